@@ -1,0 +1,34 @@
+# Two commands a newcomer needs: `make tune` and `make test`. Both set up .venv first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
+
+.PHONY: tune test lint figures_quick clean
+
+tune: $(VENV)/installed
+	$(BIN)/python -m experiments.tune
+
+test: $(VENV)/installed_for_tests
+	$(BIN)/ruff check dpjax experiments tests
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile tests
+
+lint: $(VENV)/installed_for_tests
+	$(BIN)/ruff check dpjax experiments tests
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info[:2] in ((3, 11), (3, 12), (3, 13)) else f"dpjax needs Python 3.11, 3.12 or 3.13; this is {sys.version.split()[0]}: pass another, as in  make tune PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/installed: $(BIN)/python pyproject.toml constraints.txt
+	@echo "Installing dpjax into $(VENV) (about a minute, once)"
+	$(INSTALL) --editable .
+	@touch $@
+
+$(VENV)/installed_for_tests: $(VENV)/installed
+	@echo "Installing the test extra into $(VENV)"
+	$(INSTALL) --editable '.[test]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build *.egg-info

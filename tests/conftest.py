@@ -1,0 +1,13 @@
+"""Strictness for every test: warnings are errors (pyproject.toml), silent broadcasting too."""
+
+import jax
+import pytest
+
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+@pytest.fixture(autouse=True)
+def _no_global_double_precision():
+    """No code may switch JAX to float64 for everyone; local contexts only."""
+    yield
+    assert not jax.config.jax_enable_x64, "a test left jax_enable_x64 on"
