@@ -1,0 +1,383 @@
+"""Weight gradients kept as sums of outer products, and what clipping needs of them.
+
+One example's gradient of a dense kernel is `sum_t left[t] (x) right[t]` over the positions t at
+which the kernel was used (one for a plain layer, the tokens of a sequence, the pixels of an image,
+the steps of a loop). Two things are asked of it, and neither needs the gradient itself:
+
+* its squared norm: `sum_{t,u} <left[t], left[u]> <right[t], right[u]>`, which for one position is
+  `||left||^2 ||right||^2` (Goodfellow 2015, arXiv:1510.01799; the form over positions is the "ghost
+  norm" of Li et al. 2022, arXiv:2110.05679);
+* the sum over examples of weight times gradient: one contraction over examples and positions.
+
+Shapes: an operand is brought to (stack, positions, features) for each example. `stack` counts
+independent blocks (layers of a scanned network, groups of a grouped convolution), mostly 1.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from dpjax.training.jaxpr_graph import Value
+
+STACK, LEFT, RIGHT = "stack", "left", "right"
+HIGHEST = jax.lax.Precision.HIGHEST
+
+
+class SquaredNorm(NamedTuple):
+    """A squared norm as computed, and a bound on what rounding may have taken from it."""
+
+    value: jax.Array
+    slack: jax.Array
+
+
+def accumulator(*dtypes: jax.typing.DTypeLike) -> jax.typing.DTypeLike:
+    """The type in which norms and sums are formed: float32, or wider where an operand is."""
+    return jnp.promote_types(jnp.result_type(*dtypes), jnp.float32)
+
+
+def widened(array: jax.Array) -> jax.Array:
+    """Converts to the accumulator's type, through the values that the narrow type really holds.
+
+    A compiler may skip a rounding to bfloat16 that is widened again at once, in one place and not
+    in another; the norm and the sum would then speak of different gradients.
+    """
+    wide = accumulator(array.dtype)
+    if wide == array.dtype:
+        return array
+    narrow = jnp.finfo(array.dtype)
+    return jax.lax.reduce_precision(array.astype(wide), narrow.nexp, narrow.nmant)
+
+
+def sum_of_squares(array: jax.Array, axes: Sequence[int] | None = None) -> jax.Array:
+    """Sums squares over some axes (all by default)."""
+    return jnp.sum(jnp.square(widened(array)), axis=None if axes is None else tuple(axes))
+
+
+def underflow(elements: int, dtype: jax.typing.DTypeLike) -> float:
+    """What the squares of this many elements can lose by falling under the smallest normal."""
+    return elements * float(jnp.finfo(dtype).tiny)
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """How a leaf is made of the axes of its factors.
+
+    Attributes:
+      axes: (factor, size) of each elementary axis, in the order in which they lie in the leaf; the
+        features of a factor are its elementary axes in this same order.
+      shape: of the leaf: `axes` with neighbours merged or axes of size 1 put in.
+    """
+
+    axes: tuple[tuple[str, int], ...]
+    shape: tuple[int, ...]
+
+    def sizes(self, factor: str) -> tuple[int, ...]:
+        return tuple(size for name, size in self.axes if name == factor)
+
+    def split_to_shape(self) -> tuple[Layout, list[list[int]]] | None:
+        """Splits elementary axes until each axis of the leaf is a run of them.
+
+        Returns:
+          The finer layout and, for each axis of the leaf, the indices of its elementary axes; None
+          where an elementary axis straddles two axes of the leaf unevenly.
+        """
+        left = [(name, size) for name, size in self.axes if size != 1][::-1]
+        axes: list[tuple[str, int]] = []
+        runs: list[list[int]] = []
+        for wanted in self.shape:
+            run: list[int] = []
+            while wanted > 1:
+                name, size = left.pop()
+                part = math.gcd(size, wanted) if size > wanted else size
+                if part not in (size, wanted) or wanted % part:
+                    return None
+                if part < size:
+                    left.append((name, size // part))
+                run.append(len(axes))
+                axes.append((name, part))
+                wanted //= part
+            runs.append(run)
+        return Layout(tuple(axes), self.shape), runs
+
+    def blocks(self) -> tuple[tuple[str, int], ...]:
+        """The elementary axes, neighbours of one factor merged."""
+        merged: list[tuple[str, int]] = []
+        for name, size in self.axes:
+            if size == 1:
+                continue
+            if merged and merged[-1][0] == name:
+                merged[-1] = (name, merged[-1][1] * size)
+            else:
+                merged.append((name, size))
+        return tuple(merged)
+
+    def assemble(self, blocks: jax.Array) -> jax.Array:
+        """Turns an array (stack, left features, right features) into the leaf."""
+        sizes = self.sizes(STACK) + self.sizes(LEFT) + self.sizes(RIGHT)
+        order = [
+            index
+            for factor in (STACK, LEFT, RIGHT)
+            for index, (name, _) in enumerate(self.axes)
+            if name == factor
+        ]
+        position = {axis: place for place, axis in enumerate(order)}
+        permutation = [position[axis] for axis in range(len(order))]
+        return blocks.reshape(sizes).transpose(permutation).reshape(self.shape)
+
+
+@dataclasses.dataclass(frozen=True)
+class Operand:
+    """One factor: a value of the computation, and how it is read.
+
+    Attributes:
+      value: what the computation holds, for one example.
+      read: turns it into (stack, positions, features), or for `indices` (stack, positions) integers
+        that stand for one-hot rows; an integer outside [0, features) stands for a row of zeros.
+      features: number of features.
+      indices: whether the rows are one-hot.
+    """
+
+    value: Value
+    read: Callable[[jax.Array], jax.Array]
+    features: int
+    indices: bool = False
+
+    def then(self, change: Callable, features: int | None = None) -> Operand:
+        """The same operand with one more step of reading."""
+        first = self.read
+        return dataclasses.replace(
+            self,
+            read=lambda array: change(first(array)),
+            features=self.features if features is None else features,
+        )
+
+    def rows(self, array: jax.Array) -> jax.Array:
+        """Reads one example's operand: (stack, positions, features), in the accumulator's type."""
+        rows = self.read(array)
+        return rows if self.indices else widened(rows)
+
+
+@dataclasses.dataclass(frozen=True)
+class OuterProducts:
+    """`scale * sum_t left[t] (x) right[t]`, laid out as one leaf.
+
+    Attributes:
+      rule: name of the rule that recognised it.
+      left, right: the factors; only `left` may be one-hot.
+      stack: number of independent blocks.
+      positions: number of outer products in each block.
+      layout: how the leaf is made of them.
+      scale: a constant factor.
+      direct_sum: forms the leaf summed over the batch from the two operands as the computation
+        holds them (the right one already weighted), where that is cheaper than by way of rows.
+    """
+
+    rule: str
+    left: Operand
+    right: Operand
+    stack: int
+    positions: int
+    layout: Layout
+    scale: float = 1.0
+    direct_sum: Callable[[jax.Array, jax.Array], jax.Array] | None = None
+
+    @property
+    def operands(self) -> tuple[Operand, Operand]:
+        return (self.left, self.right)
+
+    def scaled(self, factor: float) -> OuterProducts:
+        return dataclasses.replace(self, scale=self.scale * factor)
+
+    def swapped(self) -> OuterProducts | None:
+        """The same leaf with the names of the factors exchanged; not where one is one-hot."""
+        if self.left.indices:
+            return None
+        names = {LEFT: RIGHT, RIGHT: LEFT, STACK: STACK}
+        axes = tuple((names[name], size) for name, size in self.layout.axes)
+        direct = self.direct_sum
+        return dataclasses.replace(
+            self,
+            left=self.right,
+            right=self.left,
+            layout=Layout(axes, self.layout.shape),
+            direct_sum=None if direct is None else lambda left, right: direct(right, left),
+        )
+
+    def reshaped(self, shape: Sequence[int]) -> OuterProducts:
+        return self._after(
+            lambda leaf: leaf.reshape(shape), layout=Layout(self.layout.axes, tuple(shape))
+        )
+
+    def transposed(self, permutation: Sequence[int]) -> OuterProducts | None:
+        """Permutes the axes of the leaf; None where one axis mixes factors inseparably."""
+        split = self.layout.split_to_shape()
+        if split is None:
+            return None
+        finer, runs = split
+        order = [index for axis in permutation for index in runs[axis]]
+        layout = Layout(
+            tuple(finer.axes[index] for index in order),
+            tuple(self.layout.shape[axis] for axis in permutation),
+        )
+        changed = {"layout": layout}
+        for factor, name in ((LEFT, "left"), (RIGHT, "right"), (STACK, None)):
+            before = [index for index, (owner, _) in enumerate(finer.axes) if owner == factor]
+            after = [before.index(index) for index in order if index in before]
+            if after == sorted(after):
+                continue
+            if name is None or getattr(self, name).indices:
+                return None
+            sizes = tuple(finer.axes[index][1] for index in before)
+            changed[name] = getattr(self, name).then(_permute_features(sizes, after))
+        return self._after(lambda leaf: leaf.transpose(permutation), **changed)
+
+    def sliced(self, starts: Sequence[int], limits: Sequence[int]) -> OuterProducts | None:
+        """Takes a contiguous part of the leaf; None where that is not a part of one factor."""
+        shape = tuple(limit - start for start, limit in zip(starts, limits, strict=True))
+        term: OuterProducts | None = dataclasses.replace(self, direct_sum=None)
+        for axis, (start, limit) in enumerate(zip(starts, limits, strict=True)):
+            if term is not None and limit - start != self.layout.shape[axis]:
+                term = term._sliced_axis(axis, start, limit)
+        return term if term is None else dataclasses.replace(
+            term, layout=Layout(term.layout.axes, shape)
+        )
+
+    def _sliced_axis(self, axis: int, start: int, limit: int) -> OuterProducts | None:
+        split = self.layout.split_to_shape()
+        if split is None or len(split[1][axis]) != 1:
+            return None
+        finer, runs = split
+        index = runs[axis][0]
+        factor, size = finer.axes[index]
+        name = {LEFT: "left", RIGHT: "right"}.get(factor)
+        if name is None or getattr(self, name).indices:
+            return None
+        owned = [i for i, (owner, _) in enumerate(finer.axes) if owner == factor]
+        sizes, place = tuple(finer.axes[i][1] for i in owned), owned.index(index)
+        operand = getattr(self, name)
+
+        def part(rows: jax.Array) -> jax.Array:
+            split_rows = rows.reshape(*rows.shape[:2], *sizes)
+            taken = jax.lax.slice_in_dim(split_rows, start, limit, axis=2 + place)
+            return taken.reshape(*rows.shape[:2], -1)
+
+        axes = list(finer.axes)
+        axes[index] = (factor, limit - start)
+        shape = list(self.layout.shape)
+        shape[axis] = limit - start
+        features = operand.features // size * (limit - start)
+        return dataclasses.replace(
+            self,
+            layout=Layout(tuple(axes), tuple(shape)),
+            **{name: operand.then(part, features)},
+        )
+
+    def _after(self, step: Callable[[jax.Array], jax.Array], **changes: object) -> OuterProducts:
+        direct = self.direct_sum
+        if direct is not None:
+            changes["direct_sum"] = lambda left, right: step(direct(left, right))
+        return dataclasses.replace(self, **changes)
+
+    # What clipping asks, of one example: -----------------------------------------------------
+
+    def product(self, left: jax.Array, right: jax.Array) -> jax.Array:
+        """The gradient itself as (stack, left features, right features); of read rows."""
+        if self.left.indices:
+            return jax.vmap(lambda index, rows: _scatter_rows(index, rows, self.left.features))(
+                left, right
+            )
+        return jnp.einsum("str,stc->src", left, right, precision=HIGHEST)
+
+    # And of the batch: -----------------------------------------------------------------------
+
+    def weighted_sum(self, left: jax.Array, right: jax.Array, weights: jax.Array) -> jax.Array:
+        """Sums weight times gradient over the batch: the leaf.
+
+        Args:
+          left, right: the operands as the computation holds them, (batch, ...).
+          weights: (batch,); an example of weight 0 adds nothing, whatever it holds.
+        """
+        left = left if self.left.indices else keep_live(widened(left), weights)
+        right = keep_live(widened(right), weights)
+        scales = weights * self.scale
+        if self.direct_sum is not None:
+            return self.direct_sum(left, right * along_batch(scales, right))
+        left, right = jax.vmap(self.left.read)(left), jax.vmap(self.right.read)(right)
+        if self.left.indices:
+            right = right * along_batch(scales, right)
+            summed = jax.vmap(
+                lambda index, rows: _scatter_rows(
+                    index.reshape(-1), rows.reshape(-1, rows.shape[-1]), self.left.features
+                ),
+                in_axes=(1, 1),
+            )(left, right)
+            return self.layout.assemble(summed)
+        if self.left.features < self.right.features:
+            left = left * along_batch(scales, left)
+        else:
+            right = right * along_batch(scales, right)
+        if self.stack == 1:  # one plain matrix product: what every backend does fastest
+            summed = jnp.einsum(
+                "pr,pc->rc",
+                left.reshape(-1, self.left.features),
+                right.reshape(-1, self.right.features),
+                precision=HIGHEST,
+            )
+        else:
+            summed = jnp.einsum("bstr,bstc->src", left, right, precision=HIGHEST)
+        return self.layout.assemble(summed)
+
+
+def along_batch(weights: jax.Array, like: jax.Array) -> jax.Array:
+    """Shapes weights (batch,) to multiply an array (batch, ...)."""
+    return weights.reshape(weights.shape + (1,) * (like.ndim - 1)).astype(like.dtype)
+
+
+def keep_live(array: jax.Array, weights: jax.Array) -> jax.Array:
+    """Puts zeros where the weight is zero: zero times NaN or infinity is not zero."""
+    return jnp.where(along_batch(weights, array) != 0, array, jnp.zeros((), array.dtype))
+
+
+def inner_kernel(
+    operand: Operand, rows: jax.Array, other_operand: Operand, other_rows: jax.Array
+) -> jax.Array:
+    """Inner products of every row with every other row: (stack, positions, other positions)."""
+    if operand.indices and other_operand.indices:
+        inside = (rows >= 0) & (rows < operand.features)
+        same = rows[:, :, None] == other_rows[:, None, :]
+        return (same & inside[:, :, None]).astype(jnp.float32)
+    if other_operand.indices:
+        return jnp.swapaxes(inner_kernel(other_operand, other_rows, operand, rows), 1, 2)
+    if operand.indices:
+        return jax.vmap(
+            lambda index, dense: jnp.take(dense, index, axis=1, mode="fill", fill_value=0).T
+        )(_negative_outside(rows, operand.features), other_rows)
+    return jnp.einsum("stf,suf->stu", rows, other_rows, precision=HIGHEST)
+
+
+def _scatter_rows(index: jax.Array, rows: jax.Array, features: int) -> jax.Array:
+    """Adds rows (positions, columns) into zeros (features, columns) at the given indices."""
+    start = jnp.zeros((features, rows.shape[-1]), rows.dtype)
+    return start.at[_negative_outside(index, features)].add(rows, mode="drop")
+
+
+def _negative_outside(index: jax.Array, features: int) -> jax.Array:
+    """Sends indices outside [0, features) to `features`, which `mode` then drops.
+
+    Indexing by a negative number counts from the end; that is not meant here.
+    """
+    return jnp.where((index < 0) | (index >= features), features, index)
+
+
+def _permute_features(sizes: tuple[int, ...], order: Sequence[int]) -> Callable:
+    def permute(rows: jax.Array) -> jax.Array:
+        split = rows.reshape(*rows.shape[:2], *sizes)
+        return split.transpose(0, 1, *(2 + axis for axis in order)).reshape(rows.shape)
+
+    return permute

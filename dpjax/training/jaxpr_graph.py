@@ -1,0 +1,317 @@
+"""A jaxpr as a flat graph that can be evaluated in part, loops included.
+
+JAX's own evaluator runs a whole jaxpr. Clipping needs less and more than that: the operands of the
+equation that would have formed a weight gradient, without the gradient; and, where that equation
+sits in the body of a `scan`, its operands at every step. So calls (`jit`, custom derivatives,
+`remat`) are inlined, a loop keeps its body as a graph of its own, and `evaluate` computes exactly
+the values asked for, dropping carries and outputs of loops that nothing asked for.
+
+Written against the jaxprs of jax 0.10.2 to 0.11: the only attributes read are `invars`, `outvars`,
+`constvars`, `eqns`, and of equations `primitive`, `params`, `ctx` and `effects`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+# Calls that mean the same when their body is written in place of them. Custom derivative rules have
+# already been applied when the jaxpr of a gradient is made.
+_INLINED_CALLS = frozenset(
+    {"jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call"}
+)
+_REMAT_CALLS = frozenset({"checkpoint", "remat", "remat2"})
+
+
+@dataclasses.dataclass(eq=False, frozen=True)
+class Constant:
+    """A value known when the graph was made: a literal, or an array that the jaxpr closed over."""
+
+    array: Any
+
+    @property
+    def aval(self) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(np.shape(self.array), jax.dtypes.result_type(self.array))
+
+
+@dataclasses.dataclass(eq=False)
+class Value:
+    """One array of the computation; compared by identity.
+
+    Attributes:
+      aval: its abstract value (shape and dtype).
+      producer: the operation it comes from; None for an input.
+    """
+
+    aval: Any
+    producer: Operation | None = None
+
+
+Atom = Constant | Value
+
+
+@dataclasses.dataclass(eq=False)
+class Operation:
+    """One equation, its calls inlined.
+
+    Attributes:
+      name: name of the primitive.
+      inputs: operands.
+      outputs: results; a loop's may grow, see `Loop.stack`.
+      equation: the jaxpr's equation; None for an optimisation barrier added by inlining `remat`.
+      loop: the body, where this is a `scan`.
+    """
+
+    name: str
+    inputs: list[Atom]
+    outputs: list[Value]
+    equation: Any = None
+    loop: Loop | None = None
+
+    @property
+    def params(self) -> dict[str, Any]:
+        return {} if self.equation is None else self.equation.params
+
+    @property
+    def has_effects(self) -> bool:
+        return self.equation is not None and bool(self.equation.effects)
+
+    def apply(self, arguments: Sequence[Any]) -> Sequence[Any]:
+        """Evaluates the operation (not for loops)."""
+        if self.equation is None:
+            return jax.lax.optimization_barrier(list(arguments))
+        primitive = self.equation.primitive
+        with self.equation.ctx.manager:
+            results = primitive.bind(*arguments, **primitive.get_bind_params(self.params))
+        return results if primitive.multiple_results else [results]
+
+
+@dataclasses.dataclass(eq=False)
+class Loop:
+    """The body of a `scan`.
+
+    Its inputs are `constants` loop constants, then `carries` carries, then slices of the stacked
+    inputs; its outputs the carries, then slices of the stacked outputs.
+    """
+
+    body: Graph
+    constants: int
+    carries: int
+    length: int
+    reverse: bool
+    unroll: Any
+    stacked: dict[Value, Value] = dataclasses.field(default_factory=dict)
+
+    def stack(self, operation: Operation, inner: Value) -> Value:
+        """Asks for a value of the body at every step: returns the stacked value outside."""
+        if inner not in self.stacked:
+            shape = (self.length, *inner.aval.shape)
+            outer = Value(jax.ShapeDtypeStruct(shape, inner.aval.dtype), operation)
+            self.body.outputs.append(inner)
+            operation.outputs.append(outer)
+            self.stacked[inner] = outer
+        return self.stacked[inner]
+
+
+@dataclasses.dataclass(eq=False)
+class Graph:
+    """Operations in an order in which they can run."""
+
+    inputs: list[Value]
+    operations: list[Operation]
+    outputs: list[Atom]
+
+    def uses(self) -> Counter[Value]:
+        """How often each value is read, by operations or as an output of this graph."""
+        counts: Counter[Value] = Counter()
+        for operation in self.operations:
+            counts.update(atom for atom in operation.inputs if isinstance(atom, Value))
+        counts.update(atom for atom in self.outputs if isinstance(atom, Value))
+        return counts
+
+    def influenced_by(self, sources: Iterable[Value]) -> set[Value]:
+        """The values that depend on any of the given inputs."""
+        reached = set(sources)
+        for operation in self.operations:
+            if any(atom in reached for atom in operation.inputs):
+                reached.update(operation.outputs)
+        return reached
+
+
+def graph_of(jaxpr: Any) -> Graph:
+    """Makes the graph of a closed jaxpr (of `jax.make_jaxpr`)."""
+    inner = getattr(jaxpr, "jaxpr", jaxpr)
+    inputs = [Value(variable.aval) for variable in inner.invars]
+    operations: list[Operation] = []
+    return Graph(inputs, operations, _inline(jaxpr, inputs, operations))
+
+
+def _inline(jaxpr: Any, arguments: Sequence[Atom], operations: list[Operation]) -> list[Atom]:
+    """Appends the operations of a jaxpr applied to the arguments; returns its outputs."""
+    inner = getattr(jaxpr, "jaxpr", jaxpr)
+    environment: dict[Any, Atom] = dict(zip(inner.invars, arguments, strict=True))
+    constants = getattr(jaxpr, "consts", ())
+    environment.update(
+        (variable, Constant(array))
+        for variable, array in zip(inner.constvars, constants, strict=True)
+    )
+
+    def read(atom: Any) -> Atom:
+        return Constant(atom.val) if hasattr(atom, "val") else environment[atom]
+
+    for equation in inner.eqns:
+        name, inputs = equation.primitive.name, [read(atom) for atom in equation.invars]
+        if name in _INLINED_CALLS and (body := _body(equation)) is not None:
+            results = _inline(body, inputs, operations)
+        elif name in _REMAT_CALLS:
+            results = _inline(
+                equation.params["jaxpr"], _held_apart(equation, inputs, operations), operations
+            )
+        else:
+            operation = Operation(name, inputs, [], equation)
+            operation.outputs = [Value(variable.aval, operation) for variable in equation.outvars]
+            if name == "scan":
+                operation.loop = _loop(equation)
+            operations.append(operation)
+            results = operation.outputs
+        environment.update(zip(equation.outvars, results, strict=True))
+    return [read(atom) for atom in inner.outvars]
+
+
+def _body(equation: Any) -> Any:
+    return equation.params.get("jaxpr", equation.params.get("call_jaxpr"))
+
+
+def _held_apart(
+    equation: Any, inputs: list[Atom], operations: list[Operation]
+) -> Sequence[Atom]:
+    """Inputs of a rematerialised body, behind the barrier that its lowering would have put there.
+
+    Without the barrier the compiler would recognise the recomputation and keep the activations that
+    `remat` was asked to throw away.
+    """
+    if not (equation.params.get("differentiated") and equation.params.get("prevent_cse")):
+        return inputs
+    values = [atom for atom in inputs if isinstance(atom, Value)]
+    barrier = Operation("optimization_barrier", list(values), [])
+    barrier.outputs = [Value(value.aval, barrier) for value in values]
+    operations.append(barrier)
+    behind = dict(zip(values, barrier.outputs, strict=True))
+    return [behind.get(atom, atom) for atom in inputs]
+
+
+def _loop(equation: Any) -> Loop:
+    params = equation.params
+    if "num_consts" in params:
+        constants, carries = params["num_consts"], params["num_carry"]
+    else:  # jax 0.11 groups the operands in a tree
+        constants, carries, _ = (len(list(group)) for group in params["ft_in"].unpack())
+    return Loop(
+        graph_of(params["jaxpr"]),
+        constants,
+        carries,
+        params["length"],
+        params["reverse"],
+        params["unroll"],
+    )
+
+
+def evaluate(graph: Graph, arguments: Sequence[Any], wanted: Sequence[Atom]) -> list[Any]:
+    """Computes the wanted values of a graph, and nothing else but operations with effects.
+
+    Args:
+      graph: the computation.
+      arguments: one array for each of `graph.inputs`.
+      wanted: values of the graph, or constants.
+
+    Returns:
+      One array for each wanted value.
+    """
+    needed = _needed(graph, wanted)
+    environment = dict(zip(graph.inputs, arguments, strict=True))
+
+    def read(atom: Atom) -> Any:
+        return atom.array if isinstance(atom, Constant) else environment[atom]
+
+    for operation in graph.operations:
+        asked = [output in needed for output in operation.outputs]
+        if not any(asked) and not operation.has_effects:
+            continue
+        if operation.loop is not None:
+            _run_loop(operation, asked, environment, read)
+        else:
+            results = operation.apply([read(atom) for atom in operation.inputs])
+            environment.update(zip(operation.outputs, results, strict=True))
+    return [read(atom) for atom in wanted]
+
+
+def _needed(graph: Graph, wanted: Iterable[Atom]) -> set[Value]:
+    """The values that the wanted ones, and the operations with effects, are computed from."""
+    needed = {atom for atom in wanted if isinstance(atom, Value)}
+    for operation in reversed(graph.operations):
+        asked = [output in needed for output in operation.outputs]
+        if not any(asked) and not operation.has_effects:
+            continue
+        if operation.loop is not None:
+            used, _ = _needed_of_loop(operation, asked)
+            inputs = [atom for atom, use in zip(operation.inputs, used, strict=True) if use]
+        else:
+            inputs = operation.inputs
+        needed.update(atom for atom in inputs if isinstance(atom, Value))
+    return needed
+
+
+def _needed_of_loop(operation: Operation, asked: Sequence[bool]) -> tuple[list[bool], list[bool]]:
+    """Which inputs a loop needs for the outputs asked for, and which outputs it must carry."""
+    loop, body = operation.loop, operation.loop.body
+    keep = [True] * len(asked) if operation.has_effects else list(asked)
+    while True:
+        needed = _needed(body, [out for out, kept in zip(body.outputs, keep, strict=True) if kept])
+        used = [value in needed for value in body.inputs]
+        # A carry that any kept output reads must itself be carried, hence the fixed point.
+        grown = list(keep)
+        for carry in range(loop.carries):
+            grown[carry] |= used[loop.constants + carry]
+            used[loop.constants + carry] |= grown[carry]
+        if grown == keep:
+            return used, keep
+        keep = grown
+
+
+def _run_loop(operation: Operation, asked: Sequence[bool], environment: dict, read: Any) -> None:
+    loop, body = operation.loop, operation.loop.body
+    used, keep = _needed_of_loop(operation, asked)
+    first_stacked = loop.constants + loop.carries
+    carried = [i for i in range(loop.carries) if keep[i]]
+    stacked = [i for i in range(loop.carries, len(keep)) if keep[i]]
+    carry_values = [body.inputs[loop.constants + i] for i in carried]
+    slice_positions = [i for i in range(first_stacked, len(used)) if used[i]]
+    slice_values = [body.inputs[i] for i in slice_positions]
+    fixed = {body.inputs[i]: read(operation.inputs[i]) for i in range(loop.constants) if used[i]}
+    wanted = [body.outputs[i] for i in (*carried, *stacked)]
+    initial = [
+        jax.numpy.asarray(read(operation.inputs[loop.constants + i]), value.aval.dtype)
+        for i, value in zip(carried, carry_values, strict=True)
+    ]
+
+    def step(carry: list[Any], slices: list[Any]) -> tuple[list[Any], list[Any]]:
+        inputs = fixed | dict(zip(carry_values, carry)) | dict(zip(slice_values, slices))
+        # Inputs that nothing reads are left out of the evaluation: None stands in their place.
+        results = evaluate(body, [inputs.get(value) for value in body.inputs], wanted)
+        return results[: len(carried)], results[len(carried) :]
+
+    last, stacks = jax.lax.scan(
+        step,
+        initial,
+        [read(operation.inputs[i]) for i in slice_positions],
+        length=loop.length,
+        reverse=loop.reverse,
+        unroll=loop.unroll,
+    )
+    environment.update((operation.outputs[i], array) for i, array in zip(carried, last))
+    environment.update((operation.outputs[i], array) for i, array in zip(stacked, stacks))
