@@ -1,1 +1,23 @@
-"""dpjax.models"""
+"""Models (Flax Linen), losses, and the adapter that makes any Flax model a pair of functions."""
+
+from dpjax.models.convolutional import AllConvNet, PatchConv
+from dpjax.models.functional import FunctionalModel, functional
+from dpjax.models.linear import MLP, LinearSVM, LogisticRegression
+from dpjax.models.losses import cross_entropy, hinge
+from dpjax.models.registry import NAMES, build, build_module, default_loss
+
+__all__ = [
+    "MLP",
+    "NAMES",
+    "AllConvNet",
+    "FunctionalModel",
+    "LinearSVM",
+    "LogisticRegression",
+    "PatchConv",
+    "build",
+    "build_module",
+    "cross_entropy",
+    "default_loss",
+    "functional",
+    "hinge",
+]

@@ -1,0 +1,167 @@
+"""Any Flax model as a pair of pure functions: `init(key)` and `apply(params, inputs)`.
+
+Private training differentiates the loss of one example at a time, so a model must be a function of
+parameters and inputs alone. Models that carry statistics of the batch are not, and are refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from flax import nnx
+
+Tree = Any
+
+
+@dataclasses.dataclass(frozen=True)
+class FunctionalModel:
+    """A model as pure functions.
+
+    Attributes:
+      init: `init(key) -> params`, a nested dict of arrays that msgpack and safetensors can hold.
+      apply: `apply(params, inputs, rng=None) -> scores`; inputs (batch, ...). Without `rng` the
+        model is deterministic (no dropout); with a typed key it is in training mode.
+    """
+
+    init: Callable[[jax.Array], Tree]
+    apply: Callable[..., jax.Array]
+
+    def example_loss(
+        self, loss: Callable[[jax.Array, jax.Array], jax.Array], *, with_rng: bool = False
+    ) -> Callable[..., jax.Array]:
+        """The loss of one example, as `training.clipped_grad` and `TrainConfig` take it.
+
+        Args:
+          loss: `loss(scores (batch, classes), labels (batch,)) -> (batch,)`.
+          with_rng: whether the result takes a key and runs the model in training mode.
+
+        Returns:
+          `loss_fn(params, (inputs, label)[, rng]) -> scalar`, one example without batch axis.
+        """
+
+        def batch_of_one(params: Tree, example: tuple[Tree, jax.Array], rng: Any) -> jax.Array:
+            inputs, label = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], example)
+            return loss(self.apply(params, inputs, rng), label)[0]
+
+        if with_rng:
+            return batch_of_one
+        return lambda params, example: batch_of_one(params, example, None)
+
+
+def functional(model: Any, example_input: Tree) -> FunctionalModel:
+    """Adapts a Flax model.
+
+    Linen modules are told whether they train through a `deterministic`, `train` or `training`
+    argument of their `__call__`, where it has one; NNX modules through `train()` and `eval()`.
+
+    Args:
+      model: a Linen module; or an NNX factory `lambda rngs: Model(..., rngs=rngs)`; or an NNX
+        instance, whose present parameters are then what `init` returns whatever the key (they must
+        be public, as a pretrained model's are).
+      example_input: one input WITHOUT batch axis, array or pytree; only shapes and dtypes are used.
+
+    Raises:
+      ValueError: for a model with mutable state, naming it; for anything that is not Flax.
+    """
+    inputs = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct((1, *jnp.shape(leaf)), jnp.result_type(leaf)),
+        example_input,
+    )
+    if isinstance(model, nn.Module):
+        return _from_linen(model, inputs)
+    if isinstance(model, nnx.Module):
+        _, params, _ = _split(model)
+        params = nnx.to_pure_dict(params)
+        return _from_nnx(lambda: model, lambda key: params)
+    if callable(model) and not inspect.isclass(model):
+        return _from_nnx(
+            lambda: nnx.eval_shape(lambda: model(nnx.Rngs(0))),
+            lambda key: nnx.to_pure_dict(_split(model(nnx.Rngs(key)))[1]),
+        )
+    raise ValueError(
+        f"cannot adapt {model!r}: pass a Linen module, an NNX module, or lambda rngs: "
+        "Model(..., rngs=rngs)"
+    )
+
+
+def _from_linen(module: nn.Module, inputs: Tree) -> FunctionalModel:
+    arguments = inspect.signature(type(module).__call__).parameters
+
+    def mode(training: bool) -> dict[str, bool]:
+        meanings = {"deterministic": not training, "train": training, "training": training}
+        return {name: value for name, value in meanings.items() if name in arguments}
+
+    def variables_of(key: jax.Array) -> dict[str, Tree]:
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), inputs)
+        return module.init({"params": key}, zeros, **mode(training=False))
+
+    collections = jax.eval_shape(variables_of, jax.random.key(0))
+    _refuse_state([name for name in collections if name != "params" and collections[name]])
+
+    def init(key: jax.Array) -> Tree:
+        return variables_of(key)["params"]
+
+    def apply(params: Tree, inputs: Tree, rng: jax.Array | None = None) -> jax.Array:
+        rngs = None if rng is None else {"dropout": rng}
+        return module.apply({"params": params}, inputs, rngs=rngs, **mode(rng is not None))
+
+    return FunctionalModel(init, apply)
+
+
+def _from_nnx(
+    template: Callable[[], nnx.Module], init: Callable[[jax.Array], Tree]
+) -> FunctionalModel:
+    graph, abstract_params, random_state = _split(template())
+
+    def apply(params: Tree, inputs: Tree, rng: jax.Array | None = None) -> jax.Array:
+        state = jax.tree.map(lambda leaf: leaf, abstract_params)
+        nnx.replace_by_pure_dict(state, params)
+        model = nnx.merge(graph, state, _reseeded(random_state, rng))
+        if rng is None:
+            model.eval()
+        else:
+            model.train()
+        return model(inputs)
+
+    return FunctionalModel(init, apply)
+
+
+def _split(model: nnx.Module) -> tuple[Any, nnx.State, nnx.State]:
+    """Graph, parameters and random state of an NNX module; refuses any other state by name."""
+    graph, params, random_state, rest = nnx.split(model, nnx.Param, nnx.RngState, ...)
+    _refuse_state(
+        [
+            f"nnx.{variable.type.__name__} at {'.'.join(map(str, path))}"
+            for path, variable in nnx.to_flat_state(rest)
+        ]
+    )
+    return graph, params, random_state
+
+
+def _reseeded(random_state: nnx.State, rng: jax.Array | None) -> nnx.State:
+    """Random state whose every stream starts anew from `rng` (unused, so any key, without one)."""
+    root = jax.random.key(0) if rng is None else rng
+    leaves, structure = jax.tree.flatten(random_state)
+    return jax.tree.unflatten(
+        structure,
+        [
+            jax.random.fold_in(root, number)
+            if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+            else jnp.zeros(leaf.shape, leaf.dtype)
+            for number, leaf in enumerate(leaves)
+        ],
+    )
+
+
+def _refuse_state(names: list[str]) -> None:
+    if names:
+        raise ValueError(
+            f"the model keeps mutable state ({', '.join(names)}), which mixes the examples of a "
+            "batch or remembers them: use GroupNorm or LayerNorm instead of BatchNorm"
+        )

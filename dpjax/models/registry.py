@@ -1,0 +1,72 @@
+"""The built-in models by name, for the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from dpjax.models.convolutional import AllConvNet
+from dpjax.models.functional import FunctionalModel, functional
+from dpjax.models.linear import MLP, LinearSVM, LogisticRegression
+from dpjax.models.losses import cross_entropy, hinge
+
+NAMES = ("logistic_regression", "linear_svm", "mlp", "all_conv")
+
+
+def build_module(name: str, classes: int, *, widths: Sequence[int] = (128, 64)) -> nn.Module:
+    """The Linen module of a name in `NAMES`; `widths` are the hidden layers of `mlp`.
+
+    Raises:
+      ValueError: an unknown name, fewer than two classes, or widths below 1.
+    """
+    if classes < 2:
+        raise ValueError(f"classes is {classes}: pass at least 2")
+    if any(width < 1 for width in widths):
+        raise ValueError(f"widths is {tuple(widths)}: pass positive hidden widths")
+    match name:
+        case "logistic_regression":
+            return LogisticRegression(classes)
+        case "linear_svm":
+            return LinearSVM(classes)
+        case "mlp":
+            return MLP(tuple(widths), classes)
+        case "all_conv":
+            return AllConvNet(classes)
+    raise ValueError(f"unknown model {name!r}: pass one of {', '.join(NAMES)}")
+
+
+def build(
+    name: str, input_shape: Sequence[int], classes: int, *, widths: Sequence[int] = (128, 64)
+) -> FunctionalModel:
+    """A built-in model as pure functions.
+
+    Args:
+      name: one of `NAMES`.
+      input_shape: of one example, without batch axis.
+      classes: number of classes, >= 2.
+      widths: hidden widths of `mlp`; other models have none.
+
+    Raises:
+      ValueError: as `build_module`, and for `all_conv` on inputs that are not images.
+    """
+    module = build_module(name, classes, widths=widths)
+    if name == "all_conv" and len(input_shape) not in (2, 3):
+        raise ValueError(
+            f"all_conv takes images, not inputs of shape {tuple(input_shape)}: pass (height, width) "
+            "or (height, width, channels), or use mlp"
+        )
+    return functional(module, jax.ShapeDtypeStruct(tuple(input_shape), jnp.float32))
+
+
+def default_loss(name: str) -> Callable[[jax.Array, jax.Array], jax.Array]:
+    """The loss a built-in model is meant for: `hinge` for `linear_svm`, else `cross_entropy`.
+
+    Raises:
+      ValueError: an unknown name.
+    """
+    if name not in NAMES:
+        raise ValueError(f"unknown model {name!r}: pass one of {', '.join(NAMES)}")
+    return hinge if name == "linear_svm" else cross_entropy

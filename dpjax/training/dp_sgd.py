@@ -1,0 +1,243 @@
+"""DP-SGD as one pure function (Abadi et al. 2016, https://arxiv.org/abs/1607.00133).
+
+`make_train(static)` -> `train(key, hyperparameters, params, data)`: what shapes the computation is
+fixed in `TrainConfig`; what a candidate may vary is a dictionary of traced numbers. `jax.jit` and
+`jax.vmap` belong to the caller (`sweep.py`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from dpjax.neighbouring import ADD_OR_REMOVE_ONE, REPLACE_ONE, normalise_relation
+from dpjax.training import keys, optimizers
+from dpjax.training.clipping import clipped_grad
+from dpjax.training.noise import add_gaussian_noise
+from dpjax.training.sampling import FixedLots, PoissonLots
+
+Tree = Any
+Trainable = None | Tree | Callable[[tuple[str, ...], jax.Array], bool]
+
+_RELATION_OF_LOTS = {PoissonLots: ADD_OR_REMOVE_ONE, FixedLots: REPLACE_ONE}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """Everything static about a training run.
+
+    Attributes:
+      loss_fn: loss of ONE example, `loss_fn(params, example) -> scalar`, or
+        `loss_fn(params, example, rng)` with `with_rng`. `example` is `data` without its leading axis.
+      lots: how lots are drawn; `PoissonLots` or `FixedLots`.
+      steps: number of steps, public.
+      expected_lot_size: public number that the noisy sum is divided by. Never the realised lot.
+      relation: neighbouring relation of the guarantee, or None for the one that fits `lots`.
+      optimizer: hyperparameters -> optax transformation; see `optimizers.py`.
+      trainable: which leaves of `params` are trained: None for all, a pytree of bool like `params`,
+        or a function of (path as a tuple of strings, leaf). The others are neither differentiated
+        nor noised: they come back bit for bit, and cost nothing in the clip norm.
+      with_rng: whether the loss takes a key of its own (dropout), a fresh one per step and example.
+
+    Raises:
+      ValueError: for steps or a lot size that are not positive, and for a relation that the lots do
+        not have.
+    """
+
+    loss_fn: Callable[..., jax.Array]
+    lots: PoissonLots | FixedLots
+    steps: int
+    expected_lot_size: float
+    optimizer: optimizers.Optimizer
+    relation: str | None = None
+    trainable: Trainable = None
+    with_rng: bool = False
+
+    def __post_init__(self) -> None:
+        if type(self.lots) not in _RELATION_OF_LOTS:
+            raise ValueError(f"lots is {self.lots!r}: pass training.PoissonLots or FixedLots")
+        fitting = _RELATION_OF_LOTS[type(self.lots)]
+        relation = fitting if self.relation is None else normalise_relation(self.relation)
+        if relation != fitting:
+            raise ValueError(
+                f"{type(self.lots).__name__} has no accounting under {relation!r}: pass "
+                f"relation={fitting!r}, or the other kind of lots"
+            )
+        object.__setattr__(self, "relation", relation)
+        if not isinstance(self.steps, int | np.integer) or self.steps < 1:
+            raise ValueError(f"steps is {self.steps!r}: pass an integer of at least 1")
+        if not 0 < self.expected_lot_size < math.inf:
+            raise ValueError(
+                f"expected_lot_size is {self.expected_lot_size}: pass the public lot size, "
+                "sampling probability times public data set size"
+            )
+
+
+Train = Callable[..., Tree]
+"""train(key, hyperparameters, params, data, number_of_records=None) -> trained params."""
+
+
+def make_train(config: TrainConfig) -> Train:
+    """Builds the function of one whole private training run.
+
+    The result, `train(key, hyperparameters, params, data, number_of_records=None)`, takes:
+      key: typed key, shape (); all randomness of the run comes from its named streams.
+      hyperparameters: dict of scalars, traced: `clip_norm`, `noise_multiplier` and what the
+        optimiser reads. Taken as float32.
+      params: pytree, the full initial parameters (public, or the output of something accounted for).
+      data: pytree of arrays (rows, ...), the private records. Rows beyond `number_of_records` are
+        never read.
+      number_of_records: static or traced; None for all rows.
+    and returns the final full parameters, a pytree like `params`. It is pure: it may be jitted, and
+    vmapped over the first three arguments.
+
+    Formal guarantees:
+      Let C = clip_norm and S = `grad_fn.sensitivity(relation, C)` (C for add or remove one, 2C for
+      replace one). Every step t draws a lot, computes the sum over the lot of per-example gradients
+      clipped to L2 norm C over all trainable leaves together, and adds N(0, (noise_multiplier S)^2)
+      to every entry. The sequence of noisy sums is therefore the adaptive composition of `steps`
+      subsampled Gaussian mechanisms of noise multiplier `noise_multiplier`, each on its own lot, and
+      all that `train` computes after a noisy sum (division by the public `expected_lot_size`, the
+      optimiser, later steps' parameters, the result) is post-processing of these sums. In particular:
+        * lots, noise and loss randomness of all steps come from different streams of `key`, and each
+          step folds its number in, so no two draws share a key;
+        * an empty lot still gets noise; the number of records only limits which rows a lot may hold;
+        * frozen leaves are returned unchanged.
+      The guarantee fails where the loss of an example depends on anything private but that example,
+      where `params` or hyperparameters were computed from the records, or where keys are reused.
+      `noise_multiplier` 0 and infinite `clip_norm` are allowed, for tests: the run is then plain SGD
+      with no guarantee at all, and the accounting refuses it.
+
+    Raises (when called):
+      ValueError: missing hyperparameters, rows that disagree, more records than the lots were made
+        for, nothing to train, or trainable leaves that are not floating point.
+    """
+
+    def train(
+        key: jax.Array,
+        hyperparameters: Mapping[str, Any],
+        params: Tree,
+        data: Tree,
+        number_of_records: int | jax.Array | None = None,
+    ) -> Tree:
+        hyperparameters = {
+            name: jnp.asarray(value, jnp.float32) for name, value in hyperparameters.items()
+        }
+        clip_norm, noise_multiplier = optimizers.read(
+            hyperparameters, "DP-SGD", "clip_norm", "noise_multiplier"
+        )
+        number_of_records = _checked_number_of_records(config.lots, data, number_of_records)
+        trained, frozen = _partition(params, config.trainable)
+
+        def loss_of_trained(trained: Tree, example: Tree, *rng: jax.Array) -> jax.Array:
+            return config.loss_fn(_merge(trained, frozen), example, *rng)
+
+        grad_fn = clipped_grad(loss_of_trained, with_rng=config.with_rng)
+        optimizer = config.optimizer(hyperparameters)
+        # Zero noise stays zero at an infinite clip norm, where 0 * inf would not be a number.
+        noise_deviation = jnp.where(
+            noise_multiplier == 0.0,
+            0.0,
+            noise_multiplier * grad_fn.sensitivity(config.relation, clip_norm),
+        )
+        lots_key, noise_key, loss_key = (
+            keys.stream(key, name) for name in ("lots", "noise", "loss")
+        )
+
+        def step(carry: tuple[Tree, Tree], number: jax.Array) -> tuple[tuple[Tree, Tree], None]:
+            trained, state = carry
+            indices, mask = config.lots.draw(
+                jax.random.fold_in(lots_key, number), number_of_records
+            )
+            lot = jax.tree.map(lambda rows: rows.at[indices].get(mode="clip"), data)
+            rng = {"rng": jax.random.fold_in(loss_key, number)} if config.with_rng else {}
+            clipped_sum, _ = grad_fn(trained, lot, clip_norm=clip_norm, mask=mask, **rng)
+            noisy_sum = add_gaussian_noise(
+                jax.random.fold_in(noise_key, number), clipped_sum, noise_deviation
+            )
+            gradient = jax.tree.map(lambda leaf: leaf / config.expected_lot_size, noisy_sum)
+            updates, state = optimizer.update(gradient, state, trained)
+            return (optax.apply_updates(trained, updates), state), None
+
+        initial = (trained, optimizer.init(trained))
+        (trained, _), _ = jax.lax.scan(step, initial, jnp.arange(config.steps, dtype=jnp.uint32))
+        return _merge(trained, frozen)
+
+    return train
+
+
+def _checked_number_of_records(
+    lots: PoissonLots | FixedLots, data: Tree, number_of_records: int | jax.Array | None
+) -> int | jax.Array:
+    """The number of records, after checking what is static about it."""
+    rows = {leaf.shape[0] if leaf.ndim else None for leaf in map(jnp.asarray, jax.tree.leaves(data))}
+    if len(rows) != 1 or None in rows:
+        raise ValueError("data leaves disagree on the number of rows: pass arrays of shape (n, ...)")
+    (row_count,) = rows
+    if number_of_records is None:
+        number_of_records = row_count
+    if isinstance(number_of_records, int | np.integer) and number_of_records > row_count:
+        raise ValueError(
+            f"number_of_records is {number_of_records} but data has {row_count} rows: pass at most "
+            "that, or None"
+        )
+    if isinstance(lots, FixedLots) and row_count < lots.dataset_size:
+        raise ValueError(
+            f"fixed lots of {lots.dataset_size} records, but data has {row_count} rows: pass "
+            f"FixedLots(dataset_size={row_count}, ...)"
+        )
+    return number_of_records
+
+
+def _partition(params: Tree, trainable: Trainable) -> tuple[Tree, Tree]:
+    """Splits params into (trained, frozen): two trees like `params`, None where the other has it."""
+    if trainable is None:
+        mask = jax.tree.map(lambda leaf: True, params)
+    elif callable(trainable):
+        mask = jax.tree_util.tree_map_with_path(
+            lambda path, leaf: bool(trainable(_names(path), leaf)), params
+        )
+    else:
+        mask = trainable
+        if jax.tree.structure(mask) != jax.tree.structure(params):
+            raise ValueError(
+                "trainable has another structure than params: pass one bool per leaf, or a function "
+                "of (path, leaf)"
+            )
+    if not any(jax.tree.leaves(mask)):
+        raise ValueError("trainable selects no leaf: pass a mask with something to train")
+    for (path, leaf), selected in zip(
+        jax.tree_util.tree_leaves_with_path(params), jax.tree.leaves(mask), strict=True
+    ):
+        if selected and not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+            raise ValueError(
+                f"the trainable leaf {'/'.join(_names(path))} has type {jnp.result_type(leaf)}: "
+                "pass a trainable mask that leaves it out"
+            )
+    trained = jax.tree.map(lambda selected, leaf: leaf if selected else None, mask, params)
+    frozen = jax.tree.map(lambda selected, leaf: None if selected else leaf, mask, params)
+    return jax.tree.map(jnp.asarray, trained), frozen
+
+
+def _merge(trained: Tree, frozen: Tree) -> Tree:
+    return jax.tree.map(
+        lambda left, right: right if left is None else left,
+        trained,
+        frozen,
+        is_leaf=lambda node: node is None,
+    )
+
+
+def _names(path: tuple[Any, ...]) -> tuple[str, ...]:
+    """A jax key path as plain strings: ("Dense_0", "kernel")."""
+    return tuple(
+        str(getattr(entry, "key", getattr(entry, "name", getattr(entry, "idx", entry))))
+        for entry in path
+    )

@@ -1,0 +1,84 @@
+"""Optimisers as functions of a candidate's hyperparameters.
+
+An optax optimiser is built inside the traced training function, from traced numbers: many candidates
+with different learning rates share one compilation, and no state has to carry the numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import jax
+import optax
+
+Schedule = Callable[[jax.Array], jax.Array]
+"""An optax schedule: step number -> factor on the candidate's learning rate."""
+
+Optimizer = Callable[[Mapping[str, jax.Array]], optax.GradientTransformation]
+"""Hyperparameters (traced float32 scalars by name) -> optax transformation."""
+
+
+def sgd(schedule: Schedule | None = None) -> Optimizer:
+    """Stochastic gradient descent. Reads `learning_rate`.
+
+    Args:
+      schedule: optax schedule that multiplies the learning rate, or None for a constant one. It may
+        depend on the step number only, which is public.
+    """
+
+    def build(hyperparameters: Mapping[str, jax.Array]) -> optax.GradientTransformation:
+        (learning_rate,) = read(hyperparameters, "sgd", "learning_rate")
+        return optax.sgd(_scheduled(learning_rate, schedule))
+
+    return build
+
+
+def momentum(schedule: Schedule | None = None) -> Optimizer:
+    """Heavy-ball momentum (trace of gradients). Reads `learning_rate` and `momentum`."""
+
+    def build(hyperparameters: Mapping[str, jax.Array]) -> optax.GradientTransformation:
+        learning_rate, decay = read(hyperparameters, "momentum", "learning_rate", "momentum")
+        return optax.sgd(_scheduled(learning_rate, schedule), momentum=decay)
+
+    return build
+
+
+def adam(schedule: Schedule | None = None) -> Optimizer:
+    """Adam (Kingma & Ba 2015). Reads `learning_rate`; `beta_1`, `beta_2`, `adam_epsilon` if given.
+
+    `adam_epsilon` is the constant in Adam's denominator, nothing to do with privacy.
+    """
+
+    def build(hyperparameters: Mapping[str, jax.Array]) -> optax.GradientTransformation:
+        (learning_rate,) = read(hyperparameters, "adam", "learning_rate")
+        return optax.adam(
+            _scheduled(learning_rate, schedule),
+            b1=hyperparameters.get("beta_1", 0.9),
+            b2=hyperparameters.get("beta_2", 0.999),
+            eps=hyperparameters.get("adam_epsilon", 1e-8),
+        )
+
+    return build
+
+
+def read(
+    hyperparameters: Mapping[str, jax.Array], reader: str, *names: str
+) -> tuple[jax.Array, ...]:
+    """Looks up hyperparameters by name.
+
+    Raises:
+      ValueError: names the ones that are missing and who needs them.
+    """
+    missing = [name for name in names if name not in hyperparameters]
+    if missing:
+        raise ValueError(
+            f"{reader} needs the hyperparameter {', '.join(missing)}: pass it beside "
+            f"{', '.join(sorted(hyperparameters)) or 'none so far'}"
+        )
+    return tuple(hyperparameters[name] for name in names)
+
+
+def _scheduled(learning_rate: jax.Array, schedule: Schedule | None) -> jax.Array | Schedule:
+    if schedule is None:
+        return learning_rate
+    return lambda step: learning_rate * schedule(step)
