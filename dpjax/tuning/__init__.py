@@ -1,1 +1,34 @@
-"""dpjax.tuning"""
+"""The tuning procedures: each composes training and accounting and ends in a release.
+
+| procedure | paper |
+|---|---|
+| `random_repetitions` | Papernot & Steinke, ICLR 2022 |
+"""
+
+from dpjax.tuning.candidates import (
+    Choice,
+    LogUniform,
+    Space,
+    Uniform,
+    parse_space,
+    read_space,
+)
+from dpjax.tuning.random_repetitions import DEFAULT_REPETITIONS, Result, random_repetitions
+from dpjax.tuning.release import Release
+from dpjax.tuning.task import Records, Task, classification
+
+__all__ = [
+    "DEFAULT_REPETITIONS",
+    "Choice",
+    "LogUniform",
+    "Records",
+    "Release",
+    "Result",
+    "Space",
+    "Task",
+    "Uniform",
+    "classification",
+    "parse_space",
+    "random_repetitions",
+    "read_space",
+]

@@ -1,0 +1,93 @@
+"""Figures from rows: pure functions of saved rows, without global state or a display."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#333333")
+"""Okabe and Ito's colours, told apart by readers with colour-blindness and in grey."""
+
+
+def new_figure(width: float = 6.4, height: float = 4.2) -> tuple[Figure, Axes]:
+    """Returns a figure with one set of axes, readable at half its size (inches)."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.add_subplot()
+    style_axes(axes)
+    return figure, axes
+
+
+def style_axes(axes: Axes) -> None:
+    """Gives axes the house style: light grid behind, no box, the palette in order."""
+    axes.set_prop_cycle(color=PALETTE)
+    axes.grid(True, which="major", color="#dddddd", linewidth=0.8)
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    axes.tick_params(labelsize=11)
+    axes.xaxis.label.set_size(12)
+    axes.yaxis.label.set_size(12)
+    axes.title.set_size(12)
+
+
+def save_figure(
+    figure: Figure, out_dir: str | os.PathLike, name: str, formats: Sequence[str] = ("png", "pdf")
+) -> list[str]:
+    """Writes a figure once per format, atomically.
+
+    Args:
+      figure: what to write.
+      out_dir: an existing folder.
+      name: file name without ending.
+      formats: endings matplotlib knows.
+
+    Returns:
+      The paths written.
+    """
+    paths = []
+    for ending in formats:
+        path = os.path.join(os.fspath(out_dir), f"{name}.{ending}")
+        # No creation date: the same rows give the same bytes.
+        metadata = {"CreationDate": None} if ending == "pdf" else {}
+        figure.savefig(f"{path}.partial", format=ending, dpi=150, metadata=metadata)
+        os.replace(f"{path}.partial", path)
+        paths.append(path)
+    return paths
+
+
+def candidate_scores(
+    rows: Sequence[dict], against: str, chance: float, title: str
+) -> Figure:
+    """Draws every candidate's validation accuracy against one hyperparameter.
+
+    Args:
+      rows: `CuratorRecord.rows()`.
+      against: the hyperparameter on the horizontal axis.
+      chance: accuracy of guessing, drawn as a line.
+      title: of the figure.
+    """
+    figure, axes = new_figure()
+    for won, label, marker, size in ((0, "candidate", "o", 36), (1, "selected", "*", 220)):
+        members = [row for row in rows if row["winner"] == won]
+        if members:
+            axes.scatter(
+                [row[against] for row in members],
+                [row["validation_accuracy"] for row in members],
+                marker=marker,
+                s=size,
+                label=label,
+                zorder=2 + won,
+            )
+    axes.axhline(chance, color="#888888", linestyle="--", linewidth=1, label="guessing")
+    axes.set_ylim(-0.02, 1.02)
+    values = [row[against] for row in rows]
+    if min(values) > 0 and max(values) > 20 * min(values):
+        axes.set_xscale("log")
+    axes.set_xlabel(against.replace("_", " "))
+    axes.set_ylabel("validation accuracy (exact, not private)")
+    axes.set_title(title)
+    axes.legend(loc="best", fontsize=10)
+    return figure

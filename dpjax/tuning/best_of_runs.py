@@ -1,0 +1,69 @@
+"""Keeps the best run of each execution while candidates stream by; everything else is dropped."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+PyTree = Any
+
+
+class BestOfRuns:
+    """The best-ranked output of each of several independent executions.
+
+    Ranking: the higher score wins; the earlier candidate wins a tie; a score of -inf (a failed
+    candidate) loses against every other and wins only where all failed. NaN scores are refused,
+    since a comparison with them is not an order.
+
+    Formal guarantees:
+      What is kept of an execution is a function of the (score, output) pairs of its candidates
+      under one fixed total order, as Papernot & Steinke (ICLR 2022) require of the selection.
+    """
+
+    def __init__(self, executions: int):
+        self.score = np.full(executions, -np.inf)
+        self.candidate = np.full(executions, -1, dtype=np.int64)
+        self._outputs: PyTree = None
+
+    def update(
+        self, owners: np.ndarray, candidates: np.ndarray, scores: np.ndarray, outputs: PyTree
+    ) -> None:
+        """Lets some candidates compete.
+
+        Args:
+          owners: (n,) int, which execution each candidate belongs to.
+          candidates: (n,) int, the candidate's number.
+          scores: (n,) float64, -inf for a failed candidate.
+          outputs: pytree of arrays (n, ...).
+
+        Raises:
+          ValueError: if a score is NaN.
+        """
+        if np.isnan(scores).any():
+            raise ValueError("a score is NaN: rank failed candidates worst by passing -inf")
+        if self._outputs is None:
+            executions = len(self.score)
+            self._outputs = jax.tree.map(
+                lambda leaf: np.zeros((executions, *leaf.shape[1:]), leaf.dtype), outputs
+            )
+        order = np.lexsort((candidates, -scores, owners))
+        challengers = order[np.unique(owners[order], return_index=True)[1]]
+        seats = owners[challengers]
+        held = self.candidate[seats]
+        better = (scores[challengers] > self.score[seats]) | (
+            (scores[challengers] == self.score[seats])
+            & ((held < 0) | (candidates[challengers] < held))
+        )
+        challengers, seats = challengers[better], seats[better]
+        self.score[seats] = scores[challengers]
+        self.candidate[seats] = candidates[challengers]
+        for kept, new in zip(jax.tree.leaves(self._outputs), jax.tree.leaves(outputs)):
+            kept[seats] = new[challengers]
+
+    def output(self, execution: int) -> PyTree:
+        """Returns the winner's output, or None if the execution had no candidate."""
+        if self.candidate[execution] < 0:
+            return None
+        return jax.tree.map(lambda leaf: leaf[execution], self._outputs)

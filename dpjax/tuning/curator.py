@@ -1,0 +1,156 @@
+"""What stays with the curator: K, every candidate's score, timings, plots, the ledger of runs.
+
+None of it is private output. The folder is readable by its owner only and every file says so in
+its first line.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import glob
+import hashlib
+import json
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+PyTree = Any
+
+WARNING = (
+    "NOT PRIVATE: computed from the data without protection; for the curator only, never publish"
+)
+CANDIDATES_FILE = "candidates.csv"
+RECORD_FILE = "run.json"
+LEDGER_FILE = "ledger.jsonl"
+
+
+@dataclasses.dataclass(frozen=True)
+class CuratorRecord:
+    """Everything a procedure saw and does not release.
+
+    Attributes:
+      number_of_candidates: the realised K.
+      winner: the winning candidate's number; -1 if there was none.
+      hyperparameters: for each name (K,) float64.
+      scores: (K,) float64, noisy validation accuracy over the public size; -inf where failed.
+      accuracies: (K,) float64, exact validation accuracy.
+      seconds: wall clock of training and selection.
+    """
+
+    number_of_candidates: int
+    winner: int
+    hyperparameters: Mapping[str, np.ndarray]
+    scores: np.ndarray
+    accuracies: np.ndarray
+    seconds: float
+
+    def rows(self) -> list[dict[str, float | int]]:
+        """Returns one row a candidate."""
+        return [
+            {
+                "candidate": index,
+                "winner": int(index == self.winner),
+                "score": float(self.scores[index]),
+                "validation_accuracy": float(self.accuracies[index]),
+                **{name: float(values[index]) for name, values in self.hyperparameters.items()},
+            }
+            for index in range(self.number_of_candidates)
+        ]
+
+    def save(self, folder: str | os.PathLike, **more: Any) -> None:
+        """Writes the record into a folder that only its owner may read.
+
+        Args:
+          folder: made if it is not there, with mode 0700.
+          **more: further JSON-able facts for `run.json`, for example test accuracy.
+        """
+        folder = os.fspath(folder)
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        os.chmod(folder, 0o700)
+        names = ["candidate", "winner", "score", "validation_accuracy", *self.hyperparameters]
+        with open(os.path.join(folder, CANDIDATES_FILE), "w", encoding="utf-8", newline="") as file:
+            file.write(f"# {WARNING}\n")
+            writer = csv.DictWriter(file, names)
+            writer.writeheader()
+            writer.writerows(self.rows())
+        facts = {
+            "warning": WARNING,
+            "number_of_candidates": self.number_of_candidates,
+            "winner": self.winner,
+            "seconds": self.seconds,
+            **more,
+        }
+        with open(os.path.join(folder, RECORD_FILE), "w", encoding="utf-8") as file:
+            json.dump(facts, file, indent=2)
+            file.write("\n")
+
+
+def fingerprint(arrays: PyTree) -> str:
+    """Returns a hash of the data, to recognise it in the ledger; it is the curator's too."""
+    digest = hashlib.blake2b(digest_size=16)
+    for leaf in jax.tree.leaves(arrays):
+        array = np.ascontiguousarray(leaf)
+        digest.update(f"{array.shape}{array.dtype}".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+def earlier_runs(beside: str | os.PathLike, *, data: str, name: str) -> list[dict[str, Any]]:
+    """Finds runs on the same data in the run folders beside this one.
+
+    Args:
+      beside: the folder that holds the run folders.
+      data: fingerprint of the data.
+      name: public name of the data set; runs on other versions of it count too.
+
+    Returns:
+      Their ledger entries, the oldest first, each run once.
+    """
+    found = {}
+    for path in glob.glob(os.path.join(glob.escape(os.fspath(beside)), "*", "curator", LEDGER_FILE)):
+        with open(path, encoding="utf-8") as file:
+            for line in file.readlines()[1:]:
+                entry = json.loads(line)
+                if entry["data"] == data or entry["data_set"] == name:
+                    found[entry["run"]] = entry
+    return sorted(found.values(), key=lambda entry: entry["time"])
+
+
+def write_ledger(
+    folder: str | os.PathLike,
+    earlier: list[dict[str, Any]],
+    *,
+    run: str,
+    data: str,
+    name: str,
+    epsilon: float | None,
+    delta: float,
+) -> None:
+    """Writes the ledger of runs on the same data: the earlier ones and this one.
+
+    Args:
+      folder: the curator's folder.
+      earlier: what `earlier_runs` found.
+      run: a name of this run, its folder's absolute path.
+      data: fingerprint of the data.
+      name: public name of the data set.
+      epsilon: the run's cost; None if it is not private.
+      delta: of that cost.
+    """
+    entry = {
+        "run": run,
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "data_set": name,
+        "data": data,
+        "epsilon": epsilon,
+        "delta": delta,
+    }
+    path = os.path.join(os.fspath(folder), LEDGER_FILE)
+    with open(path, "w", encoding="utf-8") as file:
+        for line in ({"warning": WARNING}, *earlier, entry):
+            file.write(json.dumps(line) + "\n")

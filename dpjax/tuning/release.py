@@ -1,0 +1,165 @@
+"""What may leave the curator's hands: the winner, its hyperparameters, and the claim about them.
+
+Nothing here may depend on the number of candidates, on the losers, or on when the run took place:
+not a file's content, size, name, count or time stamp.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from typing import Any
+
+import flax.serialization
+import jax
+import numpy as np
+
+from dpjax import accounting
+
+PyTree = Any
+
+MODEL_FILE = "model.msgpack"
+HYPERPARAMETERS_FILE = "hyperparameters.json"
+GUARANTEE_FILE = "guarantee.json"
+
+_LIBRARIES = ("dpjax", "jax", "flax", "optax", "numpy", "scipy", "dp-accounting")
+
+_SECRET = (
+    "K and selection noise come from the operating system's randomness; training noise from JAX's "
+    "threefry generator with a key of 64 bits of it for each candidate"
+)
+_SEEDED = (
+    "NOT SECRET: an integer seed was given, for reproduction; whoever knows the seed can subtract "
+    "the noise, so the guarantee does not hold against them"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Release:
+    """The output of a private procedure.
+
+    Attributes:
+      params: the released model's parameters, a pytree of arrays.
+      hyperparameters: the released candidate's; values None if the data-independent default is
+        released.
+      statement: the claim, JSON-able; see `statement`.
+    """
+
+    params: PyTree
+    hyperparameters: Mapping[str, float | None]
+    statement: Mapping[str, Any]
+
+    def save(self, folder: str | os.PathLike) -> None:
+        """Writes the release into a new folder, whole or not at all.
+
+        Three files: `model.msgpack` (parameters; plain Flax reads it with
+        `flax.serialization.msgpack_restore`), `hyperparameters.json`, `guarantee.json`.
+
+        Formal guarantees:
+          The folder is a function of this object alone; all time stamps are 0.
+
+        Args:
+          folder: must not exist yet.
+
+        Raises:
+          ValueError: if the folder exists.
+        """
+        folder = os.fspath(folder)
+        if os.path.lexists(folder):
+            raise ValueError(f"{folder} exists already: pass a folder that does not exist yet")
+        partial = f"{folder}.partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        os.makedirs(partial)
+        contents = {
+            MODEL_FILE: flax.serialization.msgpack_serialize(
+                jax.tree.map(np.asarray, flax.serialization.to_state_dict(self.params))
+            ),
+            HYPERPARAMETERS_FILE: json_bytes(dict(self.hyperparameters)),
+            GUARANTEE_FILE: json_bytes(dict(self.statement)),
+        }
+        for name, content in contents.items():
+            path = os.path.join(partial, name)
+            with open(path, "wb") as file:
+                file.write(content)
+            os.chmod(path, 0o644)
+            os.utime(path, (0, 0))
+        os.chmod(partial, 0o755)
+        os.utime(partial, (0, 0))
+        os.rename(partial, folder)
+
+
+def json_bytes(content: Any) -> bytes:
+    """Returns strict JSON (no NaN, no infinity), indented, keys sorted, with a final newline."""
+    return (json.dumps(content, indent=2, sort_keys=True, allow_nan=False) + "\n").encode()
+
+
+def statement(
+    *,
+    guarantee: accounting.Guarantee | None,
+    delta: float,
+    space: Mapping[str, Any],
+    model: str,
+    score: Mapping[str, Any],
+    settings: list[Mapping[str, Any]],
+    training_bound: int,
+    randomness_is_secret: bool,
+) -> dict[str, Any]:
+    """Returns what `guarantee.json` says.
+
+    Args:
+      guarantee: of the whole procedure; None for a run that is not private.
+      delta: of the claim.
+      space: the public law of the candidates, described.
+      model: the model, in public words.
+      score: how candidates were scored.
+      settings: the accounted settings of a candidate.
+      training_bound: public bound on the number of training records.
+      randomness_is_secret: whether no seed was given.
+    """
+    common = {
+        "private": guarantee is not None,
+        "model": model,
+        "candidates_drawn_from": dict(space),
+        "score": dict(score),
+        "training": list(settings),
+        "randomness": {
+            "secret": randomness_is_secret,
+            "statement": _SECRET if randomness_is_secret else _SEEDED,
+        },
+        "library_versions": _versions(),
+    }
+    if guarantee is None:
+        return common | {
+            "warning": "NOT PRIVATE: trained without noise; this release carries no guarantee"
+        }
+    return common | {
+        "epsilon": guarantee.epsilon(delta),
+        "delta": delta,
+        "neighbouring_relation": guarantee.relation,
+        "unit_of_privacy": "one labelled record of the training or validation data",
+        "mechanism": guarantee.provenance,
+        "assumptions": [
+            "the search space, the law of K and every setting were fixed before the data was seen",
+            "K, the losing candidates, the console and the wall clock stay with the curator",
+            f"the training part never holds more than {training_bound} records",
+            "no other computation on the same records is released, or it is composed with this",
+            "gradients and noise are float32: the analysis is of real numbers; float32 normals "
+            "take about 5.8 million distinct values and never exceed 5.42 standard deviations",
+            "threefry with a secret key is indistinguishable from true randomness",
+        ],
+    }
+
+
+def _versions() -> dict[str, str]:
+    """Versions of what the numbers depend on."""
+    versions = {}
+    for name in _LIBRARIES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            versions[name] = "not installed as a package"
+    return versions

@@ -1,0 +1,167 @@
+"""What is to be learned: a model's loss, how a prediction is judged, and the records.
+
+A `Task` is what the four procedures train candidates of. Build one from a Flax model and arrays
+with `classification`, or directly from plain functions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpjax import models
+
+PyTree = Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Records:
+    """Records on the host, with the numbers about them that are public.
+
+    Attributes:
+      arrays: pytree of arrays with a leading axis of n records; n itself is private under
+        add-or-remove one.
+      public_size: the public nominal number of records. Lot size, sampling probability, number of
+        steps and the score's denominator come from it, never from n.
+      size_bound: a public number that n never exceeds; the capacity of a lot comes from it.
+    """
+
+    arrays: PyTree
+    public_size: int
+    size_bound: int
+
+    def __post_init__(self):
+        lengths = {len(leaf) for leaf in jax.tree.leaves(self.arrays)}
+        if len(lengths) != 1:
+            raise ValueError(
+                f"the arrays have {sorted(lengths)} records: pass arrays of one length"
+            )
+        if not 1 <= self.public_size <= self.size_bound:
+            raise ValueError(
+                f"public_size={self.public_size}, size_bound={self.size_bound}: pass "
+                "1 <= public_size <= size_bound"
+            )
+        if self.number > self.size_bound:
+            raise ValueError(
+                f"there are more records than size_bound={self.size_bound}: pass a public bound "
+                "that the data never exceeds (this message is the curator's to see)"
+            )
+
+    @property
+    def number(self) -> int:
+        """The real number of records: private under add-or-remove one."""
+        return len(jax.tree.leaves(self.arrays)[0])
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """One learning problem.
+
+    Attributes:
+      initial: key -> parameters before training (a pytree of float arrays); must not see data.
+      loss: (parameters, example) -> scalar, or (parameters, example, key) with `with_rng`; one
+        example, no batch axis.
+      correct: (parameters, example) -> whether the prediction is right, a boolean scalar.
+      train: the records trained on.
+      validation: the records candidates are scored on; disjoint from `train`.
+      trainable: None (all), a pytree of booleans, or (path, leaf) -> boolean.
+      with_rng: whether `loss` takes a key.
+      description: public words for the release, for example the model's repr.
+    """
+
+    initial: Callable[[jax.Array], PyTree]
+    loss: Callable[..., jax.Array]
+    correct: Callable[[PyTree, PyTree], jax.Array]
+    train: Records
+    validation: Records
+    trainable: Any = None
+    with_rng: bool = False
+    description: str = ""
+
+
+def number_correct(task: Task, params: PyTree, arrays: PyTree) -> jax.Array:
+    """Counts the examples that `params` gets right.
+
+    One record more or less, or one replaced, moves the count by at most 1.
+
+    Args:
+      task: whose `correct` judges.
+      params: one candidate's parameters.
+      arrays: pytree of arrays (n, ...).
+
+    Returns:
+      int32 scalar.
+    """
+    judged = jax.lax.map(
+        lambda example: task.correct(params, example), arrays, batch_size=_batch(arrays)
+    )
+    return jnp.sum(judged.astype(jnp.int32))
+
+
+def _batch(arrays: PyTree) -> int:
+    """Examples judged at once: enough to be quick, few enough that 16 candidates fit."""
+    return min(1024, len(jax.tree.leaves(arrays)[0]))
+
+
+def classification(
+    model: Any,
+    train: Any,
+    validation: Any,
+    *,
+    loss: Callable[[jax.Array, jax.Array], jax.Array] = models.cross_entropy,
+    trainable: Any = None,
+    initial: PyTree | None = None,
+    with_rng: bool = False,
+) -> Task:
+    """Makes a classification task of a Flax model and two sets of labelled records.
+
+    Args:
+      model: a Linen module, an NNX module, or a function of `nnx.Rngs` that makes an NNX module.
+        Called on inputs (batch, ...), it gives logits (batch, classes).
+      train: has `inputs` (n, ...), `labels` (n,) int, `public_size`, `size_bound`; what
+        `dpjax.data` returns.
+      validation: likewise, disjoint from `train`.
+      loss: (logits (classes,), label ()) -> scalar.
+      trainable: which parameters train: None (all), a pytree of booleans, or (path, leaf) ->
+        boolean; the others stay as they are, bit for bit.
+      initial: parameters to start every candidate from, for fine-tuning; they must come from
+        public data. None: each candidate draws its own.
+      with_rng: whether the model is given a key in training (dropout).
+
+    Raises:
+      ValueError: if the model keeps batch statistics, which couple the examples of a lot.
+    """
+    functional = models.functional(model, np.asarray(train.inputs[:1]))
+
+    def forward(params: PyTree, inputs: jax.Array, rng: jax.Array | None = None) -> jax.Array:
+        return functional.apply(params, inputs[None], rng)[0]
+
+    def example_loss(params: PyTree, example: PyTree, *rng: jax.Array) -> jax.Array:
+        inputs, label = example
+        return loss(forward(params, inputs, *rng), label)
+
+    def correct(params: PyTree, example: PyTree) -> jax.Array:
+        inputs, label = example
+        logits = forward(params, inputs)
+        # One logit is a binary margin: positive means class 1.
+        predicted = jnp.argmax(logits) if logits.shape[-1] > 1 else (logits[0] > 0)
+        return predicted.astype(jnp.int32) == label
+
+    def records(split: Any) -> Records:
+        return Records((split.inputs, split.labels), split.public_size, split.size_bound)
+
+    return Task(
+        initial=functional.init if initial is None else lambda key: initial,
+        loss=example_loss,
+        correct=correct,
+        train=records(train),
+        validation=records(validation),
+        trainable=trainable,
+        with_rng=with_rng,
+        description=functional.description,
+    )

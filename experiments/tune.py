@@ -1,0 +1,271 @@
+"""Privately tunes a classifier and releases one model with its true (epsilon, delta).
+
+Draws a secret random number of candidates from a public search space, trains each by DP-SGD,
+scores each privately on validation data, and releases the best alone (Papernot & Steinke, ICLR
+2022). The noise is calibrated so that the WHOLE procedure meets the target. Writes
+
+  <out_dir>/release/   model.msgpack, hyperparameters.json, guarantee.json: may be published
+  <out_dir>/curator/   every candidate, K, timings, plots, ledger: not private, never publish
+
+What this program prints, and how long it takes, depends on K: it is for the curator's eyes too.
+
+  python -m experiments.tune                                  # real handwritten digits, no download
+  python -m experiments.tune --dataset=mnist --model=mlp --widths=128,64 --epsilon=2
+  python -m experiments.tune --space=learning_rate=loguniform(0.1,10) --space=clip_norm=choice(0.5,1)
+
+The default run takes about a minute on 4 CPU cores.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+
+import jax
+import jax.numpy as jnp
+from absl import flags
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from dpjax import accounting, data, models, plotting, training, tuning
+from dpjax.tuning import curator
+from dpjax.tuning.task import number_correct
+from experiments import command_line, law_flags, run_folder
+
+_DATASET = flags.DEFINE_string("dataset", "digits", f"One of {', '.join(data.NAMES)}.")
+_ARRAYS = flags.DEFINE_string(
+    "arrays", None, "Your own .npz instead of --dataset: inputs, labels, test_inputs, test_labels."
+)
+_PUBLIC_SIZE = flags.DEFINE_integer(
+    "public_size", None, "With --arrays: public nominal number of training records."
+)
+_CLASSES = flags.DEFINE_integer("classes", None, "With --arrays: public number of classes.")
+_DATA_DIR = flags.DEFINE_string("data_dir", None, "Folder of prepared or downloaded data sets.")
+_VALIDATION_FRACTION = flags.DEFINE_float(
+    "validation_fraction", 0.2, "Expected share of training records kept for scoring candidates."
+)
+_SPLIT_KEY = flags.DEFINE_string(
+    "split_key", "dpjax", "Public key of the hash that assigns records to training or validation."
+)
+_MODEL = flags.DEFINE_enum("model", "logistic_regression", models.NAMES, "The model.")
+_WIDTHS = flags.DEFINE_list("widths", ["64"], "Widths of an mlp's hidden layers.")
+_OPTIMIZER = flags.DEFINE_enum("optimizer", "momentum", ["sgd", "momentum", "adam"], "Optimiser.")
+_SCHEDULE = flags.DEFINE_enum(
+    "schedule", "constant", ["constant", "cosine"], "Learning-rate schedule over a run's steps."
+)
+_SPACE = flags.DEFINE_multi_string(
+    "space",
+    None,
+    "NAME=LAW, repeated: learning_rate, clip_norm, momentum, lot_size, steps, epochs, "
+    "noise_multiplier; LAW is loguniform(a,b), uniform(a,b), choice(a,b,...) or a number. "
+    "Default: learning_rate=loguniform(0.03,30), clip_norm=1, and momentum=0.9 where it applies.",
+)
+_SPACE_FILE = flags.DEFINE_string("space_file", None, "The space as a JSON object, instead.")
+_EPSILON = flags.DEFINE_float(
+    "epsilon", None, "Target of the whole procedure; 4 if no noise_multiplier is given."
+)
+_DELTA = flags.DEFINE_float("delta", 1e-5, "Delta of the whole procedure.")
+_NOISE = flags.DEFINE_float("noise_multiplier", None, "Instead of --epsilon.")
+_LOT_SIZE = flags.DEFINE_integer("lot_size", None, "Records a step (expected).")
+_EPOCHS = flags.DEFINE_float("epochs", None, "Passes over the training data; 20 by default.")
+_STEPS = flags.DEFINE_integer("steps", None, "Steps, instead of --epochs.")
+_SAMPLING = flags.DEFINE_enum(
+    "sampling", "poisson", ["poisson", "fixed"], "Poisson lots (add-or-remove) or fixed (replace)."
+)
+_SCORE_NOISE = flags.DEFINE_float(
+    "score_noise", None, "Noise on the validation count, in records; least free amount by default."
+)
+_PUBLIC_VALIDATION = flags.DEFINE_bool(
+    "validation_is_public", False, "The validation records are public: their score costs nothing."
+)
+_PAPER_PROTOCOL = flags.DEFINE_bool(
+    "paper_protocol", False, "Score on the TEST data without noise, as papers do: NOT PRIVATE there."
+)
+_NOT_PRIVATE = flags.DEFINE_bool("not_private", False, "Train without noise, for comparison.")
+_OUT_DIR = flags.DEFINE_string("out_dir", None, "Folder to make; runs/<data set>-<time> if unset.")
+_SEED = flags.DEFINE_integer(
+    "seed", None, "Reproducible, hence NOT secret randomness; the release says so."
+)
+_CHUNK_SIZE = flags.DEFINE_integer("chunk_size", 16, "Candidates trained at once: memory knob.")
+
+
+def search_space() -> tuning.Space:
+    """Returns the search space that the flags ask for."""
+    if _SPACE_FILE.value and _SPACE.value:
+        raise ValueError("--space and --space_file are both given: pass one of them")
+    if _SPACE_FILE.value:
+        return tuning.read_space(_SPACE_FILE.value)
+    if _SPACE.value:
+        return tuning.parse_space(_SPACE.value)
+    adam = _OPTIMIZER.value == "adam"
+    entries = {"learning_rate": tuning.LogUniform(*((1e-4, 0.1) if adam else (0.03, 30.0)))}
+    if _OPTIMIZER.value == "momentum":
+        entries["momentum"] = 0.9
+        entries["learning_rate"] = tuning.LogUniform(0.003, 3.0)
+    return tuning.Space(entries, clip_norm=1.0)
+
+
+def optimizer(hyperparameters):
+    """Returns a candidate's optax transformation, as the flags ask for."""
+    schedule = None
+    if _SCHEDULE.value == "cosine":
+
+        def schedule(step):
+            return 0.5 * (1 + jnp.cos(jnp.pi * step / hyperparameters["steps"]))
+
+    kinds = {"sgd": training.sgd, "momentum": training.momentum, "adam": training.adam}
+    return kinds[_OPTIMIZER.value](schedule)(hyperparameters)
+
+
+def load_data() -> tuple[str, data.Split, data.Split, data.Split, int]:
+    """Returns the data's public name, its training, validation and test parts, and its classes."""
+    if _ARRAYS.value:
+        if _PUBLIC_SIZE.value is None or _CLASSES.value is None:
+            raise ValueError(
+                "--arrays needs --public_size and --classes: public numbers, not read off the data"
+            )
+        loaded = data.load_arrays(
+            _ARRAYS.value, public_size=_PUBLIC_SIZE.value, classes=_CLASSES.value
+        )
+    else:
+        loaded = data.load(_DATASET.value, data_dir=_DATA_DIR.value)
+    if _PAPER_PROTOCOL.value:
+        return loaded.name, loaded.train, loaded.test, loaded.test, loaded.classes
+    train, validation = data.split_train_validation(
+        loaded.train, _VALIDATION_FRACTION.value, key=_SPLIT_KEY.value.encode()
+    )
+    return loaded.name, train, validation, loaded.test, loaded.classes
+
+
+def report(
+    result: tuning.Result,
+    law: accounting.Law,
+    delta: float,
+    test_accuracy: float,
+    console: Console,
+) -> dict[str, float]:
+    """Prints the closing table; returns the numbers in it that are not in the release."""
+    table = Table(show_header=False, title="What was released, and what it cost")
+    for name, value in result.release.hyperparameters.items():
+        table.add_row(name, "default" if value is None else f"{value:.5g}")
+    table.add_row("accuracy on test data (not released)", f"{test_accuracy:.4f}")
+    facts = {"test_accuracy": test_accuracy}
+    if result.guarantee is None:
+        table.add_row("privacy", "NONE: trained without noise")
+    else:
+        runs = math.ceil(law.mean)
+        one = result.run_guarantee.epsilon(delta)
+        naive = accounting.compose(*[result.run_guarantee] * runs).epsilon(delta)
+        facts |= {"epsilon_of_one_run": one, "epsilon_of_naive_composition": naive}
+        table.add_row("one run", f"epsilon {one:.4f} at delta {delta:g}")
+        table.add_row(
+            "[bold]the whole tuning", f"[bold]epsilon {result.guarantee.epsilon(delta):.4f}"
+        )
+        table.add_row(f"naive composition of {runs} runs, the mean of K", f"epsilon {naive:.4f}")
+        table.add_row("neighbouring relation", result.guarantee.relation.replace("_", " "))
+    console.print(table)
+    return facts
+
+
+def main() -> int:
+    """Runs the job; returns the exit code."""
+    console = Console(highlight=False, soft_wrap=True)
+    law, space = law_flags.law_of_repetitions(), search_space()
+    folder = run_folder.choose(_OUT_DIR.value, "arrays" if _ARRAYS.value else _DATASET.value)
+    name, train, validation, test, classes = load_data()
+    if _DELTA.value * train.public_size > 1:
+        console.print(
+            f"warning: delta {_DELTA.value:g} is above 1/{train.public_size}, one over the number "
+            "of records: releasing a whole record would be within it"
+        )
+    seen = curator.fingerprint((train.inputs, train.labels))
+    earlier = curator.earlier_runs(os.path.dirname(folder), data=seen, name=name)
+    if earlier:
+        console.print(
+            f"warning: {len(earlier)} earlier run(s) on {name} stand beside this one; each is a "
+            "mechanism of its own: the records pay for all of them together "
+            "(accounting.compose)"
+        )
+    if _PAPER_PROTOCOL.value:
+        console.print(
+            "warning: --paper_protocol scores candidates on the test data: the guarantee does not "
+            "cover the test records, and the test accuracy is optimistic"
+        )
+    if _SEED.value is not None:
+        console.print("warning: --seed makes the randomness known: no secret, no guarantee")
+    model = models.build(
+        _MODEL.value,
+        input_shape=train.inputs.shape[1:],
+        classes=classes,
+        widths=[int(width) for width in _WIDTHS.value],
+    )
+    loss = models.hinge if _MODEL.value == "linear_svm" else models.cross_entropy
+    task = tuning.classification(model, train, validation, loss=loss)
+    epsilon = _EPSILON.value
+    if epsilon is None and _NOISE.value is None and "noise_multiplier" not in space.parameters:
+        epsilon = None if _NOT_PRIVATE.value else 4.0
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+    ) as bar:
+        line = bar.add_task("calibrating the noise", total=None)
+        result = tuning.random_repetitions(
+            task,
+            space,
+            repetitions=law,
+            epsilon=epsilon,
+            delta=_DELTA.value,
+            noise_multiplier=0.0 if _NOT_PRIVATE.value else _NOISE.value,
+            lot_size=_LOT_SIZE.value,
+            steps=_STEPS.value,
+            epochs=_EPOCHS.value,
+            sampling=_SAMPLING.value,
+            optimizer=optimizer,
+            validation_is_public=_PUBLIC_VALIDATION.value or _PAPER_PROTOCOL.value,
+            score_noise=_SCORE_NOISE.value,
+            not_private=_NOT_PRIVATE.value,
+            seed=_SEED.value,
+            chunk_size=_CHUNK_SIZE.value,
+            progress=lambda done, total: bar.update(
+                line, description="candidates (K is the curator's)", completed=done, total=total
+            ),
+        )
+    # The test data is touched here, once, after the selection.
+    judge = jax.jit(lambda params, arrays: number_correct(task, params, arrays))
+    test_accuracy = float(judge(result.release.params, (test.inputs, test.labels))) / len(
+        test.labels
+    )
+    facts = report(result, law, _DELTA.value, test_accuracy, console)
+    with run_folder.written_whole(folder) as partial:
+        result.release.save(os.path.join(partial, "release"))
+        private_folder = os.path.join(partial, "curator")
+        result.curator.save(private_folder, **facts)
+        curator.write_ledger(
+            private_folder,
+            earlier,
+            run=folder,
+            data=seen,
+            name=name,
+            epsilon=result.guarantee and result.guarantee.epsilon(_DELTA.value),
+            delta=_DELTA.value,
+        )
+        rows = result.curator.rows()
+        if rows:
+            figure = plotting.candidate_scores(
+                rows,
+                against="learning_rate",
+                chance=1 / classes,
+                title=f"{name}, {_MODEL.value}: every candidate (curator only)",
+            )
+            plotting.save_figure(figure, private_folder, "candidates", formats=("png",))
+    console.print(f"release (may be published):  {os.path.join(folder, 'release')}")
+    console.print(f"curator (never publish):     {os.path.join(folder, 'curator')}")
+    return 0
+
+
+if __name__ == "__main__":
+    command_line.run(main)

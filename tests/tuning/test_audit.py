@@ -1,0 +1,134 @@
+"""An audit of the whole tuning procedure: what an adversary can see stays below the claim.
+
+One-dimensional canary problem: the model is one number, a record's gradient is minus its value, the
+data with the canary has one record more. 100,000 independent executions of the real procedure
+(`random_repetitions.execute`: K drawn, candidates trained by the engine, scored with noise, the
+best one kept) with and without the canary; an event chosen on one half of the outcomes is counted
+on the other half, and Clopper and Pearson's bounds turn the counts into a lower bound on epsilon
+that is wrong with probability at most 1e-6. The bound must stay below the claim, and must exceed it
+when the noise is half of what is claimed, or when all candidates share one key.
+"""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from dpjax import accounting, training
+from dpjax.tuning import host_randomness
+from dpjax.tuning import random_repetitions as procedure_module
+from dpjax.tuning.candidates import Space
+from dpjax.tuning.run_settings import RunOptions
+from dpjax.tuning.task import Records, Task
+
+EXECUTIONS = 100_000
+DELTA = 0.02
+CONFIDENCE_FAILURE = 1e-6
+NOISE_MULTIPLIER = 2.0
+LAW = accounting.AtMost(accounting.Geometric(mean=3), cap=8)
+
+
+def _task(with_canary: bool) -> Task:
+    """Training pulls the number up if the canary is there; the score prefers a larger number."""
+    values = np.asarray([0.0, 1.0] if with_canary else [0.0], dtype=np.float32)
+    thresholds = np.linspace(-3.0, 3.0, 61, dtype=np.float32)
+    return Task(
+        initial=lambda key: jnp.zeros(()),
+        loss=lambda params, value: -params * value,
+        correct=lambda params, threshold: params > threshold,
+        train=Records(values, public_size=2, size_bound=2),
+        validation=Records(thresholds, public_size=61, size_bound=61),
+    )
+
+
+@functools.cache
+def _procedure():
+    return procedure_module.plan_procedure(
+        _task(True),
+        Space(learning_rate=1.0, clip_norm=1.0),
+        repetitions=LAW,
+        # Every record in every lot: nothing hides the canary but the noise.
+        options=RunOptions(lot_size=2, steps=1, noise_multiplier=NOISE_MULTIPLIER),
+        optimizer=training.sgd(),
+        epsilon=None,
+        delta=DELTA,
+        validation_is_public=False,
+        score_noise=None,
+    )
+
+
+def _outcomes(with_canary: bool, noise_factor: float, seed: int) -> np.ndarray:
+    """Returns the released number of every execution, (EXECUTIONS,) float32."""
+    procedure = _procedure()
+    settings = tuple(
+        dataclasses.replace(setting, noise_multiplier=setting.noise_multiplier * noise_factor)
+        for setting in procedure.settings
+    )
+    executed = procedure_module.execute(
+        _task(with_canary),
+        dataclasses.replace(procedure, settings=settings),
+        randomness=host_randomness.HostRandomness(seed),
+        executions=EXECUTIONS,
+        chunk_size=1 << 16,
+    )
+    assert executed.best.candidate.min() >= 0
+    return executed.best._outputs
+
+
+def _epsilon_lower_bound(inside: np.ndarray, outside: np.ndarray) -> float:
+    """Lower bound on epsilon at DELTA from outcomes of two neighbouring inputs."""
+    half = EXECUTIONS // 2
+    thresholds = np.unique(np.quantile(np.concatenate([inside, outside]), np.linspace(0, 1, 400)))
+    best = -np.inf
+    for sign in (1.0, -1.0):
+        for p_sample, q_sample in ((inside, outside), (outside, inside)):
+            p = np.asarray([np.mean(sign * p_sample[:half] > sign * t) for t in thresholds])
+            q = np.asarray([np.mean(sign * q_sample[:half] > sign * t) for t in thresholds])
+            # The event is chosen on the first half, with a guard against chance in rare events.
+            choice = np.argmax(np.log(np.maximum(p - DELTA, 1e-9) / (q + 20 / half)))
+            t = thresholds[choice]
+            hits_p = int(np.sum(sign * p_sample[half:] > sign * t))
+            hits_q = int(np.sum(sign * q_sample[half:] > sign * t))
+            # Four events, two bounds each.
+            level = CONFIDENCE_FAILURE / 8
+            p_low = stats.beta.ppf(level, hits_p, half - hits_p + 1) if hits_p else 0.0
+            q_high = stats.beta.ppf(1 - level, hits_q + 1, half - hits_q) if hits_q < half else 1.0
+            if p_low > DELTA:
+                best = max(best, float(np.log((p_low - DELTA) / q_high)))
+    return best
+
+
+def _audit(noise_factor: float) -> float:
+    return _epsilon_lower_bound(
+        _outcomes(True, noise_factor, seed=11), _outcomes(False, noise_factor, seed=12)
+    )
+
+
+def test_what_is_claimed_is_not_exceeded_and_the_audit_has_power():
+    claim = _procedure().guarantee.epsilon(DELTA)
+    found = _audit(1.0)
+    assert found <= claim
+    # The audit is no toy: it finds a good part of what is claimed.
+    assert found >= 0.5 * claim
+
+
+def test_half_the_noise_is_caught():
+    assert _audit(0.5) > _procedure().guarantee.epsilon(DELTA)
+
+
+def test_a_shared_key_is_caught(monkeypatch):
+    def shared(number, seed=None):
+        return jax.random.wrap_key_data(
+            jnp.broadcast_to(jnp.asarray([7, 9], jnp.uint32), (number, 2)), impl="threefry2x32"
+        )
+
+    with pytest.raises(ValueError, match="key"), monkeypatch.context() as patched:
+        patched.setattr(training, "candidate_keys", shared)
+        _outcomes(True, 1.0, seed=11)
+    monkeypatch.setattr(training, "candidate_keys", shared)
+    monkeypatch.setattr(training.sweep_module(), "refuse_shared_keys", lambda keys: None)
+    assert _audit(1.0) > _procedure().guarantee.epsilon(DELTA)

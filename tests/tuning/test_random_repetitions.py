@@ -1,0 +1,319 @@
+"""Random repetitions end to end on small real trainings, and every precondition."""
+
+import dataclasses
+import json
+import os
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from dpjax import accounting, training, tuning
+from dpjax.tuning import host_randomness
+from dpjax.tuning import random_repetitions as procedure_module
+from dpjax.tuning.candidates import Choice, LogUniform, Space
+from dpjax.tuning.run_settings import RunOptions
+from dpjax.tuning.task import Records
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """Labelled records as `classification` wants them."""
+
+    inputs: np.ndarray
+    labels: np.ndarray
+    public_size: int
+    size_bound: int
+
+
+def _parts(number=200, seed=0):
+    generator = np.random.default_rng(seed)
+    labels = generator.integers(0, 2, number).astype(np.int32)
+    inputs = generator.normal(size=(number, 4)).astype(np.float32) + 2.0 * labels[:, None]
+    half = number // 2
+    first = Part(inputs[:half], labels[:half], half, half)
+    return first, Part(inputs[half:], labels[half:], half, half)
+
+
+def _task(**more):
+    return tuning.classification(nn.Dense(2), *_parts(), **more)
+
+
+SPACE = Space(learning_rate=LogUniform(0.1, 1.0), clip_norm=1.0)
+QUICK = dict(delta=1e-3, lot_size=20, steps=8, optimizer=training.sgd(), seed=5)
+LAW = accounting.AtMost(accounting.Geometric(mean=3), cap=6)
+
+
+def _run(space=SPACE, task=None, **more):
+    arguments = dict(repetitions=LAW, epsilon=3.0) | QUICK | more
+    return tuning.random_repetitions(task or _task(), space, **arguments)
+
+
+def test_the_whole_procedure_meets_the_target_and_learns():
+    result = _run(steps=30, epsilon=8.0)
+    assert 0.9 * 8.0 < result.guarantee.epsilon(1e-3) <= 8.0
+    assert result.run_guarantee.epsilon(1e-3) < result.guarantee.epsilon(1e-3)
+    assert 1 <= result.curator.number_of_candidates <= 6
+    assert result.curator.accuracies[result.curator.winner] > 0.7
+    scores = result.curator.scores
+    assert result.curator.winner == int(np.argmax(scores))
+    learning_rate = result.release.hyperparameters["learning_rate"]
+    drawn = result.curator.hyperparameters["learning_rate"]
+    assert learning_rate == drawn[result.curator.winner]
+
+
+def test_the_claim_is_the_selection_over_training_and_score_in_parallel():
+    result = _run()
+    statement = result.release.statement
+    assert statement["epsilon"] == result.guarantee.epsilon(1e-3)
+    rebuilt = accounting.from_provenance(json.loads(json.dumps(statement["mechanism"])))
+    assert rebuilt.epsilon(1e-3) == statement["epsilon"]
+    setting = statement["training"][0]
+    train = accounting.dp_sgd(
+        sampling_probability=0.2, noise_multiplier=setting["noise_multiplier"], steps=8
+    )
+    # Truncation and the score add next to nothing, but never subtract.
+    bare = accounting.best_of(train, LAW).epsilon(1e-3)
+    assert bare <= statement["epsilon"] <= 1.02 * bare
+
+
+def test_validation_noise_costs_what_it_costs():
+    free = _run(noise_multiplier=2.0, epsilon=None)
+    loud = _run(noise_multiplier=2.0, epsilon=None, score_noise=0.5)
+    public = _run(noise_multiplier=2.0, epsilon=None, validation_is_public=True)
+    assert loud.guarantee.epsilon(1e-3) > 1.5 * free.guarantee.epsilon(1e-3)
+    assert public.guarantee.epsilon(1e-3) <= free.guarantee.epsilon(1e-3)
+    assert free.guarantee.epsilon(1e-3) <= 1.02 * public.guarantee.epsilon(1e-3)
+    exact = public.curator.scores * 100
+    np.testing.assert_allclose(exact, public.curator.accuracies * 100)
+    assert np.any(free.curator.scores != free.curator.accuracies)
+
+
+def test_the_score_noise_reaches_the_scores_at_its_stated_scale():
+    procedure = procedure_module.plan_procedure(
+        _task(),
+        SPACE,
+        repetitions=accounting.Fixed(1),
+        options=RunOptions(lot_size=20, steps=1, noise_multiplier=5.0),
+        optimizer=training.sgd(),
+        epsilon=None,
+        delta=1e-3,
+        score_noise=7.0,
+    )
+    executed = procedure_module.execute(
+        _task(),
+        procedure,
+        randomness=host_randomness.HostRandomness(1),
+        executions=2000,
+        chunk_size=500,
+    )
+    spread = np.std(executed.scores - executed.correct)
+    # Standard error 1.6%: 7 is accepted, 2/3 and 3/2 of it are far outside.
+    assert 6.4 < spread < 7.6
+
+
+def _patched_candidates(monkeypatch, rates):
+    def sample(self, number, generator):
+        return {
+            "learning_rate": np.asarray(rates[:number], dtype=float),
+            "clip_norm": np.ones(number),
+        }
+
+    monkeypatch.setattr(Space, "sample", sample)
+
+
+def _with_realised(monkeypatch, realised):
+    monkeypatch.setattr(
+        type(LAW), "sample", lambda self, size=None, source=None: np.full(size, realised)
+    )
+
+
+def test_release_is_the_same_whatever_k_and_the_losers_were(monkeypatch, tmp_path):
+    contents = []
+    for number, realised in enumerate((1, 4, 6)):
+        _with_realised(monkeypatch, realised)
+        losers = [np.nan, 1e30, np.nan, np.nan, np.nan]
+        _patched_candidates(monkeypatch, [0.3, *losers])
+        result = _run()
+        assert result.curator.winner == 0
+        assert result.curator.number_of_candidates == realised
+        folder = tmp_path / str(number)
+        result.release.save(folder)
+        contents.append(
+            {
+                name: ((folder / name).read_bytes(), os.stat(folder / name).st_mtime)
+                for name in sorted(os.listdir(folder))
+            }
+        )
+    assert contents[0] == contents[1] == contents[2]
+
+
+def test_failed_candidates_rank_worst_count_and_are_not_retried(monkeypatch):
+    _with_realised(monkeypatch, 3)
+    _patched_candidates(monkeypatch, [np.nan, 0.3, np.nan])
+    result = _run()
+    assert result.curator.number_of_candidates == 3
+    assert result.curator.winner == 1
+    assert np.isneginf(result.curator.scores[[0, 2]]).all()
+
+
+@pytest.mark.parametrize("realised", [0, 2])
+def test_no_usable_candidate_releases_a_default_that_saw_no_data(monkeypatch, realised, tmp_path):
+    _with_realised(monkeypatch, realised)
+    _patched_candidates(monkeypatch, [np.nan, np.nan])
+    first, second = _run(), _run(task=tuning.classification(nn.Dense(2), *_parts(seed=9)))
+    assert first.release.hyperparameters == {"learning_rate": None, "clip_norm": None}
+    for one, other in zip(
+        jax.tree.leaves(first.release.params), jax.tree.leaves(second.release.params)
+    ):
+        np.testing.assert_array_equal(one, other)
+    first.release.save(tmp_path / "release")
+
+
+def test_spaces_over_accounted_settings_cost_their_mixture():
+    space = Space(
+        learning_rate=0.3,
+        clip_norm=1.0,
+        lot_size=Choice([10, 20]),
+        steps=Choice([4, 12], [0.25, 0.75]),
+        noise_multiplier=Choice([1.5, 3.0]),
+    )
+    result = tuning.random_repetitions(
+        _task(),
+        space,
+        repetitions=accounting.Fixed(6),
+        delta=1e-3,
+        optimizer=training.sgd(),
+        seed=2,
+        validation_is_public=True,
+    )
+    runs = [
+        accounting.dp_sgd(sampling_probability=lot / 100, noise_multiplier=noise, steps=steps)
+        for lot in (10, 20)
+        for steps in (4, 12)
+        for noise in (1.5, 3.0)
+    ]
+    weights = [weight / 4 for _ in (10, 20) for weight in (0.25, 0.75) for _ in (1.5, 3.0)]
+    mixed = accounting.mixture(runs, weights=weights).epsilon(1e-3)
+    assert mixed <= result.run_guarantee.epsilon(1e-3) <= 1.01 * mixed
+    worst = max(run.epsilon(1e-3) for run in runs)
+    assert result.run_guarantee.epsilon(1e-3) < worst
+    assert result.curator.number_of_candidates == 6
+    assert np.isfinite(result.curator.scores).all()
+
+
+def test_fixed_lots_are_replace_one():
+    result = _run(sampling="fixed")
+    assert result.guarantee.relation == "replace_one"
+    assert result.release.statement["neighbouring_relation"] == "replace_one"
+
+
+def test_one_compilation_a_sweep():
+    traces = []
+
+    def loss(logits, label):
+        traces.append(1)
+        return -jax.nn.log_softmax(logits)[label]
+
+    _run(task=_task(loss=loss), repetitions=accounting.Fixed(7), chunk_size=2)
+    first = len(traces)
+    traces.clear()
+    _run(task=_task(loss=loss), repetitions=accounting.Fixed(2), chunk_size=2)
+    assert first == len(traces)
+
+
+def test_the_same_seed_repeats_and_says_it_is_not_secret():
+    first, second = _run(), _run()
+    assert first.curator.number_of_candidates == second.curator.number_of_candidates
+    for one, other in zip(
+        jax.tree.leaves(first.release.params), jax.tree.leaves(second.release.params)
+    ):
+        np.testing.assert_array_equal(one, other)
+    assert first.release.statement["randomness"]["secret"] is False
+    assert _run(seed=None).release.statement["randomness"]["secret"] is True
+
+
+def test_unseeded_runs_differ():
+    first, second = _run(seed=None), _run(seed=None)
+    pairs = zip(jax.tree.leaves(first.release.params), jax.tree.leaves(second.release.params))
+    assert any(np.any(one != other) for one, other in pairs)
+
+
+def test_not_private_says_so_everywhere():
+    result = _run(epsilon=None, noise_multiplier=0.0, not_private=True)
+    assert result.guarantee is None
+    assert result.release.statement["private"] is False
+
+
+def test_schedules_see_the_steps():
+    def optimizer(hyperparameters):
+        def decay(step):
+            return jnp.where(step < hyperparameters["steps"] / 2, 1.0, 0.0)
+
+        return training.sgd(decay)(hyperparameters)
+
+    assert np.isfinite(_run(optimizer=optimizer).curator.scores).all()
+
+
+class _Net(nnx.Module):
+    def __init__(self, rngs):
+        self.first = nnx.Linear(4, 8, rngs=rngs)
+        self.second = nnx.Linear(8, 2, rngs=rngs)
+
+    def __call__(self, inputs):
+        return self.second(nnx.relu(self.first(inputs)))
+
+
+def test_nnx_models_and_frozen_parameters():
+    task = tuning.classification(
+        lambda rngs: _Net(rngs), *_parts(), trainable=lambda path, leaf: "second" in path
+    )
+    result = _run(task=task, repetitions=accounting.Fixed(1), epsilon=None, noise_multiplier=1.0)
+    key = training.candidate_keys(1, seed=QUICK["seed"])[0]
+    initial = task.initial(training.stream(key, "initial"))
+    released = jax.tree_util.tree_leaves_with_path(result.release.params)
+    for (path, leaf), before in zip(released, jax.tree.leaves(initial)):
+        moved = bool(np.any(leaf != np.asarray(before)))
+        assert moved == ("second" in jax.tree_util.keystr(path)), path
+
+
+def test_fine_tuning_starts_every_candidate_from_the_given_parameters():
+    task = _task()
+    start = jax.tree.map(lambda leaf: leaf * 0 + 0.25, task.initial(jax.random.key(0)))
+    tuned = _task(initial=start)
+    for leaf in jax.tree.leaves(tuned.initial(jax.random.key(3))):
+        np.testing.assert_array_equal(leaf, np.full_like(leaf, 0.25))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (dict(epsilon=None), "neither"),
+        (dict(noise_multiplier=1.0), "both"),
+        (dict(epsilon=None, noise_multiplier=0.0), "not_private"),
+        (dict(epsilon=None, noise_multiplier=-1.0), "noise_multiplier"),
+        (dict(epsilon=-1.0), "epsilon"),
+        (dict(delta=0.0), "delta"),
+        (dict(delta=1.0), "delta"),
+        (dict(lot_size=101), "lot_size 101"),
+        (dict(steps=0), "steps"),
+        (dict(steps=2, epochs=3.0), "both steps and epochs"),
+        (dict(sampling="shuffled"), "poisson"),
+        (dict(epsilon=1e-9), "attainable"),
+        (dict(score_noise=0.01), "score_noise"),
+    ],
+)
+def test_bad_input_gets_one_clear_line(change, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        _run(**change)
+    assert "\n" not in str(caught.value)
+
+
+def test_more_records_than_the_public_bound_are_refused():
+    with pytest.raises(ValueError, match="size_bound"):
+        Records((np.zeros(5),), public_size=3, size_bound=4)
+    with pytest.raises(ValueError, match="one length"):
+        Records((np.zeros(5), np.zeros(4)), public_size=5, size_bound=5)

@@ -1,0 +1,126 @@
+"""The release folder: whole, timeless, and a function of the winner alone."""
+
+import json
+import os
+import stat
+
+import flax.serialization
+import numpy as np
+import pytest
+
+from dpjax import accounting
+from dpjax.tuning import curator
+from dpjax.tuning.release import Release, json_bytes, statement
+
+
+def _claim(**changes):
+    arguments = dict(
+        guarantee=accounting.gaussian(noise_multiplier=2.0),
+        delta=1e-5,
+        space={"learning_rate": {"law": "uniform", "low": 0.0, "high": 1.0}},
+        model="a model",
+        score={"noise": "discrete Gaussian"},
+        settings=[],
+        training_bound=100,
+        randomness_is_secret=True,
+    )
+    return statement(**(arguments | changes))
+
+
+def _release():
+    params = {"params": {"kernel": np.arange(6, dtype=np.float32).reshape(2, 3)}}
+    return Release(params=params, hyperparameters={"learning_rate": 0.5}, statement=_claim())
+
+
+def _contents(folder):
+    return {
+        name: (open(os.path.join(folder, name), "rb").read(), os.stat(folder / name).st_mtime)
+        for name in sorted(os.listdir(folder))
+    }
+
+
+def test_saved_release_is_loadable_and_timeless(tmp_path):
+    folder = tmp_path / "release"
+    _release().save(folder)
+    contents = _contents(folder)
+    assert list(contents) == ["guarantee.json", "hyperparameters.json", "model.msgpack"]
+    assert all(time == 0 for _, time in contents.values())
+    assert os.stat(folder).st_mtime == 0
+    loaded = flax.serialization.msgpack_restore(contents["model.msgpack"][0])
+    np.testing.assert_array_equal(loaded["params"]["kernel"], _release().params["params"]["kernel"])
+    claim = json.loads(contents["guarantee.json"][0])
+    expected = accounting.gaussian(noise_multiplier=2.0).epsilon(1e-5)
+    assert claim["epsilon"] == expected and claim["delta"] == 1e-5
+    assert claim["neighbouring_relation"] == "add_or_remove_one"
+    rebuilt = accounting.from_provenance(claim["mechanism"])
+    assert rebuilt.epsilon(1e-5) == expected
+
+
+def test_two_saves_are_byte_for_byte_the_same(tmp_path):
+    _release().save(tmp_path / "a")
+    _release().save(tmp_path / "b")
+    assert _contents(tmp_path / "a") == _contents(tmp_path / "b")
+
+
+def test_nothing_is_overwritten(tmp_path):
+    _release().save(tmp_path / "a")
+    before = _contents(tmp_path / "a")
+    with pytest.raises(ValueError, match="exists already"):
+        _release().save(tmp_path / "a")
+    assert _contents(tmp_path / "a") == before
+
+
+def test_what_is_not_private_says_so():
+    claim = _claim(guarantee=None)
+    assert claim["private"] is False and "NOT PRIVATE" in claim["warning"]
+    assert "epsilon" not in claim
+    assert "NOT SECRET" in _claim(randomness_is_secret=False)["randomness"]["statement"]
+
+
+def test_no_nan_reaches_a_file():
+    with pytest.raises(ValueError):
+        json_bytes({"x": float("nan")})
+
+
+def _record():
+    return curator.CuratorRecord(
+        number_of_candidates=2,
+        winner=1,
+        hyperparameters={"learning_rate": np.asarray([0.1, 0.2])},
+        scores=np.asarray([-np.inf, 0.5]),
+        accuracies=np.asarray([0.1, 0.5]),
+        seconds=1.0,
+    )
+
+
+def test_curator_folder_is_its_owners_and_warns_in_every_first_line(tmp_path):
+    folder = tmp_path / "curator"
+    _record().save(folder, test_accuracy=0.4)
+    curator.write_ledger(
+        folder, [], run="r", data="d", name="digits", epsilon=1.0, delta=1e-5
+    )
+    assert stat.S_IMODE(os.stat(folder).st_mode) == 0o700
+    for name in ("candidates.csv", "ledger.jsonl"):
+        assert "NOT PRIVATE" in (folder / name).read_text().splitlines()[0]
+    run = json.loads((folder / "run.json").read_text())
+    assert next(iter(run)) == "warning" and run["number_of_candidates"] == 2
+    rows = (folder / "candidates.csv").read_text().splitlines()
+    assert rows[1].startswith("candidate,winner,score") and len(rows) == 4
+
+
+def test_ledger_finds_runs_on_the_same_data_beside(tmp_path):
+    for run, data, name in (("one", "d1", "digits"), ("two", "d2", "digits"), ("other", "x", "y")):
+        folder = tmp_path / run / "curator"
+        _record().save(folder)
+        earlier = curator.earlier_runs(tmp_path, data=data, name=name)
+        curator.write_ledger(
+            folder, earlier, run=run, data=data, name=name, epsilon=1.0, delta=1e-5
+        )
+    found = curator.earlier_runs(tmp_path, data="d1", name="digits")
+    assert sorted(entry["run"] for entry in found) == ["one", "two"]
+
+
+def test_fingerprint_tells_data_apart():
+    inputs = np.arange(6.0).reshape(3, 2)
+    assert curator.fingerprint((inputs,)) == curator.fingerprint((inputs.copy(),))
+    assert curator.fingerprint((inputs,)) != curator.fingerprint((inputs.reshape(2, 3),))
