@@ -1,0 +1,90 @@
+"""The smallest noise that meets a target (epsilon, delta)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from dpjax.accounting.guarantee import Guarantee
+
+TOLERANCE = 2e-4
+"""Relative width of the final bracket; the returned end is on the private side."""
+
+
+def calibrate(
+    make_guarantee: Callable[[float], Guarantee],
+    *,
+    epsilon: float,
+    delta: float,
+    bracket: tuple[float, float] = (1e-2, 1e4),
+) -> float:
+    """Smallest noise multiplier whose guarantee meets (epsilon, delta).
+
+    Args:
+      make_guarantee: noise multiplier -> Guarantee of the WHOLE procedure, its epsilon falling as
+        noise grows; for example lambda z: best_of(dp_sgd(q, z, steps), law).
+      epsilon: target, nats, > 0.
+      delta: in (0, 1), or 0 for pure guarantees.
+      bracket: smallest and largest noise multiplier to consider.
+
+    Returns:
+      The noise multiplier, rounded up by at most 2e-4 relative: its guarantee was evaluated and
+      meets the target.
+
+    Raises:
+      ValueError: a target that no noise in the bracket attains; the message names the epsilon that
+        the largest noise attains. Also for a bad bracket or epsilon <= 0.
+    """
+    low, high = (float(end) for end in bracket)
+    if not 0.0 < low < high < math.inf:
+        raise ValueError(f"bracket must be two noise multipliers 0 < low < high, not {bracket}")
+    if not epsilon > 0.0:
+        raise ValueError(f"epsilon must be > 0, not {epsilon}")
+
+    def excess(noise_multiplier: float) -> float:
+        found = make_guarantee(noise_multiplier).epsilon(delta)
+        # log scale: epsilon is nearly a power of the noise, so secants converge fast.
+        return math.log(max(found, 1e-300) / epsilon) if found < math.inf else math.inf
+
+    start = min(max(1.0, low), high)
+    value = excess(start)
+    failing, meeting = (start, None) if value > 0 else (None, start)
+    values = {start: value}
+    while meeting is None:
+        if failing >= high:
+            attained = make_guarantee(high).epsilon(delta)
+            raise ValueError(
+                f"epsilon {epsilon:g} at delta {delta:g} is out of reach: the largest noise "
+                f"multiplier {high:g} attains {attained:.4g}; pass at least that, or fewer steps"
+            )
+        probe = min(failing * 2.0, high)
+        values[probe] = excess(probe)
+        if values[probe] <= 0:
+            meeting = probe
+        else:
+            failing = probe
+    while failing is None:
+        if meeting <= low:
+            return meeting
+        probe = max(meeting / 2.0, low)
+        values[probe] = excess(probe)
+        if values[probe] > 0:
+            failing = probe
+        else:
+            meeting = probe
+    turn = 0
+    while meeting / failing > 1.0 + TOLERANCE:
+        above, below = values[failing], values[meeting]
+        share = 0.5
+        if math.isfinite(above) and turn % 3 != 2:
+            share = min(max(above / (above - below), 0.02), 0.98)
+            # Aim just beyond the root, on alternating sides, so that both ends close in.
+            share += (0.3 if turn % 2 == 0 else -0.3) * min(share, 1.0 - share) * 0.2
+        probe = failing * (meeting / failing) ** share
+        values[probe] = excess(probe)
+        if values[probe] > 0:
+            failing = probe
+        else:
+            meeting = probe
+        turn += 1
+    return meeting

@@ -1,0 +1,321 @@
+"""Guarantee: what a computation costs in privacy, immutable and explained."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from dp_accounting import dp_event as dp_events
+from dp_accounting.pld import pld_pmf, privacy_loss_distribution
+
+from dpjax.accounting import provenance as provenance_lib
+from dpjax.accounting.loss_distribution import LossDistribution, LossPair
+from dpjax.accounting.privacy_profile import pair_from_profiles
+from dpjax.accounting.renyi import RenyiCurve, pure_curve
+from dpjax.neighbouring import ADD_OR_REMOVE_ONE, normalise_relation
+
+METHODS = ("tight", "rdp", "rdp_classic")
+
+
+class Guarantee:
+    """Cost of a computation: a pair of privacy loss distributions, a Renyi curve, or both.
+
+    Formal guarantees: for every pair of neighbours under `relation` and every epsilon >= 0, the
+    computation is (epsilon, g.delta(epsilon))-differentially private; `g.epsilon(delta)` is an
+    upper bound, never an estimate from below, up to float64 rounding (about 1e-12 of mass). It
+    holds if the constructor's stated preconditions do.
+
+    Make one with the functions of `dpjax.accounting`, `Guarantee.from_pld` or
+    `Guarantee.from_dp_event`.
+
+    Attributes:
+      relation: the neighbouring relation, "add_or_remove_one" or "replace_one".
+      provenance: JSON-able tree {"mechanism", "parameters", "parts"} that
+        `accounting.from_provenance` rebuilds to the same numbers.
+    """
+
+    relation: str
+    pure_epsilon: float | None
+    renyi: RenyiCurve | None
+
+    def __init__(
+        self,
+        *,
+        relation: object,
+        provenance: Mapping[str, Any],
+        pair: LossPair | Callable[[], LossPair] | None = None,
+        renyi: RenyiCurve | None = None,
+        pure_epsilon: float | None = None,
+    ):
+        """Internal constructor, for the modules of this room.
+
+        Args:
+          relation: neighbouring relation.
+          provenance: a `provenance.node`.
+          pair: dominating loss distributions, or a function that computes them when first needed;
+            None if only a Renyi curve or a pure epsilon is known.
+          renyi: Renyi curve of both directions; None if there is none.
+          pure_epsilon: a delta-free epsilon, if one is known.
+        """
+        if pair is None and renyi is None and pure_epsilon is None:
+            raise ValueError("an empty guarantee: pass pair, renyi or pure_epsilon")
+        if renyi is None and pure_epsilon is not None:
+            renyi = pure_curve(pure_epsilon)
+        fields = {
+            "relation": normalise_relation(relation),
+            "pure_epsilon": pure_epsilon,
+            "renyi": renyi,
+            "_pair_source": pair,
+            "_provenance": provenance,
+        }
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError("a Guarantee cannot be changed: make another one")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError("a Guarantee cannot be changed: make another one")
+
+    def __repr__(self) -> str:
+        tree = self._provenance
+        return f"Guarantee({tree['mechanism']}, {tree['parameters']}, {self.relation})"
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """A fresh copy of the tree that explains and rebuilds this guarantee."""
+        return provenance_lib.node(
+            self._provenance["mechanism"], self._provenance["parameters"], self._provenance["parts"]
+        )
+
+    @property
+    def known_by_renyi_only(self) -> bool:
+        """Whether the loss distributions are derived from the Renyi curve (spec 3.5)."""
+        return self._pair_source is None and self.pure_epsilon is None
+
+    @functools.cached_property
+    def pair(self) -> LossPair:
+        """Both directions' loss distributions, computed when first needed."""
+        if self._pair_source is None:
+            if self.pure_epsilon is not None:
+                return pure_pair(self.pure_epsilon)
+            return pair_from_curve(self.renyi)
+        return self._pair_source if isinstance(self._pair_source, LossPair) else self._pair_source()
+
+    def epsilon(self, delta: float = 0.0, method: str = "tight") -> float:
+        """Smallest epsilon known at a delta.
+
+        Args:
+          delta: in (0, 1), or 0 for a pure guarantee.
+          method: "tight", the smallest sound bound known (loss distributions, Renyi at continuous
+            orders by Lemma 14 of Papernot & Steinke 2022, pure epsilon); "rdp", Renyi alone by that
+            lemma; "rdp_classic", Renyi with Mironov's conversion, divergence + log(1/delta) /
+            (order - 1), for reproducing older papers.
+
+        Returns:
+          Epsilon in nats, possibly inf.
+
+        Raises:
+          ValueError: delta outside [0, 1); delta = 0 for a guarantee that is not pure; a Renyi
+            method where no Renyi curve is known.
+        """
+        delta = float(delta)
+        if method not in METHODS:
+            raise ValueError(f"unknown method {method!r}: pass one of {METHODS}")
+        if delta == 0.0:
+            if self.pure_epsilon is None:
+                raise ValueError("this guarantee is not pure: pass a delta in (0, 1)")
+            return self.pure_epsilon
+        if not 0.0 < delta < 1.0:
+            raise ValueError(f"delta must be in (0, 1), or 0 for a pure guarantee, not {delta}")
+        if method != "tight":
+            curve = self._curve()
+            return curve.epsilon(delta) if method == "rdp" else curve.classic_epsilon(delta)
+        bounds = [math.inf]
+        if self.pure_epsilon is not None:
+            bounds.append(self.pure_epsilon)
+        if not self.known_by_renyi_only:
+            bounds.append(self.pair.epsilon(delta))
+        if self.renyi is not None:
+            bounds.append(self.renyi.epsilon(delta))
+        return float(min(bounds))
+
+    def delta(self, epsilon: float) -> float:
+        """Smallest delta known at an epsilon >= 0 (nats): the privacy profile.
+
+        Raises:
+          ValueError: negative or NaN epsilon.
+        """
+        epsilon = float(epsilon)
+        if not epsilon >= 0.0:
+            raise ValueError(f"epsilon must be >= 0, not {epsilon}")
+        if self.pure_epsilon is not None and epsilon >= self.pure_epsilon:
+            return 0.0
+        bounds = [1.0]
+        if not self.known_by_renyi_only:
+            bounds.append(float(self.pair.delta(epsilon)))
+        if self.renyi is not None:
+            bounds.append(self.renyi.delta(epsilon))
+        return float(min(bounds))
+
+    def rdp(self, orders: Sequence[float] | float) -> np.ndarray:
+        """Renyi divergences, the larger of the two directions.
+
+        Args:
+          orders: (n,) or scalar, each > 1, fractions welcome.
+
+        Returns:
+          float64 nats, of the shape of `orders`.
+
+        Raises:
+          ValueError: where no Renyi curve is known; an order <= 1; a guarantee with a failure
+            probability, whose divergence is infinite (`epsilon(delta, method="rdp")` reserves the
+            failure probability out of delta instead).
+        """
+        curve = self._curve()
+        if curve.failure_mass > 0.0:
+            raise ValueError(
+                "a failure probability makes every Renyi divergence infinite: use "
+                'epsilon(delta, method="rdp"), which reserves it out of delta'
+            )
+        orders = np.asarray(orders, dtype=np.float64)
+        if not np.all(orders > 1.0):
+            raise ValueError("Renyi orders must be > 1")
+        return curve(np.atleast_1d(orders)).reshape(orders.shape)
+
+    def to_pld(self) -> privacy_loss_distribution.PrivacyLossDistribution:
+        """The pair as dp_accounting's PrivacyLossDistribution (pessimistic)."""
+
+        def pmf(law: LossDistribution) -> pld_pmf.PLDPmf:
+            return pld_pmf.DensePLDPmf(
+                law.interval, law.lowest, law.masses.copy(), law.infinity_mass, True
+            )
+
+        forward = pmf(self.pair.forward)
+        backward = None if self.pair.symmetric else pmf(self.pair.backward)
+        return privacy_loss_distribution.PrivacyLossDistribution(forward, backward)
+
+    @classmethod
+    def from_pld(
+        cls,
+        pld: privacy_loss_distribution.PrivacyLossDistribution,
+        *,
+        relation: object = ADD_OR_REMOVE_ONE,
+        provenance: Mapping[str, Any] | None = None,
+        renyi: Callable[[np.ndarray], np.ndarray] | None = None,
+        pure_epsilon: float | None = None,
+    ) -> Guarantee:
+        """A guarantee from dp_accounting's privacy loss distribution.
+
+        Args:
+          pld: a pessimistic PrivacyLossDistribution.
+          relation: the neighbouring relation its author had in mind.
+          provenance: a registered node that rebuilds it; None writes the masses themselves.
+          renyi: (n,) orders -> (n,) Renyi divergences of both directions, if known.
+          pure_epsilon: a delta-free epsilon, if known.
+
+        Raises:
+          ValueError: for an optimistic distribution, which is a bound on the wrong side.
+        """
+        # dp_accounting offers no public way to the masses.
+        pmfs = (pld._pmf_remove,) if pld._symmetric else (pld._pmf_remove, pld._pmf_add)
+        if not all(pmf._pessimistic_estimate for pmf in pmfs):
+            raise ValueError("an optimistic distribution is no guarantee: pass a pessimistic one")
+        laws = []
+        for pmf in pmfs:
+            dense = pmf.to_dense_pmf()
+            masses = np.maximum(np.array(dense._probs, dtype=np.float64), 0.0)
+            laws.append(
+                LossDistribution(
+                    float(dense._discretization),
+                    int(dense._lower_loss),
+                    masses,
+                    float(dense._infinity_mass),
+                )
+            )
+        if provenance is None:
+            provenance = _masses_node(laws, normalise_relation(relation))
+        return cls(
+            relation=relation,
+            provenance=provenance,
+            pair=LossPair(laws[0], laws[-1]),
+            renyi=None if renyi is None else RenyiCurve(renyi),
+            pure_epsilon=pure_epsilon,
+        )
+
+    @classmethod
+    def from_dp_event(
+        cls, event: dp_events.DpEvent, relation: object = ADD_OR_REMOVE_ONE
+    ) -> Guarantee:
+        """A guarantee from a dp_accounting event; see `dpjax.accounting.events`."""
+        from dpjax.accounting import events  # The translator needs every constructor.
+
+        return events.from_dp_event(event, relation)
+
+    def _curve(self) -> RenyiCurve:
+        if self.renyi is None:
+            raise ValueError(
+                "this guarantee has no Renyi curve, only loss distributions: use method='tight'"
+            )
+        return self.renyi
+
+
+def pure_pair(epsilon: float) -> LossPair:
+    """Randomised response at `epsilon`: dominates every epsilon-DP mechanism; a 2-atom grid."""
+    if epsilon == 0.0:
+        law = LossDistribution(1e-4, 0, np.array([1.0]), 0.0)
+    else:
+        high = 1.0 / (1.0 + math.exp(-epsilon))
+        law = LossDistribution(epsilon, -1, np.array([1.0 - high, 0.0, high]), 0.0)
+    return LossPair(law, law, mirrored=True)
+
+
+def pair_from_curve(curve: RenyiCurve) -> LossPair:
+    """Loss distributions of a mechanism known by its Renyi curve alone (spec 3.5).
+
+    delta(epsilon) is the infimum of Lemma 14 over orders, in both directions. The grid ends where
+    delta falls below 1e-16 of mass beyond the failure event.
+    """
+    largest = curve.epsilon(curve.failure_mass + (1.0 - curve.failure_mass) * 1e-16)
+    if not math.isfinite(largest):
+        raise ValueError("a Renyi curve infinite at every order gives no guarantee")
+    interval = 1e-3
+    while largest / interval > 50_000:
+        interval *= 2.0
+    while largest / interval < 2_000 and interval > 1e-6:
+        interval /= 2.0
+    epsilons = interval * np.arange(math.ceil(largest / interval) + 1)
+    return pair_from_profiles(interval, curve.profile(epsilons))
+
+
+def _masses_node(laws: list[LossDistribution], relation: str) -> dict[str, Any]:
+    directions = [
+        {
+            "interval": law.interval,
+            "lowest": law.lowest,
+            "masses": law.masses.tolist(),
+            "infinity_mass": law.infinity_mass,
+        }
+        for law in laws
+    ]
+    return provenance_lib.node(
+        "loss_distributions", {"relation": relation, "directions": directions}
+    )
+
+
+def _rebuild_masses(parameters: dict[str, Any], parts: list[Guarantee]) -> Guarantee:
+    laws = [
+        LossDistribution(d["interval"], d["lowest"], np.array(d["masses"]), d["infinity_mass"])
+        for d in parameters["directions"]
+    ]
+    return Guarantee(
+        relation=parameters["relation"],
+        provenance=provenance_lib.node("loss_distributions", parameters),
+        pair=LossPair(laws[0], laws[-1]),
+    )
+
+
+provenance_lib.register("loss_distributions", _rebuild_masses)

@@ -1,0 +1,184 @@
+"""From a privacy profile delta(epsilon) to a pair of loss distributions.
+
+Any upper bound on both directions' profiles at epsilon >= 0 fixes a dominating pair: negative
+epsilons follow by exchanging the two distributions,
+H_{1/t}(P||Q) = 1 - 1/t + H_t(Q||P) / t, and the lower convex hull in t = e^epsilon of an upper
+bound is still one, because the true profile is convex.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from dpjax.accounting.loss_distribution import LossDistribution, LossPair
+
+
+def _vertex_masses(positions: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """P masses of the inner knots of a profile that is linear in e^epsilon between knots.
+
+    Args:
+      positions: (n,) ascending epsilons.
+      values: (n,) divergences there.
+
+    Returns:
+      (n - 1,): the masses of knots 1..n-1; knot 0 needs the other half. A negative mass marks a
+      knot above the line between its neighbours.
+    """
+    gaps = np.diff(positions)
+    drops = np.diff(values)
+    left = drops / -np.expm1(-gaps)
+    right = np.append(drops[1:] / np.expm1(gaps[1:]), 0.0)
+    return right - left
+
+
+def _hulled(positions: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Indices of the lower convex hull, in t = e^epsilon, of points with epsilon >= 0.
+
+    A knot above the line between its present neighbours is never a vertex, so all such knots may
+    go at once; few rounds suffice on a profile that is nearly convex.
+    """
+    kept = np.arange(positions.size)
+    for _ in range(30):
+        masses = _vertex_masses(positions[kept], values[kept])[:-1]
+        bad = masses < 0
+        if not bad.any():
+            return kept
+        # Neighbours of a dropped knot are judged again in the next round, against closer lines.
+        kept = np.delete(kept, 1 + np.flatnonzero(bad))
+    return _hulled_in_order(positions, values, kept)
+
+
+def _hulled_in_order(positions: np.ndarray, values: np.ndarray, kept: np.ndarray) -> np.ndarray:
+    """The same hull by one pass with a stack, for profiles with long concave stretches."""
+    stack: list[int] = []
+    for k in kept.tolist():
+        while len(stack) >= 2:
+            i, j = stack[-2], stack[-1]
+            left = (values[j] - values[i]) / -math.expm1(positions[i] - positions[j])
+            right = (values[k] - values[j]) / math.expm1(min(positions[k] - positions[j], 700.0))
+            if right >= left:
+                break
+            stack.pop()
+        stack.append(k)
+    return np.array(stack)
+
+
+def _half_slopes(positions: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Slopes in t = e^epsilon of each piece, and 0 beyond the last knot; (n,)."""
+    with np.errstate(over="ignore", under="ignore"):
+        pieces = np.diff(values) / np.expm1(np.diff(positions)) * np.exp(-positions[:-1])
+    return np.append(pieces, 0.0)
+
+
+def pair_from_profiles(
+    interval: float, forward: np.ndarray, backward: np.ndarray | None = None
+) -> LossPair:
+    """The smallest pair on the grid that dominates two half profiles.
+
+    Args:
+      interval: spacing of the grid of epsilons.
+      forward: (n,) upper bounds on H_{e^epsilon}(P||Q) at epsilon = 0, interval, 2 interval, ...;
+        the last one becomes the mass of infinite loss.
+      backward: the same of H(Q||P); None where both directions share `forward`.
+
+    Returns:
+      The two directions; one object if `backward` is None.
+    """
+    symmetric = backward is None
+    forward = np.minimum.accumulate(np.clip(forward, 0.0, 1.0))
+    backward = forward if symmetric else np.minimum.accumulate(np.clip(backward, 0.0, 1.0))
+    # H_1 is the total variation distance, the same in both directions.
+    start = min(forward[0], backward[0])
+    halves = []
+    for values in (forward,) if symmetric else (forward, backward):
+        values = np.minimum(values, start)
+        if values.size == 1:
+            values = np.repeat(values, 2)
+        positions = interval * np.arange(values.size)
+        kept = _hulled(positions, values)
+        halves.append((kept, positions[kept], values[kept]))
+    if symmetric:
+        halves.append(halves[0])
+    first, second, bridge = _bridge(*halves)
+    laws = []
+    masses = [
+        _half_masses(half, start_index, slope)
+        for half, start_index, slope in zip(halves, (first, second), bridge)
+    ]
+    centre = 0.0
+    if first == 0 and second == 0:
+        slopes = [_half_slopes(half[1], half[2])[0] for half in halves]
+        centre = max(0.0, slopes[0] + slopes[1] + 1.0 - start)
+    for mine, other in ((0, 1),) if symmetric else ((0, 1), (1, 0)):
+        up_index, up_mass = masses[mine]
+        down_index, down_mass = masses[other]
+        lowest = -int(down_index[-1]) if down_index.size else 0
+        highest = int(up_index[-1]) if up_index.size else 0
+        law = np.zeros(highest - lowest + 1)
+        np.add.at(law, up_index - lowest, up_mass)
+        # The other direction's mass a at loss s has mass a e^{-s} under this one, at -s.
+        np.add.at(law, -down_index - lowest, down_mass * np.exp(-interval * down_index))
+        law[-lowest] += centre
+        infinity = float(halves[mine][2][-1])
+        laws.append(LossDistribution(interval, lowest, law, infinity))
+    return LossPair(laws[0], laws[-1], mirrored=True)
+
+
+def _bridge(forward_half, backward_half) -> tuple[int, int, tuple[float, float]]:
+    """Where the two halves join convexly: a first vertex of each, and the line between them.
+
+    The negative half of the forward profile is the mirror image of the backward one: a backward
+    piece alpha + beta t becomes 1 + beta + (alpha - 1) t. Usually both halves join at epsilon 0; a
+    profile clipped at 1 can need a line that skips it.
+
+    Returns:
+      Vertex numbers in the two halves, and the bridge's slope seen from the forward and from the
+      backward half; both vertices 0 mean that no bridge is needed (slopes then unused).
+    """
+    _, positions, values = forward_half
+    _, mirror_positions, mirror_values = backward_half
+    slopes = _half_slopes(positions, values)
+    mirror_slopes = _half_slopes(mirror_positions, mirror_values)
+    if slopes[0] + mirror_slopes[0] + 1.0 - values[0] >= 0.0:
+        return 0, 0, (0.0, 0.0)
+    i, j = 1, 1
+    while True:
+        i, j = min(i, values.size - 1), min(j, mirror_values.size - 1)
+        tau = math.exp(-mirror_positions[j])
+        height = 1.0 - tau + tau * mirror_values[j]
+        slope = (values[i] - height) / (math.exp(min(positions[i], 700.0)) - tau)
+        mirror_slope = height - slope * tau - 1.0
+        moved = False
+        if slope > slopes[i] and i < values.size - 1:
+            i, moved = i + 1, True
+        if mirror_slope > mirror_slopes[j] and j < mirror_values.size - 1:
+            j, moved = j + 1, True
+        if not moved:
+            return i, j, (slope, mirror_slope)
+
+
+def _half_masses(half, start: int, bridge_slope: float) -> tuple[np.ndarray, np.ndarray]:
+    """Grid indices and P masses of the positive losses of one direction."""
+    kept, positions, values = half
+    masses = np.maximum(_vertex_masses(positions, values), 0.0)
+    if start == 0:
+        return kept[1:], masses
+    slope = _half_slopes(positions, values)[start]
+    joint = max(0.0, slope - bridge_slope) * math.exp(min(positions[start], 700.0))
+    return kept[start:], np.concatenate([[joint], masses[start:]])
+
+
+def pair_from_function(
+    profile: Callable[[np.ndarray], np.ndarray],
+    interval: float,
+    largest: float,
+    mirror: Callable[[np.ndarray], np.ndarray] | None = None,
+) -> LossPair:
+    """As `pair_from_profiles`, with the profiles given as functions of epsilon in [0, largest]."""
+    epsilons = interval * np.arange(math.ceil(largest / interval) + 1)
+    return pair_from_profiles(
+        interval, profile(epsilons), None if mirror is None else mirror(epsilons)
+    )

@@ -1,0 +1,32 @@
+"""The trade-off of a pair (P, Q): the largest Q mass of an event of given P mass."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dpjax.accounting.loss_distribution import LossDistribution
+
+
+def tradeoff_vertices(reverse: LossDistribution) -> tuple[np.ndarray, np.ndarray]:
+    """Corner points (x, h) of h(x) = sup {Q(E) : P(E) <= x}, from the law of log(dQ/dP) under Q.
+
+    Events are taken in Neyman-Pearson order, largest loss of Q first; between the corners events
+    are randomised, so h is concave and piecewise linear (spec 3.2, traps a to c). Taken from the
+    reverse law because there the small P masses, p' e^{-s'}, keep all their digits.
+
+    Returns:
+      x and h, each (n,), both ascending; h = 1 beyond the last x.
+    """
+    held = reverse.masses > 0
+    masses = reverse.masses[held][::-1]
+    losses = reverse.losses[held][::-1]
+    h = reverse.infinity_mass + np.append(0.0, np.cumsum(masses))
+    x = np.append(0.0, np.cumsum(masses * np.exp(np.minimum(-losses, 700.0))))
+    return x, np.minimum(h, 1.0)
+
+
+def largest_mass(reverse: LossDistribution, x: np.ndarray) -> np.ndarray:
+    """h at the P masses x, (n,) in [0, 1]: an upper bound if `reverse` dominates the real law."""
+    corners, heights = tradeoff_vertices(reverse)
+    inside = np.interp(x, corners, heights)
+    return np.where(x >= corners[-1], 1.0, inside)
