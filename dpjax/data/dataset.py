@@ -1,0 +1,212 @@
+"""What a data set is to the rest of dpjax: arrays, public numbers, and who stands in which part.
+
+Everything here is NumPy: arrays go to a device in the training room, and the number of records is
+private under add-or-remove-one, so it must not become part of anything that is compiled, printed or
+released. What may be used there instead is `Split.public_size` and `Split.size_bound`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from dpjax.data import splitting
+
+PAPER_PROTOCOL = (
+    "candidates are scored on the test data (a habit of the papers): the test accuracy is "
+    "optimistic, and the test records are not protected by the stated guarantee"
+)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Split:
+    """Records of one role (training, validation or test).
+
+    Attributes:
+      inputs: (n, ...) float32.
+      labels: (n,) int32, each in 0..classes-1.
+      public_size: the public, nominal number of records; lot size, sampling probability, steps and
+        the denominator of a score come from it, never from n.
+      size_bound: a public number that n never exceeds; the capacity of a lot comes from it.
+      identifiers: (n,) integers or fixed-length bytes (NumPy void), one per record; they alone
+        decide which part a record falls into (see `dpjax.data.splitting`).
+
+    n itself, `number_of_records`, is private under add-or-remove-one.
+    """
+
+    inputs: np.ndarray
+    labels: np.ndarray
+    public_size: int
+    size_bound: int
+    identifiers: np.ndarray
+
+    def __post_init__(self):
+        count = len(self.inputs)
+        if self.inputs.dtype != np.float32 or self.labels.dtype != np.int32:
+            raise ValueError(
+                f"a Split holds float32 inputs and int32 labels, not {self.inputs.dtype} and "
+                f"{self.labels.dtype}: pass arrays through data.from_arrays"
+            )
+        if self.labels.shape != (count,) or self.identifiers.shape != (count,):
+            raise ValueError(
+                f"inputs {self.inputs.shape}, labels {self.labels.shape} and identifiers "
+                f"{self.identifiers.shape} must agree in their first axis: pass one label and one "
+                "identifier per record"
+            )
+        if self.public_size < 1:
+            raise ValueError(f"public_size is {self.public_size}: pass a positive public number")
+        if self.size_bound < self.public_size:
+            raise ValueError(
+                f"size_bound={self.size_bound} is below public_size={self.public_size}: pass at "
+                "least that"
+            )
+        if count > self.size_bound:
+            # The count itself stays out of the message: it is private.
+            raise ValueError(
+                f"there are more records than size_bound={self.size_bound} promises: pass a larger "
+                "bound, chosen from public knowledge and not from this error"
+            )
+
+    @property
+    def number_of_records(self) -> int:
+        """The actual count; private under add-or-remove-one."""
+        return len(self.inputs)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one record's inputs; part of the schema, hence public."""
+        return self.inputs.shape[1:]
+
+    def subset(self, member: np.ndarray, *, public_size: int, size_bound: int) -> Split:
+        """Returns the records where `member`, (n,) bool, holds, in their order."""
+        return Split(
+            inputs=self.inputs[member],
+            labels=self.labels[member],
+            public_size=public_size,
+            size_bound=size_bound,
+            identifiers=self.identifiers[member],
+        )
+
+
+def split_train_validation(split: Split, fraction: float, key: bytes | int) -> tuple[Split, Split]:
+    """Divides records into a training and a validation part, each record by its own keyed hash.
+
+    Args:
+      split: the records to divide.
+      fraction: expected share of the validation part, in (0, 1).
+      key: 1 to 64 bytes, or an integer, chosen without looking at the data. The same key gives the
+        same parts.
+
+    Returns:
+      (training, validation). Both keep the order of `split`. Public sizes are the nominal ones,
+      round(public_size * fraction) for validation and the rest for training; size bounds come from
+      `splitting.part_size_bound`.
+
+    Raises:
+      ValueError: for a fraction outside (0, 1) or one that leaves a part without a public record,
+        a bad key, or a part larger than its bound (probability below 1.3e-14 over the key).
+
+    Formal guarantees: for every fixed key, the part of a record is a function of its identifier
+    alone. So of two data sets that differ by one added or removed record, one part is the same and
+    the other differs by that record; and of two that differ by the value of one record with the
+    identifier kept, one part is the same and the other differs by the value of that record.
+    Mechanisms run on the two parts therefore compose in parallel (`accounting.parallel`).
+    """
+    member = splitting.validation_members(split.identifiers, fraction, key)
+    validation_size = round(split.public_size * fraction)
+    training_size = split.public_size - validation_size
+    if not 0 < validation_size < split.public_size:
+        raise ValueError(
+            f"fraction={fraction} of public_size={split.public_size} leaves a part without "
+            "records: pass a fraction that gives both parts at least one"
+        )
+    bounds = [
+        splitting.part_size_bound(split.size_bound, share) for share in (1.0 - fraction, fraction)
+    ]
+    training = split.subset(~member, public_size=training_size, size_bound=bounds[0])
+    validation = split.subset(member, public_size=validation_size, size_bound=bounds[1])
+    return training, validation
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Parts:
+    """Who trains, who scores the candidates, and who is touched once after the selection.
+
+    Attributes:
+      train, validation, test: the three parts; `test` is None where the user brought none.
+      non_private: None, or one sentence on why the stated guarantee does not cover everything that
+        was looked at. Whatever reports a result must print it.
+    """
+
+    train: Split
+    validation: Split
+    test: Split | None
+    non_private: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Dataset:
+    """A classification data set with everything public about it.
+
+    Attributes:
+      name: the name it is loaded by.
+      description: one paragraph on what the records are and how inputs are scaled.
+      classes: number of classes, a public constant.
+      train, test: the published division; `test` is None where the user brought none.
+      validation: a validation part the user brought, else None.
+      class_names: names of the classes, or None.
+      feature_names: names of the columns of tabular inputs, or None.
+      caveat: None, or what a reader of any figure must be told (a subset, for example).
+    """
+
+    name: str
+    description: str
+    classes: int
+    train: Split
+    test: Split | None
+    validation: Split | None = None
+    class_names: tuple[str, ...] | None = None
+    feature_names: tuple[str, ...] | None = None
+    caveat: str | None = None
+
+    def __post_init__(self):
+        if self.class_names is not None and len(self.class_names) != self.classes:
+            raise ValueError(f"{self.name}: {self.classes} classes but {self.class_names} as names")
+        if self.feature_names is not None and self.input_shape != (len(self.feature_names),):
+            raise ValueError(f"{self.name}: inputs {self.input_shape} and feature names disagree")
+        for split in (self.validation, self.test):
+            if split is not None and split.input_shape != self.input_shape:
+                raise ValueError(
+                    f"{self.name}: inputs of shape {split.input_shape} beside training inputs of "
+                    f"shape {self.input_shape}: pass equal shapes"
+                )
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one record's inputs, a public constant."""
+        return self.train.input_shape
+
+    def parts(self, validation_fraction: float, key: bytes | int) -> Parts:
+        """Returns disjoint training, validation and test parts.
+
+        A validation part that the user brought is used as it is, and the arguments are ignored;
+        otherwise `split_train_validation` divides the training records.
+        """
+        if self.validation is not None:
+            return Parts(self.train, self.validation, self.test)
+        train, validation = split_train_validation(self.train, validation_fraction, key)
+        return Parts(train, validation, self.test)
+
+    def validation_is_test(self) -> Parts:
+        """Returns all training records, with the test data standing in as validation data.
+
+        This is the papers' protocol, kept for reproducing their figures. `Parts.non_private` says
+        what is wrong with it.
+
+        Raises:
+          ValueError: if there is no test data.
+        """
+        if self.test is None:
+            raise ValueError(f"{self.name} has no test data: pass some, or use parts() instead")
+        return Parts(self.train, self.test, self.test, non_private=PAPER_PROTOCOL)

@@ -1,0 +1,182 @@
+"""The files that data sets are published as: where to get them, how to know them, where to look.
+
+Every file is recognised by its SHA-256, and by nothing else. Files that somebody placed by hand are
+looked for before any network is touched; a download gives up within seconds where there is none.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import http.client
+import os
+import pathlib
+import queue
+import shutil
+import threading
+import urllib.request
+from collections.abc import Iterable, Sequence
+
+from absl import logging
+
+NETWORK_SECONDS = 8.0
+"""How long a server may take to answer, or to send the next bytes, before a download gives up."""
+
+
+class DataNotFoundError(FileNotFoundError, ValueError):
+    """The published files are neither at hand nor reachable; the message says how to place them."""
+
+
+class DataCorruptedError(ValueError):
+    """A file has another checksum than the published one."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PublishedFile:
+    """One file as published.
+
+    Attributes:
+      name: its file name.
+      address: where it is published.
+      sha256: lower-case hexadecimal.
+      size: in bytes.
+      equivalent: SHA-256 of known copies whose bytes differ and whose records do not.
+    """
+
+    name: str
+    address: str
+    sha256: str
+    size: int
+    equivalent: tuple[str, ...] = ()
+
+    @property
+    def accepted(self) -> tuple[str, ...]:
+        """Every checksum this file may have."""
+        return (self.sha256, *self.equivalent)
+
+
+def fingerprint(files: Iterable[PublishedFile], reading: str) -> str:
+    """Returns a string that changes with the source files or with the way of reading them."""
+    return reading + ":" + ",".join(file.sha256 for file in files)
+
+
+def sha256_of(path: pathlib.Path) -> str:
+    """Returns the SHA-256 of a file's content in hexadecimal."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def manual_folder(data_dir: pathlib.Path, name: str) -> pathlib.Path:
+    """Returns the folder a user is asked to place the files of one data set in.
+
+    One folder a data set, because `mnist` and `fashion_mnist` share their file names.
+    """
+    return data_dir / "downloads" / "manual" / name
+
+
+def find(
+    name: str, files: Sequence[PublishedFile], data_dirs: Sequence[pathlib.Path]
+) -> pathlib.Path | None:
+    """Returns the first folder that holds all files, their checksums verified, or None.
+
+    Looked at, below each of `data_dirs`: `downloads/manual/<name>/`, `<name>/`,
+    `downloads/<name>/` (where `fetch` puts them), and `downloads/manual/` itself, as TFDS has it.
+
+    Raises:
+      DataCorruptedError: if such a folder holds all the names but a file has a wrong checksum. In
+        the shared `downloads/manual/`, where the names may be another data set's, the folder is
+        passed over instead.
+    """
+    for data_dir in data_dirs:
+        shared = data_dir / "downloads" / "manual"
+        own = [manual_folder(data_dir, name), data_dir / name, data_dir / "downloads" / name]
+        for folder in [*own, shared]:
+            paths = [folder / file.name for file in files]
+            if not all(path.is_file() for path in paths):
+                continue
+            wrong = [
+                (file, path, actual)
+                for file, path in zip(files, paths)
+                if (actual := sha256_of(path)) not in file.accepted
+            ]
+            if not wrong:
+                return folder
+            if folder != shared:
+                file, path, actual = wrong[0]
+                raise DataCorruptedError(
+                    f"{path} is not the published file: its sha256 is {actual}, expected "
+                    f"{file.sha256}; delete it and place the file from {file.address} there"
+                )
+    return None
+
+
+def fetch(name: str, files: Sequence[PublishedFile], data_dir: pathlib.Path) -> pathlib.Path:
+    """Downloads what is missing into `<data_dir>/downloads/<name>/` and returns that folder.
+
+    Raises:
+      OSError: if a server does not answer within `NETWORK_SECONDS`, or stops sending.
+      DataCorruptedError: if it sends something else; nothing is kept then.
+    """
+    folder = data_dir / "downloads" / name
+    for file in files:
+        path = folder / file.name
+        if path.is_file() and sha256_of(path) in file.accepted:
+            continue
+        logging.info("downloading %s (%.1f MB)", file.address, file.size / 1e6)
+        response = _open(file.address)
+        folder.mkdir(parents=True, exist_ok=True)
+        partial = folder / f".{file.name}.{os.getpid()}.partial"
+        try:
+            with response, partial.open("wb") as stream:
+                shutil.copyfileobj(response, stream)
+            actual = sha256_of(partial)
+            if actual not in file.accepted:
+                raise DataCorruptedError(
+                    f"{file.address} sent a file of sha256 {actual}, expected {file.sha256}: "
+                    f"place the published file in {folder} yourself"
+                )
+            partial.replace(path)
+        except http.client.HTTPException as error:
+            raise OSError(f"{file.address} stopped sending: {error!r}") from error
+        finally:
+            partial.unlink(missing_ok=True)
+    return folder
+
+
+def not_found(
+    name: str, files: Sequence[PublishedFile], data_dir: pathlib.Path, why: str
+) -> DataNotFoundError:
+    """Returns the error that tells a user what to place where."""
+    lines = [
+        f"data set {name!r} is not prepared and {why}. Place these files in "
+        f"{manual_folder(data_dir, name)} (or pass data_dir= a folder that has them in "
+        f"{name}{os.sep}):"
+    ]
+    lines += [f"  {file.name}  sha256 {file.sha256}  from {file.address}" for file in files]
+    return DataNotFoundError("\n".join(lines))
+
+
+def _open(address: str):
+    """Opens an address under a deadline that also covers looking up the server's name.
+
+    A resolver may block for much longer than any socket time-out, so the call waits in a thread of
+    its own, which is left behind when the deadline passes.
+    """
+    answers: queue.SimpleQueue = queue.SimpleQueue()
+
+    def ask():
+        try:
+            answers.put(urllib.request.urlopen(address, timeout=NETWORK_SECONDS))
+        except Exception as error:  # Handed to the caller's thread, whatever it is.
+            answers.put(error)
+
+    threading.Thread(target=ask, daemon=True).start()
+    try:
+        answer = answers.get(timeout=NETWORK_SECONDS + 1.0)
+    except queue.Empty:
+        raise TimeoutError(f"{address} did not answer in {NETWORK_SECONDS:.0f} s") from None
+    if isinstance(answer, OSError):
+        raise answer
+    if isinstance(answer, Exception):
+        raise OSError(f"{address}: {answer}") from answer
+    return answer

@@ -1,0 +1,93 @@
+"""Which part a record falls into: a keyed hash of its identifier, and nothing else.
+
+Shuffling and cutting at a position would let one added record move others between the parts. Here
+each record is assigned by BLAKE2b under a key that is chosen without looking at the data, so no
+record moves another.
+
+Where identifiers come from:
+
+* Built-in data sets: the record's index in the published file.
+* The user's own: any unique integers or strings kept with the records.
+* Otherwise the record's content (`content_identifiers`). Equal records are told apart by counting
+  them, so copies are spread over the parts like any other records, and removing one copy is the
+  same as removing the last one: as multisets, one part loses that record and nothing else changes.
+  (If all copies moved together, the size of a part would depend on one value of the data, and no
+  public bound on it could hold for every data set.)
+* Under replace-one a content identifier is wrong: a changed value would change the identifier and
+  may move the record to the other part. Use the slot (`slot_identifiers`), which stays.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+
+import numpy as np
+
+_LOG_FAILURE = 32.0
+"""A part exceeds its bound with probability at most exp(-32) = 1.3e-14 over the key."""
+
+
+def slot_identifiers(count: int) -> np.ndarray:
+    """Returns 0..count-1, (count,) int64: the record's place in the array or published file."""
+    return np.arange(count, dtype=np.int64)
+
+
+def content_identifiers(inputs: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Returns 16 bytes per record, (n,) void, from its content and its number among equal ones.
+
+    Args:
+      inputs: (n, ...) array.
+      labels: (n,) array.
+    """
+    seen: dict[bytes, int] = {}
+    digests = []
+    for row, label in zip(np.ascontiguousarray(inputs), np.ascontiguousarray(labels)):
+        content = hashlib.blake2b(row.tobytes() + label.tobytes(), digest_size=16).digest()
+        copy = seen.get(content, 0)
+        seen[content] = copy + 1
+        digests.append(
+            hashlib.blake2b(content + copy.to_bytes(8, "little"), digest_size=16).digest()
+        )
+    return np.frombuffer(b"".join(digests), dtype="V16")
+
+
+def validation_members(identifiers: np.ndarray, fraction: float, key: bytes | int) -> np.ndarray:
+    """Returns (n,) bool: which records the keyed hash puts into the validation part.
+
+    Args:
+      identifiers: (n,) integers, or fixed-length bytes as NumPy void.
+      fraction: expected share, in (0, 1).
+      key: 1 to 64 bytes, or an integer (its decimal digits are the key).
+
+    Raises:
+      ValueError: for a fraction outside (0, 1), or a key of another length or type.
+    """
+    if not 0.0 < fraction < 1.0:
+        raise ValueError(f"fraction={fraction}: pass a validation share between 0 and 1")
+    if isinstance(key, (int, np.integer)) and not isinstance(key, bool):
+        key = str(int(key)).encode()
+    if not isinstance(key, bytes) or not 1 <= len(key) <= hashlib.blake2b.MAX_KEY_SIZE:
+        raise ValueError(f"key={key!r}: pass an integer or 1 to 64 bytes")
+    if identifiers.dtype.kind in "iu":
+        identifiers = identifiers.astype("<i8")
+    threshold = math.floor(fraction * 2.0**64)
+    keyed = hashlib.blake2b(key=key, digest_size=8, person=b"dpjax split")
+    member = np.empty(len(identifiers), dtype=bool)
+    for position, identifier in enumerate(identifiers):
+        record = keyed.copy()
+        record.update(identifier.tobytes())
+        member[position] = int.from_bytes(record.digest(), "little") < threshold
+    return member
+
+
+def part_size_bound(size_bound: int, share: float) -> int:
+    """Returns a public number that a part holding each record with probability `share` respects.
+
+    With m = `size_bound` records at most and deviation s = sqrt(m share (1 - share)), Bernstein's
+    inequality gives P[count >= m share + sqrt(2 L) s + (2/3) L] <= exp(-L); L = 32 makes that eight
+    deviations and 22 records above the mean. Never above the bound of the whole.
+    """
+    deviation = math.sqrt(size_bound * share * (1.0 - share))
+    margin = math.sqrt(2.0 * _LOG_FAILURE) * deviation + 2.0 / 3.0 * _LOG_FAILURE
+    return min(size_bound, math.ceil(size_bound * share + margin))

@@ -1,0 +1,227 @@
+"""The user's own arrays, from memory or from an `.npz` file.
+
+Keys of the file: `inputs` and `labels` (training), optionally `validation_inputs` and
+`validation_labels`, `test_inputs` and `test_labels`, and `identifiers` (one unique integer or
+string per training record). Inputs are used as they are: whatever scaling they need must be done
+beforehand, by constants that are public.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pathlib
+
+import numpy as np
+
+from dpjax.data import dataset, splitting
+
+CONTENT, SLOT, GIVEN = "content", "slot", "identifiers"
+IDENTIFIED_BY = (CONTENT, SLOT, GIVEN)
+_KEYS = (
+    "inputs",
+    "labels",
+    "validation_inputs",
+    "validation_labels",
+    "test_inputs",
+    "test_labels",
+    "identifiers",
+)
+
+
+def from_arrays(
+    inputs: np.ndarray,
+    labels: np.ndarray,
+    *,
+    public_size: int | None,
+    classes: int | None,
+    validation: tuple[np.ndarray, np.ndarray] | None = None,
+    test: tuple[np.ndarray, np.ndarray] | None = None,
+    size_bound: int | None = None,
+    validation_public_size: int | None = None,
+    identifiers: np.ndarray | None = None,
+    identified_by: str | None = None,
+    name: str = "user arrays",
+) -> dataset.Dataset:
+    """Returns a data set from arrays in memory.
+
+    Args:
+      inputs: (n, ...) numbers of any real type; become float32.
+      labels: (n,) integers (or floats with integer values) in 0..classes-1; become int32.
+      public_size: a public, nominal number of training records. Not taken from the arrays, because
+        n is private under add-or-remove-one; under replace-one n is public, so pass it.
+      classes: number of classes, public, hence not taken from the labels either.
+      validation, test: optional (inputs, labels). The number of test records is taken as public.
+      size_bound: a public number that n never exceeds; `public_size` unless given.
+      validation_public_size: like `public_size`, for `validation`; also its bound.
+      identifiers: (n,) unique integers or strings, kept with the records.
+      identified_by: "identifiers", "content" or "slot": what decides which part a record falls
+        into. By default the identifiers if there are any, else the content. Under replace-one pass
+        "slot" (or identifiers): see `dpjax.data.splitting`.
+      name: of the data set.
+
+    Raises:
+      ValueError: one line, for a missing public number, shapes that disagree, values that are not
+        finite numbers, labels outside 0..classes-1, identifiers that repeat.
+    """
+    if public_size is None or classes is None:
+        missing = "public_size" if public_size is None else "classes"
+        raise ValueError(
+            f"{name}: pass {missing}=, a number that is public knowledge; it is not read off the "
+            "arrays, because what they hold is private"
+        )
+    if classes < 2:
+        raise ValueError(f"{name}: classes={classes}: pass the number of classes, at least 2")
+    train_inputs = _inputs(inputs, f"{name}: inputs")
+    train_labels = _labels(labels, len(train_inputs), classes, f"{name}: labels")
+    validation_split = None
+    if validation is not None:
+        if validation_public_size is None:
+            raise ValueError(
+                f"{name}: pass validation_public_size=, the public number of validation records"
+            )
+        validation_split = _held_out(
+            validation, classes, validation_public_size, name, "validation"
+        )
+    return dataset.Dataset(
+        name=name,
+        description=f"{name}, used as they are (no scaling)",
+        classes=classes,
+        train=dataset.Split(
+            inputs=train_inputs,
+            labels=train_labels,
+            public_size=public_size,
+            size_bound=public_size if size_bound is None else size_bound,
+            identifiers=_identifiers(train_inputs, train_labels, identifiers, identified_by, name),
+        ),
+        test=None if test is None else _held_out(test, classes, len(test[1]), name, "test"),
+        validation=validation_split,
+    )
+
+
+def from_npz(
+    path: str | os.PathLike[str],
+    *,
+    public_size: int | None,
+    classes: int | None,
+    size_bound: int | None = None,
+    validation_public_size: int | None = None,
+    identified_by: str | None = None,
+) -> dataset.Dataset:
+    """Returns a data set from an `.npz` file, with the keys given in the module.
+
+    The arguments are those of `from_arrays`.
+
+    Raises:
+      FileNotFoundError: if there is no such file.
+      ValueError: if it is not an `.npz` file of plain arrays or has other keys, and as
+        `from_arrays`.
+    """
+    path = pathlib.Path(path).expanduser()
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} does not exist: pass the path of an .npz file")
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {key: archive[key] for key in archive.files}
+    except (ValueError, OSError, AttributeError, TypeError) as error:
+        raise ValueError(
+            f"{path} is not an .npz file of plain arrays (np.savez writes one): {error}"
+        ) from error
+    unknown = sorted(set(arrays) - set(_KEYS))
+    if unknown or not {"inputs", "labels"} <= set(arrays):
+        raise ValueError(
+            f"{path} holds {sorted(arrays)}: pass inputs and labels, and of the others only "
+            f"{', '.join(_KEYS[2:])}"
+        )
+    held_out = {}
+    for role in ("validation", "test"):
+        present = [key for key in (f"{role}_inputs", f"{role}_labels") if key in arrays]
+        if len(present) == 1:
+            raise ValueError(f"{path} holds {present[0]} alone: pass {role} inputs and labels")
+        if present:
+            held_out[role] = tuple(arrays[key] for key in present)
+    return from_arrays(
+        arrays["inputs"],
+        arrays["labels"],
+        public_size=public_size,
+        classes=classes,
+        validation=held_out.get("validation"),
+        test=held_out.get("test"),
+        size_bound=size_bound,
+        validation_public_size=validation_public_size,
+        identifiers=arrays.get("identifiers"),
+        identified_by=identified_by,
+        name=str(path),
+    )
+
+
+def _held_out(
+    pair: tuple[np.ndarray, np.ndarray], classes: int, public_size: int, name: str, role: str
+) -> dataset.Split:
+    inputs = _inputs(pair[0], f"{name}: {role} inputs")
+    return dataset.Split(
+        inputs=inputs,
+        labels=_labels(pair[1], len(inputs), classes, f"{name}: {role} labels"),
+        public_size=public_size,
+        size_bound=public_size,
+        identifiers=splitting.slot_identifiers(len(inputs)),
+    )
+
+
+def _inputs(values: np.ndarray, what: str) -> np.ndarray:
+    values = np.asarray(values)
+    if values.ndim < 2 or values.dtype.kind not in "fiub":
+        raise ValueError(
+            f"{what} are {values.dtype} of shape {values.shape}: pass real numbers of shape "
+            "(records, ...), one row per record"
+        )
+    with np.errstate(over="ignore"):  # A number beyond float32 becomes infinite, refused below.
+        converted = values.astype(np.float32)
+    if not np.isfinite(converted).all():
+        raise ValueError(f"{what} hold NaN or infinite numbers: pass finite float32 values")
+    return converted
+
+
+def _labels(values: np.ndarray, count: int, classes: int, what: str) -> np.ndarray:
+    values = np.asarray(values)
+    if values.shape != (count,):
+        raise ValueError(f"{what} have shape {values.shape}: pass one per record, ({count},)")
+    if values.dtype.kind not in "fiub":
+        raise ValueError(f"{what} are {values.dtype}: pass integers in 0..{classes - 1}")
+    # NaN fails the comparisons below, so it needs no test of its own.
+    if not ((values >= 0) & (values < classes) & (values == np.floor(values))).all():
+        raise ValueError(f"{what} are not all in 0..{classes - 1}: pass integers in that range")
+    return values.astype(np.int32)
+
+
+def _identifiers(
+    inputs: np.ndarray,
+    labels: np.ndarray,
+    given: np.ndarray | None,
+    identified_by: str | None,
+    name: str,
+) -> np.ndarray:
+    if identified_by is None:
+        identified_by = CONTENT if given is None else GIVEN
+    if identified_by == CONTENT:
+        return splitting.content_identifiers(inputs, labels)
+    if identified_by == SLOT:
+        return splitting.slot_identifiers(len(inputs))
+    if identified_by != GIVEN or given is None:
+        raise ValueError(
+            f"{name}: identified_by={identified_by!r}: pass one of {', '.join(IDENTIFIED_BY)} "
+            "(the last needs identifiers)"
+        )
+    given = np.asarray(given)
+    if given.shape != (len(inputs),) or given.dtype.kind not in "iuUS":
+        raise ValueError(
+            f"{name}: identifiers are {given.dtype} of shape {given.shape}: pass one integer or "
+            "string per record"
+        )
+    if len(np.unique(given)) != len(given):
+        raise ValueError(f"{name}: identifiers repeat: pass a unique one per record")
+    if given.dtype.kind in "iu":
+        return given.astype(np.int64)
+    texts = [text if isinstance(text, bytes) else text.encode() for text in given.tolist()]
+    digests = [hashlib.blake2b(text, digest_size=16).digest() for text in texts]
+    return np.frombuffer(b"".join(digests), dtype="V16")

@@ -1,0 +1,142 @@
+"""`load`: names, folders, and one clear error where there is nothing to load."""
+
+import dataclasses
+import pathlib
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+
+import numpy as np
+import pytest
+
+from dpjax import data
+from dpjax.data import libsvm, loading, published_files
+
+
+@pytest.fixture
+def offline(monkeypatch):
+    def urlopen(*_, **__):
+        raise urllib.error.URLError("no network in this test")
+
+    monkeypatch.setattr(urllib.request, "urlopen", urlopen)
+
+
+def test_digits_need_no_file_and_no_network(offline):
+    result = data.load()
+    assert result.name == "digits"
+    assert result.input_shape == (8, 8, 1)
+    assert (result.train.public_size, result.test.public_size) == (1438, 359)
+    assert 0.0 <= result.train.inputs.min() < result.train.inputs.max() == 1.0
+    assert set(result.train.labels) == set(range(10)) == set(range(result.classes))
+    together = np.concatenate([result.train.identifiers, result.test.identifiers])
+    assert sorted(together) == list(range(1797))
+
+
+NEEDS_FILES = [name for name in data.NAMES if name != "digits"]
+
+
+@pytest.mark.parametrize("name", NEEDS_FILES)
+def test_offline_and_unprepared_is_one_clear_error_within_seconds(name, tmp_path, offline):
+    begin = time.monotonic()
+    with pytest.raises(data.DataNotFoundError) as raised:
+        data.load(name, tmp_path)
+    assert time.monotonic() - begin < 10
+    message = str(raised.value)
+    source = loading._SOURCES[name]
+    assert str(tmp_path / "downloads" / "manual" / source.stored_as) in message
+    for file in source.files:
+        assert file.name in message
+        assert file.sha256 in message
+        assert file.address in message
+    assert raised.value.__context__ is None or raised.value.__suppress_context__
+    assert not (tmp_path / source.stored_as).exists()
+
+
+@pytest.mark.parametrize("name", NEEDS_FILES)
+def test_download_false_asks_no_server(name, tmp_path, monkeypatch):
+    def urlopen(*_, **__):
+        raise AssertionError("a server was asked")
+
+    monkeypatch.setattr(urllib.request, "urlopen", urlopen)
+    with pytest.raises(data.DataNotFoundError):
+        data.load(name, tmp_path, download=False)
+
+
+def test_an_unknown_name_lists_the_known():
+    with pytest.raises(ValueError, match="unknown data set 'minst'") as raised:
+        data.load("minst")
+    for name in data.NAMES:
+        assert name in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "argument", ["public_size", "classes", "size_bound", "validation_public_size", "identified_by"]
+)
+def test_arguments_of_user_arrays_are_refused_for_built_in_sets(argument):
+    with pytest.raises(ValueError, match=f"{argument}= is for .npz files"):
+        data.load("digits", **{argument: 3})
+
+
+@pytest.fixture
+def small_a9a(tmp_path, monkeypatch):
+    monkeypatch.setattr(libsvm, "COUNTS", {"train": 2, "test": 1})
+    folder = tmp_path / "data" / "a9a"
+    folder.mkdir(parents=True)
+    files = []
+    for file, text in zip(libsvm.FILES, ("-1 1:1 \n+1 2:1 \n", "+1 3:1 \n")):
+        path = folder / file.name
+        path.write_text(text)
+        files.append(
+            published_files.PublishedFile(
+                file.name, file.address, published_files.sha256_of(path), len(text)
+            )
+        )
+    source = dataclasses.replace(loading._SOURCES["a9a"], files=files)
+    monkeypatch.setitem(loading._SOURCES, "a9a", source)
+    return tmp_path / "data"
+
+
+def test_a_second_load_comes_from_the_cache(small_a9a):
+    first = data.load("a9a", small_a9a)
+    for file in libsvm.FILES:
+        (small_a9a / "a9a" / file.name).unlink()
+    second = data.load("a9a", small_a9a, download=False)
+    np.testing.assert_array_equal(first.train.inputs, second.train.inputs)
+    np.testing.assert_array_equal(first.train.labels, second.train.labels)
+
+
+def test_a_cache_dir_keeps_the_data_dir_untouched(small_a9a, tmp_path):
+    before = sorted(small_a9a.rglob("*"))
+    data.load("a9a", small_a9a, cache_dir=tmp_path / "elsewhere")
+    assert sorted(small_a9a.rglob("*")) == before
+    assert list((tmp_path / "elsewhere").rglob("train_inputs.npy"))
+
+
+def test_a_folder_without_write_permission_is_left_alone(small_a9a, tmp_path, monkeypatch):
+    default = tmp_path / "home"
+    monkeypatch.setattr(loading, "DEFAULT_DATA_DIR", default)
+    before = sorted(small_a9a.rglob("*"))
+    small_a9a.chmod(0o555)
+    try:
+        data.load("a9a", small_a9a)
+    finally:
+        small_a9a.chmod(0o755)
+    assert sorted(small_a9a.rglob("*")) == before
+    assert list(default.rglob("train_inputs.npy"))
+
+
+def test_the_default_folder_is_that_of_tfds():
+    assert pathlib.Path("~/tensorflow_datasets") == data.DEFAULT_DATA_DIR
+
+
+def test_importing_the_room_imports_nothing_heavy():
+    program = (
+        "import sys, dpjax.data; "
+        "print([m for m in ('tensorflow_datasets', 'sklearn', 'jax') if m in sys.modules])"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.strip() == "[]"
