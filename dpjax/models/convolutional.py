@@ -1,4 +1,4 @@
-"""The all-convolutional net of Papernot & Steinke (ICLR 2022, figure 7), with patch convolutions."""
+"""The all-convolutional net of Papernot & Steinke (ICLR 2022, figure 7), by patch convolutions."""
 
 from __future__ import annotations
 

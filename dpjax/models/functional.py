@@ -76,13 +76,12 @@ def functional(model: Any, example_input: Tree) -> FunctionalModel:
     if isinstance(model, nn.Module):
         return _from_linen(model, inputs)
     if isinstance(model, nnx.Module):
-        _, params, _ = _split(model)
-        params = nnx.to_pure_dict(params)
+        params = _parameters(model)
         return _from_nnx(lambda: model, lambda key: params)
     if callable(model) and not inspect.isclass(model):
         return _from_nnx(
             lambda: nnx.eval_shape(lambda: model(nnx.Rngs(0))),
-            lambda key: nnx.to_pure_dict(_split(model(nnx.Rngs(key)))[1]),
+            lambda key: _parameters(model(nnx.Rngs(key))),
         )
     raise ValueError(
         f"cannot adapt {model!r}: pass a Linen module, an NNX module, or lambda rngs: "
@@ -120,8 +119,8 @@ def _from_nnx(
     graph, abstract_params, random_state = _split(template())
 
     def apply(params: Tree, inputs: Tree, rng: jax.Array | None = None) -> jax.Array:
-        state = jax.tree.map(lambda leaf: leaf, abstract_params)
-        nnx.replace_by_pure_dict(state, params)
+        state = jax.tree.map(lambda leaf: leaf, abstract_params)  # a copy, to be filled in
+        nnx.replace_by_pure_dict(state, _like(nnx.to_pure_dict(abstract_params), params))
         model = nnx.merge(graph, state, _reseeded(random_state, rng))
         if rng is None:
             model.eval()
@@ -142,6 +141,27 @@ def _split(model: nnx.Module) -> tuple[Any, nnx.State, nnx.State]:
         ]
     )
     return graph, params, random_state
+
+
+def _parameters(model: nnx.Module) -> Tree:
+    """The parameters of an NNX module as a nested dict with string keys.
+
+    NNX numbers the entries of lists; file formats and sorted keys want strings.
+    """
+
+    def with_string_keys(tree: Tree) -> Tree:
+        if not isinstance(tree, dict):
+            return tree
+        return {str(key): with_string_keys(child) for key, child in tree.items()}
+
+    return with_string_keys(nnx.to_pure_dict(_split(model)[1]))
+
+
+def _like(template: Tree, params: Tree) -> Tree:
+    """`params` with the keys of `template`, undoing `with_string_keys`."""
+    if not isinstance(template, dict):
+        return params
+    return {key: _like(child, params[str(key)]) for key, child in template.items()}
 
 
 def _reseeded(random_state: nnx.State, rng: jax.Array | None) -> nnx.State:

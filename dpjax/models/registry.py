@@ -55,8 +55,8 @@ def build(
     module = build_module(name, classes, widths=widths)
     if name == "all_conv" and len(input_shape) not in (2, 3):
         raise ValueError(
-            f"all_conv takes images, not inputs of shape {tuple(input_shape)}: pass (height, width) "
-            "or (height, width, channels), or use mlp"
+            f"all_conv takes images, not inputs of shape {tuple(input_shape)}: pass "
+            "(height, width) or (height, width, channels), or use mlp"
         )
     return functional(module, jax.ShapeDtypeStruct(tuple(input_shape), jnp.float32))
 

@@ -35,7 +35,8 @@ class TrainConfig:
 
     Attributes:
       loss_fn: loss of ONE example, `loss_fn(params, example) -> scalar`, or
-        `loss_fn(params, example, rng)` with `with_rng`. `example` is `data` without its leading axis.
+        `loss_fn(params, example, rng)` with `with_rng`. `example` is `data` without its leading
+        axis.
       lots: how lots are drawn; `PoissonLots` or `FixedLots`.
       steps: number of steps, public.
       expected_lot_size: public number that the noisy sum is divided by. Never the realised lot.
@@ -91,7 +92,8 @@ def make_train(config: TrainConfig) -> Train:
       key: typed key, shape (); all randomness of the run comes from its named streams.
       hyperparameters: dict of scalars, traced: `clip_norm`, `noise_multiplier` and what the
         optimiser reads. Taken as float32.
-      params: pytree, the full initial parameters (public, or the output of something accounted for).
+      params: pytree, the full initial parameters (public, or the output of something accounted
+        for).
       data: pytree of arrays (rows, ...), the private records. Rows beyond `number_of_records` are
         never read.
       number_of_records: static or traced; None for all rows.
@@ -103,17 +105,19 @@ def make_train(config: TrainConfig) -> Train:
       replace one). Every step t draws a lot, computes the sum over the lot of per-example gradients
       clipped to L2 norm C over all trainable leaves together, and adds N(0, (noise_multiplier S)^2)
       to every entry. The sequence of noisy sums is therefore the adaptive composition of `steps`
-      subsampled Gaussian mechanisms of noise multiplier `noise_multiplier`, each on its own lot, and
-      all that `train` computes after a noisy sum (division by the public `expected_lot_size`, the
-      optimiser, later steps' parameters, the result) is post-processing of these sums. In particular:
-        * lots, noise and loss randomness of all steps come from different streams of `key`, and each
-          step folds its number in, so no two draws share a key;
-        * an empty lot still gets noise; the number of records only limits which rows a lot may hold;
+      subsampled Gaussian mechanisms of noise multiplier `noise_multiplier`, each on its own lot,
+      and all that `train` computes after a noisy sum (division by the public `expected_lot_size`,
+      the optimiser, later steps' parameters, the result) is post-processing of these sums. In
+      particular:
+        * lots, noise and loss randomness of all steps come from different streams of `key`, and
+          each step folds its number in, so no two draws share a key;
+        * an empty lot still gets noise; the number of records only limits which rows a lot may
+          hold;
         * frozen leaves are returned unchanged.
       The guarantee fails where the loss of an example depends on anything private but that example,
       where `params` or hyperparameters were computed from the records, or where keys are reused.
-      `noise_multiplier` 0 and infinite `clip_norm` are allowed, for tests: the run is then plain SGD
-      with no guarantee at all, and the accounting refuses it.
+      `noise_multiplier` 0 and infinite `clip_norm` are allowed, for tests: the run is then plain
+      SGD with no guarantee at all, and the accounting refuses it.
 
     Raises (when called):
       ValueError: missing hyperparameters, rows that disagree, more records than the lots were made
@@ -134,6 +138,7 @@ def make_train(config: TrainConfig) -> Train:
             hyperparameters, "DP-SGD", "clip_norm", "noise_multiplier"
         )
         number_of_records = _checked_number_of_records(config.lots, data, number_of_records)
+        data = jax.tree.map(jnp.asarray, data)
         trained, frozen = _partition(params, config.trainable)
 
         def loss_of_trained(trained: Tree, example: Tree, *rng: jax.Array) -> jax.Array:
@@ -177,13 +182,16 @@ def _checked_number_of_records(
     lots: PoissonLots | FixedLots, data: Tree, number_of_records: int | jax.Array | None
 ) -> int | jax.Array:
     """The number of records, after checking what is static about it."""
-    rows = {leaf.shape[0] if leaf.ndim else None for leaf in map(jnp.asarray, jax.tree.leaves(data))}
-    if len(rows) != 1 or None in rows:
-        raise ValueError("data leaves disagree on the number of rows: pass arrays of shape (n, ...)")
-    (row_count,) = rows
+    shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(data)]
+    if len({shape[:1] for shape in shapes}) != 1 or not shapes[0]:
+        raise ValueError(
+            f"data leaves of shapes {shapes} disagree on the number of rows: pass arrays (n, ...)"
+        )
+    row_count = shapes[0][0]
     if number_of_records is None:
         number_of_records = row_count
-    if isinstance(number_of_records, int | np.integer) and number_of_records > row_count:
+    static = isinstance(number_of_records, int | np.integer)
+    if static and number_of_records > row_count:
         raise ValueError(
             f"number_of_records is {number_of_records} but data has {row_count} rows: pass at most "
             "that, or None"
@@ -193,11 +201,12 @@ def _checked_number_of_records(
             f"fixed lots of {lots.dataset_size} records, but data has {row_count} rows: pass "
             f"FixedLots(dataset_size={row_count}, ...)"
         )
-    return number_of_records
+    # Gathering clips indices, so more records than rows would read the last row more than once.
+    return number_of_records if static else jnp.minimum(number_of_records, row_count)
 
 
 def _partition(params: Tree, trainable: Trainable) -> tuple[Tree, Tree]:
-    """Splits params into (trained, frozen): two trees like `params`, None where the other has it."""
+    """Splits params into (trained, frozen), trees like it with None for the other's leaves."""
     if trainable is None:
         mask = jax.tree.map(lambda leaf: True, params)
     elif callable(trainable):
@@ -208,8 +217,8 @@ def _partition(params: Tree, trainable: Trainable) -> tuple[Tree, Tree]:
         mask = trainable
         if jax.tree.structure(mask) != jax.tree.structure(params):
             raise ValueError(
-                "trainable has another structure than params: pass one bool per leaf, or a function "
-                "of (path, leaf)"
+                "trainable has another structure than params: pass one bool per leaf, or a "
+                "function of (path, leaf)"
             )
     if not any(jax.tree.leaves(mask)):
         raise ValueError("trainable selects no leaf: pass a mask with something to train")

@@ -1,7 +1,8 @@
 """Random keys: one root per candidate, named streams below it.
 
 A candidate's noise hides its records only while its key is secret, so roots come from the operating
-system. Every use of randomness has its own named stream, so that adding one use never moves another.
+system. Every use of randomness has its own named stream, so that adding one use never moves
+another.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ def candidate_keys(number: int, seed: int | None = None) -> jax.Array:
     """Makes one independent root key per candidate.
 
     Formal guarantees:
-      Without a seed every key is 64 bits of `os.urandom`, all that a threefry key holds. With a seed
-      the keys are a fixed function of 32 bits, which anyone can search: for reproduction only, the
-      privacy guarantee then rests on the seed being secret and unguessable, which 32 bits are not.
-      All keys of one call differ.
+      Without a seed every key is 64 bits of `os.urandom`, all that a threefry key holds. With a
+      seed the keys are a fixed function of 32 bits, which anyone can search: for reproduction only,
+      the privacy guarantee then rests on the seed being secret and unguessable, which 32 bits are
+      not. All keys of one call differ.
 
     Args:
       number: of candidates, >= 0.

@@ -19,8 +19,8 @@ def add_gaussian_noise(key: jax.Array, tree: Tree, standard_deviation: float | j
 
     Formal guarantees:
       * For independent keys the noise is independent; within a call it is independent across leaves
-        and entries. The caller must never reuse a key, nor broadcast one over candidates: equal keys
-        give IDENTICAL noise.
+        and entries. The caller must never reuse a key, nor broadcast one over candidates: equal
+        keys give IDENTICAL noise.
       * The noise does not depend on the values in `tree`, only on their shapes.
       * The samples are float32: `jax.random.normal` in float32 takes at most 2^23 distinct values,
         all between -5.42 and 5.42 (ideal noise leaves that range with probability 6e-8 per entry),

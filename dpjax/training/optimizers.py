@@ -1,7 +1,8 @@
 """Optimisers as functions of a candidate's hyperparameters.
 
-An optax optimiser is built inside the traced training function, from traced numbers: many candidates
-with different learning rates share one compilation, and no state has to carry the numbers.
+An optax optimiser is built inside the traced training function, from traced numbers: many
+candidates with different learning rates share one compilation, and no state has to carry the
+numbers.
 """
 
 from __future__ import annotations

@@ -9,12 +9,12 @@ a few more:
   2. which: independent uniform records are drawn and the first `count` DISTINCT ones kept.
 
 Step 2 is exactly uniform over subsets of that size: relabelling the records changes neither the law
-of the draws nor which of them are repetitions, so all subsets of one size are equally likely. Step 1
-then makes every record's membership an independent Bernoulli(q), since given its size a Bernoulli
-subset is uniform as well. Repetitions are found by sorting; there is no loop whose length depends on
-the draw, so everything vectorises over candidates and stays on the device. Lots that may hold more
-than half of the records take the plain way instead, one number per record. On one CPU core a draw
-costs 0.025 ms (Poisson, 60,000 records, 256 expected) or 0.035 ms (fixed, 512 of 60,000).
+of the draws nor which of them are repetitions, so all subsets of one size are equally likely. Step
+1 then makes every record's membership an independent Bernoulli(q), since given its size a Bernoulli
+subset is uniform as well. Repetitions are found by sorting; there is no loop whose length depends
+on the draw, so everything vectorises over candidates and stays on the device. Lots that may hold
+more than half of the records take the plain way instead, one number per record. On one CPU core a
+draw costs 0.025 ms (Poisson, 60,000 records, 256 expected) or 0.035 ms (fixed, 512 of 60,000).
 
 Both kinds return `(indices, mask)` of one fixed capacity; a row whose mask is False is padding (its
 index is 0, so that gathering it is harmless).
@@ -116,7 +116,7 @@ class PoissonLots:
 
         Returns:
           indices int32 (capacity,), all different where the mask is True, and mask bool
-          (capacity,). The records come in random order and True rows may lie anywhere.
+          (capacity,). The order of the records means nothing; True rows may lie anywhere.
 
         Raises:
           ValueError: a static number of records above the bound.
@@ -187,7 +187,8 @@ class FixedLots:
             must equal `dataset_size`.
 
         Returns:
-          indices int32 (lot_size,), all different, in random order, and mask bool (lot_size,).
+          indices int32 (lot_size,), all different, in no particular order, and mask bool
+        (lot_size,), all True.
 
         Raises:
           ValueError: a static number of records other than `dataset_size`.
@@ -211,9 +212,7 @@ def _poisson_sampler(lots: PoissonLots) -> _Sampler:
     size, capacity = lots.dataset_size_bound, lots.capacity
     if 2 * capacity > size:
         return _bernoulli_sampler(size, lots.sampling_probability, capacity)
-    table = binomial_count_table(
-        size, lots.sampling_probability, capacity, words=_UNIFORM_WORDS
-    )
+    table = binomial_count_table(size, lots.sampling_probability, capacity, words=_UNIFORM_WORDS)
     draws, shortage = _draws_for_distinct(size, capacity)
 
     def draw(key: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -271,8 +270,10 @@ def _complement_sampler(size: int, left_out: int) -> _Sampler:
 
     def draw(key: jax.Array) -> tuple[jax.Array, jax.Array]:
         excluded, excluded_mask = _fixed_sampler(excluded_lots).draw(key)
-        member = jnp.ones((size,), bool).at[jnp.where(excluded_mask, excluded, size)].set(
-            False, mode="drop"
+        member = (
+            jnp.ones((size,), bool)
+            .at[jnp.where(excluded_mask, excluded, size)]
+            .set(False, mode="drop")
         )
         return _compact(member, size - left_out)
 
@@ -292,7 +293,7 @@ def _draws_for_distinct(size: int, wanted: int) -> tuple[int, Fraction]:
     # One unit more than asked for absorbs the float64 rounding of the exponent.
     exponent = -math.log(_DISTINCT_FAILURE) + 1.0
     draws = wanted
-    while draws * _relative_entropy((wanted - 1) / draws, kept) < exponent and kept < 1.0:
+    while draws * _relative_entropy((wanted - 1) / draws, kept) < exponent:
         draws += max(1, wanted // 64)
     return draws, _DISTINCT_FAILURE
 
@@ -301,13 +302,13 @@ def _relative_entropy(first: float, second: float) -> float:
     """KL divergence of Bernoulli(first) from Bernoulli(second), 0 unless first < second."""
     if first >= second:
         return 0.0
+    if second == 1.0:
+        return math.inf
     head = first * math.log(first / second) if first > 0 else 0.0
     return head + (1.0 - first) * math.log((1.0 - first) / (1.0 - second))
 
 
-def _distinct_records(
-    words: jax.Array, size: int, capacity: int
-) -> tuple[jax.Array, jax.Array]:
+def _distinct_records(words: jax.Array, size: int, capacity: int) -> tuple[jax.Array, jax.Array]:
     """Turns uniform words into distinct uniform records, in the order they were drawn.
 
     Args:

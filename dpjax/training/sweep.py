@@ -35,8 +35,8 @@ def sweep(
         equal keys would add identical noise. Lanes that only fill up the last chunk get fresh keys
         of their own and their results are dropped.
       * A candidate's result depends on its key, its hyperparameters and the data alone, not on its
-        position, the chunk size or the other candidates (up to float32 rounding, which may depend on
-        the width of the vectorisation).
+        position, the chunk size or the other candidates (up to float32 rounding, which may depend
+        on the width of the vectorisation).
       * How many candidates there are shows in the number of chunks and their timing: both are the
         curator's to keep.
 
@@ -63,8 +63,8 @@ def sweep(
         raise ValueError("keys are not typed keys: pass training.candidate_keys(number)")
     if str(jax.random.key_impl(keys)) != key_streams.IMPLEMENTATION:
         raise ValueError(
-            f"keys are of kind {jax.random.key_impl(keys)}: pass {key_streams.IMPLEMENTATION} keys, "
-            "as training.candidate_keys makes them; others may repeat their bits when vectorised"
+            f"keys are of kind {jax.random.key_impl(keys)}: pass {key_streams.IMPLEMENTATION} "
+            "keys, as training.candidate_keys makes them; others may repeat bits when vectorised"
         )
     if keys.ndim != 1:
         raise ValueError(f"keys have shape {keys.shape}: pass one key per candidate, (candidates,)")

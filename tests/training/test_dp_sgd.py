@@ -1,0 +1,331 @@
+"""Whole training runs at their limits, where the right answer is known."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import scipy.stats
+
+from dpjax import training
+from dpjax.training import keys as key_streams
+
+ROWS, FEATURES = 12, 3
+GENERATOR = np.random.default_rng(5)
+DATA = {
+    "x": GENERATOR.normal(size=(ROWS, FEATURES)).astype(np.float32),
+    "y": GENERATOR.normal(size=ROWS).astype(np.float32),
+}
+PARAMS = {"bias": np.float32(0.1), "kernel": np.array([0.3, -0.2, 0.5], np.float32)}
+HALF = training.PoissonLots(ROWS, 0.5, ROWS)
+ALL = training.PoissonLots(ROWS, 1.0, ROWS)
+PLAIN = {"clip_norm": np.inf, "noise_multiplier": 0.0, "learning_rate": 0.05}
+
+
+def squared_error(params, example):
+    return 0.5 * (example["x"] @ params["kernel"] + params["bias"] - example["y"]) ** 2
+
+
+def train_config(**changes):
+    return training.TrainConfig(**{
+        "loss_fn": squared_error,
+        "lots": HALF,
+        "steps": 4,
+        "expected_lot_size": 6,
+        "optimizer": training.sgd(),
+        **changes,
+    })  # fmt: skip
+
+
+@functools.cache
+def compiled_train(changes):
+    return jax.jit(training.make_train(train_config(**dict(changes))), static_argnums=4)
+
+
+def train(key=0, hyperparameters=PLAIN, params=PARAMS, data=DATA, number=None, **changes):
+    """One run; tests that ask for the same static configuration share its compilation."""
+    try:
+        run = compiled_train(tuple(sorted(changes.items())))
+    except TypeError:  # a mask given as a dictionary cannot be a cache's key
+        run = jax.jit(training.make_train(train_config(**changes)), static_argnums=4)
+    hyperparameters = {name: np.float32(value) for name, value in hyperparameters.items()}
+    return run(jax.random.key(key), hyperparameters, params, data, number)
+
+
+def assert_close(left, right, rtol=1e-5, atol=1e-6):
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=rtol, atol=atol), dict(left), dict(right)
+    )
+
+
+def largest_move(left, right) -> float:
+    difference = jax.tree.map(lambda a, b: jnp.ravel(a - b), dict(left), dict(right))
+    return float(jnp.linalg.norm(jnp.concatenate(jax.tree.leaves(difference))))
+
+
+def mean_loss(params, data, mask, normaliser):
+    losses = jax.vmap(squared_error, in_axes=(None, 0))(params, data)
+    return jnp.sum(losses * mask) / normaliser
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "reference", "extra"),
+    [
+        (training.sgd(), optax.sgd(0.05), {}),
+        (training.momentum(), optax.sgd(0.05, momentum=0.9), {"momentum": 0.9}),
+        (training.adam(), optax.adam(0.05), {}),
+        (
+            training.sgd(optax.cosine_decay_schedule(1.0, 4)),
+            optax.sgd(optax.cosine_decay_schedule(0.05, 4)),
+            {},
+        ),
+    ],
+)
+def test_without_noise_and_clipping_it_is_the_plain_optimiser(optimizer, reference, extra):
+    """Same lots, by hand: gradients of the masked sum over the public normaliser."""
+    result = train(hyperparameters=PLAIN | extra, optimizer=optimizer)
+    lots_key = key_streams.stream(jax.random.key(0), "lots")
+    params, state = PARAMS, reference.init(PARAMS)
+    for step in range(4):
+        indices, mask = HALF.draw(jax.random.fold_in(lots_key, step), ROWS)
+        lot = jax.tree.map(lambda rows, i=indices: rows[np.asarray(i)], DATA)
+        gradient = jax.grad(mean_loss)(params, lot, mask, 6)
+        updates, state = reference.update(gradient, state, params)
+        params = optax.apply_updates(params, updates)
+    assert_close(result, params)
+    assert largest_move(result, PARAMS) > 1e-2
+
+
+@pytest.mark.parametrize("lots", [HALF, training.FixedLots(ROWS, 5)])
+def test_a_vanishing_clip_norm_leaves_the_start(lots):
+    tiny = {"clip_norm": 1e-9, "noise_multiplier": 1.0, "learning_rate": 0.05}
+    assert_close(train(hyperparameters=tiny, lots=lots), PARAMS, rtol=0, atol=1e-7)
+
+
+def noise_of(lots, relation, clip_norm, multiplier, steps, size=3000):
+    """Final parameters of a run whose gradients are all zero: the noise, rescaled to one step."""
+    result = train(
+        key=3,
+        hyperparameters={
+            "clip_norm": clip_norm, "noise_multiplier": multiplier, "learning_rate": 0.5
+        },
+        params={"w": np.zeros(size, np.float32), "v": np.zeros((size // 10, 10), np.float32)},
+        loss_fn=lambda params, example: 0.0 * jnp.sum(params["w"]) * example["y"],
+        lots=lots,
+        relation=relation,
+        steps=steps,
+        expected_lot_size=8,
+    )  # fmt: skip
+    samples = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(result)])
+    return samples * 8 / 0.5 / np.sqrt(steps)
+
+
+@pytest.mark.parametrize(
+    ("lots", "relation", "sensitivity"),
+    [(HALF, "add_or_remove_one", 1.0), (training.FixedLots(ROWS, 5), "replace_one", 2.0)],
+)
+@pytest.mark.parametrize("steps", [1, 3])
+def test_noise_scale_is_multiplier_times_sensitivity(lots, relation, sensitivity, steps):
+    """Accepted at 1, rejected at 2/3 and 3/2; fixed seed, error rate 1e-4."""
+    samples = noise_of(lots, relation, clip_norm=0.7, multiplier=1.3, steps=steps)
+
+    def p_value(deviation):
+        statistic = np.sum((samples / deviation) ** 2)
+        law = scipy.stats.chi2(samples.size)
+        return 2 * min(law.cdf(statistic), law.sf(statistic))
+
+    deviation = 1.3 * 0.7 * sensitivity
+    assert p_value(deviation) > 1e-4
+    assert p_value(deviation * 2 / 3) < 1e-12
+    assert p_value(deviation * 3 / 2) < 1e-12
+
+
+def test_an_empty_lot_still_gets_noise():
+    moved = train(hyperparameters=PLAIN | {"clip_norm": 1.0, "noise_multiplier": 1.0}, number=0)
+    noise = np.concatenate([np.ravel(moved[name] - PARAMS[name]) for name in PARAMS])
+    assert np.abs(noise).min() > 1e-4 and np.abs(noise).max() < 0.05 / 6 * np.sqrt(4) * 5
+    assert_close(train(number=0), PARAMS, rtol=0, atol=0)
+
+
+def test_one_record_moves_the_sum_by_at_most_the_sensitivity():
+    """One noiseless step of size 1: the parameters move by the clipped sum itself."""
+    wild = DATA | {"y": DATA["y"] * 1e4}
+    step = {"clip_norm": 0.5, "noise_multiplier": 0.0, "learning_rate": 1.0}
+    common = {"hyperparameters": step, "steps": 1, "expected_lot_size": 1}
+    results = [train(data=wild, lots=ALL, number=number, **common) for number in (4, 5, 6)]
+    moves = [largest_move(*pair) for pair in itertools.pairwise(results)]
+    np.testing.assert_allclose(moves, 0.5, rtol=1e-5)  # these records reach the bound
+    assert max(moves) <= 0.5 * (1 + 1e-6)
+
+    opposite = wild | {"y": np.concatenate([-wild["y"][:1], wild["y"][1:]])}
+    fixed = {"lots": training.FixedLots(ROWS, ROWS), **common}
+    move = largest_move(train(data=wild, **fixed), train(data=opposite, **fixed))
+    assert 0.9 < move <= 1.0 + 1e-6
+
+
+def test_padding_rows_are_never_read():
+    given = PLAIN | {"clip_norm": 1.0, "noise_multiplier": 1.0}
+    padded = jax.tree.map(
+        lambda leaf: np.concatenate([leaf[:9], np.full_like(leaf[9:], np.nan)]), DATA
+    )
+    exact = train(hyperparameters=given, data=jax.tree.map(lambda leaf: leaf[:9], DATA))
+    assert_close(train(hyperparameters=given, data=padded, number=9), exact)
+    traced = jax.jit(training.make_train(train_config()))(
+        jax.random.key(0), given, PARAMS, padded, jnp.int32(9)
+    )
+    assert_close(traced, exact)
+    # A traced number above the rows cannot be refused; it must not read the last row twice.
+    beyond = jax.jit(training.make_train(train_config()))(
+        jax.random.key(0), given, PARAMS, jax.tree.map(lambda leaf: leaf[:9], DATA), jnp.int32(12)
+    )
+    assert_close(beyond, exact)
+
+
+def test_one_candidate_vectorised_equals_unbatched_and_candidates_differ():
+    given = {
+        "clip_norm": np.array([0.5, 1.0, 2.0], np.float32),
+        "noise_multiplier": np.array([1.0, 0.5, 2.0], np.float32),
+        "learning_rate": np.array([0.1, 0.01, 0.05], np.float32),
+    }
+    run = training.make_train(train_config())
+    keys = training.candidate_keys(3, seed=0)
+
+    def one(key, hyperparameters, data):
+        return run(key, hyperparameters, PARAMS, data)
+
+    together = {}
+    for indices, outputs in training.sweep(one, keys, given, DATA, chunk_size=2):
+        for row, index in enumerate(indices):
+            together[int(index)] = jax.tree.map(lambda leaf, row=row: leaf[row], outputs)
+    for index in range(3):
+        alone = jax.jit(one)(keys[index], {k: v[index] for k, v in given.items()}, DATA)
+        assert_close(together[index], alone)
+    single = list(training.sweep(one, keys[:1], {k: v[:1] for k, v in given.items()}, DATA))
+    assert_close(jax.tree.map(lambda leaf: leaf[0], single[0][1]), together[0])
+
+    kernels = np.stack([together[index]["kernel"] for index in range(3)])
+    assert len(np.unique(kernels)) == 3 * FEATURES
+
+
+MASKS = [
+    {"bias": False, "kernel": True},
+    lambda path, leaf: path == ("kernel",) and leaf.ndim == 1,
+]
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_frozen_leaves_come_back_bit_for_bit(mask):
+    given = PLAIN | {"clip_norm": 1.0, "noise_multiplier": 1.0}
+    result = train(hyperparameters=given, trainable=mask)
+    assert np.asarray(result["bias"]).tobytes() == np.asarray(PARAMS["bias"]).tobytes()
+    assert np.abs(np.asarray(result["kernel"]) - PARAMS["kernel"]).min() > 0
+
+
+def test_frozen_leaves_do_not_use_up_the_clip_norm():
+    """With the bias frozen, the kernel's own gradient is what is clipped."""
+    step = {"clip_norm": 0.5, "noise_multiplier": 0.0, "learning_rate": 1.0}
+    result = train(
+        hyperparameters=step, steps=1, expected_lot_size=1, lots=ALL, number=1, trainable=MASKS[0],
+        data=DATA | {"y": DATA["y"] * 1e4},
+    )  # fmt: skip
+    np.testing.assert_allclose(np.linalg.norm(result["kernel"] - PARAMS["kernel"]), 0.5, rtol=1e-5)
+
+
+def test_frozen_leaves_of_any_type_pass_through():
+    params = PARAMS | {"table": np.arange(3), "nothing": None}
+    result = train(
+        params=params,
+        trainable=lambda path, leaf: path[0] != "table",
+        loss_fn=lambda params, example: squared_error(params, example) * params["table"][1],
+    )
+    np.testing.assert_array_equal(result["table"], [0, 1, 2])
+    assert result["nothing"] is None
+    assert_close({name: result[name] for name in PARAMS}, train())
+
+
+def test_every_step_and_example_has_randomness_of_its_own():
+    """Each draw of the loss marks one of many slots: no slot is marked twice, none is missing."""
+
+    def marking_loss(params, example, rng):
+        return params["w"][jax.random.randint(rng, (), 0, 100_000)] + 0.0 * example["y"]
+
+    result = train(
+        loss_fn=marking_loss,
+        with_rng=True,
+        params={"w": jnp.zeros(100_000)},
+        hyperparameters=PLAIN | {"learning_rate": 1.0},
+        lots=ALL,
+        steps=3,
+        expected_lot_size=1,
+    )
+    assert np.count_nonzero(result["w"]) == 3 * ROWS  # a collision by chance: probability 0.6 %
+    assert float(result["w"].sum()) == -3 * ROWS
+
+
+def test_runs_are_reproducible_and_keys_matter():
+    given = PLAIN | {"clip_norm": 1.0, "noise_multiplier": 1.0}
+    assert_close(train(1, given), train(1, given), rtol=0, atol=0)
+    assert largest_move(train(1, given), train(2, given)) > 1e-3
+
+
+def test_relations_follow_the_lots():
+    assert train_config().relation == "add_or_remove_one"
+    fixed = training.FixedLots(ROWS, 5)
+    assert train_config(lots=fixed, relation="Replace-One").relation == "replace_one"
+    with pytest.raises(ValueError, match="no accounting under 'replace_one'"):
+        train_config(relation="replace_one")
+    with pytest.raises(ValueError, match="pass relation='replace_one'"):
+        train_config(lots=fixed, relation="add_or_remove_one")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"steps": 0}, "at least 1"),
+        ({"steps": 2.0}, "at least 1"),
+        ({"expected_lot_size": 0}, "public lot size"),
+        ({"expected_lot_size": np.inf}, "public lot size"),
+        ({"lots": 64}, "PoissonLots or FixedLots"),
+    ],
+)
+def test_static_bad_input_is_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        train_config(**changes)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"hyperparameters": {"clip_norm": 1.0}}, "DP-SGD needs the hyperparameter noise_multi"),
+        ({"data": DATA | {"y": DATA["y"][:5]}}, "disagree on the number of rows"),
+        ({"data": {"x": np.float32(1.0)}}, "disagree on the number of rows"),
+        ({"number": ROWS + 1}, "12 rows"),
+        ({"lots": training.PoissonLots(ROWS - 1, 0.5, 5)}, "never exceeds"),
+        ({"lots": training.FixedLots(ROWS + 1, 5)}, "FixedLots\\(dataset_size=12"),
+        ({"lots": training.FixedLots(ROWS, 5), "number": 7}, "exactly 12"),
+        ({"trainable": {"kernel": True}}, "another structure"),
+        ({"trainable": lambda path, leaf: False}, "something to train"),
+        ({"params": PARAMS | {"table": np.arange(3)}}, "table has type int32"),
+    ],
+)
+def test_bad_input_at_the_call_is_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        train(**arguments)
+
+
+def test_formal_guarantees_are_stated():
+    """What the statement promises is what the tests above check."""
+    statement = " ".join(training.make_train.__doc__.split())
+    for promise in (
+        "Formal guarantees:",
+        "`grad_fn.sensitivity(relation, C)`",
+        "N(0, (noise_multiplier S)^2)",
+        "public `expected_lot_size`",
+        "an empty lot still gets noise",
+        "no two draws share a key",
+        "frozen leaves are returned unchanged",
+    ):
+        assert promise in statement

@@ -1,0 +1,259 @@
+"""Lots have the law they claim, and a wrong law would be noticed.
+
+Every statistical test has a fixed seed and an error rate of at most 1e-4.
+"""
+
+import functools
+import itertools
+import math
+from collections import Counter
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+
+from dpjax.training.sampling import (
+    FixedLots,
+    PoissonLots,
+    _distinct_records,
+    _draws_for_distinct,
+)
+
+ERROR_RATE = 1e-4
+
+
+@functools.cache
+def compiled_draw(lots):
+    return jax.jit(jax.vmap(lots.draw, in_axes=(0, None)))
+
+
+@functools.cache
+def draw_many(lots, number_of_records: int, draws: int):
+    keys = jax.random.split(jax.random.key(0), draws)
+    return tuple(map(np.asarray, compiled_draw(lots)(keys, jnp.int32(number_of_records))))
+
+
+def membership(lots, number_of_records: int, draws: int) -> np.ndarray:
+    """bool (draws, number_of_records)."""
+    indices, mask = draw_many(lots, number_of_records, draws)
+    member = np.zeros((draws, number_of_records), bool)
+    rows = np.broadcast_to(np.arange(draws)[:, None], indices.shape)
+    member[rows[mask], indices[mask]] = True
+    assert member.sum() == mask.sum(), "a lot holds a record twice"
+    return member
+
+
+def binomial_law(trials: int, probability: float, cap: int) -> np.ndarray:
+    law = scipy.stats.binom.pmf(np.arange(cap + 1), trials, probability)
+    law[cap] = scipy.stats.binom.sf(cap - 1, trials, probability)
+    return law
+
+
+def count_p_value(counts: np.ndarray, law: np.ndarray) -> float:
+    """Chi-square against a law of counts, outcomes expected less than 10 times lumped together."""
+    observed = np.bincount(counts, minlength=len(law)).astype(float)
+    expected = law * len(counts)
+    rare = expected < 10
+    observed = np.append(observed[~rare], observed[rare].sum())
+    expected = np.append(expected[~rare], max(expected[rare].sum(), 1e-300))
+    if expected[-1] < 1:  # too rare to test, but it may not be what is common
+        assert observed[-1] <= 20
+        observed, expected = observed[:-1], expected[:-1]
+        expected *= observed.sum() / expected.sum()
+    return scipy.stats.chisquare(observed, expected).pvalue
+
+
+POISSON_CASES = [
+    PoissonLots(40, 0.2, 20),  # from the count table
+    PoissonLots(40, 0.2, 40),  # one number per record
+    PoissonLots(3000, 0.01, 70),
+]
+
+
+@pytest.mark.parametrize("lots", POISSON_CASES)
+def test_lot_sizes_are_binomial(lots):
+    counts = draw_many(lots, lots.dataset_size_bound, 20_000)[1].sum(axis=1)
+    size, probability = lots.dataset_size_bound, lots.sampling_probability
+    accepted = count_p_value(counts, binomial_law(size, probability, lots.capacity))
+    assert accepted > ERROR_RATE
+    for factor in (2 / 3, 3 / 2):
+        wrong = binomial_law(size, probability * factor, lots.capacity)
+        assert count_p_value(counts, wrong + 1e-12) < 1e-30
+
+
+@pytest.mark.parametrize("lots", POISSON_CASES[:2])
+def test_memberships_are_equally_likely_and_pairwise_independent(lots):
+    draws, size, probability = 20_000, lots.dataset_size_bound, lots.sampling_probability
+    member = membership(lots, size, draws).astype(float)
+    spread = math.sqrt(probability * (1 - probability) / draws)
+    z_scores = (member.mean(axis=0) - probability) / spread
+    # Normal tails: 40 records at 5.5 sigma is 1.5e-6; 780 pairs at 5.5 sigma is 3e-5.
+    assert np.abs(z_scores).max() < 5.5
+    assert np.abs(z_scores).max() > 1.0  # frequencies equal to the letter are not random either
+    together = member.T @ member / draws
+    pair = probability**2
+    pair_spread = math.sqrt(pair * (1 - pair) / draws)
+    upper = np.triu_indices(size, 1)
+    assert np.abs((together[upper] - pair) / pair_spread).max() < 5.5
+    for factor in (2 / 3, 3 / 2):
+        assert np.abs((member.mean() - probability * factor) / spread) > 8
+
+
+@pytest.mark.parametrize(
+    "lots", [PoissonLots(8, 0.3, 4), PoissonLots(7, 0.6, 7), PoissonLots(6, 0.5, 4)]
+)
+def test_every_subset_has_its_exact_probability(lots):
+    """Over all subsets; full lots are compared by their number only where they may be truncated."""
+    size, capacity, probability = (
+        lots.dataset_size_bound,
+        lots.capacity,
+        lots.sampling_probability,
+    )
+    draws = 100_000
+    member = membership(lots, size, draws)
+    codes = Counter((member @ (1 << np.arange(size))).tolist())
+    observed, expected = [], []
+    for count in range(min(capacity, size + 1)):
+        for subset in itertools.combinations(range(size), count):
+            observed.append(codes[sum(1 << record for record in subset)])
+            expected.append(draws * probability**count * (1 - probability) ** (size - count))
+    if capacity <= size:
+        observed.append(draws - sum(observed))
+        expected.append(draws - sum(expected))
+    assert min(expected) > 5
+    assert scipy.stats.chisquare(observed, expected).pvalue > ERROR_RATE
+
+
+@pytest.mark.parametrize(("size", "lot_size"), [(7, 3), (8, 5), (6, 1), (9, 4), (5, 4)])
+def test_fixed_lots_are_uniform_over_subsets(size, lot_size):
+    draws = 50_000
+    member = membership(FixedLots(size, lot_size), size, draws)
+    assert (member.sum(axis=1) == lot_size).all()
+    codes = Counter((member @ (1 << np.arange(size))).tolist())
+    assert len(codes) == math.comb(size, lot_size)
+    assert scipy.stats.chisquare(list(codes.values())).pvalue > ERROR_RATE
+
+
+def test_the_uniformity_test_rejects_a_biased_sampler():
+    """Keeping the smallest of too many draws, as a careless truncation would, is noticed."""
+    member = membership(FixedLots(7, 4), 7, 50_000)
+    biased = member & (np.cumsum(member, axis=1) <= 3)
+    codes = Counter((biased @ (1 << np.arange(7))).tolist())
+    observed = [
+        codes[sum(1 << record for record in subset)]
+        for subset in itertools.combinations(range(7), 3)
+    ]
+    assert scipy.stats.chisquare(observed).pvalue < 1e-30
+
+
+@pytest.mark.parametrize("lots", [FixedLots(60_000, 512), FixedLots(2**30, 300), FixedLots(3, 3)])
+def test_fixed_lots_are_full_and_distinct(lots):
+    indices, mask = draw_many(lots, lots.dataset_size, 50)
+    assert mask.all()
+    assert all(len(set(row)) == lots.lot_size for row in indices.tolist())
+    assert indices.min() >= 0 and indices.max() < lots.dataset_size
+    if lots.dataset_size > 3:  # a uniform mean, to 6 standard errors
+        expected = (lots.dataset_size - 1) / 2
+        spread = lots.dataset_size / math.sqrt(12 * indices.size)
+        assert abs(indices.mean() - expected) < 6 * spread
+
+
+@pytest.mark.parametrize(("size", "draws"), [(50, 200), (1000, 64), (2**20, 9000), (2**31 - 1, 40)])
+def test_distinct_records_against_a_plain_loop(size, draws):
+    words = np.random.default_rng(7).integers(0, 2**32, draws, dtype=np.uint32)
+    words[3] = words[1]  # a repetition for certain
+    words[5] = 2**32 - 1  # a rejected word, where the size does not divide 2^32
+    share = 2**32 // size
+    expected = list(dict.fromkeys(w // share for w in words.tolist() if w // share < size))
+    records, distinct = _distinct_records(jnp.asarray(words), size, draws)
+    assert int(distinct) == len(expected) < draws
+    np.testing.assert_array_equal(np.asarray(records)[: len(expected)], expected)
+
+
+@pytest.mark.parametrize(
+    ("size", "wanted"), [(60_000, 512), (100, 50), (60_000, 1), (64, 1), (10**6, 4000), (12, 6)]
+)
+def test_enough_draws_are_made(size, wanted):
+    draws, failure = _draws_for_distinct(size, wanted)
+    share = 2**32 // size
+    kept = share * size / 2**32 * (1 - (wanted - 1) / size)
+    assert scipy.stats.binom.cdf(wanted - 1, draws, kept) <= float(failure)
+    assert draws <= 1.2 * wanted / kept + 400
+
+
+def test_the_lot_does_not_depend_on_the_number_of_records():
+    """One record more changes nothing but that record's own membership."""
+    for lots in (PoissonLots(40, 0.3, 20), PoissonLots(40, 0.3, 40)):
+        smaller, larger = membership(lots, 29, 500), membership(lots, 30, 500)
+        np.testing.assert_array_equal(smaller, larger[:, :29])
+        assert larger[:, 29].any()
+        indices, mask = draw_many(lots, 0, 500)
+        assert not mask.any() and not indices.any()
+
+
+def test_static_and_traced_numbers_agree_and_padding_is_harmless():
+    lots = PoissonLots(40, 0.3, 20)
+    keys = jax.random.split(jax.random.key(0), 500)
+    traced = draw_many(lots, 25, 500)
+    static = jax.jit(jax.vmap(lambda key: lots.draw(key, 25)))(keys)
+    for left, right in zip(traced, static, strict=True):
+        np.testing.assert_array_equal(left, right)
+    assert not np.asarray(traced[0])[~np.asarray(traced[1])].any()
+
+
+@pytest.mark.parametrize("lots", [PoissonLots(100, 0.5, 40), PoissonLots(100, 0.5, 51)])
+def test_truncation_keeps_capacity_records(lots):
+    _, mask = draw_many(lots, 100, 2000)
+    share_full = (mask.sum(axis=1) == lots.capacity).mean()
+    expected = scipy.stats.binom.sf(lots.capacity - 1, 100, 0.5)
+    assert abs(share_full - expected) < 5 * math.sqrt(0.25 / 2000)
+    # The charge is what the accounting adds; quantisation must stay negligible beside it.
+    assert lots.failure_probability_per_draw < 1e-15
+
+
+def test_probability_one_takes_every_record():
+    lots = PoissonLots(30, 1.0, 31)
+    indices, mask = lots.draw(jax.random.key(0), 20)
+    assert sorted(np.asarray(indices)[np.asarray(mask)].tolist()) == list(range(20))
+    assert indices.shape == (31,) and lots.failure_probability_per_draw == 0.0
+
+
+def test_failure_probability_includes_the_factor_for_epsilon():
+    lots = PoissonLots(60_000, 256 / 60_000, 376)
+    assert lots.total_variation >= 2.0**-96
+    assert lots.failure_probability_per_draw >= (1 + math.exp(22)) * lots.total_variation
+    assert lots.failure_probability_per_draw * 1e4 < 1e-12
+    assert FixedLots(60_000, 512).failure_probability_per_draw >= 2.0**-64
+
+
+@pytest.mark.parametrize("kind", [PoissonLots, FixedLots])
+def test_formal_guarantees_are_stated(kind):
+    statement = " ".join(kind.__doc__.split())
+    assert "Formal guarantees:" in statement
+    for promise in {
+        PoissonLots: ("does not depend on n", "Truncation", "Quantisation", "(1 + e^epsilon)"),
+        FixedLots: ("uniformly random `lot_size`-subset", "Neighbouring relation: replace one"),
+    }[kind]:
+        assert promise in statement
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: PoissonLots(10, 0.0, 5), "in \\(0, 1\\]"),
+        (lambda: PoissonLots(10, 1.5, 5), "in \\(0, 1\\]"),
+        (lambda: PoissonLots(10, math.nan, 5), "in \\(0, 1\\]"),
+        (lambda: PoissonLots(0, 0.5, 5), "dataset_size_bound is 0"),
+        (lambda: PoissonLots(2**31, 0.5, 5), "2\\^31"),
+        (lambda: PoissonLots(10, 0.5, 2.5), "capacity is 2.5"),
+        (lambda: FixedLots(10, 11), "at most 10"),
+        (lambda: FixedLots(10, 0), "lot_size is 0"),
+        (lambda: PoissonLots(10, 0.5, 5).draw(jax.random.key(0), 11), "never exceeds"),
+        (lambda: FixedLots(10, 5).draw(jax.random.key(0), 9), "exactly 10"),
+    ],
+)
+def test_bad_input_is_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
