@@ -19,7 +19,7 @@ PAPER_PROTOCOL = (
 )
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Split:
     """Records of one role (training, validation or test).
 
@@ -67,6 +67,13 @@ class Split:
                 f"there are more records than size_bound={self.size_bound} promises: pass a larger "
                 "bound, chosen from public knowledge and not from this error"
             )
+
+    def __repr__(self) -> str:
+        # Public facts only, so that a stray log line gives no record or count away.
+        return (
+            f"Split(input_shape={self.input_shape}, public_size={self.public_size}, "
+            f"size_bound={self.size_bound})"
+        )
 
     @property
     def number_of_records(self) -> int:
