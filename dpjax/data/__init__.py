@@ -11,7 +11,7 @@ every set's address, checksums, terms and encoding.
 from dpjax.data.dataset import Dataset, Parts, Split, split_train_validation
 from dpjax.data.loading import DEFAULT_DATA_DIR, NAMES, load
 from dpjax.data.published_files import DataCorruptedError, DataNotFoundError
-from dpjax.data.user_arrays import from_arrays, from_npz
+from dpjax.data.user_arrays import from_arrays, load_arrays
 
 __all__ = [
     "DEFAULT_DATA_DIR",
@@ -22,7 +22,7 @@ __all__ = [
     "Parts",
     "Split",
     "from_arrays",
-    "from_npz",
+    "load_arrays",
     "load",
     "split_train_validation",
 ]

@@ -166,7 +166,7 @@ def load(
         "identified_by": identified_by,
     }
     if str(name).endswith(".npz"):
-        return user_arrays.from_npz(name, **own)
+        return user_arrays.load_arrays(name, **own)
     if name not in NAMES:
         raise ValueError(
             f"unknown data set {name!r}: pass one of {', '.join(NAMES)}, or the path of an .npz "

@@ -99,7 +99,7 @@ def from_arrays(
     )
 
 
-def from_npz(
+def load_arrays(
     path: str | os.PathLike[str],
     *,
     public_size: int | None,

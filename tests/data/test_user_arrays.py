@@ -145,7 +145,7 @@ def test_a_file_without_its_public_size_is_refused(tmp_path):
 )
 def test_a_file_with_other_keys_is_refused(tmp_path, arrays, message):
     with pytest.raises(ValueError, match=message):
-        user_arrays.from_npz(save(tmp_path, **arrays), public_size=8, classes=2)
+        user_arrays.load_arrays(save(tmp_path, **arrays), public_size=8, classes=2)
 
 
 def test_a_file_that_is_none_is_refused(tmp_path):
@@ -156,6 +156,6 @@ def test_a_file_that_is_none_is_refused(tmp_path):
         np.save(stream, INPUTS)
     for path in (text, single):
         with pytest.raises(ValueError, match="not an .npz file"):
-            user_arrays.from_npz(path, public_size=8, classes=2)
+            user_arrays.load_arrays(path, public_size=8, classes=2)
     with pytest.raises(FileNotFoundError, match="does not exist"):
         data.load(str(tmp_path / "nowhere.npz"), public_size=8, classes=2)
