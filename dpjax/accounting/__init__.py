@@ -15,6 +15,7 @@ from dpjax.accounting.dp_sgd import (
 from dpjax.accounting.events import from_dp_event
 from dpjax.accounting.guarantee import Guarantee
 from dpjax.accounting.mechanisms import discrete_gaussian, gaussian, pure, renyi_only, zcdp
+from dpjax.accounting.planning import Plan, plan
 from dpjax.accounting.provenance import from_provenance
 from dpjax.accounting.repetitions import (
     AtMost,
@@ -28,6 +29,7 @@ from dpjax.accounting.repetitions import (
     law_from_dict,
 )
 from dpjax.accounting.selection import best_of
+from dpjax.accounting.threshold import stop_at_threshold
 
 __all__ = [
     "AtMost",
@@ -36,6 +38,7 @@ __all__ = [
     "Geometric",
     "Guarantee",
     "Logarithmic",
+    "Plan",
     "Poisson",
     "RepetitionLaw",
     "TruncatedNegativeBinomial",
@@ -52,9 +55,11 @@ __all__ = [
     "lot_capacity",
     "mixture",
     "parallel",
+    "plan",
     "pure",
     "renyi_only",
     "repeat",
+    "stop_at_threshold",
     "truncation_probability",
     "zcdp",
 ]

@@ -132,19 +132,19 @@ class LossDistribution:
         masses = np.zeros(int(below[-1]) - lowest + 2)
         np.add.at(masses, below - lowest, self.masses - up)
         np.add.at(masses, below - lowest + 1, up)
-        return _trimmed(LossDistribution(interval, lowest, masses, self.infinity_mass))
+        return LossDistribution(interval, lowest, masses, self.infinity_mass)
 
     def composed(self, other: LossDistribution) -> LossDistribution:
         """Law of the summed losses of two mechanisms on one grid."""
         if self.interval != other.interval:
             raise ValueError("loss distributions on different grids: regrid one of them first")
         small, large = sorted((self.masses, other.masses), key=len)
-        if small.size <= 64:
-            masses = np.convolve(large, small)
-        else:
-            masses = np.maximum(signal.fftconvolve(large, small), 0.0)
         infinity = self.infinity_mass + other.infinity_mass * (1.0 - self.infinity_mass)
         lowest = self.lowest + other.lowest
+        if small.size <= 64:
+            masses = np.convolve(large, small)
+            return LossDistribution(self.interval, lowest, masses, infinity)
+        masses = np.maximum(signal.fftconvolve(large, small), 0.0)
         return _trimmed(LossDistribution(self.interval, lowest, masses, infinity))
 
     def self_composed(self, times: int) -> LossDistribution:

@@ -15,6 +15,9 @@ import numpy as np
 
 from dpjax.accounting.loss_distribution import LossDistribution, LossPair
 
+ROUNDING = 1e-18
+"""Mass below which a profile's departure from convexity is rounding."""
+
 
 def _vertex_masses(positions: np.ndarray, values: np.ndarray) -> np.ndarray:
     """P masses of the inner knots of a profile that is linear in e^epsilon between knots.
@@ -43,7 +46,8 @@ def _hulled(positions: np.ndarray, values: np.ndarray) -> np.ndarray:
     kept = np.arange(positions.size)
     for _ in range(30):
         masses = _vertex_masses(positions[kept], values[kept])[:-1]
-        bad = masses < 0
+        # Less is rounding; raising such a mass to 0 is pessimistic.
+        bad = masses < -ROUNDING
         if not bad.any():
             return kept
         # Neighbours of a dropped knot are judged again in the next round, against closer lines.

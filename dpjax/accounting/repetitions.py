@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from scipy import optimize, special
 
-LONGEST_TABLE = 1 << 26
-"""Largest K a law tabulates; a draw beyond it (only for means above a million) is refused."""
+LONGEST_TABLE = 1 << 22
+"""Largest K a law tabulates; a draw beyond it (only for means near a million) is refused."""
 
 
 class RepetitionLaw(abc.ABC):
@@ -80,7 +80,7 @@ class RepetitionLaw(abc.ABC):
         """Smallest k with P[K <= k] >= probability, probability in [0, 1).
 
         Raises:
-          ValueError: probability outside [0, 1), or a quantile beyond 2^26.
+          ValueError: probability outside [0, 1), or a quantile beyond 2^22.
         """
         if not 0.0 <= probability < 1.0:
             raise ValueError(f"probability must be in [0, 1), not {probability}")
@@ -123,7 +123,7 @@ class RepetitionLaw(abc.ABC):
                 raise ValueError(f"K beyond {LONGEST_TABLE}: pass a smaller mean, or AtMost")
             length *= 4
 
-    @functools.lru_cache(maxsize=32)  # noqa: B019 - laws are small, frozen and few.
+    @functools.lru_cache(maxsize=8)  # noqa: B019 - laws are small, frozen and few.
     def _cumulative(self, length: int) -> np.ndarray:
         """P[K <= k] for k = 0..length - 1 (or to the maximum)."""
         top = int(min(length - 1, self.maximum))

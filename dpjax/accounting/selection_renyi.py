@@ -11,6 +11,7 @@ Every bound is made non-decreasing in the order l (a divergence of larger order 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import numpy as np
@@ -49,15 +50,21 @@ def selection_curve(guarantee: Guarantee, law: RepetitionLaw) -> RenyiCurve:
     failed = float(law.success_probability(failure)) if failure > 0.0 else 0.0
     if failure > 0.0:
         law = law.thinned(failure)
-    log_moment = _log_moment_bound(guarantee, inside, law, failure)
     with np.errstate(divide="ignore"):
         log_none = float(law.log_pmf(np.array([0.0]))[0])
 
-    def raw(orders: np.ndarray) -> np.ndarray:
-        bound = np.logaddexp(log_none, log_moment(orders)) / (orders - 1.0)
-        return np.minimum(bound, law.maximum * inside(orders))
+    @functools.cache
+    def bound() -> LogMoment:
+        # Deferred: the constants of the theorems are optima over orders of the base's curve.
+        log_moment = _log_moment_bound(guarantee, inside, law, failure)
 
-    return RenyiCurve(_monotone(raw), failed)
+        def raw(orders: np.ndarray) -> np.ndarray:
+            selected = np.logaddexp(log_none, log_moment(orders)) / (orders - 1.0)
+            return np.minimum(selected, law.maximum * inside(orders))
+
+        return _monotone(raw)
+
+    return RenyiCurve(lambda orders: bound()(orders), failed)
 
 
 def _monotone(raw: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:

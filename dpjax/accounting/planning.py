@@ -1,0 +1,169 @@
+"""Which law of K? A proposal from a success target, a cap on K and a privacy budget."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+from scipy import optimize
+
+from dpjax.accounting.guarantee import Guarantee
+from dpjax.accounting.repetitions import (
+    Geometric,
+    Logarithmic,
+    Poisson,
+    RepetitionLaw,
+    TruncatedNegativeBinomial,
+)
+from dpjax.accounting.selection import best_of
+
+SHAPES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, math.inf)
+"""Shapes tried; inf is Poisson. Under the tight bound 1 to 2 is best from success 0.8 on."""
+
+LARGEST_MEAN = 1e13
+"""No proposal runs more candidates than this on average."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """A proposed law of K.
+
+    Attributes:
+      law: of K.
+      success: probability that at least one of K runs draws a good candidate.
+      median_runs: 50th percentile of K; None where it exceeds 4 million.
+      runs_99: 99th percentile of K; None likewise.
+      epsilon: of the whole selection at the given delta; None without a base.
+    """
+
+    law: RepetitionLaw
+    success: float
+    median_runs: int | None
+    runs_99: int | None
+    epsilon: float | None
+
+
+def plan(
+    base: Guarantee | None = None,
+    *,
+    candidates: int = 20,
+    success: float = 0.9,
+    runs_99: int | None = None,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    shapes: Sequence[float] = SHAPES,
+) -> Plan:
+    """Proposes a law of K: of those that reach the success target, the cheapest in privacy.
+
+    A selection succeeds if a good candidate is drawn at all: with one good candidate among
+    `candidates` equally likely ones, that is 1 - f(1 - 1/candidates). For each shape of the
+    truncated negative binomial the smallest sufficient mean is found. A shape below 0 can never
+    exceed success candidates^shape, and shape 0 needs astronomical means; Poisson costs much
+    privacy beyond a mean of about 5 (spec 3.6).
+
+    Args:
+      base: guarantee of one run; None proposes without a privacy budget.
+      candidates: number of equally likely candidates, one of them good: the reciprocal of the
+        fraction of the search space that would satisfy you.
+      success: target probability in (0, 1).
+      runs_99: cap on the 99th percentile of K (time or memory); None for no cap.
+      epsilon: budget of the whole selection at `delta`; None for no budget.
+      delta: in (0, 1); needed with `base`.
+      shapes: shapes to try, each > -1; math.inf is Poisson.
+
+    Returns:
+      The Plan of smallest epsilon; without a base, the first of geometric and higher shapes that
+      meets the cap.
+
+    Raises:
+      ValueError: a target outside its range, or targets that no law meets together; the message
+        says what is attainable.
+    """
+    if not (int(candidates) == candidates and candidates >= 2):
+        raise ValueError(f"candidates must be a whole number >= 2, not {candidates}")
+    if not 0.0 < success < 1.0:
+        raise ValueError(f"success must be in (0, 1), not {success}")
+    if base is not None and delta is None:
+        raise ValueError("a base needs a delta: pass delta in (0, 1)")
+    if base is None and epsilon is not None:
+        raise ValueError("a budget needs a base: pass the guarantee of one run")
+    plans = []
+    for shape in shapes:
+        law = _smallest_law(shape, 1.0 / candidates, success)
+        if law is not None:
+            plans.append(_describe(law, 1.0 / candidates, base, delta))
+    if not plans:
+        raise ValueError(
+            f"no law of shapes {tuple(shapes)} reaches success {success:g} among {candidates} "
+            "candidates: pass a shape >= 0.5, or a smaller success"
+        )
+    cap = math.inf if runs_99 is None else runs_99
+    fitting = [p for p in plans if runs_99 is None or (p.runs_99 or math.inf) <= cap]
+    if not fitting:
+        least = min(p.runs_99 or math.inf for p in plans)
+        raise ValueError(
+            f"success {success:g} needs a 99th percentile of K of at least {least}: pass "
+            f"runs_99 >= {least}, or a smaller success"
+        )
+    if base is None:
+        plain = [p for p in fitting if _shape(p.law) >= 1.0]
+        return min(plain or fitting, key=lambda p: _shape(p.law))
+    best = min(fitting, key=lambda p: p.epsilon)
+    if epsilon is not None and best.epsilon > epsilon:
+        raise ValueError(
+            f"epsilon {epsilon:g} is out of reach: the cheapest law, {best.law}, costs "
+            f"{best.epsilon:.4g}; pass at least that, a smaller success or more noise"
+        )
+    return best
+
+
+def law_of_shape(shape: float, mean: float) -> RepetitionLaw:
+    """The law of this shape and mean; inf is Poisson, 0 logarithmic, 1 geometric."""
+    if math.isinf(shape):
+        return Poisson(mean)
+    named = {0.0: Logarithmic, 1.0: Geometric}
+    if shape in named:
+        return named[shape](mean)
+    return TruncatedNegativeBinomial(shape, mean)
+
+
+def _smallest_law(shape: float, probability: float, success: float) -> RepetitionLaw | None:
+    """The law of smallest mean that reaches the target; None if none does."""
+
+    def excess(log_mean: float) -> float:
+        law = law_of_shape(shape, math.exp(log_mean))
+        return float(law.success_probability(probability)) - success
+
+    low = -5.0 if math.isinf(shape) else 0.0
+    high = math.log(LARGEST_MEAN)
+    if excess(low) >= 0.0:
+        return law_of_shape(shape, math.exp(low))
+    if excess(high) < 0.0:
+        return None
+    root = optimize.brentq(excess, low, high, xtol=1e-12, rtol=1e-14)
+    return law_of_shape(shape, math.exp(root))
+
+
+def _describe(
+    law: RepetitionLaw, probability: float, base: Guarantee | None, delta: float | None
+) -> Plan:
+    cost = None if base is None else best_of(base, law).epsilon(delta)
+    return Plan(
+        law=law,
+        success=float(law.success_probability(probability)),
+        median_runs=_quantile(law, 0.5),
+        runs_99=_quantile(law, 0.99),
+        epsilon=cost,
+    )
+
+
+def _quantile(law: RepetitionLaw, probability: float) -> int | None:
+    try:
+        return law.quantile(probability)
+    except ValueError:
+        return None  # Beyond the longest table of K.
+
+
+def _shape(law: RepetitionLaw) -> float:
+    return law.shape if isinstance(law, TruncatedNegativeBinomial) else math.inf

@@ -1,0 +1,238 @@
+"""Best of K runs by the envelope bound: the tightest sound cost of a selection we know.
+
+For one direction of a neighbouring pair (Q, Q'), with h(x) = sup {Q'(E) : Q(E) <= x} and f the
+generating function of K, let phi(t) = sup_x [f'(1-x) - t f'(1-h(x))]_+. Then for epsilon >= 0
+
+    H_{e^epsilon}(A||A') <= E_{y~Q}[ phi(e^epsilon dQ'/dQ(y)) ].
+
+Statement, conditions, proof and the error of these numerics: docs/envelope_bound.md.
+
+Everything is rounded upwards: on a cell [x_i, x_{i+1}] the left end bounds f'(1-x) and the right
+end f'(1-h(x)); h comes from the reverse loss distribution, which dominates; sums by Fourier
+transform are raised by a bound on their rounding error.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy import fft, special
+
+from dpjax.accounting.loss_distribution import CONSERVATION_SLACK, LossDistribution, LossPair
+from dpjax.accounting.repetitions import RepetitionLaw
+from dpjax.accounting.tradeoff import largest_mass, tradeoff_vertices
+
+RESOLUTION = 2.5e-3
+"""Largest move of log f' on a cell of x: what the bound loses, at most about 3e-3 in epsilon."""
+
+CELLS = 12_000
+"""Cells of the grid of x; laws whose f' spans very many orders of magnitude get coarser ones."""
+
+LARGEST_INTERVAL = 1e-3
+"""Coarsest grid of epsilons on which a selected profile is written, in nats."""
+
+NEGLIGIBLE = 1e-16
+"""A profile is cut where its finite part falls below this; the rest counts as infinite loss."""
+
+TILTS = (0.0, 1.0, 3.0, 8.0, 20.0)
+"""Exponential tilts of the sum by Fourier transform; each is accurate on another range."""
+
+
+def selected_profiles(pair: LossPair, law: RepetitionLaw) -> tuple[float, list[np.ndarray]]:
+    """Upper bounds on both directions' profiles of the best of K runs.
+
+    Args:
+      pair: loss distributions of one run.
+      law: of K.
+
+    Returns:
+      The interval of the grid of epsilons 0, interval, 2 interval, ..., and one profile (n,) per
+      direction (one if they agree).
+
+    Raises:
+      ValueError: a pair whose mirrored masses exceed 1 by more than 1e-4 (rounding noise of an
+        overlong composition), for which no bound is rigorous.
+    """
+    pair = pair.regridded(output_interval(pair))
+    directions = [(pair.forward, pair.backward)]
+    if not pair.symmetric:
+        directions.append((pair.backward, pair.forward))
+    return pair.interval, [
+        selected_profile(forward, reverse, law) for forward, reverse in directions
+    ]
+
+
+def output_interval(pair: LossPair) -> float:
+    """A multiple or a fraction of the pair's interval, fine against its spread, at most 1e-3."""
+    spread = max(pair.forward.spread(), pair.backward.spread())
+    wanted = min(LARGEST_INTERVAL, max(spread / 250.0, 1e-6))
+    extent = pair.size * pair.interval
+    wanted = max(wanted, extent / 200_000)
+    if pair.interval > wanted:
+        return pair.interval / math.ceil(pair.interval / wanted)
+    return pair.interval * max(1, math.floor(wanted / pair.interval))
+
+
+def selected_profile(
+    forward: LossDistribution, reverse: LossDistribution, law: RepetitionLaw
+) -> np.ndarray:
+    """The bound for one direction, at epsilon = 0, interval, ... (n,).
+
+    Args:
+      forward: law of log(dQ/dQ') under Q.
+      reverse: law of log(dQ'/dQ) under Q', on the same grid.
+      law: of K.
+    """
+    slopes, heights = envelope_lines(reverse, law)
+    interval = forward.interval
+    indices = forward.lowest + np.arange(forward.masses.size)
+    held = np.flatnonzero(forward.masses > 0)
+    if held.size == 0:
+        return np.full(2, min(1.0, forward.infinity_mass * law.mean))
+    masses = forward.masses[held[0] : held[-1] + 1]
+    indices = indices[held[0] : held[-1] + 1]
+    first, last = int(indices[0]), int(indices[-1])
+    # phi vanishes (below NEGLIGIBLE) from this t on; its value there is kept as a floor.
+    useful = heights > NEGLIGIBLE
+    with np.errstate(divide="ignore"):
+        ends = np.log(heights[useful] - NEGLIGIBLE) - np.log(slopes[useful])
+    end = min(float(np.max(ends, initial=0.0)), 80.0 + abs(last) * interval)
+    top = math.ceil(end / interval) + 1
+    steps = np.arange(-last, top + 1)
+    phi = envelope(np.exp(np.minimum(steps * interval, 700.0)), slopes, heights)
+    floor = float(phi[-1])
+    count = max(2, last + top + 1)
+    sums = _tilted_correlation(masses, first, phi, -last, interval, count)
+    profile = np.minimum(sums + floor + forward.infinity_mass * law.mean, 1.0)
+    beyond = np.flatnonzero(sums <= NEGLIGIBLE)
+    stop = int(beyond[0]) + 1 if beyond.size else count
+    return np.minimum.accumulate(profile)[: max(stop, 2)]
+
+
+def envelope_lines(reverse: LossDistribution, law: RepetitionLaw) -> tuple[np.ndarray, np.ndarray]:
+    """Lines b - a t whose upper envelope, with 0, is at least phi(t) at every t >= 0.
+
+    Returns:
+      a and b, each (n,), ascending; consecutive ones are vertices of the upper concave hull.
+    """
+    excess = max(0.0, reverse.mirrored_mass() - 1.0)
+    if excess > CONSERVATION_SLACK:
+        raise ValueError(
+            f"the loss distribution's mirrored mass exceeds 1 by {excess:.1e}: pass one on a "
+            "coarser grid (value_discretization_interval=1e-3)"
+        )
+    x = _grid(reverse, law, excess)
+    # Noise inflates the P masses of events by at most `excess`; h at x + excess undoes it.
+    h = largest_mass(reverse, np.minimum(x + excess, 1.0))
+    b = law.derivative(x[:-1])[::-1]
+    a = law.derivative(h[1:])[::-1]
+    b = np.maximum.accumulate(b)
+    a = np.maximum.accumulate(a)
+    return _upper_hull(a, b)
+
+
+def envelope(t: np.ndarray, slopes: np.ndarray, heights: np.ndarray) -> np.ndarray:
+    """max(0, max_i heights_i - t slopes_i) at ascending t, (n,); the lines form a concave hull."""
+    with np.errstate(divide="ignore"):
+        turns = np.diff(heights) / np.diff(slopes)
+    # Between the turns t_i > t > t_{i+1} (descending) line i + 1 is the largest.
+    best = np.searchsorted(-turns, -t, side="left")
+    return np.maximum(heights[best] - t * slopes[best], 0.0)
+
+
+def _grid(reverse: LossDistribution, law: RepetitionLaw, excess: float) -> np.ndarray:
+    """Grid of x from 0 to 1, fine wherever f'(1-x) or f'(1-h(x)) moves."""
+    small = np.geomspace(1e-16, 0.5, 400)
+    probit = special.ndtr(np.linspace(-8.2, 8.2, 400))
+    corners, heights = tradeoff_vertices(reverse)
+    if corners.size > 1500:
+        chosen = np.unique(np.linspace(0, corners.size - 1, 1500).astype(int))
+        corners, heights = corners[chosen], heights[chosen]
+    # h maps these to 1 - small: where h nears 1, f'(1-h) may still fall by orders of magnitude.
+    near_one = np.interp(1.0 - small, heights, corners)
+    x = np.concatenate([[0.0, 1.0], small, 1.0 - small, probit, corners, near_one])
+    x = np.unique(np.clip(x, 0.0, 1.0))
+    for _ in range(2):
+        with np.errstate(divide="ignore"):
+            moves = np.abs(np.diff(np.log(np.maximum(law.derivative(x), 1e-18))))
+            h = largest_mass(reverse, np.minimum(x + excess, 1.0))
+            moves = np.maximum(moves, np.abs(np.diff(np.log(np.maximum(law.derivative(h), 1e-18)))))
+        tolerance = max(RESOLUTION, float(moves.sum()) / CELLS)
+        parts = np.minimum(np.ceil(moves / tolerance), 2000).astype(np.int64)
+        parts = np.maximum(parts, 1)
+        starts = np.repeat(x[:-1], parts)
+        widths = np.repeat(np.diff(x) / parts, parts)
+        offsets = np.arange(starts.size) - np.repeat(np.cumsum(parts) - parts, parts)
+        x = np.append(starts + offsets * widths, 1.0)
+        if parts.max() == 1:
+            break
+    return np.unique(x)
+
+
+def _upper_hull(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Vertices of the upper concave hull of points with both coordinates ascending."""
+    last = np.append(np.diff(a) > 0, True)  # The highest point of each abscissa.
+    a, b = a[last], b[last]
+    for _ in range(40):
+        if a.size < 3:
+            return a, b
+        slope = np.diff(b) / np.diff(a)
+        below = slope[1:] >= slope[:-1]
+        if not below.any():
+            return a, b
+        keep = np.concatenate([[True], ~below, [True]])
+        a, b = a[keep], b[keep]
+    kept_a: list[float] = []
+    kept_b: list[float] = []
+    for x, y in zip(a.tolist(), b.tolist()):
+        while len(kept_a) >= 2:
+            left = (kept_b[-1] - kept_b[-2]) / (kept_a[-1] - kept_a[-2])
+            if (y - kept_b[-1]) / (x - kept_a[-1]) < left:
+                break
+            kept_a.pop()
+            kept_b.pop()
+        kept_a.append(x)
+        kept_b.append(y)
+    return np.array(kept_a), np.array(kept_b)
+
+
+def _tilted_correlation(
+    masses: np.ndarray,
+    first: int,
+    phi: np.ndarray,
+    phi_first: int,
+    interval: float,
+    count: int,
+) -> np.ndarray:
+    """Upper bounds on sum_i masses_i phi(j - i), j = 0..count - 1.
+
+    The sum is a convolution; a Fourier transform leaves an absolute error proportional to the
+    largest terms, so it is done under several exponential tilts, each raised by its error bound,
+    and the smallest result is kept.
+    """
+    loss = (first + np.arange(masses.size)) * interval
+    place = (phi_first + np.arange(phi.size)) * interval
+    epsilon = np.arange(count) * interval
+    length = fft.next_fast_len(masses.size + phi.size - 1, real=True)
+    start = -(first + phi_first)
+    best = np.full(count, np.inf)
+    with np.errstate(divide="ignore", under="ignore", over="ignore"):
+        log_masses, log_phi = np.log(masses), np.log(phi)
+        for tilt in TILTS:
+            left, right = log_masses + tilt * loss, log_phi + tilt * place
+            left_peak, right_peak = float(left.max()), float(right.max())
+            if not (math.isfinite(left_peak) and math.isfinite(right_peak)):
+                return np.zeros(count)
+            left, right = np.exp(left - left_peak), np.exp(right - right_peak)
+            product = fft.rfft(left, length) * fft.rfft(right, length)
+            sums = fft.irfft(product, length)[start : start + count]
+            sums = np.append(sums, np.zeros(max(0, count - sums.size)))
+            # Higham (2002), section 24.1: error <= 5 u log2(n) |left|_2 |right|_2, u = 1.2e-16.
+            norms = math.sqrt(float(np.sum(left * left)) * float(np.sum(right * right)))
+            error = 6e-16 * math.log2(length) * norms
+            raised = np.maximum(sums, 0.0) + error
+            best = np.minimum(
+                best, np.exp(np.log(raised) + left_peak + right_peak - tilt * epsilon)
+            )
+    return best
