@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 
-from absl import app, flags
+from absl import app, flags, logging
 
 _TRACEBACK = flags.DEFINE_bool(
     "traceback", False, "On an error, show Python's traceback instead of one line."
@@ -39,6 +39,8 @@ def run(main: Callable[[], int | None]) -> None:
     """
 
     def start(_: Sequence[str]) -> int | None:
+        # Libraries announce accelerators they do not find; a user need not read that.
+        logging.set_verbosity(logging.WARNING)
         try:
             return main()
         except (ValueError, FileNotFoundError) as error:

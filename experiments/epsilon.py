@@ -102,7 +102,7 @@ def base_run() -> accounting.Guarantee:
         return accounting.zcdp(rho=_RHO.value)
     if kind == "--pure_epsilon":
         return accounting.pure(epsilon=_PURE.value)
-    return accounting.rdp_curve(*read_rdp_csv(_RDP_CSV.value))
+    return accounting.renyi_only(*read_rdp_csv(_RDP_CSV.value))
 
 
 def read_rdp_csv(path: str) -> tuple[list[float], list[float]]:
@@ -131,7 +131,9 @@ def read_rdp_csv(path: str) -> tuple[list[float], list[float]]:
     return [order for order, _ in curve], [epsilon for _, epsilon in curve]
 
 
-def price(base: accounting.Guarantee, law: accounting.Law, delta: float) -> dict[str, float | None]:
+def price(
+    base: accounting.Guarantee, law: accounting.RepetitionLaw, delta: float
+) -> dict[str, float | None]:
     """Returns epsilons at `delta` by name; None where a bound does not exist.
 
     Args:
@@ -141,9 +143,7 @@ def price(base: accounting.Guarantee, law: accounting.Law, delta: float) -> dict
     """
     run = base
     if _SCORE_NOISE.value is not None:
-        count = accounting.discrete_gaussian(
-            noise_std=_SCORE_NOISE.value, relation=base.relation
-        )
+        count = accounting.discrete_gaussian(noise_std=_SCORE_NOISE.value, relation=base.relation)
         run = accounting.parallel(base, count)
     whole = accounting.best_of(run, law)
     papers = accounting.best_of(run, law, method="rdp")

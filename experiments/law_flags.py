@@ -18,7 +18,7 @@ _TRIALS = flags.DEFINE_integer("trials", 20, "Trials of --repetitions=binomial."
 _CAP = flags.DEFINE_integer("cap", 64, "K is drawn given K <= cap; 0 for no cap.")
 
 
-def law_of_repetitions(mean: float | None = None) -> accounting.Law:
+def law_of_repetitions(mean: float | None = None) -> accounting.RepetitionLaw:
     """Returns the law of K that the flags ask for.
 
     Args:

@@ -11,7 +11,7 @@ What this program prints, and how long it takes, depends on K: it is for the cur
 
   python -m experiments.tune                                  # real handwritten digits, no download
   python -m experiments.tune --dataset=mnist --model=mlp --widths=128,64 --epsilon=2
-  python -m experiments.tune --space=learning_rate=loguniform(0.1,10) --space=clip_norm=choice(0.5,1)
+  python -m experiments.tune --space='learning_rate=loguniform(0.1,10)' --space=clip_norm=0.5
 
 The default run takes about a minute on 4 CPU cores.
 """
@@ -33,14 +33,16 @@ from dpjax.tuning import curator
 from dpjax.tuning.task import number_correct
 from experiments import command_line, law_flags, run_folder
 
-_DATASET = flags.DEFINE_string("dataset", "digits", f"One of {', '.join(data.NAMES)}.")
-_ARRAYS = flags.DEFINE_string(
-    "arrays", None, "Your own .npz instead of --dataset: inputs, labels, test_inputs, test_labels."
+_DATASET = flags.DEFINE_string(
+    "dataset", "digits", f"One of {', '.join(data.NAMES)}, or the path of your own .npz file."
 )
 _PUBLIC_SIZE = flags.DEFINE_integer(
-    "public_size", None, "With --arrays: public nominal number of training records."
+    "public_size", None, "Your own .npz: public nominal number of training records."
 )
-_CLASSES = flags.DEFINE_integer("classes", None, "With --arrays: public number of classes.")
+_SIZE_BOUND = flags.DEFINE_integer(
+    "size_bound", None, "Your own .npz: public number never exceeded; public_size if unset."
+)
+_CLASSES = flags.DEFINE_integer("classes", None, "Your own .npz: public number of classes.")
 _DATA_DIR = flags.DEFINE_string("data_dir", None, "Folder of prepared or downloaded data sets.")
 _VALIDATION_FRACTION = flags.DEFINE_float(
     "validation_fraction", 0.2, "Expected share of training records kept for scoring candidates."
@@ -80,7 +82,9 @@ _PUBLIC_VALIDATION = flags.DEFINE_bool(
     "validation_is_public", False, "The validation records are public: their score costs nothing."
 )
 _PAPER_PROTOCOL = flags.DEFINE_bool(
-    "paper_protocol", False, "Score on the TEST data without noise, as papers do: NOT PRIVATE there."
+    "paper_protocol",
+    False,
+    "Score on the TEST data without noise, as papers do: NOT PRIVATE there.",
 )
 _NOT_PRIVATE = flags.DEFINE_bool("not_private", False, "Train without noise, for comparison.")
 _OUT_DIR = flags.DEFINE_string("out_dir", None, "Folder to make; runs/<data set>-<time> if unset.")
@@ -118,38 +122,38 @@ def optimizer(hyperparameters):
     return kinds[_OPTIMIZER.value](schedule)(hyperparameters)
 
 
-def load_data() -> tuple[str, data.Split, data.Split, data.Split, int]:
-    """Returns the data's public name, its training, validation and test parts, and its classes."""
-    if _ARRAYS.value:
-        if _PUBLIC_SIZE.value is None or _CLASSES.value is None:
-            raise ValueError(
-                "--arrays needs --public_size and --classes: public numbers, not read off the data"
-            )
-        loaded = data.load_arrays(
-            _ARRAYS.value, public_size=_PUBLIC_SIZE.value, classes=_CLASSES.value
-        )
-    else:
-        loaded = data.load(_DATASET.value, data_dir=_DATA_DIR.value)
+def load_data() -> tuple[data.Dataset, data.Parts]:
+    """Returns the data set and its training, validation and test parts."""
+    own = {}
+    if _DATASET.value.endswith(".npz"):
+        own = {
+            "public_size": _PUBLIC_SIZE.value,
+            "size_bound": _SIZE_BOUND.value,
+            "classes": _CLASSES.value,
+            # Replacing a record must not move it from training to validation.
+            "identified_by": "slot" if _SAMPLING.value == "fixed" else None,
+        }
+    loaded = data.load(_DATASET.value, data_dir=_DATA_DIR.value, **own)
     if _PAPER_PROTOCOL.value:
-        return loaded.name, loaded.train, loaded.test, loaded.test, loaded.classes
-    train, validation = data.split_train_validation(
-        loaded.train, _VALIDATION_FRACTION.value, key=_SPLIT_KEY.value.encode()
-    )
-    return loaded.name, train, validation, loaded.test, loaded.classes
+        return loaded, loaded.validation_is_test()
+    return loaded, loaded.parts(_VALIDATION_FRACTION.value, _SPLIT_KEY.value.encode())
 
 
 def report(
     result: tuning.Result,
-    law: accounting.Law,
+    law: accounting.RepetitionLaw,
     delta: float,
-    test_accuracy: float,
+    test_accuracy: float | None,
     console: Console,
-) -> dict[str, float]:
+) -> dict[str, float | None]:
     """Prints the closing table; returns the numbers in it that are not in the release."""
     table = Table(show_header=False, title="What was released, and what it cost")
     for name, value in result.release.hyperparameters.items():
         table.add_row(name, "default" if value is None else f"{value:.5g}")
-    table.add_row("accuracy on test data (not released)", f"{test_accuracy:.4f}")
+    table.add_row(
+        "accuracy on test data (not in the release)",
+        "no test data" if test_accuracy is None else f"{test_accuracy:.4f}",
+    )
     facts = {"test_accuracy": test_accuracy}
     if result.guarantee is None:
         table.add_row("privacy", "NONE: trained without noise")
@@ -172,36 +176,31 @@ def main() -> int:
     """Runs the job; returns the exit code."""
     console = Console(highlight=False, soft_wrap=True)
     law, space = law_flags.law_of_repetitions(), search_space()
-    folder = run_folder.choose(_OUT_DIR.value, "arrays" if _ARRAYS.value else _DATASET.value)
-    name, train, validation, test, classes = load_data()
+    name = os.path.splitext(os.path.basename(_DATASET.value))[0]
+    folder = run_folder.choose(_OUT_DIR.value, name)
+    loaded, parts = load_data()
+    train, validation = parts.train, parts.validation
+    warnings = [parts.non_private, loaded.caveat]
     if _DELTA.value * train.public_size > 1:
-        console.print(
-            f"warning: delta {_DELTA.value:g} is above 1/{train.public_size}, one over the number "
-            "of records: releasing a whole record would be within it"
+        warnings.append(
+            f"delta {_DELTA.value:g} is above 1/{train.public_size}, one over the number of "
+            "records: publishing a whole record would be within it"
         )
+    if _SEED.value is not None:
+        warnings.append("--seed makes the randomness known: no secret, no guarantee")
     seen = curator.fingerprint((train.inputs, train.labels))
     earlier = curator.earlier_runs(os.path.dirname(folder), data=seen, name=name)
     if earlier:
-        console.print(
-            f"warning: {len(earlier)} earlier run(s) on {name} stand beside this one; each is a "
-            "mechanism of its own: the records pay for all of them together "
-            "(accounting.compose)"
+        warnings.append(
+            f"{len(earlier)} earlier run(s) on {name} stand beside this one; each is a mechanism "
+            "of its own: the records pay for all of them together (accounting.compose)"
         )
-    if _PAPER_PROTOCOL.value:
-        console.print(
-            "warning: --paper_protocol scores candidates on the test data: the guarantee does not "
-            "cover the test records, and the test accuracy is optimistic"
-        )
-    if _SEED.value is not None:
-        console.print("warning: --seed makes the randomness known: no secret, no guarantee")
-    model = models.build(
-        _MODEL.value,
-        input_shape=train.inputs.shape[1:],
-        classes=classes,
-        widths=[int(width) for width in _WIDTHS.value],
+    for warning in filter(None, warnings):
+        console.print(f"warning: {warning}")
+    model = models.build_module(
+        _MODEL.value, loaded.classes, widths=[int(width) for width in _WIDTHS.value]
     )
-    loss = models.hinge if _MODEL.value == "linear_svm" else models.cross_entropy
-    task = tuning.classification(model, train, validation, loss=loss)
+    task = tuning.classification(model, train, validation, loss=models.default_loss(_MODEL.value))
     epsilon = _EPSILON.value
     if epsilon is None and _NOISE.value is None and "noise_multiplier" not in space.parameters:
         epsilon = None if _NOT_PRIVATE.value else 4.0
@@ -234,11 +233,12 @@ def main() -> int:
                 line, description="candidates (K is the curator's)", completed=done, total=total
             ),
         )
-    # The test data is touched here, once, after the selection.
-    judge = jax.jit(lambda params, arrays: number_correct(task, params, arrays))
-    test_accuracy = float(judge(result.release.params, (test.inputs, test.labels))) / len(
-        test.labels
-    )
+    test_accuracy = None
+    if parts.test is not None:
+        # The test data is touched here, once, after the selection.
+        judge = jax.jit(lambda params, arrays: number_correct(task, params, arrays))
+        right = judge(result.release.params, (parts.test.inputs, parts.test.labels))
+        test_accuracy = float(right) / len(parts.test.labels)
     facts = report(result, law, _DELTA.value, test_accuracy, console)
     with run_folder.written_whole(folder) as partial:
         result.release.save(os.path.join(partial, "release"))
@@ -258,7 +258,7 @@ def main() -> int:
             figure = plotting.candidate_scores(
                 rows,
                 against="learning_rate",
-                chance=1 / classes,
+                chance=1 / loaded.classes,
                 title=f"{name}, {_MODEL.value}: every candidate (curator only)",
             )
             plotting.save_figure(figure, private_folder, "candidates", formats=("png",))

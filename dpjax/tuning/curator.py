@@ -112,7 +112,9 @@ def earlier_runs(beside: str | os.PathLike, *, data: str, name: str) -> list[dic
       Their ledger entries, the oldest first, each run once.
     """
     found = {}
-    for path in glob.glob(os.path.join(glob.escape(os.fspath(beside)), "*", "curator", LEDGER_FILE)):
+    for path in glob.glob(
+        os.path.join(glob.escape(os.fspath(beside)), "*", "curator", LEDGER_FILE)
+    ):
         with open(path, encoding="utf-8") as file:
             for line in file.readlines()[1:]:
                 entry = json.loads(line)

@@ -18,6 +18,7 @@ import flax.serialization
 import jax
 import numpy as np
 
+import dpjax
 from dpjax import accounting
 
 PyTree = Any
@@ -26,7 +27,7 @@ MODEL_FILE = "model.msgpack"
 HYPERPARAMETERS_FILE = "hyperparameters.json"
 GUARANTEE_FILE = "guarantee.json"
 
-_LIBRARIES = ("dpjax", "jax", "flax", "optax", "numpy", "scipy", "dp-accounting")
+_LIBRARIES = ("jax", "flax", "optax", "numpy", "scipy", "dp-accounting")
 
 _SECRET = (
     "K and selection noise come from the operating system's randomness; training noise from JAX's "
@@ -156,10 +157,7 @@ def statement(
 
 def _versions() -> dict[str, str]:
     """Versions of what the numbers depend on."""
-    versions = {}
-    for name in _LIBRARIES:
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            versions[name] = "not installed as a package"
-    return versions
+    return {
+        "dpjax": dpjax.__version__,
+        **{name: importlib.metadata.version(name) for name in _LIBRARIES},
+    }

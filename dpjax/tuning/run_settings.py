@@ -53,7 +53,6 @@ class RunSetting:
                 lot_size=self.lot_size,
                 noise_multiplier=noise,
                 steps=self.steps,
-                failure_probability=self.failure_probability,
             )
         return accounting.dp_sgd(
             sampling_probability=self.lots.sampling_probability,
@@ -203,17 +202,19 @@ def validation_noise(base: accounting.Guarantee, relation: str) -> float:
     Returns:
       Standard deviation of the discrete Gaussian on the count, in records.
     """
-    # Profiles are compared where they matter: from epsilon 0 to where the training's own delta
-    # is negligible, a tenth of the smallest delta in common use.
-    farthest = base.epsilon(delta=1e-11) if base.delta(epsilon=0.0) > 1e-11 else 1.0
+    # Profiles are compared from epsilon 0 to where the training's own delta is negligible: 1e-11,
+    # or what lots that overflow leave at every epsilon.
+    farthest = next(
+        reach
+        for tail in 10.0 ** np.arange(-11, 1)
+        if math.isfinite(reach := base.epsilon(delta=min(float(tail), 0.5)))
+    )
     grid = np.linspace(0.0, max(farthest, 1e-3), 60)
-    allowed = np.asarray([base.delta(epsilon=float(e)) for e in grid])
+    allowed = np.asarray(base.to_pld().get_delta_for_epsilon(grid)) + 1e-13
 
     def dominated(deviation: float) -> bool:
         count = accounting.discrete_gaussian(noise_std=deviation, relation=relation)
-        return all(
-            count.delta(epsilon=float(e)) <= limit + 1e-13 for e, limit in zip(grid, allowed)
-        )
+        return bool(np.all(np.asarray(count.to_pld().get_delta_for_epsilon(grid)) <= allowed))
 
     low, high = 0, 203
     while low < high:

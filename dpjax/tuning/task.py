@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import linen as nn
 
 from dpjax import models
 
@@ -117,39 +118,38 @@ def classification(
     trainable: Any = None,
     initial: PyTree | None = None,
     with_rng: bool = False,
+    description: str | None = None,
 ) -> Task:
     """Makes a classification task of a Flax model and two sets of labelled records.
 
     Args:
-      model: a Linen module, an NNX module, or a function of `nnx.Rngs` that makes an NNX module.
-        Called on inputs (batch, ...), it gives logits (batch, classes).
+      model: a Linen module, an NNX module, a function of `nnx.Rngs` that makes an NNX module, or
+        a `models.FunctionalModel`. Called on inputs (batch, ...), it gives scores (batch, classes).
       train: has `inputs` (n, ...), `labels` (n,) int, `public_size`, `size_bound`; what
         `dpjax.data` returns.
       validation: likewise, disjoint from `train`.
-      loss: (logits (classes,), label ()) -> scalar.
+      loss: (scores (batch, classes), labels (batch,)) -> (batch,).
       trainable: which parameters train: None (all), a pytree of booleans, or (path, leaf) ->
         boolean; the others stay as they are, bit for bit.
       initial: parameters to start every candidate from, for fine-tuning; they must come from
         public data. None: each candidate draws its own.
       with_rng: whether the model is given a key in training (dropout).
+      description: public words about the model for the release; None: its definition (Linen) or
+        its class's name.
 
     Raises:
       ValueError: if the model keeps batch statistics, which couple the examples of a lot.
     """
-    functional = models.functional(model, np.asarray(train.inputs[:1]))
-
-    def forward(params: PyTree, inputs: jax.Array, rng: jax.Array | None = None) -> jax.Array:
-        return functional.apply(params, inputs[None], rng)[0]
-
-    def example_loss(params: PyTree, example: PyTree, *rng: jax.Array) -> jax.Array:
-        inputs, label = example
-        return loss(forward(params, inputs, *rng), label)
+    if isinstance(model, models.FunctionalModel):
+        functional = model
+    else:
+        functional = models.functional(model, np.asarray(train.inputs)[0])
 
     def correct(params: PyTree, example: PyTree) -> jax.Array:
         inputs, label = example
-        logits = forward(params, inputs)
-        # One logit is a binary margin: positive means class 1.
-        predicted = jnp.argmax(logits) if logits.shape[-1] > 1 else (logits[0] > 0)
+        scores = functional.apply(params, inputs[None])[0]
+        # One score is a binary margin: positive means class 1.
+        predicted = jnp.argmax(scores) if scores.shape[-1] > 1 else (scores[0] > 0)
         return predicted.astype(jnp.int32) == label
 
     def records(split: Any) -> Records:
@@ -157,11 +157,19 @@ def classification(
 
     return Task(
         initial=functional.init if initial is None else lambda key: initial,
-        loss=example_loss,
+        loss=functional.example_loss(loss, with_rng=with_rng),
         correct=correct,
         train=records(train),
         validation=records(validation),
         trainable=trainable,
         with_rng=with_rng,
-        description=functional.description,
+        description=_describe(model) if description is None else description,
     )
+
+
+def _describe(model: Any) -> str:
+    """Public words about a model; never its parameters, nor an address in memory."""
+    if isinstance(model, nn.Module):
+        return " ".join(repr(model).split())
+    kind = model if hasattr(model, "__qualname__") else type(model)
+    return f"{kind.__module__}.{kind.__qualname__}"

@@ -10,9 +10,7 @@ from dpjax.tuning.best_of_runs import BestOfRuns
 
 @settings(max_examples=100, deadline=None)
 @given(
-    st.lists(
-        st.tuples(st.integers(0, 3), st.sampled_from([-np.inf, 0.0, 1.0, 2.0])), max_size=20
-    ),
+    st.lists(st.tuples(st.integers(0, 3), st.sampled_from([-np.inf, 0.0, 1.0, 2.0])), max_size=20),
     st.integers(1, 7),
     st.randoms(use_true_random=False),
 )

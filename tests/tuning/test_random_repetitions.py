@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from dpjax import accounting, training, tuning
+from dpjax import accounting, models, training, tuning
 from dpjax.tuning import host_randomness
-from dpjax.tuning import random_repetitions as procedure_module
 from dpjax.tuning.candidates import Choice, LogUniform, Space
+from dpjax.tuning.execution import execute
+from dpjax.tuning.procedure import plan_procedure
 from dpjax.tuning.run_settings import RunOptions
 from dpjax.tuning.task import Records
 
@@ -48,12 +49,12 @@ LAW = accounting.AtMost(accounting.Geometric(mean=3), cap=6)
 
 
 def _run(space=SPACE, task=None, **more):
-    arguments = dict(repetitions=LAW, epsilon=3.0) | QUICK | more
+    arguments = dict(repetitions=LAW, noise_multiplier=2.0) | QUICK | more
     return tuning.random_repetitions(task or _task(), space, **arguments)
 
 
 def test_the_whole_procedure_meets_the_target_and_learns():
-    result = _run(steps=30, epsilon=8.0)
+    result = _run(steps=30, epsilon=8.0, noise_multiplier=None)
     assert 0.9 * 8.0 < result.guarantee.epsilon(1e-3) <= 8.0
     assert result.run_guarantee.epsilon(1e-3) < result.guarantee.epsilon(1e-3)
     assert 1 <= result.curator.number_of_candidates <= 6
@@ -81,9 +82,9 @@ def test_the_claim_is_the_selection_over_training_and_score_in_parallel():
 
 
 def test_validation_noise_costs_what_it_costs():
-    free = _run(noise_multiplier=2.0, epsilon=None)
-    loud = _run(noise_multiplier=2.0, epsilon=None, score_noise=0.5)
-    public = _run(noise_multiplier=2.0, epsilon=None, validation_is_public=True)
+    free = _run()
+    loud = _run(score_noise=0.5)
+    public = _run(validation_is_public=True)
     assert loud.guarantee.epsilon(1e-3) > 1.5 * free.guarantee.epsilon(1e-3)
     assert public.guarantee.epsilon(1e-3) <= free.guarantee.epsilon(1e-3)
     assert free.guarantee.epsilon(1e-3) <= 1.02 * public.guarantee.epsilon(1e-3)
@@ -93,7 +94,7 @@ def test_validation_noise_costs_what_it_costs():
 
 
 def test_the_score_noise_reaches_the_scores_at_its_stated_scale():
-    procedure = procedure_module.plan_procedure(
+    procedure = plan_procedure(
         _task(),
         SPACE,
         repetitions=accounting.Fixed(1),
@@ -103,7 +104,7 @@ def test_the_score_noise_reaches_the_scores_at_its_stated_scale():
         delta=1e-3,
         score_noise=7.0,
     )
-    executed = procedure_module.execute(
+    executed = execute(
         _task(),
         procedure,
         randomness=host_randomness.HostRandomness(1),
@@ -135,7 +136,7 @@ def test_release_is_the_same_whatever_k_and_the_losers_were(monkeypatch, tmp_pat
     contents = []
     for number, realised in enumerate((1, 4, 6)):
         _with_realised(monkeypatch, realised)
-        losers = [np.nan, 1e30, np.nan, np.nan, np.nan]
+        losers = [np.nan] * 5
         _patched_candidates(monkeypatch, [0.3, *losers])
         result = _run()
         assert result.curator.winner == 0
@@ -214,9 +215,9 @@ def test_fixed_lots_are_replace_one():
 def test_one_compilation_a_sweep():
     traces = []
 
-    def loss(logits, label):
+    def loss(scores, labels):
         traces.append(1)
-        return -jax.nn.log_softmax(logits)[label]
+        return models.cross_entropy(scores, labels)
 
     _run(task=_task(loss=loss), repetitions=accounting.Fixed(7), chunk_size=2)
     first = len(traces)
@@ -243,7 +244,7 @@ def test_unseeded_runs_differ():
 
 
 def test_not_private_says_so_everywhere():
-    result = _run(epsilon=None, noise_multiplier=0.0, not_private=True)
+    result = _run(noise_multiplier=0.0, not_private=True)
     assert result.guarantee is None
     assert result.release.statement["private"] is False
 
@@ -271,7 +272,7 @@ def test_nnx_models_and_frozen_parameters():
     task = tuning.classification(
         lambda rngs: _Net(rngs), *_parts(), trainable=lambda path, leaf: "second" in path
     )
-    result = _run(task=task, repetitions=accounting.Fixed(1), epsilon=None, noise_multiplier=1.0)
+    result = _run(task=task, repetitions=accounting.Fixed(1))
     key = training.candidate_keys(1, seed=QUICK["seed"])[0]
     initial = task.initial(training.stream(key, "initial"))
     released = jax.tree_util.tree_leaves_with_path(result.release.params)
@@ -291,19 +292,19 @@ def test_fine_tuning_starts_every_candidate_from_the_given_parameters():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (dict(epsilon=None), "neither"),
-        (dict(noise_multiplier=1.0), "both"),
-        (dict(epsilon=None, noise_multiplier=0.0), "not_private"),
-        (dict(epsilon=None, noise_multiplier=-1.0), "noise_multiplier"),
-        (dict(epsilon=-1.0), "epsilon"),
+        (dict(noise_multiplier=None), "neither"),
+        (dict(epsilon=1.0), "both"),
+        (dict(noise_multiplier=0.0), "not_private"),
+        (dict(noise_multiplier=-1.0), "noise_multiplier"),
+        (dict(epsilon=-1.0, noise_multiplier=None), "epsilon"),
         (dict(delta=0.0), "delta"),
         (dict(delta=1.0), "delta"),
         (dict(lot_size=101), "lot_size 101"),
         (dict(steps=0), "steps"),
         (dict(steps=2, epochs=3.0), "both steps and epochs"),
         (dict(sampling="shuffled"), "poisson"),
-        (dict(epsilon=1e-9), "attainable"),
-        (dict(score_noise=0.01), "score_noise"),
+        (dict(epsilon=3.0, noise_multiplier=None, delta=1e-10), "attain"),
+        (dict(epsilon=3.0, noise_multiplier=None, score_noise=0.3), "score_noise"),
     ],
 )
 def test_bad_input_gets_one_clear_line(change, message):

@@ -34,7 +34,7 @@ def _release():
 
 def _contents(folder):
     return {
-        name: (open(os.path.join(folder, name), "rb").read(), os.stat(folder / name).st_mtime)
+        name: ((folder / name).read_bytes(), os.stat(folder / name).st_mtime)
         for name in sorted(os.listdir(folder))
     }
 
@@ -96,9 +96,7 @@ def _record():
 def test_curator_folder_is_its_owners_and_warns_in_every_first_line(tmp_path):
     folder = tmp_path / "curator"
     _record().save(folder, test_accuracy=0.4)
-    curator.write_ledger(
-        folder, [], run="r", data="d", name="digits", epsilon=1.0, delta=1e-5
-    )
+    curator.write_ledger(folder, [], run="r", data="d", name="digits", epsilon=1.0, delta=1e-5)
     assert stat.S_IMODE(os.stat(folder).st_mode) == 0o700
     for name in ("candidates.csv", "ledger.jsonl"):
         assert "NOT PRIVATE" in (folder / name).read_text().splitlines()[0]
