@@ -197,8 +197,8 @@ def truncation_probability(
     capacity = at_least_one("capacity", capacity)
     steps = at_least_one("steps", steps)
     q = _probability(sampling_probability)
-    if capacity > dataset_size:
-        return 0.0
+    if capacity >= dataset_size:
+        return 0.0  # Every record has a row, and at most dataset_size - 1 others want one.
     if q == 1.0 or capacity <= q * (dataset_size + 1):
         return 1.0
     k = np.arange(capacity, min(capacity + 4000, dataset_size) + 1, dtype=np.float64)
