@@ -1,0 +1,225 @@
+"""The doubling loop of Ding & Wu (2022, Algorithm 1) as a state machine in whole steps.
+
+The loop climbs towards the best utility: it proposes a threshold, asks a noisy query whether some
+candidate reaches it, doubles its step after a hit and halves it after a miss. Thresholds are whole
+multiples of the granularity: with floating-point thresholds and a granularity of 0.1 the loop runs
+longer than its own bound, so nothing here is ever a fraction.
+
+No randomness in `ThresholdLoop`; whoever runs it on private data draws the noise (tuning room).
+`simulate_loop` draws from a generator it is given, for figures and tests on public numbers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import operator
+from fractions import Fraction
+
+import numpy as np
+
+ITERATIONS = "iterations"
+"""Fresh threshold noise in every iteration: each iteration is charged."""
+
+SEGMENTS = "segments"
+"""Threshold noise kept until a hit: each hit is charged, and a last run of misses half."""
+
+
+def _decimal(name: str, value: object) -> Fraction:
+    """The number a person wrote: 0.01 means 1/100, not its nearest binary fraction."""
+    try:
+        return value if isinstance(value, Fraction) else Fraction(repr(float(value)))
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"{name} must be a finite number, got {value!r}") from None
+
+
+def threshold_levels(granularity: float | Fraction, lower_bound: float | Fraction = 0.0) -> int:
+    """Number N of thresholds, ceil((1 - lower_bound) / granularity), computed in exact decimals.
+
+    Args:
+      granularity: the smallest step of the threshold, in (0, 1 - lower_bound].
+      lower_bound: utility known to be reached, in [0, 1).
+
+    Raises:
+      ValueError: outside these ranges.
+    """
+    lower, step = _decimal("lower_bound", lower_bound), _decimal("granularity", granularity)
+    if not 0 <= lower < 1:
+        raise ValueError(f"lower_bound must lie in [0, 1), for example 0.0; got {lower_bound}")
+    if not 0 < step <= 1 - lower:
+        raise ValueError(
+            f"granularity must lie in (0, {float(1 - lower)}], for example 0.01; got {granularity}"
+        )
+    return math.ceil((1 - lower) / step)
+
+
+def max_iterations(granularity: float | Fraction, lower_bound: float | Fraction = 0.0) -> int:
+    """The most iterations the doubling loop can take, 2 N - 1 with N = `threshold_levels(...)`.
+
+    Formal guarantees: holds for every sequence of answers, so it is known before any data are seen
+    (checked exhaustively for N up to 14). Worst case: N hits of one step each, a miss before each
+    but the first.
+
+    Example: `max_iterations(granularity=0.01)` is 199.
+
+    Raises:
+      ValueError: as `threshold_levels`.
+    """
+    return 2 * threshold_levels(granularity, lower_bound) - 1
+
+
+class ThresholdLoop:
+    """Ding & Wu's loop, one answer at a time.
+
+    Formal guarantees: never runs more than `min(2 * levels - 1, maximum_iterations)` iterations,
+    nor past `maximum_hits` hits. What it costs is `accounting.doubling_loop` with the same caps.
+
+    Example:
+      loop = ThresholdLoop(threshold_levels(0.01))
+      while not loop.finished:
+        threshold = lower_bound + granularity * loop.propose()
+        loop.record(noisy_answer(threshold))
+
+    Attributes:
+      level: thresholds passed so far, in units of the granularity.
+      step: the next increase; 0 once the search is over.
+      iterations: answers recorded.
+      hits: how many of them were hits.
+    """
+
+    def __init__(
+        self,
+        levels: int,
+        maximum_iterations: int | None = None,
+        maximum_hits: int | None = None,
+    ):
+        self._levels = positive_count("levels", levels)
+        self._maximum_iterations = 2 * self._levels - 1
+        if maximum_iterations is not None:
+            cap = positive_count("maximum_iterations", maximum_iterations)
+            self._maximum_iterations = min(self._maximum_iterations, cap)
+        self._maximum_hits = self._levels
+        if maximum_hits is not None:
+            cap = positive_count("maximum_hits", maximum_hits)
+            self._maximum_hits = min(self._maximum_hits, cap)
+        self.level, self.step, self.iterations, self.hits = 0, 1, 0, 0
+        self._last_was_hit = True
+
+    @property
+    def finished(self) -> bool:
+        """Whether the loop is over: step 0, top level, or a cap reached."""
+        return (
+            self.step == 0
+            or self.level >= self._levels
+            or self.iterations >= self._maximum_iterations
+            or self.hits >= self._maximum_hits
+        )
+
+    @property
+    def starts_segment(self) -> bool:
+        """Whether the segment variant draws fresh threshold noise now: at first and after hits."""
+        return self._last_was_hit
+
+    def propose(self) -> int:
+        """The next threshold, in units of the granularity above the lower bound.
+
+        Raises:
+          ValueError: once the loop is over; another query would be uncharged.
+        """
+        if self.finished:
+            raise ValueError("the loop is over, a query would not be charged: start a new loop")
+        return self.level + self.step
+
+    def record(self, hit: bool) -> None:
+        """Takes the noisy answer to the proposed threshold.
+
+        Raises:
+          ValueError: once the loop is over.
+        """
+        proposed = self.propose()
+        self.iterations += 1
+        self._last_was_hit = bool(hit)
+        if hit:
+            self.hits += 1
+            self.level = proposed
+            self.step *= 2
+        else:
+            self.step //= 2
+
+
+def positive_count(name: str, value: object) -> int:
+    """A whole number of at least 1.
+
+    Raises:
+      ValueError: for anything else.
+    """
+    try:
+        whole = operator.index(value)
+    except TypeError:
+        whole = 0
+    if whole < 1:
+        raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+    return whole
+
+
+@dataclasses.dataclass(frozen=True)
+class LoopTrace:
+    """What one simulated run did.
+
+    Attributes:
+      iterations: queries asked.
+      hits: queries that some candidate passed.
+      selected: index of the candidate of the last hit; None if there was none, and then a
+        candidate fixed without the data must be used.
+    """
+
+    iterations: int
+    hits: int
+    selected: int | None
+
+
+def simulate_loop(
+    utilities: np.ndarray,
+    generator: np.random.Generator,
+    *,
+    granularity: float,
+    threshold_scale: float,
+    query_scale: float,
+    lower_bound: float = 0.0,
+    variant: str = ITERATIONS,
+) -> LoopTrace:
+    """Runs the loop on known utilities, for studying it; NOT a private release.
+
+    The generator is a pseudo-random one and the noise floating-point Laplace.
+
+    Args:
+      utilities: (candidates,) true utilities in [0, 1].
+      generator: draws, in this order, the threshold noise where fresh, then one noise a candidate.
+      granularity: smallest step of the threshold.
+      threshold_scale: scale of the Laplace noise on the threshold.
+      query_scale: scale of the Laplace noise on each utility.
+      lower_bound: utility known to be reached.
+      variant: "iterations" or "segments".
+
+    Raises:
+      ValueError: as `threshold_levels`, or for an unknown variant.
+    """
+    check_variant(variant)
+    loop = ThresholdLoop(threshold_levels(granularity, lower_bound))
+    selected, threshold_noise = None, 0.0
+    while not loop.finished:
+        if variant == ITERATIONS or loop.starts_segment:
+            threshold_noise = generator.laplace(0.0, threshold_scale)
+        noisy = utilities + generator.laplace(0.0, query_scale, size=len(utilities))
+        above = noisy >= lower_bound + loop.propose() * granularity + threshold_noise
+        hit = bool(above.any())
+        if hit:
+            selected = int(np.argmax(above))
+        loop.record(hit)
+    return LoopTrace(loop.iterations, loop.hits, selected)
+
+
+def check_variant(variant: str) -> None:
+    """Raises ValueError for anything but "iterations" and "segments"."""
+    if variant not in (ITERATIONS, SEGMENTS):
+        raise ValueError(f"unknown variant {variant!r}: pass {ITERATIONS!r} or {SEGMENTS!r}")

@@ -1,0 +1,163 @@
+"""Integer noise laws and divergences against direct high-precision sums."""
+
+import json
+import pathlib
+
+import mpmath
+import numpy as np
+import pytest
+from scipy import special, stats
+
+from dpjax.accounting.integer_noise import (
+    discrete_gaussian_sum,
+    shift_pair,
+    shift_rdp,
+    skellam_noise,
+)
+
+ORACLES = pathlib.Path(__file__).parent / "oracles"
+
+
+def _exact_sum(local_variance, clients, reach):
+    """Law of the sum on [-reach * clients, reach * clients], 50 digits."""
+    with mpmath.workdps(50):
+        local = [
+            mpmath.exp(-mpmath.mpf(y * y) / (2 * mpmath.mpf(local_variance)))
+            for y in range(-reach, reach + 1)
+        ]
+        total = mpmath.fsum(local)
+        local = [value / total for value in local]
+        law = local
+        for _ in range(clients - 1):
+            longer = [mpmath.mpf(0)] * (len(law) + len(local) - 1)
+            for i, left in enumerate(law):
+                for j, right in enumerate(local):
+                    longer[i + j] += left * right
+            law = longer
+        return law
+
+
+@pytest.mark.parametrize(
+    ("local_variance", "clients"), [(3.0, 2), (0.2, 5), (0.05, 4), (1.0, 1), (1e-3, 4)]
+)
+def test_sum_of_discrete_gaussians_to_full_relative_precision(local_variance, clients):
+    exact = _exact_sum(local_variance, clients, 24)
+    centre = len(exact) // 2
+    logs = discrete_gaussian_sum(local_variance, clients, 20).log_probabilities
+    for j in range(21):
+        with mpmath.workdps(50):
+            assert logs[j] == pytest.approx(float(mpmath.log(exact[centre + j])), abs=1e-11)
+
+
+def test_skellam_law():
+    law = skellam_noise(20.0, 200)
+    points = np.arange(120)
+    np.testing.assert_allclose(
+        law.log_probabilities[:120], np.log(special.ive(points, 20.0)), atol=1e-11
+    )
+    np.testing.assert_allclose(
+        np.exp(law.log_probabilities[:40]), stats.skellam.pmf(np.arange(40), 10, 10), rtol=1e-9
+    )
+    # Far beyond the smallest float64.
+    with mpmath.workdps(60):
+        far = mpmath.log(mpmath.besseli(200, 20)) - 20
+        assert law.log_probabilities[200] == pytest.approx(float(far), abs=1e-9)
+
+
+@pytest.mark.parametrize("variance", [0.01, 1.0, 144.0, 1e4])
+def test_laws_sum_to_one_and_tail_bound_holds(variance):
+    laws = [skellam_noise(variance)]
+    if variance >= 1.0:
+        laws.append(discrete_gaussian_sum(variance / 50, 50))
+    for law in laws:
+        logs = law.log_probabilities
+        assert np.exp(logs[0]) + 2 * np.exp(logs[1:]).sum() == pytest.approx(1.0, abs=1e-12)
+    # I_j^2 / (I_{j-1} I_{j+1}) <= (j + 1) / j, the step behind the truncation bound.
+    logs = laws[0].log_probabilities
+    index = np.arange(1, logs.size - 1)
+    assert np.all(2 * logs[1:-1] - logs[:-2] - logs[2:] <= np.log1p(1 / index) + 1e-10)
+
+
+def test_many_clients_with_tiny_noise_do_not_underflow():
+    """n = 1000, local variance .05: the middle of a period is e^-4000 of the peak."""
+    logs = discrete_gaussian_sum(0.05, 1000).log_probabilities
+    assert np.all(np.isfinite(logs))
+    assert np.all(np.diff(logs) < 0)
+    # With at most one unit a client this is a difference of binomials, to e^-40 at most relative.
+    half = 500
+    one = np.exp(-10.0)
+    x = 400
+    pairs = np.arange(0, 200)
+    terms = (
+        special.gammaln(1001)
+        - special.gammaln(x + pairs + 1)
+        - special.gammaln(pairs + 1)
+        - special.gammaln(1001 - x - 2 * pairs)
+        + (x + 2 * pairs) * np.log(one)
+    )
+    expected = special.logsumexp(terms) - 1000 * np.log1p(2 * one)
+    assert logs[x] == pytest.approx(expected, abs=1e-3)
+    assert logs[half + 1000] - logs[half] == pytest.approx(-1000 / 0.05, rel=1e-12)
+
+
+@pytest.mark.parametrize("row", json.loads((ORACLES / "dphype_discrete.json").read_text()))
+def test_renyi_oracle(row):
+    order = np.array([row["alpha"]])
+    counts = 10  # the oracle: k = 5 votes moved, so 10 counts change
+    ours = counts * shift_rdp(
+        lambda reach: discrete_gaussian_sum(row["local_var"], row["n"], reach), order
+    )
+    assert ours[0] == pytest.approx(row["sum_discrete_gauss_exact"], rel=1e-8)
+    skellam = counts * shift_rdp(lambda reach: skellam_noise(row["total_var"], reach), order)
+    assert skellam[0] == pytest.approx(row["skellam_exact"], rel=1e-8)
+    assert skellam[0] <= row["skellam_bound"]
+    assert counts * order[0] / (2 * row["total_var"]) == pytest.approx(row["gauss"])
+
+
+def test_renyi_against_direct_sums_where_float64_underflows():
+    variance, order = 2.0, 60.5
+    ours = shift_rdp(lambda reach: skellam_noise(variance, reach), np.array([order]))[0]
+    with mpmath.workdps(60):
+        law = {j: mpmath.besseli(abs(j), variance) * mpmath.exp(-variance) for j in range(-130, 90)}
+        total = mpmath.fsum(law[j] ** order * law[j - 1] ** (1 - order) for j in range(-129, 90))
+        exact = float(mpmath.log(total) / (order - 1))
+    assert exact <= ours
+    assert ours == pytest.approx(exact, rel=1e-10)
+
+
+@pytest.mark.parametrize("shift", [1, 3])
+def test_pair_dominates_the_true_profile(shift):
+    epsilons = np.linspace(-1.5, 4, 23)
+    for law in (skellam_noise(5.0), discrete_gaussian_sum(0.3, 20)):
+        pair = shift_pair(law, 1e-3, shift)
+        logs = np.concatenate([law.log_probabilities[:0:-1], law.log_probabilities])
+        p, q = np.exp(logs[shift:]), np.exp(logs[:-shift])
+        exact = [np.maximum(p - np.exp(e) * q, 0).sum() for e in epsilons]
+        ours = pair.delta(epsilons)
+        assert np.all(ours >= np.array(exact) - 1e-13)
+        np.testing.assert_allclose(ours, exact, atol=2e-6)
+        # The other direction is the mirror image: one distribution serves both.
+        reverse = [np.maximum(q - np.exp(e) * p, 0).sum() for e in epsilons]
+        np.testing.assert_allclose(reverse, exact, atol=1e-13)
+
+
+def test_limits():
+    law = shift_rdp(lambda reach: skellam_noise(1e4, reach), np.array([2.0, 8.0]))
+    np.testing.assert_allclose(law, np.array([2.0, 8.0]) / 2e4, rtol=1e-4)
+    # Orders beyond reach are infinite, never wrong.
+    assert shift_rdp(lambda reach: skellam_noise(1.0, reach), np.array([1e7]))[0] == np.inf
+    with pytest.raises(ValueError, match="continuous"):
+        skellam_noise(1e12)
+
+
+def test_scaling_votes_restores_what_local_rounding_lost():
+    order = np.array([2.0])
+
+    def cost(scale):
+        variance = 0.2 * scale**2
+        return 10 * shift_rdp(
+            lambda reach: discrete_gaussian_sum(variance, 100, reach), order, scale
+        )
+
+    assert cost(1)[0] == pytest.approx(0.7067, abs=1e-4)
+    assert cost(16)[0] == pytest.approx(0.5, abs=1e-6)

@@ -1,0 +1,243 @@
+"""rdp_grid against dp_accounting, high-precision integrals, and its own limits."""
+
+import json
+import pathlib
+import subprocess
+import sys
+import time
+
+import mpmath
+import numpy as np
+import pytest
+from dp_accounting.rdp import rdp_privacy_accountant as reference
+
+from dpjax.accounting.rdp_grid import epsilon_grid, rdp_grid
+
+ORACLES = pathlib.Path(__file__).parent / "oracles"
+
+
+def _settings(number, seed=0, least_noise=0.3):
+    generator = np.random.default_rng(seed)
+    probability = np.exp(generator.uniform(np.log(1e-4), np.log(0.6), number))
+    noise = generator.uniform(least_noise, 8.0, number)
+    return probability, noise, generator.integers(1, 20_000, number)
+
+
+def test_poisson_integer_orders_equal_dp_accounting():
+    probability, noise, steps = _settings(25)
+    orders = np.concatenate([np.arange(2, 65), [128, 256, 512]])
+    ours = rdp_grid(probability, noise, steps, orders)
+    theirs = np.array(
+        [
+            t * reference._compute_rdp_poisson_subsampled_gaussian(q, z, orders)
+            for q, z, t in zip(probability, noise, steps)
+        ]
+    )
+    # dp_accounting sums to A and takes its log: it cannot know A - 1 better than rounding does.
+    floor = steps[:, None] * 1e-14
+    assert np.all(np.abs(ours - theirs) <= 1e-9 * theirs + floor)
+    clear = theirs > 1e-4 * steps[:, None]
+    assert clear.sum() > 300
+    np.testing.assert_allclose(ours[clear], theirs[clear], rtol=1e-9)
+
+
+def test_without_replacement_equals_dp_accounting():
+    probability, noise, _ = _settings(12, seed=1)
+    noise = np.minimum(noise, 3.0)
+    orders = np.concatenate([np.arange(2, 33), [2.5, 7.3, 20.9, 300, 512]])
+    ours = rdp_grid(probability, noise, 1, orders, sampling="without_replacement")
+    theirs = np.array(
+        [
+            reference._compute_rdp_sample_wor_gaussian(q, z, orders)
+            for q, z in zip(probability, noise)
+        ]
+    )
+    np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-14)
+
+
+def test_without_replacement_oracle_per_step():
+    for row in json.loads((ORACLES / "dpareto_wor.json").read_text()):
+        orders = [int(order) for order in row["rdp_per_step"]]
+        ours = rdp_grid(row["m"] / row["n"], row["sigma"], 1, orders, "without_replacement")
+        np.testing.assert_allclose(ours[0], list(row["rdp_per_step"].values()), rtol=1e-9)
+
+
+def _wang_theorem_27(q, noise, order):
+    """Direct high-precision sum, with the alternating differences written out."""
+    with mpmath.workdps(120):
+        q, variance = mpmath.mpf(q), mpmath.mpf(noise) ** 2
+
+        def power_moment(k):
+            return mpmath.exp(mpmath.mpf(k * (k - 1)) / (2 * variance))
+
+        def difference(n):
+            return mpmath.fsum(
+                (-1) ** (n - k) * mpmath.binomial(n, k) * power_moment(k) for k in range(n + 1)
+            )
+
+        total = mpmath.binomial(order, 2) * q**2
+        total *= min(4 * (power_moment(2) - 1), 2 * power_moment(2))
+        for j in range(3, order + 1):
+            even = difference(2 * (j // 2)) * difference(2 * ((j + 1) // 2))
+            factor = min(4 * mpmath.sqrt(even), 2 * power_moment(j))
+            total += mpmath.binomial(order, j) * q**j * factor
+        return mpmath.log1p(total) / (order - 1)
+
+
+@pytest.mark.parametrize(
+    ("q", "noise", "order"), [(0.2, 6.5, 64), (0.3, 30.0, 90), (0.01, 1.0, 32), (0.5, 0.4, 9)]
+)
+def test_without_replacement_keeps_digits_where_differences_cancel(q, noise, order):
+    ours = rdp_grid(q, noise, 1, [order], "without_replacement")[0, 0]
+    exact = _wang_theorem_27(q, noise, order)
+    assert abs(float(ours / exact - 1)) < 1e-11
+
+
+def _poisson_exact(q, noise, order):
+    with mpmath.workdps(20):
+        q, z, a = mpmath.mpf(q), mpmath.mpf(noise), mpmath.mpf(order)
+
+        def integrand(t):
+            x = q * mpmath.expm1(t / z - 1 / (2 * z * z))
+            return mpmath.npdf(t) * ((1 + x) ** a - 1 - a * x)
+
+        points = [-25, *np.linspace(-12, order / noise + 12, 24), order / noise + 25]
+        return mpmath.log1p(mpmath.quad(integrand, [mpmath.mpf(p) for p in points])) / (a - 1)
+
+
+@pytest.mark.parametrize(
+    ("q", "noise", "order"),
+    [
+        (1.1e-3, 15.5, 1.035),
+        (0.445, 0.59, 1.41),
+        (1.5e-6, 5.7, 2.1),
+        (5e-4, 0.238, 1.34),
+        (0.05, 0.2, 4.5),
+        (0.9, 1.0, 3.7),
+        (4.7e-5, 1.44, 24.2),
+        (0.02, 1.1, 2.0),
+    ],
+)
+def test_poisson_any_order_is_exact(q, noise, order):
+    ours = rdp_grid(q, noise, 1, [order])[0, 0]
+    assert abs(float(ours / _poisson_exact(q, noise, order) - 1)) < 1e-11
+
+
+def test_dp_accounting_overstates_fractional_orders():
+    """dp_accounting 0.6.0 adds absolute values of an alternating series: sound, not tight."""
+    probability, noise, _ = _settings(15, seed=3)
+    orders = np.array([1.3, 1.5, 1.9, 2.5, 3.5])
+    ours = rdp_grid(probability, noise, 1, orders)
+    theirs = np.array(
+        [
+            reference._compute_rdp_poisson_subsampled_gaussian(q, z, orders)
+            for q, z in zip(probability, noise)
+        ]
+    )
+    finite = np.isfinite(theirs)  # it gives up on some
+    assert np.all(theirs[finite] >= ours[finite] * (1 - 1e-9) - 1e-14)
+    overstated = _log_moment_ratio(0.4, 1.0, 1.5)
+    assert overstated > 1.01
+
+
+def _log_moment_ratio(q, noise, order):
+    theirs = reference._compute_rdp_poisson_subsampled_gaussian(q, noise, [order])[0]
+    return theirs / rdp_grid(q, noise, 1, [order])[0, 0]
+
+
+def test_small_noise_falls_back_to_a_sound_chord():
+    noise = 0.01
+    orders = np.array([2.0, 2.5, 3.0])
+    two, between, three = rdp_grid(0.1, noise, 1, orders)[0]
+    assert between == pytest.approx((0.5 * two + 0.5 * 2 * three) / 1.5, rel=1e-12)
+    # Nearly the plain Gaussian shifted by log q: the truth, up to e^-1000.
+    truth = (2.5 * 1.5 / (2 * noise**2) + 2.5 * np.log(0.1)) / 1.5
+    assert truth <= between
+
+
+def test_curves_are_monotone_and_cumulants_convex():
+    probability, noise, _ = _settings(50, seed=4)
+    orders = np.sort(np.concatenate([1 + np.geomspace(0.01, 30, 60), np.arange(2, 32)]))
+    rdp = rdp_grid(probability, noise, 1, orders)
+    assert np.all(np.diff(rdp, axis=1) >= -1e-12 * rdp[:, 1:])
+    cumulant = rdp * (orders - 1)
+    gaps = np.diff(orders)
+    keep = np.flatnonzero(gaps > 1e-9)
+    orders, cumulant = orders[keep], cumulant[:, keep]
+    slopes = np.diff(cumulant, axis=1) / np.diff(orders)
+    assert np.all(np.diff(slopes, axis=1) >= -1e-10 * slopes[:, 1:])
+
+
+def test_limits_and_shapes():
+    orders = [1.5, 2, 10]
+    grid = rdp_grid([0.0, 1.0, 0.3, 0.3], 2.0, [5, 5, 0, 1], orders)
+    assert grid.shape == (4, 3)
+    assert grid.dtype == np.float64
+    np.testing.assert_array_equal(grid[0], 0.0)
+    np.testing.assert_allclose(grid[1], 5 * np.array(orders) / 8, rtol=1e-14)
+    np.testing.assert_array_equal(grid[2], 0.0)
+    one = rdp_grid(0.3, 2.0, 1, 1.5)
+    assert one.shape == (1, 1)
+    assert one[0, 0] == pytest.approx(grid[3, 0], rel=1e-14)
+
+
+def test_ten_thousand_settings_quickly():
+    probability, noise, steps = _settings(10_000)
+    orders = np.arange(2, 65)
+    # The target is one second on four idle cores; a loaded machine gets three times that.
+    for sampling, limit in (("poisson", 1.5), ("without_replacement", 4.0)):
+        rdp_grid(probability, noise, steps, orders, sampling)
+        seconds = []
+        for _ in range(2):
+            start = time.perf_counter()
+            rdp_grid(probability, noise, steps, orders, sampling)
+            seconds.append(time.perf_counter() - start)
+        assert min(seconds) < limit
+
+
+def test_epsilon_grid_matches_dp_accounting():
+    orders = np.array([1.5, 2, 4, 8, 16, 32, 64])
+    rdp = rdp_grid([0.01, 0.02], 1.0, [1000, 3000], orders)
+    tight = epsilon_grid(rdp, orders, 1e-5)
+    for row, value in zip(rdp, tight):
+        assert value == pytest.approx(reference.compute_epsilon(orders, row, 1e-5)[0], rel=1e-12)
+    classic = epsilon_grid(rdp, orders, 1e-5, method="rdp_classic")
+    np.testing.assert_allclose(
+        classic, np.min(rdp + np.log(1e5) / (orders - 1), axis=1), rtol=1e-14
+    )
+    assert np.all(classic > tight)
+
+
+def test_jax_is_imported_on_use_only():
+    code = (
+        "import sys, dpjax.accounting.rdp_grid, dpjax.accounting.voting; "
+        "sys.exit('jax' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((1.1, 1.0, 1, [2]), "sampling_probability"),
+        ((0.1, 0.0, 1, [2]), "noise_multiplier"),
+        ((0.1, 1.0, 1.5, [2]), "steps"),
+        ((0.1, 1.0, 1, [1.0]), "orders"),
+        ((0.1, 1.0, 1, [np.inf]), "orders"),
+        (([0.1, 0.2], [1.0, 1.0, 1.0], 1, [2]), "equally long"),
+        (([[0.1]], 1.0, 1, [2]), "one-dimensional"),
+        ((0.1, 1.0, 1, [2], "bernoulli"), "without_replacement"),
+    ],
+)
+def test_bad_input_is_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        rdp_grid(*arguments)
+
+
+def test_bad_conversions_are_refused():
+    with pytest.raises(ValueError, match="delta"):
+        epsilon_grid([[1.0]], [2.0], 0.0)
+    with pytest.raises(ValueError, match="last axis"):
+        epsilon_grid([[1.0, 2.0]], [2.0], 1e-5)
+    with pytest.raises(ValueError, match="rdp_classic"):
+        epsilon_grid([[1.0]], [2.0], 1e-5, method="old")
