@@ -13,10 +13,18 @@ from dpjax.accounting.dp_sgd import (
     truncation_probability,
 )
 from dpjax.accounting.events import from_dp_event
+from dpjax.accounting.exponential_mechanism import exponential_mechanism, selection_noise_ratio
 from dpjax.accounting.guarantee import Guarantee
 from dpjax.accounting.mechanisms import discrete_gaussian, gaussian, pure, renyi_only, zcdp
+from dpjax.accounting.odometer import Odometer, OdometerReading
+from dpjax.accounting.output_perturbation import (
+    output_perturbation,
+    projected_sgd_sensitivity,
+    regularised_logistic_sensitivity,
+)
 from dpjax.accounting.planning import Plan, plan
 from dpjax.accounting.provenance import from_provenance
+from dpjax.accounting.rdp_grid import epsilon_grid, rdp_grid
 from dpjax.accounting.repetitions import (
     AtMost,
     Binomial,
@@ -29,7 +37,31 @@ from dpjax.accounting.repetitions import (
     law_from_dict,
 )
 from dpjax.accounting.selection import best_of
+from dpjax.accounting.sparse_vector import (
+    advanced_composition,
+    basic_composition,
+    doubling_loop,
+    iteration_rdp,
+    sparse_vector,
+)
 from dpjax.accounting.threshold import stop_at_threshold
+from dpjax.accounting.threshold_loop import (
+    LoopTrace,
+    ThresholdLoop,
+    max_iterations,
+    simulate_loop,
+    threshold_levels,
+)
+from dpjax.accounting.voting import (
+    calibrate_vote,
+    discrete_gaussian_vote,
+    local_noise_variance,
+    minimum_survivors,
+    skellam_vote,
+    vote,
+    vote_sensitivity,
+    vote_success_bound,
+)
 
 __all__ = [
     "AtMost",
@@ -38,28 +70,55 @@ __all__ = [
     "Geometric",
     "Guarantee",
     "Logarithmic",
+    "LoopTrace",
+    "Odometer",
+    "OdometerReading",
     "Plan",
     "Poisson",
     "RepetitionLaw",
+    "ThresholdLoop",
     "TruncatedNegativeBinomial",
+    "advanced_composition",
+    "basic_composition",
     "best_of",
     "calibrate",
+    "calibrate_vote",
     "compose",
     "discrete_gaussian",
+    "discrete_gaussian_vote",
+    "doubling_loop",
     "dp_sgd",
     "dp_sgd_fixed_lots",
+    "epsilon_grid",
+    "exponential_mechanism",
     "from_dp_event",
     "from_provenance",
     "gaussian",
+    "iteration_rdp",
     "law_from_dict",
+    "local_noise_variance",
     "lot_capacity",
+    "max_iterations",
+    "minimum_survivors",
     "mixture",
+    "output_perturbation",
     "parallel",
     "plan",
+    "projected_sgd_sensitivity",
     "pure",
+    "rdp_grid",
+    "regularised_logistic_sensitivity",
     "renyi_only",
     "repeat",
+    "selection_noise_ratio",
+    "simulate_loop",
+    "skellam_vote",
+    "sparse_vector",
     "stop_at_threshold",
+    "threshold_levels",
     "truncation_probability",
+    "vote",
+    "vote_sensitivity",
+    "vote_success_bound",
     "zcdp",
 ]
