@@ -15,7 +15,6 @@ from dpjax.models.convolutional import extract_patches
 @pytest.mark.parametrize(
     ("size", "kernel", "strides"),
     [
-        ((7, 7), (3, 3), (1, 1)),
         ((8, 7), (3, 3), (2, 2)),
         ((5, 9), (3, 2), (1, 3)),
         ((3, 3), (5, 5), (2, 1)),

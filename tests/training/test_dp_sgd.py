@@ -172,16 +172,11 @@ def test_padding_rows_are_never_read():
         lambda leaf: np.concatenate([leaf[:9], np.full_like(leaf[9:], np.nan)]), DATA
     )
     exact = train(hyperparameters=given, data=jax.tree.map(lambda leaf: leaf[:9], DATA))
-    assert_close(train(hyperparameters=given, data=padded, number=9), exact)
-    traced = jax.jit(training.make_train(train_config()))(
-        jax.random.key(0), given, PARAMS, padded, jnp.int32(9)
-    )
-    assert_close(traced, exact)
+    traced = jax.jit(training.make_train(train_config()))
+    assert_close(traced(jax.random.key(0), given, PARAMS, padded, jnp.int32(9)), exact)
     # A traced number above the rows cannot be refused; it must not read the last row twice.
-    beyond = jax.jit(training.make_train(train_config()))(
-        jax.random.key(0), given, PARAMS, jax.tree.map(lambda leaf: leaf[:9], DATA), jnp.int32(12)
-    )
-    assert_close(beyond, exact)
+    short = jax.tree.map(lambda leaf: leaf[:9], DATA)
+    assert_close(traced(jax.random.key(0), given, PARAMS, short, jnp.int32(12)), exact)
 
 
 def test_one_candidate_vectorised_equals_unbatched_and_candidates_differ():
@@ -190,22 +185,22 @@ def test_one_candidate_vectorised_equals_unbatched_and_candidates_differ():
         "noise_multiplier": np.array([1.0, 0.5, 2.0], np.float32),
         "learning_rate": np.array([0.1, 0.01, 0.05], np.float32),
     }
-    run = training.make_train(train_config())
     keys = training.candidate_keys(3, seed=0)
+    run = training.make_train(train_config())
 
     def one(key, hyperparameters, data):
         return run(key, hyperparameters, PARAMS, data)
+
+    def train_one(index):
+        values = {name: value[index] for name, value in given.items()}
+        return compiled_train(())(keys[index], values, PARAMS, DATA, None)
 
     together = {}
     for indices, outputs in training.sweep(one, keys, given, DATA, chunk_size=2):
         for row, index in enumerate(indices):
             together[int(index)] = jax.tree.map(lambda leaf, row=row: leaf[row], outputs)
     for index in range(3):
-        alone = jax.jit(one)(keys[index], {k: v[index] for k, v in given.items()}, DATA)
-        assert_close(together[index], alone)
-    single = list(training.sweep(one, keys[:1], {k: v[:1] for k, v in given.items()}, DATA))
-    assert_close(jax.tree.map(lambda leaf: leaf[0], single[0][1]), together[0])
-
+        assert_close(together[index], train_one(index))
     kernels = np.stack([together[index]["kernel"] for index in range(3)])
     assert len(np.unique(kernels)) == 3 * FEATURES
 
