@@ -21,17 +21,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax import neighbouring
-from dpjax.training.factored_rules import Recogniser
-from dpjax.training.factored_terms import SquaredNorm
-from dpjax.training.jaxpr_graph import Graph, Value, evaluate, graph_of
-from dpjax.training.leaf_plans import (
-    Plan,
-    Unused,
-    Whole,
-    plan_terms,
-    whole_squared_norm,
-    whole_weighted_sum,
+from dpjax.training.clipping_checks import (
+    batch_size,
+    check_clip_norm,
+    check_loss,
+    checked_mask,
+    path_name,
+    row_keys,
+    shapes_of,
 )
+from dpjax.training.clipping_explanation import Explanation, ParameterExplanation
+from dpjax.training.factored_norms import SquaredNorm
+from dpjax.training.jaxpr_graph import Value
+from dpjax.training.leaf_plans import Whole
+from dpjax.training.per_example_gradients import Loss, factored, materialised, trace
 
 PyTree = Any
 
@@ -59,43 +62,6 @@ class Auxiliary(NamedTuple):
     values: jax.Array
     aux: PyTree = None
     leaf_norms: PyTree = None
-
-
-class ParameterExplanation(NamedTuple):
-    """What was done for one parameter.
-
-    Attributes:
-      rule: "dense", "embedding" or "convolution" (recognised), "small" (a bias, scale or the like:
-        its per-example gradient costs no more than the activations it is summed from), "unused", or
-        "materialised".
-      form: how the norm was formed.
-      reason: why, with the sizes that decided.
-      shape: of the parameter.
-      held: elements per example held for its gradient; 0 when it stayed factored.
-    """
-
-    rule: str
-    form: str
-    reason: str
-    shape: tuple[int, ...]
-    held: int
-
-
-class Explanation(dict[str, ParameterExplanation]):
-    """Parameter path to what was done for it; prints as a table."""
-
-    def __str__(self) -> str:
-        rows = [("parameter", "shape", "rule", "norm by", "held", "because")]
-        rows += [
-            (path, "x".join(map(str, each.shape)) or "()", each.rule, each.form, str(each.held),
-             each.reason)
-            for path, each in self.items()
-        ]  # fmt: skip
-        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
-        return "\n".join(
-            "  ".join([cell.ljust(width) for cell, width in zip(row, widths)] + [row[-1]])
-            for row in rows
-        )
 
 
 def clipped_grad(
@@ -194,23 +160,26 @@ class ClippedGrad:
         Raises:
           ValueError: one line that says what to pass instead.
         """
-        size = _batch_size(batch)
-        keys = self._keys(rng, size)
-        mask = _checked_mask(mask, size)
-        _check_clip_norm(clip_norm, self.clipping)
-        self._check_loss(params, batch, keys)
+        size = batch_size(batch)
+        keys = row_keys(rng, size, self.with_rng)
+        mask = checked_mask(mask, size)
+        check_clip_norm(clip_norm, params, self.clipping == "per_leaf")
+        check_loss(self.loss_fn, self.has_aux, params, batch, keys)
+        loss = Loss(self.loss_fn, self.has_aux)
         if self.method == "materialised":
-            gradients, values, aux = self._materialised(params, batch, keys)
+            results = materialised(loss, params, batch, keys)
         else:
-            gradients, values, aux = self._factored(params, batch, keys)
-        squares = gradients.squared_norms()
-        with jax.numpy_rank_promotion("allow"):
-            weights, norms, leaf_norms = self._weights(squares, clip_norm, mask, params)
-        summed = gradients.weighted_sums(weights)
+            tracing = trace(loss, params, batch, keys, force=self.method == "factored")
+            results = factored(tracing, params, batch, keys)
+        squares = results.gradients.squared_norms()
+        weights = self._weights(squares, clip_norm, mask)
         tree = jax.tree.structure(params)
-        if leaf_norms is not None:
-            leaf_norms = jax.tree.unflatten(tree, leaf_norms)
-        return jax.tree.unflatten(tree, summed), Auxiliary(norms, values, aux, leaf_norms)
+        norms = jnp.sqrt(sum(square.value for square in squares))
+        leaf_norms = None
+        if self.clipping == "per_leaf":
+            leaf_norms = jax.tree.unflatten(tree, [jnp.sqrt(square.value) for square in squares])
+        summed = jax.tree.unflatten(tree, results.gradients.weighted_sums(weights))
+        return summed, Auxiliary(norms, results.values, results.aux, leaf_norms)
 
     def sensitivity(self, relation: object, clip_norm: PyTree) -> Any:
         """Bounds the l2 change of the sum between neighbouring batches.
@@ -240,188 +209,40 @@ class ClippedGrad:
         Args:
           params, batch: as passed to the call, or their shapes (`jax.ShapeDtypeStruct`).
         """
-        keys = None
+        size, keys = batch_size(batch), None
         if self.with_rng:
-            keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), _batch_size(batch)))
-        self._check_loss(params, batch, keys)
-        paths = [_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
-        shapes = [tuple(np.shape(leaf)) for leaf in jax.tree.leaves(params)]
+            keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), size))
+        check_loss(self.loss_fn, self.has_aux, params, batch, keys)
+        leaves = jax.tree_util.tree_leaves_with_path(params)
         if self.method == "materialised":
-            return Explanation(
-                (path, ParameterExplanation(
-                    "materialised", "per-example gradient", "asked for", shape, math.prod(shape)))
-                for path, shape in zip(paths, shapes, strict=True)
-            )  # fmt: skip
-        _, plans, _, _ = self._plan(params, batch, keys)
+            plans = [
+                Whole(Value(leaf), "materialised", "asked for")
+                for leaf in jax.tree.leaves(shapes_of(params))
+            ]
+        else:
+            loss = Loss(self.loss_fn, self.has_aux)
+            plans = trace(loss, params, batch, keys, force=self.method == "factored").plans
         return Explanation(
-            (path, ParameterExplanation(plan.rule, plan.form, plan.reason, shape, plan.held))
-            for path, plan, shape in zip(paths, plans, shapes, strict=True)
-        )
-
-    # The two ways to the norms and sums ---------------------------------------------------------
-
-    def _materialised(self, params: PyTree, batch: PyTree, keys: Any) -> tuple[Any, Any, Any]:
-        def one(example: PyTree, *key: Any) -> tuple[PyTree, tuple[Any, Any]]:
-            return self._value_and_grad(params, example, *key)
-
-        gradients, values, aux = jax.vmap(one)(batch, *([] if keys is None else [keys]))
-        return _MaterialisedGradients(jax.tree.leaves(gradients)), values, aux
-
-    def _factored(self, params: PyTree, batch: PyTree, keys: Any) -> tuple[Any, Any, Any]:
-        graph, plans, results, result_tree = self._plan(params, batch, keys)
-        wanted = list(results)
-        for plan in plans:
-            wanted += plan.needs
-        leaves = jax.tree.leaves(params)
-        row_inputs = set(graph.inputs[len(leaves) :])
-        per_row = graph.influenced_by(row_inputs)
-        distinct = list(dict.fromkeys(atom for atom in wanted if atom in per_row))
-        shared = list(dict.fromkeys(atom for atom in wanted if atom not in per_row))
-
-        def trunk(*row: Any) -> list[Any]:
-            return evaluate(graph, [*leaves, *row], distinct)
-
-        rows = [*jax.tree.leaves(batch), *([] if keys is None else [keys])]
-        arrays = dict(zip(distinct, jax.vmap(trunk)(*rows), strict=True))
-        size = rows[0].shape[0]
-        blank = [None] * (len(graph.inputs) - len(leaves))
-        for atom, array in zip(shared, evaluate(graph, [*leaves, *blank], shared), strict=True):
-            array = jnp.asarray(array)
-            arrays[atom] = jnp.broadcast_to(array, (size, *array.shape))
-        values, *aux = (arrays[atom] for atom in results)
-        aux = jax.tree.unflatten(result_tree, aux) if self.has_aux else None
-        operands = [tuple(arrays[atom] for atom in plan.needs) for plan in plans]
-        return _PlannedGradients(plans, operands, size), values, aux
-
-    def _plan(
-        self, params: PyTree, batch: PyTree, keys: Any
-    ) -> tuple[Graph, list[Plan], list[Any], Any]:
-        """Traces one example and decides for each parameter.
-
-        Returns:
-          The graph of one example, a plan for each parameter, the atoms of the loss and of its
-          auxiliary outputs, and the structure of the latter.
-        """
-        example, key = _one_row(batch), None if keys is None else _one_row(keys)
-        arguments = (_shapes(params), example) if key is None else (_shapes(params), example, key)
-        jaxpr, shapes = jax.make_jaxpr(self._value_and_grad, return_shape=True)(*arguments)
-        graph = graph_of(jaxpr)
-        leaves = jax.tree.leaves(params)
-        gradients, results = graph.outputs[: len(leaves)], graph.outputs[len(leaves) :]
-        # A gradient that is also read elsewhere, or given back twice, exists anyway.
-        recogniser = Recogniser(graph)
-        plans = [
-            self._plan_leaf(recogniser, atom, leaf)
-            for atom, leaf in zip(gradients, leaves, strict=True)
-        ]
-        return graph, plans, results, jax.tree.structure(shapes[2])
-
-    def _plan_leaf(self, recogniser: Recogniser, atom: Any, leaf: Any) -> Plan:
-        terms = recogniser.terms_of(atom, 1)
-        if terms == []:
-            return Unused(np.shape(leaf), leaf.dtype)
-        if terms is not None:
-            plan = plan_terms(terms, force=self.method == "factored")
-            if not isinstance(plan, str):
-                return plan
-            return Whole(atom, "materialised", plan)
-        if isinstance(atom, Value) and _is_small(atom):
-            return Whole(atom, "small", "no larger than the activations it is summed from")
-        return Whole(atom, "materialised", "no rule matches the operations that form it")
-
-    def _value_and_grad(self, params: PyTree, *rest: Any) -> tuple[PyTree, Any, Any]:
-        out, gradients = jax.value_and_grad(self.loss_fn, has_aux=self.has_aux)(params, *rest)
-        value, aux = out if self.has_aux else (out, None)
-        return gradients, value, aux
-
-    # Norms to weights ---------------------------------------------------------------------------
+            (path_name(path), ParameterExplanation(
+                plan.rule, plan.form, plan.reason, tuple(np.shape(leaf)), plan.held))
+            for (path, leaf), plan in zip(leaves, plans, strict=True)
+        )  # fmt: skip
 
     def _weights(
-        self, squares: list[SquaredNorm], clip_norm: PyTree, mask: jax.Array, params: PyTree
-    ) -> tuple[list[jax.Array], jax.Array, list[jax.Array] | None]:
-        """Weights (batch,) of each parameter, norms (batch,) and per-leaf norms."""
-        total = sum(each.value for each in squares)
-        norms = jnp.sqrt(total)
+        self, squares: list[SquaredNorm], clip_norm: PyTree, mask: jax.Array
+    ) -> list[jax.Array]:
+        """By what each row's gradient is multiplied, (batch,) for each parameter."""
+        total = sum(square.value for square in squares)
         live = mask & jnp.isfinite(total)
         if self.clipping == "global":
-            upper = total + sum(each.slack for each in squares)
-            weights = _clip_weights(upper, clip_norm, live)
-            return [weights] * len(squares), norms, None
+            upper = total + sum(square.slack for square in squares)
+            return [_clip_weights(upper, clip_norm, live)] * len(squares)
         clip_norms = jax.tree.leaves(clip_norm)
-        if len(clip_norms) != len(squares):
-            clip_norms = [jnp.asarray(clip_norms[0]) / math.sqrt(len(squares))] * len(squares)
-        weights = [
-            _clip_weights(each.value + each.slack, one, live)
-            for each, one in zip(squares, clip_norms, strict=True)
-        ]
-        return weights, norms, [jnp.sqrt(each.value) for each in squares]
-
-    # Checks -------------------------------------------------------------------------------------
-
-    def _keys(self, rng: jax.Array | None, size: int) -> jax.Array | None:
-        if self.with_rng and rng is None:
-            raise ValueError("this loss takes a key: pass rng=jax.random.key(...)")
-        if not self.with_rng:
-            if rng is not None:
-                raise ValueError("this loss takes no key: leave rng out, or pass with_rng=True")
-            return None
-        return jax.random.split(rng, size)
-
-    def _check_loss(self, params: PyTree, batch: PyTree, keys: Any) -> None:
-        for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-            if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
-                raise ValueError(
-                    f"parameter {_name(path)} has type {jnp.result_type(leaf)}: pass floating-point"
-                    " parameters only and let the loss close over the rest"
-                )
-        row = (_one_row(batch),) if keys is None else (_one_row(batch), _one_row(keys))
-        out = jax.eval_shape(self.loss_fn, _shapes(params), *row)
-        if self.has_aux and not (isinstance(out, tuple) and len(out) == 2):
-            raise ValueError("has_aux=True needs a loss that returns a pair (scalar, auxiliary)")
-        loss = out[0] if self.has_aux else out
-        shape = getattr(loss, "shape", None)
-        if shape != () or not jnp.issubdtype(loss.dtype, jnp.floating):
-            found = f"shape {shape}" if shape is not None else type(loss).__name__
-            raise ValueError(
-                "the loss of one example must be a real scalar (the example comes without a batch "
-                f"axis), not {found}: reduce it, and pass has_aux=True for further outputs"
-            )
-
-
-@dataclasses.dataclass(frozen=True)
-class _MaterialisedGradients:
-    """Per-example gradients, (batch, ...) for each parameter."""
-
-    leaves: list[jax.Array]
-
-    def squared_norms(self) -> list[SquaredNorm]:
-        return [jax.vmap(whole_squared_norm)(leaf) for leaf in self.leaves]
-
-    def weighted_sums(self, weights: list[jax.Array]) -> list[jax.Array]:
-        return [whole_weighted_sum(leaf, w) for leaf, w in zip(self.leaves, weights, strict=True)]
-
-
-class _PlannedGradients:
-    """Operands of the operations that would have formed the gradients."""
-
-    def __init__(self, plans: list[Plan], operands: list[tuple], size: int) -> None:
-        self.plans, self.operands, self.size = plans, operands, size
-        self.kept: list[Any] = []
-
-    def squared_norms(self) -> list[SquaredNorm]:
-        norms = []
-        for plan, arrays in zip(self.plans, self.operands, strict=True):
-            norm, kept = jax.vmap(plan.squared_norm, axis_size=self.size)(*arrays)
-            norms.append(norm)
-            self.kept.append(kept)
-        return norms
-
-    def weighted_sums(self, weights: list[jax.Array]) -> list[jax.Array]:
+        if jax.tree_util.treedef_is_leaf(jax.tree.structure(clip_norm)):
+            clip_norms = [clip_norm / math.sqrt(len(squares))] * len(squares)
         return [
-            plan.weighted_sum(arrays, kept, weight)
-            for plan, arrays, kept, weight in zip(
-                self.plans, self.operands, self.kept, weights, strict=True
-            )
+            _clip_weights(square.value + square.slack, norm, live)
+            for square, norm in zip(squares, clip_norms, strict=True)
         ]
 
 
@@ -432,59 +253,3 @@ def _clip_weights(upper_square: jax.Array, clip_norm: Any, live: jax.Array) -> j
     smallest = jnp.finfo(upper.dtype).tiny
     ratio = clip_norm * (1 - ROUNDING_ALLOWANCE) / jnp.maximum(upper, smallest)
     return jnp.where(live, jnp.minimum(ratio, 1), 0)
-
-
-def _is_small(atom: Value) -> bool:
-    """Whether a gradient is summed, without a product, from something at least as large."""
-    producer = atom.producer
-    while producer is not None and producer.name in (
-        "reshape", "squeeze", "broadcast_in_dim", "convert_element_type", "transpose"
-    ):  # fmt: skip
-        source = producer.inputs[0]
-        if not isinstance(source, Value):
-            return False
-        producer = source.producer
-    return producer is not None and producer.name in ("reduce_sum", "add_any", "mul", "neg")
-
-
-def _batch_size(batch: PyTree) -> int:
-    sizes = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(batch)}
-    if len(sizes) != 1 or () in sizes:
-        raise ValueError(
-            "every array of the batch needs the same leading batch axis; found leading sizes "
-            f"{sorted(sizes)}"
-        )
-    return sizes.pop()[0]
-
-
-def _checked_mask(mask: jax.Array | None, size: int) -> jax.Array:
-    if mask is None:
-        return jnp.ones((size,), bool)
-    if np.shape(mask) != (size,):
-        raise ValueError(f"mask has shape {np.shape(mask)}: pass one entry for each of {size} rows")
-    return jnp.asarray(mask).astype(bool)
-
-
-def _check_clip_norm(clip_norm: PyTree, clipping: str) -> None:
-    norms = jax.tree.leaves(clip_norm)
-    if len(norms) != 1 and clipping == "global":
-        raise ValueError("clip_norm is a pytree: pass a scalar, or clipping='per_leaf'")
-    for norm in norms:
-        if np.shape(norm) != ():
-            raise ValueError(f"clip_norm has shape {np.shape(norm)}: pass a scalar")
-        if isinstance(norm, (int, float)) and not norm >= 0:
-            raise ValueError(f"clip_norm is {norm}: pass a number >= 0")
-
-
-def _shapes(tree: PyTree) -> PyTree:
-    return jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), jnp.result_type(leaf)), tree
-    )
-
-
-def _one_row(tree: PyTree) -> PyTree:
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), tree)
-
-
-def _name(path: Any) -> str:
-    return jax.tree_util.keystr(path, simple=True, separator="/")

@@ -2,23 +2,24 @@
 
 Every rule looks at one operation of the jaxpr of `grad(loss)` for one example. `terms_of` walks
 from a parameter's gradient back through steps that only rearrange or add, and stops at operations
-that a rule knows: a `dot_general` (dense maps of any shape), a `scatter-add` into zeros (embeddings), a
-`conv_general_dilated` of activations with cotangents, or a `scan` whose body holds one of these.
-Where a step is not understood, or where something else reads a value on the way, the answer is None
-and the gradient is materialised: always correct.
+that a rule knows: a `dot_general` (dense maps of any shape), a `scatter-add` into zeros
+(embeddings), a `conv_general_dilated` of activations with cotangents, or a `scan` whose body holds
+one of these. Where a step is not understood the answer is None and the gradient is materialised:
+always correct.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpjax.training.convolution_rule import convolution
 from dpjax.training.factored_terms import (
     LEFT,
     RIGHT,
@@ -26,61 +27,66 @@ from dpjax.training.factored_terms import (
     Layout,
     Operand,
     OuterProducts,
+    Shared,
 )
-from dpjax.training.jaxpr_graph import Atom, Constant, Graph, Operation, Value
+from dpjax.training.jaxpr_graph import Atom, Constant, Operation, Value
 
-Terms = list[OuterProducts]
+Terms = list[OuterProducts | Shared]
+
+# Beyond this many uses of one parameter, tracing and compiling the pieces costs more than it saves.
+_MOST_TERMS = 1000
 
 
 class Recogniser:
-    """Finds the terms of values of one graph (or of the body of a loop in it)."""
+    """Finds the terms of values of one graph (or of the body of a loop in it).
 
-    def __init__(self, graph: Graph) -> None:
-        self.uses: Counter[Value] = graph.uses()
+    Args:
+      per_row: the values that depend on the example; None inside a loop, where all are taken to.
+    """
 
-    def terms_of(self, atom: Atom, uses: int) -> Terms | None:
-        """The outer products that add up to a value; an empty list for zero.
+    def __init__(self, per_row: set[Value] | None) -> None:
+        self._per_row = per_row
 
-        Args:
-          atom: the value.
-          uses: how many readers the caller accounts for; with more, the value must exist anyway.
-        """
-        if isinstance(atom, Constant):
-            return [] if not np.any(np.asarray(atom.array)) else None
-        operation = atom.producer
-        if operation is None or self.uses[atom] > uses or not _is_real(atom):
-            return None
+    def terms_of(self, atom: Atom) -> Terms | None:
+        """The terms that add up to a value; an empty list for zero, None where no rule matches."""
         if _is_zero(atom):
             return []
-        if operation.name in ("add", "add_any"):
+        if isinstance(atom, Constant) or not _is_real(atom):
+            return None
+        if self._per_row is not None and atom not in self._per_row:
+            return [Shared(atom)]
+        operation = atom.producer
+        if operation is None:
+            return None
+        if operation.name in ("add", "add_any", "sub"):
             return self._sum(operation)
         if operation.name == "scan":
             return self._loop(operation, operation.outputs.index(atom))
+        if operation.name in ("mul", "div"):
+            return self._scaled(operation)
         if operation.name in _SOURCES:
             term = _SOURCES[operation.name](operation)
             return None if term is None else [term]
         if operation.name in _REARRANGEMENTS:
-            return self._rearranged(operation, atom)
+            return self._rearranged(operation)
         return None
 
     def _sum(self, operation: Operation) -> Terms | None:
-        first, second = operation.inputs
-        if first.aval.shape != second.aval.shape:
+        first, second = (self.terms_of(atom) for atom in operation.inputs)
+        if first is None or second is None or len(first) + len(second) > _MOST_TERMS:
             return None
-        parts = [self.terms_of(first, 1), self.terms_of(second, 1)]
-        return None if None in parts else parts[0] + parts[1]
+        if operation.name == "sub":
+            second = [term.scaled(-1.0) for term in second]
+        return first + second
 
-    def _rearranged(self, operation: Operation, output: Value) -> Terms | None:
-        source = operation.inputs[0]
-        if operation.name in ("mul", "div"):
-            scalar = _scalar_factor(operation)
-            if scalar is None:
-                return None
-            source, factor = scalar
-            terms = self.terms_of(source, 1)
-            return None if terms is None else [term.scaled(factor) for term in terms]
-        terms = self.terms_of(source, 1)
-        if terms is None:
+    def _scaled(self, operation: Operation) -> Terms | None:
+        scalar = _scalar_factor(operation)
+        terms = None if scalar is None else self.terms_of(scalar[0])
+        return None if terms is None else [term.scaled(scalar[1]) for term in terms]
+
+    def _rearranged(self, operation: Operation) -> Terms | None:
+        terms = self.terms_of(operation.inputs[0])
+        if terms is None or any(isinstance(term, Shared) for term in terms):
             return None
         step = _REARRANGEMENTS[operation.name]
         changed = [step(term, operation) for term in terms]
@@ -88,39 +94,35 @@ class Recogniser:
 
     def _loop(self, operation: Operation, index: int) -> Terms | None:
         """Terms of an output of a `scan`: of stacked outputs, or of a carry that only adds up."""
-        loop = operation.loop
-        inner = Recogniser(loop.body)
+        loop, inner = operation.loop, Recogniser(None)
         output = loop.body.outputs[index]
         if index >= loop.carries:
-            terms = inner.terms_of(output, 1)
-            lifted = None if terms is None else [_as_stack(t, operation) for t in terms]
+            terms = inner.terms_of(output)
+            lifted = None if terms is None else [_as_stack(term, operation) for term in terms]
             return None if lifted is None or None in lifted else lifted
         # A kernel that the loop's body reads at every step: its gradient is a carry to which each
         # step adds. The sum over steps is one more axis of positions.
-        carry = loop.body.inputs[loop.constants + index]
-        added = _addends_besides(output, carry, inner)
-        start = self.terms_of(operation.inputs[loop.constants + index], 1)
-        if added is None or start is None:
-            return None
-        terms: Terms = list(start)
-        for addend in added:
-            found = inner.terms_of(addend, 1)
-            if found is None:
+        added = _added_to(loop.body.inputs[loop.constants + index], output)
+        terms = self.terms_of(operation.inputs[loop.constants + index])
+        for addend in () if added is None else added:
+            found = inner.terms_of(addend)
+            if found is None or terms is None:
                 return None
-            terms += [_as_positions(term, operation) for term in found]
-        return terms
+            terms = terms + [_as_positions(term, operation) for term in found]
+        return None if added is None else terms
 
 
-def _addends_besides(output: Atom, carry: Value, inner: Recogniser) -> list[Atom] | None:
+def _added_to(carry: Value, output: Atom) -> list[Atom] | None:
     """What a loop's body adds to a carry, if adding is all it does to it."""
     if output is carry:
         return []
-    if isinstance(output, Constant) or output.producer is None or inner.uses[output] != 1:
+    if isinstance(output, Constant) or output.producer is None:
         return None
-    if output.producer.name not in ("add", "add_any") or inner.uses[carry] != 1:
+    if output.producer.name not in ("add", "add_any"):
         return None
-    for atom, rest in (output.producer.inputs, output.producer.inputs[::-1]):
-        before = _addends_besides(atom, carry, inner)
+    first, second = output.producer.inputs
+    for atom, rest in ((first, second), (second, first)):
+        before = _added_to(carry, atom)
         if before is not None:
             return [*before, rest]
     return None
@@ -133,7 +135,7 @@ def _is_real(value: Value) -> bool:
 def _is_zero(atom: Atom) -> bool:
     """Whether a value is zeros by construction."""
     if isinstance(atom, Constant):
-        return not np.any(np.asarray(atom.array))
+        return _number(atom) == 0
     producer = atom.producer
     return (
         producer is not None
@@ -145,12 +147,21 @@ def _is_zero(atom: Atom) -> bool:
 def _scalar_factor(operation: Operation) -> tuple[Atom, float] | None:
     """Splits `value * number`, `number * value` or `value / number`."""
     first, second = operation.inputs
-    if isinstance(second, Constant) and np.ndim(second.array) == 0:
-        number = float(second.array)
-        return (first, number) if operation.name == "mul" else (first, 1.0 / number)
-    if operation.name == "mul" and isinstance(first, Constant) and np.ndim(first.array) == 0:
-        return second, float(first.array)
-    return None
+    number = _number(second)
+    if number is not None:
+        if operation.name == "mul":
+            return first, number
+        return None if number == 0 else (first, 1 / number)
+    number = _number(first)
+    return None if number is None or operation.name == "div" else (second, number)
+
+
+def _number(atom: Atom) -> float | None:
+    """The number that a constant scalar is."""
+    scalar = isinstance(atom, Constant) and np.ndim(atom.array) == 0
+    if not scalar or isinstance(atom.array, jax.core.Tracer):
+        return None
+    return float(atom.array) if jnp.issubdtype(atom.aval.dtype, jnp.floating) else None
 
 
 # Sources ----------------------------------------------------------------------------------------
@@ -246,10 +257,47 @@ def _broadcast(term: OuterProducts, operation: Operation) -> OuterProducts | Non
 
 
 def _slice(term: OuterProducts, operation: Operation) -> OuterProducts | None:
-    strides = operation.params["strides"]
-    if strides is not None and any(stride != 1 for stride in strides):
+    params = operation.params
+    strides = params["strides"] or (1,) * len(params["start_indices"])
+    result: OuterProducts | None = term
+    for axis, size in enumerate(term.layout.shape):
+        start, limit, stride = (
+            params["start_indices"][axis],
+            params["limit_indices"][axis],
+            strides[axis],
+        )
+        new_size = operation.outputs[0].aval.shape[axis]
+        if result is not None and new_size != size:
+            result = result.along_axis(
+                axis,
+                new_size,
+                partial(jax.lax.slice_in_dim, start_index=start, limit_index=limit, stride=stride),
+            )
+    return result
+
+
+def _pad(term: OuterProducts, operation: Operation) -> OuterProducts | None:
+    if not _is_zero(operation.inputs[1]):
         return None
-    return term.sliced(operation.params["start_indices"], operation.params["limit_indices"])
+    result: OuterProducts | None = term
+    for axis, widths in enumerate(operation.params["padding_config"]):
+        if result is not None and any(widths):
+            new_size = operation.outputs[0].aval.shape[axis]
+            result = result.along_axis(axis, new_size, partial(_pad_axis, widths=widths))
+    return result
+
+
+def _pad_axis(array: jax.Array, axis: int, widths: tuple[int, int, int]) -> jax.Array:
+    config = [widths if index == axis else (0, 0, 0) for index in range(array.ndim)]
+    return jax.lax.pad(array, jnp.zeros((), array.dtype), config)
+
+
+def _reverse(term: OuterProducts, operation: Operation) -> OuterProducts | None:
+    result: OuterProducts | None = term
+    for axis in operation.params["dimensions"]:
+        if result is not None:
+            result = result.along_axis(axis, term.layout.shape[axis], lambda a, i: jnp.flip(a, i))
+    return result
 
 
 def _convert(term: OuterProducts, operation: Operation) -> OuterProducts | None:
@@ -258,24 +306,25 @@ def _convert(term: OuterProducts, operation: Operation) -> OuterProducts | None:
     return term if _is_real(operation.outputs[0]) else None
 
 
-_REARRANGEMENTS: dict[str, Callable[[OuterProducts, Operation], OuterProducts | None] | None] = {
+_REARRANGEMENTS: dict[str, Callable[[OuterProducts, Operation], OuterProducts | None]] = {
     "transpose": _transpose,
     "reshape": _reshape,
     "squeeze": _reshape,
     "broadcast_in_dim": _broadcast,
     "slice": _slice,
+    "pad": _pad,
+    "rev": _reverse,
     "convert_element_type": _convert,
     "copy": lambda term, _: term,
     "copy_p": lambda term, _: term,
     "name": lambda term, _: term,
     "neg": lambda term, _: term.scaled(-1.0),
-    "mul": None,
-    "div": None,
 }
 
 _SOURCES: dict[str, Callable[[Operation], OuterProducts | None]] = {
     "dot_general": dense,
     "scatter-add": embedding,
+    "conv_general_dilated": convolution,
 }
 
 
@@ -292,7 +341,7 @@ def _as_stack(term: OuterProducts, operation: Operation) -> OuterProducts | None
     left, right = (_stacked(operand, operation, merge) for operand in term.operands)
     layout = Layout(((STACK, length), *term.layout.axes), (length, *term.layout.shape))
     return dataclasses.replace(
-        term, left=left, right=right, stack=length * term.stack, layout=layout, direct_sum=None
+        term, left=left, right=right, stack=length * term.stack, layout=layout, direct=None
     )
 
 
@@ -306,7 +355,7 @@ def _as_positions(term: OuterProducts, operation: Operation) -> OuterProducts:
 
     left, right = (_stacked(operand, operation, merge) for operand in term.operands)
     return dataclasses.replace(
-        term, left=left, right=right, positions=length * term.positions, direct_sum=None
+        term, left=left, right=right, positions=length * term.positions, direct=None
     )
 
 

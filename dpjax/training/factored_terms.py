@@ -22,18 +22,12 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from dpjax.training.jaxpr_graph import Value
 
 STACK, LEFT, RIGHT = "stack", "left", "right"
 HIGHEST = jax.lax.Precision.HIGHEST
-
-
-class SquaredNorm(NamedTuple):
-    """A squared norm as computed, and a bound on what rounding may have taken from it."""
-
-    value: jax.Array
-    slack: jax.Array
 
 
 def accumulator(*dtypes: jax.typing.DTypeLike) -> jax.typing.DTypeLike:
@@ -52,16 +46,6 @@ def widened(array: jax.Array) -> jax.Array:
         return array
     narrow = jnp.finfo(array.dtype)
     return jax.lax.reduce_precision(array.astype(wide), narrow.nexp, narrow.nmant)
-
-
-def sum_of_squares(array: jax.Array, axes: Sequence[int] | None = None) -> jax.Array:
-    """Sums squares over some axes (all by default)."""
-    return jnp.sum(jnp.square(widened(array)), axis=None if axes is None else tuple(axes))
-
-
-def underflow(elements: int, dtype: jax.typing.DTypeLike) -> float:
-    """What the squares of this many elements can lose by falling under the smallest normal."""
-    return elements * float(jnp.finfo(dtype).tiny)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,18 +101,22 @@ class Layout:
                 merged.append((name, size))
         return tuple(merged)
 
+    def _order(self) -> list[int]:
+        """The elementary axes, those of the stack first, then of the left and right factors."""
+        factors = (STACK, LEFT, RIGHT)
+        return sorted(range(len(self.axes)), key=lambda axis: factors.index(self.axes[axis][0]))
+
     def assemble(self, blocks: jax.Array) -> jax.Array:
         """Turns an array (stack, left features, right features) into the leaf."""
-        sizes = self.sizes(STACK) + self.sizes(LEFT) + self.sizes(RIGHT)
-        order = [
-            index
-            for factor in (STACK, LEFT, RIGHT)
-            for index, (name, _) in enumerate(self.axes)
-            if name == factor
-        ]
-        position = {axis: place for place, axis in enumerate(order)}
-        permutation = [position[axis] for axis in range(len(order))]
-        return blocks.reshape(sizes).transpose(permutation).reshape(self.shape)
+        order = self._order()
+        split = blocks.reshape([self.axes[axis][1] for axis in order])
+        return split.transpose(np.argsort(order)).reshape(self.shape)
+
+    def disassemble(self, leaf: jax.Array) -> jax.Array:
+        """Turns the leaf into an array (stack, left features, right features)."""
+        split = leaf.reshape([size for _, size in self.axes]).transpose(self._order())
+        blocks = [math.prod(self.sizes(factor)) for factor in (STACK, LEFT, RIGHT)]
+        return split.reshape(blocks)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,6 +152,40 @@ class Operand:
 
 
 @dataclasses.dataclass(frozen=True)
+class Shared:
+    """A term that is the same for every example, like the gradient of a penalty on weights.
+
+    Attributes:
+      value: what the computation holds, shaped like the leaf.
+      scale: a constant factor.
+    """
+
+    value: Value
+    scale: float = 1.0
+
+    def scaled(self, factor: float) -> Shared:
+        return dataclasses.replace(self, scale=self.scale * factor)
+
+
+class Direct(NamedTuple):
+    """Ways to a leaf from the operands as the computation holds them, cheaper than through rows.
+
+    Attributes:
+      gradient: of one example.
+      batch_sum: summed over a leading batch axis of both operands.
+    """
+
+    gradient: Callable[[jax.Array, jax.Array], jax.Array]
+    batch_sum: Callable[[jax.Array, jax.Array], jax.Array]
+
+    def then(self, step: Callable[[jax.Array], jax.Array]) -> Direct:
+        return Direct(*(lambda a, b, form=form: step(form(a, b)) for form in self))
+
+    def swapped(self) -> Direct:
+        return Direct(*(lambda a, b, form=form: form(b, a) for form in self))
+
+
+@dataclasses.dataclass(frozen=True)
 class OuterProducts:
     """`scale * sum_t left[t] (x) right[t]`, laid out as one leaf.
 
@@ -174,8 +196,7 @@ class OuterProducts:
       positions: number of outer products in each block.
       layout: how the leaf is made of them.
       scale: a constant factor.
-      direct_sum: forms the leaf summed over the batch from the two operands as the computation
-        holds them (the right one already weighted), where that is cheaper than by way of rows.
+      direct: ways to the leaf without reading the operands as rows, where there are any.
     """
 
     rule: str
@@ -185,7 +206,7 @@ class OuterProducts:
     positions: int
     layout: Layout
     scale: float = 1.0
-    direct_sum: Callable[[jax.Array, jax.Array], jax.Array] | None = None
+    direct: Direct | None = None
 
     @property
     def operands(self) -> tuple[Operand, Operand]:
@@ -200,13 +221,12 @@ class OuterProducts:
             return None
         names = {LEFT: RIGHT, RIGHT: LEFT, STACK: STACK}
         axes = tuple((names[name], size) for name, size in self.layout.axes)
-        direct = self.direct_sum
         return dataclasses.replace(
             self,
             left=self.right,
             right=self.left,
             layout=Layout(axes, self.layout.shape),
-            direct_sum=None if direct is None else lambda left, right: direct(right, left),
+            direct=None if self.direct is None else self.direct.swapped(),
         )
 
     def reshaped(self, shape: Sequence[int]) -> OuterProducts:
@@ -237,18 +257,19 @@ class OuterProducts:
             changed[name] = getattr(self, name).then(_permute_features(sizes, after))
         return self._after(lambda leaf: leaf.transpose(permutation), **changed)
 
-    def sliced(self, starts: Sequence[int], limits: Sequence[int]) -> OuterProducts | None:
-        """Takes a contiguous part of the leaf; None where that is not a part of one factor."""
-        shape = tuple(limit - start for start, limit in zip(starts, limits, strict=True))
-        term: OuterProducts | None = dataclasses.replace(self, direct_sum=None)
-        for axis, (start, limit) in enumerate(zip(starts, limits, strict=True)):
-            if term is not None and limit - start != self.layout.shape[axis]:
-                term = term._sliced_axis(axis, start, limit)
-        return term if term is None else dataclasses.replace(
-            term, layout=Layout(term.layout.axes, shape)
-        )
+    def along_axis(
+        self, axis: int, new_size: int, change: Callable[[jax.Array, int], jax.Array]
+    ) -> OuterProducts | None:
+        """Slices, pads or reverses one axis of the leaf by doing so to the factor that owns it.
 
-    def _sliced_axis(self, axis: int, start: int, limit: int) -> OuterProducts | None:
+        Args:
+          axis: of the leaf.
+          new_size: of that axis.
+          change: does it to an axis of an array.
+
+        Returns:
+          The changed term; None where the axis is not one factor's alone.
+        """
         split = self.layout.split_to_shape()
         if split is None or len(split[1][axis]) != 1:
             return None
@@ -264,37 +285,33 @@ class OuterProducts:
 
         def part(rows: jax.Array) -> jax.Array:
             split_rows = rows.reshape(*rows.shape[:2], *sizes)
-            taken = jax.lax.slice_in_dim(split_rows, start, limit, axis=2 + place)
-            return taken.reshape(*rows.shape[:2], -1)
+            return change(split_rows, 2 + place).reshape(*rows.shape[:2], -1)
 
         axes = list(finer.axes)
-        axes[index] = (factor, limit - start)
+        axes[index] = (factor, new_size)
         shape = list(self.layout.shape)
-        shape[axis] = limit - start
-        features = operand.features // size * (limit - start)
-        return dataclasses.replace(
-            self,
+        shape[axis] = new_size
+        changed = operand.then(part, operand.features // size * new_size)
+        return self._after(
+            lambda leaf: change(leaf, axis),
             layout=Layout(tuple(axes), tuple(shape)),
-            **{name: operand.then(part, features)},
+            **{name: changed},
         )
 
     def _after(self, step: Callable[[jax.Array], jax.Array], **changes: object) -> OuterProducts:
-        direct = self.direct_sum
-        if direct is not None:
-            changes["direct_sum"] = lambda left, right: step(direct(left, right))
+        if self.direct is not None:
+            changes["direct"] = self.direct.then(step)
         return dataclasses.replace(self, **changes)
 
-    # What clipping asks, of one example: -----------------------------------------------------
-
-    def product(self, left: jax.Array, right: jax.Array) -> jax.Array:
-        """The gradient itself as (stack, left features, right features); of read rows."""
+    def gradient(self, left: jax.Array, right: jax.Array) -> jax.Array:
+        """The leaf of one example, from the operands as the computation holds them."""
+        if self.direct is not None:
+            return self.direct.gradient(left, right) * self.scale
+        left, right = self.left.rows(left), self.right.rows(right) * self.scale
         if self.left.indices:
-            return jax.vmap(lambda index, rows: _scatter_rows(index, rows, self.left.features))(
-                left, right
-            )
-        return jnp.einsum("str,stc->src", left, right, precision=HIGHEST)
-
-    # And of the batch: -----------------------------------------------------------------------
+            scatter = jax.vmap(lambda index, rows: _scatter_rows(index, rows, self.left.features))
+            return self.layout.assemble(scatter(left, right))
+        return self.layout.assemble(jnp.einsum("str,stc->src", left, right, precision=HIGHEST))
 
     def weighted_sum(self, left: jax.Array, right: jax.Array, weights: jax.Array) -> jax.Array:
         """Sums weight times gradient over the batch: the leaf.
@@ -306,8 +323,8 @@ class OuterProducts:
         left = left if self.left.indices else keep_live(widened(left), weights)
         right = keep_live(widened(right), weights)
         scales = weights * self.scale
-        if self.direct_sum is not None:
-            return self.direct_sum(left, right * along_batch(scales, right))
+        if self.direct is not None:
+            return self.direct.batch_sum(left, right * along_batch(scales, right))
         left, right = jax.vmap(self.left.read)(left), jax.vmap(self.right.read)(right)
         if self.left.indices:
             right = right * along_batch(scales, right)
@@ -344,30 +361,13 @@ def keep_live(array: jax.Array, weights: jax.Array) -> jax.Array:
     return jnp.where(along_batch(weights, array) != 0, array, jnp.zeros((), array.dtype))
 
 
-def inner_kernel(
-    operand: Operand, rows: jax.Array, other_operand: Operand, other_rows: jax.Array
-) -> jax.Array:
-    """Inner products of every row with every other row: (stack, positions, other positions)."""
-    if operand.indices and other_operand.indices:
-        inside = (rows >= 0) & (rows < operand.features)
-        same = rows[:, :, None] == other_rows[:, None, :]
-        return (same & inside[:, :, None]).astype(jnp.float32)
-    if other_operand.indices:
-        return jnp.swapaxes(inner_kernel(other_operand, other_rows, operand, rows), 1, 2)
-    if operand.indices:
-        return jax.vmap(
-            lambda index, dense: jnp.take(dense, index, axis=1, mode="fill", fill_value=0).T
-        )(_negative_outside(rows, operand.features), other_rows)
-    return jnp.einsum("stf,suf->stu", rows, other_rows, precision=HIGHEST)
-
-
 def _scatter_rows(index: jax.Array, rows: jax.Array, features: int) -> jax.Array:
     """Adds rows (positions, columns) into zeros (features, columns) at the given indices."""
     start = jnp.zeros((features, rows.shape[-1]), rows.dtype)
-    return start.at[_negative_outside(index, features)].add(rows, mode="drop")
+    return start.at[drop_outside(index, features)].add(rows, mode="drop")
 
 
-def _negative_outside(index: jax.Array, features: int) -> jax.Array:
+def drop_outside(index: jax.Array, features: int) -> jax.Array:
     """Sends indices outside [0, features) to `features`, which `mode` then drops.
 
     Indexing by a negative number counts from the end; that is not meant here.

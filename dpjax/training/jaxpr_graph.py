@@ -13,7 +13,6 @@ Written against the jaxprs of jax 0.10.2 to 0.11: the only attributes read are `
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -126,14 +125,6 @@ class Graph:
     operations: list[Operation]
     outputs: list[Atom]
 
-    def uses(self) -> Counter[Value]:
-        """How often each value is read, by operations or as an output of this graph."""
-        counts: Counter[Value] = Counter()
-        for operation in self.operations:
-            counts.update(atom for atom in operation.inputs if isinstance(atom, Value))
-        counts.update(atom for atom in self.outputs if isinstance(atom, Value))
-        return counts
-
     def influenced_by(self, sources: Iterable[Value]) -> set[Value]:
         """The values that depend on any of the given inputs."""
         reached = set(sources)
@@ -187,9 +178,7 @@ def _body(equation: Any) -> Any:
     return equation.params.get("jaxpr", equation.params.get("call_jaxpr"))
 
 
-def _held_apart(
-    equation: Any, inputs: list[Atom], operations: list[Operation]
-) -> Sequence[Atom]:
+def _held_apart(equation: Any, inputs: list[Atom], operations: list[Operation]) -> Sequence[Atom]:
     """Inputs of a rematerialised body, behind the barrier that its lowering would have put there.
 
     Without the barrier the compiler would recognise the recomputation and keep the activations that

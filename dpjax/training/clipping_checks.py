@@ -1,0 +1,97 @@
+"""What `clipped_grad` refuses, each with one line that says what to pass instead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+PyTree = Any
+
+
+def batch_size(batch: PyTree) -> int:
+    """The common leading size of the arrays of a batch."""
+    sizes = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(batch)}
+    if len(sizes) != 1 or () in sizes:
+        raise ValueError(
+            "every array of the batch needs the same leading batch axis; found leading sizes "
+            f"{sorted(sizes)}"
+        )
+    return sizes.pop()[0]
+
+
+def checked_mask(mask: jax.Array | None, size: int) -> jax.Array:
+    """The mask as booleans, (size,); all rows by default."""
+    if mask is None:
+        return jnp.ones((size,), bool)
+    if np.shape(mask) != (size,):
+        raise ValueError(f"mask has shape {np.shape(mask)}: pass one entry for each of {size} rows")
+    return jnp.asarray(mask).astype(bool)
+
+
+def row_keys(rng: jax.Array | None, size: int, with_rng: bool) -> jax.Array | None:
+    """One key for each row, or None for a loss that takes none."""
+    if with_rng and rng is None:
+        raise ValueError("this loss takes a key: pass rng=jax.random.key(...)")
+    if not with_rng and rng is not None:
+        raise ValueError("this loss takes no key: leave rng out, or pass with_rng=True")
+    return jax.random.split(rng, size) if with_rng else None
+
+
+def check_clip_norm(clip_norm: PyTree, params: PyTree, per_leaf: bool) -> None:
+    """A scalar; with per-leaf clipping also one for each parameter."""
+    tree = jax.tree.structure(clip_norm)
+    scalar = jax.tree_util.treedef_is_leaf(tree)
+    if not scalar and not per_leaf:
+        raise ValueError("clip_norm is a pytree: pass a scalar, or clipping='per_leaf'")
+    if not scalar and tree != jax.tree.structure(params):
+        raise ValueError("clip_norm is not like params: pass a scalar or one for each parameter")
+    for norm in jax.tree.leaves(clip_norm):
+        if np.shape(norm) != ():
+            raise ValueError(f"clip_norm has shape {np.shape(norm)}: pass a scalar")
+        if isinstance(norm, (int, float)) and not norm >= 0:
+            raise ValueError(f"clip_norm is {norm}: pass a number >= 0")
+
+
+def check_loss(
+    loss_fn: Callable[..., Any], has_aux: bool, params: PyTree, batch: PyTree, keys: Any
+) -> None:
+    """Parameters are floating-point and the loss of one example is a real scalar."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+            raise ValueError(
+                f"parameter {path_name(path)} has type {jnp.result_type(leaf)}: pass floating-point"
+                " parameters only and let the loss close over the rest"
+            )
+    rows = (one_row(batch),) if keys is None else (one_row(batch), one_row(keys))
+    out = jax.eval_shape(loss_fn, shapes_of(params), *rows)
+    if has_aux and not (isinstance(out, tuple) and len(out) == 2):
+        raise ValueError("has_aux=True needs a loss that returns a pair (scalar, auxiliary)")
+    loss = out[0] if has_aux else out
+    shape = getattr(loss, "shape", None)
+    if shape != () or not jnp.issubdtype(loss.dtype, jnp.floating):
+        found = type(loss).__name__ if shape is None else f"{loss.dtype} of shape {shape}"
+        raise ValueError(
+            "the loss of one example must be a real scalar (the example comes without a batch "
+            f"axis), not {found}: reduce it, and pass has_aux=True for further outputs"
+        )
+
+
+def shapes_of(tree: PyTree) -> PyTree:
+    """Shapes and types of a pytree of arrays."""
+    return jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), jnp.result_type(leaf)), tree
+    )
+
+
+def one_row(tree: PyTree) -> PyTree:
+    """Shapes and types of one row of a pytree of arrays with a leading batch axis."""
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), tree)
+
+
+def path_name(path: Any) -> str:
+    """A parameter's path, "params/Dense_0/kernel"."""
+    return jax.tree_util.keystr(path, simple=True, separator="/")

@@ -1,0 +1,42 @@
+"""What `clipped_grad` did for each parameter, in words."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class ParameterExplanation(NamedTuple):
+    """What was done for one parameter.
+
+    Attributes:
+      rule: "dense", "embedding" or "convolution" (recognised), "small" (a bias, scale or the like:
+        its per-example gradient costs no more than the activations it is summed from), "unused", or
+        "materialised".
+      form: how the norm was formed.
+      reason: why, with the sizes that decided.
+      shape: of the parameter.
+      held: elements per example held for its gradient; 0 when it stayed factored.
+    """
+
+    rule: str
+    form: str
+    reason: str
+    shape: tuple[int, ...]
+    held: int
+
+
+class Explanation(dict[str, ParameterExplanation]):
+    """Parameter path to what was done for it; prints as a table."""
+
+    def __str__(self) -> str:
+        rows = [("parameter", "shape", "rule", "norm by", "held", "because")]
+        rows += [
+            (path, "x".join(map(str, each.shape)) or "()", each.rule, each.form, str(each.held),
+             each.reason)
+            for path, each in self.items()
+        ]  # fmt: skip
+        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+        return "\n".join(
+            "  ".join([cell.ljust(width) for cell, width in zip(row, widths)] + [row[-1]])
+            for row in rows
+        )
