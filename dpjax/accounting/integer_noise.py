@@ -23,7 +23,7 @@ from dpjax.accounting.loss_distribution import LossDistribution, LossPair
 _NEGLIGIBLE = 46.0  # exp(-46) is about 1e-20
 _LEAST_LOG_PROBABILITY = -80.0  # outcomes below go to infinite loss in a loss distribution
 _LARGEST_SUPPORT = 1 << 20
-_LARGEST_RENYI_SUPPORT = 1 << 17
+_LARGEST_RENYI_SUPPORT = 1 << 15
 _ROUNDING = 1e-12  # relative error granted to a computed sum
 
 
@@ -125,6 +125,12 @@ def discrete_gaussian_sum(local_variance: float, clients: int, reach: int = 0) -
     return IntegerNoise(logs, clients, local_variance)
 
 
+def _log_sum(values: np.ndarray) -> float:
+    """log of the sum of exponentials."""
+    peak = float(values.max())
+    return peak + math.log(float(np.exp(values - peak).sum()))
+
+
 def _support(variance: float, reach: int) -> int:
     """Largest integer to store."""
     size = max(reach, 4) + math.ceil(13.0 * math.sqrt(variance)) + 32
@@ -172,9 +178,9 @@ def _tilted_sum(
       half: largest outcome of interest.
     """
     points = _local_points(local_variance)
-    log_scale = special.logsumexp(-0.5 * points**2 / local_variance)
+    log_scale = _log_sum(-0.5 * points**2 / local_variance)
     exponents = -0.5 * (points - centre) ** 2 / local_variance
-    log_tilted = special.logsumexp(exponents)
+    log_tilted = _log_sum(exponents)
     local = np.exp(exponents - log_tilted)
     mean = float(local @ points)
     keep = half + math.ceil(14.0 * math.sqrt(local_variance * clients)) + 2
@@ -217,7 +223,7 @@ def shift_rdp(
 
     Formal guarantees: the truncated tail is bounded by a geometric series and added; the support
     grows until that addition is below 1e-20 of the sum. Rounding is covered by 1e-12 on the log.
-    Infinite where an order would need more than 131,072 outcomes.
+    Infinite where an order would need more than 32,768 outcomes, or eight times those of order 1.
 
     Args:
       make_noise: function from the reach to an `IntegerNoise`.
@@ -230,13 +236,14 @@ def shift_rdp(
     orders = np.asarray(orders, dtype=np.float64)
     values = np.full(orders.shape, np.inf)
     noise = make_noise(64 + 2 * shift)
+    largest = max(_LARGEST_RENYI_SUPPORT, 8 * noise.size)
     for index in np.argsort(orders):
         order = float(orders[index])
         while True:
             log_sum, log_rest = _log_renyi_sum(noise, order, shift)
             if log_rest < log_sum - _NEGLIGIBLE:
                 break
-            if 2 * noise.size > _LARGEST_RENYI_SUPPORT:
+            if 2 * noise.size > largest:
                 return values
             noise = make_noise(2 * noise.size)
         total = float(np.logaddexp(log_sum, log_rest)) + _ROUNDING
@@ -254,8 +261,8 @@ def _log_renyi_sum(noise: IntegerNoise, order: float, shift: int) -> tuple[float
         if slope >= -1e-3:
             return 0.0, math.inf
         series = slope - math.log(-math.expm1(slope))
-        log_rest = np.logaddexp(log_rest, special.logsumexp(end) + series)
-    return float(special.logsumexp(terms)), float(log_rest)
+        log_rest = np.logaddexp(log_rest, _log_sum(end) + series)
+    return _log_sum(terms), float(log_rest)
 
 
 def shift_pair(noise: IntegerNoise, interval: float, shift: int = 1) -> LossPair:
@@ -286,4 +293,5 @@ def shift_pair(noise: IntegerNoise, interval: float, shift: int = 1) -> LossPair
     np.add.at(grid, below - lowest, masses - up)
     np.add.at(grid, below - lowest + 1, up)
     law = LossDistribution(interval, lowest, np.maximum(grid, 0.0), rest)
-    return LossPair(law, law)
+    # Keeping both masses of every atom keeps the mirror symmetry of a symmetric noise.
+    return LossPair(law, law, mirrored=True)

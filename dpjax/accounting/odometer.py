@@ -28,16 +28,20 @@ _REFUSAL = (
 )
 
 
+class NotAGuaranteeError(AttributeError, ValueError):
+    """An odometer was asked for what only a Guarantee has."""
+
+
 class _NoGuarantee:
     """Refuses, by name, everything that would make it pass for a Guarantee."""
 
     def __getattr__(self, name: str) -> Any:
         if name in _REFUSED:
-            raise AttributeError(_REFUSAL)
+            raise NotAGuaranteeError(_REFUSAL)
         raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
 
     def __float__(self) -> NoReturn:
-        raise ValueError(_REFUSAL)
+        raise NotAGuaranteeError(_REFUSAL)
 
 
 @dataclasses.dataclass(frozen=True)

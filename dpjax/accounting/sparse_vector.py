@@ -115,7 +115,7 @@ def _randomised_responses(epsilon: float, count: int) -> LossPair:
     masses = np.zeros(2 * count + 1)
     masses[::2] = stats.binom.pmf(successes, count, 1.0 / (1.0 + math.exp(-epsilon)))
     law = LossDistribution(epsilon, -count, masses, 0.0)
-    return LossPair(law, law)
+    return LossPair(law, law, mirrored=True)
 
 
 def iteration_rdp(epsilon: float, orders: np.ndarray, method: str = "pure") -> np.ndarray:

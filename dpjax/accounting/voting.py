@@ -283,7 +283,7 @@ def _integer_vote(mechanism, parameters, make_noise, variance: float) -> Guarant
     counts = 2 * _moved_votes(parameters["votes"], parameters["candidates"])
     shift = parameters["scale"]
 
-    @functools.lru_cache(maxsize=4)
+    @functools.lru_cache(maxsize=32)
     def noise(reach: int) -> IntegerNoise:
         return make_noise(reach)
 

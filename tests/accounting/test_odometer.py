@@ -43,7 +43,7 @@ def test_cannot_be_used_as_a_guarantee(name):
             getattr(thing, name)
         with pytest.raises(ValueError, match="doubling_loop"):
             float(thing)
-        with pytest.raises((AttributeError, TypeError, ValueError)):
+        with pytest.raises(ValueError, match="doubling_loop"):
             compose(thing, pure(0.1))
         assert "NOT a differential privacy guarantee" in repr(thing)
 
