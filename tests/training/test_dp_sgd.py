@@ -143,6 +143,15 @@ def test_noise_scale_is_multiplier_times_sensitivity(lots, relation, sensitivity
     assert p_value(deviation * 3 / 2) < 1e-12
 
 
+def test_noise_comes_from_its_own_stream_anew_every_step():
+    samples = noise_of(HALF, None, clip_norm=1.0, multiplier=1.0, steps=3, size=300)
+    stream = key_streams.stream(jax.random.key(3), "noise")
+    by_hand = -sum(
+        jax.random.normal(jax.random.fold_in(stream, step), (600,)) for step in range(3)
+    ) / np.sqrt(3)
+    np.testing.assert_allclose(samples, by_hand, rtol=1e-4, atol=1e-5)
+
+
 def test_an_empty_lot_still_gets_noise():
     moved = train(hyperparameters=PLAIN | {"clip_norm": 1.0, "noise_multiplier": 1.0}, number=0)
     noise = np.concatenate([np.ravel(moved[name] - PARAMS[name]) for name in PARAMS])

@@ -14,12 +14,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from dpjax.training.sampling import (
-    FixedLots,
-    PoissonLots,
-    _distinct_records,
-    _draws_for_distinct,
-)
+from dpjax.training.sampling import FixedLots, PoissonLots
 
 ERROR_RATE = 1e-4
 
@@ -158,29 +153,6 @@ def test_fixed_lots_are_full_and_distinct(lots):
         expected = (lots.dataset_size - 1) / 2
         spread = lots.dataset_size / math.sqrt(12 * indices.size)
         assert abs(indices.mean() - expected) < 6 * spread
-
-
-@pytest.mark.parametrize(("size", "draws"), [(50, 200), (1000, 64), (2**20, 9000), (2**31 - 1, 40)])
-def test_distinct_records_against_a_plain_loop(size, draws):
-    words = np.random.default_rng(7).integers(0, 2**32, draws, dtype=np.uint32)
-    words[3] = words[1]  # a repetition for certain
-    words[5] = 2**32 - 1  # a rejected word, where the size does not divide 2^32
-    share = 2**32 // size
-    expected = list(dict.fromkeys(w // share for w in words.tolist() if w // share < size))
-    records, distinct = _distinct_records(jnp.asarray(words), size, draws)
-    assert int(distinct) == len(expected) < draws
-    np.testing.assert_array_equal(np.asarray(records)[: len(expected)], expected)
-
-
-@pytest.mark.parametrize(
-    ("size", "wanted"), [(60_000, 512), (100, 50), (60_000, 1), (64, 1), (10**6, 4000), (12, 6)]
-)
-def test_enough_draws_are_made(size, wanted):
-    draws, failure = _draws_for_distinct(size, wanted)
-    share = 2**32 // size
-    kept = share * size / 2**32 * (1 - (wanted - 1) / size)
-    assert scipy.stats.binom.cdf(wanted - 1, draws, kept) <= float(failure)
-    assert draws <= 1.2 * wanted / kept + 400
 
 
 def test_the_lot_does_not_depend_on_the_number_of_records():
