@@ -13,11 +13,9 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from functools import partial
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from dpjax.training.convolution_rule import convolution
 from dpjax.training.factored_terms import (
@@ -29,7 +27,15 @@ from dpjax.training.factored_terms import (
     OuterProducts,
     Shared,
 )
-from dpjax.training.jaxpr_graph import Atom, Constant, Operation, Value
+from dpjax.training.jaxpr_graph import (
+    Atom,
+    Constant,
+    Operation,
+    Value,
+    is_zero,
+    number_of,
+)
+from dpjax.training.rearrangements import REARRANGEMENTS
 
 Terms = list[OuterProducts | Shared]
 
@@ -49,7 +55,7 @@ class Recogniser:
 
     def terms_of(self, atom: Atom) -> Terms | None:
         """The terms that add up to a value; an empty list for zero, None where no rule matches."""
-        if _is_zero(atom):
+        if is_zero(atom):
             return []
         if isinstance(atom, Constant) or not _is_real(atom):
             return None
@@ -67,8 +73,8 @@ class Recogniser:
         if operation.name in _SOURCES:
             term = _SOURCES[operation.name](operation)
             return None if term is None else [term]
-        if operation.name in _REARRANGEMENTS:
-            return self._rearranged(operation)
+        if operation.name in REARRANGEMENTS:
+            return self._rearranged(operation, operation.outputs.index(atom))
         return None
 
     def _sum(self, operation: Operation) -> Terms | None:
@@ -84,12 +90,12 @@ class Recogniser:
         terms = None if scalar is None else self.terms_of(scalar[0])
         return None if terms is None else [term.scaled(scalar[1]) for term in terms]
 
-    def _rearranged(self, operation: Operation) -> Terms | None:
+    def _rearranged(self, operation: Operation, index: int) -> Terms | None:
         terms = self.terms_of(operation.inputs[0])
         if terms is None or any(isinstance(term, Shared) for term in terms):
             return None
-        step = _REARRANGEMENTS[operation.name]
-        changed = [step(term, operation) for term in terms]
+        step = REARRANGEMENTS[operation.name]
+        changed = [step(term, operation, index) for term in terms]
         return None if None in changed else changed
 
     def _loop(self, operation: Operation, index: int) -> Terms | None:
@@ -132,36 +138,16 @@ def _is_real(value: Value) -> bool:
     return jnp.issubdtype(value.aval.dtype, jnp.floating)
 
 
-def _is_zero(atom: Atom) -> bool:
-    """Whether a value is zeros by construction."""
-    if isinstance(atom, Constant):
-        return _number(atom) == 0
-    producer = atom.producer
-    return (
-        producer is not None
-        and producer.name in ("broadcast_in_dim", "convert_element_type", "reshape")
-        and _is_zero(producer.inputs[0])
-    )
-
-
 def _scalar_factor(operation: Operation) -> tuple[Atom, float] | None:
     """Splits `value * number`, `number * value` or `value / number`."""
     first, second = operation.inputs
-    number = _number(second)
+    number = number_of(second)
     if number is not None:
         if operation.name == "mul":
             return first, number
         return None if number == 0 else (first, 1 / number)
-    number = _number(first)
+    number = number_of(first)
     return None if number is None or operation.name == "div" else (second, number)
-
-
-def _number(atom: Atom) -> float | None:
-    """The number that a constant scalar is."""
-    scalar = isinstance(atom, Constant) and np.ndim(atom.array) == 0
-    if not scalar or isinstance(atom.array, jax.core.Tracer):
-        return None
-    return float(atom.array) if jnp.issubdtype(atom.aval.dtype, jnp.floating) else None
 
 
 # Sources ----------------------------------------------------------------------------------------
@@ -200,7 +186,7 @@ def embedding(operation: Operation) -> OuterProducts | None:
     rank = len(table.aval.shape)
     window = tuple(numbers.update_window_dims)
     plain = (
-        _is_zero(table)
+        is_zero(table)
         and isinstance(updates, Value)
         and isinstance(indices, Value)
         and tuple(numbers.inserted_window_dims) == (0,)
@@ -235,91 +221,6 @@ def embedding(operation: Operation) -> OuterProducts | None:
 def _rows(order: tuple[int, ...], shape: tuple[int, ...]) -> Callable[[jax.Array], jax.Array]:
     return lambda array: array.transpose(order).reshape(shape)
 
-
-# Steps that only rearrange ------------------------------------------------------------------------
-
-
-def _transpose(term: OuterProducts, operation: Operation) -> OuterProducts | None:
-    return term.transposed(operation.params["permutation"])
-
-
-def _reshape(term: OuterProducts, operation: Operation) -> OuterProducts | None:
-    if operation.params.get("dimensions") is not None:
-        return None
-    return term.reshaped(operation.outputs[0].aval.shape)
-
-
-def _broadcast(term: OuterProducts, operation: Operation) -> OuterProducts | None:
-    output = operation.outputs[0].aval
-    if math.prod(output.shape) != math.prod(term.layout.shape):
-        return None
-    return term.reshaped(output.shape)
-
-
-def _slice(term: OuterProducts, operation: Operation) -> OuterProducts | None:
-    params = operation.params
-    strides = params["strides"] or (1,) * len(params["start_indices"])
-    result: OuterProducts | None = term
-    for axis, size in enumerate(term.layout.shape):
-        start, limit, stride = (
-            params["start_indices"][axis],
-            params["limit_indices"][axis],
-            strides[axis],
-        )
-        new_size = operation.outputs[0].aval.shape[axis]
-        if result is not None and new_size != size:
-            result = result.along_axis(
-                axis,
-                new_size,
-                partial(jax.lax.slice_in_dim, start_index=start, limit_index=limit, stride=stride),
-            )
-    return result
-
-
-def _pad(term: OuterProducts, operation: Operation) -> OuterProducts | None:
-    if not _is_zero(operation.inputs[1]):
-        return None
-    result: OuterProducts | None = term
-    for axis, widths in enumerate(operation.params["padding_config"]):
-        if result is not None and any(widths):
-            new_size = operation.outputs[0].aval.shape[axis]
-            result = result.along_axis(axis, new_size, partial(_pad_axis, widths=widths))
-    return result
-
-
-def _pad_axis(array: jax.Array, axis: int, widths: tuple[int, int, int]) -> jax.Array:
-    config = [widths if index == axis else (0, 0, 0) for index in range(array.ndim)]
-    return jax.lax.pad(array, jnp.zeros((), array.dtype), config)
-
-
-def _reverse(term: OuterProducts, operation: Operation) -> OuterProducts | None:
-    result: OuterProducts | None = term
-    for axis in operation.params["dimensions"]:
-        if result is not None:
-            result = result.along_axis(axis, term.layout.shape[axis], lambda a, i: jnp.flip(a, i))
-    return result
-
-
-def _convert(term: OuterProducts, operation: Operation) -> OuterProducts | None:
-    # Norms and sums are formed in float32 or wider whatever the type that the gradient passes
-    # through, so the rounding in between is left out.
-    return term if _is_real(operation.outputs[0]) else None
-
-
-_REARRANGEMENTS: dict[str, Callable[[OuterProducts, Operation], OuterProducts | None]] = {
-    "transpose": _transpose,
-    "reshape": _reshape,
-    "squeeze": _reshape,
-    "broadcast_in_dim": _broadcast,
-    "slice": _slice,
-    "pad": _pad,
-    "rev": _reverse,
-    "convert_element_type": _convert,
-    "copy": lambda term, _: term,
-    "copy_p": lambda term, _: term,
-    "name": lambda term, _: term,
-    "neg": lambda term, _: term.scaled(-1.0),
-}
 
 _SOURCES: dict[str, Callable[[Operation], OuterProducts | None]] = {
     "dot_general": dense,

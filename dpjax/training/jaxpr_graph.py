@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 # Calls that mean the same when their body is written in place of them. Custom derivative rules have
@@ -132,6 +133,26 @@ class Graph:
             if any(atom in reached for atom in operation.inputs):
                 reached.update(operation.outputs)
         return reached
+
+
+def is_zero(atom: Atom) -> bool:
+    """Whether a value is zeros by construction."""
+    if isinstance(atom, Constant):
+        return number_of(atom) == 0
+    producer = atom.producer
+    return (
+        producer is not None
+        and producer.name in ("broadcast_in_dim", "convert_element_type", "reshape")
+        and is_zero(producer.inputs[0])
+    )
+
+
+def number_of(atom: Atom) -> float | None:
+    """The number that a constant scalar is."""
+    scalar = isinstance(atom, Constant) and np.ndim(atom.array) == 0
+    if not scalar or isinstance(atom.array, jax.core.Tracer):
+        return None
+    return float(atom.array) if jnp.issubdtype(atom.aval.dtype, jnp.floating) else None
 
 
 def graph_of(jaxpr: Any) -> Graph:
@@ -284,7 +305,7 @@ def _run_loop(operation: Operation, asked: Sequence[bool], environment: dict, re
     fixed = {body.inputs[i]: read(operation.inputs[i]) for i in range(loop.constants) if used[i]}
     wanted = [body.outputs[i] for i in (*carried, *stacked)]
     initial = [
-        jax.numpy.asarray(read(operation.inputs[loop.constants + i]), value.aval.dtype)
+        jnp.asarray(read(operation.inputs[loop.constants + i]), value.aval.dtype)
         for i, value in zip(carried, carry_values, strict=True)
     ]
 
