@@ -45,6 +45,10 @@ class RepetitionLaw(abc.ABC):
         """log P[K = k] at whole numbers k, (n,) -> (n,)."""
 
     @abc.abstractmethod
+    def generating_function(self, x: np.ndarray | float) -> np.ndarray:
+        """f(x) = E[x^K] at x in [0, 1], accurate near x = 0."""
+
+    @abc.abstractmethod
     def success_probability(self, y: np.ndarray | float) -> np.ndarray:
         """1 - f(1 - y): that at least one of K runs hits an event of probability y."""
 
@@ -63,10 +67,6 @@ class RepetitionLaw(abc.ABC):
     @abc.abstractmethod
     def to_dict(self) -> dict[str, Any]:
         """Plain values that `law_from_dict` turns back into this law."""
-
-    def generating_function(self, x: np.ndarray | float) -> np.ndarray:
-        """f(x) = E[x^K] at x in [0, 1]."""
-        return 1.0 - self.success_probability(1.0 - np.asarray(x, dtype=np.float64))
 
     def pmf(self, k: np.ndarray | int) -> np.ndarray:
         """P[K = k]; zero at negative or fractional k. Shape of `k`."""
@@ -213,6 +213,15 @@ class TruncatedNegativeBinomial(RepetitionLaw):
         y = np.asarray(y, dtype=np.float64)
         return np.log1p((1.0 - self.gamma) / self.gamma * y)
 
+    def generating_function(self, x: np.ndarray | float) -> np.ndarray:
+        z = self.log_inverse_gamma
+        growth = -np.log1p(-(1.0 - self.gamma) * np.asarray(x, dtype=np.float64))
+        if self.gamma == 1.0:
+            return np.asarray(x, dtype=np.float64)
+        if abs(self.shape) * z < 1e-12:
+            return growth / z
+        return np.expm1(self.shape * growth) / math.expm1(self.shape * z)
+
     def success_probability(self, y: np.ndarray | float) -> np.ndarray:
         growth, z = self._log_growth(y), self.log_inverse_gamma
         if self.gamma == 1.0:
@@ -287,6 +296,9 @@ class Poisson(RepetitionLaw):
     def log_pmf(self, k: np.ndarray) -> np.ndarray:
         return k * math.log(self.mean) - self.mean - special.gammaln(k + 1.0)
 
+    def generating_function(self, x: np.ndarray | float) -> np.ndarray:
+        return np.exp(self.mean * (np.asarray(x, dtype=np.float64) - 1.0))
+
     def success_probability(self, y: np.ndarray | float) -> np.ndarray:
         return -np.expm1(-self.mean * np.asarray(y, dtype=np.float64))
 
@@ -342,6 +354,10 @@ class Binomial(RepetitionLaw):
     def _log_miss(self, y: np.ndarray | float) -> np.ndarray:
         with np.errstate(divide="ignore"):
             return np.log1p(-self.probability * np.asarray(y, dtype=np.float64))
+
+    def generating_function(self, x: np.ndarray | float) -> np.ndarray:
+        hit = self.probability * np.asarray(x, dtype=np.float64)
+        return ((1.0 - self.probability) + hit) ** self.trials
 
     def success_probability(self, y: np.ndarray | float) -> np.ndarray:
         return -np.expm1(self.trials * self._log_miss(y))
@@ -434,6 +450,13 @@ class AtMost(RepetitionLaw):
         chosen = p[np.where(inside, k, 0.0).astype(np.int64)]
         with np.errstate(divide="ignore"):
             return np.where(inside, np.log(chosen), -np.inf)
+
+    def generating_function(self, x: np.ndarray | float) -> np.ndarray:
+        x = np.asarray(x, dtype=np.float64)
+        total = np.zeros(x.shape)
+        for weight in self._table[1][::-1]:
+            total = total * x + weight
+        return total
 
     def success_probability(self, y: np.ndarray | float) -> np.ndarray:
         k, p = self._table

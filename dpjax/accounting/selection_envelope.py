@@ -32,8 +32,14 @@ CELLS = 12_000
 LARGEST_INTERVAL = 1e-3
 """Coarsest grid of epsilons on which a selected profile is written, in nats."""
 
+LONGEST = 100_000
+"""Grid points a selected profile may have before its interval is coarsened."""
+
 NEGLIGIBLE = 1e-16
 """A profile is cut where its finite part falls below this; the rest counts as infinite loss."""
+
+FLOOR = 2e-15
+"""Level of phi at which its tail is cut and added as a constant."""
 
 TILTS = (0.0, 1.0, 3.0, 8.0, 20.0)
 """Exponential tilts of the sum by Fourier transform; each is accurate on another range."""
@@ -54,57 +60,71 @@ def selected_profiles(pair: LossPair, law: RepetitionLaw) -> tuple[float, list[n
       ValueError: a pair whose mirrored masses exceed 1 by more than 1e-4 (rounding noise of an
         overlong composition), for which no bound is rigorous.
     """
-    pair = pair.regridded(output_interval(pair))
-    directions = [(pair.forward, pair.backward)]
-    if not pair.symmetric:
-        directions.append((pair.backward, pair.forward))
-    return pair.interval, [
-        selected_profile(forward, reverse, law) for forward, reverse in directions
-    ]
+    laws = [pair.forward] if pair.symmetric else [pair.forward, pair.backward]
+    # h comes from the reverse direction.
+    lines = [envelope_lines(reverse, law) for reverse in (pair.backward, pair.forward)[: len(laws)]]
+    ends = [_end(*line) for line in lines]
+    interval = output_interval(pair, max(ends))
+    profiles = []
+    for forward, line, end in zip(laws, lines, ends):
+        on_grid = forward.regridded(interval)
+        profiles.append(selected_profile(on_grid, *line, end, law.mean))
+    return interval, profiles
 
 
-def output_interval(pair: LossPair) -> float:
-    """A multiple or a fraction of the pair's interval, fine against its spread, at most 1e-3."""
+def output_interval(pair: LossPair, beyond: float = 0.0) -> float:
+    """A multiple or a fraction of the pair's interval: fine against its spread, at most 1e-3.
+
+    Args:
+      pair: loss distributions to be written on the new grid.
+      beyond: nats the result reaches beyond the pair's own losses.
+    """
     spread = max(pair.forward.spread(), pair.backward.spread())
     wanted = min(LARGEST_INTERVAL, max(spread / 250.0, 1e-6))
-    extent = pair.size * pair.interval
-    wanted = max(wanted, extent / 200_000)
+    extent = pair.size * pair.interval + beyond
+    wanted = max(wanted, extent / LONGEST)
     if pair.interval > wanted:
         return pair.interval / math.ceil(pair.interval / wanted)
     return pair.interval * max(1, math.floor(wanted / pair.interval))
 
 
+def _end(slopes: np.ndarray, heights: np.ndarray) -> float:
+    """log of the t from which phi is below FLOOR, at most 80."""
+    useful = heights > FLOOR
+    with np.errstate(divide="ignore"):
+        ends = np.log(heights[useful] - FLOOR) - np.log(slopes[useful])
+    return min(float(np.max(ends, initial=0.0)), 80.0)
+
+
 def selected_profile(
-    forward: LossDistribution, reverse: LossDistribution, law: RepetitionLaw
+    forward: LossDistribution,
+    slopes: np.ndarray,
+    heights: np.ndarray,
+    end: float,
+    mean: float,
 ) -> np.ndarray:
-    """The bound for one direction, at epsilon = 0, interval, ... (n,).
+    """E_Q[phi(e^epsilon dQ'/dQ)] at epsilon = 0, interval, ... (n,), rounded upwards.
 
     Args:
       forward: law of log(dQ/dQ') under Q.
-      reverse: law of log(dQ'/dQ) under Q', on the same grid.
-      law: of K.
+      slopes: of the lines whose upper envelope is phi.
+      heights: of the lines, at t = 0.
+      end: log of the t beyond which phi is replaced by its value there.
+      mean: E[K] = phi(0), the weight of infinite losses.
     """
-    slopes, heights = envelope_lines(reverse, law)
     interval = forward.interval
-    indices = forward.lowest + np.arange(forward.masses.size)
     held = np.flatnonzero(forward.masses > 0)
     if held.size == 0:
-        return np.full(2, min(1.0, forward.infinity_mass * law.mean))
+        return np.full(2, min(1.0, forward.infinity_mass * mean))
     masses = forward.masses[held[0] : held[-1] + 1]
-    indices = indices[held[0] : held[-1] + 1]
-    first, last = int(indices[0]), int(indices[-1])
-    # phi vanishes (below NEGLIGIBLE) from this t on; its value there is kept as a floor.
-    useful = heights > NEGLIGIBLE
-    with np.errstate(divide="ignore"):
-        ends = np.log(heights[useful] - NEGLIGIBLE) - np.log(slopes[useful])
-    end = min(float(np.max(ends, initial=0.0)), 80.0 + abs(last) * interval)
-    top = math.ceil(end / interval) + 1
+    first, last = forward.lowest + int(held[0]), forward.lowest + int(held[-1])
+    top = max(math.ceil(end / interval) + 1, 2 - last)
     steps = np.arange(-last, top + 1)
     phi = envelope(np.exp(np.minimum(steps * interval, 700.0)), slopes, heights)
     floor = float(phi[-1])
     count = max(2, last + top + 1)
     sums = _tilted_correlation(masses, first, phi, -last, interval, count)
-    profile = np.minimum(sums + floor + forward.infinity_mass * law.mean, 1.0)
+    profile = np.minimum(sums + floor + forward.infinity_mass * mean, 1.0)
     beyond = np.flatnonzero(sums <= NEGLIGIBLE)
     stop = int(beyond[0]) + 1 if beyond.size else count
     return np.minimum.accumulate(profile)[: max(stop, 2)]

@@ -12,6 +12,7 @@ Every bound is made non-decreasing in the order l (a divergence of larger order 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -60,6 +61,9 @@ def selection_curve(guarantee: Guarantee, law: RepetitionLaw) -> RenyiCurve:
 
         def raw(orders: np.ndarray) -> np.ndarray:
             selected = np.logaddexp(log_none, log_moment(orders)) / (orders - 1.0)
+            if math.isinf(law.maximum):
+                return selected
+            # All K <= max(K) runs together already tell everything about the best of them.
             return np.minimum(selected, law.maximum * inside(orders))
 
         return _monotone(raw)
