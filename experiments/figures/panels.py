@@ -1,0 +1,33 @@
+"""Figures of several panels side by side, in the house style."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from dpjax import plotting
+
+
+def new_panels(
+    number: int, width: float = 11.0, height: float = 4.4, *, share_vertical: bool = False
+) -> tuple[Figure, list[Axes]]:
+    """Returns a figure and its panels, left to right.
+
+    Args:
+      number: of panels.
+      width: of the whole figure, inches.
+      height: inches.
+      share_vertical: one vertical axis for all, to compare heights across panels.
+    """
+    figure = Figure(figsize=(width, height), layout="constrained")
+    panels = np.atleast_1d(figure.subplots(1, number, sharey=share_vertical))
+    for axes in panels:
+        plotting.style_axes(axes)
+    return figure, list(panels)
+
+
+def legend_below(figure: Figure, source: Axes, columns: int) -> None:
+    """Puts one legend of a panel's lines under the whole figure, clear of the data."""
+    handles, labels = source.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=10.5)

@@ -1,0 +1,141 @@
+"""What figures 2 to 6 share: the base run, the laws of K, the bounds compared and their looks.
+
+The base run is rho-zCDP with rho = 0.1. Three bounds on releasing the best of K runs:
+  papernot_steinke  the paper's Renyi bounds (its Theorems 2 and 6) for any such run, turned into
+                    epsilon by its Lemma 14 at the best order;
+  tight_zcdp        ours for any such run: the smallest sound bound from the same knowledge;
+  tight_gaussian    ours for the Gaussian mechanism of this rho, whose exact profile is known.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+
+import matplotlib
+import numpy as np
+
+from dpjax import accounting, plotting
+
+RHO = 0.1
+DELTA = 1e-6
+
+PAPER, TIGHT_ZCDP, TIGHT_GAUSSIAN = BOUNDS = ("papernot_steinke", "tight_zcdp", "tight_gaussian")
+BOUND_TITLES = {
+    PAPER: "Papernot & Steinke (Renyi)",
+    TIGHT_ZCDP: "ours, any 0.1-zCDP run",
+    TIGHT_GAUSSIAN: "ours, Gaussian run",
+}
+BOUND_LINES = {PAPER: "--", TIGHT_ZCDP: ":", TIGHT_GAUSSIAN: "-"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Repetition:
+    """A family of laws of K, one per mean, or the naive composition of a fixed number of runs.
+
+    Attributes:
+      name: in the rows.
+      label: in the legend.
+      shape: eta of the truncated negative binomial; None for the other two.
+      law: mean -> law of K; None for naive composition, whose mean must be a whole number.
+      colour: of its lines.
+    """
+
+    name: str
+    label: str
+    shape: float | None
+    law: Callable[[float], accounting.RepetitionLaw] | None
+    colour: str
+
+    def number_of_runs(self, mean: float) -> accounting.RepetitionLaw:
+        """Returns the law of K whose best run is used; naive composition makes exactly `mean`."""
+        return self.law(mean) if self.law else accounting.Fixed(round(mean))
+
+    @property
+    def line(self) -> str:
+        """Its line style where lines do not tell bounds apart."""
+        return "--" if self.law is None else "-"
+
+
+def _negative_binomial(shape: float, shade: float) -> Repetition:
+    names = {
+        0.0: ("logarithmic", "$\\eta=0$ (logarithmic)"),
+        1.0: ("geometric", "$\\eta=1$ (geometric)"),
+    }
+    name, label = names.get(shape, (f"eta={shape:g}", f"$\\eta={shape:g}$"))
+    colour = matplotlib.colors.to_hex(matplotlib.colormaps["viridis"](shade))
+    return Repetition(
+        name, label, shape, lambda mean: accounting.TruncatedNegativeBinomial(shape, mean), colour
+    )
+
+
+# eta is an ordered quantity, so its colours are a scale; the other two stand apart.
+REPETITIONS = (
+    *(
+        _negative_binomial(shape, shade)
+        for shape, shade in zip((-0.5, 0.0, 0.5, 1.0, 2.0, 5.0), np.linspace(0.0, 0.86, 6))
+    ),
+    Repetition("poisson", "Poisson", None, accounting.Poisson, plotting.PALETTE[1]),
+    Repetition("naive", "naive composition", None, None, "#333333"),
+)
+
+
+# Exactly `mean` runs, of which the best is released: what a random K must beat.
+FIXED = Repetition(
+    "fixed", "K fixed", None, lambda mean: accounting.Fixed(round(mean)), plotting.PALETTE[3]
+)
+
+
+@functools.cache
+def base_run(bound: str) -> accounting.Guarantee:
+    """Returns the guarantee of one run, as that bound knows it."""
+    if bound == TIGHT_GAUSSIAN:
+        return accounting.gaussian(noise_multiplier=(2 * RHO) ** -0.5)
+    return accounting.zcdp(RHO)
+
+
+@functools.cache
+def guarantee(repetition: Repetition, mean: float, bound: str) -> accounting.Guarantee:
+    """Returns the guarantee of the best of K runs, or of composing `mean` runs naively."""
+    base = base_run(bound)
+    if repetition.law is None:
+        return accounting.repeat(base, round(mean))
+    law = repetition.law(mean)
+    return accounting.best_of(base, law, method="rdp" if bound == PAPER else "tight")
+
+
+def epsilon(repetition: Repetition, mean: float, bound: str, delta: float = DELTA) -> float:
+    """Returns that bound's epsilon of the best of K runs."""
+    method = "rdp" if bound == PAPER else "tight"
+    return guarantee(repetition, mean, bound).epsilon(delta, method=method)
+
+
+def epsilons(repetition: Repetition, mean: float) -> dict[str, float]:
+    """Returns the three bounds' epsilons at DELTA, as the columns `epsilon_<bound>` of a row."""
+    return {f"epsilon_{bound}": epsilon(repetition, mean, bound) for bound in BOUNDS}
+
+
+def epsilon_label(delta: float) -> str:
+    """Returns the label of an axis of epsilon at a delta."""
+    power = np.log10(delta)
+    value = f"10^{{{round(power)}}}" if power == round(power) else f"{delta:g}"
+    return f"$\\varepsilon$ at $\\delta = {value}$ (nats)"
+
+
+def means(repetition: Repetition, quick: bool, largest: float = 1e3) -> list[float]:
+    """Returns means of K from 1 to `largest`, roughly evenly spaced in their logarithm.
+
+    Poisson's and naive composition's end at 1,000, where they cost over 30 already; naive
+    composition's are whole.
+    """
+    step = 0.1
+    if repetition.shape is None:
+        largest, step = min(largest, 1e3), 0.05
+    exponents = () if quick else np.arange(0.0, 5.01, step)
+    # Six digits, so that no power of ten appears twice.
+    grid = {float(f"{10.0**exponent:.6g}") for exponent in exponents}
+    values = sorted(v for v in grid | {1.0, 2.0, 10.0, 1e2, 1e3, 1e4, 1e5} if v <= largest)
+    if repetition.law is None:
+        values = sorted({float(round(value)) for value in values})
+    return values

@@ -1,0 +1,59 @@
+"""The picture figures 4 to 6 have in common: one panel per bound, one line per law of K."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from experiments.figures.panels import legend_below, new_panels
+from experiments.figures.papernot_steinke import setting
+from experiments.figures.rows import distinct, select
+
+LAW_COLUMNS = ("repetition", "shape", "mean", "delta")
+EPSILON_COLUMNS = tuple(f"epsilon_{bound}" for bound in setting.BOUNDS)
+
+
+def law_cells(member: setting.Repetition, mean: float) -> dict:
+    """Returns the cells of a row that say which law of K it is about, and the three epsilons."""
+    return {
+        "repetition": member.name,
+        "shape": member.shape,
+        "mean": mean,
+        "delta": setting.DELTA,
+        **setting.epsilons(member, mean),
+    }
+
+
+def draw_panels(
+    rows: Sequence[Mapping], horizontal: str, vertical: str
+) -> tuple[Figure, list[Axes]]:
+    """Draws one panel per bound, with one legend under them all.
+
+    Args:
+      rows: with LAW_COLUMNS, EPSILON_COLUMNS and the column to draw against epsilon.
+      horizontal: that column, or "epsilon" for the panel's bound.
+      vertical: likewise.
+
+    Returns:
+      The figure and its panels, whose limits and labels are still to be set.
+    """
+    figure, panels = new_panels(len(setting.BOUNDS), height=4.8, share_vertical=True)
+    looks = {member.name: member for member in setting.REPETITIONS}
+    for bound, axes in zip(setting.BOUNDS, panels):
+        for name in distinct(rows, "repetition"):
+            members = select(rows, repetition=name)
+            cells = [
+                [row[f"epsilon_{bound}" if column == "epsilon" else column] for row in members]
+                for column in (horizontal, vertical)
+            ]
+            axes.plot(
+                *cells,
+                color=looks[name].colour,
+                linestyle=looks[name].line,
+                label=looks[name].label,
+            )
+        axes.set_title(setting.BOUND_TITLES[bound])
+    legend_below(figure, panels[0], columns=4)
+    return figure, panels
