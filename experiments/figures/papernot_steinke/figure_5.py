@@ -10,7 +10,7 @@ K.
 
 The other two panels are ours: the same quantiles against our tight bound for any 0.1-zCDP run, and
 for a Gaussian run. An expected quantile of 0.9 costs 4.31 at least by the paper's bound (eta =
-0.5), 3.61 and 3.23 by ours (geometric), where naive composition takes 7.34 and 6.89.
+0.5), 3.61 and 3.23 by ours (geometric), where naive composition takes 7.31 and 6.85.
 
 Differs from the paper: the two panels; the values of eta and the range of E[K], 1 to 1e5 (1000 for
 Poisson and naive composition), are ours.
