@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from absl import app, flags, logging
 
@@ -12,7 +15,7 @@ _TRACEBACK = flags.DEFINE_bool(
 )
 
 
-def _parse(arguments: Sequence[str]) -> list[str]:
+def parse(arguments: Sequence[str]) -> list[str]:
     """Parses flags; a bad one ends in one line and exit code 2."""
     try:
         rest = flags.FLAGS(list(arguments))
@@ -30,25 +33,50 @@ def _refusal(message: str) -> int:
     return 2
 
 
-def run(main: Callable[[], int | None]) -> None:
-    """Runs a binary's `main()` under absl.
+def guarded(main: Callable[[], int | None]) -> int | None:
+    """Calls a binary's `main()` and turns what the user can mend into one line; returns its code.
 
     A ValueError or a missing file is the user's to mend and ends in one line and exit code 2; with
-    --traceback it is raised. Ctrl-C ends in one line and exit code 130. Anything else is a defect
-    and shows its traceback.
+    --traceback it is raised. Anything else is a defect and shows its traceback.
     """
+    # Libraries announce accelerators they do not find; a user need not read that.
+    logging.set_verbosity(logging.WARNING)
+    try:
+        return main()
+    except (ValueError, FileNotFoundError) as error:
+        if _TRACEBACK.value:
+            raise
+        return _refusal(" ".join(str(error).split()))
 
-    def start(_: Sequence[str]) -> int | None:
-        # Libraries announce accelerators they do not find; a user need not read that.
-        logging.set_verbosity(logging.WARNING)
+
+def run(main: Callable[[], int | None]) -> None:
+    """Runs a binary under absl: parses its flags, calls `main()`, exits with its code.
+
+    Ctrl-C ends the program at once with exit code 130. A compiled training run does not return to
+    Python for minutes, and only the main thread hears the signal, so the work is another thread's.
+    """
+    app.run(lambda _: _in_a_thread(lambda: guarded(main)), flags_parser=parse)
+
+
+def _in_a_thread(work: Callable[[], int | None]) -> int | None:
+    """Calls `work()` in a thread of its own and gives back what it returns or raises."""
+    outcome: dict[str, Any] = {}
+
+    def call() -> None:
         try:
-            return main()
-        except (ValueError, FileNotFoundError) as error:
-            if _TRACEBACK.value:
-                raise
-            return _refusal(" ".join(str(error).split()))
-        except KeyboardInterrupt:
-            print("interrupted: no complete run was written", file=sys.stderr)
-            return 130
+            outcome["code"] = work()
+        except BaseException as error:
+            outcome["error"] = error
 
-    app.run(start, flags_parser=_parse)
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(timeout=0.2)
+    except KeyboardInterrupt:
+        print("interrupted: no complete run was written", file=sys.stderr, flush=True)
+        # Not sys.exit, which would wait for what the device is computing.
+        os._exit(130)
+    if "error" in outcome:
+        raise outcome["error"]
+    return outcome["code"]

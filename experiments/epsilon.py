@@ -212,7 +212,7 @@ def draw(base: accounting.Guarantee, path: str) -> None:
     axes.set_xlabel("mean of K (before any cap)")
     axes.set_ylabel(f"epsilon at delta = {_DELTA.value:g}")
     axes.set_title("What tuning costs")
-    axes.legend(fontsize=10)
+    figure.legend(loc="outside lower center", ncols=2, fontsize=10)
     folder, name = os.path.split(os.path.abspath(path))
     plotting.save_figure(figure, folder, os.path.splitext(name)[0], formats=("png",))
 

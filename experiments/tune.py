@@ -44,6 +44,9 @@ _SIZE_BOUND = flags.DEFINE_integer(
 )
 _CLASSES = flags.DEFINE_integer("classes", None, "Your own .npz: public number of classes.")
 _DATA_DIR = flags.DEFINE_string("data_dir", None, "Folder of prepared or downloaded data sets.")
+_CACHE_DIR = flags.DEFINE_string(
+    "cache_dir", None, "Where prepared data goes, if not into --data_dir."
+)
 _VALIDATION_FRACTION = flags.DEFINE_float(
     "validation_fraction", 0.2, "Expected share of training records kept for scoring candidates."
 )
@@ -133,7 +136,7 @@ def load_data() -> tuple[data.Dataset, data.Parts]:
             # Replacing a record must not move it from training to validation.
             "identified_by": "slot" if _SAMPLING.value == "fixed" else None,
         }
-    loaded = data.load(_DATASET.value, data_dir=_DATA_DIR.value, **own)
+    loaded = data.load(_DATASET.value, data_dir=_DATA_DIR.value, cache_dir=_CACHE_DIR.value, **own)
     if _PAPER_PROTOCOL.value:
         return loaded, loaded.validation_is_test()
     return loaded, loaded.parts(_VALIDATION_FRACTION.value, _SPLIT_KEY.value.encode())

@@ -4,6 +4,8 @@ import jax
 import pytest
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
+# Tests compile hundreds of tiny programs and run each for milliseconds.
+jax.config.update("jax_disable_most_optimizations", True)
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,112 @@
+"""What tuning costs, from the command line."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from dpjax import accounting
+
+ROOT = pathlib.Path(__file__).parents[2]
+MNIST = ["--sampling_probability=0.00426666666666667", "--noise_multiplier=1.1", "--steps=14062"]
+
+
+def _prices(run_cases, *cases):
+    """The epsilons of several command lines."""
+    prices = []
+    results = run_cases("experiments.epsilon", [["--json", *arguments] for arguments in cases])
+    for code, printed, errors in results:
+        assert code == 0, errors
+        prices.append(json.loads(printed)["epsilon"])
+    return prices
+
+
+def test_the_papers_mnist_run_answered_cold():
+    done = subprocess.run(
+        [sys.executable, "-m", "experiments.epsilon", "--json", "--cap=0", *MNIST],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    prices = json.loads(done.stdout)["epsilon"]
+    assert prices["one_run"] == pytest.approx(2.39, abs=1e-2)
+    assert prices["whole_tuning"] == pytest.approx(3.566, abs=1e-2)
+    assert prices["papers_bound"] == pytest.approx(5.049, abs=1e-3)
+    assert prices["naive_composition_at_mean"] > 8
+
+
+def test_a_table_is_printed_and_a_plot_is_drawn(run_cases, tmp_path):
+    plot = tmp_path / "cost.png"
+    ((code, printed, errors),) = run_cases(
+        "experiments.epsilon", [["--rho=0.1", "--delta=1e-6", f"--plot={plot}"]]
+    )
+    assert code == 0, errors
+    assert "naive composition" in printed and plot.stat().st_size > 5000
+
+
+def test_retraining_the_score_and_a_renyi_curve_of_your_own(run_cases, tmp_path):
+    path = tmp_path / "curve.csv"
+    orders = [1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128]
+    path.write_text("order,epsilon\n" + "\n".join(f"{a},{0.1 * a}" for a in orders))
+    common = ["--delta=1e-6", "--cap=0"]
+    plain, retrained, scored, mine = _prices(
+        run_cases,
+        ["--rho=0.1", *common],
+        ["--rho=0.1", *common, "--retrain"],
+        ["--rho=0.1", *common, "--score_noise=1.0"],
+        [f"--rdp_csv={path}", *common],
+    )
+    assert retrained["whole_tuning"] > plain["whole_tuning"] + 0.3
+    assert scored["whole_tuning"] > plain["whole_tuning"] + 0.3
+    # Less is known between the orders, so the bound may only grow, and grows little.
+    assert plain["whole_tuning"] - 1e-3 <= mine["whole_tuning"] <= 1.1 * plain["whole_tuning"]
+
+
+def _release(tmp_path, factor):
+    guarantee = accounting.best_of(
+        accounting.gaussian(noise_multiplier=2.0), accounting.Geometric(mean=5)
+    )
+    path = tmp_path / f"guarantee_{factor}.json"
+    claim = {
+        "private": True,
+        "epsilon": guarantee.epsilon(1e-5) * factor,
+        "delta": 1e-5,
+        "neighbouring_relation": guarantee.relation,
+        "mechanism": guarantee.provenance,
+        "randomness": {"secret": True},
+    }
+    path.write_text(json.dumps(claim))
+    return path
+
+
+def test_a_true_claim_holds_and_a_false_one_does_not(run_cases, tmp_path):
+    true, false = run_cases(
+        "experiments.epsilon",
+        [[f"--verify={_release(tmp_path, factor)}"] for factor in (1.0, 0.99)],
+    )
+    assert true[0] == 0 and "the claim holds" in true[1]
+    assert false[0] == 1 and "TOO SMALL" in false[1]
+
+
+REFUSED = [
+    ([], "exactly one of"),
+    (["--rho=0.1", "--pure_epsilon=1"], "exactly one of"),
+    (["--sampling_probability=0.1"], "--noise_multiplier and --steps"),
+    (["--rho=0.1", "--delta=1"], "--delta"),
+    (["--rho=0.1", "--repetitions=negative_binomial", "--shape=-1"], "shape"),
+    (["--rho=0.1", "--mean=0.5"], "mean"),
+    (["--rdp_csv=/nowhere.csv"], "nowhere"),
+    (["--rdp_csv=pyproject.toml"], "order,epsilon"),
+    (["--verify=README.md"], "no guarantee.json"),
+    (["--rho=0.1", "--plot=cost.gif"], ".png"),
+]
+
+
+def test_bad_input_is_one_line_and_exit_code_2(run_cases):
+    results = run_cases("experiments.epsilon", [arguments for arguments, _ in REFUSED])
+    for (arguments, message), (code, _, errors) in zip(REFUSED, results):
+        assert code == 2 and errors.count("error: ") == 1, arguments
+        assert message in errors and len(errors.splitlines()) == 1, arguments

@@ -1,0 +1,122 @@
+"""The main job as a user runs it: from the command line, right and wrong."""
+
+import json
+import os
+import pathlib
+import signal
+import stat
+import subprocess
+import sys
+import time
+
+import numpy as np
+
+ROOT = pathlib.Path(__file__).parents[2]
+QUICK = ["--steps=3", "--mean=2", "--cap=3", "--epsilon=8", "--seed=3"]
+
+
+def test_digits_end_to_end_and_the_claim_verifies(run_cases, tmp_path):
+    folder = tmp_path / "run"
+    arguments = [f"--out_dir={folder}", *QUICK]
+    first, again, refused = run_cases(
+        "experiments.tune", [arguments, [f"--out_dir={tmp_path / 'again'}", *QUICK], arguments]
+    )
+    assert first[0] == 0, first
+    for words in ("whole tuning", "one run", "naive composition", "test data", str(folder)):
+        assert words in first[1]
+    assert sorted(os.listdir(folder)) == ["curator", "release"]
+    assert stat.S_IMODE(os.stat(folder / "curator").st_mode) == 0o700
+    claim = json.loads((folder / "release" / "guarantee.json").read_text())
+    assert 0 < claim["epsilon"] <= 8 and claim["neighbouring_relation"] == "add_or_remove_one"
+    assert claim["randomness"]["secret"] is False and "--seed" in first[1]
+    assert (folder / "curator" / "candidates.png").stat().st_size > 5000
+    # A second run on the same data beside it is a second mechanism: the tool warns.
+    assert again[0] == 0 and "1 earlier run(s) on digits" in again[1]
+    # The same place is refused, and what stands there stays.
+    assert refused[0] == 2 and "exists already" in refused[2]
+    saved = [path / "release" / "guarantee.json" for path in (folder, tmp_path / "again")]
+    assert saved[0].read_bytes() == saved[1].read_bytes()
+    ((code, printed, _),) = run_cases("experiments.epsilon", [[f"--verify={saved[0]}"]])
+    assert code == 0 and "the claim holds" in printed
+
+
+def test_your_own_arrays(run_cases, tmp_path):
+    generator = np.random.default_rng(0)
+    labels = generator.integers(0, 2, 300)
+    inputs = (generator.normal(size=(300, 5)) + labels[:, None]).astype(np.float32)
+    path = tmp_path / "mine.npz"
+    np.savez(path, inputs=inputs, labels=labels)
+    broken = tmp_path / "broken.npz"
+    np.savez(broken, inputs=inputs, labels=labels + 1)
+    public = ["--public_size=300", "--classes=2"]
+    folder = tmp_path / "run"
+    elsewhere = f"--out_dir={tmp_path / 'elsewhere'}"
+    done, unstated, wrong = run_cases(
+        "experiments.tune",
+        [
+            [f"--dataset={path}", *public, f"--out_dir={folder}", "--sampling=fixed", *QUICK],
+            [f"--dataset={path}", "--classes=2", elsewhere],
+            [f"--dataset={broken}", *public, elsewhere],
+        ],
+    )
+    assert done[0] == 0, done
+    claim = json.loads((folder / "release" / "guarantee.json").read_text())
+    assert claim["neighbouring_relation"] == "replace_one"
+    assert unstated[0] == 2 and "public_size" in unstated[2]
+    assert wrong[0] == 2 and "labels" in wrong[2]
+    assert not (tmp_path / "elsewhere").exists()
+
+
+REFUSED = [
+    (["--epsilon=3", "--delta=1e-10"], "attain"),
+    (["--delta=0"], "delta"),
+    (["--mean=0.5"], "mean"),
+    (["--noise_multiplier=0"], "not_private"),
+    (["--lot_size=5000"], "lot_size 5000"),
+    (["--space=learning_rate"], "NAME=LAW"),
+    (["--space=lot_size=uniform(1,2)"], "choice"),
+    (["--space_file=/nowhere.json"], "cannot read the search space"),
+    (["--dataset=imagenet"], "digits, mnist"),
+    (["--model=resnet"], "logistic_regression"),
+    (["--chunk_size=0"], "chunk_size"),
+    (["--unheard_of=1"], "unheard_of"),
+    (["stray"], "stray"),
+]
+
+
+def test_bad_input_is_one_line_exit_code_2_and_nothing_written(run_cases, tmp_path):
+    place = f"--out_dir={tmp_path / 'run'}"
+    results = run_cases("experiments.tune", [[place, *arguments] for arguments, _ in REFUSED])
+    for (arguments, message), (code, _, errors) in zip(REFUSED, results):
+        assert code == 2, arguments
+        lines = [line for line in errors.splitlines() if line.startswith("error: ")]
+        assert len(lines) == 1 and message in lines[0], arguments
+    assert os.listdir(tmp_path) == []
+
+
+def test_warnings(run_cases, tmp_path):
+    ((code, printed, _),) = run_cases(
+        "experiments.tune",
+        [[f"--out_dir={tmp_path / 'run'}", *QUICK, "--delta=0.01", "--paper_protocol"]],
+    )
+    assert code == 0 and "is above 1/" in printed and "scored on the test data" in printed
+
+
+def test_an_interrupted_run_leaves_nothing_half_written(tmp_path):
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "experiments.tune", f"--out_dir={tmp_path / 'run'}"),
+            *("--steps=2000000", "--noise_multiplier=100", "--delta=0.01"),
+        ],
+        cwd=ROOT,
+        env=os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert "is above 1/" in process.stdout.readline()
+    time.sleep(3)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == 130 and "interrupted" in errors
+    assert os.listdir(tmp_path) == []
