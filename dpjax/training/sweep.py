@@ -71,11 +71,7 @@ def sweep(
     if chunk_size < 1:
         raise ValueError(f"chunk_size is {chunk_size}: pass at least 1")
     number = keys.shape[0]
-    if len(np.unique(np.asarray(jax.random.key_data(keys)), axis=0)) < number:
-        raise ValueError(
-            "two candidates share a key and would get identical noise: pass a different key for "
-            "each, from training.candidate_keys(number)"
-        )
+    _refuse_shared_keys(keys)
     values = {name: np.asarray(value, np.float32) for name, value in hyperparameters.items()}
     for name, value in values.items():
         if value.shape != (number,):
@@ -84,6 +80,15 @@ def sweep(
                 f"({number},)"
             )
     return _chunks(run, keys, values, data, chunk_size, progress)
+
+
+def _refuse_shared_keys(keys: jax.Array) -> None:
+    """Raises a ValueError if two of the keys (candidates,) are equal."""
+    if len(np.unique(np.asarray(jax.random.key_data(keys)), axis=0)) < keys.shape[0]:
+        raise ValueError(
+            "two candidates share a key and would get identical noise: pass a different key for "
+            "each, from training.candidate_keys(number)"
+        )
 
 
 def _chunks(
