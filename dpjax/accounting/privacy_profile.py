@@ -106,7 +106,12 @@ def pair_from_profiles(
         halves.append((kept, positions[kept], values[kept]))
     if symmetric:
         halves.append(halves[0])
-    first, second, bridge = _bridge(*halves)
+    joined = _bridge(*halves)
+    if joined is None:
+        # One direction's bound says nothing at all: everything may be revealed.
+        law = LossDistribution(interval, 0, np.zeros(1), 1.0)
+        return LossPair(law, law, mirrored=True)
+    first, second, bridge = joined
     laws = []
     masses = [
         _half_masses(half, start_index, slope)
@@ -131,7 +136,7 @@ def pair_from_profiles(
     return LossPair(laws[0], laws[-1], mirrored=True)
 
 
-def _bridge(forward_half, backward_half) -> tuple[int, int, tuple[float, float]]:
+def _bridge(forward_half, backward_half) -> tuple[int, int, tuple[float, float]] | None:
     """Where the two halves join convexly: a first vertex of each, and the line between them.
 
     The negative half of the forward profile is the mirror image of the backward one: a backward
@@ -140,7 +145,8 @@ def _bridge(forward_half, backward_half) -> tuple[int, int, tuple[float, float]]
 
     Returns:
       Vertex numbers in the two halves, and the bridge's slope seen from the forward and from the
-      backward half; both vertices 0 mean that no bridge is needed (slopes then unused).
+      backward half; both vertices 0 mean that no bridge is needed (slopes then unused). None if
+      no falling line joins the halves.
     """
     _, positions, values = forward_half
     _, mirror_positions, mirror_values = backward_half
@@ -161,7 +167,8 @@ def _bridge(forward_half, backward_half) -> tuple[int, int, tuple[float, float]]
         if mirror_slope > mirror_slopes[j] and j < mirror_values.size - 1:
             j, moved = j + 1, True
         if not moved:
-            return i, j, (slope, mirror_slope)
+            vacuous = slope > slopes[i] + ROUNDING or mirror_slope > mirror_slopes[j] + ROUNDING
+            return None if vacuous else (i, j, (slope, mirror_slope))
 
 
 def _half_masses(half, start: int, bridge_slope: float) -> tuple[np.ndarray, np.ndarray]:

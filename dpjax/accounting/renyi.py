@@ -20,7 +20,7 @@ REFINEMENTS = 5
 """Zooms of 33 orders each into the bracket: the optimal order is known to about 1e-7, relative."""
 
 PROFILE_ORDERS = 1201
-"""Orders tabulated for a whole profile: its delta is within 1e-4, relative, of the best order's."""
+"""Orders tabulated for a whole profile: its delta is within 1e-3, relative, of the best order's."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -1,0 +1,259 @@
+"""Guarantee: conversions, composition, provenance, immutability, refusals."""
+
+import json
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from dp_accounting.pld import privacy_loss_distribution
+from scipy import optimize, special
+
+from dpjax import accounting
+from dpjax.accounting import provenance
+from dpjax.accounting.guarantee import Guarantee
+
+
+def analytic_gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
+    """Balle & Wang (2018), Theorem 8, solved with log-space tails."""
+    shift = 0.5 / noise_multiplier
+
+    def excess(epsilon):
+        scaled = epsilon * noise_multiplier
+        found = special.ndtr(shift - scaled) - math.exp(
+            epsilon + float(special.log_ndtr(-shift - scaled))
+        )
+        return found - delta
+
+    return optimize.brentq(excess, 0.0, 200.0, xtol=1e-12)
+
+
+@pytest.mark.parametrize("noise_multiplier", [0.3, 1.0, 2.236, 50.0])
+@pytest.mark.parametrize("delta", [1e-3, 1e-6, 1e-9])
+def test_gaussian_is_the_analytic_gaussian(noise_multiplier, delta):
+    expected = analytic_gaussian_epsilon(noise_multiplier, delta)
+    found = accounting.gaussian(noise_multiplier).epsilon(delta)
+    assert expected - 1e-9 <= found <= expected + 2e-6 * (1 + expected)
+
+
+def test_gaussian_steps_compose_exactly():
+    together = accounting.gaussian(3.0, steps=9)
+    assert together.epsilon(1e-6) == accounting.gaussian(1.0).epsilon(1e-6)
+    apart = accounting.repeat(accounting.gaussian(3.0), 9)
+    assert apart.epsilon(1e-6) == pytest.approx(together.epsilon(1e-6), abs=1e-4)
+    assert apart.rdp(3.0) == pytest.approx(together.rdp(3.0))
+
+
+@pytest.mark.parametrize("sigma,sensitivity", [(0.6, 1), (3.0, 2), (7.5, 3)])
+def test_discrete_gaussian_is_exact(sigma, sensitivity):
+    x = np.arange(-400, 401)
+    weights = np.exp(-0.5 * (x / sigma) ** 2)
+    p = weights / weights.sum()
+    q = np.exp(-0.5 * ((x - sensitivity) / sigma) ** 2) / weights.sum()
+    guarantee = accounting.discrete_gaussian(sigma, sensitivity)
+    for epsilon in (0.0, 0.1, 0.5, 1.0, 3.0):
+        exact = np.maximum(p - math.exp(epsilon) * q, 0.0).sum()
+        assert guarantee.delta(epsilon) == pytest.approx(exact, abs=1e-13, rel=1e-9)
+    held = (p > 1e-290) & (q > 1e-290)
+    for order in (1.5, 2.0, 6.0):
+        logs = order * np.log(p[held]) + (1 - order) * np.log(q[held])
+        exact = np.logaddexp.reduce(logs) / (order - 1)
+        assert guarantee.rdp(order) == pytest.approx(exact, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "steps,optimal",
+    [(7, 0.6990896611904688), (20, 1.5979807018902394), (100, 4.306791372516508)],
+)
+def test_pure_composes_optimally(steps, optimal):
+    """Kairouz, Oh & Viswanath (2015); numbers of oracles/svt_composition.json."""
+    composed = accounting.repeat(accounting.pure(0.1), steps)
+    assert composed.epsilon(1e-5) == pytest.approx(optimal, abs=1e-9)
+    assert composed.epsilon(0) == pytest.approx(0.1 * steps)
+    listed = accounting.compose(*[accounting.pure(0.1)] * steps)
+    assert listed.epsilon(1e-5) == composed.epsilon(1e-5)
+
+
+def test_pure_of_unequal_epsilons():
+    mixed = accounting.compose(accounting.pure(0.0646123), accounting.pure(0.1))
+    assert mixed.epsilon(0) == pytest.approx(0.1646123)
+    assert mixed.epsilon(1e-9) <= 0.1646123
+    assert mixed.delta(0.17) == 0.0
+    assert 0.0 < mixed.delta(0.1) < 0.1
+    assert accounting.pure(0.0).epsilon(0) == 0.0
+
+
+def test_composition_across_grids_and_kinds():
+    parts = [
+        accounting.pure(0.1),
+        accounting.gaussian(2.0),
+        accounting.dp_sgd(0.01, 1.0, 1000),
+        accounting.zcdp(0.01),
+    ]
+    total = accounting.compose(*parts)
+    assert total.epsilon(1e-5) > max(part.epsilon(1e-5) for part in parts)
+    assert total.epsilon(1e-5) < sum(part.epsilon(2.5e-6) for part in parts)
+    assert total.epsilon(1e-5) < total.epsilon(1e-5, "rdp") < total.epsilon(1e-5, "rdp_classic")
+    np.testing.assert_allclose(total.rdp([2, 5]), sum(part.rdp([2, 5]) for part in parts))
+    with pytest.raises(ValueError, match="not pure"):
+        total.epsilon(0)
+
+
+def test_renyi_only_parts_add_as_curves():
+    parts = accounting.compose(*[accounting.zcdp(0.01)] * 10)
+    assert parts.epsilon(1e-6) == pytest.approx(accounting.zcdp(0.1).epsilon(1e-6), abs=1e-9)
+    with_gaussian = accounting.compose(parts, accounting.zcdp(0.2), accounting.gaussian(5.0))
+    whole = accounting.compose(accounting.zcdp(0.3), accounting.gaussian(5.0))
+    assert with_gaussian.epsilon(1e-6) == pytest.approx(whole.epsilon(1e-6), abs=2e-2)
+
+
+def test_parallel_is_the_larger_profile():
+    train, validation = accounting.dp_sgd(0.01, 1.0, 1000), accounting.gaussian(2.0)
+    both = accounting.parallel(train, validation)
+    for epsilon in (0.0, 0.2, 0.8, 1.7, 3.0):
+        larger = max(train.delta(epsilon), validation.delta(epsilon))
+        assert larger - 1e-12 <= both.delta(epsilon) <= larger + 1e-5
+    for delta in (1e-3, 1e-6, 1e-9):
+        larger = max(train.epsilon(delta), validation.epsilon(delta))
+        assert both.epsilon(delta) == pytest.approx(larger, abs=1e-5)
+    np.testing.assert_allclose(
+        both.rdp([2.0, 9.0]), np.maximum(train.rdp([2.0, 9.0]), validation.rdp([2.0, 9.0]))
+    )
+    assert accounting.parallel(train) is train
+
+
+def test_mixture_is_the_average_profile():
+    first, second = accounting.gaussian(1.0), accounting.gaussian(4.0)
+    mixed = accounting.mixture([first, second], weights=[0.25, 0.75])
+    for epsilon in (0.0, 0.5, 2.0):
+        average = 0.25 * first.delta(epsilon) + 0.75 * second.delta(epsilon)
+        assert mixed.delta(epsilon) == pytest.approx(average, rel=1e-6)
+    a = 3.0
+    expected = math.log(
+        0.25 * math.exp((a - 1) * first.rdp(a)) + 0.75 * math.exp((a - 1) * second.rdp(a))
+    ) / (a - 1)
+    assert mixed.rdp(a) == pytest.approx(expected)
+    uniform = accounting.mixture([first, second])
+    assert mixed.epsilon(1e-6) < uniform.epsilon(1e-6) < first.epsilon(1e-6)
+    assert accounting.mixture([first, second], [1.0, 0.0]) is first
+
+
+def test_dp_accounting_round_trip():
+    theirs = privacy_loss_distribution.from_gaussian_mechanism(
+        1.0, sampling_prob=0.01, value_discretization_interval=1e-3
+    ).self_compose(1000)
+    ours = Guarantee.from_pld(theirs)
+    assert ours.epsilon(1e-5) == pytest.approx(theirs.get_epsilon_for_delta(1e-5), abs=1e-9)
+    assert ours.delta(1.0) == pytest.approx(theirs.get_delta_for_epsilon(1.0), rel=1e-9)
+    back = ours.to_pld()
+    assert back.get_epsilon_for_delta(1e-5) == pytest.approx(ours.epsilon(1e-5), abs=1e-9)
+    # And the same run by our own constructor.
+    run = accounting.dp_sgd(0.01, 1.0, 1000)
+    assert run.epsilon(1e-5) == pytest.approx(theirs.get_epsilon_for_delta(1e-5), abs=1e-5)
+    assert run.to_pld().get_epsilon_for_delta(1e-5) == pytest.approx(run.epsilon(1e-5), abs=1e-9)
+    rebuilt = accounting.from_provenance(json.loads(json.dumps(ours.provenance)))
+    assert rebuilt.epsilon(1e-5) == ours.epsilon(1e-5)
+    optimistic = privacy_loss_distribution.from_gaussian_mechanism(1.0, pessimistic_estimate=False)
+    with pytest.raises(ValueError, match="pessimistic"):
+        Guarantee.from_pld(optimistic)
+
+
+@pytest.mark.parametrize(
+    "guarantee",
+    [
+        accounting.gaussian(1.3, relation="replace_one", steps=4),
+        accounting.discrete_gaussian(3.0, 2),
+        accounting.zcdp(0.1),
+        accounting.pure(0.3),
+        accounting.renyi_only([2.0, 4.0, 16.0], [0.1, 0.2, 0.9]),
+        accounting.dp_sgd(0.02, 1.1, 300, failure_probability=1e-9),
+        accounting.dp_sgd_fixed_lots(1000, 50, 2.0, 20),
+        accounting.repeat(accounting.dp_sgd(0.02, 1.1, 300), 3),
+        accounting.parallel(accounting.gaussian(2.0), accounting.pure(0.5)),
+        accounting.mixture([accounting.gaussian(2.0), accounting.gaussian(3.0)], [0.3, 0.7]),
+        accounting.stop_at_threshold(accounting.gaussian(3.0), 0.1),
+        accounting.compose(
+            accounting.best_of(accounting.gaussian(3.0), accounting.Logarithmic(5.0)),
+            accounting.gaussian(2.0),
+            accounting.gaussian(2.0),
+        ),
+    ],
+    ids=lambda g: g.provenance["mechanism"],
+)
+def test_provenance_rebuilds_the_same_numbers(guarantee):
+    tree = json.loads(json.dumps(guarantee.provenance))
+    rebuilt = accounting.from_provenance(tree)
+    assert rebuilt.epsilon(1e-5) == guarantee.epsilon(1e-5)
+    assert rebuilt.delta(0.7) == guarantee.delta(0.7)
+    assert rebuilt.relation == guarantee.relation
+    assert rebuilt.provenance == guarantee.provenance
+
+
+def test_a_guarantee_cannot_be_changed():
+    guarantee = accounting.gaussian(1.0)
+    with pytest.raises(AttributeError, match="cannot be changed"):
+        guarantee.relation = "replace_one"
+    with pytest.raises(AttributeError, match="cannot be changed"):
+        del guarantee.relation
+    guarantee.provenance["parameters"]["noise_multiplier"] = 9.0
+    assert guarantee.provenance["parameters"]["noise_multiplier"] == 1.0
+    assert "gaussian" in repr(guarantee)
+
+
+def test_formal_guarantees_are_documented():
+    """The privacy-critical docstrings keep their contract section."""
+    for item in (
+        accounting.Guarantee,
+        accounting.dp_sgd,
+        accounting.dp_sgd_fixed_lots,
+        accounting.best_of,
+        accounting.stop_at_threshold,
+        accounting.RepetitionLaw.sample,
+    ):
+        assert "Formal guarantees:" in item.__doc__, item
+
+
+def test_importing_the_room_does_not_import_jax():
+    code = "import sys, dpjax.accounting; sys.exit('jax' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+GAUSSIAN = accounting.gaussian(1.0)
+
+
+@pytest.mark.parametrize(
+    "call,match",
+    [
+        (lambda: accounting.gaussian(0.0), "noise_multiplier must be finite and > 0"),
+        (lambda: accounting.gaussian(-1.0), "noise_multiplier must be"),
+        (lambda: accounting.gaussian(1.0, relation="swap"), "unknown neighbouring relation"),
+        (lambda: accounting.discrete_gaussian(1.0, 0), "sensitivity must be a whole number"),
+        (lambda: accounting.zcdp(-0.1), "rho must be"),
+        (lambda: accounting.pure(-0.1), "epsilon must be finite and >= 0"),
+        (lambda: accounting.repeat(GAUSSIAN, 0), "times must be a whole number >= 1"),
+        (lambda: accounting.compose(), "at least one guarantee"),
+        (lambda: accounting.mixture([GAUSSIAN], [0.5]), "probabilities that sum to 1"),
+        (lambda: GAUSSIAN.epsilon(1.0), "delta must be in"),
+        (lambda: GAUSSIAN.epsilon(-1e-5), "delta must be in"),
+        (lambda: GAUSSIAN.epsilon(0), "not pure: pass a delta in"),
+        (lambda: GAUSSIAN.epsilon(1e-5, "moments"), "unknown method"),
+        (lambda: GAUSSIAN.delta(-1.0), "epsilon must be >= 0"),
+        (lambda: accounting.from_provenance({"mechanism": "magic"}), "unknown mechanism"),
+        (lambda: accounting.from_provenance({"mechanism": "zcdp"}), "lacks or misnames"),
+        (lambda: accounting.from_provenance([1]), "not a provenance tree"),
+        (lambda: provenance.register("zcdp", lambda p, q: None), "registered already"),
+    ],
+)
+def test_refusals(call, match):
+    with pytest.raises(ValueError, match=match):
+        call()
+
+
+@pytest.mark.parametrize(
+    "join",
+    [accounting.compose, accounting.parallel, lambda *parts: accounting.mixture(parts)],
+)
+def test_mismatched_relations_are_refused(join):
+    with pytest.raises(ValueError, match="different neighbouring relations"):
+        join(accounting.gaussian(1.0), accounting.gaussian(1.0, relation="replace_one"))

@@ -1,0 +1,195 @@
+"""Loss distributions: rounding only ever upwards, exact where it can be."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpjax import accounting
+from dpjax.accounting.loss_distribution import LossDistribution, LossPair, common_interval
+from dpjax.accounting.privacy_profile import pair_from_profiles
+
+GRID = np.linspace(-6.0, 6.0, 97)
+
+
+def brute_force_delta(atoms, epsilon: float) -> float:
+    """Divergence from (loss, mass) atoms."""
+    return sum(max(0.0, mass * -math.expm1(epsilon - loss)) for loss, mass in atoms)
+
+
+@st.composite
+def small_laws(draw):
+    """A law on few losses whose mirrored mass is at most 1, as a real pair's is."""
+    size = draw(st.integers(1, 6))
+    losses = draw(st.lists(st.integers(-30, 30), min_size=size, max_size=size, unique=True))
+    weights = np.array(draw(st.lists(st.floats(0.01, 1.0), min_size=size, max_size=size)))
+    infinity = draw(st.sampled_from([0.0, 1e-3, 0.2]))
+    interval = draw(st.sampled_from([0.1, 0.037, 0.01]))
+    masses = np.zeros(61)
+    masses[np.array(losses) + 30] = weights / weights.sum() * (1 - infinity)
+    law = LossDistribution(interval, -30, masses, infinity)
+    scale = law.mirrored_mass()
+    if scale > 1.0:
+        # Move to larger losses until it is one.
+        shift = math.ceil(math.log(scale) / interval)
+        law = LossDistribution(interval, -30 + shift, masses, infinity)
+    return law
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(law=small_laws(), interval=st.sampled_from([0.003, 0.05, 0.11, 0.2]))
+def test_regridding_dominates_and_keeps_both_masses(law, interval):
+    coarse = law.regridded(interval)
+    assert coarse.total_mass() == pytest.approx(1.0, abs=1e-12)
+    assert coarse.mirrored_mass() == pytest.approx(law.mirrored_mass(), rel=1e-12)
+    assert np.all(coarse.delta(GRID) >= law.delta(GRID) - 1e-12)
+
+
+def test_regridding_onto_a_finer_multiple_is_exact():
+    law = accounting.pure(0.1).pair.forward
+    fine = law.regridded(0.1 / 64)
+    np.testing.assert_allclose(fine.delta(GRID), law.delta(GRID), atol=1e-15)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(law=small_laws(), delta=st.floats(1e-9, 0.99))
+def test_delta_and_epsilon_are_inverse_and_exact(law, delta):
+    atoms = list(zip(law.losses, law.masses))
+    for epsilon in GRID[::8]:
+        expected = law.infinity_mass + brute_force_delta(atoms, epsilon)
+        assert float(law.delta(epsilon)) == pytest.approx(min(expected, 1.0), abs=1e-12)
+    epsilon = law.epsilon(delta)
+    if math.isinf(epsilon):
+        assert law.infinity_mass > delta
+    else:
+        assert float(law.delta(epsilon)) <= delta + 1e-12
+        if epsilon > 1e-9:
+            assert float(law.delta(epsilon - 1e-9)) >= delta - 1e-12
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(first=small_laws(), second=small_laws())
+def test_composition_is_the_law_of_the_sum(first, second):
+    if first.interval != second.interval:
+        with pytest.raises(ValueError, match="regrid"):
+            first.composed(second)
+        return
+    total = first.composed(second)
+    atoms = [
+        (s + t, p * q)
+        for s, p in zip(first.losses, first.masses)
+        for t, q in zip(second.losses, second.masses)
+        if p > 0 and q > 0
+    ]
+    infinity = 1 - (1 - first.infinity_mass) * (1 - second.infinity_mass)
+    for epsilon in GRID[::16]:
+        expected = infinity + brute_force_delta(atoms, epsilon)
+        assert float(total.delta(epsilon)) == pytest.approx(min(expected, 1.0), abs=1e-12)
+
+
+@pytest.mark.parametrize("times", [2, 3, 17])
+def test_self_composition_equals_repeated_composition(times):
+    base = accounting.dp_sgd(0.2, 1.3, 1).pair
+    together = base.self_composed(times)
+    one_by_one = base
+    for _ in range(times - 1):
+        one_by_one = one_by_one.composed(base)
+    grid = np.linspace(0.0, 4.0, 50)
+    np.testing.assert_allclose(together.delta(grid), one_by_one.delta(grid), atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "guarantee",
+    [
+        accounting.gaussian(1.3),
+        accounting.dp_sgd(0.01, 1.0, 1000),
+        accounting.dp_sgd_fixed_lots(1000, 100, 2.0, 50),
+        accounting.pure(0.7),
+        accounting.zcdp(0.3),
+        accounting.best_of(accounting.gaussian(3.0), accounting.Geometric(10.0)),
+    ],
+    ids=lambda g: g.provenance["mechanism"],
+)
+def test_masses_are_conserved_in_both_directions(guarantee):
+    """Spec 3.2 (c, d): neither mass may exceed 1; the two directions are mirror images."""
+    pair = guarantee.pair
+    for law, mirror in ((pair.forward, pair.backward), (pair.backward, pair.forward)):
+        assert law.total_mass() == pytest.approx(1.0, abs=1e-9)
+        assert law.mirrored_mass() == pytest.approx(1.0 - mirror.infinity_mass, abs=1e-9)
+        # H_t(P||Q) = 1 - t + t H_{1/t}(Q||P), a check of every atom at once.
+        epsilons = np.linspace(-3.0, 3.0, 61)
+        t = np.exp(epsilons)
+        np.testing.assert_allclose(
+            law.delta(epsilons), 1.0 - t + t * mirror.delta(-epsilons), atol=1e-9
+        )
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(
+    interval=st.sampled_from([0.01, 0.1]),
+    drops=st.lists(st.floats(0.0, 1.0), min_size=3, max_size=40),
+    other=st.lists(st.floats(0.0, 1.0), min_size=3, max_size=40),
+)
+def test_pairs_from_any_profiles_dominate_the_convex_profiles_below(interval, drops, other):
+    """Arbitrary bounds, clipped or not convex: what lies below their hull stays below the pair."""
+    bounds = []
+    for values in (drops, other):
+        bound = np.minimum.accumulate(np.clip(np.cumsum(-0.2 * np.array(values)) + 1.4, 0.0, 1.0))
+        bounds.append(bound)
+    pair = pair_from_profiles(interval, *bounds)
+    for law in (pair.forward, pair.backward):
+        assert law.total_mass() == pytest.approx(1.0, abs=1e-9)
+        assert np.all(law.masses >= 0)
+    # Randomised responses and Gaussians that obey both bounds at the knots.
+    for candidate in (accounting.pure(0.3), accounting.gaussian(2.0), accounting.gaussian(0.7)):
+        knots = [interval * np.arange(bound.size) for bound in bounds]
+        if all(
+            np.all(candidate.pair.delta(k) <= b) and candidate.pair.delta(k[-1]) <= b[-1]
+            for k, b in zip(knots, bounds)
+        ):
+            span = np.linspace(-knots[0][-1], min(k[-1] for k in knots), 50)
+            assert np.all(pair.forward.delta(span) >= candidate.pair.forward.delta(span) - 1e-9)
+
+
+def test_profile_round_trip():
+    """A pair rebuilt from its own profile has the same profile (spec 3.4: to 1e-6)."""
+    for guarantee in (
+        accounting.gaussian(1.1),
+        accounting.best_of(accounting.gaussian(2.236), accounting.Geometric(10.0)),
+        accounting.dp_sgd(0.05, 2.0, 500),
+    ):
+        pair = guarantee.pair
+        count = pair.forward.lowest + pair.forward.masses.size
+        knots = pair.interval * np.arange(count + 1)
+        rebuilt = pair_from_profiles(
+            pair.interval, pair.forward.delta(knots), pair.backward.delta(knots)
+        )
+        grid = np.linspace(0.0, 6.0, 301)
+        np.testing.assert_allclose(rebuilt.delta(grid), pair.delta(grid), atol=1e-12)
+        assert rebuilt.epsilon(1e-6) == pytest.approx(pair.epsilon(1e-6), abs=1e-9)
+
+
+def test_a_profile_clipped_at_one_needs_the_bridge():
+    """Bounds that say nothing near epsilon 0 still make a distribution of mass 1."""
+    profile = np.array([1.0, 1.0, 1.0, 0.2, 0.05, 0.0])
+    pair = pair_from_profiles(0.5, profile)
+    assert pair.forward.total_mass() == pytest.approx(1.0, abs=1e-12)
+    assert pair.forward.mirrored_mass() == pytest.approx(1.0, abs=1e-12)
+    assert np.all(pair.delta(0.5 * np.arange(6)) <= profile + 1e-12)
+    # Anything below the profile and convex is below the pair: pure(2) is.
+    weak = accounting.pure(1.0)
+    assert np.all(pair.delta(np.linspace(0, 3, 40)) >= 0.0)
+    assert float(weak.pair.delta(1.6)) <= float(pair.delta(1.6))
+
+
+def test_common_interval():
+    def pair(interval: float, size: int) -> LossPair:
+        law = LossDistribution(interval, 0, np.full(size, 1.0 / size), 0.0)
+        return LossPair(law, law)
+
+    assert common_interval([pair(1e-3, 50), pair(1e-4, 50)]) == 1e-4
+    assert common_interval([pair(0.1, 3), pair(0.1, 3)]) == 0.1
+    assert common_interval([pair(0.0646, 3), pair(0.1, 3)]) == 1e-4
+    assert common_interval([pair(1.0, 3000), pair(math.pi, 3000)]) > 1e-3

@@ -1,0 +1,77 @@
+"""Plans: success targets met exactly, caps and budgets respected, and the known frontier."""
+
+import json
+import math
+import pathlib
+
+import pytest
+
+from dpjax import accounting
+
+ROWS = json.loads(
+    (pathlib.Path(__file__).parent / "oracles" / "selection_frontier_rho0.1.json").read_text()
+)
+BASE = accounting.gaussian(1.0 / math.sqrt(0.2))
+
+
+def shape_of(row: dict) -> float:
+    return math.inf if row["eta"] is None else row["eta"]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda r: f"{r['m']}-{r['beta']}-{r['eta']}")
+def test_frontier(row):
+    arguments = {
+        "candidates": row["m"],
+        "success": row["beta"],
+        "delta": 1e-6,
+        "shapes": [shape_of(row)],
+    }
+    if row.get("unreachable"):
+        with pytest.raises(ValueError, match="no law of shapes"):
+            accounting.plan(BASE, **arguments)
+        return
+    found = accounting.plan(BASE, **arguments)
+    assert found.law.mean == pytest.approx(row["mean"], rel=1e-6)
+    assert found.success == pytest.approx(row["beta"], abs=1e-9)
+    assert found.epsilon == pytest.approx(row["eps_env"], abs=5e-3)
+    if row["K_p50"] is not None:
+        assert found.median_runs == row["K_p50"]
+        assert found.runs_99 == row["K_p99"]
+    assert accounting.best_of(BASE, found.law).epsilon(1e-6) == found.epsilon
+    by_renyi = accounting.best_of(accounting.zcdp(0.1), found.law, method="rdp")
+    assert by_renyi.epsilon(1e-6) == pytest.approx(row["eps_rdp"], abs=1e-4)
+
+
+def test_the_cheapest_law_is_proposed():
+    """Spec 3.6: shapes 1 to 2 are best at success 0.9; Poisson costs twice as much."""
+    best = accounting.plan(BASE, candidates=20, success=0.9, delta=1e-6)
+    assert 1.0 <= best.law.shape <= 2.0
+    assert best.epsilon == pytest.approx(3.94, abs=1e-2)
+    capped = accounting.plan(BASE, candidates=20, success=0.9, delta=1e-6, runs_99=300)
+    assert capped.runs_99 <= 300
+    assert capped.epsilon >= best.epsilon
+
+
+def test_without_a_base():
+    free = accounting.plan(candidates=20, success=0.9)
+    assert free.law == accounting.Geometric(free.law.mean)
+    assert free.epsilon is None
+    tight = accounting.plan(candidates=20, success=0.9, runs_99=70)
+    assert isinstance(tight.law, accounting.Poisson)
+
+
+@pytest.mark.parametrize(
+    "arguments,match",
+    [
+        ({"success": 1.0}, "success must be in"),
+        ({"candidates": 1}, "candidates must be a whole number >= 2"),
+        ({"base": BASE}, "a base needs a delta"),
+        ({"epsilon": 1.0}, "a budget needs a base"),
+        ({"runs_99": 10}, "99th percentile of K of at least 63: pass"),
+        ({"base": BASE, "delta": 1e-6, "epsilon": 3.0}, r"out of reach: .* costs 3\.9"),
+        ({"shapes": [-0.5]}, "no law of shapes"),
+    ],
+)
+def test_refusals(arguments, match):
+    with pytest.raises(ValueError, match=match):
+        accounting.plan(**arguments)

@@ -1,0 +1,119 @@
+"""Renyi curves: the sampled Gaussian at fractional orders, conversions, optima over orders."""
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from dp_accounting import dp_event as dp_events
+from dp_accounting.rdp import rdp_privacy_accountant
+
+from dpjax import accounting
+from dpjax.accounting import renyi
+
+SETTINGS = [(256 / 60000, 1.1), (0.01, 1.0), (0.5, 0.5), (1e-4, 0.8), (0.2, 5.0), (0.01, 0.3)]
+
+
+@pytest.mark.parametrize("q,sigma", SETTINGS)
+def test_integer_orders_equal_dp_accounting(q, sigma):
+    orders = [2, 3, 5, 8, 16, 32, 64, 128, 256]
+    accountant = rdp_privacy_accountant.RdpAccountant(orders)
+    accountant.compose(dp_events.PoissonSampledDpEvent(q, dp_events.GaussianDpEvent(sigma)))
+    ours = accounting.dp_sgd(q, sigma, 1).rdp(orders)
+    np.testing.assert_allclose(ours, accountant.rdp, rtol=1e-9)
+
+
+@pytest.mark.parametrize("q,sigma", [(0.01, 1.0), (0.3, 0.7), (0.2, 4.0)])
+@pytest.mark.parametrize("order", [1.05, 1.5, 2.7, 10.3])
+def test_fractional_orders_equal_high_precision_quadrature(q, sigma, order):
+    with mpmath.workdps(30):
+
+        def integrand(x):
+            ratio = 1 - q + q * mpmath.exp((2 * x - 1) / (2 * mpmath.mpf(sigma) ** 2))
+            return mpmath.npdf(x, 0, sigma) * ratio ** mpmath.mpf(order)
+
+        edge = 14 * sigma
+        moment = mpmath.quad(integrand, [-edge, -sigma, 0, sigma, order, order + edge])
+        expected = float(mpmath.log(moment) / (mpmath.mpf(order) - 1))
+    assert accounting.dp_sgd(q, sigma, 1).rdp(order) == pytest.approx(expected, rel=1e-9)
+
+
+def test_curve_is_continuous_and_monotone_up_to_the_plain_gaussian():
+    curve = accounting.dp_sgd(0.02, 1.5, 1)
+    orders = 1.0 + np.geomspace(1e-3, 1e6, 3000)
+    values = curve.rdp(orders)
+    assert np.all(np.diff(values) >= -1e-12)
+    assert np.all(values <= orders / (2 * 1.5**2) * (1 + 1e-12))
+    # No jump between whole and fractional orders, as two different series would leave.
+    for whole in (2.0, 7.0, 20.0):
+        near = curve.rdp([whole - 1e-7, whole, whole + 1e-7])
+        np.testing.assert_allclose(near, near[1], rtol=1e-5)
+
+
+def test_lemma_14_is_the_best_order():
+    """By brute force over a fine table of orders, for a Gaussian curve."""
+    rho, delta = 0.37, 1e-7
+    orders = np.linspace(1.001, 60.0, 400_000)
+    table = rho * orders + np.log1p(-1 / orders) - (math.log(delta) + np.log(orders)) / (orders - 1)
+    guarantee = accounting.zcdp(rho)
+    assert guarantee.epsilon(delta, "rdp") == pytest.approx(table.min(), abs=1e-9)
+    classic = (rho * orders - math.log(delta) / (orders - 1)).min()
+    assert guarantee.epsilon(delta, "rdp_classic") == pytest.approx(classic, abs=1e-8)
+    assert guarantee.epsilon(delta, "rdp") < guarantee.epsilon(delta, "rdp_classic")
+    # delta(epsilon) inverts it.
+    assert guarantee.delta(guarantee.epsilon(delta)) == pytest.approx(delta, rel=1e-6)
+
+
+def test_classic_conversion_in_closed_form():
+    """rho + 2 sqrt(rho log(1/delta)) for zCDP (Bun & Steinke 2016)."""
+    for rho in (1e-6, 0.1, 3.0):
+        expected = rho + 2 * math.sqrt(rho * math.log(1e5))
+        found = accounting.zcdp(rho).epsilon(1e-5, "rdp_classic")
+        assert found == pytest.approx(expected, rel=1e-7)
+
+
+def test_pure_curve_is_randomised_response():
+    epsilon = 0.8
+    p = np.array([1.0, math.exp(epsilon)]) / (1 + math.exp(epsilon))
+    for order in (1.2, 2.0, 7.5, 80.0):
+        exact = math.log(np.sum(p**order * p[::-1] ** (1 - order))) / (order - 1)
+        assert accounting.pure(epsilon).rdp(order) == pytest.approx(exact, rel=1e-9)
+
+
+def test_profiles_agree_with_single_deltas():
+    curve = accounting.zcdp(0.2).renyi
+    epsilons = np.array([0.1, 0.7, 2.0, 4.5])
+    single = np.array([curve.delta(epsilon) for epsilon in epsilons])
+    np.testing.assert_allclose(curve.profile(epsilons), single, rtol=1e-3)
+    np.testing.assert_allclose(curve.profile(epsilons, refined=True), single, rtol=1e-8)
+    assert np.all(curve.profile(epsilons) >= single * (1 - 1e-9))
+
+
+def test_table_between_orders_is_an_upper_bound():
+    exact = accounting.zcdp(0.3)
+    orders = np.array([1.5, 2.0, 4.0, 8.0, 16.0, 32.0])
+    table = accounting.renyi_only(orders, exact.rdp(orders))
+    between = np.linspace(1.1, 31.9, 60)
+    assert np.all(table.rdp(between) >= exact.rdp(between) - 1e-12)
+    np.testing.assert_allclose(table.rdp(orders), exact.rdp(orders), rtol=1e-12)
+    assert table.rdp(33.0) == math.inf
+    assert exact.epsilon(1e-6) <= table.epsilon(1e-6) < exact.epsilon(1e-6) + 0.1
+
+
+def test_orders_and_tables_are_checked():
+    with pytest.raises(ValueError, match="orders must be > 1"):
+        accounting.zcdp(0.1).rdp([2.0, 1.0])
+    with pytest.raises(ValueError, match="one length"):
+        accounting.renyi_only([2.0, 3.0], [0.1])
+    with pytest.raises(ValueError, match="ascend"):
+        accounting.renyi_only([3.0, 2.0], [0.1, 0.2])
+
+
+def test_failure_mass_is_reserved_out_of_delta():
+    base = renyi.zcdp_curve(0.1)
+    failing = renyi.RenyiCurve(base.evaluate, 1e-6)
+    assert failing.epsilon(1e-6) == math.inf
+    expected = base.epsilon((1e-5 - 1e-6) / (1 - 1e-6))
+    assert failing.epsilon(1e-5) == pytest.approx(expected, rel=1e-12)
+    total = renyi.sum_of([failing, failing], [1, 2])
+    assert total.failure_mass == pytest.approx(1 - (1 - 1e-6) ** 3, rel=1e-9)

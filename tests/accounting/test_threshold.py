@@ -1,0 +1,97 @@
+"""Stopping at a threshold: never below the exact cost of the loop, on every acceptance set."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from dpjax import accounting
+from dpjax.accounting.loss_distribution import LossDistribution, LossPair
+from dpjax.accounting.threshold import _stopped_pair
+
+INTERVAL = 1e-3
+
+
+def pair_of(p: np.ndarray, q: np.ndarray) -> LossPair:
+    """A pair of positive probability vectors on the grid, pessimistically."""
+    laws = []
+    for first, second in ((p, q), (q, p)):
+        losses = np.log(first / second)
+        below = np.floor(losses / INTERVAL).astype(int)
+        masses = np.zeros(int(below.max() - below.min()) + 2)
+        up = first * np.expm1(below * INTERVAL - losses) / math.expm1(-INTERVAL)
+        np.add.at(masses, below - below.min(), first - up)
+        np.add.at(masses, below - below.min() + 1, up)
+        laws.append(LossDistribution(INTERVAL, int(below.min()), masses, 0.0))
+    return LossPair(*laws, mirrored=True)
+
+
+def outputs(p: np.ndarray, good: np.ndarray, halting: float) -> np.ndarray:
+    """Law of the loop's output: an accepted outcome, or (last) nothing."""
+    stop = halting + (1 - halting) * p[good].sum()
+    return np.append(np.where(good, (1 - halting) * p, 0.0), halting) / stop
+
+
+@pytest.mark.parametrize("halting", [1e-3, 0.1, 0.6])
+def test_never_below_the_exact_loop(halting):
+    generator = np.random.default_rng(4)
+    epsilons = np.array([0.0, 0.05, 0.2, 0.7, 1.5, 3.0])
+    growth = np.exp(epsilons)[:, None]
+    for _ in range(6):
+        size = int(generator.integers(2, 6))
+        p = generator.dirichlet(np.ones(size)) + 1e-4
+        q = p * np.exp(generator.normal(0.0, 0.7, size))
+        p, q = p / p.sum(), q / q.sum()
+        bound = _stopped_pair(pair_of(p, q), halting).delta(epsilons)
+        for chosen in itertools.product((False, True), repeat=size):
+            good = np.array(chosen)
+            a, b = outputs(p, good, halting), outputs(q, good, halting)
+            for first, second in ((a, b), (b, a)):
+                exact = np.maximum(first - growth * second, 0.0).sum(axis=1)
+                assert np.all(bound >= exact - 1e-12)
+
+
+def test_the_loop_is_what_is_stated():
+    """Simulation of the documented rounds against `outputs` (seed 0, 5 standard errors)."""
+    generator = np.random.default_rng(0)
+    p, good, halting = np.array([0.5, 0.3, 0.2]), np.array([False, True, True]), 0.2
+    counts = np.zeros(4)
+    for _ in range(20_000):
+        while True:
+            if generator.random() < halting:
+                counts[3] += 1
+                break
+            drawn = generator.choice(3, p=p)
+            if good[drawn]:
+                counts[drawn] += 1
+                break
+    expected = outputs(p, good, halting)
+    error = 5 * np.sqrt(expected / counts.sum())
+    assert np.all(np.abs(counts / counts.sum() - expected) <= error + 1e-12)
+
+
+def test_cost_grows_as_the_coin_gets_rarer():
+    base = accounting.gaussian(1.0 / math.sqrt(0.2))
+    costs = [accounting.stop_at_threshold(base, p).epsilon(1e-6) for p in (1.0, 0.5, 0.1, 0.01)]
+    assert costs[0] == 0.0  # Nothing is ever run.
+    assert np.all(np.diff(costs) > 0)
+    assert costs[-1] < 2 * base.epsilon(1e-8)
+
+
+def test_pure_base_and_composition():
+    stopped = accounting.stop_at_threshold(accounting.pure(0.1), 0.01)
+    assert 0.1 < stopped.epsilon(0) < 0.2
+    p = np.array([1.0, math.exp(0.1)]) / (1 + math.exp(0.1))
+    a = outputs(p, np.array([False, True]), 0.01)
+    b = outputs(p[::-1], np.array([False, True]), 0.01)
+    assert np.max(np.log(a[[1, 2]] / b[[1, 2]])) <= stopped.epsilon(0) + 1e-12
+    both = accounting.compose(stopped, accounting.pure(0.1))
+    assert both.epsilon(0) == pytest.approx(stopped.epsilon(0) + 0.1)
+    assert both.epsilon(1e-6) <= both.epsilon(0)
+
+
+@pytest.mark.parametrize("halting", [0.0, -0.1, 1.1, float("nan")])
+def test_refusals(halting):
+    with pytest.raises(ValueError, match="halting_probability must be in"):
+        accounting.stop_at_threshold(accounting.gaussian(1.0), halting)
