@@ -30,5 +30,11 @@ $(VENV)/installed_for_tests: $(VENV)/installed
 	$(INSTALL) --editable '.[test]'
 	@touch $@
 
+# Every figure's small version, with rows and pictures under runs/figures.
+figures_quick: $(VENV)/installed
+	for number in 1 2 3 4 5 6 8; do \
+	  $(BIN)/python -m experiments.figures.papernot_steinke.figure_$$number --quick || exit 1; \
+	done
+
 clean:
 	rm -rf $(VENV) build *.egg-info

@@ -1,134 +1,33 @@
 """Laws of the number of runs K that a selection draws, and keeps secret.
 
-A law must be fixed before the data is seen. Formulas: Papernot & Steinke (ICLR 2022), Definition 1
-(truncated negative binomial), section 3.3 (Poisson). All are evaluated in y = 1 - x, where the
-generating function f(x) = E[x^K] loses no digits near x = 1.
+Formulas: Papernot & Steinke (ICLR 2022), Definition 1 (truncated negative binomial), section 3.3
+(Poisson). The common functions are described in `repetition_law`.
 """
 
 from __future__ import annotations
 
-import abc
 import dataclasses
 import functools
 import math
-import os
 from typing import Any
 
 import numpy as np
 from scipy import optimize, special
 
-LONGEST_TABLE = 1 << 22
-"""Largest K a law tabulates; a draw beyond it (only for means near a million) is refused."""
+from dpjax.accounting.bounded_repetitions import AtMost, Binomial, Fixed
+from dpjax.accounting.repetition_law import RepetitionLaw, set_field
 
-
-class RepetitionLaw(abc.ABC):
-    """Law of K. Subclasses are frozen dataclasses; equal parameters make equal laws.
-
-    Attributes:
-      mean: E[K].
-    """
-
-    mean: float
-
-    @property
-    @abc.abstractmethod
-    def minimum(self) -> int:
-        """Smallest K of positive probability: 0, 1, or all of `Fixed`."""
-
-    @property
-    def maximum(self) -> float:
-        """Largest K of positive probability; inf where there is none."""
-        return math.inf
-
-    @abc.abstractmethod
-    def log_pmf(self, k: np.ndarray) -> np.ndarray:
-        """log P[K = k] at whole numbers k, (n,) -> (n,)."""
-
-    @abc.abstractmethod
-    def generating_function(self, x: np.ndarray | float) -> np.ndarray:
-        """f(x) = E[x^K] at x in [0, 1], accurate near x = 0."""
-
-    @abc.abstractmethod
-    def success_probability(self, y: np.ndarray | float) -> np.ndarray:
-        """1 - f(1 - y): that at least one of K runs hits an event of probability y."""
-
-    @abc.abstractmethod
-    def derivative(self, y: np.ndarray | float) -> np.ndarray:
-        """f'(1 - y) = E[K (1 - y)^(K-1)], decreasing in y in [0, 1], E[K] at 0."""
-
-    @abc.abstractmethod
-    def thinned(self, failure: float) -> RepetitionLaw:
-        """K given that none of K runs failed, each failing with this probability.
-
-        Its generating function is f(x (1 - failure)) / f(1 - failure) (Papernot & Steinke 2022,
-        Lemma 20).
-        """
-
-    @abc.abstractmethod
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values that `law_from_dict` turns back into this law."""
-
-    def pmf(self, k: np.ndarray | int) -> np.ndarray:
-        """P[K = k]; zero at negative or fractional k. Shape of `k`."""
-        k = np.asarray(k, dtype=np.float64)
-        whole = (k >= 0) & (k == np.floor(k))
-        with np.errstate(divide="ignore"):
-            values = np.exp(self.log_pmf(np.where(whole, k, 0.0).ravel())).reshape(k.shape)
-        return np.where(whole, values, 0.0)
-
-    def quantile(self, probability: float) -> int:
-        """Smallest k with P[K <= k] >= probability, probability in [0, 1).
-
-        Raises:
-          ValueError: probability outside [0, 1), or a quantile beyond 2^22.
-        """
-        if not 0.0 <= probability < 1.0:
-            raise ValueError(f"probability must be in [0, 1), not {probability}")
-        return self._invert(probability, "left")
-
-    def sample(self, size: int | None = None, source: np.random.Generator | None = None):
-        """Draws K by inversion of the pmf at 53-bit uniforms.
-
-        Formal guarantees: with `source` None the bits come from the operating system
-        (os.urandom); the law drawn is within 2^-53 plus float64 rounding of the pmf. K is secret:
-        it may reach no log, file, array shape or clock that leaves the curator.
-
-        Args:
-          size: number of independent draws; None for one.
-          source: a NumPy generator, to reproduce a run; K is then only as secret as its seed.
-
-        Returns:
-          int, or int64 array (size,).
-        """
-        count = 1 if size is None else int(size)
-        if source is None:
-            words = np.frombuffer(os.urandom(8 * count), dtype=np.uint64)
-            uniforms = (words >> np.uint64(11)) * 2.0**-53
-        else:
-            uniforms = source.random(count)
-        draws = np.array([self._invert(u, "right") for u in uniforms], dtype=np.int64)
-        return int(draws[0]) if size is None else draws
-
-    def _invert(self, probability: float, side: str) -> int:
-        length = 1024
-        while True:
-            table = self._cumulative(length)
-            index = int(np.searchsorted(table, probability, side=side))
-            if index < table.size:
-                return index
-            if length > self.maximum:
-                # Rounding left the table's end just below 1.
-                return int(self.maximum)
-            if length >= LONGEST_TABLE:
-                raise ValueError(f"K beyond {LONGEST_TABLE}: pass a smaller mean, or AtMost")
-            length *= 4
-
-    @functools.lru_cache(maxsize=8)  # noqa: B019 - laws are small, frozen and few.
-    def _cumulative(self, length: int) -> np.ndarray:
-        """P[K <= k] for k = 0..length - 1 (or to the maximum)."""
-        top = int(min(length - 1, self.maximum))
-        with np.errstate(divide="ignore"):
-            return np.cumsum(np.exp(self.log_pmf(np.arange(top + 1, dtype=np.float64))))
+__all__ = [
+    "AtMost",
+    "Binomial",
+    "Fixed",
+    "Geometric",
+    "Logarithmic",
+    "Poisson",
+    "RepetitionLaw",
+    "TruncatedNegativeBinomial",
+    "law_from_dict",
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,8 +49,8 @@ class TruncatedNegativeBinomial(RepetitionLaw):
     mean: float
 
     def __post_init__(self) -> None:
-        _set(self, "shape", float(self.shape))
-        _set(self, "mean", float(self.mean))
+        set_field(self, "shape", float(self.shape))
+        set_field(self, "mean", float(self.mean))
         if not (self.shape > -1.0 and math.isfinite(self.shape)):
             raise ValueError(f"shape must be finite and > -1, not {self.shape}")
         _check_mean(self.mean, 1.0)
@@ -285,7 +184,7 @@ class Poisson(RepetitionLaw):
     mean: float
 
     def __post_init__(self) -> None:
-        _set(self, "mean", float(self.mean))
+        set_field(self, "mean", float(self.mean))
         if not (math.isfinite(self.mean) and self.mean > 0.0):
             raise ValueError(f"the mean of a Poisson law must be > 0, not {self.mean}")
 
@@ -310,177 +209,6 @@ class Poisson(RepetitionLaw):
 
     def to_dict(self) -> dict[str, Any]:
         return {"law": "poisson", "mean": self.mean}
-
-
-@dataclasses.dataclass(frozen=True)
-class Binomial(RepetitionLaw):
-    """K binomial: each of `trials` runs happens with this probability; K = 0 included.
-
-    Attributes:
-      trials: whole number >= 1.
-      probability: in (0, 1]; 1 is `Fixed(trials)`.
-    """
-
-    trials: int
-    probability: float
-
-    def __post_init__(self) -> None:
-        _set(self, "trials", _whole("trials", self.trials, 1))
-        _set(self, "probability", float(self.probability))
-        if not 0.0 < self.probability <= 1.0:
-            raise ValueError(f"probability must be in (0, 1], not {self.probability}")
-
-    @property
-    def mean(self) -> float:
-        return self.trials * self.probability
-
-    @property
-    def minimum(self) -> int:
-        return self.trials if self.probability == 1.0 else 0
-
-    @property
-    def maximum(self) -> float:
-        return self.trials
-
-    def log_pmf(self, k: np.ndarray) -> np.ndarray:
-        inside = k <= self.trials
-        k = np.where(inside, k, 0.0)
-        rest = self.trials - k
-        log_p = special.gammaln(self.trials + 1.0) - special.gammaln(k + 1.0)
-        log_p = log_p - special.gammaln(rest + 1.0) + k * math.log(self.probability)
-        log_p = log_p + special.xlog1py(rest, -self.probability)
-        return np.where(inside, log_p, -np.inf)
-
-    def _log_miss(self, y: np.ndarray | float) -> np.ndarray:
-        with np.errstate(divide="ignore"):
-            return np.log1p(-self.probability * np.asarray(y, dtype=np.float64))
-
-    def generating_function(self, x: np.ndarray | float) -> np.ndarray:
-        hit = self.probability * np.asarray(x, dtype=np.float64)
-        return ((1.0 - self.probability) + hit) ** self.trials
-
-    def success_probability(self, y: np.ndarray | float) -> np.ndarray:
-        return -np.expm1(self.trials * self._log_miss(y))
-
-    def derivative(self, y: np.ndarray | float) -> np.ndarray:
-        if self.trials == 1:
-            return np.full(np.shape(y), self.mean)
-        return self.mean * np.exp((self.trials - 1.0) * self._log_miss(y))
-
-    def thinned(self, failure: float) -> RepetitionLaw:
-        p = self.probability
-        return Binomial(self.trials, p * (1.0 - failure) / (1.0 - p * failure))
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"law": "binomial", "trials": self.trials, "probability": self.probability}
-
-
-class Fixed(Binomial):
-    """Exactly k runs. Costly for privacy: about k times one run (Papernot & Steinke, Prop. 17).
-
-    Args:
-      k: whole number >= 1.
-    """
-
-    def __init__(self, k: int):
-        super().__init__(_whole("k", k, 1), 1.0)
-
-    def __repr__(self) -> str:
-        return f"Fixed(k={self.trials})"
-
-    def thinned(self, failure: float) -> RepetitionLaw:
-        return self
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"law": "fixed", "k": self.trials}
-
-
-@dataclasses.dataclass(frozen=True)
-class AtMost(RepetitionLaw):
-    """A law conditioned on K <= cap: drawn again until it fits, never min(K, cap).
-
-    Attributes:
-      law: the law to condition.
-      cap: whole number >= max(1, law.minimum).
-    """
-
-    law: RepetitionLaw
-    cap: int
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.law, RepetitionLaw):
-            raise ValueError(f"AtMost needs a law of K, such as Geometric(10), not {self.law!r}")
-        _set(self, "cap", _whole("cap", self.cap, max(1, self.law.minimum)))
-        if self.cap > 1_000_000:
-            raise ValueError(f"cap must be at most 1,000,000, not {self.cap}")
-
-    @functools.cached_property
-    def _table(self) -> tuple[np.ndarray, np.ndarray]:
-        """k = 0..cap and P[K = k]; each (cap + 1,)."""
-        k = np.arange(min(self.cap, self.law.maximum) + 1, dtype=np.float64)
-        with np.errstate(divide="ignore"):
-            logs = self.law.log_pmf(k)
-        weights = np.exp(logs - logs.max())
-        return k, weights / weights.sum()
-
-    @functools.cached_property
-    def kept(self) -> float:
-        """P[the inner law <= cap]."""
-        k, _ = self._table
-        with np.errstate(divide="ignore"):
-            return min(1.0, float(np.exp(self.law.log_pmf(k)).sum()))
-
-    @functools.cached_property
-    def mean(self) -> float:
-        k, p = self._table
-        return float(np.sum(k * p))
-
-    @property
-    def minimum(self) -> int:
-        return self.law.minimum
-
-    @property
-    def maximum(self) -> float:
-        return min(self.cap, self.law.maximum)
-
-    def log_pmf(self, k: np.ndarray) -> np.ndarray:
-        support, p = self._table
-        k = np.asarray(k, dtype=np.float64)
-        inside = k < support.size
-        chosen = p[np.where(inside, k, 0.0).astype(np.int64)]
-        with np.errstate(divide="ignore"):
-            return np.where(inside, np.log(chosen), -np.inf)
-
-    def generating_function(self, x: np.ndarray | float) -> np.ndarray:
-        x = np.asarray(x, dtype=np.float64)
-        total = np.zeros(x.shape)
-        for weight in self._table[1][::-1]:
-            total = total * x + weight
-        return total
-
-    def success_probability(self, y: np.ndarray | float) -> np.ndarray:
-        k, p = self._table
-        y = np.asarray(y, dtype=np.float64)
-        with np.errstate(divide="ignore"):
-            log_miss = np.log1p(-y)
-        total = np.zeros(y.shape)
-        for count, weight in zip(k[1:], p[1:]):
-            total = total - weight * np.expm1(count * log_miss)
-        return total
-
-    def derivative(self, y: np.ndarray | float) -> np.ndarray:
-        k, p = self._table
-        x = 1.0 - np.asarray(y, dtype=np.float64)
-        total = np.zeros(x.shape)
-        for coefficient in (k * p)[:0:-1]:
-            total = total * x + coefficient
-        return total
-
-    def thinned(self, failure: float) -> RepetitionLaw:
-        return AtMost(self.law.thinned(failure), self.cap)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"law": "at_most", "inner": self.law.to_dict(), "cap": self.cap}
 
 
 def law_from_dict(values: dict[str, Any]) -> RepetitionLaw:
@@ -525,13 +253,3 @@ def _log_mean(shape: float, z: float) -> float:
 def _check_mean(mean: float, smallest: float) -> None:
     if not (math.isfinite(mean) and mean >= smallest):
         raise ValueError(f"the mean of this law must be finite and >= {smallest:g}, not {mean}")
-
-
-def _whole(name: str, value: float, smallest: int) -> int:
-    if int(value) != value or value < smallest:
-        raise ValueError(f"{name} must be a whole number >= {smallest}, not {value}")
-    return int(value)
-
-
-def _set(law: RepetitionLaw, name: str, value: object) -> None:
-    object.__setattr__(law, name, value)

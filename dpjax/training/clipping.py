@@ -247,9 +247,15 @@ class ClippedGrad:
 
 
 def _clip_weights(upper_square: jax.Array, clip_norm: Any, live: jax.Array) -> jax.Array:
-    """min(1, clip_norm / norm) for live rows, else exactly zero; (batch,)."""
+    """min(1, clip_norm / norm) for live rows, else exactly zero; (batch,).
+
+    Written as one division, clip_norm / max(norm, clip_norm), that comes last: XLA repeats cheap
+    producers in every consumer but not a division. Otherwise the weights of a row, with the sum over
+    parameters behind them, would be formed anew for every element that they multiply.
+    """
     upper = jnp.sqrt(upper_square)
-    clip_norm = jnp.asarray(clip_norm, upper.dtype)
-    smallest = jnp.finfo(upper.dtype).tiny
-    ratio = clip_norm * (1 - ROUNDING_ALLOWANCE) / jnp.maximum(upper, smallest)
-    return jnp.where(live, jnp.minimum(ratio, 1), 0)
+    numbers = jnp.finfo(upper.dtype)
+    # Infinity over infinity is not 1.
+    most = jnp.minimum(jnp.asarray(clip_norm, upper.dtype), numbers.max) * (1 - ROUNDING_ALLOWANCE)
+    least = jnp.maximum(jnp.maximum(upper, most), numbers.tiny)
+    return jnp.where(live, most, 0) / jnp.where(live, least, 1)

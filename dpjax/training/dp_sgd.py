@@ -134,51 +134,87 @@ def make_train(config: TrainConfig) -> Train:
         hyperparameters = {
             name: jnp.asarray(value, jnp.float32) for name, value in hyperparameters.items()
         }
-        clip_norm, noise_multiplier = optimizers.read(
-            hyperparameters, "DP-SGD", "clip_norm", "noise_multiplier"
-        )
-        number_of_records = _checked_number_of_records(config.lots, data, number_of_records)
+        number_of_records = checked_number_of_records(config.lots, data, number_of_records)
         data = jax.tree.map(jnp.asarray, data)
-        trained, frozen = _partition(params, config.trainable)
+        trained, frozen = partition(params, config.trainable)
+        step = step_function(config, key, hyperparameters, frozen, data)
+        lots_key = keys.stream(key, "lots")
 
-        def loss_of_trained(trained: Tree, example: Tree, *rng: jax.Array) -> jax.Array:
-            return config.loss_fn(_merge(trained, frozen), example, *rng)
+        def scanned(carry: Carry, number: jax.Array) -> tuple[Carry, None]:
+            lot = config.lots.draw(jax.random.fold_in(lots_key, number), number_of_records)
+            return step(carry, number, lot, config.expected_lot_size), None
 
-        grad_fn = clipped_grad(loss_of_trained, with_rng=config.with_rng)
-        optimizer = config.optimizer(hyperparameters)
-        # Zero noise stays zero at an infinite clip norm, where 0 * inf would not be a number.
-        noise_deviation = jnp.where(
-            noise_multiplier == 0.0,
-            0.0,
-            noise_multiplier * grad_fn.sensitivity(config.relation, clip_norm),
-        )
-        lots_key, noise_key, loss_key = (
-            keys.stream(key, name) for name in ("lots", "noise", "loss")
-        )
-
-        def step(carry: tuple[Tree, Tree], number: jax.Array) -> tuple[tuple[Tree, Tree], None]:
-            trained, state = carry
-            indices, mask = config.lots.draw(
-                jax.random.fold_in(lots_key, number), number_of_records
-            )
-            lot = jax.tree.map(lambda rows: rows.at[indices].get(mode="clip"), data)
-            rng = {"rng": jax.random.fold_in(loss_key, number)} if config.with_rng else {}
-            clipped_sum, _ = grad_fn(trained, lot, clip_norm=clip_norm, mask=mask, **rng)
-            noisy_sum = add_gaussian_noise(
-                jax.random.fold_in(noise_key, number), clipped_sum, noise_deviation
-            )
-            gradient = jax.tree.map(lambda leaf: leaf / config.expected_lot_size, noisy_sum)
-            updates, state = optimizer.update(gradient, state, trained)
-            return (optax.apply_updates(trained, updates), state), None
-
-        initial = (trained, optimizer.init(trained))
-        (trained, _), _ = jax.lax.scan(step, initial, jnp.arange(config.steps, dtype=jnp.uint32))
-        return _merge(trained, frozen)
+        initial = (trained, config.optimizer(hyperparameters).init(trained))
+        (trained, _), _ = jax.lax.scan(scanned, initial, jnp.arange(config.steps, dtype=jnp.uint32))
+        return merge(trained, frozen)
 
     return train
 
 
-def _checked_number_of_records(
+Carry = tuple[Tree, Tree]
+"""What a run hands from step to step: (trained leaves, optimiser state)."""
+
+
+def step_function(
+    config: TrainConfig,
+    key: jax.Array,
+    hyperparameters: Mapping[str, jax.Array],
+    frozen: Tree,
+    data: Tree,
+) -> Callable[[Carry, jax.Array, tuple[jax.Array, jax.Array], float | jax.Array], Carry]:
+    """One noisy step of one run, lots apart; for `make_train` and for the slots of a mixed sweep.
+
+    Reads everything of `config` but its lots, steps and expected lot size. Returns
+    `step(carry, number, lot, expected_lot_size) -> carry`, where `number` is the step's own (it
+    picks the noise) and `lot` the pair (indices, mask) that `lots.draw` returns.
+
+    Args:
+      key: the run's key, shape ().
+      hyperparameters: float32 scalars by name.
+      frozen: the other half of `partition(params, trainable)`.
+      data: pytree of arrays (rows, ...).
+    """
+    clip_norm, noise_multiplier = optimizers.read(
+        hyperparameters, "DP-SGD", "clip_norm", "noise_multiplier"
+    )
+
+    def loss_of_trained(trained: Tree, example: Tree, *rng: jax.Array) -> jax.Array:
+        return config.loss_fn(merge(trained, frozen), example, *rng)
+
+    grad_fn = clipped_grad(loss_of_trained, with_rng=config.with_rng)
+    optimizer = config.optimizer(hyperparameters)
+    # Zero noise stays zero at an infinite clip norm, where 0 * inf would not be a number.
+    noise_deviation = jnp.where(
+        noise_multiplier == 0.0,
+        0.0,
+        noise_multiplier * grad_fn.sensitivity(config.relation, clip_norm),
+    )
+    noise_key, loss_key = (keys.stream(key, name) for name in ("noise", "loss"))
+
+    def step(
+        carry: Carry,
+        number: jax.Array,
+        lot: tuple[jax.Array, jax.Array],
+        expected_lot_size: float | jax.Array,
+    ) -> Carry:
+        trained, state = carry
+        indices, mask = lot
+        records = jax.tree.map(lambda rows: rows.at[indices].get(mode="clip"), data)
+        rng = {"rng": jax.random.fold_in(loss_key, number)} if config.with_rng else {}
+        clipped_sum, _ = grad_fn(trained, records, clip_norm=clip_norm, mask=mask, **rng)
+        noisy_sum = add_gaussian_noise(
+            jax.random.fold_in(noise_key, number), clipped_sum, noise_deviation
+        )
+        gradient = jax.tree.map(
+            lambda leaf: leaf / jnp.asarray(expected_lot_size, leaf.dtype), noisy_sum
+        )
+        updates, state = optimizer.update(gradient, state, trained)
+        return optax.apply_updates(trained, updates), state
+
+    return step
+
+
+def checked_number_of_records(
     lots: PoissonLots | FixedLots, data: Tree, number_of_records: int | jax.Array | None
 ) -> int | jax.Array:
     """The number of records, after checking what is static about it."""
@@ -205,7 +241,7 @@ def _checked_number_of_records(
     return number_of_records if static else jnp.minimum(number_of_records, row_count)
 
 
-def _partition(params: Tree, trainable: Trainable) -> tuple[Tree, Tree]:
+def partition(params: Tree, trainable: Trainable) -> tuple[Tree, Tree]:
     """Splits params into (trained, frozen), trees like it with None for the other's leaves."""
     if trainable is None:
         mask = jax.tree.map(lambda leaf: True, params)
@@ -235,7 +271,7 @@ def _partition(params: Tree, trainable: Trainable) -> tuple[Tree, Tree]:
     return jax.tree.map(jnp.asarray, trained), frozen
 
 
-def _merge(trained: Tree, frozen: Tree) -> Tree:
+def merge(trained: Tree, frozen: Tree) -> Tree:
     return jax.tree.map(
         lambda left, right: right if left is None else left,
         trained,

@@ -53,7 +53,7 @@ def underflow(elements: int, dtype: jax.typing.DTypeLike) -> float:
 
 def whole_squared_norm(gradient: jax.Array) -> SquaredNorm:
     """Of a gradient that was formed."""
-    squares = sum_of_squares(gradient)
+    squares = sum_of_squares(gradient.reshape(-1))
     return SquaredNorm(squares, jnp.full_like(squares, underflow(gradient.size, squares.dtype)))
 
 
@@ -61,7 +61,9 @@ def outer_norm(terms: Sequence[OuterProducts], pairs: Sequence[Rows]) -> Squared
     """One position in each block: the product of two squared norms."""
     del terms
     ((left, right),) = pairs
-    left_squares, right_squares = sum_of_squares(left, (1, 2)), sum_of_squares(right, (1, 2))
+    # Flat, since a reduction over several axes may be compiled to a copy and a reduction.
+    left, right = (rows.reshape(rows.shape[0], -1) for rows in (left, right))
+    left_squares, right_squares = sum_of_squares(left, (1,)), sum_of_squares(right, (1,))
     value = jnp.sum(left_squares * right_squares)
     # A factor's squares may underflow where the other factor is large.
     tiny = underflow(1, value.dtype)

@@ -39,7 +39,7 @@ from dpjax.training.binomial_table import (
 )
 from dpjax.training.distinct_draws import at_least, compact, distinct_records, draws_for_distinct
 
-_UNIFORM_WORDS = 3
+UNIFORM_WORDS = 3
 """96 random bits decide a count: 64 for a negligible error, 32 for the factor below."""
 
 _EPSILON_FACTOR = 1 + 2**32
@@ -207,14 +207,14 @@ def _poisson_sampler(lots: PoissonLots) -> _Sampler:
     size, capacity = lots.dataset_size_bound, lots.capacity
     if 2 * capacity > size:
         return _bernoulli_sampler(size, lots.sampling_probability, capacity)
-    table = binomial_count_table(size, lots.sampling_probability, capacity, words=_UNIFORM_WORDS)
+    table = binomial_count_table(size, lots.sampling_probability, capacity, words=UNIFORM_WORDS)
     draws, shortage = draws_for_distinct(size, capacity)
 
     def draw(key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        words = jax.random.bits(key, (_UNIFORM_WORDS + draws,), jnp.uint32)
-        reached = at_least(words[:_UNIFORM_WORDS, None], table.thresholds)
+        words = jax.random.bits(key, (UNIFORM_WORDS + draws,), jnp.uint32)
+        reached = at_least(words[:UNIFORM_WORDS, None], table.thresholds)
         count = jnp.sum(reached, dtype=jnp.int32)
-        indices, distinct = distinct_records(words[_UNIFORM_WORDS:], size, capacity)
+        indices, distinct = distinct_records(words[UNIFORM_WORDS:], size, capacity)
         return indices, jnp.arange(capacity) < jnp.minimum(count, distinct)
 
     return _Sampler(draw, round_up(Fraction(table.total_variation) + shortage))
@@ -238,19 +238,19 @@ def _fixed_sampler(lots: FixedLots) -> _Sampler:
 
 def _bernoulli_sampler(size: int, probability: float, capacity: int) -> _Sampler:
     """One number per record: the cheaper way when a lot may hold more than half of them."""
-    resolution = 1 << (WORD_BITS * _UNIFORM_WORDS)
+    resolution = 1 << (WORD_BITS * UNIFORM_WORDS)
     # Present where U < threshold; the float's value times 2^96 rounds by at most one half, and
     # probability 1 (threshold 2^96, one more than the words hold) is exact below.
     threshold = round(Fraction(probability) * resolution)
     error = size * abs(Fraction(threshold, resolution) - Fraction(probability))
     certain = threshold == resolution
-    table = split_into_words([0 if certain else threshold], _UNIFORM_WORDS)
+    table = split_into_words([0 if certain else threshold], UNIFORM_WORDS)
 
     def draw(key: jax.Array) -> tuple[jax.Array, jax.Array]:
         if certain:
             member = jnp.ones((size,), bool)
         else:
-            words = jax.random.bits(key, (_UNIFORM_WORDS, size), jnp.uint32)
+            words = jax.random.bits(key, (UNIFORM_WORDS, size), jnp.uint32)
             member = ~at_least(words, table)
         return compact(member, capacity)
 

@@ -56,14 +56,21 @@ def execute(
     A release comes from one execution. Many serve audits: they share compilation and device calls,
     nothing else.
 
+    Formal guarantees:
+      What is computed for a candidate depends on its own key and hyperparameters, the data and
+      `chunk_size`, never on K or on another candidate. K, keys and scores' noise come from
+      `randomness`; each candidate has its own key.
+
     Args:
       task: what to learn.
       procedure: what was fixed beforehand.
       randomness: where K, the candidates, their keys and the scores' noise come from.
       executions: how many independent times.
-      chunk_size: candidates trained at once.
+      chunk_size: candidates trained at once; the last chunk is filled up.
       progress: called with (candidates done, candidates in all).
     """
+    if chunk_size < 1:
+        raise ValueError(f"chunk_size is {chunk_size}: pass at least 1")
     source = None if randomness.secret else randomness.generator(_STREAM_OF_K)
     counts = np.asarray(procedure.repetitions.sample(executions, source=source)).reshape(executions)
     owners = np.repeat(np.arange(executions), counts)
@@ -81,18 +88,24 @@ def execute(
     done = 0
     data = (task.train.arrays, task.validation.arrays)
     for setting, members in _by_setting(procedure, hyperparameters, total):
-        traced = {name: values[members] for name, values in hyperparameters.items()}
+        # Whole chunks only: a program's shape, and with it the last bits of what it computes, must
+        # not depend on K. Lanes that fill up have keys of their own and are dropped.
+        fillers = -len(members) % chunk_size
+        lanes = np.append(members, np.full(fillers, members[-1]))
+        traced = {name: values[lanes] for name, values in hyperparameters.items()}
         for name in ("noise_multiplier", "lot_size", "steps"):
-            traced[name] = np.full(len(members), float(getattr(setting, name)))
-        traced.setdefault("clip_norm", np.ones(len(members)))
+            traced[name] = np.full(len(lanes), float(getattr(setting, name)))
+        traced.setdefault("clip_norm", np.ones(len(lanes)))
         for positions, outputs in training.sweep(
             _candidate_run(task, procedure, setting),
-            keys[members],
+            jnp.concatenate([keys[members], training.candidate_keys(fillers)]),
             traced,
             data,
             chunk_size=chunk_size,
         ):
+            positions = positions[positions < len(members)]
             indices = members[positions]
+            outputs = jax.tree.map(lambda leaf, real=len(indices): leaf[:real], outputs)
             correct[indices] = outputs["correct"]
             scores[indices] = np.where(
                 outputs["finite"], outputs["correct"] + noise[indices], -np.inf

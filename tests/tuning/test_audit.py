@@ -11,6 +11,7 @@ when the noise is half of what is claimed, or when all candidates share one key.
 
 import dataclasses
 import functools
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +20,6 @@ import pytest
 from scipy import stats
 
 from dpjax import accounting, training
-from dpjax.training import sweep as sweep_function
 from dpjax.tuning import host_randomness
 from dpjax.tuning.candidates import Space
 from dpjax.tuning.execution import execute
@@ -132,5 +132,6 @@ def test_a_shared_key_is_caught(monkeypatch):
     with pytest.raises(ValueError, match="share a key"):
         _outcomes(True, 1.0, seed=11)
     # The engine refuses; what it refuses is what the audit would have caught.
-    monkeypatch.setattr(sweep_module, "_refuse_shared_keys", lambda keys: None)
+    monkeypatch.setattr(
+        sys.modules["dpjax.training.sweep"], "_refuse_shared_keys", lambda keys: None)
     assert _audit(1.0) > _procedure().guarantee.epsilon(DELTA)

@@ -277,7 +277,8 @@ def test_nnx_models_and_frozen_parameters():
     initial = task.initial(training.stream(key, "initial"))
     released = jax.tree_util.tree_leaves_with_path(result.release.params)
     for (path, leaf), before in zip(released, jax.tree.leaves(initial)):
-        moved = bool(np.any(leaf != np.asarray(before)))
+        # The engine draws initial parameters inside a compiled program, which rounds in its own way.
+        moved = not np.allclose(leaf, np.asarray(before), rtol=1e-5, atol=1e-7)
         assert moved == ("second" in jax.tree_util.keystr(path)), path
 
 
