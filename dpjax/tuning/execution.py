@@ -105,7 +105,7 @@ def execute(
         ):
             positions = positions[positions < len(members)]
             indices = members[positions]
-            outputs = jax.tree.map(lambda leaf, real=len(indices): leaf[:real], outputs)
+            outputs = jax.tree.map(lambda leaf: leaf[: len(indices)], outputs)  # noqa: B023
             correct[indices] = outputs["correct"]
             scores[indices] = np.where(
                 outputs["finite"], outputs["correct"] + noise[indices], -np.inf

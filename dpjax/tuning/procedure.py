@@ -99,33 +99,39 @@ def plan_procedure(
             raise ValueError(
                 "noise_multiplier 0 gives no privacy: pass a positive one, or say not_private"
             )
+        run, deviation = _scored(settings, validation_is_public, score_noise)
+        guarantee = select(run)
     else:
         if not (0 < epsilon < math.inf):
             raise ValueError(f"epsilon {epsilon}: pass a finite number > 0")
-        settings = calibrated(settings, select, epsilon, delta)
-    train = training_guarantee(settings)
-    run = train
-    deviation = 0.0
-    if not validation_is_public:
-        relation = settings[0].relation
-        deviation = validation_noise(train, relation) if score_noise is None else score_noise
-
-        def with_score(deviation: float) -> accounting.Guarantee:
-            count = accounting.discrete_gaussian(noise_std=deviation, relation=relation)
-            return accounting.parallel(train, count)
-
-        run = with_score(deviation)
-        if epsilon is not None:
-            # The count's profile was compared on a grid; the total is what must meet the target.
-            while score_noise is None and select(run).epsilon(delta) > epsilon and deviation < 1e5:
-                deviation *= 1.1
-                run = with_score(deviation)
-    guarantee = select(run)
-    if epsilon is not None and guarantee.epsilon(delta) > epsilon:
-        raise ValueError(
-            f"score_noise {score_noise} alone takes the total to epsilon "
-            f"{guarantee.epsilon(delta):.4g}, above the target {epsilon}: pass a larger score_noise"
-        )
+        # Training alone is calibrated first; the score may add a little, and is then made room for.
+        aim = epsilon
+        for _ in range(6):
+            settings = calibrated(settings, select, aim, delta)
+            run, deviation = _scored(settings, validation_is_public, score_noise)
+            guarantee = select(run)
+            reached = guarantee.epsilon(delta)
+            if reached <= epsilon:
+                break
+            aim *= 0.9995 * epsilon / reached
+        else:
+            raise ValueError(
+                f"score_noise {score_noise} takes the total to epsilon {reached:.4g} at least, "
+                f"above the target {epsilon}: pass a larger score_noise or epsilon"
+            )
     return fixed(
         settings=tuple(settings), score_noise=deviation, run_guarantee=run, guarantee=guarantee
     )
+
+
+def _scored(
+    settings: list[RunSetting], validation_is_public: bool, score_noise: float | None
+) -> tuple[accounting.Guarantee, float]:
+    """Returns the cost of one candidate with its score, and the score's noise, in records."""
+    train = training_guarantee(settings)
+    if validation_is_public:
+        return train, 0.0
+    relation = settings[0].relation
+    deviation = validation_noise(train, relation) if score_noise is None else score_noise
+    count = accounting.discrete_gaussian(noise_std=deviation, relation=relation)
+    return accounting.parallel(train, count), deviation

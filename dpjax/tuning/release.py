@@ -149,7 +149,7 @@ def statement(
             f"the training part never holds more than {training_bound} records",
             "no other computation on the same records is released, or it is composed with this",
             "gradients and noise are float32: the analysis is of real numbers; float32 normals "
-            "take about 5.8 million distinct values and never exceed 5.42 standard deviations",
+            "take at most 2^23 distinct values and never exceed 5.42 standard deviations",
             "threefry with a secret key is indistinguishable from true randomness",
         ],
     }
