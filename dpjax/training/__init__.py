@@ -6,6 +6,7 @@ from dpjax.training.keys import candidate_keys, stream
 from dpjax.training.noise import add_gaussian_noise
 from dpjax.training.optimizers import adam, momentum, sgd
 from dpjax.training.sampling import FixedLots, PoissonLots
+from dpjax.training.slots import mixed_sweep
 from dpjax.training.sweep import sweep
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "candidate_keys",
     "clipped_grad",
     "make_train",
+    "mixed_sweep",
     "momentum",
     "sgd",
     "stream",

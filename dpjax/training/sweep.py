@@ -59,6 +59,20 @@ def sweep(
       ValueError: duplicate keys, keys that are not typed, arrays of another length, or chunk_size
         below 1. Raised by the call itself, not by the first chunk.
     """
+    if chunk_size < 1:
+        raise ValueError(f"chunk_size is {chunk_size}: pass at least 1")
+    values = checked_candidates(keys, hyperparameters)
+    return _chunks(run, keys, values, data, chunk_size, progress)
+
+
+def checked_candidates(
+    keys: jax.Array, hyperparameters: Mapping[str, Any]
+) -> dict[str, np.ndarray]:
+    """The hyperparameters as float32 (candidates,), after refusing what no sweep may be given.
+
+    Raises:
+      ValueError: duplicate keys, keys that are not typed or not threefry, arrays of another length.
+    """
     if not jax.dtypes.issubdtype(getattr(keys, "dtype", None), jax.dtypes.prng_key):
         raise ValueError("keys are not typed keys: pass training.candidate_keys(number)")
     if str(jax.random.key_impl(keys)) != key_streams.IMPLEMENTATION:
@@ -68,8 +82,6 @@ def sweep(
         )
     if keys.ndim != 1:
         raise ValueError(f"keys have shape {keys.shape}: pass one key per candidate, (candidates,)")
-    if chunk_size < 1:
-        raise ValueError(f"chunk_size is {chunk_size}: pass at least 1")
     number = keys.shape[0]
     _refuse_shared_keys(keys)
     values = {name: np.asarray(value, np.float32) for name, value in hyperparameters.items()}
@@ -79,7 +91,7 @@ def sweep(
                 f"hyperparameter {name} has shape {value.shape}: pass one number per candidate, "
                 f"({number},)"
             )
-    return _chunks(run, keys, values, data, chunk_size, progress)
+    return values
 
 
 def _refuse_shared_keys(keys: jax.Array) -> None:

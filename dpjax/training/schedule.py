@@ -1,0 +1,168 @@
+"""The schedule of a mixed sweep: which candidates share a program, and in how many slots.
+
+NumPy on the host; public numbers in, no device. Candidates differ in rows of a lot and in steps.
+Candidates of one bucket have their lots padded to one capacity and take turns in a fixed number of
+slots that advance together; a slot whose candidate has finished takes the next one, the longest
+first (Graham 1969: a makespan of at most 4/3 of the shortest possible).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+import math
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class Bucket:
+    """Candidates that share one program.
+
+    Attributes:
+      members: candidate numbers, the longest run first.
+      capacity: rows of their padded lots.
+      slots: how many of them are trained side by side.
+    """
+
+    members: tuple[int, ...]
+    capacity: int
+    slots: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """How much of what the device executed was needed.
+
+    One unit is one row of one lot in one step of one candidate. What is needed is every candidate's
+    steps times its own lot's capacity; what is executed is, for every bucket, slots times steps
+    advanced times the bucket's capacity: rows added to reach the bucket's capacity, slots that wait
+    for others to finish and slots without a candidate are all lost. (Rows that a Poisson lot needs
+    as a reserve against truncation belong to the lot's own capacity and count as needed.)
+
+    Attributes:
+      needed: rows.
+      executed: rows.
+      slot_steps_used: steps of candidates.
+      slot_steps_executed: steps of slots, with or without a candidate.
+    """
+
+    needed: int = 0
+    executed: int = 0
+    slot_steps_used: int = 0
+    slot_steps_executed: int = 0
+
+    @property
+    def useful(self) -> float:
+        """The fraction of useful work, needed over executed; 1 if nothing was to be done."""
+        return self.needed / self.executed if self.executed else 1.0
+
+    @property
+    def occupancy(self) -> float:
+        """The fraction of slot steps that advanced a candidate."""
+        return self.slot_steps_used / self.slot_steps_executed if self.slot_steps_executed else 1.0
+
+    def __add__(self, other: Work) -> Work:
+        return Work(*(a + b for a, b in zip(dataclasses.astuple(self), dataclasses.astuple(other))))
+
+
+def plan_buckets(
+    families: Sequence[Hashable],
+    capacities: Sequence[int],
+    steps: Sequence[int],
+    *,
+    slots: int,
+    useful_work: float = 0.85,
+    slots_multiple: int = 1,
+) -> list[Bucket]:
+    """Groups candidates so that at least `useful_work` of what is executed is needed.
+
+    Within a family, the candidate of the largest lot opens a bucket and the next smaller ones join
+    while the padding stays small enough; then the bucket gets the most slots that waiting allows.
+    A lower `useful_work` gives fewer buckets (compilations) and more slots side by side.
+
+    Args:
+      families: what candidates must agree in to share a bucket, one for each.
+      capacities: rows of each candidate's own lot.
+      steps: of each candidate.
+      slots: at most this many side by side; the memory knob.
+      useful_work: wanted least fraction of useful work, in (0, 1]. It is met, unless
+        `slots_multiple` asks for more slots than the candidates can fill.
+      slots_multiple: the number of slots is a multiple of this (devices).
+
+    Returns:
+      The buckets, that of the most work first.
+
+    Raises:
+      ValueError: for a fraction outside (0, 1], or fewer slots than one multiple.
+    """
+    if not 0 < useful_work <= 1:
+        raise ValueError(f"useful_work is {useful_work}: pass a fraction in (0, 1], such as 0.85")
+    if slots < slots_multiple or slots_multiple < 1:
+        raise ValueError(f"{slots} slots: pass at least {slots_multiple}, one for each device")
+    capacities, steps = np.asarray(capacities, np.int64), np.asarray(steps, np.int64)
+    buckets = []
+    for family in dict.fromkeys(families):
+        waiting = [index for index, other in enumerate(families) if other == family]
+        waiting.sort(key=lambda index: (-capacities[index], index))
+        while waiting:
+            capacity = int(capacities[waiting[0]])
+            members, padding = _next_bucket(waiting, capacities, steps, math.sqrt(useful_work))
+            waiting = waiting[len(members) :]
+            members.sort(key=lambda index: (-steps[index], index))
+            length = steps[members].tolist()
+            width = _slots(length, slots, slots_multiple, useful_work / padding)
+            buckets.append(Bucket(tuple(members), capacity, width))
+    buckets.sort(key=lambda bucket: -bucket.capacity * int(steps[list(bucket.members)].sum()))
+    return buckets
+
+
+def _next_bucket(
+    waiting: list[int], capacities: np.ndarray, steps: np.ndarray, least: float
+) -> tuple[list[int], float]:
+    """The first of `waiting` whose lots, padded to the first one's, are useful by `least`."""
+    rows = np.cumsum(steps[waiting] * capacities[waiting])
+    useful = rows / (np.cumsum(steps[waiting]) * capacities[waiting[0]])
+    # The longest prefix, not the first that fails: short runs of small lots may be carried by
+    # longer runs of larger ones.
+    number = int(np.flatnonzero(useful >= least)[-1]) + 1
+    return waiting[:number], float(useful[number - 1])
+
+
+def _slots(lengths: list[int], slots: int, multiple: int, least: float) -> int:
+    """The number of slots, a multiple of `multiple`, that finish first while occupied by `least`;
+    of several the smallest."""
+    most = min(slots // multiple, -(-len(lengths) // multiple))
+    best, best_time = multiple, makespan(lengths, multiple)
+    for groups in range(2, most + 1):
+        width = groups * multiple
+        time = makespan(lengths, width)
+        if time < best_time and sum(lengths) >= least * width * time:
+            best, best_time = width, time
+    return best
+
+
+def makespan(lengths: Sequence[int], slots: int) -> int:
+    """Steps until all are done, each taken in turn by the slot that is free first."""
+    free = [0] * slots
+    for length in lengths:
+        heapq.heappush(free, heapq.heappop(free) + int(length))
+    return max(free)
+
+
+def planned_work(
+    buckets: Sequence[Bucket], capacities: Sequence[int], steps: Sequence[int]
+) -> Work:
+    """The work that a sweep over these buckets will execute, without training anything."""
+    total = Work()
+    for bucket in buckets:
+        lengths = [int(steps[member]) for member in bucket.members]
+        slot_steps = bucket.slots * makespan(lengths, bucket.slots)
+        total += Work(
+            sum(int(steps[member]) * int(capacities[member]) for member in bucket.members),
+            slot_steps * bucket.capacity,
+            sum(lengths),
+            slot_steps,
+        )
+    return total

@@ -1,0 +1,57 @@
+"""A padded draw holds the records that the candidate's own lots hold, and no others."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from dpjax.training.lot_families import ALONE, FIXED, POISSON, POISSON_DENSE, family_of
+from dpjax.training.sampling import FixedLots, PoissonLots
+
+DRAWS = 300
+
+
+def draw_with(draw):
+    indices, mask = jax.jit(jax.vmap(draw))(jax.random.split(jax.random.key(4), DRAWS))
+    return np.asarray(indices), np.asarray(mask)
+
+
+@pytest.mark.parametrize(
+    ("lots", "kind", "more_rows"),
+    [
+        (PoissonLots(2000, 0.01, 45), POISSON, 155),
+        (PoissonLots(2000, 0.01, 20), POISSON, 300),  # often truncated: the padding must be, too
+        (PoissonLots(40_000_000, 1e-7, 12), POISSON, 9),  # records and order need two words
+        (PoissonLots(60, 0.4, 45), POISSON_DENSE, 15),
+        (PoissonLots(60, 0.7, 40), POISSON_DENSE, 20),
+        (PoissonLots(60, 1.0, 60), POISSON_DENSE, 0),
+        (FixedLots(500, 20), FIXED, 100),
+        (FixedLots(500, 400), ALONE, 0),
+    ],
+)
+@pytest.mark.parametrize("missing", [0, 13])
+def test_padding_changes_no_lot(lots, kind, more_rows, missing):
+    own = family_of(lots)
+    assert own.kind == kind and own.capacity == lots.capacity
+    if missing and isinstance(lots, FixedLots):
+        pytest.skip("the number of records is public for fixed lots")
+    records = own.size - missing
+    family = dataclasses.replace(own, capacity=own.capacity + more_rows)
+    numbers = family.numbers_of(lots)
+    padded, padded_mask = draw_with(lambda key: family.draw(key, numbers, records))
+    plain, plain_mask = draw_with(lambda key: lots.draw(key, records))
+    np.testing.assert_array_equal(padded[:, : lots.capacity], plain)
+    np.testing.assert_array_equal(padded_mask[:, : lots.capacity], plain_mask)
+    assert not padded_mask[:, lots.capacity :].any()
+    assert not padded[~padded_mask].any()
+    assert padded_mask.any()
+
+
+def test_members_of_a_family_have_numbers_of_one_shape():
+    family = dataclasses.replace(family_of(PoissonLots(2000, 0.01, 45)), capacity=100)
+    shapes = [
+        jax.tree.map(np.shape, family.numbers_of(PoissonLots(2000, rate, capacity)))
+        for rate, capacity in ((0.01, 45), (0.001, 11), (0.03, 100))
+    ]
+    assert shapes[0] == shapes[1] == shapes[2]
