@@ -320,25 +320,22 @@ class OuterProducts:
           left, right: the operands as the computation holds them, (batch, ...).
           weights: (batch,); an example of weight 0 adds nothing, whatever it holds.
         """
-        left = left if self.left.indices else keep_live(widened(left), weights)
-        right = keep_live(widened(right), weights)
         scales = weights * self.scale
         if self.direct is not None:
-            return self.direct.batch_sum(left, right * along_batch(scales, right))
+            left, right = keep_live(widened(left), weights), widened(right)
+            return self.direct.batch_sum(left, weighted(right, weights, scales))
         left, right = jax.vmap(self.left.read)(left), jax.vmap(self.right.read)(right)
         if self.left.indices:
-            right = right * along_batch(scales, right)
-            summed = jax.vmap(
-                lambda index, rows: _scatter_rows(
-                    index.reshape(-1), rows.reshape(-1, rows.shape[-1]), self.left.features
-                ),
-                in_axes=(1, 1),
-            )(left, right)
-            return self.layout.assemble(summed)
+            return self.layout.assemble(
+                jax.vmap(self._sum_of_rows, in_axes=(1, 1))(
+                    left, weighted(widened(right), weights, scales)
+                )
+            )
+        left, right = widened(left), widened(right)
         if self.left.features < self.right.features:
-            left = left * along_batch(scales, left)
+            left, right = weighted(left, weights, scales), keep_live(right, weights)
         else:
-            right = right * along_batch(scales, right)
+            left, right = keep_live(left, weights), weighted(right, weights, scales)
         if self.stack == 1:  # one plain matrix product: what every backend does fastest
             summed = jnp.einsum(
                 "pr,pc->rc",
@@ -350,15 +347,29 @@ class OuterProducts:
             summed = jnp.einsum("bstr,bstc->src", left, right, precision=HIGHEST)
         return self.layout.assemble(summed)
 
-
-def along_batch(weights: jax.Array, like: jax.Array) -> jax.Array:
-    """Shapes weights (batch,) to multiply an array (batch, ...)."""
-    return weights.reshape(weights.shape + (1,) * (like.ndim - 1)).astype(like.dtype)
+    def _sum_of_rows(self, index: jax.Array, rows: jax.Array) -> jax.Array:
+        """One block of a table's gradient, from indices and rows of the whole batch."""
+        return _scatter_rows(
+            index.reshape(-1), rows.reshape(-1, rows.shape[-1]), self.left.features
+        )
 
 
 def keep_live(array: jax.Array, weights: jax.Array) -> jax.Array:
-    """Puts zeros where the weight is zero: zero times NaN or infinity is not zero."""
-    return jnp.where(along_batch(weights, array) != 0, array, jnp.zeros((), array.dtype))
+    """Puts zeros in rows (leading axis) of weight zero: zero times NaN or infinity is not zero."""
+    return weighted(array, weights, None)
+
+
+def weighted(array: jax.Array, weights: jax.Array, scales: jax.Array | None) -> jax.Array:
+    """Multiplies rows (leading axis) by scales, and puts zeros in those of weight zero."""
+    # Two-dimensional, with rows as short as they come: over more axes XLA's CPU loops spend their
+    # time on taking indices apart.
+    shape = array.shape
+    flat = array.reshape(-1, shape[-1]) if array.ndim > 1 else array.reshape(-1, 1)
+    repeats = flat.shape[0] // shape[0]
+    live = jnp.repeat(weights != 0, repeats)[:, None]
+    if scales is not None:
+        flat = flat * jnp.repeat(scales.astype(flat.dtype), repeats)[:, None]
+    return jnp.where(live, flat, jnp.zeros((), flat.dtype)).reshape(shape)
 
 
 def _scatter_rows(index: jax.Array, rows: jax.Array, features: int) -> jax.Array:

@@ -124,8 +124,7 @@ def whole_weighted_sum(gradients: jax.Array, weights: jax.Array) -> jax.Array:
     """Sums weight times gradient, (batch, ...) to (...)."""
     # A product of (batch) with (batch, elements): many times faster on a CPU than a sum over the
     # leading axis.
-    gradients = keep_live(widened(gradients), weights)
-    flat = gradients.reshape(gradients.shape[0], -1)
+    flat = keep_live(widened(gradients).reshape(gradients.shape[0], -1), weights)
     weights = weights.astype(flat.dtype)
     return jnp.einsum("b,be->e", weights, flat, precision=HIGHEST).reshape(gradients.shape[1:])
 
