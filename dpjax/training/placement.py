@@ -7,7 +7,8 @@ communication between them; a result depends on the placement by float32 roundin
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -15,8 +16,11 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from dpjax.training import keys as key_streams
+
 Tree = Any
 AXIS = "candidates"
+NAMES = ("auto", "vmap", "one_by_one", "devices", "devices_one_by_one")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,3 +94,76 @@ class Placement:
     @property
     def _mesh(self) -> Mesh:
         return Mesh(np.asarray(self.devices), (AXIS,))
+
+
+def named_placement(name: str, chunk_size: int) -> Placement:
+    """The fixed placement of a name.
+
+    `vmap`: chunk_size candidates vectorised on the default device; `one_by_one`: no vectorisation;
+    `devices`: chunk_size candidates vectorised on every device of this process;
+    `devices_one_by_one`: one candidate at a time on each of them.
+
+    Raises:
+      ValueError: an unknown name, or "auto", which must be measured.
+    """
+    if name not in NAMES[1:]:
+        raise ValueError(f"placement {name!r}: pass one of {', '.join(NAMES[1:])}")
+    devices = tuple(jax.local_devices()) if name.startswith("devices") else None
+    return Placement(1 if name.endswith("one_by_one") else chunk_size, devices)
+
+
+def placement_options(chunk_size: int) -> list[Placement]:
+    """What "auto" chooses from: wide, narrower and no vectorisation, on one and on all devices."""
+    widths = sorted({chunk_size, -(-chunk_size // 4), 1}, reverse=True)
+    options = [Placement(width) for width in widths]
+    if len(jax.local_devices()) > 1:
+        options += [Placement(width, tuple(jax.local_devices())) for width in widths]
+    return options
+
+
+def fastest_placement(
+    trial: Callable[[jax.Array, dict[str, jax.Array], Tree], Tree],
+    hyperparameters: Mapping[str, Any],
+    data: Tree,
+    options: Sequence[Placement],
+    *,
+    repeats: int = 3,
+) -> tuple[Placement, dict[Placement, float]]:
+    """Measures placements on a short run of the given model and takes the best.
+
+    Every option is compiled and called once unmeasured; then all are called in turn, `repeats`
+    times, so that a busy moment of the machine meets all of them alike. The keys are fresh and the
+    results dropped: nothing of the candidates proper is computed or spent.
+
+    Args:
+      trial: like the `run` of `sweep`, but short: a few steps of the same model.
+      hyperparameters: name -> scalar, one typical candidate.
+      data: pytree of arrays.
+      options: at least one.
+      repeats: measured calls of each option; the quickest counts.
+
+    Returns:
+      The best option, and the seconds per candidate of every option.
+    """
+    calls = {}
+    for option in options:
+        lanes = {
+            name: np.full(option.lanes, value, np.float32)
+            for name, value in hyperparameters.items()
+        }
+        arguments = (
+            option.put(key_streams.candidate_keys(option.lanes)),
+            option.put(lanes),
+            option.put(data, whole=True),
+        )
+        mapped = jax.jit(option.mapped(trial, (0, 0, None)))
+        jax.block_until_ready(mapped(*arguments))
+        calls[option] = (mapped, arguments)
+    seconds = dict.fromkeys(options, float("inf"))
+    for _ in range(repeats):
+        for option, (mapped, arguments) in calls.items():
+            start = time.perf_counter()
+            jax.block_until_ready(mapped(*arguments))
+            elapsed = (time.perf_counter() - start) / option.lanes
+            seconds[option] = min(seconds[option], elapsed)
+    return min(options, key=seconds.__getitem__), seconds

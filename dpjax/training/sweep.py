@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -11,6 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax.training import keys as key_streams
+from dpjax.training.placement import (
+    Placement,
+    fastest_placement,
+    named_placement,
+    placement_options,
+)
 
 Tree = Any
 Run = Callable[[jax.Array, dict[str, jax.Array], Tree], Tree]
@@ -24,11 +31,13 @@ def sweep(
     data: Tree,
     *,
     chunk_size: int = 32,
+    placement: str | Placement = "vmap",
+    trial: Run | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Iterator[tuple[np.ndarray, Tree]]:
     """Trains all candidates, chunk by chunk, with one compilation.
 
-    Candidates that differ in anything static (lot size, steps, model) are different sweeps.
+    Candidates that differ in lot size or number of steps are for `mixed_sweep`.
 
     Formal guarantees:
       * Candidates are independent: each uses its own key, and a key given twice is refused, since
@@ -46,9 +55,13 @@ def sweep(
       keys: typed key array (candidates,), from `candidate_keys`.
       hyperparameters: name -> array (candidates,).
       data: pytree of arrays, copied to the device once and shared by all candidates.
-      chunk_size: THE memory knob: at most this many candidates live on the device at a time, each
+      chunk_size: THE memory knob: at most this many candidates live on one device at a time, each
         with parameters, optimiser state, a lot and its activations. The candidates are spread
         evenly over as few chunks as that allows.
+      placement: "vmap", "one_by_one", "devices", "devices_one_by_one" (`named_placement`), a
+        `Placement`, or "auto": all of these are measured on `trial` and the best is taken. Where
+        the candidates do not divide by the devices, the last lanes are filled up, with a warning.
+      trial: a short run of the same model, for "auto"; by default `run` itself is measured.
       progress: called with (candidates done, candidates in all) after every chunk.
 
     Yields:
@@ -56,13 +69,22 @@ def sweep(
       (k, ...).
 
     Raises:
-      ValueError: duplicate keys, keys that are not typed, arrays of another length, or chunk_size
-        below 1. Raised by the call itself, not by the first chunk.
+      ValueError: duplicate keys, keys that are not typed, arrays of another length, chunk_size
+        below 1 or an unknown placement. Raised by the call itself, not by the first chunk.
     """
     if chunk_size < 1:
         raise ValueError(f"chunk_size is {chunk_size}: pass at least 1")
     values = checked_candidates(keys, hyperparameters)
-    return _chunks(run, keys, values, data, chunk_size, progress)
+    if placement == "auto":
+        if keys.shape[0] == 0:
+            return iter(())
+        first = {name: value[0] for name, value in values.items()}
+        placement, _ = fastest_placement(
+            run if trial is None else trial, first, data, placement_options(chunk_size)
+        )
+    elif isinstance(placement, str):
+        placement = named_placement(placement, chunk_size)
+    return _chunks(run, keys, values, data, placement, progress)
 
 
 def checked_candidates(
@@ -108,26 +130,32 @@ def _chunks(
     keys: jax.Array,
     hyperparameters: dict[str, np.ndarray],
     data: Tree,
-    chunk_size: int,
+    placement: Placement,
     progress: Callable[[int, int], None] | None,
 ) -> Iterator[tuple[np.ndarray, Tree]]:
-    number = keys.shape[0]
+    number, devices = keys.shape[0], placement.device_count
     if number == 0:
         return
-    chunk_count = -(-number // chunk_size)
-    width = -(-number // chunk_count)
+    if number % devices:
+        warnings.warn(
+            f"{number} candidates do not divide by {devices} devices: the last lanes are padding",
+            stacklevel=2,
+        )
+    chunk_count = -(-number // placement.lanes)
+    placement = placement.with_lanes(devices * -(-number // (chunk_count * devices)))
+    width = placement.lanes
     padding = chunk_count * width - number
     # Repeated hyperparameters but fresh keys: no two lanes share noise, not even discarded ones.
     padded_keys = jnp.concatenate([keys, key_streams.candidate_keys(padding)])
     lanes = np.concatenate([np.arange(number), np.full(padding, number - 1)])
-    vectorised = _vectorised(run)
-    data = jax.device_put(data)
+    placed = _placed(run, placement)
+    data = placement.put(data, whole=True)
     for start in range(0, number, width):
         stop = min(start + width, number)
         chunk = lanes[start : start + width]
-        outputs = vectorised(
-            padded_keys[start : start + width],
-            {name: value[chunk] for name, value in hyperparameters.items()},
+        outputs = placed(
+            placement.put(padded_keys[start : start + width]),
+            placement.put({name: value[chunk] for name, value in hyperparameters.items()}),
             data,
         )
         outputs = _first(jax.device_get(outputs), stop - start)
@@ -141,7 +169,7 @@ def _first(tree: Tree, number: int) -> Tree:
 
 
 @functools.lru_cache(maxsize=8)
-def _vectorised(run: Run) -> Callable[..., Tree]:
-    """The jitted, vectorised run; kept for the last few runs, so that a repeated sweep (a doubling
-    loop, a refilled bucket) does not compile again."""
-    return jax.jit(jax.vmap(run, in_axes=(0, 0, None)))
+def _placed(run: Run, placement: Placement) -> Callable[..., Tree]:
+    """The jitted run over a chunk; kept for the last few runs, so that a repeated sweep (a doubling
+    loop) does not compile again."""
+    return jax.jit(placement.mapped(run, (0, 0, None)))

@@ -1,0 +1,149 @@
+"""Where candidates run changes how long they take, never what they are."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import textwrap
+
+import jax
+import numpy as np
+import pytest
+
+from dpjax import training
+from dpjax.training.placement import (
+    Placement,
+    fastest_placement,
+    named_placement,
+    placement_options,
+)
+
+# Trains 6 candidates alike and unlike, by every placement; prints the results by placement.
+SCRIPT = textwrap.dedent(
+    """
+    import dataclasses, json, warnings
+    import jax, jax.numpy as jnp, numpy as np
+    from dpjax import training
+    from dpjax.training.placement import Placement
+
+    generator = np.random.default_rng(7)
+    data = {
+        "x": generator.normal(size=(40, 3)).astype(np.float32),
+        "y": generator.normal(size=40).astype(np.float32),
+    }
+    base = training.TrainConfig(
+        loss_fn=lambda w, example: 0.5 * (example["x"] @ w - example["y"]) ** 2,
+        lots=training.PoissonLots(40, 0.1, 12),
+        steps=4,
+        expected_lot_size=4,
+        optimizer=training.sgd(),
+    )
+    keys = training.candidate_keys(6, seed=5)
+    given = {
+        "clip_norm": np.full(6, 1.0),
+        "noise_multiplier": np.full(6, 0.5),
+        "learning_rate": np.linspace(0.1, 0.3, 6),
+    }
+    train = training.make_train(base)
+
+    def run(key, hyperparameters, data):
+        return train(key, hyperparameters, jnp.zeros(3), data)
+
+    def collect(sweep):
+        results = {}
+        for indices, outputs in sweep:
+            results |= dict(zip(indices.tolist(), outputs.tolist()))
+        return [results[index] for index in range(6)]
+
+    results, padded = {}, {}
+    for name in ("vmap", "one_by_one", "devices", "devices_one_by_one", "auto"):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            results[name] = collect(
+                training.sweep(run, keys, given, data, chunk_size=4, placement=name)
+            )
+        padded[name] = [str(w.message) for w in caught if "do not divide" in str(w.message)]
+    configs = [dataclasses.replace(base, steps=s) for s in (4, 2, 7, 4, 1, 3)]
+    for name, devices in (("mixed", None), ("mixed devices", tuple(jax.local_devices()))):
+        results[name] = collect(
+            training.mixed_sweep(
+                configs, keys, given, data, initial=lambda key: jnp.zeros(3), useful_work=0.3,
+                placement=Placement(2, devices),
+            )
+        )
+    print(json.dumps([len(jax.local_devices()), results, padded]))
+    """
+)
+
+
+def in_a_process(devices: int):
+    environment = os.environ | {
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+        "JAX_PLATFORMS": "cpu",
+        "PYTHONPATH": str(pathlib.Path(__file__).parents[2]),
+    }
+    output = subprocess.run(
+        [sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert output.returncode == 0, output.stderr
+    return json.loads(output.stdout.splitlines()[-1])
+
+
+def test_four_devices_give_what_one_gives():
+    found, results, padded = in_a_process(4)
+    assert found == 4
+    for name in ("one_by_one", "devices", "devices_one_by_one", "auto"):
+        np.testing.assert_allclose(results[name], results["vmap"], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(results["mixed devices"], results["mixed"], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(results["mixed"][0], results["vmap"][0], rtol=1e-5, atol=1e-6)
+    assert len(np.unique(np.round(results["vmap"], 5), axis=0)) == 6
+    # Six candidates on four devices: two lanes are padding, and it says so.
+    assert padded["devices"] == [
+        "6 candidates do not divide by 4 devices: the last lanes are padding"
+    ]
+    assert padded["vmap"] == []
+
+
+def test_auto_takes_the_quickest_and_touches_no_candidate():
+    seen = []
+
+    def trial(key, hyperparameters, data):
+        jax.debug.callback(lambda words: seen.append(words.tobytes()), jax.random.key_data(key))
+        return hyperparameters["scale"] * data.sum()
+
+    options = [Placement(4), Placement(1)]
+    best, seconds = fastest_placement(trial, {"scale": 2.0}, np.ones(3, np.float32), options)
+    jax.effects_barrier()
+    assert set(seconds) == set(options) and seconds[best] == min(seconds.values())
+    assert len(set(seen)) == 4 + 1  # each option's lanes have keys of their own
+    keys = training.candidate_keys(5, seed=0)
+    assert not {words.tobytes() for words in np.asarray(jax.random.key_data(keys))} & set(seen)
+    scales = []
+    for _, outputs in training.sweep(
+        lambda key, hyperparameters, data: hyperparameters["scale"],
+        keys,
+        {"scale": np.arange(5.0)},
+        np.ones(3, np.float32),
+        placement="auto",
+        trial=trial,
+    ):
+        scales += outputs.tolist()
+    assert scales == [0.0, 1.0, 2.0, 3.0, 4.0]
+
+
+def test_names_and_options():
+    assert named_placement("vmap", 8) == Placement(8)
+    assert named_placement("devices_one_by_one", 8).width == 1
+    assert [option.width for option in placement_options(8)][:3] == [8, 2, 1]
+    assert placement_options(1)[0] == Placement(1)
+    assert Placement(3).lanes == 3 and "3 side by side" in str(Placement(3))
+
+
+def test_bad_input_is_refused():
+    with pytest.raises(ValueError, match="pass one of vmap"):
+        named_placement("pmap", 8)
+    with pytest.raises(ValueError, match="at least 1"):
+        Placement(0)
+    with pytest.raises(ValueError, match="local_devices"):
+        Placement(1, ())
