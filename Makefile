@@ -10,7 +10,6 @@ tune: $(VENV)/installed
 	$(BIN)/python -m experiments.tune
 
 test: $(VENV)/installed_for_tests
-	$(BIN)/ruff check dpjax experiments tests
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile tests
 
 lint: $(VENV)/installed_for_tests

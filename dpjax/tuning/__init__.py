@@ -3,6 +3,7 @@
 | procedure | paper |
 |---|---|
 | `random_repetitions` | Papernot & Steinke, ICLR 2022 |
+| `threshold_stopping` | Liu & Talwar, STOC 2019; Papernot & Steinke, Appendix C |
 """
 
 from dpjax.tuning.candidates import (
@@ -13,9 +14,11 @@ from dpjax.tuning.candidates import (
     parse_space,
     read_space,
 )
-from dpjax.tuning.random_repetitions import DEFAULT_REPETITIONS, Result, random_repetitions
+from dpjax.tuning.random_repetitions import DEFAULT_REPETITIONS, random_repetitions
 from dpjax.tuning.release import Release
+from dpjax.tuning.running import Result
 from dpjax.tuning.task import Records, Task, classification
+from dpjax.tuning.threshold_stopping import threshold_stopping
 
 __all__ = [
     "DEFAULT_REPETITIONS",
@@ -31,4 +34,5 @@ __all__ = [
     "parse_space",
     "random_repetitions",
     "read_space",
+    "threshold_stopping",
 ]

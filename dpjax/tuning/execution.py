@@ -32,7 +32,8 @@ class Executed:
       counts: (executions,) int, the realised K of each.
       hyperparameters: for each name (candidates,) float64, all executions' candidates in order.
       correct: (candidates,) int, exact counts of correct validation predictions.
-      scores: (candidates,) float64, the counts with noise; -inf for failed candidates.
+      scores: (candidates,) float64, the counts with noise; -inf for failed candidates and for those
+        that a search in order did not come to.
     """
 
     best: BestOfRuns
@@ -72,7 +73,7 @@ def execute(
     if chunk_size < 1:
         raise ValueError(f"chunk_size is {chunk_size}: pass at least 1")
     source = None if randomness.secret else randomness.generator(_STREAM_OF_K)
-    counts = np.asarray(procedure.repetitions.sample(executions, source=source)).reshape(executions)
+    counts = procedure.selection.draw(executions, source)
     owners = np.repeat(np.arange(executions), counts)
     total = len(owners)
     hyperparameters = procedure.space.sample(total, randomness.generator(_STREAM_OF_SPACE))
@@ -86,6 +87,8 @@ def execute(
     scores = np.full(total, -np.inf)
     best = BestOfRuns(executions)
     done = 0
+    # Candidates of one setting train in order, so that a search for the first may end early.
+    one_setting = len(procedure.settings) == 1
     data = (task.train.arrays, task.validation.arrays)
     for setting, members in _by_setting(procedure, hyperparameters, total):
         # Whole chunks only: a program's shape, and with it the last bits of what it computes, must
@@ -110,10 +113,14 @@ def execute(
             scores[indices] = np.where(
                 outputs["finite"], outputs["correct"] + noise[indices], -np.inf
             )
-            best.update(owners[indices], indices, scores[indices], outputs["params"])
+            # Scores are ranked as accuracies over the public size.
+            ranks = procedure.selection.rank(scores[indices] / task.validation.public_size)
+            best.update(owners[indices], indices, ranks, outputs["params"])
             done += len(indices)
             if progress is not None:
                 progress(done, total)
+            if procedure.selection.in_order and one_setting and np.isfinite(best.score).all():
+                break
     return Executed(best, counts, hyperparameters, correct, scores)
 
 

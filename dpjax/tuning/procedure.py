@@ -18,6 +18,7 @@ from dpjax.tuning.run_settings import (
     training_guarantee,
     validation_noise,
 )
+from dpjax.tuning.selections import Selection
 from dpjax.tuning.task import Task
 
 Optimizer = Callable[[dict], Any]
@@ -29,17 +30,17 @@ class Procedure:
 
     Attributes:
       space: the law candidates are drawn from.
-      repetitions: the law of K.
+      selection: how many runs there are, and which of them is released.
       settings: the accounted settings a candidate may have.
       optimizer: hyperparameters -> optax transformation.
       score_noise: standard deviation of the discrete Gaussian on the number of correct validation
         predictions, in records; 0 for public validation data or a run that is not private.
       run_guarantee: the cost of one candidate, its score included; None if not private.
-      guarantee: the cost of releasing the best candidate; None if not private.
+      guarantee: the cost of the release; None if not private.
     """
 
     space: Space
-    repetitions: accounting.RepetitionLaw
+    selection: Selection
     settings: tuple[RunSetting, ...]
     optimizer: Optimizer
     score_noise: float
@@ -51,7 +52,7 @@ def plan_procedure(
     task: Task,
     space: Space,
     *,
-    repetitions: accounting.RepetitionLaw,
+    selection: Selection,
     options: RunOptions,
     optimizer: Optimizer,
     epsilon: float | None,
@@ -66,7 +67,7 @@ def plan_procedure(
       task: only its public numbers are read (and, for fixed-size lots, the public number of
         training records).
       space: the law of the candidates.
-      repetitions: the law of K.
+      selection: how many runs there are, and which of them is released.
       options: lot size, steps and noise where the space does not draw them.
       optimizer: hyperparameters -> optax transformation.
       epsilon: target for the whole procedure; the noise multiplier is calibrated to it. None if
@@ -90,10 +91,10 @@ def plan_procedure(
             "pass either a target epsilon or noise multipliers (in the space or beside it), not "
             + ("both" if given else "neither")
         )
-    fixed = functools.partial(Procedure, space=space, repetitions=repetitions, optimizer=optimizer)
+    fixed = functools.partial(Procedure, space=space, selection=selection, optimizer=optimizer)
     if not_private:
         return fixed(settings=tuple(settings), score_noise=0.0, run_guarantee=None, guarantee=None)
-    select = functools.partial(accounting.best_of, law=repetitions)
+    select = selection.guarantee
     if given:
         if min(setting.noise_multiplier for setting in settings) <= 0:
             raise ValueError(

@@ -8,41 +8,17 @@ run is released. The cost hardly grows with the mean of K, because nobody learns
 
 from __future__ import annotations
 
-import dataclasses
-import time
 from collections.abc import Callable
 
-import jax
-import numpy as np
-
-from dpjax import accounting, training
-from dpjax.tuning import host_randomness
+from dpjax import accounting
 from dpjax.tuning.candidates import Space
-from dpjax.tuning.curator import CuratorRecord
-from dpjax.tuning.execution import execute
-from dpjax.tuning.procedure import Optimizer, plan_procedure
-from dpjax.tuning.release import Release, statement
+from dpjax.tuning.procedure import Optimizer
 from dpjax.tuning.run_settings import RunOptions
+from dpjax.tuning.running import Result, run_selection
+from dpjax.tuning.selections import BestOf
 from dpjax.tuning.task import Task
 
 DEFAULT_REPETITIONS = accounting.AtMost(accounting.Geometric(mean=10), cap=64)
-
-
-@dataclasses.dataclass(frozen=True)
-class Result:
-    """What a procedure ends in.
-
-    Attributes:
-      release: the only part that may leave the curator's hands.
-      guarantee: the cost of the release; None if the run is not private.
-      run_guarantee: the cost of one candidate alone; None if the run is not private.
-      curator: everything else; not private, never to be published.
-    """
-
-    release: Release
-    guarantee: accounting.Guarantee | None
-    run_guarantee: accounting.Guarantee | None
-    curator: CuratorRecord
 
 
 def random_repetitions(
@@ -106,69 +82,18 @@ def random_repetitions(
     Raises:
       ValueError: with one line naming what to pass instead.
     """
-    procedure = plan_procedure(
+    return run_selection(
         task,
         space,
-        repetitions=repetitions,
-        options=RunOptions(lot_size, steps, epochs, noise_multiplier, sampling),
-        optimizer=optimizer or training.momentum(),
+        BestOf(repetitions),
+        RunOptions(lot_size, steps, epochs, noise_multiplier, sampling),
         epsilon=epsilon,
         delta=delta,
+        optimizer=optimizer,
         validation_is_public=validation_is_public,
         score_noise=score_noise,
         not_private=not_private,
-    )
-    randomness = host_randomness.HostRandomness(seed)
-    started = time.time()
-    executed = execute(
-        task, procedure, randomness=randomness, chunk_size=chunk_size, progress=progress
-    )
-    winner = int(executed.best.candidate[0])
-    output = executed.best.output(0)
-    names = sorted(executed.hyperparameters)
-    if winner < 0 or not np.isfinite(executed.best.score[0]):
-        # No candidate, or none that is finite: what comes out must not depend on data.
-        params = jax.device_get(task.initial(jax.random.key(0)))
-        hyperparameters = dict.fromkeys(names)
-    else:
-        params = output
-        hyperparameters = {n: float(executed.hyperparameters[n][winner]) for n in names}
-    claim = statement(
-        guarantee=procedure.guarantee,
-        delta=delta,
-        space=space.describe(),
-        model=task.description,
-        score={
-            "what": "number of correct validation predictions plus noise, over the public size",
-            "noise": "discrete Gaussian",
-            "noise_standard_deviation_in_records": procedure.score_noise,
-            "public_size": task.validation.public_size,
-            "validation_is_public": validation_is_public,
-        },
-        settings=[
-            {
-                "lot_size": setting.lot_size,
-                "steps": setting.steps,
-                "noise_multiplier": setting.noise_multiplier,
-                "probability": setting.probability,
-                "sampling": sampling,
-                "capacity": setting.lots.capacity,
-            }
-            for setting in procedure.settings
-        ],
-        training_bound=task.train.size_bound,
-        randomness_is_secret=randomness.secret,
-    )
-    return Result(
-        release=Release(params=params, hyperparameters=hyperparameters, statement=claim),
-        guarantee=procedure.guarantee,
-        run_guarantee=procedure.run_guarantee,
-        curator=CuratorRecord(
-            number_of_candidates=int(executed.counts[0]),
-            winner=winner,
-            hyperparameters=executed.hyperparameters,
-            scores=executed.scores / task.validation.public_size,
-            accuracies=executed.correct / max(task.validation.number, 1),
-            seconds=time.time() - started,
-        ),
+        seed=seed,
+        chunk_size=chunk_size,
+        progress=progress,
     )

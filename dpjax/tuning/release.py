@@ -102,6 +102,7 @@ def statement(
     *,
     guarantee: accounting.Guarantee | None,
     delta: float,
+    selection: Mapping[str, Any],
     space: Mapping[str, Any],
     model: str,
     score: Mapping[str, Any],
@@ -114,6 +115,7 @@ def statement(
     Args:
       guarantee: of the whole procedure; None for a run that is not private.
       delta: of the claim.
+      selection: the public rule of the selection, described.
       space: the public law of the candidates, described.
       model: the model, in public words.
       score: how candidates were scored.
@@ -124,6 +126,7 @@ def statement(
     common = {
         "private": guarantee is not None,
         "model": model,
+        "selection": dict(selection),
         "candidates_drawn_from": dict(space),
         "score": dict(score),
         "training": list(settings),

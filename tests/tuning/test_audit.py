@@ -25,6 +25,7 @@ from dpjax.tuning.candidates import Space
 from dpjax.tuning.execution import execute
 from dpjax.tuning.procedure import plan_procedure
 from dpjax.tuning.run_settings import RunOptions
+from dpjax.tuning.selections import BestOf
 from dpjax.tuning.task import Records, Task
 
 EXECUTIONS = 100_000
@@ -52,7 +53,7 @@ def _procedure():
     return plan_procedure(
         _task(True),
         Space(learning_rate=1.0, clip_norm=1.0),
-        repetitions=LAW,
+        selection=BestOf(LAW),
         # Every record in every lot: nothing hides the canary but the noise.
         options=RunOptions(lot_size=2, steps=1, noise_multiplier=NOISE_MULTIPLIER),
         optimizer=training.sgd(),
@@ -133,5 +134,6 @@ def test_a_shared_key_is_caught(monkeypatch):
         _outcomes(True, 1.0, seed=11)
     # The engine refuses; what it refuses is what the audit would have caught.
     monkeypatch.setattr(
-        sys.modules["dpjax.training.sweep"], "_refuse_shared_keys", lambda keys: None)
+        sys.modules["dpjax.training.sweep"], "_refuse_shared_keys", lambda keys: None
+    )
     assert _audit(1.0) > _procedure().guarantee.epsilon(DELTA)

@@ -17,6 +17,7 @@ from dpjax.tuning.candidates import Choice, LogUniform, Space
 from dpjax.tuning.execution import execute
 from dpjax.tuning.procedure import plan_procedure
 from dpjax.tuning.run_settings import RunOptions
+from dpjax.tuning.selections import BestOf
 from dpjax.tuning.task import Records
 
 
@@ -97,7 +98,7 @@ def test_the_score_noise_reaches_the_scores_at_its_stated_scale():
     procedure = plan_procedure(
         _task(),
         SPACE,
-        repetitions=accounting.Fixed(1),
+        selection=BestOf(accounting.Fixed(1)),
         options=RunOptions(lot_size=20, steps=1, noise_multiplier=5.0),
         optimizer=training.sgd(),
         epsilon=None,
@@ -277,7 +278,7 @@ def test_nnx_models_and_frozen_parameters():
     initial = task.initial(training.stream(key, "initial"))
     released = jax.tree_util.tree_leaves_with_path(result.release.params)
     for (path, leaf), before in zip(released, jax.tree.leaves(initial)):
-        # The engine draws initial parameters inside a compiled program, which rounds in its own way.
+        # Initial parameters drawn inside a compiled program round in their own way.
         moved = not np.allclose(leaf, np.asarray(before), rtol=1e-5, atol=1e-7)
         assert moved == ("second" in jax.tree_util.keystr(path)), path
 

@@ -19,6 +19,7 @@ def _claim(**changes):
         delta=1e-5,
         space={"learning_rate": {"law": "uniform", "low": 0.0, "high": 1.0}},
         model="a model",
+        selection={"rule": "best of K runs"},
         score={"noise": "discrete Gaussian"},
         settings=[],
         training_bound=100,

@@ -1,0 +1,103 @@
+"""The selections: how many runs there are, which one is released, and what that costs."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Protocol
+
+import numpy as np
+
+from dpjax import accounting
+
+
+class Selection(Protocol):
+    """A rule that looks at many scored runs and lets one out.
+
+    Attributes:
+      in_order: whether the first run that ranks above -inf wins, so that the later ones need not
+        be trained.
+    """
+
+    in_order: bool
+
+    def guarantee(self, run: accounting.Guarantee) -> accounting.Guarantee:
+        """Returns the cost of the release, given the cost of one run with its score."""
+
+    def draw(self, executions: int, source: np.random.Generator | None) -> np.ndarray:
+        """Draws the secret number of runs of each execution, (executions,) int, each >= 0."""
+
+    def rank(self, scores: np.ndarray) -> np.ndarray:
+        """Ranks runs by their scores (n,); the largest wins, -inf is never released."""
+
+    def describe(self) -> dict[str, Any]:
+        """Returns the public rule as JSON-able data."""
+
+
+@dataclasses.dataclass(frozen=True)
+class BestOf:
+    """Release the best of K runs, K from a public law (Papernot & Steinke 2022).
+
+    Attributes:
+      repetitions: the law of K.
+    """
+
+    repetitions: accounting.RepetitionLaw
+    in_order = False
+
+    def guarantee(self, run: accounting.Guarantee) -> accounting.Guarantee:
+        """See `Selection`."""
+        return accounting.best_of(run, self.repetitions)
+
+    def draw(self, executions: int, source: np.random.Generator | None) -> np.ndarray:
+        """See `Selection`."""
+        return np.asarray(self.repetitions.sample(executions, source=source)).reshape(executions)
+
+    def rank(self, scores: np.ndarray) -> np.ndarray:
+        """See `Selection`."""
+        return scores
+
+    def describe(self) -> dict[str, Any]:
+        """See `Selection`."""
+        return {"rule": "best of K runs", "law_of_K": self.repetitions.to_dict()}
+
+
+@dataclasses.dataclass(frozen=True)
+class FirstAbove:
+    """Release the first run whose score reaches a threshold; a coin may end the search before.
+
+    Liu & Talwar (STOC 2019); Papernot & Steinke (2022), Appendix C. Before every run a coin says
+    stop with the halting probability, and then nothing is released. The rounds until the coin says
+    stop are geometric whatever the scores, so they are drawn beforehand.
+
+    Attributes:
+      threshold: on the noisy validation accuracy, fixed before the data is seen.
+      halting_probability: of the coin, in (0, 1].
+    """
+
+    threshold: float
+    halting_probability: float
+    in_order = True
+
+    def guarantee(self, run: accounting.Guarantee) -> accounting.Guarantee:
+        """See `Selection`."""
+        return accounting.stop_at_threshold(run, self.halting_probability)
+
+    def draw(self, executions: int, source: np.random.Generator | None) -> np.ndarray:
+        """See `Selection`."""
+        if self.halting_probability == 1.0:
+            return np.zeros(executions, dtype=np.int64)
+        rounds = accounting.Geometric(mean=1.0 / self.halting_probability)
+        # The last of the rounds is the one in which the coin says stop: no run.
+        return np.asarray(rounds.sample(executions, source=source)).reshape(executions) - 1
+
+    def rank(self, scores: np.ndarray) -> np.ndarray:
+        """See `Selection`. All that pass rank alike; the earliest of equals wins."""
+        return np.where(scores >= self.threshold, 0.0, -np.inf)
+
+    def describe(self) -> dict[str, Any]:
+        """See `Selection`."""
+        return {
+            "rule": "first run whose score reaches the threshold",
+            "threshold": self.threshold,
+            "halting_probability": self.halting_probability,
+        }
