@@ -67,6 +67,18 @@ _SPACE = flags.DEFINE_multi_string(
     "Default: learning_rate=loguniform(0.03,30), clip_norm=1, and momentum=0.9 where it applies.",
 )
 _SPACE_FILE = flags.DEFINE_string("space_file", None, "The space as a JSON object, instead.")
+_METHOD = flags.DEFINE_enum(
+    "method",
+    "random_repetitions",
+    ["random_repetitions", "threshold_stopping"],
+    "How one candidate is selected.",
+)
+_THRESHOLD = flags.DEFINE_float(
+    "threshold", None, "--method=threshold_stopping: the accuracy that is good enough."
+)
+_HALTING_PROBABILITY = flags.DEFINE_float(
+    "halting_probability", 0.05, "--method=threshold_stopping: chance to stop before each run."
+)
 _EPSILON = flags.DEFINE_float(
     "epsilon", None, "Target of the whole procedure; 4 if no noise_multiplier is given."
 )
@@ -144,7 +156,7 @@ def load_data() -> tuple[data.Dataset, data.Parts]:
 
 def report(
     result: tuning.Result,
-    law: accounting.RepetitionLaw,
+    mean_runs: float,
     delta: float,
     test_accuracy: float | None,
     console: Console,
@@ -161,7 +173,7 @@ def report(
     if result.guarantee is None:
         table.add_row("privacy", "NONE: trained without noise")
     else:
-        runs = math.ceil(law.mean)
+        runs = max(1, math.ceil(mean_runs))
         one = result.run_guarantee.epsilon(delta)
         naive = accounting.compose(*[result.run_guarantee] * runs).epsilon(delta)
         facts |= {"epsilon_of_one_run": one, "epsilon_of_naive_composition": naive}
@@ -178,6 +190,12 @@ def report(
 def main() -> int:
     """Runs the job; returns the exit code."""
     console = Console(highlight=False, soft_wrap=True)
+    if (_METHOD.value == "threshold_stopping") != (_THRESHOLD.value is not None):
+        raise ValueError("--method=threshold_stopping and --threshold go together: pass both")
+    if not 0 < _HALTING_PROBABILITY.value <= 1:
+        raise ValueError(
+            f"--halting_probability={_HALTING_PROBABILITY.value}: pass a number in (0, 1]"
+        )
     law, space = law_flags.law_of_repetitions(), search_space()
     name = os.path.splitext(os.path.basename(_DATASET.value))[0]
     folder = run_folder.choose(_OUT_DIR.value, name)
@@ -215,10 +233,7 @@ def main() -> int:
         console=console,
     ) as bar:
         line = bar.add_task("calibrating the noise", total=None)
-        result = tuning.random_repetitions(
-            task,
-            space,
-            repetitions=law,
+        settings = dict(
             epsilon=epsilon,
             delta=_DELTA.value,
             noise_multiplier=0.0 if _NOT_PRIVATE.value else _NOISE.value,
@@ -236,13 +251,25 @@ def main() -> int:
                 line, description="candidates (K is the curator's)", completed=done, total=total
             ),
         )
+        if _METHOD.value == "threshold_stopping":
+            mean_runs = 1.0 / _HALTING_PROBABILITY.value - 1.0
+            result = tuning.threshold_stopping(
+                task,
+                space,
+                threshold=_THRESHOLD.value,
+                halting_probability=_HALTING_PROBABILITY.value,
+                **settings,
+            )
+        else:
+            mean_runs = law.mean
+            result = tuning.random_repetitions(task, space, repetitions=law, **settings)
     test_accuracy = None
     if parts.test is not None:
         # The test data is touched here, once, after the selection.
         judge = jax.jit(lambda params, arrays: number_correct(task, params, arrays))
         right = judge(result.release.params, (parts.test.inputs, parts.test.labels))
         test_accuracy = float(right) / len(parts.test.labels)
-    facts = report(result, law, _DELTA.value, test_accuracy, console)
+    facts = report(result, mean_runs, _DELTA.value, test_accuracy, console)
     with run_folder.written_whole(folder) as partial:
         result.release.save(os.path.join(partial, "release"))
         private_folder = os.path.join(partial, "curator")
