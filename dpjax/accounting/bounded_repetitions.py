@@ -68,6 +68,12 @@ class Binomial(RepetitionLaw):
             return np.full(np.shape(y), self.mean)
         return self.mean * np.exp((self.trials - 1.0) * self._log_miss(y))
 
+    def second_derivative(self, y: np.ndarray | float) -> np.ndarray:
+        first = self.mean * (self.trials - 1.0) * self.probability
+        if self.trials <= 2:
+            return np.full(np.shape(y), first)
+        return first * np.exp((self.trials - 2.0) * self._log_miss(y))
+
     def thinned(self, failure: float) -> RepetitionLaw:
         p = self.probability
         return Binomial(self.trials, p * (1.0 - failure) / (1.0 - p * failure))
@@ -153,11 +159,7 @@ class AtMost(RepetitionLaw):
             return np.where(inside, np.log(chosen), -np.inf)
 
     def generating_function(self, x: np.ndarray | float) -> np.ndarray:
-        x = np.asarray(x, dtype=np.float64)
-        total = np.zeros(x.shape)
-        for weight in self._table[1][::-1]:
-            total = total * x + weight
-        return total
+        return _polynomial(self._table[1], np.asarray(x, dtype=np.float64))
 
     def success_probability(self, y: np.ndarray | float) -> np.ndarray:
         k, p = self._table
@@ -171,14 +173,25 @@ class AtMost(RepetitionLaw):
 
     def derivative(self, y: np.ndarray | float) -> np.ndarray:
         k, p = self._table
-        x = 1.0 - np.asarray(y, dtype=np.float64)
-        total = np.zeros(x.shape)
-        for coefficient in (k * p)[:0:-1]:
-            total = total * x + coefficient
-        return total
+        return _polynomial((k * p)[1:], 1.0 - np.asarray(y, dtype=np.float64))
+
+    def second_derivative(self, y: np.ndarray | float) -> np.ndarray:
+        k, p = self._table
+        return _polynomial((k * (k - 1.0) * p)[2:], 1.0 - np.asarray(y, dtype=np.float64))
 
     def thinned(self, failure: float) -> RepetitionLaw:
         return AtMost(self.law.thinned(failure), self.cap)
 
     def to_dict(self) -> dict[str, Any]:
         return {"law": "at_most", "inner": self.law.to_dict(), "cap": self.cap}
+
+
+def _polynomial(coefficients: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """Horner's rule for non-negative coefficients, lowest first, at x in [0, 1]."""
+    # Top coefficients far below the rounding of the sum at x = 1 change no digit.
+    rest = np.cumsum(coefficients[::-1])
+    useful = int(np.count_nonzero(rest > 1e-25 * rest[-1])) if rest.size else 0
+    total = np.zeros(x.shape)
+    for coefficient in coefficients[:useful][::-1]:
+        total = total * x + coefficient
+    return total

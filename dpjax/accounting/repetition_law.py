@@ -54,6 +54,10 @@ class RepetitionLaw(abc.ABC):
         """f'(1 - y) = E[K (1 - y)^(K-1)], decreasing in y in [0, 1], E[K] at 0."""
 
     @abc.abstractmethod
+    def second_derivative(self, y: np.ndarray | float) -> np.ndarray:
+        """f''(1 - y) = E[K (K-1) (1 - y)^(K-2)], decreasing in y in [0, 1]."""
+
+    @abc.abstractmethod
     def thinned(self, failure: float) -> RepetitionLaw:
         """K given that none of K runs failed, each failing with this probability.
 

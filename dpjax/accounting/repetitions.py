@@ -132,6 +132,10 @@ class TruncatedNegativeBinomial(RepetitionLaw):
     def derivative(self, y: np.ndarray | float) -> np.ndarray:
         return self.mean * np.exp(-(1.0 + self.shape) * self._log_growth(y))
 
+    def second_derivative(self, y: np.ndarray | float) -> np.ndarray:
+        first = self.mean * (1.0 + self.shape) * (1.0 - self.gamma) / self.gamma
+        return first * np.exp(-(2.0 + self.shape) * self._log_growth(y))
+
     def thinned(self, failure: float) -> RepetitionLaw:
         # Lemma 20: D_{eta, g + d - g d}.
         gamma = self.gamma + failure - self.gamma * failure
@@ -203,6 +207,9 @@ class Poisson(RepetitionLaw):
 
     def derivative(self, y: np.ndarray | float) -> np.ndarray:
         return self.mean * np.exp(-self.mean * np.asarray(y, dtype=np.float64))
+
+    def second_derivative(self, y: np.ndarray | float) -> np.ndarray:
+        return self.mean * self.derivative(y)
 
     def thinned(self, failure: float) -> RepetitionLaw:
         return Poisson(self.mean * (1.0 - failure))

@@ -30,3 +30,20 @@ def largest_mass(reverse: LossDistribution, x: np.ndarray) -> np.ndarray:
     corners, heights = tradeoff_vertices(reverse)
     inside = np.interp(x, corners, heights)
     return np.where(x >= corners[-1], 1.0, inside)
+
+
+def right_slopes(reverse: LossDistribution, x: np.ndarray) -> np.ndarray:
+    """Slope of h just right of each x, (n,): the line from (x, h(x)) with it is above h there.
+
+    At x = 0 that is the slope of the first piece; beyond the last corner it is 0.
+    """
+    corners, heights = tradeoff_vertices(reverse)
+    widths = np.diff(corners)
+    pieces = np.flatnonzero(widths > 0)
+    if pieces.size == 0:
+        return np.zeros(x.shape)
+    slopes = np.append(np.diff(heights)[pieces] / widths[pieces], 0.0)
+    starts = corners[pieces]
+    return slopes[
+        np.where(x >= corners[-1], pieces.size, np.searchsorted(starts, x, side="right") - 1)
+    ]

@@ -38,7 +38,9 @@ def test_every_function_agrees_with_the_pmf(law):
         with np.errstate(under="ignore"):
             powers = (1.0 - y) ** k
             slope = np.sum(k[1:] * p[1:] * (1.0 - y) ** (k[1:] - 1.0))
+            bend = np.sum(k[2:] * (k[2:] - 1.0) * p[2:] * (1.0 - y) ** (k[2:] - 2.0))
         assert law.derivative(y) == pytest.approx(slope, rel=1e-9, abs=1e-12)
+        assert law.second_derivative(y) == pytest.approx(bend, rel=1e-7, abs=1e-12)
         assert law.generating_function(1.0 - y) == pytest.approx(np.sum(p * powers), abs=1e-12)
         assert law.success_probability(y) == pytest.approx(1.0 - np.sum(p * powers), abs=1e-12)
     # Near y = 0 the digits survive: 1 - f(1 - y) = E[K] y + ...
