@@ -1,25 +1,37 @@
 """Private training of many candidates at once, in JAX float32; knows nothing of selection."""
 
+from dpjax.training.checkpoints import Checkpoints
 from dpjax.training.clipping import clipped_grad
 from dpjax.training.dp_sgd import TrainConfig, make_train
 from dpjax.training.keys import candidate_keys, stream
+from dpjax.training.mixed import mixed_sweep
 from dpjax.training.noise import add_gaussian_noise
 from dpjax.training.optimizers import adam, momentum, sgd
+from dpjax.training.placement import (
+    Placement,
+    fastest_placement,
+    named_placement,
+    placement_options,
+)
 from dpjax.training.sampling import FixedLots, PoissonLots
-from dpjax.training.slots import mixed_sweep
 from dpjax.training.sweep import sweep
 
 __all__ = [
+    "Checkpoints",
     "FixedLots",
+    "Placement",
     "PoissonLots",
     "TrainConfig",
     "adam",
     "add_gaussian_noise",
     "candidate_keys",
     "clipped_grad",
+    "fastest_placement",
     "make_train",
     "mixed_sweep",
     "momentum",
+    "named_placement",
+    "placement_options",
     "sgd",
     "stream",
     "sweep",

@@ -1,15 +1,14 @@
-"""Candidates that differ in lot size and number of steps, trained side by side in slots.
+"""Slots: candidates side by side on the device, each at a step of its own.
 
-`sweep` needs runs of one shape. Here every candidate has a configuration of its own: candidates of
-similar lots share a program (`schedule.py`, `lot_families.py`), a fixed number of slots advances
-together until the first of them has finished, and a finished slot takes the next candidate. No step
-is executed that no candidate waits for, except in slots that have run out of candidates.
+What a slot computes for a candidate does not depend on the slot, on when it took the candidate or
+on its neighbours; `mixed.py` decides who is trained when.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import hashlib
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -17,128 +16,36 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax.training import keys as key_streams
-from dpjax.training.dp_sgd import (
-    TrainConfig,
-    checked_number_of_records,
-    merge,
-    partition,
-    step_function,
-)
+from dpjax.training.checkpoints import Arrays
+from dpjax.training.dp_sgd import TrainConfig, merge, partition, step_function
 from dpjax.training.lot_families import LotFamily, family_of
 from dpjax.training.placement import Placement
-from dpjax.training.schedule import Bucket, Work, plan_buckets
-from dpjax.training.sweep import checked_candidates
+from dpjax.training.schedule import Bucket, Work
 
 Tree = Any
 
 
-def mixed_sweep(
-    configs: Sequence[TrainConfig],
-    keys: jax.Array,
-    hyperparameters: Mapping[str, Any],
-    data: Tree,
-    *,
-    initial: Callable[[jax.Array], Tree],
-    finish: Callable[[Tree, Tree], Tree] = lambda params, finish_data: params,
-    finish_data: Tree = (),
-    chunk_size: int = 32,
-    useful_work: float = 0.85,
-    steps_per_call: int = 4096,
-    placement: Placement | None = None,
-    progress: Callable[[int, int], None] | None = None,
-    report: Callable[[Work], None] | None = None,
-) -> Iterator[tuple[np.ndarray, Tree]]:
-    """Trains candidates that may differ in lots, number of steps and expected lot size.
-
-    Formal guarantees:
-      * Candidate i is trained as `make_train(configs[i])` trains it: with the lots of its own
-        `configs[i].lots` (their capacity and failure probability are what its accounting needs;
-        padding beyond them never holds a record), its own steps, key and hyperparameters. Its
-        guarantee is that of `make_train`.
-      * Its result does not depend on the other candidates, their order, the slots, the steps per
-        call or the placement, up to float32 rounding.
-      * A key given twice is refused; slots without a candidate get fresh keys, and what they
-        compute is dropped.
-      * The order and the times at which candidates finish depend on the number of candidates: they
-        are the curator's to keep.
-
-    Args:
-      configs: one for each candidate, equal in everything but `lots`, `steps` and
-        `expected_lot_size` (`dataclasses.replace`); all lots of one relation.
-      keys: typed key array (candidates,), from `candidate_keys`.
-      hyperparameters: name -> array (candidates,), taken as float32.
-      data: pytree of arrays (rows, ...), the private records, shared by all candidates.
-      initial: key -> parameters, given each candidate's own "initial" stream. Must not see data.
-      finish: (trained parameters, finish_data) -> what to hand out of a candidate, a pytree of
-        arrays; the parameters by default.
-      finish_data: pytree of arrays that `finish` reads, for example validation records.
-      chunk_size: THE memory knob: at most so many candidates side by side on one device.
-      useful_work: least planned fraction of useful work, in (0, 1] (see `schedule.Work`). Lower:
-        fewer compilations, more candidates side by side, more padding and waiting.
-      steps_per_call: at most so many steps in one call to the device; the host can do nothing in
-        between (progress, interruption, a checkpoint).
-      placement: devices to spread over; its width is an upper limit beside chunk_size. None: the
-        default device.
-      progress: called with (candidates done, candidates in all) whenever some have finished.
-      report: called once, at the end, with the `Work` done.
-
-    Yields:
-      indices int64 (k,) of finished candidates and their outputs, a pytree of host arrays (k, ...),
-      in the order of finishing.
-
-    Raises:
-      ValueError: for configurations that differ elsewhere, another number of them than keys, lots
-        that do not fit the data, and what `sweep` refuses. Raised by the call itself.
-    """
-    if chunk_size < 1:
-        raise ValueError(f"chunk_size is {chunk_size}: pass at least 1")
-    if steps_per_call < 1:
-        raise ValueError(f"steps_per_call is {steps_per_call}: pass at least 1")
-    values = checked_candidates(keys, hyperparameters)
-    configs = list(configs)
-    if len(configs) != keys.shape[0]:
-        raise ValueError(
-            f"{len(configs)} configurations for {keys.shape[0]} keys: pass one for each candidate"
-        )
-    _refuse_other_differences(configs)
-    for lots in {config.lots for config in configs}:
-        checked_number_of_records(lots, data, None)
-    placement = Placement(chunk_size) if placement is None else placement
-    families = [family_of(config.lots) for config in configs]
-    buckets = plan_buckets(
-        [dataclasses.replace(family, capacity=0) for family in families],
-        [family.capacity for family in families],
-        [config.steps for config in configs],
-        slots=min(chunk_size, placement.width) * placement.device_count,
-        useful_work=useful_work,
-        slots_multiple=placement.device_count,
-    )
-    candidates = _Candidates(configs, families, np.asarray(jax.random.key_data(keys)), values)
-    data = placement.put(jax.tree.map(np.asarray, data), whole=True)
-    program = _Program(configs[0], initial, finish, data, finish_data) if configs else None
-    return _trained(candidates, buckets, program, placement, steps_per_call, progress, report)
-
-
-def _refuse_other_differences(configs: list[TrainConfig]) -> None:
-    may_differ = ("lots", "steps", "expected_lot_size")
-    for config in configs[1:]:
-        for field in dataclasses.fields(TrainConfig):
-            ours, first = getattr(config, field.name), getattr(configs[0], field.name)
-            if field.name not in may_differ and ours is not first and ours != first:
-                raise ValueError(
-                    f"the candidates' configurations differ in {field.name}: make them from one by "
-                    f"dataclasses.replace, changing only {', '.join(may_differ)}"
-                )
-
-
 @dataclasses.dataclass(frozen=True)
-class _Candidates:
+class Candidates:
     """What tells candidates apart, on the host."""
 
     configs: list[TrainConfig]
-    families: list[LotFamily]
     key_words: np.ndarray  # uint32 (candidates, 2)
     hyperparameters: dict[str, np.ndarray]  # float32 (candidates,)
+
+    def capacity(self, member: int) -> int:
+        """Rows of a candidate's own lot."""
+        return self.configs[member].lots.capacity
+
+    def identity(self, buckets: list[Bucket]) -> bytes:
+        """Tells one sweep from another, for checkpoints."""
+        digest = hashlib.blake2b(self.key_words.tobytes(), digest_size=16)
+        for name in sorted(self.hyperparameters):
+            digest.update(name.encode() + self.hyperparameters[name].tobytes())
+        for config in self.configs:
+            digest.update(f"{config.lots} {config.steps} {config.expected_lot_size}".encode())
+        digest.update(repr(buckets).encode())
+        return digest.digest()
 
     def fed(self, member: int, family: LotFamily) -> dict[str, Tree]:
         """What the device is told of one candidate."""
@@ -151,7 +58,7 @@ class _Candidates:
         }
 
 
-class _Program:
+class SlotProgram:
     """The three device functions of a slot: begin, advance, finish."""
 
     def __init__(
@@ -215,19 +122,18 @@ def _key(fed: dict[str, Tree]) -> jax.Array:
     return jax.random.wrap_key_data(fed["key"], impl=key_streams.IMPLEMENTATION)
 
 
-class _Slots:
+class Slots:
     """The slots of one bucket while it runs."""
 
     def __init__(
-        self, bucket: Bucket, candidates: _Candidates, program: _Program, placement: Placement
+        self, bucket: Bucket, candidates: Candidates, program: SlotProgram, placement: Placement
     ):
         self.bucket, self.work = bucket, Work()
         self._candidates, self._program = candidates, program
         self._placement = placement.with_lanes(bucket.slots)
-        first = candidates.families[bucket.members[0]]
+        first = family_of(candidates.configs[bucket.members[0]].lots)
         self._family = dataclasses.replace(first, capacity=bucket.capacity)
         mapped = self._placement.mapped
-        self._begin = jax.jit(mapped(program.begin, (0,)))
         self._refill = jax.jit(mapped(program.refill, (0, 0, 0)), donate_argnums=0)
         self._advance = jax.jit(
             mapped(
@@ -238,12 +144,16 @@ class _Slots:
         self.taken = 0  # members that have, or have had, a slot
         self.member = np.full(bucket.slots, -1)  # of each slot; -1 without
         self.done = np.zeros(bucket.slots, np.uint32)  # steps, of each slot
-        self.state: Tree = None
+        empty = candidates.fed(bucket.members[0], self._family)
         self._feed: list[dict[str, Tree]] = [
-            candidates.fed(bucket.members[0], self._family)
-            | {"key": np.asarray(jax.random.key_data(key_streams.candidate_keys(1)))[0]}
-        ] * bucket.slots
-        self._fed: Tree = None
+            empty | {"key": np.asarray(jax.random.key_data(key))}
+            for key in key_streams.candidate_keys(bucket.slots)
+        ]
+        self._fed = self._stacked_feed()
+        # Slots begin by the program that refills them, so that nothing tells first from later.
+        shapes = jax.eval_shape(mapped(program.begin, (0,)), self._fed)
+        zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
+        self.state = self._placement.put(zeros)
 
     @property
     def finished(self) -> bool:
@@ -265,16 +175,36 @@ class _Slots:
                 self.taken += 1
         if not fresh.any():
             return
-        self.feed()
-        if self.state is None:
-            self.state = self._begin(self._fed)
-        else:
-            self.state = self._refill(self.state, self._fed, self._placement.put(fresh))
+        self._fed = self._stacked_feed()
+        self.state = self._refill(self.state, self._fed, self._placement.put(fresh))
 
-    def feed(self) -> None:
-        """Tells the device who is in which slot."""
-        stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *self._feed)
-        self._fed = self._placement.put(stacked)
+    def _stacked_feed(self) -> Tree:
+        """What the device is told of whoever is in the slots."""
+        return self._placement.put(jax.tree.map(lambda *leaves: np.stack(leaves), *self._feed))
+
+    def to_arrays(self) -> Arrays:
+        """All that changes while the bucket runs."""
+        leaves = jax.device_get(jax.tree.leaves(self.state))
+        return {
+            "taken": np.int64(self.taken),
+            "member": self.member,
+            "done": self.done,
+            "work": np.asarray(dataclasses.astuple(self.work), np.int64),
+        } | named_leaves("state", leaves)
+
+    def from_arrays(self, arrays: Arrays) -> None:
+        """Goes on from what `to_arrays` returned."""
+        self.taken = int(arrays["taken"])
+        self.member, self.done = arrays["member"].copy(), arrays["done"].copy()
+        self.work = Work(*arrays["work"].tolist())
+        self.state = self._placement.put(unnamed_leaves("state", arrays, self.state))
+        for slot in np.flatnonzero(self.member >= 0):
+            self._feed[slot] = self._candidates.fed(self.member[slot], self._family)
+        self._fed = self._stacked_feed()
+
+    def output_shapes(self) -> Tree:
+        """Shapes and types of one candidate's output."""
+        return jax.eval_shape(self._program.harvest, self.state, np.int32(0))
 
     def advance(self, most: int) -> list[tuple[int, Tree]]:
         """Advances all slots to the next end of a candidate, or by `most` steps.
@@ -289,7 +219,7 @@ class _Slots:
         )
         self.done = self.done + np.uint32(steps)
         active = self.member >= 0
-        needed = sum(self._candidates.families[m].capacity for m in self.member[active])
+        needed = sum(self._candidates.capacity(m) for m in self.member[active])
         self.work += Work(
             needed * steps,
             self.bucket.slots * self.bucket.capacity * steps,
@@ -303,28 +233,13 @@ class _Slots:
         return harvest
 
 
-def _trained(
-    candidates: _Candidates,
-    buckets: list[Bucket],
-    program: _Program | None,
-    placement: Placement,
-    steps_per_call: int,
-    progress: Callable[[int, int], None] | None,
-    report: Callable[[Work], None] | None,
-) -> Iterator[tuple[np.ndarray, Tree]]:
-    number, finished, work = len(candidates.configs), 0, Work()
-    for bucket in buckets:
-        slots = _Slots(bucket, candidates, program, placement)
-        while not slots.finished:
-            slots.take_candidates()
-            harvest = slots.advance(steps_per_call)
-            if not harvest:
-                continue
-            finished += len(harvest)
-            if progress is not None:
-                progress(finished, number)
-            members, outputs = zip(*harvest)
-            yield np.asarray(members), jax.tree.map(lambda *leaves: np.stack(leaves), *outputs)
-        work += slots.work
-    if report is not None:
-        report(work)
+def named_leaves(prefix: str, leaves: list[np.ndarray]) -> Arrays:
+    return {f"{prefix}_{place}": np.asarray(leaf) for place, leaf in enumerate(leaves)}
+
+
+def unnamed_leaves(prefix: str, arrays: Arrays, like: Tree) -> Tree:
+    """The tree of structure `like` whose leaves `named_leaves` named."""
+    structure = jax.tree.structure(like)
+    return jax.tree.unflatten(
+        structure, [arrays[f"{prefix}_{place}"] for place in range(structure.num_leaves)]
+    )

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dpjax import training
+from dpjax.training import mixed as mixed_module
 from dpjax.training.schedule import Work
 
 ROWS, FEATURES = 40, 3
@@ -219,3 +220,22 @@ def test_formal_guarantees_are_stated():
         "A key given twice is refused",
     ):
         assert promise in statement
+
+
+def test_a_population_fixes_the_programs_whatever_was_drawn(monkeypatch):
+    """Slots and capacities follow the population; candidates outside of it are refused."""
+    seen = []
+    real = mixed_module.Slots
+
+    def recording(bucket, *rest):
+        seen.append((bucket.capacity, bucket.slots))
+        return real(bucket, *rest)
+
+    monkeypatch.setattr(mixed_module, "Slots", recording)
+    population = [CONFIGS[0]] * 4 + [CONFIGS[3]] * 4
+    several = mixed([CONFIGS[0], CONFIGS[3], CONFIGS[3]], population=population)
+    one = mixed([CONFIGS[0]], population=population)
+    assert seen[0] == seen[1] and seen[0][1] > 1
+    jax.tree.map(np.testing.assert_array_equal, several[0], one[0])
+    with pytest.raises(ValueError, match="which the population lacks"):
+        mixed([CONFIGS[1]], population=population)
