@@ -49,6 +49,10 @@ def test_sparse_sampling_gets_a_finer_grid():
     run = accounting.dp_sgd(1e-4, 0.8, 100_000)
     assert run.pair.interval < 2e-4
     assert run.epsilon(1e-5) < 0.21
+    # A million steps, each of spread 1e-5: the range of their sum must not be overrated.
+    longer = accounting.dp_sgd(1e-5, 1.0, 1_000_000)
+    assert longer.epsilon(1e-6) == pytest.approx(0.04534, abs=1e-4)
+    assert longer.pair.size < 1_000_000
 
 
 @pytest.mark.parametrize("sigma", [0.05, 0.2])

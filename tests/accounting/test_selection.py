@@ -3,7 +3,6 @@
 import json
 import math
 import pathlib
-import time
 
 import dp_accounting
 import numpy as np
@@ -229,6 +228,13 @@ def test_more_runs_cost_more_and_larger_epsilons_less(gaussian, make):
         assert np.all(np.diff([selected.delta(e) for e in grid]) <= 0)
 
 
+def test_tiny_losses_keep_their_scale():
+    """The numerical slack shrinks with the base: a fixed one would swamp small epsilons."""
+    base = accounting.gaussian(1000.0)
+    ratio = accounting.best_of(base, accounting.Geometric(10.0)).epsilon(1e-6) / base.epsilon(1e-6)
+    assert 1.0 < ratio < 1.8
+
+
 def test_pure_base():
     for law, shape in [
         (accounting.Geometric(10.0), 1.0),
@@ -280,16 +286,6 @@ def test_fixed_lots_and_from_dp_event_select(mnist_run):
     translated = accounting.Guarantee.from_dp_event(event)
     direct = accounting.best_of(mnist_run, accounting.Geometric(10.0))
     assert translated.epsilon(1e-5) == direct.epsilon(1e-5)
-
-
-def test_one_evaluation_takes_tens_of_milliseconds(mnist_run):
-    mnist_run.pair.delta(0.0)
-    best = math.inf
-    for mean in (9.0, 10.0, 11.0):
-        start = time.perf_counter()
-        accounting.best_of(mnist_run, accounting.Geometric(mean), method="envelope").pair.delta(1.0)
-        best = min(best, time.perf_counter() - start)
-    assert best < 0.5  # 40 ms on an idle core; the limit only catches a change of order.
 
 
 def test_refusals(gaussian):
