@@ -53,6 +53,7 @@ class RunSetting:
                 lot_size=self.lot_size,
                 noise_multiplier=noise,
                 steps=self.steps,
+                failure_probability=self.failure_probability,
             )
         return accounting.dp_sgd(
             sampling_probability=self.lots.sampling_probability,
