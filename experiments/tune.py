@@ -31,7 +31,7 @@ from rich.table import Table
 from dpjax import accounting, data, models, plotting, training, tuning
 from dpjax.tuning import curator
 from dpjax.tuning.task import number_correct
-from experiments import command_line, law_flags, run_folder
+from experiments import command_line, job_flags, law_flags, run_folder
 
 _DATASET = flags.DEFINE_string(
     "dataset", "digits", f"One of {', '.join(data.NAMES)}, or the path of your own .npz file."
@@ -189,7 +189,8 @@ def report(
 
 def main() -> int:
     """Runs the job; returns the exit code."""
-    console = Console(highlight=False, soft_wrap=True)
+    writes = job_flags.join_processes()
+    console = Console(highlight=False, soft_wrap=True, quiet=not writes)
     if (_METHOD.value == "threshold_stopping") != (_THRESHOLD.value is not None):
         raise ValueError("--method=threshold_stopping and --threshold go together: pass both")
     if not 0 < _HALTING_PROBABILITY.value <= 1:
@@ -199,6 +200,7 @@ def main() -> int:
     law, space = law_flags.law_of_repetitions(), search_space()
     name = os.path.splitext(os.path.basename(_DATASET.value))[0]
     folder = run_folder.choose(_OUT_DIR.value, name)
+    job = job_flags.job(folder, f"{_OPTIMIZER.value} {_SCHEDULE.value} {_SEED.value}")
     loaded, parts = load_data()
     train, validation = parts.train, parts.validation
     warnings = [parts.non_private, loaded.caveat]
@@ -247,6 +249,7 @@ def main() -> int:
             not_private=_NOT_PRIVATE.value,
             seed=_SEED.value,
             chunk_size=_CHUNK_SIZE.value,
+            job=job,
             progress=lambda done, total: bar.update(
                 line, description="candidates (K is the curator's)", completed=done, total=total
             ),
@@ -263,6 +266,11 @@ def main() -> int:
         else:
             mean_runs = law.mean
             result = tuning.random_repetitions(task, space, repetitions=law, **settings)
+    if result is None:
+        console.print("this shard has finished; when all have, run --shard=merge/N")
+        return 0
+    if not writes:
+        return 0
     test_accuracy = None
     if parts.test is not None:
         # The test data is touched here, once, after the selection.
@@ -292,6 +300,7 @@ def main() -> int:
                 title=f"{name}, {_MODEL.value}: every candidate (curator only)",
             )
             plotting.save_figure(figure, private_folder, "candidates", formats=("png",))
+    job_flags.remove_working_folder(job)
     console.print(f"release (may be published):  {os.path.join(folder, 'release')}")
     console.print(f"curator (never publish):     {os.path.join(folder, 'curator')}")
     return 0

@@ -7,6 +7,7 @@ from dpjax.training.keys import candidate_keys, stream
 from dpjax.training.mixed import mixed_sweep
 from dpjax.training.noise import add_gaussian_noise
 from dpjax.training.optimizers import adam, momentum, sgd
+from dpjax.training.placement import NAMES as placement_names
 from dpjax.training.placement import (
     Placement,
     fastest_placement,
@@ -31,6 +32,7 @@ __all__ = [
     "mixed_sweep",
     "momentum",
     "named_placement",
+    "placement_names",
     "placement_options",
     "sgd",
     "stream",

@@ -7,13 +7,8 @@ them, in the clear, so the network must be the curator's too.
 
 from __future__ import annotations
 
-import os
-from typing import Any
-
 import jax
 import numpy as np
-
-Tree = Any
 
 
 def join(
@@ -67,28 +62,27 @@ def own_share(number: int, index: int | None = None, count: int | None = None) -
     return np.arange(index, number, count)
 
 
-def secret_bytes(number: int) -> bytes:
-    """`number` bytes of the operating system's randomness, the same in every process.
-
-    Process 0 draws them. Alone, this is `os.urandom`.
-    """
-    drawn = np.frombuffer(os.urandom(number), np.uint8)
-    return np.asarray(from_first(drawn)).tobytes()
-
-
-def from_first(tree: Tree) -> Tree:
-    """Process 0's values of a pytree of arrays of known shapes; alone, the tree itself."""
+def bytes_from_first(payload: bytes | None) -> bytes:
+    """Process 0's bytes, in every process; what the others pass is ignored. Alone: `payload`."""
     if jax.process_count() == 1:
-        return tree
+        return payload
     from jax.experimental import multihost_utils
 
-    return multihost_utils.broadcast_one_to_all(tree)
+    own = np.frombuffer(payload if jax.process_index() == 0 else b"", np.uint8)
+    length = int(multihost_utils.broadcast_one_to_all(np.int32(len(own))))
+    padded = own if jax.process_index() == 0 else np.zeros(length, np.uint8)
+    return np.asarray(multihost_utils.broadcast_one_to_all(padded)).astype(np.uint8).tobytes()
 
 
-def from_all(tree: Tree) -> Tree:
-    """Every process's values, stacked: arrays (...) become NumPy arrays (processes, ...)."""
+def bytes_from_all(payload: bytes) -> list[bytes]:
+    """Every process's bytes, by process number, in every process."""
     if jax.process_count() == 1:
-        return jax.tree.map(lambda leaf: np.asarray(leaf)[None], tree)
+        return [payload]
     from jax.experimental import multihost_utils
 
-    return multihost_utils.process_allgather(tree)
+    own = np.frombuffer(payload, np.uint8)
+    lengths = np.asarray(multihost_utils.process_allgather(np.int32(len(own)))).reshape(-1)
+    padded = np.zeros(lengths.max(), np.uint8)
+    padded[: len(own)] = own
+    rows = np.asarray(multihost_utils.process_allgather(padded)).astype(np.uint8)
+    return [row[:length].tobytes() for row, length in zip(rows, lengths)]

@@ -14,6 +14,7 @@ from dpjax.tuning.candidates import (
     parse_space,
     read_space,
 )
+from dpjax.tuning.job import Job
 from dpjax.tuning.random_repetitions import DEFAULT_REPETITIONS, random_repetitions
 from dpjax.tuning.release import Release
 from dpjax.tuning.running import Result
@@ -23,6 +24,7 @@ from dpjax.tuning.threshold_stopping import threshold_stopping
 __all__ = [
     "DEFAULT_REPETITIONS",
     "Choice",
+    "Job",
     "LogUniform",
     "Records",
     "Release",

@@ -62,6 +62,11 @@ class BestOfRuns:
         for kept, new in zip(jax.tree.leaves(self._outputs), jax.tree.leaves(outputs)):
             kept[seats] = new[challengers]
 
+    @property
+    def outputs(self) -> PyTree:
+        """Every winner's output (executions, ...), zeros where there is none; None before any."""
+        return self._outputs
+
     def output(self, execution: int) -> PyTree:
         """Returns the winner's output, or None if the execution had no candidate."""
         if self.candidate[execution] < 0:

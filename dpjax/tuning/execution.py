@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax import training
-from dpjax.tuning import host_randomness
+from dpjax.tuning import curator, host_randomness
 from dpjax.tuning.best_of_runs import BestOfRuns
+from dpjax.tuning.job import Job, put_together, share_arrays
 from dpjax.tuning.procedure import Procedure
 from dpjax.tuning.run_settings import RunSetting
 from dpjax.tuning.task import Task, number_correct
@@ -51,16 +52,20 @@ def execute(
     executions: int = 1,
     chunk_size: int = 16,
     progress: Callable[[int, int], None] | None = None,
-) -> Executed:
+    job: Job = Job(),  # noqa: B008 (immutable)
+) -> Executed | None:
     """Runs the procedure, once or many times independently over.
 
     A release comes from one execution. Many serve audits: they share compilation and device calls,
     nothing else.
 
     Formal guarantees:
-      What is computed for a candidate depends on its own key and hyperparameters, the data and
-      `chunk_size`, never on K or on another candidate. K, keys and scores' noise come from
-      `randomness`; each candidate has its own key.
+      What is computed for a candidate depends on its own key and hyperparameters, the data,
+      `chunk_size` and the placement, never on K or on another candidate. K, keys and scores' noise
+      come from `randomness`; each candidate has its own key. Jobs that share a folder, and
+      processes, share ONE draw of K and candidates; each candidate is trained from its own key, by
+      one of them or, after an interruption, again to the same result; and one selection looks at
+      all: the cost is that of one execution.
 
     Args:
       task: what to learn.
@@ -68,60 +73,196 @@ def execute(
       randomness: where K, the candidates, their keys and the scores' noise come from.
       executions: how many independent times.
       chunk_size: candidates trained at once; the last chunk is filled up.
-      progress: called with (candidates done, candidates in all).
+      progress: called with (candidates done, candidates in all this process trains).
+      job: where and in which shares the candidates are trained.
+
+    Returns:
+      What was executed; None for a shard, which leaves its results in the job's folder.
     """
     if chunk_size < 1:
         raise ValueError(f"chunk_size is {chunk_size}: pass at least 1")
-    source = None if randomness.secret else randomness.generator(_STREAM_OF_K)
-    counts = procedure.selection.draw(executions, source)
+    drawn = job.agreed(
+        lambda: _drawn(procedure, randomness, executions), _facts(task, procedure, executions)
+    )
+    counts, noise = drawn["counts"], drawn["noise"]
     owners = np.repeat(np.arange(executions), counts)
     total = len(owners)
-    hyperparameters = procedure.space.sample(total, randomness.generator(_STREAM_OF_SPACE))
-    keys = training.candidate_keys(total, seed=randomness.seed) if total else None
-    noise = np.zeros(total)
-    if procedure.score_noise > 0 and total:
-        noise = host_randomness.discrete_gaussian(
-            procedure.score_noise, total, randomness, _STREAM_OF_SCORES
-        )
+    hyperparameters = {name: drawn[f"given_{name}"] for name in sorted(procedure.space.parameters)}
+    keys = jax.random.wrap_key_data(drawn["keys"], impl="threefry2x32")
     correct = np.zeros(total, dtype=np.int64)
     scores = np.full(total, -np.inf)
     best = BestOfRuns(executions)
     done = 0
     # Candidates of one setting train in order, so that a search for the first may end early.
     one_setting = len(procedure.settings) == 1
-    data = (task.train.arrays, task.validation.arrays)
-    for setting, members in _by_setting(procedure, hyperparameters, total):
-        # Whole chunks only: a program's shape, and with it the last bits of what it computes, must
-        # not depend on K. Lanes that fill up have keys of their own and are dropped.
-        fillers = -len(members) % chunk_size
-        lanes = np.append(members, np.full(fillers, members[-1]))
-        traced = {name: values[lanes] for name, values in hyperparameters.items()}
-        for name in ("noise_multiplier", "lot_size", "steps"):
-            traced[name] = np.full(len(lanes), float(getattr(setting, name)))
-        traced.setdefault("clip_norm", np.ones(len(lanes)))
-        for positions, outputs in training.sweep(
-            _candidate_run(task, procedure, setting),
-            jnp.concatenate([keys[members], training.candidate_keys(fillers)]),
-            traced,
-            data,
-            chunk_size=chunk_size,
-        ):
-            positions = positions[positions < len(members)]
-            indices = members[positions]
-            outputs = jax.tree.map(lambda leaf: leaf[: len(indices)], outputs)  # noqa: B023
-            correct[indices] = outputs["correct"]
-            scores[indices] = np.where(
-                outputs["finite"], outputs["correct"] + noise[indices], -np.inf
-            )
-            # Scores are ranked as accuracies over the public size.
-            ranks = procedure.selection.rank(scores[indices] / task.validation.public_size)
-            best.update(owners[indices], indices, ranks, outputs["params"])
-            done += len(indices)
-            if progress is not None:
-                progress(done, total)
-            if procedure.selection.in_order and one_setting and np.isfinite(best.score).all():
-                break
+    members = job.share(total)
+    for indices, outputs in _trained(
+        task, procedure, hyperparameters, keys, members, chunk_size, job
+    ):
+        correct[indices] = outputs["correct"]
+        scores[indices] = np.where(outputs["finite"], outputs["correct"] + noise[indices], -np.inf)
+        # Scores are ranked as accuracies over the public size.
+        ranks = procedure.selection.rank(scores[indices] / task.validation.public_size)
+        best.update(owners[indices], indices, ranks, outputs["params"])
+        done += len(indices)
+        if progress is not None:
+            progress(done, len(members))
+        if procedure.selection.in_order and one_setting and np.isfinite(best.score).all():
+            break
+    shares = job.collected(share_arrays(members, correct, scores, best))
+    if shares is None:
+        return None
+    structure = jax.tree.structure(jax.eval_shape(task.initial, jax.random.key(0)))
+    best = put_together(shares, correct, scores, structure)
     return Executed(best, counts, hyperparameters, correct, scores)
+
+
+def _drawn(
+    procedure: Procedure, randomness: host_randomness.HostRandomness, executions: int
+) -> dict[str, np.ndarray]:
+    """K of every execution, and every candidate's hyperparameters, key and score noise."""
+    source = None if randomness.secret else randomness.generator(_STREAM_OF_K)
+    counts = procedure.selection.draw(executions, source)
+    total = int(np.sum(counts))
+    noise = np.zeros(total)
+    if procedure.score_noise > 0 and total:
+        noise = host_randomness.discrete_gaussian(
+            procedure.score_noise, total, randomness, _STREAM_OF_SCORES
+        )
+    given = procedure.space.sample(total, randomness.generator(_STREAM_OF_SPACE))
+    keys = np.zeros((0, 2), np.uint32)
+    if total:
+        keys = np.asarray(jax.random.key_data(training.candidate_keys(total, seed=randomness.seed)))
+    return {"counts": counts, "noise": noise, "keys": keys} | {
+        f"given_{name}": values for name, values in given.items()
+    }
+
+
+def _facts(task: Task, procedure: Procedure, executions: int) -> list[Any]:
+    """What a draw, and what is trained from it, depend on; JSON-able."""
+    return [
+        executions,
+        [dataclasses.astuple(setting) for setting in procedure.settings],
+        procedure.space.describe(),
+        procedure.selection.describe(),
+        procedure.score_noise,
+        task.description,
+        curator.fingerprint((task.train.arrays, task.validation.arrays)),
+    ]
+
+
+def _trained(
+    task: Task,
+    procedure: Procedure,
+    hyperparameters: dict[str, np.ndarray],
+    keys: jax.Array,
+    members: np.ndarray,
+    chunk_size: int,
+    job: Job,
+) -> Iterator[tuple[np.ndarray, PyTree]]:
+    """Trains the members; yields (indices, outputs)."""
+    if not len(members):
+        return
+    placement = _placement(task, procedure, chunk_size, job.placement)
+    if job.folder is None and len(procedure.settings) == 1:
+        yield from _alike(task, procedure, hyperparameters, keys, members, placement)
+    else:
+        yield from _unlike(task, procedure, hyperparameters, keys, members, placement, job)
+
+
+def _placement(task: Task, procedure: Procedure, chunk_size: int, name: str) -> training.Placement:
+    """The placement of a name; "auto" is measured on a few steps of an invented candidate."""
+    if name != "auto":
+        return training.named_placement(name, chunk_size)
+    setting = procedure.settings[0]
+    config = dataclasses.replace(_train_config(task, procedure, setting), steps=16)
+    train = training.make_train(config)
+
+    def trial(key: jax.Array, hyperparameters: dict[str, jax.Array], data: PyTree) -> PyTree:
+        return train(key, hyperparameters, task.initial(key), data)
+
+    typical = procedure.space.sample(1, np.random.default_rng(0))
+    traced = _traced(typical, [setting])
+    first = {name: values[0] for name, values in traced.items()}
+    options = training.placement_options(chunk_size)
+    return training.fastest_placement(trial, first, task.train.arrays, options)[0]
+
+
+def _alike(
+    task: Task,
+    procedure: Procedure,
+    hyperparameters: dict[str, np.ndarray],
+    keys: jax.Array,
+    members: np.ndarray,
+    placement: training.Placement,
+) -> Iterator[tuple[np.ndarray, PyTree]]:
+    """Trains candidates of the one setting, in order."""
+    (setting,) = procedure.settings
+    # Whole chunks only: a program's shape, and with it the last bits of what it computes, must
+    # not depend on K. Lanes that fill up have keys of their own and are dropped.
+    fillers = -len(members) % placement.lanes
+    lanes = np.append(members, np.full(fillers, members[-1]))
+    values = {name: all_[lanes] for name, all_ in hyperparameters.items()}
+    for positions, outputs in training.sweep(
+        _candidate_run(task, procedure, setting),
+        jnp.concatenate([keys[members], training.candidate_keys(fillers)]),
+        _traced(values, [setting] * len(lanes)),
+        (task.train.arrays, task.validation.arrays),
+        chunk_size=placement.width,
+        placement=placement,
+    ):
+        real = int(np.sum(positions < len(members)))
+        yield members[positions[:real]], jax.tree.map(lambda leaf: leaf[:real], outputs)  # noqa: B023
+
+
+def _unlike(
+    task: Task,
+    procedure: Procedure,
+    hyperparameters: dict[str, np.ndarray],
+    keys: jax.Array,
+    members: np.ndarray,
+    placement: training.Placement,
+    job: Job,
+) -> Iterator[tuple[np.ndarray, PyTree]]:
+    """Trains candidates of several settings, or of one with checkpoints; the longest first."""
+    settings = [None] * len(keys)
+    for setting, having in _by_setting(procedure, hyperparameters, len(keys)):
+        for member in having:
+            settings[member] = setting
+    own = [settings[member] for member in members]
+    configs = {setting: _train_config(task, procedure, setting) for setting in procedure.settings}
+    # Programs are planned for what is typical, never for what was drawn: see `_alike`.
+    runs = procedure.selection.expected_runs
+    population = [
+        configs[setting]
+        for setting in procedure.settings
+        for _ in range(max(1, round(setting.probability * runs)))
+    ]
+    for positions, outputs in training.mixed_sweep(
+        [configs[setting] for setting in own],
+        keys[members],
+        _traced({name: values[members] for name, values in hyperparameters.items()}, own),
+        task.train.arrays,
+        initial=task.initial,
+        finish=lambda params, arrays: _judged(task, params, arrays),
+        finish_data=task.validation.arrays,
+        chunk_size=placement.width,
+        placement=placement,
+        population=population,
+        checkpoints=job.checkpoints(),
+    ):
+        yield members[positions], outputs
+
+
+def _traced(
+    hyperparameters: dict[str, np.ndarray], settings: list[RunSetting]
+) -> dict[str, np.ndarray]:
+    """What candidates are told: what was drawn for them, and what their settings fix."""
+    traced = dict(hyperparameters)
+    for name in ("noise_multiplier", "lot_size", "steps"):
+        traced[name] = np.asarray([float(getattr(setting, name)) for setting in settings])
+    traced.setdefault("clip_norm", np.ones(len(settings)))
+    return traced
 
 
 def _by_setting(
@@ -138,34 +279,39 @@ def _by_setting(
             yield setting, members
 
 
+def _train_config(task: Task, procedure: Procedure, setting: RunSetting) -> training.TrainConfig:
+    return training.TrainConfig(
+        loss_fn=task.loss,
+        lots=setting.lots,
+        steps=setting.steps,
+        expected_lot_size=setting.lot_size,
+        relation=setting.relation,
+        optimizer=procedure.optimizer,
+        trainable=task.trainable,
+        with_rng=task.with_rng,
+    )
+
+
 def _candidate_run(
     task: Task, procedure: Procedure, setting: RunSetting
 ) -> Callable[[jax.Array, dict[str, jax.Array], PyTree], PyTree]:
     """Returns run(key, hyperparameters, data): train one candidate and count what it gets right."""
-    train = training.make_train(
-        training.TrainConfig(
-            loss_fn=task.loss,
-            lots=setting.lots,
-            steps=setting.steps,
-            expected_lot_size=setting.lot_size,
-            relation=setting.relation,
-            optimizer=procedure.optimizer,
-            trainable=task.trainable,
-            with_rng=task.with_rng,
-        )
-    )
+    train = training.make_train(_train_config(task, procedure, setting))
 
     def run(key: jax.Array, hyperparameters: dict[str, jax.Array], data: PyTree) -> PyTree:
         train_arrays, validation_arrays = data
         initial = task.initial(training.stream(key, "initial"))
         params = train(key, hyperparameters, initial, train_arrays)
-        finite = jnp.all(
-            jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(params)])
-        )
-        return {
-            "params": params,
-            "correct": number_correct(task, params, validation_arrays),
-            "finite": finite,
-        }
+        return _judged(task, params, validation_arrays)
 
     return run
+
+
+def _judged(task: Task, params: PyTree, validation_arrays: PyTree) -> PyTree:
+    """A trained candidate's outputs: parameters, correct predictions, whether all is finite."""
+    finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(params)]))
+    return {
+        "params": params,
+        "correct": number_correct(task, params, validation_arrays),
+        "finite": finite,
+    }

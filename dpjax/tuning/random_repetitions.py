@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from dpjax import accounting
 from dpjax.tuning.candidates import Space
+from dpjax.tuning.job import Job
 from dpjax.tuning.procedure import Optimizer
 from dpjax.tuning.run_settings import RunOptions
 from dpjax.tuning.running import Result, run_selection
@@ -40,7 +41,8 @@ def random_repetitions(
     seed: int | None = None,
     chunk_size: int = 16,
     progress: Callable[[int, int], None] | None = None,
-) -> Result:
+    job: Job | None = None,
+) -> Result | None:
     """Trains a secret random number of candidates and releases the best one.
 
     Formal guarantees:
@@ -75,9 +77,10 @@ def random_repetitions(
       seed: for reproduction; the randomness is then not secret and the release says so.
       chunk_size: candidates trained at once; the memory knob.
       progress: called with (candidates done, candidates in all); the curator's to see.
+      job: placement over devices, checkpoints, shards; None for one plain job.
 
     Returns:
-      A `Result`.
+      A `Result`; None for a shard, whose results only a merge turns into one.
 
     Raises:
       ValueError: with one line naming what to pass instead.
@@ -96,4 +99,5 @@ def random_repetitions(
         seed=seed,
         chunk_size=chunk_size,
         progress=progress,
+        job=job,
     )

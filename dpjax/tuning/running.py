@@ -14,6 +14,7 @@ from dpjax.tuning import host_randomness
 from dpjax.tuning.candidates import Space
 from dpjax.tuning.curator import CuratorRecord
 from dpjax.tuning.execution import execute
+from dpjax.tuning.job import Job
 from dpjax.tuning.procedure import Optimizer, plan_procedure
 from dpjax.tuning.release import Release, statement
 from dpjax.tuning.run_settings import RunOptions
@@ -53,7 +54,8 @@ def run_selection(
     seed: int | None,
     chunk_size: int,
     progress: Callable[[int, int], None] | None,
-) -> Result:
+    job: Job | None = None,
+) -> Result | None:
     """Runs one procedure; `random_repetitions` explains the arguments and what is guaranteed.
 
     Raises:
@@ -74,8 +76,15 @@ def run_selection(
     randomness = host_randomness.HostRandomness(seed)
     started = time.time()
     executed = execute(
-        task, procedure, randomness=randomness, chunk_size=chunk_size, progress=progress
+        task,
+        procedure,
+        randomness=randomness,
+        chunk_size=chunk_size,
+        progress=progress,
+        job=job or Job(),
     )
+    if executed is None:
+        return None
     winner = int(executed.best.candidate[0])
     output = executed.best.output(0)
     names = sorted(executed.hyperparameters)

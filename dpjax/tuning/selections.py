@@ -16,9 +16,14 @@ class Selection(Protocol):
     Attributes:
       in_order: whether the first run that ranks above -inf wins, so that the later ones need not
         be trained.
+      expected_runs: the mean number of runs, public; programs are planned for it.
     """
 
     in_order: bool
+
+    @property
+    def expected_runs(self) -> float:
+        """See above."""
 
     def guarantee(self, run: accounting.Guarantee) -> accounting.Guarantee:
         """Returns the cost of the release, given the cost of one run with its score."""
@@ -43,6 +48,11 @@ class BestOf:
 
     repetitions: accounting.RepetitionLaw
     in_order = False
+
+    @property
+    def expected_runs(self) -> float:
+        """See `Selection`."""
+        return self.repetitions.mean
 
     def guarantee(self, run: accounting.Guarantee) -> accounting.Guarantee:
         """See `Selection`."""
@@ -77,6 +87,11 @@ class FirstAbove:
     threshold: float
     halting_probability: float
     in_order = True
+
+    @property
+    def expected_runs(self) -> float:
+        """See `Selection`."""
+        return 1.0 / self.halting_probability - 1.0
 
     def guarantee(self, run: accounting.Guarantee) -> accounting.Guarantee:
         """See `Selection`."""

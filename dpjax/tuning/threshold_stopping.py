@@ -25,6 +25,7 @@ _DEFAULTS = dict(
     seed=None,
     chunk_size=16,
     progress=None,
+    job=None,
 )
 _OF_A_RUN = ("lot_size", "steps", "epochs", "noise_multiplier", "sampling")
 
@@ -55,8 +56,8 @@ def threshold_stopping(
       threshold: on the score, the noisy validation accuracy over the public size, in [0, 1].
       halting_probability: of the coin, in (0, 1].
       **settings: `epsilon`, `delta`, `noise_multiplier`, `lot_size`, `steps`, `epochs`, `sampling`,
-        `optimizer`, `validation_is_public`, `score_noise`, `not_private`, `seed`, `chunk_size` and
-        `progress`, as in `random_repetitions`.
+        `optimizer`, `validation_is_public`, `score_noise`, `not_private`, `seed`, `chunk_size`,
+        `progress` and `job`, as in `random_repetitions`.
 
     Returns:
       A `Result`; its curator's record shows how many runs there would have been and which won.
