@@ -250,8 +250,8 @@ def _clip_weights(upper_square: jax.Array, clip_norm: Any, live: jax.Array) -> j
     """min(1, clip_norm / norm) for live rows, else exactly zero; (batch,).
 
     Written as one division, clip_norm / max(norm, clip_norm), that comes last: XLA repeats cheap
-    producers in every consumer but not a division. Otherwise the weights of a row, with the sum over
-    parameters behind them, would be formed anew for every element that they multiply.
+    producers in every consumer but not a division. Otherwise the weight of a row, with the sum over
+    parameters behind it, would be formed anew for every element that it multiplies.
     """
     upper = jnp.sqrt(upper_square)
     numbers = jnp.finfo(upper.dtype)

@@ -71,13 +71,19 @@ class Layout:
           The finer layout and, for each axis of the leaf, the indices of its elementary axes; None
           where an elementary axis straddles two axes of the leaf unevenly.
         """
-        left = [(name, size) for name, size in self.axes if size != 1][::-1]
+        left = list(self.axes[::-1])
         axes: list[tuple[str, int]] = []
         runs: list[list[int]] = []
         for wanted in self.shape:
             run: list[int] = []
+            if wanted == 1:  # an elementary axis of its own, where the leaf has such an axis too
+                owner = left.pop()[0] if left and left[-1][1] == 1 else RIGHT
+                run.append(len(axes))
+                axes.append((owner, 1))
             while wanted > 1:
                 name, size = left.pop()
+                if size == 1:
+                    continue
                 part = math.gcd(size, wanted) if size > wanted else size
                 if part not in (size, wanted) or wanted % part:
                     return None

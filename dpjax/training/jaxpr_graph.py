@@ -231,18 +231,21 @@ def _loop(equation: Any) -> Loop:
     )
 
 
-def evaluate(graph: Graph, arguments: Sequence[Any], wanted: Sequence[Atom]) -> list[Any]:
+def evaluate(
+    graph: Graph, arguments: Sequence[Any], wanted: Sequence[Atom], effects: bool = True
+) -> list[Any]:
     """Computes the wanted values of a graph, and nothing else but operations with effects.
 
     Args:
       graph: the computation.
       arguments: one array for each of `graph.inputs`.
       wanted: values of the graph, or constants.
+      effects: whether to run operations with effects (printing, say) that nothing wanted needs.
 
     Returns:
       One array for each wanted value.
     """
-    needed = _needed(graph, wanted)
+    needed = _needed(graph, wanted, effects)
     environment = dict(zip(graph.inputs, arguments, strict=True))
 
     def read(atom: Atom) -> Any:
@@ -250,7 +253,7 @@ def evaluate(graph: Graph, arguments: Sequence[Any], wanted: Sequence[Atom]) -> 
 
     for operation in graph.operations:
         asked = [output in needed for output in operation.outputs]
-        if not any(asked) and not operation.has_effects:
+        if not any(asked) and not (effects and operation.has_effects):
             continue
         if operation.loop is not None:
             _run_loop(operation, asked, environment, read)
@@ -260,12 +263,12 @@ def evaluate(graph: Graph, arguments: Sequence[Any], wanted: Sequence[Atom]) -> 
     return [read(atom) for atom in wanted]
 
 
-def _needed(graph: Graph, wanted: Iterable[Atom]) -> set[Value]:
-    """The values that the wanted ones, and the operations with effects, are computed from."""
+def _needed(graph: Graph, wanted: Iterable[Atom], effects: bool = True) -> set[Value]:
+    """The values that the wanted ones, and operations with effects, are computed from."""
     needed = {atom for atom in wanted if isinstance(atom, Value)}
     for operation in reversed(graph.operations):
         asked = [output in needed for output in operation.outputs]
-        if not any(asked) and not operation.has_effects:
+        if not any(asked) and not (effects and operation.has_effects):
             continue
         if operation.loop is not None:
             used, _ = _needed_of_loop(operation, asked)

@@ -25,6 +25,8 @@ from dpjax.training.factored_norms import (
 )
 from dpjax.training.factored_terms import (
     HIGHEST,
+    RIGHT,
+    STACK,
     OuterProducts,
     Shared,
     accumulator,
@@ -279,14 +281,19 @@ def product_cost(positions: int, left: int, right: int) -> float:
 
 
 def _aligned(terms: list[OuterProducts]) -> tuple[OuterProducts, ...] | None:
-    """Brings all terms to the factors of the first one-hot term, or of the first."""
-    leader = next((term for term in terms if term.left.indices), terms[0])
-    result = [leader]
+    """Brings all terms to the factors of the first one-hot term, or of the first.
+
+    The left factor is the one that comes first in the leaf, so that products need no transposing.
+    """
+    first = next((term for term in terms if term.left.indices), terms[0])
+    factors = [name for name, _ in first.layout.blocks() if name != STACK]
+    leader = first.swapped() if factors[:1] == [RIGHT] else first
+    result = [leader or first]
     for term in terms:
-        if term is leader:
+        if term is first:
             continue
         for candidate in (term, term.swapped()):
-            if candidate is not None and candidate.layout.blocks() == leader.layout.blocks():
+            if candidate is not None and candidate.layout.blocks() == result[0].layout.blocks():
                 result.append(candidate)
                 break
         else:

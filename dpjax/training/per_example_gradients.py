@@ -115,8 +115,8 @@ def _holds_a_product(atom: Atom) -> bool:
 def factored(tracing: Tracing, params: PyTree, batch: PyTree, keys: Any) -> Results:
     """Evaluates what the plans need, for every row of the batch."""
     graph, plans = tracing.graph, tracing.plans
-    leaves = jax.tree.leaves(params)
-    rows = [*jax.tree.leaves(batch), *([] if keys is None else [keys])]
+    leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(params)]
+    rows = [*map(jnp.asarray, jax.tree.leaves(batch)), *([] if keys is None else [keys])]
     size = rows[0].shape[0]
     wanted = dict.fromkeys(tracing.results)
     for plan in plans:
@@ -128,7 +128,8 @@ def factored(tracing: Tracing, params: PyTree, batch: PyTree, keys: Any) -> Resu
         return evaluate(graph, [*leaves, *row], own)
 
     blank = [None] * len(rows)
-    shared = dict(zip(common, evaluate(graph, [*leaves, *blank], common), strict=True))
+    once = evaluate(graph, [*leaves, *blank], common, effects=False)
+    shared = dict(zip(common, once, strict=True))
     arrays = dict(zip(own, jax.vmap(one)(*rows), strict=True))
 
     def batched(atom: Atom) -> jax.Array:

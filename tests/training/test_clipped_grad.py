@@ -1,37 +1,489 @@
-"""`clipped_grad`: guarantees, limits and arguments; equality on models is in the sibling files."""
+"""`clipped_grad`: its formal guarantees, limits and arguments.
+
+Equality with per-example gradients on models of all kinds is in test_clipped_grad_models.py.
+"""
+
+import functools
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from dpjax.training.clipping import clipped_grad
+from dpjax import models, neighbouring
+from dpjax.training import clipped_grad, factored_norms
+
+METHODS = ("auto", "factored", "materialised")
+ROWS = 6
+_compiled = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 
 
 def _loss(params, example):
-    inputs, label = example
-    hidden = jnp.tanh(inputs @ params["first"] + params["bias"])
-    return jnp.sum(jnp.square(hidden @ params["second"] - label))
+    """Kernels with one position and with three, a bias, an embedding."""
+    tokens, inputs, label = example
+    hidden = jnp.tanh(inputs @ params["first"] + params["bias"][None] + params["table"][tokens])
+    return jnp.sum(jnp.square(hidden.mean(axis=0) @ params["second"] - label))
 
 
-def _problem(rows=6, dtype=jnp.float32):
-    keys = jax.random.split(jax.random.key(3), 5)
+def _problem(dtype=jnp.float32, scale=1.0):
+    draws = np.random.default_rng(3)
+
+    def normal(*shape):
+        return jnp.asarray(scale * draws.normal(size=shape), dtype)
+
     params = {
-        "first": jax.random.normal(keys[0], (4, 5), dtype),
-        "bias": jax.random.normal(keys[1], (5,), dtype),
-        "second": jax.random.normal(keys[2], (5, 2), dtype),
-    }
-    batch = (
-        jax.random.normal(keys[3], (rows, 4), dtype),
-        jax.random.normal(keys[4], (rows, 2), dtype),
-    )
-    return params, batch
+        "first": normal(4, 5), "bias": normal(5), "second": normal(5, 2), "table": normal(7, 5)
+    }  # fmt: skip
+    tokens = jnp.asarray(draws.integers(7, size=(ROWS, 3)))
+    return params, (tokens, normal(ROWS, 3, 4), normal(ROWS, 2))
 
 
-@pytest.mark.parametrize("method", ["auto", "factored", "materialised"])
-def test_infinite_clip_norm_is_the_plain_sum(method):
+def _norm(tree):
+    """In float64, so that the measure adds no rounding of its own."""
+    leaves = [np.asarray(leaf, np.float64).ravel() for leaf in jax.tree.leaves(tree)]
+    return np.linalg.norm(np.concatenate(leaves))
+
+
+@functools.cache
+def _grad_fn(method):
+    return _compiled(clipped_grad(_loss, method=method))
+
+
+@functools.cache
+def _alone(grad_fn):
+    """Each row's contribution: the sum with all other rows masked; leading axis rows."""
+
+    @_compiled
+    def contributions(params, batch, clip_norm):
+        masks = jnp.eye(len(jax.tree.leaves(batch)[0]), dtype=bool)
+        return jax.vmap(lambda mask: grad_fn(params, batch, clip_norm, mask)[0])(masks)
+
+    return contributions
+
+
+def _row(tree, index):
+    return jax.tree.map(lambda leaf: leaf[index], tree)
+
+
+# Formal guarantees: a contribution's norm --------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("method", METHODS)
+def test_no_contribution_exceeds_the_clip_norm(method, dtype):
+    for scale, clip_norm in ((1.0, 0.1), (3.0, 1.0), (1.0, 1e-6), (30.0, 1e4)):
+        params, batch = _problem(dtype, scale)
+        contributions = _alone(clipped_grad(_loss, method=method))(params, batch, clip_norm)
+        norms = np.asarray([_norm(_row(contributions, i)) for i in range(ROWS)])
+        assert (norms <= clip_norm).all(), (norms / clip_norm, scale)
+        clipped = _grad_fn(method)(params, batch, clip_norm)[1].norms > clip_norm
+        # ... and those that are clipped keep nearly all of it.
+        assert (norms[np.asarray(clipped)] > 0.999 * clip_norm).all()
+
+
+def _cancelling_problem(dtype):
+    """Positions whose gradients cancel to one part in 10^4 of what they are made of."""
+    draws = np.random.default_rng(5)
+    inputs = draws.normal(size=(ROWS, 1, 8)) + 1e-4 * draws.normal(size=(ROWS, 16, 8))
+    signs = np.tile([1.0, -1.0], 8)[None, :, None] * np.ones((ROWS, 1, 4))
+    batch = (jnp.asarray(1e2 * inputs, dtype), jnp.asarray(signs, dtype))
+
+    def loss(params, example):
+        return jnp.sum((example[0] @ params["kernel"] + params["bias"][None]) * example[1])
+
+    return loss, {"kernel": jnp.zeros((8, 4), dtype), "bias": jnp.zeros(4, dtype)}, batch
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_no_contribution_exceeds_the_clip_norm_where_positions_cancel(method):
+    loss, params, batch = _cancelling_problem(jnp.float32)
+    contributions = _alone(clipped_grad(loss, method=method))(params, batch, 1e-2)
+    norms = np.asarray([_norm(_row(contributions, i)) for i in range(ROWS)])
+    assert (norms <= 1e-2).all(), norms
+
+
+def test_the_bound_on_rounding_is_what_keeps_it_so(monkeypatch):
+    monkeypatch.setattr(factored_norms, "_PRODUCT_ROUNDING", 0.0)
+    loss, params, batch = _cancelling_problem(jnp.float32)
+    contributions = _alone(clipped_grad(loss, method="factored"))(params, batch, 1e-2)
+    assert max(_norm(_row(contributions, i)) for i in range(ROWS)) > 1.001e-2
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_factor_whose_squares_underflow_is_still_clipped(method):
+    params = {"kernel": jnp.ones((3, 3))}
+    batch = (jnp.full((2, 3), 1e-25), jnp.full((2, 3), 1e25))
+    grad_fn = clipped_grad(lambda p, e: jnp.sum((e[0] @ p["kernel"]) * e[1]), method=method)
+    assert _norm(grad_fn(params, batch, 0.1)[0]) <= 0.2
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_per_leaf_contributions_stay_within_each_clip_norm(method):
     params, batch = _problem()
-    summed, aux = jax.jit(clipped_grad(_loss, method=method))(params, batch, jnp.inf)
-    plain = jax.grad(lambda p: jax.vmap(_loss, (None, 0))(p, batch).sum())(params)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), summed, plain)
-    assert aux.norms.shape == aux.values.shape == (6,)
+    clip_norms = {"first": 0.1, "bias": 0.2, "second": jnp.inf, "table": 0.0}
+    grad_fn = clipped_grad(_loss, method=method, clipping="per_leaf")
+    contributions = _alone(grad_fn)(params, batch, clip_norms)
+    unclipped = _alone(clipped_grad(_loss, method=method))(params, batch, jnp.inf)
+    for name, clip_norm in clip_norms.items():
+        for i in range(ROWS):
+            whole = np.asarray(unclipped[name][i], np.float64)
+            factor = min(1.0, clip_norm / np.linalg.norm(whole))
+            assert _norm(contributions[name][i]) <= clip_norm
+            np.testing.assert_allclose(contributions[name][i], factor * whole, rtol=2e-5, atol=1e-6)
+    leaf_norms = _compiled(grad_fn)(params, batch, clip_norms)[1].leaf_norms
+    for name in params:
+        want = [np.linalg.norm(np.asarray(unclipped[name][i])) for i in range(ROWS)]
+        np.testing.assert_allclose(leaf_norms[name], want, rtol=1e-5)
+
+
+def test_per_leaf_shares_a_scalar_clip_norm_out():
+    params, batch = _problem()
+    grad_fn = clipped_grad(_loss, clipping="per_leaf")
+    summed = _compiled(grad_fn)(params, batch, 0.2)[0]
+    each = _compiled(grad_fn)(params, batch, dict.fromkeys(params, 0.1))[0]
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-6), summed, each)
+    assert _norm(_row(_alone(grad_fn)(params, batch, 0.2), 0)) <= 0.2
+
+
+# Formal guarantees: masks, failures, independence ------------------------------------------------
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf, 1e30])
+def test_masked_and_failed_rows_contribute_exactly_nothing(method, poison):
+    params, batch = _problem()
+    tokens, inputs, label = batch
+    poisoned = (tokens, inputs.at[1, 0, 2].set(poison).at[4].set(poison), label)
+    grad_fn = _grad_fn(method)
+    keep = jnp.arange(ROWS) % 3 != 1
+    want, _ = grad_fn(params, batch, 0.5, keep)
+    got, _ = grad_fn(params, poisoned, 0.5, keep)
+    jax.tree.map(np.testing.assert_array_equal, got, want)
+    if not np.isfinite(poison):
+        got, aux = grad_fn(params, poisoned, 0.5, jnp.ones(ROWS, bool))
+        finite = np.isfinite(np.asarray(aux.norms))
+        # tanh(inf) is 1, with slope 0 times inf: NaN.
+        np.testing.assert_array_equal(finite, keep)
+        jax.tree.map(np.testing.assert_array_equal, got, want)
+        assert np.isfinite(_norm(got))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_gradient_too_large_to_square_counts_as_infinite(method):
+    params, batch = {"kernel": jnp.ones((3, 3))}, jnp.asarray([[1.0] * 3, [1e20] * 3])
+    grad_fn = clipped_grad(lambda p, e: jnp.sum(e @ p["kernel"]), method=method)
+    summed, aux = grad_fn(params, batch, 1.0)
+    assert np.isinf(aux.norms[1])
+    np.testing.assert_allclose(summed["kernel"], grad_fn(params, batch[:1], 1.0)[0]["kernel"])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_sum_is_of_contributions_that_know_nothing_of_each_other(method):
+    params, batch = _problem()
+    grad_fn = _grad_fn(method)
+    contributions = _alone(clipped_grad(_loss, method=method))(params, batch, 0.5)
+    summed = grad_fn(params, batch, 0.5)[0]
+    total = jax.tree.map(lambda leaf: leaf.sum(axis=0), contributions)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), summed, total)
+    changed = jax.tree.map(lambda leaf: leaf.at[0].set(leaf[1] * 2), batch)
+    other = _alone(clipped_grad(_loss, method=method))(params, changed, 0.5)
+    jax.tree.map(lambda a, b: np.testing.assert_array_equal(a[1:], b[1:]), contributions, other)
+
+
+def test_sensitivity():
+    params, batch = _problem()
+    grad_fn = clipped_grad(_loss)
+    assert grad_fn.sensitivity(neighbouring.ADD_OR_REMOVE_ONE, 0.7) == 0.7
+    assert grad_fn.sensitivity("replace-one", 0.7) == 1.4
+    assert jax.jit(partial(grad_fn.sensitivity, "replace_one"))(0.5) == 1.0
+    with pytest.raises(ValueError, match="unknown neighbouring relation"):
+        grad_fn.sensitivity("zero_out", 1.0)
+    per_leaf = clipped_grad(_loss, clipping="per_leaf")
+    assert per_leaf.sensitivity("add_or_remove_one", {"a": 3.0, "b": 4.0}) == 5.0
+    assert jax.jit(partial(per_leaf.sensitivity, "replace_one"))({"a": 3.0, "b": 4.0}) == 10.0
+    assert per_leaf.sensitivity("add_or_remove_one", 0.7) == 0.7
+    # Opposite gradients reach it: replacing one row moves the sum by nearly twice the clip norm.
+    opposite = clipped_grad(lambda p, e: e * p["w"])
+    one, other = (opposite({"w": 1.0}, jnp.asarray([x]), 0.5)[0] for x in (9.0, -9.0))
+    assert 0.9999 < _norm(one["w"] - other["w"]) <= 1.0
+
+
+# Limits ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_limits_of_the_clip_norm(method):
+    params, batch = _problem()
+    grad_fn = _grad_fn(method)
+    plain = _compiled(jax.grad(lambda p: jax.vmap(_loss, (None, 0))(p, batch).sum()))(params)
+    for large in (jnp.inf, 1e30):
+        summed = grad_fn(params, batch, large)[0]
+        jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5), summed, plain)
+    assert _norm(grad_fn(params, batch, 0.0)[0]) == 0
+    assert 0 < _norm(grad_fn(params, batch, 1e-12)[0]) <= ROWS * 1e-12
+    # No gradient at all: neither a division by zero nor a NaN.
+    still = jax.tree.map(jnp.zeros_like, batch)
+    summed, aux = grad_fn(jax.tree.map(jnp.zeros_like, params), still, 1.0)
+    assert _norm(summed) == 0
+    np.testing.assert_array_equal(aux.norms, 0)
+
+
+def test_sums_are_wide_and_parameters_may_be_narrow():
+    params, batch = _problem(jnp.bfloat16)
+    summed, aux = _grad_fn("auto")(params, batch, 1.0)
+    assert {leaf.dtype for leaf in jax.tree.leaves(summed)} == {jnp.dtype("float32")}
+    assert aux.norms.dtype == jnp.float32
+    with jax.enable_x64(True):
+        params, batch = _problem(jnp.float64)
+        summed, _ = _grad_fn("auto")(params, batch, 1.0)
+        assert {leaf.dtype for leaf in jax.tree.leaves(summed)} == {jnp.dtype("float64")}
+
+
+# Transformations ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_vmapped_candidates_equal_unbatched_ones(method):
+    params, batch = _problem()
+    stretch = jnp.asarray([0.5, 1.0, 2.0])
+    candidates = jax.tree.map(lambda leaf: jnp.stack([leaf * s for s in stretch]), params)
+    batches = jax.tree.map(lambda leaf: jnp.stack([jnp.roll(leaf, i, 0) for i in range(3)]), batch)
+    clip_norms, masks = jnp.asarray([0.1, 1.0, jnp.inf]), jnp.arange(18).reshape(3, 6) % 4 != 0
+    alone = _grad_fn(method)
+    together = _compiled(jax.vmap(clipped_grad(_loss, method=method)))(
+        candidates, batches, clip_norms, masks
+    )
+    for i in range(3):
+        want = alone(*_row((candidates, batches, clip_norms, masks), i))
+        got = _row(together, i)
+        jax.tree.map(partial(np.testing.assert_allclose, rtol=2e-5, atol=1e-6), got, want)
+
+
+def test_inside_a_scan_with_a_traced_clip_norm_it_is_traced_once():
+    params, batch = _problem()
+    traces = []
+
+    def loss(p, e):
+        traces.append(1)
+        return _loss(p, e)
+
+    grad_fn = clipped_grad(loss)
+
+    def step(p, clip_norm):
+        summed, aux = grad_fn(p, batch, clip_norm)
+        return jax.tree.map(lambda a, b: a - 0.1 * b, p, summed), aux.values.mean()
+
+    clip_norms = jnp.linspace(0.1, 1.0, 20)
+    _, losses = jax.jit(lambda p: jax.lax.scan(step, p, clip_norms))(params)
+    assert losses[-1] < losses[0]
+    assert len(traces) <= 4  # the check, the trace, and those of scan itself
+
+
+def test_a_loss_may_close_over_traced_values_and_print():
+    params, batch = _problem()
+
+    def total(offset):
+        def loss(p, e):
+            jax.debug.callback(lambda _: None, e[1][0, 0])
+            return _loss(p, e) * offset
+
+        return clipped_grad(loss)(params, batch, 0.5)[0]
+
+    got, want = _compiled(total)(jnp.float32(0.3)), _compiled(lambda: total(0.3))()
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), got, want)
+
+
+# Arguments ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_auxiliary_output_and_keys(method):
+    params, batch = _problem()
+
+    def loss(p, e, key):
+        noise = jax.random.normal(key)
+        return _loss(p, e) + noise, {"noise": noise, "tokens": e[0]}
+
+    grad_fn = _compiled(clipped_grad(loss, has_aux=True, with_rng=True, method=method))
+    _, aux = grad_fn(params, batch, 0.5, None, jax.random.key(1))
+    assert len(np.unique(aux.aux["noise"])) == ROWS
+    np.testing.assert_array_equal(aux.aux["tokens"], batch[0])
+    want = jax.vmap(_loss, (None, 0))(params, batch) + aux.aux["noise"]
+    np.testing.assert_allclose(aux.values, want, rtol=1e-5)
+    _, again = grad_fn(params, batch, 0.5, None, jax.random.key(2))
+    assert not np.any(again.aux["noise"] == aux.aux["noise"])
+
+
+def test_norms_are_of_masked_rows_too():
+    params, batch = _problem()
+    grad_fn = _grad_fn("auto")
+    masked = grad_fn(params, batch, 0.5, jnp.zeros(ROWS, bool))
+    np.testing.assert_array_equal(masked[1].norms, grad_fn(params, batch, 0.5)[1].norms)
+    assert _norm(masked[0]) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"params": {"w": 3}}, "parameter w has type int32: pass floating-point parameters only"),
+        ({"batch": {"a": np.ones((2, 3)), "b": np.ones((3, 3))}}, "same leading batch axis"),
+        ({"batch": np.float32(1)}, "same leading batch axis"),
+        ({"mask": np.ones(3, bool)}, r"mask has shape \(3,\): pass one entry for each of 2 rows"),
+        ({"clip_norm": -1.0}, "pass a number >= 0"),
+        ({"clip_norm": float("nan")}, "pass a number >= 0"),
+        ({"clip_norm": np.ones(2)}, r"clip_norm has shape \(2,\): pass a scalar"),
+        ({"clip_norm": {"w": 1.0}}, "pass a scalar, or clipping='per_leaf'"),
+        ({"rng": 0}, "this loss takes no key"),
+        ({"loss": lambda p, e: e * p["w"]}, r"real scalar .* not float32 of shape \(3,\)"),
+        ({"loss": lambda p, e: ((e * p["w"]).sum(), 1)}, "not tuple: .* pass has_aux=True"),
+        ({"has_aux": True}, "needs a loss that returns a pair"),
+        ({"with_rng": True}, "this loss takes a key: pass rng="),
+        ({"method": "fast"}, "unknown method 'fast': pass one of auto, factored, materialised"),
+        ({"clipping": "layer"}, "unknown clipping 'layer': pass one of global, per_leaf"),
+        ({"clipping": "per_leaf", "clip_norm": {"v": 1.0}}, "clip_norm is not like params"),
+    ],
+)
+def test_bad_input_gets_one_line_that_says_what_to_pass(arguments, message):
+    defaults = {
+        "loss": lambda p, e: (e * p["w"]).sum(),
+        "params": {"w": jnp.float32(1)},
+        "batch": jnp.ones((2, 3)),
+        "clip_norm": 1.0,
+    }
+    arguments = defaults | arguments
+    options = {
+        k: arguments.pop(k)
+        for k in ("has_aux", "with_rng", "method", "clipping") & arguments.keys()
+    }
+    with pytest.raises(ValueError, match=message) as raised:
+        clipped_grad(arguments.pop("loss"), **options)(**arguments)
+    assert "\n" not in str(raised.value)
+
+
+# Explanations ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model", "shape"),
+    [
+        (models.LogisticRegression(10), (784,)),
+        (models.LinearSVM(2), (123,)),
+        (models.MLP((1000,), 10), (784,)),
+        (models.MLP((128, 64), 10), (784,)),
+    ],
+)
+def test_shipped_dense_models_hold_no_kernel_gradient(model, shape):
+    params = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, *shape)))
+
+    def loss(p, e):
+        return models.cross_entropy(model.apply(p, e[0][None])[0], e[1])
+
+    batch = (jax.ShapeDtypeStruct((256, *shape), "float32"), jax.ShapeDtypeStruct((256,), "int32"))
+    explanation = clipped_grad(loss).explain(params, batch)
+    for path, each in explanation.items():
+        if path.endswith("kernel"):
+            assert (each.rule, each.form, each.held) == ("dense", "outer", 0), str(explanation)
+        else:
+            assert each.rule == "small"
+
+
+def test_shipped_convolutional_net_forms_only_products_that_are_cheaper():
+    model = models.AllConvNet(10)
+    params = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 28, 28, 1)))
+
+    def loss(p, e):
+        return models.cross_entropy(model.apply(p, e[0][None])[0], e[1])
+
+    batch = (
+        jax.ShapeDtypeStruct((256, 28, 28, 1), "float32"),
+        jax.ShapeDtypeStruct((256,), "int32"),
+    )
+    explanation = clipped_grad(loss).explain(params, batch)
+    kernels = {path: each for path, each in explanation.items() if path.endswith("kernel")}
+    assert len(kernels) == 6
+    for each in kernels.values():
+        assert each.rule in ("dense", "convolution"), str(explanation)
+        assert "cost" in each.reason or each.form == "outer"
+
+
+def test_gram_is_chosen_for_short_sequences_of_wide_layers_and_the_product_for_long_ones():
+    params = {"kernel": jax.ShapeDtypeStruct((256, 512), "float32")}
+
+    def form(positions):
+        batch = jax.ShapeDtypeStruct((8, positions, 256), "float32")
+        grad_fn = clipped_grad(lambda p, e: jnp.square(e @ p["kernel"]).sum())
+        return grad_fn.explain(params, batch)["kernel"]
+
+    assert [form(t).form for t in (1, 2, 32, 128, 512)] == [
+        "outer", "gram", "gram", "product", "product"
+    ]  # fmt: skip
+    assert (form(32).held, form(512).held) == (0, 256 * 512)
+
+
+def test_an_explanation_prints_as_a_table():
+    params, batch = _problem()
+    text = str(clipped_grad(_loss).explain(params, batch))
+    lines = text.splitlines()
+    assert len(lines) == 1 + len(params)
+    assert lines[0].split() == ["parameter", "shape", "rule", "norm", "by", "held", "because"]
+    assert "one position: 5 + 2 numbers for 5 x 2" in text
+    asked = clipped_grad(_loss, method="materialised").explain(params, batch)
+    assert {each.rule for each in asked.values()} == {"materialised"}
+
+
+# Random graphs of dense maps ---------------------------------------------------------------------
+
+_STEPS = ("left", "right", "transposed", "both", "scaled", "branch", "looped", "sliced", "penalty")
+
+
+@settings(max_examples=8, deadline=None, derandomize=True)
+@given(
+    st.lists(st.tuples(st.sampled_from(_STEPS), st.integers(0, 2)), min_size=1, max_size=5),
+    st.floats(0.05, 20.0),
+)
+def test_random_graphs_equal_their_per_example_gradients(steps, clip_norm):
+    draws = np.random.default_rng(len(steps))
+    params = [jnp.asarray(draws.normal(size=(3, 3)), jnp.float32) for _ in range(3)]
+    batch = jnp.asarray(draws.normal(size=(4, 2, 3)), jnp.float32)
+
+    def loss(params, example):
+        hidden, penalty = example, 0.0
+        for name, which in steps:
+            kernel = params[which]
+            match name:
+                case "left":
+                    hidden = jnp.tanh(hidden @ kernel)
+                case "right":
+                    hidden = hidden @ jnp.flip(kernel, 0)
+                case "transposed":
+                    hidden = jnp.tanh(hidden @ kernel.T)
+                case "both":
+                    hidden = jnp.tanh(hidden @ kernel @ params[0])
+                case "scaled":
+                    hidden = hidden @ (-0.5 * kernel) / 3
+                case "branch":
+                    hidden = hidden + jnp.sin(hidden) @ kernel
+                case "looped":
+                    hidden, _ = jax.lax.scan(
+                        lambda h, _, k=kernel: (jnp.tanh(h @ k), None), hidden, None, length=2
+                    )
+                case "sliced":
+                    hidden = jnp.concatenate([hidden @ kernel[:, :1], hidden @ kernel[:, 1:]], -1)
+                case "penalty":
+                    penalty = penalty + 0.1 * jnp.square(kernel).sum()
+        return jnp.square(hidden).sum() + penalty
+
+    @_compiled
+    def compute(params, batch):
+        return [clipped_grad(loss, method=m)(params, batch, clip_norm) for m in METHODS]
+
+    *ours, (want, want_aux) = compute(params, batch)
+    for got, aux in ours:
+        np.testing.assert_allclose(aux.norms, want_aux.norms, rtol=1e-4)
+        for a, b in zip(got, want):
+            np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-4 * _norm(want))
+    for each in clipped_grad(loss).explain(params, batch).values():
+        assert each.rule in ("dense", "shared", "unused")
