@@ -8,7 +8,7 @@ import math
 import numpy as np
 from scipy import special
 
-from dpjax.accounting import provenance, renyi
+from dpjax.accounting import provenance, renyi, without_replacement
 from dpjax.accounting.guarantee import Guarantee
 from dpjax.accounting.loss_distribution import LossPair
 from dpjax.accounting.mechanisms import (
@@ -275,13 +275,10 @@ def _step_grid(q: float, noise_multiplier: float, steps: int) -> tuple[float, fl
 
 @functools.lru_cache(maxsize=64)
 def _fixed_lots_table(dataset_size: int, lot_size: int, noise_multiplier: float) -> tuple:
-    from dpjax.accounting.rdp_grid import rdp_grid  # JAX, on use only
-
     # Not dp_accounting's values: 0.6.0 loses their digits at large noise, both ways.
     orders = np.array([*range(2, 33), *range(36, 65, 4), 80, 128, 256, 512, 1024], dtype=float)
     fraction = lot_size / dataset_size
-    table = rdp_grid(fraction, noise_multiplier, 1, orders, sampling="without_replacement")
-    return orders, np.asarray(table[0], dtype=np.float64)
+    return orders, without_replacement.divergences(fraction, noise_multiplier, orders)
 
 
 def _fixed_lots_curve(
