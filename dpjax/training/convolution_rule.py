@@ -28,16 +28,14 @@ import jax.numpy as jnp
 
 from dpjax.training.factored_terms import (
     HIGHEST,
-    LEFT,
-    RIGHT,
-    STACK,
     Direct,
-    Layout,
     Operand,
     OuterProducts,
+    product,
     widened,
 )
 from dpjax.training.jaxpr_graph import Operation, Value
+from dpjax.training.leaf_layout import LEFT, RIGHT, STACK, Layout
 
 # Beyond this many taps one convolution call is better than a product for each.
 _MOST_TAPS = 64
@@ -176,9 +174,8 @@ class _Shape:
 
     def gradient(self, left: jax.Array, right: jax.Array) -> jax.Array:
         """The kernel gradient of one example."""
-        left, right = widened(left), widened(right)
         if math.prod(self.taps) > _MOST_TAPS:
-            return self._convolve(left, right)
+            return self._convolve(widened(left), widened(right), None)
         (left_letters, left_grouped), (right_letters, right_grouped) = (
             self._left_letters(),
             self._right_letters(),
@@ -188,7 +185,7 @@ class _Shape:
             f"{_named(left_letters, left_grouped)},{_named(right_letters, right_grouped)}->ngo"
         )
         products = [
-            jnp.einsum(equation, _split(view, left_grouped, self.groups), right, precision=HIGHEST)
+            product(equation, _split(view, left_grouped, self.groups), right)
             for view in self._views(left)
         ]
         stacked = jnp.stack(products).reshape(
@@ -204,9 +201,11 @@ class _Shape:
         numbers = self.params["dimension_numbers"]
         groups = self.groups if self.group_features else 1
         left = _batch_into(left, numbers.lhs_spec[1], groups)
-        return self._convolve(left, _batch_into(right, numbers.rhs_spec[1], 1))
+        return self._convolve(left, _batch_into(right, numbers.rhs_spec[1], 1), HIGHEST)
 
-    def _convolve(self, left: jax.Array, right: jax.Array) -> jax.Array:
+    def _convolve(
+        self, left: jax.Array, right: jax.Array, precision: jax.lax.Precision | None
+    ) -> jax.Array:
         kept = (
             "window_strides",
             "padding",
@@ -217,7 +216,7 @@ class _Shape:
             "batch_group_count",
         )
         return jax.lax.conv_general_dilated(
-            left, right, **{name: self.params[name] for name in kept}, precision=HIGHEST
+            left, right, **{name: self.params[name] for name in kept}, precision=precision
         )
 
 

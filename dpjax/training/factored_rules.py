@@ -19,10 +19,6 @@ import jax.numpy as jnp
 
 from dpjax.training.convolution_rule import convolution
 from dpjax.training.factored_terms import (
-    LEFT,
-    RIGHT,
-    STACK,
-    Layout,
     Operand,
     OuterProducts,
     Shared,
@@ -35,6 +31,7 @@ from dpjax.training.jaxpr_graph import (
     is_zero,
     number_of,
 )
+from dpjax.training.leaf_layout import LEFT, RIGHT, STACK, Layout
 from dpjax.training.rearrangements import REARRANGEMENTS
 
 Terms = list[OuterProducts | Shared]

@@ -16,17 +16,15 @@ independent blocks (layers of a scanned network, groups of a grouped convolution
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from dpjax.training.jaxpr_graph import Value
+from dpjax.training.leaf_layout import LEFT, RIGHT, STACK, Layout
 
-STACK, LEFT, RIGHT = "stack", "left", "right"
 HIGHEST = jax.lax.Precision.HIGHEST
 
 
@@ -46,83 +44,6 @@ def widened(array: jax.Array) -> jax.Array:
         return array
     narrow = jnp.finfo(array.dtype)
     return jax.lax.reduce_precision(array.astype(wide), narrow.nexp, narrow.nmant)
-
-
-@dataclasses.dataclass(frozen=True)
-class Layout:
-    """How a leaf is made of the axes of its factors.
-
-    Attributes:
-      axes: (factor, size) of each elementary axis, in the order in which they lie in the leaf; the
-        features of a factor are its elementary axes in this same order.
-      shape: of the leaf: `axes` with neighbours merged or axes of size 1 put in.
-    """
-
-    axes: tuple[tuple[str, int], ...]
-    shape: tuple[int, ...]
-
-    def sizes(self, factor: str) -> tuple[int, ...]:
-        return tuple(size for name, size in self.axes if name == factor)
-
-    def split_to_shape(self) -> tuple[Layout, list[list[int]]] | None:
-        """Splits elementary axes until each axis of the leaf is a run of them.
-
-        Returns:
-          The finer layout and, for each axis of the leaf, the indices of its elementary axes; None
-          where an elementary axis straddles two axes of the leaf unevenly.
-        """
-        left = list(self.axes[::-1])
-        axes: list[tuple[str, int]] = []
-        runs: list[list[int]] = []
-        for wanted in self.shape:
-            run: list[int] = []
-            if wanted == 1:  # an elementary axis of its own, where the leaf has such an axis too
-                owner = left.pop()[0] if left and left[-1][1] == 1 else RIGHT
-                run.append(len(axes))
-                axes.append((owner, 1))
-            while wanted > 1:
-                name, size = left.pop()
-                if size == 1:
-                    continue
-                part = math.gcd(size, wanted) if size > wanted else size
-                if part not in (size, wanted) or wanted % part:
-                    return None
-                if part < size:
-                    left.append((name, size // part))
-                run.append(len(axes))
-                axes.append((name, part))
-                wanted //= part
-            runs.append(run)
-        return Layout(tuple(axes), self.shape), runs
-
-    def blocks(self) -> tuple[tuple[str, int], ...]:
-        """The elementary axes, neighbours of one factor merged."""
-        merged: list[tuple[str, int]] = []
-        for name, size in self.axes:
-            if size == 1:
-                continue
-            if merged and merged[-1][0] == name:
-                merged[-1] = (name, merged[-1][1] * size)
-            else:
-                merged.append((name, size))
-        return tuple(merged)
-
-    def _order(self) -> list[int]:
-        """The elementary axes, those of the stack first, then of the left and right factors."""
-        factors = (STACK, LEFT, RIGHT)
-        return sorted(range(len(self.axes)), key=lambda axis: factors.index(self.axes[axis][0]))
-
-    def assemble(self, blocks: jax.Array) -> jax.Array:
-        """Turns an array (stack, left features, right features) into the leaf."""
-        order = self._order()
-        split = blocks.reshape([self.axes[axis][1] for axis in order])
-        return split.transpose(np.argsort(order)).reshape(self.shape)
-
-    def disassemble(self, leaf: jax.Array) -> jax.Array:
-        """Turns the leaf into an array (stack, left features, right features)."""
-        split = leaf.reshape([size for _, size in self.axes]).transpose(self._order())
-        blocks = [math.prod(self.sizes(factor)) for factor in (STACK, LEFT, RIGHT)]
-        return split.reshape(blocks)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -313,11 +234,13 @@ class OuterProducts:
         """The leaf of one example, from the operands as the computation holds them."""
         if self.direct is not None:
             return self.direct.gradient(left, right) * self.scale
-        left, right = self.left.rows(left), self.right.rows(right) * self.scale
         if self.left.indices:
             scatter = jax.vmap(lambda index, rows: _scatter_rows(index, rows, self.left.features))
-            return self.layout.assemble(scatter(left, right))
-        return self.layout.assemble(jnp.einsum("str,stc->src", left, right, precision=HIGHEST))
+            rows = self.right.rows(right) * self.scale
+            return self.layout.assemble(scatter(self.left.rows(left), rows))
+        return self.layout.assemble(
+            self.scale * product("str,stc->src", self.left.read(left), self.right.read(right))
+        )
 
     def weighted_sum(self, left: jax.Array, right: jax.Array, weights: jax.Array) -> jax.Array:
         """Sums weight times gradient over the batch: the leaf.
@@ -358,6 +281,16 @@ class OuterProducts:
         return _scatter_rows(
             index.reshape(-1), rows.reshape(-1, rows.shape[-1]), self.left.features
         )
+
+
+def product(equation: str, left: jax.Array, right: jax.Array) -> jax.Array:
+    """A product of operands as they are, accumulated widely; for gradients that are then kept.
+
+    At the backend's own precision: norm and sum are both taken from the one result, so its rounding
+    is a slightly different gradient and not a looser bound.
+    """
+    wide = accumulator(left.dtype, right.dtype)
+    return jnp.einsum(equation, left, right, preferred_element_type=wide)
 
 
 def keep_live(array: jax.Array, weights: jax.Array) -> jax.Array:

@@ -25,8 +25,6 @@ from dpjax.training.factored_norms import (
 )
 from dpjax.training.factored_terms import (
     HIGHEST,
-    RIGHT,
-    STACK,
     OuterProducts,
     Shared,
     accumulator,
@@ -34,6 +32,7 @@ from dpjax.training.factored_terms import (
     widened,
 )
 from dpjax.training.jaxpr_graph import Atom
+from dpjax.training.leaf_layout import RIGHT, STACK
 
 
 class Plan(Protocol):
