@@ -123,6 +123,26 @@ def test_without_a_seed_all_jobs_share_one_secret_draw(tmp_path):
     assert len(np.unique(draw["keys"], axis=0)) == merged.counts.sum()
 
 
+@pytest.mark.parametrize("placement", ["auto", "one_by_one"])
+def test_placement_changes_no_result(placement, plain):
+    assert_same(run(placement=placement), plain, tolerance=1e-5)
+
+
+def test_one_setting_with_and_without_checkpoints(tmp_path):
+    """The two engines, whole runs in chunks and slots with checkpoints, agree."""
+    plan = plan_procedure(
+        TASK,
+        Space(learning_rate=LogUniform(0.1, 1.0)),
+        selection=BestOf(accounting.Fixed(3)),
+        options=RunOptions(lot_size=8, steps=6, noise_multiplier=1.0),
+        optimizer=training.sgd(),
+        epsilon=None,
+        delta=1e-3,
+    )
+    slots = run(plan=plan, folder=str(tmp_path / "work"))
+    assert_same(slots, run(plan=plan, placement="auto"), tolerance=1e-5)
+
+
 class Killed(Exception):
     """Stands for the end of the process."""
 
