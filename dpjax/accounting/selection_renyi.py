@@ -18,7 +18,6 @@ from collections.abc import Callable
 import numpy as np
 
 from dpjax.accounting.guarantee import Guarantee
-from dpjax.accounting.loss_distribution import LossDistribution, LossPair
 from dpjax.accounting.renyi import ORDERS, RenyiCurve
 from dpjax.accounting.repetitions import (
     AtMost,
@@ -57,7 +56,7 @@ def selection_curve(guarantee: Guarantee, law: RepetitionLaw) -> RenyiCurve:
     @functools.cache
     def bound() -> LogMoment:
         # Deferred: the constants of the theorems are optima over orders of the base's curve.
-        log_moment = _log_moment_bound(guarantee, inside, law, failure)
+        log_moment = _log_moment_bound(guarantee, inside, law)
 
         def raw(orders: np.ndarray) -> np.ndarray:
             selected = np.logaddexp(log_none, log_moment(orders)) / (orders - 1.0)
@@ -85,21 +84,19 @@ def _monotone(raw: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray],
     return evaluate
 
 
-def _log_moment_bound(
-    guarantee: Guarantee, base: RenyiCurve, law: RepetitionLaw, failure: float
-) -> LogMoment:
+def _log_moment_bound(guarantee: Guarantee, base: RenyiCurve, law: RepetitionLaw) -> LogMoment:
     """orders -> log of the bound on exp((l-1) D_l), the event K = 0 left out."""
     if isinstance(law, TruncatedNegativeBinomial):
         return _theorem_2(base, law)
     if isinstance(law, Poisson):
-        return _theorem_6(guarantee, base, law, failure)
+        return _theorem_6(guarantee, base, law)
     if isinstance(law, AtMost) and isinstance(law.law, TruncatedNegativeBinomial | Poisson):
-        inner = _log_moment_bound(guarantee, base, law.law, failure)
+        inner = _log_moment_bound(guarantee, base, law.law)
         # Lemma 22: f' shrinks by at most E[K; K<=m] / E[K], and is divided by P[K<=m].
         log_kept = np.log(law.kept)
         log_share = np.log(law.mean) + log_kept - np.log(law.law.mean)
         return lambda orders: inner(orders) - log_kept - (orders - 1.0) * log_share
-    return _lemma_7(guarantee, base, law, failure)
+    return _lemma_7(guarantee, base, law)
 
 
 def _theorem_2(base: RenyiCurve, law: TruncatedNegativeBinomial) -> LogMoment:
@@ -111,7 +108,7 @@ def _theorem_2(base: RenyiCurve, law: TruncatedNegativeBinomial) -> LogMoment:
     return lambda orders: (orders - 1.0) * (base(orders) + constant) + np.log(law.mean)
 
 
-def _theorem_6(guarantee: Guarantee, base: RenyiCurve, law: Poisson, failure: float) -> LogMoment:
+def _theorem_6(guarantee: Guarantee, base: RenyiCurve, law: Poisson) -> LogMoment:
     """eps + mu delta^ + log(mu) / (l-1), delta^ the profile at e^eps^ = 1 + 1/(l-1)."""
 
     def log_moment(orders: np.ndarray) -> np.ndarray:
@@ -119,21 +116,21 @@ def _theorem_6(guarantee: Guarantee, base: RenyiCurve, law: Poisson, failure: fl
         if guarantee.known_by_renyi_only:
             deltas = base.profile(epsilons, refined=True)
         else:
-            exact = (guarantee.pair.delta(epsilons) - failure) / (1.0 - failure)
-            deltas = np.maximum(exact, 0.0)
+            # Given no failure delta is smaller, but not by a known amount: a part of `parallel`
+            # may have no failure to condition on.
+            deltas = guarantee.pair.delta(epsilons)
         return (orders - 1.0) * (base(orders) + law.mean * deltas) + np.log(law.mean)
 
     return log_moment
 
 
-def _lemma_7(
-    guarantee: Guarantee, base: RenyiCurve, law: RepetitionLaw, failure: float
-) -> LogMoment:
+def _lemma_7(guarantee: Guarantee, base: RenyiCurve, law: RepetitionLaw) -> LogMoment:
     """(l-1) eps + log sup f'(q)^l f'(q')^(1-l) over the events the base's trade-off allows."""
     tails = np.append(0.0, np.geomspace(1e-16, 0.5, 2000))
     tails = np.append(tails, 1.0 - tails[-2::-1])
     pieces = []
-    pair = without_failure(guarantee.pair, failure)
+    # With failures counted h is only larger, as it may be.
+    pair = guarantee.pair
     for law_of_loss in {id(pair.forward): pair.forward, id(pair.backward): pair.backward}.values():
         reached = largest_mass(law_of_loss, tails)
         with np.errstate(divide="ignore"):
@@ -149,18 +146,3 @@ def _lemma_7(
         return (orders - 1.0) * base(orders) + worst
 
     return log_moment
-
-
-def without_failure(pair: LossPair, failure: float) -> LossPair:
-    """The pair conditioned on its failure event not happening."""
-    if failure == 0.0:
-        return pair
-
-    def condition(law: LossDistribution) -> LossDistribution:
-        kept = 1.0 - failure
-        infinity = max(0.0, (law.infinity_mass - failure) / kept)
-        return LossDistribution(law.interval, law.lowest, law.masses / kept, infinity)
-
-    forward = condition(pair.forward)
-    backward = forward if pair.symmetric else condition(pair.backward)
-    return LossPair(forward, backward, pair.mirrored)

@@ -35,15 +35,10 @@ def largest_mass(reverse: LossDistribution, x: np.ndarray) -> np.ndarray:
 def right_slopes(reverse: LossDistribution, x: np.ndarray) -> np.ndarray:
     """Slope of h just right of each x, (n,): the line from (x, h(x)) with it is above h there.
 
-    At x = 0 that is the slope of the first piece; beyond the last corner it is 0.
+    A piece of h is one atom of loss s, and its slope is e^s; differences of the corners would lose
+    all digits at atoms lighter than the rounding of x. Beyond the last corner the slope is 0.
     """
-    corners, heights = tradeoff_vertices(reverse)
-    widths = np.diff(corners)
-    pieces = np.flatnonzero(widths > 0)
-    if pieces.size == 0:
-        return np.zeros(x.shape)
-    slopes = np.append(np.diff(heights)[pieces] / widths[pieces], 0.0)
-    starts = corners[pieces]
-    return slopes[
-        np.where(x >= corners[-1], pieces.size, np.searchsorted(starts, x, side="right") - 1)
-    ]
+    corners, _ = tradeoff_vertices(reverse)
+    losses = reverse.losses[reverse.masses > 0][::-1]
+    slopes = np.append(np.exp(np.minimum(losses, 700.0)), 0.0)
+    return slopes[np.searchsorted(corners, x, side="right") - 1]

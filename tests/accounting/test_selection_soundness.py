@@ -18,6 +18,7 @@ from dpjax.accounting.loss_distribution import LossDistribution, LossPair
 from dpjax.accounting.privacy_profile import pair_from_profiles
 from dpjax.accounting.renyi import RenyiCurve
 from dpjax.accounting.selection_envelope import selected_profiles
+from dpjax.accounting.tradeoff import right_slopes, tradeoff_vertices
 
 LAWS = [
     accounting.Fixed(2),
@@ -206,3 +207,27 @@ def test_failure_mass_is_multiplied_by_the_selection(law):
     # Useful, too: at a delta above the failures' share a finite epsilon remains, by Renyi alone.
     failed = float(law.success_probability(d))
     assert math.isfinite(accounting.best_of(base, law).epsilon(min(0.9, failed * 1.5), "rdp"))
+
+
+@pytest.mark.parametrize("law", [accounting.Poisson(10.0), accounting.Binomial(20, 0.5)])
+def test_a_part_without_failures_is_not_conditioned_on_one(law):
+    """Theorem 6 and Lemma 7 on `parallel`, where only the harmless part can fail."""
+    failing = accounting.dp_sgd(1.0, 50.0, 1, failure_probability=0.05)
+    safe = accounting.gaussian(2.236)
+    orders = np.array([1.5, 2.0, 5.0, 20.0])
+    whole = accounting.best_of(accounting.parallel(failing, safe), law, "rdp").renyi
+    # Given that no run failed, K is thinned and the part without failures is as it was.
+    alone = accounting.best_of(safe, law.thinned(0.05), "rdp").renyi
+    assert np.all(whole.evaluate(orders) >= alone.evaluate(orders) * (1 - 1e-9))
+
+
+def test_slopes_of_the_trade_off_survive_atoms_lighter_than_rounding():
+    masses = np.zeros(101)
+    masses[[60, 50, 40]] = 0.6, 3e-17, 0.3  # losses 1, 0 and -1
+    law = LossDistribution(0.1, -50, masses, 0.0)
+    corners, _ = tradeoff_vertices(law)
+    slopes = right_slopes(law, np.append(corners, 0.5 * corners[1]))
+    # The line from the first atom's end must lie above what the last one still adds.
+    assert slopes[0] == slopes[-1] == pytest.approx(math.e)
+    assert slopes[1] >= math.exp(-1.0)
+    assert slopes[-2] == 0.0
