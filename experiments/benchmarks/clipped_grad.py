@@ -5,7 +5,7 @@ does falls on all of them alike, and ratios are taken within a turn. Reported: t
 ratio and its quartiles, and the memory of the compiled steps (arguments, results and scratch).
 
   python -m experiments.benchmarks.clipped_grad            # about 3 minutes on 4 cores
-  python -m experiments.benchmarks.clipped_grad --quick    # about a minute: few turns, small batches
+  python -m experiments.benchmarks.clipped_grad --quick    # a minute: few turns, small batches
   python -m experiments.benchmarks.clipped_grad --models=mlp_784_1000_10 --out_dir=out
 
 Columns: `ours / plain` (plain is the step without clipping), `vmap / ours` (per-example gradients
