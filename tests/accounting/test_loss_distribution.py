@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import fft
 
 from dpjax import accounting
 from dpjax.accounting.loss_distribution import LossDistribution, LossPair, common_interval
@@ -193,3 +194,29 @@ def test_common_interval():
     assert common_interval([pair(0.1, 3), pair(0.1, 3)]) == 0.1
     assert common_interval([pair(0.0646, 3), pair(0.1, 3)]) == 1e-4
     assert common_interval([pair(1.0, 3000), pair(math.pi, 3000)]) > 1e-3
+
+
+@pytest.mark.skipif(np.finfo(np.longdouble).eps > 1e-18, reason="no extended precision here")
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_rounding_of_a_million_copies_is_charged(direction, monkeypatch):
+    """Deltas of a long composition against the same spectrum's power in extended precision."""
+    times = 1_000_000
+    composed = getattr(accounting.dp_sgd(1e-3, 2.0, times).pair, direction)
+    with monkeypatch.context() as patched:
+        patched.setattr(LossPair, "self_composed", lambda self, times: self)
+        one = getattr(accounting.dp_sgd(1e-3, 2.0, times).pair, direction)
+    length = 1 << 18
+    masses = np.zeros(length, dtype=np.longdouble)
+    masses[: one.masses.size] = one.masses
+    spectrum = fft.rfft(masses)
+    heard = np.abs(spectrum) ** times > 1e-30  # The other frequencies vanish in the power.
+    spectrum[heard] **= times
+    power = fft.irfft(np.where(heard, spectrum, 0), length)
+    lowest = composed.lowest - (length - composed.masses.size) // 2
+    power = power[(np.arange(length) + lowest - one.lowest * times) % length]
+    losses = (lowest + np.arange(length)) * one.interval
+    for delta in (1e-9, 1e-8, 1e-5):
+        epsilon = composed.epsilon(delta)
+        above = losses > epsilon
+        exact = float(np.sum(power[above] * -np.expm1(epsilon - losses[above])))
+        assert 0.5 * delta < exact <= delta
