@@ -10,9 +10,12 @@ class ParameterExplanation(NamedTuple):
 
     Attributes:
       rule: "dense", "embedding" or "convolution" (recognised), "small" (a bias, scale or the like:
-        its per-example gradient costs no more than the activations it is summed from), "unused", or
-        "materialised".
-      form: how the norm was formed.
+        its per-example gradient costs no more than the activations it is summed from), "shared"
+        (the same for every example, like a penalty's), "unused", or "materialised" (no rule).
+      form: how the norm was formed: "outer" (one position: two norms multiplied), "gram" (inner
+        products between positions), "rows" (the rows of a table that the example touches),
+        "product" (the per-example product, small enough to be formed once and used for norm and
+        sum), "per-example gradient", "one gradient for all" or "zero".
       reason: why, with the sizes that decided.
       shape: of the parameter.
       held: elements per example held for its gradient; 0 when it stayed factored.
