@@ -235,8 +235,9 @@ def _log_moments_on_grid(q: float, s: float, orders: np.ndarray, step: float) ->
     tilt = (2.0 * x - 1.0) / (2.0 * s * s)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         u = np.minimum(q * np.expm1(tilt), 1e15)
-        # log(1 + u), safe where e^tilt overflows.
-        log_ratio = np.where(tilt > 30.0, tilt + math.log(q), np.log1p(u))
+        # log(1 + u), safe where e^tilt overflows; q e^tilt may be small there all the same.
+        large = np.logaddexp(math.log1p(-q), tilt + math.log(q))
+        log_ratio = np.where(tilt > 30.0, large, np.log1p(u))
         power = a * log_ratio
         direct = np.expm1(np.minimum(power, 30.0)) - a * u
         small = np.where(np.abs(u) * np.maximum(a, 1.0) < 0.02, u, 0.0)

@@ -38,6 +38,22 @@ def test_fractional_orders_equal_high_precision_quadrature(q, sigma, order):
     assert accounting.dp_sgd(q, sigma, 1).rdp(order) == pytest.approx(expected, rel=1e-9)
 
 
+@pytest.mark.parametrize("q, sigma, order", [(1e-12, 0.3, 3), (1e-13, 0.3, 5), (1e-7, 0.7, 17)])
+def test_very_sparse_sampling_equals_the_binomial_sum(q, sigma, order):
+    """Where q e^tilt is small although e^tilt is beyond 1e13."""
+    with mpmath.workdps(50):
+        rate, noise = mpmath.mpf(q), mpmath.mpf(sigma)
+        moment = mpmath.fsum(
+            mpmath.binomial(order, k)
+            * (1 - rate) ** (order - k)
+            * rate**k
+            * mpmath.exp(k * (k - 1) / (2 * noise**2))
+            for k in range(order + 1)
+        )
+        expected = float(mpmath.log(moment) / (order - 1))
+    assert float(accounting.dp_sgd(q, sigma, 1).rdp(order)) == pytest.approx(expected, rel=1e-10)
+
+
 def test_curve_is_continuous_and_monotone_up_to_the_plain_gaussian():
     curve = accounting.dp_sgd(0.02, 1.5, 1)
     orders = 1.0 + np.geomspace(1e-3, 1e6, 3000)
