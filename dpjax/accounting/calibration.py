@@ -44,6 +44,7 @@ def calibrate(
     def excess(noise_multiplier: float) -> float:
         found = make_guarantee(noise_multiplier).epsilon(delta)
         # log scale: epsilon is nearly a power of the noise, so secants converge fast.
+        # Anything but a number below infinity, NaN included, misses the target.
         return math.log(max(found, 1e-300) / epsilon) if found < math.inf else math.inf
 
     start = min(max(1.0, low), high)

@@ -181,11 +181,13 @@ def pure(epsilon: float, *, relation: object = ADD_OR_REMOVE_ONE) -> Guarantee:
       compositions are exact: optimal composition of Kairouz, Oh & Viswanath 2015) and Renyi curve.
 
     Raises:
-      ValueError: negative or infinite epsilon.
+      ValueError: epsilon negative, or above 500.
     """
     epsilon = float(epsilon)
-    if not (math.isfinite(epsilon) and epsilon >= 0.0):
-        raise ValueError(f"epsilon must be finite and >= 0, not {epsilon}")
+    if not 0.0 <= epsilon <= 500.0:
+        raise ValueError(
+            f"epsilon must be in [0, 500], not {epsilon}: more is no privacy, and beyond float64"
+        )
     return Guarantee(
         relation=relation,
         provenance=provenance.node(

@@ -42,7 +42,7 @@ class TruncatedNegativeBinomial(RepetitionLaw):
       mean: E[K] >= 1.
 
     Raises:
-      ValueError: shape <= -1 or infinite, or mean < 1.
+      ValueError: shape <= -1 or infinite, mean < 1, or both so extreme that gamma underflows.
     """
 
     shape: float
@@ -54,6 +54,7 @@ class TruncatedNegativeBinomial(RepetitionLaw):
         if not (self.shape > -1.0 and math.isfinite(self.shape)):
             raise ValueError(f"shape must be finite and > -1, not {self.shape}")
         _check_mean(self.mean, 1.0)
+        _ = self.gamma  # refuses what float64 cannot hold
 
     @property
     def minimum(self) -> int:
@@ -78,6 +79,11 @@ class TruncatedNegativeBinomial(RepetitionLaw):
         root = optimize.brentq(
             lambda z: _log_mean(self.shape, z) - target, 1e-300, high, xtol=1e-300, rtol=1e-15
         )
+        if root > 700.0:
+            raise ValueError(
+                f"shape {self.shape} needs gamma = e^-{root:.0f} for mean {self.mean:g}, beyond "
+                "float64: pass a larger shape or a smaller mean"
+            )
         return math.exp(-root)
 
     @functools.cached_property

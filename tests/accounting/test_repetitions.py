@@ -130,3 +130,8 @@ def test_closed_forms():
 def test_refusals(make, match):
     with pytest.raises(ValueError, match=match):
         make()
+
+
+def test_a_gamma_beyond_float64_is_refused():
+    with pytest.raises(ValueError, match="larger shape or a smaller mean"):
+        accounting.TruncatedNegativeBinomial(shape=-0.99, mean=1e6)
