@@ -1,0 +1,122 @@
+"""K candidates at once against K sequential runs of the same engine, by placement.
+
+Started by `experiments.benchmarks.engine` in a process of its own, since the number of host devices
+is fixed when JAX starts. Prints one JSON line: a list of rows.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+
+import jax
+import numpy as np
+from absl import flags
+
+from dpjax import training
+from experiments import command_line
+from experiments.benchmarks.clipped_grad import CLIP_NORM, PROBLEMS
+from experiments.benchmarks.step_costs import quartiles
+
+_MODELS = flags.DEFINE_list("candidate_models", [], "Models to measure.")
+_ROUNDS = flags.DEFINE_integer("rounds", 5, "Calls of each placement.", lower_bound=1)
+_RECORDS = flags.DEFINE_integer("records", 6000, "Records of the data set.")
+_SMALL = flags.DEFINE_bool("small", False, "Few candidates, few steps.")
+
+# model -> (candidates, steps of a run, lot size)
+SIZES = {
+    "logistic_regression": (64, 20, 256),
+    "mlp_784_1000_10": (16, 4, 256),
+    "mlp_784_128_64_10": (16, 10, 256),
+    "all_conv_net": (8, 2, 64),
+}
+SMALL = (4, 2, 16)
+
+
+def measure(model: str, rounds: int, small: bool, records: int) -> list[dict]:
+    """Rows (model, what, median, low, high, unit): every placement over sequential runs.
+
+    All placements take the same K candidates and are called in turn. `auto` is what
+    `training.fastest_placement` picks beforehand; its row compares it, in these calls, with the
+    best of the placements by median.
+    """
+    candidates, steps, lot = SMALL if small else SIZES[model]
+    if jax.default_backend() == "gpu" and not small:
+        candidates, steps = 32, 50
+    problem = PROBLEMS[model][2](lot)
+    repeats = -(-records // lot)
+    data = jax.tree.map(
+        lambda rows: np.tile(rows, (repeats, *(1,) * (rows.ndim - 1)))[:records], problem.batch
+    )
+    capacity = min(records, lot + 6 * int(lot**0.5))
+    train = training.make_train(
+        training.TrainConfig(
+            loss_fn=problem.loss,
+            lots=training.PoissonLots(records, lot / records, capacity),
+            steps=steps,
+            expected_lot_size=lot,
+            optimizer=training.sgd(),
+        )
+    )
+
+    def run(key: jax.Array, hyperparameters: dict, data: tuple) -> dict:
+        return train(key, hyperparameters, problem.params, data)
+
+    values = {"learning_rate": 0.1, "clip_norm": CLIP_NORM, "noise_multiplier": 1.0}
+    devices = jax.local_devices()
+    widths = sorted({1, -(-candidates // 4), candidates})
+    options = [training.Placement(width) for width in widths]
+    if len(devices) > 1:
+        options += [
+            training.Placement(width, tuple(devices))
+            for width in sorted({1, candidates // len(devices)})
+        ]
+    chosen, _ = training.fastest_placement(run, values, data, options, repeats=2)
+    calls = {}
+    for option in options:
+        keys = training.candidate_keys(candidates)
+        numbers = {name: np.full(candidates, value, np.float32) for name, value in values.items()}
+        parts = [
+            (
+                option.put(keys[start : start + option.lanes]),
+                option.put({n: v[start : start + option.lanes] for n, v in numbers.items()}),
+            )
+            for start in range(0, candidates, option.lanes)
+        ]
+        calls[option] = (
+            jax.jit(option.mapped(run, (0, 0, None))), parts, option.put(data, whole=True)
+        )  # fmt: skip
+    seconds: dict[training.Placement, list[float]] = {option: [] for option in options}
+    for number in range(rounds + 1):
+        for option, (call, parts, placed) in calls.items():
+            start = time.perf_counter()
+            for part in parts:
+                jax.block_until_ready(call(*part, placed))
+            if number:  # The first round compiles.
+                seconds[option].append(time.perf_counter() - start)
+    sequential = seconds[training.Placement(1)]
+    rows = []
+
+    def add(what: str, middle: float, low: float, high: float, unit: str) -> None:
+        rows.append(dict(model=model, what=what, median=middle, low=low, high=high, unit=unit))
+
+    name = f"{candidates} candidates"
+    for option in options:
+        if option != training.Placement(1):
+            add(f"{name}, {option} / sequential", *quartiles(seconds[option], sequential), "ratio")
+    best = min(options, key=lambda option: np.median(seconds[option]))
+    add(f"{name}, auto ({chosen}) / best", *quartiles(seconds[chosen], seconds[best]), "ratio")
+    low, middle, high = np.quantile(sequential, (0.25, 0.5, 0.75)) * 1e3 / candidates / steps
+    add("sequential, one step of one candidate", middle, low, high, "ms")
+    return rows
+
+
+def main() -> None:
+    rows = []
+    for model in _MODELS.value or SIZES:
+        rows += measure(model, _ROUNDS.value, _SMALL.value, _RECORDS.value)
+    print(json.dumps(rows))
+
+
+if __name__ == "__main__":
+    command_line.run(main)

@@ -1,0 +1,117 @@
+"""Figure 7: the replay is exact, the runs are kept, and quick rows have their columns."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from dpjax import accounting
+from experiments.figures.papernot_steinke import figure_7, figure_7_runs
+from experiments.figures.rows import read_rows, select, write_rows
+
+TINY = dataclasses.replace(figure_7_runs.QUICK, rates=2, steps=2, test_records=30)
+
+
+@pytest.fixture(scope="module")
+def produced(tmp_path_factory):
+    """A folder with a figure of two rates of two steps, and the progress that was reported."""
+    folder = tmp_path_factory.mktemp("figure_7")
+    reported = []
+    figure_7.produce(TINY, str(folder), quick=True, progress=lambda *done: reported.append(done))
+    return folder, reported
+
+
+def test_rates_are_the_largest_400_of_1000():
+    every = figure_7_runs.learning_rates(400)
+    assert every.shape == (400,) and every[-1] == 1.0
+    assert every[0] == pytest.approx(0.025, rel=0.02)
+    assert np.diff(np.log(every)) == pytest.approx(np.log(1e4) / 999)
+    few = figure_7_runs.learning_rates(20)
+    assert set(few) <= set(every) and few[0] == every[0] and few[-1] == 1.0
+    with pytest.raises(ValueError, match="--rates=401: pass 1 to 400"):
+        figure_7_runs.learning_rates(401)
+
+
+def test_full_size_is_the_papers():
+    full = figure_7_runs.FULL
+    assert full.epochs == pytest.approx(60, rel=1e-3)
+    assert (full.rates, full.lot_size, full.clip_norm, full.noise_multiplier) == (400, 256, 1, 1.1)
+    assert full.guarantee(ideal=False).epsilon(1e-5) == pytest.approx(2.3906, abs=2e-3)
+
+
+@pytest.mark.parametrize(
+    "law",
+    [accounting.Geometric(mean=4), accounting.Logarithmic(mean=10), accounting.Poisson(2.0),
+     accounting.Fixed(3)],
+    ids=str,
+)  # fmt: skip
+def test_the_replay_has_the_exact_mean(law):
+    accuracies = np.array([0.9, 0.2, 0.55, 0.3, 0.7])
+    source = np.random.default_rng(0)
+    runs = law.sample(20_000, source=source)
+    released = figure_7.released_accuracies(accuracies, runs, source)
+    # By brute force: the largest of k independent choices.
+    direct = [accuracies[source.integers(5, size=k)].max() if k else figure_7.GUESS for k in runs]
+    error = np.std(direct) / len(runs) ** 0.5
+    exact = figure_7.expected_accuracy(accuracies, law)
+    assert released.mean() == pytest.approx(exact, abs=5 * error)  # 1e-6 to fail, twice
+    assert np.mean(direct) == pytest.approx(exact, abs=5 * error)
+    assert set(released) <= {*accuracies, figure_7.GUESS}
+
+
+def test_fixed_one_run_is_the_plain_mean():
+    accuracies = np.array([0.1, 0.2, 0.6])
+    assert figure_7.expected_accuracy(accuracies, accounting.Fixed(1)) == pytest.approx(0.3)
+
+
+def test_quick_rows(produced):
+    folder, reported = produced
+    rows = read_rows(folder / "figure_7.csv")
+    assert tuple(rows[0]) == figure_7.COLUMNS
+    assert {row["repetition"] for row in rows} == set(figure_7.LAWS)
+    assert {row["trials"] for row in rows} == {500}
+    assert all(row["epsilon_tight"] <= row["epsilon_papernot_steinke"] for row in rows)
+    for name in figure_7.LAWS:
+        members = select(rows, repetition=name)
+        assert np.all(np.diff([row["epsilon_tight"] for row in members]) > 0)
+        # A guess, where Poisson's K = 0, may be better than two steps of training.
+        if name != "poisson":
+            assert np.all(np.diff([row["accuracy_exact"] for row in members]) > -1e-12)
+    runs = read_rows(folder / "figure_7_runs.csv")
+    assert tuple(runs[0]) == figure_7_runs.COLUMNS
+    assert [row["rate"] for row in runs] == list(figure_7_runs.learning_rates(2))
+    assert all(0 <= row["accuracy"] <= 1 for row in runs)
+    assert reported == [(1, 2), (2, 2)]
+    assert (folder / "figure_7.png").stat().st_size > 10_000
+
+
+def test_finished_runs_are_not_trained_again(produced, monkeypatch):
+    folder, _ = produced
+
+    def refuse(*_, **__):
+        raise AssertionError("trained again")
+
+    monkeypatch.setattr(figure_7_runs.training, "sweep", refuse)
+    path = folder / "figure_7_runs.csv"
+    before = path.read_bytes()
+    figure_7_runs.train(TINY, str(path))
+    assert path.read_bytes() == before
+    with pytest.raises(ValueError, match="other settings.*--out_dir"):
+        figure_7_runs.train(dataclasses.replace(TINY, steps=3), str(path))
+
+
+def test_redrawing_gives_the_same_rows(produced, tmp_path):
+    folder, _ = produced
+    figure_7.replay(str(folder / "figure_7_runs.csv"), str(tmp_path), quick=True)
+    assert (tmp_path / "figure_7.csv").read_bytes() == (folder / "figure_7.csv").read_bytes()
+
+
+def test_mixed_or_foreign_runs_are_refused(tmp_path):
+    path = str(tmp_path / "runs.csv")
+    row = {**dataclasses.asdict(TINY), "rate": 1.0, "accuracy": 0.5}
+    write_rows(path, figure_7_runs.COLUMNS, [row, {**row, "steps": 9}])
+    with pytest.raises(ValueError, match="different settings"):
+        figure_7_runs.read(path)
+    write_rows(str(tmp_path / "other.csv"), ("a",), [{"a": 1}])
+    with pytest.raises(ValueError, match="no runs of figure 7"):
+        figure_7_runs.read(str(tmp_path / "other.csv"))

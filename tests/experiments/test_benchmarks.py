@@ -1,0 +1,106 @@
+"""Benchmarks run small, measure what they say, and write the columns that they promise."""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from experiments.benchmarks import candidate_costs, engine, step_costs
+from experiments.benchmarks.clipped_grad import PROBLEMS
+
+
+def test_the_quick_engine_benchmark_writes_its_table(tmp_path):
+    command = [sys.executable, "-m", "experiments.benchmarks.engine", "--quick", "--noopacus"]
+    command += ["--models=logistic_regression", f"--out_dir={tmp_path}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    with open(tmp_path / "engine.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert tuple(rows[0]) == engine.COLUMNS
+    whats = [row["what"] for row in rows]
+    assert len(set(whats)) == len(whats)
+    for what, over, _ in step_costs.RATIOS:
+        assert (what in whats) == (over != "opacus")
+    # 4 candidates: 4 and 1 side by side on one device, 1 on each of 4; the baseline has no row.
+    assert [what for what in whats if what.startswith("4 candidates")] == [
+        "4 candidates, 4 side by side on 1 device(s) / sequential",
+        "4 candidates, 1 side by side on 4 device(s) / sequential",
+        next(what for what in whats if "auto" in what),
+    ]
+    assert all(float(row["low"]) <= float(row["median"]) <= float(row["high"]) for row in rows)
+    assert all(float(row["median"]) > 0 for row in rows)
+    text = (tmp_path / "engine.md").read_text()
+    assert text.count("\n| ") == len(rows) + 1 and "jax " in text
+
+
+def test_an_unknown_model_ends_in_one_line():
+    done = subprocess.run(
+        [sys.executable, "-m", "experiments.benchmarks.engine", "--models=nonsense"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: unknown model 'nonsense'")
+
+
+def test_every_model_of_the_table_is_a_problem():
+    assert set(engine.MODELS) <= set(PROBLEMS)
+    assert set(candidate_costs.SIZES) <= set(engine.MODELS)
+
+
+def test_ratios_are_taken_within_turns():
+    # A machine that slows down tenfold half-way moves no ratio.
+    drift = np.array([1.0, 1.0, 10.0, 10.0])
+    assert step_costs.quartiles(3 * drift, drift) == pytest.approx((3, 3, 3))
+    assert step_costs.quartiles([2.0, 4.0], [1.0, 1.0, 9.0]) == pytest.approx((3, 2.5, 3.5))
+
+
+def test_markdown_leaves_a_cell_empty_where_nothing_was_measured():
+    rows = [
+        dict(model="a", what="x", median=1.0, low=1.0, high=1.0, unit="ratio"),
+        dict(model="b", what="x", median=2.0, low=1.0, high=3.0, unit="ratio"),
+        dict(model="b", what="y", median=5.0, low=4.0, high=6.0, unit="ms"),
+    ]
+    assert engine.markdown(rows, "a machine").splitlines()[2:] == [
+        "| | a | b |",
+        "|---|---|---|",
+        "| x | 1 | 2 (1-3) |",
+        "| y |  | 5 ms (4-6) |",
+    ]
+
+
+FAKE_OPACUS = """#!{python}
+import sys
+print("ready", flush=True)
+for line in sys.stdin:
+    print('{{"opacus": 0.5, "torch": 0.25}}', flush=True)
+"""
+
+
+@pytest.fixture
+def interpreter(tmp_path):
+    """Makes an executable that stands in for the interpreter with torch."""
+
+    def make(text):
+        path = tmp_path / "python"
+        path.write_text(text.format(python=sys.executable))
+        os.chmod(path, 0o755)
+        return str(path)
+
+    return make
+
+
+def test_opacus_takes_turns_in_its_own_process(interpreter):
+    process = engine.OpacusProcess(interpreter(FAKE_OPACUS), "mlp_784_1000_10", 8)
+    assert [process(), process()] == [json.loads('{"opacus": 0.5, "torch": 0.25}')] * 2
+    process.close()
+
+
+def test_an_interpreter_without_opacus_says_so(interpreter):
+    broken = interpreter("#!{python}\nimport a_module_that_nobody_has\n")
+    with pytest.raises(RuntimeError, match="No module named 'a_module_that_nobody_has'"):
+        engine.OpacusProcess(broken, "mlp_784_1000_10", 8)
