@@ -277,6 +277,7 @@ def partition(params: Tree, trainable: Trainable) -> tuple[Tree, Tree]:
 
 
 def merge(trained: Tree, frozen: Tree) -> Tree:
+    """Puts the two trees of a partition together again: every leaf from the tree that has it."""
     return jax.tree.map(
         lambda left, right: right if left is None else left,
         trained,

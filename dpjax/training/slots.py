@@ -234,6 +234,7 @@ class Slots:
 
 
 def named_leaves(prefix: str, leaves: list[np.ndarray]) -> Arrays:
+    """A tree's leaves by name, prefix_0, prefix_1, ..., as a checkpoint holds them."""
     return {f"{prefix}_{place}": np.asarray(leaf) for place, leaf in enumerate(leaves)}
 
 
