@@ -144,7 +144,12 @@ def statement(
         "epsilon": guarantee.epsilon(delta),
         "delta": delta,
         "neighbouring_relation": guarantee.relation,
-        "unit_of_privacy": "one labelled record of the training or validation data",
+        "unit_of_privacy": (
+            "one labelled record of the training data; the validation records were declared public "
+            "and are NOT protected"
+            if score.get("validation_is_public")
+            else "one labelled record of the training or validation data"
+        ),
         "mechanism": guarantee.provenance,
         "assumptions": [
             "the search space, the law of K and every setting were fixed before the data was seen",

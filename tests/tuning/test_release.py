@@ -78,6 +78,11 @@ def test_what_is_not_private_says_so():
     assert "NOT SECRET" in _claim(randomness_is_secret=False)["randomness"]["statement"]
 
 
+def test_public_validation_data_is_named_as_unprotected():
+    assert "NOT protected" in _claim(score={"validation_is_public": True})["unit_of_privacy"]
+    assert "or validation data" in _claim()["unit_of_privacy"]
+
+
 def test_no_nan_reaches_a_file():
     with pytest.raises(ValueError):
         json_bytes({"x": float("nan")})
