@@ -7,8 +7,8 @@ mean: draw K, draw K of the trained models with replacement, release the best. T
 accuracy of the released model against epsilon at delta = 1e-5. One run costs 2.39 (2.60 by Renyi
 bounds); the best of K runs, geometric of mean 10, costs 3.56 by the tight bound and 5.05 by the
 paper's; ten runs composed naively cost 8.96 by the tight bound. What it shows: accuracy rises
-steeply over the first few expected runs and then saturates; the laws differ by what they cost and by
-where they saturate: the smaller eta, the cheaper a large mean, but the more often K is 1.
+steeply over the first few expected runs and then saturates; the laws differ by what they cost and
+by where they saturate: the smaller eta, the cheaper a large mean, but the more often K is 1.
 
 As in the paper the accuracy that selects is taken on the TEST data, without noise. That is not
 private, and the title says so; `experiments.tune` scores on held-out records instead.
