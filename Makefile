@@ -31,7 +31,7 @@ $(VENV)/installed_for_tests: $(VENV)/installed
 
 # Every figure's small version, with rows and pictures under runs/figures.
 figures_quick: $(VENV)/installed
-	for number in 1 2 3 4 5 6 8; do \
+	for number in 1 2 3 4 5 6 7 8; do \
 	  $(BIN)/python -m experiments.figures.papernot_steinke.figure_$$number --quick || exit 1; \
 	done
 
