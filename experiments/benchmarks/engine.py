@@ -7,8 +7,8 @@ a turn all ways are called one after the other, so that whatever else the machin
 of them alike; a ratio is the median over turns of the ratio within a turn, with quartiles.
 docs/performance.md explains the numbers.
 
-  python -m experiments.benchmarks.engine --out_dir=docs/benchmarks   # 6 minutes on 4 cores
-  python -m experiments.benchmarks.engine --quick                     # small batches, few turns
+  python -m experiments.benchmarks.engine --turns=20 --out_dir=docs/benchmarks   # 7 minutes, 4 cores
+  python -m experiments.benchmarks.engine --quick   # small batches, few turns: 2 minutes
   python -m experiments.benchmarks.engine --opacus_python=/some/environment/bin/python
 
 Opacus runs in a process of its own and takes its turns there: by this interpreter where torch and
