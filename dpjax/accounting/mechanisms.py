@@ -181,13 +181,11 @@ def pure(epsilon: float, *, relation: object = ADD_OR_REMOVE_ONE) -> Guarantee:
       compositions are exact: optimal composition of Kairouz, Oh & Viswanath 2015) and Renyi curve.
 
     Raises:
-      ValueError: epsilon negative, or above 500.
+      ValueError: negative or infinite epsilon.
     """
     epsilon = float(epsilon)
-    if not 0.0 <= epsilon <= 500.0:
-        raise ValueError(
-            f"epsilon must be in [0, 500], not {epsilon}: more is no privacy, and beyond float64"
-        )
+    if not (math.isfinite(epsilon) and epsilon >= 0.0):
+        raise ValueError(f"epsilon must be finite and >= 0, not {epsilon}")
     return Guarantee(
         relation=relation,
         provenance=provenance.node(

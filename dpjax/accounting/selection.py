@@ -135,6 +135,10 @@ def selected_pure_epsilon(
         if isinstance(law, TruncatedNegativeBinomial):
             return (2.0 + law.shape) * epsilon
         return None
+    if epsilon > 700.0:
+        # Beyond float64's exponentials: the largest ratio that any pair can have.
+        ends = law.derivative(np.array([0.0, 1.0]))
+        return epsilon + math.log(ends[0]) - math.log(ends[1]) if ends[1] > 0 else math.inf
     corner = 1.0 / (1.0 + math.exp(epsilon))
     x = np.array([corner])
     worst = float((law.derivative(x) / law.derivative(1.0 - x))[0])

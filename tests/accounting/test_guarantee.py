@@ -230,7 +230,7 @@ GAUSSIAN = accounting.gaussian(1.0)
         (lambda: accounting.gaussian(1.0, relation="swap"), "unknown neighbouring relation"),
         (lambda: accounting.discrete_gaussian(1.0, 0), "sensitivity must be a whole number"),
         (lambda: accounting.zcdp(-0.1), "rho must be"),
-        (lambda: accounting.pure(-0.1), "epsilon must be in \\[0, 500\\]"),
+        (lambda: accounting.pure(-0.1), "epsilon must be finite and >= 0"),
         (lambda: accounting.repeat(GAUSSIAN, 0), "times must be a whole number >= 1"),
         (lambda: accounting.compose(), "at least one guarantee"),
         (lambda: accounting.mixture([GAUSSIAN], [0.5]), "probabilities that sum to 1"),

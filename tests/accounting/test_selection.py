@@ -327,3 +327,9 @@ def test_provenance_names_the_law_and_rebuilds(mnist_run):
     rebuilt = accounting.from_provenance(tree)
     assert rebuilt.epsilon(1e-5) == selected.epsilon(1e-5)
     assert rebuilt.provenance == selected.provenance
+
+
+def test_a_base_beyond_float64s_exponentials():
+    selected = accounting.best_of(accounting.pure(800.0), accounting.Geometric(10.0))
+    # f'(1) / f'(0) is the square of the mean over the mean's reciprocal: 10 / 0.1.
+    assert selected.epsilon(1e-5) == pytest.approx(800.0 + math.log(100.0))
