@@ -331,5 +331,5 @@ def test_provenance_names_the_law_and_rebuilds(mnist_run):
 
 def test_a_base_beyond_float64s_exponentials():
     selected = accounting.best_of(accounting.pure(800.0), accounting.Geometric(10.0))
-    # f'(1) / f'(0) is the square of the mean over the mean's reciprocal: 10 / 0.1.
+    # f'(1) = E[K] = 10 and f'(0) = P[K = 1] = 0.1.
     assert selected.epsilon(1e-5) == pytest.approx(800.0 + math.log(100.0))
