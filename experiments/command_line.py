@@ -36,14 +36,15 @@ def _refusal(message: str) -> int:
 def guarded(main: Callable[[], int | None]) -> int | None:
     """Calls a binary's `main()` and turns what the user can mend into one line; returns its code.
 
-    A ValueError or a missing file is the user's to mend and ends in one line and exit code 2; with
-    --traceback it is raised. Anything else is a defect and shows its traceback.
+    A ValueError or a file that cannot be read or written is the user's to mend and ends in one line
+    and exit code 2; with --traceback it is raised. Anything else is a defect and shows its
+    traceback.
     """
     # Libraries announce accelerators they do not find; a user need not read that.
     logging.set_verbosity(logging.WARNING)
     try:
         return main()
-    except (ValueError, FileNotFoundError) as error:
+    except (ValueError, OSError) as error:
         if _TRACEBACK.value:
             raise
         return _refusal(" ".join(str(error).split()))

@@ -147,7 +147,7 @@ def price(
         run = accounting.parallel(base, count)
     whole = accounting.best_of(run, law)
     papers = accounting.best_of(run, law, method="rdp")
-    naive = [run] * math.ceil(law.mean)
+    naive = [run] * max(1, math.ceil(law.mean - 1e-9))
     if _RETRAIN.value:
         whole = accounting.compose(whole, base)
         papers = accounting.compose(papers, base)
@@ -187,6 +187,9 @@ def verify(path: str) -> int:
         and guarantee.relation == claim["neighbouring_relation"]
     )
     secret = claim.get("randomness", {}).get("secret")
+    if not _described_as_accounted(claim):
+        print(f"{path}: what it says of training or selection is not what its mechanism accounts")
+        return 1
     print(
         f"claimed epsilon {claim['epsilon']:.6f}, recomputed {recomputed:.6f} at delta "
         f"{claim['delta']:g} ({guarantee.relation.replace('_', ' ')}): "
@@ -195,6 +198,23 @@ def verify(path: str) -> int:
     if not secret:
         print("but its randomness was seeded: it does not hold against whoever knows the seed")
     return 0 if holds else 1
+
+
+def _described_as_accounted(claim: dict) -> bool:
+    """Whether the words about training and K, where there are any, agree with the mechanism."""
+    nodes, waiting = [], [claim["mechanism"]]
+    while waiting:
+        nodes.append(waiting.pop())
+        waiting.extend(nodes[-1]["parts"])
+    runs = {
+        (node["parameters"]["noise_multiplier"], node["parameters"]["steps"])
+        for node in nodes
+        if node["mechanism"] in ("dp_sgd", "dp_sgd_fixed_lots")
+    }
+    said = {(run["noise_multiplier"], run["steps"]) for run in claim.get("training", [])}
+    law = claim.get("selection", {}).get("law_of_K")
+    laws = [node["parameters"]["law"] for node in nodes if node["mechanism"] == "best_of"]
+    return (not said or said == runs) and (law is None or law in laws)
 
 
 def draw(base: accounting.Guarantee, path: str) -> None:

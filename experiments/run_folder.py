@@ -30,6 +30,14 @@ def choose(out_dir: str | None, name: str) -> str:
                 f"{path} exists already and nothing is overwritten: pass another --out_dir, or "
                 "remove it first"
             )
+    try:
+        # Found out now, not when everything is trained.
+        os.makedirs(f"{folder}.partial")
+        os.rmdir(f"{folder}.partial")
+    except OSError as error:
+        raise ValueError(
+            f"cannot write {folder} ({error.strerror}): pass another --out_dir"
+        ) from None
     return folder
 
 

@@ -31,6 +31,8 @@ class Split:
       size_bound: a public number that n never exceeds; the capacity of a lot comes from it.
       identifiers: (n,) integers or fixed-length bytes (NumPy void), one per record; they alone
         decide which part a record falls into (see `dpjax.data.splitting`).
+      stable_under_replacement: whether a record keeps its identifier when its value is replaced;
+        False where identifiers come from content, and replace-one is then not accounted for.
 
     n itself, `number_of_records`, is private under add-or-remove-one.
     """
@@ -40,6 +42,7 @@ class Split:
     public_size: int
     size_bound: int
     identifiers: np.ndarray
+    stable_under_replacement: bool = True
 
     def __post_init__(self):
         count = len(self.inputs)
@@ -93,6 +96,7 @@ class Split:
             public_size=public_size,
             size_bound=size_bound,
             identifiers=self.identifiers[member],
+            stable_under_replacement=self.stable_under_replacement,
         )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import pathlib
+import zipfile
 
 import numpy as np
 
@@ -93,6 +94,10 @@ def from_arrays(
             public_size=public_size,
             size_bound=public_size if size_bound is None else size_bound,
             identifiers=_identifiers(train_inputs, train_labels, identifiers, identified_by, name),
+            stable_under_replacement=(
+                identified_by in (SLOT, GIVEN)
+                or (identified_by is None and identifiers is not None)
+            ),
         ),
         test=None if test is None else _held_out(test, classes, len(test[1]), name, "test"),
         validation=validation_split,
@@ -123,7 +128,7 @@ def load_arrays(
     try:
         with np.load(path, allow_pickle=False) as archive:
             arrays = {key: archive[key] for key in archive.files}
-    except (ValueError, OSError, AttributeError, TypeError) as error:
+    except (ValueError, OSError, AttributeError, TypeError, EOFError, zipfile.BadZipFile) as error:
         raise ValueError(
             f"{path} is not an .npz file of plain arrays (np.savez writes one): {error}"
         ) from error

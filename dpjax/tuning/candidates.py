@@ -28,6 +28,11 @@ class Uniform:
     low: float
     high: float
 
+    @property
+    def lowest(self) -> float:
+        """The smallest value drawn."""
+        return self.low
+
     def __post_init__(self):
         if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
             raise ValueError(f"uniform({self.low},{self.high}): pass finite low < high")
@@ -47,6 +52,11 @@ class LogUniform:
 
     low: float
     high: float
+
+    @property
+    def lowest(self) -> float:
+        """The smallest value drawn."""
+        return self.low
 
     def __post_init__(self):
         if not (0 < self.low < self.high < math.inf):
@@ -84,6 +94,11 @@ class Choice:
                 )
         object.__setattr__(self, "values", numbers)
         object.__setattr__(self, "probabilities", probabilities)
+
+    @property
+    def lowest(self) -> float:
+        """The smallest value drawn."""
+        return min(self.values)
 
     @property
     def weights(self) -> tuple[float, ...]:

@@ -84,6 +84,8 @@ def plan_procedure(
     """
     if not 0 < delta < 1:
         raise ValueError(f"delta {delta}: pass a number between 0 and 1, for example 1e-5")
+    if "clip_norm" in space.parameters and not space.parameters["clip_norm"].lowest > 0:
+        raise ValueError("clip_norm must be above 0: pass a law of positive numbers")
     settings = run_settings(task, space, options)
     given = not any(math.isnan(setting.noise_multiplier) for setting in settings)
     if given == (epsilon is not None):
@@ -92,6 +94,8 @@ def plan_procedure(
             + ("both" if given else "neither")
         )
     fixed = functools.partial(Procedure, space=space, selection=selection, optimizer=optimizer)
+    if not_private and max(setting.noise_multiplier for setting in settings) > 0:
+        raise ValueError("not_private trains without noise: drop it, or the noise_multiplier")
     if not_private:
         return fixed(settings=tuple(settings), score_noise=0.0, run_guarantee=None, guarantee=None)
     select = selection.guarantee

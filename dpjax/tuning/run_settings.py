@@ -127,6 +127,12 @@ def _one_setting(
     if noise < 0 or math.isinf(noise):
         raise ValueError(f"noise_multiplier {noise}: pass a finite number >= 0")
     if sampling == "fixed":
+        if not (task.train.stable_under_replacement and task.validation.stable_under_replacement):
+            raise ValueError(
+                "lots of fixed size protect against replacing a record, and a split by content can "
+                "move the replaced record to the other part: pass identified_by='slot' or "
+                "identifiers to data.from_arrays"
+            )
         lots = training.FixedLots(dataset_size=task.train.number, lot_size=lot_size)
         failure = steps * lots.failure_probability_per_draw
         relation = REPLACE_ONE

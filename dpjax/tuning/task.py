@@ -30,11 +30,14 @@ class Records:
       public_size: the public nominal number of records. Lot size, sampling probability, number of
         steps and the score's denominator come from it, never from n.
       size_bound: a public number that n never exceeds; the capacity of a lot comes from it.
+      stable_under_replacement: whether replacing a record's value leaves every record in the part
+        (training or validation) it is in. Lots of fixed size need it.
     """
 
     arrays: PyTree
     public_size: int
     size_bound: int
+    stable_under_replacement: bool = True
 
     def __post_init__(self):
         lengths = {len(leaf) for leaf in jax.tree.leaves(self.arrays)}
@@ -42,6 +45,8 @@ class Records:
             raise ValueError(
                 f"the arrays have {sorted(lengths)} records: pass arrays of one length"
             )
+        if 0 in lengths:
+            raise ValueError("there are no records: pass arrays with at least one")
         if not 1 <= self.public_size <= self.size_bound:
             raise ValueError(
                 f"public_size={self.public_size}, size_bound={self.size_bound}: pass "
@@ -140,10 +145,16 @@ def classification(
     Raises:
       ValueError: if the model keeps batch statistics, which couple the examples of a lot.
     """
+    if validation is train:
+        raise ValueError(
+            "training and validation records are the same: pass disjoint ones, for example by "
+            "data.split_train_validation"
+        )
     if isinstance(model, models.FunctionalModel):
         functional = model
     else:
-        functional = models.functional(model, np.asarray(train.inputs)[0])
+        one = jax.ShapeDtypeStruct(np.shape(train.inputs)[1:], np.float32)
+        functional = models.functional(model, one)
 
     def correct(params: PyTree, example: PyTree) -> jax.Array:
         inputs, label = example
@@ -153,7 +164,12 @@ def classification(
         return predicted.astype(jnp.int32) == label
 
     def records(split: Any) -> Records:
-        return Records((split.inputs, split.labels), split.public_size, split.size_bound)
+        return Records(
+            (split.inputs, split.labels),
+            split.public_size,
+            split.size_bound,
+            getattr(split, "stable_under_replacement", True),
+        )
 
     return Task(
         initial=functional.init if initial is None else lambda key: initial,

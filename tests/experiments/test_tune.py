@@ -81,6 +81,9 @@ REFUSED = [
     (["--chunk_size=0"], "chunk_size"),
     (["--unheard_of=1"], "unheard_of"),
     (["stray"], "stray"),
+    (["--space=wieght_decay=1"], "wieght_decay"),
+    (["--out_dir=/dev/full/x"], "--out_dir"),
+    (["--not_private", "--noise_multiplier=1"], "not_private"),
 ]
 
 

@@ -320,3 +320,22 @@ def test_more_records_than_the_public_bound_are_refused():
         Records((np.zeros(5),), public_size=3, size_bound=4)
     with pytest.raises(ValueError, match="one length"):
         Records((np.zeros(5), np.zeros(4)), public_size=5, size_bound=5)
+
+
+def test_fixed_lots_refuse_a_split_by_content():
+    first, second = _parts()
+    unstable = [
+        Records((part.inputs, part.labels), 100, 100, stable_under_replacement=False)
+        for part in (first, second)
+    ]
+    task = dataclasses.replace(_task(), train=unstable[0], validation=unstable[1])
+    with pytest.raises(ValueError, match="identified_by='slot'"):
+        _run(task=task, sampling="fixed")
+
+
+def test_clip_norms_must_be_positive_and_parts_disjoint():
+    with pytest.raises(ValueError, match="clip_norm"):
+        _run(space=Space(learning_rate=0.1, clip_norm=Choice([-1.0, 1.0])))
+    first, _ = _parts()
+    with pytest.raises(ValueError, match="disjoint"):
+        tuning.classification(nn.Dense(2), first, first)
