@@ -22,8 +22,8 @@ ACCOUNTED = ("noise_multiplier", "lot_size", "steps", "epochs")
 
 
 @dataclasses.dataclass(frozen=True)
-class Uniform:
-    """Uniform on [low, high]."""
+class _Interval:
+    """The ends of a continuous law."""
 
     low: float
     high: float
@@ -32,6 +32,11 @@ class Uniform:
     def lowest(self) -> float:
         """The smallest value drawn."""
         return self.low
+
+
+@dataclasses.dataclass(frozen=True)
+class Uniform(_Interval):
+    """Uniform on [low, high]."""
 
     def __post_init__(self):
         if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
@@ -47,16 +52,8 @@ class Uniform:
 
 
 @dataclasses.dataclass(frozen=True)
-class LogUniform:
+class LogUniform(_Interval):
     """exp of a uniform on [log low, log high]."""
-
-    low: float
-    high: float
-
-    @property
-    def lowest(self) -> float:
-        """The smallest value drawn."""
-        return self.low
 
     def __post_init__(self):
         if not (0 < self.low < self.high < math.inf):
