@@ -1,0 +1,1 @@
+"""Figures and table of Ding & Wu, "Revisiting Hyperparameter Tuning with Differential Privacy"."""

@@ -1,0 +1,160 @@
+"""Figures of Ding & Wu: rows equal the oracles, pictures come from rows alone."""
+
+import json
+import pathlib
+
+import numpy as np
+import pytest
+
+from dpjax import accounting
+from experiments.figures.ding_wu import figure_1, figure_2, simulation, table_1
+from experiments.figures.rows import distinct, read_rows, select
+
+MODULES = (figure_1, figure_2, table_1)
+ROOT = pathlib.Path(__file__).parents[3]
+COMMITTED = ROOT / "docs" / "figures" / "ding_wu"
+
+
+def oracle(name):
+    """Numbers derived independently; see tests/accounting/oracles/README.md."""
+    return json.loads((ROOT / "tests" / "accounting" / "oracles" / name).read_text())
+
+
+@pytest.fixture(scope="module")
+def quick_rows(tmp_path_factory):
+    """Rows of every figure's --quick, as read back from its file."""
+    folder = tmp_path_factory.mktemp("figures")
+    rows = {}
+    for module in MODULES:
+        path, *pictures = module.JOB.produce(folder, quick=True)
+        assert len(pictures) == 2
+        rows[module] = read_rows(path)
+    return rows
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.JOB.name)
+def test_committed_rows_are_current(quick_rows, module):
+    """The full rows in docs/ hold the quick ones."""
+    committed = read_rows(COMMITTED / f"{module.JOB.name}.csv")
+    assert tuple(committed[0]) == module.COLUMNS
+
+    def key(row):
+        names = ("selector", "partitions", "epsilon", "highest_utility", "seed")
+        names += ("ratio", "part", "method", "iterations")
+        if module is figure_1:
+            names = names[:5]
+        if module is table_1:
+            names = names[6:]
+        return tuple(row[name] for name in names if name in row)
+
+    full = {key(row): row for row in committed}
+    assert len(full) == len(committed)
+    for row in quick_rows[module]:
+        for column, value in full[key(row)].items():
+            if isinstance(value, float):
+                assert row[column] == pytest.approx(value, rel=1e-6)
+            else:
+                assert row[column] == value
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.JOB.name)
+def test_the_picture_is_a_pure_function_of_rows(quick_rows, module, monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("a picture must not compute")
+
+    monkeypatch.setattr(simulation, "loop", refuse)
+    monkeypatch.setattr(accounting, "doubling_loop", refuse)
+    rows = [dict(row) for row in quick_rows[module]]
+    kept = [dict(row) for row in rows]
+
+    def shown(figure):
+        lines = [line.get_xydata() for axes in figure.axes for line in axes.get_lines()]
+        bars = [patch.get_bbox().get_points() for axes in figure.axes for patch in axes.patches]
+        words = [text.get_text() for axes in figure.axes for text in axes.texts]
+        return [np.asarray(part, float).tolist() for part in (*lines, *bars)], words
+
+    drawn = shown(module.draw(rows))
+    assert rows == kept
+    assert shown(module.draw(rows)) == drawn
+    for column in {"utility_selected", "epsilon_bound", "epsilon"} & set(module.COLUMNS):
+        if column != "epsilon" or module is table_1:
+            changed = [row | {column: 0.9 * row[column]} for row in rows]
+            assert shown(module.draw(changed)) != drawn
+
+
+def test_figure_1_committed_rows_equal_the_oracle():
+    rows = read_rows(COMMITTED / "figure_1.csv")
+    names = {
+        (10, 1.0): "paper k=10 eps0=.1 | always",
+        (10, 0.5): "paper cand in (0,.5) | always",
+        (1000, 1.0): "k=1000 | always",
+    }
+    for (partitions, highest), name in names.items():
+        members = select(
+            rows, selector=figure_1.DOUBLING, partitions=partitions, highest_utility=highest
+        )
+        assert [row["seed"] for row in members] == list(range(1000))
+        wanted = oracle("svt_simulation.json")[name]
+        iterations = [row["iterations"] for row in members]
+        hits = [row["hits"] for row in members]
+        assert wanted["T_median"] == np.median(iterations)
+        assert wanted["T_mean"] == np.mean(iterations)
+        assert wanted["T_p99"] == np.percentile(iterations, 99)
+        assert wanted["T_p999"] == np.percentile(iterations, 99.9)
+        assert wanted["T_max"] == max(iterations)
+        assert wanted["true_median"] == np.median(hits)
+        assert wanted["true_p99"] == np.percentile(hits, 99)
+        assert wanted["true_max"] == max(hits)
+        assert wanted["none"] == sum(row["utility_selected"] is None for row in members)
+        # Utilities are written with six decimals.
+        for column, mean in (("selected", "mean_u_selected"), ("best", "mean_u_max")):
+            found = np.mean([row[f"utility_{column}"] for row in members])
+            assert found == pytest.approx(wanted[mean], abs=1e-6)
+
+
+def test_figure_1_what_the_docstring_says():
+    rows = read_rows(COMMITTED / "figure_1.csv")
+
+    def iterations(highest):
+        members = select(rows, selector=figure_1.DOUBLING, partitions=10, highest_utility=highest)
+        return [row["iterations"] for row in members]
+
+    # Halving all utilities changes no count at all: the answers are noise.
+    assert iterations(1.0) == iterations(0.5)
+    for partitions, mean in ((10, 0.742), (1000, 0.976)):
+        members = select(rows, selector=figure_1.EXPONENTIAL, partitions=partitions)
+        values = np.array([row["utility_selected"] for row in members])
+        # The exact mean is that of test_exponential_mechanism.py; 1000 draws, six deviations.
+        assert values.mean() == pytest.approx(mean, abs=6 * values.std() / 1000**0.5)
+
+
+def test_figure_2_committed_rows_equal_the_oracle():
+    rows = select(read_rows(COMMITTED / "figure_2.csv"), partitions=10)
+    wanted = oracle("svt_fig2.json")
+    assert [row["ratio"] for row in rows] == [entry["ratio"] for entry in wanted]
+    for row, entry in zip(rows, wanted):
+        assert row["iterations_median"] == entry["median"]
+        assert row["iterations_p99"] == entry["p99"]
+        assert row["iterations_max"] == entry["max"]
+        assert row["ceil_log2"] == entry["ceil_log2"]
+        assert row["iterations_bound"] == entry["Tmax"]
+
+
+def test_table_1_equals_the_oracle(quick_rows):
+    rows = select(quick_rows[table_1], part=table_1.COMPOSITION)
+    columns = {
+        "basic": "basic",
+        "advanced": "advanced_DRV10",
+        "renyi": "rdp_rr",
+        "optimal": "optimal_KOV",
+    }
+    entries = {entry["T"]: entry for entry in oracle("svt_composition.json") if
+               entry["eps0"] == 0.1 and entry["delta"] == 1e-5}  # fmt: skip
+    assert distinct(rows, "iterations") == [7, 20, 100, 199]
+    for row in rows:
+        wanted = entries[row["iterations"]][columns[row["method"]]]
+        assert row["epsilon"] == pytest.approx(wanted, abs=1e-5)
+    procedures = select(quick_rows[table_1], part=table_1.PROCEDURE)
+    cost = {row["method"]: row["epsilon"] for row in procedures}
+    assert cost["one run, no tuning"] == pytest.approx(2.3905, abs=2e-3)
+    assert [row["method"] for row in procedures if not row["guarantee"]] == [table_1.PAPERS]
