@@ -82,21 +82,24 @@ class TrainConfig:
 
 
 Train = Callable[..., Tree]
-"""train(key, hyperparameters, params, data, number_of_records=None) -> trained params."""
+"""train(key, hyperparameters, params, data, number_of_records=None, first_record=0) -> params."""
 
 
 def make_train(config: TrainConfig) -> Train:
     """Builds the function of one whole private training run.
 
-    The result, `train(key, hyperparameters, params, data, number_of_records=None)`, takes:
+    The result, `train(key, hyperparameters, params, data, number_of_records=None, first_record=0)`,
+    takes:
       key: typed key, shape (); all randomness of the run comes from its named streams.
       hyperparameters: dict of scalars, traced: `clip_norm`, `noise_multiplier` and what the
         optimiser reads. Taken as float32.
       params: pytree, the full initial parameters (public, or the output of something accounted
         for).
-      data: pytree of arrays (rows, ...), the private records. Rows beyond `number_of_records` are
-        never read.
-      number_of_records: static or traced; None for all rows.
+      data: pytree of arrays (rows, ...), the private records. No other row than the
+        `number_of_records` from `first_record` on has an influence.
+      number_of_records: static or traced; None for all rows from the first on.
+      first_record: static or traced; the records are the rows from this one on, so that runs on
+        different partitions of one array share a compilation.
     and returns the final full parameters, a pytree like `params`. It is pure: it may be jitted, and
     vmapped over the first three arguments.
 
@@ -130,18 +133,24 @@ def make_train(config: TrainConfig) -> Train:
         params: Tree,
         data: Tree,
         number_of_records: int | jax.Array | None = None,
+        first_record: int | jax.Array = 0,
     ) -> Tree:
         hyperparameters = {
             name: jnp.asarray(value, jnp.float32) for name, value in hyperparameters.items()
         }
-        number_of_records = checked_number_of_records(config.lots, data, number_of_records)
+        number_of_records = checked_number_of_records(
+            config.lots, data, number_of_records, first_record
+        )
         data = jax.tree.map(jnp.asarray, data)
         trained, frozen = partition(params, config.trainable)
         step = step_function(config, key, hyperparameters, frozen, data)
         lots_key = keys.stream(key, "lots")
 
         def scanned(carry: Carry, number: jax.Array) -> tuple[Carry, None]:
-            lot = config.lots.draw(jax.random.fold_in(lots_key, number), number_of_records)
+            indices, mask = config.lots.draw(
+                jax.random.fold_in(lots_key, number), number_of_records
+            )
+            lot = (first_record + indices, mask)
             return step(carry, number, lot, config.expected_lot_size), None
 
         initial = (trained, config.optimizer(hyperparameters).init(trained))
@@ -215,19 +224,31 @@ def step_function(
 
 
 def checked_number_of_records(
-    lots: PoissonLots | FixedLots, data: Tree, number_of_records: int | jax.Array | None
+    lots: PoissonLots | FixedLots,
+    data: Tree,
+    number_of_records: int | jax.Array | None,
+    first_record: int | jax.Array = 0,
 ) -> int | jax.Array:
-    """The number of records, after checking what is static about it."""
+    """The number of records, after checking what is static about it and the first of them."""
     shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(data)]
     if len({shape[:1] for shape in shapes}) != 1 or not shapes[0]:
         raise ValueError(
             f"data leaves of shapes {shapes} disagree on the number of rows: pass arrays (n, ...)"
         )
     row_count = shapes[0][0]
+    if isinstance(first_record, int | np.integer):
+        if not 0 <= first_record <= row_count:
+            raise ValueError(
+                f"first_record is {first_record}: pass a row from 0 to {row_count}, their number"
+            )
+        row_count -= int(first_record)
+    else:
+        row_count = jnp.clip(shapes[0][0] - first_record, 0, shapes[0][0])
+    known = isinstance(row_count, int)
     if number_of_records is None:
         number_of_records = row_count
     static = isinstance(number_of_records, int | np.integer)
-    if static and number_of_records > row_count:
+    if static and known and number_of_records > row_count:
         raise ValueError(
             f"number_of_records is {number_of_records} but data has {row_count} rows: pass at most "
             "that, or None"
@@ -237,13 +258,15 @@ def checked_number_of_records(
             f"{number_of_records} records, but these lots were made for 0 to "
             f"{lots.dataset_size_bound}: pass a dataset_size_bound that the data never exceeds"
         )
-    if isinstance(lots, FixedLots) and row_count < lots.dataset_size:
+    if isinstance(lots, FixedLots) and known and row_count < lots.dataset_size:
         raise ValueError(
             f"fixed lots of {lots.dataset_size} records, but data has {row_count} rows: pass "
             f"FixedLots(dataset_size={row_count}, ...)"
         )
     # Gathering clips indices, so more records than rows would read the last row more than once.
-    return number_of_records if static else jnp.minimum(number_of_records, row_count)
+    if static and known:
+        return number_of_records
+    return jnp.minimum(number_of_records, row_count)
 
 
 def partition(params: Tree, trainable: Trainable) -> tuple[Tree, Tree]:

@@ -10,7 +10,9 @@ import dataclasses
 import decimal
 import functools
 import math
+import random
 import secrets
+from collections.abc import Callable
 
 import numpy as np
 
@@ -42,6 +44,16 @@ class HostRandomness:
         if self.secret:
             return np.frombuffer(secrets.token_bytes(8 * number), dtype=np.uint64)
         return self.generator(stream).integers(0, 2**64, size=number, dtype=np.uint64)
+
+    def uniform_integers(self, stream: int) -> Callable[[int], int]:
+        """Returns a function n -> uniform integer in 0..n-1, exact for every n >= 1.
+
+        Each call of the function draws anew; calling this method again restarts a seeded stream.
+        """
+        if self.secret:
+            return secrets.randbelow
+        words = np.random.SeedSequence((self.seed, stream)).generate_state(8)
+        return random.Random(words.tobytes()).randrange
 
 
 @functools.lru_cache(maxsize=64)

@@ -32,12 +32,15 @@ class Records:
       size_bound: a public number that n never exceeds; the capacity of a lot comes from it.
       stable_under_replacement: whether replacing a record's value leaves every record in the part
         (training or validation) it is in. Lots of fixed size need it.
+      identifiers: (n,) integers or fixed-length bytes (NumPy void), one per record, or None;
+        procedures that partition the training records need them (see `dpjax.data.splitting`).
     """
 
     arrays: PyTree
     public_size: int
     size_bound: int
     stable_under_replacement: bool = True
+    identifiers: np.ndarray | None = None
 
     def __post_init__(self):
         lengths = {len(leaf) for leaf in jax.tree.leaves(self.arrays)}
@@ -56,6 +59,10 @@ class Records:
             raise ValueError(
                 f"there are more records than size_bound={self.size_bound}: pass a public bound "
                 "that the data never exceeds (this message is the curator's to see)"
+            )
+        if self.identifiers is not None and np.shape(self.identifiers) != (self.number,):
+            raise ValueError(
+                f"identifiers have shape {np.shape(self.identifiers)}: pass one for each record"
             )
 
     @property
@@ -169,6 +176,7 @@ def classification(
             split.public_size,
             split.size_bound,
             getattr(split, "stable_under_replacement", True),
+            getattr(split, "identifiers", None),
         )
 
     return Task(
