@@ -175,7 +175,7 @@ def _placement(task: Task, procedure: Procedure, chunk_size: int, name: str) -> 
     if name != "auto":
         return training.named_placement(name, chunk_size)
     setting = procedure.settings[0]
-    config = dataclasses.replace(_train_config(task, procedure, setting), steps=16)
+    config = dataclasses.replace(train_config(task, procedure, setting), steps=16)
     train = training.make_train(config)
 
     def trial(key: jax.Array, hyperparameters: dict[str, jax.Array], data: PyTree) -> PyTree:
@@ -230,7 +230,7 @@ def _unlike(
         for member in having:
             settings[member] = setting
     own = [settings[member] for member in members]
-    configs = {setting: _train_config(task, procedure, setting) for setting in procedure.settings}
+    configs = {setting: train_config(task, procedure, setting) for setting in procedure.settings}
     # Programs are planned for what is typical, never for what was drawn: see `_alike`.
     runs = procedure.selection.expected_runs
     population = [
@@ -244,7 +244,7 @@ def _unlike(
         _traced({name: values[members] for name, values in hyperparameters.items()}, own),
         task.train.arrays,
         initial=task.initial,
-        finish=lambda params, arrays: _judged(task, params, arrays),
+        finish=lambda params, arrays: judged(task, params, arrays),
         finish_data=task.validation.arrays,
         chunk_size=placement.width,
         placement=placement,
@@ -279,7 +279,7 @@ def _by_setting(
             yield setting, members
 
 
-def _train_config(task: Task, procedure: Procedure, setting: RunSetting) -> training.TrainConfig:
+def train_config(task: Task, procedure: Procedure, setting: RunSetting) -> training.TrainConfig:
     return training.TrainConfig(
         loss_fn=task.loss,
         lots=setting.lots,
@@ -296,18 +296,18 @@ def _candidate_run(
     task: Task, procedure: Procedure, setting: RunSetting
 ) -> Callable[[jax.Array, dict[str, jax.Array], PyTree], PyTree]:
     """Returns run(key, hyperparameters, data): train one candidate and count what it gets right."""
-    train = training.make_train(_train_config(task, procedure, setting))
+    train = training.make_train(train_config(task, procedure, setting))
 
     def run(key: jax.Array, hyperparameters: dict[str, jax.Array], data: PyTree) -> PyTree:
         train_arrays, validation_arrays = data
         initial = task.initial(training.stream(key, "initial"))
         params = train(key, hyperparameters, initial, train_arrays)
-        return _judged(task, params, validation_arrays)
+        return judged(task, params, validation_arrays)
 
     return run
 
 
-def _judged(task: Task, params: PyTree, validation_arrays: PyTree) -> PyTree:
+def judged(task: Task, params: PyTree, validation_arrays: PyTree) -> PyTree:
     """A trained candidate's outputs: parameters, correct predictions, whether all is finite."""
     finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(params)]))
     return {

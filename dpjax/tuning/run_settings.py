@@ -44,6 +44,11 @@ class RunSetting:
     relation: str
     failure_probability: float
 
+    @property
+    def noise_over_clip_norm(self) -> float:
+        """Standard deviation of the noise on a clipped sum, over the clip norm."""
+        return self.noise_multiplier * (2.0 if self.relation == REPLACE_ONE else 1.0)
+
     def guarantee(self, noise_multiplier: float | None = None) -> accounting.Guarantee:
         """Returns the cost of training one run under this setting."""
         noise = self.noise_multiplier if noise_multiplier is None else noise_multiplier
