@@ -32,6 +32,22 @@ from dpjax.accounting.voting import minimum_survivors
 from dpjax.tuning import integer_laws
 from dpjax.tuning.host_randomness import HostRandomness
 from dpjax.tuning.integer_laws import NOISES
+from dpjax.tuning.vote_candidates import candidate_grid
+from dpjax.tuning.vote_clients import ClientScores, train_clients
+
+__all__ = [
+    "MINIMUM_CLIENTS",
+    "NOISES",
+    "ClientScores",
+    "VoteAborted",
+    "VotePlan",
+    "VoteSettings",
+    "ballots",
+    "candidate_grid",
+    "noisy_ballot",
+    "tally",
+    "train_clients",
+]
 
 MINIMUM_CLIENTS = 3
 """With two clients, each could subtract its own ballot from the sum and be left with the other's

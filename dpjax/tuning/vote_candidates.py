@@ -1,0 +1,51 @@
+"""The candidates of DP-HYPE's experiments: learning rate x decay per epoch x momentum, 100 in all.
+
+The lists of the authors' published code (https://github.com/UzL-PrivSec/dp-hype) are here under
+"artifact". The paper's own Table III, whose rates differ, was not at hand: `candidate_grid` takes
+any list, and "log_spaced", evenly spaced between the artifact's ends, is ours.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+
+ARTIFACT_RATES = (0.5, 0.1, 0.05, 5e-4, 1e-4, 1e-6, 5e-7, 1e-7, 5e-8, 1e-8)
+LOG_SPACED_RATES = tuple(float(f"{rate:.3g}") for rate in np.geomspace(0.5, 1e-8, 10))
+RATES = {"artifact": ARTIFACT_RATES, "log_spaced": LOG_SPACED_RATES}
+"""Named lists of learning rates."""
+
+DECAYS = (0.0, 0.1, 0.25, 0.99, 1.0)
+"""Factor of the learning rate after every epoch; 0 freezes the net after the first."""
+
+MOMENTA = (0.0, 0.9)
+
+
+def candidate_grid(
+    rates: str | Sequence[float] = "artifact",
+    decays: Sequence[float] = DECAYS,
+    momenta: Sequence[float] = MOMENTA,
+) -> list[dict[str, float]]:
+    """Every combination, the rate varying slowest and the momentum fastest.
+
+    Args:
+      rates: learning rates, or the name of a list in `RATES`.
+      decays: factors per epoch.
+      momenta: of SGD.
+
+    Returns:
+      Dicts with `learning_rate`, `decay` and `momentum`; 100 by default.
+
+    Raises:
+      ValueError: for an unknown name.
+    """
+    if isinstance(rates, str):
+        if rates not in RATES:
+            raise ValueError(f"unknown rates {rates!r}: pass one of {', '.join(RATES)}, or numbers")
+        rates = RATES[rates]
+    return [
+        {"learning_rate": float(rate), "decay": float(decay), "momentum": float(momentum)}
+        for rate, decay, momentum in itertools.product(rates, decays, momenta)
+    ]
