@@ -8,6 +8,7 @@ norm or list of categories is ever computed from the records. `third_party_notes
 every set's address, checksums, terms and encoding.
 """
 
+from dpjax.data import partitioners
 from dpjax.data.dataset import Dataset, Parts, Split, split_train_validation
 from dpjax.data.loading import DEFAULT_DATA_DIR, NAMES, load
 from dpjax.data.published_files import DataCorruptedError, DataNotFoundError
@@ -24,5 +25,6 @@ __all__ = [
     "from_arrays",
     "load_arrays",
     "load",
+    "partitioners",
     "split_train_validation",
 ]

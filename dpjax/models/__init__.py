@@ -4,12 +4,15 @@ from dpjax.models.convolutional import AllConvNet, PatchConv
 from dpjax.models.functional import FunctionalModel, functional
 from dpjax.models.linear import MLP, LinearSVM, LogisticRegression
 from dpjax.models.losses import cross_entropy, hinge
+from dpjax.models.pooled_convolutions import ConvBlocksNet, ConvPoolNet
 from dpjax.models.registry import NAMES, build, build_module, default_loss
 
 __all__ = [
     "MLP",
     "NAMES",
     "AllConvNet",
+    "ConvBlocksNet",
+    "ConvPoolNet",
     "FunctionalModel",
     "LinearSVM",
     "LogisticRegression",

@@ -4,6 +4,7 @@
 |---|---|
 | `random_repetitions` | Papernot & Steinke, ICLR 2022 |
 | `threshold_stopping` | Liu & Talwar, STOC 2019; Papernot & Steinke, Appendix C |
+| `voting`: `VoteSettings`, `train_clients` | Liebenow, Peinemann & Mohammadi 2025 (DP-HYPE) |
 """
 
 from dpjax.tuning.candidates import (
@@ -20,6 +21,7 @@ from dpjax.tuning.release import Release
 from dpjax.tuning.running import Result
 from dpjax.tuning.task import Records, Task, classification
 from dpjax.tuning.threshold_stopping import threshold_stopping
+from dpjax.tuning.voting import VoteAborted, VotePlan, VoteSettings, train_clients
 
 __all__ = [
     "DEFAULT_REPETITIONS",
@@ -32,9 +34,13 @@ __all__ = [
     "Space",
     "Task",
     "Uniform",
+    "VoteAborted",
+    "VotePlan",
+    "VoteSettings",
     "classification",
     "parse_space",
     "random_repetitions",
     "read_space",
     "threshold_stopping",
+    "train_clients",
 ]
