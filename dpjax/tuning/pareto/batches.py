@@ -1,0 +1,186 @@
+"""Batches of proposals: where two Gaussian processes promise the largest gain of the front.
+
+A proposal maximises an acquisition over many candidates: half of a quasi-random sequence over the
+unit cube, half drawn by the domain, and then draws around the best of them and around the settings
+of the front, in rounds of shrinking width. The proposals of a batch are found one after the other,
+each believed to come out at its predicted mean (the Kriging believer of Ginsbourger, Le Riche &
+Carraro 2010), so that a batch of q can be evaluated at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dpjax.tuning.pareto import acquisition as acquisitions
+from dpjax.tuning.pareto import fronts
+from dpjax.tuning.pareto.gaussian_process import GaussianProcess
+
+_CANDIDATES = 2048
+_LOCAL_CANDIDATES = 256
+# Standard deviations of the draws around a centre, in edges of the cube, one for each round.
+_LOCAL_WIDTHS = (0.1, 0.03, 0.01)
+_CENTRES = 8
+
+
+class Domain(Protocol):
+    """What a proposal needs of a domain of settings."""
+
+    dimension: int
+
+    def sample(self, number: int, generator: np.random.Generator) -> np.ndarray:
+        """Draws settings, (number, dimension) in the unit cube."""
+
+    def to_unit(self, settings: dict[str, np.ndarray]) -> np.ndarray:
+        """Takes settings to the unit cube."""
+
+    def from_unit(self, unit: np.ndarray) -> dict[str, np.ndarray]:
+        """Takes points of the unit cube to settings, integers rounded."""
+
+
+def quasi_random(number: int, dimension: int, generator: np.random.Generator) -> np.ndarray:
+    """Returns a randomly shifted additive recurrence in the unit cube, (number, dimension) float64.
+
+    Its steps are powers of the inverse of the root > 1 of x^(d + 1) = x + 1, which spreads any
+    number of points evenly (Roberts 2018, "The unreasonable effectiveness of quasirandom
+    sequences").
+    """
+    root = 2.0
+    for _ in range(64):
+        root = (1.0 + root) ** (1.0 / (dimension + 1))
+    steps = root ** -np.arange(1.0, dimension + 1)
+    return (generator.random(dimension) + np.arange(1, number + 1)[:, None] * steps) % 1.0
+
+
+class _Seen:
+    """Settings already taken, compared after rounding."""
+
+    def __init__(self, rounding: Callable[[np.ndarray], np.ndarray], taken: np.ndarray):
+        self._rounding = rounding
+        self._keys: set[bytes] = set()
+        self.add(taken)
+
+    def _names(self, points: np.ndarray) -> list[bytes]:
+        if not len(points):
+            return []
+        # Adding 0 turns -0 into 0, whose bytes differ.
+        return [row.tobytes() for row in np.round(self._rounding(points), 9) + 0.0]
+
+    def add(self, points: np.ndarray) -> None:
+        self._keys.update(self._names(points))
+
+    def new(self, points: np.ndarray) -> np.ndarray:
+        """Returns the rows of `points` that are not taken."""
+        return points[[name not in self._keys for name in self._names(points)]]
+
+
+def objectives_at(
+    processes: tuple[GaussianProcess, GaussianProcess], points: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns posterior mean (m, 2) and variance (m, 2) of both processes at points (m, d)."""
+    predictions = [process.predict(points) for process in processes]
+    return tuple(np.stack(columns, axis=1) for columns in zip(*predictions))
+
+
+def propose(
+    processes: tuple[GaussianProcess, GaussianProcess],
+    domain: Domain,
+    number: int,
+    *,
+    anti_ideal: ArrayLike,
+    generator: np.random.Generator,
+    acquisition: acquisitions.Acquisition = acquisitions.expected_hypervolume_improvement,
+    observed_inputs: ArrayLike | None = None,
+    observed_objectives: ArrayLike | None = None,
+    rounding: Callable[[np.ndarray], np.ndarray] | None = None,
+    candidates: int = _CANDIDATES,
+) -> np.ndarray:
+    """Proposes a batch of settings to evaluate at once.
+
+    Args:
+      processes: fitted to log epsilon and to the logit of the error (`fronts.to_model_units`), on
+        the unit cube of `domain`. Of the first only `predict` and `condition` are used, so that an
+        epsilon computed exactly, with variance 0, can stand there.
+      domain: see `Domain`.
+      number: q, the size of the batch, >= 1.
+      anti_ideal: (2,) in model units: `fronts.to_model_units(anti_ideal)`.
+      generator: all randomness; the batch is a function of the arguments and its state.
+      acquisition: criterion to maximise, see `acquisition.py`.
+      observed_inputs: (n, d) every setting evaluated or failed so far, never proposed again;
+        the inputs of the second process always count.
+      observed_objectives: (n, 2) in model units, the points whose front is to be improved. Left
+        out, they are the processes' means at the inputs of the second, which do not mistake a lucky
+        measurement for a gain; pass the measured ones for the paper's procedure.
+      rounding: takes points (m, d) to the points (m, d) they stand for, such that equal settings
+        become equal; left out, `domain.to_unit(domain.from_unit(points))`.
+      candidates: how many candidates to draw over the whole cube for each proposal, >= 2.
+
+    Returns:
+      Array (q, d), float64 in the unit cube, unrounded. Fewer rows, or none, when `domain` has no
+      more settings that differ after rounding.
+
+    Raises:
+      ValueError: a number below 1, processes of another dimension than the domain.
+    """
+    if number < 1:
+        raise ValueError(f"number {number}: pass the size of the batch, 1 or more")
+    if candidates < 2:
+        raise ValueError(f"candidates {candidates}: pass 2 or more")
+    dimension = domain.dimension
+    utility = processes[1]
+    if utility.inputs.shape[1] != dimension:
+        raise ValueError(
+            f"the domain has dimension {dimension}, the processes {utility.inputs.shape[1]}: fit "
+            "them on this domain's settings"
+        )
+    anti_ideal = np.asarray(anti_ideal, dtype=np.float64)
+    if rounding is None:
+
+        def rounding(points: np.ndarray) -> np.ndarray:
+            return domain.to_unit(domain.from_unit(points))
+
+    settings = utility.inputs
+    means, _ = objectives_at(processes, settings)
+    known = means
+    if observed_objectives is not None:
+        known = np.asarray(observed_objectives, dtype=np.float64).reshape(-1, 2)
+    centres = settings[fronts.non_dominated(means) & (means < anti_ideal).all(axis=1)]
+    seen = _Seen(rounding, settings)
+    if observed_inputs is not None:
+        seen.add(np.asarray(observed_inputs, dtype=np.float64).reshape(-1, dimension))
+
+    batch: list[np.ndarray] = []
+    for _ in range(number):
+        half = candidates // 2
+        drawn = [quasi_random(candidates - half, dimension, generator)]
+        drawn.append(domain.sample(half, generator))
+        pool = seen.new(np.concatenate(drawn))
+        if not len(pool):
+            break
+        everywhere = len(pool)
+        values = acquisition(*objectives_at(processes, pool), known, anti_ideal)
+        for width in _LOCAL_WIDTHS:
+            best = pool[np.argsort(-values, kind="stable")[:_CENTRES]]
+            around = np.concatenate([best, centres])
+            chosen = around[generator.integers(len(around), size=_LOCAL_CANDIDATES)]
+            near = chosen + width * generator.normal(size=chosen.shape)
+            near = seen.new(np.clip(near, 0.0, 1.0))
+            if len(near):
+                near_values = acquisition(*objectives_at(processes, near), known, anti_ideal)
+                pool, values = np.concatenate([pool, near]), np.append(values, near_values)
+        # Where the criterion is 0 everywhere, one draw over the whole cube is as good as another.
+        index = int(np.argmax(values))
+        best = pool[[index if values[index] > 0 else everywhere - 1]]
+        batch.append(best[0])
+        believed, _ = objectives_at(processes, best)
+        processes = tuple(
+            process.condition(best, believed[:, column])
+            for column, process in enumerate(processes)
+        )
+        known = np.concatenate([known, believed])
+        centres = np.concatenate([centres, best])
+        seen.add(best)
+    return np.reshape(batch, (-1, dimension))

@@ -1,0 +1,152 @@
+"""Pareto fronts of (epsilon, 1 - utility): non-dominated points, hypervolume, model units.
+
+A point is a pair (epsilon, error) with error = 1 - utility, both minimised. The quality of a set of
+points is its hypervolume: the area dominated by the set and dominating an anti-ideal point (Zitzler
+& Thiele 1999). moocore does both computations; what it leaves open (integer reference points,
+points beyond the reference, duplicates) is settled here. Everything is NumPy float64.
+
+Nothing here is private: a front is a function of utilities measured on data. Noise in measured
+utilities also makes the front of the measured points look better than it is (the winner's curse);
+evaluate its settings again before quoting a hypervolume.
+"""
+
+from __future__ import annotations
+
+import moocore
+import numpy as np
+from numpy.typing import ArrayLike
+
+# Errors are clipped to [this, 1 - this] before the logit, so that .999 stands for 1, as in Avent et
+# al. 2020; epsilons below the smallest are as good as it.
+ERROR_MARGIN = 1e-3
+SMALLEST_EPSILON = 1e-6
+
+
+def _points(points: ArrayLike) -> np.ndarray:
+    """Checked (n, 2) float64 array; an empty list gives (0, 2)."""
+    points = np.asarray(points, dtype=np.float64)
+    if points.size == 0:
+        return points.reshape(0, 2)
+    if points.ndim != 2 or points.shape[1] != 2:
+        raise ValueError(f"points must be pairs (epsilon, error), shape (n, 2), not {points.shape}")
+    if np.isnan(points).any():
+        raise ValueError("points hold a NaN: leave failed evaluations out")
+    return points
+
+
+def check_anti_ideal(anti_ideal: ArrayLike, points: ArrayLike | None = None) -> np.ndarray:
+    """Checks an anti-ideal point and returns it as floats.
+
+    Args:
+      anti_ideal: (epsilon, error), the worst values that still count, for instance (10, 1).
+      points: evaluated points (n, 2); when given, at least one has to dominate `anti_ideal`.
+
+    Returns:
+      Array (2,), float64. Always float: libraries that take the type of the reference point from
+      integers truncate the points.
+
+    Raises:
+      ValueError: not two finite positive numbers, an error above 1, or dominated by no point.
+    """
+    try:
+        anti_ideal = np.asarray(anti_ideal, dtype=np.float64)
+    except (TypeError, ValueError):
+        anti_ideal = np.zeros(0)
+    if anti_ideal.shape != (2,) or not np.isfinite(anti_ideal).all() or (anti_ideal <= 0).any():
+        raise ValueError(
+            "anti_ideal must be two finite positive numbers (epsilon, error), for example (10, 1)"
+        )
+    if anti_ideal[1] > 1:
+        raise ValueError(f"anti_ideal error {anti_ideal[1]}: an error is 1 - utility, at most 1")
+    if points is not None:
+        points = _points(points)
+        if not (points < anti_ideal).all(axis=1).any():
+            least = points.min(axis=0) if len(points) else np.full(2, np.nan)
+            raise ValueError(
+                f"anti_ideal ({anti_ideal[0]:g}, {anti_ideal[1]:g}) is dominated by none of the "
+                f"{len(points)} points: pass a larger one (the least epsilon seen is "
+                f"{least[0]:.3g}, the least error {least[1]:.3g})"
+            )
+    return anti_ideal
+
+
+def non_dominated(points: ArrayLike) -> np.ndarray:
+    """Marks the points that no other point dominates.
+
+    Args:
+      points: (n, 2), both columns minimised. Infinities are allowed, NaN is not.
+
+    Returns:
+      Array (n,), bool. Of exact duplicates only the first is kept; a point that equals another in
+      one objective and is worse in the other is dominated.
+    """
+    points = _points(points)
+    if not len(points):
+        return np.zeros(0, dtype=bool)
+    return moocore.is_nondominated(points, keep_weakly=False)
+
+
+def front(points: ArrayLike) -> np.ndarray:
+    """Returns the non-dominated points (k, 2) by increasing epsilon, hence decreasing error."""
+    points = _points(points)
+    points = points[non_dominated(points)]
+    return points[np.argsort(points[:, 0], kind="stable")]
+
+
+def hypervolume(points: ArrayLike, anti_ideal: ArrayLike) -> float:
+    """Returns the area that dominates `anti_ideal` and is dominated by some point.
+
+    Args:
+      points: (n, 2); points that do not dominate `anti_ideal` contribute nothing.
+      anti_ideal: (2,) worst values that count, in the units of `points` (any units: this is plain
+        geometry; `check_anti_ideal` checks one in units of (epsilon, error)).
+
+    Returns:
+      The area, in units of epsilon times error, >= 0; 0 for no points.
+    """
+    points = _points(points)
+    anti_ideal = np.asarray(anti_ideal, dtype=np.float64)
+    if anti_ideal.shape != (2,) or not np.isfinite(anti_ideal).all():
+        raise ValueError("anti_ideal must be two finite numbers")
+    points = points[(points < anti_ideal).all(axis=1)]
+    if not len(points):
+        return 0.0
+    return float(moocore.hypervolume(points, ref=anti_ideal))
+
+
+def to_model_units(points: ArrayLike) -> np.ndarray:
+    """Returns (log epsilon, logit error), the units in which Gaussian processes see the points.
+
+    The logit of the error is minus the logit of the utility, so modelling one is modelling the
+    other. Errors are clipped to [0.001, 0.999] first, epsilons to 1e-6 from below; an anti-ideal
+    point is taken to model units by the same function (Avent et al. 2020, section 4).
+
+    Args:
+      points: (n, 2) or (2,): epsilon > 0 or 0, finite; error in [0, 1].
+
+    Returns:
+      Array of the same shape, float64, finite.
+
+    Raises:
+      ValueError: an epsilon or an error outside its range (NaN and infinity included).
+    """
+    points = np.asarray(points, dtype=np.float64)
+    if points.shape[-1:] != (2,):
+        raise ValueError(f"points must be pairs (epsilon, error), not of shape {points.shape}")
+    epsilon, error = points[..., 0], points[..., 1]
+    if not (np.isfinite(epsilon) & (epsilon >= 0) & (error >= 0) & (error <= 1)).all():
+        raise ValueError("epsilon must be finite and >= 0, error in [0, 1]: leave failures out")
+    error = np.clip(error, ERROR_MARGIN, 1 - ERROR_MARGIN)
+    epsilon = np.maximum(epsilon, SMALLEST_EPSILON)
+    return np.stack([np.log(epsilon), np.log(error) - np.log1p(-error)], axis=-1)
+
+
+def from_model_units(values: ArrayLike) -> np.ndarray:
+    """Returns (epsilon, error) of (log epsilon, logit error): the inverse of `to_model_units`."""
+    values = np.asarray(values, dtype=np.float64)
+    if values.shape[-1:] != (2,):
+        raise ValueError(f"values must be pairs, not of shape {values.shape}")
+    # 1 / (1 + exp(-x)) by tanh: no overflow at either end.
+    return np.stack(
+        [np.exp(values[..., 0]), 0.5 * (1.0 + np.tanh(0.5 * values[..., 1]))], axis=-1
+    )
