@@ -3,6 +3,8 @@
 | procedure | paper |
 |---|---|
 | `random_repetitions` | Papernot & Steinke, ICLR 2022 |
+| `exponential` | McSherry & Talwar, FOCS 2007, on the utilities of Ding & Wu 2022 |
+| `doubling` | Ding & Wu, 2022 |
 | `threshold_stopping` | Liu & Talwar, STOC 2019; Papernot & Steinke, Appendix C |
 | `voting`: `VoteSettings`, `train_clients` | Liebenow, Peinemann & Mohammadi 2025 (DP-HYPE) |
 """
@@ -15,6 +17,8 @@ from dpjax.tuning.candidates import (
     parse_space,
     read_space,
 )
+from dpjax.tuning.doubling import doubling
+from dpjax.tuning.exponential import exponential
 from dpjax.tuning.job import Job
 from dpjax.tuning.random_repetitions import DEFAULT_REPETITIONS, random_repetitions
 from dpjax.tuning.release import Release
@@ -38,6 +42,8 @@ __all__ = [
     "VotePlan",
     "VoteSettings",
     "classification",
+    "doubling",
+    "exponential",
     "parse_space",
     "random_repetitions",
     "read_space",
