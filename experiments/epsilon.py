@@ -58,6 +58,9 @@ _JSON = flags.DEFINE_bool("json", False, "Print one JSON object instead of the t
 _PLOT = flags.DEFINE_string("plot", None, "Also draw epsilon against the mean of K, as PNG here.")
 _VERIFY = flags.DEFINE_string("verify", None, "Path of a release's guarantee.json to recompute.")
 
+LEAST_NOISE = 1e-3
+"""Below it epsilons are in the millions, and the Renyi bounds take minutes to say so."""
+
 
 def base_run() -> accounting.Guarantee:
     """Returns the guarantee of one run that the flags describe.
@@ -86,6 +89,10 @@ def base_run() -> accounting.Guarantee:
         missing = [name for name, value in needed.items() if value is None]
         if missing:
             raise ValueError(f"{kind} needs {' and '.join(missing)} beside it")
+        if 0 < _NOISE.value < LEAST_NOISE:
+            raise ValueError(
+                f"--noise_multiplier={_NOISE.value:g} protects nothing: pass {LEAST_NOISE} or more"
+            )
         if kind == "--dataset_size":
             return accounting.dp_sgd_fixed_lots(
                 dataset_size=_DATASET_SIZE.value,

@@ -33,7 +33,8 @@ def _vertex_masses(positions: np.ndarray, values: np.ndarray) -> np.ndarray:
     gaps = np.diff(positions)
     drops = np.diff(values)
     left = drops / -np.expm1(-gaps)
-    right = np.append(drops[1:] / np.expm1(gaps[1:]), 0.0)
+    with np.errstate(over="ignore"):  # an infinite gap leaves no mass, as it should
+        right = np.append(drops[1:] / np.expm1(gaps[1:]), 0.0)
     return right - left
 
 

@@ -95,6 +95,7 @@ REFUSED = [
     ([], "exactly one of"),
     (["--rho=0.1", "--pure_epsilon=1"], "exactly one of"),
     (["--sampling_probability=0.1"], "--noise_multiplier and --steps"),
+    (["--sampling_probability=0.1", "--steps=9", "--noise_multiplier=1e-30"], "protects nothing"),
     (["--rho=0.1", "--delta=1"], "--delta"),
     (["--rho=0.1", "--repetitions=negative_binomial", "--shape=-1"], "shape"),
     (["--rho=0.1", "--mean=0.5"], "mean"),
