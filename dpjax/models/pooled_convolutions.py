@@ -48,7 +48,8 @@ class ConvPoolNet(nn.Module):
             # Without its border a padded convolution is one without padding.
             hidden = nn.relu(PatchConv(channels)(hidden)[:, 1:-1, 1:-1])
         hidden = max_pool(hidden).reshape(inputs.shape[0], -1)
-        return nn.Dense(self.classes)(nn.relu(nn.Dense(self.width)(hidden)))
+        hidden = nn.relu(nn.Dense(self.width)(hidden))
+        return nn.Dense(self.classes)(hidden)
 
 
 class ConvBlocksNet(nn.Module):
