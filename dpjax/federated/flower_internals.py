@@ -55,10 +55,15 @@ with warnings.catch_warnings():
     )
     from flwr.client.mod import secaggplus_mod
     from flwr.clientapp import ClientApp
-    from flwr.common import FitIns, FitRes, Parameters, ndarrays_to_parameters
     from flwr.common import Code as StatusCode
-    from flwr.common import Status
-    from flwr.common import parameters_to_ndarrays
+    from flwr.common import (
+        FitIns,
+        FitRes,
+        Parameters,
+        Status,
+        ndarrays_to_parameters,
+        parameters_to_ndarrays,
+    )
     from flwr.common.secure_aggregation.secaggplus_constants import (
         RECORD_KEY_CONFIGS,
         RECORD_KEY_STATE,
@@ -66,7 +71,11 @@ with warnings.catch_warnings():
         Stage,
     )
     from flwr.common.serde import message_from_proto, message_to_proto
-    from flwr.compat.common.recorddict_compat import fitres_to_recorddict, recorddict_to_fitres
+    from flwr.compat.common.recorddict_compat import (
+        fitres_to_recorddict,
+        recorddict_to_fitins,
+        recorddict_to_fitres,
+    )
     from flwr.proto.message_pb2 import Message as MessageProto
     from flwr.server.compat.legacy_context import LegacyContext
     from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECORD
@@ -112,6 +121,7 @@ __all__ = [
     "message_to_proto",
     "ndarrays_to_parameters",
     "parameters_to_ndarrays",
+    "recorddict_to_fitins",
     "recorddict_to_fitres",
     "secaggplus_mod",
 ]

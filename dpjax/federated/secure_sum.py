@@ -9,7 +9,7 @@ anything is unmasked:
 | trap in Flower | what happens there | here |
 |---|---|---|
 | default clip of 8 | larger entries are cut off, silently | entries beyond C refused by the client |
-| n 2C >= 2^32 | the sum wraps, silently | refused when the rules are made |
+| n 2C >= 2^32 | the sum wraps, silently | such rules are refused |
 | weights by `num_examples` | not a sum; the number travels in clear | any weight but 1 refused |
 | metrics in the reply | travel in clear | refused |
 | a train handler with an action name | the masking is skipped | refused: message type must be train |
@@ -19,8 +19,10 @@ anything is unmasked:
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,6 +36,7 @@ MODULUS = 2**32
 _SHARES = 11
 _MEMORY = "dpjax_secure_sum"
 _TRAIN = "train"
+_LOG = logging.getLogger("dpjax.federated")
 
 Vector = np.ndarray
 Handler = Callable[[Any, Any], Any]
@@ -137,6 +140,25 @@ class SumRules:
 # The client's side.
 
 
+@contextlib.contextmanager
+def kept_to_itself() -> Iterator[None]:
+    """Lets no error text leave a client: Flower sends what an app raises to the server, in clear.
+
+    A `ProtocolRefusal` passes, for it speaks of the request alone. Everything else goes to the
+    client's own log.
+
+    Raises:
+      RuntimeError: of constant text, instead of whatever was raised.
+    """
+    try:
+        yield
+    except ProtocolRefusal:
+        raise
+    except Exception as error:
+        _LOG.error("this client cannot take part: %s", error)
+        raise RuntimeError("this client cannot take part; its own log says why") from None
+
+
 def vector_reply(message: flower.Message, vector: Vector) -> flower.Message:
     """Returns a handler's reply that holds one integer vector, for `secure_sum_only` to mask."""
     result = flower.FitRes(
@@ -165,17 +187,16 @@ def secure_sum_only(rules_for: Callable[[flower.Context], SumRules]) -> Callable
       A Flower mod, for `ClientApp.train(mods=[...])`.
     """
 
-    def mod(
-        message: flower.Message, context: flower.Context, call_next: Handler
-    ) -> flower.Message:
+    def mod(message: flower.Message, context: flower.Context, call_next: Handler) -> flower.Message:
         rules = rules_for(context)
         configs = _protocol_record(message)
         _check_stage(context, configs, message.metadata.dst_node_id, rules)
 
         def checked(request: flower.Message, own: flower.Context) -> flower.Message:
-            reply = call_next(request, own)
-            result = flower.recorddict_to_fitres(reply.content, keep_input=True)
-            _check_result(result, rules)
+            with kept_to_itself():
+                reply = call_next(request, own)
+                result = flower.recorddict_to_fitres(reply.content, keep_input=True)
+                check_result(result, rules)
             return reply
 
         return flower.secaggplus_mod(message, context, checked)
@@ -241,8 +262,12 @@ def _check_stage(
         raise ProtocolRefusal(f"unknown stage {stage!r} of the secure aggregation")
 
 
-def _check_result(result: flower.FitRes, rules: SumRules) -> None:
-    """Refuses a handler's result that Flower would weigh, leak or round."""
+def check_result(result: flower.FitRes, rules: SumRules) -> None:
+    """Refuses a handler's result that Flower would weigh, leak or round.
+
+    Raises:
+      ValueError: for a weight other than 1, metrics, or anything but one vector within the rules.
+    """
     if result.num_examples != 1:
         raise ValueError(
             f"num_examples {result.num_examples}: it travels in clear and weighs the sum; pass 1"

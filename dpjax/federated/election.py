@@ -1,0 +1,163 @@
+"""Everything public about one federated vote, as one object and as Flower's flat configuration.
+
+Server and clients each make an `Election` from their own configuration; its fingerprint is all they
+exchange about it, and a client whose list of candidates differs in one digit is noticed before it
+trains.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dpjax.federated.secure_sum import SumRules
+from dpjax.tuning.vote_candidates import RATES, candidate_grid
+from dpjax.tuning.voting import VotePlan, VoteSettings
+
+Candidate = Mapping[str, float]
+Config = Mapping[str, str | int | float | bool]
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalTraining:
+    """How every client trains every candidate on its own records; see `tuning.train_clients`.
+
+    Attributes:
+      model: a name in `models.NAMES`.
+      classes: number of classes, public.
+      widths: hidden layers of an mlp.
+      epochs: local epochs.
+      batch_size: of local SGD.
+      test_fraction: share of its records a client tests on.
+      seed: of initial parameters, splits and order; public.
+    """
+
+    model: str = "mlp"
+    classes: int = 10
+    widths: tuple[int, ...] = (64,)
+    epochs: int = 5
+    batch_size: int = 64
+    test_fraction: float = 0.2
+    seed: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Election:
+    """One vote for hyperparameters, fixed before anyone looks at data.
+
+    Attributes:
+      settings: number of clients and votes, epsilon, delta, noise.
+      candidates: the list that is voted on; an index means the same to everyone.
+      training: what a client does with a candidate.
+    """
+
+    settings: VoteSettings
+    candidates: tuple[Candidate, ...]
+    training: LocalTraining = LocalTraining()
+
+    def __post_init__(self) -> None:
+        if len(self.candidates) != self.settings.candidates:
+            raise ValueError(
+                f"{len(self.candidates)} candidates where the vote has "
+                f"{self.settings.candidates}: pass one list and its length"
+            )
+
+    @property
+    def plan(self) -> VotePlan:
+        """The calibrated noise."""
+        return self.settings.plan()
+
+    @property
+    def rules(self) -> SumRules:
+        """The secure sum that the votes go through."""
+        return SumRules(
+            clients=self.settings.clients,
+            minimum_survivors=self.plan.minimum_survivors,
+            clip=self.plan.clip,
+            length=self.settings.candidates,
+        )
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of everything here, the order of the candidates included."""
+        content = {
+            "vote": self.plan.fingerprint(self.candidates),
+            "training": dataclasses.asdict(self.training),
+        }
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+    def config(self) -> dict[str, str | int | float]:
+        """Flower's flat configuration, from which `from_config` makes this object again."""
+        numbers = dataclasses.asdict(self.settings) | dataclasses.asdict(self.training)
+        numbers["widths"] = ",".join(map(str, self.training.widths))
+        numbers["candidates"] = json.dumps([dict(candidate) for candidate in self.candidates])
+        return {name.replace("_", "-"): value for name, value in numbers.items()}
+
+    @classmethod
+    def from_config(cls, config: Config) -> Election:
+        """Makes an election from flat settings; names with dashes, defaults where absent.
+
+        `candidates` is the name of a list of learning rates ("artifact", crossed with decays and
+        momenta), or a JSON list of objects. Other keys are not read here.
+
+        Raises:
+          ValueError: for a value of the wrong kind or out of range.
+        """
+        candidates = parse_candidates(str(config.get("candidates", "artifact")))
+        settings = _filled(VoteSettings, config, {"candidates": len(candidates)})
+        widths = str(config.get("widths", ",".join(map(str, LocalTraining.widths))))
+        try:
+            hidden = tuple(int(width) for width in widths.split(",") if width.strip())
+        except ValueError:
+            raise ValueError(f"widths {widths!r}: pass numbers, as in 128,64") from None
+        return cls(settings, candidates, _filled(LocalTraining, config, {"widths": hidden}))
+
+
+def parse_candidates(text: str) -> tuple[dict[str, float], ...]:
+    """Reads a list of candidates: a name of learning rates, or a JSON list of objects.
+
+    Raises:
+      ValueError: for anything else.
+    """
+    if text in RATES:
+        return tuple(candidate_grid(text))
+    try:
+        listed = json.loads(text)
+        if not isinstance(listed, Sequence) or not listed:
+            raise ValueError
+        return tuple(
+            {str(name): float(value) for name, value in candidate.items()} for candidate in listed
+        )
+    except (ValueError, TypeError, AttributeError):
+        raise ValueError(
+            f"candidates {text[:80]!r}: pass one of {', '.join(RATES)}, or a JSON list such as "
+            '[{"learning_rate": 0.1, "decay": 1, "momentum": 0.9}, ...]'
+        ) from None
+
+
+def _filled(kind: type, config: Config, given: Mapping[str, Any]) -> Any:
+    """An instance of a dataclass from the keys of a configuration that are its fields."""
+    values = dict(given)
+    for field in dataclasses.fields(kind):
+        key = field.name.replace("_", "-")
+        if field.name in given:
+            continue
+        if key not in config:
+            if field.default is dataclasses.MISSING:
+                raise ValueError(f"the run's configuration has no {key!r}: pass it")
+            continue
+        wanted = {"int": int, "float": float, "str": str}[field.type]
+        value = config[key]
+        # TOML writes 1 for 1.0; nothing else is converted, so that nothing is lost.
+        if wanted is float and type(value) is int:
+            value = float(value)
+        if type(value) is not wanted:
+            raise ValueError(
+                f"{key}={value!r}: pass {'an' if wanted is int else 'a'} {wanted.__name__}"
+            )
+        values[field.name] = value
+    return kind(**values)

@@ -1,0 +1,163 @@
+"""The server's side of a federated vote: ask all to train, sum the votes under masks, name one.
+
+All that the server ever holds is who took part and the noisy sum; all it releases is the winner.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from dpjax.federated import flower_internals as flower
+from dpjax.federated.client import ELECTION_RECORD, FINGERPRINT, TRAIN_MESSAGE
+from dpjax.federated.election import Config, Election
+from dpjax.federated.secure_sum import SumAborted, secure_sum
+from dpjax.tuning.voting import tally
+
+_POLL_SECONDS = 0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What the server holds at the end; the winner alone is for release.
+
+    Attributes:
+      election: the rules.
+      winner: index of the winning candidate.
+      noisy_counts: (p,) int64, the sum of all noisy ballots, after scaling; the curator's.
+      survivors: number of ballots in it.
+      lost: number of clients that were planned for and are not in it.
+    """
+
+    election: Election
+    winner: int
+    noisy_counts: np.ndarray
+    survivors: int
+    lost: int
+
+
+def make_server_app(
+    defaults: Config | None = None, on_outcome: Callable[[Outcome, Config], None] | None = None
+) -> flower.ServerApp:
+    """Makes the app that a SuperLink, a simulation or a process runs.
+
+    The election is read from `defaults`, then from the run's configuration. Further keys of either:
+    `timeout-seconds` to wait for the replies to one request, and for the nodes to appear.
+
+    Args:
+      defaults: settings that the run's configuration need not repeat.
+      on_outcome: called with the outcome and the configuration, for example to write the release.
+    """
+    app = flower.ServerApp()
+
+    @app.main()
+    def main(grid: flower.Grid, context: flower.Context) -> None:
+        config = {**(defaults or {}), **context.run_config}
+        outcome = run_election(
+            grid,
+            context,
+            Election.from_config(config),
+            timeout=float(config.get("timeout-seconds", 600.0)),
+        )
+        if on_outcome is not None:
+            on_outcome(outcome, config)
+
+    return app
+
+
+def run_election(
+    grid: flower.Grid, context: flower.Context, election: Election, *, timeout: float = 600.0
+) -> Outcome:
+    """Holds one vote.
+
+    Formal guarantees: those of `VotePlan`, for a server that follows this function. It asks for
+    nothing that depends on records but the masked votes, and unmasks their sum only if at least
+    `minimum_survivors` are in it.
+
+    Args:
+      grid: Flower's connection to the nodes.
+      context: the ServerApp's.
+      election: the rules, the same at every client.
+      timeout: seconds to wait for each stage.
+
+    Raises:
+      ValueError: before any vote, if clients are missing, cannot take part or hold other rules.
+      SumAborted, VoteAborted: without output, if too few votes arrive.
+    """
+    # Calibrated, and refused if it cannot be summed, before anyone trains.
+    rules = election.rules
+    nodes = _wait_for_nodes(grid, rules.clients, timeout)
+    ready = _train(grid, nodes, election, timeout)
+    summed = secure_sum(
+        grid,
+        context,
+        ready,
+        rules,
+        instructions={FINGERPRINT: election.fingerprint},
+        timeout=timeout,
+    )
+    return Outcome(
+        election=election,
+        winner=tally(summed.total, election.plan, len(summed.survivors)),
+        noisy_counts=summed.total,
+        survivors=len(summed.survivors),
+        lost=len(nodes) - len(summed.survivors),
+    )
+
+
+def _wait_for_nodes(grid: flower.Grid, clients: int, timeout: float) -> list[int]:
+    """The ids of exactly the nodes planned for."""
+    deadline = time.monotonic() + timeout
+    while True:
+        nodes = sorted(grid.get_node_ids())
+        if len(nodes) > clients:
+            raise ValueError(
+                f"{len(nodes)} nodes are connected and the vote is planned for {clients}: plan it "
+                f"for clients={len(nodes)}"
+            )
+        if len(nodes) == clients:
+            return nodes
+        if time.monotonic() > deadline:
+            raise ValueError(
+                f"{len(nodes)} of {clients} nodes are connected after {timeout:g} seconds: start "
+                "the others, or plan the vote for fewer"
+            )
+        time.sleep(_POLL_SECONDS)
+
+
+def _train(grid: flower.Grid, nodes: list[int], election: Election, timeout: float) -> list[int]:
+    """Lets every node train; returns those that are ready to vote."""
+
+    def request(node: int) -> flower.Message:
+        record = flower.ConfigRecord({FINGERPRINT: election.fingerprint})
+        return flower.Message(
+            flower.RecordDict({ELECTION_RECORD: record}),
+            dst_node_id=node,
+            message_type=TRAIN_MESSAGE,
+            group_id="0",
+        )
+
+    replies = grid.send_and_receive([request(node) for node in nodes], timeout=timeout)
+    ready, strangers, unable = [], [], []
+    for reply in replies:
+        node = reply.metadata.src_node_id
+        if reply.has_error():
+            unable.append(reply.error.reason or "no reason given")
+        elif reply.content.config_records[ELECTION_RECORD][FINGERPRINT] != election.fingerprint:
+            strangers.append(node)
+        else:
+            ready.append(node)
+    if strangers:
+        raise ValueError(
+            f"{len(strangers)} of {len(nodes)} clients hold other candidates or settings than the "
+            "server (their fingerprints differ): give all of them the same"
+        )
+    try:
+        election.rules.check_members(len(ready))
+    except SumAborted as abort:
+        reasons = f" ({'; '.join(sorted(set(unable)))})" if unable else ""
+        raise SumAborted(f"{abort}{reasons}") from None
+    return ready
