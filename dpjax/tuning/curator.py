@@ -40,6 +40,7 @@ class CuratorRecord:
       scores: (K,) float64, noisy validation accuracy over the public size; -inf where failed.
       accuracies: (K,) float64, exact validation accuracy.
       seconds: wall clock of training and selection.
+      details: whatever else a procedure saw, JSON-able.
     """
 
     number_of_candidates: int
@@ -48,6 +49,7 @@ class CuratorRecord:
     scores: np.ndarray
     accuracies: np.ndarray
     seconds: float
+    details: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def rows(self) -> list[dict[str, float | int]]:
         """Returns one row a candidate."""
@@ -83,6 +85,7 @@ class CuratorRecord:
             "number_of_candidates": self.number_of_candidates,
             "winner": self.winner,
             "seconds": self.seconds,
+            **self.details,
             **more,
         }
         with open(os.path.join(folder, RECORD_FILE), "w", encoding="utf-8") as file:

@@ -11,7 +11,7 @@ import importlib.metadata
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import flax.serialization
@@ -29,9 +29,14 @@ GUARANTEE_FILE = "guarantee.json"
 
 _LIBRARIES = ("jax", "flax", "optax", "numpy", "scipy", "dp-accounting")
 
+_OF_REPETITIONS = (
+    "the search space, the law of K and every setting were fixed before the data was seen",
+    "K, the losing candidates, the console and the wall clock stay with the curator",
+)
+
 _SECRET = (
-    "K and selection noise come from the operating system's randomness; training noise from JAX's "
-    "threefry generator with a key of 64 bits of it for each candidate"
+    "what decides the selection (K, noise) comes from the operating system's randomness; training "
+    "noise from JAX's threefry generator with a key of 64 bits of it for each candidate"
 )
 _SEEDED = (
     "NOT SECRET: an integer seed was given, for reproduction; whoever knows the seed can subtract "
@@ -109,6 +114,7 @@ def statement(
     settings: list[Mapping[str, Any]],
     training_bound: int,
     randomness_is_secret: bool,
+    assumptions: Sequence[str] = _OF_REPETITIONS,
 ) -> dict[str, Any]:
     """Returns what `guarantee.json` says.
 
@@ -122,6 +128,7 @@ def statement(
       settings: the accounted settings of a candidate.
       training_bound: public bound on the number of training records.
       randomness_is_secret: whether no seed was given.
+      assumptions: what was fixed beforehand and what stays with the curator, in words.
     """
     common = {
         "private": guarantee is not None,
@@ -152,8 +159,7 @@ def statement(
         ),
         "mechanism": guarantee.provenance,
         "assumptions": [
-            "the search space, the law of K and every setting were fixed before the data was seen",
-            "K, the losing candidates, the console and the wall clock stay with the curator",
+            *assumptions,
             f"the training part never holds more than {training_bound} records",
             "no other computation on the same records is released, or it is composed with this",
             "gradients and noise are float32: the analysis is of real numbers; float32 normals "

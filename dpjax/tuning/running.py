@@ -31,12 +31,14 @@ class Result:
       guarantee: the cost of the release; None if the run is not private.
       run_guarantee: the cost of one candidate alone; None if the run is not private.
       curator: everything else; not private, never to be published.
+      selection_guarantee: the cost of the selection alone, where a private training follows it.
     """
 
     release: Release
     guarantee: accounting.Guarantee | None
     run_guarantee: accounting.Guarantee | None
     curator: CuratorRecord
+    selection_guarantee: accounting.Guarantee | None = None
 
 
 def run_selection(

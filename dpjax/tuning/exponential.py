@@ -1,0 +1,132 @@
+"""One private choice by the exponential mechanism, then private training: the recommended selector.
+
+The same k x |S| models and averaged utilities as Ding & Wu (2022, `doubling`), but one shot: a
+candidate is drawn with weight exp(epsilon_0 u / (2 Delta)) (McSherry & Talwar, FOCS 2007). No
+threshold, no loop, and the whole selection budget in one draw. At the cost of the paper's own
+experiment (k = 10, epsilon 0.7) it selects candidates of mean true utility .742 where the loop
+reaches .525.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from dpjax import accounting, training
+from dpjax.tuning import partitioned_selection
+from dpjax.tuning.candidates import Space
+from dpjax.tuning.exact_samplers import UniformBelow, exponential_choice
+from dpjax.tuning.job import Job
+from dpjax.tuning.partitioned_selection import Candidates
+from dpjax.tuning.partitions import REHEARSAL, AveragedUtility
+from dpjax.tuning.procedure import Optimizer
+from dpjax.tuning.run_settings import RunOptions
+from dpjax.tuning.running import Result
+from dpjax.tuning.task import Task
+
+
+@dataclasses.dataclass(frozen=True)
+class ExponentialSelector:
+    """The exponential mechanism as a `partitioned_selection.Selector`.
+
+    Attributes:
+      epsilon: epsilon_0, of the one choice.
+    """
+
+    epsilon: float
+
+    def guarantee(self, relation: str) -> accounting.Guarantee:
+        """See `Selector`."""
+        return accounting.exponential_mechanism(self.epsilon, relation=relation)
+
+    def select(
+        self, scores: list[int], utility: AveragedUtility, below: UniformBelow
+    ) -> tuple[int, dict[str, Any]]:
+        """See `Selector`."""
+        return exponential_choice(scores, utility.exponential_rate(self.epsilon), below), {}
+
+    def describe(self, utility: AveragedUtility, delta: float) -> dict[str, Any]:
+        """See `Selector`."""
+        return {
+            "rule": "exponential mechanism, once, then private training",
+            "epsilon_0": self.epsilon,
+            "noise": "exact draw with weights exp(rate * units), the law of Gumbel noise",
+            "rate_for_a_unit": float(utility.exponential_rate(self.epsilon)),
+        }
+
+
+def exponential(
+    task: Task,
+    space: Space,
+    *,
+    candidates: Candidates = 16,
+    partitions: int = 24,
+    selection_epsilon: float = 1.0,
+    partition_training: str = REHEARSAL,
+    epsilon: float | None = None,
+    delta: float = 1e-5,
+    noise_multiplier: float | None = None,
+    lot_size: int | None = None,
+    steps: int | None = None,
+    epochs: float | None = None,
+    sampling: str = "poisson",
+    optimizer: Optimizer | None = None,
+    validation_is_public: bool = False,
+    seed: int | None = None,
+    chunk_size: int = 64,
+    progress: Callable[[int, int], None] | None = None,
+    job: Job | None = None,
+) -> Result | None:
+    """Selects a candidate by the exponential mechanism, then trains it privately on everything.
+
+    Formal guarantees:
+      `result.release` is (`result.guarantee.epsilon(delta)`, delta)-differentially private under
+      `result.guarantee.relation` for one record of the training or validation data, under the
+      conditions of `doubling`. Enforced here: each training record sits in one partition by a keyed
+      hash of its identifier, so one record moves every candidate's utility by at most
+      `AveragedUtility.sensitivity`; one candidate is drawn from the operating system's randomness
+      with probability exactly proportional to exp(epsilon_0 u / (2 Delta)), which is
+      epsilon_0-bounded-range; the draw and the final DP-SGD are composed. A private validation
+      record is touched by the draw alone and pays no more than the composition. Source: McSherry &
+      Talwar (2007); `accounting.exponential_mechanism` for the cost.
+
+    Args:
+      selection_epsilon: epsilon_0, of the whole selection.
+      task, space, candidates, partitions, partition_training, epsilon, delta, noise_multiplier,
+        lot_size, steps, epochs, sampling, optimizer, validation_is_public, seed, chunk_size,
+        progress, job: as in `doubling`.
+
+    Returns:
+      A `Result`; None for a shard, whose results only a merge turns into one.
+
+    Raises:
+      ValueError: with one line naming what to pass instead.
+
+    Warns:
+      partitions.SelectionNoiseWarning: if noise drowns the utilities, naming what would not.
+      partitions.EmptyPartitionWarning: the curator's to see.
+    """
+    fixed = partitioned_selection.plan(
+        task,
+        space,
+        ExponentialSelector(float(selection_epsilon)),
+        RunOptions(lot_size, steps, epochs, noise_multiplier, sampling),
+        candidates=candidates,
+        partition_number=partitions,
+        partition_training=partition_training,
+        epsilon=epsilon,
+        delta=delta,
+        optimizer=optimizer or training.momentum(),
+        validation_is_public=validation_is_public,
+    )
+    return partitioned_selection.run(
+        task,
+        fixed,
+        delta=delta,
+        sampling=sampling,
+        seed=seed,
+        chunk_size=chunk_size,
+        progress=progress,
+        job=job or Job(),
+    )

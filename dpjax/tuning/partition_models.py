@@ -1,0 +1,178 @@
+"""Trains every candidate on every partition, k x |S| models in one compiled sweep, and counts.
+
+Nothing but a number of correct validation predictions leaves a model; its parameters are dropped on
+the device. The numbers are not private: only a selection with the noise of
+`partitions.AveragedUtility` may look at them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpjax import training
+from dpjax.neighbouring import ADD_OR_REMOVE_ONE
+from dpjax.tuning.execution import judged
+from dpjax.tuning.job import Job, packed, unpacked
+from dpjax.tuning.partitions import PartitionedRecords, PartitionLots
+from dpjax.tuning.procedure import Optimizer
+from dpjax.tuning.task import Task
+
+PyTree = Any
+Run = Callable[[jax.Array, dict[str, jax.Array], PyTree], PyTree]
+
+_TRIAL_STEPS = 16
+
+
+def partition_counts(
+    task: Task,
+    records: PartitionedRecords,
+    lots: PartitionLots,
+    steps: int,
+    hyperparameters: Mapping[str, np.ndarray],
+    keys: jax.Array,
+    *,
+    optimizer: Optimizer,
+    chunk_size: int,
+    job: Job,
+    progress: Callable[[int], None] = lambda done: None,
+) -> np.ndarray | None:
+    """Counts what every candidate's model of every partition gets right.
+
+    Formal guarantees:
+      The count of candidate s on partition j is a function of the records of partition j in their
+      order, the validation records, `keys[s k + j]` and public numbers: no other partition, and no
+      number of records, has an influence (up to float32 rounding by the compiled program). It is 0
+      for an empty partition and for a model that is not finite. This is what
+      `AveragedUtility.sensitivity` needs.
+
+    Args:
+      task: what to learn.
+      records: the training records by partition, k of them.
+      lots: how a partition is trained.
+      steps: gradient steps of each model.
+      hyperparameters: name -> (candidates,).
+      keys: typed keys (candidates * k,), all different.
+      optimizer: hyperparameters -> optax transformation.
+      chunk_size: models trained at once; the memory knob.
+      job: placement, checkpoints (models that were counted are not trained again), shards.
+      progress: called with the number of this process's models done so far.
+
+    Returns:
+      Array (candidates, k), int64; None for a shard, which leaves its counts in the job's folder.
+    """
+    partitions = len(records.sizes)
+    total = len(keys)
+    model = np.arange(total)
+    traced = {name: values[model // partitions] for name, values in hyperparameters.items()}
+    # What schedules may read; the clip norm is the candidate's, or none.
+    traced |= {
+        name: np.full(total, float(value))
+        for name, value in (
+            ("lot_size", lots.lot_size),
+            ("steps", steps),
+            ("noise_multiplier", lots.noise_multiplier),
+        )
+    }
+    if not lots.clips:
+        traced["clip_norm"] = np.full(total, np.inf)
+    traced.setdefault("clip_norm", np.ones(total))
+    # A whole number below 2^24, which float32 holds; the rows themselves are looked up from it.
+    traced["partition"] = model % partitions
+    config = training.TrainConfig(
+        loss_fn=task.loss,
+        lots=lots.lots,
+        steps=steps,
+        expected_lot_size=lots.lot_size,
+        relation=ADD_OR_REMOVE_ONE,
+        optimizer=optimizer,
+        trainable=task.trainable,
+        with_rng=task.with_rng,
+    )
+    members = job.share(total)
+    saved = _Saved(job)
+    counts = saved.restore(total)
+    waiting = members[counts[members] < 0]
+    progress(len(members) - len(waiting))
+    for positions, correct in training.sweep(
+        _model_run(task, config),
+        keys[waiting],
+        {name: values[waiting] for name, values in traced.items()},
+        (records.arrays, records.starts, records.sizes, task.validation.arrays),
+        chunk_size=chunk_size,
+        placement=job.placement,
+        trial=_model_run(task, dataclasses.replace(config, steps=min(steps, _TRIAL_STEPS))),
+    ):
+        counts[waiting[positions]] = correct
+        saved.save(counts)
+        progress(int(np.sum(counts[members] >= 0)))
+    saved.save(counts, now=True)
+    shares = job.collected({"members": members, "counts": counts[members]})
+    if shares is None:
+        return None
+    for share in shares:
+        counts[share["members"]] = share["counts"]
+    if (counts < 0).any():
+        raise ValueError("the shards do not hold every model: merge shards of one draw")
+    return counts.reshape(-1, partitions)
+
+
+def _model_run(task: Task, config: training.TrainConfig) -> Run:
+    """run(key, hyperparameters, data) -> correct predictions of one candidate on one partition."""
+    train = training.make_train(config)
+
+    def run(key: jax.Array, hyperparameters: dict[str, jax.Array], data: PyTree) -> jax.Array:
+        train_arrays, starts, sizes, validation_arrays = data
+        partition = hyperparameters["partition"].astype(jnp.int32)
+        size = jnp.asarray(sizes)[partition]
+        initial = task.initial(training.stream(key, "initial"))
+        params = train(
+            key,
+            hyperparameters,
+            initial,
+            train_arrays,
+            number_of_records=size,
+            first_record=jnp.asarray(starts)[partition],
+        )
+        seen = judged(task, params, validation_arrays)
+        return jnp.where(seen["finite"] & (size > 0), seen["correct"], 0)
+
+    return run
+
+
+class _Saved:
+    """Counts of the models done so far, in the job's folder if it has one; the curator's."""
+
+    def __init__(self, job: Job):
+        self._every = job.checkpoint_seconds
+        self._last = time.monotonic()
+        self._path = None
+        if job.folder is not None:
+            index, count = job.shard or (jax.process_index(), jax.process_count())
+            self._path = os.path.join(job.folder, f"partition_counts_{index}_of_{count}.npz")
+
+    def restore(self, total: int) -> np.ndarray:
+        """(total,) int64, -1 where nothing is known yet."""
+        if self._path is None or not os.path.exists(self._path):
+            return np.full(total, -1, dtype=np.int64)
+        with open(self._path, "rb") as file:
+            return unpacked(file.read())["counts"]
+
+    def save(self, counts: np.ndarray, now: bool = False) -> None:
+        """Writes the counts whole, if it is time."""
+        if self._path is None or not (now or time.monotonic() - self._last >= self._every):
+            return
+        self._last = time.monotonic()
+        partial = f"{self._path}.partial"
+        with open(partial, "wb") as file:
+            file.write(packed({"counts": counts}))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, self._path)

@@ -1,0 +1,401 @@
+"""Select by averaged utilities, then train the winner privately: what the two procedures share.
+
+Everything is fixed, with its cost, before the data is touched (`plan`); then partition models are
+trained and counted, one selection looks at the counts, and the winner alone is trained by DP-SGD on
+all training records (`run`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+
+from dpjax import accounting, training
+from dpjax.neighbouring import ADD_OR_REMOVE_ONE
+from dpjax.training import hosts
+from dpjax.tuning import curator, partitions
+from dpjax.tuning.candidates import ACCOUNTED, Space
+from dpjax.tuning.exact_samplers import UniformBelow
+from dpjax.tuning.execution import execute
+from dpjax.tuning.host_randomness import HostRandomness
+from dpjax.tuning.job import Job, packed, unpacked
+from dpjax.tuning.partition_models import partition_counts
+from dpjax.tuning.procedure import Optimizer, Procedure
+from dpjax.tuning.release import Release, statement
+from dpjax.tuning.run_settings import (
+    RunOptions,
+    RunSetting,
+    calibrated,
+    run_settings,
+    training_guarantee,
+)
+from dpjax.tuning.running import Result
+from dpjax.tuning.selections import BestOf
+from dpjax.tuning.task import Task
+
+# Streams of a seeded source, apart from those of `execution`.
+_STREAM_OF_CANDIDATES, _STREAM_OF_PARTITIONS, _STREAM_OF_SELECTION = 11, 12, 13
+
+Candidates = int | Sequence[Mapping[str, float]]
+
+_ASSUMPTIONS = (
+    "the search space, the candidates and every setting were fixed before the data was seen",
+    "utilities, the number of iterations, the console and the wall clock stay with the curator",
+)
+
+
+class Selector(Protocol):
+    """A private choice among candidates by integer utilities of one record's bounded influence.
+
+    Attributes:
+      epsilon: epsilon_0, of the choice or of one of its iterations.
+    """
+
+    epsilon: float
+
+    def guarantee(self, relation: str) -> accounting.Guarantee:
+        """The cost of the choice."""
+
+    def select(
+        self, scores: list[int], utility: partitions.AveragedUtility, below: UniformBelow
+    ) -> tuple[int, dict[str, Any]]:
+        """Returns the chosen index, and what happened: the curator's, JSON-able."""
+
+    def describe(self, utility: partitions.AveragedUtility, delta: float) -> dict[str, Any]:
+        """The public rule as JSON-able data."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Everything that is fixed, and public, before the data is touched.
+
+    Attributes:
+      space: the law that candidates are drawn from.
+      number: of candidates.
+      listed: the candidates, where the caller gave them.
+      selector: the private choice.
+      utility: units and sensitivity of the scores.
+      lots: how the models of partitions are trained.
+      partition_training: one of `partitions.PARTITION_TRAININGS`.
+      setting: of the final training.
+      optimizer: hyperparameters -> optax transformation.
+      selection_guarantee, training_guarantee, guarantee: the cost of the selection, of the final
+        training, of both together.
+    """
+
+    space: Space
+    number: int
+    listed: Sequence[Mapping[str, float]] | None
+    selector: Selector
+    utility: partitions.AveragedUtility
+    lots: partitions.PartitionLots
+    partition_training: str
+    setting: RunSetting
+    optimizer: Optimizer
+    selection_guarantee: accounting.Guarantee
+    training_guarantee: accounting.Guarantee
+    guarantee: accounting.Guarantee
+
+
+def plan(
+    task: Task,
+    space: Space,
+    selector: Selector,
+    options: RunOptions,
+    *,
+    candidates: Candidates,
+    partition_number: int,
+    partition_training: str,
+    epsilon: float | None,
+    delta: float,
+    optimizer: Optimizer,
+    validation_is_public: bool,
+) -> Plan:
+    """Fixes the procedure and its cost, from public numbers only.
+
+    Raises:
+      ValueError: with one line naming what to pass instead.
+    """
+    if not 0 < delta < 1:
+        raise ValueError(f"delta {delta}: pass a number between 0 and 1, for example 1e-5")
+    if "clip_norm" in space.parameters and not space.parameters["clip_norm"].lowest > 0:
+        raise ValueError("clip_norm must be above 0: pass a law of positive numbers")
+    number, listed = _candidates(candidates, space)
+    partitions.check_partitions(task, partition_number)
+    for name in ACCOUNTED:
+        if name in space.parameters and len(set(space.parameters[name].values)) > 1:
+            raise ValueError(
+                f"the final training's cost must not depend on the candidate, and {name} changes "
+                f"it: fix {name}, outside the space"
+            )
+    (setting,) = run_settings(task, space, options)
+    given = not math.isnan(setting.noise_multiplier)
+    if given == (epsilon is not None):
+        raise ValueError(
+            "pass either a target epsilon or a noise multiplier, not "
+            + ("both" if given else "neither")
+        )
+    if given and not setting.noise_multiplier > 0:
+        raise ValueError("noise_multiplier 0 gives no privacy: pass a positive one")
+    selection = selector.guarantee(setting.relation)
+    if not given:
+        if not 0 < epsilon < math.inf:
+            raise ValueError(f"epsilon {epsilon}: pass a finite number > 0")
+        alone = selection.epsilon(delta)
+        if alone >= epsilon:
+            raise ValueError(
+                f"the selection alone costs epsilon {alone:.4g} of {epsilon:g}: pass a smaller "
+                "selection_epsilon, a cap on iterations or hits, or a larger epsilon"
+            )
+        (setting,) = calibrated(
+            [setting], lambda run: accounting.compose(selection, run), epsilon, delta
+        )
+    final = training_guarantee([setting])
+    # Under replace one, run_settings has refused records that a replacement could move.
+    stay = setting.relation == ADD_OR_REMOVE_ONE or task.train.stable_under_replacement
+    utility = partitions.AveragedUtility(
+        partition_number, task.validation.public_size, validation_is_public, stay
+    )
+    return Plan(
+        space=space,
+        number=number,
+        listed=listed,
+        selector=selector,
+        utility=utility,
+        lots=partitions.partition_lots(
+            setting, task.train.public_size, partition_number, partition_training
+        ),
+        partition_training=partition_training,
+        setting=setting,
+        optimizer=optimizer,
+        selection_guarantee=selection,
+        training_guarantee=final,
+        guarantee=accounting.compose(selection, final),
+    )
+
+
+def _candidates(
+    candidates: Candidates, space: Space
+) -> tuple[int, Sequence[Mapping[str, float]] | None]:
+    if isinstance(candidates, int | np.integer):
+        if candidates < 1:
+            raise ValueError(f"candidates={candidates}: pass at least 1")
+        return int(candidates), None
+    listed = list(candidates)
+    if not listed:
+        raise ValueError("the list of candidates is empty: pass at least one")
+    for candidate in listed:
+        if set(candidate) != set(space.parameters):
+            raise ValueError(
+                f"a listed candidate has {', '.join(sorted(candidate))}: give each the names of "
+                f"the space, {', '.join(sorted(space.parameters))}"
+            )
+        for name in ACCOUNTED:
+            if name in candidate and candidate[name] not in space.parameters[name].values:
+                raise ValueError(f"{name} of a listed candidate is not the space's: pass the same")
+    return len(listed), listed
+
+
+def run(
+    task: Task,
+    fixed: Plan,
+    *,
+    delta: float,
+    sampling: str,
+    seed: int | None,
+    chunk_size: int,
+    progress: Callable[[int, int], None] | None,
+    job: Job,
+) -> Result | None:
+    """Runs what `plan` fixed; returns None for a shard."""
+    if chunk_size < 1:
+        raise ValueError(f"chunk_size is {chunk_size}: pass at least 1")
+    started = time.time()
+    warning = fixed.utility.noise_warning(fixed.number, fixed.selector.epsilon)
+    if warning is not None:
+        warnings.warn(warning, partitions.SelectionNoiseWarning, stacklevel=3)
+    randomness = HostRandomness(seed)
+    drawn = job.agreed(lambda: _drawn(fixed, randomness), _facts(task, fixed))
+    hyperparameters = {name: drawn[f"given_{name}"] for name in sorted(fixed.space.parameters)}
+    records = partitions.partitioned(
+        task, fixed.utility.partitions, drawn["partition_key"].tobytes()
+    )
+    models = fixed.number * fixed.utility.partitions
+    counts = partition_counts(
+        task,
+        records,
+        fixed.lots,
+        fixed.setting.steps,
+        hyperparameters,
+        jax.random.wrap_key_data(drawn["keys"], impl="threefry2x32"),
+        optimizer=fixed.optimizer,
+        chunk_size=chunk_size,
+        job=job,
+        progress=lambda done: progress and progress(done, models + 1),
+    )
+    if counts is None:
+        return None
+    scores = fixed.utility.total(counts)
+    winner, events = fixed.selector.select(
+        scores, fixed.utility, randomness.uniform_integers(_STREAM_OF_SELECTION)
+    )
+    # Several processes make one choice: the first one's.
+    winner = int(unpacked(hosts.bytes_from_first(packed({"winner": np.asarray(winner)})))["winner"])
+    chosen = {name: float(values[winner]) for name, values in hyperparameters.items()}
+    final = execute(
+        task,
+        _final_procedure(fixed, chosen),
+        randomness=randomness,
+        chunk_size=1,
+        job=_job_of_the_final_training(job),
+    )
+    if progress is not None:
+        progress(models + 1, models + 1)
+    utilities = np.asarray(scores, dtype=np.float64) / fixed.utility.units
+    return Result(
+        release=_release(task, fixed, delta, sampling, randomness, hyperparameters, chosen, final),
+        guarantee=fixed.guarantee,
+        run_guarantee=fixed.training_guarantee,
+        selection_guarantee=fixed.selection_guarantee,
+        curator=curator.CuratorRecord(
+            number_of_candidates=fixed.number,
+            winner=winner,
+            hyperparameters=hyperparameters,
+            scores=utilities,
+            accuracies=utilities,
+            seconds=time.time() - started,
+            details={
+                "what_scores_are": "average accuracy of the partition models, without noise",
+                "selection": events,
+                "partition_sizes": records.sizes.tolist(),
+                "final_model_validation_accuracy": float(final.correct[0])
+                / max(task.validation.number, 1),
+                "warning_about_noise": warning,
+            },
+        ),
+    )
+
+
+def _drawn(fixed: Plan, randomness: HostRandomness) -> dict[str, np.ndarray]:
+    """The candidates, the key of the partitions and every model's key."""
+    if fixed.listed is None:
+        given = fixed.space.sample(fixed.number, randomness.generator(_STREAM_OF_CANDIDATES))
+    else:
+        given = {
+            name: np.asarray([float(candidate[name]) for candidate in fixed.listed])
+            for name in fixed.space.parameters
+        }
+    models = fixed.number * fixed.utility.partitions
+    # The first key of a seed is the final training's.
+    keys = training.candidate_keys(models + 1, seed=randomness.seed)[1:]
+    return {f"given_{name}": values for name, values in given.items()} | {
+        "partition_key": randomness.words(4, _STREAM_OF_PARTITIONS),
+        "keys": np.asarray(jax.random.key_data(keys)),
+    }
+
+
+def _facts(task: Task, fixed: Plan) -> list[Any]:
+    """What a draw, and what is trained from it, depend on; JSON-able."""
+    return [
+        "partitioned selection",
+        dataclasses.astuple(fixed.setting),
+        dataclasses.astuple(fixed.lots),
+        dataclasses.astuple(fixed.utility),
+        fixed.number,
+        fixed.listed and [dict(candidate) for candidate in fixed.listed],
+        fixed.space.describe(),
+        fixed.selector.describe(fixed.utility, 0.5),
+        task.description,
+        curator.fingerprint((task.train.arrays, task.validation.arrays, task.train.identifiers)),
+    ]
+
+
+def _final_procedure(fixed: Plan, chosen: Mapping[str, float]) -> Procedure:
+    """One private run of the chosen candidate, on all training records."""
+    return Procedure(
+        space=Space(dict(chosen)),
+        selection=BestOf(accounting.Fixed(1)),
+        settings=(dataclasses.replace(fixed.setting, probability=1.0),),
+        optimizer=fixed.optimizer,
+        score_noise=0.0,
+        run_guarantee=fixed.training_guarantee,
+        guarantee=fixed.guarantee,
+    )
+
+
+def _job_of_the_final_training(job: Job) -> Job:
+    """Its checkpoints stand in a folder of their own; a merge trains it, so no shards are left."""
+    folder = None if job.folder is None else f"{job.folder}/final"
+    return dataclasses.replace(job, folder=folder, shard=None, placement="one_by_one")
+
+
+def _release(
+    task: Task,
+    fixed: Plan,
+    delta: float,
+    sampling: str,
+    randomness: HostRandomness,
+    hyperparameters: Mapping[str, np.ndarray],
+    chosen: Mapping[str, float],
+    final: Any,
+) -> Release:
+    """What may leave: the final training's parameters, the choice, and the claim."""
+    params = final.best.output(0)
+    if not np.isfinite(final.best.score[0]):
+        params = jax.device_get(task.initial(jax.random.key(0)))
+    utility, setting = fixed.utility, fixed.setting
+    listed = [
+        {name: float(values[index]) for name, values in hyperparameters.items()}
+        for index in range(fixed.number)
+    ]
+    claim = statement(
+        guarantee=fixed.guarantee,
+        delta=delta,
+        selection=fixed.selector.describe(utility, delta)
+        | {
+            "candidates": listed,
+            "partitions": utility.partitions,
+            "partition_training": {
+                "mode": fixed.partition_training,
+                "lot_size": fixed.lots.lot_size,
+                "steps": setting.steps,
+                "noise_over_clip_norm": fixed.lots.noise_multiplier,
+                "protection": "none of its own: a record influences one partition's models only",
+            },
+        },
+        space=fixed.space.describe(),
+        model=task.description,
+        score={
+            "what": "correct validation predictions of the partitions' models, summed",
+            "units_of_a_utility_of_1": utility.units,
+            "sensitivity_in_units": utility.sensitivity,
+            "public_size": utility.validation_size,
+            "validation_is_public": utility.validation_is_public,
+        },
+        settings=[
+            {
+                "lot_size": setting.lot_size,
+                "steps": setting.steps,
+                "noise_multiplier": setting.noise_multiplier,
+                "sampling": sampling,
+                "capacity": setting.lots.capacity,
+                "of": "the chosen candidate, on all training records",
+            }
+        ],
+        training_bound=task.train.size_bound,
+        randomness_is_secret=randomness.secret,
+        assumptions=_ASSUMPTIONS,
+    )
+    claim["epsilon_of_parts"] = {
+        "selection_alone": fixed.selection_guarantee.epsilon(delta),
+        "final_training_alone": fixed.training_guarantee.epsilon(delta),
+        "a_private_validation_record_pays_for": "the selection alone",
+    }
+    return Release(params=params, hyperparameters=dict(chosen), statement=claim)
