@@ -73,6 +73,11 @@ class InProcessGrid(flower.Grid):
             )
         self._indices = {node_id: index for index, node_id in enumerate(self._contexts)}
 
+    @property
+    def states(self) -> list[flower.RecordDict]:
+        """Every node's own state, in order: what a simulation can see and no server."""
+        return [context.state for context in self._contexts.values()]
+
     def set_run(self, run: Any) -> None:
         """There is one run only."""
 

@@ -1,0 +1,150 @@
+"""Where a node's records come from: its own folder, or its part of a data set that is split up.
+
+A deployed client reads the folder that its owner named and nothing else. The split of one data set
+over many nodes is for simulations; every node makes the same split from the same public seed and
+keeps its own part.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from dpjax import data
+from dpjax.data import partitioners
+from dpjax.federated import flower_internals as flower
+
+Records = tuple[np.ndarray, np.ndarray]
+
+
+def records_in_folder(context: flower.Context) -> Records:
+    """This node's records: every .npz file in the folder that its node configuration names.
+
+    Start the SuperNode with `--node-config 'data="/path/to/folder"'`; the path never leaves the
+    node. Each file holds `inputs` (m, ...) and `labels` (m,).
+
+    Raises:
+      ValueError: without a folder, files or the two arrays, or if shapes of files disagree.
+    """
+    folder = context.node_config.get("data")
+    if not isinstance(folder, str) or not folder:
+        raise ValueError("no folder of records: start the node with --node-config 'data=\"...\"'")
+    return read_folder(folder)
+
+
+def read_folder(folder: str) -> Records:
+    """Reads and joins every .npz file of a folder, in the order of their names.
+
+    Args:
+      folder: its path; links that lead out of it are refused.
+
+    Returns:
+      (inputs (m, ...) float32, labels (m,) int64).
+
+    Raises:
+      ValueError: see `records_in_folder`.
+    """
+    if not os.path.isdir(folder):
+        raise ValueError(f"{folder} is not a folder: name one that holds .npz files")
+    names = sorted(name for name in os.listdir(folder) if name.endswith(".npz"))
+    if not names:
+        raise ValueError(f"{folder} holds no .npz file: put one there, with inputs and labels")
+    inputs, labels = [], []
+    for name in names:
+        path = os.path.join(folder, name)
+        if os.path.dirname(os.path.realpath(path)) != os.path.realpath(folder):
+            raise ValueError(f"{path} leads out of its folder: a node reads its own records only")
+        with np.load(path, allow_pickle=False) as file:
+            missing = {"inputs", "labels"} - set(file)
+            if missing:
+                raise ValueError(f"{path} has no {' and no '.join(sorted(missing))}")
+            found = np.asarray(file["inputs"], np.float32), np.asarray(file["labels"])
+        if found[1].ndim != 1 or found[1].dtype.kind not in "iu" or len(found[0]) != len(found[1]):
+            raise ValueError(
+                f"{path}: inputs {found[0].shape}, labels {found[1].shape} of {found[1].dtype}: "
+                "pass as many whole-numbered labels as inputs"
+            )
+        if inputs and found[0].shape[1:] != inputs[0].shape[1:]:
+            raise ValueError(
+                f"{path}: inputs of shape {found[0].shape[1:]}, other files have "
+                f"{inputs[0].shape[1:]}"
+            )
+        if not np.isfinite(found[0]).all():
+            raise ValueError(f"{path}: inputs hold NaN or infinity: clean them first")
+        inputs.append(found[0])
+        labels.append(found[1].astype(np.int64))
+    return np.concatenate(inputs), np.concatenate(labels)
+
+
+def parts_of_data_set(defaults: Mapping[str, Any]) -> Callable[[flower.Context], Records]:
+    """Makes the function that gives a simulated node its part of a split data set.
+
+    Settings are read from `defaults`, then the run's configuration, then the node's: `dataset` (a
+    name for `data.load`), `data-dir`, `cache-dir`, `clients`, `concentration` (of the Dirichlet
+    label skew; 0: even), `minimum-size`, `partition-seed`; and the node's own `partition-id`.
+
+    Args:
+      defaults: settings that the run's configuration need not repeat.
+
+    Returns:
+      Function from a node's context to its records; raises ValueError for settings that leave some
+      client too few records, or an unknown data set.
+    """
+
+    def load(context: flower.Context) -> Records:
+        settings = {**defaults, **context.run_config, **context.node_config}
+        return divided_as(settings)[int(settings["partition-id"])]
+
+    return load
+
+
+def divided_as(settings: Mapping[str, Any]) -> list[Records]:
+    """Every simulated client's records, by the settings named at `parts_of_data_set`."""
+    return divided(
+        str(settings.get("dataset", "digits")),
+        clients=int(settings["clients"]),
+        concentration=float(settings.get("concentration", 0.0)),
+        minimum_size=int(settings.get("minimum-size", partitioners.MINIMUM_SIZE)),
+        seed=int(settings.get("partition-seed", 0)),
+        data_dir=str(settings.get("data-dir", "")),
+        cache_dir=str(settings.get("cache-dir", "")),
+    )
+
+
+@functools.lru_cache(maxsize=4)
+def divided(
+    dataset: str,
+    *,
+    clients: int,
+    concentration: float,
+    minimum_size: int,
+    seed: int,
+    data_dir: str = "",
+    cache_dir: str = "",
+) -> list[Records]:
+    """Every simulated client's records; the same in every process that asks with the same words.
+
+    Args:
+      dataset: name for `data.load`.
+      clients: how many parts.
+      concentration: alpha of the Dirichlet law of label and size skew; 0: even parts.
+      minimum_size: fewest records of a part.
+      seed: public.
+      data_dir, cache_dir: for `data.load`; empty for its defaults.
+
+    Raises:
+      ValueError: if some client would get too few records.
+    """
+    train = data.load(dataset, data_dir or None, cache_dir=cache_dir or None).train
+    inputs, labels = np.asarray(train.inputs), np.asarray(train.labels)
+    if concentration:
+        parts = partitioners.dirichlet(
+            labels, clients, concentration, seed, minimum_size=minimum_size
+        )
+    else:
+        parts = partitioners.iid(len(labels), clients, seed, minimum_size=minimum_size)
+    return [(inputs[part], labels[part]) for part in parts]

@@ -1,0 +1,80 @@
+"""The same two apps in this process or in Ray's; a deployment needs no function, it is Flower's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dpjax.federated import flower_internals as flower
+from dpjax.federated.client import LOCAL_ACCURACIES
+from dpjax.federated.election import Config
+from dpjax.federated.in_process import InProcessGrid
+from dpjax.federated.server import Outcome, make_server_app
+
+
+def run_in_process(
+    client_app: flower.ClientApp,
+    config: Config,
+    node_configs: Sequence[Mapping[str, Any]],
+    **grid_options: Any,
+) -> tuple[Outcome, np.ndarray]:
+    """Holds a vote among simulated nodes, one after another in this process.
+
+    Args:
+      client_app: what every node runs.
+      config: of the election and the run, flat.
+      node_configs: one a node.
+      **grid_options: of `InProcessGrid`.
+
+    Returns:
+      The outcome, and every client's accuracies (n, p), which only a simulation can see: NaN where
+      a client did not train.
+
+    Raises:
+      ValueError, SumAborted, VoteAborted: see `run_election`.
+    """
+    outcomes: list[Outcome] = []
+    server_app = make_server_app(config, lambda outcome, _: outcomes.append(outcome))
+    grid = InProcessGrid(client_app, node_configs, **grid_options)
+    context = flower.Context(
+        run_id=1, node_id=1, node_config={}, state=flower.RecordDict(), run_config={}
+    )
+    server_app(grid, context)
+    (outcome,) = outcomes
+    unknown = np.full(len(outcome.election.candidates), np.nan)
+    seen = [state.array_records.get(LOCAL_ACCURACIES) for state in grid.states]
+    accuracies = [unknown if kept is None else kept.to_numpy_ndarrays()[0] for kept in seen]
+    return outcome, np.stack(accuracies)
+
+
+def run_in_ray(
+    client_app: flower.ClientApp, config: Config, *, cpus_per_client: int = 1
+) -> Outcome:
+    """Holds a vote among simulated nodes in Ray's processes, by Flower's simulation runtime.
+
+    Each process compiles the training for itself and takes about 0.6 GB. Nodes are told their
+    `partition-id`.
+
+    Args:
+      client_app: what every node runs.
+      config: of the election and the run, flat.
+      cpus_per_client: how many cores Ray sets aside for one client at a time.
+
+    Raises:
+      ValueError, SumAborted, VoteAborted: see `run_election`.
+    """
+    outcomes: list[Outcome] = []
+    server_app = make_server_app(config, lambda outcome, _: outcomes.append(outcome))
+    flower.run_simulation(
+        server_app=server_app,
+        client_app=client_app,
+        num_supernodes=int(config["clients"]),
+        backend_config={
+            "init_args": {"include_dashboard": False, "log_to_driver": False},
+            "client_resources": {"num_cpus": cpus_per_client, "num_gpus": 0.0},
+        },
+    )
+    (outcome,) = outcomes
+    return outcome

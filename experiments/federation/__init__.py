@@ -1,0 +1,1 @@
+"""A real federation on one machine: three hospitals, TLS, authenticated nodes."""
