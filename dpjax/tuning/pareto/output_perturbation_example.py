@@ -30,11 +30,10 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from dpjax import accounting
+from dpjax.tuning.pareto.domain import Domain, Log
 
-REGULARISATION_RANGE = (1e-4, 1.0)
-"""The paper's domain of gamma, searched by its logarithm."""
-NOISE_STD_RANGE = (0.1, 10.0)
-"""The paper's domain of sigma, searched by its logarithm."""
+DOMAIN = Domain(regularisation=Log(1e-4, 1.0), noise_std=Log(0.1, 10.0))
+"""The paper's gamma and sigma."""
 REPETITIONS = 50
 """The paper's number of runs a setting."""
 
@@ -207,6 +206,30 @@ class OutputPerturbationExample:
         trained = self.train(different, repetitions, source=source)
         return self.noisy_accuracies(trained[which], noise_std, source=source)
 
+    def utility_oracle(
+        self, repetitions: int = REPETITIONS
+    ) -> Callable[[Mapping[str, ArrayLike], ArrayLike], np.ndarray]:
+        """Returns the utility oracle of a search: settings, one seed each -> (n, repetitions).
+
+        Seeds decide the noise alone. Repetition r visits the records in the same orders at every
+        setting and every time, so that all settings of a batch train together and a point's
+        utilities depend on no other point.
+        """
+
+        def oracle(settings: Mapping[str, ArrayLike], seeds: ArrayLike) -> np.ndarray:
+            regularisation, noise_std = _checked(settings)
+            different, which = np.unique(regularisation, return_inverse=True)
+            trained = self.train(different, repetitions, source=np.random.default_rng(0))
+            points = [
+                self.noisy_accuracies(
+                    trained[[place]], [deviation], source=np.random.default_rng(int(seed))
+                )
+                for place, deviation, seed in zip(which, noise_std, np.asarray(seeds))
+            ]
+            return np.concatenate(points)
+
+        return oracle
+
     def noisy_accuracies(
         self, weights: np.ndarray, noise_std: ArrayLike, *, source: np.random.Generator
     ) -> np.ndarray:
@@ -260,8 +283,10 @@ def grid(number: int) -> dict[str, np.ndarray]:
     Args:
       number: of values of each, >= 2 (the paper: 55).
     """
-    regularisations = np.geomspace(*REGULARISATION_RANGE, number)
-    noises = np.geomspace(*NOISE_STD_RANGE, number)
+    regularisations, noises = (
+        np.geomspace(parameter.low, parameter.high, number)
+        for parameter in DOMAIN.parameters.values()
+    )
     return {
         "regularisation": np.repeat(regularisations, number),
         "noise_std": np.tile(noises, number),

@@ -20,18 +20,17 @@ Everything is NumPy float64.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
 from dpjax import accounting
+from dpjax.tuning.pareto.domain import Domain, Integer, Log
 
-NOISE_RANGE = (1e-2, 1e2)
-"""The paper's domain of b, searched by its logarithm."""
-BOUND_RANGE = (1, 30)
-"""The paper's domain of C, whole numbers."""
+DOMAIN = Domain(noise=Log(1e-2, 1e2), bound=Integer(1, 30))
+"""The paper's: b by its logarithm, C whole."""
 REPETITIONS = 50
 """The paper's number of random orders a setting."""
 
@@ -104,6 +103,25 @@ class SparseVectorExample:
         true_positives = source.hypergeometric(*passing, answered)
         return 2.0 * true_positives / (answered + self.ones)
 
+    def utility_oracle(
+        self, repetitions: int = REPETITIONS
+    ) -> Callable[[Mapping[str, ArrayLike], ArrayLike], np.ndarray]:
+        """Returns the utility oracle of a search: settings, one seed each -> (n, repetitions)."""
+
+        def oracle(settings: Mapping[str, ArrayLike], seeds: ArrayLike) -> np.ndarray:
+            noise, bound = _checked(settings)
+            points = [
+                self.utilities(
+                    {"noise": [value], "bound": [stop]},
+                    repetitions,
+                    source=np.random.default_rng(int(seed)),
+                )
+                for value, stop, seed in zip(noise, bound, np.asarray(seeds))
+            ]
+            return np.concatenate(points)
+
+        return oracle
+
     def expected_utilities(self, settings: Mapping[str, ArrayLike]) -> np.ndarray:
         """Returns the exact mean F1 score of each setting, (n,) float64, to about 1e-9.
 
@@ -143,8 +161,9 @@ def grid(number_of_noises: int) -> dict[str, np.ndarray]:
     Args:
       number_of_noises: values of b, >= 2; there are 30 times as many settings.
     """
-    bounds = np.arange(BOUND_RANGE[0], BOUND_RANGE[1] + 1)
-    noises = np.geomspace(*NOISE_RANGE, number_of_noises)
+    noise, bound = DOMAIN.parameters["noise"], DOMAIN.parameters["bound"]
+    bounds = np.arange(bound.low, bound.high + 1)
+    noises = np.geomspace(noise.low, noise.high, number_of_noises)
     return {
         "noise": np.repeat(noises, len(bounds)),
         "bound": np.tile(bounds, number_of_noises),

@@ -131,6 +131,19 @@ def test_utilities_share_training_between_noises():
     assert utilities == pytest.approx(expected)
 
 
+def test_the_oracle_of_a_search_is_a_function_of_settings_and_seeds():
+    oracle = example(epochs=1).utility_oracle(6)
+    settings = {
+        "regularisation": np.array([0.1, 0.01, 0.1]),
+        "noise_std": np.array([3.0, 1.0, 3.0]),
+    }
+    first = oracle(settings, np.array([3, 4, 5]))
+    assert first.shape == (3, 6)
+    last = {name: values[2:] for name, values in settings.items()}
+    assert np.array_equal(oracle(last, np.array([5])), first[2:])
+    assert not np.array_equal(first[0], first[2])
+
+
 def test_records_beyond_the_bound_are_shortened():
     inputs = np.array([[3.0, 4.0], [0.0, 1.0], [0.0, 0.0]])
     given = OutputPerturbationExample.from_records(

@@ -147,6 +147,19 @@ def test_the_winners_curse_is_what_separates_them_from_the_truth(front_grid):
     assert np.mean(simulated, axis=0) == pytest.approx(exact, abs=6 * 0.5 / 4000**0.5)
 
 
+def test_the_oracle_of_a_search_is_a_function_of_settings_and_seeds():
+    oracle = EXAMPLE.utility_oracle(20)
+    settings = {"noise": np.array([0.5, 2.0, 0.5]), "bound": np.array([5.0, 9.0, 5.0])}
+    first = oracle(settings, np.array([3, 4, 5]))
+    assert first.shape == (3, 20)
+    # A point depends on its own seed and on no other point; another seed gives another sample.
+    last = {name: values[2:] for name, values in settings.items()}
+    assert np.array_equal(oracle(last, np.array([5])), first[2:])
+    assert not np.array_equal(first[0], first[2])
+    inside = sparse_vector_example.DOMAIN.from_unit(np.array([[0.0, 0.0], [1.0, 1.0]]))
+    assert inside["bound"].tolist() == [1, 30] and inside["noise"] == pytest.approx([0.01, 100])
+
+
 @pytest.mark.parametrize(
     "settings,match",
     [
