@@ -19,8 +19,8 @@ from dpjax.tuning.pareto import acquisition as acquisitions
 from dpjax.tuning.pareto import fronts
 from dpjax.tuning.pareto.gaussian_process import GaussianProcess
 
-_CANDIDATES = 2048
-_LOCAL_CANDIDATES = 256
+_CANDIDATES = 4096
+_AT_ONCE = 256  # candidates of a local round, or valued again together
 # Standard deviations of the draws around a centre, in edges of the cube, one for each round.
 _LOCAL_WIDTHS = (0.1, 0.03, 0.01)
 _CENTRES = 8
@@ -33,6 +33,9 @@ class Domain(Protocol):
 
     def sample(self, number: int, generator: np.random.Generator) -> np.ndarray:
         """Draws settings, (number, dimension) in the unit cube."""
+
+    def allowed(self, unit: np.ndarray) -> np.ndarray:
+        """Marks the points of the unit cube that may be evaluated, (m,) bool."""
 
     def to_unit(self, settings: dict[str, np.ndarray]) -> np.ndarray:
         """Takes settings to the unit cube."""
@@ -72,9 +75,9 @@ class _Seen:
     def add(self, points: np.ndarray) -> None:
         self._keys.update(self._names(points))
 
-    def new(self, points: np.ndarray) -> np.ndarray:
-        """Returns the rows of `points` that are not taken."""
-        return points[[name not in self._keys for name in self._names(points)]]
+    def is_new(self, points: np.ndarray) -> np.ndarray:
+        """Marks the rows of `points` that are not taken, (m,) bool."""
+        return np.array([name not in self._keys for name in self._names(points)], dtype=bool)
 
 
 def objectives_at(
@@ -83,6 +86,53 @@ def objectives_at(
     """Returns posterior mean (m, 2) and variance (m, 2) of both processes at points (m, d)."""
     predictions = [process.predict(points) for process in processes]
     return tuple(np.stack(columns, axis=1) for columns in zip(*predictions))
+
+
+class _Pool:
+    """Candidates of one batch with their predicted means and latest values.
+
+    Believing a proposal shrinks variances and grows the front, which lowers the expected
+    hypervolume improvement everywhere: an old value bounds the new one from above. So after each
+    proposal only the leading candidates are valued again (the lazy greedy algorithm of Minoux
+    1978); means do not move, for what is believed is the mean.
+    """
+
+    def __init__(self, points: np.ndarray):
+        self.points = points
+        self.means = np.zeros((0, 2))
+        self.values = np.zeros(0)
+
+    def order(self) -> np.ndarray:
+        """Indices of the candidates, the best first."""
+        return np.argsort(-self.values, kind="stable")
+
+    def add(self, points, processes, known, anti_ideal, acquisition) -> None:
+        """Adds candidates (m, d) and values them."""
+        if len(points):
+            means, variances = objectives_at(processes, points)
+            values = acquisition(means, variances, known, anti_ideal)
+            self.points = np.concatenate([self.points, points])
+            self.means = np.concatenate([self.means, means])
+            self.values = np.append(self.values, values)
+
+    def keep(self, mask: np.ndarray) -> None:
+        """Drops the candidates not in the mask."""
+        self.points, self.means, self.values = (
+            self.points[mask], self.means[mask], self.values[mask],
+        )  # fmt: skip
+
+    def refresh(self, processes, known, anti_ideal, acquisition) -> None:
+        """Values the leading candidates again, until one of them leads for certain."""
+        stale = np.ones(len(self.values), dtype=bool)
+        while stale.any():
+            leading = self.order()[:_AT_ONCE]
+            if not stale[leading[0]]:
+                return
+            leading = leading[stale[leading]]
+            means, variances = objectives_at(processes, self.points[leading])
+            self.means[leading] = means
+            self.values[leading] = acquisition(means, variances, known, anti_ideal)
+            stale[leading] = False
 
 
 def propose(
@@ -116,7 +166,7 @@ def propose(
         measurement for a gain; pass the measured ones for the paper's procedure.
       rounding: takes points (m, d) to the points (m, d) they stand for, such that equal settings
         become equal; left out, `domain.to_unit(domain.from_unit(points))`.
-      candidates: how many candidates to draw over the whole cube for each proposal, >= 2.
+      candidates: how many candidates to draw over the whole cube for the batch, >= 2.
 
     Returns:
       Array (q, d), float64 in the unit cube, unrounded. Fewer rows, or none, when `domain` has no
@@ -152,30 +202,29 @@ def propose(
     if observed_inputs is not None:
         seen.add(np.asarray(observed_inputs, dtype=np.float64).reshape(-1, dimension))
 
+
+    def new(points: np.ndarray) -> np.ndarray:
+        points = points[domain.allowed(points)]
+        return points[seen.is_new(points)]
+
+    half = candidates // 2
+    drawn = [quasi_random(candidates - half, dimension, generator)]
+    drawn.append(domain.sample(half, generator))
+    pool = _Pool(np.zeros((0, dimension)))
+    pool.add(new(np.concatenate(drawn)), processes, known, anti_ideal, acquisition)
     batch: list[np.ndarray] = []
-    for _ in range(number):
-        half = candidates // 2
-        drawn = [quasi_random(candidates - half, dimension, generator)]
-        drawn.append(domain.sample(half, generator))
-        pool = seen.new(np.concatenate(drawn))
-        if not len(pool):
-            break
-        everywhere = len(pool)
-        values = acquisition(*objectives_at(processes, pool), known, anti_ideal)
+    while len(batch) < number and len(pool.points):
         for width in _LOCAL_WIDTHS:
-            best = pool[np.argsort(-values, kind="stable")[:_CENTRES]]
-            around = np.concatenate([best, centres])
-            chosen = around[generator.integers(len(around), size=_LOCAL_CANDIDATES)]
-            near = chosen + width * generator.normal(size=chosen.shape)
-            near = seen.new(np.clip(near, 0.0, 1.0))
-            if len(near):
-                near_values = acquisition(*objectives_at(processes, near), known, anti_ideal)
-                pool, values = np.concatenate([pool, near]), np.append(values, near_values)
-        # Where the criterion is 0 everywhere, one draw over the whole cube is as good as another.
-        index = int(np.argmax(values))
-        best = pool[[index if values[index] > 0 else everywhere - 1]]
+            around = np.concatenate([pool.points[pool.order()[:_CENTRES]], centres])
+            chosen = around[generator.integers(len(around), size=_AT_ONCE)]
+            near = np.clip(chosen + width * generator.normal(size=chosen.shape), 0.0, 1.0)
+            pool.add(new(near), processes, known, anti_ideal, acquisition)
+        # Where the criterion is 0 everywhere, one candidate is as good as another.
+        index = pool.order()[0]
+        if pool.values[index] <= 0:
+            index = generator.integers(len(pool.points))
+        best, believed = pool.points[[index]], pool.means[[index]]
         batch.append(best[0])
-        believed, _ = objectives_at(processes, best)
         processes = tuple(
             process.condition(best, believed[:, column])
             for column, process in enumerate(processes)
@@ -183,4 +232,6 @@ def propose(
         known = np.concatenate([known, believed])
         centres = np.concatenate([centres, best])
         seen.add(best)
+        pool.keep(seen.is_new(pool.points))
+        pool.refresh(processes, known, anti_ideal, acquisition)
     return np.reshape(batch, (-1, dimension))

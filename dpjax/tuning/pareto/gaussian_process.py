@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Iterator
 
 import jax
@@ -49,9 +50,18 @@ _SMALLEST_QUERIES = 256
 _FAR_AWAY = 1e4
 
 
+@functools.cache
+def _blas() -> threadpoolctl.ThreadpoolController:
+    """The loaded BLAS libraries; finding them takes milliseconds."""
+    return threadpoolctl.ThreadpoolController()
+
+
 @contextlib.contextmanager
 def _double_precision() -> Iterator[None]:
-    """Float64 on the CPU with single-threaded BLAS, for the calling thread."""
+    """Float64 on the CPU with single-threaded BLAS.
+
+    JAX computes in the background: fetch results to NumPy before leaving.
+    """
     try:
         device = jax.local_devices(backend="cpu")[0]
     except RuntimeError:  # a process confined to another platform
@@ -59,7 +69,7 @@ def _double_precision() -> Iterator[None]:
     with (
         jax.enable_x64(True),
         jax.default_device(device),
-        threadpoolctl.threadpool_limits(limits=1, user_api="blas"),
+        _blas().limit(limits=1, user_api="blas"),
     ):
         yield
 
@@ -267,10 +277,8 @@ class GaussianProcess:
         padded, standardised, real = _padded(inputs, (outputs - location) / scale)
         with _double_precision():
             factor, weights = _factorise(parameters, padded, standardised, real)
-        return cls(
-            inputs, outputs, np.asarray(parameters), location, scale, loss,
-            np.asarray(factor), np.asarray(weights),
-        )  # fmt: skip
+            factor, weights = np.asarray(factor), np.asarray(weights)
+        return cls(inputs, outputs, parameters, location, scale, loss, factor, weights)
 
     def condition(self, inputs: ArrayLike, outputs: ArrayLike) -> GaussianProcess:
         """Adds observations without touching the hyperparameters.
@@ -303,10 +311,8 @@ class GaussianProcess:
         queries, _, _ = _padded(inputs, np.zeros(len(inputs)), _SMALLEST_QUERIES)
         padded, _, _ = _padded(self.inputs, self.outputs)
         with _double_precision():
-            mean, variance = _predict(
-                self.parameters, padded, self.factor, self.weights, queries
-            )
-        mean, variance = np.asarray(mean)[: len(inputs)], np.asarray(variance)[: len(inputs)]
+            mean, variance = _predict(self.parameters, padded, self.factor, self.weights, queries)
+            mean, variance = np.asarray(mean)[: len(inputs)], np.asarray(variance)[: len(inputs)]
         return self.location + self.scale * mean, self.scale**2 * variance
 
     @property
