@@ -1,0 +1,53 @@
+"""DPareto: privacy-utility Pareto fronts by Bayesian optimisation (Avent et al., PoPETs 2020).
+
+`search` evaluates settings; `reevaluate` measures its front afresh; `suggest` predicts the best
+setting for a wanted epsilon. None of their results is private output, unless the data was public.
+"""
+
+from dpjax.tuning.pareto.domain import (
+    Domain,
+    Integer,
+    Log,
+    LogInteger,
+    Real,
+    parse_domain,
+    parse_parameter,
+)
+from dpjax.tuning.pareto.fronts import check_anti_ideal, front, hypervolume, non_dominated
+from dpjax.tuning.pareto.oracles import TrainedAccuracy, TrainingCost
+from dpjax.tuning.pareto.record import Evaluation, SearchRecord
+from dpjax.tuning.pareto.reevaluation import FreshFront, reevaluate
+from dpjax.tuning.pareto.run_shapes import RunShapes
+from dpjax.tuning.pareto.sampling_laws import Law, Laws, UniformOver, grid
+from dpjax.tuning.pareto.search import METHODS, fitted, search
+from dpjax.tuning.pareto.suggestion import Suggestion, suggest
+
+__all__ = [
+    "METHODS",
+    "Domain",
+    "Evaluation",
+    "FreshFront",
+    "Integer",
+    "Law",
+    "Laws",
+    "Log",
+    "LogInteger",
+    "Real",
+    "RunShapes",
+    "SearchRecord",
+    "Suggestion",
+    "TrainedAccuracy",
+    "TrainingCost",
+    "UniformOver",
+    "check_anti_ideal",
+    "fitted",
+    "front",
+    "grid",
+    "hypervolume",
+    "non_dominated",
+    "parse_domain",
+    "parse_parameter",
+    "reevaluate",
+    "search",
+    "suggest",
+]

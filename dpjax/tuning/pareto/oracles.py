@@ -1,0 +1,183 @@
+"""What a search asks about settings: their cost in privacy, and the utility of training them.
+
+An oracle is a function of settings, a dictionary name -> array (n,). A privacy oracle returns
+epsilons (n,); a utility oracle returns utilities (n, R) in [0, 1], larger being better, one for
+each of R repetitions, nan for a repetition that failed. A utility oracle may take `seeds`, one
+integer a point, and then draws all its randomness from them; and it may have an attribute
+`failed_as`, the utility that a failed repetition counts as. Without it, a point with a failed
+repetition has failed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from dpjax import accounting
+from dpjax.tuning.pareto.domain import Domain, select
+from dpjax.tuning.pareto.repeated_runs import RepeatedRuns
+from dpjax.tuning.pareto.run_shapes import FIXED, RunShapes
+from dpjax.tuning.task import Task
+
+PrivacyOracle = Callable[[Mapping[str, np.ndarray]], np.ndarray]
+UtilityOracle = Callable[..., np.ndarray]
+
+TIGHT, RDP, CLASSIC = "tight", "rdp", "rdp_classic"
+
+LARGEST_ORDER = 512
+"""Renyi orders of the two older accountings: every integer from 2 to this."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingCost:
+    """Privacy oracle of DP-SGD and DP-Adam: reads epochs, lot_size, noise_multiplier.
+
+    Formal guarantees: the epsilon of a setting is an upper bound, at `delta`, for one private
+    training run of its `RunShapes`, under replace one for fixed lots and add or remove one for
+    Poisson lots. Noise on the sum is noise_multiplier times its sensitivity: twice the clip norm
+    L, hence z * 2L/m on the mean of a fixed lot of m, the authors' convention; or L, for Poisson
+    lots. It prices one run with hyperparameters that were not chosen on the data; a search that
+    looked at private data to choose them is not paid for here.
+
+    Attributes:
+      shapes: from settings to runs.
+      delta: in (0, 1).
+      method: "tight", the loss distributions of spec 6.3; "rdp", Renyi divergences at integer
+        orders with the best conversion; "rdp_classic", the same with the conversion of the paper
+        (rdp + log(1/delta) / (order - 1)), for reproducing it. Both ignore the padding of lots
+        (probability below 1e-9), which the first charges.
+
+    Raises:
+      ValueError: a delta outside (0, 1), or another method.
+    """
+
+    shapes: RunShapes
+    delta: float = 1e-5
+    method: str = TIGHT
+
+    def __post_init__(self) -> None:
+        if not 0 < self.delta < 1:
+            raise ValueError(f"delta {self.delta}: pass a number between 0 and 1, such as 1e-5")
+        if self.method not in (TIGHT, RDP, CLASSIC):
+            raise ValueError(f"accounting {self.method!r}: pass {TIGHT}, {RDP} or {CLASSIC}")
+
+    def __call__(self, settings: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Epsilons (n,) float64."""
+        noise = np.asarray(settings["noise_multiplier"], np.float64)
+        if not (noise > 0).all():
+            raise ValueError(f"noise_multiplier {noise.min():g}: pass numbers above 0")
+        if self.method == TIGHT:
+            # The loss distributions alone: the Renyi curve never beats them here, and costs more.
+            return np.array(
+                [
+                    run.guarantee().pair.epsilon(self.delta)
+                    for run in self.shapes.accounted(settings)
+                ]
+            )
+        orders = np.arange(2, LARGEST_ORDER + 1)
+        divergences = accounting.rdp_grid(
+            self.shapes.lot_sizes(settings) / self.shapes.dataset_size,
+            noise,
+            self.shapes.steps(settings),
+            orders,
+            sampling="without_replacement" if self.shapes.sampling == FIXED else "poisson",
+        )
+        return accounting.epsilon_grid(divergences, orders, self.delta, method=self.method)
+
+    def guarantee(self, setting: Mapping[str, float]) -> accounting.Guarantee:
+        """The full guarantee of one run of one setting, always the tight one."""
+        (run,) = self.shapes.accounted({name: np.array([v]) for name, v in setting.items()})
+        return run.guarantee()
+
+    def check(self, domain: Domain) -> None:
+        """Refuses a domain that cannot be priced or trained."""
+        self.shapes.check(domain)
+        if domain.largest("noise_multiplier") is None:
+            raise ValueError("the domain lacks noise_multiplier: add noise_multiplier=log(0.1,16)")
+
+
+class TrainedAccuracy:
+    """Utility oracle: the accuracy of privately trained models, R repetitions a setting.
+
+    Reads epochs, lot_size, noise_multiplier, clip_norm and what the optimiser reads. A repetition
+    whose parameters are not finite is nan and counts as guessing (`failed_as`): whoever finds such
+    a model discards it.
+
+    NOT private: accuracies are exact, on records that nothing protects.
+
+    Attributes:
+      repetitions: R.
+      failed_as: accuracy of guessing, 1 / classes.
+      compilations: programs compiled so far; a search needs one for each class of lots.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        shapes: RunShapes,
+        optimizer: Callable[[dict], Any],
+        *,
+        classes: int,
+        repetitions: int = 10,
+        side_by_side: int | None = None,
+        workers: int | None = None,
+    ):
+        """Prepares; nothing is trained or compiled yet.
+
+        Args:
+          task: what to learn; accuracy is taken on its validation records.
+          shapes: from settings to runs. Its dataset_size is that of `task.train`, or larger where a
+            small public data set stands in for a larger private one: lots and steps are then those
+            of the private run, drawn from fewer records.
+          optimizer: hyperparameters -> optax transformation.
+          classes: of the task.
+          repetitions: R, >= 1.
+          side_by_side: THE memory knob: runs vectorised in one call; None: `repetitions` for models
+            of few parameters and on accelerators, else 1.
+          workers: calls at the same time; None: one for each CPU core, or each accelerator.
+        """
+        if repetitions < 1:
+            raise ValueError(f"repetitions {repetitions}: pass at least 1")
+        self.task, self.shapes = task, shapes
+        self.repetitions, self.failed_as = repetitions, 1.0 / classes
+        self._runs = RepeatedRuns(
+            task, optimizer, width=side_by_side, usual_width=repetitions, workers=workers
+        )
+        self._records = task.validation.number
+
+    @property
+    def compilations(self) -> int:
+        return self._runs.compilations
+
+    def __call__(self, settings: Mapping[str, np.ndarray], seeds: np.ndarray) -> np.ndarray:
+        """Accuracies (n, R) float64 in [0, 1], nan where a run diverged.
+
+        Args:
+          settings: name -> (n,).
+          seeds: (n,) integers >= 0; repetition r of a point has a key made of (its seed, r).
+        """
+        number = len(seeds)
+        # Lots are drawn from the records at hand; the number of steps is that of the priced run.
+        shapes = dataclasses.replace(self.shapes, dataset_size=self.task.train.number)
+        steps = np.repeat(self.shapes.steps(settings), self.repetitions)
+        lots = [one for one in shapes.lots(settings) for _ in range(self.repetitions)]
+        sizes = np.repeat(shapes.lot_sizes(settings), self.repetitions)
+        hyperparameters = {
+            name: np.repeat(values, self.repetitions) for name, values in settings.items()
+        } | {"lot_size": sizes.astype(np.float64), "steps": steps.astype(np.float64)}
+        words = [
+            np.random.SeedSequence((int(seed), repetition)).generate_state(2)
+            for seed in seeds
+            for repetition in range(self.repetitions)
+        ]
+        correct, finite = self._runs(lots, steps, np.asarray(words), hyperparameters)
+        accuracy = np.where(finite, correct / self._records, np.nan)
+        return accuracy.reshape(number, self.repetitions)
+
+
+def one_setting(settings: Mapping[str, np.ndarray], place: int) -> dict[str, float]:
+    """The setting at one place, as plain numbers."""
+    return {name: float(values[0]) for name, values in select(settings, [place]).items()}

@@ -1,0 +1,241 @@
+"""The record of a search: every evaluation, saved whole after each batch, never private.
+
+A file of JSON lines: a header, then one line an evaluation. Utilities are measured on data without
+protection, so the file is the curator's, readable by its owner only, and says so in its first line.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dpjax.tuning.curator import WARNING
+from dpjax.tuning.pareto import fronts
+from dpjax.tuning.pareto.domain import Domain, Settings
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """One setting and what the oracles said of it.
+
+    Attributes:
+      batch: number of the batch it was evaluated in, from 0.
+      setting: name -> number, integers rounded.
+      unit: where it was proposed, (d,) in the unit cube, before rounding.
+      epsilon: nan if it failed.
+      utilities: of the repetitions; nan for one that failed; empty if all failed together.
+      failure: why the point failed, in one line; empty if it did not.
+    """
+
+    batch: int
+    setting: Mapping[str, float]
+    unit: tuple[float, ...]
+    epsilon: float
+    utilities: tuple[float, ...]
+    failure: str = ""
+
+
+class SearchRecord:
+    """All evaluations of one search, and what follows from them.
+
+    Attributes:
+      domain: what was searched.
+      anti_ideal: (2,) float64, the worst epsilon and error that still count.
+      failed_as: utility that a failed repetition counts as; None where it fails its point.
+      identity: JSON-able facts that a resumed search must agree with.
+      evaluations: in order.
+    """
+
+    def __init__(
+        self,
+        domain: Domain,
+        anti_ideal: Sequence[float],
+        *,
+        failed_as: float | None = None,
+        identity: Mapping[str, Any] | None = None,
+        evaluations: Sequence[Evaluation] = (),
+    ):
+        self.domain = domain
+        self.anti_ideal = fronts.check_anti_ideal(anti_ideal)
+        self.failed_as = failed_as
+        self.identity = dict(identity or {})
+        self.evaluations = list(evaluations)
+
+    def __len__(self) -> int:
+        return len(self.evaluations)
+
+    @property
+    def settings(self) -> Settings:
+        """Of all evaluations: name -> (n,) float64."""
+        return {
+            name: np.array([one.setting[name] for one in self.evaluations], np.float64)
+            for name in self.domain.names
+        }
+
+    @property
+    def unit(self) -> np.ndarray:
+        """Where all evaluations were proposed, (n, d) in the unit cube."""
+        return np.array([one.unit for one in self.evaluations], np.float64).reshape(
+            -1, self.domain.dimension
+        )
+
+    @property
+    def epsilon(self) -> np.ndarray:
+        """(n,) float64, nan where failed."""
+        return np.array([one.epsilon for one in self.evaluations], np.float64)
+
+    @property
+    def failed(self) -> np.ndarray:
+        """(n,) bool."""
+        return np.array([bool(one.failure) for one in self.evaluations], bool)
+
+    def counted(self, place: int) -> np.ndarray:
+        """Utilities (R,) of an evaluation as they count, failed repetitions included."""
+        utilities = np.asarray(self.evaluations[place].utilities, np.float64)
+        if self.failed_as is None:
+            return utilities
+        return np.where(np.isnan(utilities), self.failed_as, utilities)
+
+    @property
+    def utility(self) -> np.ndarray:
+        """Mean utility (n,) over the repetitions, nan where the point failed."""
+        return np.array(
+            [
+                math.nan if one.failure else float(np.mean(self.counted(place)))
+                for place, one in enumerate(self.evaluations)
+            ]
+        )
+
+    @property
+    def succeeded(self) -> np.ndarray:
+        """Positions (k,) of the evaluations that did not fail."""
+        return np.flatnonzero(~self.failed)
+
+    @property
+    def points(self) -> np.ndarray:
+        """(k, 2) float64: epsilon and error = 1 - mean utility, of those that succeeded."""
+        kept = self.succeeded
+        return np.stack([self.epsilon[kept], 1.0 - self.utility[kept]], axis=1).reshape(-1, 2)
+
+    def front(self) -> np.ndarray:
+        """Positions (k,) of the evaluations on the front, by increasing epsilon.
+
+        Only points that dominate the anti-ideal point are on it.
+
+        Raises:
+          ValueError: if there is none, saying what would be needed.
+        """
+        points = self.points
+        fronts.check_anti_ideal(self.anti_ideal, points)
+        inside = (points < self.anti_ideal).all(axis=1)
+        kept = np.flatnonzero(fronts.non_dominated(points) & inside)
+        kept = kept[np.argsort(points[kept, 0], kind="stable")]
+        return self.succeeded[kept]
+
+    def hypervolume(self, number: int | None = None) -> float:
+        """Of the first `number` evaluations, all by default: as measured, so it flatters."""
+        kept = self.succeeded if number is None else self.succeeded[self.succeeded < number]
+        points = np.stack([self.epsilon, 1.0 - self.utility], axis=1)[kept]
+        return fronts.hypervolume(points, self.anti_ideal)
+
+    def rows(self) -> list[dict[str, float | int | str | None]]:
+        """One flat row an evaluation, for tables: settings, epsilon, mean, best, worst, failure."""
+        on_front = set(self.front().tolist()) if self.hypervolume() > 0 else set()
+        rows = []
+        for place, one in enumerate(self.evaluations):
+            counted = self.counted(place) if not one.failure else np.zeros(0)
+            rows.append(
+                {
+                    "evaluation": place,
+                    "batch": one.batch,
+                    **one.setting,
+                    "epsilon": _known(one.epsilon),
+                    "utility": float(counted.mean()) if len(counted) else None,
+                    "best": float(counted.max()) if len(counted) else None,
+                    "worst": float(counted.min()) if len(counted) else None,
+                    "repetitions": len(one.utilities),
+                    "failed_repetitions": int(np.isnan(one.utilities).sum()),
+                    "on_front": int(place in on_front),
+                    "failure": one.failure,
+                }
+            )
+        return rows
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Writes the record, whole or not at all, readable by its owner only."""
+        header = {
+            "warning": WARNING,
+            "domain": self.domain.describe(),
+            "anti_ideal": self.anti_ideal.tolist(),
+            "failed_as": self.failed_as,
+            "identity": self.identity,
+        }
+        lines = [header]
+        for one in self.evaluations:
+            fields = dataclasses.asdict(one)
+            fields["epsilon"] = _known(one.epsilon)
+            fields["utilities"] = [_known(utility) for utility in one.utilities]
+            lines.append(fields)
+        partial = f"{os.fspath(path)}.partial"
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            for line in lines:
+                # Floats are written so that reading gives the same float: a resumed search goes on
+                # as if it had never stopped.
+                file.write(json.dumps(line, allow_nan=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike, domain: Domain) -> SearchRecord:
+        """Reads a record of a search over `domain`.
+
+        Raises:
+          ValueError: if the file is no such record.
+        """
+        try:
+            with open(path, encoding="utf-8") as file:
+                header, *lines = [json.loads(line) for line in file]
+            if header["domain"] != domain.describe():
+                raise ValueError(
+                    f"{path} is the record of a search over another domain: pass the same one, or "
+                    "another folder"
+                )
+            evaluations = [
+                Evaluation(
+                    batch=line["batch"],
+                    setting=line["setting"],
+                    unit=tuple(line["unit"]),
+                    epsilon=_unknown(line["epsilon"]),
+                    utilities=tuple(_unknown(utility) for utility in line["utilities"]),
+                    failure=line["failure"],
+                )
+                for line in lines
+            ]
+            return cls(
+                domain,
+                header["anti_ideal"],
+                failed_as=header["failed_as"],
+                identity=header["identity"],
+                evaluations=evaluations,
+            )
+        except (json.JSONDecodeError, KeyError, TypeError, UnicodeDecodeError):
+            raise ValueError(
+                f"{path} is not the record of a search: pass the folder of one, or a new one"
+            ) from None
+
+
+def _known(number: float) -> float | None:
+    """A number for JSON, which has no nan."""
+    return float(number) if math.isfinite(number) else None
+
+
+def _unknown(number: float | None) -> float:
+    return math.nan if number is None else float(number)

@@ -1,0 +1,149 @@
+"""The front once more: its settings on fresh repetitions, before any number is believed.
+
+A front picked on measured utilities shows the luckiest measurements: its hypervolume is overstated
+by more than a good search gains over a bad one (the winner's curse). Fresh repetitions, with other
+keys, are an unbiased measurement of the settings that were picked.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+
+from dpjax.tuning.pareto import fronts
+from dpjax.tuning.pareto.domain import Settings, select
+from dpjax.tuning.pareto.oracles import UtilityOracle
+from dpjax.tuning.pareto.record import SearchRecord
+from dpjax.tuning.pareto.search import asked_utility
+
+_FRESH = 2
+"""Stream of fresh repetitions, beside the search's own."""
+
+
+@dataclasses.dataclass(frozen=True)
+class FreshFront:
+    """The settings of a front, measured again.
+
+    Attributes:
+      settings: name -> (k,) float64, by increasing epsilon.
+      epsilon: (k,) float64.
+      utilities: (k, R) float64 fresh ones, failed repetitions as they count.
+      first_seen: (k,) float64, the mean utility that put each setting on the front.
+      anti_ideal: (2,) float64.
+    """
+
+    settings: Settings
+    epsilon: np.ndarray
+    utilities: np.ndarray
+    first_seen: np.ndarray
+    anti_ideal: np.ndarray
+
+    @property
+    def utility(self) -> np.ndarray:
+        """Mean (k,) of the fresh repetitions."""
+        return self.utilities.mean(axis=1)
+
+    @property
+    def points(self) -> np.ndarray:
+        """(k, 2): epsilon and fresh error."""
+        return np.stack([self.epsilon, 1.0 - self.utility], axis=1)
+
+    @property
+    def still_on_front(self) -> np.ndarray:
+        """Which settings (k,) bool are not beaten by another of these as measured afresh."""
+        return fronts.non_dominated(self.points)
+
+    @property
+    def hypervolume(self) -> float:
+        """Of the settings as measured afresh: what to quote."""
+        return fronts.hypervolume(self.points, self.anti_ideal)
+
+    @property
+    def hypervolume_as_first_seen(self) -> float:
+        """Of the measurements that picked the settings: overstated."""
+        seen = np.stack([self.epsilon, 1.0 - self.first_seen], axis=1)
+        return fronts.hypervolume(seen, self.anti_ideal)
+
+    def rows(self) -> list[dict[str, float | int]]:
+        """One flat row a setting, for tables and the plot."""
+        deviation = self.utilities.std(axis=1, ddof=1) if self.utilities.shape[1] > 1 else None
+        return [
+            {
+                "epsilon": float(self.epsilon[place]),
+                "utility": float(self.utility[place]),
+                "best": float(self.utilities[place].max()),
+                "worst": float(self.utilities[place].min()),
+                "standard_error": float("nan")
+                if deviation is None
+                else float(deviation[place] / np.sqrt(self.utilities.shape[1])),
+                "first_seen": float(self.first_seen[place]),
+                "still_on_front": int(self.still_on_front[place]),
+                **{name: float(values[place]) for name, values in self.settings.items()},
+            }
+            for place in range(len(self.epsilon))
+        ]
+
+
+def reevaluate(
+    record: SearchRecord,
+    utility: UtilityOracle,
+    *,
+    rounds: int = 1,
+    progress: Callable[[int, int], None] | None = None,
+) -> FreshFront:
+    """Measures the settings of a record's front on fresh repetitions.
+
+    Args:
+      record: of a search.
+      utility: the oracle of the search.
+      rounds: times the oracle is asked, so `rounds` times its R repetitions, >= 1.
+      progress: called with (rounds done, rounds).
+
+    Returns:
+      The settings of the front that could be measured again.
+
+    Raises:
+      ValueError: an empty front, rounds below 1, or an oracle that now fails for every setting.
+    """
+    if rounds < 1:
+        raise ValueError(f"rounds {rounds}: pass at least 1")
+    kept = record.front()
+    settings = select(record.settings, kept)
+    measured: list[list[np.ndarray]] = [[] for _ in kept]
+    failed = np.zeros(len(kept), bool)
+    why = [""] * len(kept)
+    for turn in range(rounds):
+        if progress is not None:
+            progress(turn, rounds)
+        answers, why = asked_utility(
+            utility, settings, _fresh_seeds(record, kept, turn), record.failed_as
+        )
+        for place, own in enumerate(answers):
+            failed[place] |= bool(why[place])
+            if record.failed_as is not None:
+                own = np.where(np.isnan(own), record.failed_as, own)
+            measured[place].append(own)
+    if progress is not None:
+        progress(rounds, rounds)
+    good = np.flatnonzero(~failed)
+    if not len(good):
+        raise ValueError(f"no setting of the front could be measured again; the first: {why[0]}")
+    return FreshFront(
+        settings=select(settings, good),
+        epsilon=record.epsilon[kept][good],
+        utilities=np.stack([np.concatenate(measured[place]) for place in good]),
+        first_seen=record.utility[kept][good],
+        anti_ideal=record.anti_ideal,
+    )
+
+
+def _fresh_seeds(record: SearchRecord, places: np.ndarray, turn: int) -> np.ndarray:
+    seed = int(record.identity.get("seed", 0))
+    return np.array(
+        [
+            np.random.SeedSequence((seed, _FRESH, turn, int(place))).generate_state(1, np.uint64)[0]
+            for place in places
+        ]
+    )

@@ -1,0 +1,239 @@
+"""Repetitions of settings, trained side by side by programs that are compiled once for a search.
+
+The repetitions of one setting have lots of one size and the same number of steps, so vectorising
+over them wastes nothing, unlike the slots of `training.mixed_sweep`, which a batch of a search
+would leave half empty. The size of a lot and the number of steps are data of the program; its one static
+number is the capacity of a lot, which is rounded up to a power of two. Calls run at the same time
+in threads: on a CPU each keeps about one core busy.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import os
+import queue
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent import futures
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpjax import training
+from dpjax.training import keys as key_streams
+from dpjax.training.dp_sgd import merge, partition, step_function
+from dpjax.training.lot_families import ALONE, POISSON_DENSE, LotFamily, family_of
+from dpjax.tuning.task import Task, number_correct
+
+PyTree = Any
+Lots = training.FixedLots | training.PoissonLots
+
+_FEW_PARAMETERS = 20_000
+"""Below, vectorising runs pays on a CPU; a wide net's products fill the cores by themselves."""
+
+
+class RepeatedRuns:
+    """Trains runs that differ in lots, steps, keys and hyperparameters.
+
+    Formal guarantees:
+      Run i is trained as `training.make_train` would train it with `lots[i]`, `steps[i]`, lot size
+      `hyperparameters["lot_size"][i]` and its own key: same lots, noise and steps (padding beyond
+      its lots never holds a record; see `LotFamily.draw`). Its result depends on nothing else, up
+      to float32 rounding.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        optimizer: Callable[[dict], Any],
+        *,
+        width: int | None,
+        usual_width: int,
+        workers: int | None,
+    ):
+        """See `TrainedAccuracy` for the arguments.
+
+        Raises:
+          ValueError: a width or a number of workers below 1.
+        """
+        if (width is not None and width < 1) or (workers is not None and workers < 1):
+            raise ValueError(f"side_by_side {width}, workers {workers}: pass at least 1, or None")
+        self._task, self._optimizer = task, optimizer
+        self._on_cpu = jax.default_backend() == "cpu"
+        shapes = jax.eval_shape(task.initial, jax.random.key(0))
+        parameters = sum(leaf.size for leaf in jax.tree.leaves(shapes))
+        if width is None:
+            width = usual_width if parameters < _FEW_PARAMETERS or not self._on_cpu else 1
+        self._placement = training.Placement(width)
+        devices = jax.local_devices()
+        if workers is None:
+            workers = _cores() if self._on_cpu else len(devices)
+        self._workers = workers
+        self._devices = [devices[place % len(devices)] for place in range(workers)]
+        self._programs: dict[tuple[LotFamily, Any], Any] = {}
+        self._locks: dict[tuple[LotFamily, Any], threading.Lock] = collections.defaultdict(
+            threading.Lock
+        )
+        self._data: dict[Any, PyTree] = {}
+        self.compilations = 0
+
+    def __call__(
+        self,
+        lots: Sequence[Lots],
+        steps: np.ndarray,
+        key_words: np.ndarray,
+        hyperparameters: Mapping[str, np.ndarray],
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Trains n runs.
+
+        Args:
+          lots: of each.
+          steps: (n,) int, of each.
+          key_words: (n, 2) uint32, the words of each run's threefry key; all different.
+          hyperparameters: name -> (n,), taken as float32; with `lot_size`, what the noisy sum is
+            divided by.
+
+        Returns:
+          Correct validation predictions (n,) int64, and whether all parameters are finite (n,).
+
+        Raises:
+          ValueError: two runs with one key.
+        """
+        number = len(lots)
+        if len(np.unique(key_words, axis=0)) < number:
+            raise ValueError("two runs share a key and would get identical noise: pass other seeds")
+        values = {name: np.asarray(v, np.float32) for name, v in hyperparameters.items()}
+        correct, finite = np.zeros(number, np.int64), np.zeros(number, bool)
+        free: queue.SimpleQueue = queue.SimpleQueue()
+        for device in self._devices:
+            free.put(device)
+
+        def train(family: LotFamily, members: np.ndarray) -> None:
+            device = free.get()
+            try:
+                fed = self._fed(family, members, lots, steps, key_words, values)
+                outputs = self._program(family, device, fed)(fed, *self._data[device])
+                outputs = jax.device_get(outputs)
+            finally:
+                free.put(device)
+            kept = slice(0, len(members))
+            correct[members], finite[members] = outputs[0][kept], outputs[1][kept]
+
+        for device in set(self._devices) - set(self._data):
+            arrays = (self._task.train.arrays, self._task.validation.arrays)
+            self._data[device] = jax.device_put(arrays, device)
+        with futures.ThreadPoolExecutor(self._workers) as pool:
+            running = [pool.submit(train, *call) for call in self._calls(lots, steps)]
+            for done in running:
+                done.result()
+        return correct, finite
+
+    def _calls(self, lots: Sequence[Lots], steps: np.ndarray) -> list[tuple[LotFamily, np.ndarray]]:
+        """Which runs go together, the most work first."""
+        waiting = collections.defaultdict(list)
+        for member, one in enumerate(lots):
+            waiting[class_of(one)].append(member)
+        calls = []
+        for family, members in waiting.items():
+            # Runs of one length side by side; of equal ones in their order.
+            members = np.array(members)[np.argsort(-steps[members], kind="stable")]
+            for start in range(0, len(members), self._placement.width):
+                calls.append((family, members[start : start + self._placement.width]))
+        return sorted(calls, key=lambda call: -int(steps[call[1]].max()) * call[0].capacity)
+
+    def _fed(
+        self,
+        family: LotFamily,
+        members: np.ndarray,
+        lots: Sequence[Lots],
+        steps: np.ndarray,
+        key_words: np.ndarray,
+        hyperparameters: Mapping[str, np.ndarray],
+    ) -> PyTree:
+        """What the device is told of the runs; lanes without one repeat the last, with no steps."""
+        lanes = np.append(members, np.full(self._placement.width - len(members), members[-1]))
+        own = steps[lanes].astype(np.uint32)
+        own[len(members) :] = 0
+        return {
+            "key": key_words[lanes].astype(np.uint32),
+            "steps": own,
+            "hyperparameters": {name: all_[lanes] for name, all_ in hyperparameters.items()},
+            "lots": jax.tree.map(
+                lambda *leaves: np.stack(leaves), *[family.numbers_of(lots[i]) for i in lanes]
+            ),
+        }
+
+    def _program(self, family: LotFamily, device: Any, fed: PyTree) -> Callable[..., PyTree]:
+        """The compiled program of a class of lots on a device."""
+        with self._locks[family, device]:
+            if (family, device) not in self._programs:
+                mapped = self._placement.mapped(self._run_of(family), (0, None, None))
+                with jax.default_device(device):
+                    lowered = jax.jit(mapped).lower(fed, *self._data[device])
+                    self._programs[family, device] = lowered.compile()
+                self.compilations += 1
+            return self._programs[family, device]
+
+    def _run_of(self, family: LotFamily) -> Callable[[PyTree, PyTree, PyTree], PyTree]:
+        """run(fed, training records, validation records) -> (correct, finite), one run."""
+        task, optimizer = self._task, self._optimizer
+        rows = task.train.number
+        config = training.TrainConfig(
+            loss_fn=task.loss,
+            lots=_any_member(family),
+            steps=1,
+            expected_lot_size=1.0,
+            optimizer=optimizer,
+            trainable=task.trainable,
+            with_rng=task.with_rng,
+        )
+
+        def run(fed: PyTree, records: PyTree, validation: PyTree) -> PyTree:
+            key = jax.random.wrap_key_data(fed["key"], impl=key_streams.IMPLEMENTATION)
+            hyperparameters = fed["hyperparameters"]
+            params = task.initial(key_streams.stream(key, "initial"))
+            trained, frozen = partition(params, task.trainable)
+            step = step_function(config, key, hyperparameters, frozen, records)
+            lots_key = key_streams.stream(key, "lots")
+
+            def one(number: jax.Array, carry: PyTree) -> PyTree:
+                lot = family.draw(jax.random.fold_in(lots_key, number), fed["lots"], rows)
+                return step(carry, number, lot, hyperparameters["lot_size"])
+
+            state = optimizer(hyperparameters).init(trained)
+            trained, _ = jax.lax.fori_loop(jnp.uint32(0), fed["steps"], one, (trained, state))
+            params = merge(trained, frozen)
+            finite = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(params)]
+            return number_correct(task, params, validation), jnp.all(jnp.stack(finite))
+
+        return run
+
+
+def class_of(lots: Lots) -> LotFamily:
+    """The family that a run's lots are drawn from: capacity a power of two, where that is cheap."""
+    family = family_of(lots)
+    if family.kind in (ALONE, POISSON_DENSE):
+        return family
+    rounded = 1 << (family.capacity - 1).bit_length()
+    # Beyond half of the records, distinct draws would cost more than the padding saves.
+    return dataclasses.replace(
+        family, capacity=max(family.capacity, min(rounded, family.size // 2))
+    )
+
+
+def _any_member(family: LotFamily) -> Lots:
+    """Lots of the family's kind; the program reads only their neighbouring relation."""
+    if family.lots is not None:
+        return family.lots
+    if family.kind == "fixed":
+        return training.FixedLots(family.size, family.capacity)
+    return training.PoissonLots(family.size, 0.5, family.capacity)
+
+
+def _cores() -> int:
+    """CPU cores that this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1

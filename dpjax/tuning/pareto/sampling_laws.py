@@ -1,0 +1,131 @@
+"""What settings are drawn from without a model: random search's laws, and grids.
+
+The laws of the paper's random search are truncated by rejection, which `Law.sample` reproduces.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from dpjax.tuning.pareto.domain import Domain, Settings
+
+_MOST_ROUNDS = 10_000
+
+
+@dataclasses.dataclass(frozen=True)
+class Law:
+    """A one-dimensional law, truncated by rejection and rounded afterwards if whole.
+
+    Attributes:
+      kind: "uniform" (first, second: ends), "log_uniform" (ends), "normal" (mean, standard
+        deviation) or "shifted_exponential" (rate, shift).
+      first, second: its parameters.
+      least, most: draws outside are rejected.
+      whole: whether draws are rounded.
+    """
+
+    kind: str
+    first: float
+    second: float
+    least: float = -math.inf
+    most: float = math.inf
+    whole: bool = False
+
+    def sample(self, number: int, generator: np.random.Generator) -> np.ndarray:
+        """Returns `number` independent draws, float64.
+
+        Raises:
+          ValueError: an unknown kind, or limits that leave nothing.
+        """
+        kept = np.zeros(0)
+        for _ in range(_MOST_ROUNDS):
+            drawn = self._draws(max(number, 16), generator)
+            kept = np.append(kept, drawn[(self.least <= drawn) & (drawn <= self.most)])
+            if len(kept) >= number:
+                return np.round(kept[:number]) if self.whole else kept[:number]
+        raise ValueError(f"{self} leaves nothing to draw: widen its limits")
+
+    def _draws(self, number: int, generator: np.random.Generator) -> np.ndarray:
+        match self.kind:
+            case "uniform":
+                return generator.uniform(self.first, self.second, number)
+            case "log_uniform":
+                ends = math.log(self.first), math.log(self.second)
+                return np.exp(generator.uniform(*ends, number))
+            case "normal":
+                return generator.normal(self.first, self.second, number)
+            case "shifted_exponential":
+                return self.second + generator.exponential(1.0 / self.first, number)
+        raise ValueError(
+            f"unknown law {self.kind!r}: pass uniform, log_uniform, normal or shifted_exponential"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Laws:
+    """Independent laws by name, and constants; draws settings."""
+
+    laws: Mapping[str, Law | float]
+
+    def sample(self, number: int, generator: np.random.Generator) -> Settings:
+        """Settings of `number` evaluations."""
+        return {
+            name: law.sample(number, generator) if isinstance(law, Law) else np.full(number, law)
+            for name, law in self.laws.items()
+        }
+
+    def describe(self) -> dict[str, str | float]:
+        """The laws as JSON-able data."""
+        return {name: repr(law) if isinstance(law, Law) else law for name, law in self.laws.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class UniformOver:
+    """Uniform over the unit cube of a domain: logarithmic where its ranges are."""
+
+    domain: Domain
+
+    def sample(self, number: int, generator: np.random.Generator) -> Settings:
+        """Settings of `number` evaluations."""
+        return self.domain.from_unit(self.domain.sample(number, generator))
+
+    def describe(self) -> str:
+        """The law as JSON-able data; a record names the domain itself."""
+        return "uniform over the unit cube"
+
+
+def grid(domain: Domain, points_per_parameter: int | Mapping[str, int]) -> Settings:
+    """Every combination of evenly spaced values of each range, on the range's own scale.
+
+    The paper's grids are even on a linear scale: pass a domain of `Real` and `Integer` for those.
+
+    Args:
+      domain: what to cover.
+      points_per_parameter: of each range, ends included, >= 1 (one: the middle); or by name.
+
+    Raises:
+      ValueError: fewer than one point, or a name that the domain lacks.
+    """
+    if isinstance(points_per_parameter, Mapping):
+        counts = dict(points_per_parameter)
+    else:
+        counts = dict.fromkeys(domain.parameters, int(points_per_parameter))
+    if set(counts) != set(domain.parameters) or min(counts.values()) < 1:
+        raise ValueError(
+            f"points per parameter {counts}: pass at least 1 for each of "
+            f"{', '.join(domain.parameters)}"
+        )
+    axes = [
+        np.linspace(0.0, 1.0, counts[name]) if counts[name] > 1 else np.array([0.5])
+        for name in domain.parameters
+    ]
+    unit = np.array(list(itertools.product(*axes)))
+    unit = unit[domain.allowed(unit)]
+    if not len(unit):
+        raise ValueError(f"no point of the grid over {domain} is feasible: widen its ranges")
+    return domain.from_unit(unit)

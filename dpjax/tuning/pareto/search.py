@@ -1,0 +1,362 @@
+"""DPareto: searches settings whose privacy and utility no other setting beats (Avent et al. 2020).
+
+Random settings first; then batches of proposals from two Gaussian processes, one for log epsilon,
+noise-free, and one for the logit of the error, whose noise is learned. A batch of q is proposed by
+Kriging believer and evaluated at once. Random search and grids run behind the same interface.
+
+What comes out is computed from data without protection: see `SearchRecord`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from dpjax.tuning.pareto import acquisition as acquisitions
+from dpjax.tuning.pareto import batches, fronts
+from dpjax.tuning.pareto.domain import Domain, Settings, number_of, select
+from dpjax.tuning.pareto.gaussian_process import GaussianProcess
+from dpjax.tuning.pareto.oracles import PrivacyOracle, UtilityOracle
+from dpjax.tuning.pareto.record import Evaluation, SearchRecord
+from dpjax.tuning.pareto.sampling_laws import UniformOver
+
+EHVI, HVPOI, RANDOM, GRID = "ehvi", "hvpoi", "random", "grid"
+METHODS = (EHVI, HVPOI, RANDOM, GRID)
+
+_ACQUISITIONS = {
+    EHVI: acquisitions.expected_hypervolume_improvement,
+    HVPOI: acquisitions.hypervolume_probability_of_improvement,
+}
+_FIT_RESTARTS = 2
+# Streams of the search's seed.
+_PROPOSING, _EVALUATING = 0, 1
+
+
+class Sampler(Protocol):
+    """Draws settings without a model."""
+
+    def sample(self, number: int, generator: np.random.Generator) -> Settings:
+        """Settings (number,) each."""
+
+
+def search(
+    domain: Domain,
+    privacy: PrivacyOracle,
+    utility: UtilityOracle,
+    *,
+    method: str = EHVI,
+    evaluations: int = 272,
+    initial: int = 16,
+    batch_size: int = 16,
+    anti_ideal: Sequence[float] = (10.0, 1.0),
+    law: Sampler | None = None,
+    grid: Mapping[str, np.ndarray] | None = None,
+    seed: int | None = None,
+    path: str | os.PathLike | None = None,
+    label: Any = "",
+    progress: Callable[[int, int, float], None] | None = None,
+) -> SearchRecord:
+    """Evaluates settings in search of the front of (epsilon, 1 - utility).
+
+    A point for which an oracle raises, or gives no finite number, is recorded as failed, with the
+    reason, and is not proposed again; it takes no part in front, hypervolume or models.
+
+    Formal guarantees: none. The record depends on the data through every utility. Nothing in it,
+    neither the front nor a setting read off it, may be released as private output; only a search
+    on public data leaves the cost of a later private run at that of the run alone.
+
+    Args:
+      domain: what may be chosen.
+      privacy: settings -> epsilons (n,); see `oracles`.
+      utility: settings -> utilities (n, R) in [0, 1]; see `oracles` for seeds and failures.
+      method: "ehvi", exact expected hypervolume improvement; "hvpoi", the paper's criterion, on the
+        measured points; "random"; "grid".
+      evaluations: in all; the paper's 16 + 256. A grid has its own number.
+      initial: evaluated at random before the first proposal.
+      batch_size: q, proposed and evaluated at once.
+      anti_ideal: the worst epsilon and error that still count.
+      law: draws the initial settings, and all of "random"; None: uniform over the unit cube.
+      grid: the settings of "grid", as from `sampling_laws.grid`.
+      seed: of everything drawn; the same seed gives the same record. None: drawn, and recorded.
+      path: of the record, saved after every batch; if it is there, the search goes on from it, as
+        if it had never stopped.
+      label: JSON-able; whatever else the record depends on. A resumed search must agree on it.
+      progress: called with (evaluations done, in all, hypervolume so far) after every batch.
+
+    Returns:
+      The record, of fewer evaluations where the domain has no more settings that differ.
+
+    Raises:
+      ValueError: an unknown method, numbers below 1, an anti-ideal point that is none, a record of
+        another search at `path`, an oracle whose answer has another shape, or a first batch in
+        which every point failed.
+    """
+    anti_ideal = fronts.check_anti_ideal(anti_ideal)
+    if method not in METHODS:
+        raise ValueError(f"method {method!r}: pass one of {', '.join(METHODS)}")
+    if (method == GRID) != (grid is not None):
+        raise ValueError("method='grid' and grid= go together: pass both or neither")
+    if min(initial, batch_size, evaluations) < 1:
+        raise ValueError(
+            f"evaluations {evaluations}, initial {initial}, batch_size {batch_size}: pass 1 or more"
+        )
+    total = number_of(grid) if grid is not None else evaluations
+    law = UniformOver(domain) if law is None else law
+    for oracle in (privacy, utility):
+        check = getattr(oracle, "check", None)
+        if check is not None:
+            check(domain)
+    identity = {
+        "method": method,
+        "initial": initial,
+        "batch_size": batch_size,
+        "law": law.describe() if hasattr(law, "describe") else type(law).__name__,
+        "label": label,
+    }
+    identity = json.loads(json.dumps(identity))
+    record = _begun(domain, anti_ideal, utility, identity, seed, path)
+    if progress is not None:
+        progress(len(record), total, record.hypervolume())
+    while len(record) < total:
+        done = len(record)
+        generator = np.random.default_rng((record.identity["seed"], _PROPOSING, done))
+        if grid is not None:
+            chosen = select(grid, slice(done, min(done + batch_size, total)))
+            unit = domain.to_unit(chosen)
+        elif method == RANDOM or done < initial:
+            number = initial - done if done < initial else min(batch_size, total - done)
+            chosen = law.sample(min(number, total - done), generator)
+            unit = domain.to_unit(chosen)
+        else:
+            number = min(batch_size, total - done)
+            unit = proposals(record, number, _ACQUISITIONS[method], generator, method == HVPOI)
+            if not len(unit):
+                break
+            chosen = domain.from_unit(unit)
+        record.evaluations += _evaluated(record, privacy, utility, chosen, unit)
+        if path is not None:
+            record.save(path)
+        if done == 0 and record.failed.all():
+            raise ValueError(
+                f"all {len(record)} evaluations of the first batch failed; the first because: "
+                f"{record.evaluations[0].failure}"
+            )
+        if progress is not None:
+            progress(len(record), total, record.hypervolume())
+    return record
+
+
+def fitted(
+    record: SearchRecord, generator: np.random.Generator, *, restarts: int = _FIT_RESTARTS
+) -> tuple[GaussianProcess, GaussianProcess]:
+    """The processes of log epsilon and of the logit of the error, on the unit cube.
+
+    Raises:
+      ValueError: if no evaluation succeeded.
+    """
+    kept = record.succeeded
+    if not len(kept):
+        raise ValueError("no evaluation succeeded: there is nothing to fit")
+    inputs, outputs = record.unit[kept], fronts.to_model_units(record.points)
+    return tuple(
+        GaussianProcess.fit(
+            inputs,
+            outputs[:, column],
+            noise_free=column == 0,
+            generator=generator,
+            restarts=restarts,
+        )
+        for column in (0, 1)
+    )
+
+
+def proposals(
+    record: SearchRecord,
+    number: int,
+    acquisition: acquisitions.Acquisition,
+    generator: np.random.Generator,
+    measured: bool = False,
+) -> np.ndarray:
+    """Up to `number` points (q, d) of the unit cube, feasible and different after rounding.
+
+    Args:
+      record: of the evaluations so far.
+      number: wanted.
+      acquisition: criterion.
+      generator: all randomness.
+      measured: improve on the measured points, as the paper does, rather than on the means of the
+        processes, which do not mistake luck for gain.
+    """
+    objectives = fronts.to_model_units(record.points) if measured else None
+    unit = batches.propose(
+        fitted(record, generator),
+        record.domain,
+        number,
+        anti_ideal=fronts.to_model_units(record.anti_ideal),
+        generator=generator,
+        acquisition=acquisition,
+        observed_inputs=record.unit,
+        observed_objectives=objectives,
+    )
+    return unit[record.domain.allowed(unit)] if len(unit) else unit
+
+
+def _begun(
+    domain: Domain,
+    anti_ideal: np.ndarray,
+    utility: UtilityOracle,
+    identity: dict[str, Any],
+    seed: int | None,
+    path: str | os.PathLike | None,
+) -> SearchRecord:
+    """The record to go on with: a new one, or the one at `path`."""
+    failed_as = getattr(utility, "failed_as", None)
+    if path is not None and os.path.exists(path):
+        record = SearchRecord.load(path, domain)
+        found = dict(record.identity)
+        drawn = found.pop("seed", None)
+        same = (
+            found == identity
+            and seed in (None, drawn)
+            and record.failed_as == failed_as
+            and np.array_equal(record.anti_ideal, anti_ideal)
+        )
+        if not same:
+            raise ValueError(
+                f"{path} was begun with other flags: pass the same ones, or another folder"
+            )
+        return record
+    if seed is None:
+        seed = secrets.randbits(32)
+    return SearchRecord(
+        domain, anti_ideal, failed_as=failed_as, identity=identity | {"seed": int(seed)}
+    )
+
+
+def point_seeds(seed: int, first: int, number: int) -> np.ndarray:
+    """One integer (number,) uint64 for each evaluation from `first` on, for its repetitions."""
+    return np.array(
+        [
+            np.random.SeedSequence((seed, _EVALUATING, first + place)).generate_state(1, np.uint64)
+            for place in range(number)
+        ]
+    ).reshape(number)
+
+
+def _evaluated(
+    record: SearchRecord,
+    privacy: PrivacyOracle,
+    utility: UtilityOracle,
+    settings: Settings,
+    unit: np.ndarray,
+) -> list[Evaluation]:
+    """Asks both oracles about a batch; a failed point is marked, the others are not lost."""
+    number = number_of(settings)
+    seeds = point_seeds(record.identity["seed"], len(record), number)
+    batch = record.evaluations[-1].batch + 1 if len(record) else 0
+    epsilon, why = asked_privacy(privacy, settings)
+    kept = np.flatnonzero([not reason for reason in why])
+    utilities: list[tuple[float, ...]] = [()] * number
+    if len(kept):
+        measured, reasons = asked_utility(
+            utility, select(settings, kept), seeds[kept], record.failed_as
+        )
+        for place, own, reason in zip(kept, measured, reasons):
+            utilities[place], why[place] = tuple(own.tolist()), reason
+    return [
+        Evaluation(
+            batch=batch,
+            setting={name: float(values[place]) for name, values in settings.items()},
+            unit=tuple(unit[place].tolist()),
+            epsilon=float(epsilon[place]),
+            utilities=utilities[place],
+            failure=why[place],
+        )
+        for place in range(number)
+    ]
+
+
+def asked_privacy(privacy: PrivacyOracle, settings: Settings) -> tuple[np.ndarray, list[str]]:
+    """Epsilons (n,), nan where failed, and the reasons, empty where not."""
+    number = number_of(settings)
+    answers, why = _one_by_one_if_needed(lambda which: privacy(select(settings, which)), number)
+    epsilon = np.full(number, np.nan)
+    for place, answer in enumerate(answers):
+        if why[place]:
+            continue
+        if np.shape(answer) != ():
+            raise ValueError(
+                f"the privacy oracle answered {np.shape(answer)} for a point: return one epsilon "
+                "for each setting, shape (n,)"
+            )
+        if np.isfinite(answer) and answer >= 0:
+            epsilon[place] = answer
+        else:
+            why[place] = f"the privacy oracle gave epsilon {float(answer):g}"
+    return epsilon, why
+
+
+def asked_utility(
+    utility: UtilityOracle, settings: Settings, seeds: np.ndarray, failed_as: float | None
+) -> tuple[list[np.ndarray], list[str]]:
+    """Utilities (R,) of each setting, and the reasons of failure, empty where there is none."""
+    takes_seeds = "seeds" in inspect.signature(utility).parameters
+
+    def ask(which: np.ndarray) -> np.ndarray:
+        chosen = select(settings, which)
+        return utility(chosen, seeds=seeds[which]) if takes_seeds else utility(chosen)
+
+    answers, why = _one_by_one_if_needed(ask, len(seeds))
+    measured = []
+    for place, answer in enumerate(answers):
+        own = np.zeros(0) if why[place] else np.asarray(answer, np.float64)
+        if not why[place]:
+            if own.ndim != 1 or not own.size:
+                raise ValueError(
+                    f"the utility oracle answered {own.shape} for a point: return the utilities of "
+                    "all repetitions, shape (n, R)"
+                )
+            real = own[~np.isnan(own)]
+            if ((real < 0) | (real > 1)).any():
+                why[place] = f"a utility of {real[(real < 0) | (real > 1)][0]:g} is not in [0, 1]"
+            elif failed_as is None and len(real) < len(own):
+                why[place] = f"{len(own) - len(real)} of {len(own)} repetitions failed"
+        measured.append(own)
+    return measured, why
+
+
+def _one_by_one_if_needed(
+    ask: Callable[[np.ndarray], np.ndarray], number: int
+) -> tuple[list[Any], list[str]]:
+    """Asks for all points at once; if that raises, for each alone, to find which ones fail."""
+    try:
+        answers = ask(np.arange(number))
+        if len(answers) != number:
+            raise ValueError(
+                f"an oracle gave {len(answers)} answers for {number} settings: return one for each"
+            )
+        return list(answers), [""] * number
+    except Exception as error:
+        if number == 1:
+            return [None], [_one_line(error)]
+    alone = [_alone(ask, place) for place in range(number)]
+    return [answer for answer, _ in alone], [reason for _, reason in alone]
+
+
+def _alone(ask: Callable[[np.ndarray], np.ndarray], place: int) -> tuple[Any, str]:
+    try:
+        (answer,) = ask(np.array([place]))
+        return answer, ""
+    except Exception as error:
+        return None, _one_line(error)
+
+
+def _one_line(error: Exception) -> str:
+    """What went wrong, in one line that is never empty."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]

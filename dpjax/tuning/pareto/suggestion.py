@@ -1,0 +1,145 @@
+"""The hyperparameters predicted best for a wanted epsilon, from the processes of a search.
+
+Avent et al. 2020 (section 7) leave open how to come from a front to a setting for an epsilon that
+no point of it has. The process of the utility predicts every setting, and the privacy oracle prices
+every setting exactly: so the suggestion maximises the first under the second.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+
+from dpjax.tuning.pareto import fronts
+from dpjax.tuning.pareto.domain import Domain
+from dpjax.tuning.pareto.oracles import PrivacyOracle
+from dpjax.tuning.pareto.record import SearchRecord
+from dpjax.tuning.pareto.search import asked_privacy, fitted
+
+_CANDIDATES = 4096
+_PRICED = 256
+_LOCAL_WIDTHS = (0.1, 0.05, 0.02, 0.01)
+_PARENTS = 16
+_NORMAL_95 = 1.959963984540054
+_SLACK = 0.2
+"""The predicted log epsilon may exceed the wanted one by this before a candidate is left out: the
+true one decides."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Suggestion:
+    """A setting for a wanted epsilon.
+
+    NOT private where the search looked at private data: see `search`.
+
+    Attributes:
+      setting: name -> number, integers rounded.
+      wanted_epsilon: asked for.
+      epsilon: of the setting, by the privacy oracle; at most the wanted one.
+      utility: predicted mean over the repetitions of a training (median of the prediction).
+      low, high: ends of a 95% interval of that mean, as one more evaluation would measure it.
+    """
+
+    setting: Mapping[str, float]
+    wanted_epsilon: float
+    epsilon: float
+    utility: float
+    low: float
+    high: float
+
+
+def suggest(
+    record: SearchRecord,
+    privacy: PrivacyOracle,
+    epsilon: float,
+    *,
+    seed: int = 0,
+) -> Suggestion:
+    """The setting of the best predicted utility whose true epsilon is at most `epsilon`.
+
+    Args:
+      record: of a search with any method.
+      privacy: the oracle of the search.
+      epsilon: wanted, finite, above 0.
+      seed: of the candidates drawn.
+
+    Raises:
+      ValueError: an epsilon that is none, nothing to fit, or no setting that is private enough; it
+        says how private the domain can be.
+    """
+    if not (np.isfinite(epsilon) and epsilon > 0):
+        raise ValueError(f"epsilon {epsilon}: pass a finite number above 0")
+    generator = np.random.default_rng((seed, len(record)))
+    cost, utility = fitted(record, generator)
+    domain = record.domain
+    seen = record.unit[record.succeeded]
+    pool = np.concatenate([seen, domain.sample(_CANDIDATES, generator)])
+    price = _Prices(domain, privacy)
+    best = _ranked(pool, cost, utility, price, epsilon, domain)
+    if not len(best):
+        # Nothing near the wanted epsilon: ask the oracle for the most private candidates.
+        best = pool[np.argsort(cost.predict(pool)[0], kind="stable")[:_PRICED]]
+    for width in _LOCAL_WIDTHS:
+        parents = best[generator.integers(len(best), size=_CANDIDATES // 4)]
+        near = np.clip(parents + width * generator.normal(size=parents.shape), 0.0, 1.0)
+        near = near[domain.allowed(near)]
+        found = _ranked(np.concatenate([best, near]), cost, utility, price, epsilon, domain)
+        best = found if len(found) else best
+    true = price(best)
+    if not (true <= epsilon).any():
+        raise ValueError(
+            f"no setting found with epsilon {epsilon:g} or below: the most private one found has "
+            f"{np.nanmin(true):.4g}; ask for more, or widen the domain"
+        )
+    chosen = best[true <= epsilon][:1]
+    mean, variance = utility.predict(_rounded(domain, chosen))
+    deviation = float(np.sqrt(variance[0] + utility.noise_variance))
+    ends = mean[0] + deviation * _NORMAL_95 * np.array([0.0, -1.0, 1.0])
+    # The process knows the logit of the error, which falls as the utility grows.
+    error, least, most = fronts.from_model_units(np.stack([np.zeros(3), ends], axis=1))[:, 1]
+    return Suggestion(
+        setting={name: float(values[0]) for name, values in domain.from_unit(chosen).items()},
+        wanted_epsilon=float(epsilon),
+        epsilon=float(true[true <= epsilon][0]),
+        utility=1.0 - float(error),
+        low=1.0 - float(most),
+        high=1.0 - float(least),
+    )
+
+
+class _Prices:
+    """True epsilons of points, each distinct setting asked once; infinite where it failed."""
+
+    def __init__(self, domain: Domain, privacy: PrivacyOracle):
+        self._domain, self._privacy = domain, privacy
+        self._known: dict[bytes, float] = {}
+
+    def __call__(self, points: np.ndarray) -> np.ndarray:
+        """(n,) float64 of points (n, d)."""
+        rounded = _rounded(self._domain, points)
+        names = [row.tobytes() for row in np.round(rounded, 12) + 0.0]
+        new = [place for place, name in enumerate(names) if name not in self._known]
+        if new:
+            asked, _ = asked_privacy(self._privacy, self._domain.from_unit(points[new]))
+            for place, value in zip(new, asked):
+                self._known[names[place]] = np.inf if np.isnan(value) else float(value)
+        return np.array([self._known[name] for name in names])
+
+
+def _rounded(domain: Domain, points: np.ndarray) -> np.ndarray:
+    """The points that the settings of `points` have."""
+    return domain.to_unit(domain.from_unit(points))
+
+
+def _ranked(pool, cost, utility, price, epsilon, domain) -> np.ndarray:
+    """The feasible points of the pool, best predicted utility first; at most `_PARENTS`."""
+    points = _rounded(domain, pool)
+    likely = cost.predict(points)[0] <= np.log(epsilon) + _SLACK
+    pool, points = pool[likely], points[likely]
+    if not len(pool):
+        return pool
+    order = np.argsort(utility.predict(points)[0], kind="stable")[:_PRICED]
+    affordable = order[price(pool[order]) <= epsilon]
+    return pool[affordable[:_PARENTS]]
