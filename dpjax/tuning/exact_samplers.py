@@ -19,11 +19,6 @@ UniformBelow = Callable[[int], int]
 """n -> a uniform integer in 0..n-1; `HostRandomness.uniform_integers` makes one."""
 
 
-def bernoulli(probability: Fraction, below: UniformBelow) -> bool:
-    """True with exactly this probability, a fraction in [0, 1]."""
-    return below(probability.denominator) < probability.numerator
-
-
 def bernoulli_exp(rate: Fraction, below: UniformBelow) -> bool:
     """True with probability exactly exp(-rate).
 
@@ -35,16 +30,17 @@ def bernoulli_exp(rate: Fraction, below: UniformBelow) -> bool:
       rate: at least 0.
       below: the source of randomness.
     """
-    whole, rest = divmod(rate, 1)
-    for _ in range(int(whole)):
-        if not _bernoulli_exp_below_one(Fraction(1), below):
+    whole, rest = divmod(rate.numerator, rate.denominator)
+    for _ in range(whole):
+        if not _chain_ends_odd(1, 1, below):
             return False
-    return _bernoulli_exp_below_one(rest, below)
+    return _chain_ends_odd(rest, rate.denominator, below)
 
 
-def _bernoulli_exp_below_one(rate: Fraction, below: UniformBelow) -> bool:
+def _chain_ends_odd(numerator: int, denominator: int, below: UniformBelow) -> bool:
+    """`bernoulli_exp` of numerator / denominator in [0, 1]; whole numbers, since it is the loop."""
     place = 1
-    while bernoulli(rate / place, below):
+    while below(denominator * place) < numerator:
         place += 1
     return place % 2 == 1
 
@@ -77,10 +73,10 @@ def discrete_laplace(scale: Fraction, below: UniformBelow) -> int:
     numerator, denominator = scale.numerator, scale.denominator
     while True:
         rest = below(numerator)
-        if not _bernoulli_exp_below_one(Fraction(rest, numerator), below):
+        if not _chain_ends_odd(rest, numerator, below):
             continue
         quotient = 0
-        while _bernoulli_exp_below_one(Fraction(1), below):
+        while _chain_ends_odd(1, 1, below):
             quotient += 1
         magnitude = (rest + numerator * quotient) // denominator
         negative = below(2) == 1

@@ -142,11 +142,11 @@ class AveragedUtility:
             more = f"partitions and validation records of at least {enough} each"
         else:
             more = f"partitions >= {enough}"
-        least = 4.0 * math.log(candidates) / self.effective_partitions
+        least = math.ceil(400.0 * math.log(candidates) / self.effective_partitions) / 100
         return (
             f"the selection's noise is about {ratio:.2g} on utilities between 0 and 1: with "
             f"{candidates} candidates, {self.partitions} partitions and epsilon_0 = {epsilon:g} it "
-            f"picks nearly at random; {more}, or epsilon_0 >= {least:.2g}, would not"
+            f"picks nearly at random; {more}, or epsilon_0 >= {least:g}, would not"
         )
 
 
