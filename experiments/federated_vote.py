@@ -12,7 +12,7 @@ unmasked. The unit of privacy is a client with all of its records. Writes
   python -m experiments.federated_vote --runtime=ray         # the same apps in Ray's processes
   python -m experiments.federation.deploy                    # the same apps, really deployed
   python -m experiments.federated_vote --dataset=mnist --clients=50 --concentration=0.5
-  python -m experiments.federated_vote --folders=a,b,c --classes=2 --epsilon=20 --missing_fraction=0.34
+  python -m experiments.federated_vote --folders=a,b,c --classes=2 --missing_fraction=0.34
 
 The default takes about ten seconds on 4 CPU cores. Needs the extra: pip install '.[federated]'.
 In a simulation the accuracy of every candidate is known; it is shown, and saved with the curator.
@@ -134,13 +134,13 @@ def node_configs(clients: int) -> list[dict[str, str | int]]:
 
 def check_all_records(config: Mapping[str, Any], nodes: list[dict[str, str | int]]) -> None:
     """Whoever simulates may look at all records: finds the client that could not take part."""
-    from dpjax.federated import client, records
+    from dpjax.federated import local_training, records
 
     parts = None if _FOLDERS.value else records.divided_as(config)
     for number, node in enumerate(nodes):
         held = parts[number] if parts else records.read_folder(node["data"])
         try:
-            client.check_records(held, int(config["classes"]))
+            local_training.check_records(held, int(config["classes"]))
         except ValueError as error:
             raise ValueError(f"client {number}: {error}") from None
 

@@ -6,7 +6,7 @@
 | module | what |
 |---|---|
 | `election` | everything public about a vote, and its fingerprint |
-| `client`, `server` | the two apps |
+| `client`, `local_training`, `server` | the two apps |
 | `secure_sum` | exact masked sums; every trap of Flower's SecAgg+ refused |
 | `records` | where a node's records come from |
 | `in_process`, `runtimes` | the same apps in one process, or in Ray's |
@@ -17,31 +17,40 @@ Liebenow, Peinemann & Mohammadi, "DP-HYPE", 2025. docs/federated.md says what is
 whom.
 """
 
-from dpjax.federated.client import make_client_app
-from dpjax.federated.election import Election, LocalTraining
-from dpjax.federated.in_process import InProcessGrid
-from dpjax.federated.records import parts_of_data_set, records_in_folder
-from dpjax.federated.runtimes import run_in_process, run_in_ray
-from dpjax.federated.secure_sum import SumAborted, SumRules, secure_sum, secure_sum_only
-from dpjax.federated.server import Outcome, make_server_app, run_election
-from dpjax.federated.vote_release import save_outcome, statement
+from __future__ import annotations
 
-__all__ = [
-    "Election",
-    "InProcessGrid",
-    "LocalTraining",
-    "Outcome",
-    "SumAborted",
-    "SumRules",
-    "make_client_app",
-    "make_server_app",
-    "parts_of_data_set",
-    "records_in_folder",
-    "run_election",
-    "run_in_process",
-    "run_in_ray",
-    "save_outcome",
-    "secure_sum",
-    "secure_sum_only",
-    "statement",
-]
+import importlib
+from typing import Any
+
+# Flower starts a process for every message to a client. What such a process does not use is not
+# imported: four of five messages need no JAX.
+_HOMES = {
+    "Election": "election",
+    "InProcessGrid": "in_process",
+    "LocalTraining": "election",
+    "Outcome": "server",
+    "SumAborted": "secure_sum",
+    "SumRules": "secure_sum",
+    "make_client_app": "client",
+    "make_server_app": "server",
+    "parts_of_data_set": "records",
+    "records_in_folder": "records",
+    "run_election": "server",
+    "run_in_process": "runtimes",
+    "run_in_ray": "runtimes",
+    "save_outcome": "vote_release",
+    "secure_sum_only": "secure_sum",
+    "statement": "vote_release",
+}
+
+__all__ = list(_HOMES)
+
+# One clear line where Flower is missing, at once.
+importlib.import_module("dpjax.federated.flower_internals")
+
+
+def __getattr__(name: str) -> Any:
+    """Imports a public name from its module on first use."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -96,9 +96,7 @@ def run_simulation(**arguments: Any) -> None:
       ImportError: where Ray is not installed.
     """
     if importlib.util.find_spec("ray") is None:
-        raise ImportError(
-            f"this simulation runs on Ray, which is not installed: {_INSTALL}"
-        )
+        raise ImportError(f"this simulation runs on Ray, which is not installed: {_INSTALL}")
     from flwr.simulation import run_simulation as run
 
     run(**arguments)

@@ -14,8 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from dpjax import data
-from dpjax.data import partitioners
 from dpjax.federated import flower_internals as flower
 
 Records = tuple[np.ndarray, np.ndarray]
@@ -108,7 +106,7 @@ def divided_as(settings: Mapping[str, Any]) -> list[Records]:
         str(settings.get("dataset", "digits")),
         clients=int(settings["clients"]),
         concentration=float(settings.get("concentration", 0.0)),
-        minimum_size=int(settings.get("minimum-size", partitioners.MINIMUM_SIZE)),
+        minimum_size=int(settings.get("minimum-size", 10)),
         seed=int(settings.get("partition-seed", 0)),
         data_dir=str(settings.get("data-dir", "")),
         cache_dir=str(settings.get("cache-dir", "")),
@@ -139,6 +137,10 @@ def divided(
     Raises:
       ValueError: if some client would get too few records.
     """
+    # A deployed client reads its folder and needs no published data set.
+    from dpjax import data
+    from dpjax.data import partitioners
+
     train = data.load(dataset, data_dir or None, cache_dir=cache_dir or None).train
     inputs, labels = np.asarray(train.inputs), np.asarray(train.labels)
     if concentration:

@@ -1,0 +1,1 @@
+"""The hospitals' vote: a server and a client."""

@@ -1,0 +1,299 @@
+"""A real federation on this machine: SuperLink, three SuperNodes, TLS and authenticated nodes.
+
+Starts, runs, checks and stops it all:
+
+  1. three hospitals' folders of .npz files, a certificate authority, and a key for each hospital;
+  2. `flower-superlink` with TLS and --enable-supernode-auth, and the hospitals' public keys
+     registered with it;
+  3. three `flower-supernode`, each knowing only its own folder;
+  4. `flwr run`, which sends the app of experiments/federation/app to all of them;
+  5. the release is read and its claim recomputed; every process is stopped.
+
+  python -m experiments.federation.deploy                      # about a minute on 4 CPU cores
+  python -m experiments.federation.deploy --epsilon=1          # 3 clients under much noise
+
+Nothing is fetched or told to anyone: telemetry, update checks and the installation of dependencies
+at run time are off. Three clients are far too few for a useful vote at epsilon = 1, where the noise
+on a count has a standard deviation of about 14 votes of 3: this shows that a deployment works, and
+its default is --epsilon=20. Logs go to <out_dir>/logs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+
+from absl import flags
+from rich.console import Console
+
+from experiments import command_line, run_folder
+from experiments.federation import hospitals, keys, offline
+
+_OUT_DIR = flags.DEFINE_string("out_dir", None, "Folder to make. Default: runs/hospitals-<time>.")
+_EPSILON = flags.DEFINE_float("epsilon", 20.0, "Target of the whole vote.")
+_CANDIDATES = flags.DEFINE_string("candidates", "artifact", "A named list, or a JSON list.")
+_TIMEOUT = flags.DEFINE_float("timeout_seconds", 300.0, "Give up after this long.")
+
+_APP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "app")
+_PROJECT = os.path.dirname(os.path.dirname(os.path.dirname(_APP)))
+_CONNECTION = "hospitals"
+_STOP_SECONDS = 10.0
+_POLL_SECONDS = 0.5
+_ASK_SECONDS = 10.0
+
+
+class Deployment:
+    """Processes of one federation, each with its log; all stopped on exit."""
+
+    def __init__(self, folder: str, timeout: float):
+        self.folder = folder
+        self.deadline = time.monotonic() + timeout
+        self._processes: dict[str, subprocess.Popen] = {}
+        self.environment = offline.stay_offline(dict(os.environ)) | {
+            "FLWR_HOME": os.path.join(folder, "flower_home"),
+            # The SuperLink's and SuperNodes' child processes import dpjax from here.
+            "PYTHONPATH": os.pathsep.join(
+                filter(None, [_PROJECT, os.environ.get("PYTHONPATH", "")])
+            ),
+            # Children are started by name.
+            "PATH": os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")]),
+        }
+        os.makedirs(self.environment["FLWR_HOME"], mode=0o700)
+        os.makedirs(os.path.join(folder, "logs"))
+
+    def __enter__(self) -> Deployment:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.stop()
+
+    def start(self, name: str, command: Sequence[str]) -> None:
+        """Starts a process that is to stay."""
+        with open(self._log(name), "wb") as log:
+            self._processes[name] = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=self.environment,
+                cwd=self.folder,
+                # Its children are stopped with it, as one group.
+                start_new_session=True,
+            )
+
+    def call(self, name: str, command: Sequence[str]) -> str:
+        """Runs a command to its end; returns what it printed.
+
+        Raises:
+          ValueError: if it fails.
+        """
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            env=self.environment,
+            cwd=self.folder,
+            timeout=max(1.0, self.deadline - time.monotonic()),
+            check=False,
+        )
+        with open(self._log(name), "a", encoding="utf-8") as log:
+            log.write(f"$ {shlex.join(command)}\n{done.stdout}{done.stderr}\n")
+        if done.returncode:
+            raise ValueError(f"{name} failed; see {self._log(name)}")
+        return done.stdout
+
+    def check_alive(self) -> None:
+        """Raises ValueError if time is up or a process has ended."""
+        for name, process in self._processes.items():
+            if process.poll() is not None:
+                raise ValueError(
+                    f"{name} ended with code {process.returncode}; see {self._log(name)}"
+                )
+        if time.monotonic() > self.deadline:
+            raise ValueError(f"no result in time; see {os.path.join(self.folder, 'logs')}")
+
+    def wait_for_port(self, port: int) -> None:
+        """Returns when something listens on the port of this machine."""
+        while True:
+            self.check_alive()
+            try:
+                socket.create_connection(("127.0.0.1", port), timeout=1.0).close()
+                return
+            except OSError:
+                time.sleep(_POLL_SECONDS / 5)
+
+    def wait_for_folder(self, folder: str, run_id: str) -> None:
+        """Returns when the run has written a folder; raises ValueError if it ends without."""
+        asked = time.monotonic()
+        while not os.path.isdir(folder):
+            self.check_alive()
+            time.sleep(_POLL_SECONDS / 5)
+            # Asking starts a process, which takes cores from the run itself.
+            if time.monotonic() - asked < _ASK_SECONDS:
+                continue
+            command = ["flwr", "list", _CONNECTION, "--run-id", run_id, "--format", "json"]
+            status = json.loads(self.call("list", command))["runs"][0]["status"]
+            asked = time.monotonic()
+            if status.startswith("finished") and not os.path.isdir(folder):
+                raise ValueError(f"the run is {status}; see {os.path.join(self.folder, 'logs')}")
+
+    def stop(self) -> None:
+        """Ends every process and its children, nodes first."""
+        for process in reversed(self._processes.values()):
+            _signal_group(process, signal.SIGTERM)
+        limit = time.monotonic() + _STOP_SECONDS
+        for process in reversed(self._processes.values()):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.1, limit - time.monotonic()))
+            # What a process leaves behind in its group goes with it.
+            _signal_group(process, signal.SIGKILL)
+            process.wait()
+        self._processes.clear()
+
+    def _log(self, name: str) -> str:
+        return os.path.join(self.folder, "logs", f"{name}.log")
+
+
+def _signal_group(process: subprocess.Popen, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
+
+
+def free_ports(number: int) -> list[int]:
+    """Ports of 127.0.0.1 that nothing uses at the moment."""
+    sockets = [socket.socket() for _ in range(number)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+def as_toml(values: Mapping[str, str | int | float]) -> str:
+    """Flat settings as TOML; JSON's strings and numbers are TOML's too."""
+    return "".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items())
+
+
+def deploy(
+    folder: str, run_config: Mapping[str, str | int | float], *, timeout: float, console: Console
+) -> str:
+    """Runs the whole federation in a folder; returns the folder of its outcome.
+
+    Args:
+      folder: exists and is empty.
+      run_config: overrides of the app's configuration.
+      timeout: seconds for everything.
+      console: for progress.
+
+    Raises:
+      ValueError: if anything fails; the logs say more.
+    """
+    secret = os.path.join(folder, "keys")
+    os.mkdir(secret, 0o700)
+    data = hospitals.write_hospitals(os.path.join(folder, "data"))
+    files = keys.write_certificates(secret)
+    node_keys = [keys.write_node_key(secret, name) for name in hospitals.NAMES]
+    port, *node_ports = free_ports(1 + len(data))
+    outcome = os.path.join(folder, "outcome")
+    with Deployment(folder, timeout) as running:
+        home = running.environment["FLWR_HOME"]
+        with open(os.path.join(home, "config.toml"), "w", encoding="utf-8") as file:
+            connection = {"address": f"127.0.0.1:{port}", "root-certificates": files["authority"]}
+            file.write(f'[superlink]\ndefault = "{_CONNECTION}"\n\n[superlink.{_CONNECTION}]\n')
+            file.write(as_toml(connection))
+        console.print(f"SuperLink with TLS on 127.0.0.1:{port}")
+        running.start(
+            "superlink",
+            [
+                *("flower-superlink", "--host", "127.0.0.1", "--port", str(port)),
+                *("--ssl-ca-certfile", files["authority"]),
+                *("--ssl-certfile", files["certificate"], "--ssl-keyfile", files["key"]),
+                "--enable-supernode-auth",
+                "--disable-runtime-dependency-installation",
+            ],
+        )
+        running.wait_for_port(port)
+        for name, (private, public), own, own_port in zip(
+            hospitals.NAMES, node_keys, data, node_ports
+        ):
+            running.call("register", ["flwr", "supernode", "register", public, _CONNECTION])
+            console.print(f"SuperNode {name}, authenticated, reads {own}")
+            running.start(
+                name,
+                [
+                    *("flower-supernode", "--superlink", f"127.0.0.1:{port}"),
+                    *("--root-certificates", files["authority"]),
+                    *("--auth-supernode-private-key", private),
+                    *("--host", "127.0.0.1", "--port", str(own_port)),
+                    *("--ssl-ca-certfile", files["authority"]),
+                    *("--ssl-certfile", files["certificate"], "--ssl-keyfile", files["key"]),
+                    *("--node-config", f"data={json.dumps(own)}"),
+                ],
+            )
+        for own_port in node_ports:
+            running.wait_for_port(own_port)
+        settings = os.path.join(folder, "run.toml")
+        with open(settings, "w", encoding="utf-8") as file:
+            file.write(as_toml({**run_config, "out-dir": outcome}))
+        console.print("flwr run: training, then the vote under masks")
+        command = ["flwr", "run", _APP, _CONNECTION, "--run-config", settings, "--format", "json"]
+        run_id = str(json.loads(running.call("run", command))["run-id"])
+        running.wait_for_folder(outcome, run_id)
+    return outcome
+
+
+def check(outcome: str) -> dict[str, float]:
+    """Recomputes the claim of a release; returns the released hyperparameters.
+
+    Raises:
+      ValueError: if the claim is smaller than the truth.
+    """
+    from dpjax import accounting
+
+    found = {}
+    for name in ("hyperparameters", "guarantee"):
+        path = os.path.join(outcome, "release", f"{name}.json")
+        with open(path, encoding="utf-8") as file:
+            found[name] = json.load(file)
+    claim = found["guarantee"]
+    recomputed = accounting.from_provenance(claim["mechanism"]).epsilon(claim["delta"])
+    if recomputed > claim["epsilon"] * (1 + 1e-9):
+        raise ValueError(f"the release claims {claim['epsilon']}, the truth is {recomputed}")
+    return found["hyperparameters"]
+
+
+def main() -> int:
+    """Deploys, checks the release, says where it is; returns the exit code."""
+    console = Console(highlight=False, soft_wrap=True)
+    folder = run_folder.choose(_OUT_DIR.value, "hospitals")
+    started = time.monotonic()
+    os.makedirs(folder)
+    overrides = {"epsilon": _EPSILON.value, "candidates": _CANDIDATES.value}
+    try:
+        outcome = deploy(folder, overrides, timeout=_TIMEOUT.value, console=console)
+    finally:
+        # Private keys of an example are of no further use.
+        shutil.rmtree(os.path.join(folder, "keys"), ignore_errors=True)
+    winner = check(outcome)
+    described = ", ".join(f"{name} {value:g}" for name, value in winner.items())
+    console.print(f"released: {described}; its claim was recomputed and holds")
+    console.print(f"everything is stopped, after {time.monotonic() - started:.0f} seconds")
+    console.print(f"release (may be published):  {os.path.join(outcome, 'release')}")
+    console.print(f"curator (never publish):     {os.path.join(outcome, 'curator')}")
+    return 0
+
+
+if __name__ == "__main__":
+    command_line.run(main)
