@@ -1,6 +1,6 @@
 """Batches of proposals: where two Gaussian processes promise the largest gain of the front.
 
-A proposal maximises an acquisition over many candidates: half of a quasi-random sequence over the
+A proposal maximises an acquisition over many candidates: half of a Latin hypercube over the
 unit cube, half drawn by the domain, and then draws around the best of them and around the settings
 of the front, in rounds of shrinking width. The proposals of a batch are found one after the other,
 each believed to come out at its predicted mean (the Kriging believer of Ginsbourger, Le Riche &
@@ -44,18 +44,11 @@ class Domain(Protocol):
         """Takes points of the unit cube to settings, integers rounded."""
 
 
-def quasi_random(number: int, dimension: int, generator: np.random.Generator) -> np.ndarray:
-    """Returns a randomly shifted additive recurrence in the unit cube, (number, dimension) float64.
-
-    Its steps are powers of the inverse of the root > 1 of x^(d + 1) = x + 1, which spreads any
-    number of points evenly (Roberts 2018, "The unreasonable effectiveness of quasirandom
-    sequences").
-    """
-    root = 2.0
-    for _ in range(64):
-        root = (1.0 + root) ** (1.0 / (dimension + 1))
-    steps = root ** -np.arange(1.0, dimension + 1)
-    return (generator.random(dimension) + np.arange(1, number + 1)[:, None] * steps) % 1.0
+def latin_hypercube(number: int, dimension: int, generator: np.random.Generator) -> np.ndarray:
+    """Returns points (number, dimension) in the unit cube, float64: each of `number` equal slices
+    of each coordinate holds exactly one (McKay, Beckman & Conover 1979)."""
+    slices = generator.permuted(np.tile(np.arange(number), (dimension, 1)), axis=1).T
+    return (slices + generator.random((number, dimension))) / number
 
 
 class _Seen:
@@ -208,7 +201,7 @@ def propose(
         return points[seen.is_new(points)]
 
     half = candidates // 2
-    drawn = [quasi_random(candidates - half, dimension, generator)]
+    drawn = [latin_hypercube(candidates - half, dimension, generator)]
     drawn.append(domain.sample(half, generator))
     pool = _Pool(np.zeros((0, dimension)))
     pool.add(new(np.concatenate(drawn)), processes, known, anti_ideal, acquisition)

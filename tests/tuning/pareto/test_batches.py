@@ -162,16 +162,13 @@ def test_an_exact_epsilon_can_take_the_place_of_its_process(fitted):
     assert batch.shape == (4, 3) and (_objectives(batch)[:, 0] < ANTI_IDEAL[0]).all()
 
 
-def test_quasi_random_points_fill_the_cube():
-    for dimension in [1, 3, 6]:
-        points = batches.quasi_random(512, dimension, np.random.default_rng(0))
-        assert points.shape == (512, dimension) and ((points >= 0) & (points < 1)).all()
-        counts = np.stack([np.bincount((column * 16).astype(int)) for column in points.T])
-        # 512 uniform draws would leave cells of 32 +- 5.6.
-        assert np.abs(counts - 32).max() <= 6
-        if dimension > 1:
-            pairs = np.bincount((points[:, 0] * 8).astype(int) * 8 + (points[:, 1] * 8).astype(int))
-            assert len(pairs) == 64 and pairs.min() >= 3
+def test_latin_hypercube_has_one_point_in_each_slice():
+    points = batches.latin_hypercube(64, 5, np.random.default_rng(0))
+    assert points.shape == (64, 5)
+    np.testing.assert_array_equal(
+        np.sort(np.floor(points * 64), axis=0), np.tile(np.arange(64.0)[:, None], (1, 5))
+    )
+    assert np.abs(np.corrcoef(points.T) - np.eye(5)).max() < 0.5
 
 
 def test_bad_input_is_refused(fitted):
