@@ -266,11 +266,8 @@ class OuterProducts:
         else:
             left, right = keep_live(left, weights), weighted(right, weights, scales)
         if self.stack == 1:  # one plain matrix product: what every backend does fastest
-            summed = jnp.einsum(
-                "pr,pc->rc",
-                left.reshape(-1, self.left.features),
-                right.reshape(-1, self.right.features),
-                precision=HIGHEST,
+            summed = _matrix_of_sums(
+                left.reshape(-1, self.left.features), right.reshape(-1, self.right.features)
             )
         else:
             summed = jnp.einsum("bstr,bstc->src", left, right, precision=HIGHEST)
@@ -281,6 +278,20 @@ class OuterProducts:
         return _scatter_rows(
             index.reshape(-1), rows.reshape(-1, rows.shape[-1]), self.left.features
         )
+
+
+_NARROW = 64
+"""Columns of a product that count as few, see `_matrix_of_sums`."""
+
+
+def _matrix_of_sums(left: jax.Array, right: jax.Array) -> jax.Array:
+    """Sums outer products of rows: (rows, features), (rows, columns) to (features, columns)."""
+    if right.shape[1] < left.shape[1] and right.shape[1] <= _NARROW:
+        # A product with few columns is formed transposed: 2.7 times faster on one CPU core for 784
+        # x 10. Without the barrier XLA would put the transposition back into the product.
+        transposed = jnp.einsum("pr,pc->cr", left, right, precision=HIGHEST)
+        return jax.lax.optimization_barrier(transposed).T
+    return jnp.einsum("pr,pc->rc", left, right, precision=HIGHEST)
 
 
 def product(equation: str, left: jax.Array, right: jax.Array) -> jax.Array:
