@@ -2,9 +2,9 @@
 
 The repetitions of one setting have lots of one size and the same number of steps, so vectorising
 over them wastes nothing, unlike the slots of `training.mixed_sweep`, which a batch of a search
-would leave half empty. The size of a lot and the number of steps are data of the program; its one static
-number is the capacity of a lot, which is rounded up to a power of two. Calls run at the same time
-in threads: on a CPU each keeps about one core busy.
+would leave half empty. The size of a lot and the number of steps are data of the program; its one
+static number is the capacity of a lot, which is rounded up to a power of two. Calls run at the same
+time in threads: on a CPU each keeps about one core busy.
 """
 
 from __future__ import annotations

@@ -1,0 +1,127 @@
+"""The learning problems of Avent et al. 2020: domains, laws of random search, grids.
+
+Numbers are those of the authors' published experiments
+(https://github.com/amzn/differential-privacy-bayesian-optimization, experiments/adult, experiments/
+mnist), which Tables 1, 3 and 4 of the paper summarise. `noise_multiplier` is what they call z (and
+the paper's tables "noise variance"), `clip_norm` their L. Ours is the scale: their models see
+linear, ours logarithmic ranges, which helps. Their random search draws learning rates up to 0.1 on
+Adult, beyond the 0.05 of their domain; so does ours.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from dpjax.tuning.pareto.domain import Domain, Integer, Log, LogInteger, Real
+from dpjax.tuning.pareto.sampling_laws import Law, Laws
+
+DELTA = 1e-5
+ANTI_IDEAL = (10.0, 1.0)
+REPETITIONS = 10
+INITIAL, PROPOSALS = 16, 256
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """One model with one optimiser on one data set.
+
+    Attributes:
+      dataset: name for `data.load`.
+      model: name for `models.build_module`.
+      widths: of the hidden layers.
+      optimizer: "sgd" or "adam".
+      domain: Table 1, on logarithmic scales.
+      linear_domain: Table 1 on linear scales, which the paper's models and grids use.
+      laws: Tables 3 and 4.
+    """
+
+    dataset: str
+    model: str
+    widths: tuple[int, ...]
+    optimizer: str
+    domain: Domain
+    linear_domain: Domain
+    laws: Laws
+
+
+def _domains(
+    epochs: int, lots: tuple[int, int], rates: tuple[float, float], clip_norm: float
+) -> tuple[Domain, Domain]:
+    logarithmic = Domain(
+        epochs=LogInteger(1, epochs),
+        lot_size=LogInteger(*lots),
+        learning_rate=Log(*rates),
+        clip_norm=Log(0.1, clip_norm),
+        noise_multiplier=Log(0.1, 16.0),
+    )
+    linear = Domain(
+        epochs=Integer(1, epochs),
+        lot_size=Integer(*lots),
+        learning_rate=Real(*rates),
+        clip_norm=Real(0.1, clip_norm),
+        noise_multiplier=Real(0.1, 16.0),
+    )
+    return logarithmic, linear
+
+
+_ADULT = _domains(64, (8, 512), (5e-4, 5e-2), 4.0)
+_ADULT_LAWS = Laws(
+    {
+        "epochs": Law("uniform", 1, 64, whole=True),
+        "lot_size": Law("normal", 128, 64, 8, 512, whole=True),
+        "learning_rate": Law("shifted_exponential", 10, 1e-3, most=0.1),
+        "clip_norm": Law("shifted_exponential", 0.1, 0.1, most=4.0),
+        "noise_multiplier": Law("shifted_exponential", 0.1, 0.1, most=16.0),
+    }
+)
+_MNIST = _domains(400, (16, 4000), (1e-3, 0.5), 12.0)
+_MNIST_LAWS = Laws(
+    {
+        "epochs": Law("uniform", 1, 400, whole=True),
+        "lot_size": Law("normal", 800, 800, 16, 4000, whole=True),
+        "learning_rate": Law("shifted_exponential", 10, 1e-3, most=0.5),
+        "clip_norm": Law("shifted_exponential", 0.5, 0.1, most=12.0),
+        "noise_multiplier": Law("shifted_exponential", 0.5, 0.1, most=16.0),
+    }
+)
+
+PROBLEMS = {
+    "adult_logistic_regression_sgd": Problem(
+        "a1a", "logistic_regression", (), "sgd", *_ADULT, _ADULT_LAWS
+    ),
+    "adult_logistic_regression_adam": Problem(
+        "a1a", "logistic_regression", (), "adam", *_ADULT, _ADULT_LAWS
+    ),
+    "adult_linear_svm_sgd": Problem("a1a", "linear_svm", (), "sgd", *_ADULT, _ADULT_LAWS),
+    "mnist_1000_sgd": Problem("mnist", "mlp", (1000,), "sgd", *_MNIST, _MNIST_LAWS),
+    "mnist_128_64_sgd": Problem("mnist", "mlp", (128, 64), "sgd", *_MNIST, _MNIST_LAWS),
+}
+"""The five of the paper's Figures 5 to 8."""
+
+
+def usual_domain(dataset: str, model: str, optimizer: str, training_records: int) -> Domain:
+    """The domain to search where none is given: the paper's where it has one, else ours.
+
+    Ours: 1 to 64 epochs, lots of 8 up to 512 or half of the records, the paper's noise and clip
+    norms for Adult, and learning rates that suit the optimiser.
+    """
+    for problem in PROBLEMS.values():
+        same = (problem.model, problem.optimizer) == (model, optimizer)
+        if same and (
+            problem.dataset == dataset or (dataset in ("adult", "a9a") and _is_adult(problem))
+        ):
+            return problem.domain
+    rates = {"sgd": (0.01, 10.0), "momentum": (1e-3, 1.0), "adam": (1e-4, 0.1)}[optimizer]
+    momentum = {"momentum": 0.9} if optimizer == "momentum" else {}
+    return Domain(
+        epochs=LogInteger(1, 64),
+        lot_size=LogInteger(8, max(9, min(512, training_records // 2))),
+        learning_rate=Log(*rates),
+        clip_norm=Log(0.1, 4.0),
+        noise_multiplier=Log(0.1, 16.0),
+        **momentum,
+    )
+
+
+def _is_adult(problem: Problem) -> bool:
+    return problem.dataset == "a1a"

@@ -1,0 +1,109 @@
+"""One private run with hyperparameters chosen on public data, released with its own cost alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpjax import accounting, training
+from dpjax.tuning.candidates import Space
+from dpjax.tuning.pareto.oracles import TrainingCost
+from dpjax.tuning.pareto.run_shapes import FIXED
+from dpjax.tuning.release import Release, statement
+from dpjax.tuning.task import Task
+
+
+def released_run(
+    task: Task,
+    cost: TrainingCost,
+    setting: Mapping[str, float],
+    optimizer: Callable[[dict], Any],
+    *,
+    public_data: str,
+    seed: int | None = None,
+) -> tuple[Release, accounting.Guarantee]:
+    """Trains one model privately and makes it a release.
+
+    Formal guarantees: the released parameters cost `cost.guarantee(setting)` on the training
+    records of `task`, with everything that `training.make_train` requires, PROVIDED that `setting`
+    was chosen without looking at these records: on public data, or from an earlier release, whose
+    cost is then composed. Nothing else of the records is in the release. Parameters that are not
+    finite are replaced by initial ones, which is post-processing.
+
+    Args:
+      task: what to learn; its validation records are not looked at.
+      cost: its shapes must be of the number of training records.
+      setting: name -> number, as from `suggest`.
+      optimizer: hyperparameters -> optax transformation.
+      public_data: what the setting was chosen on, in public words.
+      seed: for reproduction only; the release then says that its randomness is known.
+
+    Raises:
+      ValueError: a cost of another number of records, or fixed lots where replacing a record can
+        move it out of the training part.
+    """
+    records = task.train
+    fixed = cost.shapes.sampling == FIXED
+    if cost.shapes.dataset_size != (records.number if fixed else records.public_size):
+        raise ValueError(
+            f"the cost is of {cost.shapes.dataset_size} records, the run of other ones: pass the "
+            "cost of this run"
+        )
+    if fixed and not records.stable_under_replacement:
+        raise ValueError(
+            "lots of fixed size protect against replacing a record, which could move it out of the "
+            "training part here: pass identified_by='slot' to data.from_arrays, or poisson lots"
+        )
+    (run,) = cost.shapes.accounted({name: np.array([v]) for name, v in setting.items()})
+    train = training.make_train(
+        training.TrainConfig(
+            loss_fn=task.loss,
+            lots=run.lots,
+            steps=run.steps,
+            expected_lot_size=run.lot_size,
+            optimizer=optimizer,
+            trainable=task.trainable,
+            with_rng=task.with_rng,
+        )
+    )
+
+    def whole_run(key: jax.Array, hyperparameters: dict, arrays: Any) -> tuple[Any, jax.Array]:
+        initial = task.initial(training.stream(key, "initial"))
+        params = train(key, hyperparameters, initial, arrays)
+        finite = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(params)]
+        return params, jnp.all(jnp.stack(finite))
+
+    (key,) = training.candidate_keys(1, seed=seed)
+    hyperparameters = dict(setting) | {"steps": run.steps, "lot_size": run.lot_size}
+    params, finite = jax.jit(whole_run)(key, hyperparameters, records.arrays)
+    if not finite:
+        params = task.initial(jax.random.key(0))
+    guarantee = run.guarantee()
+    claim = statement(
+        guarantee=guarantee,
+        delta=cost.delta,
+        selection={
+            "rule": "one run; its hyperparameters were chosen on public data",
+            "public_data": public_data,
+        },
+        space=Space(setting).describe(),
+        model=task.description,
+        score={"what": "none: nothing was measured on the records, nothing was selected"},
+        settings=[
+            {
+                "lot_size": run.lot_size,
+                "steps": run.steps,
+                "noise_multiplier": run.noise_multiplier,
+                "probability": 1.0,
+                "sampling": cost.shapes.sampling,
+                "capacity": run.lots.capacity,
+            }
+        ],
+        training_bound=records.size_bound,
+        randomness_is_secret=seed is None,
+    )
+    return Release(jax.device_get(params), dict(setting), claim), guarantee

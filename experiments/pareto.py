@@ -1,0 +1,473 @@
+"""Finds the privacy-utility Pareto front of training a classifier, and suggests hyperparameters.
+
+DPareto (Avent et al., PoPETs 2020): settings are trained privately, several times each, and two
+Gaussian processes propose the next batch of them. Prints the front measured afresh, and for
+--epsilon the hyperparameters predicted best. Writes
+
+  <out_dir>/curator/   every evaluation, the front, its picture: NOT PRIVATE, never publish
+
+The front is computed from the data without protection, so neither it nor a setting read off it is
+private output. With --public_proxy=NAME the search runs on that public data set instead, and one
+private run on --dataset with the suggested setting follows, charged alone:
+
+  <out_dir>/search/    the search on public data
+  <out_dir>/release/   model.msgpack, hyperparameters.json, guarantee.json: may be published
+  <out_dir>/curator/   the ledger
+
+  python -m experiments.pareto                                  # handwritten digits, no download
+  python -m experiments.pareto --epsilon=2 --optimizer=adam
+  python -m experiments.pareto --dataset=a1a --optimizer=adam --proposals=128 --repetitions=10
+  python -m experiments.pareto --out_dir=runs/front --resume    # again after a kill: goes on
+
+The default run takes about a minute on 4 CPU cores. --method=hvpoi, random and grid are the paper's
+criterion and its baselines.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+from absl import flags
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from dpjax import data, models, plotting, training, tuning
+from dpjax.tuning import curator, pareto
+from dpjax.tuning.pareto import picture, problems
+from dpjax.tuning.pareto.released_run import released_run
+from dpjax.tuning.task import number_correct
+from experiments import command_line, run_folder
+
+_DATASET = flags.DEFINE_string(
+    "dataset",
+    "digits",
+    f"One of {', '.join(data.NAMES)} (a1a is DPareto's division of Adult), or your own .npz.",
+)
+_PROXY = flags.DEFINE_string(
+    "public_proxy",
+    None,
+    "A PUBLIC data set (name or .npz) to search on instead; --dataset is then touched by the one "
+    "released run only. Needs --epsilon.",
+)
+_PUBLIC_SIZE = flags.DEFINE_integer(
+    "public_size", None, "Your own .npz: public number of training records."
+)
+_PROXY_SIZE = flags.DEFINE_integer(
+    "proxy_size", None, "A .npz proxy: its number of training records."
+)
+_CLASSES = flags.DEFINE_integer("classes", None, "Your own .npz: public number of classes.")
+_DATA_DIR = flags.DEFINE_string("data_dir", None, "Folder of prepared or downloaded data sets.")
+_CACHE_DIR = flags.DEFINE_string(
+    "cache_dir", None, "Where prepared data goes, if not into --data_dir."
+)
+_VALIDATION_FRACTION = flags.DEFINE_float(
+    "validation_fraction",
+    0.0,
+    "Share of the training records to score on; 0: score on the test data, as the paper does.",
+)
+_MODEL = flags.DEFINE_enum("model", "logistic_regression", models.NAMES, "The model.")
+_WIDTHS = flags.DEFINE_list("widths", ["128", "64"], "Widths of an mlp's hidden layers.")
+_OPTIMIZER = flags.DEFINE_enum("optimizer", "adam", ["sgd", "momentum", "adam"], "Optimiser.")
+_DOMAIN = flags.DEFINE_multi_string(
+    "domain",
+    None,
+    "NAME=RANGE, repeated: epochs, lot_size, noise_multiplier, clip_norm, learning_rate, and what "
+    "the optimiser reads; RANGE is log(a,b), real(a,b), integer(a,b), log_integer(a,b) or a "
+    "number. Replaces single entries of the usual domain.",
+)
+_SAMPLING = flags.DEFINE_enum(
+    "sampling",
+    "fixed",
+    ["fixed", "poisson"],
+    "Fixed lots (replace one) or Poisson (add or remove).",
+)
+_ACCOUNTING = flags.DEFINE_enum(
+    "accounting",
+    "tight",
+    ["tight", "rdp", "rdp_classic"],
+    "How epsilon is computed; rdp_classic is the paper's.",
+)
+_DELTA = flags.DEFINE_float("delta", 1e-5, "Delta of one run.")
+_METHOD = flags.DEFINE_enum("method", "ehvi", pareto.METHODS, "How settings are chosen.")
+_INITIAL = flags.DEFINE_integer("initial", 16, "Random settings before the first proposal.")
+_PROPOSALS = flags.DEFINE_integer("proposals", 48, "Settings after them; the paper has 256.")
+_BATCH_SIZE = flags.DEFINE_integer("batch_size", 16, "Settings proposed and trained at once.")
+_REPETITIONS = flags.DEFINE_integer("repetitions", 5, "Trainings of a setting; the paper has 10.")
+_FRESH_ROUNDS = flags.DEFINE_integer(
+    "fresh_rounds", 1, "Times --repetitions by which the front is measured afresh."
+)
+_GRID_POINTS = flags.DEFINE_integer("grid_points", 2, "--method=grid: values of each range.")
+_PAPERS_LAWS = flags.DEFINE_bool(
+    "papers_laws", False, "Draw random settings from the paper's laws (a1a, mnist)."
+)
+_ANTI_IDEAL = flags.DEFINE_list(
+    "anti_ideal", ["10", "1"], "Worst epsilon and error that still count."
+)
+_EPSILON = flags.DEFINE_float("epsilon", None, "Suggest hyperparameters for this epsilon.")
+_SIDE_BY_SIDE = flags.DEFINE_integer(
+    "side_by_side", None, "Runs vectorised in one call: the memory knob."
+)
+_WORKERS = flags.DEFINE_integer("workers", None, "Calls at once; one for each CPU core by default.")
+_SEED = flags.DEFINE_integer("seed", None, "Reproducible; a released run is then NOT secret.")
+_QUICK = flags.DEFINE_bool("quick", False, "A small search, in seconds.")
+_RESUME = flags.DEFINE_bool(
+    "resume",
+    False,
+    "Go on from where an interrupted run with the same flags and --out_dir stopped.",
+)
+_OUT_DIR = flags.DEFINE_string("out_dir", None, "Folder to make; runs/pareto-<time> if unset.")
+
+RECORD_FILE, TABLE_FILE, FRONT_FILE = "evaluations.jsonl", "evaluations.csv", "front.csv"
+SUGGESTION_FILE, PICTURE = "suggestion.json", "front"
+_QUICK_SIZES = {"initial": 8, "proposals": 8, "batch_size": 8, "repetitions": 2}
+_QUICK_EPOCHS = "log_integer(1,8)"
+_OPTIMIZERS = {"sgd": training.sgd, "momentum": training.momentum, "adam": training.adam}
+
+
+def load(name: str, public_size: int | None) -> data.Dataset:
+    """A data set by name or path."""
+    own = {}
+    if name.endswith(".npz"):
+        own = {
+            "public_size": public_size,
+            "classes": _CLASSES.value,
+            "identified_by": "slot" if _SAMPLING.value == "fixed" else None,
+        }
+    return data.load(name, data_dir=_DATA_DIR.value, cache_dir=_CACHE_DIR.value, **own)
+
+
+def task_of(loaded: data.Dataset) -> tuning.Task:
+    """What is learned on a data set, and scored on its test data or on a part of the training data.
+
+    Raises:
+      ValueError: a data set without test data, where no part is set aside either.
+    """
+    if _VALIDATION_FRACTION.value:
+        parts = loaded.parts(_VALIDATION_FRACTION.value, b"dpjax")
+        train, scored = parts.train, parts.validation
+    elif loaded.test is None:
+        raise ValueError(f"{loaded.name} has no test data: pass --validation_fraction=0.2")
+    else:
+        train, scored = loaded.train, loaded.test
+    widths = [int(width) for width in _WIDTHS.value]
+    return tuning.classification(
+        models.build_module(_MODEL.value, loaded.classes, widths=widths),
+        train,
+        scored,
+        loss=models.default_loss(_MODEL.value),
+    )
+
+
+def sizes() -> dict[str, int]:
+    """Numbers of evaluations and repetitions; --quick lowers those that were not given."""
+    chosen = {name: flags.FLAGS[name] for name in _QUICK_SIZES}
+    return {
+        name: _QUICK_SIZES[name] if _QUICK.value and not flag.present else flag.value
+        for name, flag in chosen.items()
+    }
+
+
+def domain_of(dataset: str, training_records: int) -> pareto.Domain:
+    """The domain that the flags ask for.
+
+    Raises:
+      ValueError: an unreadable entry, or a name that nothing reads.
+    """
+    usual = problems.usual_domain(dataset, _MODEL.value, _OPTIMIZER.value, training_records)
+    given = pareto.parse_domain(_DOMAIN.value) if _DOMAIN.value else None
+    entries = {**usual.parameters, **usual.constants}
+    if _QUICK.value:
+        entries["epochs"] = pareto.parse_parameter(_QUICK_EPOCHS)
+    if given is not None:
+        known = {*entries, "beta_1", "beta_2", "adam_epsilon"}
+        unknown = sorted(set(given.names) - known)
+        if unknown:
+            raise ValueError(
+                f"--domain names {', '.join(unknown)}, which nothing reads: pass only "
+                f"{', '.join(sorted(known))}"
+            )
+        entries |= {**given.parameters, **given.constants}
+    return pareto.Domain(entries)
+
+
+def laws_of(dataset: str) -> pareto.Laws | None:
+    """The paper's laws for random settings, if the flags ask for them."""
+    if not _PAPERS_LAWS.value:
+        return None
+    for problem in problems.PROBLEMS.values():
+        if problem.dataset == dataset:
+            return problem.laws
+    raise ValueError(f"the paper has no laws for {dataset}: drop --papers_laws")
+
+
+def anti_ideal() -> list[float]:
+    """The anti-ideal point of the flags, as floats."""
+    try:
+        return [float(number) for number in _ANTI_IDEAL.value]
+    except ValueError:
+        raise ValueError(
+            f"--anti_ideal={_ANTI_IDEAL.value}: pass epsilon,error such as 10,1"
+        ) from None
+
+
+def check_flags() -> None:
+    """Refuses flags that do not go together, before anything is loaded."""
+    if _PROXY.value and _EPSILON.value is None:
+        raise ValueError("--public_proxy ends in a private run: pass its --epsilon too")
+    if _PROXY.value and _PROXY.value == _DATASET.value:
+        raise ValueError("--public_proxy is the private --dataset itself: pass other, public data")
+    if _RESUME.value and _OUT_DIR.value is None:
+        raise ValueError("--resume needs the folder to come back to: pass --out_dir too")
+    if _EPSILON.value is not None and not 0 < _EPSILON.value < float("inf"):
+        raise ValueError(f"--epsilon={_EPSILON.value}: pass a finite number above 0")
+    if not 0 <= _VALIDATION_FRACTION.value < 1:
+        raise ValueError(f"--validation_fraction={_VALIDATION_FRACTION.value}: pass 0 to below 1")
+    if _PROXY.value and _VALIDATION_FRACTION.value:
+        raise ValueError("--validation_fraction is for a search on --dataset: drop --public_proxy")
+
+
+def run_search(
+    domain: pareto.Domain,
+    cost: pareto.TrainingCost,
+    accuracy: pareto.TrainedAccuracy,
+    path: str,
+    label: Any,
+    console: Console,
+) -> tuple[pareto.SearchRecord, pareto.FreshFront]:
+    """Searches, with a bar that shows the hypervolume, and measures the front afresh."""
+    chosen = sizes()
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+    ) as bar:
+        line = bar.add_task("training the first settings", total=None)
+
+        def show(done: int, total: int, hypervolume: float) -> None:
+            said = f"hypervolume {hypervolume:.4f}" if done else "training the first settings"
+            bar.update(line, description=said, completed=done, total=total)
+
+        record = pareto.search(
+            domain,
+            cost,
+            accuracy,
+            method=_METHOD.value,
+            evaluations=chosen["initial"] + chosen["proposals"],
+            initial=chosen["initial"],
+            batch_size=chosen["batch_size"],
+            anti_ideal=anti_ideal(),
+            law=laws_of(_PROXY.value or _DATASET.value),
+            grid=pareto.grid(domain, _GRID_POINTS.value) if _METHOD.value == "grid" else None,
+            seed=_SEED.value,
+            path=path,
+            label=label,
+            progress=show,
+        )
+        again = bar.add_task("the front again, on fresh keys", total=_FRESH_ROUNDS.value)
+        front = pareto.reevaluate(
+            record,
+            accuracy,
+            rounds=_FRESH_ROUNDS.value,
+            progress=lambda done, total: bar.update(again, completed=done, total=total),
+        )
+    return record, front
+
+
+def report(
+    record: pareto.SearchRecord,
+    front: pareto.FreshFront,
+    suggestion: pareto.Suggestion | None,
+    delta: float,
+    console: Console,
+) -> None:
+    """Prints the front and the suggestion."""
+    table = Table(title=f"Front, measured afresh ({front.utilities.shape[1]} repetitions)")
+    names = [picture.SHORT_NAMES.get(name, name) for name in record.domain.names]
+    for head in ("epsilon", "accuracy", "worst", "best", *names):
+        table.add_column(head.replace("_", " "), justify="right", no_wrap=True)
+    for row in front.rows():
+        cells = [f"{row['epsilon']:.3g}"]
+        cells += [f"{row[name]:.3f}" for name in ("utility", "worst", "best")]
+        cells += [f"{row[name]:.2g}" for name in record.domain.names]
+        table.add_row(*cells, style=None if row["still_on_front"] else "dim")
+    console.print(table)
+    console.print(
+        f"hypervolume {front.hypervolume:.4f} measured afresh "
+        f"({front.hypervolume_as_first_seen:.4f} as first seen, where luck counts), "
+        f"anti-ideal ({record.anti_ideal[0]:g}, {record.anti_ideal[1]:g})"
+    )
+    failed = record.evaluations[int(record.failed.argmax())] if record.failed.any() else None
+    if failed is not None:
+        console.print(f"{record.failed.sum()} evaluations failed; the first: {failed.failure}")
+    if suggestion is not None:
+        setting = ", ".join(f"{name} {value:.4g}" for name, value in suggestion.setting.items())
+        console.print(
+            f"[bold]for epsilon {suggestion.wanted_epsilon:g}[/bold] (delta {delta:g}): {setting}; "
+            f"epsilon {suggestion.epsilon:.4f} for one run, accuracy {suggestion.utility:.4f} "
+            f"predicted, {suggestion.low:.4f} to {suggestion.high:.4f} (95%)"
+        )
+
+
+def save_search(
+    folder: str,
+    record: pareto.SearchRecord,
+    front: pareto.FreshFront,
+    suggestion: pareto.Suggestion | None,
+    *,
+    public: str | None,
+) -> None:
+    """Writes record, tables and picture; every file says whether it may be published."""
+    os.makedirs(folder, mode=0o755 if public else 0o700)
+    note = f"computed from {public}, declared public" if public else curator.WARNING
+    record.save(os.path.join(folder, RECORD_FILE))
+    _write_csv(os.path.join(folder, TABLE_FILE), record.rows(), note)
+    _write_csv(os.path.join(folder, FRONT_FILE), front.rows(), note)
+    drawn = None
+    if suggestion is not None:
+        drawn = {
+            "epsilon": suggestion.epsilon,
+            "utility": suggestion.utility,
+            "low": suggestion.low,
+            "high": suggestion.high,
+        }
+        facts = {"note": note, **drawn, "wanted_epsilon": suggestion.wanted_epsilon}
+        facts["setting"] = dict(suggestion.setting)
+        with open(os.path.join(folder, SUGGESTION_FILE), "w", encoding="utf-8") as file:
+            json.dump(facts, file, indent=2)
+            file.write("\n")
+    figure = picture.front_figure(
+        front.rows(),
+        record.rows(),
+        title=f"{_PROXY.value or _DATASET.value}, {_MODEL.value}, {_OPTIMIZER.value} "
+        + ("(public proxy)" if public else "(NOT PRIVATE: curator only)"),
+        anti_ideal=record.anti_ideal,
+        suggestion=drawn,
+    )
+    plotting.save_figure(figure, folder, PICTURE, formats=("png",))
+
+
+def _write_csv(path: str, rows: Sequence[Mapping], note: str) -> None:
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        file.write(f"# {note}\n")
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def main() -> int:
+    """Runs the job; returns the exit code."""
+    check_flags()
+    console = Console(highlight=False, soft_wrap=True)
+    name = os.path.splitext(os.path.basename(_DATASET.value))[0]
+    folder = run_folder.choose(_OUT_DIR.value, f"pareto-{name}")
+    working = f"{folder}.curator"
+    path = os.path.join(working, RECORD_FILE)
+    if os.path.exists(path) and not _RESUME.value:
+        raise ValueError(f"{path} is of an interrupted run: pass --resume, or remove {working}")
+    loaded = load(_DATASET.value, _PUBLIC_SIZE.value)
+    searched = load(_PROXY.value, _PROXY_SIZE.value) if _PROXY.value else loaded
+    if (searched.train.input_shape, searched.classes) != (loaded.train.input_shape, loaded.classes):
+        raise ValueError(
+            f"the proxy has inputs {searched.train.input_shape} and {searched.classes} classes, "
+            f"{_DATASET.value} {loaded.train.input_shape} and {loaded.classes}: pass alike data"
+        )
+    task = task_of(searched)
+    priced = task_of(loaded) if _PROXY.value else task
+    fixed = _SAMPLING.value == "fixed"
+    if fixed and not priced.train.stable_under_replacement:
+        raise ValueError("fixed lots need records that keep their place: pass --sampling=poisson")
+    size = priced.train.number if fixed else priced.train.public_size
+    cost = pareto.TrainingCost(
+        pareto.RunShapes(size, _SAMPLING.value), _DELTA.value, _ACCOUNTING.value
+    )
+    optimizer = _OPTIMIZERS[_OPTIMIZER.value]()
+    domain = domain_of(_DATASET.value, min(size, task.train.number))
+    pareto.RunShapes(min(size, task.train.number)).check(domain)
+    accuracy = pareto.TrainedAccuracy(
+        task,
+        cost.shapes,
+        optimizer,
+        classes=searched.classes,
+        repetitions=sizes()["repetitions"],
+        side_by_side=_SIDE_BY_SIDE.value,
+        workers=_WORKERS.value,
+    )
+    seen = curator.fingerprint((loaded.train.inputs, loaded.train.labels))
+    warnings = [loaded.caveat]
+    if not _PROXY.value:
+        warnings.append("the front is NOT a private output: it and its settings are the curator's")
+    if _PROXY.value and _SEED.value is not None:
+        warnings.append("--seed makes the released run's noise known: no secret, no guarantee")
+    for warning in filter(None, warnings):
+        console.print(f"warning: {warning}")
+    os.makedirs(working, mode=0o700, exist_ok=True)
+    label = [seen, _MODEL.value, list(_WIDTHS.value), _OPTIMIZER.value, str(cost)]
+    label += [_PROXY.value, sizes()["repetitions"], _VALIDATION_FRACTION.value]
+    record, front = run_search(domain, cost, accuracy, path, label, console)
+    suggestion = None
+    if _EPSILON.value is not None:
+        suggestion = pareto.suggest(record, cost, _EPSILON.value)
+    report(record, front, suggestion, _DELTA.value, console)
+    with run_folder.written_whole(folder) as partial:
+        where = "search" if _PROXY.value else "curator"
+        public = _PROXY.value
+        save_search(os.path.join(partial, where), record, front, suggestion, public=public)
+        if public:
+            release_private_run(partial, folder, priced, cost, suggestion, optimizer, seen, console)
+    shutil.rmtree(working)
+    if _PROXY.value:
+        console.print(f"release (may be published):  {os.path.join(folder, 'release')}")
+    else:
+        console.print(f"curator (never publish):     {os.path.join(folder, 'curator')}")
+    return 0
+
+
+def release_private_run(
+    partial: str,
+    folder: str,
+    task: tuning.Task,
+    cost: pareto.TrainingCost,
+    suggestion: pareto.Suggestion,
+    optimizer: Callable[[dict], Any],
+    fingerprint: str,
+    console: Console,
+) -> None:
+    """One private run with the suggested setting: release, and the curator's ledger."""
+    release, guarantee = released_run(
+        task, cost, suggestion.setting, optimizer, public_data=_PROXY.value, seed=_SEED.value
+    )
+    release.save(os.path.join(partial, "release"))
+    epsilon = guarantee.epsilon(cost.delta)
+    name = os.path.splitext(os.path.basename(_DATASET.value))[0]
+    private_folder = os.path.join(partial, "curator")
+    os.makedirs(private_folder, mode=0o700)
+    earlier = curator.earlier_runs(os.path.dirname(folder), data=fingerprint, name=name)
+    curator.write_ledger(
+        private_folder,
+        earlier,
+        run=folder,
+        data=fingerprint,
+        name=name,
+        epsilon=epsilon,
+        delta=cost.delta,
+    )
+    right = jax.jit(lambda params, arrays: number_correct(task, params, arrays))
+    accuracy = float(right(release.params, task.validation.arrays)) / task.validation.number
+    console.print(
+        f"[bold]released: one run on {_DATASET.value}, epsilon {epsilon:.4f}[/bold] at delta "
+        f"{cost.delta:g} ({guarantee.relation.replace('_', ' ')}); accuracy on test data, not in "
+        f"the release: {accuracy:.4f}"
+    )
+
+
+if __name__ == "__main__":
+    command_line.run(main)
