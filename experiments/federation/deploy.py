@@ -47,7 +47,7 @@ _APP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "app")
 _PROJECT = os.path.dirname(os.path.dirname(os.path.dirname(_APP)))
 _CONNECTION = "hospitals"
 _STOP_SECONDS = 10.0
-_POLL_SECONDS = 0.5
+_POLL_SECONDS = 0.1
 _ASK_SECONDS = 10.0
 
 
@@ -130,22 +130,26 @@ class Deployment:
                 socket.create_connection(("127.0.0.1", port), timeout=1.0).close()
                 return
             except OSError:
-                time.sleep(_POLL_SECONDS / 5)
+                time.sleep(_POLL_SECONDS)
 
-    def wait_for_folder(self, folder: str, run_id: str) -> None:
-        """Returns when the run has written a folder; raises ValueError if it ends without."""
-        asked = time.monotonic()
-        while not os.path.isdir(folder):
-            self.check_alive()
-            time.sleep(_POLL_SECONDS / 5)
-            # Asking starts a process, which takes cores from the run itself.
-            if time.monotonic() - asked < _ASK_SECONDS:
-                continue
-            command = ["flwr", "list", _CONNECTION, "--run-id", run_id, "--format", "json"]
+    def wait_for_run(self, run_id: str, outcome: str) -> None:
+        """Returns when a run has finished and written its outcome; raises ValueError if it failed.
+
+        Asking Flower starts a process, which takes cores from the run itself, so it is asked
+        rarely until the outcome is there.
+        """
+        command = ["flwr", "list", _CONNECTION, "--run-id", run_id, "--format", "json"]
+        while True:
+            ask_at = time.monotonic() + _ASK_SECONDS
+            while not os.path.isdir(outcome) and time.monotonic() < ask_at:
+                self.check_alive()
+                time.sleep(_POLL_SECONDS)
             status = json.loads(self.call("list", command))["runs"][0]["status"]
-            asked = time.monotonic()
-            if status.startswith("finished") and not os.path.isdir(folder):
-                raise ValueError(f"the run is {status}; see {os.path.join(self.folder, 'logs')}")
+            if not status.startswith("finished"):
+                continue
+            if status == "finished:completed" and os.path.isdir(outcome):
+                return
+            raise ValueError(f"the run is {status}; see {os.path.join(self.folder, 'logs')}")
 
     def stop(self) -> None:
         """Ends every process and its children, nodes first."""
@@ -250,7 +254,7 @@ def deploy(
         console.print("flwr run: training, then the vote under masks")
         command = ["flwr", "run", _APP, _CONNECTION, "--run-config", settings, "--format", "json"]
         run_id = str(json.loads(running.call("run", command))["run-id"])
-        running.wait_for_folder(outcome, run_id)
+        running.wait_for_run(run_id, outcome)
     return outcome
 
 
