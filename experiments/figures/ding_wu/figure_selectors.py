@@ -1,0 +1,191 @@
+r"""Selectors at equal total cost: what is released, against k and epsilon_0, really trained.
+
+Not in the paper, which has no trained model. 16 learning rates from 1e-3 to 10 (logistic
+regression, momentum 0.9, clip norm 1) on digits and Adult; every selector spends epsilon 2 at delta
+1e-5 in all, on selection AND final training. Vertical: mean test accuracy of the released model.
+
+  doubling     Ding & Wu's loop, granularity 0.05, capped at 12 iterations of epsilon_0 each;
+  segments     the same, fresh threshold noise after a hit only, capped at 6 hits of epsilon_0 each;
+  exponential  one draw of epsilon_0 over the same utilities;
+  random repetitions   every candidate trained privately, best of K by a noisy validation score, K
+               geometric of mean 10, at most 64: neither k nor epsilon_0, a level;
+  random candidate     one drawn without looking, trained with the whole budget: a level;
+  best candidate       the best of the 16 with the whole budget: what hindsight knows, a level;
+  no noise     the largest utility wins: what these utilities are worth at best, a level for each k.
+
+The lines end where the selection alone would take more than 95% of the budget, and leave the
+picture below where what is left for the training is too little. Best candidate and
+no noise are not private; all numbers are read off test data and belong to the curator.
+
+Design: every candidate is trained once on every partition (`tuning.partition_models`, a rehearsal
+of DP-SGD), and privately at every noise that some selector leaves room for, 8 times with other
+keys. Then each selection is replayed 1000 times over these models, with the tuning's own selectors
+and their exact noise, the candidates in a new random order every time. The rehearsal's noise is
+here that of a final training with the whole budget, one for all selectors; `tuning.doubling`
+rehearses with its own.
+
+What it shows: see docs/threshold_proposals.md.
+
+  python -m experiments.figures.ding_wu.figure_selectors --data_dir=... \
+      --out_dir=docs/figures/ding_wu
+  python -m experiments.figures.ding_wu.figure_selectors --redraw --out_dir=...
+
+WALL_TIME; --quick (digits alone, fewer epochs, k and epsilon_0) takes 25 seconds. Trained models'
+results go to figure_selectors_partitions.csv and figure_selectors_finals.csv as they finish; a
+stopped program goes on from there, and --redraw replays the selections from these files alone.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+
+from absl import flags
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from dpjax import plotting
+from experiments import command_line
+from experiments.figures import rows as row_files
+from experiments.figures.ding_wu import selector_replays, selector_settings, selector_trainings
+from experiments.figures.rows import distinct, select
+
+NAME = "figure_selectors"
+REPLAYS = 1000
+LINES = {
+    selector_settings.EXPONENTIAL: ("exponential mechanism", plotting.PALETTE[2], "o"),
+    selector_settings.SEGMENTS: ("doubling in segments", plotting.PALETTE[3], "s"),
+    selector_settings.DOUBLING: ("doubling (Ding & Wu)", plotting.PALETTE[0], "^"),
+}
+LEVELS = {
+    selector_replays.BEST: ("best candidate", "#777777", "-"),
+    selector_replays.NOISELESS: ("no noise: largest utility", "#222222", "--"),
+    selector_settings.REPETITIONS: ("random repetitions", plotting.PALETTE[1], "-"),
+    selector_settings.RANDOM: ("random candidate", "#777777", ":"),
+}
+
+
+def draw(rows: Sequence[Mapping]) -> Figure:
+    """Draws accuracy against epsilon_0: a row for each data set, a column for each k."""
+    datasets = distinct(rows, "dataset")
+    counts = {
+        name: [k for k in distinct(select(rows, dataset=name), "partitions") if k is not None]
+        for name in datasets
+    }
+    columns = max(map(len, counts.values()))
+    figure = Figure(figsize=(4.2 * columns, 3.6 * len(datasets) + 1.0), layout="constrained")
+    grid = figure.subplots(len(datasets), columns, sharex=True, sharey="row", squeeze=False)
+    for line, name in zip(grid, datasets):
+        levels = [row["accuracy"] for row in select(rows, dataset=name, epsilon_0=None)]
+        margin = 0.08 * (max(levels) - min(levels))
+        # A selection that leaves little for the training falls far below: it leaves the picture.
+        line[0].set_ylim(min(levels) - 0.6 * (max(levels) - min(levels)), max(levels) + margin)
+        for axes, partitions in zip(line, counts[name]):
+            plotting.style_axes(axes)
+            _draw_panel(axes, select(rows, dataset=name), partitions)
+        line[0].set_ylabel(f"{name}: test accuracy of the release", fontsize=11)
+    for axes in grid[-1]:
+        axes.set_xlabel(r"$\varepsilon_0$")
+    power = round(math.log10(rows[0]["delta"]))
+    figure.suptitle(
+        f"16 learning rates; selection and private training together cost "
+        rf"$\varepsilon$ = {rows[0]['epsilon']:g} at $\delta = 10^{{{power}}}$" + "\n"
+        "measured on test data: for the curator; best candidate and no noise are not private",
+        fontsize=12,
+    )
+    handles, labels = grid[0][-1].get_legend_handles_labels()
+    figure.legend(
+        handles, labels, loc="outside lower center", ncols=4 if columns > 2 else 2, fontsize=10.5
+    )
+    return figure
+
+
+def _draw_panel(axes: Axes, rows: Sequence[Mapping], partitions: int) -> None:
+    """Draws one data set at one number of partitions."""
+    for name, (label, colour, style) in LEVELS.items():
+        count = partitions if name == selector_replays.NOISELESS else None
+        (row,) = select(rows, selector=name, partitions=count)
+        axes.axhline(row["accuracy"], color=colour, linestyle=style, label=label)
+    for name, (label, colour, marker) in LINES.items():
+        members = select(rows, selector=name, partitions=partitions)
+        axes.errorbar(
+            [row["epsilon_0"] for row in members],
+            [row["accuracy"] for row in members],
+            [2.0 * row["accuracy_standard_error"] for row in members],
+            color=colour,
+            marker=marker,
+            markersize=5,
+            label=label,
+        )
+    drawn = select(rows, selector=selector_settings.EXPONENTIAL, partitions=partitions)
+    # The smallest epsilon_0 at which noise does not exceed the range of utilities.
+    one = drawn[0]["noise_ratio"] * drawn[0]["epsilon_0"]
+    if one >= 0.5 * drawn[0]["epsilon_0"]:
+        label = r"$4 \ln|S| / (k \varepsilon_0) = 1$"
+        axes.axvline(one, color="#333333", linewidth=1, linestyle=(0, (1, 3)), label=label)
+    axes.set_xscale("log")
+    axes.set_title(f"k = {partitions} partitions")
+
+
+def replay(stem: str, out_dir: str) -> list[str]:
+    """Writes the figure's rows and pictures from trained results; returns all paths.
+
+    Args:
+      stem: path of the trained rows up to `_partitions.csv` and `_finals.csv`.
+      out_dir: where the figure goes.
+
+    Raises:
+      FileNotFoundError: no trained rows there.
+    """
+    paths = [f"{stem}_partitions.csv", f"{stem}_finals.csv"]
+    rows = selector_replays.replay(*map(row_files.read_rows, paths), REPLAYS)
+    path = os.path.join(out_dir, f"{NAME}.csv")
+    row_files.write_rows(path, selector_replays.COLUMNS, rows)
+    # The picture is made from the file, so it can show nothing that the file does not hold.
+    figure = draw(row_files.read_rows(path))
+    return [*paths, path, *plotting.save_figure(figure, out_dir, NAME)]
+
+
+def run() -> None:
+    """Runs the binary."""
+    # Defined here, not at import, so that several figures can be imported into one process.
+    started = {"module_name": sys.argv[0]}
+    out_dir = flags.DEFINE_string(
+        "out_dir", None, "Default: runs/figures/ding_wu, or ding_wu_quick.", **started
+    )
+    quick = flags.DEFINE_bool("quick", False, "Digits alone, in seconds.", **started)
+    redraw = flags.DEFINE_bool(
+        "redraw", False, "Train nothing; replay from the folder's trained rows.", **started
+    )
+    data_dir = flags.DEFINE_string("data_dir", None, "See experiments.tune.", **started)
+    cache_dir = flags.DEFINE_string("cache_dir", None, "See experiments.tune.", **started)
+
+    def main() -> int:
+        if quick.value and redraw.value:
+            raise ValueError("--redraw draws what was trained: leave --quick away")
+        folder = out_dir.value or os.path.join(
+            "runs", "figures", "ding_wu_quick" if quick.value else "ding_wu"
+        )
+        os.makedirs(folder, exist_ok=True)
+        stem, start = os.path.join(folder, NAME), time.monotonic()
+        if not redraw.value:
+            selector_trainings.train(
+                selector_settings.QUICK if quick.value else selector_settings.STUDIES,
+                stem,
+                data_dir=data_dir.value,
+                cache_dir=cache_dir.value,
+                report=lambda line: print(f"{time.monotonic() - start:.0f} s  {line}", flush=True),
+            )
+        for path in replay(stem, folder):
+            print(path)
+        print(f"{time.monotonic() - start:.1f} s")
+        return 0
+
+    command_line.run(main)
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,198 @@
+"""What is compared in the figure of selectors: candidates, selectors, and their equal budgets."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+
+from dpjax import accounting, data, models, training, tuning
+from dpjax.neighbouring import ADD_OR_REMOVE_ONE
+from dpjax.tuning.doubling import DoublingSelector
+from dpjax.tuning.exponential import ExponentialSelector
+from dpjax.tuning.procedure import plan_procedure
+from dpjax.tuning.run_settings import RunOptions, RunSetting, calibrated, run_settings
+from dpjax.tuning.selections import BestOf
+from dpjax.tuning.task import Task
+
+RATES = np.geomspace(1e-3, 10.0, 16)
+"""Learning rates of the 16 candidates; all have momentum 0.9 and clip norm 1."""
+
+GRANULARITY = 0.05
+ITERATION_CAP, HIT_CAP = 12, 6
+"""Caps of the loop and of its segment variant: at granularity 0.05 a loop without noise needs about
+nine iterations and five hits."""
+
+RANDOM, REPETITIONS = "random_candidate", "random_repetitions"
+DOUBLING, SEGMENTS, EXPONENTIAL = "doubling", "segments", "exponential"
+SELECTORS = (DOUBLING, SEGMENTS, EXPONENTIAL)
+"""Those with partitions and an epsilon_0."""
+
+SPLIT_KEY = b"dpjax"
+
+
+@dataclasses.dataclass(frozen=True)
+class Study:
+    """One data set of the figure.
+
+    Attributes:
+      dataset: name for `data.load`.
+      lot_size: expected records of a lot of the final training.
+      epochs: of the final training.
+      epsilon: of selection and final training together.
+      delta: likewise.
+      trainings: final trainings of every candidate at every noise, with keys of their own.
+      partitions: the values of k.
+      epsilons: the values of epsilon_0.
+    """
+
+    dataset: str
+    lot_size: int
+    epochs: float
+    epsilon: float
+    delta: float
+    trainings: int
+    partitions: tuple[int, ...]
+    epsilons: tuple[float, ...]
+
+    @property
+    def fixed(self) -> dict:
+        """What every row of this study must agree on, as cells."""
+        names = ("dataset", "lot_size", "epochs", "epsilon", "delta")
+        return {name: getattr(self, name) for name in names}
+
+
+_EPSILONS = (0.02, 0.05, 0.1, 0.15, 0.3, 0.5, 1.0, 1.5)
+STUDIES = (
+    Study("digits", 72, 20.0, 2.0, 1e-5, 8, (10, 30, 100), _EPSILONS),
+    Study("adult", 512, 5.0, 2.0, 1e-5, 8, (10, 100, 1000), _EPSILONS),
+)
+QUICK = (Study("digits", 72, 4.0, 2.0, 1e-5, 1, (10, 30), (0.1, 1.0)),)
+
+
+@dataclasses.dataclass(frozen=True)
+class Setup:
+    """A study's task, its test records and the setting of its final training.
+
+    Attributes:
+      setting: its noise multiplier is that of a final training with the whole budget.
+    """
+
+    task: Task
+    test: tuple[np.ndarray, np.ndarray]
+    setting: RunSetting
+
+
+def space() -> tuning.Space:
+    """Returns the candidates as a law: each as likely as any other."""
+    return tuning.Space(learning_rate=tuning.Choice(RATES), momentum=0.9, clip_norm=1.0)
+
+
+def set_up(study: Study, data_dir: str | None = None, cache_dir: str | None = None) -> Setup:
+    """Loads the data and fixes what all selectors share.
+
+    Args:
+      study: which.
+      data_dir, cache_dir: see `data.load`.
+    """
+    loaded = data.load(study.dataset, data_dir=data_dir, cache_dir=cache_dir)
+    parts = loaded.parts(0.2, SPLIT_KEY)
+    name = "logistic_regression"
+    task = tuning.classification(
+        models.build_module(name, loaded.classes),
+        parts.train,
+        parts.validation,
+        loss=models.default_loss(name),
+    )
+    settings = run_settings(task, space(), _options(study))
+    (setting,) = calibrated(settings, lambda run: run, study.epsilon, study.delta)
+    return Setup(task, (parts.test.inputs, parts.test.labels), setting)
+
+
+def selector(name: str, epsilon: float) -> DoublingSelector | ExponentialSelector:
+    """Returns a selector, the tuning's own, with the caps above.
+
+    Args:
+      name: one of `SELECTORS`.
+      epsilon: epsilon_0: of one iteration, of one segment, or of the one draw.
+    """
+    if name == EXPONENTIAL:
+        return ExponentialSelector(epsilon)
+    segments = name == SEGMENTS
+    return DoublingSelector(
+        epsilon,
+        GRANULARITY,
+        lower_bound=0.0,
+        variant="segments" if segments else "iterations",
+        iterations=None if segments else ITERATION_CAP,
+        hits=HIT_CAP if segments else None,
+        failure_probability=1e-5,
+    )
+
+
+def budgets(study: Study, setup: Setup) -> list[dict]:
+    """Returns the noise of the final training that each selector leaves room for.
+
+    Returns:
+      One row for each selector and epsilon_0 (none for random repetitions and a random candidate)
+      that leaves at least a twentieth of the budget: `selector`, `epsilon_0`, `epsilon_selection`
+      (of the selection alone, at delta), `noise_multiplier`, `score_noise` (on the validation
+      count, in records; random repetitions).
+    """
+    rows = [_budget(RANDOM, None, 0.0, setup.setting.noise_multiplier)]
+    procedure = plan_procedure(
+        setup.task,
+        space(),
+        selection=BestOf(tuning.DEFAULT_REPETITIONS),
+        options=_options(study),
+        optimizer=training.momentum(),
+        epsilon=study.epsilon,
+        delta=study.delta,
+    )
+    noise = procedure.settings[0].noise_multiplier
+    rows.append(_budget(REPETITIONS, None, None, noise, procedure.score_noise))
+    for name in SELECTORS:
+        for epsilon in study.epsilons:
+            selection = selector(name, epsilon).guarantee(ADD_OR_REMOVE_ONE)
+            alone = selection.epsilon(study.delta)
+            if alone > 0.95 * study.epsilon:
+                continue
+            (setting,) = calibrated(
+                [setup.setting],
+                lambda run, selection=selection: accounting.compose(selection, run),
+                study.epsilon,
+                study.delta,
+            )
+            rows.append(_budget(name, epsilon, alone, setting.noise_multiplier))
+    return rows
+
+
+def _options(study: Study) -> RunOptions:
+    return RunOptions(lot_size=study.lot_size, epochs=study.epochs)
+
+
+def _budget(
+    name: str,
+    epsilon: float | None,
+    alone: float | None,
+    noise: float,
+    score_noise: float | None = None,
+) -> dict:
+    return {
+        "selector": name,
+        "epsilon_0": epsilon,
+        "epsilon_selection": alone,
+        "noise_multiplier": noise,
+        "score_noise": score_noise,
+    }
+
+
+def hyperparameters(candidates: np.ndarray) -> Mapping[str, np.ndarray]:
+    """Returns the hyperparameters of candidates, each (n,), given their numbers (n,)."""
+    count = len(candidates)
+    return {
+        "learning_rate": RATES[candidates],
+        "momentum": np.full(count, 0.9),
+        "clip_norm": np.ones(count),
+    }

@@ -1,0 +1,199 @@
+"""Everything trained for the figure of selectors, in two files of rows that can be gone on with.
+
+`..._partitions.csv`: correct validation predictions of every candidate's models of all partitions
+together. `..._finals.csv`: validation and test results of every candidate trained privately, with
+the noise that each selector leaves room for. Both hold numbers that are not private.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Mapping, Sequence
+
+import jax
+import numpy as np
+
+from dpjax import training
+from dpjax.tuning.job import Job
+from dpjax.tuning.partition_models import partition_counts
+from dpjax.tuning.partitions import REHEARSAL, AveragedUtility, partition_lots, partitioned
+from dpjax.tuning.task import number_correct
+from experiments.figures import rows as row_files
+from experiments.figures.ding_wu import selector_settings
+from experiments.figures.ding_wu.selector_settings import Setup, Study
+from experiments.figures.rows import select
+
+FIXED = ("dataset", "lot_size", "epochs", "epsilon", "delta")
+PARTITION_COLUMNS = (*FIXED, "validation_size", "partitions", "candidate", "learning_rate", "units")
+FINAL_COLUMNS = (
+    *FIXED,
+    "selector",
+    "epsilon_0",
+    "epsilon_selection",
+    "noise_multiplier",
+    "score_noise",
+    "training",
+    "candidate",
+    "learning_rate",
+    "validation_correct",
+    "test_accuracy",
+)
+CANDIDATES = np.arange(len(selector_settings.RATES))
+_CHUNK = 64
+
+
+def train(
+    studies: Sequence[Study],
+    stem: str,
+    *,
+    data_dir: str | None = None,
+    cache_dir: str | None = None,
+    report: Callable[[str], None] = lambda line: None,
+) -> None:
+    """Trains what the two files do not hold yet.
+
+    Keys come from the operating system, so nothing but the files is needed to go on after a stop.
+
+    Args:
+      studies: what to train.
+      stem: path of the files up to `_partitions.csv` and `_finals.csv`.
+      data_dir, cache_dir: see `data.load`.
+      report: called with a line for every finished piece.
+
+    Raises:
+      ValueError: the files hold a study of the same data set with other settings.
+    """
+    partition_rows = _held(f"{stem}_partitions.csv", studies)
+    final_rows = _held(f"{stem}_finals.csv", studies)
+    for study in studies:
+        done = {row["partitions"] for row in select(partition_rows, dataset=study.dataset)}
+        missing = [count for count in study.partitions if count not in done]
+        complete = _finals_complete(study, select(final_rows, dataset=study.dataset))
+        if not missing and complete:
+            continue
+        setup = selector_settings.set_up(study, data_dir, cache_dir)
+        for partitions in missing:
+            partition_rows += _partition_rows(study, setup, partitions)
+            row_files.write_rows(f"{stem}_partitions.csv", PARTITION_COLUMNS, partition_rows)
+            report(f"{study.dataset}: every candidate on each of {partitions} partitions")
+        if complete:
+            continue
+        # With the same settings, the same noises: the rows name them by selector and epsilon_0.
+        budgets = selector_settings.budgets(study, setup)
+        run = _final_run(study, setup)
+        for number in range(study.trainings):
+            mine = select(final_rows, dataset=study.dataset, training=number)
+            held = {(row["selector"], row["epsilon_0"]) for row in mine}
+            todo = [b for b in budgets if (b["selector"], b["epsilon_0"]) not in held]
+            if todo:
+                final_rows += _final_rows(study, setup, run, number, todo)
+                row_files.write_rows(f"{stem}_finals.csv", FINAL_COLUMNS, final_rows)
+                report(f"{study.dataset}: final trainings, {number + 1} of {study.trainings}")
+
+
+def _held(path: str, studies: Sequence[Study]) -> list[dict]:
+    """The rows of a file, if it is there and fits the studies."""
+    rows = row_files.read_rows(path) if os.path.exists(path) else []
+    fixed = {study.dataset: study.fixed for study in studies}
+    for row in rows:
+        wanted = fixed.get(row["dataset"], {})
+        if any(row[name] != value for name, value in wanted.items()):
+            raise ValueError(
+                f"{path} holds trainings of other settings: pass another --out_dir, or --redraw to "
+                "draw them"
+            )
+    return rows
+
+
+def _finals_complete(study: Study, rows: Sequence[Mapping]) -> bool:
+    """Whether every number of training has the same, full set of selectors."""
+    sets = [
+        {(row["selector"], row["epsilon_0"]) for row in select(rows, training=number)}
+        for number in range(study.trainings)
+    ]
+    asked = {epsilon for _, epsilon in sets[0] if epsilon is not None}
+    return all(sets) and all(s == sets[0] for s in sets) and asked == set(study.epsilons)
+
+
+def _partition_rows(study: Study, setup: Setup, partitions: int) -> list[dict]:
+    """Trains every candidate on every partition; the rehearsal's noise is the whole budget's."""
+    task, count = setup.task, len(CANDIDATES)
+    counts = partition_counts(
+        task,
+        partitioned(task, partitions, selector_settings.SPLIT_KEY),
+        partition_lots(setup.setting, task.train.public_size, partitions, REHEARSAL),
+        setup.setting.steps,
+        selector_settings.hyperparameters(CANDIDATES),
+        training.candidate_keys(count * partitions),
+        optimizer=training.momentum(),
+        chunk_size=4 * _CHUNK,
+        job=Job(),
+    )
+    units = AveragedUtility(partitions, task.validation.public_size).total(counts)
+    return [
+        {
+            **study.fixed,
+            "validation_size": task.validation.public_size,
+            "partitions": partitions,
+            "candidate": int(candidate),
+            "learning_rate": selector_settings.RATES[candidate],
+            "units": units[candidate],
+        }
+        for candidate in CANDIDATES
+    ]
+
+
+def _final_rows(
+    study: Study, setup: Setup, run: Callable, number: int, budgets: Sequence[Mapping]
+) -> list[dict]:
+    """Trains every candidate privately at every budget's noise, once."""
+    pairs = list(itertools.product(budgets, CANDIDATES))
+    candidates = np.array([candidate for _, candidate in pairs])
+    noise = np.array([budget["noise_multiplier"] for budget, _ in pairs])
+    rows: list[dict] = []
+    for indices, (validation, test) in training.sweep(
+        run,
+        training.candidate_keys(len(pairs)),
+        {**selector_settings.hyperparameters(candidates), "noise_multiplier": noise},
+        (setup.task.train.arrays, setup.task.validation.arrays, setup.test),
+        chunk_size=_CHUNK,
+    ):
+        for index, right, accuracy in zip(indices, validation, test):
+            budget, candidate = pairs[index]
+            rows.append(
+                {
+                    **study.fixed,
+                    **budget,
+                    "training": number,
+                    "candidate": int(candidate),
+                    "learning_rate": selector_settings.RATES[candidate],
+                    "validation_correct": int(right),
+                    "test_accuracy": round(float(accuracy), 6),
+                }
+            )
+    return rows
+
+
+def _final_run(study: Study, setup: Setup) -> Callable:
+    """run(key, hyperparameters, data) -> correct validation predictions, test accuracy."""
+    task, setting = setup.task, setup.setting
+    train_one = training.make_train(
+        training.TrainConfig(
+            loss_fn=task.loss,
+            lots=setting.lots,
+            steps=setting.steps,
+            expected_lot_size=study.lot_size,
+            optimizer=training.momentum(),
+        )
+    )
+
+    def run(key: jax.Array, given: dict, records: tuple) -> tuple[jax.Array, jax.Array]:
+        train_arrays, validation_arrays, test_arrays = records
+        initial = task.initial(training.stream(key, "initial"))
+        params = train_one(key, given, initial, train_arrays)
+        right = number_correct(task, params, test_arrays)
+        accuracy = right / len(test_arrays[1])
+        return number_correct(task, params, validation_arrays), accuracy
+
+    return run

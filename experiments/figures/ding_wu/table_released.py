@@ -1,0 +1,384 @@
+r"""Is a privately selected candidate better than a random one, once the selection is paid for?
+
+Not in the paper, which trains nothing. The whole procedure, `tuning.exponential` or
+`tuning.doubling`, is run ten times (seeds 0 to 9) in each of several settings: 16 candidates drawn
+from a law of learning rates (log-uniform from 0.003 to 3; momentum 0.9, clip norm 1; logistic
+regression), the selection, and the private training of the chosen one, together at the stated
+epsilon and delta 1e-5. Against it stand 100 candidates drawn from the same law and trained with the
+WHOLE epsilon, none of it spent on a selection. Seed s is paired with the s-th of them; more telling
+than the ten pairs is the share of all 1000 comparisons that the release wins.
+
+What it shows: see docs/threshold_proposals.md. All accuracies are on test data; they belong to the
+curator.
+
+  python -m experiments.figures.ding_wu.table_released --data_dir=... \
+      --out_dir=docs/figures/ding_wu
+
+WALL_TIME; --quick (digits, one setting, 2 seeds, 20 random candidates) takes 25 seconds. Rows go to
+table_released.csv as they come; a stopped program goes on from there, and --redraw only draws.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from absl import flags
+from matplotlib.figure import Figure
+
+from dpjax import accounting, data, models, plotting, training, tuning
+from dpjax.accounting.exponential_mechanism import selection_noise_ratio
+from dpjax.tuning.execution import execute
+from dpjax.tuning.host_randomness import HostRandomness
+from dpjax.tuning.partitions import NON_PRIVATE, REHEARSAL, SelectionNoiseWarning
+from dpjax.tuning.procedure import plan_procedure
+from dpjax.tuning.run_settings import RunOptions
+from dpjax.tuning.selections import BestOf
+from dpjax.tuning.task import Task, number_correct
+from experiments import command_line
+from experiments.figures import rows as row_files
+from experiments.figures.panels import new_panels
+from experiments.figures.rows import select
+
+NAME = "table_released"
+DELTA = 1e-5
+CANDIDATES = 16
+SEEDS, RANDOM_CANDIDATES = 10, 100
+RANDOM = "random_candidate"
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """One way to select and train; the fields are columns of the rows.
+
+    Attributes:
+      dataset: name for `data.load`.
+      epsilon: of selection and final training together.
+      selector: "exponential", "doubling" (granularity 0.05, 12 iterations at most), or
+        "random_candidate".
+      partitions, epsilon_0, partition_training: of the selection; None for a random candidate.
+    """
+
+    dataset: str
+    epsilon: float
+    selector: str
+    partitions: int | None = None
+    epsilon_0: float | None = None
+    partition_training: str | None = None
+
+    @property
+    def noise_ratio(self) -> float | None:
+        """4 ln 16 / (k epsilon_0); above 1 the selection is mostly noise."""
+        if self.partitions is None:
+            return None
+        return selection_noise_ratio(CANDIDATES, self.partitions, self.epsilon_0)
+
+    @property
+    def label(self) -> str:
+        """Words for the picture."""
+        words = f"{self.dataset}, {self.selector.replace('_', ' ')}"
+        if self.partitions is not None:
+            words += rf", k = {self.partitions}, $\varepsilon_0$ = {self.epsilon_0:g}"
+        if self.partition_training == NON_PRIVATE:
+            words += ", plain partitions"
+        return words + rf", total $\varepsilon$ = {self.epsilon:g}"
+
+
+SETTINGS = (
+    Setting("digits", 4.0, "exponential", 24, 1.0, REHEARSAL),
+    Setting("digits", 2.0, "exponential", 24, 1.0, REHEARSAL),
+    Setting("digits", 2.0, "exponential", 24, 1.0, NON_PRIVATE),
+    Setting("digits", 2.0, "exponential", 100, 0.25, REHEARSAL),
+    Setting("digits", 2.0, "exponential", 10, 0.5, REHEARSAL),
+    Setting("digits", 2.0, "exponential", 10, 0.1, REHEARSAL),
+    Setting("digits", 1.1, "exponential", 24, 1.0, REHEARSAL),
+    Setting("digits", 2.0, "doubling", 100, 0.1, REHEARSAL),
+    Setting("adult", 2.0, "exponential", 100, 0.25, REHEARSAL),
+    Setting("adult", 2.0, "exponential", 300, 0.1, REHEARSAL),
+)
+QUICK = SETTINGS[1:2]
+LOTS = {"digits": (72, 20.0), "adult": (512, 5.0)}
+"""Lot size and epochs of the final training."""
+
+COLUMNS = (
+    *(field.name for field in dataclasses.fields(Setting)),
+    "delta",
+    "noise_ratio",
+    "seed",
+    "learning_rate",
+    "test_accuracy",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Setup:
+    """A task with test records, made once for each data set."""
+
+    task: Task
+    test: tuple[np.ndarray, np.ndarray]
+
+    @functools.cached_property
+    def _judge(self) -> Callable[[Any, Any], jax.Array]:
+        return jax.jit(lambda params, arrays: number_correct(self.task, params, arrays))
+
+    def accuracy(self, params: Any) -> float:
+        """Returns the test accuracy of parameters."""
+        return round(float(self._judge(params, self.test)) / len(self.test[1]), 6)
+
+
+def set_up(dataset: str, data_dir: str | None = None, cache_dir: str | None = None) -> Setup:
+    """Loads the data and makes its task."""
+    loaded = data.load(dataset, data_dir=data_dir, cache_dir=cache_dir)
+    parts = loaded.parts(0.2, b"dpjax")
+    name = "logistic_regression"
+    task = tuning.classification(
+        models.build_module(name, loaded.classes),
+        parts.train,
+        parts.validation,
+        loss=models.default_loss(name),
+    )
+    return Setup(task, (parts.test.inputs, parts.test.labels))
+
+
+def space() -> tuning.Space:
+    """Returns the law of the candidates, that of `experiments.tune`."""
+    rate = tuning.LogUniform(0.003, 3.0)
+    return tuning.Space(learning_rate=rate, momentum=0.9, clip_norm=1.0)
+
+
+def released(setting: Setting, setup: Setup, seed: int) -> dict:
+    """Runs the whole procedure once; returns its row."""
+    lot_size, epochs = LOTS[setting.dataset]
+    procedure: Callable = tuning.exponential
+    caps = {}
+    if setting.selector == "doubling":
+        procedure, caps = tuning.doubling, {"granularity": 0.05, "iterations": 12}
+    with warnings.catch_warnings():
+        # Some settings are here to show what it warns of.
+        warnings.simplefilter("ignore", SelectionNoiseWarning)
+        result = procedure(
+            setup.task,
+            space(),
+            candidates=CANDIDATES,
+            partitions=setting.partitions,
+            selection_epsilon=setting.epsilon_0,
+            partition_training=setting.partition_training,
+            epsilon=setting.epsilon,
+            delta=DELTA,
+            lot_size=lot_size,
+            epochs=epochs,
+            seed=seed,
+            chunk_size=256,
+            **caps,
+        )
+    rate = result.release.hyperparameters["learning_rate"]
+    return _row(setting, seed, rate, setup.accuracy(result.release.params))
+
+
+def random_candidates(setting: Setting, setup: Setup, number: int) -> list[dict]:
+    """Trains independent candidates with the whole epsilon; returns their rows."""
+    lot_size, epochs = LOTS[setting.dataset]
+    procedure = plan_procedure(
+        setup.task,
+        space(),
+        selection=BestOf(accounting.Fixed(1)),
+        options=RunOptions(lot_size=lot_size, epochs=epochs),
+        optimizer=training.momentum(),
+        epsilon=setting.epsilon,
+        delta=DELTA,
+        # No score is looked at, so none is paid for.
+        validation_is_public=True,
+    )
+    done = execute(
+        setup.task, procedure, randomness=HostRandomness(1000), executions=number, chunk_size=50
+    )
+    rates = done.hyperparameters["learning_rate"]
+    return [
+        _row(setting, seed, float(rates[seed]), setup.accuracy(done.best.output(seed)))
+        for seed in range(number)
+    ]
+
+
+def _row(setting: Setting, seed: int, rate: float, accuracy: float) -> dict:
+    return {
+        **dataclasses.asdict(setting),
+        "delta": DELTA,
+        "noise_ratio": setting.noise_ratio,
+        "seed": seed,
+        "learning_rate": rate,
+        "test_accuracy": accuracy,
+    }
+
+
+def compute(
+    settings: Sequence[Setting],
+    path: str,
+    *,
+    seeds: int = SEEDS,
+    random_number: int = RANDOM_CANDIDATES,
+    data_dir: str | None = None,
+    cache_dir: str | None = None,
+    report: Callable[[str], None] = lambda line: None,
+) -> list[dict]:
+    """Runs what the file does not hold yet; returns all rows.
+
+    Args:
+      settings: what to run; the random candidates they are compared with come along.
+      path: of the rows.
+      seeds: runs of each setting.
+      random_number: random candidates at each data set and epsilon.
+      data_dir, cache_dir: see `data.load`.
+      report: called with a line for every finished setting.
+    """
+    rows = row_files.read_rows(path) if os.path.exists(path) else []
+    setups: dict[str, Setup] = {}
+    controls = dict.fromkeys(Setting(s.dataset, s.epsilon, RANDOM) for s in settings)
+    for setting in (*controls, *settings):
+        held = {row["seed"] for row in select(rows, **dataclasses.asdict(setting))}
+        wanted = random_number if setting.selector == RANDOM else seeds
+        missing = [seed for seed in range(wanted) if seed not in held]
+        if not missing:
+            continue
+        if setting.dataset not in setups:
+            setups[setting.dataset] = set_up(setting.dataset, data_dir, cache_dir)
+        setup = setups[setting.dataset]
+        if setting.selector == RANDOM:
+            rows += random_candidates(setting, setup, wanted)
+            row_files.write_rows(path, COLUMNS, rows)
+        for seed in missing if setting.selector != RANDOM else ():
+            rows.append(released(setting, setup, seed))
+            row_files.write_rows(path, COLUMNS, rows)
+        report(setting.label)
+    return rows
+
+
+def summary(rows: Sequence[Mapping]) -> list[dict]:
+    """Returns one row for each setting: how often and by how much the release wins.
+
+    `wins` counts seeds whose release is better than the random candidate of the same number,
+    `share_won` all comparisons with all random candidates at that data set and epsilon (ties count
+    half).
+    """
+    found = {}
+    for row in rows:
+        setting = Setting(*(row[field.name] for field in dataclasses.fields(Setting)))
+        found.setdefault(setting, []).append(row)
+    table = []
+    for setting, members in found.items():
+        if setting.selector == RANDOM:
+            continue
+        control = found[Setting(setting.dataset, setting.epsilon, RANDOM)]
+        others = np.array([row["test_accuracy"] for row in sorted(control, key=_seed)])
+        mine = np.array([row["test_accuracy"] for row in sorted(members, key=_seed)])
+        gaps = mine[:, None] - others[None, :]
+        table.append(
+            {
+                **dataclasses.asdict(setting),
+                "noise_ratio": setting.noise_ratio,
+                "seeds": len(mine),
+                "wins": int(np.sum(mine > others[: len(mine)])),
+                "above_mean": int(np.sum(mine > others.mean())),
+                "share_won": float(np.mean((gaps > 0) + 0.5 * (gaps == 0))),
+                "released_mean": float(mine.mean()),
+                "random_mean": float(others.mean()),
+            }
+        )
+    return table
+
+
+def _seed(row: Mapping) -> int:
+    return row["seed"]
+
+
+def draw(rows: Sequence[Mapping]) -> Figure:
+    """Draws released and random candidates' accuracies, one line of dots for each setting."""
+    table = summary(rows)
+    figure, (axes,) = new_panels(1, width=12.0, height=1.4 + 0.52 * len(table))
+    shade, blue, red = "#999999", plotting.PALETTE[0], plotting.PALETTE[1]
+    ticks = []
+    for place, entry in enumerate(reversed(table)):
+        setting = Setting(*(entry[field.name] for field in dataclasses.fields(Setting)))
+        control = select(rows, **dataclasses.asdict(Setting(*_control(setting))))
+        mine = select(rows, **dataclasses.asdict(setting))
+        for members, colour, offset, mark, name in (
+            (control, shade, 0.14, "|", "random candidates, whole epsilon"),
+            (mine, blue if entry["noise_ratio"] <= 0.5 else red, -0.14, "o", None),
+        ):
+            values = [row["test_accuracy"] for row in members]
+            axes.plot(
+                values,
+                np.full(len(values), place + offset),
+                mark,
+                color=colour,
+                alpha=0.75,
+                label=name if place == 0 else None,
+            )
+        ticks.append(
+            f"{setting.label}\nnoise ratio {entry['noise_ratio']:.2g}: better on "
+            f"{entry['wins']} of {entry['seeds']} seeds, "
+            f"{100 * entry['share_won']:.0f}% of all pairs"
+        )
+    axes.plot([], [], "o", color=blue, label="released, noise ratio at most 0.5")
+    axes.plot([], [], "o", color=red, label="released, noise ratio above 0.5")
+    axes.set_yticks(range(len(ticks)), ticks, fontsize=9.5)
+    axes.set_ylim(-0.6, len(ticks) - 0.4)
+    axes.set_xlabel("test accuracy (for the curator)")
+    axes.set_title("released by a private selection, against random candidates at the same total")
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    return figure
+
+
+def _control(setting: Setting) -> tuple[str, float, str]:
+    return setting.dataset, setting.epsilon, RANDOM
+
+
+def run() -> None:
+    """Runs the binary."""
+    # Defined here, not at import, so that several figures can be imported into one process.
+    started = {"module_name": sys.argv[0]}
+    out_dir = flags.DEFINE_string(
+        "out_dir", None, "Default: runs/figures/ding_wu, or ding_wu_quick.", **started
+    )
+    quick = flags.DEFINE_bool("quick", False, "One setting on digits, in seconds.", **started)
+    redraw = flags.DEFINE_bool("redraw", False, "Only draw the folder's rows again.", **started)
+    data_dir = flags.DEFINE_string("data_dir", None, "See experiments.tune.", **started)
+    cache_dir = flags.DEFINE_string("cache_dir", None, "See experiments.tune.", **started)
+
+    def main() -> int:
+        if quick.value and redraw.value:
+            raise ValueError("--redraw draws the rows that are there: leave --quick away")
+        folder = out_dir.value or os.path.join(
+            "runs", "figures", "ding_wu_quick" if quick.value else "ding_wu"
+        )
+        os.makedirs(folder, exist_ok=True)
+        path, start = os.path.join(folder, f"{NAME}.csv"), time.monotonic()
+        if not redraw.value:
+            compute(
+                QUICK if quick.value else SETTINGS,
+                path,
+                data_dir=data_dir.value,
+                cache_dir=cache_dir.value,
+                report=lambda line: print(f"{time.monotonic() - start:.0f} s  {line}", flush=True),
+                **({"seeds": 2, "random_number": 20} if quick.value else {}),
+            )
+        rows = row_files.read_rows(path)
+        for entry in summary(rows):
+            print(entry)
+        for written in (path, *plotting.save_figure(draw(rows), folder, NAME)):
+            print(written)
+        print(f"{time.monotonic() - start:.1f} s")
+        return 0
+
+    command_line.run(main)
+
+
+if __name__ == "__main__":
+    run()

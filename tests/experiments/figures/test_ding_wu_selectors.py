@@ -1,0 +1,196 @@
+"""Selectors at equal total cost: budgets add up, replays are what they say, rows are kept."""
+
+import dataclasses
+import pathlib
+
+import numpy as np
+import pytest
+
+from dpjax import accounting
+from experiments.figures.ding_wu import (
+    figure_selectors,
+    selector_replays,
+    selector_settings,
+    selector_trainings,
+    table_released,
+)
+from experiments.figures.rows import read_rows, select
+
+TINY = selector_settings.Study("digits", 200, 0.4, 2.0, 1e-5, 2, (3,), (0.1,))
+RATES = selector_settings.RATES
+RAW = ("partitions", "finals")
+
+
+@pytest.fixture(scope="module")
+def committed(request):
+    folder = request.config.rootpath / "docs" / "figures" / "ding_wu"
+    names = ("figure_selectors_partitions", "figure_selectors_finals", "figure_selectors")
+    return {name: read_rows(folder / f"{name}.csv") for name in (*names, "table_released")}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Path of rows of two steps of training, and what was reported."""
+    stem, lines = str(tmp_path_factory.mktemp("selectors") / "x"), []
+    selector_trainings.train([TINY], stem, report=lines.append)
+    return stem, lines
+
+
+def test_every_selector_spends_the_same_total():
+    study = selector_settings.STUDIES[0]
+    setup = selector_settings.set_up(study)
+    study = dataclasses.replace(study, epsilons=(0.15, 1.0))
+    rows = selector_settings.budgets(study, setup)
+    for row in rows:
+        run = setup.setting.guarantee(row["noise_multiplier"])
+        if row["selector"] == selector_settings.RANDOM:
+            whole = run
+        elif row["selector"] == selector_settings.REPETITIONS:
+            score = accounting.discrete_gaussian(noise_std=row["score_noise"])
+            law = accounting.AtMost(accounting.Geometric(mean=10), cap=64)
+            whole = accounting.best_of(accounting.parallel(run, score), law)
+        elif row["selector"] == selector_settings.EXPONENTIAL:
+            selection = accounting.exponential_mechanism(row["epsilon_0"])
+            whole = accounting.compose(selection, run)
+        else:
+            count = 12 if row["selector"] == selector_settings.DOUBLING else 6
+            selection = accounting.doubling_loop(row["epsilon_0"], count)
+            assert row["epsilon_selection"] == pytest.approx(selection.epsilon(1e-5))
+            whole = accounting.compose(selection, run)
+        assert 1.99 <= whole.epsilon(1e-5) <= 2.0 * (1 + 1e-9)
+    names = [(row["selector"], row["epsilon_0"]) for row in rows]
+    # What would leave nothing for the training is left out.
+    assert (selector_settings.DOUBLING, 1.0) not in names
+    assert (selector_settings.SEGMENTS, 1.0) not in names
+    assert (selector_settings.EXPONENTIAL, 1.0) in names
+
+
+def test_trained_rows(trained):
+    stem, lines = trained
+    assert len(lines) == 3
+    partitions = read_rows(f"{stem}_partitions.csv")
+    assert tuple(partitions[0]) == selector_trainings.PARTITION_COLUMNS
+    assert [row["candidate"] for row in partitions] == list(range(16))
+    assert all(0 <= row["units"] <= 3 * row["validation_size"] for row in partitions)
+    finals = read_rows(f"{stem}_finals.csv")
+    assert tuple(finals[0]) == selector_trainings.FINAL_COLUMNS
+    # A random candidate, random repetitions, and three selectors, each trained twice.
+    assert len(finals) == 16 * 5 * 2
+    for row in finals:
+        assert row["learning_rate"] == pytest.approx(RATES[row["candidate"]])
+        assert 0 <= row["test_accuracy"] <= 1
+
+
+def test_a_stopped_program_goes_on(trained, tmp_path, monkeypatch):
+    stem, _ = trained
+    whole = {name: pathlib.Path(f"{stem}_{name}.csv").read_text() for name in RAW}
+    lines = whole["finals"].splitlines(keepends=True)
+    kept = "".join(lines[: 1 + len(lines) // 2])  # The columns' names and the first trainings.
+    (tmp_path / "y_partitions.csv").write_text(whole["partitions"])
+    (tmp_path / "y_finals.csv").write_text(kept)
+    monkeypatch.setattr(selector_trainings, "partition_counts", None)  # Nothing to do there.
+    selector_trainings.train([TINY], str(tmp_path / "y"))
+    again = (tmp_path / "y_finals.csv").read_text()
+    assert again.startswith(kept) and len(again.splitlines()) == len(lines)
+    # And when all is there, nothing is loaded at all.
+    monkeypatch.setattr(selector_settings, "set_up", None)
+    selector_trainings.train([TINY], stem)
+    with pytest.raises(ValueError, match="other settings.*--out_dir"):
+        selector_trainings.train([dataclasses.replace(TINY, epochs=9.0)], stem)
+
+
+def test_pictures_come_from_the_trained_rows_alone(trained, tmp_path, monkeypatch):
+    stem, _ = trained
+    monkeypatch.setattr(selector_trainings, "train", None)
+    monkeypatch.setattr(figure_selectors, "REPLAYS", 20)
+    for path in figure_selectors.replay(stem, str(tmp_path))[2:]:
+        assert (tmp_path / path).stat().st_size > 500
+    rows = read_rows(tmp_path / "figure_selectors.csv")
+    assert tuple(rows[0]) == selector_replays.COLUMNS
+    assert {row["selector"] for row in rows} >= set(selector_settings.SELECTORS)
+
+
+def _invented(epsilon, selector="exponential"):
+    """Two trainings of 16 candidates whose accuracy is their number over 16; k = 10."""
+    finals = [
+        {
+            "dataset": "x", "epsilon": 2.0, "delta": 1e-5, "selector": selector,
+            "epsilon_0": epsilon, "epsilon_selection": epsilon, "noise_multiplier": 1.0,
+            "score_noise": 1e-3, "training": training, "candidate": candidate,
+            "validation_correct": 10 * candidate, "test_accuracy": candidate / 16,
+        }
+        for training in range(2) for candidate in range(16)
+    ]  # fmt: skip
+    utilities = [
+        {"dataset": "x", "validation_size": 100, "partitions": 10, "candidate": candidate,
+         "units": 50 * candidate}
+        for candidate in range(16)
+    ]  # fmt: skip
+    return finals, utilities
+
+
+@pytest.mark.parametrize("epsilon, accuracy", [(500.0, 15 / 16), (1e-6, 7.5 / 16)])
+def test_replay_without_noise_finds_the_best_and_with_noise_alone_any(epsilon, accuracy):
+    finals, utilities = _invented(epsilon)
+    row = selector_replays._replayed(finals, utilities, "exponential", epsilon, 600)
+    # Six standard errors.
+    slack = 6 * row["accuracy_standard_error"] + 1e-12
+    assert row["accuracy"] == pytest.approx(accuracy, abs=slack)
+    assert row["replays"] == 600 and row["no_hit_share"] is None
+
+
+def test_replay_of_the_exponential_mechanism_has_its_law():
+    epsilon = 4.0
+    finals, utilities = _invented(epsilon)
+    row = selector_replays._replayed(finals, utilities, "exponential", epsilon, 2000)
+    weights = np.exp(epsilon * 10 * np.arange(16) * 0.05 / 2)
+    exact = weights @ (np.arange(16) / 16) / weights.sum()
+    assert row["accuracy"] == pytest.approx(exact, abs=6 * row["accuracy_standard_error"])
+
+
+def test_replay_of_random_repetitions_is_the_mean_of_the_best():
+    finals, _ = _invented(None, "random_repetitions")
+    found = selector_replays._best_of_runs(finals, 4000)
+    law = accounting.AtMost(accounting.Geometric(mean=10), cap=64)
+    below = np.array([law.generating_function(level) for level in np.arange(17) / 16])
+    exact = np.diff(below) @ np.arange(16) / 16
+    assert found.mean() == pytest.approx(exact, abs=6 * found.std() / 4000**0.5)
+
+
+def test_committed_figure_comes_from_committed_trainings(committed):
+    finals = select(committed["figure_selectors_finals"], dataset="digits")
+    utilities = select(committed["figure_selectors_partitions"], dataset="digits", partitions=100)
+    rows = select(committed["figure_selectors"], dataset="digits", partitions=100)
+    for name, epsilon in (("exponential", 0.5), ("segments", 0.05)):
+        (row,) = select(rows, selector=name, epsilon_0=epsilon)
+        again = selector_replays._replayed(finals, utilities, name, epsilon, row["replays"])
+        assert again == pytest.approx(row)
+
+
+def test_summary_counts_wins_and_shares():
+    random = table_released.Setting("x", 2.0, "random_candidate")
+    setting = table_released.Setting("x", 2.0, "exponential", 24, 1.0, "rehearsal")
+    rows = [
+        table_released._row(which, seed, 0.1, accuracy)
+        for which, accuracies in ((random, (0.5, 0.9, 0.7, 0.3)), (setting, (0.55, 0.7)))
+        for seed, accuracy in enumerate(accuracies)
+    ]
+    (entry,) = table_released.summary(rows)
+    assert entry["wins"] == 1 and entry["seeds"] == 2
+    # 0.55 beats two of four; 0.7 beats two and ties with one.
+    assert entry["share_won"] == pytest.approx((2 + 2.5) / 8)
+    assert entry["above_mean"] == 1
+    assert entry["noise_ratio"] == pytest.approx(0.4621, abs=1e-4)
+
+
+def test_a_small_table(tmp_path, monkeypatch):
+    monkeypatch.setattr(table_released, "LOTS", {"digits": (200, 0.4)})
+    path = str(tmp_path / "rows.csv")
+    setting = table_released.Setting("digits", 2.0, "exponential", 3, 1.0, "rehearsal")
+    rows = table_released.compute([setting], path, seeds=1, random_number=3)
+    assert [row["selector"] for row in rows] == ["random_candidate"] * 3 + ["exponential"]
+    assert tuple(read_rows(path)[0]) == table_released.COLUMNS
+    monkeypatch.setattr(table_released, "set_up", None)
+    assert table_released.compute([setting], path, seeds=1, random_number=3) == read_rows(path)
+    figure = table_released.draw(read_rows(path))
+    assert len(figure.axes[0].get_lines()) == 4
