@@ -2,25 +2,28 @@
 
 Draws a secret random number of candidates from a public search space, trains each by DP-SGD,
 scores each privately on validation data, and releases the best alone (Papernot & Steinke, ICLR
-2022). The noise is calibrated so that the WHOLE procedure meets the target. Writes
+2022); or, with --method=exponential or doubling, trains public candidates on partitions of the
+records, selects one by the average accuracy, and trains that one by DP-SGD (Ding & Wu 2022). The
+noise is calibrated so that the WHOLE procedure meets the target. Writes
 
   <out_dir>/release/   model.msgpack, hyperparameters.json, guarantee.json: may be published
   <out_dir>/curator/   every candidate, K, timings, plots, ledger: not private, never publish
 
-What this program prints, and how long it takes, depends on K: it is for the curator's eyes too.
+What this program prints, and how long it takes, may depend on K or the data: it is for the
+curator's eyes too.
 
   python -m experiments.tune                                  # real handwritten digits, no download
   python -m experiments.tune --dataset=mnist --model=mlp --widths=128,64 --epsilon=2
   python -m experiments.tune --optimizer=sgd --space='learning_rate=loguniform(0.1,10)'
+  python -m experiments.tune --method=exponential --candidates=32 --partitions=40
 
-The default run takes about ten seconds on 4 CPU cores. --helpfull lists the flags of the law of K
+The default run takes about ten seconds on 4 CPU cores. --helpfull lists the flags of the methods
 and of devices, shards and hosts too. Your own .npz holds inputs, labels and, if you have them,
 validation_inputs, validation_labels, test_inputs, test_labels, identifiers.
 """
 
 from __future__ import annotations
 
-import math
 import os
 
 import jax
@@ -30,10 +33,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from dpjax import accounting, data, models, plotting, training, tuning
+from dpjax import data, models, plotting, training, tuning
 from dpjax.tuning import curator
 from dpjax.tuning.task import number_correct
-from experiments import command_line, job_flags, law_flags, run_folder
+from experiments import command_line, job_flags, run_folder, selection_flags
 
 _DATASET = flags.DEFINE_string(
     "dataset", "digits", f"One of {', '.join(data.NAMES)}, or the path of your own .npz file."
@@ -70,18 +73,6 @@ _SPACE = flags.DEFINE_multi_string(
     "(sgd: learning_rate=loguniform(0.03,30); adam: loguniform(0.0001,0.1)).",
 )
 _SPACE_FILE = flags.DEFINE_string("space_file", None, "The space as a JSON object, instead.")
-_METHOD = flags.DEFINE_enum(
-    "method",
-    "random_repetitions",
-    ["random_repetitions", "threshold_stopping"],
-    "How one candidate is selected.",
-)
-_THRESHOLD = flags.DEFINE_float(
-    "threshold", None, "--method=threshold_stopping: the accuracy that is good enough."
-)
-_HALTING_PROBABILITY = flags.DEFINE_float(
-    "halting_probability", 0.05, "--method=threshold_stopping: chance to stop before each run."
-)
 _EPSILON = flags.DEFINE_float(
     "epsilon", None, "Target of the whole procedure; 4 if no noise_multiplier is given."
 )
@@ -109,7 +100,9 @@ _OUT_DIR = flags.DEFINE_string("out_dir", None, "Folder to make; runs/<data set>
 _SEED = flags.DEFINE_integer(
     "seed", None, "Reproducible, hence NOT secret randomness; the release says so."
 )
-_CHUNK_SIZE = flags.DEFINE_integer("chunk_size", 16, "Candidates trained at once: memory knob.")
+_CHUNK_SIZE = flags.DEFINE_integer(
+    "chunk_size", None, "Models trained at once, the memory knob; 16 (64 for partitions') if unset."
+)
 
 
 _KNOWN = ("learning_rate", "clip_norm", "lot_size", "steps", "epochs", "noise_multiplier")
@@ -183,7 +176,6 @@ def load_data() -> tuple[data.Dataset, data.Parts]:
 
 def report(
     result: tuning.Result,
-    mean_runs: float,
     delta: float,
     test_accuracy: float | None,
     console: Console,
@@ -200,15 +192,10 @@ def report(
     if result.guarantee is None:
         table.add_row("privacy", "NONE: trained without noise")
     else:
-        runs = max(1, math.ceil(mean_runs - 1e-9))
-        one = result.run_guarantee.epsilon(delta)
-        naive = accounting.compose(*[result.run_guarantee] * runs).epsilon(delta)
-        facts |= {"epsilon_of_one_run": one, "epsilon_of_naive_composition": naive}
-        table.add_row("one run", f"epsilon {one:.4f} at delta {delta:g}")
-        table.add_row(
-            "[bold]the whole tuning", f"[bold]epsilon {result.guarantee.epsilon(delta):.4f}"
-        )
-        table.add_row(f"naive composition of {runs} runs, the mean of K", f"epsilon {naive:.4f}")
+        for name, epsilon, words in selection_flags.cost_rows(result, delta):
+            facts[name] = epsilon
+            table.add_row(words, f"epsilon {epsilon:.4f}")
+        table.add_row("delta", f"{delta:g}")
         table.add_row("neighbouring relation", result.guarantee.relation.replace("_", " "))
     console.print(table)
     return facts
@@ -218,13 +205,7 @@ def main() -> int:
     """Runs the job; returns the exit code."""
     writes = job_flags.join_processes()
     console = Console(highlight=False, soft_wrap=True, quiet=not writes)
-    if (_METHOD.value == "threshold_stopping") != (_THRESHOLD.value is not None):
-        raise ValueError("--method=threshold_stopping and --threshold go together: pass both")
-    if not 0 < _HALTING_PROBABILITY.value <= 1:
-        raise ValueError(
-            f"--halting_probability={_HALTING_PROBABILITY.value}: pass a number in (0, 1]"
-        )
-    law, space = law_flags.law_of_repetitions(), search_space()
+    method, space = selection_flags.method(), search_space()
     name = os.path.splitext(os.path.basename(_DATASET.value))[0]
     folder = run_folder.choose(_OUT_DIR.value, name)
     job = job_flags.job(folder, f"{_OPTIMIZER.value} {_SCHEDULE.value} {_SEED.value}")
@@ -251,6 +232,8 @@ def main() -> int:
         _MODEL.value, loaded.classes, widths=[int(width) for width in _WIDTHS.value]
     )
     task = tuning.classification(model, train, validation, loss=models.default_loss(_MODEL.value))
+    partitioned = method in selection_flags.PARTITIONED
+    training_words = "models of partitions" if partitioned else "candidates (K is the curator's)"
     epsilon = _EPSILON.value
     if epsilon is None and _NOISE.value is None and "noise_multiplier" not in space.parameters:
         epsilon = None if _NOT_PRIVATE.value else 4.0
@@ -272,27 +255,17 @@ def main() -> int:
             sampling=_SAMPLING.value,
             optimizer=optimizer,
             validation_is_public=_PUBLIC_VALIDATION.value or _PAPER_PROTOCOL.value,
-            score_noise=_SCORE_NOISE.value,
-            not_private=_NOT_PRIVATE.value,
             seed=_SEED.value,
-            chunk_size=_CHUNK_SIZE.value,
             job=job,
             progress=lambda done, total: bar.update(
-                line, description="candidates (K is the curator's)", completed=done, total=total
+                line, description=training_words, completed=done, total=total
             ),
         )
-        if _METHOD.value == "threshold_stopping":
-            mean_runs = 1.0 / _HALTING_PROBABILITY.value - 1.0
-            result = tuning.threshold_stopping(
-                task,
-                space,
-                threshold=_THRESHOLD.value,
-                halting_probability=_HALTING_PROBABILITY.value,
-                **settings,
-            )
-        else:
-            mean_runs = law.mean
-            result = tuning.random_repetitions(task, space, repetitions=law, **settings)
+        if _CHUNK_SIZE.value is not None:
+            settings["chunk_size"] = _CHUNK_SIZE.value
+        of_runs = dict(score_noise=_SCORE_NOISE.value, not_private=_NOT_PRIVATE.value)
+        with selection_flags.shown_warnings(console.print):
+            result = selection_flags.select(task, space, settings, of_runs)
     if result is None:
         console.print("this shard has finished; when all have, run --shard=merge/N")
         return 0
@@ -304,7 +277,7 @@ def main() -> int:
         judge = jax.jit(lambda params, arrays: number_correct(task, params, arrays))
         right = judge(result.release.params, (parts.test.inputs, parts.test.labels))
         test_accuracy = float(right) / len(parts.test.labels)
-    facts = report(result, mean_runs, _DELTA.value, test_accuracy, console)
+    facts = report(result, _DELTA.value, test_accuracy, console)
     with run_folder.written_whole(folder) as partial:
         result.release.save(os.path.join(partial, "release"))
         private_folder = os.path.join(partial, "curator")
@@ -324,7 +297,9 @@ def main() -> int:
                 rows,
                 against="learning_rate",
                 chance=1 / loaded.classes,
-                title=f"{name}, {_MODEL.value}: every candidate (curator only)",
+                title=f"{name}, {_MODEL.value}: "
+                + ("average over partitions" if partitioned else "every candidate")
+                + " (curator only)",
             )
             plotting.save_figure(figure, private_folder, "candidates", formats=("png",))
     job_flags.remove_working_folder(job)

@@ -197,6 +197,8 @@ def _candidates(
                 f"a listed candidate has {', '.join(sorted(candidate))}: give each the names of "
                 f"the space, {', '.join(sorted(space.parameters))}"
             )
+        if not all(math.isfinite(value) for value in candidate.values()):
+            raise ValueError(f"a listed candidate is {dict(candidate)}: pass finite numbers")
         for name in ACCOUNTED:
             if name in candidate and candidate[name] not in space.parameters[name].values:
                 raise ValueError(f"{name} of a listed candidate is not the space's: pass the same")

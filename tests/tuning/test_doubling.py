@@ -1,0 +1,159 @@
+"""What only the doubling loop has: thresholds, caps, segments, a default, an odometer."""
+
+import json
+
+import flax.linen as nn
+import numpy as np
+import pytest
+
+from dpjax import accounting, data, training, tuning
+from dpjax.tuning.doubling import DEFAULT_CANDIDATE, DoublingSelector
+from dpjax.tuning.host_randomness import HostRandomness
+from dpjax.tuning.partitions import AveragedUtility
+
+UTILITY = AveragedUtility(partitions=1000, validation_size=200)
+
+
+def _selector(epsilon=0.1, **change):
+    parameters = dict(
+        granularity=0.01,
+        lower_bound=0.0,
+        variant="iterations",
+        iterations=None,
+        hits=None,
+        failure_probability=1e-5,
+    )
+    return DoublingSelector(epsilon, **(parameters | change))
+
+
+def _select(selector, utilities, utility=UTILITY, stream=0):
+    scores = [round(value * utility.units) for value in utilities]
+    below = HostRandomness(seed=7).uniform_integers(stream)
+    return selector.select(scores, utility, below)
+
+
+@pytest.mark.parametrize(
+    ("selector", "charged", "epsilon"),
+    [
+        # Optimal composition at epsilon_0 = .1 and delta 1e-5.
+        (_selector(), 199, 6.480),
+        (_selector(iterations=20), 20, 1.598),
+        (_selector(variant="segments"), 100, 4.307),
+        (_selector(variant="segments", hits=10), 10, 0.994),
+        (_selector(lower_bound=0.5), 99, None),
+        (_selector(iterations=1000), 199, 6.480),
+    ],
+)
+def test_what_is_charged_is_the_cap_and_never_what_happened(selector, charged, epsilon):
+    assert selector.cap == charged
+    guarantee = selector.guarantee("add_or_remove_one")
+    if epsilon is not None:
+        assert guarantee.epsilon(1e-5) == pytest.approx(epsilon, abs=6e-4)
+    described = selector.describe(UTILITY, 1e-5)
+    paper = accounting.advanced_composition(0.1, charged, 1e-5)
+    assert described["not_claimed"]["epsilon"] == paper > guarantee.epsilon(1e-5)
+    assert described["charged"] == {selector.variant: charged}
+    _, events = _select(selector, np.linspace(0, 0.99, 20))
+    assert events["iterations"] <= (199 if selector.variant == "segments" else charged)
+    if selector.hits:
+        assert events["hits"] <= selector.hits
+
+
+def test_many_partitions_find_good_candidates_and_few_do_not():
+    """k = 1000 selects a mean true utility of .959 of .990, k = 10 .525: nothing but noise."""
+    generator = np.random.default_rng(0)
+    means = {}
+    for partitions in (10, 1000):
+        utility = AveragedUtility(partitions, 1000, validation_is_public=True)
+        chosen = []
+        for run in range(60):
+            utilities = generator.uniform(size=100)
+            winner, _ = _select(_selector(), utilities, utility, stream=run)
+            chosen.append(utilities[winner])
+        means[partitions] = np.mean(chosen)
+    # Standard errors: .04 and below .005.
+    assert 0.36 < means[10] < 0.69
+    assert 0.93 < means[1000] < 0.985
+
+
+def test_no_hit_at_all_trains_the_default_whatever_the_data():
+    # Everything far below the lower bound, and little noise.
+    winner, events = _select(_selector(5.0, lower_bound=0.9), [0.1, 0.3, 0.2])
+    assert winner == DEFAULT_CANDIDATE == 0
+    assert events["no_hit_so_the_default_candidate"] and events["hits"] == 0
+
+
+def test_the_odometer_says_that_it_is_no_guarantee():
+    _, events = _select(_selector(), [0.5, 0.9])
+    reading = events["odometer"]
+    assert 0 < reading["privacy_loss_so_far"] <= 0.1 * events["iterations"] + 1e-12
+    assert "NOT an (epsilon, delta) guarantee" in reading["note"]
+    json.dumps(events)
+    assert len(events["thresholds"]) == len(events["answers"]) == events["iterations"]
+
+
+def _task():
+    generator = np.random.default_rng(0)
+    labels = generator.integers(0, 2, 120)
+    inputs = generator.normal(size=(120, 3)) + 2.0 * labels[:, None]
+    parts = data.from_arrays(inputs, labels, public_size=120, classes=2).parts(0.5, key=1)
+    return tuning.classification(nn.Dense(2), parts.train, parts.validation)
+
+
+def _run(**more):
+    arguments = dict(
+        candidates=2,
+        partitions=3,
+        selection_epsilon=6.0,
+        granularity=0.1,
+        delta=1e-3,
+        noise_multiplier=2.0,
+        lot_size=20,
+        steps=3,
+        optimizer=training.sgd(),
+        seed=1,
+    )
+    space = tuning.Space(learning_rate=tuning.LogUniform(0.1, 1.0), clip_norm=1.0)
+    return tuning.doubling(_task(), space, **(arguments | more))
+
+
+def test_segments_and_caps_reach_the_guarantee():
+    whole = _run()
+    assert whole.guarantee.provenance["parts"][0]["parameters"]["iterations"] == 19
+    capped = _run(iterations=4)
+    assert capped.guarantee.epsilon(1e-3) < whole.guarantee.epsilon(1e-3)
+    assert capped.curator.details["selection"]["iterations"] <= 4
+    segments = _run(variant="segments", hits=3)
+    expected = accounting.compose(
+        accounting.doubling_loop(6.0, variant="segments", hits=3), segments.run_guarantee
+    )
+    assert segments.guarantee.epsilon(1e-3) == pytest.approx(expected.epsilon(1e-3))
+    for result in (whole, capped, segments):
+        words = json.dumps(result.release.statement)
+        assert (
+            "odometer" not in words
+            and "answers" not in words
+            and "hits" not in words
+            or (result is segments)
+        )
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (dict(lower_bound=1.0), r"lower_bound must lie in \[0, 1\)"),
+        (dict(lower_bound=-0.1), r"lower_bound must lie in \[0, 1\)"),
+        (dict(granularity=0.0), "granularity must lie in"),
+        (dict(granularity=1.5), "granularity must lie in"),
+        (dict(granularity=0.6, lower_bound=0.5), "granularity must lie in"),
+        (dict(granularity=float("nan")), "granularity"),
+        (dict(iterations=0), "iterations must be a whole number of at least 1"),
+        (dict(variant="segments", hits=0), "hits must be a whole number of at least 1"),
+        (dict(hits=3), "pass variant='segments'"),
+        (dict(variant="loops"), "iterations"),
+    ],
+)
+def test_bad_input_gets_one_clear_line(change, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        _run(**change)
+    assert "\n" not in str(caught.value)
