@@ -1,0 +1,96 @@
+"""A node reads its own folder, or its part of a split data set."""
+
+import os
+
+import numpy as np
+import pytest
+
+from dpjax.federated import flower_internals as flower
+from dpjax.federated import records
+
+
+def _context(node_config, run_config=None):
+    return flower.Context(
+        run_id=1,
+        node_id=1,
+        node_config=node_config,
+        state=flower.RecordDict(),
+        run_config=run_config or {},
+    )
+
+
+def _save(folder, name, count=4, **changed):
+    arrays = {"inputs": np.full((count, 2), count), "labels": np.arange(count) % 2}
+    np.savez(folder / name, **(arrays | changed))
+
+
+def test_folder_is_read_whole_and_in_order(tmp_path):
+    _save(tmp_path, "b.npz", 3)
+    _save(tmp_path, "a.npz", 2)
+    inputs, labels = records.records_in_folder(_context({"data": str(tmp_path)}))
+    np.testing.assert_array_equal(inputs[:, 0], [2, 2, 3, 3, 3])
+    np.testing.assert_array_equal(labels, [0, 1, 0, 1, 0])
+    assert inputs.dtype == np.float32 and labels.dtype == np.int64
+
+
+def test_only_the_nodes_own_configuration_names_the_folder(tmp_path):
+    _save(tmp_path, "a.npz")
+    with pytest.raises(ValueError, match="--node-config"):
+        records.records_in_folder(_context({}, {"data": str(tmp_path)}))
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"labels": np.arange(5)}, "as many whole-numbered labels"),
+        ({"labels": np.linspace(0, 1, 4)}, "whole-numbered"),
+        ({"inputs": np.full((4, 2), np.nan)}, "NaN"),
+        ({"inputs": np.zeros((4, 3))}, "other files have"),
+    ],
+)
+def test_bad_files_are_refused(tmp_path, changed, message):
+    _save(tmp_path, "a.npz")
+    _save(tmp_path, "b.npz", **changed)
+    with pytest.raises(ValueError, match=message) as caught:
+        records.read_folder(str(tmp_path))
+    assert "b.npz" in str(caught.value)
+
+
+def test_missing_things_are_named(tmp_path):
+    with pytest.raises(ValueError, match="is not a folder"):
+        records.read_folder(str(tmp_path / "absent"))
+    with pytest.raises(ValueError, match="holds no .npz file"):
+        records.read_folder(str(tmp_path))
+    np.savez(tmp_path / "a.npz", inputs=np.zeros((3, 2)))
+    with pytest.raises(ValueError, match="has no labels"):
+        records.read_folder(str(tmp_path))
+
+
+def test_links_out_of_the_folder_are_refused(tmp_path):
+    own, other = tmp_path / "own", tmp_path / "other"
+    own.mkdir()
+    other.mkdir()
+    _save(other, "a.npz")
+    os.symlink(other / "a.npz", own / "a.npz")
+    with pytest.raises(ValueError, match="leads out of its folder"):
+        records.read_folder(str(own))
+
+
+@pytest.mark.parametrize("concentration", [0.0, 0.5])
+def test_parts_of_a_data_set_are_disjoint_and_complete(concentration):
+    settings = {"dataset": "digits", "clients": 4, "concentration": concentration}
+    load = records.parts_of_data_set(settings)
+    parts = [load(_context({"partition-id": number})) for number in range(4)]
+    sizes = [len(labels) for _, labels in parts]
+    everything = np.concatenate([inputs.reshape(len(inputs), -1) for inputs, _ in parts])
+    whole = records.divided_as({"dataset": "digits", "clients": 1})[0][0]
+    assert len(everything) == len(whole)
+    np.testing.assert_array_equal(
+        np.sort(everything.sum(axis=1)), np.sort(whole.reshape(len(whole), -1).sum(axis=1))
+    )
+    assert (max(sizes) - min(sizes) > 1) == (concentration > 0)
+
+
+def test_too_few_records_for_the_clients_are_refused():
+    with pytest.raises(ValueError, match="fewer clients"):
+        records.divided_as({"dataset": "digits", "clients": 1000})

@@ -1,0 +1,319 @@
+"""A whole vote in one process: what is released, what is on the wire, what is refused."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+from dpjax import federated
+from dpjax.federated import client, local_training
+from dpjax.federated import flower_internals as flower
+from dpjax.federated.in_process import InProcessGrid
+from dpjax.federated.secure_sum import ProtocolRefusal, SumAborted
+from dpjax.federated.server import make_server_app
+
+_RATES = (1e-8, 0.3, 1e-7, 1e-6)
+_CANDIDATES = json.dumps(
+    [{"learning_rate": rate, "decay": 1.0, "momentum": 0.9} for rate in _RATES]
+)
+_CONFIG = {
+    "clients": 5,
+    "candidates": _CANDIDATES,
+    "votes": 1,
+    "epsilon": 20.0,
+    "missing-fraction": 0.2,
+    "classes": 2,
+    "widths": "8",
+    "epochs": 3,
+    "batch-size": 8,
+}
+_BEST = 1
+
+
+def _records(number, count=None):
+    """Two classes apart from one another, of a size that differs between clients."""
+    generator = np.random.default_rng(number)
+    count = count or 30 + 10 * number
+    labels = generator.integers(0, 2, count)
+    inputs = generator.normal(size=(count, 3)) * 0.3 + np.where(labels, 2.0, -2.0)[:, None]
+    return inputs.astype(np.float32), labels
+
+
+def _load(context):
+    return _records(context.node_config["partition-id"])
+
+
+def _nodes(number=5):
+    return [{"partition-id": index} for index in range(number)]
+
+
+def _run(load=_load, config=_CONFIG, nodes=None, **options):
+    app = federated.make_client_app(load, config)
+    return federated.run_in_process(app, config, nodes or _nodes(config["clients"]), **options)
+
+
+def _stage(message):
+    records = message.content.config_records
+    return records.get(flower.RECORD_KEY_CONFIGS, {}).get(flower.Key.STAGE)
+
+
+def test_the_vote_finds_the_best_candidate():
+    outcome, accuracies = _run()
+    assert outcome.winner == _BEST
+    assert outcome.survivors == 5 and outcome.lost == 0
+    assert accuracies.shape == (5, 4)
+    assert (accuracies[:, _BEST] == 1.0).all()
+    # Noise is small at this epsilon: five votes are five votes.
+    assert abs(outcome.noisy_counts[_BEST] - 5) <= 4
+
+
+class _Wire:
+    """Everything sent, and the vectors that the clients handed to the masks."""
+
+    def __init__(self, monkeypatch):
+        self.sent = []
+        self.vectors = []
+        reply = client.vector_reply
+
+        def recording(message, vector):
+            self.vectors.append(np.asarray(vector))
+            return reply(message, vector)
+
+        monkeypatch.setattr(client, "vector_reply", recording)
+
+    def parsed(self, from_client=True):
+        for traffic in self.sent:
+            if traffic.from_client == from_client:
+                message = flower.MessageProto()
+                message.ParseFromString(traffic.content)
+                yield traffic, message
+
+    def holds(self, vector, clip):
+        """Whether any message holds the vector in a form that a reader would recognise."""
+        shifted = np.asarray(vector).astype(np.int64) + clip
+        forms = [
+            form.astype(kind).tobytes()
+            for form in (np.asarray(vector), shifted)
+            for kind in (np.int32, np.int64, np.float32, np.float64)
+        ]
+        forms += [np.asarray(vector).astype(np.int8).tobytes()]
+        return any(form in traffic.content for traffic in self.sent for form in forms)
+
+
+def test_no_vector_is_on_the_wire_in_clear(monkeypatch):
+    wire = _Wire(monkeypatch)
+    outcome, _ = _run(observe=wire.sent.append)
+    clip = outcome.election.rules.clip
+    assert len(wire.vectors) == 5
+    np.testing.assert_array_equal(np.sum(wire.vectors, axis=0), outcome.noisy_counts)
+    assert not any(wire.holds(vector, clip) for vector in wire.vectors)
+    masked = []
+    for _, message in wire.parsed():
+        content = flower.message_from_proto(message).content
+        # No array at all travels as one; what is masked travels among the protocol's settings.
+        assert all(not record for record in content.array_records.values())
+        record = content.config_records.get(flower.RECORD_KEY_CONFIGS, {})
+        if flower.Key.MASKED_PARAMETERS in record:
+            _, values = (
+                flower.parameters_to_ndarrays(flower.Parameters([value], "numpy.ndarray"))[0]
+                for value in record[flower.Key.MASKED_PARAMETERS]
+            )
+            masked.append(values)
+    # Uniform modulo 2^32: a value within the range of the vectors has odds of 2 clip / 2^32.
+    assert np.shape(masked) == (5, 4)
+    assert (np.array(masked) > 2 * clip).all()
+
+
+def test_the_wire_test_would_find_a_vector_in_clear(monkeypatch):
+    wire = _Wire(monkeypatch)
+    vector = np.array([7, -3, 12, 5])
+    app = flower.ClientApp()
+
+    @app.train("vote", mods=[flower.secaggplus_mod])
+    def bypassing(message, context):
+        return client.vector_reply(message, vector)
+
+    grid = InProcessGrid(app, _nodes(1), observe=wire.sent.append)
+    request = flower.Message(
+        flower.RecordDict(), dst_node_id=1000, message_type="train.vote", group_id="1"
+    )
+    grid.send_and_receive([request])
+    assert wire.holds(vector, 64)
+
+
+def test_the_reply_to_training_is_the_same_whatever_the_records(monkeypatch):
+    wire = _Wire(monkeypatch)
+    _run(observe=wire.sent.append)
+    _run(
+        lambda context: _records(7 + context.node_config["partition-id"]), observe=wire.sent.append
+    )
+    replies = {
+        message.content.SerializeToString()
+        for _, message in wire.parsed()
+        if message.metadata.message_type == client.TRAIN_MESSAGE
+    }
+    assert len(replies) == 1
+    (reply,) = replies
+    assert len(reply) < 200
+
+
+def test_clients_lost_in_training_or_later_are_tolerated_down_to_the_minimum():
+    def lost_in_training(index, message):
+        return index == 2 and message.metadata.message_type == client.TRAIN_MESSAGE
+
+    outcome, _ = _run(is_lost=lost_in_training)
+    assert (outcome.survivors, outcome.lost) == (4, 1)
+    with pytest.raises(SumAborted, match="nothing is released"):
+        _run(
+            is_lost=lambda index, message: (
+                lost_in_training(index, message)
+                or (index == 3 and _stage(message) == flower.Stage.COLLECT_MASKED_VECTORS)
+            )
+        )
+
+
+def test_unequal_candidates_are_refused_by_fingerprint_before_training():
+    trained = []
+
+    def load(context):
+        trained.append(context.node_config["partition-id"])
+        return _load(context)
+
+    nodes = _nodes()
+    nodes[3]["candidates"] = _CANDIDATES.replace("0.3", "0.31")
+    with pytest.raises(ValueError, match="1 of 5 clients hold other candidates"):
+        _run(load, nodes=nodes)
+    assert sorted(trained) == [0, 1, 2, 4]
+
+
+def test_a_client_has_a_limit_of_its_own():
+    nodes = _nodes()
+    nodes[0]["max-epsilon"] = 10.0
+    outcome, _ = _run(nodes=nodes)
+    assert outcome.survivors == 4
+    nodes[1]["max-epsilon"] = 10
+    with pytest.raises(SumAborted, match="epsilon 20.0 is above this client's limit of 10"):
+        _run(nodes=nodes)
+
+
+@pytest.mark.parametrize(
+    ("records", "message"),
+    [
+        ((np.zeros((0, 3), np.float32), np.zeros(0, int)), "at least 2"),
+        ((np.zeros((9, 3), np.float32), np.ones(9, int)), "of one class"),
+        ((np.zeros((9, 3), np.float32), np.arange(9)), "labels 0 to 8"),
+        ((np.zeros((9, 3), np.float32), np.arange(8) % 2), "9 inputs and 8 labels"),
+    ],
+)
+def test_clients_that_cannot_judge_are_refused_and_the_reason_stays_with_them(
+    records, message, caplog
+):
+    with pytest.raises(ValueError, match=message) as caught:
+        local_training.check_records(records, 2)
+    assert "\n" not in str(caught.value)
+    sent = []
+
+    def load(context):
+        return records if context.node_config["partition-id"] < 2 else _load(context)
+
+    with pytest.raises(SumAborted, match="its own log says why"):
+        _run(load, observe=sent.append)
+    assert str(caught.value) in caplog.text
+    assert all(str(caught.value).encode() not in traffic.content for traffic in sent)
+
+
+def test_diverging_candidates_rank_last():
+    config = _CONFIG | {"candidates": _CANDIDATES.replace("1e-08", "1e30")}
+    outcome, _ = _run(config=config)
+    assert outcome.winner == _BEST
+
+
+@pytest.mark.parametrize(("number", "message"), [(4, "4 of 5 nodes"), (6, "6 nodes are connected")])
+def test_another_number_of_nodes_than_planned_is_refused(number, message):
+    with pytest.raises(ValueError, match=message):
+        _run(config=_CONFIG | {"timeout-seconds": 0.0}, nodes=_nodes(number))
+
+
+def test_a_vote_request_before_training_or_for_another_vote_is_refused():
+    app = federated.make_client_app(_load, _CONFIG)
+    grid = InProcessGrid(app, _nodes())
+    context = flower.Context(
+        run_id=1, node_id=1000, node_config=_nodes()[0], state=flower.RecordDict(), run_config={}
+    )
+    request = flower.Message(
+        flower.RecordDict(
+            {flower.RECORD_KEY_CONFIGS: flower.ConfigRecord({flower.Key.STAGE: "setup"})}
+        ),
+        dst_node_id=1000,
+        message_type="train",
+        group_id="1",
+    )
+    with pytest.raises(ProtocolRefusal, match="train first"):
+        app(request, context)
+    election = federated.Election.from_config(_CONFIG)
+    server = make_server_app(_CONFIG | {"epochs": 9})
+    with pytest.raises(ValueError, match="5 of 5 clients hold other"):
+        server(
+            grid,
+            flower.Context(
+                run_id=1, node_id=1, node_config={}, state=flower.RecordDict(), run_config={}
+            ),
+        )
+    assert election.fingerprint  # The clients' own is untouched by the request.
+
+
+def test_no_ballot_without_noise_is_kept(monkeypatch):
+    kept = []
+
+    def recording(context, rules, fingerprint, noisy_ballot):
+        kept.append(noisy_ballot)
+        keep(context, rules, fingerprint, noisy_ballot)
+
+    keep = local_training.keep_prepared
+    monkeypatch.setattr(local_training, "keep_prepared", recording)
+    config = _CONFIG | {"epsilon": 0.5}
+    grid = InProcessGrid(federated.make_client_app(_load, config), _nodes())
+    context = flower.Context(
+        run_id=1, node_id=1, node_config={}, state=flower.RecordDict(), run_config={}
+    )
+    make_server_app(config)(grid, context)
+    # Noise of standard deviation above 10: five vectors without any would be no accident.
+    assert np.std(kept) > 3
+    for state in grid.states:
+        assert client.NOISY_BALLOT not in state.array_records
+
+
+def test_release_holds_the_winner_and_a_claim_and_nothing_else(tmp_path):
+    outcome, _ = _run()
+    folder = tmp_path / "vote"
+    federated.save_outcome(outcome, folder)
+    assert sorted(os.listdir(folder)) == ["curator", "release"]
+    assert sorted(os.listdir(folder / "release")) == ["guarantee.json", "hyperparameters.json"]
+    assert json.loads((folder / "release/hyperparameters.json").read_text()) == {
+        "learning_rate": 0.3,
+        "decay": 1.0,
+        "momentum": 0.9,
+    }
+    claim = json.loads((folder / "release/guarantee.json").read_text())
+    assert claim["epsilon"] <= 20.0
+    assert claim["unit_of_privacy"] == "one client with all of its records"
+    assert "32 bits" in claim["secure_aggregation"]["mask_strength"]
+    kept = json.loads((folder / "curator/vote.json").read_text())
+    assert kept["noisy_counts"] == outcome.noisy_counts.tolist()
+    assert os.stat(folder / "curator/vote.json").st_mode & 0o077 == 0
+    with pytest.raises(ValueError, match="exists already"):
+        federated.save_outcome(outcome, folder)
+
+
+def test_release_does_not_depend_on_who_was_lost_or_on_the_counts(tmp_path):
+    contents = []
+    for number, lost in enumerate((set(), {4})):
+        outcome, _ = _run(
+            is_lost=lambda index, message, lost=lost: index in lost and _stage(message) == "setup"
+        )
+        federated.save_outcome(outcome, tmp_path / str(number))
+        folder = tmp_path / str(number) / "release"
+        contents.append({name: (folder / name).read_bytes() for name in os.listdir(folder)})
+        assert {os.stat(folder / name).st_mtime for name in os.listdir(folder)} == {0.0}
+    assert contents[0] == contents[1]
