@@ -111,7 +111,8 @@ class VoteSettings:
       noise: "skellam" (closed under sums, so that nothing is lost by splitting it) or
         "discrete_gaussian".
       scale: factor of every vote; above 1 it makes the grid of the noise finer, which a sum of
-        discrete Gaussians needs where a client's share is small.
+        discrete Gaussians needs where a client's share is small (and costs time to account for
+        where it is not).
     """
 
     clients: int

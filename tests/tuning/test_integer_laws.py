@@ -1,0 +1,110 @@
+"""Integer noise from the host: the exact law, its scale, and the draws that need more bits."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from dpjax.accounting.integer_noise import discrete_gaussian_sum, skellam_noise
+from dpjax.tuning.host_randomness import HostRandomness
+from dpjax.tuning.integer_laws import NOISES, integer_law
+
+SEEDED = HostRandomness(seed=11)
+
+
+def _log_probabilities(noise, variance, reach):
+    law = skellam_noise(variance) if noise == "skellam" else discrete_gaussian_sum(variance, 1)
+    return law.log_probabilities[: reach + 1]
+
+
+def _pvalue(draws, noise, variance):
+    """Chi-square test of draws against the law, tails pooled so that each cell expects over 5."""
+    mass = np.exp(_log_probabilities(noise, variance, 10_000))
+    values = np.arange(-len(mass) + 1, len(mass))
+    mass = np.concatenate([mass[:0:-1], mass])
+    keep = mass * len(draws) > 5
+    expected = np.append(mass[keep], max(1.0 - mass[keep].sum(), 1e-12)) * len(draws)
+    observed = np.array([np.sum(draws == value) for value in values[keep]])
+    observed = np.append(observed, len(draws) - observed.sum())
+    return stats.chisquare(observed, expected * observed.sum() / expected.sum()).pvalue
+
+
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize("variance", [0.3, 3.1, 210.0])
+def test_scale_is_right_and_two_thirds_or_three_halves_of_it_are_rejected(noise, variance):
+    # False alarm at most 1e-5 (fixed seed); the wrong scales fail by many orders of magnitude.
+    draws = integer_law(noise, variance).draw(20_000, SEEDED, stream=3)
+    assert _pvalue(draws, noise, variance) > 1e-5
+    assert _pvalue(draws, noise, variance * (2 / 3) ** 2) < 1e-9
+    assert _pvalue(draws, noise, variance * (3 / 2) ** 2) < 1e-9
+
+
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize("variance", [0.05, 2.88, 1000.0])
+def test_table_is_the_law_accounting_uses(noise, variance):
+    law = integer_law(noise, variance)
+    cumulative = np.array([value / 2**319 for value in law.cumulative])
+    mass = np.exp(_log_probabilities(noise, variance, law.reach))
+    np.testing.assert_allclose(
+        cumulative[: mass.size], mass[0] + 2 * (np.cumsum(mass) - mass[0]), rtol=1e-11
+    )
+    # Not only in sum: single probabilities far into the tail.
+    single = np.diff([0, *law.cumulative]).astype(float)[1:] / 2.0**320
+    count = min(mass.size - 1, single.size - 1)
+    deep = np.log(mass[1 : count + 1]) > -190
+    np.testing.assert_allclose(single[:count][deep], mass[1 : count + 1][deep], rtol=1e-9)
+
+
+def test_nothing_beyond_reach_but_less_than_2_to_the_minus_320():
+    for variance in (0.05, 3.0, 500.0):
+        law = integer_law("skellam", variance)
+        edge = skellam_noise(variance, reach=law.reach + 1).log_probabilities[law.reach + 1]
+        assert edge < -320 * np.log(2)
+        assert law.cumulative[-1] == 1 << 319 and law.heads[-1] == 1 << 63
+
+
+class _Words:
+    """A source whose first words are given."""
+
+    def __init__(self, words, more):
+        self._answers = [np.array(words, np.uint64), np.frombuffer(more, np.uint64)]
+
+    def words(self, number, stream):
+        answer = self._answers.pop(0)
+        assert answer.size == number
+        return answer
+
+
+def test_draws_on_a_boundary_take_more_bits():
+    law = integer_law("skellam", 3.0)
+    head, full = int(law.heads[2]), law.cumulative[2]
+    boundary = full - (head << 256)
+    below, above = boundary - 1, boundary
+    more = below.to_bytes(32, "little") + above.to_bytes(32, "little")
+    words = [head << 1, (head << 1) | 1, 1]
+    draws = law.draw(3, _Words(words, more))
+    assert draws.tolist() == [-2, 3, 0]
+    assert law.refined(head, below) == 2 and law.refined(head, above) == 3
+
+
+def test_streams_and_secrecy():
+    law = integer_law("skellam", 9.0)
+    assert np.array_equal(law.draw(50, SEEDED, 1), law.draw(50, SEEDED, 1))
+    assert not np.array_equal(law.draw(50, SEEDED, 1), law.draw(50, SEEDED, 2))
+    source = HostRandomness()
+    assert not np.array_equal(law.draw(50, source), law.draw(50, source))
+    # Not seeded: false alarm once in 1e9 runs.
+    assert _pvalue(law.draw(20_000, source), "skellam", 9.0) > 1e-9
+
+
+@pytest.mark.parametrize(
+    ("noise", "variance", "message"),
+    [
+        ("skellam", 0.0, "variance 0.0: pass a finite number above 0"),
+        ("skellam", float("nan"), "variance nan"),
+        ("poisson", 1.0, "unknown noise 'poisson': pass one of skellam, discrete_gaussian"),
+        ("skellam", 1e12, "scale the votes less"),
+    ],
+)
+def test_bad_input(noise, variance, message):
+    with pytest.raises(ValueError, match=message):
+        integer_law(noise, variance)

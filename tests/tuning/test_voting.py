@@ -1,0 +1,268 @@
+"""DP-HYPE's mechanism: ballots, calibrated exact noise, and a tally that aborts."""
+
+import dataclasses
+import inspect
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpjax import accounting
+from dpjax.tuning import integer_laws, voting
+from dpjax.tuning.host_randomness import HostRandomness
+
+SEEDED = HostRandomness(seed=5)
+RULE = voting.VoteSettings(clients=50, candidates=100)
+
+
+# ---- ballots
+
+
+_SCORES = st.sampled_from([0.0, 0.5, 0.5, 0.9, math.nan])
+_LOSSES = st.sampled_from([0.1, 0.1, 2.0, math.inf, math.nan])
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(_LOSSES, _SCORES), min_size=2, max_size=8), st.data())
+def test_ballots_by_brute_force(pairs, data):
+    votes = data.draw(st.integers(1, len(pairs) - 1))
+
+    def rank(index):
+        loss, accuracy = pairs[index]
+        failed = math.isnan(loss) or math.isnan(accuracy)
+        return (1, 0.0, 0.0, index) if failed else (0, -accuracy, loss, index)
+
+    expected = sorted(range(len(pairs)), key=rank)[:votes]
+    losses, accuracies = np.array(pairs).T
+    ballot = voting.ballots(losses, accuracies, votes)
+    assert ballot.dtype == np.int64
+    assert np.flatnonzero(ballot).tolist() == sorted(expected)
+
+
+def test_many_clients_vote_row_by_row():
+    losses, accuracies = np.random.default_rng(0).normal(size=(2, 7, 20))
+    together = voting.ballots(losses, accuracies, 5)
+    for row in range(7):
+        assert np.array_equal(together[row], voting.ballots(losses[row], accuracies[row], 5))
+    assert (together.sum(axis=1) == 5).all()
+
+
+def test_diverged_candidates_never_win_a_vote_from_finite_ones():
+    """A net full of NaN predicts class 0, which a client of that class alone would score 1."""
+    losses = np.array([math.nan, 3.0, math.nan, 2.0])
+    ballot = voting.ballots(losses, np.array([1.0, 0.0, 1.0, 0.0]), 2)
+    assert ballot.tolist() == [0, 1, 0, 1]
+
+
+# ---- calibration
+
+
+@pytest.mark.parametrize("noise", ["skellam", "discrete_gaussian"])
+@pytest.mark.parametrize(
+    ("clients", "epsilon", "missing"), [(3, 1.0, 0.0), (50, 0.25, 0.1), (250, 3.0, 0.3)]
+)
+def test_plan_meets_its_target_and_hardly_more(noise, clients, epsilon, missing):
+    scale = 4 if noise == "discrete_gaussian" and epsilon == 3.0 else 1
+    rule = voting.VoteSettings(
+        clients, 100, 5, epsilon, missing_fraction=missing, noise=noise, scale=scale
+    )
+    plan = rule.plan()
+    assert 0.999 * epsilon < plan.guarantee.epsilon(1e-5) <= epsilon
+    assert plan.guarantee.relation == "replace_one"
+    less = dataclasses.replace(plan, local_variance=0.995 * plan.local_variance)
+    assert less.guarantee.epsilon(1e-5) > epsilon
+    # The classic Gaussian of the same total variance is what it is compared with.
+    survivors = plan.minimum_survivors
+    assert survivors == math.ceil(round((1 - missing) * clients, 9))
+    sigma = accounting.calibrate_vote(epsilon, 1e-5, 5, 100)
+    assert plan.local_variance * survivors == pytest.approx((scale * sigma) ** 2, rel=0.03)
+
+
+def test_guarantee_counts_only_the_noise_of_the_fewest_survivors():
+    plan = voting.VoteSettings(50, 100, missing_fraction=0.2).plan()
+    same = accounting.skellam_vote(40 * plan.local_variance, votes=5, candidates=100)
+    assert plan.guarantee.epsilon(1e-5) == same.epsilon(1e-5)
+    everyone = accounting.skellam_vote(50 * plan.local_variance, votes=5, candidates=100)
+    assert everyone.epsilon(1e-5) < 0.95 * same.epsilon(1e-5)
+
+
+@pytest.mark.parametrize("noise", ["skellam", "discrete_gaussian"])
+def test_guarantee_covers_the_noise_that_is_really_drawn(noise):
+    """Independent of the accounting: the drawn tables convolved, all outcomes summed."""
+    plan = voting.VoteSettings(
+        clients=4, candidates=3, votes=1, epsilon=2.0, delta=1e-3, missing_fraction=0.25,
+        noise=noise,
+    ).plan()  # fmt: skip
+    law = integer_laws.integer_law(noise, plan.local_variance)
+    halves = np.diff([0, *law.cumulative]) / 2.0**319
+    halves[1:] /= 2.0
+    share = np.concatenate([halves[:0:-1], halves]).astype(float)
+    total = np.ones(1)
+    for _ in range(plan.minimum_survivors):
+        total = np.convolve(total, share)
+    kept = total > 1e-40
+    total = total[kept]
+    # One client replaced: one count goes up by one, another down; the third is unchanged.
+    ours = np.multiply.outer(np.append(0.0, total), np.append(total, 0.0))
+    theirs = np.multiply.outer(np.append(total, 0.0), np.append(0.0, total))
+    for epsilon in (0.5, 2.0):
+        exact = np.maximum(ours - math.exp(epsilon) * theirs, 0.0).sum()
+        assert plan.guarantee.delta(epsilon) >= exact - 1e-12
+        assert plan.guarantee.delta(epsilon) == pytest.approx(exact, rel=2e-3)
+
+
+# ---- the sum
+
+
+def test_secret_shares_of_noise_add_up_to_the_planned_law():
+    plan = RULE.plan()
+    ballots = voting.ballots(*np.random.default_rng(1).normal(size=(2, 50, 100)), 5)
+    noise = []
+    for vote in range(20):
+        total = sum(
+            voting.noisy_ballot(ballot, plan, SEEDED, stream=50 * vote + client)
+            for client, ballot in enumerate(ballots)
+        )
+        noise.append(total - ballots.sum(axis=0))
+    noise = np.concatenate(noise)
+    # 2000 draws: relative standard error of the variance 3.2%; five of them.
+    assert noise.var() == pytest.approx(50 * plan.local_variance, rel=0.16)
+    assert plan.standard_deviation == pytest.approx(math.sqrt(50 * plan.local_variance))
+    assert abs(noise.mean()) < 5 * plan.standard_deviation / math.sqrt(noise.size)
+
+
+def test_scale_multiplies_votes_and_not_the_noise():
+    rule = dataclasses.replace(RULE, scale=8)
+    plan = rule.plan()
+    ballot = np.zeros(100, np.int64)
+    ballot[:5] = 1
+    sent = voting.noisy_ballot(ballot, plan, SEEDED, stream=9)
+    assert np.array_equal(sent - plan.local_noise(SEEDED, stream=9), 8 * ballot)
+    assert plan.standard_deviation == pytest.approx(RULE.plan().standard_deviation, rel=0.01)
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 3.0])
+def test_clip_is_a_power_of_two_that_nothing_exceeds(epsilon):
+    plan = dataclasses.replace(RULE, epsilon=epsilon).plan()
+    assert plan.clip & (plan.clip - 1) == 0
+    reach = integer_laws.integer_law("skellam", plan.local_variance).reach
+    assert reach + plan.settings.scale <= plan.clip < 2 * (reach + plan.settings.scale)
+    assert 2 * plan.clip * 50 < 2**32
+
+
+def test_tally_names_the_largest_count_and_the_lower_index_where_equal():
+    plan = RULE.plan()
+    total = np.zeros(100, np.int64)
+    total[[7, 40]] = 12
+    assert voting.tally(total, plan, 50) == 7
+    total[40] = 13
+    assert voting.tally(total, plan, plan.minimum_survivors) == 40
+
+
+@pytest.mark.parametrize(
+    ("total", "survivors", "message"),
+    [
+        (np.zeros(100, np.int64), 44, "44 of 50 ballots are in the sum, and the noise needs 45"),
+        (np.zeros(100, np.int64), 51, "no output: 51 of 50"),
+        (np.zeros(99, np.int64), 50, "not a sum of 50 ballots"),
+        (np.zeros(100), 50, "not a sum of 50 ballots of 100 whole numbers"),
+        (np.full(100, 1 << 30), 50, "whole numbers within 128"),
+    ],
+)
+def test_the_vote_aborts_without_output(total, survivors, message):
+    with pytest.raises(voting.VoteAborted, match=message):
+        voting.tally(total, RULE.plan(), survivors)
+
+
+def test_success_bound_against_the_mechanism_itself():
+    """One candidate named by all clients, four by none: the bound is attained up to the law."""
+    plan = voting.VoteSettings(40, 5, 1, epsilon=0.2, missing_fraction=0.0).plan()
+    ballot = np.array([0, 0, 1, 0, 0])
+    draws = 3000
+    law = integer_laws.integer_law("skellam", 40 * plan.local_variance)  # closed under sums
+    totals = law.draw(5 * draws, SEEDED, stream=77).reshape(draws, 5) + 40 * ballot
+    won = np.mean([voting.tally(total, plan, 40) == 2 for total in totals])
+    bound = plan.success_bound(gap=40, bad_candidates=4)
+    assert 0.5 < bound < 0.999
+    assert won == pytest.approx(bound, abs=4 * math.sqrt(bound * (1 - bound) / draws) + 0.01)
+
+
+# ---- what everyone must agree on, and what is claimed
+
+
+def test_fingerprint_tells_lists_orders_and_rules_apart():
+    candidates = voting.candidate_grid()
+    plan = RULE.plan()
+    same = [dict(reversed(candidate.items())) for candidate in candidates]
+    assert plan.fingerprint(candidates) == plan.fingerprint(same)
+    others = [
+        plan.fingerprint(candidates[::-1]),
+        plan.fingerprint([{**candidates[0], "momentum": 0.1}, *candidates[1:]]),
+        dataclasses.replace(RULE, delta=1e-6).plan().fingerprint(candidates),
+    ]
+    assert len({plan.fingerprint(candidates), *others}) == 4
+    with pytest.raises(ValueError, match="99 candidates where the vote has 100"):
+        plan.fingerprint(candidates[1:])
+
+
+def test_statement_is_strict_json_and_the_cost_can_be_recomputed():
+    plan = RULE.plan()
+    said = json.loads(json.dumps(plan.statement(), allow_nan=False))
+    assert said["epsilon"] <= 1.0 and said["unit_of_privacy"].startswith("one client")
+    again = accounting.from_provenance(said["mechanism"])
+    assert again.epsilon(said["delta"]) == said["epsilon"]
+    assert "45 of 50" in said["dropouts"]
+    assert said["randomness"]["secret"]
+    assert "NOT SECRET" in plan.statement(secret=False)["randomness"]["statement"]
+
+
+@pytest.mark.parametrize(
+    "claimant", [voting.VotePlan, voting.noisy_ballot, integer_laws.IntegerLaw]
+)
+def test_formal_guarantees_are_stated(claimant):
+    assert "Formal guarantees:" in inspect.getdoc(claimant)
+
+
+def test_the_grid_is_the_artifacts():
+    grid = voting.candidate_grid()
+    assert len(grid) == 100
+    assert grid[0] == {"learning_rate": 0.5, "decay": 0.0, "momentum": 0.0}
+    assert grid[19] == {"learning_rate": 0.1, "decay": 1.0, "momentum": 0.9}
+    assert grid[99] == {"learning_rate": 1e-8, "decay": 1.0, "momentum": 0.9}
+    spaced = voting.candidate_grid("log_spaced")
+    assert spaced[0]["learning_rate"] == 0.5 and spaced[99]["learning_rate"] == 1e-8
+    assert len(voting.candidate_grid([0.3])) == 10
+    with pytest.raises(ValueError, match="unknown rates 'table'"):
+        voting.candidate_grid("table")
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: voting.ballots(np.zeros(4), np.zeros(4), 5), "votes=5 of 4 candidates"),
+        (lambda: voting.ballots(np.zeros(4), np.zeros(4), 4), "a client that names all says"),
+        (lambda: voting.ballots(np.zeros(4), np.zeros(5), 1), "pass one of each per candidate"),
+        (lambda: voting.VoteSettings(50, 100, votes=101), "votes=101 of 100 candidates"),
+        (lambda: voting.VoteSettings(50, 100, votes=2.5), "votes must be a whole number"),
+        (lambda: voting.VoteSettings(1, 100), r"1 client\(s\): pass at least 3"),
+        (lambda: voting.VoteSettings(2, 100), r"2 client\(s\): pass at least 3"),
+        (lambda: voting.VoteSettings(50, 100, epsilon=math.inf), "pass a finite epsilon"),
+        (lambda: voting.VoteSettings(50, 100, delta=0.0), "a delta between 0 and 1"),
+        (lambda: voting.VoteSettings(50, 100, missing_fraction=1.0), "missing_fraction"),
+        (lambda: voting.VoteSettings(50, 100, noise="laplace"), "unknown noise 'laplace'"),
+        (lambda: voting.VoteSettings(50, 100, scale=0), "scale=0"),
+        (
+            lambda: voting.VoteSettings(50, 100, epsilon=0.1, scale=1 << 16).plan(),
+            "smaller scale|scale the votes less|probabilities",
+        ),
+        (lambda: voting.noisy_ballot(np.ones(100, int), RULE.plan(), SEEDED), "not a ballot"),
+        (lambda: voting.noisy_ballot(np.zeros(100), RULE.plan(), SEEDED), "not a ballot"),
+    ],
+)
+def test_bad_input_is_one_line(call, message):
+    with pytest.raises(ValueError, match=message) as error:
+        call()
+    assert "\n" not in str(error.value)
