@@ -192,10 +192,11 @@ def report(
     if result.guarantee is None:
         table.add_row("privacy", "NONE: trained without noise")
     else:
+        said = f" at delta {delta:g}"
         for name, epsilon, words in selection_flags.cost_rows(result, delta):
             facts[name] = epsilon
-            table.add_row(words, f"epsilon {epsilon:.4f}")
-        table.add_row("delta", f"{delta:g}")
+            table.add_row(words, f"epsilon {epsilon:.4f}{said}")
+            said = ""  # once is enough
         table.add_row("neighbouring relation", result.guarantee.relation.replace("_", " "))
     console.print(table)
     return facts

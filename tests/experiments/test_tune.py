@@ -40,6 +40,44 @@ def test_digits_end_to_end_and_the_claim_verifies(run_cases, tmp_path):
     assert code == 0 and "the claim holds" in printed
 
 
+def test_selections_by_partitions_end_to_end_and_their_claims_verify(run_cases, tmp_path):
+    folders = {method: tmp_path / method for method in ("exponential", "doubling")}
+    small = ["--steps=3", "--epsilon=8", "--candidates=3", "--partitions=3", "--seed=3"]
+    results = run_cases(
+        "experiments.tune",
+        [
+            [f"--method={method}", f"--out_dir={folder}", *small]
+            for method, folder in folders.items()
+        ],
+    )
+    for (method, folder), (code, printed, errors) in zip(folders.items(), results):
+        assert code == 0, errors
+        for words in ("the selection alone", "the final training alone", "the whole tuning"):
+            assert words in printed
+        # 3 candidates, 3 partitions: drowned in noise, and the tool says what would not be.
+        assert "nearly at random" in printed and "partitions >= " in printed
+        claim = json.loads((folder / "release" / "guarantee.json").read_text())
+        assert 0 < claim["epsilon"] <= 8 and len(claim["selection"]["candidates"]) == 3
+        released = "".join(
+            (folder / "release" / name).read_text()
+            for name in ("guarantee.json", "hyperparameters.json")
+        )
+        record = json.loads((folder / "curator" / "run.json").read_text())
+        assert len(record["partition_sizes"]) == 3 and record["warning"].startswith("NOT PRIVATE")
+        assert ("odometer" in record["selection"]) == (method == "doubling")
+        for secret in ("odometer", "partition_sizes", "answers", "seconds"):
+            assert secret not in released
+    # The paper's own figure stands beside, as what is not claimed.
+    assert claim["selection"]["not_claimed"]["epsilon"] > 2
+    assert claim["selection"]["charged"] == {"iterations": 20}
+    verified = run_cases(
+        "experiments.epsilon",
+        [[f"--verify={folder / 'release' / 'guarantee.json'}"] for folder in folders.values()],
+    )
+    for code, printed, _ in verified:
+        assert code == 0 and "the claim holds" in printed
+
+
 def test_your_own_arrays(run_cases, tmp_path):
     generator = np.random.default_rng(0)
     labels = generator.integers(0, 2, 300)
@@ -84,6 +122,19 @@ REFUSED = [
     (["--space=wieght_decay=1"], "wieght_decay"),
     (["--out_dir=/dev/full/x"], "--out_dir"),
     (["--not_private", "--noise_multiplier=1"], "not_private"),
+    (["--method=threshold_stopping"], "--threshold"),
+    (["--method=exponential", "--partitions=5000"], "partitions=5000"),
+    (["--method=exponential", "--candidates=0"], "candidates=0"),
+    (["--method=exponential", "--mean=5"], "--mean belongs to --method=random_repetitions"),
+    (["--method=exponential", "--granularity=0.1"], "--granularity belongs to --method=doubling"),
+    (["--method=doubling", "--not_private"], "--not_private belongs to"),
+    (["--method=doubling", "--lower_bound=1"], "lower_bound must lie in [0, 1)"),
+    (["--method=doubling", "--granularity=1.5"], "granularity must lie in (0, 1"),
+    (["--method=doubling", "--iterations_cap=-1"], "--iterations_cap=-1"),
+    (["--method=doubling", "--hits_cap=3"], "--variant=segments"),
+    (["--method=doubling", "--epsilon=1"], "the selection alone costs epsilon 1.598"),
+    (["--method=doubling", "--space=steps=choice(5,10)", "--space=learning_rate=1"], "fix steps"),
+    (["--candidates=5"], "--candidates belongs to --method=exponential or doubling"),
 ]
 
 
