@@ -7,6 +7,7 @@ communication between them; a result depends on the placement by float32 roundin
 from __future__ import annotations
 
 import dataclasses
+import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -128,42 +129,73 @@ def fastest_placement(
     options: Sequence[Placement],
     *,
     repeats: int = 3,
+    least_seconds: float = 0.1,
 ) -> tuple[Placement, dict[Placement, float]]:
     """Measures placements on a short run of the given model and takes the best.
 
-    Every option is compiled and called once unmeasured; then all are called in turn, `repeats`
-    times, so that a busy moment of the machine meets all of them alike. The keys are fresh and the
-    results dropped: nothing of the candidates proper is computed or spent.
+    Every option is compiled and called once unmeasured; then all take turns, so that a busy moment
+    of the machine meets all of them alike. In a turn an option is called as often as fills
+    `least_seconds`: a sweep calls it many times in a row, and one call of a few milliseconds after
+    another option has had the caches and the threads says little. An option more than
+    three times as slow as the best takes no further turns. The keys are fresh and the results
+    dropped: nothing of the candidates proper is computed or spent.
 
     Args:
-      trial: like the `run` of `sweep`, but short: a few steps of the same model.
+      trial: like the `run` of `sweep`, but short: some steps of the same model. What a call costs
+        besides its steps is measured with them, so the steps should outweigh it.
       hyperparameters: name -> scalar, one typical candidate.
       data: pytree of arrays.
       options: at least one.
-      repeats: measured calls of each option; the quickest counts.
+      repeats: turns of each option; the median counts.
+      least_seconds: of one turn, about.
 
     Returns:
       The best option, and the seconds per candidate of every option.
     """
-    calls = {}
-    for option in options:
-        lanes = {
-            name: np.full(option.lanes, value, np.float32)
-            for name, value in hyperparameters.items()
-        }
-        arguments = (
-            option.put(key_streams.candidate_keys(option.lanes)),
-            option.put(lanes),
-            option.put(data, whole=True),
-        )
-        mapped = jax.jit(option.mapped(trial, (0, 0, None)))
-        jax.block_until_ready(mapped(*arguments))
-        calls[option] = (mapped, arguments)
-    seconds = dict.fromkeys(options, float("inf"))
+    placed = {option.devices: option.put(data, whole=True) for option in options}
+    calls = {
+        option: _prepared(trial, hyperparameters, placed[option.devices], option)
+        for option in options
+    }
+    counts = {option: _calls_in(least_seconds, call) for option, call in calls.items()}
+    seconds: dict[Placement, list[float]] = {option: [] for option in options}
+    contenders = list(options)
     for _ in range(repeats):
-        for option, (mapped, arguments) in calls.items():
+        for option in contenders:
             start = time.perf_counter()
-            jax.block_until_ready(mapped(*arguments))
-            elapsed = (time.perf_counter() - start) / option.lanes
-            seconds[option] = min(seconds[option], elapsed)
-    return min(options, key=seconds.__getitem__), seconds
+            for _ in range(counts[option]):
+                calls[option]()
+            elapsed = time.perf_counter() - start
+            seconds[option].append(elapsed / counts[option] / option.lanes)
+        typical = {option: statistics.median(taken) for option, taken in seconds.items()}
+        least = min(typical.values())
+        contenders = [option for option in contenders if typical[option] <= 3 * least]
+    return min(contenders, key=typical.__getitem__), typical
+
+
+def _prepared(
+    trial: Callable[..., Tree], hyperparameters: Mapping[str, Any], placed: Tree, option: Placement
+) -> Callable[[], None]:
+    """One call of the trial in every lane of an option: compiled, and called once."""
+    lanes = {
+        name: np.full(option.lanes, value, np.float32) for name, value in hyperparameters.items()
+    }
+    arguments = (
+        option.put(key_streams.candidate_keys(option.lanes)),
+        option.put(lanes),
+        placed,
+    )
+    mapped = jax.jit(option.mapped(trial, (0, 0, None)))
+
+    def call() -> None:
+        jax.block_until_ready(mapped(*arguments))
+
+    call()
+    return call
+
+
+def _calls_in(seconds: float, call: Callable[[], None]) -> int:
+    """How many calls fill about so many seconds."""
+    start = time.perf_counter()
+    call()
+    return max(1, round(seconds / (time.perf_counter() - start)))

@@ -25,10 +25,10 @@ _SMALL = flags.DEFINE_bool("small", False, "Few candidates, few steps.")
 
 # model -> (candidates, steps of a run, lot size)
 SIZES = {
-    "logistic_regression": (64, 20, 256),
-    "mlp_784_1000_10": (16, 4, 256),
-    "mlp_784_128_64_10": (16, 10, 256),
-    "all_conv_net": (8, 2, 64),
+    "logistic_regression": (64, 100, 256),
+    "mlp_784_1000_10": (16, 10, 256),
+    "mlp_784_128_64_10": (16, 40, 256),
+    "all_conv_net": (8, 4, 64),
 }
 SMALL = (4, 2, 16)
 
@@ -71,7 +71,7 @@ def measure(model: str, rounds: int, small: bool, records: int) -> list[dict]:
             training.Placement(width, tuple(devices))
             for width in sorted({1, candidates // len(devices)})
         ]
-    chosen, _ = training.fastest_placement(run, values, data, options, repeats=2)
+    chosen, _ = training.fastest_placement(run, values, data, options)
     calls = {}
     for option in options:
         keys = training.candidate_keys(candidates)

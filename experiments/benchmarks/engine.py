@@ -7,14 +7,18 @@ a turn all ways are called one after the other, so that whatever else the machin
 of them alike; a ratio is the median over turns of the ratio within a turn, with quartiles.
 docs/performance.md explains the numbers.
 
-  python -m experiments.benchmarks.engine --turns=20 --out_dir=docs/benchmarks   # 7 minutes
+  python -m experiments.benchmarks.engine --turns=20 --out_dir=docs/benchmarks   # 15 minutes
+  python -m experiments.benchmarks.engine --turns=20 --out_dir=docs/benchmarks --resume
   python -m experiments.benchmarks.engine --quick   # small batches, few turns: 2 minutes
   python -m experiments.benchmarks.engine --opacus_python=/some/environment/bin/python
 
 Opacus runs in a process of its own and takes its turns there: by this interpreter where torch and
 opacus are installed (the `bench` extra), or by --opacus_python; otherwise it is left out with one
 line. Candidates run in a process of their own with 4 host devices on CPU, on the devices there are
-on a GPU. Writes engine.csv (model, what, median, low, high, unit) and engine.md with --out_dir.
+on a GPU. With --out_dir, writes engine.csv (model, part, what, median, low, high, unit) and
+engine.md after every part, a part being one model's steps or its candidates; --resume keeps the
+parts found there and measures the others. "other work" is the mean number of processors that were
+busy with something else during a part.
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ import pathlib
 import platform
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import jax
 from absl import flags
@@ -36,6 +40,7 @@ from rich.table import Table
 
 from experiments import command_line
 from experiments.benchmarks import candidate_costs, clipped_grad, step_costs
+from experiments.benchmarks.other_work import OtherWork
 
 # --models, --turns, --slow_turns, --quick and --out_dir.
 flags.adopt_module_key_flags(clipped_grad)
@@ -44,9 +49,10 @@ _OPACUS_PYTHON = flags.DEFINE_string(
 )
 _OPACUS = flags.DEFINE_bool("opacus", True, "Measure Opacus where it is installed.")
 _CANDIDATES = flags.DEFINE_bool("candidates", True, "Measure many candidates at once.")
+_RESUME = flags.DEFINE_bool("resume", False, "Keep the parts found in --out_dir.")
 _HOST_DEVICES = flags.DEFINE_integer("host_devices", 4, "CPU: devices to spread candidates over.")
 
-COLUMNS = ("model", "what", "median", "low", "high", "unit")
+COLUMNS = ("model", "part", "what", "median", "low", "high", "unit")
 MODELS = ("logistic_regression", "mlp_784_1000_10", "mlp_784_128_64_10", "all_conv_net",
           "transformer")  # fmt: skip
 
@@ -111,8 +117,8 @@ def step_rows(model: str, quick: bool, turns: int, slow_turns: int) -> list[dict
     return step_costs.rows(model, seconds, memory)
 
 
-def candidate_rows(models: Sequence[str], quick: bool) -> list[dict]:
-    """Rows of many candidates at once, from a process of its own."""
+def candidate_rows(model: str, quick: bool) -> list[dict]:
+    """Rows of many candidates of one model at once, from a process of its own."""
     environment = dict(os.environ)
     if jax.default_backend() == "cpu":
         devices = f"--xla_force_host_platform_device_count={_HOST_DEVICES.value}"
@@ -121,13 +127,26 @@ def candidate_rows(models: Sequence[str], quick: bool) -> list[dict]:
         # The parent keeps a part of the device's memory.
         environment["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
     command = [sys.executable, "-m", "experiments.benchmarks.candidate_costs"]
-    command += [f"--candidate_models={','.join(models)}"]
+    command += [f"--candidate_models={model}"]
     if quick:
         command += ["--small", "--rounds=2", "--records=600"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"the candidates' process failed: {done.stderr.strip()[-500:]}")
     return json.loads(done.stdout.splitlines()[-1])
+
+
+def part_rows(model: str, part: str, quick: bool, turns: int, slow_turns: int) -> list[dict]:
+    """Rows of one part, "step" or "candidates", and of what else the machine did meanwhile."""
+    with OtherWork() as other:
+        if part == "step":
+            rows = step_rows(model, quick, turns, slow_turns)
+        else:
+            rows = candidate_rows(model, quick)
+    if other.processors is not None:
+        busy = dict.fromkeys(("median", "low", "high"), other.processors)
+        rows.append({"model": model, "what": f"other work ({part})", **busy, "unit": "processors"})
+    return [{**row, "part": part} for row in rows]
 
 
 def shown(row: dict) -> str:
@@ -164,6 +183,27 @@ def save(rows: Sequence[dict], heading: str, out_dir: str) -> list[str]:
     return paths
 
 
+def saved_rows(heading: str, out_dir: str) -> list[dict]:
+    """The rows that `save` left in a folder, none if it left nothing.
+
+    Raises:
+      ValueError: they were measured elsewhere, or otherwise.
+    """
+    paths = [pathlib.Path(out_dir, name) for name in ("engine.csv", "engine.md")]
+    if not all(path.exists() for path in paths):
+        return []
+    if paths[1].read_text(encoding="utf-8").splitlines()[0] != heading:
+        raise ValueError(
+            f"{paths[1]} has another heading (machine, versions, turns or batches): pass another "
+            "--out_dir, or --noresume"
+        )
+    with open(paths[0], encoding="utf-8", newline="") as file:
+        return [
+            {**row, **{name: float(row[name]) for name in ("median", "low", "high")}}
+            for row in csv.DictReader(file)
+        ]
+
+
 def main() -> None:
     """Measures, prints and saves."""
     values = flags.FLAGS.flag_values_dict()
@@ -172,22 +212,28 @@ def main() -> None:
     if unknown:
         known = ", ".join(clipped_grad.PROBLEMS)
         raise ValueError(f"unknown model {unknown[0]!r}: pass some of {known}")
+    if _RESUME.value and not values["out_dir"]:
+        raise ValueError("--resume without --out_dir: pass the folder that holds the parts")
     quick: bool = values["quick"]
     turns, slow_turns = (3, 2) if quick else (values["turns"], values["slow_turns"])
-    load: Callable[[], tuple] = getattr(os, "getloadavg", lambda: (0.0,))
-    before = load()[0]
-    rows = []
-    for model in models:
-        rows += step_rows(model, quick, turns, slow_turns)
-    many = [model for model in models if model in candidate_costs.SIZES]
-    if _CANDIDATES.value and many:
-        rows += candidate_rows(many, quick)
-    batches = ", ".join(str(clipped_grad.PROBLEMS[name][1 if quick else 0]) for name in models)
+    batches = ", ".join(str(clipped_grad.PROBLEMS[name][1 if quick else 0]) for name in MODELS)
     heading = (
         f"{jax.devices()[0].device_kind}, {os.cpu_count()} CPU cores, jax {jax.__version__}, "
-        f"Python {platform.python_version()}; {turns} turns; batches {batches}; other work on the "
-        f"machine: load average {before:.1f} before, {load()[0]:.1f} after. Median (quartiles)."
+        f"Python {platform.python_version()}; {turns} turns; batches {batches}. Median (quartiles)."
     )
+    rows = saved_rows(heading, values["out_dir"]) if _RESUME.value else []
+    found = {(row["model"], row["part"]) for row in rows}
+    wanted = [(model, "step") for model in models]
+    if _CANDIDATES.value:
+        wanted += [(model, "candidates") for model in models if model in candidate_costs.SIZES]
+    order = [(model, part) for part in ("step", "candidates") for model in clipped_grad.PROBLEMS]
+    for model, part in wanted:
+        if (model, part) in found:
+            continue
+        rows += part_rows(model, part, quick, turns, slow_turns)
+        rows.sort(key=lambda row: order.index((row["model"], row["part"])))
+        if values["out_dir"]:
+            save(rows, heading, values["out_dir"])
     table = Table(title=heading)
     for column in ("model", "what", "median (quartiles)"):
         table.add_column(column)

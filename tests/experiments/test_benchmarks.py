@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from experiments.benchmarks import candidate_costs, engine, step_costs
+from experiments.benchmarks import candidate_costs, engine, other_work, step_costs
 from experiments.benchmarks.clipped_grad import PROBLEMS
 
 
@@ -32,9 +32,26 @@ def test_the_quick_engine_benchmark_writes_its_table(tmp_path):
         next(what for what in whats if "auto" in what),
     ]
     assert all(float(row["low"]) <= float(row["median"]) <= float(row["high"]) for row in rows)
-    assert all(float(row["median"]) > 0 for row in rows)
+    assert all(float(row["median"]) > 0 for row in rows if row["unit"] != "processors")
     text = (tmp_path / "engine.md").read_text()
     assert text.count("\n| ") == len(rows) + 1 and "jax " in text
+
+    # Interrupted after the steps, it goes on with the candidates.
+    steps = [row for row in rows if row["part"] == "step"]
+    with open(tmp_path / "engine.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, engine.COLUMNS)
+        writer.writeheader()
+        writer.writerows(steps)
+    done = subprocess.run([*command, "--resume"], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    with open(tmp_path / "engine.csv", newline="") as file:
+        again = list(csv.DictReader(file))
+    assert again[: len(steps)] == steps
+    assert [row["part"] for row in again] == [row["part"] for row in rows]
+    done = subprocess.run(
+        [*command, "--resume", "--noquick"], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2 and "has another heading" in done.stderr
 
 
 def test_an_unknown_model_ends_in_one_line():
@@ -57,6 +74,23 @@ def test_ratios_are_taken_within_turns():
     drift = np.array([1.0, 1.0, 10.0, 10.0])
     assert step_costs.quartiles(3 * drift, drift) == pytest.approx((3, 3, 3))
     assert step_costs.quartiles([2.0, 4.0], [1.0, 1.0, 9.0]) == pytest.approx((3, 2.5, 3.5))
+
+
+def test_other_work_is_what_neither_this_process_nor_its_children_did(monkeypatch):
+    seconds = {"machine": 100.0, "own": 7.0}
+    monkeypatch.setattr(other_work, "_machine_seconds", lambda: seconds["machine"])
+    monkeypatch.setattr(other_work, "_own_seconds", lambda: seconds["own"])
+    monkeypatch.setattr(other_work.time, "perf_counter", lambda: seconds["machine"] / 10)
+    with other_work.OtherWork() as other:
+        seconds |= {"machine": 130.0, "own": 31.0}  # in 3 seconds 10 processors, 8 of them ours
+    assert other.processors == pytest.approx(2.0)
+
+
+def test_other_work_is_unknown_where_the_system_does_not_tell(monkeypatch):
+    monkeypatch.setattr(other_work, "_machine_seconds", lambda: None)
+    with other_work.OtherWork() as other:
+        pass
+    assert other.processors is None
 
 
 def test_markdown_leaves_a_cell_empty_where_nothing_was_measured():
