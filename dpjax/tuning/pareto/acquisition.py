@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import special
 
 from dpjax.tuning.pareto import fronts
@@ -22,7 +23,9 @@ from dpjax.tuning.pareto import fronts
 Acquisition = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 
-def _checked(mean, variance, front, anti_ideal) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _checked(
+    mean: ArrayLike, variance: ArrayLike, front: ArrayLike, anti_ideal: ArrayLike
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns mean and standard deviation (m, 2) and the strips' (left, right, top) (3, k + 1)."""
     mean = np.asarray(mean, dtype=np.float64)
     variance = np.asarray(variance, dtype=np.float64)

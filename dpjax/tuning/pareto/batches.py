@@ -26,6 +26,10 @@ _LOCAL_WIDTHS = (0.1, 0.03, 0.01)
 _CENTRES = 8
 
 
+# Points (m, d) -> predicted means (m, 2) and values of the acquisition (m,).
+_Criterion = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+
+
 class Domain(Protocol):
     """What a proposal needs of a domain of settings."""
 
@@ -90,8 +94,8 @@ class _Pool:
     1978); means do not move, for what is believed is the mean.
     """
 
-    def __init__(self, points: np.ndarray):
-        self.points = points
+    def __init__(self, dimension: int):
+        self.points = np.zeros((0, dimension))
         self.means = np.zeros((0, 2))
         self.values = np.zeros(0)
 
@@ -99,22 +103,20 @@ class _Pool:
         """Indices of the candidates, the best first."""
         return np.argsort(-self.values, kind="stable")
 
-    def add(self, points, processes, known, anti_ideal, acquisition) -> None:
+    def add(self, points: np.ndarray, criterion: _Criterion) -> None:
         """Adds candidates (m, d) and values them."""
         if len(points):
-            means, variances = objectives_at(processes, points)
-            values = acquisition(means, variances, known, anti_ideal)
+            means, values = criterion(points)
             self.points = np.concatenate([self.points, points])
             self.means = np.concatenate([self.means, means])
             self.values = np.append(self.values, values)
 
     def keep(self, mask: np.ndarray) -> None:
         """Drops the candidates not in the mask."""
-        self.points, self.means, self.values = (
-            self.points[mask], self.means[mask], self.values[mask],
-        )  # fmt: skip
+        self.points, self.means = self.points[mask], self.means[mask]
+        self.values = self.values[mask]
 
-    def refresh(self, processes, known, anti_ideal, acquisition) -> None:
+    def refresh(self, criterion: _Criterion) -> None:
         """Values the leading candidates again, until one of them leads for certain."""
         stale = np.ones(len(self.values), dtype=bool)
         while stale.any():
@@ -122,9 +124,7 @@ class _Pool:
             if not stale[leading[0]]:
                 return
             leading = leading[stale[leading]]
-            means, variances = objectives_at(processes, self.points[leading])
-            self.means[leading] = means
-            self.values[leading] = acquisition(means, variances, known, anti_ideal)
+            self.means[leading], self.values[leading] = criterion(self.points[leading])
             stale[leading] = False
 
 
@@ -200,18 +200,22 @@ def propose(
         points = points[domain.allowed(points)]
         return points[seen.is_new(points)]
 
+    def criterion(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        means, variances = objectives_at(processes, points)
+        return means, acquisition(means, variances, known, anti_ideal)
+
     half = candidates // 2
     drawn = [latin_hypercube(candidates - half, dimension, generator)]
     drawn.append(domain.sample(half, generator))
-    pool = _Pool(np.zeros((0, dimension)))
-    pool.add(new(np.concatenate(drawn)), processes, known, anti_ideal, acquisition)
+    pool = _Pool(dimension)
+    pool.add(new(np.concatenate(drawn)), criterion)
     batch: list[np.ndarray] = []
     while len(batch) < number and len(pool.points):
         for width in _LOCAL_WIDTHS:
             around = np.concatenate([pool.points[pool.order()[:_CENTRES]], centres])
             chosen = around[generator.integers(len(around), size=_AT_ONCE)]
             near = np.clip(chosen + width * generator.normal(size=chosen.shape), 0.0, 1.0)
-            pool.add(new(near), processes, known, anti_ideal, acquisition)
+            pool.add(new(near), criterion)
         # Where the criterion is 0 everywhere, one candidate is as good as another.
         index = pool.order()[0]
         if pool.values[index] <= 0:
@@ -226,5 +230,5 @@ def propose(
         centres = np.concatenate([centres, best])
         seen.add(best)
         pool.keep(seen.is_new(pool.points))
-        pool.refresh(processes, known, anti_ideal, acquisition)
+        pool.refresh(criterion)
     return np.reshape(batch, (-1, dimension))

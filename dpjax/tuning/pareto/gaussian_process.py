@@ -272,7 +272,15 @@ class GaussianProcess:
         return cls._conditioned(inputs, outputs, best.x, location, scale, float(best.fun))
 
     @classmethod
-    def _conditioned(cls, inputs, outputs, parameters, location, scale, loss) -> GaussianProcess:
+    def _conditioned(
+        cls,
+        inputs: np.ndarray,
+        outputs: np.ndarray,
+        parameters: np.ndarray,
+        location: float,
+        scale: float,
+        loss: float,
+    ) -> GaussianProcess:
         """The process of given hyperparameters, conditioned on rows."""
         padded, standardised, real = _padded(inputs, (outputs - location) / scale)
         with _double_precision():

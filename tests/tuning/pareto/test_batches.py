@@ -94,12 +94,17 @@ def test_lazy_values_are_the_greedy_choice(fitted):
     """The same pool, every candidate valued afresh after each proposal."""
     known, _ = batches.objectives_at(fitted, fitted[1].inputs)
     points = np.random.default_rng(3).random((2000, 3))
-    criterion = acquisition.expected_hypervolume_improvement
-    pool = batches._Pool(np.zeros((0, 3)))
-    pool.add(points, fitted, known, TARGET, criterion)
     processes = fitted
+
+    def criterion(points):
+        means, variances = batches.objectives_at(processes, points)
+        gain = acquisition.expected_hypervolume_improvement
+        return means, gain(means, variances, known, TARGET)
+
+    pool = batches._Pool(3)
+    pool.add(points, criterion)
     for _ in range(6):
-        values = criterion(*batches.objectives_at(processes, points), known, TARGET)
+        _, values = criterion(points)
         index = pool.order()[0]
         np.testing.assert_array_equal(pool.points[index], points[np.argmax(values)])
         assert pool.values[index] == pytest.approx(values.max(), rel=1e-9)
@@ -108,7 +113,7 @@ def test_lazy_values_are_the_greedy_choice(fitted):
             process.condition(best, mean[:, column]) for column, process in enumerate(processes)
         )
         known = np.concatenate([known, mean])
-        pool.refresh(processes, known, TARGET, criterion)
+        pool.refresh(criterion)
 
 
 def test_rounded_duplicates_are_never_proposed(fitted):
