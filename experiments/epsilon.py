@@ -221,7 +221,17 @@ def _described_as_accounted(claim: dict) -> bool:
     said = {(run["noise_multiplier"], run["steps"]) for run in claim.get("training", [])}
     law = claim.get("selection", {}).get("law_of_K")
     laws = [node["parameters"]["law"] for node in nodes if node["mechanism"] == "best_of"]
-    return (not said or said == runs) and (law is None or law in laws)
+    drawn_with = claim.get("selection", {}).get("epsilon_0")
+    charged_with = [
+        node["parameters"].get("epsilon_per_iteration", node["parameters"].get("epsilon"))
+        for node in nodes
+        if node["mechanism"] in ("doubling_loop", "exponential_mechanism")
+    ]
+    return (
+        (not said or said == runs)
+        and (law is None or law in laws)
+        and (drawn_with is None or drawn_with in charged_with)
+    )
 
 
 def draw(base: accounting.Guarantee, path: str) -> None:

@@ -16,16 +16,16 @@ from typing import Any
 
 from dpjax import accounting, training
 from dpjax.accounting.threshold_loop import ITERATIONS, SEGMENTS
-from dpjax.tuning import partitioned_selection
+from dpjax.tuning import partitioned_selection, selection_plan
 from dpjax.tuning.candidates import Space
 from dpjax.tuning.exact_samplers import UniformBelow
 from dpjax.tuning.job import Job
 from dpjax.tuning.noisy_loop import run_loop
-from dpjax.tuning.partitioned_selection import Candidates
 from dpjax.tuning.partitions import REHEARSAL, AveragedUtility
 from dpjax.tuning.procedure import Optimizer
 from dpjax.tuning.run_settings import RunOptions
 from dpjax.tuning.running import Result
+from dpjax.tuning.selection_plan import Candidates
 from dpjax.tuning.task import Task
 
 DEFAULT_CANDIDATE = 0
@@ -34,7 +34,7 @@ DEFAULT_CANDIDATE = 0
 
 @dataclasses.dataclass(frozen=True)
 class DoublingSelector:
-    """The doubling loop as a `partitioned_selection.Selector`.
+    """The doubling loop as a `selection_plan.Selector`.
 
     Attributes:
       epsilon: epsilon_0, of one iteration (of one segment).
@@ -218,7 +218,7 @@ def doubling(
         hits,
         failure_probability=delta,
     )
-    fixed = partitioned_selection.plan(
+    fixed = selection_plan.plan(
         task,
         space,
         selector,

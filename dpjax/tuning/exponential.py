@@ -14,21 +14,21 @@ from collections.abc import Callable
 from typing import Any
 
 from dpjax import accounting, training
-from dpjax.tuning import partitioned_selection
+from dpjax.tuning import partitioned_selection, selection_plan
 from dpjax.tuning.candidates import Space
 from dpjax.tuning.exact_samplers import UniformBelow, exponential_choice
 from dpjax.tuning.job import Job
-from dpjax.tuning.partitioned_selection import Candidates
 from dpjax.tuning.partitions import REHEARSAL, AveragedUtility
 from dpjax.tuning.procedure import Optimizer
 from dpjax.tuning.run_settings import RunOptions
 from dpjax.tuning.running import Result
+from dpjax.tuning.selection_plan import Candidates
 from dpjax.tuning.task import Task
 
 
 @dataclasses.dataclass(frozen=True)
 class ExponentialSelector:
-    """The exponential mechanism as a `partitioned_selection.Selector`.
+    """The exponential mechanism as a `selection_plan.Selector`.
 
     Attributes:
       epsilon: epsilon_0, of the one choice.
@@ -107,7 +107,7 @@ def exponential(
       partitions.SelectionNoiseWarning: if noise drowns the utilities, naming what would not.
       partitions.EmptyPartitionWarning: the curator's to see.
     """
-    fixed = partitioned_selection.plan(
+    fixed = selection_plan.plan(
         task,
         space,
         ExponentialSelector(float(selection_epsilon)),

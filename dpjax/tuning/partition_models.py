@@ -21,9 +21,9 @@ from dpjax import training
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE
 from dpjax.tuning.execution import judged
 from dpjax.tuning.job import Job, packed, unpacked
-from dpjax.tuning.partitions import PartitionedRecords, PartitionLots
+from dpjax.tuning.partitions import PartitionedRecords, PartitionLots, padded
 from dpjax.tuning.procedure import Optimizer
-from dpjax.tuning.task import Task
+from dpjax.tuning.task import Records, Task
 
 PyTree = Any
 Run = Callable[[jax.Array, dict[str, jax.Array], PyTree], PyTree]
@@ -48,10 +48,11 @@ def partition_counts(
 
     Formal guarantees:
       The count of candidate s on partition j is a function of the records of partition j in their
-      order, the validation records, `keys[s k + j]` and public numbers: no other partition, and no
-      number of records, has an influence (up to float32 rounding by the compiled program). It is 0
-      for an empty partition and for a model that is not finite. This is what
-      `AveragedUtility.sensitivity` needs.
+      order, the validation records, `keys[s k + j]` and public numbers. No other partition has an
+      influence, and no number of records: all shapes are public, so neighbours run the same
+      compiled program and agree bit for bit on the partitions they share. It adds up over the
+      validation records, and is 0 for an empty partition and for a model that is not finite. This
+      is what `AveragedUtility.sensitivity` needs.
 
     Args:
       task: what to learn.
@@ -105,7 +106,7 @@ def partition_counts(
         _model_run(task, config),
         keys[waiting],
         {name: values[waiting] for name, values in traced.items()},
-        (records.arrays, records.starts, records.sizes, task.validation.arrays),
+        (records.arrays, records.starts, records.sizes, _masked(task.validation)),
         chunk_size=chunk_size,
         placement=job.placement,
         trial=_model_run(task, dataclasses.replace(config, steps=min(steps, _TRIAL_STEPS))),
@@ -128,8 +129,14 @@ def _model_run(task: Task, config: training.TrainConfig) -> Run:
     """run(key, hyperparameters, data) -> correct predictions of one candidate on one partition."""
     train = training.make_train(config)
 
+    def counted(params: PyTree, row: tuple[PyTree, jax.Array]) -> jax.Array:
+        example, real = row
+        return task.correct(params, example) & real
+
+    masked = dataclasses.replace(task, correct=counted)
+
     def run(key: jax.Array, hyperparameters: dict[str, jax.Array], data: PyTree) -> jax.Array:
-        train_arrays, starts, sizes, validation_arrays = data
+        train_arrays, starts, sizes, validation = data
         partition = hyperparameters["partition"].astype(jnp.int32)
         size = jnp.asarray(sizes)[partition]
         initial = task.initial(training.stream(key, "initial"))
@@ -141,10 +148,16 @@ def _model_run(task: Task, config: training.TrainConfig) -> Run:
             number_of_records=size,
             first_record=jnp.asarray(starts)[partition],
         )
-        seen = judged(task, params, validation_arrays)
+        seen = judged(masked, params, validation)
         return jnp.where(seen["finite"] & (size > 0), seen["correct"], 0)
 
     return run
+
+
+def _masked(records: Records) -> tuple[PyTree, np.ndarray]:
+    """Records with zeros up to their public bound, and which rows are real: (rows, ...), (rows,)."""
+    real = np.arange(records.size_bound) < records.number
+    return padded(records.arrays, records.size_bound), real
 
 
 class _Saved:

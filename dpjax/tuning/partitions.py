@@ -155,7 +155,8 @@ class PartitionedRecords:
     """Training records by partition, on the host; everything but k is the curator's.
 
     Attributes:
-      arrays: pytree of arrays (n, ...), rows of one partition together.
+      arrays: pytree of arrays (size_bound, ...), rows of one partition together, zeros after the
+        last: shapes are public, so the compiled program is the same for all neighbours.
       starts: (k,) int32, first row of each partition.
       sizes: (k,) int32, its number of rows.
     """
@@ -185,11 +186,22 @@ def partitioned(task: Task, partitions: int, key: bytes) -> PartitionedRecords:
             stacklevel=2,
         )
     starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    sorted_arrays = jax.tree.map(lambda rows: np.asarray(rows)[order], task.train.arrays)
     return PartitionedRecords(
-        jax.tree.map(lambda rows: np.asarray(rows)[order], task.train.arrays),
+        padded(sorted_arrays, task.train.size_bound),
         starts.astype(np.int32),
         sizes.astype(np.int32),
     )
+
+
+def padded(arrays: object, rows: int) -> object:
+    """Appends rows of zeros to a pytree of arrays (n, ...), up to a public number of rows."""
+
+    def one(leaf: np.ndarray) -> np.ndarray:
+        leaf = np.asarray(leaf)
+        return np.concatenate([leaf, np.zeros((rows - len(leaf), *leaf.shape[1:]), leaf.dtype)])
+
+    return jax.tree.map(one, arrays)
 
 
 def check_partitions(task: Task, partitions: int) -> None:

@@ -76,6 +76,12 @@ def test_selections_by_partitions_end_to_end_and_their_claims_verify(run_cases, 
     )
     for code, printed, _ in verified:
         assert code == 0 and "the claim holds" in printed
+    claim["selection"]["epsilon_0"] *= 2
+    (tmp_path / "louder.json").write_text(json.dumps(claim))
+    ((code, printed, _),) = run_cases(
+        "experiments.epsilon", [[f"--verify={tmp_path / 'louder.json'}"]]
+    )
+    assert code == 1 and "not what its mechanism accounts" in printed
 
 
 def test_your_own_arrays(run_cases, tmp_path):

@@ -1,5 +1,6 @@
 """Partitions move nobody else, utilities move by the stated units, noise scales come from them."""
 
+import dataclasses
 import itertools
 import math
 import warnings
@@ -193,25 +194,42 @@ def _counts(parts, partition_number=PARTITIONS, lots=None, rate=0.5):
     )
 
 
+def _replaced(parts, **change):
+    return data.Parts(
+        **({"train": parts.train, "validation": parts.validation} | change), test=None
+    )
+
+
+def _without(split, gone):
+    keep = np.arange(len(split.inputs)) != gone
+    return split.subset(keep, public_size=split.public_size, size_bound=split.size_bound)
+
+
 def test_on_real_trainings_a_record_moves_its_own_partition_only():
     parts = _parts()
+    train = parts.train
     whole = _counts(parts)
     assert whole.shape == (2, PARTITIONS) and whole.max() > 0.6 * len(parts.validation.inputs)
-    order, sizes = splitting.partition_order(parts.train.identifiers, PARTITIONS, b"k")
+    order, sizes = splitting.partition_order(train.identifiers, PARTITIONS, b"k")
     home = np.repeat(np.arange(PARTITIONS), sizes)
-    for position in (0, len(order) - 1):
-        # The record's input becomes huge: its own partition may change, no other.
-        inputs = parts.train.inputs.copy()
-        inputs[order[position]] = 1e4
-        moved = _counts(
-            data.Parts(
-                data.Split(inputs, parts.train.labels, 63, 80, parts.train.identifiers),
-                parts.validation,
-                None,
-            )
-        )
-        others = np.arange(PARTITIONS) != home[position]
-        np.testing.assert_array_equal(moved[:, others], whole[:, others])
+    changed = 0
+    for position in (0, len(order) // 2, len(order) - 1):
+        record = order[position]
+        inputs = train.inputs.copy()
+        inputs[record] = 1e4  # huge: its own partition learns something else
+        for neighbour in (dataclasses.replace(train, inputs=inputs), _without(train, record)):
+            moved = _counts(_replaced(parts, train=neighbour))
+            others = np.arange(PARTITIONS) != home[position]
+            np.testing.assert_array_equal(moved[:, others], whole[:, others])
+            changed += np.any(moved[:, ~others] != whole[:, ~others])
+    assert changed > 0
+
+
+def test_on_real_trainings_a_validation_record_moves_every_count_by_one_at_most():
+    parts = _parts()
+    whole = _counts(parts)
+    less = _counts(_replaced(parts, validation=_without(parts.validation, 3)))
+    assert np.all((whole - less >= 0) & (whole - less <= 1)) and np.any(whole != less)
 
 
 def test_empty_partitions_score_zero_and_warn_the_curator():
