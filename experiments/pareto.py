@@ -409,9 +409,10 @@ def main() -> int:
         warnings.append("--seed makes the released run's noise known: no secret, no guarantee")
     for warning in filter(None, warnings):
         console.print(f"warning: {warning}")
-    os.makedirs(working, mode=0o700, exist_ok=True)
     label = [seen, _MODEL.value, list(_WIDTHS.value), _OPTIMIZER.value, str(cost)]
     label += [_PROXY.value, sizes()["repetitions"], _VALIDATION_FRACTION.value]
+    pareto.check_anti_ideal(anti_ideal())
+    os.makedirs(working, mode=0o700, exist_ok=True)
     record, front = run_search(domain, cost, accuracy, path, label, console)
     suggestion = None
     if _EPSILON.value is not None:

@@ -111,11 +111,11 @@ def front_figure(
         )
     axes.set_xscale("log")
     axes.set_xlim(*_horizontal_limits(front, anti_ideal))
-    axes.set_ylim(*_vertical_limits(front))
+    axes.set_ylim(*_vertical_limits([*front, *([] if suggestion is None else [suggestion])]))
     axes.set_xlabel("epsilon of one run")
     axes.set_ylabel("error, 1 - mean accuracy")
     axes.set_title(title, fontsize=11)
-    axes.legend(loc="upper right", fontsize=9)
+    figure.legend(loc="outside lower left", ncols=4, fontsize=9.5)
     _write_table(table, front)
     return figure
 
@@ -130,11 +130,11 @@ def _horizontal_limits(
 
 
 def _vertical_limits(front: Sequence[Mapping]) -> tuple[float, float]:
-    """From the best to the worst repetition of the front; evaluations far above are left out."""
-    best = min((1 - row["best"] for row in front), default=0.0)
-    worst = max((1 - row["worst"] for row in front), default=1.0)
+    """From the best to the worst repetition drawn; evaluations far above are left out."""
+    best = min((1 - row.get("best", row.get("high")) for row in front), default=0.0)
+    worst = max((1 - row.get("worst", row.get("low")) for row in front), default=1.0)
     margin = 0.08 * (worst - best) + 0.005
-    return max(0.0, best - margin), min(1.0, worst + 4 * margin)
+    return max(0.0, best - margin), min(1.0, worst + margin)
 
 
 def _write_table(axes, front: Sequence[Mapping]) -> None:
@@ -145,7 +145,7 @@ def _write_table(axes, front: Sequence[Mapping]) -> None:
     names = [name for name in front[0] if name not in _OUTCOMES]
     cells = [
         [str(number), f"{row['epsilon']:.3g}", f"{row['utility']:.3f}"]
-        + [f"{row[name]:.3g}" for name in names]
+        + [f"{row[name]:.2g}" if row[name] < 1 else f"{row[name]:.3g}" for name in names]
         for number, row in enumerate(front, 1)
     ]
     heads = ["", "epsilon", "accuracy"] + [

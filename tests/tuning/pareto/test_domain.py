@@ -1,0 +1,157 @@
+"""Domains: the unit cube and back, words, what is refused; laws of random search and grids."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies
+from scipy import stats
+
+from dpjax.tuning import pareto
+from dpjax.tuning.pareto import problems
+
+KINDS = {
+    "real": pareto.Real(-3.0, 7.5),
+    "log": pareto.Log(5e-4, 5e-2),
+    "integer": pareto.Integer(0, 9),
+    "log_integer": pareto.LogInteger(8, 512),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ends_and_middle(kind):
+    parameter = KINDS[kind]
+    low, middle, high = parameter.from_unit(np.array([0.0, 0.5, 1.0]))
+    assert (low, high) == pytest.approx((parameter.low, parameter.high), rel=1e-12)
+    assert low >= parameter.low and high <= parameter.high
+    expected = {"real": 2.25, "log": 5e-3, "integer": 4.0, "log_integer": 64.0}
+    assert middle == pytest.approx(expected[kind], rel=1e-12)
+
+
+@given(
+    strategies.sampled_from(sorted(KINDS)),
+    strategies.lists(strategies.floats(0, 1), min_size=1, max_size=8),
+)
+@settings(max_examples=60, deadline=None)
+def test_there_and_back(kind, unit):
+    parameter = KINDS[kind]
+    values = parameter.from_unit(np.array(unit))
+    assert ((parameter.low <= values) & (values <= parameter.high)).all()
+    again = parameter.from_unit(parameter.to_unit(values))
+    np.testing.assert_allclose(again, values, rtol=1e-12, atol=1e-12)
+    if parameter.whole:
+        assert (values == np.round(values)).all() and (again == values).all()
+
+
+def test_values_beyond_the_range_lie_at_its_end():
+    np.testing.assert_array_equal(KINDS["log"].to_unit(np.array([1e-9, 0.1])), [0.0, 1.0])
+
+
+def test_samples_are_even_on_the_range_s_own_scale():
+    domain = pareto.Domain(rate=pareto.Log(1e-3, 10.0), clip=pareto.Real(1.0, 3.0), momentum=0.9)
+    drawn = domain.from_unit(domain.sample(4000, np.random.default_rng(0)))
+    # False alarms: 1e-3 each, fixed seed.
+    assert stats.kstest(np.log10(drawn["rate"]), stats.uniform(-3, 4).cdf).pvalue > 1e-3
+    assert stats.kstest(drawn["clip"], stats.uniform(1, 2).cdf).pvalue > 1e-3
+    assert stats.kstest(drawn["rate"], stats.uniform(0, 10).cdf).pvalue < 1e-12
+    assert (drawn["momentum"] == 0.9).all() and domain.dimension == 2
+
+
+def test_words_and_back():
+    entries = [
+        "epochs=log_integer(1,64)",
+        "rate = loguniform(5e-4, 0.05)",
+        "lot=integer(8,512)",
+        "clip=1.5",
+    ]
+    domain = pareto.parse_domain(entries)
+    assert domain.parameters["rate"] == pareto.Log(5e-4, 0.05)
+    assert domain.constants == {"clip": 1.5}
+    described = [f"{name}={value}" for name, value in domain.describe().items()]
+    assert pareto.parse_domain(described).parameters == domain.parameters
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ("rate=log(1,0.1)", "low < high"),
+        ("rate=log(1,1)", "low < high"),
+        ("rate=real(0,inf)", "finite"),
+        ("rate=log(0,1)", "above 0"),
+        ("lot=integer(1,2.5)", "whole numbers"),
+        ("lot=log_integer(0,8)", "above 0"),
+        ("rate=normal(0,1)", "log_integer"),
+        ("rate=log(1)", "cannot read"),
+        ("rate", "NAME=RANGE"),
+        ("rate=1", "nothing to search"),
+    ],
+)
+def test_what_is_refused(entry, message):
+    with pytest.raises(ValueError, match=message) as refused:
+        pareto.parse_domain([entry])
+    assert "\n" not in str(refused.value)
+
+
+def test_a_name_twice_is_refused():
+    with pytest.raises(ValueError, match="twice"):
+        pareto.parse_domain(["rate=log(1,2)", "rate=1"])
+
+
+def test_only_feasible_settings_are_drawn():
+    domain = pareto.Domain(
+        a=pareto.Integer(0, 9), b=pareto.Integer(0, 9), feasible=lambda s: s["a"] + s["b"] < 5
+    )
+    drawn = domain.from_unit(domain.sample(300, np.random.default_rng(1)))
+    assert (drawn["a"] + drawn["b"] < 5).all()
+    impossible = pareto.Domain(a=pareto.Real(0, 1), feasible=lambda s: s["a"] > 2)
+    with pytest.raises(ValueError, match="no setting of the domain a=real"):
+        impossible.sample(4, np.random.default_rng(0))
+    with pytest.raises(ValueError, match="grid"):
+        pareto.grid(impossible, 3)
+
+
+def test_lots_larger_than_the_data_and_missing_names_are_refused():
+    shapes = pareto.RunShapes(100)
+    small = pareto.Domain(epochs=pareto.Integer(1, 4), lot_size=pareto.LogInteger(8, 512))
+    with pytest.raises(ValueError, match="512, above the 100 training records"):
+        shapes.check(small)
+    with pytest.raises(ValueError, match="lacks epochs"):
+        shapes.check(pareto.Domain(lot_size=pareto.LogInteger(8, 64)))
+
+
+def test_the_paper_s_domain_and_grids():
+    problem = problems.PROBLEMS["adult_logistic_regression_adam"]
+    for points, number in ((3, 243), (4, 1024)):
+        settings_ = pareto.grid(problem.linear_domain, points)
+        assert len(settings_["epochs"]) == number
+        assert set(settings_["epochs"][[0, -1]]) == {1.0, 64.0}
+    assert sorted(set(pareto.grid(problem.linear_domain, 3)["lot_size"])) == [8, 260, 512]
+    assert problems.usual_domain("a1a", "logistic_regression", "adam", 30956) == problem.domain
+    ours = problems.usual_domain("digits", "logistic_regression", "momentum", 1438)
+    assert ours.largest("lot_size") == 512 and ours.constants == {"momentum": 0.9}
+
+
+def _truncated(law, distribution):
+    """The distribution function of a law after rejection, by SciPy."""
+    low, high = distribution.cdf([law.least, law.most])
+    return lambda values: (distribution.cdf(values) - low) / (high - low)
+
+
+def test_the_paper_s_laws():
+    laws = problems.PROBLEMS["adult_logistic_regression_sgd"].laws
+    drawn = laws.sample(5000, np.random.default_rng(2))
+    noise = laws.laws["noise_multiplier"]
+    for rate, accepted in ((0.1, True), (0.15, False), (0.067, False)):
+        cdf = _truncated(noise, stats.expon(loc=0.1, scale=1 / rate))
+        # False alarms 1e-3 at the right rate, fixed seed.
+        assert (stats.kstest(drawn["noise_multiplier"], cdf).pvalue > 1e-3) == accepted
+    lots = drawn["lot_size"]
+    assert lots.min() >= 8 and lots.max() <= 512 and (lots == np.round(lots)).all()
+    truncated = stats.truncnorm((8 - 128) / 64, (512 - 128) / 64, loc=128, scale=64)
+    assert lots.mean() == pytest.approx(truncated.mean(), abs=4 * 64 / np.sqrt(5000))
+    assert drawn["learning_rate"].max() <= 0.1 and drawn["epochs"].max() <= 64
+
+
+def test_laws_that_leave_nothing_are_refused():
+    with pytest.raises(ValueError, match="leaves nothing"):
+        pareto.Law("uniform", 0, 1, least=2).sample(3, np.random.default_rng(0))
+    with pytest.raises(ValueError, match="unknown law"):
+        pareto.Law("cauchy", 0, 1).sample(3, np.random.default_rng(0))

@@ -1,0 +1,303 @@
+"""The search: what it finds, what it saves, how it goes on, and oracles that fail."""
+
+import json
+import os
+import shutil
+import stat
+
+import numpy as np
+import pytest
+
+from dpjax.tuning import pareto
+from dpjax.tuning.curator import WARNING
+
+DOMAIN = pareto.Domain(noise=pareto.Log(0.1, 16.0), rate=pareto.Log(1e-3, 1.0))
+
+
+def privacy(settings):
+    return 2.0 / settings["noise"]
+
+
+def expected_utility(settings):
+    """Best at rate 0.03; noise hurts."""
+    return 1 / (1 + np.exp(0.1 * settings["noise"] + np.log10(settings["rate"] / 0.03) ** 2 - 1.5))
+
+
+def utility(settings, seeds):
+    generators = [np.random.default_rng(int(seed)) for seed in seeds]
+    noise = np.stack([generator.normal(size=4) for generator in generators])
+    return np.clip(expected_utility(settings)[:, None] + 0.01 * noise, 0, 1)
+
+
+SMALL = {"evaluations": 20, "initial": 8, "batch_size": 4, "seed": 3}
+
+
+@pytest.fixture(scope="module")
+def searched():
+    return pareto.search(DOMAIN, privacy, utility, **SMALL)
+
+
+def _facts(record):
+    return [
+        (one.batch, dict(one.setting), one.unit, one.epsilon, one.utilities)
+        for one in record.evaluations
+    ]
+
+
+def test_proposals_beat_random_settings(searched):
+    best = expected_utility({"noise": np.array([0.2]), "rate": np.array([0.03])})[0]
+    randomly = [
+        pareto.search(DOMAIN, privacy, utility, **(SMALL | {"method": "random", "seed": seed}))
+        for seed in range(5)
+    ]
+    # True values: luck does not count.
+    true = [
+        pareto.hypervolume(
+            np.stack([one.epsilon, 1 - expected_utility(one.settings)], axis=1), (10, 1)
+        )
+        for one in (searched, *randomly)
+    ]
+    assert true[0] > max(true[1:])
+    assert true[0] < 10 * best
+
+
+def test_batches_and_progress(searched):
+    seen = []
+    record = pareto.search(
+        DOMAIN, privacy, utility, **SMALL, progress=lambda *now: seen.append(now)
+    )
+    assert [now[:2] for now in seen] == [(0, 20), (8, 20), (12, 20), (16, 20), (20, 20)]
+    volumes = [now[2] for now in seen]
+    assert volumes == sorted(volumes) and volumes[-1] == record.hypervolume()
+    assert [one.batch for one in record.evaluations] == [0] * 8 + [1] * 4 + [2] * 4 + [3] * 4
+    assert _facts(record) == _facts(searched)
+
+
+@pytest.mark.parametrize("kept", [8, 12])
+def test_a_search_goes_on_as_if_it_had_never_stopped(searched, tmp_path, kept):
+    path = tmp_path / "evaluations.jsonl"
+    saves = []
+
+    def stop_after(done, total, volume):
+        if done == kept:
+            saves.append(shutil.copy(path, tmp_path / "copy.jsonl"))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pareto.search(DOMAIN, privacy, utility, **SMALL, path=path, progress=stop_after)
+    assert len(pareto.SearchRecord.load(path, DOMAIN)) == kept
+    again = pareto.search(DOMAIN, privacy, utility, **SMALL, path=path)
+    assert _facts(again) == _facts(searched)
+    # Without a seed, that of the record counts.
+    unseeded = SMALL | {"seed": None}
+    other = pareto.search(DOMAIN, privacy, utility, **unseeded, path=saves[0])
+    assert _facts(other) == _facts(searched)
+
+
+def test_the_record_says_that_it_is_not_private(searched, tmp_path):
+    path = tmp_path / "evaluations.jsonl"
+    searched.save(path)
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+    assert json.loads(path.read_text().splitlines()[0])["warning"] == WARNING
+    assert "NOT PRIVATE" in WARNING
+    loaded = pareto.SearchRecord.load(path, DOMAIN)
+    assert _facts(loaded) == _facts(searched)
+    assert loaded.rows() == searched.rows()
+    assert os.listdir(tmp_path) == ["evaluations.jsonl"]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"seed": 4},
+        {"batch_size": 5},
+        {"method": "hvpoi"},
+        {"anti_ideal": (9, 1)},
+        {"label": "other data"},
+        {"law": pareto.Laws({"noise": 1.0, "rate": 0.1})},
+    ],
+    ids=str,
+)
+def test_a_record_of_other_flags_is_refused(searched, tmp_path, changed):
+    path = tmp_path / "evaluations.jsonl"
+    searched.save(path)
+    with pytest.raises(ValueError, match="other flags"):
+        pareto.search(DOMAIN, privacy, utility, **(SMALL | changed), path=path)
+    elsewhere = pareto.Domain(noise=pareto.Log(0.1, 8.0), rate=pareto.Log(1e-3, 1.0))
+    with pytest.raises(ValueError, match="another domain"):
+        pareto.search(elsewhere, privacy, utility, **SMALL, path=path)
+    path.write_text("evaluation,epsilon\n")
+    with pytest.raises(ValueError, match="not the record of a search"):
+        pareto.search(DOMAIN, privacy, utility, **SMALL, path=path)
+
+
+def failing_privacy(settings):
+    if (settings["noise"] < 0.2).any():
+        raise OverflowError("noise too small\nto account")
+    return np.where(settings["noise"] > 8, np.inf, privacy(settings))
+
+
+def failing_utility(settings, seeds):
+    if (settings["rate"] > 0.3).any():
+        raise RuntimeError("diverged")
+    values = utility(settings, seeds)
+    values[settings["rate"] < 0.003, 0] = np.nan
+    values[(settings["noise"] > 4) & (settings["noise"] <= 8)] = 1.5
+    return values
+
+
+def test_failed_points_are_recorded_and_stop_nothing(tmp_path):
+    path = tmp_path / "evaluations.jsonl"
+    options = SMALL | {"initial": 16, "evaluations": 28}
+    record = pareto.search(DOMAIN, failing_privacy, failing_utility, **options, path=path)
+    assert len(record) == 28
+    noise, rate = record.settings["noise"], record.settings["rate"]
+    wrong = (noise < 0.2) | (noise > 4) | (rate > 0.3) | (rate < 0.003)
+    np.testing.assert_array_equal(record.failed, wrong)
+    assert 0 < wrong.sum() < 28
+    np.testing.assert_array_equal(np.isnan(record.epsilon), (noise < 0.2) | (noise > 8))
+    reasons = {one.failure for one in record.evaluations}
+    assert "OverflowError: noise too small to account" in reasons
+    assert "the privacy oracle gave epsilon inf" in reasons
+    assert "RuntimeError: diverged" in reasons
+    assert "1 of 4 repetitions failed" in reasons
+    assert any("not in [0, 1]" in reason for reason in reasons)
+    # Never (-1, -1), which would be the best point of all.
+    assert (record.points >= 0).all() and np.isfinite(record.points).all()
+    assert not set(record.front()) & set(np.flatnonzero(wrong))
+    # A proposal never repeats a failed setting.
+    pairs = set(zip(noise, rate))
+    assert len(pairs) == 28
+    assert pareto.SearchRecord.load(path, DOMAIN).rows() == record.rows()
+
+
+def test_failed_repetitions_may_count_as_a_utility():
+    class Diverging:
+        failed_as = 0.25
+
+        def __call__(self, settings, seeds):
+            values = utility(settings, seeds)
+            values[:, 0] = np.nan
+            return values
+
+    record = pareto.search(DOMAIN, privacy, Diverging(), **(SMALL | {"evaluations": 8}))
+    assert not record.failed.any()
+    first = record.evaluations[0]
+    assert np.isnan(first.utilities[0])
+    assert record.utility[0] == pytest.approx((0.25 + sum(first.utilities[1:])) / 4)
+    assert record.rows()[0]["failed_repetitions"] == 1
+
+
+def test_all_points_failing_is_said_at_once():
+    def broken(settings):
+        raise ValueError("no such table")
+
+    with pytest.raises(ValueError, match="all 8 evaluations of the first batch failed.*no such"):
+        pareto.search(DOMAIN, broken, utility, **SMALL)
+    with pytest.raises(ValueError, match="shape \\(n, R\\)"):
+        pareto.search(DOMAIN, privacy, expected_utility, **SMALL)
+    with pytest.raises(ValueError, match="shape \\(n,\\)"):
+        pareto.search(DOMAIN, lambda s: np.ones((len(s["rate"]), 2)), utility, **SMALL)
+
+
+def test_an_anti_ideal_point_that_nothing_dominates():
+    record = pareto.search(
+        DOMAIN, privacy, utility, **(SMALL | {"anti_ideal": (0.01, 1), "evaluations": 12})
+    )
+    assert record.hypervolume() == 0.0
+    with pytest.raises(ValueError, match=r"\(0.01, 1\) is dominated by none of the 12 points"):
+        record.front()
+    for wrong in ((0, 1), (10, 2), (10,), ("a", "b")):
+        with pytest.raises(ValueError, match="anti_ideal"):
+            pareto.search(DOMAIN, privacy, utility, **(SMALL | {"anti_ideal": wrong}))
+
+
+def test_integers_do_not_truncate_the_points(searched):
+    record = pareto.search(DOMAIN, privacy, utility, **(SMALL | {"anti_ideal": (10, 1)}))
+    assert record.anti_ideal.dtype == np.float64
+    assert record.hypervolume() == searched.hypervolume() != round(searched.hypervolume())
+
+
+def test_a_small_domain_ends_without_duplicates():
+    domain = pareto.Domain(noise=pareto.Integer(1, 4), rate=pareto.LogInteger(1, 3))
+    asked = []
+
+    def noted(settings, seeds):
+        asked.extend(zip(settings["noise"], settings["rate"]))
+        return np.full((len(seeds), 2), 0.5)
+
+    record = pareto.search(domain, privacy, noted, evaluations=40, initial=2, batch_size=6, seed=0)
+    # The two random settings may coincide; the proposals are the ten others.
+    proposed = asked[2:]
+    assert len(proposed) == len(set(proposed)) == 12 - len(set(asked[:2]))
+    assert len(record) == len(asked)
+
+
+@pytest.mark.parametrize("method", ["hvpoi", "random", "grid"])
+def test_the_other_methods(method):
+    options = dict(SMALL, method=method, evaluations=12)
+    if method == "grid":
+        options["grid"] = pareto.grid(DOMAIN, {"noise": 4, "rate": 3})
+    record = pareto.search(DOMAIN, privacy, utility, **options)
+    assert len(record) == 12 and record.hypervolume() > 0
+    if method == "grid":
+        np.testing.assert_array_equal(record.settings["noise"], options["grid"]["noise"])
+
+
+def test_first_settings_from_a_law_of_one_s_own():
+    laws = pareto.Laws({"noise": pareto.Law("uniform", 1, 2), "rate": 2.0})
+    record = pareto.search(DOMAIN, privacy, utility, **(SMALL | {"law": laws, "evaluations": 12}))
+    noise, rate = record.settings["noise"], record.settings["rate"]
+    assert ((1 <= noise[:8]) & (noise[:8] <= 2)).all() and (rate[:8] == 2.0).all()
+    assert (rate[8:] <= 1.0).all()  # proposals stay in the domain
+    assert ((record.unit >= 0) & (record.unit <= 1)).all()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"method": "annealing"}, "ehvi"),
+        ({"evaluations": 0}, "1 or more"),
+        ({"initial": 0}, "1 or more"),
+        ({"batch_size": 0}, "1 or more"),
+        ({"method": "grid"}, "go together"),
+        ({"grid": {}}, "go together"),
+    ],
+    ids=str,
+)
+def test_what_is_refused(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        pareto.search(DOMAIN, privacy, utility, **(SMALL | wrong))
+
+
+def test_fresh_repetitions_undo_the_winner_s_curse():
+    def luck(settings, seeds):
+        generators = [np.random.default_rng(int(seed)) for seed in seeds]
+        return np.stack([0.5 + generator.uniform(-0.2, 0.2, 3) for generator in generators])
+
+    record = pareto.search(
+        DOMAIN, privacy, luck, method="random", evaluations=200, initial=200, seed=0
+    )
+    fresh = pareto.reevaluate(record, luck, rounds=4)
+    # The first measurements of a front picked from 200 are far above the truth, 0.5.
+    assert fresh.first_seen[-1] > 0.6
+    deviation = 0.4 / np.sqrt(12) / np.sqrt(fresh.utilities.size)
+    assert abs(fresh.utilities.mean() - 0.5) < 4 * deviation  # 6e-5, fixed seed
+    assert fresh.hypervolume < fresh.hypervolume_as_first_seen
+    assert fresh.utilities.shape == (len(record.front()), 12)
+    assert len(np.unique(fresh.utilities)) == fresh.utilities.size
+    rows = fresh.rows()
+    assert [row["epsilon"] for row in rows] == sorted(row["epsilon"] for row in rows)
+    assert all(row["worst"] <= row["utility"] <= row["best"] for row in rows)
+    with pytest.raises(ValueError, match="rounds"):
+        pareto.reevaluate(record, luck, rounds=0)
+
+
+def test_oracles_without_seeds_are_asked_without():
+    record = pareto.search(
+        DOMAIN,
+        privacy,
+        lambda settings: expected_utility(settings)[:, None],
+        **(SMALL | {"evaluations": 8}),
+    )
+    np.testing.assert_allclose(record.utility, expected_utility(record.settings))
