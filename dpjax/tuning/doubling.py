@@ -200,7 +200,8 @@ def doubling(
       job: placement over devices, checkpoints, shards; None for one plain job.
 
     Returns:
-      A `Result`; None for a shard, whose results only a merge turns into one.
+      A `Result`; None for a shard, whose results only a merge turns into one. Where the final
+      training is not finite, untrained parameters are released under the chosen hyperparameters.
 
     Raises:
       ValueError: with one line naming what to pass instead.

@@ -155,7 +155,7 @@ def _model_run(task: Task, config: training.TrainConfig) -> Run:
 
 
 def _masked(records: Records) -> tuple[PyTree, np.ndarray]:
-    """Records with zeros up to their public bound, and which rows are real: (rows, ...), (rows,)."""
+    """Records with zeros up to their public bound, and which rows are real, (rows,) bool."""
     real = np.arange(records.size_bound) < records.number
     return padded(records.arrays, records.size_bound), real
 
