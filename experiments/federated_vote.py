@@ -181,8 +181,11 @@ def report(outcome, accuracies: np.ndarray | None, console: Console) -> dict[str
 def main() -> int:
     """Holds the vote; returns the exit code."""
     offline.stay_offline()
-    from dpjax import federated
-    from dpjax.federated import records
+    try:
+        from dpjax import federated
+        from dpjax.federated import records
+    except ImportError as error:
+        raise ValueError(str(error)) from None
 
     console = Console(highlight=False, soft_wrap=True)
     logging.getLogger("flwr").setLevel(logging.ERROR)

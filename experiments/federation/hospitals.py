@@ -2,8 +2,8 @@
 
 Real measurements of breast tumours (Wisconsin Diagnostic Breast Cancer, as scikit-learn ships it:
 569 patients, 30 features, malignant or benign), dealt out so that hospitals differ in size and in
-how many of their patients are ill. Features are divided by public ranges, not by what the records
-hold.
+how many of their patients are ill. Features are divided by round numbers fixed beforehand, not by
+statistics of the records.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ CLASSES = 2
 _MALIGNANT_SHARES = (0.35, 0.5, 0.15)
 _BENIGN_SHARES = (0.5, 0.3, 0.2)
 _FILES = 2
-# Documented ranges of the ten measurements; means, errors and worst values in this order.
-_RANGES = np.array(
+# Scales of the ten measurements: of their means, their errors and their worst values.
+_SCALES = np.array(
     [30, 40, 200, 2600, 1, 1, 1, 1, 1, 1]
     + [3, 5, 22, 550, 1, 1, 1, 1, 1, 1]
     + [40, 50, 260, 4300, 1, 1, 1, 1, 1, 1],
@@ -50,7 +50,7 @@ def write_hospitals(folder: str, seed: int = 0) -> list[str]:
         for number, part in enumerate(np.array_split(records, _FILES)):
             np.savez(
                 os.path.join(path, f"records_{number}.npz"),
-                inputs=(features[part] / _RANGES).astype(np.float32),
+                inputs=(features[part] / _SCALES).astype(np.float32),
                 labels=labels[part].astype(np.int64),
             )
         paths.append(path)

@@ -1,0 +1,74 @@
+"""A federated vote from the command line, right and wrong."""
+
+import importlib.util
+import json
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("flwr") is None, reason="needs the extra federated"
+)
+
+
+@pytest.fixture
+def folders(tmp_path):
+    """Three clients' folders; the last holds one class only."""
+    generator = np.random.default_rng(0)
+    paths = []
+    for number in range(4):
+        folder = tmp_path / f"client_{number}"
+        folder.mkdir()
+        labels = generator.integers(0, 2, 30) if number < 3 else np.ones(30, int)
+        inputs = generator.normal(size=(30, 3)) + 3 * labels[:, None]
+        np.savez(folder / "records.npz", inputs=inputs, labels=labels)
+        paths.append(str(folder))
+    return paths
+
+
+def test_a_vote_end_to_end_and_what_is_refused(run_cases, folders, tmp_path):
+    candidates = tmp_path / "candidates.json"
+    candidates.write_text(
+        json.dumps([{"learning_rate": 10.0**-i, "decay": 1, "momentum": 0.5} for i in range(1, 5)])
+    )
+    out = tmp_path / "vote"
+    small = [
+        f"--candidates={candidates}",
+        "--votes=1",
+        "--epochs=1",
+        "--epsilon=5",
+        "--missing_fraction=0.34",
+        "--classes=2",
+    ]
+    of_folders = [*small, f"--folders={','.join(folders[:3])}"]
+    refusals = [
+        ([*of_folders, "--votes=4"], "fewer than there are candidates"),
+        ([*small, f"--folders={folders[0]}"], "1 client(s): pass at least 3"),
+        ([*small, f"--folders={','.join(folders[1:])}"], "client 2: all labels are 1"),
+        (["--dataset=digits", "--clients=1000"], "fewer clients"),
+        ([*of_folders, "--candidates=all"], "pass one of artifact"),
+        ([*of_folders, "--runtime=ray"], "Ray's nodes know their number only"),
+        ([f"--folders={','.join(folders[:3])}"], "pass --classes"),
+    ]
+    first, again, *others = run_cases(
+        "experiments.federated_vote",
+        [
+            [*of_folders, f"--out_dir={out}"],
+            [*of_folders, f"--out_dir={out}"],
+            *([*arguments, f"--out_dir={tmp_path / 'no'}"] for arguments, _ in refusals),
+        ],
+    )
+    assert first[0] == 0, first
+    for words in ("the whole vote", "epsilon 5.0000 at delta 1e-05", "3 of 3 clients", str(out)):
+        assert words in first[1].replace("4.9999", "5.0000")
+    winner = json.loads((out / "release" / "hyperparameters.json").read_text())
+    assert winner["momentum"] == 0.5
+    assert again[0] == 2 and "exists already" in again[2]
+    for (arguments, message), (code, _, errors) in zip(refusals, others):
+        assert code == 2, arguments
+        assert message in errors, arguments
+        assert len(errors.strip().splitlines()) == 1
+    ((code, printed, _),) = run_cases(
+        "experiments.epsilon", [[f"--verify={out / 'release' / 'guarantee.json'}"]]
+    )
+    assert code == 0 and "the claim holds" in printed
