@@ -39,18 +39,19 @@ from __future__ import annotations
 
 import math
 import os
-import sys
-import time
 from collections.abc import Mapping, Sequence
 
-from absl import flags
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dpjax import plotting
-from experiments import command_line
 from experiments.figures import rows as row_files
-from experiments.figures.ding_wu import selector_replays, selector_settings, selector_trainings
+from experiments.figures.ding_wu import (
+    selector_replays,
+    selector_settings,
+    selector_trainings,
+    trained_job,
+)
 from experiments.figures.rows import distinct, select
 
 NAME = "figure_selectors"
@@ -130,62 +131,26 @@ def _draw_panel(axes: Axes, rows: Sequence[Mapping], partitions: int) -> None:
     axes.set_title(f"k = {partitions} partitions")
 
 
-def replay(stem: str, out_dir: str) -> list[str]:
-    """Writes the figure's rows and pictures from trained results; returns all paths.
+def train(folder: str, *, quick: bool, **options) -> None:
+    """Trains what the folder does not hold yet; options as `selector_trainings.train`."""
+    studies = selector_settings.QUICK if quick else selector_settings.STUDIES
+    selector_trainings.train(studies, os.path.join(folder, NAME), **options)
 
-    Args:
-      stem: path of the trained rows up to `_partitions.csv` and `_finals.csv`.
-      out_dir: where the figure goes.
+
+def replay(folder: str) -> list[str]:
+    """Writes the figure's rows and pictures from the folder's trained rows; returns all paths.
 
     Raises:
       FileNotFoundError: no trained rows there.
     """
-    paths = [f"{stem}_partitions.csv", f"{stem}_finals.csv"]
+    paths = [os.path.join(folder, f"{NAME}_{part}.csv") for part in ("partitions", "finals")]
     rows = selector_replays.replay(*map(row_files.read_rows, paths), REPLAYS)
-    path = os.path.join(out_dir, f"{NAME}.csv")
+    path = os.path.join(folder, f"{NAME}.csv")
     row_files.write_rows(path, selector_replays.COLUMNS, rows)
     # The picture is made from the file, so it can show nothing that the file does not hold.
     figure = draw(row_files.read_rows(path))
-    return [*paths, path, *plotting.save_figure(figure, out_dir, NAME)]
-
-
-def run() -> None:
-    """Runs the binary."""
-    # Defined here, not at import, so that several figures can be imported into one process.
-    started = {"module_name": sys.argv[0]}
-    out_dir = flags.DEFINE_string(
-        "out_dir", None, "Default: runs/figures/ding_wu, or ding_wu_quick.", **started
-    )
-    quick = flags.DEFINE_bool("quick", False, "Digits alone, in seconds.", **started)
-    redraw = flags.DEFINE_bool(
-        "redraw", False, "Train nothing; replay from the folder's trained rows.", **started
-    )
-    data_dir = flags.DEFINE_string("data_dir", None, "See experiments.tune.", **started)
-    cache_dir = flags.DEFINE_string("cache_dir", None, "See experiments.tune.", **started)
-
-    def main() -> int:
-        if quick.value and redraw.value:
-            raise ValueError("--redraw draws what was trained: leave --quick away")
-        folder = out_dir.value or os.path.join(
-            "runs", "figures", "ding_wu_quick" if quick.value else "ding_wu"
-        )
-        os.makedirs(folder, exist_ok=True)
-        stem, start = os.path.join(folder, NAME), time.monotonic()
-        if not redraw.value:
-            selector_trainings.train(
-                selector_settings.QUICK if quick.value else selector_settings.STUDIES,
-                stem,
-                data_dir=data_dir.value,
-                cache_dir=cache_dir.value,
-                report=lambda line: print(f"{time.monotonic() - start:.0f} s  {line}", flush=True),
-            )
-        for path in replay(stem, folder):
-            print(path)
-        print(f"{time.monotonic() - start:.1f} s")
-        return 0
-
-    command_line.run(main)
+    return [*paths, path, *plotting.save_figure(figure, folder, NAME)]
 
 
 if __name__ == "__main__":
-    run()
+    trained_job.run(train, replay)

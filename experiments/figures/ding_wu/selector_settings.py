@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from dpjax import accounting, data, models, training, tuning
+from dpjax import accounting, training, tuning
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE
 from dpjax.tuning.doubling import DoublingSelector
 from dpjax.tuning.exponential import ExponentialSelector
@@ -15,6 +15,7 @@ from dpjax.tuning.procedure import plan_procedure
 from dpjax.tuning.run_settings import RunOptions, RunSetting, calibrated, run_settings
 from dpjax.tuning.selections import BestOf
 from dpjax.tuning.task import Task
+from experiments.figures.ding_wu import tasks
 
 RATES = np.geomspace(1e-3, 10.0, 16)
 """Learning rates of the 16 candidates; all have momentum 0.9 and clip norm 1."""
@@ -28,8 +29,6 @@ RANDOM, REPETITIONS = "random_candidate", "random_repetitions"
 DOUBLING, SEGMENTS, EXPONENTIAL = "doubling", "segments", "exponential"
 SELECTORS = (DOUBLING, SEGMENTS, EXPONENTIAL)
 """Those with partitions and an epsilon_0."""
-
-SPLIT_KEY = b"dpjax"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,18 +95,10 @@ def set_up(study: Study, data_dir: str | None = None, cache_dir: str | None = No
       study: which.
       data_dir, cache_dir: see `data.load`.
     """
-    loaded = data.load(study.dataset, data_dir=data_dir, cache_dir=cache_dir)
-    parts = loaded.parts(0.2, SPLIT_KEY)
-    name = "logistic_regression"
-    task = tuning.classification(
-        models.build_module(name, loaded.classes),
-        parts.train,
-        parts.validation,
-        loss=models.default_loss(name),
-    )
+    task, test = tasks.logistic_regression(study.dataset, data_dir, cache_dir)
     settings = run_settings(task, space(), _options(study))
     (setting,) = calibrated(settings, lambda run: run, study.epsilon, study.delta)
-    return Setup(task, (parts.test.inputs, parts.test.labels), setting)
+    return Setup(task, test, setting)
 
 
 def selector(name: str, epsilon: float) -> DoublingSelector | ExponentialSelector:

@@ -20,7 +20,7 @@ from dpjax.tuning.partition_models import partition_counts
 from dpjax.tuning.partitions import REHEARSAL, AveragedUtility, partition_lots, partitioned
 from dpjax.tuning.task import number_correct
 from experiments.figures import rows as row_files
-from experiments.figures.ding_wu import selector_settings
+from experiments.figures.ding_wu import selector_settings, tasks
 from experiments.figures.ding_wu.selector_settings import Setup, Study
 from experiments.figures.rows import select
 
@@ -121,7 +121,7 @@ def _partition_rows(study: Study, setup: Setup, partitions: int) -> list[dict]:
     task, count = setup.task, len(CANDIDATES)
     counts = partition_counts(
         task,
-        partitioned(task, partitions, selector_settings.SPLIT_KEY),
+        partitioned(task, partitions, tasks.SPLIT_KEY),
         partition_lots(setup.setting, task.train.public_size, partitions, REHEARSAL),
         setup.setting.steps,
         selector_settings.hyperparameters(CANDIDATES),

@@ -1,11 +1,11 @@
 r"""Table 1: what tuning costs: ways to compose the loop's iterations, and ways to tune.
 
-The paper's table sets its method beside tuning by naive composition and by random repetitions:
-which of them can search a grid, need private training in the search, and what each costs, in
-symbols; the paper's cost is that of the iterations that happened, by advanced composition. Here the
-costs are numbers, at delta = 1e-5.
+The paper's table (version 1's was at hand) sets its method beside naive composition and random
+repetitions: which of them can search a grid, which train privately in the search, and what each
+costs, in symbols; its own cost is that of the iterations that happened, by advanced composition.
+Here the costs are numbers, at delta = 1e-5.
 
-Upper part: epsilon of T iterations of epsilon_0 = 0.1, by basic composition, by advanced
+Left: epsilon of T iterations of epsilon_0 = 0.1, by basic composition, by advanced
 composition (the paper's: sqrt(2 T log(1/delta)) e + T e (e^e - 1)), by Renyi divergences, and by
 optimal composition (what `accounting.doubling_loop` states). Expected:
 
@@ -18,12 +18,11 @@ optimal composition (what `accounting.doubling_loop` states). Expected:
 T = 7 is what happens in the paper's setting (figure 1), where its own composition is worse than
 adding up; 199 is what must be charged if no cap was fixed beforehand.
 
-Lower part: 16 candidates for the MNIST run of Papernot & Steinke (Poisson lots of 256 of 60,000,
-noise multiplier 1.1, 14,062 steps; 2.39 for one run). Selections train their candidates without
-noise on partitions, and then one run privately; random repetitions train every candidate
-privately. `model` says what is trained privately; `guarantee` is 0 for the paper's own figure, the
-cost of the iterations that happened, which guarantees nothing. This part is ours: the published
-table has symbols.
+Right: 16 candidates for the MNIST run of Papernot & Steinke (Poisson lots of 256 of 60,000,
+noise multiplier 1.1, 14,062 steps; 2.39 for one run). Selections train their candidates on
+partitions, which protect by themselves, and then one run privately; random repetitions train all
+privately. `guarantee` is 0 for the paper's own figure, the cost of the iterations that happened,
+which guarantees nothing.
 
   python -m experiments.figures.ding_wu.table_1 --out_dir=docs/figures/ding_wu
 

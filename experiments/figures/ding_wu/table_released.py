@@ -23,18 +23,15 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-import sys
-import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
-from absl import flags
 from matplotlib.figure import Figure
 
-from dpjax import accounting, data, models, plotting, training, tuning
+from dpjax import accounting, plotting, training, tuning
 from dpjax.accounting.exponential_mechanism import selection_noise_ratio
 from dpjax.tuning.execution import execute
 from dpjax.tuning.host_randomness import HostRandomness
@@ -43,10 +40,10 @@ from dpjax.tuning.procedure import plan_procedure
 from dpjax.tuning.run_settings import RunOptions
 from dpjax.tuning.selections import BestOf
 from dpjax.tuning.task import Task, number_correct
-from experiments import command_line
 from experiments.figures import rows as row_files
+from experiments.figures.ding_wu import tasks, trained_job
 from experiments.figures.panels import new_panels
-from experiments.figures.rows import select
+from experiments.figures.rows import distinct, select
 
 NAME = "table_released"
 DELTA = 1e-5
@@ -94,8 +91,11 @@ class Setting:
 
 SETTINGS = (
     Setting("digits", 4.0, "exponential", 24, 1.0, REHEARSAL),
+    Setting("digits", 4.0, "exponential", 50, 1.0, REHEARSAL),
+    Setting("digits", 4.0, "exponential", 10, 0.5, REHEARSAL),
     Setting("digits", 2.0, "exponential", 24, 1.0, REHEARSAL),
     Setting("digits", 2.0, "exponential", 24, 1.0, NON_PRIVATE),
+    Setting("digits", 2.0, "exponential", 50, 0.5, REHEARSAL),
     Setting("digits", 2.0, "exponential", 100, 0.25, REHEARSAL),
     Setting("digits", 2.0, "exponential", 10, 0.5, REHEARSAL),
     Setting("digits", 2.0, "exponential", 10, 0.1, REHEARSAL),
@@ -104,7 +104,7 @@ SETTINGS = (
     Setting("adult", 2.0, "exponential", 100, 0.25, REHEARSAL),
     Setting("adult", 2.0, "exponential", 300, 0.1, REHEARSAL),
 )
-QUICK = SETTINGS[1:2]
+QUICK = SETTINGS[3:4]
 LOTS = {"digits": (72, 20.0), "adult": (512, 5.0)}
 """Lot size and epochs of the final training."""
 
@@ -132,20 +132,6 @@ class Setup:
     def accuracy(self, params: Any) -> float:
         """Returns the test accuracy of parameters."""
         return round(float(self._judge(params, self.test)) / len(self.test[1]), 6)
-
-
-def set_up(dataset: str, data_dir: str | None = None, cache_dir: str | None = None) -> Setup:
-    """Loads the data and makes its task."""
-    loaded = data.load(dataset, data_dir=data_dir, cache_dir=cache_dir)
-    parts = loaded.parts(0.2, b"dpjax")
-    name = "logistic_regression"
-    task = tuning.classification(
-        models.build_module(name, loaded.classes),
-        parts.train,
-        parts.validation,
-        loss=models.default_loss(name),
-    )
-    return Setup(task, (parts.test.inputs, parts.test.labels))
 
 
 def space() -> tuning.Space:
@@ -248,7 +234,8 @@ def compute(
         if not missing:
             continue
         if setting.dataset not in setups:
-            setups[setting.dataset] = set_up(setting.dataset, data_dir, cache_dir)
+            task, test = tasks.logistic_regression(setting.dataset, data_dir, cache_dir)
+            setups[setting.dataset] = Setup(task, test)
         setup = setups[setting.dataset]
         if setting.selector == RANDOM:
             rows += random_candidates(setting, setup, wanted)
@@ -291,7 +278,15 @@ def summary(rows: Sequence[Mapping]) -> list[dict]:
                 "random_mean": float(others.mean()),
             }
         )
-    return table
+    datasets = distinct(rows, "dataset")
+    return sorted(
+        table,
+        key=lambda entry: (
+            datasets.index(entry["dataset"]),
+            -entry["epsilon"],
+            entry["noise_ratio"],
+        ),
+    )
 
 
 def _seed(row: Mapping) -> int:
@@ -340,45 +335,42 @@ def _control(setting: Setting) -> tuple[str, float, str]:
     return setting.dataset, setting.epsilon, RANDOM
 
 
-def run() -> None:
-    """Runs the binary."""
-    # Defined here, not at import, so that several figures can be imported into one process.
-    started = {"module_name": sys.argv[0]}
-    out_dir = flags.DEFINE_string(
-        "out_dir", None, "Default: runs/figures/ding_wu, or ding_wu_quick.", **started
+def train(folder: str, *, quick: bool, **options) -> None:
+    """Runs what the folder does not hold yet; options as `compute`."""
+    path = os.path.join(folder, f"{NAME}.csv")
+    if quick:
+        compute(QUICK, path, seeds=2, random_number=20, **options)
+    else:
+        compute(SETTINGS, path, **options)
+
+
+def finish(folder: str) -> list[str]:
+    """Prints the table and draws the folder's rows; returns the paths."""
+    path = os.path.join(folder, f"{NAME}.csv")
+    rows = row_files.read_rows(path)
+    for entry in summary(rows):
+        print(table_line(entry))
+    return [path, *plotting.save_figure(draw(rows), folder, NAME)]
+
+
+def table_line(entry: Mapping) -> str:
+    """Returns one row of the table as Markdown."""
+    partitions = "plain" if entry["partition_training"] == NON_PRIVATE else "rehearsal"
+    cells = (
+        entry["dataset"],
+        f"{entry['epsilon']:g}",
+        entry["selector"],
+        entry["partitions"],
+        f"{entry['epsilon_0']:g}",
+        partitions,
+        f"{entry['noise_ratio']:.2g}",
+        f"{entry['released_mean']:.3f}",
+        f"{entry['random_mean']:.3f}",
+        f"{entry['wins']} of {entry['seeds']}",
+        f"{100 * entry['share_won']:.0f}%",
     )
-    quick = flags.DEFINE_bool("quick", False, "One setting on digits, in seconds.", **started)
-    redraw = flags.DEFINE_bool("redraw", False, "Only draw the folder's rows again.", **started)
-    data_dir = flags.DEFINE_string("data_dir", None, "See experiments.tune.", **started)
-    cache_dir = flags.DEFINE_string("cache_dir", None, "See experiments.tune.", **started)
-
-    def main() -> int:
-        if quick.value and redraw.value:
-            raise ValueError("--redraw draws the rows that are there: leave --quick away")
-        folder = out_dir.value or os.path.join(
-            "runs", "figures", "ding_wu_quick" if quick.value else "ding_wu"
-        )
-        os.makedirs(folder, exist_ok=True)
-        path, start = os.path.join(folder, f"{NAME}.csv"), time.monotonic()
-        if not redraw.value:
-            compute(
-                QUICK if quick.value else SETTINGS,
-                path,
-                data_dir=data_dir.value,
-                cache_dir=cache_dir.value,
-                report=lambda line: print(f"{time.monotonic() - start:.0f} s  {line}", flush=True),
-                **({"seeds": 2, "random_number": 20} if quick.value else {}),
-            )
-        rows = row_files.read_rows(path)
-        for entry in summary(rows):
-            print(entry)
-        for written in (path, *plotting.save_figure(draw(rows), folder, NAME)):
-            print(written)
-        print(f"{time.monotonic() - start:.1f} s")
-        return 0
-
-    command_line.run(main)
+    return "| " + " | ".join(map(str, cells)) + " |"
 
 
 if __name__ == "__main__":
-    run()
+    trained_job.run(train, finish)

@@ -1,5 +1,6 @@
 """Figures of Ding & Wu: rows equal the oracles, pictures come from rows alone."""
 
+import functools
 import json
 import pathlib
 
@@ -11,6 +12,13 @@ from experiments.figures.ding_wu import figure_1, figure_2, simulation, table_1
 from experiments.figures.rows import distinct, read_rows, select
 
 MODULES = (figure_1, figure_2, table_1)
+KEYS = {
+    figure_1: ("selector", "partitions", "epsilon", "highest_utility", "seed"),
+    figure_2: ("partitions", "ratio"),
+    table_1: ("part", "method", "iterations"),
+}
+"""What makes a row the only one of its kind."""
+
 ROOT = pathlib.Path(__file__).parents[3]
 COMMITTED = ROOT / "docs" / "figures" / "ding_wu"
 
@@ -20,36 +28,24 @@ def oracle(name):
     return json.loads((ROOT / "tests" / "accounting" / "oracles" / name).read_text())
 
 
-@pytest.fixture(scope="module")
-def quick_rows(tmp_path_factory):
-    """Rows of every figure's --quick, as read back from its file."""
-    folder = tmp_path_factory.mktemp("figures")
-    rows = {}
-    for module in MODULES:
-        path, *pictures = module.JOB.produce(folder, quick=True)
-        assert len(pictures) == 2
-        rows[module] = read_rows(path)
-    return rows
+@functools.cache
+def quick_rows(module):
+    """Rows of a figure's --quick; computed once, not to be changed."""
+    return module.compute(True)
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.JOB.name)
-def test_committed_rows_are_current(quick_rows, module):
+def test_committed_rows_are_current(module):
     """The full rows in docs/ hold the quick ones."""
     committed = read_rows(COMMITTED / f"{module.JOB.name}.csv")
     assert tuple(committed[0]) == module.COLUMNS
 
     def key(row):
-        names = ("selector", "partitions", "epsilon", "highest_utility", "seed")
-        names += ("ratio", "part", "method", "iterations")
-        if module is figure_1:
-            names = names[:5]
-        if module is table_1:
-            names = names[6:]
-        return tuple(row[name] for name in names if name in row)
+        return tuple(row[name] for name in KEYS[module])
 
     full = {key(row): row for row in committed}
     assert len(full) == len(committed)
-    for row in quick_rows[module]:
+    for row in quick_rows(module):
         for column, value in full[key(row)].items():
             if isinstance(value, float):
                 assert row[column] == pytest.approx(value, rel=1e-6)
@@ -58,13 +54,13 @@ def test_committed_rows_are_current(quick_rows, module):
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.JOB.name)
-def test_the_picture_is_a_pure_function_of_rows(quick_rows, module, monkeypatch):
+def test_the_picture_is_a_pure_function_of_rows(module, monkeypatch):
     def refuse(*_, **__):
         raise AssertionError("a picture must not compute")
 
     monkeypatch.setattr(simulation, "loop", refuse)
     monkeypatch.setattr(accounting, "doubling_loop", refuse)
-    rows = [dict(row) for row in quick_rows[module]]
+    rows = [dict(row) for row in quick_rows(module)]
     kept = [dict(row) for row in rows]
 
     def shown(figure):
@@ -140,8 +136,8 @@ def test_figure_2_committed_rows_equal_the_oracle():
         assert row["iterations_bound"] == entry["Tmax"]
 
 
-def test_table_1_equals_the_oracle(quick_rows):
-    rows = select(quick_rows[table_1], part=table_1.COMPOSITION)
+def test_table_1_equals_the_oracle():
+    rows = select(quick_rows(table_1), part=table_1.COMPOSITION)
     columns = {
         "basic": "basic",
         "advanced": "advanced_DRV10",
@@ -154,7 +150,7 @@ def test_table_1_equals_the_oracle(quick_rows):
     for row in rows:
         wanted = entries[row["iterations"]][columns[row["method"]]]
         assert row["epsilon"] == pytest.approx(wanted, abs=1e-5)
-    procedures = select(quick_rows[table_1], part=table_1.PROCEDURE)
+    procedures = select(quick_rows(table_1), part=table_1.PROCEDURE)
     cost = {row["method"]: row["epsilon"] for row in procedures}
     assert cost["one run, no tuning"] == pytest.approx(2.3905, abs=2e-3)
     assert [row["method"] for row in procedures if not row["guarantee"]] == [table_1.PAPERS]

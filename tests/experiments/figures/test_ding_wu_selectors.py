@@ -31,7 +31,7 @@ def committed(request):
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """Path of rows of two steps of training, and what was reported."""
-    stem, lines = str(tmp_path_factory.mktemp("selectors") / "x"), []
+    stem, lines = str(tmp_path_factory.mktemp("selectors") / "figure_selectors"), []
     selector_trainings.train([TINY], stem, report=lines.append)
     return stem, lines
 
@@ -99,13 +99,13 @@ def test_a_stopped_program_goes_on(trained, tmp_path, monkeypatch):
         selector_trainings.train([dataclasses.replace(TINY, epochs=9.0)], stem)
 
 
-def test_pictures_come_from_the_trained_rows_alone(trained, tmp_path, monkeypatch):
+def test_pictures_come_from_the_trained_rows_alone(trained, monkeypatch):
     stem, _ = trained
     monkeypatch.setattr(selector_trainings, "train", None)
     monkeypatch.setattr(figure_selectors, "REPLAYS", 20)
-    for path in figure_selectors.replay(stem, str(tmp_path))[2:]:
-        assert (tmp_path / path).stat().st_size > 500
-    rows = read_rows(tmp_path / "figure_selectors.csv")
+    *_, path, picture, _ = figure_selectors.replay(str(pathlib.Path(stem).parent))
+    assert pathlib.Path(picture).stat().st_size > 10_000
+    rows = read_rows(path)
     assert tuple(rows[0]) == selector_replays.COLUMNS
     assert {row["selector"] for row in rows} >= set(selector_settings.SELECTORS)
 
@@ -190,7 +190,9 @@ def test_a_small_table(tmp_path, monkeypatch):
     rows = table_released.compute([setting], path, seeds=1, random_number=3)
     assert [row["selector"] for row in rows] == ["random_candidate"] * 3 + ["exponential"]
     assert tuple(read_rows(path)[0]) == table_released.COLUMNS
-    monkeypatch.setattr(table_released, "set_up", None)
+    monkeypatch.setattr(table_released, "tasks", None)
     assert table_released.compute([setting], path, seeds=1, random_number=3) == read_rows(path)
     figure = table_released.draw(read_rows(path))
     assert len(figure.axes[0].get_lines()) == 4
+    (entry,) = table_released.summary(rows)
+    assert table_released.table_line(entry).startswith("| digits | 2 | exponential | 3 | 1 |")
