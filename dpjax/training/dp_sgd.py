@@ -18,7 +18,7 @@ import numpy as np
 import optax
 
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE, REPLACE_ONE, normalise_relation
-from dpjax.training import keys, optimizers
+from dpjax.training import keys, optimizers, threefry
 from dpjax.training.clipping import clipped_grad
 from dpjax.training.noise import add_gaussian_noise
 from dpjax.training.sampling import FixedLots, PoissonLots
@@ -147,9 +147,7 @@ def make_train(config: TrainConfig) -> Train:
         lots_key = keys.stream(key, "lots")
 
         def scanned(carry: Carry, number: jax.Array) -> tuple[Carry, None]:
-            indices, mask = config.lots.draw(
-                jax.random.fold_in(lots_key, number), number_of_records
-            )
+            indices, mask = config.lots.draw(threefry.fold_in(lots_key, number), number_of_records)
             lot = (first_record + indices, mask)
             return step(carry, number, lot, config.expected_lot_size), None
 
@@ -209,10 +207,10 @@ def step_function(
         trained, state = carry
         indices, mask = lot
         records = jax.tree.map(lambda rows: rows.at[indices].get(mode="clip"), data)
-        rng = {"rng": jax.random.fold_in(loss_key, number)} if config.with_rng else {}
+        rng = {"rng": threefry.fold_in(loss_key, number)} if config.with_rng else {}
         clipped_sum, _ = grad_fn(trained, records, clip_norm=clip_norm, mask=mask, **rng)
         noisy_sum = add_gaussian_noise(
-            jax.random.fold_in(noise_key, number), clipped_sum, noise_deviation
+            threefry.fold_in(noise_key, number), clipped_sum, noise_deviation
         )
         gradient = jax.tree.map(
             lambda leaf: leaf / jnp.asarray(expected_lot_size, leaf.dtype), noisy_sum

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpjax.training import threefry
 from dpjax.training.binomial_table import WORD_BITS, binomial_count_table, split_into_words
 from dpjax.training.distinct_draws import at_least, compact, distinct_records, draws_for_distinct
 from dpjax.training.sampling import UNIFORM_WORDS, FixedLots, PoissonLots
@@ -84,14 +85,14 @@ class LotFamily:
             return self.lots.draw(key)
         rows = jnp.arange(self.capacity)
         if self.kind == POISSON_DENSE:
-            words = jax.random.bits(key, (UNIFORM_WORDS, self.size), jnp.uint32)
+            words = threefry.random_bits(key, (UNIFORM_WORDS, self.size))
             member = numbers["certain"] | ~at_least(words, numbers["threshold"])
             indices, mask = compact(member, self.capacity)
             mask = mask & (rows < numbers["count"])
         else:
             ahead = UNIFORM_WORDS if self.kind == POISSON else 0
             draws, _ = draws_for_distinct(self.size, self.capacity)
-            words = jax.random.bits(key, (ahead + draws,), jnp.uint32)
+            words = threefry.random_bits(key, (ahead + draws,))
             indices, distinct = distinct_records(words[ahead:], self.size, self.capacity)
             count = jnp.minimum(numbers["count"], distinct)
             if self.kind == POISSON:

@@ -31,6 +31,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpjax.training import threefry
 from dpjax.training.binomial_table import (
     WORD_BITS,
     binomial_count_table,
@@ -211,7 +212,7 @@ def _poisson_sampler(lots: PoissonLots) -> _Sampler:
     draws, shortage = draws_for_distinct(size, capacity)
 
     def draw(key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        words = jax.random.bits(key, (UNIFORM_WORDS + draws,), jnp.uint32)
+        words = threefry.random_bits(key, (UNIFORM_WORDS + draws,))
         reached = at_least(words[:UNIFORM_WORDS, None], table.thresholds)
         count = jnp.sum(reached, dtype=jnp.int32)
         indices, distinct = distinct_records(words[UNIFORM_WORDS:], size, capacity)
@@ -229,7 +230,7 @@ def _fixed_sampler(lots: FixedLots) -> _Sampler:
     draws, shortage = draws_for_distinct(size, lot_size)
 
     def draw(key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        words = jax.random.bits(key, (draws,), jnp.uint32)
+        words = threefry.random_bits(key, (draws,))
         indices, distinct = distinct_records(words, size, lot_size)
         return indices, jnp.arange(lot_size) < distinct
 
@@ -250,7 +251,7 @@ def _bernoulli_sampler(size: int, probability: float, capacity: int) -> _Sampler
         if certain:
             member = jnp.ones((size,), bool)
         else:
-            words = jax.random.bits(key, (UNIFORM_WORDS, size), jnp.uint32)
+            words = threefry.random_bits(key, (UNIFORM_WORDS, size))
             member = ~at_least(words, table)
         return compact(member, capacity)
 

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax.training import keys as key_streams
+from dpjax.training import threefry
 from dpjax.training.checkpoints import Arrays
 from dpjax.training.dp_sgd import TrainConfig, merge, partition, step_function
 from dpjax.training.lot_families import LotFamily, family_of
@@ -105,7 +106,7 @@ class SlotProgram:
 
         def one(offset: jax.Array, carry: tuple[Tree, Tree]) -> tuple[Tree, Tree]:
             number = done + offset
-            lot = family.draw(jax.random.fold_in(lots_key, number), fed["lots"], self._rows)
+            lot = family.draw(threefry.fold_in(lots_key, number), fed["lots"], self._rows)
             return step(carry, number, lot, fed["expected_lot_size"])
 
         trained, optimizer = jax.lax.fori_loop(
