@@ -11,21 +11,16 @@ the same utilities at the same cost.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
-from dpjax import accounting, training
+from dpjax import accounting
 from dpjax.accounting.threshold_loop import ITERATIONS, SEGMENTS
-from dpjax.tuning import partitioned_selection, selection_plan
 from dpjax.tuning.candidates import Space
 from dpjax.tuning.exact_samplers import UniformBelow
-from dpjax.tuning.job import Job
 from dpjax.tuning.noisy_loop import run_loop
-from dpjax.tuning.partitions import REHEARSAL, AveragedUtility
-from dpjax.tuning.procedure import Optimizer
-from dpjax.tuning.run_settings import RunOptions
+from dpjax.tuning.partitioned_selection import select_and_train
+from dpjax.tuning.partitions import AveragedUtility
 from dpjax.tuning.running import Result
-from dpjax.tuning.selection_plan import Candidates
 from dpjax.tuning.task import Task
 
 DEFAULT_CANDIDATE = 0
@@ -129,28 +124,14 @@ def doubling(
     task: Task,
     space: Space,
     *,
-    candidates: Candidates = 16,
-    partitions: int = 24,
     selection_epsilon: float = 0.1,
     granularity: float = 0.01,
     lower_bound: float = 0.0,
     variant: str = ITERATIONS,
     iterations: int | None = None,
     hits: int | None = None,
-    partition_training: str = REHEARSAL,
-    epsilon: float | None = None,
     delta: float = 1e-5,
-    noise_multiplier: float | None = None,
-    lot_size: int | None = None,
-    steps: int | None = None,
-    epochs: float | None = None,
-    sampling: str = "poisson",
-    optimizer: Optimizer | None = None,
-    validation_is_public: bool = False,
-    seed: int | None = None,
-    chunk_size: int = 64,
-    progress: Callable[[int, int], None] | None = None,
-    job: Job | None = None,
+    **settings: Any,
 ) -> Result | None:
     """Selects a candidate by Ding & Wu's doubling loop, then trains it privately on everything.
 
@@ -174,9 +155,6 @@ def doubling(
       task: what to learn; its training records need identifiers (`data` gives them).
       space: public law of the hyperparameters. What changes a run's cost (noise multiplier, lot
         size, steps) must be constant.
-      candidates: how many are drawn, once, from the space; or a public list of them, each a mapping
-        of the space's names to numbers.
-      partitions: k, at most the public number of training records.
       selection_epsilon: epsilon_0, of one iteration (of one segment).
       granularity: smallest step of the threshold, in (0, 1 - lower_bound].
       lower_bound: utility that is known to be reached, in [0, 1).
@@ -185,19 +163,23 @@ def doubling(
         misses, up to N hits charged.
       iterations: cap on the iterations, at least 1; None: the loop's own bound.
       hits: cap on the hits, for "segments".
-      partition_training: "rehearsal", "non_private" or "private", see
-        `partitions.PARTITION_TRAININGS`; the guarantee is the same. Without clipping and noise
-        ("non_private", the paper's) candidates that differ in clip_norm only are alike.
-      epsilon: target of the whole procedure; the final training's noise is calibrated to it.
       delta: of the whole procedure, in (0, 1).
-      noise_multiplier: of the final training, instead of `epsilon`.
-      lot_size, steps, epochs, sampling, optimizer: of the final training, as in
-        `random_repetitions`; the models of partitions take as many steps.
-      validation_is_public: only training records are protected.
-      seed: for reproduction; the randomness is then not secret and the release says so.
-      chunk_size: models trained at once; the memory knob.
-      progress: called with (models done, models in all); the curator's to see.
-      job: placement over devices, checkpoints, shards; None for one plain job.
+      **settings: any of
+        candidates: how many are drawn, once, from the space (16); or a public list of them, each a
+          mapping of the space's names to numbers;
+        partitions: k, at most the public number of training records (24);
+        partition_training: "rehearsal" (default), "non_private" or "private", see
+          `partitions.PARTITION_TRAININGS`; the guarantee is the same. Without clipping and noise
+          ("non_private", the paper's) candidates that differ in clip_norm only are alike;
+        epsilon: target of the whole procedure; the final training's noise is calibrated to it; or
+        noise_multiplier: of the final training;
+        lot_size, steps, epochs, sampling, optimizer: of the final training, as in
+          `random_repetitions`; the models of partitions take as many steps;
+        validation_is_public: only training records are protected;
+        seed: for reproduction; the randomness is then not secret and the release says so;
+        chunk_size: models trained at once (64); the memory knob;
+        progress: called with (models done, models in all); the curator's to see;
+        job: placement over devices, checkpoints, shards; None for one plain job.
 
     Returns:
       A `Result`; None for a shard, whose results only a merge turns into one. Where the final
@@ -205,6 +187,7 @@ def doubling(
 
     Raises:
       ValueError: with one line naming what to pass instead.
+      TypeError: for an unknown setting.
 
     Warns:
       partitions.SelectionNoiseWarning: if noise drowns the utilities, naming what would not.
@@ -219,26 +202,4 @@ def doubling(
         hits,
         failure_probability=delta,
     )
-    fixed = selection_plan.plan(
-        task,
-        space,
-        selector,
-        RunOptions(lot_size, steps, epochs, noise_multiplier, sampling),
-        candidates=candidates,
-        partition_number=partitions,
-        partition_training=partition_training,
-        epsilon=epsilon,
-        delta=delta,
-        optimizer=optimizer or training.momentum(),
-        validation_is_public=validation_is_public,
-    )
-    return partitioned_selection.run(
-        task,
-        fixed,
-        delta=delta,
-        sampling=sampling,
-        seed=seed,
-        chunk_size=chunk_size,
-        progress=progress,
-        job=job or Job(),
-    )
+    return select_and_train(task, space, selector, delta=delta, **settings)

@@ -10,19 +10,14 @@ reaches .525.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
-from dpjax import accounting, training
-from dpjax.tuning import partitioned_selection, selection_plan
+from dpjax import accounting
 from dpjax.tuning.candidates import Space
 from dpjax.tuning.exact_samplers import UniformBelow, exponential_choice
-from dpjax.tuning.job import Job
-from dpjax.tuning.partitions import REHEARSAL, AveragedUtility
-from dpjax.tuning.procedure import Optimizer
-from dpjax.tuning.run_settings import RunOptions
+from dpjax.tuning.partitioned_selection import select_and_train
+from dpjax.tuning.partitions import AveragedUtility
 from dpjax.tuning.running import Result
-from dpjax.tuning.selection_plan import Candidates
 from dpjax.tuning.task import Task
 
 
@@ -60,23 +55,8 @@ def exponential(
     task: Task,
     space: Space,
     *,
-    candidates: Candidates = 16,
-    partitions: int = 24,
     selection_epsilon: float = 1.0,
-    partition_training: str = REHEARSAL,
-    epsilon: float | None = None,
-    delta: float = 1e-5,
-    noise_multiplier: float | None = None,
-    lot_size: int | None = None,
-    steps: int | None = None,
-    epochs: float | None = None,
-    sampling: str = "poisson",
-    optimizer: Optimizer | None = None,
-    validation_is_public: bool = False,
-    seed: int | None = None,
-    chunk_size: int = 64,
-    progress: Callable[[int, int], None] | None = None,
-    job: Job | None = None,
+    **settings: Any,
 ) -> Result | None:
     """Selects a candidate by the exponential mechanism, then trains it privately on everything.
 
@@ -92,41 +72,21 @@ def exponential(
       Talwar (2007); `accounting.exponential_mechanism` for the cost.
 
     Args:
+      task, space: as in `doubling`.
       selection_epsilon: epsilon_0, of the whole selection.
-      task, space, candidates, partitions, partition_training, epsilon, delta, noise_multiplier,
-        lot_size, steps, epochs, sampling, optimizer, validation_is_public, seed, chunk_size,
-        progress, job: as in `doubling`.
+      **settings: `candidates`, `partitions`, `partition_training`, `epsilon`, `delta`,
+        `noise_multiplier`, `lot_size`, `steps`, `epochs`, `sampling`, `optimizer`,
+        `validation_is_public`, `seed`, `chunk_size`, `progress` and `job`, as in `doubling`.
 
     Returns:
       A `Result`; None for a shard, whose results only a merge turns into one.
 
     Raises:
       ValueError: with one line naming what to pass instead.
+      TypeError: for an unknown setting.
 
     Warns:
       partitions.SelectionNoiseWarning: if noise drowns the utilities, naming what would not.
       partitions.EmptyPartitionWarning: the curator's to see.
     """
-    fixed = selection_plan.plan(
-        task,
-        space,
-        ExponentialSelector(float(selection_epsilon)),
-        RunOptions(lot_size, steps, epochs, noise_multiplier, sampling),
-        candidates=candidates,
-        partition_number=partitions,
-        partition_training=partition_training,
-        epsilon=epsilon,
-        delta=delta,
-        optimizer=optimizer or training.momentum(),
-        validation_is_public=validation_is_public,
-    )
-    return partitioned_selection.run(
-        task,
-        fixed,
-        delta=delta,
-        sampling=sampling,
-        seed=seed,
-        chunk_size=chunk_size,
-        progress=progress,
-        job=job or Job(),
-    )
+    return select_and_train(task, space, ExponentialSelector(float(selection_epsilon)), **settings)

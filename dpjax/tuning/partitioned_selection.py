@@ -17,16 +17,18 @@ import numpy as np
 
 from dpjax import accounting, training
 from dpjax.training import hosts
-from dpjax.tuning import curator, partitions
+from dpjax.tuning import curator
 from dpjax.tuning.candidates import Space
 from dpjax.tuning.execution import Executed, execute
 from dpjax.tuning.host_randomness import HostRandomness
 from dpjax.tuning.job import Job, packed, unpacked
 from dpjax.tuning.partition_models import partition_counts
-from dpjax.tuning.procedure import Procedure
+from dpjax.tuning.partitions import REHEARSAL, SelectionNoiseWarning, partitioned
+from dpjax.tuning.procedure import Optimizer, Procedure
 from dpjax.tuning.release import Release, statement
+from dpjax.tuning.run_settings import RunOptions
 from dpjax.tuning.running import Result
-from dpjax.tuning.selection_plan import Plan
+from dpjax.tuning.selection_plan import Candidates, Plan, Selector, plan
 from dpjax.tuning.selections import BestOf
 from dpjax.tuning.task import Task
 
@@ -39,31 +41,58 @@ _ASSUMPTIONS = (
 )
 
 
-def run(
+def select_and_train(
     task: Task,
-    fixed: Plan,
+    space: Space,
+    selector: Selector,
     *,
-    delta: float,
-    sampling: str,
-    seed: int | None,
-    chunk_size: int,
-    progress: Callable[[int, int], None] | None,
-    job: Job,
+    candidates: Candidates = 16,
+    partitions: int = 24,
+    partition_training: str = REHEARSAL,
+    epsilon: float | None = None,
+    delta: float = 1e-5,
+    noise_multiplier: float | None = None,
+    lot_size: int | None = None,
+    steps: int | None = None,
+    epochs: float | None = None,
+    sampling: str = "poisson",
+    optimizer: Optimizer | None = None,
+    validation_is_public: bool = False,
+    seed: int | None = None,
+    chunk_size: int = 64,
+    progress: Callable[[int, int], None] | None = None,
+    job: Job | None = None,
 ) -> Result | None:
-    """Runs what `plan` fixed; returns None for a shard."""
+    """Selects by a selector and trains the winner privately; `doubling` explains the arguments.
+
+    Raises:
+      ValueError: with one line naming what to pass instead.
+    """
     if chunk_size < 1:
         raise ValueError(f"chunk_size is {chunk_size}: pass at least 1")
-    started = time.time()
-    warning = fixed.utility.noise_warning(fixed.number, fixed.selector.epsilon)
+    fixed = plan(
+        task,
+        space,
+        selector,
+        RunOptions(lot_size, steps, epochs, noise_multiplier, sampling),
+        candidates=candidates,
+        partition_number=partitions,
+        partition_training=partition_training,
+        epsilon=epsilon,
+        delta=delta,
+        optimizer=optimizer or training.momentum(),
+        validation_is_public=validation_is_public,
+    )
+    warning = fixed.utility.noise_warning(fixed.number, selector.epsilon)
     if warning is not None:
-        warnings.warn(warning, partitions.SelectionNoiseWarning, stacklevel=3)
+        warnings.warn(warning, SelectionNoiseWarning, stacklevel=3)
+    job = job or Job()
+    started = time.time()
     randomness = HostRandomness(seed)
     drawn = job.agreed(lambda: _drawn(fixed, randomness), _facts(task, fixed))
     hyperparameters = {name: drawn[f"given_{name}"] for name in sorted(fixed.space.parameters)}
-    records = partitions.partitioned(
-        task, fixed.utility.partitions, drawn["partition_key"].tobytes()
-    )
-    models = fixed.number * fixed.utility.partitions
+    records = partitioned(task, partitions, drawn["partition_key"].tobytes())
+    models = fixed.number * partitions
     counts = partition_counts(
         task,
         records,
@@ -79,7 +108,7 @@ def run(
     if counts is None:
         return None
     scores = fixed.utility.total(counts)
-    winner, events = fixed.selector.select(
+    winner, events = selector.select(
         scores, fixed.utility, randomness.uniform_integers(_STREAM_OF_SELECTION)
     )
     # Several processes make one choice: the first one's.
