@@ -140,7 +140,7 @@ def drawer(columns: int, extra: str = "") -> Callable[[Sequence[Mapping]], Figur
         for axes in grid[-1]:
             axes.set_xlabel("$\\varepsilon$ of the vote (nats)")
         for axes in grid[:, 0]:
-            axes.set_ylabel("accuracy")
+            axes.set_ylabel("accuracy (exact, not private)")
         handles = {}
         for axes in grid.flat:
             handles.update(zip(*axes.get_legend_handles_labels()[::-1]))

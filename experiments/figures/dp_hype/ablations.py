@@ -1,0 +1,128 @@
+"""What the paper compares DP-HYPE with: raw accuracies, subsets of clients, and Feathers.
+
+All three are simulated on the table that DP-HYPE votes on, with Gaussian noise calibrated here (the
+analytic Gaussian, one client replaced) to the same epsilon and delta. Where the authors' code adds
+another amount of noise, that is drawn beside it. Accuracies and clipped losses lie in [0, 1].
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from dpjax import accounting
+from dpjax.tuning import voting
+from experiments.figures.dp_hype import trade_off
+from experiments.figures.dp_hype.studies import Study
+from experiments.figures.dp_hype.tables import Table
+from experiments.figures.dp_hype.trade_off import DELTA, EPSILONS, VOTES
+from experiments.figures.dp_hype.vote_figure import Options
+
+ARTIFACT_SUBSET_SIGMAS = {0.1: 45.0, 0.25: 25.0, 0.5: 10.7, 1.0: 5.5, 3.0: 2.08, math.inf: 0.0}
+"""Noise on a subset's MEAN accuracy in the authors' code, whatever the subset's size."""
+
+Winner = Callable[[float, np.random.Generator], int]
+"""winner(epsilon, source) -> index of the candidate that one run chooses."""
+
+
+def sigma(epsilon: float, sensitivity: float) -> float:
+    """Standard deviation of the analytic Gaussian for a Euclidean sensitivity; 0 at infinity."""
+    if math.isinf(epsilon):
+        return 0.0
+    # One vote of many candidates has sensitivity sqrt(2).
+    return sensitivity / math.sqrt(2.0) * accounting.calibrate_vote(epsilon, DELTA, 1, 3)
+
+
+def raw_losses(table: Table) -> Winner:
+    """RawLosses: a client sends the accuracies of its k best instead of ones.
+
+    Replacing a client moves 2k numbers by at most 1 each: the sensitivity of the vote.
+    """
+    scores = table.scores
+    ballots = voting.ballots(scores.losses, scores.accuracies, VOTES)
+    total = (ballots * scores.accuracies).sum(axis=0)
+
+    def winner(epsilon: float, source: np.random.Generator) -> int:
+        noise = sigma(epsilon, math.sqrt(2 * VOTES)) * source.standard_normal(total.size)
+        return int(np.argmax(total + noise))
+
+    return winner
+
+
+def subsets(table: Table, *, as_in_artifact: bool) -> Winner:
+    """Subsets: clients are divided at random, one candidate to each part; the mean accuracies vote.
+
+    The division is public, so replacing a client moves one sum of accuracies by at most 1, and one
+    mean by 1 over the size of its subset.
+
+    Raises:
+      ValueError: if there are fewer clients than candidates.
+    """
+    accuracies = np.nan_to_num(table.scores.accuracies)
+    clients, candidates = accuracies.shape
+    if clients < candidates:
+        raise ValueError(f"{clients} clients for {candidates} subsets: pass at least as many")
+
+    def winner(epsilon: float, source: np.random.Generator) -> int:
+        parts = np.array_split(source.permutation(clients), candidates)
+        means = np.array([accuracies[part, place].mean() for place, part in enumerate(parts)])
+        sizes = np.array([len(part) for part in parts])
+        scale = ARTIFACT_SUBSET_SIGMAS[epsilon] if as_in_artifact else sigma(epsilon, 1.0) / sizes
+        return int(np.argmax(means + scale * source.standard_normal(candidates)))
+
+    return winner
+
+
+def feathers(table: Table) -> Winner:
+    """Feathers (Seng et al. 2022), simplified: every candidate explored once, the best kept.
+
+    Each client adds noise of its own to its clipped loss before and after training with a
+    candidate: 2p numbers, each of sensitivity 1, seen by the server one by one. The server averages
+    the rewards over clients. The rounds of exploration of the real Feathers, which sample
+    candidates by earlier rewards, are left out.
+    """
+    losses = np.nan_to_num(table.scores.losses, nan=1.0).clip(0.0, 1.0)
+    clients, candidates = losses.shape
+    rewards = 1.0 - losses.mean(axis=0)  # An untrained net's loss is above 1, hence clipped to it.
+
+    def winner(epsilon: float, source: np.random.Generator) -> int:
+        local = sigma(epsilon, math.sqrt(2 * candidates))
+        noise = local * math.sqrt(2.0 / clients) * source.standard_normal(candidates)
+        return int(np.argmax(rewards + noise))
+
+    return winner
+
+
+ALGORITHMS: dict[str, dict[str, Callable[[Table], Winner]]] = {
+    "raw_losses": {"RawLosses": raw_losses},
+    "subsets": {
+        "Subsets": lambda table: subsets(table, as_in_artifact=False),
+        "Subsets, the authors' noise": lambda table: subsets(table, as_in_artifact=True),
+    },
+    "feathers": {"Feathers (simplified)": feathers},
+}
+
+
+def rows(ablation: str) -> Callable[[Study, Options], list[dict]]:
+    """Returns the function that makes the rows of DP-HYPE and of an ablation in `ALGORITHMS`."""
+
+    def made(study: Study, options: Options) -> list[dict]:
+        table = options.table(study)
+        found = trade_off.dp_hype_rows(study, options)
+        for number, (name, make) in enumerate(ALGORITHMS[ablation].items()):
+            source = np.random.default_rng((study.seed, number))
+            outcomes = _outcomes(make(table), options.runs, source)
+            found += trade_off.outcome_rows(name, outcomes, table.federated)
+        return found
+
+    return made
+
+
+def _outcomes(
+    winner: Winner, runs: int, source: np.random.Generator
+) -> Iterator[tuple[float, int, int]]:
+    for epsilon in EPSILONS:
+        for run in range(runs):
+            yield epsilon, run, winner(epsilon, source)
