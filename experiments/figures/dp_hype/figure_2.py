@@ -19,7 +19,7 @@ is all candidates, ballots say nothing, no noise is needed, and the winner is dr
 
   python -m experiments.figures.dp_hype.figure_2 --out_dir=docs/figures/dp_hype
 
-Full size takes about five minutes on one core; --quick (100 votes a point) eight seconds.
+Full size takes four and a half minutes of one core; --quick (100 votes a point) eight seconds.
 """
 
 from __future__ import annotations
