@@ -248,7 +248,7 @@ def test_first_settings_from_a_law_of_one_s_own():
     laws = pareto.Laws({"noise": pareto.Law("uniform", 1, 2), "rate": 2.0})
     record = pareto.search(DOMAIN, privacy, utility, **(SMALL | {"law": laws, "evaluations": 12}))
     noise, rate = record.settings["noise"], record.settings["rate"]
-    assert ((1 <= noise[:8]) & (noise[:8] <= 2)).all() and (rate[:8] == 2.0).all()
+    assert noise[:8].min() >= 1 and noise[:8].max() <= 2 and (rate[:8] == 2.0).all()
     assert (rate[8:] <= 1.0).all()  # proposals stay in the domain
     assert ((record.unit >= 0) & (record.unit <= 1)).all()
 

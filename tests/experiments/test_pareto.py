@@ -1,0 +1,147 @@
+"""The front of a data set as a user finds it: from the command line, right and wrong."""
+
+import csv
+import json
+import os
+import stat
+
+import numpy as np
+
+QUICK = ["--quick", "--seed=1", "--domain=epochs=integer(1,2)", "--domain=lot_size=integer(40,64)"]
+
+
+def _rows(path):
+    note, *lines = path.read_text().splitlines()
+    return note, list(csv.DictReader(lines))
+
+
+def test_digits_end_to_end_and_resumed(run_cases, tmp_path):
+    folder, again = tmp_path / "run", tmp_path / "again"
+    arguments = [f"--out_dir={folder}", *QUICK, "--epsilon=5"]
+    done, refused = run_cases("experiments.pareto", [arguments, arguments])
+    assert done[0] == 0, done
+    for words in ("NOT a private output", "hypervolume", "for epsilon 5", "never publish"):
+        assert words in done[1]
+    assert os.listdir(folder) == ["curator"]
+    assert not os.path.exists(f"{folder}.curator")
+    curator = folder / "curator"
+    assert stat.S_IMODE(os.stat(curator).st_mode) == 0o700
+    assert sorted(os.listdir(curator)) == [
+        "evaluations.csv",
+        "evaluations.jsonl",
+        "front.csv",
+        "front.png",
+        "suggestion.json",
+    ]
+    for name in ("evaluations.csv", "front.csv"):
+        note, rows = _rows(curator / name)
+        assert "NOT PRIVATE" in note and rows
+    assert len(_rows(curator / "evaluations.csv")[1]) == 16
+    suggestion = json.loads((curator / "suggestion.json").read_text())
+    assert "NOT PRIVATE" in suggestion["note"] and suggestion["epsilon"] <= 5
+    assert suggestion["low"] < suggestion["utility"] < suggestion["high"]
+    assert (curator / "front.png").stat().st_size > 10_000
+    assert refused[0] == 2 and "exists already" in refused[2]
+
+    # An interrupted run leaves its record; it is refused, unless told to go on.
+    working = tmp_path / "again.curator"
+    working.mkdir()
+    lines = (curator / "evaluations.jsonl").read_text().splitlines(keepends=True)
+    (working / "evaluations.jsonl").write_text("".join(lines[:9]))
+    arguments[0] = f"--out_dir={again}"
+    stopped, other, resumed = run_cases(
+        "experiments.pareto",
+        [arguments, [*arguments, "--resume", "--seed=2"], [*arguments, "--resume"]],
+    )
+    assert stopped[0] == 2 and "--resume" in stopped[2]
+    assert other[0] == 2 and "other flags" in other[2]
+    assert resumed[0] == 0, resumed
+    same = (again / "curator" / "evaluations.jsonl").read_text()
+    assert same.splitlines() == [line.rstrip("\n") for line in lines]
+
+
+def _points(path, number, seed):
+    generator = np.random.default_rng(seed)
+    labels = generator.integers(0, 2, number)
+    inputs = (generator.normal(size=(number, 4)) + 1.5 * labels[:, None]).astype(np.float32)
+    half = number // 2
+    np.savez(
+        path,
+        inputs=inputs[:half],
+        labels=labels[:half],
+        test_inputs=inputs[half:],
+        test_labels=labels[half:],
+    )
+
+
+def test_a_public_proxy_pays_for_one_run_only(run_cases, tmp_path):
+    _points(tmp_path / "mine.npz", 600, 0)
+    _points(tmp_path / "public.npz", 200, 1)
+    folder = tmp_path / "run"
+    arguments = [
+        f"--dataset={tmp_path / 'mine.npz'}",
+        "--public_size=300",
+        f"--public_proxy={tmp_path / 'public.npz'}",
+        "--proxy_size=100",
+        "--classes=2",
+        "--delta=1e-3",
+        "--epsilon=2",
+    ]
+    ((code, printed, errors),) = run_cases(
+        "experiments.pareto", [[*arguments, f"--out_dir={folder}", *QUICK]]
+    )
+    assert code == 0, errors
+    assert sorted(os.listdir(folder)) == ["curator", "release", "search"]
+    claim = json.loads((folder / "release" / "guarantee.json").read_text())
+    suggestion = json.loads((folder / "search" / "suggestion.json").read_text())
+    assert claim["mechanism"]["mechanism"] == "dp_sgd_fixed_lots"
+    assert claim["mechanism"]["parameters"]["dataset_size"] == 300
+    assert claim["epsilon"] <= suggestion["epsilon"] * (1 + 1e-9) <= 2
+    assert claim["selection"]["public_data"].endswith("public.npz")
+    given = json.loads((folder / "release" / "hyperparameters.json").read_text())
+    assert given == suggestion["setting"]
+    note, _ = _rows(folder / "search" / "front.csv")
+    assert "declared public" in note and "NOT PRIVATE" not in note
+    assert "released: one run" in printed and "--seed" in printed
+    ledger = (folder / "curator" / "ledger.jsonl").read_text().splitlines()
+    assert json.loads(ledger[1])["epsilon"] == claim["epsilon"]
+    guarantee = f"--verify={folder / 'release' / 'guarantee.json'}"
+    ((code, printed, _),) = run_cases("experiments.epsilon", [[guarantee]])
+    assert code == 0 and "the claim holds" in printed
+
+
+REFUSED = [
+    (["--domain=lot_size=integer(8,5000)"], "above the 1438 training records"),
+    (["--domain=learning_rate=log(1,0.1)"], "low < high"),
+    (["--domain=dropout=real(0,1)"], "nothing reads"),
+    (["--domain=momentum=real(0,0.9)"], "nothing reads"),
+    (["--domain=learning_rate"], "NAME=RANGE"),
+    (["--anti_ideal=10"], "anti_ideal"),
+    (["--anti_ideal=ten,1"], "epsilon,error"),
+    (["--anti_ideal=10,2"], "at most 1"),
+    (["--epsilon=0"], "above 0"),
+    (["--delta=1"], "delta"),
+    (["--repetitions=0"], "repetitions"),
+    (["--batch_size=0"], "1 or more"),
+    (["--method=annealing"], "ehvi"),
+    (["--accounting=moments"], "rdp_classic"),
+    (["--papers_laws"], "no laws for digits"),
+    (["--resume"], "--out_dir"),
+    (["--public_proxy=mnist"], "--epsilon"),
+    (["--public_proxy=digits", "--epsilon=1"], "itself"),
+    (["--dataset=imagenet"], "digits, mnist"),
+    (["--validation_fraction=1"], "validation_fraction"),
+    (["--model=all_conv", "--widths=x"], "widths"),
+]
+
+
+def test_bad_input_is_one_clear_line(run_cases, tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    cases = [[*arguments, f"--out_dir={elsewhere}"] for arguments, _ in REFUSED]
+    cases[15] = ["--resume"]
+    results = run_cases("experiments.pareto", cases)
+    for (arguments, message), (code, _, errors) in zip(REFUSED, results):
+        assert code == 2, (arguments, code, errors)
+        assert message in errors, (arguments, errors)
+        assert errors.count("\n") == 1 and "Traceback" not in errors
+    assert not elsewhere.exists()
