@@ -14,7 +14,7 @@ is best where utilities overlap, and the best k is about the number of good cand
 candidates, and k = 25 spreads its votes evenly over 5 good and 20 bad ones: 20%.
 
 Two calibrations at delta = 1e-5: solid, the analytic Gaussian with sensitivity
-sqrt(2 min(k, p - k)); dotted, the standard deviations in the authors' code, 4 to 9% larger. Where k
+sqrt(2 min(k, p - k)); dotted, the standard deviations in the authors' code, 2 to 9% larger. Where k
 is all candidates, ballots say nothing, no noise is needed, and the winner is drawn at random.
 
   python -m experiments.figures.dp_hype.figure_2 --out_dir=docs/figures/dp_hype

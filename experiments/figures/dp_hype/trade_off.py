@@ -88,8 +88,8 @@ def draw_panel(axes: Axes, rows: Sequence[Mapping], *, title: bool = True) -> No
         axes.plot(place, mean, f"-{marker}", color=colour, label=algorithm)
         axes.fill_between(place, mean - half, mean + half, color=colour, alpha=0.2, linewidth=0)
     for column, label, style in (
-        ("opt", "OPT (best candidate)", ":"),
-        ("rand_guess", "RANDGUESS (mean candidate)", "--"),
+        ("opt", "OPT (best)", ":"),
+        ("rand_guess", "RANDGUESS (mean)", "--"),
     ):
         axes.axhline(rows[0][column], color="#333333", linestyle=style, linewidth=1.3, label=label)
     axes.set_xscale("log")
@@ -145,7 +145,11 @@ def drawer(columns: int, extra: str = "") -> Callable[[Sequence[Mapping]], Figur
         for axes in grid.flat:
             handles.update(zip(*axes.get_legend_handles_labels()[::-1]))
         figure.legend(
-            handles.values(), handles.keys(), loc="outside lower center", ncols=3, fontsize=10.5
+            handles.values(),
+            handles.keys(),
+            loc="outside lower center",
+            ncols=2 if width == 1 else 3,
+            fontsize=10.5,
         )
         runs = max(row["run"] for row in rows) + 1
         first = study_of(rows[0])

@@ -1,0 +1,278 @@
+"""DP-HYPE's figures: simulations against an independent one, studies, rows, kept tables."""
+
+import dataclasses
+import importlib
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from dpjax import accounting
+from dpjax.tuning.vote_clients import ClientScores
+from experiments.figures.dp_hype import (
+    ablations,
+    accuracy_histograms,
+    figure_2,
+    studies,
+    tables,
+    trade_off,
+)
+from experiments.figures.dp_hype.vote_figure import Options, VoteFigure
+from experiments.figures.rows import read_rows, select
+
+NUMBERS = (3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13)
+TINY = studies.Study("digits", 4, 0.0, net="5", epochs=1, rounds=1, records=60)
+
+
+def _figure(number):
+    return importlib.import_module(f"experiments.figures.dp_hype.figure_{number}")
+
+
+# ---- figure 2
+
+
+def _by_hand(spread, good, candidates, votes, sigma, simulations, source):
+    """The simulation in plain words: shuffled good candidates, Python's own sorting."""
+    won = 0
+    for _ in range(simulations):
+        chosen = set(source.choice(candidates, good, replace=False).tolist())
+        means = np.array([1.0 if h in chosen else 0.0 for h in range(candidates)])
+        counts = np.zeros(candidates)
+        for _ in range(figure_2.CLIENTS):
+            utilities = means + spread * source.normal(size=candidates)
+            counts[sorted(range(candidates), key=lambda h: -utilities[h])[:votes]] += 1
+        won += int(np.argmax(counts + sigma * source.normal(size=candidates))) in chosen
+    return won / simulations
+
+
+def test_success_probability_matches_an_independent_simulation():
+    """Figure 2a at epsilon 0.25: within three standard errors of the difference, for every k."""
+    spread, simulations, others = 0.6, 1000, 60
+    found = figure_2.successes(simulations, spread, 5, 100, np.random.default_rng(0))
+    source = np.random.default_rng(1)
+    ours, theirs = [], []
+    for votes in figure_2.VOTES:
+        # Sigma from the closed form of the analytic Gaussian, not from our calibration.
+        moved = min(votes, 100 - votes)
+        mu = _gaussian_mu(0.25, 1e-5)
+        sigma = math.sqrt(2 * moved) / mu if moved else 1.0
+        ours.append(found[votes, 0.25, "analytic"] / simulations)
+        theirs.append(_by_hand(spread, 5, 100, votes, sigma, others, source))
+    for mine, his in zip(ours, theirs):
+        pooled = (simulations * mine + others * his) / (simulations + others)
+        error = math.sqrt(pooled * (1 - pooled) * (1 / simulations + 1 / others))
+        assert abs(mine - his) <= 3 * error
+    assert ours[1] > 0.8 > ours[2] > 0.5 > ours[3] > 0.15 > ours[4]
+
+
+def _gaussian_mu(epsilon, delta):
+    def profile(mu):
+        upper = stats.norm.cdf(mu / 2 - epsilon / mu)
+        return upper - math.exp(epsilon) * stats.norm.cdf(-mu / 2 - epsilon / mu)
+
+    low, high = 1e-3, 10.0
+    for _ in range(60):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if profile(middle) < delta else (low, middle)
+    return low
+
+
+def test_a_uniform_guess_and_no_overlap():
+    found = figure_2.successes(400, 0.0, 5, 100, np.random.default_rng(3))
+    assert found[5, 1.0, "analytic"] == 400  # all clients name the same five good ones
+    # Twenty-five or a hundred candidates with equal counts: binomial, four standard errors.
+    assert found[25, 0.25, "analytic"] / 400 == pytest.approx(0.2, abs=0.08)
+    assert found[100, 0.25, "analytic"] / 400 == pytest.approx(0.05, abs=0.044)
+
+
+def test_counts_are_top_k_counts():
+    plain = figure_2.counts(2, 0.5, 3, 130, np.random.default_rng(5))
+    assert plain.shape == (2, 5, 130)
+    for place, votes in enumerate(figure_2.VOTES):
+        assert (plain[:, place].sum(axis=1) == figure_2.CLIENTS * votes).all()
+    assert (plain[:, 1, :3].min() > plain[:, 1, 3:].max()).all()
+    assert (np.diff(plain, axis=1) >= 0).all()  # who names more names these too
+
+
+def test_noise_of_figure_2():
+    for epsilon in figure_2.EPSILONS:
+        for votes in figure_2.VOTES[:-1]:
+            ours = figure_2.sigma("analytic", epsilon, votes, 100)
+            theirs = figure_2.sigma("artifact", epsilon, votes, 100)
+            assert 1.02 < theirs / ours < 1.10
+            assert accounting.vote(ours, votes, 100).epsilon(1e-5) <= epsilon
+
+
+def test_quick_figure_2(monkeypatch, tmp_path):
+    monkeypatch.setattr(figure_2, "QUICK_SIMULATIONS", 4)
+    figure_2.JOB.produce(tmp_path, quick=True)
+    rows = read_rows(tmp_path / "figure_2.csv")
+    assert tuple(rows[0]) == figure_2.COLUMNS
+    assert len(rows) == (6 + 8 + 2) * 5 * 2 * 2
+    assert (tmp_path / "figure_2.png").stat().st_size > 10_000
+
+
+# ---- studies
+
+
+def test_full_size_is_the_papers():
+    by_number = {number: list(_figure(number).studies("full")) for number in NUMBERS}
+    assert {len(by_number[n]) for n in (4, 5, 12, 13)} == {9}
+    every = {study for found in by_number.values() for study in found}
+    assert {study.clients for study in every} == {50, 100, 250}
+    assert {study.dataset for study in every} == {"mnist", "cifar10", "adult"}
+    assert all(study.net == "paper" and not study.records for study in every)
+    assert all((study.epochs, study.rounds) == (10 if study.dataset == "cifar10" else 5, 5)
+               for study in every)  # fmt: skip
+    assert {s.concentration for s in by_number[13]} == {30.0, 5.0, 0.5}
+    assert {s.concentration for s in by_number[12] if s.dataset == "adult"} == {30.0, 5.0, 2.0}
+    assert all(s.concentration == 0.0 for s in by_number[4])
+    assert all(len(study.candidates()) == 100 for study in every)
+    assert len({study.stem for study in every}) == len(every)
+    expected = (0.1, 0.25, 0.5, 1.0, 3.0, math.inf)
+    assert expected == trade_off.EPSILONS
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize("size", studies.SIZES)
+def test_every_size_has_studies_that_survive_their_rows(number, size, tmp_path):
+    for study in _figure(number).studies(size):
+        row = {name: str(value) for name, value in dataclasses.asdict(study).items()}
+        row = {name: _cell(value) for name, value in row.items()}
+        assert studies.study_of(row) == study
+        if size == "quick":
+            assert study.dataset == "digits"
+
+
+def _cell(text):
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def test_divisions():
+    labels = np.repeat(np.arange(3), 200)
+    for concentration in (0.0, 0.5):
+        parts = dataclasses.replace(TINY, concentration=concentration).divide(labels)
+        assert len(parts) == 4 and sum(len(part) for part in parts) == 600
+
+
+# ---- tables, rows, pictures
+
+
+@pytest.fixture(scope="module")
+def produced(tmp_path_factory):
+    """A folder with the rows and picture of one tiny federation, and its tables' folder."""
+    folder = tmp_path_factory.mktemp("dp_hype")
+    options = Options(tables_dir=str(folder / "tables"), runs=3)
+    figure = VoteFigure(
+        "tiny", trade_off.COLUMNS, lambda size: [TINY], trade_off.dp_hype_rows,
+        trade_off.drawer(columns=3),
+    )  # fmt: skip
+    figure.produce("quick", str(folder), options)
+    return figure, folder, options
+
+
+def test_rows_of_a_trade_off(produced):
+    _, folder, options = produced
+    rows = read_rows(folder / "tiny.csv")
+    assert len(rows) == len(trade_off.EPSILONS) * 3
+    federated = options.table(TINY).federated
+    assert federated.shape == (100,)
+    for row in rows:
+        assert row["accuracy"] == federated[row["winner"]]
+        assert row["opt"] == federated.max() and row["rand_guess"] == federated.mean()
+    assert len({row["winner"] for row in select(rows, epsilon=math.inf)}) == 1
+    assert (folder / "tiny.png").stat().st_size > 10_000
+
+
+def test_trained_tables_are_kept_and_redrawing_needs_none(produced, monkeypatch):
+    figure, folder, options = produced
+
+    def refuse(*_, **__):
+        raise AssertionError("trained again")
+
+    monkeypatch.setattr(tables, "train_clients", refuse)
+    monkeypatch.setattr(tables, "federated_accuracies", refuse)
+    before = (folder / "tiny.csv").read_bytes()
+    figure.produce("quick", str(folder), options)
+    assert (folder / "tiny.csv").read_bytes() == before
+    figure.produce(None, str(folder), Options(tables_dir=str(folder / "nowhere")))
+    assert (folder / "tiny.csv").read_bytes() == before
+    with pytest.raises(AssertionError, match="trained again"):
+        options.table(dataclasses.replace(TINY, seed=1))
+
+
+def test_histograms(produced, tmp_path):
+    _, _, options = produced
+    figure = VoteFigure(
+        "bars", accuracy_histograms.COLUMNS, lambda size: [TINY],
+        accuracy_histograms.histogram_rows, accuracy_histograms.drawer(1, lambda study: "panel"),
+    )  # fmt: skip
+    figure.produce("quick", str(tmp_path), options)
+    rows = read_rows(tmp_path / "bars.csv")
+    assert [row["candidate"] for row in rows] == list(range(100))
+
+
+def test_label_bars(tmp_path):
+    figure = _figure(7).FIGURE
+    figure.produce("quick", str(tmp_path), Options())
+    rows = read_rows(tmp_path / "figure_7.csv")
+    for concentration in studies.CONCENTRATIONS:
+        members = select(rows, concentration=concentration)
+        assert len(members) == 5 * 10
+        assert sum(row["count"] for row in members) == 600
+
+
+def test_interval_is_students_over_runs():
+    values = np.random.default_rng(0).normal(size=20)
+    mean, half = trade_off.interval(values)
+    found = stats.ttest_1samp(values, 0.0).confidence_interval(0.95)
+    assert (mean - half, mean + half) == pytest.approx((found.low, found.high))
+
+
+# ---- ablations
+
+
+def _table(clients, candidates=100):
+    """Candidate 3 is best everywhere."""
+    accuracies = np.full((clients, candidates), 0.2)
+    accuracies[:, 3], accuracies[:, 4:8] = 0.9, 0.5
+    return tables.Table(ClientScores(1.0 - accuracies, accuracies), accuracies[0])
+
+
+@pytest.mark.parametrize("make", [m for group in ablations.ALGORITHMS.values()
+                                  for m in group.values()])  # fmt: skip
+def test_ablations_find_the_best_without_noise_and_guess_under_much(make):
+    source = np.random.default_rng(0)
+    winner = make(_table(200))
+    assert {winner(math.inf, source) for _ in range(20)} == {3}
+    drowned = [winner(0.1, source) for _ in range(30)]
+    assert len(set(drowned)) > 1
+
+
+def test_noise_of_ablations():
+    assert ablations.sigma(1.0, math.sqrt(10.0)) == pytest.approx(
+        accounting.calibrate_vote(1.0, 1e-5, 5, 100), rel=1e-5
+    )
+    assert ablations.sigma(math.inf, 1.0) == 0.0
+    # The authors calibrate a subset's noise for two moved numbers; one client moves one.
+    for epsilon in (0.5, 1.0, 3.0):
+        assert ablations.ARTIFACT_SUBSET_SIGMAS[epsilon] == pytest.approx(
+            math.sqrt(2.0) * ablations.sigma(epsilon, 1.0), rel=0.1
+        )
+    with pytest.raises(ValueError, match="99 clients for 100 subsets"):
+        ablations.subsets(_table(99), as_in_artifact=False)
+
+
+def test_weaker_signal_of_raw_losses():
+    """At the same noise a weight below one is a smaller gap than a vote of one."""
+    table = _table(60)
+    source = np.random.default_rng(1)
+    winner = ablations.raw_losses(table)
+    hits = np.mean([winner(1.0, source) == 3 for _ in range(200)])
+    assert 0.2 < hits < 1.0
