@@ -1,8 +1,9 @@
 r"""Selectors at equal total cost: what is released, against k and epsilon_0, really trained.
 
-Not in the paper, which has no trained model. 16 learning rates from 1e-3 to 10 (logistic
-regression, momentum 0.9, clip norm 1) on digits and Adult; every selector spends epsilon 2 at delta
-1e-5 in all, on selection AND final training. Vertical: mean test accuracy of the released model.
+Not in the paper. 16 learning rates from 1e-3 to 10 (logistic regression, momentum 0.9, clip norm 1)
+on digits and Adult; every selector spends epsilon 2 at delta 1e-5 in all, on selection AND final
+training. Vertical: mean test accuracy of the released model, with two standard errors over the
+replays below.
 
   doubling     Ding & Wu's loop, granularity 0.05, capped at 12 iterations of epsilon_0 each;
   segments     the same, fresh threshold noise after a hit only, capped at 6 hits of epsilon_0 each;
@@ -14,8 +15,8 @@ regression, momentum 0.9, clip norm 1) on digits and Adult; every selector spend
   no noise     the largest utility wins: what these utilities are worth at best, a level for each k.
 
 The lines end where the selection alone would take more than 95% of the budget, and leave the
-picture below where what is left for the training is too little. Best candidate and
-no noise are not private; all numbers are read off test data and belong to the curator.
+picture below where what is left for the training is too little. Best candidate and no noise are not
+private; all numbers are read off test data and belong to the curator.
 
 Design: every candidate is trained once on every partition (`tuning.partition_models`, a rehearsal
 of DP-SGD), and privately at every noise that some selector leaves room for, 8 times with other
@@ -30,9 +31,10 @@ What it shows: see docs/threshold_proposals.md.
       --out_dir=docs/figures/ding_wu
   python -m experiments.figures.ding_wu.figure_selectors --redraw --out_dir=...
 
-WALL_TIME; --quick (digits alone, fewer epochs, k and epsilon_0) takes 25 seconds. Trained models'
-results go to figure_selectors_partitions.csv and figure_selectors_finals.csv as they finish; a
-stopped program goes on from there, and --redraw replays the selections from these files alone.
+Takes 7 minutes on 4 CPU cores that are busy with other work; --redraw a minute; --quick (digits
+alone, fewer epochs, k and epsilon_0) 15 seconds. Trained models' results go to
+figure_selectors_partitions.csv and figure_selectors_finals.csv as they finish; a stopped program
+goes on from there, and --redraw replays the selections from these files alone.
 """
 
 from __future__ import annotations

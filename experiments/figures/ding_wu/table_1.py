@@ -137,6 +137,7 @@ def draw(rows: Sequence[Mapping]) -> Figure:
         cell.set_edgecolor("#cccccc")
         if line == 0:
             cell.set_facecolor("#eeeeee")
+            cell.set_fontsize(9.5)
     table.set_title(r"$\varepsilon$ of T iterations, $\varepsilon_0$ = 0.1, $\delta = 10^{-5}$")
     members = sorted(select(rows, part=PROCEDURE), key=lambda row: -row["epsilon"])
     colours = [plotting.PALETTE[0] if row["guarantee"] else plotting.PALETTE[1] for row in members]
