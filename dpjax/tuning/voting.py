@@ -54,7 +54,8 @@ MINIMUM_CLIENTS = 3
 and half the noise."""
 
 _MODULUS_BITS = 32
-_CALIBRATION_SLACK = 1e-4
+_CALIBRATION_SLACK = 2e-5
+"""Relative noise added to the least that meets the target, above any rounding of it."""
 
 
 class VoteAborted(ValueError):
@@ -385,10 +386,10 @@ def _plan(settings: VoteSettings) -> VotePlan:
         low -= 0.5
     while excess(high) > 0.0:
         high += 0.5
-    found = optimize.brentq(excess, low, high, xtol=_CALIBRATION_SLACK / 2)
-    while excess(found) > 0.0:
-        found += _CALIBRATION_SLACK / 2
-    plan = VotePlan(settings, math.exp(found))
+    variance = math.exp(optimize.brentq(excess, low, high, xtol=1e-9) + _CALIBRATION_SLACK)
+    # Six digits, rounded up: the same number on every client's machine and library versions.
+    digits = 10.0 ** (5 - math.floor(math.log10(variance)))
+    plan = VotePlan(settings, math.ceil(variance * digits) / digits)
     if 2 * plan.clip * settings.clients >= 1 << _MODULUS_BITS:
         raise ValueError(
             f"{settings.clients} noisy ballots within {plan.clip} overflow a sum modulo "

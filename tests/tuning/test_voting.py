@@ -72,6 +72,7 @@ def test_plan_meets_its_target_and_hardly_more(noise, clients, epsilon, missing)
     plan = rule.plan()
     assert 0.999 * epsilon < plan.guarantee.epsilon(1e-5) <= epsilon
     assert plan.guarantee.relation == "replace_one"
+    assert plan.local_variance == float(f"{plan.local_variance:.6g}")  # alike everywhere
     less = dataclasses.replace(plan, local_variance=0.995 * plan.local_variance)
     assert less.guarantee.epsilon(1e-5) > epsilon
     # The classic Gaussian of the same total variance is what it is compared with.
