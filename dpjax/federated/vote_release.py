@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import dpjax
+from dpjax import accounting
 from dpjax.federated.election import Election
 from dpjax.federated.flower_internals import RECORD_KEY_CONFIGS
 from dpjax.federated.secure_sum import MODULUS
@@ -65,17 +66,29 @@ def statement(election: Election, *, secret: bool = True) -> dict[str, Any]:
             ],
             "mask_strength": (
                 "the masks are Flower's: each is drawn by NumPy's MT19937 from a 256-bit secret "
-                "folded to 32 bits, and never takes the value 2^32 - 1; whoever tries all 2^32 "
-                "seeds may remove one, so no cryptographic strength is claimed for the masks. "
-                "Should a single ballot be unmasked, only its own client's share of the noise "
-                "protects it"
+                "folded to 32 bits, and never takes the value 2^32 - 1, so no cryptographic "
+                "strength is claimed for them. Once all is unmasked a ballot is covered by one "
+                "such mask for each of its peers: two where there are three clients, which a "
+                "search of some 2^32 steps could remove, ten where there are eleven or more"
             ),
+            "epsilon_if_one_ballot_were_unmasked": _alone(election),
         },
         "library_versions": {
             "dpjax": dpjax.__version__,
             **{name: importlib.metadata.version(name) for name in _LIBRARIES},
         },
     }
+
+
+def _alone(election: Election) -> float:
+    """Epsilon of one client's noisy ballot in clear, by its own share of the noise alone."""
+    settings, variance = election.settings, election.plan.local_variance
+    common = {"votes": settings.votes, "candidates": settings.candidates, "scale": settings.scale}
+    if settings.noise == "skellam":
+        guarantee = accounting.skellam_vote(variance, **common)
+    else:
+        guarantee = accounting.discrete_gaussian_vote(variance, 1, **common)
+    return guarantee.epsilon(settings.delta)
 
 
 def save_outcome(

@@ -299,6 +299,7 @@ def test_release_holds_the_winner_and_a_claim_and_nothing_else(tmp_path):
     assert claim["epsilon"] <= 20.0
     assert claim["unit_of_privacy"] == "one client with all of its records"
     assert "32 bits" in claim["secure_aggregation"]["mask_strength"]
+    assert claim["secure_aggregation"]["epsilon_if_one_ballot_were_unmasked"] > claim["epsilon"]
     kept = json.loads((folder / "curator/vote.json").read_text())
     assert kept["noisy_counts"] == outcome.noisy_counts.tolist()
     assert os.stat(folder / "curator/vote.json").st_mode & 0o077 == 0
