@@ -23,7 +23,7 @@ from dpjax.tuning.pareto import fronts
 Acquisition = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 
-def _checked(
+def checked(
     mean: ArrayLike, variance: ArrayLike, front: ArrayLike, anti_ideal: ArrayLike
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns mean and standard deviation (m, 2) and the strips' (left, right, top) (3, k + 1)."""
@@ -90,7 +90,7 @@ def expected_hypervolume_improvement(
     Returns:
       Array (m,), float64, >= 0.
     """
-    mean, deviation, (left, right, top) = _checked(mean, variance, front, anti_ideal)
+    mean, deviation, (left, right, top) = checked(mean, variance, front, anti_ideal)
     first = (mean[:, 0], deviation[:, 0])
     width = _mean_below(right, *first) - _mean_below(left, *first)
     height = _mean_below(top, mean[:, 1], deviation[:, 1])
@@ -104,7 +104,7 @@ def probability_of_improvement(
 
     Arguments as for `expected_hypervolume_improvement`.
     """
-    mean, deviation, (left, right, top) = _checked(mean, variance, front, anti_ideal)
+    mean, deviation, (left, right, top) = checked(mean, variance, front, anti_ideal)
     first = (mean[:, 0], deviation[:, 0])
     width = _below(right, *first) - _below(left, *first)
     return np.sum(np.maximum(width, 0.0) * _below(top, mean[:, 1], deviation[:, 1]), axis=1)
