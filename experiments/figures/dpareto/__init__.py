@@ -1,0 +1,1 @@
+"""Figures of Avent et al., Automatic Discovery of Privacy-Utility Pareto Fronts, 2020 (DPareto)."""

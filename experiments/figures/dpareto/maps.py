@@ -1,0 +1,146 @@
+"""What figures 1 to 3 share: maps over a grid of two hyperparameters, fronts as steps."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm, Normalize
+from matplotlib.figure import Figure
+
+from dpjax import plotting
+from dpjax.tuning.pareto import fronts
+
+EPSILON_COLOURS, ERROR_COLOURS = "viridis", "cividis"
+
+
+@dataclasses.dataclass(frozen=True)
+class GridAxis:
+    """One hyperparameter of a grid.
+
+    Attributes:
+      column: of the rows.
+      label: on the axis.
+      logarithmic: whether the grid is spaced in its logarithm.
+    """
+
+    column: str
+    label: str
+    logarithmic: bool = True
+
+    def edges(self, centres: np.ndarray) -> np.ndarray:
+        """Returns the borders between cells, (n + 1,), of centres (n,) in order."""
+        scaled = np.log(centres) if self.logarithmic else centres
+        between = 0.5 * (scaled[1:] + scaled[:-1])
+        first, last = 2 * scaled[0] - between[0], 2 * scaled[-1] - between[-1]
+        edges = np.concatenate([[first], between, [last]])
+        return np.exp(edges) if self.logarithmic else edges
+
+    def dress(self, axes: Axes, *, vertical: bool) -> None:
+        """Labels and scales this hyperparameter's axis."""
+        which = axes.yaxis if vertical else axes.xaxis
+        which.set_label_text(self.label)
+        if self.logarithmic:
+            (axes.set_yscale if vertical else axes.set_xscale)("log")
+
+
+def new_square(rows: int = 2, columns: int = 2, width: float = 11.0, height: float = 8.6):
+    """Returns a figure and its panels (rows, columns) in the house style."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False)
+    for axes in panels.flat:
+        plotting.style_axes(axes)
+        axes.tick_params(labelsize=12)
+        axes.xaxis.label.set_size(14)
+        axes.yaxis.label.set_size(14)
+        axes.title.set_size(14)
+    return figure, panels
+
+
+def column(rows: Sequence[dict], name: str) -> np.ndarray:
+    """Returns one column as (n,) float64; empty cells are nan."""
+    return np.array([np.nan if row[name] is None else row[name] for row in rows], np.float64)
+
+
+def rows_of(table: Mapping[str, np.ndarray], **shared) -> list[dict]:
+    """Returns one row per entry of the table's columns (n,); seven digits of each number are kept.
+
+    Args:
+      table: name -> (n,) numbers.
+      **shared: what every row has too, first.
+    """
+    columns = [[float(f"{value:.7g}") for value in values] for values in table.values()]
+    return [shared | dict(zip(table, cells)) for cells in zip(*columns)]
+
+
+def draw_map(
+    axes: Axes,
+    rows: Sequence[dict],
+    horizontal: GridAxis,
+    vertical: GridAxis,
+    values: np.ndarray,
+    title: str,
+    *,
+    norm: Normalize | None = None,
+    colours: str = ERROR_COLOURS,
+    bar: bool = True,
+):
+    """Draws values (n,), one a row, as coloured cells of the grid; returns the mesh."""
+    across, up = column(rows, horizontal.column), column(rows, vertical.column)
+    columns, lines = np.unique(across), np.unique(up)
+    table = np.full((len(lines), len(columns)), np.nan)
+    table[np.searchsorted(lines, up), np.searchsorted(columns, across)] = values
+    horizontal.dress(axes, vertical=False)
+    vertical.dress(axes, vertical=True)
+    axes.grid(False)
+    mesh = axes.pcolormesh(
+        horizontal.edges(columns), vertical.edges(lines), table, cmap=colours, norm=norm,
+        rasterized=True,
+    )  # fmt: skip
+    axes.set_title(title)
+    if bar:
+        axes.figure.colorbar(mesh, ax=axes).ax.tick_params(labelsize=11)
+    return mesh
+
+
+def map_of_epsilons(axes: Axes, rows, horizontal: GridAxis, vertical: GridAxis, values, title: str):
+    """`draw_map` of epsilons, coloured by their logarithm."""
+    norm = LogNorm(np.nanmin(values), np.nanmax(values))
+    return draw_map(
+        axes, rows, horizontal, vertical, values, title, norm=norm, colours=EPSILON_COLOURS
+    )
+
+
+def draw_front(axes: Axes, epsilons: np.ndarray, errors: np.ndarray, **look) -> None:
+    """Draws the front of points as a staircase, down to the right."""
+    steps = fronts.front(np.stack([epsilons, errors], axis=1))
+    axes.step(steps[:, 0], steps[:, 1], where="post", **look)
+
+
+def draw_inputs(
+    axes: Axes, rows, horizontal: GridAxis, vertical: GridAxis, on_front, epsilons, title: str
+) -> None:
+    """Draws where on the grid the settings of the front (n,) bool lie, coloured by epsilon."""
+    horizontal.dress(axes, vertical=False)
+    vertical.dress(axes, vertical=True)
+    for axis, limits in ((horizontal, axes.set_xlim), (vertical, axes.set_ylim)):
+        edges = axis.edges(np.unique(column(rows, axis.column)))
+        limits(edges[0], edges[-1])
+    members = np.flatnonzero(on_front)
+    dots = axes.scatter(
+        column(rows, horizontal.column)[members],
+        column(rows, vertical.column)[members],
+        c=epsilons[members],
+        cmap=EPSILON_COLOURS,
+        norm=LogNorm(epsilons.min(), epsilons.max()),
+        s=26,
+    )
+    axes.set_title(title)
+    axes.figure.colorbar(dots, ax=axes).ax.tick_params(labelsize=11)
+
+
+def hypervolume(epsilons: np.ndarray, errors: np.ndarray, anti_ideal: Sequence[float]) -> float:
+    """Returns the hypervolume of points given by columns."""
+    return fronts.hypervolume(np.stack([epsilons, errors], axis=1), anti_ideal)
