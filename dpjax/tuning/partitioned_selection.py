@@ -7,6 +7,8 @@ trained by DP-SGD on all training records; only that, and what was public before
 from __future__ import annotations
 
 import dataclasses
+import json
+import os
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -21,7 +23,7 @@ from dpjax.tuning import curator
 from dpjax.tuning.candidates import Space
 from dpjax.tuning.execution import Executed, execute
 from dpjax.tuning.host_randomness import HostRandomness
-from dpjax.tuning.job import Job, packed, unpacked
+from dpjax.tuning.job import Job, write_once
 from dpjax.tuning.partition_models import partition_counts
 from dpjax.tuning.partitions import REHEARSAL, SelectionNoiseWarning, partitioned
 from dpjax.tuning.procedure import Optimizer, Procedure
@@ -34,6 +36,8 @@ from dpjax.tuning.task import Task
 
 # Streams of a seeded source, apart from those of `execution`.
 _STREAM_OF_CANDIDATES, _STREAM_OF_PARTITIONS, _STREAM_OF_SELECTION = 11, 12, 13
+
+CHOICE_FILE = "choice.json"
 
 _ASSUMPTIONS = (
     "the search space, the candidates and every setting were fixed before the data was seen",
@@ -108,11 +112,12 @@ def select_and_train(
     if counts is None:
         return None
     scores = fixed.utility.total(counts)
-    winner, events = selector.select(
-        scores, fixed.utility, randomness.uniform_integers(_STREAM_OF_SELECTION)
+    winner, events = _chosen_once(
+        job,
+        lambda: selector.select(
+            scores, fixed.utility, randomness.uniform_integers(_STREAM_OF_SELECTION)
+        ),
     )
-    # Several processes make one choice: the first one's.
-    winner = int(unpacked(hosts.bytes_from_first(packed({"winner": np.asarray(winner)})))["winner"])
     chosen = {name: float(values[winner]) for name, values in hyperparameters.items()}
     final = execute(
         task,
@@ -164,6 +169,25 @@ def _drawn(fixed: Plan, randomness: HostRandomness) -> dict[str, np.ndarray]:
         "partition_key": randomness.words(4, _STREAM_OF_PARTITIONS),
         "keys": np.asarray(jax.random.key_data(keys)),
     }
+
+
+def _chosen_once(job: Job, choose: Callable[[], tuple[int, dict]]) -> tuple[int, dict[str, Any]]:
+    """One choice for all processes, and for a job that goes on after a stop: never a second draw.
+
+    It is kept in the job's folder, with what happened; both the curator's until the release.
+    """
+    payload = None
+    if jax.process_index() == 0:
+        path = None if job.folder is None else os.path.join(job.folder, CHOICE_FILE)
+        if path is not None and os.path.exists(path):
+            with open(path, "rb") as file:
+                payload = file.read()
+        else:
+            payload = json.dumps(choose()).encode()
+            if path is not None:
+                write_once(path, payload)
+    winner, events = json.loads(hosts.bytes_from_first(payload))
+    return winner, events
 
 
 def _facts(task: Task, fixed: Plan) -> list[Any]:

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from dpjax import accounting, data, models, training, tuning
-from dpjax.tuning import host_randomness
+from dpjax.tuning import host_randomness, partitioned_selection
+from dpjax.tuning.exponential import ExponentialSelector
 from dpjax.tuning.job import Job
 from dpjax.tuning.partitions import SelectionNoiseWarning
 
@@ -259,6 +260,21 @@ def test_an_interrupted_job_goes_on_without_training_again(tmp_path):
     )
     assert seen[0] >= 4 and seen[-1] == 13
     np.testing.assert_array_equal(result.curator.scores, _usual("exponential").curator.scores)
+
+
+def test_a_job_that_stops_after_its_choice_does_not_choose_again(tmp_path, monkeypatch):
+    job = Job(folder=str(tmp_path / "work"))
+
+    def stop(*arguments, **more):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(partitioned_selection, "execute", stop)
+        with pytest.raises(KeyboardInterrupt):
+            _run("exponential", seed=None, job=job)
+    chosen, _ = json.loads((tmp_path / "work" / partitioned_selection.CHOICE_FILE).read_text())
+    monkeypatch.setattr(ExponentialSelector, "select", stop)
+    assert _run("exponential", seed=None, job=job).curator.winner == chosen
 
 
 def test_noise_that_drowns_the_utilities_warns_and_names_what_would_not(name):
