@@ -19,21 +19,9 @@ CIFAR-10.
 
 from __future__ import annotations
 
-from experiments.figures.dp_hype import trade_off
-from experiments.figures.dp_hype.studies import skewed, study
-from experiments.figures.dp_hype.vote_figure import VoteFigure
+from experiments.figures.dp_hype.trade_off import skewed_figure
 
-
-def studies(size: str):
-    """Yields the studies: data sets by rows, concentrations by columns."""
-    for dataset in ("adult",) if size == "quick" else ("adult", "mnist", "cifar10"):
-        for concentration in skewed(dataset, 50):
-            yield study(size, dataset, 50, concentration)
-
-
-FIGURE = VoteFigure(
-    "figure_13", trade_off.COLUMNS, studies, trade_off.dp_hype_rows, trade_off.drawer(columns=3)
-)
+FIGURE = skewed_figure(13, 50, mid_size=("adult", "mnist", "cifar10"))
 
 if __name__ == "__main__":
     FIGURE.run()

@@ -18,21 +18,9 @@ Adult alone, as in the paper.
 
 from __future__ import annotations
 
-from experiments.figures.dp_hype import trade_off
-from experiments.figures.dp_hype.studies import FULL, skewed, study
-from experiments.figures.dp_hype.vote_figure import VoteFigure
+from experiments.figures.dp_hype.trade_off import skewed_figure
 
-
-def studies(size: str):
-    """Yields the studies: data sets by rows, concentrations by columns."""
-    for dataset in ("adult", "mnist", "cifar10") if size == FULL else ("adult",):
-        for concentration in skewed(dataset, 100):
-            yield study(size, dataset, 100, concentration)
-
-
-FIGURE = VoteFigure(
-    "figure_5", trade_off.COLUMNS, studies, trade_off.dp_hype_rows, trade_off.drawer(columns=3)
-)
+FIGURE = skewed_figure(5, 100, mid_size=("adult",))
 
 if __name__ == "__main__":
     FIGURE.run()

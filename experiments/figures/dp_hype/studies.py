@@ -5,7 +5,7 @@ division or Dirichlet concentrations 30, 5 and 0.5 (2 for Adult among 250 client
 clients without records), the paper's nets, five local epochs (ten for CIFAR-10), five rounds of
 federated averaging, the 100 candidates of the authors' code. Mid size replaces the convolutional
 nets by small MLPs, which their compute puts out of reach of four CPU cores, and takes fewer
-records and clients. Quick is 8 x 8 digits with few clients, in seconds.
+records, clients and rounds (two). Quick is 8 x 8 digits with few clients, in seconds.
 """
 
 from __future__ import annotations
@@ -77,6 +77,7 @@ class Study:
         """What is not the paper's."""
         parts = [] if self.net == "paper" else [f"MLP {self.net}"]
         parts += [f"{self.records} records"] if self.records else []
+        parts += [f"{self.rounds} rounds"] if self.rounds != 5 else []
         return f"{TITLES[self.dataset]}: {', '.join(parts)}" if parts else ""
 
     def candidates(self) -> list[dict[str, float]]:
@@ -139,15 +140,16 @@ def study(size: str, dataset: str, clients: int, concentration: float = 0.0) -> 
     if size == QUICK:
         fewer = max(5, clients // 10)
         return Study("digits", fewer, concentration, epochs=2, rounds=1, records=600)
-    if dataset == "adult":
-        return Study("adult", clients, concentration)
     if size == FULL:
         return Study(dataset, clients, concentration, epochs=10 if dataset == "cifar10" else 5)
+    found = Study(dataset, clients, concentration, rounds=2)
+    if dataset == "mnist":
+        return dataclasses.replace(found, net="64", records=12_000 if concentration else 0)
     if dataset == "cifar10":
-        return Study(
-            "cifar10_subset", clients, concentration, net="32", epochs=10, records=5000
+        return dataclasses.replace(
+            found, dataset="cifar10_subset", net="32", epochs=10, records=5000
         )
-    return Study("mnist", clients, concentration, net="64", records=12_000 if concentration else 0)
+    return found
 
 
 def skewed(dataset: str, clients: int) -> tuple[float, ...]:

@@ -2,10 +2,10 @@
 
 One table of scores per study; a run is a fresh draw of the clients' noise (exact Skellam shares,
 `tuning.voting`) on the same ballots. Where the paper trains anew for each run, ours differ by their
-noise alone. Accuracy of a candidate is that of the net which five rounds of federated averaging
-with it give, on all clients' test records. OPT is the best candidate's, RANDGUESS the mean over
-candidates. Bands are 95% intervals of Student's t over the runs (the authors' plotting code divides
-by the root of the number of clients instead of runs).
+noise alone. Accuracy of a candidate is that of the net which the study's rounds of federated
+averaging with it give, on all clients' test records. OPT is the best candidate's, RANDGUESS the
+mean over candidates. Bands are 95% intervals of Student's t over the runs (the authors' plotting
+code divides by the root of the number of clients instead of runs).
 """
 
 from __future__ import annotations
@@ -20,8 +20,15 @@ from scipy import stats
 
 from dpjax import plotting
 from dpjax.tuning.federation_simulation import hold_votes
-from experiments.figures.dp_hype.studies import STUDY_COLUMNS, Study, study_of
-from experiments.figures.dp_hype.vote_figure import Options
+from experiments.figures.dp_hype.studies import (
+    FULL,
+    STUDY_COLUMNS,
+    Study,
+    skewed,
+    study,
+    study_of,
+)
+from experiments.figures.dp_hype.vote_figure import Options, VoteFigure
 from experiments.figures.rows import distinct, select
 
 EPSILONS = (0.1, 0.25, 0.5, 1.0, 3.0, math.inf)
@@ -162,3 +169,22 @@ def drawer(columns: int, extra: str = "") -> Callable[[Sequence[Mapping]], Figur
         return figure
 
     return draw
+
+
+def skewed_figure(number: int, clients: int, mid_size: Sequence[str]) -> VoteFigure:
+    """Figures 5, 12 and 13: data sets by rows, Dirichlet concentrations by columns.
+
+    Args:
+      number: of the figure.
+      clients: n.
+      mid_size: the data sets that it shows at mid and quick size.
+    """
+
+    def studies(size: str) -> Iterable[Study]:
+        for dataset in ("adult", "mnist", "cifar10") if size == FULL else mid_size:
+            for concentration in skewed(dataset, clients):
+                found = study(size, dataset, clients, concentration)
+                if found.dataset != "digits" or dataset == mid_size[0]:
+                    yield found
+
+    return VoteFigure(f"figure_{number}", COLUMNS, studies, dp_hype_rows, drawer(columns=3))

@@ -26,7 +26,7 @@ TINY = studies.Study("digits", 4, 0.0, net="5", epochs=1, rounds=1, records=60)
 
 
 def _figure(number):
-    return importlib.import_module(f"experiments.figures.dp_hype.figure_{number}")
+    return importlib.import_module(f"experiments.figures.dp_hype.figure_{number}").FIGURE
 
 
 # ---- figure 2
@@ -219,7 +219,7 @@ def test_histograms(produced, tmp_path):
 
 
 def test_label_bars(tmp_path):
-    figure = _figure(7).FIGURE
+    figure = _figure(7)
     figure.produce("quick", str(tmp_path), Options())
     rows = read_rows(tmp_path / "figure_7.csv")
     for concentration in studies.CONCENTRATIONS:
