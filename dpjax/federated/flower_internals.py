@@ -99,7 +99,12 @@ def run_simulation(**arguments: Any) -> None:
         raise ImportError(f"this simulation runs on Ray, which is not installed: {_INSTALL}")
     from flwr.simulation import run_simulation as run
 
-    run(**arguments)
+    with warnings.catch_warnings():
+        # Advice on a future default; nodes that ask for no GPU are to see none.
+        warnings.filterwarnings(
+            "ignore", message="Tip: In future versions of Ray", category=FutureWarning
+        )
+        run(**arguments)
 
 
 __all__ = [
