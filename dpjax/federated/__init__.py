@@ -7,7 +7,7 @@
 |---|---|
 | `election` | everything public about a vote, and its fingerprint |
 | `client`, `local_training`, `server` | the two apps |
-| `secure_sum` | exact masked sums; every trap of Flower's SecAgg+ refused |
+| `sum_rules`, `masking`, `secure_sum` | exact masked sums; every trap of Flower's SecAgg+ refused |
 | `records` | where a node's records come from |
 | `in_process`, `runtimes` | the same apps in one process, or in Ray's |
 | `vote_release` | what may be published |
@@ -29,8 +29,8 @@ _HOMES = {
     "InProcessGrid": "in_process",
     "LocalTraining": "election",
     "Outcome": "server",
-    "SumAborted": "secure_sum",
-    "SumRules": "secure_sum",
+    "SumAborted": "sum_rules",
+    "SumRules": "sum_rules",
     "make_client_app": "client",
     "make_server_app": "server",
     "parts_of_data_set": "records",
@@ -39,7 +39,7 @@ _HOMES = {
     "run_in_process": "runtimes",
     "run_in_ray": "runtimes",
     "save_outcome": "vote_release",
-    "secure_sum_only": "secure_sum",
+    "secure_sum_only": "masking",
     "statement": "vote_release",
 }
 

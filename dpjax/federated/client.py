@@ -16,13 +16,8 @@ from typing import Any
 import numpy as np
 
 from dpjax.federated import flower_internals as flower
-from dpjax.federated.secure_sum import (
-    ProtocolRefusal,
-    SumRules,
-    kept_to_itself,
-    secure_sum_only,
-    vector_reply,
-)
+from dpjax.federated.masking import kept_to_itself, secure_sum_only, vector_reply
+from dpjax.federated.sum_rules import ProtocolRefusal, SumRules
 
 TRAIN_ACTION = "train_candidates"
 TRAIN_MESSAGE = f"query.{TRAIN_ACTION}"

@@ -14,7 +14,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dpjax.federated.secure_sum import SumRules
+from dpjax.federated.sum_rules import SumRules
 from dpjax.tuning.vote_candidates import RATES, candidate_grid
 from dpjax.tuning.voting import VotePlan, VoteSettings
 

@@ -11,7 +11,7 @@ from dpjax import models
 from dpjax.federated import flower_internals as flower
 from dpjax.federated.client import LOCAL_ACCURACIES, LoadRecords, Records, keep_prepared
 from dpjax.federated.election import Election
-from dpjax.federated.secure_sum import ProtocolRefusal
+from dpjax.federated.sum_rules import ProtocolRefusal
 from dpjax.tuning.host_randomness import HostRandomness
 from dpjax.tuning.vote_clients import train_clients
 from dpjax.tuning.voting import ballots, noisy_ballot

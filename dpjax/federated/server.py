@@ -14,7 +14,8 @@ import numpy as np
 from dpjax.federated import flower_internals as flower
 from dpjax.federated.client import ELECTION_RECORD, FINGERPRINT, TRAIN_MESSAGE
 from dpjax.federated.election import Config, Election
-from dpjax.federated.secure_sum import SumAborted, secure_sum
+from dpjax.federated.secure_sum import secure_sum
+from dpjax.federated.sum_rules import SumAborted
 from dpjax.tuning.voting import tally
 
 _POLL_SECONDS = 0.5

@@ -18,8 +18,8 @@ import dpjax
 from dpjax import accounting
 from dpjax.federated.election import Election
 from dpjax.federated.flower_internals import RECORD_KEY_CONFIGS
-from dpjax.federated.secure_sum import MODULUS
 from dpjax.federated.server import Outcome
+from dpjax.federated.sum_rules import MODULUS
 from dpjax.tuning.release import GUARANTEE_FILE, HYPERPARAMETERS_FILE, json_bytes
 
 VOTE_FILE = "vote.json"

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from dpjax.federated import flower_internals as flower
-from dpjax.federated import secure_sum
+from dpjax.federated import masking, secure_sum
 from dpjax.federated.in_process import InProcessGrid
-from dpjax.federated.secure_sum import ProtocolRefusal, SumAborted, SumRules, vector_reply
+from dpjax.federated.masking import vector_reply
+from dpjax.federated.sum_rules import ProtocolRefusal, SumAborted, SumRules
 
 _STAGES = flower.Stage.all()
 
@@ -31,7 +32,7 @@ def _server_context():
 def _client_app(rules, vectors):
     app = flower.ClientApp()
 
-    @app.train(mods=[secure_sum.secure_sum_only(lambda context: rules)])
+    @app.train(mods=[masking.secure_sum_only(lambda context: rules)])
     def send(message, context):
         return vector_reply(message, vectors[context.node_config["index"]])
 
@@ -220,7 +221,7 @@ def test_a_request_without_the_secure_aggregation_record_is_refused(node):
 def test_a_handler_with_an_action_name_does_not_bypass_the_masks(node):
     rules, _, context = node
     vector = np.array([11, 22, 33, 44])
-    for mod in (flower.secaggplus_mod, secure_sum.secure_sum_only(lambda _: rules)):
+    for mod in (flower.secaggplus_mod, masking.secure_sum_only(lambda _: rules)):
         app = flower.ClientApp()
 
         @app.train("vote", mods=[mod])
@@ -327,13 +328,13 @@ def _result(vectors=1, examples=1, metrics=None):
 
 def test_weights_metrics_and_further_arrays_are_refused():
     rules = SumRules(3, 2, clip=64, length=4)
-    secure_sum.check_result(_result(), rules)
+    masking.check_result(_result(), rules)
     with pytest.raises(ValueError, match="weighs the sum"):
-        secure_sum.check_result(_result(examples=57), rules)
+        masking.check_result(_result(examples=57), rules)
     with pytest.raises(ValueError, match="metrics travel in clear"):
-        secure_sum.check_result(_result(metrics={"accuracy": 0.9}), rules)
+        masking.check_result(_result(metrics={"accuracy": 0.9}), rules)
     with pytest.raises(ValueError, match="2 arrays"):
-        secure_sum.check_result(_result(vectors=2), rules)
+        masking.check_result(_result(vectors=2), rules)
 
 
 def test_error_texts_of_a_client_stay_with_it(node, caplog):
@@ -341,7 +342,7 @@ def test_error_texts_of_a_client_stay_with_it(node, caplog):
     sent = []
     app = flower.ClientApp()
 
-    @app.train(mods=[secure_sum.secure_sum_only(lambda context: rules)])
+    @app.train(mods=[masking.secure_sum_only(lambda context: rules)])
     def fail(message, context):
         raise ValueError("patient 4711 has no diagnosis")
 

@@ -10,8 +10,8 @@ from dpjax import federated
 from dpjax.federated import client, local_training
 from dpjax.federated import flower_internals as flower
 from dpjax.federated.in_process import InProcessGrid
-from dpjax.federated.secure_sum import ProtocolRefusal, SumAborted
 from dpjax.federated.server import make_server_app
+from dpjax.federated.sum_rules import ProtocolRefusal, SumAborted
 
 _RATES = (1e-8, 0.3, 1e-7, 1e-6)
 _CANDIDATES = json.dumps(

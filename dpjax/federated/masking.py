@@ -1,0 +1,162 @@
+"""The client's side of a secure sum: a mod that refuses everything but one masked, exact answer.
+
+`sum_rules` lists what Flower does not check and this module does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from dpjax.federated import flower_internals as flower
+from dpjax.federated.sum_rules import ProtocolRefusal, SumRules, Vector
+
+_MEMORY = "dpjax_secure_sum"
+_TRAIN = "train"
+_LOG = logging.getLogger("dpjax.federated")
+
+Handler = Callable[[Any, Any], Any]
+
+
+@contextlib.contextmanager
+def kept_to_itself() -> Iterator[None]:
+    """Lets no error text leave a client: Flower sends what an app raises to the server, in clear.
+
+    A `ProtocolRefusal` passes, for it speaks of the request alone. Everything else goes to the
+    client's own log.
+
+    Raises:
+      RuntimeError: of constant text, instead of whatever was raised.
+    """
+    try:
+        yield
+    except ProtocolRefusal:
+        raise
+    except Exception as error:
+        _LOG.error("this client cannot take part: %s", error)
+        raise RuntimeError("this client cannot take part; its own log says why") from None
+
+
+def vector_reply(message: flower.Message, vector: Vector) -> flower.Message:
+    """Returns a handler's reply that holds one integer vector, for `secure_sum_only` to mask."""
+    result = flower.FitRes(
+        status=flower.Status(flower.StatusCode.OK, ""),
+        parameters=flower.ndarrays_to_parameters([np.asarray(vector, dtype=np.float64)]),
+        num_examples=1,
+        metrics={},
+    )
+    return flower.Message(flower.fitres_to_recorddict(result, False), reply_to=message)
+
+
+def secure_sum_only(rules_for: Callable[[flower.Context], SumRules]) -> Callable[..., Any]:
+    """Makes the client mod under which a train handler answers: masked, once, and exactly.
+
+    Formal guarantees:
+      The handler is called at most once in a run, and only for a request of message type `train`
+      that carries the masking stage of SecAgg+, agreed on with the settings of `rules`. What it
+      returns leaves the client masked; every other part of the reply is constant. Against a server
+      that follows the protocol nothing but the sum over at least `minimum_survivors` clients can be
+      computed from the replies, up to the strength of Flower's masks (docs/federated.md).
+
+    Args:
+      rules_for: gives the rules that this client agreed to, from its own context.
+
+    Returns:
+      A Flower mod, for `ClientApp.train(mods=[...])`.
+    """
+
+    def mod(message: flower.Message, context: flower.Context, call_next: Handler) -> flower.Message:
+        rules = rules_for(context)
+        configs = _protocol_record(message)
+        _check_stage(context, configs, message.metadata.dst_node_id, rules)
+
+        def checked(request: flower.Message, own: flower.Context) -> flower.Message:
+            with kept_to_itself():
+                reply = call_next(request, own)
+                result = flower.recorddict_to_fitres(reply.content, keep_input=True)
+                check_result(result, rules)
+            return reply
+
+        return flower.secaggplus_mod(message, context, checked)
+
+    return mod
+
+
+def _protocol_record(message: flower.Message) -> Mapping[str, Any]:
+    """The request's secure-aggregation record; without one, or bypassing the mod, a refusal."""
+    if message.metadata.message_type != _TRAIN:
+        raise ProtocolRefusal(
+            f"message type {message.metadata.message_type!r}: Flower masks only {_TRAIN!r}, "
+            "everything else would leave in clear"
+        )
+    if flower.RECORD_KEY_CONFIGS not in message.content.config_records:
+        raise ProtocolRefusal("no secure-aggregation record: a vote is cast under masks only")
+    return message.content.config_records[flower.RECORD_KEY_CONFIGS]
+
+
+def _check_stage(
+    context: flower.Context, configs: Mapping[str, Any], own_id: int, rules: SumRules
+) -> None:
+    """Refuses what a server following the protocol and the rules would not ask."""
+    stage = configs.get(flower.Key.STAGE)
+    if _MEMORY not in context.state.config_records:
+        context.state.config_records[_MEMORY] = flower.ConfigRecord({"answered": False})
+    memory = context.state.config_records[_MEMORY]
+    if memory["answered"] and stage != flower.Stage.UNMASK:
+        raise ProtocolRefusal("this client has answered in this run: a second answer costs again")
+    if stage == flower.Stage.SETUP:
+        members = configs.get(flower.Key.SAMPLE_NUMBER)
+        if not isinstance(members, int):
+            raise ProtocolRefusal("the number of members is missing from the setup")
+        rules.check_members(members)
+        given = {key: value for key, value in configs.items() if key != flower.Key.STAGE}
+        if given != rules.settings(members):
+            raise ProtocolRefusal(
+                f"secure-aggregation settings {given} are not those agreed on, "
+                f"{rules.settings(members)}: the sum would be wrong"
+            )
+        memory["members"] = members
+    elif stage == flower.Stage.SHARE_KEYS:
+        peers = sorted(int(key) for key in configs if key != flower.Key.STAGE)
+        if len(peers) != rules.shares(memory["members"]) or own_id not in peers:
+            raise ProtocolRefusal("a peer is missing from the key exchange: begin again without it")
+        memory["peers"] = peers
+    elif stage == flower.Stage.COLLECT_MASKED_VECTORS:
+        sources = sorted([*configs[flower.Key.SOURCE_LIST], own_id])
+        if sources != list(memory["peers"]):
+            raise ProtocolRefusal("a peer's key shares are missing: begin again without it")
+        memory["answered"] = True
+    elif stage == flower.Stage.UNMASK:
+        active = list(configs[flower.Key.ACTIVE_NODE_ID_LIST])
+        dead = list(configs[flower.Key.DEAD_NODE_ID_LIST])
+        if sorted(active + dead) != list(memory["peers"]) or own_id not in active:
+            raise ProtocolRefusal("the lists of survivors and lost do not name every peer once")
+        if len(dead) > memory["members"] - rules.minimum_survivors:
+            raise ProtocolRefusal(
+                f"{len(dead)} peers are lost: fewer than {rules.minimum_survivors} clients' noise "
+                "would be in the sum"
+            )
+    else:
+        raise ProtocolRefusal(f"unknown stage {stage!r} of the secure aggregation")
+
+
+def check_result(result: flower.FitRes, rules: SumRules) -> None:
+    """Refuses a handler's result that Flower would weigh, leak or round.
+
+    Raises:
+      ValueError: for a weight other than 1, metrics, or anything but one vector within the rules.
+    """
+    if result.num_examples != 1:
+        raise ValueError(
+            f"num_examples {result.num_examples}: it travels in clear and weighs the sum; pass 1"
+        )
+    if result.metrics:
+        raise ValueError("metrics travel in clear: leave them empty")
+    vectors = flower.parameters_to_ndarrays(result.parameters)
+    if len(vectors) != 1:
+        raise ValueError(f"{len(vectors)} arrays: pass one vector")
+    rules.check_vector(vectors[0])

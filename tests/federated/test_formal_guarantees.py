@@ -1,0 +1,23 @@
+"""The "Formal guarantees" sections name what the code enforces; one cannot drift from the other."""
+
+import inspect
+
+import pytest
+
+from dpjax.federated import client, masking, server
+
+CASES = {
+    # function: words that its section must contain
+    masking.secure_sum_only: ("at most once in a run", "minimum_survivors", "masked"),
+    client.make_client_app: ("noisy ballot", "reply to training is constant", "own log"),
+    server.run_election: ("minimum_survivors", "masked votes"),
+}
+
+
+@pytest.mark.parametrize("function", CASES, ids=lambda function: function.__name__)
+def test_section_names_what_tests_enforce(function):
+    documentation = inspect.getdoc(function)
+    section = documentation.split("Formal guarantees:")[1].split("Args:")[0]
+    section = " ".join(section.split())
+    for words in CASES[function]:
+        assert words in section
