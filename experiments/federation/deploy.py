@@ -32,6 +32,7 @@ import socket
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Mapping, Sequence
 
 from absl import flags
@@ -187,6 +188,12 @@ def free_ports(number: int) -> list[int]:
             each.close()
 
 
+def app_config() -> dict[str, str | int | float]:
+    """The app's settings, as its pyproject.toml lists them."""
+    with open(os.path.join(_APP, "pyproject.toml"), "rb") as file:
+        return tomllib.load(file)["tool"]["flwr"]["app"]["config"]
+
+
 def as_toml(values: Mapping[str, str | int | float]) -> str:
     """Flat settings as TOML; JSON's strings and numbers are TOML's too."""
     return "".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items())
@@ -284,11 +291,16 @@ def main() -> int:
     """Deploys, checks the release, says where it is; returns the exit code."""
     if importlib.util.find_spec("flwr") is None:
         raise ValueError("a deployment needs Flower: pip install 'dpjax[federated]'")
+    offline.stay_offline()
+    from dpjax.federated import election
+
+    overrides = {"epsilon": _EPSILON.value, "candidates": _CANDIDATES.value}
+    # What is wrong with the vote is said now, not by three nodes.
+    _ = election.Election.from_config(app_config() | overrides).rules
     console = Console(highlight=False, soft_wrap=True)
     folder = run_folder.choose(_OUT_DIR.value, "hospitals")
     started = time.monotonic()
     os.makedirs(folder)
-    overrides = {"epsilon": _EPSILON.value, "candidates": _CANDIDATES.value}
     try:
         outcome = deploy(folder, overrides, timeout=_TIMEOUT.value, console=console)
     finally:

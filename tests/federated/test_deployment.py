@@ -68,14 +68,13 @@ def test_private_keys_are_readable_by_their_owner_only(tmp_path):
 
 
 def test_the_app_of_the_example_is_an_election_with_every_setting_named():
-    with open(os.path.join(deploy._APP, "pyproject.toml"), "rb") as file:
-        app = tomllib.load(file)["tool"]["flwr"]["app"]
-    election = Election.from_config(app["config"])
+    config = deploy.app_config()
+    election = Election.from_config(config)
     assert election.settings.clients == len(hospitals.NAMES)
     assert election.training.classes == hospitals.CLASSES
     assert election.plan.minimum_survivors == 2
     # --run-config overrides only what is named there.
-    assert set(election.config()) <= set(app["config"])
+    assert set(election.config()) <= set(config)
 
 
 def test_flat_settings_are_toml():
