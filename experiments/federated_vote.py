@@ -69,7 +69,15 @@ _MISSING_FRACTION = flags.DEFINE_float(
 )
 _NOISE = flags.DEFINE_enum("noise", "skellam", ["skellam", "discrete_gaussian"], "Kind of noise.")
 _SCALE = flags.DEFINE_integer("scale", 1, "Factor of votes before noise is added.")
-_MODEL = flags.DEFINE_string("model", "mlp", "Model that clients train.")
+_MODEL = flags.DEFINE_string(
+    "model",
+    "mlp",
+    "What clients train: mlp, logistic_regression, ..., or DP-HYPE's conv_pool (MNIST) and "
+    "conv_blocks (CIFAR-10).",
+)
+_CHUNK_SIZE = flags.DEFINE_integer(
+    "chunk_size", 0, "Candidates trained at once, the memory knob; 0: all."
+)
 _WIDTHS = flags.DEFINE_string("widths", "64", "Widths of an mlp's hidden layers.")
 _EPOCHS = flags.DEFINE_integer("epochs", 5, "Local epochs.")
 _BATCH_SIZE = flags.DEFINE_integer("batch_size", 8, "Local batch size (the paper's is 64).")
@@ -121,6 +129,7 @@ def settings() -> dict[str, str | int | float]:
         "minimum-size": _MINIMUM_SIZE.value,
         "partition-seed": _PARTITION_SEED.value,
         "timeout-seconds": _TIMEOUT.value,
+        "chunk-size": _CHUNK_SIZE.value,
     }
 
 

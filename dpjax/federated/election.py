@@ -11,12 +11,18 @@ import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from flax import linen as nn
+
+from dpjax import models
 from dpjax.federated.sum_rules import SumRules
 from dpjax.tuning.vote_candidates import RATES, candidate_grid
 from dpjax.tuning.voting import VotePlan, VoteSettings
+
+_PAPERS_NETS = {"conv_pool": models.ConvPoolNet, "conv_blocks": models.ConvBlocksNet}
+"""DP-HYPE's nets for MNIST and CIFAR-10; its net for Adult is an mlp of widths 64,64."""
 
 Candidate = Mapping[str, float]
 Config = Mapping[str, str | int | float | bool]
@@ -27,7 +33,8 @@ class LocalTraining:
     """How every client trains every candidate on its own records; see `tuning.train_clients`.
 
     Attributes:
-      model: a name in `models.NAMES`.
+      model: a name in `models.NAMES`, or conv_pool or conv_blocks, DP-HYPE's nets for MNIST and
+        CIFAR-10.
       classes: number of classes, public.
       widths: hidden layers of an mlp.
       epochs: local epochs.
@@ -43,6 +50,31 @@ class LocalTraining:
     batch_size: int = 64
     test_fraction: float = 0.2
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        self.module()
+        if min(self.epochs, self.batch_size) < 1 or not 0.0 < self.test_fraction < 1.0:
+            raise ValueError(
+                f"epochs={self.epochs}, batch_size={self.batch_size}, test_fraction="
+                f"{self.test_fraction}: pass whole numbers of at least 1 and a fraction between 0 "
+                "and 1"
+            )
+
+    def module(self) -> nn.Module:
+        """The Linen module.
+
+        Raises:
+          ValueError: for an unknown name, fewer than two classes, or widths below 1.
+        """
+        if self.model in _PAPERS_NETS and self.classes >= 2:
+            return _PAPERS_NETS[self.model](self.classes)
+        return models.build_module(self.model, self.classes, widths=self.widths)
+
+    def loss(self) -> Callable[[Any, Any], Any]:
+        """The loss that the model is meant for."""
+        if self.model in _PAPERS_NETS:
+            return models.cross_entropy
+        return models.default_loss(self.model)
 
 
 @dataclasses.dataclass(frozen=True)

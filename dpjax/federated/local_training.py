@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from dpjax import models
 from dpjax.federated import flower_internals as flower
 from dpjax.federated.client import LOCAL_ACCURACIES, LoadRecords, Records, keep_prepared
 from dpjax.federated.election import Election
@@ -26,7 +25,8 @@ def prepare(
     """Trains and keeps the noisy ballot in the client's own state, unless asked for another vote.
 
     Args:
-      settings: of the election, as this client holds them.
+      settings: of the election, as this client holds them; and `chunk-size`, how many candidates
+        it trains at once, its own memory knob (0: all).
       asked: fingerprint of the election that the server holds.
       load_records: gives the records.
       context: the client's.
@@ -50,7 +50,7 @@ def prepare(
     training = election.training
     check_records(records, training.classes)
     scores = train_clients(
-        models.build_module(training.model, training.classes, widths=training.widths),
+        training.module(),
         [records],
         election.candidates,
         epochs=training.epochs,
@@ -58,7 +58,8 @@ def prepare(
         test_fraction=training.test_fraction,
         seed=training.seed,
         client_ids=[int(context.node_config.get("partition-id", 0))],
-        loss=models.default_loss(training.model),
+        loss=training.loss(),
+        chunk_size=int(settings.get("chunk-size", 0)) or None,
     )
     (ballot,) = ballots(scores.losses, scores.accuracies, election.settings.votes)
     # Noise at once, from the operating system: no ballot in clear is ever stored.

@@ -73,12 +73,23 @@ def test_defaults_and_whole_numbers():
         ({"clients": 5, "candidates": "[]"}, "pass one of"),
         ({"clients": 5, "candidates": "[1, 2]"}, "pass one of"),
         ({"clients": 5, "noise": "loud"}, "unknown noise"),
+        ({"clients": 5, "model": "oracle"}, "unknown model 'oracle'"),
+        ({"clients": 5, "classes": 1}, "classes is 1"),
+        ({"clients": 5, "epochs": 0}, "epochs=0"),
+        ({"clients": 5, "test-fraction": 1.0}, "test_fraction=1.0"),
     ],
 )
 def test_bad_configurations_are_refused_in_one_line(config, message):
     with pytest.raises(ValueError, match=message) as caught:
         Election.from_config(config)
     assert "\n" not in str(caught.value)
+
+
+def test_the_papers_nets_can_be_trained():
+    for name in ("conv_pool", "conv_blocks", "mlp", "logistic_regression"):
+        training = LocalTraining(model=name)
+        assert training.module() == training.module()
+        assert callable(training.loss())
 
 
 def test_candidates_are_read_from_json():
