@@ -8,7 +8,7 @@
 | `election` | everything public about a vote, and its fingerprint |
 | `client`, `local_training`, `server` | the two apps |
 | `sum_rules`, `masking`, `secure_sum` | exact masked sums; every trap of Flower's SecAgg+ refused |
-| `records` | where a node's records come from |
+| `records`, `ledger` | where a node's records come from; what it has spent |
 | `in_process`, `runtimes` | the same apps in one process, or in Ray's |
 | `vote_release` | what may be published |
 | `flower_internals` | every import from Flower, one tested version |

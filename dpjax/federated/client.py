@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from dpjax.federated import flower_internals as flower
+from dpjax.federated import ledger
 from dpjax.federated.masking import kept_to_itself, secure_sum_only, vector_reply
 from dpjax.federated.sum_rules import ProtocolRefusal, SumRules
 
@@ -42,7 +43,8 @@ def make_client_app(
     """Makes the app that a SuperNode, a simulated node or an in-process node runs.
 
     The election is read from `defaults`, then the run's configuration, then the node's own, which
-    wins. A node's `max-epsilon` is a limit of its own: it refuses a vote that costs more.
+    wins. A node's `max-epsilon` is a limit of its own, over all votes that the file `ledger` of its
+    configuration holds: it refuses a vote that would pass it (`dpjax.federated.ledger`).
 
     Formal guarantees:
       Nothing computed from the records leaves the client but the noisy ballot, with noise of the
@@ -74,15 +76,28 @@ def make_client_app(
         if instructions.config.get(FINGERPRINT) != _prepared(context)[FINGERPRINT]:
             raise ProtocolRefusal("the request is for another vote than this client trained for")
         (noisy_ballot,) = context.state.array_records.pop(NOISY_BALLOT).to_numpy_ndarrays()
+        kept = _prepared(context)
+        ledger.charge(
+            context.node_config.get(ledger.LEDGER),
+            kept["epsilon"],
+            kept["delta"],
+            kept[FINGERPRINT],
+        )
         return vector_reply(message, noisy_ballot)
 
     return app
 
 
 def keep_prepared(
-    context: flower.Context, rules: SumRules, fingerprint: str, noisy_ballot: np.ndarray
+    context: flower.Context,
+    rules: SumRules,
+    noisy_ballot: np.ndarray,
+    *,
+    fingerprint: str,
+    epsilon: float,
+    delta: float,
 ) -> None:
-    """Keeps in the client's own state what it will send under masks, and under which rules."""
+    """Keeps in the client's own state what it will send, by which rules and at what cost."""
     context.state.config_records[PREPARED] = flower.ConfigRecord(
         {
             "clients": rules.clients,
@@ -90,6 +105,8 @@ def keep_prepared(
             "clip": rules.clip,
             "length": rules.length,
             FINGERPRINT: fingerprint,
+            "epsilon": epsilon,
+            "delta": delta,
         }
     )
     context.state.array_records[NOISY_BALLOT] = flower.ArrayRecord([noisy_ballot])

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from dpjax.federated import flower_internals as flower
+from dpjax.federated import ledger
 from dpjax.federated.client import LOCAL_ACCURACIES, LoadRecords, Records, keep_prepared
 from dpjax.federated.election import Election
-from dpjax.federated.sum_rules import ProtocolRefusal
 from dpjax.tuning.host_randomness import HostRandomness
 from dpjax.tuning.vote_clients import train_clients
 from dpjax.tuning.voting import ballots, noisy_ballot
@@ -35,17 +35,13 @@ def prepare(
       The fingerprint of the election that this client holds.
 
     Raises:
-      ProtocolRefusal: if the vote would cost more than the client's `max-epsilon`.
+      ProtocolRefusal: if the vote would take the client above its own limit.
       ValueError: for settings or records that do not do; not to be told to the server.
     """
     election = Election.from_config(settings)
     if asked != election.fingerprint:
         return election.fingerprint
-    limit = context.node_config.get("max-epsilon")
-    if limit is not None and election.settings.epsilon > float(limit):
-        raise ProtocolRefusal(
-            f"epsilon {election.settings.epsilon} is above this client's limit of {limit}"
-        )
+    ledger.check(context.node_config, election.settings.epsilon)
     records = load_records(context)
     training = election.training
     check_records(records, training.classes)
@@ -64,7 +60,14 @@ def prepare(
     (ballot,) = ballots(scores.losses, scores.accuracies, election.settings.votes)
     # Noise at once, from the operating system: no ballot in clear is ever stored.
     sent = noisy_ballot(ballot, election.plan, HostRandomness())
-    keep_prepared(context, election.rules, election.fingerprint, sent)
+    keep_prepared(
+        context,
+        election.rules,
+        sent,
+        fingerprint=election.fingerprint,
+        epsilon=election.settings.epsilon,
+        delta=election.settings.delta,
+    )
     context.state.array_records[LOCAL_ACCURACIES] = flower.ArrayRecord([scores.accuracies[0]])
     return election.fingerprint
 

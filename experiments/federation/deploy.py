@@ -7,7 +7,7 @@ Starts, runs, checks and stops it all:
      registered with it;
   3. three `flower-supernode`, each knowing only its own folder;
   4. `flwr run`, which sends the app of experiments/federation/app to all of them;
-  5. the release is read and its claim recomputed; every process is stopped.
+  5. the release's claim is recomputed, the hospitals' ledgers show one vote each; all is stopped.
 
   python -m experiments.federation.deploy                      # about a minute on 4 CPU cores
   python -m experiments.federation.deploy --epsilon=1          # 3 clients under much noise
@@ -188,6 +188,17 @@ def free_ports(number: int) -> list[int]:
             each.close()
 
 
+def node_config(folder: str, name: str, own: str, limit: float) -> str:
+    """What a hospital tells its SuperNode: where its records are, and what it may spend."""
+    facts = {"data": own, "ledger": ledger_of(folder, name), "max-epsilon": limit}
+    return " ".join(f"{key}={json.dumps(value)}" for key, value in facts.items())
+
+
+def ledger_of(folder: str, name: str) -> str:
+    """Path of a hospital's own list of the votes it sent."""
+    return os.path.join(folder, f"votes_of_{name}.jsonl")
+
+
 def app_config() -> dict[str, str | int | float]:
     """The app's settings, as its pyproject.toml lists them."""
     with open(os.path.join(_APP, "pyproject.toml"), "rb") as file:
@@ -220,6 +231,7 @@ def deploy(
     node_keys = [keys.write_node_key(secret, name) for name in hospitals.NAMES]
     port, *node_ports = free_ports(1 + len(data))
     outcome = os.path.join(folder, "outcome")
+    limit = float((app_config() | dict(run_config))["epsilon"])
     with Deployment(folder, timeout) as running:
         home = running.environment["FLWR_HOME"]
         with open(os.path.join(home, "config.toml"), "w", encoding="utf-8") as file:
@@ -252,7 +264,7 @@ def deploy(
                     *("--host", "127.0.0.1", "--port", str(own_port)),
                     *("--ssl-ca-certfile", files["authority"]),
                     *("--ssl-certfile", files["certificate"], "--ssl-keyfile", files["key"]),
-                    *("--node-config", f"data={json.dumps(own)}"),
+                    *("--node-config", node_config(folder, name, own, limit)),
                 ],
             )
         for own_port in node_ports:
@@ -267,11 +279,18 @@ def deploy(
     return outcome
 
 
-def check(outcome: str) -> dict[str, float]:
-    """Recomputes the claim of a release; returns the released hyperparameters.
+def check(folder: str, outcome: str) -> dict[str, float]:
+    """Recomputes the claim of a release and reads what the hospitals say they spent.
+
+    Args:
+      folder: of the deployment.
+      outcome: folder of the release and the curator's half.
+
+    Returns:
+      The released hyperparameters.
 
     Raises:
-      ValueError: if the claim is smaller than the truth.
+      ValueError: if the claim is smaller than the truth, or a hospital's ledger disagrees.
     """
     from dpjax import accounting
 
@@ -284,6 +303,11 @@ def check(outcome: str) -> dict[str, float]:
     recomputed = accounting.from_provenance(claim["mechanism"]).epsilon(claim["delta"])
     if recomputed > claim["epsilon"] * (1 + 1e-9):
         raise ValueError(f"the release claims {claim['epsilon']}, the truth is {recomputed}")
+    for name in hospitals.NAMES:
+        with open(ledger_of(folder, name), encoding="utf-8") as file:
+            sent = [json.loads(line)["fingerprint"] for line in file]
+        if sent != [claim["fingerprint"]]:
+            raise ValueError(f"{name} sent {len(sent)} votes, and not just this one")
     return found["hyperparameters"]
 
 
@@ -306,9 +330,9 @@ def main() -> int:
     finally:
         # Private keys of an example are of no further use.
         shutil.rmtree(os.path.join(folder, "keys"), ignore_errors=True)
-    winner = check(outcome)
+    winner = check(folder, outcome)
     described = ", ".join(f"{name} {value:g}" for name, value in winner.items())
-    console.print(f"released: {described}; its claim was recomputed and holds")
+    console.print(f"released: {described}; the claim was recomputed and holds")
     console.print(f"everything is stopped, after {time.monotonic() - started:.0f} seconds")
     console.print(f"release (may be published):  {os.path.join(outcome, 'release')}")
     console.print(f"curator (never publish):     {os.path.join(outcome, 'curator')}")

@@ -13,6 +13,7 @@ import tomllib
 import numpy as np
 import pytest
 
+from dpjax.federated import ledger
 from dpjax.federated.election import Election
 from dpjax.federated.records import read_folder
 from experiments.federation import deploy, hospitals, keys, offline
@@ -137,9 +138,16 @@ def test_a_claim_that_is_too_small_is_found(tmp_path):
     release = tmp_path / "release"
     release.mkdir()
     (release / "hyperparameters.json").write_text(json.dumps(election.candidates[0]))
-    claim = election.plan.statement()
+    claim = election.plan.statement() | {"fingerprint": election.fingerprint}
+    for name in hospitals.NAMES:
+        ledger.charge(deploy.ledger_of(str(tmp_path), name), 5.0, 1e-5, election.fingerprint)
     (release / "guarantee.json").write_text(json.dumps(claim))
-    assert deploy.check(str(tmp_path)) == election.candidates[0]
+    folder = str(tmp_path)
+    assert deploy.check(folder, folder) == election.candidates[0]
     (release / "guarantee.json").write_text(json.dumps(claim | {"epsilon": 4.9}))
     with pytest.raises(ValueError, match="claims 4.9"):
-        deploy.check(str(tmp_path))
+        deploy.check(folder, folder)
+    (release / "guarantee.json").write_text(json.dumps(claim))
+    ledger.charge(deploy.ledger_of(folder, hospitals.NAMES[1]), 5.0, 1e-5, "another")
+    with pytest.raises(ValueError, match="university_clinic sent 2 votes"):
+        deploy.check(folder, folder)

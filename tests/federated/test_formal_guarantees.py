@@ -4,12 +4,13 @@ import inspect
 
 import pytest
 
-from dpjax.federated import client, masking, server
+from dpjax.federated import client, ledger, masking, server
 
 CASES = {
     # function: words that its section must contain
     masking.secure_sum_only: ("at most once in a run", "minimum_survivors", "masked"),
     client.make_client_app: ("noisy ballot", "reply to training is constant", "own log"),
+    ledger.charge: ("before the vote is sent",),
     server.run_election: ("minimum_survivors", "masked votes"),
 }
 

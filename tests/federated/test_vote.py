@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dpjax import federated
-from dpjax.federated import client, local_training
+from dpjax.federated import client, ledger, local_training
 from dpjax.federated import flower_internals as flower
 from dpjax.federated.in_process import InProcessGrid
 from dpjax.federated.server import make_server_app
@@ -193,8 +193,31 @@ def test_a_client_has_a_limit_of_its_own():
     outcome, _ = _run(nodes=nodes)
     assert outcome.survivors == 4
     nodes[1]["max-epsilon"] = 10
-    with pytest.raises(SumAborted, match="epsilon 20.0 is above this client's limit of 10"):
+    with pytest.raises(SumAborted, match="epsilon 20 is above this client's limit: it is 10"):
         _run(nodes=nodes)
+
+
+def test_a_ledger_adds_up_the_votes_that_were_sent(tmp_path):
+    path = str(tmp_path / "votes.jsonl")
+    nodes = [
+        node | {"max-epsilon": 45.0, "ledger": f"{path}.{node['partition-id']}"}
+        for node in _nodes()
+    ]
+    fingerprint = _run(nodes=nodes)[0].election.fingerprint
+    # One that is lost while it votes has paid all the same; one lost before has not.
+    _run(nodes=nodes, is_lost=lambda i, m: i == 0 and _stage(m) == "collect_masked_vectors")
+    assert [len(ledger.votes(f"{path}.{number}")) for number in range(5)] == [2] * 5
+    assert ledger.votes(f"{path}.0")[0] == {
+        "epsilon": 20.0,
+        "delta": 1e-5,
+        "fingerprint": fingerprint,
+    }
+    assert os.stat(f"{path}.0").st_mode & 0o077 == 0
+    with pytest.raises(SumAborted, match="it is 45 and 40 were spent before"):
+        _run(nodes=nodes)
+    (tmp_path / "votes.jsonl.1").write_text("gone\n")
+    with pytest.raises(ValueError, match="is no ledger"):
+        ledger.votes(f"{path}.1")
 
 
 @pytest.mark.parametrize(
@@ -266,9 +289,9 @@ def test_a_vote_request_before_training_or_for_another_vote_is_refused():
 def test_no_ballot_without_noise_is_kept(monkeypatch):
     kept = []
 
-    def recording(context, rules, fingerprint, noisy_ballot):
+    def recording(context, rules, noisy_ballot, **facts):
         kept.append(noisy_ballot)
-        keep(context, rules, fingerprint, noisy_ballot)
+        keep(context, rules, noisy_ballot, **facts)
 
     keep = local_training.keep_prepared
     monkeypatch.setattr(local_training, "keep_prepared", recording)
