@@ -61,6 +61,11 @@ def statement(election: Election, *, secret: bool = True) -> dict[str, Any]:
             ),
             "not_covered": [
                 "a server that departs from the protocol: it can, for example, invent clients",
+                (
+                    f"{rules.threshold(rules.clients)} colluding clients among the "
+                    f"{rules.shares(rules.clients)} that share one client's keys, whom the server "
+                    "draws at random: with the server they could unmask its ballot"
+                ),
                 "how long a client trains, which depends on how many records it has",
                 "that a client refuses to take part, for example for want of records",
             ],

@@ -322,6 +322,7 @@ def test_release_holds_the_winner_and_a_claim_and_nothing_else(tmp_path):
     assert claim["epsilon"] <= 20.0
     assert claim["unit_of_privacy"] == "one client with all of its records"
     assert "32 bits" in claim["secure_aggregation"]["mask_strength"]
+    assert "3 colluding clients among the 5" in str(claim["secure_aggregation"]["not_covered"])
     assert claim["secure_aggregation"]["epsilon_if_one_ballot_were_unmasked"] > claim["epsilon"]
     kept = json.loads((folder / "curator/vote.json").read_text())
     assert kept["noisy_counts"] == outcome.noisy_counts.tolist()
