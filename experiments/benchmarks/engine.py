@@ -226,7 +226,8 @@ def main() -> None:
     wanted = [(model, "step") for model in models]
     if _CANDIDATES.value:
         wanted += [(model, "candidates") for model in models if model in candidate_costs.SIZES]
-    order = [(model, part) for part in ("step", "candidates") for model in clipped_grad.PROBLEMS]
+    columns = dict.fromkeys((*MODELS, *clipped_grad.PROBLEMS))
+    order = [(model, part) for part in ("step", "candidates") for model in columns]
     for model, part in wanted:
         if (model, part) in found:
             continue
