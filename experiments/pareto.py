@@ -156,7 +156,10 @@ def task_of(loaded: data.Dataset) -> tuning.Task:
         raise ValueError(f"{loaded.name} has no test data: pass --validation_fraction=0.2")
     else:
         train, scored = loaded.train, loaded.test
-    widths = [int(width) for width in _WIDTHS.value]
+    try:
+        widths = [int(width) for width in _WIDTHS.value]
+    except ValueError:
+        raise ValueError(f"--widths={_WIDTHS.value}: pass whole numbers such as 128,64") from None
     return tuning.classification(
         models.build_module(_MODEL.value, loaded.classes, widths=widths),
         train,
@@ -297,7 +300,7 @@ def report(
     for row in front.rows():
         cells = [f"{row['epsilon']:.3g}"]
         cells += [f"{row[name]:.3f}" for name in ("utility", "worst", "best")]
-        cells += [f"{row[name]:.2g}" for name in record.domain.names]
+        cells += [picture.short(row[name]) for name in record.domain.names]
         table.add_row(*cells, style=None if row["still_on_front"] else "dim")
     console.print(table)
     console.print(

@@ -104,7 +104,7 @@ def front_figure(
             yerr=[[error - (1 - suggestion["high"])], [(1 - suggestion["low"]) - error]],
             fmt="*",
             color=plotting.PALETTE[1],
-            markersize=14,
+            markersize=11,
             capsize=3,
             label="suggested (95% prediction)",
             zorder=4,
@@ -118,6 +118,17 @@ def front_figure(
     figure.legend(loc="outside lower left", ncols=4, fontsize=9.5)
     _write_table(table, front)
     return figure
+
+
+def short(value: float) -> str:
+    """A number for a narrow column."""
+    return (
+        f"{value:.0f}"
+        if value == round(value)
+        else f"{value:.2g}"
+        if value < 10
+        else f"{value:.3g}"
+    )
 
 
 def _horizontal_limits(
@@ -145,7 +156,7 @@ def _write_table(axes, front: Sequence[Mapping]) -> None:
     names = [name for name in front[0] if name not in _OUTCOMES]
     cells = [
         [str(number), f"{row['epsilon']:.3g}", f"{row['utility']:.3f}"]
-        + [f"{row[name]:.2g}" if row[name] < 1 else f"{row[name]:.3g}" for name in names]
+        + [short(row[name]) for name in names]
         for number, row in enumerate(front, 1)
     ]
     heads = ["", "epsilon", "accuracy"] + [

@@ -19,11 +19,12 @@ from dpjax.tuning.pareto.record import SearchRecord
 from dpjax.tuning.pareto.search import asked_privacy, fitted
 
 _CANDIDATES = 4096
-_PRICED = 256
+_NEAR = 1024
+_PRICED = 64
 _LOCAL_WIDTHS = (0.1, 0.05, 0.02, 0.01)
-_PARENTS = 16
+_PARENTS = 8
 _NORMAL_95 = 1.959963984540054
-_SLACK = 0.2
+_SLACK = 0.02
 """The predicted log epsilon may exceed the wanted one by this before a candidate is left out: the
 true one decides."""
 
@@ -74,15 +75,16 @@ def suggest(
     generator = np.random.default_rng((seed, len(record)))
     cost, utility = fitted(record, generator)
     domain = record.domain
-    seen = record.unit[record.succeeded]
-    pool = np.concatenate([seen, domain.sample(_CANDIDATES, generator)])
+    seen = record.unit[record.succeeded][-_CANDIDATES // 2 :]
+    pool = np.concatenate([seen, domain.sample(_CANDIDATES - len(seen), generator)])
     price = _Prices(domain, privacy)
     best = _ranked(pool, cost, utility, price, epsilon, domain)
     if not len(best):
         # Nothing near the wanted epsilon: ask the oracle for the most private candidates.
-        best = pool[np.argsort(cost.predict(pool)[0], kind="stable")[:_PRICED]]
+        best = pool[np.argsort(cost.predict(pool)[0], kind="stable")[:_PARENTS]]
     for width in _LOCAL_WIDTHS:
-        parents = best[generator.integers(len(best), size=_CANDIDATES // 4)]
+        # Two lengths of arrays in all: each new one compiles the predictions again.
+        parents = best[generator.integers(len(best), size=_NEAR - len(best))]
         near = np.clip(parents + width * generator.normal(size=parents.shape), 0.0, 1.0)
         near = near[domain.allowed(near)]
         found = _ranked(np.concatenate([best, near]), cost, utility, price, epsilon, domain)
@@ -137,9 +139,13 @@ def _ranked(pool, cost, utility, price, epsilon, domain) -> np.ndarray:
     """The feasible points of the pool, best predicted utility first; at most `_PARENTS`."""
     points = _rounded(domain, pool)
     likely = cost.predict(points)[0] <= np.log(epsilon) + _SLACK
-    pool, points = pool[likely], points[likely]
-    if not len(pool):
-        return pool
-    order = np.argsort(utility.predict(points)[0], kind="stable")[:_PRICED]
-    affordable = order[price(pool[order]) <= epsilon]
+    error = np.where(likely, utility.predict(points)[0], np.inf)
+    order = np.argsort(error, kind="stable")[: min(_PRICED, int(likely.sum()))]
+    affordable: list[int] = []
+    # The true price of the best ones first, and of no more than needed: it is the slow part.
+    for start in range(0, len(order), _PARENTS):
+        some = order[start : start + _PARENTS]
+        affordable += some[price(pool[some]) <= epsilon].tolist()
+        if len(affordable) >= _PARENTS:
+            break
     return pool[affordable[:_PARENTS]]
