@@ -27,18 +27,16 @@ _WARNING = "For the curator only, never publish: this is not part of the release
 _LIBRARIES = ("flwr", "jax", "flax", "numpy", "scipy", "dp-accounting", "cryptography")
 
 
-def statement(election: Election, *, secret: bool = True) -> dict[str, Any]:
+def statement(election: Election) -> dict[str, Any]:
     """What `guarantee.json` says of a federated vote; a function of the public rules alone.
 
-    Args:
-      election: the `Election`.
-      secret: whether all clients' noise came from their operating systems.
+    The apps take noise from the clients' operating systems and from nowhere else.
     """
     rules = election.rules
-    return election.plan.statement(secret=secret) | {
+    return election.plan.statement(secret=True) | {
         "released": "the winning candidate's hyperparameters and nothing else",
         "candidates": [
-            " ".join(f"{name}={value:.17g}" for name, value in candidate.items())
+            " ".join(f"{name}={value!r}" for name, value in candidate.items())
             for candidate in election.candidates
         ],
         "local_training": dataclasses.asdict(election.training),

@@ -35,7 +35,7 @@ import time
 import tomllib
 from collections.abc import Mapping, Sequence
 
-from absl import flags
+from absl import app, flags
 from rich.console import Console
 
 from experiments import command_line, run_folder
@@ -339,5 +339,16 @@ def main() -> int:
     return 0
 
 
+def run() -> None:
+    """Runs the program in the main thread: a stop of any kind unwinds it and stops the nodes."""
+
+    def stopped(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stopped)
+    app.run(lambda _: command_line.guarded(main), flags_parser=command_line.parse)
+
+
 if __name__ == "__main__":
-    command_line.run(main)
+    run()
