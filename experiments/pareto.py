@@ -280,6 +280,7 @@ def run_search(
             record,
             accuracy,
             rounds=_FRESH_ROUNDS.value,
+            by_means=_METHOD.value in ("ehvi", "hvpoi"),
             progress=lambda done, total: bar.update(again, completed=done, total=total),
         )
     return record, front

@@ -16,7 +16,7 @@ from dpjax.tuning.pareto.domain import (
 from dpjax.tuning.pareto.fronts import check_anti_ideal, front, hypervolume, non_dominated
 from dpjax.tuning.pareto.oracles import TrainedAccuracy, TrainingCost
 from dpjax.tuning.pareto.record import Evaluation, SearchRecord
-from dpjax.tuning.pareto.reevaluation import FreshFront, reevaluate
+from dpjax.tuning.pareto.reevaluation import FreshFront, front_by_means, reevaluate
 from dpjax.tuning.pareto.run_shapes import RunShapes
 from dpjax.tuning.pareto.sampling_laws import Law, Laws, UniformOver, grid
 from dpjax.tuning.pareto.search import METHODS, fitted, search
@@ -42,6 +42,7 @@ __all__ = [
     "check_anti_ideal",
     "fitted",
     "front",
+    "front_by_means",
     "grid",
     "hypervolume",
     "non_dominated",

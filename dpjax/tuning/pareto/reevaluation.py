@@ -16,7 +16,7 @@ from dpjax.tuning.pareto import fronts
 from dpjax.tuning.pareto.domain import Settings, select
 from dpjax.tuning.pareto.oracles import UtilityOracle
 from dpjax.tuning.pareto.record import SearchRecord
-from dpjax.tuning.pareto.search import asked_utility
+from dpjax.tuning.pareto.search import asked_utility, fitted
 
 _FRESH = 2
 """Stream of fresh repetitions, beside the search's own."""
@@ -86,11 +86,27 @@ class FreshFront:
         ]
 
 
+def front_by_means(record: SearchRecord) -> np.ndarray:
+    """Positions (k,) of the front of (epsilon, error by the mean of the utility's process).
+
+    The process averages over neighbouring settings, so luck counts for less than in
+    `SearchRecord.front`; empty where nothing dominates the anti-ideal point.
+    """
+    kept = record.succeeded
+    _, utility = fitted(record, np.random.default_rng(len(record)))
+    means, _ = utility.predict(record.unit[kept])
+    error = fronts.from_model_units(np.stack([np.zeros(len(kept)), means], axis=1))[:, 1]
+    points = np.stack([record.epsilon[kept], error], axis=1)
+    inside = (points < record.anti_ideal).all(axis=1)
+    return kept[fronts.non_dominated(points) & inside]
+
+
 def reevaluate(
     record: SearchRecord,
     utility: UtilityOracle,
     *,
     rounds: int = 1,
+    by_means: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> FreshFront:
     """Measures the settings of a record's front on fresh repetitions.
@@ -99,6 +115,7 @@ def reevaluate(
       record: of a search.
       utility: the oracle of the search.
       rounds: times the oracle is asked, so `rounds` times its R repetitions, >= 1.
+      by_means: measure the settings of `front_by_means` too.
       progress: called with (rounds done, rounds).
 
     Returns:
@@ -110,6 +127,9 @@ def reevaluate(
     if rounds < 1:
         raise ValueError(f"rounds {rounds}: pass at least 1")
     kept = record.front()
+    if by_means:
+        kept = np.union1d(kept, front_by_means(record))
+        kept = kept[np.argsort(record.epsilon[kept], kind="stable")]
     settings = select(record.settings, kept)
     measured: list[list[np.ndarray]] = [[] for _ in kept]
     failed = np.zeros(len(kept), bool)

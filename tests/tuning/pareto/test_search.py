@@ -291,6 +291,13 @@ def test_fresh_repetitions_undo_the_winner_s_curse():
     assert all(row["worst"] <= row["utility"] <= row["best"] for row in rows)
     with pytest.raises(ValueError, match="rounds"):
         pareto.reevaluate(record, luck, rounds=0)
+    # The processes see that there is nothing but luck: by their means few settings differ, and the
+    # most private one is on their front.
+    smoothed = pareto.front_by_means(record)
+    assert int(np.argmin(record.epsilon)) in smoothed
+    both = pareto.reevaluate(record, luck, by_means=True)
+    assert len(both.epsilon) == len(set(smoothed) | set(record.front()))
+    assert (np.diff(both.epsilon) >= 0).all()
 
 
 def test_oracles_without_seeds_are_asked_without():
