@@ -7,6 +7,7 @@
 | `doubling` | Ding & Wu, 2022 |
 | `threshold_stopping` | Liu & Talwar, STOC 2019; Papernot & Steinke, Appendix C |
 | `voting`: `VoteSettings`, `train_clients` | Liebenow, Peinemann & Mohammadi 2025 (DP-HYPE) |
+| `pareto.search`; `from dpjax.tuning import pareto`; NOT private | Avent et al. 2020 (DPareto) |
 """
 
 from dpjax.tuning.candidates import (
