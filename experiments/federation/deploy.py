@@ -21,294 +21,22 @@ on a count has a standard deviation of 14 votes and a count is at most 3; at the
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
-import json
 import os
-import shlex
 import shutil
 import signal
-import socket
-import subprocess
-import sys
 import time
-import tomllib
-from collections.abc import Mapping, Sequence
 
 from absl import app, flags
 from rich.console import Console
 
 from experiments import command_line, run_folder
-from experiments.federation import hospitals, keys, offline
+from experiments.federation import offline
 
 _OUT_DIR = flags.DEFINE_string("out_dir", None, "Folder to make. Default: runs/hospitals-<time>.")
 _EPSILON = flags.DEFINE_float("epsilon", 20.0, "Target of the whole vote.")
 _CANDIDATES = flags.DEFINE_string("candidates", "artifact", "A named list, or a JSON list.")
 _TIMEOUT = flags.DEFINE_float("timeout_seconds", 300.0, "Give up after this long.")
-
-_APP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "app")
-_PROJECT = os.path.dirname(os.path.dirname(os.path.dirname(_APP)))
-_CONNECTION = "hospitals"
-_STOP_SECONDS = 10.0
-_POLL_SECONDS = 0.1
-_ASK_SECONDS = 10.0
-
-
-class Deployment:
-    """Processes of one federation, each with its log; all stopped on exit."""
-
-    def __init__(self, folder: str, timeout: float):
-        self.folder = folder
-        self.deadline = time.monotonic() + timeout
-        self._processes: dict[str, subprocess.Popen] = {}
-        self.environment = offline.stay_offline(dict(os.environ)) | {
-            "FLWR_HOME": os.path.join(folder, "flower_home"),
-            # The SuperLink's and SuperNodes' child processes import dpjax from here.
-            "PYTHONPATH": os.pathsep.join(
-                filter(None, [_PROJECT, os.environ.get("PYTHONPATH", "")])
-            ),
-            # Children are started by name.
-            "PATH": os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")]),
-        }
-        os.makedirs(self.environment["FLWR_HOME"], mode=0o700)
-        os.makedirs(os.path.join(folder, "logs"))
-
-    def __enter__(self) -> Deployment:
-        return self
-
-    def __exit__(self, *_) -> None:
-        self.stop()
-
-    def start(self, name: str, command: Sequence[str]) -> None:
-        """Starts a process that is to stay."""
-        with open(self._log(name), "wb") as log:
-            self._processes[name] = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=self.environment,
-                cwd=self.folder,
-                # Its children are stopped with it, as one group.
-                start_new_session=True,
-            )
-
-    def call(self, name: str, command: Sequence[str]) -> str:
-        """Runs a command to its end; returns what it printed.
-
-        Raises:
-          ValueError: if it fails.
-        """
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            env=self.environment,
-            cwd=self.folder,
-            timeout=max(1.0, self.deadline - time.monotonic()),
-            check=False,
-        )
-        with open(self._log(name), "a", encoding="utf-8") as log:
-            log.write(f"$ {shlex.join(command)}\n{done.stdout}{done.stderr}\n")
-        if done.returncode:
-            raise ValueError(f"{name} failed; see {self._log(name)}")
-        return done.stdout
-
-    def check_alive(self) -> None:
-        """Raises ValueError if time is up or a process has ended."""
-        for name, process in self._processes.items():
-            if process.poll() is not None:
-                raise ValueError(
-                    f"{name} ended with code {process.returncode}; see {self._log(name)}"
-                )
-        if time.monotonic() > self.deadline:
-            raise ValueError(f"no result in time; see {os.path.join(self.folder, 'logs')}")
-
-    def wait_for_port(self, port: int) -> None:
-        """Returns when something listens on the port of this machine."""
-        while True:
-            self.check_alive()
-            try:
-                socket.create_connection(("127.0.0.1", port), timeout=1.0).close()
-                return
-            except OSError:
-                time.sleep(_POLL_SECONDS)
-
-    def wait_for_run(self, run_id: str, outcome: str) -> None:
-        """Returns when a run has finished and written its outcome; raises ValueError if it failed.
-
-        Asking Flower starts a process, which takes cores from the run itself, so it is asked
-        rarely until the outcome is there.
-        """
-        command = ["flwr", "list", _CONNECTION, "--run-id", run_id, "--format", "json"]
-        while True:
-            ask_at = time.monotonic() + _ASK_SECONDS
-            while not os.path.isdir(outcome) and time.monotonic() < ask_at:
-                self.check_alive()
-                time.sleep(_POLL_SECONDS)
-            status = json.loads(self.call("list", command))["runs"][0]["status"]
-            if not status.startswith("finished"):
-                continue
-            if status == "finished:completed" and os.path.isdir(outcome):
-                return
-            raise ValueError(f"the run is {status}; see {os.path.join(self.folder, 'logs')}")
-
-    def stop(self) -> None:
-        """Ends every process and its children, nodes first."""
-        for process in reversed(self._processes.values()):
-            _signal_group(process, signal.SIGTERM)
-        limit = time.monotonic() + _STOP_SECONDS
-        for process in reversed(self._processes.values()):
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(max(0.1, limit - time.monotonic()))
-            # What a process leaves behind in its group goes with it.
-            _signal_group(process, signal.SIGKILL)
-            process.wait()
-        self._processes.clear()
-
-    def _log(self, name: str) -> str:
-        return os.path.join(self.folder, "logs", f"{name}.log")
-
-
-def _signal_group(process: subprocess.Popen, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, number)
-
-
-def free_ports(number: int) -> list[int]:
-    """Ports of 127.0.0.1 that nothing uses at the moment."""
-    sockets = [socket.socket() for _ in range(number)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
-
-
-def node_config(folder: str, name: str, own: str, limit: float) -> str:
-    """What a hospital tells its SuperNode: where its records are, and what it may spend."""
-    facts = {"data": own, "ledger": ledger_of(folder, name), "max-epsilon": limit}
-    return " ".join(f"{key}={json.dumps(value)}" for key, value in facts.items())
-
-
-def ledger_of(folder: str, name: str) -> str:
-    """Path of a hospital's own list of the votes it sent."""
-    return os.path.join(folder, f"votes_of_{name}.jsonl")
-
-
-def app_config() -> dict[str, str | int | float]:
-    """The app's settings, as its pyproject.toml lists them."""
-    with open(os.path.join(_APP, "pyproject.toml"), "rb") as file:
-        return tomllib.load(file)["tool"]["flwr"]["app"]["config"]
-
-
-def as_toml(values: Mapping[str, str | int | float]) -> str:
-    """Flat settings as TOML; JSON's strings and numbers are TOML's too."""
-    return "".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items())
-
-
-def deploy(
-    folder: str, run_config: Mapping[str, str | int | float], *, timeout: float, console: Console
-) -> str:
-    """Runs the whole federation in a folder; returns the folder of its outcome.
-
-    Args:
-      folder: exists and is empty.
-      run_config: overrides of the app's configuration.
-      timeout: seconds for everything.
-      console: for progress.
-
-    Raises:
-      ValueError: if anything fails; the logs say more.
-    """
-    secret = os.path.join(folder, "keys")
-    os.mkdir(secret, 0o700)
-    data = hospitals.write_hospitals(os.path.join(folder, "data"))
-    files = keys.write_certificates(secret)
-    node_keys = [keys.write_node_key(secret, name) for name in hospitals.NAMES]
-    port, *node_ports = free_ports(1 + len(data))
-    outcome = os.path.join(folder, "outcome")
-    limit = float((app_config() | dict(run_config))["epsilon"])
-    with Deployment(folder, timeout) as running:
-        home = running.environment["FLWR_HOME"]
-        with open(os.path.join(home, "config.toml"), "w", encoding="utf-8") as file:
-            connection = {"address": f"127.0.0.1:{port}", "root-certificates": files["authority"]}
-            file.write(f'[superlink]\ndefault = "{_CONNECTION}"\n\n[superlink.{_CONNECTION}]\n')
-            file.write(as_toml(connection))
-        console.print(f"SuperLink with TLS on 127.0.0.1:{port}")
-        running.start(
-            "superlink",
-            [
-                *("flower-superlink", "--host", "127.0.0.1", "--port", str(port)),
-                *("--ssl-ca-certfile", files["authority"]),
-                *("--ssl-certfile", files["certificate"], "--ssl-keyfile", files["key"]),
-                "--enable-supernode-auth",
-                "--disable-runtime-dependency-installation",
-            ],
-        )
-        running.wait_for_port(port)
-        for name, (private, public), own, own_port in zip(
-            hospitals.NAMES, node_keys, data, node_ports
-        ):
-            running.call("register", ["flwr", "supernode", "register", public, _CONNECTION])
-            console.print(f"SuperNode {name}, authenticated, reads {own}")
-            running.start(
-                name,
-                [
-                    *("flower-supernode", "--superlink", f"127.0.0.1:{port}"),
-                    *("--root-certificates", files["authority"]),
-                    *("--auth-supernode-private-key", private),
-                    *("--host", "127.0.0.1", "--port", str(own_port)),
-                    *("--ssl-ca-certfile", files["authority"]),
-                    *("--ssl-certfile", files["certificate"], "--ssl-keyfile", files["key"]),
-                    *("--node-config", node_config(folder, name, own, limit)),
-                ],
-            )
-        for own_port in node_ports:
-            running.wait_for_port(own_port)
-        settings = os.path.join(folder, "run.toml")
-        with open(settings, "w", encoding="utf-8") as file:
-            file.write(as_toml({**run_config, "out-dir": outcome}))
-        console.print("flwr run: training, then the vote under masks")
-        command = ["flwr", "run", _APP, _CONNECTION, "--run-config", settings, "--format", "json"]
-        run_id = str(json.loads(running.call("run", command))["run-id"])
-        running.wait_for_run(run_id, outcome)
-    return outcome
-
-
-def check(folder: str, outcome: str) -> dict[str, float]:
-    """Recomputes the claim of a release and reads what the hospitals say they spent.
-
-    Args:
-      folder: of the deployment.
-      outcome: folder of the release and the curator's half.
-
-    Returns:
-      The released hyperparameters.
-
-    Raises:
-      ValueError: if the claim is smaller than the truth, or a hospital's ledger disagrees.
-    """
-    from dpjax import accounting
-
-    found = {}
-    for name in ("hyperparameters", "guarantee"):
-        path = os.path.join(outcome, "release", f"{name}.json")
-        with open(path, encoding="utf-8") as file:
-            found[name] = json.load(file)
-    claim = found["guarantee"]
-    recomputed = accounting.from_provenance(claim["mechanism"]).epsilon(claim["delta"])
-    if recomputed > claim["epsilon"] * (1 + 1e-9):
-        raise ValueError(f"the release claims {claim['epsilon']}, the truth is {recomputed}")
-    for name in hospitals.NAMES:
-        with open(ledger_of(folder, name), encoding="utf-8") as file:
-            sent = [json.loads(line)["fingerprint"] for line in file]
-        if sent != [claim["fingerprint"]]:
-            raise ValueError(f"{name} sent {len(sent)} votes, and not just this one")
-    return found["hyperparameters"]
 
 
 def main() -> int:
@@ -317,20 +45,21 @@ def main() -> int:
         raise ValueError("a deployment needs Flower: pip install 'dpjax[federated]'")
     offline.stay_offline()
     from dpjax.federated import election
+    from experiments.federation import deployment
 
     overrides = {"epsilon": _EPSILON.value, "candidates": _CANDIDATES.value}
     # What is wrong with the vote is said now, not by three nodes.
-    _ = election.Election.from_config(app_config() | overrides).rules
+    _ = election.Election.from_config(deployment.app_config() | overrides).rules
     console = Console(highlight=False, soft_wrap=True)
     folder = run_folder.choose(_OUT_DIR.value, "hospitals")
     started = time.monotonic()
     os.makedirs(folder)
     try:
-        outcome = deploy(folder, overrides, timeout=_TIMEOUT.value, console=console)
+        outcome = deployment.deploy(folder, overrides, timeout=_TIMEOUT.value, console=console)
     finally:
         # Private keys of an example are of no further use.
         shutil.rmtree(os.path.join(folder, "keys"), ignore_errors=True)
-    winner = check(folder, outcome)
+    winner = deployment.check(folder, outcome)
     described = ", ".join(f"{name} {value:g}" for name, value in winner.items())
     console.print(f"released: {described}; the claim was recomputed and holds")
     console.print(f"everything is stopped, after {time.monotonic() - started:.0f} seconds")

@@ -16,7 +16,7 @@ import pytest
 from dpjax.federated import ledger
 from dpjax.federated.election import Election
 from dpjax.federated.records import read_folder
-from experiments.federation import deploy, hospitals, keys, offline
+from experiments.federation import deployment, hospitals, keys, offline
 
 
 def test_hospitals_differ_and_hold_every_patient_once(tmp_path):
@@ -69,7 +69,7 @@ def test_private_keys_are_readable_by_their_owner_only(tmp_path):
 
 
 def test_the_app_of_the_example_is_an_election_with_every_setting_named():
-    config = deploy.app_config()
+    config = deployment.app_config()
     election = Election.from_config(config)
     assert election.settings.clients == len(hospitals.NAMES)
     assert election.training.classes == hospitals.CLASSES
@@ -80,7 +80,7 @@ def test_the_app_of_the_example_is_an_election_with_every_setting_named():
 
 def test_flat_settings_are_toml():
     values = {"epsilon": 1.5, "clients": 3, "out-dir": '/a "b"/c', "candidates": '[{"a": 1.0}]'}
-    assert tomllib.loads(deploy.as_toml(values)) == values
+    assert tomllib.loads(deployment.as_toml(values)) == values
 
 
 def test_switches_are_set_in_the_environment_given_and_nowhere_else():
@@ -101,7 +101,7 @@ def test_processes_are_stopped_with_their_children(tmp_path):
         "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']); "
         "print(child.pid, flush=True); time.sleep(60)"
     )
-    with deploy.Deployment(str(tmp_path), timeout=30.0) as running:
+    with deployment.Deployment(str(tmp_path), timeout=30.0) as running:
         running.start("node", [sys.executable, "-c", program])
         running.check_alive()
         log = tmp_path / "logs" / "node.log"
@@ -123,7 +123,7 @@ def test_processes_are_stopped_with_their_children(tmp_path):
 
 
 def test_a_process_that_ends_is_noticed_and_its_log_named(tmp_path):
-    with deploy.Deployment(str(tmp_path), timeout=30.0) as running:
+    with deployment.Deployment(str(tmp_path), timeout=30.0) as running:
         running.start("node", [sys.executable, "-c", "raise SystemExit(3)"])
         with pytest.raises(ValueError, match=r"node ended with code 3; see .*node\.log"):
             while True:
@@ -140,14 +140,14 @@ def test_a_claim_that_is_too_small_is_found(tmp_path):
     (release / "hyperparameters.json").write_text(json.dumps(election.candidates[0]))
     claim = election.plan.statement() | {"fingerprint": election.fingerprint}
     for name in hospitals.NAMES:
-        ledger.charge(deploy.ledger_of(str(tmp_path), name), 5.0, 1e-5, election.fingerprint)
+        ledger.charge(deployment.ledger_of(str(tmp_path), name), 5.0, 1e-5, election.fingerprint)
     (release / "guarantee.json").write_text(json.dumps(claim))
     folder = str(tmp_path)
-    assert deploy.check(folder, folder) == election.candidates[0]
+    assert deployment.check(folder, folder) == election.candidates[0]
     (release / "guarantee.json").write_text(json.dumps(claim | {"epsilon": 4.9}))
     with pytest.raises(ValueError, match="claims 4.9"):
-        deploy.check(folder, folder)
+        deployment.check(folder, folder)
     (release / "guarantee.json").write_text(json.dumps(claim))
-    ledger.charge(deploy.ledger_of(folder, hospitals.NAMES[1]), 5.0, 1e-5, "another")
+    ledger.charge(deployment.ledger_of(folder, hospitals.NAMES[1]), 5.0, 1e-5, "another")
     with pytest.raises(ValueError, match="university_clinic sent 2 votes"):
-        deploy.check(folder, folder)
+        deployment.check(folder, folder)
