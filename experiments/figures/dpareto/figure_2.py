@@ -105,21 +105,15 @@ def evaluate(
     source = np.random.default_rng(2)  # Of orders and noise: another seed moves points slightly.
     different, which = np.unique(settings["regularisation"], return_inverse=True)
     trained = ours.train(different, repetitions, source=source, progress=progress)
-    noise_std = settings["noise_std"]
-    noisy = [
-        ours.noisy_accuracies(trained[[row]], [deviation], source=source)[0].mean()
-        for row, deviation in zip(which, noise_std)
-    ]
-    exact = [
-        ours.expected_accuracies(trained[[row]], [deviation])[0].mean()
-        for row, deviation in zip(which, noise_std)
-    ]
+    trained, noise_std = trained[which], settings["noise_std"]
+    noisy = ours.noisy_accuracies(trained, noise_std, source=source).mean(axis=1)
+    exact = ours.expected_accuracies(trained, noise_std).mean(axis=1)
     table = {
         **settings,
         "epsilon": ours.epsilons(settings),
         "epsilon_paper": paper.epsilons(settings),
-        "error": 1 - np.array(noisy),
-        "error_exact": 1 - np.array(exact),
+        "error": 1 - noisy,
+        "error_exact": 1 - exact,
     }
     return maps.rows_of(
         table,

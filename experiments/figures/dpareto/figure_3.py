@@ -3,21 +3,24 @@
 Of the grid of figure 2, 250 settings are taken at random and with them what 50 runs measured. Two
 Gaussian processes learn log epsilon and the logit of the error from them. Top: their predictions,
 turned back into epsilon and error, over the whole domain, the 250 settings as white dots; and the
-standard deviation of the second. Below: the front of the 250 measurements beside the true front
-of the whole grid; and the two criteria by which the next setting is chosen (star): the paper's,
-hypervolume-based probability of improvement (HVPoI), on the measured front, and the exact expected
-hypervolume improvement (EHVI), this project's default, on the means of the processes. Anti-ideal
-point (10, 1).
+front of the 250 measurements beside the true front of the whole grid. Below: three criteria by
+which the next setting may be chosen (star), at anti-ideal point (10, 1):
+  HVPoI                   the paper's hypervolume-based probability of improvement, on the measured
+                          front;
+  EHVI, model units       exact expected hypervolume improvement in (log epsilon, logit error), on
+                          the means of the processes;
+  EHVI, reported units    the same in (epsilon, error), the area that is reported.
 
 Expected: over the grid the predicted epsilon is off by 0.005% (median; 9% at the corner of the
-domain), the predicted error by 0.004 (mean), half of what one measurement is off by (0.009). Both
-criteria point at the corner of least epsilon: improvement is counted in log epsilon, which has no
-lower end; the bands below it are where the front's settings lie.
+domain), the predicted error by 0.004 (mean), half of what one measurement is off by (0.009). The
+first two criteria point at the corner of least epsilon: they count improvement in log epsilon,
+which has no lower end; the bands below it are where the front's settings lie. The third, for which
+one epsilon of 1e-5 is as good as another, points at the front between epsilon 0.1 and 10.
 
 Computed from the training and test data without protection: for the curator, not a private output.
 
-Differs from the paper: our sensitivity (half the paper's epsilon); EHVI and the deviation beside
-the paper's four panels; inputs by their logarithm, so the processes see a simpler function.
+Differs from the paper: our sensitivity (half the paper's epsilon); EHVI beside the paper's four
+panels; inputs by their logarithm, so the processes see a simpler function.
 
   python -m experiments.figures.dpareto.figure_3 --data_dir=... --out_dir=docs/figures/dpareto
 
@@ -39,6 +42,7 @@ from matplotlib.figure import Figure
 from dpjax import plotting
 from dpjax.tuning.pareto import acquisition, batches, fronts, output_perturbation_example
 from dpjax.tuning.pareto.gaussian_process import GaussianProcess
+from dpjax.tuning.pareto.original_units import expected_hypervolume_improvement_in_original_units
 from experiments.figures import job
 from experiments.figures import rows as row_files
 from experiments.figures.dpareto import figure_2, maps
@@ -60,11 +64,15 @@ COLUMNS = (
     "sampled",
     "predicted_epsilon",
     "predicted_error",
-    "deviation",
     "hvpoi",
-    "ehvi",
+    "ehvi_model_units",
+    "ehvi_reported_units",
 )
-CRITERIA = {"hvpoi": "HVPoI (the paper's criterion)", "ehvi": "EHVI (our default)"}
+CRITERIA = {
+    "hvpoi": "HVPoI (the paper's criterion)",
+    "ehvi_model_units": "EHVI, model units",
+    "ehvi_reported_units": "EHVI, reported units",
+}
 
 
 def one_step(grid_rows: Sequence[Mapping], number: int) -> list[dict]:
@@ -94,7 +102,10 @@ def one_step(grid_rows: Sequence[Mapping], number: int) -> list[dict]:
         "hvpoi": acquisition.hypervolume_probability_of_improvement(
             mean, variance, measured, anti_ideal
         ),
-        "ehvi": acquisition.expected_hypervolume_improvement(
+        "ehvi_model_units": acquisition.expected_hypervolume_improvement(
+            mean, variance, mean[sampled], anti_ideal
+        ),
+        "ehvi_reported_units": expected_hypervolume_improvement_in_original_units(
             mean, variance, mean[sampled], anti_ideal
         ),
     }
@@ -102,7 +113,6 @@ def one_step(grid_rows: Sequence[Mapping], number: int) -> list[dict]:
         "sampled": sampled,
         "predicted_epsilon": predicted[:, 0],
         "predicted_error": predicted[:, 1],
-        "deviation": np.sqrt(variance[:, 1]),
         **values,
     }
     return [
@@ -130,14 +140,10 @@ def draw(rows: Sequence[Mapping]) -> Figure:
     maps.draw_map(
         above[1], rows, *grid_axes, maps.column(rows, "predicted_error"), "error, predicted"
     )
-    maps.draw_map(
-        above[2], rows, *grid_axes, maps.column(rows, "deviation"),
-        "standard deviation of the error's logit", colours="magma",
-    )  # fmt: skip
-    for axes in above:
+    for axes in above[:2]:
         _mark(axes, rows, sampled, ".", color="white", markersize=3.5)
 
-    axes = below[0]
+    axes = above[2]
     epsilons = maps.column(rows, "epsilon")
     measured, exact = maps.column(rows, "error"), maps.column(rows, "error_exact")
     axes.plot(
@@ -162,7 +168,7 @@ def draw(rows: Sequence[Mapping]) -> Figure:
     axes.set_title("Pareto front")
     axes.legend(loc="upper right", fontsize=11)
 
-    for axes, (name, title) in zip(below[1:], CRITERIA.items()):
+    for axes, (name, title) in zip(below, CRITERIA.items()):
         values = maps.column(rows, name)
         # Most of the domain promises next to nothing: the last four decades are shown.
         norm = LogNorm(1e-4 * values.max(), values.max())
@@ -171,9 +177,10 @@ def draw(rows: Sequence[Mapping]) -> Figure:
         best = int(np.argmax(np.where(sampled, -1.0, values)))
         _mark(axes, rows, np.array([best]), "*", color="white", markersize=18, label="next setting",
               markeredgecolor="black", clip_on=False)  # fmt: skip
-        legend = axes.legend(loc="lower left", fontsize=11, facecolor="#777777")
-        for text in legend.get_texts():
-            text.set_color("white")
+    # Once: in the other panels a star may lie in the corner that a legend would take.
+    legend = below[0].legend(loc="lower left", fontsize=11, facecolor="#777777")
+    for text in legend.get_texts():
+        text.set_color("white")
     figure.suptitle(
         f"One step of the search: output perturbation, {rows[0]['dataset']}, after "
         f"{sampled.sum()} settings of {rows[0]['repetitions']} runs each\n"
