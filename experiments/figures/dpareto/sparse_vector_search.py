@@ -28,29 +28,31 @@ Not in the paper, which shows its searches on data where the truth is unknown.
   python -m experiments.figures.dpareto.sparse_vector_search --out_dir=docs/figures/dpareto
 
 Takes 15 minutes on 2 CPU cores, most of it for batches of 1; with --quick (2 seeds, 16 + 16
-evaluations, EHVI in batches of 8 and random) 20 seconds.
+evaluations, EHVI in batches of 8 and random) 20 seconds. Finished searches are kept in the rows:
+a stopped program goes on from there.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from absl import flags
 from matplotlib.figure import Figure
 
 from dpjax import plotting
 from dpjax.tuning import pareto
 from dpjax.tuning.pareto import batches, fronts, sparse_vector_example
 from experiments.figures import job
+from experiments.figures import rows as row_files
 from experiments.figures.dpareto import maps
 from experiments.figures.rows import distinct, select
 
+SEARCH_COLUMNS = ("method", "batch_size", "anti_ideal_epsilon", "seed")
 COLUMNS = (
-    "method",
-    "batch_size",
-    "anti_ideal_epsilon",
-    "seed",
+    *SEARCH_COLUMNS,
     "evaluations",
     "observed",
     "measured_front",
@@ -141,16 +143,31 @@ def run_search(
     ]
 
 
-def compute(quick: bool) -> list[dict]:
-    """Returns the rows of all searches."""
-    searches = (("ehvi", 8), ("random", 8)) if quick else SEARCHES
+def compute(quick: bool, path: str | None = None) -> list[dict]:
+    """Returns the rows of all searches.
+
+    Args:
+      quick: few of them, and short.
+      path: where rows are kept as searches end; those that stand there are not searched again.
+    """
+    kinds = (("ehvi", 8), ("random", 8)) if quick else SEARCHES
+    evaluations, seeds = (32, 2) if quick else (EVALUATIONS, SEEDS)
+    wanted = [
+        (method, batch_size, anti_ideal, seed)
+        for method, batch_size in kinds
+        for anti_ideal in ANTI_IDEALS
+        for seed in range(seeds)
+    ]
+    kept = row_files.read_rows(path) if path is not None and os.path.exists(path) else []
     rows = []
-    for method, batch_size in searches:
-        for anti_ideal in ANTI_IDEALS:
-            for seed in range(2 if quick else SEEDS):
-                evaluations = 32 if quick else EVALUATIONS
-                rows += run_search(method, batch_size, anti_ideal, seed, evaluations)
-            print(f"{LABELS[method, batch_size]}, ({anti_ideal:g}, 1): done", flush=True)
+    for number, search in enumerate(wanted, 1):
+        found = [row for row in kept if tuple(row[name] for name in SEARCH_COLUMNS) == search]
+        if not found or found[-1]["evaluations"] != evaluations:
+            found = run_search(*search, evaluations)
+            print(f"search {number} of {len(wanted)}", flush=True)
+        rows += found
+        if path is not None:
+            row_files.write_rows(path, COLUMNS, rows + [row for row in kept if row not in rows])
     return rows
 
 
@@ -210,7 +227,16 @@ def draw(rows: Sequence[Mapping]) -> Figure:
     return figure
 
 
-JOB = job.FigureJob("dpareto", "sparse_vector_search", COLUMNS, compute, draw)
+def run() -> None:
+    """Runs the binary."""
+
+    def rows(quick: bool) -> list[dict]:
+        folder = flags.FLAGS["out_dir"].value or os.path.join("runs", "figures", "dpareto")
+        path = None if quick else os.path.join(folder, "sparse_vector_search.csv")
+        return compute(quick, path)
+
+    job.FigureJob("dpareto", "sparse_vector_search", COLUMNS, rows, draw).run()
+
 
 if __name__ == "__main__":
-    JOB.run()
+    run()

@@ -154,6 +154,26 @@ def test_search_rows_are_drawn():
     assert isinstance(sparse_vector_search.draw(rows), Figure)
 
 
+def test_finished_searches_are_not_run_again(tmp_path, monkeypatch):
+    path = str(tmp_path / "rows.csv")
+    runs = []
+
+    def run_search(method, batch_size, anti_ideal, seed, evaluations):
+        runs.append((method, anti_ideal, seed))
+        if len(runs) == 6:
+            raise KeyboardInterrupt
+        values = (method, batch_size, anti_ideal, seed, evaluations, 1.5, 1.25, None, 1.75, 0.125)
+        return [dict(zip(sparse_vector_search.COLUMNS, values))]
+
+    monkeypatch.setattr(sparse_vector_search, "run_search", run_search)
+    with pytest.raises(KeyboardInterrupt):
+        sparse_vector_search.compute(True, path)
+    assert len(read_rows(path)) == 5
+    rows = sparse_vector_search.compute(True, path)
+    assert len(runs) == 9 and runs[5] == runs[6] and len(set(runs)) == 8
+    assert read_rows(path) == rows and len(rows) == 8
+
+
 def test_fronts_are_drawn_as_staircases():
     _, panels = maps.new_square(1, 1)
     axes = panels[0, 0]
