@@ -43,13 +43,18 @@ def kept_to_itself() -> Iterator[None]:
 
 def vector_reply(message: flower.Message, vector: Vector) -> flower.Message:
     """Returns a handler's reply that holds one integer vector, for `secure_sum_only` to mask."""
+    return flower.Message(result_content(vector), reply_to=message)
+
+
+def result_content(vector: Vector) -> flower.RecordDict:
+    """A vector as Flower's result of a train request, everything else constant."""
     result = flower.FitRes(
         status=flower.Status(flower.StatusCode.OK, ""),
         parameters=flower.ndarrays_to_parameters([np.asarray(vector, dtype=np.float64)]),
         num_examples=1,
         metrics={},
     )
-    return flower.Message(flower.fitres_to_recorddict(result, False), reply_to=message)
+    return flower.fitres_to_recorddict(result, False)
 
 
 def secure_sum_only(rules_for: Callable[[flower.Context], SumRules]) -> Callable[..., Any]:
@@ -77,8 +82,7 @@ def secure_sum_only(rules_for: Callable[[flower.Context], SumRules]) -> Callable
         def checked(request: flower.Message, own: flower.Context) -> flower.Message:
             with kept_to_itself():
                 reply = call_next(request, own)
-                result = flower.recorddict_to_fitres(reply.content, keep_input=True)
-                check_result(result, rules)
+                check_result(reply.content, rules)
             return reply
 
         return flower.secaggplus_mod(message, context, checked)
@@ -144,19 +148,26 @@ def _check_stage(
         raise ProtocolRefusal(f"unknown stage {stage!r} of the secure aggregation")
 
 
-def check_result(result: flower.FitRes, rules: SumRules) -> None:
-    """Refuses a handler's result that Flower would weigh, leak or round.
+def check_result(content: flower.RecordDict, rules: SumRules) -> None:
+    """Refuses a handler's reply that Flower would weigh, leak or round.
+
+    Flower masks the vector alone; whatever else is in the reply travels in clear.
 
     Raises:
-      ValueError: for a weight other than 1, metrics, or anything but one vector within the rules.
+      ValueError: for a weight other than 1, metrics, words, further records, or anything but one
+        vector within the rules.
     """
+    result = flower.recorddict_to_fitres(content, keep_input=True)
     if result.num_examples != 1:
         raise ValueError(
             f"num_examples {result.num_examples}: it travels in clear and weighs the sum; pass 1"
         )
-    if result.metrics:
-        raise ValueError("metrics travel in clear: leave them empty")
+    if result.metrics or result.status.message:
+        raise ValueError("metrics and status messages travel in clear: leave them empty")
     vectors = flower.parameters_to_ndarrays(result.parameters)
     if len(vectors) != 1:
         raise ValueError(f"{len(vectors)} arrays: pass one vector")
     rules.check_vector(vectors[0])
+    further = set(content) - set(result_content(vectors[0]))
+    if further:
+        raise ValueError(f"records {sorted(further)} travel in clear: leave them out")

@@ -11,7 +11,7 @@ anything is unmasked:
 | default clip of 8 | larger entries are cut off, silently | entries beyond C refused |
 | n 2C >= 2^32 | the sum wraps, silently | such rules are refused |
 | weights by `num_examples` | no sum; the number travels in clear | any weight but 1 refused |
-| metrics in the reply | travel in clear | refused |
+| metrics, messages, further records in the reply | travel in clear | refused |
 | a train handler with an action name | nothing is masked | refused: only plain train is answered |
 | a dropped client | the sum has less noise than planned | below the minimum nothing is unmasked |
 | a restart after the vectors were sent | a second noisy answer | each client answers once a run |

@@ -317,24 +317,31 @@ def test_vectors_that_would_be_cut_or_rounded_are_refused(vector, message):
         SumRules(3, 2, clip=64, length=4).check_vector(np.array(vector))
 
 
-def _result(vectors=1, examples=1, metrics=None):
-    return flower.FitRes(
-        flower.Status(flower.StatusCode.OK, ""),
+def _result(vectors=1, examples=1, metrics=None, words=""):
+    result = flower.FitRes(
+        flower.Status(flower.StatusCode.OK, words),
         flower.ndarrays_to_parameters([np.zeros(4)] * vectors),
         examples,
         metrics or {},
     )
+    return flower.fitres_to_recorddict(result, False)
 
 
-def test_weights_metrics_and_further_arrays_are_refused():
+def test_whatever_would_travel_in_clear_beside_the_vector_is_refused():
     rules = SumRules(3, 2, clip=64, length=4)
     masking.check_result(_result(), rules)
     with pytest.raises(ValueError, match="weighs the sum"):
         masking.check_result(_result(examples=57), rules)
-    with pytest.raises(ValueError, match="metrics travel in clear"):
+    with pytest.raises(ValueError, match="metrics and status messages travel in clear"):
         masking.check_result(_result(metrics={"accuracy": 0.9}), rules)
+    with pytest.raises(ValueError, match="metrics and status messages travel in clear"):
+        masking.check_result(_result(words="57 patients"), rules)
     with pytest.raises(ValueError, match="2 arrays"):
         masking.check_result(_result(vectors=2), rules)
+    content = _result()
+    content.config_records["notes"] = flower.ConfigRecord({"patients": 57})
+    with pytest.raises(ValueError, match="records \\['notes'\\] travel in clear"):
+        masking.check_result(content, rules)
 
 
 def test_error_texts_of_a_client_stay_with_it(node, caplog):
