@@ -8,7 +8,7 @@ a random guess.
 
 Full size (default) is for a GPU and has not been run for this project, for want of one: 2 x 10^17
 floating-point operations, about five hours at 10 TFLOP/s. The committed figure is the mid size:
-Adult alone, as in the paper.
+Adult alone, the paper's net, two rounds of federated averaging instead of five.
 
   python -m experiments.figures.dp_hype.figure_12 --data_dir=...
   python -m experiments.figures.dp_hype.figure_12 --mid_size --data_dir=... \

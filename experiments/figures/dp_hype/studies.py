@@ -77,7 +77,7 @@ class Study:
         """What is not the paper's."""
         parts = [] if self.net == "paper" else [f"MLP {self.net}"]
         parts += [f"{self.records} records"] if self.records else []
-        parts += [f"{self.rounds} rounds"] if self.rounds != 5 else []
+        parts += [f"{self.rounds}-round averaging"] if self.rounds != 5 else []
         return f"{TITLES[self.dataset]}: {', '.join(parts)}" if parts else ""
 
     def candidates(self) -> list[dict[str, float]]:
@@ -149,7 +149,9 @@ def study(size: str, dataset: str, clients: int, concentration: float = 0.0) -> 
         return dataclasses.replace(
             found, dataset="cifar10_subset", net="32", epochs=10, records=5000
         )
-    return found
+    # Many clients of skewed sizes need all records to have ten each.
+    few = clients == 50 and concentration or clients > 50 and not concentration
+    return dataclasses.replace(found, records=8000 if few else 0)
 
 
 def skewed(dataset: str, clients: int) -> tuple[float, ...]:
