@@ -25,25 +25,23 @@ criterion and its baselines.
 
 from __future__ import annotations
 
-import csv
-import json
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
 from absl import flags
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
-from dpjax import data, models, plotting, training, tuning
+from dpjax import data, models, training, tuning
 from dpjax.tuning import curator, pareto
-from dpjax.tuning.pareto import picture, problems
+from dpjax.tuning.pareto import problems
 from dpjax.tuning.pareto.released_run import released_run
 from dpjax.tuning.task import number_correct
 from experiments import command_line, run_folder
+from experiments.pareto_report import RECORD_FILE, report, save_search
 
 _DATASET = flags.DEFINE_string(
     "dataset",
@@ -124,8 +122,6 @@ _RESUME = flags.DEFINE_bool(
 )
 _OUT_DIR = flags.DEFINE_string("out_dir", None, "Folder to make; runs/pareto-<time> if unset.")
 
-RECORD_FILE, TABLE_FILE, FRONT_FILE = "evaluations.jsonl", "evaluations.csv", "front.csv"
-SUGGESTION_FILE, PICTURE = "suggestion.json", "front"
 _QUICK_SIZES = {"initial": 8, "proposals": 8, "batch_size": 8, "repetitions": 2}
 _QUICK_EPOCHS = "log_integer(1,8)"
 _OPTIMIZERS = {"sgd": training.sgd, "momentum": training.momentum, "adam": training.adam}
@@ -286,87 +282,6 @@ def run_search(
     return record, front
 
 
-def report(
-    record: pareto.SearchRecord,
-    front: pareto.FreshFront,
-    suggestion: pareto.Suggestion | None,
-    delta: float,
-    console: Console,
-) -> None:
-    """Prints the front and the suggestion."""
-    table = Table(title=f"Front, measured afresh ({front.utilities.shape[1]} repetitions)")
-    names = [picture.SHORT_NAMES.get(name, name) for name in record.domain.names]
-    for head in ("epsilon", "accuracy", "worst", "best", *names):
-        table.add_column(head.replace("_", " "), justify="right", no_wrap=True)
-    for row in front.rows():
-        cells = [f"{row['epsilon']:.3g}"]
-        cells += [f"{row[name]:.3f}" for name in ("utility", "worst", "best")]
-        cells += [picture.short(row[name]) for name in record.domain.names]
-        table.add_row(*cells, style=None if row["still_on_front"] else "dim")
-    console.print(table)
-    console.print(
-        f"hypervolume {front.hypervolume:.4f} measured afresh "
-        f"({front.hypervolume_as_first_seen:.4f} as first seen, where luck counts), "
-        f"anti-ideal ({record.anti_ideal[0]:g}, {record.anti_ideal[1]:g})"
-    )
-    failed = record.evaluations[int(record.failed.argmax())] if record.failed.any() else None
-    if failed is not None:
-        console.print(f"{record.failed.sum()} evaluations failed; the first: {failed.failure}")
-    if suggestion is not None:
-        setting = ", ".join(f"{name} {value:.4g}" for name, value in suggestion.setting.items())
-        console.print(
-            f"[bold]for epsilon {suggestion.wanted_epsilon:g}[/bold] (delta {delta:g}): {setting}; "
-            f"epsilon {suggestion.epsilon:.4f} for one run, accuracy {suggestion.utility:.4f} "
-            f"predicted, {suggestion.low:.4f} to {suggestion.high:.4f} (95%)"
-        )
-
-
-def save_search(
-    folder: str,
-    record: pareto.SearchRecord,
-    front: pareto.FreshFront,
-    suggestion: pareto.Suggestion | None,
-    *,
-    public: str | None,
-) -> None:
-    """Writes record, tables and picture; every file says whether it may be published."""
-    os.makedirs(folder, mode=0o755 if public else 0o700)
-    note = f"computed from {public}, declared public" if public else curator.WARNING
-    record.save(os.path.join(folder, RECORD_FILE))
-    _write_csv(os.path.join(folder, TABLE_FILE), record.rows(), note)
-    _write_csv(os.path.join(folder, FRONT_FILE), front.rows(), note)
-    drawn = None
-    if suggestion is not None:
-        drawn = {
-            "epsilon": suggestion.epsilon,
-            "utility": suggestion.utility,
-            "low": suggestion.low,
-            "high": suggestion.high,
-        }
-        facts = {"note": note, **drawn, "wanted_epsilon": suggestion.wanted_epsilon}
-        facts["setting"] = dict(suggestion.setting)
-        with open(os.path.join(folder, SUGGESTION_FILE), "w", encoding="utf-8") as file:
-            json.dump(facts, file, indent=2)
-            file.write("\n")
-    figure = picture.front_figure(
-        front.rows(),
-        record.rows(),
-        title=f"{_PROXY.value or _DATASET.value}, {_MODEL.value}, {_OPTIMIZER.value} "
-        + ("(public proxy)" if public else "(NOT PRIVATE: curator only)"),
-        anti_ideal=record.anti_ideal,
-        suggestion=drawn,
-    )
-    plotting.save_figure(figure, folder, PICTURE, formats=("png",))
-
-
-def _write_csv(path: str, rows: Sequence[Mapping], note: str) -> None:
-    with open(path, "w", encoding="utf-8", newline="") as file:
-        file.write(f"# {note}\n")
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-
-
 def main() -> int:
     """Runs the job; returns the exit code."""
     check_flags()
@@ -425,7 +340,10 @@ def main() -> int:
     with run_folder.written_whole(folder) as partial:
         where = "search" if _PROXY.value else "curator"
         public = _PROXY.value
-        save_search(os.path.join(partial, where), record, front, suggestion, public=public)
+        title = f"{public or name}, {_MODEL.value}, {_OPTIMIZER.value}"
+        save_search(
+            os.path.join(partial, where), record, front, suggestion, title=title, public=public
+        )
         if public:
             release_private_run(partial, folder, priced, cost, suggestion, optimizer, seen, console)
     shutil.rmtree(working)

@@ -13,10 +13,11 @@ from collections.abc import Callable
 import numpy as np
 
 from dpjax.tuning.pareto import fronts
+from dpjax.tuning.pareto.asking import asked_utility
 from dpjax.tuning.pareto.domain import Settings, select
 from dpjax.tuning.pareto.oracles import UtilityOracle
 from dpjax.tuning.pareto.record import SearchRecord
-from dpjax.tuning.pareto.search import asked_utility, fitted
+from dpjax.tuning.pareto.search import fitted
 
 _FRESH = 2
 """Stream of fresh repetitions, beside the search's own."""

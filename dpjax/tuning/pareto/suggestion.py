@@ -13,10 +13,11 @@ from collections.abc import Mapping
 import numpy as np
 
 from dpjax.tuning.pareto import fronts
+from dpjax.tuning.pareto.asking import asked_privacy
 from dpjax.tuning.pareto.domain import Domain
 from dpjax.tuning.pareto.oracles import PrivacyOracle
 from dpjax.tuning.pareto.record import SearchRecord
-from dpjax.tuning.pareto.search import asked_privacy, fitted
+from dpjax.tuning.pareto.search import fitted
 
 _CANDIDATES = 4096
 _NEAR = 1024
