@@ -84,6 +84,7 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
 
 def draw_panel(axes: Axes, rows: Sequence[Mapping], *, title: bool = True) -> None:
     """One study's curves."""
+    lowest = rows[0]["rand_guess"]
     for number, algorithm in enumerate(distinct(rows, "algorithm")):
         members = select(rows, algorithm=algorithm)
         points = []
@@ -91,6 +92,7 @@ def draw_panel(axes: Axes, rows: Sequence[Mapping], *, title: bool = True) -> No
             found = [row["accuracy"] for row in select(members, epsilon=epsilon)]
             points.append((min(epsilon, _NO_NOISE), *interval(found)))
         place, mean, half = np.array(points).T
+        lowest = min(lowest, float((mean - half).min()))
         colour, marker = plotting.PALETTE[number], "os^Dv"[number]
         axes.plot(place, mean, f"-{marker}", color=colour, label=algorithm)
         axes.fill_between(place, mean - half, mean + half, color=colour, alpha=0.2, linewidth=0)
@@ -104,7 +106,8 @@ def draw_panel(axes: Axes, rows: Sequence[Mapping], *, title: bool = True) -> No
     names = [f"{value:g}" if value < _NO_NOISE else "$\\infty$" for value in epsilons]
     axes.set_xticks(epsilons, names)
     axes.minorticks_off()
-    axes.set_ylim(bottom=0.0, top=1.02)
+    # Two classes leave nothing below a half to look at.
+    axes.set_ylim(bottom=0.5 if lowest > 0.6 else 0.0, top=1.0 if lowest > 0.6 else 1.02)
     if title:
         axes.set_title(study_of(rows[0]).title, fontsize=11.5)
 
