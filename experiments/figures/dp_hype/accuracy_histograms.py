@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from dpjax import plotting
 from experiments.figures.dp_hype.studies import TITLES, Study, study_of
-from experiments.figures.dp_hype.trade_off import by_study, footnotes
+from experiments.figures.dp_hype.trade_off import by_study, heading
 from experiments.figures.dp_hype.vote_figure import Options
 
 COLUMNS = ("candidate", "accuracy")
@@ -55,7 +55,7 @@ def drawer(columns: int, panel: Callable[[Study], str]) -> Callable[[Sequence[Ma
         figure.legend(found.values(), found.keys(), loc="outside lower center", ncols=4)
         first = study_of(rows[0])
         title = f"100 candidates, federated averaging, {first.rates} rates"
-        figure.suptitle("\n".join(filter(None, (title, footnotes(rows)))), fontsize=10.5)
+        figure.suptitle(heading(rows, title, figure.get_figwidth()), fontsize=10.5)
         return figure
 
     return draw

@@ -13,14 +13,14 @@ A second, once the data is prepared; --quick (digits) likewise.
 from __future__ import annotations
 
 from experiments.figures.dp_hype import label_bars
-from experiments.figures.dp_hype.studies import CONCENTRATIONS, study
+from experiments.figures.dp_hype.studies import CONCENTRATIONS, FULL, QUICK, study
 from experiments.figures.dp_hype.vote_figure import VoteFigure
 
 
 def studies(size: str):
-    """Yields the studies."""
+    """Yields the studies; all records are divided whatever the size, for nothing is trained."""
     for concentration in CONCENTRATIONS:
-        yield study(size, "adult", 50, concentration)
+        yield study(size if size == QUICK else FULL, "adult", 50, concentration)
 
 
 FIGURE = VoteFigure(

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from dpjax import data, plotting
 from experiments.figures.dp_hype.studies import Study, study_of
-from experiments.figures.dp_hype.trade_off import by_study, footnotes
+from experiments.figures.dp_hype.trade_off import by_study, heading
 from experiments.figures.dp_hype.vote_figure import Options
 from experiments.figures.rows import distinct, select
 
@@ -58,5 +58,5 @@ def draw(rows: Sequence[Mapping]) -> Figure:
     handles = dict(zip(*grid[0, 0].get_legend_handles_labels()[::-1]))
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=5)
     title = f"the first {SHOWN} clients of a Dirichlet division"
-    figure.suptitle("\n".join(filter(None, (title, footnotes(rows)))), fontsize=10.5)
+    figure.suptitle(heading(rows, title, figure.get_figwidth()), fontsize=10.5)
     return figure

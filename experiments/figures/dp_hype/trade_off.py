@@ -11,6 +11,7 @@ code divides by the root of the number of clients instead of runs).
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
@@ -120,19 +121,21 @@ def by_study(rows: Sequence[Mapping]) -> list[list[Mapping]]:
     return list(groups.values())
 
 
-def footnotes(rows: Sequence[Mapping]) -> str:
-    """What of the studies is not the paper's, one clause per data set."""
-    notes = [study_of(group[0]).footnote for group in by_study(rows)]
-    return "; ".join(dict.fromkeys(note for note in notes if note))
-
-
-def drawer(columns: int, extra: str = "") -> Callable[[Sequence[Mapping]], Figure]:
-    """Returns a function that draws a grid of panels, one a study.
+def heading(rows: Sequence[Mapping], first_line: str, width: float) -> str:
+    """What stands above the panels: a line, and what of the studies is not the paper's.
 
     Args:
-      columns: panels side by side.
-      extra: last line above the panels.
+      rows: all of the figure's.
+      first_line: of the heading.
+      width: of the figure, inches; what is longer is broken.
     """
+    notes = [study_of(group[0]).footnote for group in by_study(rows)]
+    note = "; ".join(dict.fromkeys(note for note in notes if note))
+    return "\n".join([first_line, *textwrap.wrap(note, round(11 * width))])
+
+
+def drawer(columns: int) -> Callable[[Sequence[Mapping]], Figure]:
+    """Returns a function that draws a grid of panels, one a study, so many side by side."""
 
     def draw(rows: Sequence[Mapping]) -> Figure:
         groups = by_study(rows)
@@ -167,8 +170,7 @@ def drawer(columns: int, extra: str = "") -> Callable[[Sequence[Mapping]], Figur
             f"one client replaced, $\\delta=10^{{-5}}$, k = {VOTES}, {runs} votes a point, "
             f"95% intervals; {first.rates} rates"
         )
-        lines_above = [title, footnotes(rows), extra]
-        figure.suptitle("\n".join(line for line in lines_above if line), fontsize=10.5)
+        figure.suptitle(heading(rows, title, figure.get_figwidth()), fontsize=10.5)
         return figure
 
     return draw
