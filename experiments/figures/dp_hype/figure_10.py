@@ -8,7 +8,7 @@ for a sum of accuracies that one client moves by 1, divided by the size of the s
 code adds as much as for two moved numbers to the mean, whatever the size.
 
 Full size (default) is for a GPU, and uses the tables of figures 4 and 12. The committed figure is
-the mid size: 8000 records of Adult among 250 and 100 clients, iid (tables of figure 4).
+the mid size: Adult in place of both (tables of figures 4 and 12).
 
   python -m experiments.figures.dp_hype.figure_10 --data_dir=...
   python -m experiments.figures.dp_hype.figure_10 --mid_size --data_dir=... \
@@ -32,7 +32,7 @@ def studies(size: str):
         yield study(size, "cifar10", 250, 30.0)
         yield study(size, "mnist", 100)
     elif size == MID:
-        yield study(size, "adult", 250)
+        yield study(size, "adult", 250, 30.0)
         yield study(size, "adult", 100)
     else:
         found = study(size, "mnist", 1000)
