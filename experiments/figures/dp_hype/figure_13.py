@@ -6,9 +6,9 @@ smaller, the more clients differ in labels and in size, the less they agree on c
 larger the epsilon below which the vote falls to a random guess.
 
 Full size (default) is for a GPU and has not been run for this project, for want of one: 2 x 10^17
-floating-point operations, about five hours at 10 TFLOP/s. The committed figure is the mid size:
-8000 records of Adult with the paper's net, 12,000 images of MNIST with an MLP 784-64-10, two rounds
-of federated averaging instead of five.
+floating-point operations, about five hours at 10 TFLOP/s. The committed figure is the mid size: all
+of Adult with the paper's net, 12,000 images of MNIST with an MLP 784-64-10, two rounds of federated
+averaging instead of five.
 
   python -m experiments.figures.dp_hype.figure_13 --data_dir=...
   python -m experiments.figures.dp_hype.figure_13 --mid_size --data_dir=... \

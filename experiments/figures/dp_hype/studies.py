@@ -149,8 +149,7 @@ def study(size: str, dataset: str, clients: int, concentration: float = 0.0) -> 
         return dataclasses.replace(
             found, dataset="cifar10_subset", net="32", epochs=10, records=5000
         )
-    few = clients == 50 and concentration
-    return dataclasses.replace(found, records=8000 if few else 0)
+    return found
 
 
 def skewed(dataset: str, clients: int) -> tuple[float, ...]:
