@@ -4,6 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
 
+QUICK_FIGURES := $(addprefix papernot_steinke.figure_,1 2 3 4 5 6 7 8) \
+  $(addprefix ding_wu.,figure_1 figure_2 table_1 figure_selectors table_released) \
+  $(addprefix dpareto.figure_,1 2 3) \
+  $(addprefix dp_hype.figure_,2 3 4 5 6 7 8 9 10 11 12 13)
+
 .PHONY: tune test lint figures_quick clean
 
 tune: $(VENV)/installed
@@ -31,8 +36,8 @@ $(VENV)/installed_for_tests: $(VENV)/installed
 
 # Every figure's small version, with rows and pictures under runs/figures.
 figures_quick: $(VENV)/installed
-	for number in 1 2 3 4 5 6 7 8; do \
-	  $(BIN)/python -m experiments.figures.papernot_steinke.figure_$$number --quick || exit 1; \
+	for figure in $(QUICK_FIGURES); do \
+	  $(BIN)/python -m experiments.figures.$$figure --quick || exit 1; \
 	done
 
 clean:

@@ -276,7 +276,8 @@ def _step_grid(q: float, noise_multiplier: float, steps: int) -> tuple[float, fl
 @functools.lru_cache(maxsize=64)
 def _fixed_lots_table(dataset_size: int, lot_size: int, noise_multiplier: float) -> tuple:
     # Not dp_accounting's values: 0.6.0 loses their digits at large noise, both ways.
-    orders = np.array([*range(2, 33), *range(36, 65, 4), 80, 128, 256, 512, 1024], dtype=float)
+    # Every integer order, so that the classic conversion is that of DPareto's published numbers.
+    orders = np.array([*range(2, 257), 512, 1024], dtype=float)
     fraction = lot_size / dataset_size
     return orders, without_replacement.divergences(fraction, noise_multiplier, orders)
 

@@ -26,10 +26,10 @@ tight bound is charged for lots that overflow their padding (probability 1e-8 a 
   python -m experiments.figures.papernot_steinke.figure_7 --redraw --out_dir=...
 
 The full size, 400 runs of 14,062 steps, is for a GPU and has not been run for this project, for
-want of one. The committed figure is the mid size: all of MNIST, 20 of the 400 rates, half an epoch
-(117 steps; one run costs 0.23, by Renyi bounds 0.70). It took 12 minutes on 4 CPU cores that were
-busy with other work. So little training leaves the nets at 14 to 43% test accuracy and still
-learning, so its heights say nothing about the paper's; its shape and its horizontal axis are
+want of one. The committed figure is the mid size: all of MNIST, 20 of the 400 rates, 2 epochs (468
+steps). It took two hours at the lowest priority on 4 CPU cores that were busy with other work. The
+nets reach 14 to 90% test accuracy and are still learning, so the heights say nothing about the
+paper's; the shape and the horizontal axis are
 meant. --quick (6 rates on 8 x 8 digits) takes 20 seconds. Trained runs go to figure_7_runs.csv as
 they finish; a stopped program goes on from there, and --redraw replays the selection from that
 file alone.

@@ -85,7 +85,7 @@ SETTING_COLUMNS = tuple(field.name for field in dataclasses.fields(RunSettings))
 COLUMNS = (*SETTING_COLUMNS, "rate", "accuracy")
 
 FULL = RunSettings("mnist", 400, 256, 14062, 1.0, 1.1, 60_000, 10_000)
-MID = RunSettings("mnist", 20, 256, 117, 1.0, 1.1, 60_000, 10_000)
+MID = RunSettings("mnist", 20, 256, 468, 1.0, 1.1, 60_000, 10_000)
 QUICK = RunSettings("digits", 6, 64, 40, 1.0, 1.1, 1438, 359)
 
 
