@@ -240,6 +240,10 @@ def grid_interval(wanted: float, extent: float) -> float:
     exponent = math.floor(math.log10(wanted))
     candidates = [m * 10.0**e for e in range(exponent, exponent + 12) for m in (1.0, 2.0, 5.0)]
     fitting = [c for c in candidates if extent / c <= LARGEST_SIZE]
+    if not fitting:
+        raise ValueError(
+            f"privacy losses up to {extent:.3g} fit no grid: pass more noise, or a smaller epsilon"
+        )
     below = [c for c in fitting if c <= wanted * (1 + 1e-12)]
     return max(below) if below else min(fitting)
 
