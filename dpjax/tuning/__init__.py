@@ -7,9 +7,10 @@
 | `doubling` | Ding & Wu, 2022 |
 | `threshold_stopping` | Liu & Talwar, STOC 2019; Papernot & Steinke, Appendix C |
 | `voting`: `VoteSettings`, `train_clients` | Liebenow, Peinemann & Mohammadi 2025 (DP-HYPE) |
-| `pareto.search`; `from dpjax.tuning import pareto`; NOT private | Avent et al. 2020 (DPareto) |
+| `pareto.search`; its front is NOT private | Avent et al. 2020 (DPareto) |
 """
 
+from dpjax.tuning import pareto, voting
 from dpjax.tuning.candidates import (
     Choice,
     LogUniform,
@@ -45,9 +46,11 @@ __all__ = [
     "classification",
     "doubling",
     "exponential",
+    "pareto",
     "parse_space",
     "random_repetitions",
     "read_space",
     "threshold_stopping",
     "train_clients",
+    "voting",
 ]
