@@ -1,0 +1,235 @@
+"""The trained searches behind figures 4 to 8 and Table 2: run once, resumable, drawn many times.
+
+A search is one problem (`pareto.problems`), one method and one seed. Its record is saved after
+every batch under `<folder>/records`; its evaluations then join `trained_searches.csv`, and its
+front, measured again on fresh repetitions, joins `trained_fronts.csv`. EHVI and random search with
+one seed share their first 16 settings, drawn from the paper's laws.
+
+Three sizes. Full: the paper's 16 + 256 evaluations of 10 repetitions, five seeds. Mid: Adult whole,
+at most 8 epochs, 16 + 48 evaluations of 3 repetitions, three seeds; MNIST with 2,000 records, at
+most 3 epochs and lots of at most 1,000, 16 + 16 evaluations of 2 repetitions, one seed. Quick:
+handwritten digits in place of both, 8 + 8 evaluations of 2 repetitions, two seeds.
+
+Everything written is measured on data without protection: the curator's, never private output.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from dpjax import data, models, training, tuning
+from dpjax.tuning import pareto
+from dpjax.tuning.pareto import problems
+from experiments.figures import rows as row_files
+from experiments.figures.rows import select
+
+SETTING_COLUMNS = ("epochs", "lot_size", "learning_rate", "clip_norm", "noise_multiplier")
+KEY_COLUMNS = ("problem", "method", "seed")
+EVALUATION_COLUMNS = (*KEY_COLUMNS, "evaluation", *SETTING_COLUMNS,
+                      "epsilon", "utility", "best", "worst")  # fmt: skip
+FRONT_COLUMNS = (*KEY_COLUMNS, *SETTING_COLUMNS,
+                 "epsilon", "utility", "best", "worst", "first_seen")  # fmt: skip
+ADULT = tuple(name for name in problems.PROBLEMS if name.startswith("adult"))
+MNIST = tuple(name for name in problems.PROBLEMS if name.startswith("mnist"))
+LABELS = {
+    "adult_logistic_regression_sgd": "LogReg+SGD",
+    "adult_logistic_regression_adam": "LogReg+Adam",
+    "adult_linear_svm_sgd": "SVM+SGD",
+    "mnist_1000_sgd": "MLP 1000",
+    "mnist_128_64_sgd": "MLP 128-64",
+}
+NOT_PRIVATE = "computed from the data without protection: NOT private"
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """How much is trained.
+
+    Attributes:
+      evaluations: of a search, the `initial` random ones included.
+      initial: random settings before the first proposal.
+      repetitions: trainings of a setting.
+      fresh_rounds: times `repetitions` by which a front is measured again.
+      seeds: searches of each method.
+      epochs: the most of a run; None: the paper's.
+      records: training records, the first so many; None: all.
+      lot_size: the largest; None: the paper's.
+      grids: values of each hyperparameter, one grid each.
+    """
+
+    evaluations: int = 272
+    initial: int = 16
+    repetitions: int = 10
+    fresh_rounds: int = 2
+    seeds: int = 5
+    epochs: int | None = None
+    records: int | None = None
+    lot_size: int | None = None
+    grids: tuple[int, ...] = (3, 4)
+
+
+FULL, MID, QUICK = "full", "mid", "quick"
+_QUICK = Size(16, 8, 2, 1, 2, epochs=2, lot_size=256, grids=(2,))
+SIZES = {
+    (FULL, "a1a"): Size(),
+    (FULL, "mnist"): Size(),
+    (MID, "a1a"): Size(64, 16, 3, 3, 3, epochs=8, grids=(2, 3)),
+    (MID, "mnist"): Size(32, 16, 2, 2, 1, epochs=3, records=2000, lot_size=1000),
+    (QUICK, "a1a"): _QUICK,
+    (QUICK, "mnist"): _QUICK,
+}
+
+
+def size_of(problem: str, size: str) -> Size:
+    """How much is trained of a problem."""
+    return SIZES[size, problems.PROBLEMS[problem].dataset]
+
+
+def capped(
+    domain: pareto.Domain, laws: pareto.Laws, size: Size
+) -> tuple[pareto.Domain, pareto.Laws]:
+    """A domain and its laws with epochs and lots no larger than a size allows."""
+    ranges, drawn = dict(domain.parameters), dict(laws.laws)
+    for name, most in (("epochs", size.epochs), ("lot_size", size.lot_size)):
+        if most is not None:
+            ranges[name] = dataclasses.replace(ranges[name], high=most)
+            law = drawn[name]
+            # A uniform law keeps its shape on the shorter range; the others are cut there.
+            shorter = {"second": most} if law.kind == "uniform" else {"most": most}
+            drawn[name] = dataclasses.replace(law, **shorter)
+    return pareto.Domain(ranges), pareto.Laws(drawn)
+
+
+class Trainer:
+    """Runs the searches of one problem; its programs are compiled once for all of them."""
+
+    def __init__(self, name: str, size: str, data_dir: str | None, cache_dir: str | None):
+        problem, self.size = problems.PROBLEMS[name], size_of(name, size)
+        dataset = "digits" if size == QUICK else problem.dataset
+        loaded = data.load(dataset, data_dir, cache_dir=cache_dir)
+        train = loaded.train
+        if self.size.records is not None:
+            number = self.size.records
+            member = np.arange(train.number_of_records) < number
+            train = train.subset(member, public_size=number, size_bound=number)
+        task = tuning.classification(
+            models.build_module(problem.model, loaded.classes, widths=problem.widths),
+            train,
+            loaded.test,
+            loss=models.default_loss(problem.model),
+        )
+        shapes = pareto.RunShapes(task.train.number)
+        self.name, self.problem, self.dataset = name, problem, dataset
+        self.domain, self.laws = capped(problem.domain, problem.laws, self.size)
+        self.cost = pareto.TrainingCost(shapes, problems.DELTA)
+        self.accuracy = pareto.TrainedAccuracy(
+            task,
+            shapes,
+            {"sgd": training.sgd, "adam": training.adam}[problem.optimizer](),
+            classes=loaded.classes,
+            repetitions=self.size.repetitions,
+        )
+
+    def search(self, method: str, seed: int, path: str) -> pareto.SearchRecord:
+        """Runs a search, or goes on with it: "ehvi", "random" or "grid_<values>"."""
+        points = int(method.removeprefix("grid_")) if method.startswith("grid_") else None
+        return pareto.search(
+            self.domain,
+            self.cost,
+            self.accuracy,
+            method=method if points is None else "grid",
+            evaluations=self.size.evaluations,
+            initial=self.size.initial,
+            batch_size=min(16, self.size.initial),
+            anti_ideal=problems.ANTI_IDEAL,
+            law=self.laws,
+            grid=None if points is None else self.grid(points),
+            seed=seed,
+            path=path,
+            label=[self.name, self.dataset, dataclasses.astuple(self.size)],
+        )
+
+    def grid(self, points: int) -> pareto.Domain:
+        """The authors' grid: even on linear scales; on Adult rates from 0.001 to 0.1."""
+        linear, _ = capped(self.problem.linear_domain, self.problem.laws, self.size)
+        ranges = dict(linear.parameters)
+        if self.name in ADULT:
+            ranges["learning_rate"] = pareto.Real(1e-3, 0.1)
+        return pareto.grid(pareto.Domain(ranges), points)
+
+
+def evaluation_rows(key: dict, record: pareto.SearchRecord) -> list[dict]:
+    """One row an evaluation that did not fail."""
+    kept = [row for row in record.rows() if not row["failure"]]
+    names = EVALUATION_COLUMNS[len(KEY_COLUMNS) :]
+    return [key | {name: _short(row[name]) for name in names} for row in kept]
+
+
+def train(
+    folder: str,
+    wanted: Sequence[tuple[str, str, int]],
+    size: str,
+    *,
+    data_dir: str | None = None,
+    cache_dir: str | None = None,
+    report: Callable[[str], None] = lambda line: None,
+) -> None:
+    """Runs the searches (problem, method, seed) that the folder's rows do not hold yet."""
+    os.makedirs(os.path.join(folder, "records"), mode=0o700, exist_ok=True)
+    evaluations, fresh = stored(folder)
+    trainers: dict[str, Trainer] = {}
+    for place, (problem, method, seed) in enumerate(wanted, 1):
+        key = {"problem": problem, "method": method, "seed": seed}
+        if select(fresh, **key):
+            continue
+        trainer = trainers.setdefault(problem, None) or Trainer(problem, size, data_dir, cache_dir)
+        trainers[problem] = trainer
+        path = os.path.join(folder, "records", f"{problem}-{method}-{seed}.jsonl")
+        record = trainer.search(method, seed, path)
+        front = pareto.reevaluate(
+            record, trainer.accuracy, rounds=trainer.size.fresh_rounds, by_means=method == "ehvi"
+        )
+        # Read again: another process may have added its own meanwhile.
+        evaluations, fresh = stored(folder)
+        evaluations = [row for row in evaluations if any(row[name] != key[name] for name in key)]
+        evaluations += evaluation_rows(key, record)
+        fresh += [
+            key | {name: _short(row[name]) for name in FRONT_COLUMNS[len(key) :]}
+            for row in front.rows()
+        ]
+        row_files.write_rows(_path(folder, "searches"), EVALUATION_COLUMNS, evaluations)
+        row_files.write_rows(_path(folder, "fronts"), FRONT_COLUMNS, fresh)
+        report(f"search {place} of {len(wanted)}: {problem}, {method}, seed {seed}: hypervolume "
+               f"{front.hypervolume:.4f} measured afresh")  # fmt: skip
+
+
+def stored(folder: str) -> tuple[list[dict], list[dict]]:
+    """The rows of all evaluations and of the fronts measured afresh; empty where there are none."""
+    paths = [_path(folder, name) for name in ("searches", "fronts")]
+    return tuple(row_files.read_rows(path) if os.path.exists(path) else [] for path in paths)
+
+
+def searches(
+    names: Sequence[str], size: str, *, methods: Sequence[str] = ("ehvi", "random")
+) -> list[tuple[str, str, int]]:
+    """The searches (problem, method, seed) of some problems, seed by seed."""
+    return [
+        (problem, method, seed)
+        for seed in range(max(size_of(problem, size).seeds for problem in names))
+        for problem in names
+        for method in methods
+        if seed < size_of(problem, size).seeds
+    ]
+
+
+def _path(folder: str, name: str) -> str:
+    return os.path.join(folder, f"trained_{name}.csv")
+
+
+def _short(number: float) -> float:
+    """Seven digits of a number."""
+    return float(f"{number:.7g}")
