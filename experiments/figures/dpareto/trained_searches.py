@@ -153,7 +153,7 @@ class Trainer:
             label=[self.name, self.dataset, dataclasses.astuple(self.size)],
         )
 
-    def grid(self, points: int) -> pareto.Domain:
+    def grid(self, points: int) -> dict[str, np.ndarray]:
         """The authors' grid: even on linear scales; on Adult rates from 0.001 to 0.1."""
         linear, _ = capped(self.problem.linear_domain, self.problem.laws, self.size)
         ranges = dict(linear.parameters)

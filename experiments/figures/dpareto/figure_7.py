@@ -1,0 +1,74 @@
+"""Figure 7: the fronts with the best and the worst repetition of each of their settings.
+
+Avent et al., PoPETs 2020. DPareto's fronts on Adult (three pairs) and MNIST (two networks), seed 0.
+Settings, means and bands are of the repetitions measured afresh, not of those that chose them.
+
+Differs from the paper: EHVI for HVPoI, tight epsilons for classic ones; at mid size nine (Adult)
+and four (MNIST) fresh repetitions instead of the ten of the search.
+
+  python -m experiments.figures.dpareto.figure_7 --mid_size --data_dir=... --out_dir=...
+
+At full size it takes many hours on a CPU (not run); with --mid_size minutes on 4 cores, see
+docs/pareto_fronts.md; with --quick a minute, most of it compilation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib.figure import Figure
+
+from dpjax import plotting
+from experiments.figures.dpareto import maps, trained_job
+from experiments.figures.dpareto import trained_fronts as found
+from experiments.figures.dpareto import trained_searches as trained
+from experiments.figures.rows import select
+
+COLUMNS = ("problem", *trained.SETTING_COLUMNS, "epsilon", "utility", "best", "worst")
+
+
+def searches(size: str) -> list[tuple[str, str, int]]:
+    """The searches it needs."""
+    names = (*trained.ADULT, *trained.MNIST)
+    return [one for one in trained.searches(names, size, methods=("ehvi",)) if one[2] == 0]
+
+
+def rows(evaluations: Sequence[Mapping], fresh: Sequence[Mapping]) -> list[dict]:
+    """One row a setting that is on its front when measured afresh, up to epsilon 10."""
+    return [
+        {name: row[name] for name in COLUMNS}
+        for problem in trained.LABELS
+        for row in found.on_front(found.of(fresh, problem, "ehvi"))
+    ]
+
+
+def draw(rows: Sequence[Mapping]) -> Figure:
+    """Draws one panel a problem."""
+    figure, panels = maps.new_square(2, 3, width=13.5, height=8.8)
+    panels[1, 2].set_visible(False)
+    for axes, problem in zip(panels.flat, trained.LABELS):
+        members = select(rows, problem=problem)
+        colour = plotting.PALETTE[list(trained.LABELS).index(problem)]
+        data_set = "Adult" if problem in trained.ADULT else "MNIST"
+        axes.set_title(f"{data_set}, {trained.LABELS[problem]}")
+        if not members:
+            continue
+        epsilons = maps.column(members, "epsilon")
+        worst, mean, best = (
+            1 - maps.column(members, name) for name in ("worst", "utility", "best")
+        )
+        axes.step(epsilons, mean, "o-", where="post", color=colour, markersize=4, label="mean")
+        axes.fill_between(
+            epsilons, best, worst, step="post", color=colour, alpha=0.25, linewidth=0,
+            label="best to worst",
+        )  # fmt: skip
+        axes.set_xscale("log")
+        axes.set_xlabel("epsilon")
+        axes.set_ylabel("classification error")
+        axes.legend(fontsize=11)
+    figure.suptitle(f"Spread of the repetitions ({trained.NOT_PRIVATE})", fontsize=13)
+    return figure
+
+
+if __name__ == "__main__":
+    trained_job.run("figure_7", searches, COLUMNS, rows, draw)

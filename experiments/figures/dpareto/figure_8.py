@@ -1,0 +1,50 @@
+"""Figure 8: fronts side by side - which model and optimiser for which epsilon.
+
+Avent et al., PoPETs 2020: on Adult LogReg+Adam is best nearly always; on MNIST the network 128-64
+beats the wider one at small epsilon. DPareto's fronts of seed 0, measured afresh.
+
+Differs from the paper: EHVI for HVPoI, tight epsilons for classic ones, fronts measured afresh.
+
+  python -m experiments.figures.dpareto.figure_8 --mid_size --data_dir=... --out_dir=...
+
+At full size it takes many hours on a CPU (not run); with --mid_size minutes on 4 cores, see
+docs/pareto_fronts.md; with --quick a minute, most of it compilation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib.figure import Figure
+
+from dpjax import plotting
+from experiments.figures import panels
+from experiments.figures.dpareto import maps, trained_job
+from experiments.figures.dpareto import trained_fronts as found
+from experiments.figures.dpareto import trained_searches as trained
+from experiments.figures.dpareto.figure_7 import COLUMNS, rows, searches
+from experiments.figures.rows import select
+
+
+def draw(rows: Sequence[Mapping]) -> Figure:
+    """Draws one panel a data set."""
+    figure, axes = panels.new_panels(2, width=12.5, height=5.2)
+    for panel, names, title in zip(axes, (trained.ADULT, trained.MNIST), ("Adult", "MNIST")):
+        drawn = [row for row in rows if row["problem"] in names]
+        for place, problem in enumerate(names):
+            members = select(drawn, problem=problem)
+            if members:
+                maps.draw_front(
+                    panel, maps.column(members, "epsilon"), 1 - maps.column(members, "utility"),
+                    color=plotting.PALETTE[place], linewidth=2, marker="o", markersize=4,
+                    label=trained.LABELS[problem],
+                )  # fmt: skip
+        found.dress(panel, title, drawn)
+        if panel.lines:
+            panel.legend(fontsize=11)
+    figure.suptitle(f"Fronts measured afresh ({trained.NOT_PRIVATE})", fontsize=13)
+    return figure
+
+
+if __name__ == "__main__":
+    trained_job.run("figure_8", searches, COLUMNS, rows, draw)

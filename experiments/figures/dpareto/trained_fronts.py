@@ -1,0 +1,97 @@
+"""What figures 4 to 8 and Table 2 derive from trained rows: hypervolumes, fronts, bands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from dpjax import plotting
+from dpjax.tuning.pareto import fronts, problems
+from experiments.figures.dpareto import maps
+from experiments.figures.dpareto.trained_searches import KEY_COLUMNS
+from experiments.figures.rows import distinct, select
+
+METHOD_LABELS = {"ehvi": "DPareto (EHVI)", "random": "random"}
+COLOURS = {"ehvi": plotting.PALETTE[0], "random": plotting.PALETTE[1]}
+
+
+def points(rows: Sequence[Mapping], column: str = "utility") -> np.ndarray:
+    """Returns (n, 2) float64: epsilon, and 1 minus a column of utilities."""
+    return np.stack([maps.column(rows, "epsilon"), 1 - maps.column(rows, column)], axis=1)
+
+
+def hypervolume(rows: Sequence[Mapping], column: str = "utility") -> float:
+    """Returns the hypervolume of rows at the paper's anti-ideal point (10, 1)."""
+    return fronts.hypervolume(points(rows, column), problems.ANTI_IDEAL)
+
+
+def on_front(rows: Sequence[Mapping]) -> list[Mapping]:
+    """Returns the rows on the front by mean utility, by increasing epsilon."""
+    if not rows:
+        return []
+    kept = np.flatnonzero(fronts.non_dominated(points(rows)))
+    return sorted((rows[place] for place in kept), key=lambda row: row["epsilon"])
+
+
+def by_search(rows: Sequence[Mapping]) -> dict[tuple, list[Mapping]]:
+    """Returns the rows of each search, keyed by (problem, method, seed), in order."""
+    found: dict[tuple, list[Mapping]] = {}
+    for row in rows:
+        found.setdefault(tuple(row[name] for name in KEY_COLUMNS), []).append(row)
+    return found
+
+
+def final_rows(
+    evaluations: Sequence[Mapping], fresh: Sequence[Mapping], methods: Sequence[str]
+) -> list[dict]:
+    """One row a search: its hypervolume as observed and of its front measured afresh."""
+    again = by_search(fresh)
+    return [
+        {
+            "problem": key[0],
+            "method": key[1],
+            "seed": key[2],
+            "evaluations": len(members),
+            "observed": hypervolume(members),
+            "measured_afresh": hypervolume(again[key]),
+        }
+        for key, members in by_search(evaluations).items()
+        if key in again and key[1] in methods
+    ]
+
+
+def draw_points(axes: Axes, rows: Sequence[Mapping], label: str, colour: str, size=14) -> None:
+    """Draws evaluations as dots and their front as a staircase."""
+    if not rows:
+        return
+    drawn = points(rows)
+    axes.scatter(drawn[:, 0], drawn[:, 1], s=size, color=colour, alpha=0.35, linewidths=0)
+    maps.draw_front(axes, drawn[:, 0], drawn[:, 1], color=colour, linewidth=2, label=label)
+
+
+def dress(axes: Axes, title: str, rows: Sequence[Mapping]) -> None:
+    """Labels a panel of fronts: epsilon up to 10 on a logarithmic scale, errors that matter."""
+    axes.set_xscale("log")
+    axes.set_xlabel("epsilon")
+    axes.set_ylabel("classification error")
+    axes.set_title(title)
+    inside = [row for row in rows if row["epsilon"] <= problems.ANTI_IDEAL[0]]
+    if not inside:
+        return
+    epsilons = maps.column(inside, "epsilon")
+    errors = 1 - maps.column(inside, "utility")
+    axes.set_xlim(0.8 * epsilons.min(), problems.ANTI_IDEAL[0])
+    margin = 0.05 * max(float(np.ptp(errors)), 0.02)
+    axes.set_ylim(errors.min() - margin, errors.max() + margin)
+
+
+def methods_of(rows: Sequence[Mapping]) -> list[str]:
+    """Returns the methods in order of appearance."""
+    return distinct(rows, "method")
+
+
+def of(rows: Sequence[Mapping], problem: str, method: str, seed: int = 0) -> list[Mapping]:
+    """Returns the rows of one search."""
+    return select(rows, problem=problem, method=method, seed=seed)

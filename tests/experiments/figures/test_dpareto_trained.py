@@ -1,0 +1,151 @@
+"""DPareto's figures 4 to 8 and Table 2: sizes, a trained search, derived rows, pictures."""
+
+import dataclasses
+import importlib
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from dpjax.tuning import pareto
+from dpjax.tuning.pareto import problems
+from experiments.figures.dpareto import (
+    figure_4,
+    figure_5,
+    figure_6,
+    figure_7,
+    table_2,
+    trained_fronts,
+    trained_job,
+)
+from experiments.figures.dpareto import trained_searches as trained
+from experiments.figures.rows import select
+
+NAMES = ("figure_4", "figure_5", "figure_6", "figure_7", "figure_8", "table_2")
+PROBLEM = "adult_logistic_regression_sgd"
+
+
+def made_up_rows():
+    """Rows of small searches whose errors follow a formula: EHVI's are lower by 0.01."""
+    generator = np.random.default_rng(4)
+    evaluations, fresh = [], []
+    for problem in trained.LABELS:
+        for method in ("ehvi", "random", "grid_2"):
+            for seed in range(3):
+                key = {"problem": problem, "method": method, "seed": seed}
+                for place, epsilon in enumerate(0.1 * 2.0 ** np.arange(6)):
+                    utility = 0.7 + 0.02 * place + (0.01 if method == "ehvi" else 0)
+                    utility += 0.002 * generator.random()
+                    row = key | dict.fromkeys(trained.SETTING_COLUMNS, 1.0)
+                    row |= {"epsilon": epsilon, "utility": utility}
+                    row |= {"best": utility + 0.01, "worst": utility - 0.01}
+                    evaluations.append(row | {"evaluation": place})
+                    fresh.append(row | {"first_seen": utility + 0.005})
+    return evaluations, fresh
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_docstrings_say_command_time_and_differences(name):
+    module = importlib.import_module(f"experiments.figures.dpareto.{name}")
+    assert f"python -m experiments.figures.dpareto.{name} " in module.__doc__
+    assert "--quick" in module.__doc__ and "takes" in module.__doc__
+    assert "Differs from the paper" in module.__doc__
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_figure_is_drawn_and_says_that_it_is_not_private(name):
+    module = importlib.import_module(f"experiments.figures.dpareto.{name}")
+    rows = module.rows(*made_up_rows())
+    assert rows and all(set(row) == set(module.COLUMNS) for row in rows)
+    figure = module.draw(rows)
+    assert isinstance(figure, Figure)
+    said = [figure.get_suptitle(), *(axes.get_title() for axes in figure.axes)]
+    assert any("NOT private" in text for text in said)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_part_of_the_searches_is_drawn_too(name):
+    module = importlib.import_module(f"experiments.figures.dpareto.{name}")
+    kept = [select(rows, problem=PROBLEM) for rows in made_up_rows()]
+    assert isinstance(module.draw(module.rows(*kept)), Figure)
+
+
+def test_full_size_is_the_papers():
+    for problem in problems.PROBLEMS:
+        size = trained.size_of(problem, trained.FULL)
+        assert (size.evaluations, size.initial, size.repetitions) == (16 + 256, 16, 10)
+        assert size.grids == (3, 4) and size.epochs is size.records is None
+    assert len(figure_4.searches(trained.FULL)) == 5 * 2 * 5
+    assert figure_6.searches(trained.FULL)[1:] == [(PROBLEM, "grid_3", 0), (PROBLEM, "grid_4", 0)]
+    assert {one[2] for one in figure_7.searches(trained.FULL)} == {0}
+
+
+def test_caps_keep_draws_inside_and_leave_the_rest():
+    problem = problems.PROBLEMS["mnist_1000_sgd"]
+    size = trained.size_of("mnist_1000_sgd", trained.MID)
+    domain, laws = trained.capped(problem.domain, problem.laws, size)
+    drawn = laws.sample(500, np.random.default_rng(0))
+    assert drawn["epochs"].max() == size.epochs and drawn["lot_size"].max() <= size.lot_size
+    assert domain.largest("epochs") == size.epochs
+    assert domain.parameters["clip_norm"] == problem.domain.parameters["clip_norm"]
+    unchanged = trained.capped(problem.domain, problem.laws, trained.Size())
+    assert unchanged[0].parameters == problem.domain.parameters
+    assert unchanged[1].laws == problem.laws.laws
+
+
+def test_a_search_is_trained_once_and_methods_share_their_start(tmp_path, monkeypatch):
+    small = dataclasses.replace(trained.SIZES[trained.QUICK, "a1a"], evaluations=6, initial=4,
+                                epochs=1)  # fmt: skip
+    monkeypatch.setitem(trained.SIZES, (trained.QUICK, "a1a"), small)
+    wanted = [(PROBLEM, "random", 0), (PROBLEM, "ehvi", 0)]
+    said = []
+    trained.train(str(tmp_path), wanted, trained.QUICK, report=said.append)
+    evaluations, fresh = trained.stored(str(tmp_path))
+    assert len(said) == 2 and len(evaluations) == 12 and fresh
+    columns = (*trained.SETTING_COLUMNS, "epsilon", "utility")
+    starts = [
+        [[row[name] for name in columns] for row in trained_fronts.of(evaluations, *key)[:4]]
+        for key in wanted
+    ]
+    assert starts[0] == starts[1]
+    assert (tmp_path / "records" / f"{PROBLEM}-ehvi-0.jsonl").stat().st_mode & 0o077 == 0
+
+    def never(*arguments, **named):
+        raise AssertionError("trained again")
+
+    monkeypatch.setattr(pareto, "search", never)
+    trained.train(str(tmp_path), wanted, trained.QUICK)
+    paths = trained_job.produce(
+        str(tmp_path), "figure_5", figure_5.COLUMNS, figure_5.rows, figure_5.draw
+    )
+    assert [path.rsplit(".", 1)[1] for path in paths] == ["csv", "png", "pdf"]
+
+
+def test_nothing_to_draw_is_one_line(tmp_path):
+    with pytest.raises(ValueError, match="holds no search that figure_5 shows"):
+        trained_job.produce(
+            str(tmp_path), "figure_5", figure_5.COLUMNS, figure_5.rows, figure_5.draw
+        )
+
+
+def test_hypervolume_of_figure_4_grows_to_that_of_all():
+    evaluations, fresh = made_up_rows()
+    made = select(figure_4.rows(evaluations, fresh), problem=PROBLEM, method="ehvi", seed=1)
+    volumes = [row["hypervolume"] for row in made]
+    assert volumes == sorted(volumes)
+    members = trained_fronts.of(evaluations, PROBLEM, "ehvi", 1)
+    assert volumes[-1] == pytest.approx(trained_fronts.hypervolume(members), rel=1e-6)
+    # One point: the rectangle up to (10, 1).
+    assert volumes[0] == pytest.approx((10 - 0.1) * members[0]["utility"], rel=1e-6)
+
+
+def test_table_2_takes_differences_seed_by_seed():
+    evaluations, fresh = made_up_rows()
+    row = select(table_2.rows(evaluations, fresh), problem=PROBLEM, judged="measured_afresh")[0]
+    # Errors lower by 0.01 over nearly all of (0, 10), give or take the made-up noise.
+    assert (row["seeds"], row["seeds_won"]) == (3, 3)
+    assert row["mean"] == pytest.approx(0.099, abs=0.02) and row["low"] < row["mean"] < row["high"]
+    # Student's t with two degrees of freedom, by hand: 4.3027 / sqrt(3) times the deviation 1.
+    mean, low, high = table_2.interval(np.array([1.0, 2.0, 3.0]))
+    assert (mean, low, high) == pytest.approx((2, 2 - 2.4841, 2 + 2.4841), abs=1e-4)
+    assert table_2.interval(np.array([1.0])) == (1.0, None, None)
