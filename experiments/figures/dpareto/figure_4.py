@@ -73,7 +73,7 @@ def draw(rows: Sequence[Mapping]) -> Figure:
         axes.set_ylabel("hypervolume at (10, 1), as observed")
         axes.set_title(f"{title}: mean and range of seeds")
         if axes.lines:
-            axes.legend(fontsize=10, loc="lower right")
+            axes.legend(fontsize=9, loc="lower right")
     for axes, problem in (
         (panels[1, 0], "mnist_128_64_sgd"),
         (panels[1, 1], "adult_logistic_regression_sgd"),

@@ -94,8 +94,7 @@ def test_caps_keep_draws_inside_and_leave_the_rest():
 
 
 def test_a_search_is_trained_once_and_methods_share_their_start(tmp_path, monkeypatch):
-    small = dataclasses.replace(trained.SIZES[trained.QUICK, "a1a"], evaluations=6, initial=4,
-                                epochs=1)  # fmt: skip
+    small = dataclasses.replace(trained.SIZES[trained.QUICK, "a1a"], evaluations=6, initial=4)
     monkeypatch.setitem(trained.SIZES, (trained.QUICK, "a1a"), small)
     wanted = [(PROBLEM, "random", 0), (PROBLEM, "ehvi", 0)]
     said = []
