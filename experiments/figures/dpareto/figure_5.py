@@ -62,7 +62,8 @@ def draw(rows: Sequence[Mapping]) -> Figure:
         panel.set_xlim(-0.5, 1.5)
         panel.set_title(trained.LABELS[problem])
     axes[0].set_ylabel("hypervolume at (10, 1)")
-    axes[0].legend(fontsize=11, loc="lower left")
+    # Below: inside the panels it hides dots.
+    panels.legend_below(figure, axes[0], 2)
     figure.suptitle(f"Adult, each search a dot ({trained.NOT_PRIVATE})", fontsize=13)
     return figure
 
