@@ -30,8 +30,8 @@ $(VENV)/installed: $(BIN)/python pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/installed_for_tests: $(VENV)/installed
-	@echo "Installing the test extra into $(VENV)"
-	$(INSTALL) --editable '.[test]'
+	@echo "Installing the test and federated extras into $(VENV)"
+	$(INSTALL) --editable '.[test,federated]'
 	@touch $@
 
 # Every figure's small version, with rows and pictures under runs/figures.
