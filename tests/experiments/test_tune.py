@@ -162,10 +162,18 @@ def test_warnings(run_cases, tmp_path):
     assert code == 0 and "is above 1/" in printed and "scored on the test data" in printed
 
 
+# A suite started in the background hands "ignore SIGINT" down to its children.
+_TUNE_WITH_CTRL_C = """
+import runpy, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+runpy.run_module("experiments.tune", run_name="__main__", alter_sys=True)
+"""
+
+
 def test_an_interrupted_run_leaves_nothing_half_written(tmp_path):
     process = subprocess.Popen(
         [
-            *(sys.executable, "-m", "experiments.tune", f"--out_dir={tmp_path / 'run'}"),
+            *(sys.executable, "-c", _TUNE_WITH_CTRL_C, f"--out_dir={tmp_path / 'run'}"),
             *("--steps=2000000", "--noise_multiplier=100", "--delta=0.01"),
         ],
         cwd=ROOT,
@@ -174,9 +182,13 @@ def test_an_interrupted_run_leaves_nothing_half_written(tmp_path):
         stderr=subprocess.PIPE,
         text=True,
     )
-    assert "is above 1/" in process.stdout.readline()
-    time.sleep(3)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=20)
+    try:
+        assert "is above 1/" in process.stdout.readline()
+        time.sleep(3)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=20)
+    finally:
+        process.kill()
+        process.communicate()
     assert process.returncode == 130 and "interrupted" in errors
     assert os.listdir(tmp_path) == []
