@@ -21,9 +21,6 @@ from dpjax.federated.sum_rules import SumRules
 from dpjax.tuning.vote_candidates import RATES, candidate_grid
 from dpjax.tuning.voting import VotePlan, VoteSettings
 
-_PAPERS_NETS = {"conv_pool": models.ConvPoolNet, "conv_blocks": models.ConvBlocksNet}
-"""DP-HYPE's nets for MNIST and CIFAR-10; its net for Adult is an mlp of widths 64,64."""
-
 Candidate = Mapping[str, float]
 Config = Mapping[str, str | int | float | bool]
 
@@ -33,8 +30,8 @@ class LocalTraining:
     """How every client trains every candidate on its own records; see `tuning.train_clients`.
 
     Attributes:
-      model: a name in `models.NAMES`, or conv_pool or conv_blocks, DP-HYPE's nets for MNIST and
-        CIFAR-10.
+      model: a name in `models.NAMES`; DP-HYPE's are conv_pool (MNIST), conv_blocks (CIFAR-10) and
+        an mlp of widths 64,64 (Adult).
       classes: number of classes, public.
       widths: hidden layers of an mlp.
       epochs: local epochs.
@@ -66,14 +63,10 @@ class LocalTraining:
         Raises:
           ValueError: for an unknown name, fewer than two classes, or widths below 1.
         """
-        if self.model in _PAPERS_NETS and self.classes >= 2:
-            return _PAPERS_NETS[self.model](self.classes)
         return models.build_module(self.model, self.classes, widths=self.widths)
 
     def loss(self) -> Callable[[Any, Any], Any]:
         """The loss that the model is meant for."""
-        if self.model in _PAPERS_NETS:
-            return models.cross_entropy
         return models.default_loss(self.model)
 
 

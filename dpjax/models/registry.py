@@ -12,8 +12,13 @@ from dpjax.models.convolutional import AllConvNet
 from dpjax.models.functional import FunctionalModel, functional
 from dpjax.models.linear import MLP, LinearSVM, LogisticRegression
 from dpjax.models.losses import cross_entropy, hinge
+from dpjax.models.pooled_convolutions import ConvBlocksNet, ConvPoolNet
 
-NAMES = ("logistic_regression", "linear_svm", "mlp", "all_conv")
+NAMES = ("logistic_regression", "linear_svm", "mlp", "all_conv", "conv_pool", "conv_blocks")
+"""The last two are DP-HYPE's nets for MNIST and CIFAR-10."""
+
+_IMAGE_AXES = {"all_conv": (2, 3), "conv_pool": (2, 3), "conv_blocks": (3,)}
+"""How many axes an image may have; the channel axis is the last of three."""
 
 
 def build_module(name: str, classes: int, *, widths: Sequence[int] = (128, 64)) -> nn.Module:
@@ -35,6 +40,10 @@ def build_module(name: str, classes: int, *, widths: Sequence[int] = (128, 64)) 
             return MLP(tuple(widths), classes)
         case "all_conv":
             return AllConvNet(classes)
+        case "conv_pool":
+            return ConvPoolNet(classes)
+        case "conv_blocks":
+            return ConvBlocksNet(classes)
     raise ValueError(f"unknown model {name!r}: pass one of {', '.join(NAMES)}")
 
 
@@ -50,13 +59,15 @@ def build(
       widths: hidden widths of `mlp`; other models have none.
 
     Raises:
-      ValueError: as `build_module`, and for `all_conv` on inputs that are not images.
+      ValueError: as `build_module`, and for convolutional nets on inputs that are not images.
     """
     module = build_module(name, classes, widths=widths)
-    if name == "all_conv" and len(input_shape) not in (2, 3):
+    axes = _IMAGE_AXES.get(name, ())
+    if axes and len(input_shape) not in axes:
+        without = "(height, width) or " if 2 in axes else ""
         raise ValueError(
-            f"all_conv takes images, not inputs of shape {tuple(input_shape)}: pass "
-            "(height, width) or (height, width, channels), or use mlp"
+            f"{name} takes images, not inputs of shape {tuple(input_shape)}: pass "
+            f"{without}(height, width, channels), or use mlp"
         )
     return functional(module, jax.ShapeDtypeStruct(tuple(input_shape), jnp.float32))
 

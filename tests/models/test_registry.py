@@ -32,6 +32,8 @@ def test_losses_by_name():
         (lambda: models.build("mlp", (8,), 1), "at least 2"),
         (lambda: models.build("mlp", (8,), 2, widths=(4, 0)), "positive hidden widths"),
         (lambda: models.build("all_conv", (8,), 2), "\\(height, width, channels\\)"),
+        (lambda: models.build("conv_pool", (8,), 2), "conv_pool takes images"),
+        (lambda: models.build("conv_blocks", (8, 8), 2), "pass \\(height, width, channels\\)"),
     ],
 )
 def test_bad_input_is_refused(call, message):
