@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from dpjax.data import dataset, published_files, splitting
+from dpjax.data.tfds_store import LocalBuilder
 
 _ADDRESS = "https://archive.ics.uci.edu/ml/machine-learning-databases/adult/"
 FILES = (
@@ -183,7 +184,7 @@ def builder() -> type:
     import tensorflow_datasets as tfds
     from tensorflow_datasets.core.download import checksums
 
-    class Adult(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+    class Adult(LocalBuilder, tfds.core.GeneratorBasedBuilder, skip_registration=True):
         """Census income, attributes as published."""
 
         name = "adult"

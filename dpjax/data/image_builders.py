@@ -15,6 +15,7 @@ import numpy as np
 from PIL import Image
 
 from dpjax.data import images
+from dpjax.data.tfds_store import LocalBuilder
 
 
 @functools.cache
@@ -34,7 +35,7 @@ def fashion_mnist_builder() -> type:
 
 
 def _idx_builder(stock: type, builder_name: str) -> type:
-    class IdxBuilder(stock, skip_registration=True):
+    class IdxBuilder(LocalBuilder, stock, skip_registration=True):
         name = builder_name
 
         def _split_generators(self, dl_manager):
@@ -67,7 +68,7 @@ def cifar10_builder() -> type:
     """Returns the stock CIFAR-10 builder, reading the tar file without TensorFlow."""
     from tensorflow_datasets.image_classification import cifar
 
-    class TarBuilder(cifar.Cifar10, skip_registration=True):
+    class TarBuilder(LocalBuilder, cifar.Cifar10, skip_registration=True):
         name = "cifar10"
 
         def _split_generators(self, dl_manager):

@@ -23,6 +23,20 @@ _FILE_FORMAT = "array_record"
 _RECORDS_AT_ONCE = 1000  # One by one, reading takes three times as long.
 
 
+class LocalBuilder:
+    """Mixin, named first among the bases: a builder that reads no description from TFDS's bucket.
+
+    TFDS asks its public bucket whenever nothing is prepared yet, which is switched off by default,
+    and leaves an empty folder in the system's temporary files each time.
+    """
+
+    @property
+    def info(self):
+        information = super().info
+        information.initialize_from_bucket = lambda: None
+        return information
+
+
 def open_builder(make_class: Callable[[], type], folder: pathlib.Path):
     """Returns a builder whose data lives below `folder`.
 
@@ -30,7 +44,8 @@ def open_builder(make_class: Callable[[], type], folder: pathlib.Path):
     default) is left alone; ours then goes into `<folder>/array_record`.
 
     Args:
-      make_class: returns the builder class (a function, so that TFDS is imported late).
+      make_class: returns the builder class (a function, so that TFDS is imported late), a
+        `LocalBuilder`.
       folder: the data directory.
     """
     builder = make_class()(data_dir=str(folder))

@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import tempfile
 
 import numpy as np
 import pytest
@@ -82,6 +83,14 @@ def test_records_come_back_encoded_in_the_published_order(small_adult):
     np.testing.assert_array_equal(column(result.test, "age") <= 1, True)
     assert column(result.test, "capital-gain")[1] == 1
     assert column(result.test, "hours-per-week")[1] == 1
+
+
+def test_nothing_is_left_among_temporary_files(small_adult, monkeypatch):
+    temporary = small_adult / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    loading.load("adult", small_adult)
+    assert list(temporary.iterdir()) == []
 
 
 def test_a_missing_value_is_all_zeros(small_adult):

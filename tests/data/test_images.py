@@ -6,6 +6,7 @@ import io
 import pathlib
 import sys
 import tarfile
+import tempfile
 
 import numpy as np
 import pytest
@@ -129,6 +130,15 @@ def test_a_set_is_prepared_read_back_in_order_and_cached(small_set, monkeypatch,
     check(loading.load(small.name, data_dir), arrays)
 
 
+def test_nothing_is_left_among_temporary_files(small_set, monkeypatch):
+    small, arrays, data_dir = small_set
+    temporary = data_dir / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    check(loading.load(small.name, data_dir), arrays)
+    assert list(temporary.iterdir()) == []
+
+
 def test_prepared_data_needs_no_files(small_set):
     small, arrays, data_dir = small_set
     loading.load(small.name, data_dir)
@@ -221,4 +231,5 @@ def test_name_and_version_are_the_stock_ones(name):
     builder_class = make_builder()
     assert builder_class.name == described.name
     assert str(builder_class.VERSION) == described.version
-    assert builder_class.VERSION == builder_class.__mro__[1].VERSION
+    stock = next(c for c in builder_class.mro() if c.__module__.startswith("tensorflow_datasets"))
+    assert builder_class.VERSION == stock.VERSION and issubclass(builder_class, stock)
