@@ -57,6 +57,18 @@ def test_diverged_candidates_never_win_a_vote_from_finite_ones():
     assert ballot.tolist() == [0, 1, 0, 1]
 
 
+def test_ballots_by_lot_favour_nobody():
+    """Clients that cannot judge: every pair of candidates is as likely as any other."""
+    drawn = [tuple(voting.random_ballot(4, 2, SEEDED, stream)) for stream in range(3000)]
+    pairs, counts = np.unique(drawn, axis=0, return_counts=True)
+    assert pairs.shape == (6, 4) and (pairs.sum(axis=1) == 2).all()
+    # Five standard errors of a binomial(3000, 1/6): fails by chance once in 3e5 times or less.
+    assert np.abs(counts - 500).max() < 5 * math.sqrt(3000 * 5 / 36)
+    assert voting.random_ballot(4, 2, HostRandomness()).sum() == 2
+    with pytest.raises(ValueError, match="votes=4 of 4"):
+        voting.random_ballot(4, 4, SEEDED)
+
+
 # ---- calibration
 
 
