@@ -1,7 +1,8 @@
 """K candidates at once against K sequential runs of the same engine, by placement.
 
 Started by `experiments.benchmarks.engine` in a process of its own, since the number of host devices
-is fixed when JAX starts. Prints one JSON line: a list of rows.
+is fixed when JAX starts; it ends when its standard input does. Prints one JSON line: a list of
+rows.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from absl import flags
 
 from dpjax import training
 from experiments import command_line
+from experiments.benchmarks import bound_process
 from experiments.benchmarks.clipped_grad import CLIP_NORM, PROBLEMS
 from experiments.benchmarks.step_costs import quartiles
 
@@ -112,6 +114,7 @@ def measure(model: str, rounds: int, small: bool, records: int) -> list[dict]:
 
 
 def main() -> None:
+    bound_process.end_with_parent()
     rows = []
     for model in _MODELS.value or SIZES:
         rows += measure(model, _ROUNDS.value, _SMALL.value, _RECORDS.value)

@@ -39,7 +39,7 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments import command_line
-from experiments.benchmarks import candidate_costs, clipped_grad, step_costs
+from experiments.benchmarks import bound_process, candidate_costs, clipped_grad, step_costs
 from experiments.benchmarks.other_work import OtherWork
 
 # --models, --turns, --slow_turns, --quick and --out_dir.
@@ -130,10 +130,11 @@ def candidate_rows(model: str, quick: bool) -> list[dict]:
     command += [f"--candidate_models={model}"]
     if quick:
         command += ["--small", "--rounds=2", "--records=600"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(f"the candidates' process failed: {done.stderr.strip()[-500:]}")
-    return json.loads(done.stdout.splitlines()[-1])
+    try:
+        output = bound_process.output_of(command, environment)
+    except RuntimeError as error:
+        raise RuntimeError(f"the candidates' process failed: {error}") from None
+    return json.loads(output.splitlines()[-1])
 
 
 def part_rows(model: str, part: str, quick: bool, turns: int, slow_turns: int) -> list[dict]:
