@@ -14,6 +14,10 @@ from dpjax.accounting.dp_sgd import (
 )
 from dpjax.accounting.events import from_dp_event
 from dpjax.accounting.exponential_mechanism import exponential_mechanism, selection_noise_ratio
+from dpjax.accounting.federated_averaging import (
+    calibrate_federated_averaging,
+    federated_averaging,
+)
 from dpjax.accounting.guarantee import Guarantee
 from dpjax.accounting.mechanisms import discrete_gaussian, gaussian, pure, renyi_only, zcdp
 from dpjax.accounting.odometer import Odometer, OdometerReading
@@ -82,6 +86,7 @@ __all__ = [
     "basic_composition",
     "best_of",
     "calibrate",
+    "calibrate_federated_averaging",
     "calibrate_vote",
     "compose",
     "discrete_gaussian",
@@ -91,6 +96,7 @@ __all__ = [
     "dp_sgd_fixed_lots",
     "epsilon_grid",
     "exponential_mechanism",
+    "federated_averaging",
     "from_dp_event",
     "from_provenance",
     "gaussian",
