@@ -151,5 +151,13 @@ def _skellam(variance: decimal.Decimal, reach: int) -> list[decimal.Decimal]:
 
 
 def _discrete_gaussian(variance: decimal.Decimal, reach: int) -> list[decimal.Decimal]:
-    """exp(-k^2 / (2 variance)) for k = 0, ..., reach."""
-    return [(-decimal.Decimal(k * k) / (2 * variance)).exp() for k in range(reach + 1)]
+    """exp(-k^2 / (2 variance)) for k = 0, ..., reach, each from the last by its ratio.
+
+    Relative errors add up to about reach^2 units of the last of 130 digits, of which 96 are used.
+    """
+    ratio = (-1 / (2 * variance)).exp()
+    change, weights = ratio * ratio, [decimal.Decimal(1)]
+    for _ in range(reach):
+        weights.append(weights[-1] * ratio)
+        ratio *= change
+    return weights
