@@ -51,11 +51,12 @@ def split_into_words(values: list[int], words: int) -> np.ndarray:
 def binomial_count_table(trials: int, probability: float, cap: int, *, words: int) -> CountTable:
     """Builds the table of min(Binomial(trials, probability), cap).
 
-    The float `probability` is taken as the rational number it is, a / b. The probabilities follow
-    P[0] = (1 - a/b)^trials and P[k+1] = P[k] (trials - k) a / ((k + 1)(b - a)), held as integer
-    intervals at a scale fine enough for the smallest of them, with rounding outwards at every
-    step. A threshold is the cumulative probability times 2^(32 words), rounded to the nearest
-    integer that 32 words hold; the distance to the true law is summed from the intervals.
+    The float `probability` is taken as the rational number it is, a / b. Weights in proportion to
+    the probabilities start with 1 at the mode and follow P[k+1] / P[k] = (trials - k) a / ((k + 1)
+    (b - a)) to both sides, held as integer intervals of fixed scale with rounding outwards at every
+    step, as far as they matter; what lies beyond is bounded and counted. Divided by their sum they
+    are the law. A threshold is the cumulative probability times 2^(32 words), rounded to the
+    nearest integer that 32 words hold; the distance to the true law is summed from the intervals.
 
     Args:
       trials: number of records, >= 1.
@@ -63,50 +64,66 @@ def binomial_count_table(trials: int, probability: float, cap: int, *, words: in
       cap: counts of `cap` and more share the last outcome; 1 <= cap <= trials.
       words: uint32 words of one uniform number; 3 (96 bits) unless a test wants a coarse table.
     """
-    numerator, denominator = Fraction(probability).as_integer_ratio()
-    complement = denominator - numerator
-    # Enough bits for P[0], the smallest value of the recursion's start, to keep 256 of its own.
-    smallest_bits = math.ceil(-trials * math.log1p(-probability) / math.log(2)) + 1
-    scale_bits = WORD_BITS * words + 256 + smallest_bits + 2 * trials.bit_length()
-    scale = 1 << scale_bits
-
-    low, high = _power_interval(complement, denominator, trials, scale_bits)
-    cumulative_low, cumulative_high = low, high
+    first, weights, below, beyond = _weights(trials, Fraction(probability), words)
+    total_low = sum(low for low, _ in weights)
+    total_high = below + sum(high for _, high in weights) + beyond
     resolution = 1 << (WORD_BITS * words)
-    thresholds: list[int] = []
-    distance = 0  # in units of 1 / (scale * resolution)
-    previous = 0
-    for count in range(cap):
-        centre = (cumulative_low + cumulative_high) // 2
-        threshold = (centre * resolution + scale // 2) // scale
+    # Counts before the first weight are so unlikely that their thresholds round to 0, and after the
+    # last one so certainly passed that theirs are the largest.
+    thresholds = [0] * min(first, cap)
+    distance = (below + beyond) * resolution  # in units of 1 / (total_low * resolution)
+    cumulative_low, cumulative_high, previous = 0, below, 0
+    for low, high in weights[: max(cap - first, 0)]:
+        cumulative_low, cumulative_high = cumulative_low + low, cumulative_high + high
+        centre, total = cumulative_low + cumulative_high, total_low + total_high
+        threshold = (2 * centre * resolution + total) // (2 * total)
         # The last representable value: a cumulative probability that rounds to 1 leaves one
         # uniform value in 2^96 to the higher counts. The distance below includes it.
         threshold = max(previous, min(threshold, resolution - 1))
         thresholds.append(threshold)
-        mass = (threshold - previous) * scale
-        distance += max(abs(mass - low * resolution), abs(mass - high * resolution))
+        mass = threshold - previous
+        # The probability lies between low / total_high and high / total_low.
+        distance += max(
+            abs(mass * total_high - low * resolution), abs(mass * total_low - high * resolution)
+        )
         previous = threshold
-        factor, divisor = (trials - count) * numerator, (count + 1) * complement
-        low, high = low * factor // divisor, -(-high * factor // divisor)
-        cumulative_low, cumulative_high = cumulative_low + low, cumulative_high + high
+    thresholds += [previous] * (cap - len(thresholds))
     # Half the absolute differences of all outcomes. The last outcome holds what the others leave,
     # so its difference is at most the sum of theirs, and the halves add up to that sum.
     return CountTable(
-        split_into_words(thresholds, words), round_up(Fraction(distance, scale * resolution))
+        split_into_words(thresholds, words), round_up(Fraction(distance, total_low * resolution))
     )
 
 
-def _power_interval(
-    numerator: int, denominator: int, exponent: int, scale_bits: int
-) -> tuple[int, int]:
-    """Integers low <= (numerator / denominator)^exponent 2^scale_bits <= high, by squaring."""
-    low = (numerator << scale_bits) // denominator
-    high = -((-numerator << scale_bits) // denominator)
-    result_low = result_high = 1 << scale_bits
-    while exponent:
-        if exponent & 1:
-            result_low = (result_low * low) >> scale_bits
-            result_high = -((-result_high * high) >> scale_bits)
-        low, high = (low * low) >> scale_bits, -((-high * high) >> scale_bits)
-        exponent >>= 1
-    return result_low, result_high
+def _weights(
+    trials: int, probability: Fraction, words: int
+) -> tuple[int, list[tuple[int, int]], int, int]:
+    """The binomial probabilities that matter, all times one unknown number.
+
+    Returns:
+      The first count; the weights from there on, integers (low, high) around each; and bounds on
+      all weights before the first together and after the last together, less than 2^-(32 words +
+      256) of the whole.
+    """
+    numerator, denominator = probability.as_integer_ratio()
+    complement = denominator - numerator
+    mode = min((trials + 1) * numerator // denominator, trials)
+    scale = 1 << (WORD_BITS * words + 256 + 2 * trials.bit_length())
+
+    def away_from_mode(counts: range, upwards: bool) -> tuple[list[tuple[int, int]], int]:
+        found, (low, high) = [], (scale, scale)
+        for count in counts:
+            if upwards:
+                factor, divisor = (trials - count + 1) * numerator, count * complement
+            else:
+                factor, divisor = (count + 1) * complement, (trials - count) * numerator
+            low, high = low * factor // divisor, -(-high * factor // divisor)
+            if high <= trials:
+                # Weights fall on either side of the mode, so that the rest is at most this.
+                return found, high * trials
+            found.append((low, high))
+        return found, 0
+
+    lower, below = away_from_mode(range(mode - 1, -1, -1), upwards=False)
+    upper, beyond = away_from_mode(range(mode + 1, trials + 1), upwards=True)
+    return mode - len(lower), [*lower[::-1], (scale, scale), *upper], below, beyond

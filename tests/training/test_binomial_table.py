@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from dpjax.training.binomial_table import binomial_count_table, round_up, split_into_words
 
@@ -76,3 +77,26 @@ def test_rounding_never_goes_down(value):
     rounded = round_up(value)
     assert Fraction(rounded) >= value
     assert Fraction(float(np.nextafter(rounded, -1))) < value or value == 0
+
+
+@pytest.mark.parametrize("trials", [400, 3000])
+@pytest.mark.parametrize("cap", [1, 700, 1100])
+def test_every_threshold_is_the_nearest_integer_where_tails_are_cut(trials, cap):
+    """Probability 1/4 makes the law a fraction of 4^trials; both tails of 3,000 are cut."""
+    cap = min(cap, trials)
+    weight, total, cumulative, expected = 3**trials, 4**trials, 0, []
+    for count in range(cap):
+        cumulative += weight
+        weight = weight * (trials - count) // (3 * (count + 1))
+        expected.append(min((2 * cumulative * 2**96 + total) // (2 * total), 2**96 - 1))
+    table = binomial_count_table(trials, 0.25, cap, words=3)
+    np.testing.assert_array_equal(table.thresholds, split_into_words(expected, 3))
+
+
+def test_many_records_and_large_lots():
+    """Figures of the recursion from P[0] in 480,000-bit integers, which took two minutes."""
+    table = binomial_count_table(300_000, 1 / 3, 101_820, words=3)
+    assert table.total_variation == pytest.approx(1.9977567300101004e-26, rel=1e-12)
+    counts = np.arange(98_000, 101_820, 10)
+    cumulative = table.thresholds[:, counts].T @ (2.0 ** np.array([-32, -64, -96]))
+    np.testing.assert_allclose(cumulative, stats.binom.cdf(counts, 300_000, 1 / 3), rtol=1e-8)
