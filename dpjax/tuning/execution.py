@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax import training
-from dpjax.tuning import curator, host_randomness
+from dpjax.tuning import curator, integer_laws
 from dpjax.tuning.best_of_runs import BestOfRuns
+from dpjax.tuning.host_randomness import HostRandomness
 from dpjax.tuning.job import Job, put_together, share_arrays
 from dpjax.tuning.procedure import Procedure
 from dpjax.tuning.run_settings import RunSetting
@@ -48,7 +49,7 @@ def execute(
     task: Task,
     procedure: Procedure,
     *,
-    randomness: host_randomness.HostRandomness,
+    randomness: HostRandomness,
     executions: int = 1,
     chunk_size: int = 16,
     progress: Callable[[int, int], None] | None = None,
@@ -118,7 +119,7 @@ def execute(
 
 
 def _drawn(
-    procedure: Procedure, randomness: host_randomness.HostRandomness, executions: int
+    procedure: Procedure, randomness: HostRandomness, executions: int
 ) -> dict[str, np.ndarray]:
     """K of every execution, and every candidate's hyperparameters, key and score noise."""
     source = None if randomness.secret else randomness.generator(_STREAM_OF_K)
@@ -126,7 +127,7 @@ def _drawn(
     total = int(np.sum(counts))
     noise = np.zeros(total)
     if procedure.score_noise > 0 and total:
-        noise = host_randomness.discrete_gaussian(
+        noise = integer_laws.discrete_gaussian(
             procedure.score_noise, total, randomness, _STREAM_OF_SCORES
         )
     given = procedure.space.sample(total, randomness.generator(_STREAM_OF_SPACE))

@@ -1,9 +1,11 @@
 """Exact draws of integer noise on the host: Skellam and discrete Gaussian, by a refined table.
 
 NumPy's Poisson sampler computes in float64 and float noise has gaps; noise that a privacy proof
-calls Skellam is drawn here from a table of integers instead. A draw compares one 63-bit uniform
-number with the law's cumulative probabilities; where 63 bits leave open which side it is on, 256
-further bits are drawn. Nothing is computed in floating point after the variance itself.
+calls Skellam or discrete Gaussian is drawn here from a table of integers instead: the votes of a
+federation, and the noise on validation scores, on which a selection may hang. A draw compares one
+63-bit uniform number with the law's cumulative probabilities; where 63 bits leave open which side
+it is on, 256 further bits are drawn. Nothing is computed in floating point after the variance
+itself.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import dataclasses
 import decimal
 import functools
 import math
+from fractions import Fraction
 
 import numpy as np
 
@@ -76,13 +79,13 @@ class IntegerLaw:
 
 
 @functools.lru_cache(maxsize=64)
-def integer_law(noise: str, variance: float) -> IntegerLaw:
+def integer_law(noise: str, variance: float | Fraction) -> IntegerLaw:
     """Makes the table of a law.
 
     Args:
       noise: "skellam", the difference of two independent Poisson variables of mean variance / 2;
         "discrete_gaussian", probability proportional to exp(-k^2 / (2 variance)).
-      variance: above 0 (for the discrete Gaussian its parameter).
+      variance: above 0 (for the discrete Gaussian its parameter); taken exactly.
 
     Raises:
       ValueError: for another name, a variance that is not positive and finite, or one whose table
@@ -92,11 +95,12 @@ def integer_law(noise: str, variance: float) -> IntegerLaw:
         raise ValueError(f"variance {variance}: pass a finite number above 0")
     if noise not in NOISES:
         raise ValueError(f"unknown noise {noise!r}: pass one of {', '.join(NOISES)}")
-    reach = _reach(noise, variance)
+    reach = _reach(noise, float(variance))
+    numerator, denominator = Fraction(variance).as_integer_ratio()
     with decimal.localcontext() as context:
         context.prec = _DIGITS
         weights = (_skellam if noise == "skellam" else _discrete_gaussian)(
-            decimal.Decimal(variance), reach
+            decimal.Decimal(numerator) / denominator, reach
         )
         total = weights[0] + 2 * sum(weights[1:])
         running, cumulative = decimal.Decimal(0), []
@@ -106,6 +110,33 @@ def integer_law(noise: str, variance: float) -> IntegerLaw:
     cumulative[-1] = 1 << (_HEAD_BITS + _TAIL_BITS)
     heads = np.array([value >> _TAIL_BITS for value in cumulative], dtype=np.uint64)
     return IntegerLaw(tuple(cumulative), heads)
+
+
+def discrete_gaussian(
+    standard_deviation: float, number: int, source: HostRandomness, stream: int = 0
+) -> np.ndarray:
+    """Draws integers with probability proportional to exp(-k^2 / (2 s^2)).
+
+    Args:
+      standard_deviation: s, in units of the integers, > 0 (the parameter; the standard deviation
+        of the discrete law equals it closely for s >= 0.5).
+      number: how many draws.
+      source: where the words come from; secret unless seeded.
+      stream: which stream of a seeded source.
+
+    Returns:
+      Array (number,), int64.
+
+    Raises:
+      ValueError: for a standard deviation that is not positive and finite, or above some 48,000.
+
+    Source: Canonne, Kamath & Steinke, "The Discrete Gaussian for Differential Privacy", 2020.
+    """
+    if not (0 < standard_deviation < math.inf):
+        raise ValueError(f"standard_deviation {standard_deviation}: pass a finite number > 0")
+    # A fraction: squaring the float would round it.
+    law = integer_law("discrete_gaussian", Fraction(standard_deviation) ** 2)
+    return law.draw(number, source, stream)
 
 
 def _reach(noise: str, variance: float) -> int:
@@ -127,8 +158,8 @@ def _reach(noise: str, variance: float) -> int:
             reach = math.ceil(1.1 * reach)
     if reach > _LARGEST_REACH:
         raise ValueError(
-            f"variance {variance} needs a table of {reach} entries: scale the votes less, or ask "
-            "for less privacy"
+            f"variance {variance} needs a table of {reach} entries: pass less noise (scale the "
+            "votes less, or ask for less privacy)"
         )
     return reach
 

@@ -1,12 +1,14 @@
 """Integer noise from the host: the exact law, its scale, and the draws that need more bits."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from scipy import stats
 
 from dpjax.accounting.integer_noise import discrete_gaussian_sum, skellam_noise
 from dpjax.tuning.host_randomness import HostRandomness
-from dpjax.tuning.integer_laws import NOISES, integer_law
+from dpjax.tuning.integer_laws import NOISES, discrete_gaussian, integer_law
 
 SEEDED = HostRandomness(seed=11)
 
@@ -94,6 +96,27 @@ def test_streams_and_secrecy():
     assert not np.array_equal(law.draw(50, source), law.draw(50, source))
     # Not seeded: false alarm once in 1e9 runs.
     assert _pvalue(law.draw(20_000, source), "skellam", 9.0) > 1e-9
+
+
+def test_discrete_gaussian_squares_its_parameter_exactly():
+    deviation = 0.1 + 0.2
+    for standard_deviation in (3.7, deviation, 25.0):
+        draws = discrete_gaussian(standard_deviation, 20_000, SEEDED, stream=5)
+        # False alarm at most 1e-5 (fixed seed).
+        assert _pvalue(draws, "discrete_gaussian", standard_deviation**2) > 1e-5
+        assert _pvalue(draws, "discrete_gaussian", (standard_deviation * 1.5) ** 2) < 1e-9
+    exact, rounded = Fraction(deviation) ** 2, deviation**2
+    assert exact != Fraction(rounded)
+    assert (
+        integer_law("discrete_gaussian", exact).cumulative
+        != integer_law("discrete_gaussian", rounded).cumulative
+    )
+
+
+@pytest.mark.parametrize("deviation", [0.0, -1.0, float("inf"), float("nan")])
+def test_bad_standard_deviation_is_refused(deviation):
+    with pytest.raises(ValueError, match="standard_deviation .* pass a finite number"):
+        discrete_gaussian(deviation, 1, SEEDED)
 
 
 @pytest.mark.parametrize(
