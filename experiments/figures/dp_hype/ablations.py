@@ -8,17 +8,17 @@ another amount of noise, that is drawn beside it. Accuracies and clipped losses 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from dpjax import accounting
 from dpjax.tuning import voting
 from experiments.figures.dp_hype import trade_off
-from experiments.figures.dp_hype.studies import Study
+from experiments.figures.dp_hype.studies import Study, listed
 from experiments.figures.dp_hype.tables import Table
-from experiments.figures.dp_hype.trade_off import DELTA, EPSILONS, VOTES
-from experiments.figures.dp_hype.vote_figure import Options
+from experiments.figures.dp_hype.trade_off import DELTA, VOTES
+from experiments.figures.dp_hype.vote_figure import Options, VoteFigure
 
 ARTIFACT_SUBSET_SIGMAS = {0.1: 45.0, 0.25: 25.0, 0.5: 10.7, 1.0: 5.5, 3.0: 2.08, math.inf: 0.0}
 """Noise on a subset's MEAN accuracy in the authors' code, whatever the subset's size."""
@@ -69,7 +69,13 @@ def subsets(table: Table, *, as_in_artifact: bool) -> Winner:
         parts = np.array_split(source.permutation(clients), candidates)
         means = np.array([accuracies[part, place].mean() for place, part in enumerate(parts)])
         sizes = np.array([len(part) for part in parts])
-        scale = ARTIFACT_SUBSET_SIGMAS[epsilon] if as_in_artifact else sigma(epsilon, 1.0) / sizes
+        if not as_in_artifact:
+            scale = sigma(epsilon, 1.0) / sizes
+        elif epsilon in ARTIFACT_SUBSET_SIGMAS:
+            scale = ARTIFACT_SUBSET_SIGMAS[epsilon]
+        else:
+            known = ", ".join(f"{epsilon:g}" for epsilon in ARTIFACT_SUBSET_SIGMAS)
+            raise ValueError(f"the authors have no noise for epsilon={epsilon:g}: pass of {known}")
         return int(np.argmax(means + scale * source.standard_normal(candidates)))
 
     return winner
@@ -105,24 +111,29 @@ ALGORITHMS: dict[str, dict[str, Callable[[Table], Winner]]] = {
 }
 
 
-def rows(ablation: str) -> Callable[[Study, Options], list[dict]]:
-    """Returns the function that makes the rows of DP-HYPE and of an ablation in `ALGORITHMS`."""
+def figure(number: int, ablation: str, federations: Mapping[str, Sequence]) -> VoteFigure:
+    """DP-HYPE beside an ablation.
 
-    def made(study: Study, options: Options) -> list[dict]:
-        table = options.table(study)
+    Args:
+      number: of the figure.
+      ablation: a key of `ALGORITHMS`.
+      federations: size -> arguments of `studies.study` after the size, for each panel.
+    """
+
+    def rows(study: Study, options: Options) -> list[dict]:
+        table = options.tables.table(study)
         found = trade_off.dp_hype_rows(study, options)
-        for number, (name, make) in enumerate(ALGORITHMS[ablation].items()):
-            source = np.random.default_rng((study.seed, number))
-            outcomes = _outcomes(make(table), options.runs, source)
+        for place, (name, make) in enumerate(ALGORITHMS[ablation].items()):
+            source = np.random.default_rng((study.seed, place))
+            winner = make(table)
+            outcomes = [
+                (epsilon, run, winner(epsilon, source))
+                for epsilon in options.epsilons
+                for run in range(options.runs)
+            ]
             found += trade_off.outcome_rows(name, outcomes, table.federated)
         return found
 
-    return made
-
-
-def _outcomes(
-    winner: Winner, runs: int, source: np.random.Generator
-) -> Iterator[tuple[float, int, int]]:
-    for epsilon in EPSILONS:
-        for run in range(runs):
-            yield epsilon, run, winner(epsilon, source)
+    return VoteFigure(
+        f"figure_{number}", trade_off.COLUMNS, listed(federations), rows, trade_off.drawer(2)
+    )

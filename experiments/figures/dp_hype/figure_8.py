@@ -1,43 +1,33 @@
-r"""Figure 8: accuracies of the 100 candidates by federated averaging where clients' data is skewed.
+"""Figure 8: accuracies of the 100 candidates by federated averaging where clients' data is skewed.
 
-Liebenow, Peinemann & Mohammadi, "DP-HYPE", PoPETs 2026, arXiv:2510.04902 (figure 8 in the numbering
-of the published version and of the authors' code). One panel for each number of clients and each
-Dirichlet concentration (2 stands for 0.5 at Adult among 250 clients). What it shows: with more
-clients and stronger skew the good candidates get fewer and worse.
-
-Full size (default) is for a GPU and uses the tables of figures 5, 12 and 13. The committed figure
-is the mid size: the tables that figures 5, 12 and 13 have at that size, CIFAR-10 left out.
-
-  python -m experiments.figures.dp_hype.figure_8 --data_dir=...
-  python -m experiments.figures.dp_hype.figure_8 --mid_size --data_dir=... \
-      --out_dir=docs/figures/dp_hype
-
---quick (digits, 5 to 25 clients) takes a minute.
+DP-HYPE, arXiv:2510.04902; see the package for how to run. One panel for each number of clients and
+each Dirichlet concentration (2 stands for 0.5 at Adult among 250 clients). What it shows: with more
+clients and stronger skew the good candidates get fewer and worse. Uses the tables of figures 5, 12
+and 13. --quick (digits, 5 to 25 clients) takes half a minute.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from experiments.figures.dp_hype import accuracy_histograms
-from experiments.figures.dp_hype.studies import CONCENTRATIONS, MID, Study, skewed, study
+from experiments.figures.dp_hype.studies import CONCENTRATIONS, Study
+from experiments.figures.dp_hype.trade_off import skewed_studies
 from experiments.figures.dp_hype.vote_figure import VoteFigure
 
 _PANELS = {2.0: 0.5}
 """Concentrations shown in another's panel."""
 
 
-def studies(size: str):
+def _concentration(study: Study) -> float:
+    return _PANELS.get(study.concentration, study.concentration)
+
+
+def studies(size: str) -> Iterator[Study]:
     """Yields the studies, concentrations by rows and numbers of clients by columns."""
-    for place in range(len(CONCENTRATIONS)):
-        for clients in (50, 100, 250):
-            for dataset in ("adult",) if size == "quick" else ("mnist", "cifar10", "adult"):
-                if size == MID and (dataset == "cifar10" or clients > 50 and dataset == "mnist"):
-                    continue
-                yield study(size, dataset, clients, skewed(dataset, clients)[place])
-
-
-def _panel(study: Study) -> str:
-    concentration = _PANELS.get(study.concentration, study.concentration)
-    return f"{study.clients} clients, $\\alpha={concentration:g}$"
+    every = [study for clients in (50, 100, 250) for study in skewed_studies(size, clients)]
+    for concentration in CONCENTRATIONS:
+        yield from (study for study in every if _concentration(study) == concentration)
 
 
 FIGURE = VoteFigure(
@@ -45,7 +35,9 @@ FIGURE = VoteFigure(
     accuracy_histograms.COLUMNS,
     studies,
     accuracy_histograms.histogram_rows,
-    accuracy_histograms.drawer(3, _panel),
+    accuracy_histograms.drawer(
+        3, lambda study: f"{study.clients} clients, $\\alpha={_concentration(study):g}$"
+    ),
 )
 
 if __name__ == "__main__":

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
 
 import matplotlib
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from dpjax import data, plotting
-from experiments.figures.dp_hype.studies import Study, study_of
-from experiments.figures.dp_hype.trade_off import by_study, heading
-from experiments.figures.dp_hype.vote_figure import Options
+from dpjax import data
+from experiments.figures.dp_hype.panel_grid import by_study, draw_grid
+from experiments.figures.dp_hype.studies import CONCENTRATIONS, FULL, MID, Study, study, study_of
+from experiments.figures.dp_hype.vote_figure import Options, VoteFigure
 from experiments.figures.rows import distinct, select
 
 COLUMNS = ("client", "label", "count")
@@ -20,7 +22,7 @@ SHOWN = 10
 
 def label_rows(study: Study, options: Options) -> list[dict]:
     """One row for each of the first ten clients and each class."""
-    dataset = study.load(options.data_dir, options.cache_dir)
+    dataset = study.load(options.tables.data_dir, options.tables.cache_dir)
     labels = dataset.train.labels[: study.records or None]
     counts = data.partitioners.label_counts(labels, study.divide(labels), dataset.classes)
     return [
@@ -32,31 +34,40 @@ def label_rows(study: Study, options: Options) -> list[dict]:
 
 def draw(rows: Sequence[Mapping]) -> Figure:
     """Stacked bars, data sets by rows and concentrations by columns."""
-    groups = by_study(rows)
-    columns = min(3, len(groups))
-    lines = -(-len(groups) // columns)
-    figure = Figure(figsize=(11.0, 2.9 * lines + 1.2), layout="constrained")
-    grid = figure.subplots(lines, columns, squeeze=False, sharey="row")
-    for axes, group in zip(grid.flat, groups):
-        plotting.style_axes(axes)
-        bottom = np.zeros(len(distinct(group, "client")))
-        labels = distinct(group, "label")
-        shades = matplotlib.colormaps["viridis"](np.linspace(0.0, 1.0, len(labels)))
-        for label, shade in zip(labels, shades):
-            members = select(group, label=label)
-            counts = np.array([row["count"] for row in members])
-            axes.bar([row["client"] for row in members], counts, bottom=bottom, color=shade,
-                     label=f"class {label}")  # fmt: skip
-            bottom += counts
-        axes.set_ylim(top=1.05 * max(bottom.max(), axes.get_ylim()[1] / 1.05))
-        axes.set_title(study_of(group[0]).title, fontsize=11.5)
-        axes.set_xticks(distinct(group, "client"))
-    for axes in grid[-1]:
-        axes.set_xlabel("client")
-    for axes in grid[:, 0]:
-        axes.set_ylabel("records (exact, not private)")
-    handles = dict(zip(*grid[0, 0].get_legend_handles_labels()[::-1]))
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=5)
-    title = f"the first {SHOWN} clients of a Dirichlet division"
-    figure.suptitle(heading(rows, title, figure.get_figwidth()), fontsize=10.5)
-    return figure
+    return draw_grid(
+        rows, {study_of(group[0]).title: group for group in by_study(rows)}, 3, _draw_panel,
+        heading=f"the first {SHOWN} clients of a Dirichlet division",
+        x_label="client", y_label="records (exact, not private)", legend_columns=5, sharey="row",
+    )  # fmt: skip
+
+
+def _draw_panel(axes: Axes, rows: Sequence[Mapping]) -> None:
+    bottom = np.zeros(len(distinct(rows, "client")))
+    labels = distinct(rows, "label")
+    shades = matplotlib.colormaps["viridis"](np.linspace(0.0, 1.0, len(labels)))
+    for label, shade in zip(labels, shades):
+        members = select(rows, label=label)
+        counts = np.array([row["count"] for row in members])
+        axes.bar(
+            [row["client"] for row in members], counts, bottom=bottom, color=shade,
+            label=f"class {label}",
+        )  # fmt: skip
+        bottom += counts
+    axes.set_ylim(top=1.05 * max(bottom.max(), axes.get_ylim()[1] / 1.05))
+    axes.set_xticks(distinct(rows, "client"))
+
+
+def figure(number: int, datasets: Sequence[str]) -> VoteFigure:
+    """Figures 6 and 7: data sets by rows, Dirichlet concentrations by columns, 50 clients."""
+
+    def studies(size: str) -> Iterable[Study]:
+        for dataset in datasets:
+            for concentration in CONCENTRATIONS:
+                found = study(size, dataset, 50, concentration)
+                if size == MID:
+                    # Nothing is trained, so nothing but the data set's name is smaller.
+                    whole = study(FULL, dataset, 50, concentration)
+                    found = dataclasses.replace(whole, dataset=found.dataset)
+                yield found
+
+    return VoteFigure(f"figure_{number}", COLUMNS, studies, label_rows, draw)

@@ -11,6 +11,8 @@ records, clients and rounds (two). Quick is 8 x 8 digits with few clients, in se
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,8 @@ from dpjax.tuning.vote_clients import Records
 from dpjax.tuning.voting import candidate_grid
 
 FULL, MID, QUICK = SIZES = ("full", "mid_size", "quick")
+EPSILONS = (0.1, 0.25, 0.5, 1.0, 3.0, math.inf)
+DATASETS = ("adult", "mnist", "cifar10")
 CONCENTRATIONS = (30.0, 5.0, 0.5)
 TITLES = {
     "mnist": "MNIST",
@@ -59,8 +63,14 @@ class Study:
     @property
     def stem(self) -> str:
         """A file name without ending."""
-        values = (str(value) for value in dataclasses.astuple(self))
-        return "_".join(values)
+        return "_".join(str(value) for value in dataclasses.astuple(self))
+
+    @property
+    def clients_stem(self) -> str:
+        """The same for what the clients train alone, which no round of averaging changes."""
+        values = dataclasses.asdict(self)
+        del values["rounds"]
+        return "_".join(str(value) for value in values.values())
 
     @property
     def division(self) -> str:
@@ -127,6 +137,14 @@ def _as_saved(name: str, value: Any) -> Any:
     return {"net": str, "concentration": float}.get(name, lambda same: same)(value)
 
 
+_MID_SIZE: dict[str, dict[str, Any]] = {
+    "adult": {},
+    "mnist": {"net": "64", "rounds": 2},
+    "cifar10": {"dataset": "cifar10_subset", "net": "32"},
+}
+"""What is smaller than the paper's; Adult is not."""
+
+
 def study(size: str, dataset: str, clients: int, concentration: float = 0.0) -> Study:
     """The study of a data set at a size, everything else as that size has it.
 
@@ -139,16 +157,12 @@ def study(size: str, dataset: str, clients: int, concentration: float = 0.0) -> 
     """
     if size == QUICK:
         fewer = max(5, clients // 10)
-        return Study("digits", fewer, concentration, epochs=2, rounds=1, records=600)
-    if size == FULL:
-        return Study(dataset, clients, concentration, epochs=10 if dataset == "cifar10" else 5)
-    found = Study(dataset, clients, concentration, rounds=2)
-    if dataset == "mnist":
-        return dataclasses.replace(found, net="64", records=12_000 if concentration else 0)
-    if dataset == "cifar10":
-        return dataclasses.replace(
-            found, dataset="cifar10_subset", net="32", epochs=10, records=5000
-        )
+        # A hundred clients need all 1437 records, for ten at each.
+        records = 600 if fewer <= 50 else 0
+        return Study("digits", fewer, concentration, epochs=2, rounds=1, records=records)
+    found = Study(dataset, clients, concentration, epochs=10 if dataset == "cifar10" else 5)
+    if size == MID:
+        return dataclasses.replace(found, **_MID_SIZE[dataset])
     return found
 
 
@@ -157,3 +171,17 @@ def skewed(dataset: str, clients: int) -> tuple[float, ...]:
     if dataset == "adult" and clients == 250:
         return (*CONCENTRATIONS[:2], 2.0)
     return CONCENTRATIONS
+
+
+def listed(federations: Mapping[str, Sequence]) -> Callable[[str], Iterator[Study]]:
+    """Returns a function from a size to its studies.
+
+    Args:
+      federations: size -> (data set, clients, concentration if not iid) of each.
+    """
+
+    def studies(size: str) -> Iterator[Study]:
+        for federation in federations[size]:
+            yield study(size, *federation)
+
+    return studies

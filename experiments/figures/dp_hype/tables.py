@@ -1,23 +1,31 @@
 """Trains what a figure needs, once: every candidate on every client, and by federated averaging.
 
 A table costs minutes to hours; votes on it cost milliseconds. Tables are kept in a folder of their
-own, shared by all figures, and a stopped program goes on with the first one that is missing.
+own, shared by all figures, and so are the pieces of one that is not finished: a stopped program
+goes on with the candidates it was at.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import os
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from dpjax import models
 from dpjax.tuning.federation_simulation import federated_accuracies
-from dpjax.tuning.vote_clients import ClientScores, adapted, train_clients
+from dpjax.tuning.vote_clients import ClientScores, Records, adapted, chunks, train_clients
 from experiments.figures.dp_hype.studies import Study
+
+Arrays = dict[str, np.ndarray]
+"""Name -> array whose last axis counts candidates."""
+
+Report = Callable[[int, int], None]
+"""report(done, in all)."""
 
 
 class Table(NamedTuple):
@@ -30,48 +38,85 @@ class Table(NamedTuple):
     federated: np.ndarray
 
 
-def table(
-    study: Study,
-    folder: str,
-    *,
-    data_dir: str | None = None,
-    cache_dir: str | None = None,
-    chunk_size: int | None = None,
-) -> Table:
-    """Reads the table of a study, or trains and keeps it.
+@dataclasses.dataclass(frozen=True)
+class Tables:
+    """A folder of trained tables; what is not there is trained.
 
-    Args:
-      study: which federation.
-      folder: of all tables, made if absent.
+    Attributes:
+      folder: made if absent.
       data_dir, cache_dir: see `data.load`.
-      chunk_size: candidates trained at once, the memory knob.
+      chunk_size: candidates trained and saved at once, the memory knob.
     """
-    os.makedirs(folder, exist_ok=True)
-    path = os.path.join(folder, study.stem)
-    names = (f"{path}_clients.npz", f"{path}_federated.npz")
-    if not all(os.path.exists(name) for name in names):
-        dataset = study.load(data_dir, cache_dir)
-        parts = study.partitions(dataset)
-        net: models.FunctionalModel = adapted(study.module(dataset.classes), dataset.input_shape)
-        common = {"epochs": study.epochs, "seed": study.seed, "chunk_size": chunk_size}
-        arguments = (net, parts, study.candidates())
-        if not os.path.exists(names[0]):
-            with _bar(f"{study.stem} clients") as report:
-                scores = train_clients(*arguments, progress=report, **common)
-            _write(names[0], losses=scores.losses, accuracies=scores.accuracies)
-        if not os.path.exists(names[1]):
-            with _bar(f"{study.stem} federated") as report:
-                found = federated_accuracies(
-                    *arguments, rounds=study.rounds, progress=report, **common
-                )
-            _write(names[1], accuracies=found)
-    with np.load(names[0]) as local, np.load(names[1]) as federated:
-        return Table(
-            ClientScores(local["losses"], local["accuracies"]), federated["accuracies"]
-        )
+
+    folder: str = "runs/figures/dp_hype_tables"
+    data_dir: str | None = None
+    cache_dir: str | None = None
+    chunk_size: int = 50
+
+    def table(self, study: Study) -> Table:
+        """All of a study."""
+        return Table(self.scores(study), self.federated(study))
+
+    def scores(self, study: Study) -> ClientScores:
+        """How every candidate does at every client; the rounds of averaging do not matter."""
+
+        def train(candidates: list, report: Report) -> Arrays:
+            net, parts, common = self._federation(study)
+            return train_clients(net, parts, candidates, progress=report, **common)._asdict()
+
+        return ClientScores(**self._kept(f"{study.clients_stem}_clients", study, train))
+
+    def federated(self, study: Study) -> np.ndarray:
+        """Accuracy of every candidate trained by federated averaging, (p,)."""
+
+        def train(candidates: list, report: Report) -> Arrays:
+            net, parts, common = self._federation(study)
+            found = federated_accuracies(
+                net, parts, candidates, rounds=study.rounds, progress=report, **common
+            )
+            return {"accuracies": found}
+
+        return self._kept(f"{study.stem}_federated", study, train)["accuracies"]
+
+    def _federation(self, study: Study) -> tuple[Any, list[Records], dict[str, int]]:
+        """The net, each client's records, and how it trains."""
+        net, parts = _loaded(study, self.data_dir, self.cache_dir)
+        return net, parts, {"epochs": study.epochs, "seed": study.seed}
+
+    def _kept(
+        self, stem: str, study: Study, train: Callable[[list, Report], Arrays]
+    ) -> Arrays:
+        """Reads a file, or trains its candidates piece by piece and writes it."""
+        os.makedirs(self.folder, exist_ok=True)
+        path = os.path.join(self.folder, f"{stem}.npz")
+        if not os.path.exists(path):
+            candidates = study.candidates()
+            pieces = chunks(len(candidates), self.chunk_size)
+            names = [f"{path}.{piece[0]}-{piece[-1]}.npz" for piece in pieces]
+            with _bar(stem) as progress:
+                for number, (name, piece) in enumerate(zip(names, pieces)):
+                    if not os.path.exists(name):
+                        _write(name, train([candidates[i] for i in piece], progress(number, names)))
+            found = [_read(name) for name in names]
+            _write(path, {key: np.concatenate([piece[key] for piece in found], axis=-1)
+                          for key in found[0]})  # fmt: skip
+            for name in names:
+                os.remove(name)
+        return _read(path)
 
 
-def _write(path: str, **arrays: np.ndarray) -> None:
+@functools.lru_cache(maxsize=1)
+def _loaded(study: Study, data_dir: str | None, cache_dir: str | None) -> tuple[Any, list[Records]]:
+    dataset = study.load(data_dir, cache_dir)
+    return adapted(study.module(dataset.classes), dataset.input_shape), study.partitions(dataset)
+
+
+def _read(path: str) -> Arrays:
+    with np.load(path) as file:
+        return dict(file)
+
+
+def _write(path: str, arrays: Arrays) -> None:
     """Writes an .npz file whole or not at all."""
     partial = f"{path}.partial.npz"
     np.savez_compressed(partial, **arrays)
@@ -79,16 +124,22 @@ def _write(path: str, **arrays: np.ndarray) -> None:
 
 
 class _bar:
-    """A progress bar on the terminal; as a context it gives the function to call."""
+    """A progress bar on the terminal; as a context it gives a function that makes the report."""
 
     def __init__(self, what: str):
         columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         self._progress = Progress(*columns, console=Console(stderr=True))
 
-    def __enter__(self) -> Callable[[int, int], None]:
+    def __enter__(self) -> Callable[[int, list[str]], Report]:
         self._progress.start()
         task = self._progress.add_task("", total=None)
-        return lambda done, every: self._progress.update(task, completed=done, total=every)
+
+        def of_piece(number: int, pieces: list[str]) -> Report:
+            return lambda done, every: self._progress.update(
+                task, completed=number * every + done, total=len(pieces) * every
+            )
+
+        return of_piece
 
     def __exit__(self, *_) -> None:
         self._progress.stop()

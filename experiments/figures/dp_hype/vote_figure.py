@@ -20,8 +20,15 @@ from dpjax import plotting
 from dpjax.tuning.vote_candidates import RATES
 from experiments import command_line
 from experiments.figures import rows as row_files
-from experiments.figures.dp_hype import tables
-from experiments.figures.dp_hype.studies import FULL, MID, QUICK, STUDY_COLUMNS, Study
+from experiments.figures.dp_hype.studies import (
+    EPSILONS,
+    FULL,
+    MID,
+    QUICK,
+    STUDY_COLUMNS,
+    Study,
+)
+from experiments.figures.dp_hype.tables import Tables
 
 PAPER = "dp_hype"
 Rows = list[dict]
@@ -32,29 +39,45 @@ class Options:
     """What the command line says.
 
     Attributes:
-      data_dir, cache_dir: see `data.load`.
-      tables_dir: folder of the trained tables.
+      tables: the folder of trained tables.
       rates: name of the list of learning rates.
       runs: simulated votes for each epsilon.
-      chunk_size: candidates trained at once.
+      epsilons: of the votes; infinite for one without noise.
+      datasets, clients, concentrations: studies of other values are left out; empty for all.
     """
 
-    data_dir: str | None = None
-    cache_dir: str | None = None
-    tables_dir: str = "runs/figures/dp_hype_tables"
+    tables: Tables = Tables()
     rates: str = "artifact"
     runs: int = 20
-    chunk_size: int | None = None
+    epsilons: tuple[float, ...] = EPSILONS
+    datasets: tuple[str, ...] = ()
+    clients: tuple[int, ...] = ()
+    concentrations: tuple[float, ...] = ()
 
-    def table(self, study: Study) -> tables.Table:
-        """The study's table, trained if it is not there."""
-        return tables.table(
-            study,
-            self.tables_dir,
-            data_dir=self.data_dir,
-            cache_dir=self.cache_dir,
-            chunk_size=self.chunk_size,
-        )
+    def chosen(self, studies: Iterable[Study]) -> list[Study]:
+        """The studies that are to be shown, with the chosen rates.
+
+        Raises:
+          ValueError: if none is left, saying what there is.
+        """
+        every = [dataclasses.replace(study, rates=self.rates) for study in studies]
+        wanted = {
+            "dataset": self.datasets,
+            "clients": self.clients,
+            "concentration": self.concentrations,
+        }
+        left = [
+            study
+            for study in every
+            if all(not values or getattr(study, name) in values for name, values in wanted.items())
+        ]
+        if not left:
+            there = "; ".join(
+                f"{name}: {', '.join(dict.fromkeys(f'{getattr(study, name)}' for study in every))}"
+                for name in wanted
+            )
+            raise ValueError(f"no such federation in this figure and size: pass from {there}")
+        return left
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,8 +110,7 @@ class VoteFigure:
         path = os.path.join(out_dir, f"{self.name}.csv")
         if size is not None:
             found = []
-            for study in self.studies(size):
-                study = dataclasses.replace(study, rates=options.rates)
+            for study in options.chosen(self.studies(size)):
                 own = dataclasses.asdict(study)
                 found += [{**own, **row} for row in self.rows(study, options)]
             row_files.write_rows(path, (*STUDY_COLUMNS, *self.columns), found)
@@ -110,13 +132,22 @@ class VoteFigure:
         data_dir = flags.DEFINE_string("data_dir", None, "See experiments.tune.", **started)
         cache_dir = flags.DEFINE_string("cache_dir", None, "See experiments.tune.", **started)
         tables_dir = flags.DEFINE_string(
-            "tables_dir", Options.tables_dir, "Trained tables, shared by all figures.", **started
+            "tables_dir", Tables.folder, "Trained tables, shared by all figures.", **started
         )
         rates = flags.DEFINE_enum("rates", "artifact", list(RATES), "Learning rates.", **started)
         runs = flags.DEFINE_integer("runs", 20, "Votes for each epsilon.", **started)
-        chunk_size = flags.DEFINE_integer(
-            "chunk_size", None, "Candidates trained at once: the memory knob.", **started
+        epsilons = flags.DEFINE_list(
+            "epsilons", [f"{epsilon:g}" for epsilon in EPSILONS], "Of the votes.", **started
         )
+        datasets = flags.DEFINE_list("datasets", [], "Only these data sets.", **started)
+        clients = flags.DEFINE_list("clients", [], "Only these numbers.", **started)
+        concentrations = flags.DEFINE_list(
+            "concentrations", [], "Only these Dirichlet concentrations; 0 is iid.", **started
+        )
+        chunk_size = flags.DEFINE_integer(
+            "chunk_size", Tables.chunk_size,
+            "Candidates trained and saved at once: the memory knob.", lower_bound=1, **started,
+        )  # fmt: skip
 
         def main() -> int:
             if quick.value + mid_size.value + redraw.value > 1:
@@ -126,9 +157,14 @@ class VoteFigure:
             size = QUICK if quick.value else MID if mid_size.value else FULL
             kind = "" if size == FULL else f"_{size}"
             options = Options(
-                data_dir.value, cache_dir.value, tables_dir.value, rates.value, runs.value,
-                chunk_size.value,
-            )  # fmt: skip
+                Tables(tables_dir.value, data_dir.value, cache_dir.value, chunk_size.value),
+                rates.value,
+                runs.value,
+                tuple(sorted(float(epsilon) for epsilon in epsilons.value)),
+                tuple(datasets.value),
+                tuple(int(number) for number in clients.value),
+                tuple(float(concentration) for concentration in concentrations.value),
+            )
             folder = out_dir.value or os.path.join("runs", "figures", f"{PAPER}{kind}")
             start = time.monotonic()
             for path in self.produce(None if redraw.value else size, folder, options):

@@ -19,7 +19,7 @@ from experiments.figures.dp_hype import (
     trade_off,
 )
 from experiments.figures.dp_hype.vote_figure import Options, VoteFigure
-from experiments.figures.rows import read_rows, select
+from experiments.figures.rows import read_rows, select, write_rows
 
 NUMBERS = (3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13)
 TINY = studies.Study("digits", 4, 0.0, net="5", epochs=1, rounds=1, records=60)
@@ -131,27 +131,17 @@ def test_full_size_is_the_papers():
     assert all(len(study.candidates()) == 100 for study in every)
     assert len({study.stem for study in every}) == len(every)
     expected = (0.1, 0.25, 0.5, 1.0, 3.0, math.inf)
-    assert expected == trade_off.EPSILONS
+    assert expected == studies.EPSILONS == Options().epsilons
 
 
-@pytest.mark.parametrize("number", NUMBERS)
 @pytest.mark.parametrize("size", studies.SIZES)
-def test_every_size_has_studies_that_survive_their_rows(number, size, tmp_path):
-    for study in _figure(number).studies(size):
-        row = {name: str(value) for name, value in dataclasses.asdict(study).items()}
-        row = {name: _cell(value) for name, value in row.items()}
-        assert studies.study_of(row) == study
-        if size == "quick":
-            assert study.dataset == "digits"
-
-
-def _cell(text):
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+def test_every_size_has_studies_that_survive_their_rows(size, tmp_path):
+    for number in NUMBERS:
+        found = list(_figure(number).studies(size))
+        assert found and (size != "quick" or {study.dataset for study in found} == {"digits"})
+        path = tmp_path / f"{number}.csv"
+        write_rows(path, studies.STUDY_COLUMNS, map(dataclasses.asdict, found))
+        assert [studies.study_of(row) for row in read_rows(path)] == found
 
 
 def test_divisions():
@@ -168,10 +158,10 @@ def test_divisions():
 def produced(tmp_path_factory):
     """A folder with the rows and picture of one tiny federation, and its tables' folder."""
     folder = tmp_path_factory.mktemp("dp_hype")
-    options = Options(tables_dir=str(folder / "tables"), runs=3)
+    options = Options(tables.Tables(str(folder / "tables"), chunk_size=60), runs=3)
     figure = VoteFigure(
         "tiny", trade_off.COLUMNS, lambda size: [TINY], trade_off.dp_hype_rows,
-        trade_off.drawer(columns=3),
+        trade_off.drawer(3),
     )  # fmt: skip
     figure.produce("quick", str(folder), options)
     return figure, folder, options
@@ -180,8 +170,8 @@ def produced(tmp_path_factory):
 def test_rows_of_a_trade_off(produced):
     _, folder, options = produced
     rows = read_rows(folder / "tiny.csv")
-    assert len(rows) == len(trade_off.EPSILONS) * 3
-    federated = options.table(TINY).federated
+    assert len(rows) == len(studies.EPSILONS) * 3
+    federated = options.tables.federated(TINY)
     assert federated.shape == (100,)
     for row in rows:
         assert row["accuracy"] == federated[row["winner"]]
@@ -201,10 +191,48 @@ def test_trained_tables_are_kept_and_redrawing_needs_none(produced, monkeypatch)
     before = (folder / "tiny.csv").read_bytes()
     figure.produce("quick", str(folder), options)
     assert (folder / "tiny.csv").read_bytes() == before
-    figure.produce(None, str(folder), Options(tables_dir=str(folder / "nowhere")))
+    figure.produce(None, str(folder), Options(tables.Tables(str(folder / "nowhere"))))
     assert (folder / "tiny.csv").read_bytes() == before
-    with pytest.raises(AssertionError, match="trained again"):
-        options.table(dataclasses.replace(TINY, seed=1))
+    more_rounds = dataclasses.replace(TINY, rounds=2)  # The clients' own training is the same.
+    assert options.tables.scores(more_rounds).losses.shape == (4, 100)
+    for other in (more_rounds, dataclasses.replace(TINY, seed=1)):
+        with pytest.raises(AssertionError, match="trained again"):
+            options.tables.table(other)
+
+
+def test_a_stopped_table_goes_on_with_the_piece_it_was_at(tmp_path, monkeypatch):
+    """Pieces are kept, none is trained twice, and what comes out does not depend on them."""
+    asked = []
+
+    def train(net, parts, candidates, **_):
+        if len(asked) == 2:
+            raise KeyboardInterrupt
+        asked.append(len(candidates))
+        rates = np.array([[candidate["learning_rate"] for candidate in candidates]])
+        return ClientScores(rates, rates + len(parts))
+
+    monkeypatch.setattr(tables, "train_clients", train)
+    kept = tables.Tables(str(tmp_path), chunk_size=30)
+    with pytest.raises(KeyboardInterrupt):
+        kept.scores(TINY)
+    asked.clear()
+    asked_before = len(list(tmp_path.iterdir()))
+    found = kept.scores(TINY)
+    assert asked_before == 2 and asked == [25, 25]
+    rates = [candidate["learning_rate"] for candidate in TINY.candidates()]
+    assert found.losses[0].tolist() == rates
+    assert [path.name for path in tmp_path.iterdir()] == [f"{TINY.clients_stem}_clients.npz"]
+
+
+def test_what_a_figure_shows_can_be_chosen():
+    every = list(_figure(12).studies("full"))
+    options = Options(rates="log_spaced", datasets=("adult",), concentrations=(2.0, 5.0))
+    found = options.chosen(every)
+    assert [study.concentration for study in found] == [5.0, 2.0]
+    assert {study.rates for study in found} == {"log_spaced"}
+    assert Options().chosen(every) == every
+    with pytest.raises(ValueError, match="pass from dataset: adult, mnist, cifar10; clients: 250"):
+        Options(clients=(100,)).chosen(every)
 
 
 def test_histograms(produced, tmp_path):
@@ -267,12 +295,3 @@ def test_noise_of_ablations():
         )
     with pytest.raises(ValueError, match="99 clients for 100 subsets"):
         ablations.subsets(_table(99), as_in_artifact=False)
-
-
-def test_weaker_signal_of_raw_losses():
-    """At the same noise a weight below one is a smaller gap than a vote of one."""
-    table = _table(60)
-    source = np.random.default_rng(1)
-    winner = ablations.raw_losses(table)
-    hits = np.mean([winner(1.0, source) == 3 for _ in range(200)])
-    assert 0.2 < hits < 1.0

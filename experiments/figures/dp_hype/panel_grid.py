@@ -1,0 +1,83 @@
+"""Pictures of several federations: a panel each, one legend, and a heading that says what differs.
+
+Accuracies and counts are drawn as they are, without noise: for whoever may see the data.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from dpjax import plotting
+from experiments.figures.dp_hype.studies import STUDY_COLUMNS, Study, study_of
+
+
+def by_study(rows: Sequence[Mapping]) -> list[list[Mapping]]:
+    """Rows grouped by study, in order of appearance."""
+    groups: dict[Study, list[Mapping]] = {}
+    for row in rows:
+        groups.setdefault(study_of({name: row[name] for name in STUDY_COLUMNS}), []).append(row)
+    return list(groups.values())
+
+
+def draw_grid(
+    rows: Sequence[Mapping],
+    panels: Mapping[str, Any],
+    columns: int,
+    draw_panel: Callable[[Axes, Any], None],
+    *,
+    heading: str,
+    x_label: str,
+    y_label: str,
+    legend_columns: int = 3,
+    **share: Any,
+) -> Figure:
+    """Draws panels in a grid.
+
+    Args:
+      rows: all of the figure's.
+      panels: title -> what `draw_panel` draws.
+      columns: panels side by side, at most.
+      draw_panel: (axes, content) draws one.
+      heading: first line above the panels; what of the studies is not the paper's follows.
+      x_label: under the lowest panels.
+      y_label: beside the leftmost panels.
+      legend_columns: of the one legend.
+      share: axes that panels share, as `Figure.subplots` has it.
+    """
+    width = min(columns, len(panels))
+    lines = -(-len(panels) // width)
+    figure = Figure(figsize=(max(3.8 * width, 7.0), 2.8 * lines + 1.5), layout="constrained")
+    grid = figure.subplots(lines, width, squeeze=False, **share)
+    legend: dict[str, Any] = {}
+    for number, axes in enumerate(grid.flat):
+        if number >= len(panels):
+            axes.set_axis_off()
+            continue
+        plotting.style_axes(axes)
+        title = list(panels)[number]
+        draw_panel(axes, panels[title])
+        axes.set_title(title, fontsize=11.5)
+        if number + width >= len(panels):
+            axes.set_xlabel(x_label)
+            axes.tick_params(labelbottom=True)
+        legend |= dict(zip(*axes.get_legend_handles_labels()[::-1]))
+    for axes in grid[:, 0]:
+        axes.set_ylabel(y_label)
+    figure.legend(
+        legend.values(), legend.keys(), loc="outside lower center", ncols=legend_columns
+    )
+    figure.suptitle(_heading(rows, heading, figure.get_figwidth()), fontsize=10.5)
+    return figure
+
+
+def _heading(rows: Sequence[Mapping], first_line: str, width: float) -> str:
+    """The first line, then what of the studies is not the paper's, broken to a width in inches."""
+    notes = [study_of(group[0]).footnote for group in by_study(rows)]
+    note = "; ".join(dict.fromkeys(note for note in notes if note))
+    return "\n".join([*textwrap.wrap(first_line, round(13 * width)),
+                      *textwrap.wrap(note, round(12 * width))])  # fmt: skip
