@@ -277,7 +277,7 @@ def _step_grid(q: float, noise_multiplier: float, steps: int) -> tuple[float, fl
 def _fixed_lots_table(dataset_size: int, lot_size: int, noise_multiplier: float) -> tuple:
     # Not dp_accounting's values: 0.6.0 loses their digits at large noise, both ways.
     # Every integer order, so that the classic conversion is that of DPareto's published numbers.
-    orders = np.array([*range(2, 257), 512, 1024], dtype=float)
+    orders = np.array([*range(2, 513), 1024], dtype=float)
     fraction = lot_size / dataset_size
     return orders, without_replacement.divergences(fraction, noise_multiplier, orders)
 

@@ -20,10 +20,10 @@ WITHOUT_REPLACEMENT = "without_replacement"
 
 # Integer orders are grouped by these lengths of their sums, so that a short sum is not padded to
 # the longest one; beyond the last they double.
-_GROUP_LENGTHS = (16, 32, 64, 128, 256)
-# Theorem 27's moment form is used up to this order, as in dp_accounting 0.6.0; above it, the
+_GROUP_LENGTHS = (16, 32, 64, 128, 256, 512)
+# Theorem 27's moment form is used up to this order (dp_accounting 0.6.0: 256); above it, the
 # theorem's simpler bound.
-_LARGEST_MOMENT_ORDER = 256
+_LARGEST_MOMENT_ORDER = 512
 _LARGEST_CHUNK = 1_000_000  # float64 values in the largest intermediate array
 _SMALLEST_CHUNK = 16
 # Half-width of the quadrature in standard deviations: what is outside is below exp(-60) of the
@@ -52,7 +52,7 @@ def rdp_grid(
       - `sampling="without_replacement"`: lots of fixed size, sampling probability = lot size /
         data set size; replace one record; the noise multiplier is the noise over the sensitivity
         of the *sum* under replacement (twice the clipping norm). The upper bound of Wang, Balle &
-        Kasiviswanathan 2019, Theorem 27, up to order 256, above it its simpler form;
+        Kasiviswanathan 2019, Theorem 27, up to order 512, above it its simpler form;
         fractional orders by the chord (their Corollary 10).
 
     Args:

@@ -6,7 +6,7 @@ import pytest
 
 from dpjax.accounting import rdp_grid, without_replacement
 
-ORDERS = np.array([2, 3, 8, 17, 32, 64, 128, 256, 512])
+ORDERS = np.array([2, 3, 8, 17, 32, 64, 128, 256, 300, 512, 513])
 
 
 @pytest.mark.parametrize("noise", [0.3, 1.0, 4.0, 20.0, 300.0])
