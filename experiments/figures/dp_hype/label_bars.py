@@ -12,7 +12,15 @@ from matplotlib.figure import Figure
 
 from dpjax import data
 from experiments.figures.dp_hype.panel_grid import by_study, draw_grid
-from experiments.figures.dp_hype.studies import CONCENTRATIONS, FULL, MID, Study, study, study_of
+from experiments.figures.dp_hype.studies import (
+    CONCENTRATIONS,
+    FULL,
+    MID,
+    QUICK,
+    Study,
+    study,
+    study_of,
+)
 from experiments.figures.dp_hype.vote_figure import Options, VoteFigure
 from experiments.figures.rows import distinct, select
 
@@ -61,7 +69,7 @@ def figure(number: int, datasets: Sequence[str]) -> VoteFigure:
     """Figures 6 and 7: data sets by rows, Dirichlet concentrations by columns, 50 clients."""
 
     def studies(size: str) -> Iterable[Study]:
-        for dataset in datasets:
+        for dataset in datasets if size != QUICK else datasets[:1]:
             for concentration in CONCENTRATIONS:
                 found = study(size, dataset, 50, concentration)
                 if size == MID:

@@ -138,7 +138,8 @@ def test_full_size_is_the_papers():
 def test_every_size_has_studies_that_survive_their_rows(size, tmp_path):
     for number in NUMBERS:
         found = list(_figure(number).studies(size))
-        assert found and (size != "quick" or {study.dataset for study in found} == {"digits"})
+        assert len(set(found)) == len(found) > 0
+        assert size != "quick" or {study.dataset for study in found} == {"digits"}
         path = tmp_path / f"{number}.csv"
         write_rows(path, studies.STUDY_COLUMNS, map(dataclasses.asdict, found))
         assert [studies.study_of(row) for row in read_rows(path)] == found
