@@ -10,6 +10,7 @@ from dpjax.training.optimizers import adam, momentum, sgd
 from dpjax.training.placement import NAMES as placement_names
 from dpjax.training.placement import (
     Placement,
+    Trial,
     fastest_placement,
     named_placement,
     placement_options,
@@ -23,6 +24,7 @@ __all__ = [
     "Placement",
     "PoissonLots",
     "TrainConfig",
+    "Trial",
     "adam",
     "add_gaussian_noise",
     "candidate_keys",

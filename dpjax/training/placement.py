@@ -7,6 +7,7 @@ communication between them; a result depends on the placement by float32 roundin
 from __future__ import annotations
 
 import dataclasses
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -122,14 +123,31 @@ def placement_options(chunk_size: int) -> list[Placement]:
     return options
 
 
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """Runs of the given model in any length, on which placements are measured.
+
+    Attributes:
+      run_of: number of steps -> a run like that of `sweep`.
+      steps: of the runs that the placement is for, at least 1; no trial is longer.
+    """
+
+    run_of: Callable[[int], Callable[..., Tree]]
+    steps: int
+
+
+_SHORTEST_TRIAL = 16
+"""Steps; as many as are run before it is known how long one takes."""
+
+
 def fastest_placement(
-    trial: Callable[[jax.Array, dict[str, jax.Array], Tree], Tree],
+    trial: Callable[[jax.Array, dict[str, jax.Array], Tree], Tree] | Trial,
     hyperparameters: Mapping[str, Any],
     data: Tree,
     options: Sequence[Placement],
     *,
     repeats: int = 3,
-    least_seconds: float = 0.1,
+    least_seconds: float = 0.2,
 ) -> tuple[Placement, dict[Placement, float]]:
     """Measures placements on a short run of the given model and takes the best.
 
@@ -140,24 +158,32 @@ def fastest_placement(
     three times as slow as the best takes no further turns. The keys are fresh and the results
     dropped: nothing of the candidates proper is computed or spent.
 
+    What a call costs besides its steps is measured with them, and should weigh what it weighs in
+    the sweep. A `Trial` is therefore as long, for each option, as fills `least_seconds`, unless the
+    real runs are shorter.
+
     Args:
-      trial: like the `run` of `sweep`, but short: some steps of the same model. What a call costs
-        besides its steps is measured with them, so the steps should outweigh it.
+      trial: a `Trial`, or a run like that of `sweep`, measured as it is.
       hyperparameters: name -> scalar, one typical candidate.
       data: pytree of arrays.
       options: at least one.
       repeats: turns of each option; the median counts.
-      least_seconds: of one turn, about.
+      least_seconds: of one turn, and of a `Trial`, about.
 
     Returns:
-      The best option, and the seconds per candidate of every option.
+      The best option, and the seconds per candidate of every option: of the run given, or of a run
+      of `trial.steps` steps.
     """
+    if not isinstance(trial, Trial):
+        run = trial
+        trial = Trial(lambda _: run, 1)
     placed = {option.devices: option.put(data, whole=True) for option in options}
-    calls = {
-        option: _prepared(trial, hyperparameters, placed[option.devices], option)
-        for option in options
-    }
-    counts = {option: _calls_in(least_seconds, call) for option, call in calls.items()}
+    calls, counts, shares = {}, {}, {}
+    for option in options:
+        calls[option], counts[option], steps = _prepared(
+            trial, hyperparameters, placed[option.devices], option, least_seconds
+        )
+        shares[option] = steps / trial.steps * option.lanes
     seconds: dict[Placement, list[float]] = {option: [] for option in options}
     contenders = list(options)
     for _ in range(repeats):
@@ -166,7 +192,7 @@ def fastest_placement(
             for _ in range(counts[option]):
                 calls[option]()
             elapsed = time.perf_counter() - start
-            seconds[option].append(elapsed / counts[option] / option.lanes)
+            seconds[option].append(elapsed / counts[option] / shares[option])
         typical = {option: statistics.median(taken) for option, taken in seconds.items()}
         least = min(typical.values())
         contenders = [option for option in contenders if typical[option] <= 3 * least]
@@ -174,9 +200,16 @@ def fastest_placement(
 
 
 def _prepared(
-    trial: Callable[..., Tree], hyperparameters: Mapping[str, Any], placed: Tree, option: Placement
-) -> Callable[[], None]:
-    """One call of the trial in every lane of an option: compiled, and called once."""
+    trial: Trial,
+    hyperparameters: Mapping[str, Any],
+    placed: Tree,
+    option: Placement,
+    least_seconds: float,
+) -> tuple[Callable[[], None], int, int]:
+    """One call of the trial in every lane of an option, compiled and called once.
+
+    Returns the call, how many calls fill about `least_seconds`, and the steps of one.
+    """
     lanes = {
         name: np.full(option.lanes, value, np.float32) for name, value in hyperparameters.items()
     }
@@ -185,17 +218,22 @@ def _prepared(
         option.put(lanes),
         placed,
     )
-    mapped = jax.jit(option.mapped(trial, (0, 0, None)))
 
-    def call() -> None:
-        jax.block_until_ready(mapped(*arguments))
+    def timed(steps: int) -> tuple[Callable[[], None], float]:
+        mapped = jax.jit(option.mapped(trial.run_of(steps), (0, 0, None)))
 
-    call()
-    return call
+        def call() -> None:
+            jax.block_until_ready(mapped(*arguments))
 
+        call()
+        start = time.perf_counter()
+        call()
+        return call, time.perf_counter() - start
 
-def _calls_in(seconds: float, call: Callable[[], None]) -> int:
-    """How many calls fill about so many seconds."""
-    start = time.perf_counter()
-    call()
-    return max(1, round(seconds / (time.perf_counter() - start)))
+    steps = min(trial.steps, _SHORTEST_TRIAL)
+    call, seconds = timed(steps)
+    enough = min(trial.steps, math.ceil(steps * least_seconds / seconds))
+    if enough >= 2 * steps:
+        steps = enough
+        call, seconds = timed(steps)
+    return call, max(1, round(least_seconds / seconds)), steps

@@ -14,6 +14,7 @@ import numpy as np
 from dpjax.training import keys as key_streams
 from dpjax.training.placement import (
     Placement,
+    Trial,
     fastest_placement,
     named_placement,
     placement_options,
@@ -32,7 +33,7 @@ def sweep(
     *,
     chunk_size: int = 32,
     placement: str | Placement = "vmap",
-    trial: Run | None = None,
+    trial: Run | Trial | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Iterator[tuple[np.ndarray, Tree]]:
     """Trains all candidates, chunk by chunk, with one compilation.
@@ -61,7 +62,8 @@ def sweep(
       placement: "vmap", "one_by_one", "devices", "devices_one_by_one" (`named_placement`), a
         `Placement`, or "auto": all of these are measured on `trial` and the best is taken. Where
         the candidates do not divide by the devices, the last lanes are filled up, with a warning.
-      trial: a short run of the same model, for "auto"; by default `run` itself is measured.
+      trial: short runs of the same model, for "auto" (see `fastest_placement`); by default `run`
+        itself is measured.
       progress: called with (candidates done, candidates in all) after every chunk.
 
     Yields:

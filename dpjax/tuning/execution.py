@@ -172,20 +172,23 @@ def _trained(
 
 
 def _placement(task: Task, procedure: Procedure, chunk_size: int, name: str) -> training.Placement:
-    """The placement of a name; "auto" is measured on a few steps of an invented candidate."""
+    """The placement of a name; "auto" is measured on short runs of an invented candidate."""
     if name != "auto":
         return training.named_placement(name, chunk_size)
     setting = procedure.settings[0]
-    config = dataclasses.replace(train_config(task, procedure, setting), steps=16)
-    train = training.make_train(config)
+    config = train_config(task, procedure, setting)
 
-    def trial(key: jax.Array, hyperparameters: dict[str, jax.Array], data: PyTree) -> PyTree:
-        return train(key, hyperparameters, task.initial(key), data)
+    def run_of(steps: int) -> Callable[..., PyTree]:
+        train = training.make_train(dataclasses.replace(config, steps=steps))
+        return lambda key, hyperparameters, data: train(
+            key, hyperparameters, task.initial(key), data
+        )
 
     typical = procedure.space.sample(1, np.random.default_rng(0))
     traced = _traced(typical, [setting])
     first = {name: values[0] for name, values in traced.items()}
     options = training.placement_options(chunk_size)
+    trial = training.Trial(run_of, setting.steps)
     return training.fastest_placement(trial, first, task.train.arrays, options)[0]
 
 

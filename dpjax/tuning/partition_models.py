@@ -28,8 +28,6 @@ from dpjax.tuning.task import Records, Task
 PyTree = Any
 Run = Callable[[jax.Array, dict[str, jax.Array], PyTree], PyTree]
 
-_TRIAL_STEPS = 16
-
 
 def partition_counts(
     task: Task,
@@ -109,7 +107,9 @@ def partition_counts(
         (records.arrays, records.starts, records.sizes, _masked(task.validation)),
         chunk_size=chunk_size,
         placement=job.placement,
-        trial=_model_run(task, dataclasses.replace(config, steps=min(steps, _TRIAL_STEPS))),
+        trial=training.Trial(
+            lambda short: _model_run(task, dataclasses.replace(config, steps=short)), steps
+        ),
     ):
         counts[waiting[positions]] = correct
         saved.save(counts)

@@ -14,6 +14,7 @@ import pytest
 from dpjax import training
 from dpjax.training.placement import (
     Placement,
+    Trial,
     fastest_placement,
     named_placement,
     placement_options,
@@ -130,6 +131,46 @@ def test_auto_takes_the_quickest_and_touches_no_candidate():
     ):
         scales += outputs.tolist()
     assert scales == [0.0, 1.0, 2.0, 3.0, 4.0]
+
+
+class Timed(Placement):
+    """Computes nothing: a lane's step takes as long as stated, each further lane's half as long."""
+
+    clock, seconds_a_step, lengths = 0.0, 0.0, {}
+
+    def mapped(self, steps, in_axes):
+        def run(*arguments):
+            Timed.lengths[self.width] = steps
+            Timed.clock += steps * Timed.seconds_a_step * (1 + 0.5 * (self.width - 1))
+            return np.zeros(())
+
+        return run
+
+
+@pytest.mark.parametrize(
+    ("seconds_a_step", "real", "expected"),
+    [
+        # A call is to fill .2 s: 40 steps of 5 ms in one lane; 16 steps of 12.5 ms in four.
+        (0.005, 10_000, {1: 40, 4: 16}),
+        (0.001, 10_000, {1: 200, 4: 80}),
+        (0.001, 50, {1: 50, 4: 50}),  # never longer than the real run
+        (0.001, 7, {1: 7, 4: 7}),
+        (0.02, 10_000, {1: 16, 4: 16}),
+    ],
+)
+def test_a_trial_is_long_enough_to_be_measured(monkeypatch, seconds_a_step, real, expected):
+    monkeypatch.setattr(Timed, "clock", 0.0)
+    monkeypatch.setattr(Timed, "seconds_a_step", seconds_a_step)
+    monkeypatch.setattr(Timed, "lengths", {})
+    monkeypatch.setattr("dpjax.training.placement.jax.jit", lambda function: function)
+    monkeypatch.setattr("dpjax.training.placement.time.perf_counter", lambda: Timed.clock)
+    trial = Trial(lambda steps: steps, real)
+    options = [Timed(4), Timed(1)]
+    best, seconds = fastest_placement(trial, {"scale": 2.0}, np.ones(3, np.float32), options)
+    assert Timed.lengths == pytest.approx(expected, abs=1)  # The clock's sums are rounded.
+    assert best == Timed(4)  # Four candidates for the time of 2.5.
+    assert seconds[Timed(1)] == pytest.approx(real * seconds_a_step)
+    assert seconds[Timed(4)] == pytest.approx(real * seconds_a_step * 2.5 / 4)
 
 
 def test_names_and_options():
