@@ -1,6 +1,9 @@
 """Integer noise laws and divergences against direct high-precision sums."""
 
+import dataclasses
+import functools
 import json
+import math
 import pathlib
 
 import mpmath
@@ -8,6 +11,7 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
+from dpjax.accounting import integer_noise
 from dpjax.accounting.integer_noise import (
     discrete_gaussian_sum,
     shift_pair,
@@ -47,6 +51,60 @@ def test_sum_of_discrete_gaussians_to_full_relative_precision(local_variance, cl
     for j in range(21):
         with mpmath.workdps(50):
             assert logs[j] == pytest.approx(float(mpmath.log(exact[centre + j])), abs=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("local_variance", "clients"), [(16.0, 1), (16.0, 2), (16.0, 3), (17.3, 50), (16.0, 700)]
+)
+def test_sum_at_large_local_variance_is_the_convolved_one(local_variance, clients):
+    """Two ways to one law: the closed form, and repeated convolution of the summands."""
+    fast = discrete_gaussian_sum(local_variance, clients, 60)
+    slow = integer_noise._convolved_sum(local_variance, clients, fast.size)
+    # One support and one bound on what lies beyond it: other lengths of Fourier transforms round
+    # otherwise, and a sum's own bound counts its last period in full.
+    slow = dataclasses.replace(fast, log_probabilities=slow.log_probabilities[: fast.size])
+    # Logarithms: an absolute error of them is a relative one of probabilities.
+    np.testing.assert_allclose(fast.log_probabilities, slow.log_probabilities, rtol=0, atol=2e-11)
+    orders = np.array([1.5, 2.0, 40.0])
+    renyi = [
+        shift_rdp(functools.partial(make, local_variance, clients), orders)
+        for make in (discrete_gaussian_sum, integer_noise._convolved_sum)
+    ]
+    # 1e-12 on the log is what both grant to rounding.
+    np.testing.assert_allclose(renyi[0], renyi[1], rtol=1e-10, atol=1e-12)
+    pairs = [shift_pair(law, 1e-4, 1).self_composed(10) for law in (fast, slow)]
+    # Rounding of Fourier transforms, 1e-17 of mass, is all that a smaller delta would show.
+    for delta in (1e-3, 1e-5):
+        assert pairs[0].epsilon(delta) == pytest.approx(pairs[1].epsilon(delta), rel=1e-10)
+
+
+@pytest.mark.parametrize("clients", [2, 3, 4, 17, 100])
+def test_what_tells_a_large_sum_from_a_discrete_gaussian_is_below_1e_40(clients):
+    """eta of `discrete_gaussian_sum` at its least variance, 320 digits; it falls with variance."""
+    with mpmath.workdps(320):
+        a = 2 * mpmath.pi**2 * mpmath.mpf(16)
+
+        def theta(t):
+            return mpmath.fsum(mpmath.exp(-a * (z - t) ** 2) for z in range(-2, 4))
+
+        # The trapezoidal rule on a periodic analytic function: exact to far below eta.
+        points = 128 * math.isqrt(clients) + 256
+        mean = mpmath.fsum(theta(mpmath.mpf(k) / points) ** clients for k in range(points)) / points
+        eta = mpmath.sqrt(a * clients / mpmath.pi) * mean - 1
+        # The nearest of the dual lattice: 2 n vectors (2 for n = 2) of squared norm (n - 1) / n.
+        nearest = (2 if clients == 2 else 2 * clients) * mpmath.exp(-a * (clients - 1) / clients)
+        assert nearest * mpmath.mpf("0.999") < eta < nearest * mpmath.mpf("1.001")
+        assert eta < mpmath.mpf("1e-40")
+
+
+def test_large_sums_are_sound_and_cost_what_the_continuous_gaussian_does():
+    for local_variance, clients in ((1e4, 50), (1e6, 10), (1e8, 3)):
+        orders = np.array([2.0, 8.0])
+        ours = shift_rdp(functools.partial(discrete_gaussian_sum, local_variance, clients), orders)
+        # Whole orders shift a lattice onto itself: the discrete divergence is the continuous one.
+        exact = orders / (2.0 * local_variance * clients)
+        assert np.all(ours >= exact)
+        np.testing.assert_allclose(ours, exact, rtol=0, atol=3e-12)
 
 
 def test_skellam_law():
