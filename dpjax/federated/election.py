@@ -18,6 +18,8 @@ from flax import linen as nn
 
 from dpjax import models
 from dpjax.federated.sum_rules import SumRules
+from dpjax.tuning.averaging import AveragingPlan, AveragingSettings
+from dpjax.tuning.local_updates import FlatModel, flat_model
 from dpjax.tuning.vote_candidates import RATES, candidate_grid
 from dpjax.tuning.voting import VotePlan, VoteSettings
 
@@ -71,18 +73,51 @@ class LocalTraining:
 
 
 @dataclasses.dataclass(frozen=True)
+class Averaging:
+    """Private federated averaging with the winner, after the vote; see `tuning.averaging`.
+
+    Delta, the fraction of missing clients and local training are the vote's.
+
+    Attributes:
+      rounds: how many; 0 for none, the vote alone.
+      total_epsilon: target of the vote and all rounds together; infinite for training without
+        noise, which is NOT private: clients refuse it unless their owners allow it.
+      clip_norm: Euclidean norm that a client's update is cut to.
+      server_rate: factor of the averaged update.
+      input_shape: of one example, public: the server builds the model without any record.
+    """
+
+    rounds: int = 0
+    total_epsilon: float = 8.0
+    clip_norm: float = 1.0
+    server_rate: float = 1.0
+    input_shape: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.rounds < 0:
+            raise ValueError(f"rounds={self.rounds}: pass 0 for the vote alone, or more")
+        if self.rounds and (not self.input_shape or min(self.input_shape) < 1):
+            raise ValueError(
+                f"input_shape {self.input_shape}: training needs the public shape of one example, "
+                "as in input-shape=28,28,1"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
 class Election:
-    """One vote for hyperparameters, fixed before anyone looks at data.
+    """One vote for hyperparameters, and the training that follows, fixed before data is seen.
 
     Attributes:
       settings: number of clients and votes, epsilon, delta, noise.
       candidates: the list that is voted on; an index means the same to everyone.
       training: what a client does with a candidate.
+      averaging: what is trained with the winner.
     """
 
     settings: VoteSettings
     candidates: tuple[Candidate, ...]
     training: LocalTraining = LocalTraining()
+    averaging: Averaging = Averaging()
 
     def __post_init__(self) -> None:
         if len(self.candidates) != self.settings.candidates:
@@ -106,6 +141,46 @@ class Election:
             length=self.settings.candidates,
         )
 
+    @property
+    def model(self) -> FlatModel:
+        """The model of the rounds, the same object in one process."""
+        return flat_model(self.training.module(), self.averaging.input_shape)
+
+    @property
+    def averaging_plan(self) -> AveragingPlan:
+        """The calibrated noise of the rounds.
+
+        Raises:
+          ValueError: without rounds, or for a total that the vote alone reaches.
+        """
+        settings, averaging = self.settings, self.averaging
+        return AveragingSettings(
+            clients=settings.clients,
+            dimension=self.model.dimension,
+            rounds=averaging.rounds,
+            epsilon=averaging.total_epsilon,
+            delta=settings.delta,
+            clip_norm=averaging.clip_norm,
+            missing_fraction=settings.missing_fraction,
+            server_rate=averaging.server_rate,
+        ).plan(self.plan.guarantee)
+
+    @property
+    def averaging_rules(self) -> SumRules:
+        """The secure sum that the updates go through."""
+        plan = self.averaging_plan
+        return SumRules(
+            clients=self.settings.clients,
+            minimum_survivors=plan.minimum_survivors,
+            clip=plan.clip,
+            length=plan.settings.dimension,
+        )
+
+    @property
+    def total_epsilon(self) -> float:
+        """Target of all that a client takes part in; infinite if anything is not private."""
+        return self.averaging.total_epsilon if self.averaging.rounds else self.settings.epsilon
+
     @functools.cached_property
     def fingerprint(self) -> str:
         """SHA-256 of everything here, the order of the candidates included."""
@@ -113,12 +188,21 @@ class Election:
             "vote": self.plan.fingerprint(self.candidates),
             "training": dataclasses.asdict(self.training),
         }
+        if self.averaging.rounds:
+            content["averaging"] = dataclasses.asdict(self.averaging) | {
+                "dimension": self.averaging_plan.settings.dimension,
+                "bound": self.averaging_plan.bound,
+                "local_variance": self.averaging_plan.local_variance,
+            }
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def config(self) -> dict[str, str | int | float]:
         """Flower's flat configuration, from which `from_config` makes this object again."""
-        numbers = dataclasses.asdict(self.settings) | dataclasses.asdict(self.training)
-        numbers["widths"] = ",".join(map(str, self.training.widths))
+        numbers: dict[str, Any] = {}
+        for part in (self.settings, self.training, self.averaging):
+            numbers |= dataclasses.asdict(part)
+        for name in ("widths", "input_shape"):
+            numbers[name] = ",".join(map(str, numbers[name]))
         numbers["candidates"] = json.dumps([dict(candidate) for candidate in self.candidates])
         return {name.replace("_", "-"): value for name, value in numbers.items()}
 
@@ -134,12 +218,14 @@ class Election:
         """
         candidates = parse_candidates(str(config.get("candidates", "artifact")))
         settings = _filled(VoteSettings, config, {"candidates": len(candidates)})
-        widths = str(config.get("widths", ",".join(map(str, LocalTraining.widths))))
-        try:
-            hidden = tuple(int(width) for width in widths.split(",") if width.strip())
-        except ValueError:
-            raise ValueError(f"widths {widths!r}: pass numbers, as in 128,64") from None
-        return cls(settings, candidates, _filled(LocalTraining, config, {"widths": hidden}))
+        widths = _whole_numbers(config, "widths", LocalTraining.widths)
+        shape = _whole_numbers(config, "input-shape", Averaging.input_shape)
+        return cls(
+            settings,
+            candidates,
+            _filled(LocalTraining, config, {"widths": widths}),
+            _filled(Averaging, config, {"input_shape": shape}),
+        )
 
 
 def parse_candidates(text: str) -> tuple[dict[str, float], ...]:
@@ -162,6 +248,15 @@ def parse_candidates(text: str) -> tuple[dict[str, float], ...]:
             f"candidates {text[:80]!r}: pass one of {', '.join(RATES)}, or a JSON list such as "
             '[{"learning_rate": 0.1, "decay": 1, "momentum": 0.9}, ...]'
         ) from None
+
+
+def _whole_numbers(config: Config, key: str, default: tuple[int, ...]) -> tuple[int, ...]:
+    """A list of numbers, written with commas."""
+    text = str(config.get(key, ",".join(map(str, default))))
+    try:
+        return tuple(int(number) for number in text.split(",") if number.strip())
+    except ValueError:
+        raise ValueError(f"{key} {text!r}: pass numbers, as in 128,64") from None
 
 
 def _filled(kind: type, config: Config, given: Mapping[str, Any]) -> Any:

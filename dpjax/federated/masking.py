@@ -57,11 +57,15 @@ def result_content(vector: Vector) -> flower.RecordDict:
     return flower.fitres_to_recorddict(result, False)
 
 
-def secure_sum_only(rules_for: Callable[[flower.Context], SumRules]) -> Callable[..., Any]:
+def secure_sum_only(
+    rules_for: Callable[[flower.Context], SumRules],
+    phase_for: Callable[[flower.Context], int] = lambda context: 0,
+) -> Callable[..., Any]:
     """Makes the client mod under which a train handler answers: masked, once, and exactly.
 
     Formal guarantees:
-      The handler is called at most once in a run, and only for a request of message type `train`
+      The handler is called at most once in each phase, and phases only ascend: at most once in a
+      run unless `phase_for` tells phases apart. It is called only for a request of type `train`
       that carries the masking stage of SecAgg+, agreed on with the settings of `rules`. What it
       returns leaves the client masked; every other part of the reply is constant. Against a server
       that follows the protocol nothing but the sum over at least `minimum_survivors` clients can be
@@ -69,6 +73,8 @@ def secure_sum_only(rules_for: Callable[[flower.Context], SumRules]) -> Callable
 
     Args:
       rules_for: gives the rules that this client agreed to, from its own context.
+      phase_for: gives the number of the sum that it is ready for, from its own context: the vote,
+        or a round of training. Keys, masks and the right to answer are new in each.
 
     Returns:
       A Flower mod, for `ClientApp.train(mods=[...])`.
@@ -77,6 +83,7 @@ def secure_sum_only(rules_for: Callable[[flower.Context], SumRules]) -> Callable
     def mod(message: flower.Message, context: flower.Context, call_next: Handler) -> flower.Message:
         rules = rules_for(context)
         configs = _protocol_record(message)
+        _begin_phase(context, phase_for(context))
         _check_stage(context, configs, message.metadata.dst_node_id, rules)
 
         def checked(request: flower.Message, own: flower.Context) -> flower.Message:
@@ -102,16 +109,45 @@ def _protocol_record(message: flower.Message) -> Mapping[str, Any]:
     return message.content.config_records[flower.RECORD_KEY_CONFIGS]
 
 
+def check_phase(context: flower.Context, phase: int) -> None:
+    """Refuses to prepare for a sum that this client has answered, or left behind.
+
+    Raises:
+      ProtocolRefusal: see above.
+    """
+    memory = context.state.config_records.get(_MEMORY)
+    if memory is None or phase > memory["phase"]:
+        return
+    if phase < memory["phase"] or memory["answered"]:
+        raise ProtocolRefusal("this client has answered in this run: a second answer costs again")
+
+
+def _begin_phase(context: flower.Context, phase: int) -> None:
+    """A new phase has a memory of its own; an earlier one is over."""
+    memory = context.state.config_records.get(_MEMORY)
+    if memory is None or phase > memory["phase"]:
+        context.state.config_records[_MEMORY] = flower.ConfigRecord(
+            {"phase": phase, "answered": False}
+        )
+    elif phase < memory["phase"]:
+        raise ProtocolRefusal("this client has answered in this run: a second answer costs again")
+
+
 def _check_stage(
     context: flower.Context, configs: Mapping[str, Any], own_id: int, rules: SumRules
 ) -> None:
     """Refuses what a server following the protocol and the rules would not ask."""
     stage = configs.get(flower.Key.STAGE)
-    if _MEMORY not in context.state.config_records:
-        context.state.config_records[_MEMORY] = flower.ConfigRecord({"answered": False})
     memory = context.state.config_records[_MEMORY]
     if memory["answered"] and stage != flower.Stage.UNMASK:
         raise ProtocolRefusal("this client has answered in this run: a second answer costs again")
+    needed = {
+        flower.Stage.SHARE_KEYS: "members",
+        flower.Stage.COLLECT_MASKED_VECTORS: "peers",
+        flower.Stage.UNMASK: "peers",
+    }
+    if stage in needed and needed[stage] not in memory:
+        raise ProtocolRefusal(f"stage {stage!r} before this sum was set up")
     if stage == flower.Stage.SETUP:
         members = configs.get(flower.Key.SAMPLE_NUMBER)
         if not isinstance(members, int):

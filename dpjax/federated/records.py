@@ -1,8 +1,12 @@
 """Where a node's records come from: its own folder, or its part of a data set that is split up.
 
-A deployed client reads the folder that its owner named and nothing else. The split of one data set
-over many nodes is for simulations; every node makes the same split from the same public seed and
-keeps its own part.
+A deployed client reads the folder that its owner named and nothing else. Whether a folder is named
+and exists is the owner's set-up, public like any setting: without it the client says so and stays
+away (`SetupError`). What is in the folder is data, and every other error about records is one about
+data: the client takes part all the same, so that nobody can tell (`local_training`).
+
+The split of one data set over many nodes is for simulations; every node makes the same split from
+the same public seed and keeps its own part.
 """
 
 from __future__ import annotations
@@ -19,6 +23,10 @@ from dpjax.federated import flower_internals as flower
 Records = tuple[np.ndarray, np.ndarray]
 
 
+class SetupError(ValueError):
+    """A client cannot begin, for a reason that holds whatever its records are."""
+
+
 def records_in_folder(context: flower.Context) -> Records:
     """This node's records: every .npz file in the folder that its node configuration names.
 
@@ -26,11 +34,12 @@ def records_in_folder(context: flower.Context) -> Records:
     node. Each file holds `inputs` (m, ...) and `labels` (m,).
 
     Raises:
-      ValueError: without a folder, files or the two arrays, or if shapes of files disagree.
+      SetupError: if no folder is named, or it does not exist.
+      ValueError: for what is in it: no files, not the two arrays, shapes that disagree.
     """
     folder = context.node_config.get("data")
     if not isinstance(folder, str) or not folder:
-        raise ValueError("no folder of records: start the node with --node-config 'data=\"...\"'")
+        raise SetupError("no folder of records: start the node with --node-config 'data=\"...\"'")
     return read_folder(folder)
 
 
@@ -44,10 +53,10 @@ def read_folder(folder: str) -> Records:
       (inputs (m, ...) float32, labels (m,) int64).
 
     Raises:
-      ValueError: see `records_in_folder`.
+      SetupError, ValueError: see `records_in_folder`.
     """
     if not os.path.isdir(folder):
-        raise ValueError(f"{folder} is not a folder: name one that holds .npz files")
+        raise SetupError(f"{folder} is not a folder: name one that holds .npz files")
     names = sorted(name for name in os.listdir(folder) if name.endswith(".npz"))
     if not names:
         raise ValueError(f"{folder} holds no .npz file: put one there, with inputs and labels")
@@ -89,13 +98,17 @@ def parts_of_data_set(defaults: Mapping[str, Any]) -> Callable[[flower.Context],
       defaults: settings that the run's configuration need not repeat.
 
     Returns:
-      Function from a node's context to its records; raises ValueError for settings that leave some
+      Function from a node's context to its records; raises SetupError for settings that leave some
       client too few records, or an unknown data set.
     """
 
     def load(context: flower.Context) -> Records:
         settings = {**defaults, **context.run_config, **context.node_config}
-        return divided_as(settings)[int(settings["partition-id"])]
+        try:
+            return divided_as(settings)[int(settings["partition-id"])]
+        except ValueError as error:
+            # The split is the simulation's own: what is wrong with it is wrong for everyone.
+            raise SetupError(str(error)) from None
 
     return load
 

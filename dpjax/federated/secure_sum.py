@@ -35,7 +35,7 @@ def secure_sum(
     node_ids: Iterable[int],
     rules: SumRules,
     *,
-    instructions: Mapping[str, str] | None = None,
+    instructions: Mapping[str, str | int] | None = None,
     timeout: float | None = None,
 ) -> SecureSum:
     """Asks every node's train handler for a vector and returns the exact sum over the survivors.

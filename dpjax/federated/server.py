@@ -1,18 +1,26 @@
-"""The server's side of a federated vote: ask all to train, sum the votes under masks, name one.
+"""The server's side of a federation: ask all to train, sum the votes under masks, name one.
 
-All that the server ever holds is who took part and the noisy sum; all it releases is the winner.
+All that the server ever holds is who took part and the noisy sums: of the votes, and of each round
+of averaging with the winner where one was agreed on (`rounds`). It releases the winner, and the
+model if it was trained privately.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from dpjax.federated import flower_internals as flower
-from dpjax.federated.client import ELECTION_RECORD, FINGERPRINT, TRAIN_MESSAGE
+from dpjax.federated.client import (
+    ELECTION_RECORD,
+    FINGERPRINT,
+    PHASE,
+    TRAIN_MESSAGE,
+    VOTE_PHASE,
+)
 from dpjax.federated.election import Config, Election
 from dpjax.federated.secure_sum import secure_sum
 from dpjax.federated.sum_rules import SumAborted
@@ -23,7 +31,7 @@ _POLL_SECONDS = 0.5
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What the server holds at the end; the winner alone is for release.
+    """What the server holds at the end; see `vote_release` for what of it may be released.
 
     Attributes:
       election: the rules.
@@ -31,6 +39,9 @@ class Outcome:
       noisy_counts: (p,) int64, the sum of all noisy ballots, after scaling; the curator's.
       survivors: number of ballots in it.
       lost: number of clients that were planned for and are not in it.
+      nodes: ids of the nodes whose ballots are in it.
+      params: (d,) float32, the model after all rounds of averaging; None without rounds.
+      round_survivors: number of updates in the sum of each round.
     """
 
     election: Election
@@ -38,6 +49,9 @@ class Outcome:
     noisy_counts: np.ndarray
     survivors: int
     lost: int
+    nodes: tuple[int, ...] = ()
+    params: np.ndarray | None = None
+    round_survivors: tuple[int, ...] = ()
 
 
 def make_server_app(
@@ -56,13 +70,14 @@ def make_server_app(
 
     @app.main()
     def main(grid: flower.Grid, context: flower.Context) -> None:
+        from dpjax.federated.rounds import run_rounds
+
         config = {**(defaults or {}), **context.run_config}
-        outcome = run_election(
-            grid,
-            context,
-            Election.from_config(config),
-            timeout=float(config.get("timeout-seconds", 600.0)),
-        )
+        election = Election.from_config(config)
+        timeout = float(config.get("timeout-seconds", 600.0))
+        outcome = run_election(grid, context, election, timeout=timeout)
+        if election.averaging.rounds:
+            outcome = run_rounds(grid, context, outcome, timeout=timeout)
         if on_outcome is not None:
             on_outcome(outcome, config)
 
@@ -90,14 +105,19 @@ def run_election(
     """
     # Calibrated, and refused if it cannot be summed, before anyone trains.
     rules = election.rules
+    if election.averaging.rounds:
+        _ = election.averaging_rules
     nodes = _wait_for_nodes(grid, rules.clients, timeout)
-    ready = _train(grid, nodes, election, timeout)
+    asked = flower.RecordDict(
+        {ELECTION_RECORD: flower.ConfigRecord({FINGERPRINT: election.fingerprint})}
+    )
+    ready = prepared_nodes(grid, nodes, election, TRAIN_MESSAGE, asked, timeout)
     summed = secure_sum(
         grid,
         context,
         ready,
         rules,
-        instructions={FINGERPRINT: election.fingerprint},
+        instructions={FINGERPRINT: election.fingerprint, PHASE: VOTE_PHASE},
         timeout=timeout,
     )
     return Outcome(
@@ -106,6 +126,7 @@ def run_election(
         noisy_counts=summed.total,
         survivors=len(summed.survivors),
         lost=len(nodes) - len(summed.survivors),
+        nodes=summed.survivors,
     )
 
 
@@ -129,19 +150,32 @@ def _wait_for_nodes(grid: flower.Grid, clients: int, timeout: float) -> list[int
         time.sleep(_POLL_SECONDS)
 
 
-def _train(grid: flower.Grid, nodes: list[int], election: Election, timeout: float) -> list[int]:
-    """Lets every node train; returns those that are ready to vote."""
+def prepared_nodes(
+    grid: flower.Grid,
+    nodes: Sequence[int],
+    election: Election,
+    message_type: str,
+    content: flower.RecordDict,
+    timeout: float,
+) -> list[int]:
+    """Lets every node prepare for a phase; returns those that are ready for its secure sum.
 
-    def request(node: int) -> flower.Message:
-        record = flower.ConfigRecord({FINGERPRINT: election.fingerprint})
-        return flower.Message(
-            flower.RecordDict({ELECTION_RECORD: record}),
-            dst_node_id=node,
-            message_type=TRAIN_MESSAGE,
-            group_id="0",
-        )
+    Args:
+      grid: Flower's connection to the nodes.
+      nodes: their ids.
+      election: the rules.
+      message_type, content: of the request, the same for all.
+      timeout: seconds to wait.
 
-    replies = grid.send_and_receive([request(node) for node in nodes], timeout=timeout)
+    Raises:
+      ValueError: if a client holds other rules.
+      SumAborted: if too few are ready.
+    """
+    requests = [
+        flower.Message(content, dst_node_id=node, message_type=message_type, group_id="0")
+        for node in nodes
+    ]
+    replies = grid.send_and_receive(requests, timeout=timeout)
     ready, strangers, unable = [], [], []
     for reply in replies:
         node = reply.metadata.src_node_id

@@ -1,8 +1,8 @@
-"""What may leave a federated vote: the winning hyperparameters, and the claim about them.
+"""What may leave a federation: the winning hyperparameters, the model, and the claim about them.
 
-The format is that of `dpjax.tuning.release`, without a model: a model trained with the winner on
-the clients' records is another computation on them, and belongs to the curator unless its own cost
-is composed with this one.
+The format is that of `dpjax.tuning.release`. A model is released only where it was trained under
+noise, and the claim is then that of the vote and the training together. A model averaged without
+noise belongs to the curator.
 """
 
 from __future__ import annotations
@@ -14,27 +14,34 @@ import shutil
 from collections.abc import Mapping
 from typing import Any
 
+import flax.serialization
+import jax
+import numpy as np
+
 import dpjax
 from dpjax import accounting
 from dpjax.federated.election import Election
 from dpjax.federated.flower_internals import RECORD_KEY_CONFIGS
 from dpjax.federated.server import Outcome
 from dpjax.federated.sum_rules import MODULUS
-from dpjax.tuning.release import GUARANTEE_FILE, HYPERPARAMETERS_FILE, json_bytes
+from dpjax.tuning.release import GUARANTEE_FILE, HYPERPARAMETERS_FILE, MODEL_FILE, json_bytes
 
 VOTE_FILE = "vote.json"
 _WARNING = "For the curator only, never publish: this is not part of the release."
+_NOT_PRIVATE = (
+    "model.msgpack was averaged WITHOUT noise and is not private: it shows what the clients' "
+    "records are like, and no guarantee covers it"
+)
 _LIBRARIES = ("flwr", "jax", "flax", "numpy", "scipy", "dp-accounting", "cryptography")
 
 
 def statement(election: Election) -> dict[str, Any]:
-    """What `guarantee.json` says of a federated vote; a function of the public rules alone.
+    """What `guarantee.json` says of a federation; a function of the public rules alone.
 
     The apps take noise from the clients' operating systems and from nowhere else.
     """
     rules = election.rules
-    return election.plan.statement(secret=True) | {
-        "released": "the winning candidate's hyperparameters and nothing else",
+    described = {
         "candidates": [
             " ".join(f"{name}={value!r}" for name, value in candidate.items())
             for candidate in election.candidates
@@ -50,12 +57,13 @@ def statement(election: Election) -> dict[str, Any]:
             "server_sees": (
                 "a server that follows the protocol sees who takes part and who drops out, how "
                 "long each reply took, masked vectors, and the noisy sum of at least "
-                f"{rules.minimum_survivors} ballots; the guarantee covers that sum"
+                f"{rules.minimum_survivors} ballots, and of as many updates in each round of "
+                "training; the guarantee covers these sums"
             ),
             "dropouts": (
-                "a client lost before votes are sent is left out and the key exchange begins "
+                "a client lost before vectors are sent is left out and the key exchange begins "
                 "again; one lost later is tolerated; with fewer than "
-                f"{rules.minimum_survivors} votes nothing is unmasked"
+                f"{rules.minimum_survivors} vectors nothing is unmasked and nothing is released"
             ),
             "not_covered": [
                 "a server that departs from the protocol: it can, for example, invent clients",
@@ -65,7 +73,8 @@ def statement(election: Election) -> dict[str, Any]:
                     "draws at random: with the server they could unmask its ballot"
                 ),
                 "how long a client trains, which depends on how many records it has",
-                "that a client refuses to take part, for example for want of records",
+                "that a client is lost: it must not be for what its records are; one without "
+                "usable records takes part like the others",
             ],
             "mask_strength": (
                 "the masks are Flower's: each is drawn by NumPy's MT19937 from a 256-bit secret "
@@ -81,6 +90,50 @@ def statement(election: Election) -> dict[str, Any]:
             **{name: importlib.metadata.version(name) for name in _LIBRARIES},
         },
     }
+    return election.plan.statement(secret=True) | _released(election) | described
+
+
+def _released(election: Election) -> dict[str, Any]:
+    """What of the statement depends on whether a model is released."""
+    if not _with_model(election):
+        return {"released": "the winning candidate's hyperparameters and nothing else"}
+    plan = election.averaging_plan
+    return {
+        "released": (
+            "the winning candidate's hyperparameters and the parameters of the model that all "
+            "clients trained with them; epsilon is that of the vote and the training together"
+        ),
+        "epsilon": plan.total.epsilon(election.settings.delta),
+        "mechanism": plan.total.provenance,
+        "epsilon_of_the_vote_alone": election.plan.guarantee.epsilon(election.settings.delta),
+        "training": plan.statement()
+        | {
+            "model": election.training.model,
+            "input_shape": list(election.averaging.input_shape),
+            "unit_of_privacy": "one client with all of its records, in every round",
+            "sensitivity": (
+                "a client's update is one of whole numbers whose Euclidean norm after rounding is "
+                f"at most {plan.bound}; replacing the client moves the sum by at most twice that"
+            ),
+        },
+        "assumptions": [
+            "the candidates and every setting were fixed before the data was seen",
+            "the server sees no ballot and no update, only their sums",
+            "which clients drop out does not depend on their records",
+            "a client answers once in the vote and once in a round; another run on the same "
+            "records is composed with this one",
+        ],
+    }
+
+
+def _with_model(election: Election) -> bool:
+    return election.averaging.rounds > 0 and election.averaging_plan.settings.private
+
+
+def _model_bytes(outcome: Outcome) -> bytes:
+    tree = outcome.election.model.tree(jax.numpy.asarray(outcome.params))
+    state = flax.serialization.to_state_dict(tree)
+    return flax.serialization.msgpack_serialize(jax.tree.map(np.asarray, state))
 
 
 def _alone(election: Election) -> float:
@@ -99,12 +152,13 @@ def save_outcome(
 ) -> None:
     """Writes `<folder>/release/` and `<folder>/curator/`, whole or not at all.
 
-    `release/` holds `hyperparameters.json` and `guarantee.json`, functions of the winner and the
-    public rules alone, with all time stamps 0. `curator/vote.json`, readable by its owner only,
-    holds what else the server knows.
+    `release/` holds `hyperparameters.json`, `guarantee.json` and, where it was trained privately,
+    `model.msgpack` (plain Flax reads it), functions of the winner, the model and the public rules
+    alone, with all time stamps 0. `curator/vote.json`, readable by its owner only, holds what else
+    the server knows; a model averaged without noise lies beside it.
 
     Args:
-      outcome: of the vote.
+      outcome: of the vote, and of the training.
       folder: must not exist yet.
       findings: JSON-able, what else the curator is to keep.
 
@@ -129,10 +183,16 @@ def save_outcome(
                 "noisy_counts": outcome.noisy_counts.tolist(),
                 "survivors": outcome.survivors,
                 "lost": outcome.lost,
+                "survivors_of_each_round": list(outcome.round_survivors),
             }
             | dict(findings or {})
         )
     }
+    if outcome.params is not None:
+        private = _with_model(election)
+        (released if private else kept)[MODEL_FILE] = _model_bytes(outcome)
+        if not private:
+            kept["NOT_PRIVATE.txt"] = f"{_NOT_PRIVATE}.\n".encode()
     for name, contents, mode in (("release", released, 0o755), ("curator", kept, 0o700)):
         half = os.path.join(partial, name)
         os.mkdir(half, mode)

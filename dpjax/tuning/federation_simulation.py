@@ -5,6 +5,9 @@ depends on epsilon is a draw of noise. So one table of scores per division of th
 epsilon and every repetition. The baselines come from training each candidate by federated
 averaging: OPT is the best of them, RANDGUESS their mean.
 
+`train_privately` is the second half, federated averaging with noise; here, too, many clients are
+one compiled program, and noise is one draw for the sum.
+
 Nothing here is private: whoever simulates a federation sees all of its data.
 """
 
@@ -19,8 +22,9 @@ import jax
 import numpy as np
 
 from dpjax import models
-from dpjax.tuning import vote_clients, voting
+from dpjax.tuning import averaging, integer_laws, vote_clients, voting
 from dpjax.tuning.host_randomness import HostRandomness
+from dpjax.tuning.local_updates import FederationUpdates
 
 
 def federated_accuracies(
@@ -153,3 +157,51 @@ def hold_votes(
             )
             outcomes.append(VoteOutcome(epsilon, run, voting.tally(total, plan, clients)))
     return outcomes
+
+
+def train_privately(
+    updates: FederationUpdates,
+    plan: averaging.AveragingPlan,
+    start: np.ndarray,
+    candidate: Mapping[str, float],
+    *,
+    seed: int | None = None,
+    on_round: Callable[[int, np.ndarray], None] | None = None,
+) -> np.ndarray:
+    """Federated averaging with the noise of a plan; nobody drops out.
+
+    Every client's update is `averaging.quantised`, as a real client's. Their noise is one draw from
+    the discrete Gaussian of n times the local variance: the sum of n shares differs from it by the
+    tau of `accounting.federated_averaging`, here below 1e-60, and costs n times as long to draw.
+
+    Args:
+      updates: the clients.
+      plan: of as many clients; one without noise gives plain, NOT private, averaging.
+      start: (d,) float32 initial parameters.
+      candidate: the hyperparameters.
+      seed: of the noise, so that a table can be made again; None for the operating system's.
+      on_round: called with the number of rounds done and the parameters.
+
+    Returns:
+      (d,) float32, the parameters after all rounds.
+    """
+    settings = plan.settings
+    source = HostRandomness(seed)
+    law = (
+        integer_laws.integer_law("discrete_gaussian", settings.clients * plan.local_variance)
+        if settings.private
+        else None
+    )
+    params = np.asarray(start, np.float32)
+    for number in range(settings.rounds):
+        total = sum(
+            averaging.quantised(update, plan)
+            for update in updates.of_round(params, candidate, number)
+        )
+        if law is not None:
+            total = total + law.draw(settings.dimension, source, number)
+        step = averaging.averaged(total, plan, settings.clients)
+        params = (params + step).astype(np.float32)
+        if on_round is not None:
+            on_round(number + 1, params)
+    return params

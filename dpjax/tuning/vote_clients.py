@@ -242,7 +242,7 @@ def train(
     most = -(-len(client.labels) // batch)
     padded = np.full((epochs, most, batch), -1, np.int32)
     padded[:, :steps] = order
-    return _trainer(model, loss)(
+    return trainer(model, loss)(
         start, hyperparameters, client.inputs, client.labels, padded, np.int32(steps)
     )
 
@@ -261,7 +261,9 @@ def evaluate(
 
 
 @functools.lru_cache(maxsize=16)
-def _trainer(model: models.FunctionalModel, loss: Callable) -> Callable:
+def trainer(model: models.FunctionalModel, loss: Callable) -> Callable:
+    """The compiled program behind `train`: the same object for the same model and loss."""
+
     def mean_loss(params: Tree, inputs: jax.Array, labels: jax.Array, mask: jax.Array):
         return jnp.sum(mask * loss(model.apply(params, inputs), labels)) / jnp.sum(mask)
 

@@ -265,6 +265,7 @@ def check(folder: str, outcome: str) -> dict[str, float]:
       ValueError: if the claim is smaller than the truth, or a hospital's ledger disagrees.
     """
     from dpjax import accounting
+    from dpjax.federated import ledger
 
     found = {}
     for name in ("hyperparameters", "guarantee"):
@@ -276,8 +277,11 @@ def check(folder: str, outcome: str) -> dict[str, float]:
     if recomputed > claim["epsilon"] * (1 + 1e-9):
         raise ValueError(f"the release claims {claim['epsilon']}, the truth is {recomputed}")
     for name in hospitals.NAMES:
-        with open(ledger_of(folder, name), encoding="utf-8") as file:
-            sent = [json.loads(line)["fingerprint"] for line in file]
-        if sent != [claim["fingerprint"]]:
-            raise ValueError(f"{name} sent {len(sent)} votes, and not just this one")
+        lines = ledger.entries(ledger_of(folder, name))
+        votes = [line["fingerprint"] for line in lines if line["what"] == "vote"]
+        if votes != [claim["fingerprint"]]:
+            raise ValueError(f"{name} sent {len(votes)} votes, and not just this one")
+        noted = sum(line["epsilon"] for line in lines)
+        if noted < claim["epsilon"] * (1 - 1e-9):
+            raise ValueError(f"{name} noted epsilon {noted:g}, the claim is {claim['epsilon']:g}")
     return found["hyperparameters"]

@@ -140,7 +140,8 @@ def test_a_claim_that_is_too_small_is_found(tmp_path):
     (release / "hyperparameters.json").write_text(json.dumps(election.candidates[0]))
     claim = election.plan.statement() | {"fingerprint": election.fingerprint}
     for name in hospitals.NAMES:
-        ledger.charge(deployment.ledger_of(str(tmp_path), name), 5.0, 1e-5, election.fingerprint)
+        path = deployment.ledger_of(str(tmp_path), name)
+        ledger.charge(path, 5.0, 1e-5, election.fingerprint, "vote")
     (release / "guarantee.json").write_text(json.dumps(claim))
     folder = str(tmp_path)
     assert deployment.check(folder, folder) == election.candidates[0]
@@ -148,6 +149,11 @@ def test_a_claim_that_is_too_small_is_found(tmp_path):
     with pytest.raises(ValueError, match="claims 4.9"):
         deployment.check(folder, folder)
     (release / "guarantee.json").write_text(json.dumps(claim))
-    ledger.charge(deployment.ledger_of(folder, hospitals.NAMES[1]), 5.0, 1e-5, "another")
+    path = deployment.ledger_of(folder, hospitals.NAMES[1])
+    ledger.charge(path, 5.0, 1e-5, "another", "vote")
     with pytest.raises(ValueError, match="university_clinic sent 2 votes"):
+        deployment.check(folder, folder)
+    os.remove(path)
+    ledger.charge(path, 4.0, 1e-5, election.fingerprint, "vote")
+    with pytest.raises(ValueError, match="university_clinic noted epsilon 4"):
         deployment.check(folder, folder)

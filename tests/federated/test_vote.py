@@ -206,44 +206,109 @@ def test_a_ledger_adds_up_the_votes_that_were_sent(tmp_path):
     fingerprint = _run(nodes=nodes)[0].election.fingerprint
     # One that is lost while it votes has paid all the same; one lost before has not.
     _run(nodes=nodes, is_lost=lambda i, m: i == 0 and _stage(m) == "collect_masked_vectors")
-    assert [len(ledger.votes(f"{path}.{number}")) for number in range(5)] == [2] * 5
-    assert ledger.votes(f"{path}.0")[0] == {
+    assert [len(ledger.entries(f"{path}.{number}")) for number in range(5)] == [2] * 5
+    assert ledger.entries(f"{path}.0")[0] == {
         "epsilon": 20.0,
         "delta": 1e-5,
         "fingerprint": fingerprint,
+        "what": "vote",
     }
     assert os.stat(f"{path}.0").st_mode & 0o077 == 0
     with pytest.raises(SumAborted, match="it is 45 and 40 were spent before"):
         _run(nodes=nodes)
     (tmp_path / "votes.jsonl.1").write_text("gone\n")
     with pytest.raises(ValueError, match="is no ledger"):
-        ledger.votes(f"{path}.1")
+        ledger.entries(f"{path}.1")
 
 
-@pytest.mark.parametrize(
-    ("records", "message"),
-    [
-        ((np.zeros((0, 3), np.float32), np.zeros(0, int)), "at least 2"),
-        ((np.zeros((9, 3), np.float32), np.ones(9, int)), "of one class"),
-        ((np.zeros((9, 3), np.float32), np.arange(9)), "labels 0 to 8"),
-        ((np.zeros((9, 3), np.float32), np.arange(8) % 2), "9 inputs and 8 labels"),
-    ],
-)
-def test_clients_that_cannot_judge_are_refused_and_the_reason_stays_with_them(
+_UNUSABLE = [
+    ((np.zeros((0, 3), np.float32), np.zeros(0, int)), "at least 2"),
+    ((np.zeros((9, 3), np.float32), np.ones(9, int)), "of one class"),
+    ((np.zeros((9, 3), np.float32), np.arange(9)), "labels 0 to 8"),
+    ((np.zeros((9, 3), np.float32), np.arange(8) % 2), "9 inputs and 8 labels"),
+]
+
+
+def _with_records(records):
+    """Loads these records at the first two clients; an exception is raised."""
+
+    def load(context):
+        if context.node_config["partition-id"] >= 2:
+            return _load(context)
+        if isinstance(records, Exception):
+            raise records
+        return records
+
+    return load
+
+
+@pytest.mark.parametrize(("records", "message"), _UNUSABLE)
+def test_clients_that_cannot_judge_vote_by_lot_and_the_reason_stays_with_them(
     records, message, caplog
 ):
     with pytest.raises(ValueError, match=message) as caught:
         local_training.check_records(records, 2)
     assert "\n" not in str(caught.value)
     sent = []
-
-    def load(context):
-        return records if context.node_config["partition-id"] < 2 else _load(context)
-
-    with pytest.raises(SumAborted, match="its own log says why"):
-        _run(load, observe=sent.append)
+    outcome, accuracies = _run(_with_records(records), observe=sent.append)
+    assert (outcome.survivors, outcome.lost) == (5, 0)
+    assert np.isnan(accuracies[:2]).all() and not np.isnan(accuracies[2:]).any()
     assert str(caught.value) in caplog.text
     assert all(str(caught.value).encode() not in traffic.content for traffic in sent)
+
+
+def test_the_server_sees_nothing_different_whatever_the_records():
+    """Every message of the two odd clients has the form and the size of an ordinary client's."""
+
+    def forms(load):
+        sent = []
+        outcome, _ = _run(load, observe=sent.append)
+        assert outcome.survivors == 5
+        found = []
+        for traffic in sent:
+            message = flower.MessageProto()
+            message.ParseFromString(traffic.content)
+            kind = (message.metadata.message_type, message.HasField("error"))
+            found.append((traffic.node_id, traffic.from_client, *kind, len(traffic.content)))
+        return found
+
+    usual = forms(_load)
+    # 25 requests and as many replies, none of them an error.
+    assert len(usual) == 50 and not any(error for *_, error, _ in usual)
+    odd = [records for records, _ in _UNUSABLE[:2]]
+    for records in [*odd, ValueError("no .npz file"), MemoryError("too many records")]:
+        assert forms(_with_records(records)) == usual
+
+
+def test_a_vote_by_lot_is_within_what_the_guarantee_covers(monkeypatch):
+    """Whatever a client holds, it sends k votes: replacing it moves at most 2 k counts."""
+    cast = []
+    make = local_training.noisy_ballot
+
+    def recording(ballot, plan, source):
+        cast.append(np.asarray(ballot))
+        return make(ballot, plan, source)
+
+    monkeypatch.setattr(local_training, "noisy_ballot", recording)
+    _run(_with_records(_UNUSABLE[0][0]))
+    assert len(cast) == 5
+    assert all(ballot.sum() == 1 and set(ballot) <= {0, 1} for ballot in cast)
+
+
+def test_a_set_up_that_is_wrong_keeps_a_client_away_and_its_log_says_so(tmp_path, caplog):
+    nodes = [{"data": str(tmp_path / f"hospital_{number}")} for number in range(5)]
+    for number in range(1, 5):
+        inputs, labels = _records(number)
+        (tmp_path / f"hospital_{number}").mkdir()
+        np.savez(tmp_path / f"hospital_{number}" / "a.npz", inputs=inputs, labels=labels)
+    outcome, _ = _run(federated.records_in_folder, nodes=nodes)
+    assert outcome.survivors == 4
+    assert "hospital_0 is not a folder" in caplog.text
+    # A folder that is there and empty is data: nobody sees that this hospital has no patients.
+    (tmp_path / "hospital_0").mkdir()
+    outcome, _ = _run(federated.records_in_folder, nodes=nodes)
+    assert outcome.survivors == 5
+    assert "holds no .npz file" in caplog.text
 
 
 def test_diverging_candidates_rank_last():
@@ -289,9 +354,9 @@ def test_a_vote_request_before_training_or_for_another_vote_is_refused():
 def test_no_ballot_without_noise_is_kept(monkeypatch):
     kept = []
 
-    def recording(context, rules, noisy_ballot, **facts):
-        kept.append(noisy_ballot)
-        keep(context, rules, noisy_ballot, **facts)
+    def recording(context, rules, noisy_vector, **facts):
+        kept.append(noisy_vector)
+        keep(context, rules, noisy_vector, **facts)
 
     keep = local_training.keep_prepared
     monkeypatch.setattr(local_training, "keep_prepared", recording)
@@ -304,7 +369,7 @@ def test_no_ballot_without_noise_is_kept(monkeypatch):
     # Noise of standard deviation above 10: five vectors without any would be no accident.
     assert np.std(kept) > 3
     for state in grid.states:
-        assert client.NOISY_BALLOT not in state.array_records
+        assert client.NOISY_VECTOR not in state.array_records
 
 
 def test_release_holds_the_winner_and_a_claim_and_nothing_else(tmp_path):

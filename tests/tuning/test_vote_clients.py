@@ -89,7 +89,7 @@ def test_candidates_and_clients_do_not_influence_each_other(scores):
 def test_clients_of_all_sizes_share_one_program():
     model = models.functional(MODEL, np.zeros(4, np.float32))
     train_clients(model, PARTITIONS, CANDIDATES, **SETTINGS)
-    assert vote_clients._trainer(model, models.cross_entropy)._cache_size() == 1
+    assert vote_clients.trainer(model, models.cross_entropy)._cache_size() == 1
     assert vote_clients._evaluator(model, models.cross_entropy)._cache_size() == 1
 
 
