@@ -91,7 +91,8 @@ class _Pool:
     Believing a proposal shrinks variances and grows the front, which lowers the expected
     hypervolume improvement everywhere: an old value bounds the new one from above. So after each
     proposal only the leading candidates are valued again (the lazy greedy algorithm of Minoux
-    1978); means do not move, for what is believed is the mean.
+    1978); means do not move, for what is believed is the mean. (In units of epsilon a smaller
+    variance of its logarithm can also raise a value, by little, for that process is noise-free.)
     """
 
     def __init__(self, dimension: int):
@@ -144,9 +145,9 @@ def propose(
     """Proposes a batch of settings to evaluate at once.
 
     Args:
-      processes: fitted to log epsilon and to the logit of the error (`fronts.to_model_units`), on
-        the unit cube of `domain`. Of the first only `predict` and `condition` are used, so that an
-        epsilon computed exactly, with variance 0, can stand there.
+      processes: fitted to log epsilon and to the logit of the error (`fronts.to_model_units`), at
+        rounded points of the unit cube of `domain`. Of the first only `predict` and `condition` are
+        used, so that an epsilon computed exactly, with variance 0, can stand there.
       domain: see `Domain`.
       number: q, the size of the batch, >= 1.
       anti_ideal: (2,) in model units: `fronts.to_model_units(anti_ideal)`.
@@ -157,8 +158,8 @@ def propose(
       observed_objectives: (n, 2) in model units, the points whose front is to be improved. Left
         out, they are the processes' means at the inputs of the second, which do not mistake a lucky
         measurement for a gain; pass the measured ones for the paper's procedure.
-      rounding: takes points (m, d) to the points (m, d) they stand for, such that equal settings
-        become equal; left out, `domain.to_unit(domain.from_unit(points))`.
+      rounding: takes points (m, d) to the points (m, d) they stand for, where the processes are
+        asked and equal settings are equal; left out, `domain.to_unit(domain.from_unit(points))`.
       candidates: how many candidates to draw over the whole cube for the batch, >= 2.
 
     Returns:
@@ -195,13 +196,12 @@ def propose(
     if observed_inputs is not None:
         seen.add(np.asarray(observed_inputs, dtype=np.float64).reshape(-1, dimension))
 
-
     def new(points: np.ndarray) -> np.ndarray:
         points = points[domain.allowed(points)]
         return points[seen.is_new(points)]
 
     def criterion(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        means, variances = objectives_at(processes, points)
+        means, variances = objectives_at(processes, rounding(points))
         return means, acquisition(means, variances, known, anti_ideal)
 
     half = candidates // 2
@@ -223,7 +223,7 @@ def propose(
         best, believed = pool.points[[index]], pool.means[[index]]
         batch.append(best[0])
         processes = tuple(
-            process.condition(best, believed[:, column])
+            process.condition(rounding(best), believed[:, column])
             for column, process in enumerate(processes)
         )
         known = np.concatenate([known, believed])

@@ -5,13 +5,10 @@ priors, by L-BFGS-B (SciPy) on gradients of JAX, from several starts.
 
 What is peculiar:
 
-* Float64 holds inside a local `jax.enable_x64` context, on the CPU: matrices of a few hundred rows
-  are quicker there, and nothing of the program around changes.
+* Float64 holds inside a local context, on the CPU with one thread: see `double_precision`.
 * Rows are padded to a few lengths, so that a search compiles a few times and not once an
   evaluation. Padded rows lie so far away that their covariance with everything is exactly 0, their
   own variance is 1 and their residual 0: likelihood and predictions are those without padding.
-* BLAS runs on one thread meanwhile: on a shared machine its waiting threads cost a hundredfold at
-  these sizes.
 
 Source: Rasmussen & Williams, "Gaussian Processes for Machine Learning", 2006, chapters 2, 4 and 5;
 the use of them is Avent et al. 2020, section 4.
@@ -19,19 +16,17 @@ the use of them is Avent et al. 2020, section 4.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import functools
-from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import threadpoolctl
 import tinygp
 from jax.scipy import linalg
 from numpy.typing import ArrayLike
 from scipy import optimize
+
+from dpjax.tuning.pareto.double_precision import double_precision
 
 # All below is in standardised outputs (mean 0, variance 1) and unit-cube inputs.
 _NOISE_FREE_VARIANCE = 1e-6  # keeps the covariance positive definite: .001 standard deviations
@@ -48,30 +43,6 @@ _PRIOR_MEAN = (0.0, 1.0)
 _SMALLEST_ROWS = 64
 _SMALLEST_QUERIES = 256
 _FAR_AWAY = 1e4
-
-
-@functools.cache
-def _blas() -> threadpoolctl.ThreadpoolController:
-    """The loaded BLAS libraries; finding them takes milliseconds."""
-    return threadpoolctl.ThreadpoolController()
-
-
-@contextlib.contextmanager
-def _double_precision() -> Iterator[None]:
-    """Float64 on the CPU with single-threaded BLAS.
-
-    JAX computes in the background: fetch results to NumPy before leaving.
-    """
-    try:
-        device = jax.local_devices(backend="cpu")[0]
-    except RuntimeError:  # a process confined to another platform
-        device = None
-    with (
-        jax.enable_x64(True),
-        jax.default_device(device),
-        _blas().limit(limits=1, user_api="blas"),
-    ):
-        yield
 
 
 def _padded_length(number: int, smallest: int) -> int:
@@ -255,7 +226,7 @@ class GaussianProcess:
             return float(value), np.asarray(gradient)
 
         best = None
-        with _double_precision():
+        with double_precision():
             for first in starts:
                 found = optimize.minimize(
                     objective,
@@ -283,7 +254,7 @@ class GaussianProcess:
     ) -> GaussianProcess:
         """The process of given hyperparameters, conditioned on rows."""
         padded, standardised, real = _padded(inputs, (outputs - location) / scale)
-        with _double_precision():
+        with double_precision():
             factor, weights = _factorise(parameters, padded, standardised, real)
             factor, weights = np.asarray(factor), np.asarray(weights)
         return cls(inputs, outputs, parameters, location, scale, loss, factor, weights)
@@ -318,7 +289,7 @@ class GaussianProcess:
         inputs, _ = _checked(inputs, np.zeros(inputs.shape[:1]), self.inputs.shape[1])
         queries, _, _ = _padded(inputs, np.zeros(len(inputs)), _SMALLEST_QUERIES)
         padded, _, _ = _padded(self.inputs, self.outputs)
-        with _double_precision():
+        with double_precision():
             mean, variance = _predict(self.parameters, padded, self.factor, self.weights, queries)
             mean, variance = np.asarray(mean)[: len(inputs)], np.asarray(variance)[: len(inputs)]
         return self.location + self.scale * mean, self.scale**2 * variance

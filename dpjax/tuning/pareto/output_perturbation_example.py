@@ -26,6 +26,7 @@ from collections.abc import Callable, Mapping
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import ArrayLike
 from scipy import special
 
@@ -34,6 +35,8 @@ from dpjax.tuning.pareto.domain import Domain, Log
 
 DOMAIN = Domain(regularisation=Log(1e-4, 1.0), noise_std=Log(0.1, 10.0))
 """The paper's gamma and sigma."""
+Given = Mapping[str, ArrayLike]
+"""Settings: name -> (n,) numbers."""
 REPETITIONS = 50
 """The paper's number of runs a setting."""
 
@@ -116,7 +119,7 @@ class OutputPerturbationExample:
             parts += [scaled.astype(np.float32), np.where(positive, 1.0, -1.0).astype(np.float32)]
         return cls(*parts, **options)
 
-    def epsilons(self, settings: Mapping[str, ArrayLike]) -> np.ndarray:
+    def epsilons(self, settings: Given) -> np.ndarray:
         """Returns epsilon at `delta` of each setting, (n,) float64, replace one.
 
         Args:
@@ -141,7 +144,7 @@ class OutputPerturbationExample:
         regularisations: ArrayLike,
         repetitions: int = REPETITIONS,
         *,
-        source: np.random.Generator,
+        source: Generator,
         progress: Callable[[int, int], None] | None = None,
     ) -> np.ndarray:
         """Trains without noise.
@@ -187,13 +190,7 @@ class OutputPerturbationExample:
                 progress(epoch + 1, self.epochs)
         return np.asarray(weights)
 
-    def utilities(
-        self,
-        settings: Mapping[str, ArrayLike],
-        repetitions: int = REPETITIONS,
-        *,
-        source: np.random.Generator,
-    ) -> np.ndarray:
+    def utilities(self, settings: Given, repetitions: int, *, source: Generator) -> np.ndarray:
         """Trains, adds noise; returns test accuracies (n, repetitions), float64.
 
         Args:
@@ -208,7 +205,7 @@ class OutputPerturbationExample:
 
     def utility_oracle(
         self, repetitions: int = REPETITIONS
-    ) -> Callable[[Mapping[str, ArrayLike], ArrayLike], np.ndarray]:
+    ) -> Callable[[Given, ArrayLike], np.ndarray]:
         """Returns the utility oracle of a search: settings, one seed each -> (n, repetitions).
 
         Seeds decide the noise alone. Repetition r visits the records in the same orders at every
@@ -216,7 +213,7 @@ class OutputPerturbationExample:
         utilities depend on no other point.
         """
 
-        def oracle(settings: Mapping[str, ArrayLike], seeds: ArrayLike) -> np.ndarray:
+        def oracle(settings: Given, seeds: ArrayLike) -> np.ndarray:
             regularisation, noise_std = _checked(settings)
             different, which = np.unique(regularisation, return_inverse=True)
             trained = self.train(different, repetitions, source=np.random.default_rng(0))
@@ -231,7 +228,7 @@ class OutputPerturbationExample:
         return oracle
 
     def noisy_accuracies(
-        self, weights: np.ndarray, noise_std: ArrayLike, *, source: np.random.Generator
+        self, weights: np.ndarray, noise_std: ArrayLike, *, source: Generator
     ) -> np.ndarray:
         """Adds noise to trained parameters; returns test accuracies (n, repetitions), float64.
 
@@ -316,7 +313,7 @@ def _epoch(weights, order, rates, shrinks, inputs, labels):
     return jax.lax.scan(step, weights, (order, rates, shrinks))[0]
 
 
-def _checked(settings: Mapping[str, ArrayLike]) -> tuple[np.ndarray, np.ndarray]:
+def _checked(settings: Given) -> tuple[np.ndarray, np.ndarray]:
     """Returns regularisation and noise_std, (n,) float64 each."""
     values = []
     for name in ("regularisation", "noise_std"):

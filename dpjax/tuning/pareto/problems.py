@@ -64,26 +64,26 @@ def _domains(
     return logarithmic, linear
 
 
+def _laws(
+    epochs: int, lots: Law, most_rate: float, exponential_rate: float, most_clip_norm: float
+) -> Laws:
+    """Clip norm and noise share a law but for its upper end."""
+    shifted = Law("shifted_exponential", exponential_rate, 0.1)
+    return Laws(
+        {
+            "epochs": Law("uniform", 1, epochs, whole=True),
+            "lot_size": lots,
+            "learning_rate": Law("shifted_exponential", 10, 1e-3, most=most_rate),
+            "clip_norm": dataclasses.replace(shifted, most=most_clip_norm),
+            "noise_multiplier": dataclasses.replace(shifted, most=16.0),
+        }
+    )
+
+
 _ADULT = _domains(64, (8, 512), (5e-4, 5e-2), 4.0)
-_ADULT_LAWS = Laws(
-    {
-        "epochs": Law("uniform", 1, 64, whole=True),
-        "lot_size": Law("normal", 128, 64, 8, 512, whole=True),
-        "learning_rate": Law("shifted_exponential", 10, 1e-3, most=0.1),
-        "clip_norm": Law("shifted_exponential", 0.1, 0.1, most=4.0),
-        "noise_multiplier": Law("shifted_exponential", 0.1, 0.1, most=16.0),
-    }
-)
+_ADULT_LAWS = _laws(64, Law("normal", 128, 64, 8, 512, whole=True), 0.1, 0.1, 4.0)
 _MNIST = _domains(400, (16, 4000), (1e-3, 0.5), 12.0)
-_MNIST_LAWS = Laws(
-    {
-        "epochs": Law("uniform", 1, 400, whole=True),
-        "lot_size": Law("normal", 800, 800, 16, 4000, whole=True),
-        "learning_rate": Law("shifted_exponential", 10, 1e-3, most=0.5),
-        "clip_norm": Law("shifted_exponential", 0.5, 0.1, most=12.0),
-        "noise_multiplier": Law("shifted_exponential", 0.5, 0.1, most=16.0),
-    }
-)
+_MNIST_LAWS = _laws(400, Law("normal", 800, 800, 16, 4000, whole=True), 0.5, 0.5, 12.0)
 
 PROBLEMS = {
     "adult_logistic_regression_sgd": Problem(

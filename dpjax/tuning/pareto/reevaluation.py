@@ -17,7 +17,7 @@ from dpjax.tuning.pareto.asking import asked_utility
 from dpjax.tuning.pareto.domain import Settings, select
 from dpjax.tuning.pareto.oracles import UtilityOracle
 from dpjax.tuning.pareto.record import SearchRecord
-from dpjax.tuning.pareto.search import fitted
+from dpjax.tuning.pareto.search import evaluated_inputs, fitted
 
 _FRESH = 2
 """Stream of fresh repetitions, beside the search's own."""
@@ -95,7 +95,7 @@ def front_by_means(record: SearchRecord) -> np.ndarray:
     """
     kept = record.succeeded
     _, utility = fitted(record, np.random.default_rng(len(record)))
-    means, _ = utility.predict(record.unit[kept])
+    means, _ = utility.predict(evaluated_inputs(record)[kept])
     error = fronts.from_model_units(np.stack([np.zeros(len(kept)), means], axis=1))[:, 1]
     points = np.stack([record.epsilon[kept], error], axis=1)
     inside = (points < record.anti_ideal).all(axis=1)

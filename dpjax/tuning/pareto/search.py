@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from dpjax.tuning.pareto import acquisition as acquisitions
-from dpjax.tuning.pareto import batches, fronts
+from dpjax.tuning.pareto import batches, fronts, original_units
 from dpjax.tuning.pareto.asking import asked_privacy, asked_utility
 from dpjax.tuning.pareto.domain import Domain, Settings, number_of, select
 from dpjax.tuning.pareto.gaussian_process import GaussianProcess
@@ -26,11 +26,13 @@ from dpjax.tuning.pareto.oracles import PrivacyOracle, UtilityOracle
 from dpjax.tuning.pareto.record import Evaluation, SearchRecord
 from dpjax.tuning.pareto.sampling_laws import UniformOver
 
-EHVI, HVPOI, RANDOM, GRID = "ehvi", "hvpoi", "random", "grid"
-METHODS = (EHVI, HVPOI, RANDOM, GRID)
+EHVI, EHVI_LOG_EPSILON, HVPOI = "ehvi", "ehvi_log_epsilon", "hvpoi"
+RANDOM, GRID = "random", "grid"
+METHODS = (EHVI, EHVI_LOG_EPSILON, HVPOI, RANDOM, GRID)
 
 _ACQUISITIONS = {
-    EHVI: acquisitions.expected_hypervolume_improvement,
+    EHVI: original_units.expected_hypervolume_improvement_in_original_units,
+    EHVI_LOG_EPSILON: acquisitions.expected_hypervolume_improvement,
     HVPOI: acquisitions.hypervolume_probability_of_improvement,
 }
 _FIT_RESTARTS = 2
@@ -75,8 +77,9 @@ def search(
       domain: what may be chosen.
       privacy: settings -> epsilons (n,); see `oracles`.
       utility: settings -> utilities (n, R) in [0, 1]; see `oracles` for seeds and failures.
-      method: "ehvi", exact expected hypervolume improvement; "hvpoi", the paper's criterion, on the
-        measured points; "random"; "grid".
+      method: "ehvi", expected improvement of the hypervolume as it is reported, in epsilon and
+        error; "ehvi_log_epsilon", the same in the units of the models, where tiny epsilons count
+        for more; "hvpoi", the paper's criterion, on the measured points; "random"; "grid".
       evaluations: in all; the paper's 16 + 256. A grid has its own number.
       initial: evaluated at random before the first proposal.
       batch_size: q, proposed and evaluated at once.
@@ -152,10 +155,20 @@ def search(
     return record
 
 
+def evaluated_inputs(record: SearchRecord) -> np.ndarray:
+    """Where the settings evaluated lie in the unit cube, (n, d) float64: integers rounded.
+
+    What was measured is the setting, not the point that proposed it, so this is where processes are
+    fitted and asked (Garrido-Merchan & Hernandez-Lobato 2020, "Dealing with categorical and
+    integer-valued variables in Bayesian optimization with Gaussian processes").
+    """
+    return record.domain.to_unit(record.settings)
+
+
 def fitted(
     record: SearchRecord, generator: np.random.Generator, *, restarts: int = _FIT_RESTARTS
 ) -> tuple[GaussianProcess, GaussianProcess]:
-    """The processes of log epsilon and of the logit of the error, on the unit cube.
+    """The processes of log epsilon and of the logit of the error, at `evaluated_inputs`.
 
     Raises:
       ValueError: if no evaluation succeeded.
@@ -163,7 +176,7 @@ def fitted(
     kept = record.succeeded
     if not len(kept):
         raise ValueError("no evaluation succeeded: there is nothing to fit")
-    inputs, outputs = record.unit[kept], fronts.to_model_units(record.points)
+    inputs, outputs = evaluated_inputs(record)[kept], fronts.to_model_units(record.points)
     return tuple(
         GaussianProcess.fit(
             inputs,

@@ -23,6 +23,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import ArrayLike
 from scipy import special
 
@@ -31,6 +32,8 @@ from dpjax.tuning.pareto.domain import Domain, Integer, Log
 
 DOMAIN = Domain(noise=Log(1e-2, 1e2), bound=Integer(1, 30))
 """The paper's: b by its logarithm, C whole."""
+Given = Mapping[str, ArrayLike]
+"""Settings: name -> (n,) numbers."""
 REPETITIONS = 50
 """The paper's number of random orders a setting."""
 
@@ -57,7 +60,7 @@ class SparseVectorExample:
         if not 1 <= self.ones <= self.queries:
             raise ValueError(f"ones {self.ones}: pass 1 to the {self.queries} queries")
 
-    def epsilons(self, settings: Mapping[str, ArrayLike]) -> np.ndarray:
+    def epsilons(self, settings: Given) -> np.ndarray:
         """Returns epsilon of each setting, (n,) float64, at delta = 0 (`accounting.sparse_vector`).
 
         Args:
@@ -70,13 +73,7 @@ class SparseVectorExample:
         pairs = zip(noise.tolist(), bound.tolist())
         return np.array([accounting.sparse_vector(*pair).epsilon(delta=0) for pair in pairs])
 
-    def utilities(
-        self,
-        settings: Mapping[str, ArrayLike],
-        repetitions: int = REPETITIONS,
-        *,
-        source: np.random.Generator,
-    ) -> np.ndarray:
+    def utilities(self, settings: Given, repetitions: int, *, source: Generator) -> np.ndarray:
         """Runs the mechanism; returns F1 scores (n, repetitions), float64 in [0, 1].
 
         Args:
@@ -105,10 +102,10 @@ class SparseVectorExample:
 
     def utility_oracle(
         self, repetitions: int = REPETITIONS
-    ) -> Callable[[Mapping[str, ArrayLike], ArrayLike], np.ndarray]:
+    ) -> Callable[[Given, ArrayLike], np.ndarray]:
         """Returns the utility oracle of a search: settings, one seed each -> (n, repetitions)."""
 
-        def oracle(settings: Mapping[str, ArrayLike], seeds: ArrayLike) -> np.ndarray:
+        def oracle(settings: Given, seeds: ArrayLike) -> np.ndarray:
             noise, bound = _checked(settings)
             points = [
                 self.utilities(
@@ -122,7 +119,7 @@ class SparseVectorExample:
 
         return oracle
 
-    def expected_utilities(self, settings: Mapping[str, ArrayLike]) -> np.ndarray:
+    def expected_utilities(self, settings: Given) -> np.ndarray:
         """Returns the exact mean F1 score of each setting, (n,) float64, to about 1e-9.
 
         Given A and B the mean number of true positives is m A / (A + B), m = min(C, A + B); the
@@ -170,7 +167,7 @@ def grid(number_of_noises: int) -> dict[str, np.ndarray]:
     }
 
 
-def _checked(settings: Mapping[str, ArrayLike]) -> tuple[np.ndarray, np.ndarray]:
+def _checked(settings: Given) -> tuple[np.ndarray, np.ndarray]:
     """Returns noise (n,) float64 and bound (n,) int64."""
     missing = {"noise", "bound"} - set(settings)
     if missing:

@@ -45,9 +45,13 @@ rows, and a stopped program goes on from there: after a change of the search its
 
 from __future__ import annotations
 
+import itertools
+import multiprocessing
 import os
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent import futures
 
 import numpy as np
 from absl import flags
@@ -56,6 +60,7 @@ from matplotlib.figure import Figure
 from dpjax import plotting
 from dpjax.tuning import pareto
 from dpjax.tuning.pareto import batches, fronts, sparse_vector_example
+from dpjax.tuning.pareto.search import evaluated_inputs
 from experiments.figures import job
 from experiments.figures import rows as row_files
 from experiments.figures.dpareto import maps
@@ -72,11 +77,19 @@ COLUMNS = (
     "seconds",
 )
 INITIAL, EVALUATIONS, REPETITIONS, SEEDS = 16, 80, 50, 10
-SEARCHES = (("ehvi", 8), ("ehvi", 1), ("ehvi", 16), ("hvpoi", 1), ("random", 8))
+SEARCHES = (
+    ("ehvi", 8),
+    ("random", 8),
+    ("ehvi_log_epsilon", 8),
+    ("ehvi", 16),
+    ("hvpoi", 1),
+    ("ehvi", 1),
+)
 LABELS = {
     ("ehvi", 1): "EHVI, one at a time",
     ("ehvi", 8): "EHVI, batches of 8",
     ("ehvi", 16): "EHVI, batches of 16",
+    ("ehvi_log_epsilon", 8): "EHVI in log epsilon, batches of 8",
     ("hvpoi", 1): "HVPoI, one at a time (the paper)",
     ("random", 8): "random",
 }
@@ -87,7 +100,7 @@ EXAMPLE = sparse_vector_example.SparseVectorExample()
 def model_front(record: pareto.SearchRecord) -> np.ndarray:
     """Returns which evaluations (n,) bool are on the front of (epsilon, mean of the process)."""
     processes = pareto.fitted(record, np.random.default_rng(record.identity["seed"]))
-    means, _ = batches.objectives_at(processes, record.unit)
+    means, _ = batches.objectives_at(processes, evaluated_inputs(record))
     # Epsilon is known exactly: only the error is the model's.
     believed = np.stack([np.log(record.epsilon), means[:, 1]], axis=1)
     return fronts.non_dominated(believed)
@@ -154,12 +167,13 @@ def run_search(
     ]
 
 
-def compute(quick: bool, path: str | None = None) -> list[dict]:
+def compute(quick: bool, path: str | None = None, processes: int = 1) -> list[dict]:
     """Returns the rows of all searches.
 
     Args:
       quick: few of them, and short.
       path: where rows are kept as searches end; those that stand there are not searched again.
+      processes: searches at the same time.
     """
     kinds = (("ehvi", 8), ("random", 8)) if quick else SEARCHES
     evaluations, seeds = (32, 2) if quick else (EVALUATIONS, SEEDS)
@@ -170,16 +184,31 @@ def compute(quick: bool, path: str | None = None) -> list[dict]:
         for seed in range(seeds)
     ]
     kept = row_files.read_rows(path) if path is not None and os.path.exists(path) else []
-    rows = []
-    for number, search in enumerate(wanted, 1):
-        found = [row for row in kept if tuple(row[name] for name in SEARCH_COLUMNS) == search]
-        if not found or found[-1]["evaluations"] != evaluations:
-            found = run_search(*search, evaluations)
-            print(f"search {number} of {len(wanted)}", flush=True)
-        rows += found
+    found = {search: select(kept, **dict(zip(SEARCH_COLUMNS, search))) for search in wanted}
+    missing = [
+        search for search in wanted
+        if not found[search] or found[search][-1]["evaluations"] != evaluations
+    ]  # fmt: skip
+    for number, (search, rows) in enumerate(_searched(missing, evaluations, processes), 1):
+        found[search] = rows
+        print(f"search {number} of {len(missing)}", flush=True)
         if path is not None:
-            row_files.write_rows(path, COLUMNS, rows + [row for row in kept if row not in rows])
-    return rows
+            row_files.write_rows(path, COLUMNS, itertools.chain(*found.values()))
+    return list(itertools.chain(*found.values()))
+
+
+def _searched(searches: Sequence[tuple], evaluations: int, processes: int) -> Iterator[tuple]:
+    """Yields each search with its rows as it ends."""
+    if processes == 1:
+        for search in searches:
+            yield search, run_search(*search, evaluations)
+        return
+    # New processes, not forked ones: JAX runs threads.
+    context = multiprocessing.get_context("spawn")
+    with futures.ProcessPoolExecutor(processes, mp_context=context) as pool:
+        running = {pool.submit(run_search, *search, evaluations): search for search in searches}
+        for done in futures.as_completed(running):
+            yield running[done], done.result()
 
 
 def table(rows: Sequence[Mapping], column: str) -> np.ndarray:
@@ -240,11 +269,14 @@ def draw(rows: Sequence[Mapping]) -> Figure:
 
 def run() -> None:
     """Runs the binary."""
+    processes = flags.DEFINE_integer(
+        "processes", 1, "Searches at the same time.", module_name=sys.argv[0]
+    )
 
     def rows(quick: bool) -> list[dict]:
         folder = flags.FLAGS["out_dir"].value or os.path.join("runs", "figures", "dpareto")
         path = None if quick else os.path.join(folder, "sparse_vector_search.csv")
-        return compute(quick, path)
+        return compute(quick, path, processes.value)
 
     job.FigureJob("dpareto", "sparse_vector_search", COLUMNS, rows, draw).run()
 

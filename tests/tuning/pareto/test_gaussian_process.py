@@ -8,6 +8,7 @@ from sklearn import gaussian_process as sklearn_processes
 from sklearn.gaussian_process import kernels
 
 from dpjax.tuning.pareto import gaussian_process
+from dpjax.tuning.pareto.double_precision import double_precision
 from dpjax.tuning.pareto.gaussian_process import GaussianProcess
 
 
@@ -62,7 +63,7 @@ def test_fit_is_a_maximum():
     for _ in range(40):
         moved = process.parameters + 0.05 * generator.normal(size=6)
         moved = np.clip(moved, bounds[:, 0], bounds[:, 1])
-        with gaussian_process._double_precision():
+        with double_precision():
             value, _ = gaussian_process._loss_and_gradient(moved, *padded, centre, spread)
             assert float(value) >= process.loss - 1e-6
 

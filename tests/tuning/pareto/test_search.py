@@ -4,13 +4,18 @@ import json
 import os
 import shutil
 import stat
+import sys
 
 import numpy as np
 import pytest
 
 from dpjax.tuning import pareto
 from dpjax.tuning.curator import WARNING
+from dpjax.tuning.pareto import fronts, gaussian_process, original_units
 
+# The module, whose name in the package is that of its function.
+searching = sys.modules["dpjax.tuning.pareto.search"]
+DEFAULT = searching._ACQUISITIONS["ehvi"]
 DOMAIN = pareto.Domain(noise=pareto.Log(0.1, 16.0), rate=pareto.Log(1e-3, 1.0))
 
 
@@ -71,6 +76,38 @@ def test_batches_and_progress(searched):
     assert volumes == sorted(volumes) and volumes[-1] == record.hypervolume()
     assert [one.batch for one in record.evaluations] == [0] * 8 + [1] * 4 + [2] * 4 + [3] * 4
     assert _facts(record) == _facts(searched)
+
+
+def test_processes_see_settings_as_evaluated_and_gains_as_reported(monkeypatch):
+    domain = pareto.Domain(noise=pareto.LogInteger(1, 9), rate=pareto.Log(1e-3, 1.0))
+    grid = np.log(np.arange(1, 10)) / np.log(9)
+    asked, units = [], []
+    predict = gaussian_process.GaussianProcess.predict
+
+    def noted(self, inputs):
+        asked.append(np.concatenate([self.inputs, inputs])[:, 0])
+        return predict(self, inputs)
+
+    def gain(mean, variance, front, anti_ideal):
+        units.append(anti_ideal)
+        return original_units.expected_hypervolume_improvement_in_original_units(
+            mean, variance, front, anti_ideal
+        )
+
+    monkeypatch.setattr(gaussian_process.GaussianProcess, "predict", noted)
+    monkeypatch.setitem(searching._ACQUISITIONS, "ehvi", gain)
+    record = pareto.search(
+        domain, privacy, utility, evaluations=12, initial=8, batch_size=4, seed=0
+    )
+    pareto.front_by_means(record)
+    pareto.suggest(record, privacy, 1.0)
+    off_grid = np.abs(np.concatenate(asked)[:, None] - grid).min(axis=1)
+    assert len(asked) > 10 and off_grid.max() < 1e-9
+    assert units and np.abs(record.unit[:, :1] - grid).min(axis=1).max() > 1e-3
+    # With no uncertainty the default criterion is the gain in area of (epsilon, error).
+    point, none = np.array([[0.5, 0.3]]), np.zeros((1, 2))
+    (value,) = DEFAULT(fronts.to_model_units(point), none, np.zeros((0, 2)), np.log([10.0, 999.0]))
+    assert value == pytest.approx(9.5 * (0.999 - 0.3), rel=1e-9)
 
 
 @pytest.mark.parametrize("kept", [8, 12])
@@ -233,7 +270,7 @@ def test_a_small_domain_ends_without_duplicates():
     assert len(record) == len(asked)
 
 
-@pytest.mark.parametrize("method", ["hvpoi", "random", "grid"])
+@pytest.mark.parametrize("method", ["ehvi_log_epsilon", "hvpoi", "random", "grid"])
 def test_the_other_methods(method):
     options = dict(SMALL, method=method, evaluations=12)
     if method == "grid":

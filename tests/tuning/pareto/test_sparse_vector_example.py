@@ -175,7 +175,7 @@ def test_bad_settings_are_refused(settings, match):
     for ask in (
         EXAMPLE.epsilons,
         EXAMPLE.expected_utilities,
-        lambda given: EXAMPLE.utilities(given, source=np.random.default_rng(0)),
+        lambda given: EXAMPLE.utilities(given, 2, source=np.random.default_rng(0)),
     ):
         with pytest.raises(ValueError, match=match):
             ask(settings)
