@@ -269,7 +269,8 @@ def pure_pair(epsilon: float) -> LossPair:
         law = LossDistribution(1e-4, 0, np.array([1.0]), 0.0)
     else:
         high = 1.0 / (1.0 + math.exp(-epsilon))
-        law = LossDistribution(epsilon, -1, np.array([1.0 - high, 0.0, high]), 0.0)
+        # Not 1 - high, which has lost its digits where epsilon is large.
+        law = LossDistribution(epsilon, -1, np.array([high * math.exp(-epsilon), 0.0, high]), 0.0)
     return LossPair(law, law, mirrored=True)
 
 

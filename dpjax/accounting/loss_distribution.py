@@ -32,6 +32,9 @@ precision the deltas of up to a million copies were short by at most 2e-17 of ma
 LARGEST_SIZE = 1 << 20
 """Grid points a distribution may have before its interval is coarsened."""
 
+LARGEST_COMPOSITION = 1 << 23
+"""Grid points of a sum of many losses before their interval is coarsened; half a gigabyte."""
+
 CONSERVATION_SLACK = 1e-4
 """Excess of mass, or of mirrored mass, beyond which a composition is redone on a coarser grid."""
 
@@ -51,6 +54,11 @@ class LossDistribution:
     lowest: int
     masses: np.ndarray
     infinity_mass: float
+
+    def __post_init__(self) -> None:
+        # NaN compares as neither above nor below any delta: no bound may be read off it.
+        if not (math.isfinite(float(np.sum(self.masses))) and self.infinity_mass >= 0.0):
+            raise ValueError("a loss distribution needs finite masses: this one holds NaN")
 
     @functools.cached_property
     def losses(self) -> np.ndarray:
@@ -144,6 +152,11 @@ class LossDistribution:
             return LossDistribution(self.interval, lowest, masses, infinity)
         masses = np.maximum(signal.fftconvolve(large, small), 0.0)
         return _trimmed(LossDistribution(self.interval, lowest, masses, infinity))
+
+    def composed_size(self, times: int) -> int:
+        """Grid points that `self_composed` would need."""
+        low, high = _chernoff_range(self, times)
+        return high - low + 1
 
     def self_composed(self, times: int) -> LossDistribution:
         """Law of the summed losses of `times` copies; tails cut at TAIL_MASS by Chernoff bounds."""
@@ -324,6 +337,10 @@ class LossPair:
     def self_composed(self, times: int) -> LossPair:
         """Adaptive composition of `times` copies; the grid is coarsened where masses drift."""
         pair = self
+        longest = max(pair.forward.composed_size(times), pair.backward.composed_size(times))
+        if times > 1 and longest > LARGEST_COMPOSITION:
+            doublings = math.ceil(math.log2(longest / LARGEST_COMPOSITION))
+            pair = pair.regridded(pair.interval * 2.0**doublings)
         for _ in range(8):
             result = pair._mapped(lambda a: a.self_composed(times))._repaired()
             # Spec 3.2 (d): excess mirrored mass is numerical, and would void the envelope bound.

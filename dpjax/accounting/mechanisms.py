@@ -205,17 +205,23 @@ def renyi_only(
     is interpolated; above the largest order nothing is known.
 
     Args:
-      orders: (n,) strictly ascending, each > 1.
-      divergences: (n,) nats, >= 0.
+      orders: (n,) strictly ascending, finite, each > 1.
+      divergences: (n,) nats, >= 0; infinite where nothing is known.
       relation: neighbouring relation.
 
     Raises:
-      ValueError: orders not ascending above 1, negative or NaN divergences, different lengths.
+      ValueError: orders infinite or not ascending above 1, negative or NaN divergences, different
+        lengths.
     """
     orders = np.asarray(orders, dtype=np.float64)
     divergences = np.asarray(divergences, dtype=np.float64)
     if orders.ndim != 1 or orders.shape != divergences.shape or orders.size == 0:
         raise ValueError("orders and divergences must be two lists of one length")
+    if np.any(np.isinf(orders)):
+        # A chord to an infinite order would hold whatever the divergence: at no cost.
+        raise ValueError(
+            "orders must be finite: leave infinity out, or pass its divergence to accounting.pure"
+        )
     if not (np.all(orders > 1.0) and np.all(np.diff(orders) > 0) and np.all(divergences >= 0)):
         raise ValueError("orders must ascend above 1 and divergences be >= 0")
     curve = renyi.table_curve(

@@ -39,12 +39,16 @@ class RenyiCurve:
     @functools.cached_property
     def on_grid(self) -> np.ndarray:
         """The divergences at ORDERS."""
-        return np.maximum(self.evaluate(ORDERS), 0.0)
+        return self._evaluated(ORDERS)
+
+    def _evaluated(self, orders: np.ndarray) -> np.ndarray:
+        """Non-negative bounds at the orders."""
+        return np.maximum(_bounds(self.evaluate(orders)), 0.0)
 
     def __call__(self, orders: np.ndarray) -> np.ndarray:
         if orders is ORDERS:
             return self.on_grid
-        return np.maximum(self.evaluate(np.asarray(orders, dtype=np.float64)), 0.0)
+        return self._evaluated(np.asarray(orders, dtype=np.float64))
 
     def minimise(
         self,
@@ -65,7 +69,7 @@ class RenyiCurve:
             keep = orders > at_least
             orders = np.append(at_least, orders[keep])
             divergences = np.append(self(np.array([at_least])), divergences[keep])
-        values = objective(orders, divergences)
+        values = _bounds(objective(orders, divergences))
         for _ in range(REFINEMENTS):
             best = int(np.argmin(values))
             low, high = orders[max(best - 1, 0)], orders[min(best + 1, orders.size - 1)]
@@ -75,7 +79,7 @@ class RenyiCurve:
             below = 1.0 + np.geomspace(low - 1.0, order - 1.0, 17)[:-1]
             above = 1.0 + np.geomspace(order - 1.0, high - 1.0, 17)[1:]
             orders = np.concatenate([below, [order], above])
-            values = objective(orders, self(orders))
+            values = _bounds(objective(orders, self(orders)))
         best = int(np.argmin(values))
         return float(values[best]), float(orders[best])
 
@@ -143,6 +147,11 @@ class RenyiCurve:
                 )
         inside = np.exp(np.minimum(best, 0.0))
         return self.failure_mass + (1.0 - self.failure_mass) * inside
+
+
+def _bounds(values: np.ndarray) -> np.ndarray:
+    """NaN as infinity: `argmin` would take it for the smallest, and `max(0, NaN)` is 0."""
+    return np.where(np.isnan(values), np.inf, values)
 
 
 def lemma_14_epsilon(orders: np.ndarray, divergences: np.ndarray, delta: float) -> np.ndarray:

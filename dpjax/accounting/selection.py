@@ -135,17 +135,25 @@ def selected_pure_epsilon(
         if isinstance(law, TruncatedNegativeBinomial):
             return (2.0 + law.shape) * epsilon
         return None
+    # One part in 1e12 covers the rounding of f'.
+    margin = 1e-12 * (1.0 + epsilon)
+    # K <= max(K) runs tell no more than all of them together.
+    all_together = law.maximum * epsilon if epsilon > 0.0 else 0.0
     if epsilon > 700.0:
         # Beyond float64's exponentials: the largest ratio that any pair can have.
         ends = law.derivative(np.array([0.0, 1.0]))
-        return epsilon + math.log(ends[0]) - math.log(ends[1]) if ends[1] > 0 else math.inf
+        largest = epsilon + math.log(ends[0]) - math.log(ends[1]) if ends[1] > 0 else math.inf
+        return min(largest + margin, all_together)
     corner = 1.0 / (1.0 + math.exp(epsilon))
     x = np.array([corner])
-    worst = float((law.derivative(x) / law.derivative(1.0 - x))[0])
+    # h rounded upwards, as f'(1 - h) may have all its digits in 1 - h.
+    lowest = float(law.derivative(np.minimum((1.0 - x) * (1.0 + 2.0**-52), 1.0))[0])
+    if lowest == 0.0:
+        return all_together
+    worst = float(law.derivative(x)[0]) / lowest
     if isinstance(law, AtMost):
         worst = _largest_ratio(law, epsilon, corner, worst)
-    # One part in 1e12 covers the rounding of f'.
-    return epsilon + math.log(worst) + 1e-12 * (1.0 + epsilon)
+    return min(epsilon + math.log(worst) + margin, all_together)
 
 
 def _largest_ratio(law: RepetitionLaw, epsilon: float, corner: float, known: float) -> float:
@@ -159,7 +167,9 @@ def _largest_ratio(law: RepetitionLaw, epsilon: float, corner: float, known: flo
     growth = math.exp(epsilon)
     bound = known
     for _ in range(40):
-        bounds = law.derivative(low) / law.derivative(np.minimum(growth * high, 1.0))
+        with np.errstate(divide="ignore"):
+            beyond = np.minimum(growth * high * (1.0 + 2.0**-50), 1.0)
+            bounds = law.derivative(low) / law.derivative(beyond)
         known = max(known, float(np.max(law.derivative(low) / law.derivative(growth * low))))
         bound = known * (1.0 + 1e-6)
         open_cells = bounds > bound

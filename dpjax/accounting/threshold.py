@@ -55,7 +55,7 @@ def stop_at_threshold(guarantee: Guarantee, halting_probability: float) -> Guara
     pure = None
     if guarantee.pure_epsilon is not None:
         # X'/X is largest at the corner u = 1/(1 + e^epsilon) of randomised response's trade-off.
-        corner = 1.0 / (1.0 + math.exp(guarantee.pure_epsilon))
+        corner = math.exp(-np.logaddexp(0.0, guarantee.pure_epsilon))
         rest = 1.0 - halting_probability
         growth = (halting_probability + rest * (1.0 - corner)) / (
             halting_probability + rest * corner

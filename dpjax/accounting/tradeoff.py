@@ -15,14 +15,16 @@ def tradeoff_vertices(reverse: LossDistribution) -> tuple[np.ndarray, np.ndarray
     reverse law because there the small P masses, p' e^{-s'}, keep all their digits.
 
     Returns:
-      x and h, each (n,), both ascending; h = 1 beyond the last x.
+      x and h, each (n,), both ascending, x rounded down and h up; h = 1 beyond the last x.
     """
     held = reverse.masses > 0
     masses = reverse.masses[held][::-1]
     losses = reverse.losses[held][::-1]
     h = reverse.infinity_mass + np.append(0.0, np.cumsum(masses))
     x = np.append(0.0, np.cumsum(masses * np.exp(np.minimum(-losses, 700.0))))
-    return x, np.minimum(h, 1.0)
+    # Sums of positive numbers, wrong by half a unit of rounding a term at most.
+    rounding = (masses.size + 4) * 2.0**-52
+    return x * (1.0 - rounding), np.minimum(h * (1.0 + rounding), 1.0)
 
 
 def largest_mass(reverse: LossDistribution, x: np.ndarray) -> np.ndarray:

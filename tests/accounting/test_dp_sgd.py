@@ -62,6 +62,14 @@ def test_very_small_noise_still_answers(sigma):
     assert run.epsilon(1e-5) > accounting.dp_sgd(0.01, 0.4, 200).epsilon(1e-5)
 
 
+def test_rare_lots_with_very_small_noise_fit_in_memory():
+    """The losses of one step reach 5,000 nats: a thousand of them asked for gigabytes."""
+    run = accounting.dp_sgd(1e-6, 0.01, 1000)
+    # A record that is ever in a lot is seen: with probability 1e-3 at most.
+    assert run.delta(0.0) == pytest.approx(1e-3, rel=0.01)
+    assert run.epsilon(1e-5) < accounting.gaussian(0.01).epsilon(1e-5)
+
+
 def test_failure_probability_is_infinite_loss():
     clean = accounting.dp_sgd(0.01, 1.0, 1000)
     failing = accounting.dp_sgd(0.01, 1.0, 1000, failure_probability=1e-6)

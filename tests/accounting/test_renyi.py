@@ -10,6 +10,7 @@ from dp_accounting.rdp import rdp_privacy_accountant
 
 from dpjax import accounting
 from dpjax.accounting import renyi
+from dpjax.accounting.loss_distribution import LossDistribution
 
 SETTINGS = [(256 / 60000, 1.1), (0.01, 1.0), (0.5, 0.5), (1e-4, 0.8), (0.2, 5.0), (0.01, 0.3)]
 
@@ -135,3 +136,25 @@ def test_failure_mass_is_reserved_out_of_delta():
     assert failing.epsilon(1e-5) == pytest.approx(expected, rel=1e-12)
     total = renyi.sum_of([failing, failing], [1, 2])
     assert total.failure_mass == pytest.approx(1 - (1 - 1e-6) ** 3, rel=1e-9)
+
+
+def test_an_infinite_order_or_divergence_costs_something():
+    """Interpolated towards an infinite order every divergence vanished: epsilon was 0."""
+    with pytest.raises(ValueError, match="orders must be finite"):
+        accounting.renyi_only([2.0, math.inf], [1.0, 2.0])
+    known = accounting.renyi_only([2.0, 11.0], [1.0, 2.0])
+    # 11 is a knot of the table and an order of the grid: infinity times zero.
+    more = accounting.renyi_only([2.0, 11.0, 12.0], [1.0, 2.0, math.inf])
+    assert more.epsilon(1e-5) == pytest.approx(known.epsilon(1e-5), rel=1e-9)
+    assert accounting.renyi_only([2.0], [math.inf]).epsilon(1e-5) == math.inf
+
+
+def test_what_is_no_number_bounds_nothing():
+    curve = renyi.RenyiCurve(lambda orders: np.where(orders > 3.0, np.nan, 0.1 * orders))
+    assert 0.0 < curve.epsilon(1e-5) < math.inf
+    assert curve.delta(0.0) > 0.0
+    nothing = renyi.RenyiCurve(lambda orders: np.full(orders.shape, np.nan))
+    assert nothing.epsilon(1e-5) == nothing.classic_epsilon(1e-5) == math.inf
+    assert nothing.delta(1.0) == 1.0
+    with pytest.raises(ValueError, match="NaN"):
+        LossDistribution(1e-3, 0, np.array([0.5, np.nan]), 0.0)

@@ -5,6 +5,7 @@ import math
 import pathlib
 
 import dp_accounting
+import mpmath
 import numpy as np
 import pytest
 from dp_accounting import dp_event as dp_events
@@ -333,3 +334,30 @@ def test_a_base_beyond_float64s_exponentials():
     selected = accounting.best_of(accounting.pure(800.0), accounting.Geometric(10.0))
     # f'(1) = E[K] = 10 and f'(0) = P[K = 1] = 0.1.
     assert selected.epsilon(1e-5) == pytest.approx(800.0 + math.log(100.0))
+
+
+@pytest.mark.parametrize("epsilon", [5.0, 30.0, 36.0, 100.0, 800.0])
+@pytest.mark.parametrize(
+    "law,runs",
+    [
+        (accounting.Fixed(4), 4),
+        (accounting.AtMost(accounting.Fixed(3), 3), 3),
+        (accounting.Binomial(3, 0.999999), 3),
+    ],
+    ids=["fixed", "at_most", "binomial"],
+)
+def test_very_large_pure_epsilons(epsilon, law, runs):
+    """All of f'(1 - h) lies in the last digits of h here: from above, and no division by zero."""
+    selected = accounting.best_of(accounting.pure(epsilon), law)
+    with mpmath.workdps(800):
+        x = 1 / (1 + mpmath.exp(epsilon))
+        p = mpmath.mpf(law.probability) if isinstance(law, accounting.Binomial) else 1
+        exact = epsilon + (runs - 1) * mpmath.log((1 - p * x) / (1 - p + p * x))
+    assert exact <= selected.epsilon(0) <= exact + 1e-9 * epsilon
+    if epsilon <= 100.0:
+        # All runs give the outcome that is rare under the neighbour.
+        with mpmath.workdps(200):
+            f = (lambda y: (1 - p + p * y) ** runs) if p != 1 else (lambda y: y**runs)
+            often, rare = f(1 - x) - f(0), f(x) - f(0)
+            exact = mpmath.log((often - mpmath.mpf(1e-3)) / rare)
+        assert selected.epsilon(1e-3) >= exact * (1 - 1e-9)

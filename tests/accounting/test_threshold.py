@@ -86,6 +86,8 @@ def test_pure_base_and_composition():
     a = outputs(p, np.array([False, True]), 0.01)
     b = outputs(p[::-1], np.array([False, True]), 0.01)
     assert np.max(np.log(a[[1, 2]] / b[[1, 2]])) <= stopped.epsilon(0) + 1e-12
+    far = accounting.stop_at_threshold(accounting.pure(800.0), 0.01).epsilon(0)
+    assert far == pytest.approx(800.0 - math.log(0.01))
     both = accounting.compose(stopped, accounting.pure(0.1))
     assert both.epsilon(0) == pytest.approx(stopped.epsilon(0) + 0.1)
     assert both.epsilon(1e-6) <= both.epsilon(0)
