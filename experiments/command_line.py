@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from absl import app, flags, logging
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 _TRACEBACK = flags.DEFINE_bool(
     "traceback", False, "On an error, show Python's traceback instead of one line."
@@ -57,6 +59,12 @@ def run(main: Callable[[], int | None]) -> None:
     Python for minutes, and only the main thread hears the signal, so the work is another thread's.
     """
     app.run(lambda _: _in_a_thread(lambda: guarded(main)), flags_parser=parse)
+
+
+def progress_bar(console: Console) -> Progress:
+    """A bar of counted steps, to be entered with `with`."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    return Progress(*columns, TimeElapsedColumn(), console=console)
 
 
 def _in_a_thread(work: Callable[[], int | None]) -> int | None:

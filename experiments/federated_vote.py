@@ -28,10 +28,9 @@ from typing import Any
 import numpy as np
 from absl import flags
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from experiments import command_line, run_folder
+from experiments import command_line, data_flags, run_folder
 from experiments.federation import offline
 
 _RUNTIME = flags.DEFINE_enum(
@@ -45,8 +44,7 @@ _DATASET = flags.DEFINE_string("dataset", "digits", "Data set to split over the 
 _FOLDERS = flags.DEFINE_list(
     "folders", None, "One folder of .npz files (inputs, labels) a client, instead of --dataset."
 )
-_DATA_DIR = flags.DEFINE_string("data_dir", "", "Folder of prepared or downloaded data sets.")
-_CACHE_DIR = flags.DEFINE_string("cache_dir", "", "Where prepared data goes, if elsewhere.")
+_DATA_DIR, _CACHE_DIR = data_flags.define_folders("", "Where prepared data goes, if elsewhere.")
 _CONCENTRATION = flags.DEFINE_float(
     "concentration", 0.0, "Dirichlet alpha of label and size skew between clients; 0: none."
 )
@@ -214,13 +212,7 @@ def main() -> int:
             )
         outcome = federated.run_in_ray(client_app, config)
     else:
-        with Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=console,
-        ) as bar:
+        with command_line.progress_bar(console) as bar:
             line = bar.add_task("messages answered", total=_MESSAGES_PER_CLIENT * len(nodes))
             outcome, accuracies = federated.run_in_process(
                 client_app, config, nodes, advance=lambda _: bar.advance(line)

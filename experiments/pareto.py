@@ -33,20 +33,20 @@ from typing import Any
 import jax
 from absl import flags
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from dpjax import data, models, training, tuning
+from dpjax import data, tuning
 from dpjax.tuning import curator, pareto
 from dpjax.tuning.pareto import problems
 from dpjax.tuning.pareto.released_run import released_run
 from dpjax.tuning.task import number_correct
-from experiments import command_line, run_folder
+from experiments import command_line, data_flags, run_folder
 from experiments.pareto_report import RECORD_FILE, report, save_search
 
-_DATASET = flags.DEFINE_string(
-    "dataset",
-    "digits",
-    f"One of {', '.join(data.NAMES)} (a1a is DPareto's division of Adult), or your own .npz.",
+_DATA = data_flags.define(
+    dataset_help="One of {names} (a1a is DPareto's division of Adult), or your own .npz.",
+    public_size_help="Your own .npz: public number of training records.",
+    widths=["128", "64"],
+    optimizer="adam",
 )
 _PROXY = flags.DEFINE_string(
     "public_proxy",
@@ -54,25 +54,14 @@ _PROXY = flags.DEFINE_string(
     "A PUBLIC data set (name or .npz) to search on instead; --dataset is then touched by the one "
     "released run only. Needs --epsilon.",
 )
-_PUBLIC_SIZE = flags.DEFINE_integer(
-    "public_size", None, "Your own .npz: public number of training records."
-)
 _PROXY_SIZE = flags.DEFINE_integer(
     "proxy_size", None, "A .npz proxy: its number of training records."
-)
-_CLASSES = flags.DEFINE_integer("classes", None, "Your own .npz: public number of classes.")
-_DATA_DIR = flags.DEFINE_string("data_dir", None, "Folder of prepared or downloaded data sets.")
-_CACHE_DIR = flags.DEFINE_string(
-    "cache_dir", None, "Where prepared data goes, if not into --data_dir."
 )
 _VALIDATION_FRACTION = flags.DEFINE_float(
     "validation_fraction",
     0.0,
     "Share of the training records to score on; 0: score on the test data, as the paper does.",
 )
-_MODEL = flags.DEFINE_enum("model", "logistic_regression", models.NAMES, "The model.")
-_WIDTHS = flags.DEFINE_list("widths", ["128", "64"], "Widths of an mlp's hidden layers.")
-_OPTIMIZER = flags.DEFINE_enum("optimizer", "adam", ["sgd", "momentum", "adam"], "Optimiser.")
 _DOMAIN = flags.DEFINE_multi_string(
     "domain",
     None,
@@ -124,19 +113,6 @@ _OUT_DIR = flags.DEFINE_string("out_dir", None, "Folder to make; runs/pareto-<ti
 
 _QUICK_SIZES = {"initial": 8, "proposals": 8, "batch_size": 8, "repetitions": 2}
 _QUICK_EPOCHS = "log_integer(1,8)"
-_OPTIMIZERS = {"sgd": training.sgd, "momentum": training.momentum, "adam": training.adam}
-
-
-def load(name: str, public_size: int | None) -> data.Dataset:
-    """A data set by name or path."""
-    own = {}
-    if name.endswith(".npz"):
-        own = {
-            "public_size": public_size,
-            "classes": _CLASSES.value,
-            "identified_by": "slot" if _SAMPLING.value == "fixed" else None,
-        }
-    return data.load(name, data_dir=_DATA_DIR.value, cache_dir=_CACHE_DIR.value, **own)
 
 
 def task_of(loaded: data.Dataset) -> tuning.Task:
@@ -152,16 +128,7 @@ def task_of(loaded: data.Dataset) -> tuning.Task:
         raise ValueError(f"{loaded.name} has no test data: pass --validation_fraction=0.2")
     else:
         train, scored = loaded.train, loaded.test
-    try:
-        widths = [int(width) for width in _WIDTHS.value]
-    except ValueError:
-        raise ValueError(f"--widths={_WIDTHS.value}: pass whole numbers such as 128,64") from None
-    return tuning.classification(
-        models.build_module(_MODEL.value, loaded.classes, widths=widths),
-        train,
-        scored,
-        loss=models.default_loss(_MODEL.value),
-    )
+    return _DATA.task(loaded.classes, train, scored)
 
 
 def sizes() -> dict[str, int]:
@@ -179,13 +146,15 @@ def domain_of(dataset: str, training_records: int) -> pareto.Domain:
     Raises:
       ValueError: an unreadable entry, or a name that nothing reads.
     """
-    usual = problems.usual_domain(dataset, _MODEL.value, _OPTIMIZER.value, training_records)
+    usual = problems.usual_domain(
+        dataset, _DATA.model.value, _DATA.optimizer.value, training_records
+    )
     given = pareto.parse_domain(_DOMAIN.value) if _DOMAIN.value else None
     entries = {**usual.parameters, **usual.constants}
     if _QUICK.value:
         entries["epochs"] = pareto.parse_parameter(_QUICK_EPOCHS)
     if given is not None:
-        known = {*entries, "beta_1", "beta_2", "adam_epsilon"}
+        known = {*entries, *data_flags.READS[_DATA.optimizer.value]}
         unknown = sorted(set(given.names) - known)
         if unknown:
             raise ValueError(
@@ -220,7 +189,7 @@ def check_flags() -> None:
     """Refuses flags that do not go together, before anything is loaded."""
     if _PROXY.value and _EPSILON.value is None:
         raise ValueError("--public_proxy ends in a private run: pass its --epsilon too")
-    if _PROXY.value and _PROXY.value == _DATASET.value:
+    if _PROXY.value and _PROXY.value == _DATA.dataset.value:
         raise ValueError("--public_proxy is the private --dataset itself: pass other, public data")
     if _RESUME.value and _OUT_DIR.value is None:
         raise ValueError("--resume needs the folder to come back to: pass --out_dir too")
@@ -242,13 +211,7 @@ def run_search(
 ) -> tuple[pareto.SearchRecord, pareto.FreshFront]:
     """Searches, with a bar that shows the hypervolume, and measures the front afresh."""
     chosen = sizes()
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=console,
-    ) as bar:
+    with command_line.progress_bar(console) as bar:
         line = bar.add_task("training the first settings", total=None)
 
         def show(done: int, total: int, hypervolume: float) -> None:
@@ -264,7 +227,7 @@ def run_search(
             initial=chosen["initial"],
             batch_size=chosen["batch_size"],
             anti_ideal=anti_ideal(),
-            law=laws_of(_PROXY.value or _DATASET.value),
+            law=laws_of(_PROXY.value or _DATA.dataset.value),
             grid=pareto.grid(domain, _GRID_POINTS.value) if _METHOD.value == "grid" else None,
             seed=_SEED.value,
             path=path,
@@ -286,18 +249,22 @@ def main() -> int:
     """Runs the job; returns the exit code."""
     check_flags()
     console = Console(highlight=False, soft_wrap=True)
-    name = os.path.splitext(os.path.basename(_DATASET.value))[0]
+    name = _DATA.name
     folder = run_folder.choose(_OUT_DIR.value, f"pareto-{name}")
     working = f"{folder}.curator"
     path = os.path.join(working, RECORD_FILE)
     if os.path.exists(path) and not _RESUME.value:
         raise ValueError(f"{path} is of an interrupted run: pass --resume, or remove {working}")
-    loaded = load(_DATASET.value, _PUBLIC_SIZE.value)
-    searched = load(_PROXY.value, _PROXY_SIZE.value) if _PROXY.value else loaded
+    loaded = _DATA.load(
+        _DATA.dataset.value, public_size=_DATA.public_size.value, sampling=_SAMPLING.value
+    )
+    searched = loaded
+    if _PROXY.value:
+        searched = _DATA.load(_PROXY.value, public_size=_PROXY_SIZE.value, sampling=_SAMPLING.value)
     if (searched.train.input_shape, searched.classes) != (loaded.train.input_shape, loaded.classes):
         raise ValueError(
             f"the proxy has inputs {searched.train.input_shape} and {searched.classes} classes, "
-            f"{_DATASET.value} {loaded.train.input_shape} and {loaded.classes}: pass alike data"
+            f"{loaded.name} {loaded.train.input_shape} and {loaded.classes}: pass alike data"
         )
     task = task_of(searched)
     priced = task_of(loaded) if _PROXY.value else task
@@ -308,8 +275,8 @@ def main() -> int:
     cost = pareto.TrainingCost(
         pareto.RunShapes(size, _SAMPLING.value), _DELTA.value, _ACCOUNTING.value
     )
-    optimizer = _OPTIMIZERS[_OPTIMIZER.value]()
-    domain = domain_of(_DATASET.value, min(size, task.train.number))
+    optimizer = data_flags.NamedOptimizer(_DATA.optimizer.value)
+    domain = domain_of(_DATA.dataset.value, min(size, task.train.number))
     pareto.RunShapes(min(size, task.train.number)).check(domain)
     accuracy = pareto.TrainedAccuracy(
         task,
@@ -328,7 +295,7 @@ def main() -> int:
         warnings.append("--seed makes the released run's noise known: no secret, no guarantee")
     for warning in filter(None, warnings):
         console.print(f"warning: {warning}")
-    label = [seen, _MODEL.value, list(_WIDTHS.value), _OPTIMIZER.value, str(cost)]
+    label = [seen, _DATA.model.value, list(_DATA.widths.value), _DATA.optimizer.value, str(cost)]
     label += [_PROXY.value, sizes()["repetitions"], _VALIDATION_FRACTION.value]
     pareto.check_anti_ideal(anti_ideal())
     os.makedirs(working, mode=0o700, exist_ok=True)
@@ -340,7 +307,7 @@ def main() -> int:
     with run_folder.written_whole(folder) as partial:
         where = "search" if _PROXY.value else "curator"
         public = _PROXY.value
-        title = f"{public or name}, {_MODEL.value}, {_OPTIMIZER.value}"
+        title = f"{public or name}, {_DATA.model.value}, {_DATA.optimizer.value}"
         save_search(
             os.path.join(partial, where), record, front, suggestion, title=title, public=public
         )
@@ -370,23 +337,22 @@ def release_private_run(
     )
     release.save(os.path.join(partial, "release"))
     epsilon = guarantee.epsilon(cost.delta)
-    name = os.path.splitext(os.path.basename(_DATASET.value))[0]
     private_folder = os.path.join(partial, "curator")
     os.makedirs(private_folder, mode=0o700)
-    earlier = curator.earlier_runs(os.path.dirname(folder), data=fingerprint, name=name)
+    earlier = curator.earlier_runs(os.path.dirname(folder), data=fingerprint, name=_DATA.name)
     curator.write_ledger(
         private_folder,
         earlier,
         run=folder,
         data=fingerprint,
-        name=name,
+        name=_DATA.name,
         epsilon=epsilon,
         delta=cost.delta,
     )
     right = jax.jit(lambda params, arrays: number_correct(task, params, arrays))
     accuracy = float(right(release.params, task.validation.arrays)) / task.validation.number
     console.print(
-        f"[bold]released: one run on {_DATASET.value}, epsilon {epsilon:.4f}[/bold] at delta "
+        f"[bold]released: one run on {_DATA.dataset.value}, epsilon {epsilon:.4f}[/bold] at delta "
         f"{cost.delta:g} ({guarantee.relation.replace('_', ' ')}); accuracy on test data, not in "
         f"the release: {accuracy:.4f}"
     )

@@ -27,30 +27,23 @@ from __future__ import annotations
 import os
 
 import jax
-import jax.numpy as jnp
 from absl import flags
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from dpjax import data, models, plotting, training, tuning
+from dpjax import data, plotting, tuning
 from dpjax.tuning import curator
 from dpjax.tuning.task import number_correct
-from experiments import command_line, job_flags, run_folder, selection_flags
+from experiments import command_line, data_flags, job_flags, run_folder, selection_flags
 
-_DATASET = flags.DEFINE_string(
-    "dataset", "digits", f"One of {', '.join(data.NAMES)}, or the path of your own .npz file."
-)
-_PUBLIC_SIZE = flags.DEFINE_integer(
-    "public_size", None, "Your own .npz: public nominal number of training records."
+_DATA = data_flags.define(
+    dataset_help="One of {names}, or the path of your own .npz file.",
+    public_size_help="Your own .npz: public nominal number of training records.",
+    widths=["64"],
+    optimizer="momentum",
 )
 _SIZE_BOUND = flags.DEFINE_integer(
     "size_bound", None, "Your own .npz: public number never exceeded; public_size if unset."
-)
-_CLASSES = flags.DEFINE_integer("classes", None, "Your own .npz: public number of classes.")
-_DATA_DIR = flags.DEFINE_string("data_dir", None, "Folder of prepared or downloaded data sets.")
-_CACHE_DIR = flags.DEFINE_string(
-    "cache_dir", None, "Where prepared data goes, if not into --data_dir."
 )
 _VALIDATION_FRACTION = flags.DEFINE_float(
     "validation_fraction", 0.2, "Expected share of training records kept for scoring candidates."
@@ -58,11 +51,11 @@ _VALIDATION_FRACTION = flags.DEFINE_float(
 _SPLIT_KEY = flags.DEFINE_string(
     "split_key", "dpjax", "Public key of the hash that assigns records to training or validation."
 )
-_MODEL = flags.DEFINE_enum("model", "logistic_regression", models.NAMES, "The model.")
-_WIDTHS = flags.DEFINE_list("widths", ["64"], "Widths of an mlp's hidden layers.")
-_OPTIMIZER = flags.DEFINE_enum("optimizer", "momentum", ["sgd", "momentum", "adam"], "Optimiser.")
 _SCHEDULE = flags.DEFINE_enum(
-    "schedule", "constant", ["constant", "cosine"], "Learning-rate schedule over a run's steps."
+    "schedule",
+    data_flags.CONSTANT,
+    list(data_flags.SCHEDULES),
+    "Learning-rate schedule over a run's steps.",
 )
 _SPACE = flags.DEFINE_multi_string(
     "space",
@@ -105,12 +98,7 @@ _CHUNK_SIZE = flags.DEFINE_integer(
 )
 
 
-_KNOWN = ("learning_rate", "clip_norm", "lot_size", "steps", "epochs", "noise_multiplier")
-_KNOWN_BY_OPTIMIZER = {
-    "sgd": (),
-    "momentum": ("momentum",),
-    "adam": ("beta_1", "beta_2", "adam_epsilon"),
-}
+_KNOWN = ("clip_norm", "lot_size", "steps", "epochs", "noise_multiplier")
 
 
 def search_space() -> tuning.Space:
@@ -120,11 +108,12 @@ def search_space() -> tuning.Space:
       ValueError: for a hyperparameter that nothing reads.
     """
     space = _search_space()
-    known = (*_KNOWN, *_KNOWN_BY_OPTIMIZER[_OPTIMIZER.value])
+    optimizer = _DATA.optimizer.value
+    known = (*data_flags.READS[optimizer], *_KNOWN)
     unknown = sorted(set(space.parameters) - set(known))
     if unknown:
         raise ValueError(
-            f"the space names {', '.join(unknown)}, which --optimizer={_OPTIMIZER.value} does not "
+            f"the space names {', '.join(unknown)}, which --optimizer={optimizer} does not "
             f"read: pass only {', '.join(known)}"
         )
     return space
@@ -137,38 +126,22 @@ def _search_space() -> tuning.Space:
         return tuning.read_space(_SPACE_FILE.value)
     if _SPACE.value:
         return tuning.parse_space(_SPACE.value)
-    adam = _OPTIMIZER.value == "adam"
+    adam = _DATA.optimizer.value == "adam"
     entries = {"learning_rate": tuning.LogUniform(*((1e-4, 0.1) if adam else (0.03, 30.0)))}
-    if _OPTIMIZER.value == "momentum":
+    if _DATA.optimizer.value == "momentum":
         entries["momentum"] = 0.9
         entries["learning_rate"] = tuning.LogUniform(0.003, 3.0)
     return tuning.Space(entries, clip_norm=1.0)
 
 
-def optimizer(hyperparameters):
-    """Returns a candidate's optax transformation, as the flags ask for."""
-    schedule = None
-    if _SCHEDULE.value == "cosine":
-
-        def schedule(step):
-            return 0.5 * (1 + jnp.cos(jnp.pi * step / hyperparameters["steps"]))
-
-    kinds = {"sgd": training.sgd, "momentum": training.momentum, "adam": training.adam}
-    return kinds[_OPTIMIZER.value](schedule)(hyperparameters)
-
-
 def load_data() -> tuple[data.Dataset, data.Parts]:
     """Returns the data set and its training, validation and test parts."""
-    own = {}
-    if _DATASET.value.endswith(".npz"):
-        own = {
-            "public_size": _PUBLIC_SIZE.value,
-            "size_bound": _SIZE_BOUND.value,
-            "classes": _CLASSES.value,
-            # Replacing a record must not move it from training to validation.
-            "identified_by": "slot" if _SAMPLING.value == "fixed" else None,
-        }
-    loaded = data.load(_DATASET.value, data_dir=_DATA_DIR.value, cache_dir=_CACHE_DIR.value, **own)
+    loaded = _DATA.load(
+        _DATA.dataset.value,
+        public_size=_DATA.public_size.value,
+        size_bound=_SIZE_BOUND.value,
+        sampling=_SAMPLING.value,
+    )
     if _PAPER_PROTOCOL.value:
         return loaded, loaded.validation_is_test()
     return loaded, loaded.parts(_VALIDATION_FRACTION.value, _SPLIT_KEY.value.encode())
@@ -207,9 +180,9 @@ def main() -> int:
     writes = job_flags.join_processes()
     console = Console(highlight=False, soft_wrap=True, quiet=not writes)
     method, space = selection_flags.method(), search_space()
-    name = os.path.splitext(os.path.basename(_DATASET.value))[0]
+    name = _DATA.name
     folder = run_folder.choose(_OUT_DIR.value, name)
-    job = job_flags.job(folder, f"{_OPTIMIZER.value} {_SCHEDULE.value} {_SEED.value}")
+    job = job_flags.job(folder, f"{_DATA.optimizer.value} {_SCHEDULE.value} {_SEED.value}")
     loaded, parts = load_data()
     train, validation = parts.train, parts.validation
     warnings = [parts.non_private, loaded.caveat]
@@ -229,22 +202,13 @@ def main() -> int:
         )
     for warning in filter(None, warnings):
         console.print(f"warning: {warning}")
-    model = models.build_module(
-        _MODEL.value, loaded.classes, widths=[int(width) for width in _WIDTHS.value]
-    )
-    task = tuning.classification(model, train, validation, loss=models.default_loss(_MODEL.value))
+    task = _DATA.task(loaded.classes, train, validation)
     partitioned = method in selection_flags.PARTITIONED
     training_words = "models of partitions" if partitioned else "candidates (K is the curator's)"
     epsilon = _EPSILON.value
     if epsilon is None and _NOISE.value is None and "noise_multiplier" not in space.parameters:
         epsilon = None if _NOT_PRIVATE.value else 4.0
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=console,
-    ) as bar:
+    with command_line.progress_bar(console) as bar:
         line = bar.add_task("calibrating the noise", total=None)
         settings = dict(
             epsilon=epsilon,
@@ -254,7 +218,7 @@ def main() -> int:
             steps=_STEPS.value,
             epochs=_EPOCHS.value,
             sampling=_SAMPLING.value,
-            optimizer=optimizer,
+            optimizer=data_flags.NamedOptimizer(_DATA.optimizer.value, _SCHEDULE.value),
             validation_is_public=_PUBLIC_VALIDATION.value or _PAPER_PROTOCOL.value,
             seed=_SEED.value,
             job=job,
@@ -298,7 +262,7 @@ def main() -> int:
                 rows,
                 against="learning_rate",
                 chance=1 / loaded.classes,
-                title=f"{name}, {_MODEL.value}: "
+                title=f"{name}, {_DATA.model.value}: "
                 + ("average over partitions" if partitioned else "every candidate")
                 + " (curator only)",
             )

@@ -1,0 +1,69 @@
+"""The flags that the binaries share: whose they are, and what they stand for."""
+
+import subprocess
+import sys
+
+import jax.numpy as jnp
+import pytest
+
+from dpjax import training
+from experiments import data_flags
+
+HYPERPARAMETERS = {"learning_rate": 0.5, "momentum": 0.9, "steps": 8.0}
+
+
+def test_every_optimizer_reads_what_it_says():
+    params = {"w": jnp.array([1.0])}
+    for kind, names in data_flags.READS.items():
+        built = data_flags.NamedOptimizer(kind)(
+            {name: 0.5 for name in names if name != "adam_epsilon"}
+        )
+        assert built.init(params) is not None
+        if kind != "adam":
+            with pytest.raises(ValueError, match=names[-1]):
+                data_flags.NamedOptimizer(kind)(dict.fromkeys(names[:-1], 0.5))
+
+
+def test_a_cosine_ends_at_zero_after_the_candidates_own_steps():
+    params, gradient = {"w": jnp.array([1.0])}, {"w": jnp.array([2.0])}
+    optimizer = data_flags.NamedOptimizer("sgd", data_flags.COSINE)(HYPERPARAMETERS)
+    state, updates = optimizer.init(params), []
+    for _ in range(9):
+        update, state = optimizer.update(gradient, state, params)
+        updates.append(float(update["w"][0]))
+    assert updates[0] == pytest.approx(-1.0) and updates[4] == pytest.approx(-0.5)
+    assert updates[8] == pytest.approx(0.0, abs=1e-6)
+    constant = training.sgd()(HYPERPARAMETERS)
+    assert float(constant.update(gradient, constant.init(params), params)[0]["w"][0]) == -1.0
+
+
+BINARIES = {
+    "tune": ["--widths=64", "--optimizer=momentum", "public nominal number of training records"],
+    "pareto": ["--widths=128,64", "--optimizer=adam", "DPareto's division of Adult"],
+    "federated_vote": [],
+}
+_ASK = """
+import importlib, sys
+from absl import flags
+module = importlib.import_module(sys.argv[1])
+flags.FLAGS([module.__name__])
+for flag in flags.FLAGS.get_key_flags_for_module(module):
+    print(flag.name, flag.default, flag.help)
+    print(flag.serialize())
+"""
+
+
+@pytest.mark.parametrize("binary", BINARIES)
+def test_shared_flags_are_the_binarys_own(binary):
+    """--help lists the key flags of the binary's own module only."""
+    done = subprocess.run(
+        [sys.executable, "-c", _ASK, f"experiments.{binary}"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    for name in ("dataset", "data_dir", "cache_dir", "classes", "model", "widths"):
+        assert f"\n{name} " in f"\n{done.stdout}", name
+    for words in BINARIES[binary]:
+        assert words in done.stdout
