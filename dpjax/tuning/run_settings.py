@@ -222,11 +222,11 @@ def validation_noise(base: accounting.Guarantee, relation: str) -> float:
         if math.isfinite(reach := base.epsilon(delta=min(float(tail), 0.5)))
     )
     grid = np.linspace(0.0, max(farthest, 1e-3), 60)
-    allowed = np.asarray(base.to_pld().get_delta_for_epsilon(grid)) + 1e-13
+    allowed = base.pair.delta(grid) + 1e-13
 
     def dominated(deviation: float) -> bool:
         count = accounting.discrete_gaussian(noise_std=deviation, relation=relation)
-        return bool(np.all(np.asarray(count.to_pld().get_delta_for_epsilon(grid)) <= allowed))
+        return bool(np.all(count.pair.delta(grid) <= allowed))
 
     low, high = 0, 203
     while low < high:
