@@ -13,11 +13,17 @@ import numpy as np
 from dpjax import training
 from dpjax.tuning import curator, integer_laws
 from dpjax.tuning.best_of_runs import BestOfRuns
+from dpjax.tuning.candidate_runs import (
+    config_of_setting,
+    hyperparameters_of_runs,
+    judged,
+    run_of,
+)
 from dpjax.tuning.host_randomness import HostRandomness
 from dpjax.tuning.job import Job, put_together, share_arrays
 from dpjax.tuning.procedure import Procedure
 from dpjax.tuning.run_settings import RunSetting
-from dpjax.tuning.task import Task, number_correct
+from dpjax.tuning.task import Task
 
 PyTree = Any
 
@@ -176,19 +182,14 @@ def _placement(task: Task, procedure: Procedure, chunk_size: int, name: str) -> 
     if name != "auto":
         return training.named_placement(name, chunk_size)
     setting = procedure.settings[0]
-    config = train_config(task, procedure, setting)
-
-    def run_of(steps: int) -> Callable[..., PyTree]:
-        train = training.make_train(dataclasses.replace(config, steps=steps))
-        return lambda key, hyperparameters, data: train(
-            key, hyperparameters, task.initial(key), data
-        )
-
+    config = config_of_setting(task, procedure.optimizer, setting)
     typical = procedure.space.sample(1, np.random.default_rng(0))
-    traced = _traced(typical, [setting])
-    first = {name: values[0] for name, values in traced.items()}
+    told = hyperparameters_of_runs(typical, [setting])
+    first = {name: values[0] for name, values in told.items()}
     options = training.placement_options(chunk_size)
-    trial = training.Trial(run_of, setting.steps)
+    trial = training.Trial(
+        lambda steps: run_of(task, dataclasses.replace(config, steps=steps)), setting.steps
+    )
     return training.fastest_placement(trial, first, task.train.arrays, options)[0]
 
 
@@ -210,7 +211,7 @@ def _alike(
     for positions, outputs in training.sweep(
         _candidate_run(task, procedure, setting),
         jnp.concatenate([keys[members], training.candidate_keys(fillers)]),
-        _traced(values, [setting] * len(lanes)),
+        hyperparameters_of_runs(values, [setting] * len(lanes)),
         (task.train.arrays, task.validation.arrays),
         chunk_size=placement.width,
         placement=placement,
@@ -234,7 +235,10 @@ def _unlike(
         for member in having:
             settings[member] = setting
     own = [settings[member] for member in members]
-    configs = {setting: train_config(task, procedure, setting) for setting in procedure.settings}
+    configs = {
+        setting: config_of_setting(task, procedure.optimizer, setting)
+        for setting in procedure.settings
+    }
     # Programs are planned for what is typical, never for what was drawn: see `_alike`.
     runs = procedure.selection.expected_runs
     population = [
@@ -245,7 +249,9 @@ def _unlike(
     for positions, outputs in training.mixed_sweep(
         [configs[setting] for setting in own],
         keys[members],
-        _traced({name: values[members] for name, values in hyperparameters.items()}, own),
+        hyperparameters_of_runs(
+            {name: values[members] for name, values in hyperparameters.items()}, own
+        ),
         task.train.arrays,
         initial=task.initial,
         finish=lambda params, arrays: judged(task, params, arrays),
@@ -256,17 +262,6 @@ def _unlike(
         checkpoints=job.checkpoints(),
     ):
         yield members[positions], outputs
-
-
-def _traced(
-    hyperparameters: dict[str, np.ndarray], settings: list[RunSetting]
-) -> dict[str, np.ndarray]:
-    """What candidates are told: what was drawn for them, and what their settings fix."""
-    traced = dict(hyperparameters)
-    for name in ("noise_multiplier", "lot_size", "steps"):
-        traced[name] = np.asarray([float(getattr(setting, name)) for setting in settings])
-    traced.setdefault("clip_norm", np.ones(len(settings)))
-    return traced
 
 
 def _by_setting(
@@ -283,39 +278,14 @@ def _by_setting(
             yield setting, members
 
 
-def train_config(task: Task, procedure: Procedure, setting: RunSetting) -> training.TrainConfig:
-    return training.TrainConfig(
-        loss_fn=task.loss,
-        lots=setting.lots,
-        steps=setting.steps,
-        expected_lot_size=setting.lot_size,
-        relation=setting.relation,
-        optimizer=procedure.optimizer,
-        trainable=task.trainable,
-        with_rng=task.with_rng,
-    )
-
-
 def _candidate_run(
     task: Task, procedure: Procedure, setting: RunSetting
 ) -> Callable[[jax.Array, dict[str, jax.Array], PyTree], PyTree]:
     """Returns run(key, hyperparameters, data): train one candidate and count what it gets right."""
-    train = training.make_train(train_config(task, procedure, setting))
+    trained = run_of(task, config_of_setting(task, procedure.optimizer, setting))
 
     def run(key: jax.Array, hyperparameters: dict[str, jax.Array], data: PyTree) -> PyTree:
         train_arrays, validation_arrays = data
-        initial = task.initial(training.stream(key, "initial"))
-        params = train(key, hyperparameters, initial, train_arrays)
-        return judged(task, params, validation_arrays)
+        return judged(task, trained(key, hyperparameters, train_arrays), validation_arrays)
 
     return run
-
-
-def judged(task: Task, params: PyTree, validation_arrays: PyTree) -> PyTree:
-    """A trained candidate's outputs: parameters, correct predictions, whether all is finite."""
-    finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(params)]))
-    return {
-        "params": params,
-        "correct": number_correct(task, params, validation_arrays),
-        "finite": finite,
-    }

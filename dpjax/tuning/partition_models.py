@@ -18,8 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax import training
-from dpjax.neighbouring import ADD_OR_REMOVE_ONE
-from dpjax.tuning.execution import judged
+from dpjax.tuning.candidate_runs import judged, train_config
 from dpjax.tuning.job import Job, packed, unpacked
 from dpjax.tuning.partitions import PartitionedRecords, PartitionLots, padded
 from dpjax.tuning.procedure import Optimizer
@@ -85,16 +84,7 @@ def partition_counts(
     traced.setdefault("clip_norm", np.ones(total))
     # A whole number below 2^24, which float32 holds; the rows themselves are looked up from it.
     traced["partition"] = model % partitions
-    config = training.TrainConfig(
-        loss_fn=task.loss,
-        lots=lots.lots,
-        steps=steps,
-        expected_lot_size=lots.lot_size,
-        relation=ADD_OR_REMOVE_ONE,
-        optimizer=optimizer,
-        trainable=task.trainable,
-        with_rng=task.with_rng,
-    )
+    config = train_config(task, optimizer, lots.lots, steps, lots.lot_size)
     members = job.share(total)
     saved = _Saved(job)
     counts = saved.restore(total)

@@ -20,6 +20,7 @@ import numpy as np
 from dpjax import accounting, training
 from dpjax.training import hosts
 from dpjax.tuning import curator
+from dpjax.tuning.candidate_runs import untrained
 from dpjax.tuning.candidates import Space
 from dpjax.tuning.execution import Executed, execute
 from dpjax.tuning.host_randomness import HostRandomness
@@ -238,7 +239,7 @@ def _release(
     """What may leave: the final training's parameters, the choice, and the claim."""
     params = final.best.output(0)
     if not np.isfinite(final.best.score[0]):
-        params = jax.device_get(task.initial(jax.random.key(0)))
+        params = untrained(task)
     utility, setting = fixed.utility, fixed.setting
     listed = [
         {name: float(values[index]) for name, values in hyperparameters.items()}

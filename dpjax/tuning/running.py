@@ -6,11 +6,11 @@ import dataclasses
 import time
 from collections.abc import Callable
 
-import jax
 import numpy as np
 
 from dpjax import accounting, training
 from dpjax.tuning import host_randomness
+from dpjax.tuning.candidate_runs import untrained
 from dpjax.tuning.candidates import Space
 from dpjax.tuning.curator import CuratorRecord
 from dpjax.tuning.execution import execute
@@ -92,7 +92,7 @@ def run_selection(
     names = sorted(executed.hyperparameters)
     if winner < 0 or not np.isfinite(executed.best.score[0]):
         # No candidate, or none that is finite: what comes out must not depend on data.
-        params = jax.device_get(task.initial(jax.random.key(0)))
+        params = untrained(task)
         hyperparameters = dict.fromkeys(names)
     else:
         params = output

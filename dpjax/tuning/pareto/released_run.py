@@ -6,10 +6,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from dpjax import accounting, training
+from dpjax.tuning.candidate_runs import (
+    all_finite,
+    config_of_setting,
+    hyperparameters_of_runs,
+    run_of,
+    untrained,
+)
 from dpjax.tuning.candidates import Space
 from dpjax.tuning.pareto.oracles import TrainingCost
 from dpjax.tuning.pareto.run_shapes import FIXED
@@ -59,29 +65,18 @@ def released_run(
             "training part here: pass identified_by='slot' to data.from_arrays, or poisson lots"
         )
     (run,) = cost.shapes.accounted({name: np.array([v]) for name, v in setting.items()})
-    train = training.make_train(
-        training.TrainConfig(
-            loss_fn=task.loss,
-            lots=run.lots,
-            steps=run.steps,
-            expected_lot_size=run.lot_size,
-            optimizer=optimizer,
-            trainable=task.trainable,
-            with_rng=task.with_rng,
-        )
-    )
+    trained = run_of(task, config_of_setting(task, optimizer, run))
 
     def whole_run(key: jax.Array, hyperparameters: dict, arrays: Any) -> tuple[Any, jax.Array]:
-        initial = task.initial(training.stream(key, "initial"))
-        params = train(key, hyperparameters, initial, arrays)
-        finite = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(params)]
-        return params, jnp.all(jnp.stack(finite))
+        params = trained(key, hyperparameters, arrays)
+        return params, all_finite(params)
 
     (key,) = training.candidate_keys(1, seed=seed)
-    hyperparameters = dict(setting) | {"steps": run.steps, "lot_size": run.lot_size}
-    params, finite = jax.jit(whole_run)(key, hyperparameters, records.arrays)
+    told = hyperparameters_of_runs({name: np.array([v]) for name, v in setting.items()}, [run])
+    first = {name: values[0] for name, values in told.items()}
+    params, finite = jax.jit(whole_run)(key, first, records.arrays)
     if not finite:
-        params = task.initial(jax.random.key(0))
+        params = untrained(task)
     guarantee = run.guarantee()
     claim = statement(
         guarantee=guarantee,

@@ -26,7 +26,8 @@ from dpjax import training
 from dpjax.training import keys as key_streams
 from dpjax.training.dp_sgd import merge, partition, step_function
 from dpjax.training.lot_families import ALONE, POISSON_DENSE, LotFamily, family_of
-from dpjax.tuning.task import Task, number_correct
+from dpjax.tuning.candidate_runs import judged, train_config
+from dpjax.tuning.task import Task
 
 PyTree = Any
 Lots = training.FixedLots | training.PoissonLots
@@ -181,15 +182,7 @@ class RepeatedRuns:
         """run(fed, training records, validation records) -> (correct, finite), one run."""
         task, optimizer = self._task, self._optimizer
         rows = task.train.number
-        config = training.TrainConfig(
-            loss_fn=task.loss,
-            lots=_any_member(family),
-            steps=1,
-            expected_lot_size=1.0,
-            optimizer=optimizer,
-            trainable=task.trainable,
-            with_rng=task.with_rng,
-        )
+        config = train_config(task, optimizer, _any_member(family), steps=1, lot_size=1.0)
 
         def run(fed: PyTree, records: PyTree, validation: PyTree) -> PyTree:
             key = jax.random.wrap_key_data(fed["key"], impl=key_streams.IMPLEMENTATION)
@@ -205,9 +198,8 @@ class RepeatedRuns:
 
             state = optimizer(hyperparameters).init(trained)
             trained, _ = jax.lax.fori_loop(jnp.uint32(0), fed["steps"], one, (trained, state))
-            params = merge(trained, frozen)
-            finite = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(params)]
-            return number_correct(task, params, validation), jnp.all(jnp.stack(finite))
+            outputs = judged(task, merge(trained, frozen), validation)
+            return outputs["correct"], outputs["finite"]
 
         return run
 
