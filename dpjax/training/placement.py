@@ -178,21 +178,23 @@ def fastest_placement(
         run = trial
         trial = Trial(lambda _: run, 1)
     placed = {option.devices: option.put(data, whole=True) for option in options}
-    calls, counts, shares = {}, {}, {}
+    calls, candidates = {}, {}
     for option in options:
-        calls[option], counts[option], steps = _prepared(
+        calls[option], steps = _prepared(
             trial, hyperparameters, placed[option.devices], option, least_seconds
         )
-        shares[option] = steps / trial.steps * option.lanes
+        candidates[option] = steps / trial.steps * option.lanes
     seconds: dict[Placement, list[float]] = {option: [] for option in options}
     contenders = list(options)
     for _ in range(repeats):
         for option in contenders:
-            start = time.perf_counter()
-            for _ in range(counts[option]):
+            # Until the time is up, not a number of calls set beforehand: on a machine that has
+            # become busy meanwhile these could take a hundred times as long.
+            number, elapsed, start = 0, 0.0, time.perf_counter()
+            while elapsed < least_seconds:
                 calls[option]()
-            elapsed = time.perf_counter() - start
-            seconds[option].append(elapsed / counts[option] / shares[option])
+                number, elapsed = number + 1, time.perf_counter() - start
+            seconds[option].append(elapsed / number / candidates[option])
         typical = {option: statistics.median(taken) for option, taken in seconds.items()}
         least = min(typical.values())
         contenders = [option for option in contenders if typical[option] <= 3 * least]
@@ -205,11 +207,8 @@ def _prepared(
     placed: Tree,
     option: Placement,
     least_seconds: float,
-) -> tuple[Callable[[], None], int, int]:
-    """One call of the trial in every lane of an option, compiled and called once.
-
-    Returns the call, how many calls fill about `least_seconds`, and the steps of one.
-    """
+) -> tuple[Callable[[], None], int]:
+    """One call of the trial in every lane of an option, compiled and called, and its steps."""
     lanes = {
         name: np.full(option.lanes, value, np.float32) for name, value in hyperparameters.items()
     }
@@ -235,5 +234,5 @@ def _prepared(
     enough = min(trial.steps, math.ceil(steps * least_seconds / seconds))
     if enough >= 2 * steps:
         steps = enough
-        call, seconds = timed(steps)
-    return call, max(1, round(least_seconds / seconds)), steps
+        call, _ = timed(steps)
+    return call, steps

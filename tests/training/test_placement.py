@@ -81,6 +81,7 @@ SCRIPT = textwrap.dedent(
 def in_a_process(devices: int):
     environment = os.environ | {
         "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
         "JAX_PLATFORMS": "cpu",
         "PYTHONPATH": str(pathlib.Path(__file__).parents[2]),
     }
