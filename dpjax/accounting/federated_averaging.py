@@ -110,6 +110,10 @@ def calibrate_federated_averaging(
 ) -> float:
     """The least noise of one client for which everything together is (epsilon, delta)-private.
 
+    Searched on Renyi curves where `before` has one, which takes milliseconds; the composition's own
+    epsilon is then a little below the target (by less than a percent where the training costs most
+    of it).
+
     Args:
       epsilon: target of `before` and all rounds together.
       delta: target, in (0, 1).
@@ -117,7 +121,7 @@ def calibrate_federated_averaging(
       before: what was released from the same clients before, for example a vote.
 
     Returns:
-      local_variance, too large by at most 4e-4 relative.
+      local_variance; by the curves, too large by at most 4e-4 relative.
 
     Raises:
       ValueError: for arguments out of range, or if `before` alone reaches the target.
@@ -130,6 +134,13 @@ def calibrate_federated_averaging(
     shares = minimum_survivors(clients, missing_fraction)
     moved = 2.0 * at_least_one("bound", bound)
 
+    spent = before
+    if before is not None and before.renyi is not None:
+        # Without loss distributions, which every step of the search would convolve anew.
+        spent = Guarantee(
+            relation=before.relation, provenance=before.provenance, renyi=before.renyi
+        )
+
     def variance(noise_multiplier: float) -> float:
         least = math.sqrt(LEAST_LOCAL_VARIANCE)
         return max(least, noise_multiplier * moved / math.sqrt(shares)) ** 2
@@ -139,7 +150,7 @@ def calibrate_federated_averaging(
             variance(noise_multiplier), bound, dimension, clients, rounds,
             missing_fraction=missing_fraction,
         )  # fmt: skip
-        return training if before is None else compose(before, training)
+        return training if spent is None else compose(spent, training)
 
     return variance(calibrate(total, epsilon=epsilon, delta=delta))
 

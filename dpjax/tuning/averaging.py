@@ -217,10 +217,13 @@ def quantised(update: np.ndarray, plan: AveragingPlan) -> np.ndarray:
             f"update of shape {update.shape}: pass ({plan.settings.dimension},), the parameters of "
             "the model"
         )
-    norm = float(np.linalg.norm(update)) if np.isfinite(update).all() else math.inf
-    if norm == 0.0 or not math.isfinite(norm):
+    largest = float(np.max(np.abs(update))) if np.isfinite(update).all() else 0.0
+    if largest == 0.0:
         return np.zeros(update.shape, dtype=np.int64)
-    wanted = update * (plan.scale * min(1.0, plan.settings.clip_norm / norm))
+    # By the largest entry, so that no square overflows or vanishes.
+    direction = update / largest
+    cut = plan.settings.clip_norm / float(np.linalg.norm(direction))
+    wanted = direction * (plan.scale * min(largest, cut))
     while True:
         rounded = np.rint(wanted).astype(np.int64)
         squared = int(rounded @ rounded)
