@@ -37,8 +37,9 @@ def searches(size: str) -> list[tuple[str, str, int]]:
 
 def rows(evaluations: Sequence[Mapping], fresh: Sequence[Mapping]) -> list[dict]:
     """One row a search on Adult."""
-    made = found.final_rows(evaluations, fresh, METHODS)
-    return [row for row in made if row["problem"] in trained.ADULT]
+    adult = [row for row in evaluations if row["problem"] in trained.ADULT]
+    made = found.final_rows(adult, fresh, METHODS)
+    return [{name: row[name] for name in COLUMNS} for row in made]
 
 
 def draw(rows: Sequence[Mapping]) -> Figure:

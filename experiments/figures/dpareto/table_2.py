@@ -58,7 +58,7 @@ def rows(evaluations: Sequence[Mapping], fresh: Sequence[Mapping]) -> list[dict]
                 (ours, theirs)
                 for theirs in select(finals, problem=problem, method="random", seed=ours["seed"])
             ]
-        for judged in ("measured_afresh", "observed") if pairs else ():
+        for judged in found.JUDGEMENTS if pairs else ():
             differences = np.array([ours[judged] - theirs[judged] for ours, theirs in pairs])
             mean, low, high = interval(differences)
             made.append(
@@ -78,25 +78,43 @@ def rows(evaluations: Sequence[Mapping], fresh: Sequence[Mapping]) -> list[dict]
 
 def draw(rows: Sequence[Mapping]) -> Figure:
     """Draws the differences with their intervals beside the paper's."""
-    figure, axes = plotting.new_figure(8.6, 4.8)
+    figure, axes = plotting.new_figure(10.5, 5.4)
     axes.axhline(0, color="#888888", linewidth=1)
+    labels = {"paper": "the paper, 256 evaluations", **found.JUDGEMENTS}
     for place, problem in enumerate(trained.ADULT):
-        shown = [("the paper", PAPER[problem])]
-        for row in select(rows, problem=problem):
-            shown.append((row["judged"].replace("_", " "), (row["mean"], row["low"], row["high"])))
-        for index, (label, (mean, low, high)) in enumerate(shown):
-            across, colour = place + 0.2 * (index - 1), plotting.PALETTE[(6, 0, 5)[index]]
-            ends = None if low is None else [[mean - low], [high - mean]]
+        shown = {row["judged"]: row for row in select(rows, problem=problem)}
+        shown["paper"] = dict(zip(("mean", "low", "high"), PAPER[problem]))
+        for index, (judged, label) in enumerate(labels.items()):
+            if judged not in shown:
+                continue
+            mean, low, high = (shown[judged][name] for name in ("mean", "low", "high"))
             axes.errorbar(
-                [across], [mean], yerr=ends, fmt="o", color=colour, capsize=4,
-                label=label if place == 0 else None,
+                [place + 0.14 * (index - 2)], [mean],
+                yerr=None if low is None else [[mean - low], [high - mean]],
+                fmt="o", color=plotting.PALETTE[(6, 0, 5, 1, 2)[index]], capsize=4, label=label,
             )  # fmt: skip
     axes.set_xticks(range(len(trained.ADULT)), [trained.LABELS[name] for name in trained.ADULT])
     axes.set_ylabel("hypervolume, DPareto minus random")
     axes.set_title(f"Adult ({trained.NOT_PRIVATE})")
-    axes.legend(fontsize=11)
+    handles, names = axes.get_legend_handles_labels()
+    first = dict(zip(reversed(names), reversed(handles)))
+    figure.legend(
+        [first[label] for label in labels.values() if label in first],
+        [label for label in labels.values() if label in first],
+        loc="outside lower center", ncols=2, fontsize=11,
+    )  # fmt: skip
     return figure
 
 
+def summary(rows: Sequence[Mapping]) -> list[str]:
+    """What to print: who won on how many seeds, by the fronts measured afresh."""
+    return [
+        f"{trained.LABELS[row['problem']]}: DPareto won {row['seeds_won']} of {row['seeds']} seeds "
+        f"after {row['evaluations']} evaluations, fronts measured afresh; mean difference "
+        f"{row['mean']:+.4f}"
+        for row in select(rows, judged="measured_afresh")
+    ]
+
+
 if __name__ == "__main__":
-    trained_job.run("table_2", searches, COLUMNS, rows, draw)
+    trained_job.run("table_2", searches, COLUMNS, rows, draw, summary)

@@ -3,6 +3,8 @@
 import dataclasses
 import importlib
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
@@ -37,7 +39,8 @@ def made_up_rows():
                     utility = 0.7 + 0.02 * place + (0.01 if method == "ehvi" else 0)
                     utility += 0.002 * generator.random()
                     row = key | dict.fromkeys(trained.SETTING_COLUMNS, 1.0)
-                    row |= {"epsilon": epsilon, "utility": utility}
+                    row |= {"epsilon": epsilon, "epsilon_classic": 1.25 * epsilon}
+                    row |= {"utility": utility}
                     row |= {"best": utility + 0.01, "worst": utility - 0.01}
                     evaluations.append(row | {"evaluation": place})
                     fresh.append(row | {"first_seen": utility + 0.005})
@@ -101,6 +104,7 @@ def test_a_search_is_trained_once_and_methods_share_their_start(tmp_path, monkey
     trained.train(str(tmp_path), wanted, trained.QUICK, report=said.append)
     evaluations, fresh = trained.stored(str(tmp_path))
     assert len(said) == 2 and len(evaluations) == 12 and fresh
+    assert all(row["epsilon_classic"] > row["epsilon"] for row in evaluations)
     columns = (*trained.SETTING_COLUMNS, "epsilon", "utility")
     starts = [
         [[row[name] for name in columns] for row in trained_fronts.of(evaluations, *key)[:4]]
@@ -136,6 +140,38 @@ def test_hypervolume_of_figure_4_grows_to_that_of_all():
     assert volumes[-1] == pytest.approx(trained_fronts.hypervolume(members), rel=1e-6)
     # One point: the rectangle up to (10, 1).
     assert volumes[0] == pytest.approx((10 - 0.1) * members[0]["utility"], rel=1e-6)
+
+
+def test_hypervolume_as_the_paper_may_have_judged():
+    rows = [{"epsilon": 0.5, "epsilon_classic": 1.0, "utility": 0.75}]
+    assert trained_fronts.papers_hypervolume(rows, logarithmic=False) == pytest.approx(9 * 0.75)
+    expected = np.log(10) * 0.75
+    assert trained_fronts.papers_hypervolume(rows, logarithmic=True) == pytest.approx(expected)
+
+
+def test_parameters_start_as_in_the_authors_code():
+    zeros = {"k": jnp.zeros((123, 1)), "b": jnp.zeros(1)}
+    task = dataclasses.make_dataclass("Task", ["initial"])(lambda key: zeros)
+    start = jax.jit(jax.vmap(trained.the_authors_start(task).initial))
+    drawn = start(jax.random.split(jax.random.key(0), 1000))
+    # 1,000 draws: five standard errors of a standard deviation are 12%.
+    assert float(drawn["b"].std()) == pytest.approx(np.sqrt(3), rel=0.12)
+    assert float(drawn["k"].std()) == pytest.approx(np.sqrt(6 / 124), rel=0.02)
+    assert abs(np.corrcoef(drawn["b"][:, 0], drawn["k"][:, 0, 0])[0, 1]) < 0.16
+
+
+def test_every_search_on_adult_may_use_the_rates_that_are_drawn():
+    for name, problem in problems.PROBLEMS.items():
+        law = problem.laws.laws["learning_rate"]
+        assert trained.searched_domain(name).largest("learning_rate") == law.most
+
+
+def test_the_quick_size_on_adult_says_who_won():
+    rows = table_2.rows(*made_up_rows())
+    said = table_2.summary(rows)
+    assert said[1].startswith("LogReg+Adam: DPareto won 3 of 3 seeds after 6 evaluations")
+    size = trained.size_of("adult_logistic_regression_adam", trained.QUICK_ADULT)
+    assert size.seeds == 5 and size.records is None
 
 
 def test_table_2_takes_differences_seed_by_seed():
