@@ -79,5 +79,5 @@ def _heading(rows: Sequence[Mapping], first_line: str, width: float) -> str:
     """The first line, then what of the studies is not the paper's, broken to a width in inches."""
     notes = [study_of(group[0]).footnote for group in by_study(rows)]
     note = "; ".join(dict.fromkeys(note for note in notes if note))
-    return "\n".join([*textwrap.wrap(first_line, round(13 * width)),
+    return "\n".join([*textwrap.wrap(first_line, round(14 * width)),
                       *textwrap.wrap(note, round(12 * width))])  # fmt: skip

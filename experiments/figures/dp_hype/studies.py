@@ -87,6 +87,7 @@ class Study:
         """What is not the paper's."""
         parts = [] if self.net == "paper" else [f"MLP {self.net}"]
         parts += [f"{self.records} records"] if self.records else []
+        parts += ["10,000 images"] if self.dataset == "cifar10_subset" and not self.records else []
         parts += [f"{self.rounds}-round averaging"] if self.rounds != 5 else []
         return f"{TITLES[self.dataset]}: {', '.join(parts)}" if parts else ""
 
