@@ -1,12 +1,11 @@
-"""What only the doubling loop has: thresholds, caps, segments, a default, an odometer."""
+"""The doubling loop alone: thresholds, caps, segments, a default, an odometer."""
 
 import json
 
-import flax.linen as nn
 import numpy as np
 import pytest
 
-from dpjax import accounting, data, training, tuning
+from dpjax import accounting
 from dpjax.tuning.doubling import DEFAULT_CANDIDATE, DoublingSelector
 from dpjax.tuning.host_randomness import HostRandomness
 from dpjax.tuning.partitions import AveragedUtility
@@ -90,70 +89,3 @@ def test_the_odometer_says_that_it_is_no_guarantee():
     assert "NOT an (epsilon, delta) guarantee" in reading["note"]
     json.dumps(events)
     assert len(events["thresholds"]) == len(events["answers"]) == events["iterations"]
-
-
-def _task():
-    generator = np.random.default_rng(0)
-    labels = generator.integers(0, 2, 120)
-    inputs = generator.normal(size=(120, 3)) + 2.0 * labels[:, None]
-    parts = data.from_arrays(inputs, labels, public_size=120, classes=2).parts(0.5, key=1)
-    return tuning.classification(nn.Dense(2), parts.train, parts.validation)
-
-
-def _run(**more):
-    arguments = dict(
-        candidates=2,
-        partitions=3,
-        selection_epsilon=6.0,
-        granularity=0.1,
-        delta=1e-3,
-        noise_multiplier=2.0,
-        lot_size=20,
-        steps=3,
-        optimizer=training.sgd(),
-        seed=1,
-    )
-    space = tuning.Space(learning_rate=tuning.LogUniform(0.1, 1.0), clip_norm=1.0)
-    return tuning.doubling(_task(), space, **(arguments | more))
-
-
-def test_segments_and_caps_reach_the_guarantee():
-    whole = _run()
-    assert whole.guarantee.provenance["parts"][0]["parameters"]["iterations"] == 19
-    capped = _run(iterations=4)
-    assert capped.guarantee.epsilon(1e-3) < whole.guarantee.epsilon(1e-3)
-    assert capped.curator.details["selection"]["iterations"] <= 4
-    segments = _run(variant="segments", hits=3)
-    expected = accounting.compose(
-        accounting.doubling_loop(6.0, variant="segments", hits=3), segments.run_guarantee
-    )
-    assert segments.guarantee.epsilon(1e-3) == pytest.approx(expected.epsilon(1e-3))
-    for result in (whole, capped, segments):
-        words = json.dumps(result.release.statement)
-        assert (
-            "odometer" not in words
-            and "answers" not in words
-            and "hits" not in words
-            or (result is segments)
-        )
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (dict(lower_bound=1.0), r"lower_bound must lie in \[0, 1\)"),
-        (dict(lower_bound=-0.1), r"lower_bound must lie in \[0, 1\)"),
-        (dict(granularity=0.0), "granularity must lie in"),
-        (dict(granularity=1.5), "granularity must lie in"),
-        (dict(granularity=0.6, lower_bound=0.5), "granularity must lie in"),
-        (dict(granularity=float("nan")), "granularity"),
-        (dict(iterations=0), "iterations must be a whole number of at least 1"),
-        (dict(variant="segments", hits=0), "hits must be a whole number of at least 1"),
-        (dict(hits=3), "pass variant='segments'"),
-        (dict(variant="loops"), "iterations"),
-    ],
-)
-def test_bad_input_gets_one_clear_line(change, message):
-    with pytest.raises(ValueError, match=message) as caught:
-        _run(**change)
-    assert "\n" not in str(caught.value)

@@ -131,6 +131,22 @@ def test_nothing_of_what_was_realised_is_in_the_release(name, monkeypatch, tmp_p
         assert max(map(len, paths.values())) > 1
 
 
+def test_the_doubling_loops_segments_and_caps_reach_the_guarantee():
+    whole = _usual("doubling")
+    assert whole.guarantee.provenance["parts"][0]["parameters"]["iterations"] == 19
+    capped = _run("doubling", iterations=4)
+    assert capped.guarantee.epsilon(1e-3) < whole.guarantee.epsilon(1e-3)
+    assert capped.curator.details["selection"]["iterations"] <= 4
+    segments = _run("doubling", variant="segments", hits=3)
+    loop = accounting.doubling_loop(8.0, granularity=0.1, variant="segments", hits=3)
+    expected = accounting.compose(loop, segments.run_guarantee)
+    assert segments.guarantee.epsilon(1e-3) == pytest.approx(expected.epsilon(1e-3))
+    for result in (whole, capped, segments):
+        words = json.dumps(result.release.statement)
+        assert "odometer" not in words and "answers" not in words
+        assert "hits" not in words or result is segments
+
+
 def test_release_words(name):
     claim = _usual(name).release.statement
     words = json.dumps(claim)
@@ -313,4 +329,25 @@ def test_noise_that_drowns_the_utilities_warns_and_names_what_would_not(name):
 def test_bad_input_gets_one_clear_line(name, change, message):
     with pytest.raises(ValueError, match=message) as caught:
         _run(name, **change)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (dict(lower_bound=1.0), r"lower_bound must lie in \[0, 1\)"),
+        (dict(lower_bound=-0.1), r"lower_bound must lie in \[0, 1\)"),
+        (dict(granularity=0.0), "granularity must lie in"),
+        (dict(granularity=1.5), "granularity must lie in"),
+        (dict(granularity=0.6, lower_bound=0.5), "granularity must lie in"),
+        (dict(granularity=float("nan")), "granularity"),
+        (dict(iterations=0), "iterations must be a whole number of at least 1"),
+        (dict(variant="segments", hits=0), "hits must be a whole number of at least 1"),
+        (dict(hits=3), "pass variant='segments'"),
+        (dict(variant="loops"), "iterations"),
+    ],
+)
+def test_bad_input_for_the_doubling_loop_gets_one_clear_line(change, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        _run("doubling", **change)
     assert "\n" not in str(caught.value)
