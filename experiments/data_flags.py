@@ -158,6 +158,12 @@ class NamedOptimizer:
     kind: str
     schedule: str = CONSTANT
 
+    @property
+    def description(self) -> dict[str, str]:
+        """What a release says of it."""
+        of_steps = " over the run's steps" if self.schedule == COSINE else ""
+        return {"name": self.kind, "learning_rate_schedule": f"{self.schedule}{of_steps}"}
+
     def __call__(self, hyperparameters: Mapping[str, Any]) -> Any:
         """The optax transformation of one candidate; with a schedule reads `steps` too."""
         import jax.numpy as jnp

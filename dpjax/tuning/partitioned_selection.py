@@ -19,7 +19,7 @@ import numpy as np
 
 from dpjax import accounting, training
 from dpjax.training import hosts
-from dpjax.tuning import curator
+from dpjax.tuning import curator, described
 from dpjax.tuning.candidate_runs import untrained
 from dpjax.tuning.candidates import Space
 from dpjax.tuning.execution import Executed, execute
@@ -242,7 +242,7 @@ def _release(
         params = untrained(task)
     utility, setting = fixed.utility, fixed.setting
     listed = [
-        {name: float(values[index]) for name, values in hyperparameters.items()}
+        described.as_used({name: float(values[index]) for name, values in hyperparameters.items()})
         for index in range(fixed.number)
     ]
     claim = statement(
@@ -261,7 +261,6 @@ def _release(
             },
         },
         space=fixed.space.describe(),
-        model=task.description,
         score={
             "what": "correct validation predictions of the partitions' models, summed",
             "units_of_a_utility_of_1": utility.units,
@@ -269,17 +268,13 @@ def _release(
             "public_size": utility.validation_size,
             "validation_is_public": utility.validation_is_public,
         },
-        settings=[
-            {
-                "lot_size": setting.lot_size,
-                "steps": setting.steps,
-                "noise_multiplier": setting.noise_multiplier,
-                "sampling": sampling,
-                "capacity": setting.lots.capacity,
-                "of": "the chosen candidate, on all training records",
-            }
-        ],
-        training_bound=task.train.size_bound,
+        **described.of_training(
+            task,
+            fixed.optimizer,
+            [dataclasses.replace(setting, probability=1.0)],
+            sampling,
+            of="the chosen candidate, on all training records",
+        ),
         randomness_is_secret=randomness.secret,
         assumptions=_ASSUMPTIONS,
     )
@@ -288,4 +283,4 @@ def _release(
         "final_training_alone": fixed.training_guarantee.epsilon(delta),
         "a_private_validation_record_pays_for": "the selection alone",
     }
-    return Release(params=params, hyperparameters=dict(chosen), statement=claim)
+    return Release(params=params, hyperparameters=described.as_used(chosen), statement=claim)

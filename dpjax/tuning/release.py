@@ -50,8 +50,8 @@ class Release:
 
     Attributes:
       params: the released model's parameters, a pytree of arrays.
-      hyperparameters: the released candidate's; values None if the data-independent default is
-        released.
+      hyperparameters: the released candidate's, as its run used them (lot size and steps whole);
+        values None if the data-independent default is released.
       statement: the claim, JSON-able; see `statement`.
     """
 
@@ -109,9 +109,11 @@ def statement(
     delta: float,
     selection: Mapping[str, Any],
     space: Mapping[str, Any],
-    model: str,
     score: Mapping[str, Any],
-    settings: list[Mapping[str, Any]],
+    model: str,
+    optimizer: Mapping[str, str],
+    trained_parameters: Sequence[str],
+    settings: Sequence[Mapping[str, Any]],
     training_bound: int,
     randomness_is_secret: bool,
     assumptions: Sequence[str] = _OF_REPETITIONS,
@@ -123,8 +125,10 @@ def statement(
       delta: of the claim.
       selection: the public rule of the selection, described.
       space: the public law of the candidates, described.
-      model: the model, in public words.
       score: how candidates were scored.
+      model: the model, in public words.
+      optimizer: its name, and its schedule where it is known.
+      trained_parameters: names of the parameters that are not as they were initially.
       settings: the accounted settings of a candidate.
       training_bound: public bound on the number of training records.
       randomness_is_secret: whether no seed was given.
@@ -133,6 +137,8 @@ def statement(
     common = {
         "private": guarantee is not None,
         "model": model,
+        "optimizer": dict(optimizer),
+        "trained_parameters": list(trained_parameters),
         "selection": dict(selection),
         "candidates_drawn_from": dict(space),
         "score": dict(score),
@@ -162,8 +168,8 @@ def statement(
             *assumptions,
             f"the training part never holds more than {training_bound} records",
             "no other computation on the same records is released, or it is composed with this",
-            "gradients and noise are float32: the analysis is of real numbers; float32 normals "
-            "take at most 2^23 distinct values and never exceed 5.42 standard deviations",
+            "gradients and noise are float32: the analysis is of real numbers; the noise is "
+            "rounded to 24 binary digits and never exceeds 9.1 standard deviations",
             "threefry with a secret key is indistinguishable from true randomness",
         ],
     }

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from dpjax import accounting, training
-from dpjax.tuning import host_randomness
+from dpjax.tuning import described, host_randomness
 from dpjax.tuning.candidate_runs import untrained
 from dpjax.tuning.candidates import Space
 from dpjax.tuning.curator import CuratorRecord
@@ -96,13 +96,14 @@ def run_selection(
         hyperparameters = dict.fromkeys(names)
     else:
         params = output
-        hyperparameters = {n: float(executed.hyperparameters[n][winner]) for n in names}
+        hyperparameters = described.as_used(
+            {name: float(executed.hyperparameters[name][winner]) for name in names}
+        )
     claim = statement(
         guarantee=procedure.guarantee,
         delta=delta,
         selection=selection.describe(),
         space=space.describe(),
-        model=task.description,
         score={
             "what": "number of correct validation predictions plus noise, over the public size",
             "noise": "discrete Gaussian",
@@ -110,18 +111,7 @@ def run_selection(
             "public_size": task.validation.public_size,
             "validation_is_public": validation_is_public,
         },
-        settings=[
-            {
-                "lot_size": setting.lot_size,
-                "steps": setting.steps,
-                "noise_multiplier": setting.noise_multiplier,
-                "probability": setting.probability,
-                "sampling": options.sampling,
-                "capacity": setting.lots.capacity,
-            }
-            for setting in procedure.settings
-        ],
-        training_bound=task.train.size_bound,
+        **described.of_training(task, procedure.optimizer, procedure.settings, options.sampling),
         randomness_is_secret=randomness.secret,
     )
     return Result(

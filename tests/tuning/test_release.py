@@ -19,6 +19,8 @@ def _claim(**changes):
         delta=1e-5,
         space={"learning_rate": {"law": "uniform", "low": 0.0, "high": 1.0}},
         model="a model",
+        optimizer={"name": "an optimiser"},
+        trained_parameters=["params/kernel"],
         selection={"rule": "best of K runs"},
         score={"noise": "discrete Gaussian"},
         settings=[],
@@ -55,6 +57,8 @@ def test_saved_release_is_loadable_and_timeless(tmp_path):
     assert claim["neighbouring_relation"] == "add_or_remove_one"
     rebuilt = accounting.from_provenance(claim["mechanism"])
     assert rebuilt.epsilon(1e-5) == expected
+    assert claim["model"] == "a model" and claim["optimizer"] == {"name": "an optimiser"}
+    assert claim["trained_parameters"] == ["params/kernel"]
 
 
 def test_two_saves_are_byte_for_byte_the_same(tmp_path):

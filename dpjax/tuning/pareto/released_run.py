@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from dpjax import accounting, training
+from dpjax.tuning import described
 from dpjax.tuning.candidate_runs import (
     all_finite,
     config_of_setting,
@@ -86,19 +87,10 @@ def released_run(
             "public_data": public_data,
         },
         space=Space(setting).describe(),
-        model=task.description,
         score={"what": "none: nothing was measured on the records, nothing was selected"},
-        settings=[
-            {
-                "lot_size": run.lot_size,
-                "steps": run.steps,
-                "noise_multiplier": run.noise_multiplier,
-                "probability": 1.0,
-                "sampling": cost.shapes.sampling,
-                "capacity": run.lots.capacity,
-            }
-        ],
-        training_bound=records.size_bound,
+        **described.of_training(
+            task, optimizer, [run], cost.shapes.sampling, of="the one run, on all training records"
+        ),
         randomness_is_secret=seed is None,
     )
-    return Release(jax.device_get(params), dict(setting), claim), guarantee
+    return Release(jax.device_get(params), described.as_used(setting), claim), guarantee

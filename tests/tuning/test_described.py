@@ -1,0 +1,142 @@
+"""What a release says of its training: public words, the numbers that were used, no value."""
+
+import dataclasses
+import functools
+import json
+import re
+
+import flax.linen as nn
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from dpjax import accounting, training, tuning
+from dpjax.tuning import described
+from dpjax.tuning.candidates import Choice, Space
+from dpjax.tuning.task import Records, Task
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """Labelled records as `classification` wants them."""
+
+    inputs: np.ndarray
+    labels: np.ndarray
+    public_size: int = 60
+    size_bound: int = 60
+
+
+def _task(shift=0.0, **more):
+    generator = np.random.default_rng(0)
+    labels = generator.integers(0, 2, 120).astype(np.int32)
+    inputs = generator.normal(size=(120, 3)).astype(np.float32) + labels[:, None] + shift
+    parts = (Part(inputs[:60], labels[:60]), Part(inputs[60:], labels[60:]))
+    return tuning.classification(nn.Dense(2), *parts, **more)
+
+
+class _Callable:
+    """An optimiser with a value inside that must not be told."""
+
+    def __init__(self, secret):
+        self.secret = secret
+
+    def __call__(self, hyperparameters):
+        return optax.sgd(self.secret)
+
+
+def _own(secret, hyperparameters):
+    return optax.sgd(secret)
+
+
+def test_optimizers_and_schedules_by_name():
+    of = described.of_optimizer
+    assert of(training.adam()) == {
+        "name": "dpjax.training.optimizers.adam",
+        "learning_rate_schedule": "constant",
+    }
+    decaying = of(training.momentum(optax.cosine_decay_schedule(1.0, 10)))
+    assert decaying["name"].endswith("optimizers.momentum")
+    assert decaying["learning_rate_schedule"].endswith("cosine_decay_schedule")
+    assert of(training.sgd(lambda step: 1.0))["learning_rate_schedule"].endswith(
+        "test_optimizers_and_schedules_by_name"
+    )
+    # Your own: the name of its code, nothing inside it, no address in memory.
+    for own in (_Callable(0.123), functools.partial(_own, 0.123)):
+        said = json.dumps(of(own))
+        assert "0.123" not in said and not re.search("0x[0-9a-f]{4}", said)
+        assert set(of(own)) == {"name"}
+    assert of(_Callable(1))["name"].endswith("_Callable")
+    own = _Callable(1)
+    own.description = {"name": "mine", "learning_rate_schedule": "linear"}
+    assert of(own) == own.description
+
+
+@pytest.mark.parametrize(
+    ("trainable", "names"),
+    [
+        (None, ["bias", "kernel"]),
+        (lambda path, leaf: path[-1] == "bias", ["bias"]),
+        ({"bias": False, "kernel": True}, ["kernel"]),
+    ],
+)
+def test_trained_parameters_are_those_that_training_changes(trainable, names):
+    initial = {"bias": jnp.full(2, 3.0), "kernel": jnp.full((3, 2), 0.5)}
+    release = _run(_task(trainable=trainable, initial=initial)).release
+    assert release.statement["trained_parameters"] == names
+    changed = [name for name in initial if np.any(release.params[name] != initial[name])]
+    assert changed == names
+
+
+def _run(task, space=None, **more):
+    arguments = dict(
+        repetitions=accounting.Fixed(1),
+        noise_multiplier=2.0,
+        delta=1e-3,
+        lot_size=10,
+        steps=2,
+        optimizer=training.sgd(),
+        seed=5,
+    )
+    space = space or Space(learning_rate=0.5)
+    for name in set(arguments) & set(space.parameters):
+        del arguments[name]
+    return tuning.random_repetitions(task, space, **arguments | more)
+
+
+def test_lot_size_and_steps_are_released_as_they_were_used():
+    space = Space(learning_rate=0.5, lot_size=Choice([9.6]), steps=Choice([2.4]))
+    result = _run(_task(), space)
+    assert result.release.hyperparameters == {"learning_rate": 0.5, "lot_size": 10, "steps": 2}
+    assert all(type(result.release.hyperparameters[name]) is int for name in ("lot_size", "steps"))
+    (setting,) = result.release.statement["training"]
+    assert (setting["lot_size"], setting["steps"]) == (10, 2)
+    # The law stays the law; the curator sees what was drawn.
+    law = result.release.statement["candidates_drawn_from"]["lot_size"]
+    assert law["values"] == [9.6]
+    assert result.curator.hyperparameters["lot_size"].tolist() == [9.6]
+    assert described.as_used({"lot_size": None, "epochs": 1.5}) == {"lot_size": None, "epochs": 1.5}
+
+
+def test_no_word_depends_on_the_records():
+    """Other records of the same public numbers: the same description, but for nothing."""
+    first, second = (_run(_task(shift)).release.statement for shift in (0.0, 5.0))
+    assert json.dumps(first, sort_keys=True) == json.dumps(second, sort_keys=True)
+    assert first["optimizer"]["name"] == "dpjax.training.optimizers.sgd"
+
+
+def test_describing_touches_neither_loss_nor_records():
+    def untouchable(*arguments):
+        raise AssertionError("looked at")
+
+    records = Records((np.zeros(4),), 4, 4)
+    task = Task(
+        initial=lambda key: {"a": jnp.zeros(3), "b": {"c": jnp.zeros(())}},
+        loss=untouchable,
+        correct=untouchable,
+        train=records,
+        validation=records,
+        description="public words",
+    )
+    said = described.of_training(task, training.sgd(), [], "poisson")
+    assert said["trained_parameters"] == ["a", "b/c"] and said["model"] == "public words"
