@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dpjax import plotting
-from experiments.figures.dp_hype.studies import STUDY_COLUMNS, Study, study_of
+from experiments.figures.dp_hype.studies import STUDY_COLUMNS, TITLES, Study, study_of
 
 
 def by_study(rows: Sequence[Mapping]) -> list[list[Mapping]]:
@@ -77,7 +77,12 @@ def draw_grid(
 
 def _heading(rows: Sequence[Mapping], first_line: str, width: float) -> str:
     """The first line, then what of the studies is not the paper's, broken to a width in inches."""
-    notes = [study_of(group[0]).footnote for group in by_study(rows)]
-    note = "; ".join(dict.fromkeys(note for note in notes if note))
+    studies = [study_of(group[0]) for group in by_study(rows)]
+    notes = []
+    for study in studies:
+        alike = {other.footnote for other in studies if other.dataset == study.dataset}
+        name = TITLES[study.dataset] + (f", n = {study.clients}" if len(alike) > 1 else "")
+        notes += [f"{name}: {study.footnote}"] if study.footnote else []
+    note = "; ".join(dict.fromkeys(notes))
     return "\n".join([*textwrap.wrap(first_line, round(14 * width)),
                       *textwrap.wrap(note, round(12 * width))])  # fmt: skip
