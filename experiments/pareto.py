@@ -27,20 +27,18 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
 from typing import Any
 
-import jax
 from absl import flags
 from rich.console import Console
 
 from dpjax import data, tuning
-from dpjax.tuning import curator, pareto
+from dpjax.tuning import ledger, pareto
 from dpjax.tuning.pareto import problems
 from dpjax.tuning.pareto.released_run import released_run
-from dpjax.tuning.task import number_correct
+from dpjax.tuning.task import accuracy_of
 from experiments import command_line, data_flags, run_folder
-from experiments.pareto_report import RECORD_FILE, report, save_search
+from experiments.pareto_report import RECORD_FILE, report, save_release, save_search
 
 _DATA = data_flags.define(
     dataset_help="One of {names} (a1a is DPareto's division of Adult), or your own .npz.",
@@ -287,15 +285,17 @@ def main() -> int:
         side_by_side=_SIDE_BY_SIDE.value,
         workers=_WORKERS.value,
     )
-    seen = curator.fingerprint((loaded.train.inputs, loaded.train.labels))
-    warnings = [loaded.caveat]
+    seen = ledger.SeenData.of(_DATA.dataset.value, (loaded.train.inputs, loaded.train.labels))
+    earlier = ledger.earlier_runs(os.path.dirname(folder), seen) if _PROXY.value else []
+    warnings = [loaded.caveat, ledger.warning(earlier, name)]
     if not _PROXY.value:
         warnings.append("the front is NOT a private output: it and its settings are the curator's")
     if _PROXY.value and _SEED.value is not None:
         warnings.append("--seed makes the released run's noise known: no secret, no guarantee")
     for warning in filter(None, warnings):
         console.print(f"warning: {warning}")
-    label = [seen, _DATA.model.value, list(_DATA.widths.value), _DATA.optimizer.value, str(cost)]
+    label = [seen.fingerprint, _DATA.model.value, list(_DATA.widths.value)]
+    label += [_DATA.optimizer.value, str(cost)]
     label += [_PROXY.value, sizes()["repetitions"], _VALIDATION_FRACTION.value]
     pareto.check_anti_ideal(anti_ideal())
     os.makedirs(working, mode=0o700, exist_ok=True)
@@ -312,50 +312,31 @@ def main() -> int:
             os.path.join(partial, where), record, front, suggestion, title=title, public=public
         )
         if public:
-            release_private_run(partial, folder, priced, cost, suggestion, optimizer, seen, console)
+            release, guarantee = released_run(
+                priced, cost, suggestion.setting, optimizer, public_data=public, seed=_SEED.value
+            )
+            epsilon = guarantee.epsilon(cost.delta)
+            save_release(
+                partial,
+                folder,
+                release,
+                epsilon=epsilon,
+                delta=cost.delta,
+                seen=seen,
+                earlier=earlier,
+            )
+            test_accuracy = accuracy_of(priced, release.params, priced.validation.arrays)
+            console.print(
+                f"[bold]released: one run on {_DATA.dataset.value}, epsilon {epsilon:.4f}[/bold] "
+                f"at delta {cost.delta:g} ({guarantee.relation.replace('_', ' ')}); accuracy on "
+                f"test data, not in the release: {test_accuracy:.4f}"
+            )
     shutil.rmtree(working)
     if _PROXY.value:
         console.print(f"release (may be published):  {os.path.join(folder, 'release')}")
     else:
         console.print(f"curator (never publish):     {os.path.join(folder, 'curator')}")
     return 0
-
-
-def release_private_run(
-    partial: str,
-    folder: str,
-    task: tuning.Task,
-    cost: pareto.TrainingCost,
-    suggestion: pareto.Suggestion,
-    optimizer: Callable[[dict], Any],
-    fingerprint: str,
-    console: Console,
-) -> None:
-    """One private run with the suggested setting: release, and the curator's ledger."""
-    release, guarantee = released_run(
-        task, cost, suggestion.setting, optimizer, public_data=_PROXY.value, seed=_SEED.value
-    )
-    release.save(os.path.join(partial, "release"))
-    epsilon = guarantee.epsilon(cost.delta)
-    private_folder = os.path.join(partial, "curator")
-    os.makedirs(private_folder, mode=0o700)
-    earlier = curator.earlier_runs(os.path.dirname(folder), data=fingerprint, name=_DATA.name)
-    curator.write_ledger(
-        private_folder,
-        earlier,
-        run=folder,
-        data=fingerprint,
-        name=_DATA.name,
-        epsilon=epsilon,
-        delta=cost.delta,
-    )
-    right = jax.jit(lambda params, arrays: number_correct(task, params, arrays))
-    accuracy = float(right(release.params, task.validation.arrays)) / task.validation.number
-    console.print(
-        f"[bold]released: one run on {_DATA.dataset.value}, epsilon {epsilon:.4f}[/bold] at delta "
-        f"{cost.delta:g} ({guarantee.relation.replace('_', ' ')}); accuracy on test data, not in "
-        f"the release: {accuracy:.4f}"
-    )
 
 
 if __name__ == "__main__":

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 from rich.table import Table
 
-from dpjax import plotting
-from dpjax.tuning import curator, pareto
+from dpjax import plotting, tuning
+from dpjax.tuning import curator, ledger, pareto
 from dpjax.tuning.pareto import picture
 
 RECORD_FILE, TABLE_FILE, FRONT_FILE = "evaluations.jsonl", "evaluations.csv", "front.csv"
@@ -96,6 +96,32 @@ def save_search(
         suggestion=drawn,
     )
     plotting.save_figure(figure, folder, PICTURE, formats=("png",))
+
+
+def save_release(
+    folder: str,
+    run: str,
+    release: tuning.Release,
+    *,
+    epsilon: float,
+    delta: float,
+    seen: ledger.SeenData,
+    earlier: list[dict],
+) -> None:
+    """Writes the release of the one private run, and the curator's ledger.
+
+    Args:
+      folder: to write in.
+      run: the folder's final path, the run's name in the ledger.
+      release: what may be published.
+      epsilon, delta: its cost.
+      seen: the private data, as the ledger knows it.
+      earlier: runs on it that the ledger found.
+    """
+    release.save(os.path.join(folder, "release"))
+    private_folder = os.path.join(folder, "curator")
+    os.makedirs(private_folder, mode=0o700)
+    ledger.write_ledger(private_folder, earlier, run=run, seen=seen, epsilon=epsilon, delta=delta)
 
 
 def _write_csv(path: str, rows: Sequence[Mapping], note: str) -> None:

@@ -26,14 +26,13 @@ from __future__ import annotations
 
 import os
 
-import jax
 from absl import flags
 from rich.console import Console
 from rich.table import Table
 
 from dpjax import data, plotting, tuning
-from dpjax.tuning import curator
-from dpjax.tuning.task import number_correct
+from dpjax.tuning import ledger
+from dpjax.tuning.task import accuracy_of
 from experiments import command_line, data_flags, job_flags, run_folder, selection_flags
 
 _DATA = data_flags.define(
@@ -193,13 +192,9 @@ def main() -> int:
         )
     if _SEED.value is not None:
         warnings.append("--seed makes the randomness known: no secret, no guarantee")
-    seen = curator.fingerprint((train.inputs, train.labels))
-    earlier = curator.earlier_runs(os.path.dirname(folder), data=seen, name=name)
-    if earlier:
-        warnings.append(
-            f"{len(earlier)} earlier run(s) on {name} stand beside this one; each is a mechanism "
-            "of its own: the records pay for all of them together (accounting.compose)"
-        )
+    seen = ledger.SeenData.of(_DATA.dataset.value, (train.inputs, train.labels))
+    earlier = ledger.earlier_runs(os.path.dirname(folder), seen)
+    warnings.append(ledger.warning(earlier, name))
     for warning in filter(None, warnings):
         console.print(f"warning: {warning}")
     task = _DATA.task(loaded.classes, train, validation)
@@ -239,20 +234,18 @@ def main() -> int:
     test_accuracy = None
     if parts.test is not None:
         # The test data is touched here, once, after the selection.
-        judge = jax.jit(lambda params, arrays: number_correct(task, params, arrays))
-        right = judge(result.release.params, (parts.test.inputs, parts.test.labels))
-        test_accuracy = float(right) / len(parts.test.labels)
+        arrays = (parts.test.inputs, parts.test.labels)
+        test_accuracy = accuracy_of(task, result.release.params, arrays)
     facts = report(result, _DELTA.value, test_accuracy, console)
     with run_folder.written_whole(folder) as partial:
         result.release.save(os.path.join(partial, "release"))
         private_folder = os.path.join(partial, "curator")
         result.curator.save(private_folder, **facts)
-        curator.write_ledger(
+        ledger.write_ledger(
             private_folder,
             earlier,
             run=folder,
-            data=seen,
-            name=name,
+            seen=seen,
             epsilon=result.guarantee and result.guarantee.epsilon(_DELTA.value),
             delta=_DELTA.value,
         )

@@ -1,4 +1,4 @@
-"""What stays with the curator: K, every candidate's score, timings, plots, the ledger of runs.
+"""What stays with the curator: K, every candidate's score, timings, plots; and the `ledger`.
 
 None of it is private output. The folder is readable by its owner only and every file says so in
 its first line.
@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import glob
 import hashlib
 import json
 import os
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,7 +24,6 @@ WARNING = (
 )
 CANDIDATES_FILE = "candidates.csv"
 RECORD_FILE = "run.json"
-LEDGER_FILE = "ledger.jsonl"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,61 +98,3 @@ def fingerprint(arrays: PyTree) -> str:
         digest.update(f"{array.shape}{array.dtype}".encode())
         digest.update(array.tobytes())
     return digest.hexdigest()
-
-
-def earlier_runs(beside: str | os.PathLike, *, data: str, name: str) -> list[dict[str, Any]]:
-    """Finds runs on the same data in the run folders beside this one.
-
-    Args:
-      beside: the folder that holds the run folders.
-      data: fingerprint of the data.
-      name: public name of the data set; runs on other versions of it count too.
-
-    Returns:
-      Their ledger entries, the oldest first, each run once.
-    """
-    found = {}
-    for path in glob.glob(
-        os.path.join(glob.escape(os.fspath(beside)), "*", "curator", LEDGER_FILE)
-    ):
-        with open(path, encoding="utf-8") as file:
-            for line in file.readlines()[1:]:
-                entry = json.loads(line)
-                if entry["data"] == data or entry["data_set"] == name:
-                    found[entry["run"]] = entry
-    return sorted(found.values(), key=lambda entry: entry["time"])
-
-
-def write_ledger(
-    folder: str | os.PathLike,
-    earlier: list[dict[str, Any]],
-    *,
-    run: str,
-    data: str,
-    name: str,
-    epsilon: float | None,
-    delta: float,
-) -> None:
-    """Writes the ledger of runs on the same data: the earlier ones and this one.
-
-    Args:
-      folder: the curator's folder.
-      earlier: what `earlier_runs` found.
-      run: a name of this run, its folder's absolute path.
-      data: fingerprint of the data.
-      name: public name of the data set.
-      epsilon: the run's cost; None if it is not private.
-      delta: of that cost.
-    """
-    entry = {
-        "run": run,
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "data_set": name,
-        "data": data,
-        "epsilon": epsilon,
-        "delta": delta,
-    }
-    path = os.path.join(os.fspath(folder), LEDGER_FILE)
-    with open(path, "w", encoding="utf-8") as file:
-        for line in ({"warning": WARNING}, *earlier, entry):
-            file.write(json.dumps(line) + "\n")

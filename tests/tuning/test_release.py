@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dpjax import accounting
-from dpjax.tuning import curator
+from dpjax.tuning import curator, ledger
 from dpjax.tuning.release import Release, json_bytes, statement
 
 
@@ -106,7 +106,8 @@ def _record():
 def test_curator_folder_is_its_owners_and_warns_in_every_first_line(tmp_path):
     folder = tmp_path / "curator"
     _record().save(folder, test_accuracy=0.4)
-    curator.write_ledger(folder, [], run="r", data="d", name="digits", epsilon=1.0, delta=1e-5)
+    seen = ledger.SeenData.of("digits", np.zeros((3, 2)))
+    ledger.write_ledger(folder, [], run="r", seen=seen, epsilon=1.0, delta=1e-5)
     assert stat.S_IMODE(os.stat(folder).st_mode) == 0o700
     for name in ("candidates.csv", "ledger.jsonl"):
         assert "NOT PRIVATE" in (folder / name).read_text().splitlines()[0]
@@ -114,18 +115,6 @@ def test_curator_folder_is_its_owners_and_warns_in_every_first_line(tmp_path):
     assert next(iter(run)) == "warning" and run["number_of_candidates"] == 2
     rows = (folder / "candidates.csv").read_text().splitlines()
     assert rows[1].startswith("candidate,winner,score") and len(rows) == 4
-
-
-def test_ledger_finds_runs_on_the_same_data_beside(tmp_path):
-    for run, data, name in (("one", "d1", "digits"), ("two", "d2", "digits"), ("other", "x", "y")):
-        folder = tmp_path / run / "curator"
-        _record().save(folder)
-        earlier = curator.earlier_runs(tmp_path, data=data, name=name)
-        curator.write_ledger(
-            folder, earlier, run=run, data=data, name=name, epsilon=1.0, delta=1e-5
-        )
-    found = curator.earlier_runs(tmp_path, data="d1", name="digits")
-    assert sorted(entry["run"] for entry in found) == ["one", "two"]
 
 
 def test_fingerprint_tells_data_apart():

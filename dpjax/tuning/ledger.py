@@ -1,0 +1,143 @@
+"""The curator's ledger: which earlier runs, in folders beside this one, touched the same records.
+
+Each run is a mechanism of its own, and records pay for all of them together. The ledger cannot know
+of runs elsewhere; of those it can see it would rather name one too many.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import glob
+import hashlib
+import heapq
+import json
+import os
+import time
+from typing import Any
+
+import jax
+import numpy as np
+
+from dpjax.tuning.curator import WARNING, fingerprint
+
+PyTree = Any
+
+LEDGER_FILE = "ledger.jsonl"
+
+_KEPT_HASHES = 256
+"""Of two sets of records that share a fraction f of their union, the smallest 256 hashes share none
+with probability about (1 - f)^256: 2e-6 for a twentieth."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SeenData:
+    """By what the ledger recognises data; computed from the records, hence the curator's.
+
+    Attributes:
+      name: of a published data set; of a file its resolved path.
+      fingerprint: of all arrays, order included.
+      smallest_hashes: the smallest 256 of the records' hashes, in order.
+    """
+
+    name: str
+    fingerprint: str
+    smallest_hashes: tuple[str, ...]
+
+    @classmethod
+    def of(cls, name: str, arrays: PyTree) -> SeenData:
+        """Looks at data.
+
+        Args:
+          name: as the user gave it: of a published data set, or the path of a file.
+          arrays: pytree of arrays (n, ...), one row a record.
+        """
+        if name.endswith(".npz"):
+            name = os.path.realpath(name)
+        rows = []
+        for leaf in jax.tree.leaves(arrays):
+            array = np.ascontiguousarray(leaf)
+            rows.append(array.reshape(len(array), -1).view(np.uint8))
+        hashes = {
+            hashlib.blake2b(b"".join(parts), digest_size=8).hexdigest() for parts in zip(*rows)
+        }
+        smallest = tuple(heapq.nsmallest(_KEPT_HASHES, hashes))
+        return cls(name, fingerprint(arrays), smallest)
+
+    def is_in(self, entry: dict[str, Any]) -> bool:
+        """Whether a ledger's entry may be of a run on some of these records."""
+        if "smallest_hashes" not in entry:
+            # Written before hashes were kept, when a file was known by its bare name.
+            name = os.path.splitext(os.path.basename(self.name))[0]
+            return entry["data"] == self.fingerprint or entry["data_set"] == name
+        return (
+            entry["data"] == self.fingerprint
+            or entry["data_set"] == self.name
+            or not set(self.smallest_hashes).isdisjoint(entry["smallest_hashes"])
+        )
+
+
+def earlier_runs(beside: str | os.PathLike, seen: SeenData) -> list[dict[str, Any]]:
+    """Finds runs on the same data in the run folders beside this one.
+
+    The same: of one name or path, whatever it held then; or sharing records, whatever the name.
+
+    Args:
+      beside: the folder that holds the run folders.
+      seen: this run's data.
+
+    Returns:
+      Their ledger entries, the oldest first, each run once.
+    """
+    found = {}
+    pattern = os.path.join(glob.escape(os.fspath(beside)), "*", "curator", LEDGER_FILE)
+    for path in glob.glob(pattern):
+        with open(path, encoding="utf-8") as file:
+            for line in file.readlines()[1:]:
+                entry = json.loads(line)
+                if seen.is_in(entry):
+                    found[entry["run"]] = entry
+    return sorted(found.values(), key=lambda entry: entry["time"])
+
+
+def warning(earlier: list[dict[str, Any]], name: str) -> str | None:
+    """What to tell the curator of earlier runs; None without any."""
+    if not earlier:
+        return None
+    return (
+        f"{len(earlier)} earlier run(s) on {name} stand beside this one; each is a mechanism of "
+        "its own: the records pay for all of them together (accounting.compose)"
+    )
+
+
+def write_ledger(
+    folder: str | os.PathLike,
+    earlier: list[dict[str, Any]],
+    *,
+    run: str,
+    seen: SeenData,
+    epsilon: float | None,
+    delta: float,
+) -> None:
+    """Writes the ledger of runs on the same data: the earlier ones and this one.
+
+    Args:
+      folder: the curator's folder.
+      earlier: what `earlier_runs` found.
+      run: a name of this run, its folder's absolute path.
+      seen: this run's data.
+      epsilon: the run's cost; None if it is not private.
+      delta: of that cost.
+    """
+    entry = {
+        "run": run,
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "data_set": seen.name,
+        "data": seen.fingerprint,
+        "smallest_hashes": seen.smallest_hashes,
+        "epsilon": epsilon,
+        "delta": delta,
+    }
+    path = os.path.join(os.fspath(folder), LEDGER_FILE)
+    with open(path, "w", encoding="utf-8") as file:
+        for line in ({"warning": WARNING}, *earlier, entry):
+            file.write(json.dumps(line) + "\n")

@@ -1,0 +1,95 @@
+"""The curator's ledger: the same records are recognised, other ones of the same name are not."""
+
+import json
+import os
+
+import numpy as np
+
+from dpjax.tuning import ledger
+from dpjax.tuning.ledger import SeenData
+
+
+def _records(number=2000, seed=0):
+    generator = np.random.default_rng(seed)
+    return generator.normal(size=(number, 4)).astype(np.float32), generator.integers(0, 2, number)
+
+
+def _known(beside, run, seen):
+    """Runs that the ledger names to this one, which is then written beside."""
+    earlier = ledger.earlier_runs(beside, seen)
+    folder = beside / run / "curator"
+    folder.mkdir(parents=True)
+    ledger.write_ledger(folder, earlier, run=run, seen=seen, epsilon=1.0, delta=1e-5)
+    return [entry["run"] for entry in earlier]
+
+
+def test_one_name_is_one_data_set_whatever_part_of_it(tmp_path):
+    assert _known(tmp_path, "one", SeenData.of("digits", _records(seed=1))) == []
+    assert _known(tmp_path, "two", SeenData.of("digits", _records(seed=2))) == ["one"]
+    assert _known(tmp_path, "other", SeenData.of("mnist", _records(seed=3))) == []
+    assert _known(tmp_path, "three", SeenData.of("digits", _records(seed=4))) == ["one", "two"]
+    lines = (tmp_path / "three" / "curator" / "ledger.jsonl").read_text().splitlines()
+    assert "NOT PRIVATE" in lines[0] and len(lines) == 4
+
+
+def _file(folder, arrays):
+    folder.mkdir(exist_ok=True)
+    np.savez(folder / "train.npz", inputs=arrays[0], labels=arrays[1])
+    return str(folder / "train.npz")
+
+
+def test_files_are_known_by_path_and_by_records_not_by_their_last_name(tmp_path, monkeypatch):
+    runs, mine = tmp_path / "runs", _records(seed=1)
+    path = _file(tmp_path / "a", mine)
+    assert _known(runs, "one", SeenData.of(path, mine)) == []
+    # Another file of the same name with other records: not the same data.
+    other = _records(seed=2)
+    elsewhere = _file(tmp_path / "b", other)
+    assert _known(runs, "two", SeenData.of(elsewhere, other)) == []
+    # The first path by another spelling or a link, even where its content was replaced.
+    monkeypatch.chdir(tmp_path)
+    replaced = _records(seed=3)
+    assert _known(runs, "three", SeenData.of(os.path.join("a", "train.npz"), replaced)) == ["one"]
+    os.symlink(path, tmp_path / "link.npz")
+    found = _known(runs, "four", SeenData.of(str(tmp_path / "link.npz"), _records(seed=4)))
+    assert found == ["one", "three"]
+    # A copy elsewhere, in another order, with records added, changed or left out: the records tell.
+    order = np.random.default_rng(5).permutation(2000)[:1500]
+    more = tuple(np.concatenate([a[order], b]) for a, b in zip(mine, _records(300, seed=6)))
+    assert _known(runs, "five", SeenData.of(_file(tmp_path / "c", more), more)) == ["one"]
+
+
+def test_a_twentieth_of_shared_records_is_enough():
+    first = _records(seed=7)
+    for seed in range(20):  # A miss has probability 2e-6 each.
+        second = tuple(
+            np.concatenate([a[:200], b]) for a, b in zip(first, _records(2200, seed=100 + seed))
+        )
+        entry = {"data": "x", "data_set": "x"}
+        entry["smallest_hashes"] = SeenData.of("y", second).smallest_hashes
+        assert SeenData.of("z", first).is_in(entry)
+        entry["smallest_hashes"] = SeenData.of("y", _records(2200, seed=200 + seed)).smallest_hashes
+        assert not SeenData.of("z", first).is_in(entry)
+
+
+def test_a_label_is_part_of_a_record():
+    inputs, labels = _records(50)
+    flipped = SeenData.of("b", (inputs, 1 - labels))
+    assert set(SeenData.of("a", (inputs, labels)).smallest_hashes).isdisjoint(
+        flipped.smallest_hashes
+    )
+
+
+def test_ledgers_from_before_hashes_were_kept_still_warn(tmp_path):
+    folder = tmp_path / "old" / "curator"
+    folder.mkdir(parents=True)
+    entry = {"run": "old", "time": "2026", "data_set": "train", "data": "f", "epsilon": 1}
+    (folder / "ledger.jsonl").write_text(f"{{}}\n{json.dumps(entry)}\n")
+    for name, number in (("/any/where/train.npz", 1), ("train", 1), ("/any/test.npz", 0)):
+        assert len(ledger.earlier_runs(tmp_path, SeenData(name, "g", ("a",)))) == number
+    assert len(ledger.earlier_runs(tmp_path, SeenData("else", "f", ()))) == 1
+
+
+def test_the_warning_counts():
+    assert ledger.warning([], "digits") is None
+    assert ledger.warning([{}, {}], "digits").startswith("2 earlier run(s) on digits")
