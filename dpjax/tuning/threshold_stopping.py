@@ -7,27 +7,24 @@ long it searches depends on the data.
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 from typing import Any
 
 from dpjax.tuning.candidates import Space
+from dpjax.tuning.random_repetitions import random_repetitions
 from dpjax.tuning.run_settings import RunOptions
 from dpjax.tuning.running import Result, run_selection
 from dpjax.tuning.selections import FirstAbove
 from dpjax.tuning.task import Task
 
-_DEFAULTS = dict(
-    epsilon=None,
-    delta=1e-5,
-    optimizer=None,
-    validation_is_public=False,
-    score_noise=None,
-    not_private=False,
-    seed=None,
-    chunk_size=16,
-    progress=None,
-    job=None,
-)
-_OF_A_RUN = ("lot_size", "steps", "epochs", "noise_multiplier", "sampling")
+_OF_A_RUN = tuple(field.name for field in dataclasses.fields(RunOptions))
+_DEFAULTS = {
+    name: parameter.default
+    for name, parameter in inspect.signature(random_repetitions).parameters.items()
+    if parameter.kind is parameter.KEYWORD_ONLY and name != "repetitions"
+}
+"""The settings that it shares with `random_repetitions`, stated there."""
 
 
 def threshold_stopping(
@@ -37,7 +34,7 @@ def threshold_stopping(
     threshold: float,
     halting_probability: float = 0.05,
     **settings: Any,
-) -> Result:
+) -> Result | None:
     """Trains candidates until one scores at least `threshold`, and releases that one.
 
     Before each run a coin says stop with probability `halting_probability`; then the release holds
@@ -60,7 +57,8 @@ def threshold_stopping(
         `progress` and `job`, as in `random_repetitions`.
 
     Returns:
-      A `Result`; its curator's record shows how many runs there would have been and which won.
+      A `Result`; its curator's record shows how many runs there would have been and which won. None
+      for a shard, as in `random_repetitions`.
 
     Raises:
       ValueError: for a threshold outside [0, 1] or a halting probability outside (0, 1], and as
@@ -71,14 +69,15 @@ def threshold_stopping(
         raise ValueError(f"threshold {threshold}: pass an accuracy between 0 and 1")
     if not 0.0 < halting_probability <= 1.0:
         raise ValueError(f"halting_probability {halting_probability}: pass a number in (0, 1]")
-    unknown = sorted(set(settings) - set(_DEFAULTS) - set(_OF_A_RUN))
+    unknown = sorted(set(settings) - set(_DEFAULTS))
     if unknown:
         raise TypeError(f"threshold_stopping has no setting {', '.join(unknown)}")
-    of_a_run = {name: settings.pop(name) for name in _OF_A_RUN if name in settings}
+    settings = _DEFAULTS | settings
+    of_a_run = {name: settings.pop(name) for name in _OF_A_RUN}
     return run_selection(
         task,
         space,
         FirstAbove(float(threshold), float(halting_probability)),
         RunOptions(**of_a_run),
-        **(_DEFAULTS | settings),
+        **settings,
     )

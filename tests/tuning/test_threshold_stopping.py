@@ -1,5 +1,7 @@
 """Threshold stopping on the engine: which run is released, how many there are, what it costs."""
 
+import inspect
+
 import flax.linen as nn
 import numpy as np
 import pytest
@@ -103,3 +105,13 @@ def test_bad_input_is_refused(change, error):
         tuning.threshold_stopping(
             _task(), SPACE, **(dict(threshold=0.5, halting_probability=0.5) | QUICK | change)
         )
+
+
+def test_settings_are_those_of_random_repetitions_and_all_are_named():
+    shared = set(inspect.signature(tuning.random_repetitions).parameters)
+    shared -= {"task", "space", "repetitions"}
+    for name in shared:
+        assert f"`{name}`" in tuning.threshold_stopping.__doc__, name
+    for unknown in ("repetitions", "momentum"):
+        with pytest.raises(TypeError, match=f"no setting {unknown}"):
+            tuning.threshold_stopping(_task(), SPACE, threshold=0.5, **{unknown: 1})
