@@ -1,0 +1,60 @@
+"""How binaries end: an interrupt while they are still being imported."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+BINARIES = ["tune", "pareto", "epsilon", "figures.papernot_steinke.figure_3"]
+
+
+@pytest.mark.parametrize("binary", BINARIES)
+def test_an_interrupt_during_imports_is_one_line(binary, tmp_path):
+    """NumPy is replaced by a module that never finishes importing."""
+    (tmp_path / "numpy.py").write_text(
+        "import time\nprint('importing', flush=True)\ntime.sleep(60)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-m", f"experiments.{binary}"],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "importing\n"
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=20)
+    assert errors == "interrupted: nothing was begun\n"
+    # The shell sees 130, as after any interrupt.
+    assert process.returncode == -signal.SIGINT
+
+
+def test_other_errors_keep_their_traceback_and_importers_their_hook(tmp_path):
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys, experiments; print(sys.excepthook is sys.__excepthook__)",
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=20,
+    )
+    assert done.stdout == "True\n"
+    (tmp_path / "numpy.py").write_text("raise RuntimeError('broken')\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "experiments.tune"],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=20,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("Traceback") and "RuntimeError: broken" in done.stderr
