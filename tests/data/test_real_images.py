@@ -31,9 +31,9 @@ def test_mnist(tmp_path):
         pixels = images.read_idx(FILES / "mnist" / file)
         np.testing.assert_array_equal(np.rint(split.inputs[..., 0] * 255).astype(np.uint8), pixels)
         np.testing.assert_array_equal(split.labels, images.read_idx(FILES / "mnist" / names))
-    begin = time.monotonic()
+    begin = time.process_time()
     again = data.load("mnist", FILES, cache_dir=tmp_path)
-    assert time.monotonic() - begin < 2.0  # A tenth of a second where nothing else runs.
+    assert time.process_time() - begin < 2.0  # A tenth of a second where nothing else runs.
     np.testing.assert_array_equal(again.train.inputs, mnist.train.inputs)
     train, validation = data.split_train_validation(mnist.train, 0.1, b"key")
     assert train.number_of_records + validation.number_of_records == 60_000

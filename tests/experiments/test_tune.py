@@ -186,7 +186,7 @@ def test_an_interrupted_run_leaves_nothing_half_written(tmp_path):
         assert "is above 1/" in process.stdout.readline()
         time.sleep(3)
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=120)
     finally:
         process.kill()
         process.communicate()
