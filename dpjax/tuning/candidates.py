@@ -214,19 +214,26 @@ def parse_space(entries: Sequence[str]) -> Space:
     Raises:
       ValueError: for an entry without a name, a name given twice, or an unreadable law.
     """
-    laws: dict[str, Law] = {}
+    words = named_entries(entries, "the search space", "LAW", "learning_rate=loguniform(0.01,10)")
+    return Space({name: parse_law(text) for name, text in words.items()})
+
+
+def named_entries(entries: Sequence[str], of: str, what: str, example: str) -> dict[str, str]:
+    """Splits `["name=text", ...]`; for the errors `of` what they are, `what` a text is, `example`.
+
+    Raises:
+      ValueError: for an entry without a name, or a name given twice.
+    """
+    found: dict[str, str] = {}
     for entry in entries:
-        name, equals, law = entry.partition("=")
+        name, equals, text = entry.partition("=")
         name = name.strip()
         if not equals or not name.isidentifier():
-            raise ValueError(
-                f"cannot read {entry!r}: write NAME=LAW, for example "
-                "learning_rate=loguniform(0.01,10)"
-            )
-        if name in laws:
-            raise ValueError(f"the search space names {name} twice: keep one of them")
-        laws[name] = parse_law(law)
-    return Space(laws)
+            raise ValueError(f"cannot read {entry!r}: write NAME={what}, for example {example}")
+        if name in found:
+            raise ValueError(f"{of} names {name} twice: keep one of them")
+        found[name] = text
+    return found
 
 
 def read_space(path: str) -> Space:

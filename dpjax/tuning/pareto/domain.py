@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from dpjax.tuning.candidates import named_entries
+
 Settings = dict[str, np.ndarray]
 """Settings of n evaluations: name -> float64 array (n,)."""
 
@@ -247,18 +249,8 @@ def parse_domain(entries: Sequence[str]) -> Domain:
     Raises:
       ValueError: for an entry without a name, a name given twice, an unreadable or empty range.
     """
-    read: dict[str, Parameter | float] = {}
-    for entry in entries:
-        name, equals, text = entry.partition("=")
-        name = name.strip()
-        if not equals or not name.isidentifier():
-            raise ValueError(
-                f"cannot read {entry!r}: write NAME=RANGE, for example learning_rate=log(0.001,1)"
-            )
-        if name in read:
-            raise ValueError(f"the domain names {name} twice: keep one of them")
-        read[name] = parse_parameter(text)
-    return Domain(read)
+    words = named_entries(entries, "the domain", "RANGE", "learning_rate=log(0.001,1)")
+    return Domain({name: parse_parameter(text) for name, text in words.items()})
 
 
 def number_of(settings: Mapping[str, np.ndarray]) -> int:

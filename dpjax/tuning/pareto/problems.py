@@ -47,19 +47,15 @@ class Problem:
 def _domains(
     epochs: int, lots: tuple[int, int], rates: tuple[float, float], clip_norm: float
 ) -> tuple[Domain, Domain]:
-    logarithmic = Domain(
-        epochs=LogInteger(1, epochs),
-        lot_size=LogInteger(*lots),
-        learning_rate=Log(*rates),
-        clip_norm=Log(0.1, clip_norm),
-        noise_multiplier=Log(0.1, 16.0),
-    )
-    linear = Domain(
-        epochs=Integer(1, epochs),
-        lot_size=Integer(*lots),
-        learning_rate=Real(*rates),
-        clip_norm=Real(0.1, clip_norm),
-        noise_multiplier=Real(0.1, 16.0),
+    logarithmic, linear = (
+        Domain(
+            epochs=whole(1, epochs),
+            lot_size=whole(*lots),
+            learning_rate=real(*rates),
+            clip_norm=real(0.1, clip_norm),
+            noise_multiplier=real(0.1, 16.0),
+        )
+        for whole, real in ((LogInteger, Log), (Integer, Real))
     )
     return logarithmic, linear
 
