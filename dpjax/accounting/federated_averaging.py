@@ -29,6 +29,9 @@ from dpjax.neighbouring import REPLACE_ONE
 LEAST_LOCAL_VARIANCE = 0.25
 """The proposition asks for a local standard deviation of at least one half."""
 
+_MOST_BEFORE = 0.99
+"""Share of a target that may be gone before; the noise for the last percent would drown all."""
+
 
 def federated_averaging(
     local_variance: float,
@@ -110,9 +113,9 @@ def calibrate_federated_averaging(
 ) -> float:
     """The least noise of one client for which everything together is (epsilon, delta)-private.
 
-    Searched on Renyi curves where `before` has one, which takes milliseconds; the composition's own
-    epsilon is then a little below the target (by less than a percent where the training costs most
-    of it).
+    Searched on Renyi curves where `before` has one that leaves something, which takes milliseconds;
+    the composition's own epsilon is then a little below the target (by less than a percent where
+    the training costs most of it).
 
     Args:
       epsilon: target of `before` and all rounds together.
@@ -124,9 +127,9 @@ def calibrate_federated_averaging(
       local_variance; by the curves, too large by at most 4e-4 relative.
 
     Raises:
-      ValueError: for arguments out of range, or if `before` alone reaches the target.
+      ValueError: for arguments out of range, or if `before` leaves less than a percent.
     """
-    if before is not None and before.epsilon(delta) >= epsilon:
+    if before is not None and before.epsilon(delta) >= _MOST_BEFORE * epsilon:
         raise ValueError(
             f"epsilon {epsilon:g} in all, and what was released before costs "
             f"{before.epsilon(delta):.4g} alone: pass more in all, or spend less before"
@@ -137,9 +140,11 @@ def calibrate_federated_averaging(
     spent = before
     if before is not None and before.renyi is not None:
         # Without loss distributions, which every step of the search would convolve anew.
-        spent = Guarantee(
+        by_curve = Guarantee(
             relation=before.relation, provenance=before.provenance, renyi=before.renyi
         )
+        if by_curve.epsilon(delta) < _MOST_BEFORE * epsilon:
+            spent = by_curve
 
     def variance(noise_multiplier: float) -> float:
         least = math.sqrt(LEAST_LOCAL_VARIANCE)

@@ -106,7 +106,7 @@ def _released(election: Election) -> dict[str, Any]:
         "epsilon": plan.total.epsilon(election.settings.delta),
         "mechanism": plan.total.provenance,
         "epsilon_of_the_vote_alone": election.plan.guarantee.epsilon(election.settings.delta),
-        "training": plan.statement()
+        "federated_training": plan.statement()
         | {
             "model": election.training.model,
             "input_shape": list(election.averaging.input_shape),

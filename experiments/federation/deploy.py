@@ -7,16 +7,18 @@ Starts, runs, checks and stops it all:
      registered with it;
   3. three `flower-supernode`, each knowing only its own folder;
   4. `flwr run`, which sends the app of experiments/federation/app to all of them;
-  5. the release's claim is recomputed, the hospitals' ledgers show one vote each; all is stopped.
+  5. the release's claim is recomputed, the hospitals' ledgers show one vote each and as much
+     epsilon as is claimed; all is stopped.
 
-  python -m experiments.federation.deploy                      # about a minute on 4 CPU cores
+  python -m experiments.federation.deploy                      # the vote, then rounds of training
+  python -m experiments.federation.deploy --train_rounds=0     # the vote alone, about a minute
   python -m experiments.federation.deploy --epsilon=1          # 3 clients under much noise
 
 Nothing is fetched or told to anyone: telemetry, update checks and the installation of dependencies
 at run time are off. Three clients are far too few for a useful vote at epsilon = 1, where the noise
 on a count has a standard deviation of 14 votes and a count is at most 3; at the default,
---epsilon=20, it is 0.85. This shows that a deployment works, not that three suffice. Logs go to
-<out_dir>/logs.
+--epsilon=20, it is 0.85. Nor do three suffice to train privately: --total_epsilon=60 protects
+nobody. This shows that a deployment works. Logs go to <out_dir>/logs.
 """
 
 from __future__ import annotations
@@ -36,7 +38,11 @@ from experiments.federation import offline
 _OUT_DIR = flags.DEFINE_string("out_dir", None, "Folder to make. Default: runs/hospitals-<time>.")
 _EPSILON = flags.DEFINE_float("epsilon", 20.0, "Target of the whole vote.")
 _CANDIDATES = flags.DEFINE_string("candidates", "artifact", "A named list, or a JSON list.")
-_TIMEOUT = flags.DEFINE_float("timeout_seconds", 300.0, "Give up after this long.")
+_TRAIN_ROUNDS = flags.DEFINE_integer("train_rounds", 3, "Rounds of training with the winner.")
+_TOTAL_EPSILON = flags.DEFINE_float(
+    "total_epsilon", 60.0, "Target of the vote and the training together."
+)
+_TIMEOUT = flags.DEFINE_float("timeout_seconds", 420.0, "Give up after this long.")
 
 
 def main() -> int:
@@ -47,9 +53,14 @@ def main() -> int:
     from dpjax.federated import election
     from experiments.federation import deployment
 
-    overrides = {"epsilon": _EPSILON.value, "candidates": _CANDIDATES.value}
-    # What is wrong with the vote is said now, not by three nodes.
-    _ = election.Election.from_config(deployment.app_config() | overrides).rules
+    overrides = {
+        "epsilon": _EPSILON.value,
+        "candidates": _CANDIDATES.value,
+        "rounds": _TRAIN_ROUNDS.value,
+        "total-epsilon": _TOTAL_EPSILON.value,
+    }
+    # What is wrong with the rules is said now, not by three nodes.
+    _ = election.Election.from_config(deployment.app_config() | overrides).fingerprint
     console = Console(highlight=False, soft_wrap=True)
     folder = run_folder.choose(_OUT_DIR.value, "hospitals")
     started = time.monotonic()

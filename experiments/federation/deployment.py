@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 
+from dpjax.federated.election import Election
 from experiments.federation import hospitals, keys, offline
 
 _APP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "app")
@@ -203,7 +204,7 @@ def deploy(
     node_keys = [keys.write_node_key(secret, name) for name in hospitals.NAMES]
     port, *node_ports = free_ports(1 + len(data))
     outcome = os.path.join(folder, "outcome")
-    limit = float((app_config() | dict(run_config))["epsilon"])
+    limit = Election.from_config(app_config() | dict(run_config)).total_epsilon
     with Deployment(folder, timeout) as running:
         home = running.environment["FLWR_HOME"]
         with open(os.path.join(home, "config.toml"), "w", encoding="utf-8") as file:
@@ -244,7 +245,7 @@ def deploy(
         settings = os.path.join(folder, "run.toml")
         with open(settings, "w", encoding="utf-8") as file:
             file.write(as_toml({**run_config, "out-dir": outcome}))
-        console.print("flwr run: training, then the vote under masks")
+        console.print("flwr run: candidates, the vote under masks, then training under masks")
         command = ["flwr", "run", _APP, _CONNECTION, "--run-config", settings, "--format", "json"]
         run_id = str(json.loads(running.call("run", command))["run-id"])
         running.wait_for_run(run_id, outcome)

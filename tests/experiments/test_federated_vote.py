@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 
 import numpy as np
 import pytest
@@ -41,26 +42,61 @@ def test_a_vote_end_to_end_and_what_is_refused(run_cases, folders, tmp_path):
         "--classes=2",
     ]
     of_folders = [*small, f"--folders={','.join(folders[:3])}"]
+    trained = [
+        *of_folders,
+        "--model=logistic_regression",
+        "--train_rounds=1",
+        "--input_shape=3",
+    ]
+    nothing = tmp_path / "nothing"
     refusals = [
         ([*of_folders, "--votes=4"], "fewer than there are candidates"),
         ([*small, f"--folders={folders[0]}"], "1 client(s): pass at least 3"),
-        ([*small, f"--folders={','.join(folders[1:])}"], "client 2: all labels are 1"),
+        ([*small, f"--folders={folders[0]},{folders[1]},{nothing}"], "nothing is not a folder"),
+        ([*small, f"--folders={','.join(folders[3:] * 3)}"], "no client can judge candidates"),
+        ([*of_folders, "--train_rounds=1"], "pass --input_shape"),
+        ([*trained, "--total_epsilon=5"], "costs"),
+        ([*trained, "--runtime=simulation"], "splits a data set"),
         (["--dataset=digits", "--clients=1000"], "fewer clients"),
         ([*of_folders, "--candidates=all"], "pass one of artifact"),
         ([*of_folders, "--runtime=ray"], "Ray's nodes know their number only"),
         ([f"--folders={','.join(folders[:3])}"], "pass --classes"),
     ]
-    first, again, *others = run_cases(
+    digits = [
+        *small[:4],
+        "--dataset=digits",
+        "--clients=4",
+        "--runtime=simulation",
+        "--model=logistic_regression",
+        "--train_rounds=2",
+        "--total_epsilon=60",
+        f"--out_dir={tmp_path / 'simulated'}",
+    ]
+    with_model = [*trained, "--total_epsilon=60", f"--out_dir={tmp_path / 'trained'}"]
+    one_class = [*small, f"--folders={','.join(folders[1:])}", f"--out_dir={tmp_path / 'odd'}"]
+    first, again, odd, model, simulated, *others = run_cases(
         "experiments.federated_vote",
         [
             [*of_folders, f"--out_dir={out}"],
             [*of_folders, f"--out_dir={out}"],
+            one_class,
+            with_model,
+            digits,
             *([*arguments, f"--out_dir={tmp_path / 'no'}"] for arguments, _ in refusals),
         ],
     )
     assert first[0] == 0, first
     for words in ("the whole vote", "epsilon 5.0000 at delta 1e-05", "3 of 3 clients", str(out)):
         assert words in first[1].replace("4.9999", "5.0000")
+    assert odd[0] == 0 and "client 2 votes by lot" in odd[1] and "3 of 3 clients" in odd[1]
+    assert model[0] == 0 and "vote and training together" in model[1], model
+    assert sorted(os.listdir(tmp_path / "trained" / "release")) == [
+        "guarantee.json",
+        "hyperparameters.json",
+        "model.msgpack",
+    ]
+    assert simulated[0] == 0 and "nothing is released" in simulated[1], simulated
+    assert os.listdir(tmp_path / "simulated") == ["curator"]
     winner = json.loads((out / "release" / "hyperparameters.json").read_text())
     assert winner["momentum"] == 0.5
     assert again[0] == 2 and "exists already" in again[2]
@@ -68,7 +104,10 @@ def test_a_vote_end_to_end_and_what_is_refused(run_cases, folders, tmp_path):
         assert code == 2, arguments
         assert message in errors, arguments
         assert len(errors.strip().splitlines()) == 1
-    ((code, printed, _),) = run_cases(
-        "experiments.epsilon", [[f"--verify={out / 'release' / 'guarantee.json'}"]]
+    claims = [out, tmp_path / "trained"]
+    verified = run_cases(
+        "experiments.epsilon",
+        [[f"--verify={claim / 'release' / 'guarantee.json'}"] for claim in claims],
     )
-    assert code == 0 and "the claim holds" in printed
+    for code, printed, _ in verified:
+        assert code == 0 and "the claim holds" in printed
