@@ -26,6 +26,10 @@ from dpjax.training.sampling import FixedLots, PoissonLots
 Tree = Any
 Trainable = None | Tree | Callable[[tuple[str, ...], jax.Array], bool]
 
+NOISE_ALLOWANCE = 1.0 + 2.0**-21
+"""Factor on the noise's standard deviation: four float32 roundings (of the noise multiplier, of two
+products, of the noise itself) never leave less noise than the accounting was told of."""
+
 _RELATION_OF_LOTS = {PoissonLots: ADD_OR_REMOVE_ONE, FixedLots: REPLACE_ONE}
 
 
@@ -194,7 +198,7 @@ def step_function(
     noise_deviation = jnp.where(
         noise_multiplier == 0.0,
         0.0,
-        noise_multiplier * grad_fn.sensitivity(config.relation, clip_norm),
+        noise_multiplier * grad_fn.sensitivity(config.relation, clip_norm) * NOISE_ALLOWANCE,
     )
     noise_key, loss_key = (keys.stream(key, name) for name in ("noise", "loss"))
 

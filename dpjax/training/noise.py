@@ -24,10 +24,10 @@ def add_gaussian_noise(key: jax.Array, tree: Tree, standard_deviation: float | j
         and entries. The caller must never reuse a key, nor broadcast one over candidates: equal
         keys give IDENTICAL noise.
       * The noise does not depend on the values in `tree`, only on their shapes.
-      * The samples are float32: `standard_normal` takes at most 2^23 distinct values,
-        all between -5.42 and 5.42 (ideal noise leaves that range with probability 6e-8 per entry),
-        and sums are rounded. As usual for DP-SGD, the accounting treats them as real Gaussians; an
-        adversary who reads the last bits of every step is outside that model (Mironov, "On
+      * The samples are float32, quantiles of 64 bits each: they reach to 9.1 standard deviations,
+        which ideal noise leaves with probability 1e-19 per entry. So nothing coarser than rounding
+        tells them from real Gaussians, as which the accounting treats them. An adversary who reads
+        the last bits of every step is outside that model, as usual for DP-SGD (Mironov, "On
         significance of the least significant bits for differential privacy", CCS 2012).
 
     Args:

@@ -12,6 +12,7 @@ import scipy.stats
 
 from dpjax import training
 from dpjax.training import keys as key_streams
+from dpjax.training import threefry
 
 ROWS, FEATURES = 12, 3
 GENERATOR = np.random.default_rng(5)
@@ -143,11 +144,22 @@ def test_noise_scale_is_multiplier_times_sensitivity(lots, relation, sensitivity
     assert p_value(deviation * 3 / 2) < 1e-12
 
 
+@pytest.mark.parametrize("multiplier", [1.1, 0.7 + 1e-9, 1.0 + 2.0**-25, 3.3333333])
+def test_no_rounding_leaves_less_noise_than_was_accounted(multiplier):
+    """Noise multipliers are float64, training is float32: rounding would lower half of them."""
+    samples = noise_of(HALF, None, clip_norm=0.7, multiplier=multiplier, steps=1, size=300)
+    stream = key_streams.stream(jax.random.key(3), "noise")
+    normals = threefry.standard_normal(jax.random.fold_in(stream, 0), 600)
+    # The last rounding is of each sample; its mean over 600 is far below what is looked for.
+    found = np.mean(np.abs(samples.astype(np.float64)) / np.abs(np.asarray(normals, np.float64)))
+    assert multiplier <= found / np.float32(0.7) <= multiplier * (1.0 + 1e-6)
+
+
 def test_noise_comes_from_its_own_stream_anew_every_step():
     samples = noise_of(HALF, None, clip_norm=1.0, multiplier=1.0, steps=3, size=300)
     stream = key_streams.stream(jax.random.key(3), "noise")
     by_hand = -sum(
-        jax.random.normal(jax.random.fold_in(stream, step), (600,)) for step in range(3)
+        threefry.standard_normal(jax.random.fold_in(stream, step), 600) for step in range(3)
     ) / np.sqrt(3)
     np.testing.assert_allclose(samples, by_hand, rtol=1e-4, atol=1e-5)
 
