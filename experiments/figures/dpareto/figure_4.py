@@ -11,7 +11,7 @@ ones; below right, random search has as many points as DPareto, not many more; l
 
   python -m experiments.figures.dpareto.figure_4 --mid_size --data_dir=... --out_dir=...
 
-At full size it takes many hours on a CPU (not run); with --mid_size minutes on 4 cores, see
+At full size it takes many hours on a CPU (not run); with --mid_size about an hour, see
 docs/pareto_fronts.md; with --quick a minute, most of it compilation.
 """
 

@@ -9,7 +9,7 @@ for classic ones, fronts measured afresh.
 
   python -m experiments.figures.dpareto.figure_5 --mid_size --data_dir=... --out_dir=...
 
-At full size it takes hours on a CPU (not run); with --mid_size minutes on 4 cores, see
+At full size it takes hours on a CPU (not run); with --mid_size about an hour, see
 docs/pareto_fronts.md; with --quick a minute, most of it compilation.
 """
 

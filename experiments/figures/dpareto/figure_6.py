@@ -2,14 +2,14 @@
 
 Avent et al., PoPETs 2020: 256 proposals beat grids of 243 and 1,024 points. Left: evaluations and
 fronts; right: hypervolume at (10, 1), as observed and of the front measured afresh. Grids are even
-on linear scales, learning rates from 0.001 to 0.1, as the authors' are. At mid size DPareto has 64
-evaluations, the grids 32 and 243 points.
+on linear scales, learning rates from 0.001 to 0.1, as the authors' are. At mid size DPareto has
+144 evaluations, the grids 32 and 243 points.
 
 Differs from the paper: EHVI for HVPoI, tight epsilons for classic ones, fronts measured afresh.
 
   python -m experiments.figures.dpareto.figure_6 --mid_size --data_dir=... --out_dir=...
 
-At full size it takes hours on a CPU (not run); with --mid_size minutes on 4 cores, see
+At full size it takes hours on a CPU (not run); with --mid_size about an hour, see
 docs/pareto_fronts.md; with --quick (a grid of 32) half a minute, most of it compilation.
 """
 

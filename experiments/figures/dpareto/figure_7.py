@@ -8,7 +8,7 @@ and four (MNIST) fresh repetitions instead of the ten of the search.
 
   python -m experiments.figures.dpareto.figure_7 --mid_size --data_dir=... --out_dir=...
 
-At full size it takes many hours on a CPU (not run); with --mid_size minutes on 4 cores, see
+At full size it takes many hours on a CPU (not run); with --mid_size about an hour, see
 docs/pareto_fronts.md; with --quick a minute, most of it compilation.
 """
 

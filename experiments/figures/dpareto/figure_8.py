@@ -7,7 +7,7 @@ Differs from the paper: EHVI for HVPoI, tight epsilons for classic ones, fronts 
 
   python -m experiments.figures.dpareto.figure_8 --mid_size --data_dir=... --out_dir=...
 
-At full size it takes many hours on a CPU (not run); with --mid_size minutes on 4 cores, see
+At full size it takes many hours on a CPU (not run); with --mid_size about an hour, see
 docs/pareto_fronts.md; with --quick a minute, most of it compilation.
 """
 

@@ -12,10 +12,10 @@ every search, as their random search draws them (their Bayesian search proposes 
 a third of its first settings lie above).
 
 Four sizes. Full: the paper's 16 + 256 evaluations of 10 repetitions, five seeds. Mid: Adult whole,
-16 + 128 evaluations of 3 repetitions, five seeds; MNIST with 2,000 records, at most 3 epochs and
-lots of at most 1,000, 16 + 16 evaluations of 2 repetitions, one seed. Quick on Adult: Adult whole,
-at most 8 epochs, 16 + 48 evaluations of 3 repetitions, five seeds. Quick: handwritten digits in
-place of both, 8 + 8 evaluations of 2 repetitions, two seeds.
+at most 16 epochs, 16 + 128 evaluations of 3 repetitions, five seeds; MNIST with 2,000 records, at
+most 3 epochs and lots of at most 1,000, 16 + 16 evaluations of 2 repetitions, one seed. Quick on
+Adult: Adult whole, at most 8 epochs, 16 + 48 evaluations of 3 repetitions, five seeds. Quick:
+handwritten digits in place of both, 8 + 8 evaluations of 2 repetitions, two seeds.
 
 Everything written is measured on data without protection: the curator's, never private output.
 """
@@ -90,7 +90,7 @@ _QUICK = Size(16, 8, 2, 1, 2, epochs=2, lot_size=256, grids=(2,))
 SIZES = {
     (FULL, "a1a"): Size(),
     (FULL, "mnist"): Size(),
-    (MID, "a1a"): Size(144, 16, 3, 3, 5, grids=(2, 3)),
+    (MID, "a1a"): Size(144, 16, 3, 3, 5, epochs=16, grids=(2, 3)),
     (MID, "mnist"): _MNIST_MID,
     (QUICK_ADULT, "a1a"): Size(64, 16, 3, 10, 5, epochs=8, grids=(2,)),
     (QUICK_ADULT, "mnist"): _MNIST_MID,
