@@ -42,7 +42,7 @@ _TRAIN_ROUNDS = flags.DEFINE_integer("train_rounds", 3, "Rounds of training with
 _TOTAL_EPSILON = flags.DEFINE_float(
     "total_epsilon", 60.0, "Target of the vote and the training together."
 )
-_TIMEOUT = flags.DEFINE_float("timeout_seconds", 420.0, "Give up after this long.")
+_TIMEOUT = flags.DEFINE_float("timeout_seconds", 600.0, "Give up after this long.")
 
 
 def main() -> int:
