@@ -1,5 +1,6 @@
 """Shards, processes, devices and interruptions change how candidates are trained, nothing else."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -107,6 +108,9 @@ def test_shards_merge_to_what_one_job_gives(tmp_path, plain):
         run(folder=folder, shard=(0, 3), label="adam")
     with pytest.raises(ValueError, match="other data or flags"):
         run(folder=folder, shard=(0, 3), plan=procedure(accounting.Fixed(8)))
+    with pytest.raises(ValueError, match="other data or flags"):
+        other = dataclasses.replace(PROCEDURE, optimizer=training.adam())
+        run(folder=folder, shard=(0, 3), plan=other)
 
 
 def test_without_a_seed_all_jobs_share_one_secret_draw(tmp_path):
@@ -205,6 +209,7 @@ def test_two_processes_give_what_one_gives(plain):
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
     environment = os.environ | {
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",  # as in this process
         "JAX_PLATFORMS": "cpu",
         "PYTHONPATH": str(ROOT),
         "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
