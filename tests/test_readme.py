@@ -1,5 +1,6 @@
 """The README's example runs as written, and what it points to is there."""
 
+import os
 import pathlib
 import re
 import subprocess
@@ -16,6 +17,8 @@ def test_the_example_runs_as_written(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{example}"],
         cwd=tmp_path,
+        # Compiling takes most of the time.
+        env=os.environ | {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"},
         capture_output=True,
         text=True,
         timeout=300,

@@ -1,23 +1,44 @@
 """Benchmarks run small, measure what they say, and write the columns that they promise."""
 
+import contextlib
 import csv
+import io
 import json
 import os
-import subprocess
 import sys
 
 import numpy as np
 import pytest
+from absl import flags
+from absl.testing import flagsaver
 
+from experiments import command_line
 from experiments.benchmarks import candidate_costs, engine, other_work, step_costs
 from experiments.benchmarks.clipped_grad import PROBLEMS
 
 
-def test_the_quick_engine_benchmark_writes_its_table(tmp_path):
-    command = [sys.executable, "-m", "experiments.benchmarks.engine", "--quick", "--noopacus"]
-    command += ["--models=logistic_regression", f"--out_dir={tmp_path}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
+@pytest.fixture
+def run_engine(tmp_path, monkeypatch):
+    """run_engine(arguments) -> (exit code, stderr) of the benchmark, here in this process."""
+    # The candidates' own process: what it measures is not looked at closely.
+    monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+    parsed = flags.FLAGS.is_parsed()
+
+    def run(*arguments):
+        errors = io.StringIO()
+        with flagsaver.flagsaver(), contextlib.redirect_stderr(errors):
+            command_line.parse(["engine", f"--out_dir={tmp_path}", *arguments])
+            code = command_line.guarded(engine.main)
+        return code or 0, errors.getvalue()
+
+    yield run
+    if not parsed:
+        flags.FLAGS.unparse_flags()
+
+
+def test_the_quick_engine_benchmark_writes_its_table(run_engine, tmp_path, monkeypatch):
+    arguments = ["--quick", "--noopacus", "--models=logistic_regression"]
+    assert run_engine(*arguments) == (0, "")
     with open(tmp_path / "engine.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert tuple(rows[0]) == engine.COLUMNS
@@ -37,31 +58,32 @@ def test_the_quick_engine_benchmark_writes_its_table(tmp_path):
     assert text.count("\n| ") == len(rows) + 1 and "jax " in text
 
     # Interrupted after the steps, it goes on with the candidates.
-    steps = [row for row in rows if row["part"] == "step"]
+    parts = {part: [row for row in rows if row["part"] == part] for part in ("step", "candidates")}
     with open(tmp_path / "engine.csv", "w", newline="") as file:
         writer = csv.DictWriter(file, engine.COLUMNS)
         writer.writeheader()
-        writer.writerows(steps)
-    done = subprocess.run([*command, "--resume"], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
+        writer.writerows(parts["step"])
+    measured = []
+
+    def measure(model, part, quick, turns, slow_turns):
+        measured.append((model, part, quick))
+        numbers = ("median", "low", "high")
+        return [row | {name: float(row[name]) for name in numbers} for row in parts[part]]
+
+    monkeypatch.setattr(engine, "part_rows", measure)
+    assert run_engine(*arguments, "--resume") == (0, "")
+    assert measured == [("logistic_regression", "candidates", True)]
     with open(tmp_path / "engine.csv", newline="") as file:
-        again = list(csv.DictReader(file))
-    assert again[: len(steps)] == steps
-    assert [row["part"] for row in again] == [row["part"] for row in rows]
-    done = subprocess.run(
-        [*command, "--resume", "--noquick"], capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 2 and "has another heading" in done.stderr
+        assert list(csv.DictReader(file)) == rows
+    code, errors = run_engine(*arguments, "--resume", "--noquick")
+    assert code == 2 and "has another heading" in errors
+    assert len(measured) == 1
 
 
-def test_an_unknown_model_ends_in_one_line():
-    done = subprocess.run(
-        [sys.executable, "-m", "experiments.benchmarks.engine", "--models=nonsense"],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: unknown model 'nonsense'")
+def test_an_unknown_model_ends_in_one_line(run_engine):
+    code, errors = run_engine("--models=nonsense")
+    assert code == 2 and errors.startswith("error: unknown model 'nonsense'")
+    assert errors.count("\n") == 1
 
 
 def test_every_model_of_the_table_is_a_problem():

@@ -52,6 +52,7 @@ def test_digits_end_to_end_and_resumed(run_cases, tmp_path):
     stopped, other, resumed = run_cases(
         "experiments.pareto",
         [arguments, [*arguments, "--resume", "--seed=2"], [*arguments, "--resume"]],
+        fresh=True,
     )
     assert stopped[0] == 2 and "--resume" in stopped[2]
     assert other[0] == 2 and "other flags" in other[2]
