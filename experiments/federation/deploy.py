@@ -38,7 +38,7 @@ from experiments.federation import offline
 _OUT_DIR = flags.DEFINE_string("out_dir", None, "Folder to make. Default: runs/hospitals-<time>.")
 _EPSILON = flags.DEFINE_float("epsilon", 20.0, "Target of the whole vote.")
 _CANDIDATES = flags.DEFINE_string("candidates", "artifact", "A named list, or a JSON list.")
-_TRAIN_ROUNDS = flags.DEFINE_integer("train_rounds", 3, "Rounds of training with the winner.")
+_TRAIN_ROUNDS = flags.DEFINE_integer("train_rounds", 2, "Rounds of training with the winner.")
 _TOTAL_EPSILON = flags.DEFINE_float(
     "total_epsilon", 60.0, "Target of the vote and the training together."
 )

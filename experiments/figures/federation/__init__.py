@@ -1,0 +1,1 @@
+"""Figures of ours about federations; no paper's."""
