@@ -3,10 +3,10 @@
 DP-HYPE, arXiv:2510.04902; see the package for how to run. What it shows: a few candidates are good,
 most are useless, since most learning rates are too small; on Adult the useless ones guess one of
 the two classes. In the authors' published table for MNIST the best has .976, the mean is .31, and
-26 of the 100 exceed .85. Ours differs where nothing is learned: candidates share their initial
-parameters, so all useless ones share one accuracy, where the authors' scatter around chance.
+26 of the 100 exceed .85; at mid size (an MLP) .926, .32 and 19. Candidates share their initial
+parameters here, so all useless ones share one accuracy, where the authors' scatter around chance.
 
-Ten minutes at mid size on 4 cores, --quick fifteen seconds.
+Mid size trains for about a quarter of an hour on 4 cores, --quick for fifteen seconds.
 """
 
 from __future__ import annotations

@@ -2,9 +2,11 @@
 
 DP-HYPE, arXiv:2510.04902; see the package for how to run. What it shows: the vote is as good as the
 best candidate down to some epsilon, the smaller the more clients there are, and falls to a random
-guess below; the authors' best candidate on MNIST has accuracy .976 at n = 50, their mean .31.
+guess below; the authors' best candidate on MNIST has accuracy .976 at n = 50, their mean .31. At
+mid size (an MLP) the vote at epsilon = 1 is within 2 points of the best, .926, in all 20 votes and
+in 94% of 400 others.
 
---quick (digits, 5 to 25 clients) takes twenty seconds.
+Mid size trains for about half an hour on 4 cores, --quick (digits, 5 to 25 clients) for twenty seconds.
 """
 
 from __future__ import annotations
