@@ -37,9 +37,10 @@ Not in the paper, which shows its searches on data where the truth is unknown.
 
   python -m experiments.figures.dpareto.sparse_vector_search --out_dir=docs/figures/dpareto
 
-Takes about 25 minutes on one CPU core, most of it for proposals one at a time; with --quick (2 seeds, 16
-+ 16 evaluations, EHVI in batches of 8 and random) 20 seconds. Finished searches are kept in the
-rows, and a stopped program goes on from there: after a change of the search itself, delete them.
+Takes about half an hour on one CPU core (an estimate from those run), most of it for proposals one
+at a time; --processes runs several searches at once; with --quick (2 seeds, 16 + 16 evaluations,
+EHVI in batches of 8 and random) 20 seconds. Finished searches are kept in the rows, and a stopped
+program goes on from there: after a change of the search itself, delete them.
 """
 
 from __future__ import annotations
