@@ -12,7 +12,7 @@ takes, in docs/federated_figures.md. What is trained is kept in --tables_dir, ca
 candidate in pieces of --chunk_size, and shared by all figures: a stopped program goes on where it
 was, and another epsilon, number of --runs or figure trains nothing again. --rates, --epsilons,
 --datasets, --clients and --concentrations choose among what a figure shows; for example the
-paper's own size of all that is Adult, in minutes on a CPU:
+paper's own size of all that is Adult, in under an hour on a CPU:
 
   python -m experiments.figures.dp_hype.figure_8 --data_dir=... --datasets=adult
 """
