@@ -77,6 +77,8 @@ def best_of(guarantee: Guarantee, law: RepetitionLaw, method: str = "tight") -> 
     pure = None
     if guarantee.pure_epsilon is not None:
         pure = selected_pure_epsilon(guarantee.pure_epsilon, law, as_published=method == "rdp")
+        if pure is not None and not math.isfinite(pure):
+            pure = None
     if method == "rdp":
         return Guarantee(
             relation=guarantee.relation, provenance=tree, renyi=curve, pure_epsilon=pure

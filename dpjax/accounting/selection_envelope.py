@@ -181,7 +181,7 @@ def envelope_lines(
 
 def envelope(t: np.ndarray, slopes: np.ndarray, heights: np.ndarray) -> np.ndarray:
     """max(0, max_i heights_i - t slopes_i) at ascending t, (n,); the lines form a concave hull."""
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", over="ignore"):
         turns = np.diff(heights) / np.diff(slopes)
     # Between the turns t_i > t > t_{i+1} (descending) line i + 1 is the largest.
     best = np.searchsorted(-turns, -t, side="left")
@@ -225,7 +225,9 @@ def _upper_hull(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     for _ in range(40):
         if a.size < 3:
             return a, b
-        slope = np.diff(b) / np.diff(a)
+        # Slopes that overflow turn at a t of e^700, beyond any in use.
+        with np.errstate(over="ignore"):
+            slope = np.diff(b) / np.diff(a)
         below = slope[1:] >= slope[:-1]
         if not below.any():
             return a, b

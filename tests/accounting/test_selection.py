@@ -361,3 +361,10 @@ def test_very_large_pure_epsilons(epsilon, law, runs):
             often, rare = f(1 - x) - f(0), f(x) - f(0)
             exact = mpmath.log((often - mpmath.mpf(1e-3)) / rare)
         assert selected.epsilon(1e-3) >= exact * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("base,mean", [(5.0, 740.0), (0.5, 1e4)])
+def test_laws_whose_derivative_leaves_float64(base, mean):
+    """f'(1 - x) falls to 1e-308 and below: no warning, no error."""
+    selected = accounting.best_of(accounting.pure(base), accounting.Poisson(mean))
+    assert selected.epsilon(1e-3) > 2.0 * base
