@@ -1,12 +1,13 @@
-"""DP-HYPE's vote as a Flower federation, with secure aggregation; the extra `federated`.
+"""DP-HYPE's vote, and training after it, as a Flower federation; the extra `federated`.
 
     app = federated.make_client_app(federated.records_in_folder)   # a client's side
     app = federated.make_server_app(on_outcome=...)                # the server's side
 
 | module | what |
 |---|---|
-| `election` | everything public about a vote, and its fingerprint |
-| `client`, `local_training`, `server` | the two apps |
+| `election` | everything public about vote and training, and its fingerprint |
+| `client`, `local_training`, `local_rounds` | a client's app: the vote, then rounds of averaging |
+| `server`, `rounds` | the server's app: the same from its side |
 | `sum_rules`, `masking`, `secure_sum` | exact masked sums; every trap of Flower's SecAgg+ refused |
 | `records`, `ledger` | where a node's records come from; what it has spent |
 | `in_process`, `runtimes` | the same apps in one process, or in Ray's |
@@ -25,6 +26,7 @@ from typing import Any
 # Flower starts a process for every message to a client. What such a process does not use is not
 # imported: four of five messages need no JAX.
 _HOMES = {
+    "Averaging": "election",
     "Election": "election",
     "InProcessGrid": "in_process",
     "LocalTraining": "election",
@@ -38,6 +40,7 @@ _HOMES = {
     "run_election": "server",
     "run_in_process": "runtimes",
     "run_in_ray": "runtimes",
+    "run_rounds": "rounds",
     "save_outcome": "vote_release",
     "secure_sum_only": "masking",
     "statement": "vote_release",

@@ -105,6 +105,7 @@ def _released(election: Election) -> dict[str, Any]:
         ),
         "epsilon": plan.total.epsilon(election.settings.delta),
         "mechanism": plan.total.provenance,
+        "epsilon_if_one_clients_updates_were_unmasked": _updates_alone(election),
         "epsilon_of_the_vote_alone": election.plan.guarantee.epsilon(election.settings.delta),
         "federated_training": plan.statement()
         | {
@@ -124,6 +125,15 @@ def _released(election: Election) -> dict[str, Any]:
             "records is composed with this one",
         ],
     }
+
+
+def _updates_alone(election: Election) -> float:
+    """Epsilon of one client's noisy updates in clear, by its own shares of the noise alone."""
+    plan = election.averaging_plan
+    guarantee = accounting.federated_averaging(
+        plan.local_variance, plan.bound, plan.settings.dimension, 1, plan.settings.rounds
+    )
+    return guarantee.epsilon(election.settings.delta, method="rdp")
 
 
 def _with_model(election: Election) -> bool:

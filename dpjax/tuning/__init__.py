@@ -7,10 +7,12 @@
 | `doubling` | Ding & Wu, 2022 |
 | `threshold_stopping` | Liu & Talwar, STOC 2019; Papernot & Steinke, Appendix C |
 | `voting`: `VoteSettings`, `train_clients` | Liebenow, Peinemann & Mohammadi 2025 (DP-HYPE) |
+| `AveragingSettings`, `averaging` | McMahan et al. 2017; Kairouz, Liu & Steinke 2021 |
 | `pareto.search`; its front is NOT private | Avent et al. 2020 (DPareto) |
 """
 
-from dpjax.tuning import pareto, voting
+from dpjax.tuning import averaging, pareto, voting
+from dpjax.tuning.averaging import AveragingPlan, AveragingSettings
 from dpjax.tuning.candidates import (
     Choice,
     LogUniform,
@@ -31,6 +33,8 @@ from dpjax.tuning.voting import VoteAborted, VotePlan, VoteSettings, train_clien
 
 __all__ = [
     "DEFAULT_REPETITIONS",
+    "AveragingPlan",
+    "AveragingSettings",
     "Choice",
     "Job",
     "LogUniform",
@@ -43,6 +47,7 @@ __all__ = [
     "VoteAborted",
     "VotePlan",
     "VoteSettings",
+    "averaging",
     "classification",
     "doubling",
     "exponential",

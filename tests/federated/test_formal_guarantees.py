@@ -4,13 +4,35 @@ import inspect
 
 import pytest
 
-from dpjax.federated import client, ledger, masking, server
+from dpjax.federated import (
+    client,
+    ledger,
+    local_rounds,
+    local_training,
+    masking,
+    rounds,
+    server,
+)
 
 CASES = {
     # function: words that its section must contain
-    masking.secure_sum_only: ("at most once in a run", "minimum_survivors", "masked"),
-    client.make_client_app: ("noisy ballot", "reply to training is constant", "own log"),
-    ledger.charge: ("before the vote is sent",),
+    masking.secure_sum_only: (
+        "at most once in each phase",
+        "at most once in a run",
+        "minimum_survivors",
+        "masked",
+    ),
+    client.make_client_app: (
+        "noisy ballot",
+        "noisy update",
+        "reply to training is constant",
+        "whatever the records are",
+        "own log",
+    ),
+    ledger.charge: ("before the vote is sent", "before the first update"),
+    local_training.prepare: ("whatever the records are", "does not depend on them"),
+    local_rounds.prepare: ("whatever the records are", "nothing without noise is stored"),
+    rounds.run_rounds: ("minimum_survivors", "masked updates"),
     server.run_election: ("minimum_survivors", "masked votes"),
 }
 

@@ -80,6 +80,7 @@ def test_the_model_is_trained_released_and_its_claim_is_that_of_everything(tmp_p
     claim = json.loads((release / "guarantee.json").read_text())
     assert 59.0 < claim["epsilon"] <= 60.0
     assert claim["epsilon_of_the_vote_alone"] <= 20.0
+    assert claim["epsilon_if_one_clients_updates_were_unmasked"] > claim["epsilon"]
     assert claim["federated_training"]["rounds"] == 2
     assert "after rounding" in claim["federated_training"]["sensitivity"]
     again = accounting.from_provenance(claim["mechanism"])
