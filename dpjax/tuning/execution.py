@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax import training
-from dpjax.tuning import curator, integer_laws
+from dpjax.training import keys as key_streams
+from dpjax.tuning import curator, described, integer_laws
 from dpjax.tuning.best_of_runs import BestOfRuns
 from dpjax.tuning.candidate_runs import (
     config_of_setting,
@@ -27,7 +28,8 @@ from dpjax.tuning.task import Task
 
 PyTree = Any
 
-# Streams of a seeded source; without a seed every draw is the operating system's.
+# Numbers of a seeded `HostRandomness`'s streams, nothing to do with the named streams of a
+# candidate's key; without a seed every draw is the operating system's.
 _STREAM_OF_K, _STREAM_OF_SPACE, _STREAM_OF_SCORES = 1, 2, 3
 
 
@@ -94,8 +96,10 @@ def execute(
     counts, noise = drawn["counts"], drawn["noise"]
     owners = np.repeat(np.arange(executions), counts)
     total = len(owners)
-    hyperparameters = {name: drawn[f"given_{name}"] for name in sorted(procedure.space.parameters)}
-    keys = jax.random.wrap_key_data(drawn["keys"], impl="threefry2x32")
+    hyperparameters = {
+        name: drawn[f"hyperparameter_{name}"] for name in sorted(procedure.space.parameters)
+    }
+    keys = jax.random.wrap_key_data(drawn["keys"], impl=key_streams.IMPLEMENTATION)
     correct = np.zeros(total, dtype=np.int64)
     scores = np.full(total, -np.inf)
     best = BestOfRuns(executions)
@@ -136,12 +140,12 @@ def _drawn(
         noise = integer_laws.discrete_gaussian(
             procedure.score_noise, total, randomness, _STREAM_OF_SCORES
         )
-    given = procedure.space.sample(total, randomness.generator(_STREAM_OF_SPACE))
+    hyperparameters = procedure.space.sample(total, randomness.generator(_STREAM_OF_SPACE))
     keys = np.zeros((0, 2), np.uint32)
     if total:
         keys = np.asarray(jax.random.key_data(training.candidate_keys(total, seed=randomness.seed)))
     return {"counts": counts, "noise": noise, "keys": keys} | {
-        f"given_{name}": values for name, values in given.items()
+        f"hyperparameter_{name}": values for name, values in hyperparameters.items()
     }
 
 
@@ -154,6 +158,8 @@ def _facts(task: Task, procedure: Procedure, executions: int) -> list[Any]:
         procedure.selection.describe(),
         procedure.score_noise,
         task.description,
+        described.of_optimizer(procedure.optimizer),
+        described.trained_parameters(task),
         curator.fingerprint((task.train.arrays, task.validation.arrays)),
     ]
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from dpjax import accounting, training
 from dpjax.training import hosts
+from dpjax.training import keys as key_streams
 from dpjax.tuning import curator, described
 from dpjax.tuning.candidate_runs import untrained
 from dpjax.tuning.candidates import Space
@@ -35,7 +36,7 @@ from dpjax.tuning.selection_plan import Candidates, Plan, Selector, plan
 from dpjax.tuning.selections import BestOf
 from dpjax.tuning.task import Task
 
-# Streams of a seeded source, apart from those of `execution`.
+# Numbers of a seeded `HostRandomness`'s streams, apart from those of `execution`.
 _STREAM_OF_CANDIDATES, _STREAM_OF_PARTITIONS, _STREAM_OF_SELECTION = 11, 12, 13
 
 CHOICE_FILE = "choice.json"
@@ -95,7 +96,9 @@ def select_and_train(
     started = time.time()
     randomness = HostRandomness(seed)
     drawn = job.agreed(lambda: _drawn(fixed, randomness), _facts(task, fixed))
-    hyperparameters = {name: drawn[f"given_{name}"] for name in sorted(fixed.space.parameters)}
+    hyperparameters = {
+        name: drawn[f"hyperparameter_{name}"] for name in sorted(fixed.space.parameters)
+    }
     records = partitioned(task, partitions, drawn["partition_key"].tobytes())
     models = fixed.number * partitions
     counts = partition_counts(
@@ -104,7 +107,7 @@ def select_and_train(
         fixed.lots,
         fixed.setting.steps,
         hyperparameters,
-        jax.random.wrap_key_data(drawn["keys"], impl="threefry2x32"),
+        jax.random.wrap_key_data(drawn["keys"], impl=key_streams.IMPLEMENTATION),
         optimizer=fixed.optimizer,
         chunk_size=chunk_size,
         job=job,
@@ -157,16 +160,18 @@ def select_and_train(
 def _drawn(fixed: Plan, randomness: HostRandomness) -> dict[str, np.ndarray]:
     """The candidates, the key of the partitions and every model's key."""
     if fixed.listed is None:
-        given = fixed.space.sample(fixed.number, randomness.generator(_STREAM_OF_CANDIDATES))
+        hyperparameters = fixed.space.sample(
+            fixed.number, randomness.generator(_STREAM_OF_CANDIDATES)
+        )
     else:
-        given = {
+        hyperparameters = {
             name: np.asarray([float(candidate[name]) for candidate in fixed.listed])
             for name in fixed.space.parameters
         }
     models = fixed.number * fixed.utility.partitions
     # The first key of a seed is the final training's.
     keys = training.candidate_keys(models + 1, seed=randomness.seed)[1:]
-    return {f"given_{name}": values for name, values in given.items()} | {
+    return {f"hyperparameter_{name}": values for name, values in hyperparameters.items()} | {
         "partition_key": randomness.words(4, _STREAM_OF_PARTITIONS),
         "keys": np.asarray(jax.random.key_data(keys)),
     }
@@ -203,6 +208,8 @@ def _facts(task: Task, fixed: Plan) -> list[Any]:
         fixed.space.describe(),
         [type(fixed.selector).__name__, dataclasses.astuple(fixed.selector)],
         task.description,
+        described.of_optimizer(fixed.optimizer),
+        described.trained_parameters(task),
         curator.fingerprint((task.train.arrays, task.validation.arrays, task.train.identifiers)),
     ]
 

@@ -98,23 +98,22 @@ def plan_procedure(
         raise ValueError("not_private trains without noise: drop it, or the noise_multiplier")
     if not_private:
         return fixed(settings=tuple(settings), score_noise=0.0, run_guarantee=None, guarantee=None)
-    select = selection.guarantee
     if given:
         if min(setting.noise_multiplier for setting in settings) <= 0:
             raise ValueError(
                 "noise_multiplier 0 gives no privacy: pass a positive one, or say not_private"
             )
         run, deviation = _scored(settings, validation_is_public, score_noise)
-        guarantee = select(run)
+        guarantee = selection.guarantee(run)
     else:
         if not (0 < epsilon < math.inf):
             raise ValueError(f"epsilon {epsilon}: pass a finite number > 0")
         # Training alone is calibrated first; the score may add a little, and is then made room for.
         aim = epsilon
         for _ in range(6):
-            settings = calibrated(settings, select, aim, delta)
+            settings = calibrated(settings, selection.guarantee, aim, delta)
             run, deviation = _scored(settings, validation_is_public, score_noise)
-            guarantee = select(run)
+            guarantee = selection.guarantee(run)
             reached = guarantee.epsilon(delta)
             if reached <= epsilon:
                 break

@@ -176,7 +176,7 @@ def training_guarantee(
 
 def calibrated(
     settings: list[RunSetting],
-    select: Callable[[accounting.Guarantee], accounting.Guarantee],
+    whole: Callable[[accounting.Guarantee], accounting.Guarantee],
     epsilon: float,
     delta: float,
 ) -> list[RunSetting]:
@@ -184,7 +184,7 @@ def calibrated(
 
     Args:
       settings: their noise multipliers are ignored.
-      select: one candidate's guarantee -> the whole procedure's.
+      whole: one candidate's guarantee -> the whole procedure's.
       epsilon: target of the whole procedure.
       delta: target of the whole procedure.
 
@@ -192,7 +192,7 @@ def calibrated(
       ValueError: if no noise in reach meets the target; it says what epsilon is attainable.
     """
     noise = accounting.calibrate(
-        lambda multiplier: select(training_guarantee(settings, multiplier)),
+        lambda multiplier: whole(training_guarantee(settings, multiplier)),
         epsilon=epsilon,
         delta=delta,
     )

@@ -88,14 +88,13 @@ def run_selection(
     if executed is None:
         return None
     winner = int(executed.best.candidate[0])
-    output = executed.best.output(0)
     names = sorted(executed.hyperparameters)
     if winner < 0 or not np.isfinite(executed.best.score[0]):
         # No candidate, or none that is finite: what comes out must not depend on data.
         params = untrained(task)
         hyperparameters = dict.fromkeys(names)
     else:
-        params = output
+        params = executed.best.output(0)
         hyperparameters = described.as_used(
             {name: float(executed.hyperparameters[name][winner]) for name in names}
         )
