@@ -29,7 +29,7 @@ def of_training(
     settings: Sequence[RunSetting],
     sampling: str,
     *,
-    of: str = "every candidate, on all training records",
+    of: str = "a candidate, on all training records",
 ) -> dict[str, Any]:
     """The arguments of `release.statement` that say what was trained.
 
