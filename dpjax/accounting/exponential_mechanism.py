@@ -101,7 +101,10 @@ def bounded_range_rdp(epsilon: float, orders: np.ndarray) -> np.ndarray:
     log_moment = (
         gap * log_best + np.log(np.maximum(bracket, 1e-300)) - math.log(-math.expm1(-epsilon))
     )
-    return np.maximum(log_moment, 0.0) / gap
+    # Differences of nearly equal numbers lose up to `orders` units of rounding. Where epsilon is
+    # small, epsilon^2 / 8-zCDP (Cesar & Rogers 2021) says as much without them.
+    rounded_up = (np.maximum(log_moment, 0.0) + 2e-15 * orders) / gap
+    return np.minimum(rounded_up, orders * epsilon**2 / 8.0)
 
 
 def selection_noise_ratio(candidates: int, partitions: int, epsilon: float) -> float:

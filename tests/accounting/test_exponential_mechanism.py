@@ -3,6 +3,7 @@
 import itertools
 import math
 
+import mpmath
 import numpy as np
 import pytest
 
@@ -49,6 +50,20 @@ def test_renyi_is_the_worst_two_point_pair():
         ours = bounded_range_rdp(epsilon, np.array([order]))[0]
         assert worst <= ours + 1e-12
         assert ours == pytest.approx(worst, rel=1e-6)
+
+
+@pytest.mark.parametrize("epsilon", [1e-8, 1e-6, 1e-4, 1e-2, 1.0, 30.0])
+def test_renyi_is_never_below_in_high_precision(epsilon):
+    """Differences of float64 numbers near one another used to fall short, to 0 at epsilon 1e-8."""
+    for order in (1.0001, 1.5, 2.0, 10.0, 1e3, 1e6):
+        with mpmath.workdps(60):
+            e, a = mpmath.mpf(epsilon), mpmath.mpf(order)
+            whole, rest = mpmath.exp(e), mpmath.exp((1 - a) * e)
+            top = min(max((a - 1) / a * (whole - rest) / (1 - rest), 1), whole)
+            moment = top ** (a - 1) * (whole - rest - top * (1 - rest)) / (whole - 1)
+            exact = mpmath.log(moment) / (a - 1)
+        found = float(bounded_range_rdp(epsilon, np.array([order]))[0])
+        assert exact * (1 - 1e-12) <= found <= exact * (1 + 2e-6)
 
 
 def test_real_exponential_mechanisms_stay_below():
