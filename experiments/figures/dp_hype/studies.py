@@ -145,7 +145,7 @@ def _mid_size(full: Study) -> Study:
             return dataclasses.replace(full, net="64", rounds=2)
         case "cifar10":
             return dataclasses.replace(full, dataset="cifar10_subset", net="32")
-    longest = full.clients > 50 and full.concentration > 0.0
+    longest = full.clients == 250 and full.concentration > 0.0
     return dataclasses.replace(full, rounds=2) if longest else full
 
 
