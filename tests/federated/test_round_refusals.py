@@ -1,0 +1,191 @@
+"""What a client refuses in a round of training, and what its ledger is charged."""
+
+import json
+import math
+import os
+
+import numpy as np
+import pytest
+
+from dpjax import federated
+from dpjax.federated import client, ledger, local_rounds, masking
+from dpjax.federated import flower_internals as flower
+from dpjax.federated.in_process import InProcessGrid
+from dpjax.federated.sum_rules import ProtocolRefusal, SumAborted
+
+# ---- what a client refuses
+
+
+@pytest.fixture
+def asked(federation):
+    """A function that sends one client a round's request, after the vote if wanted."""
+    config = federation.config | {"rounds": 2}
+    app = federated.make_client_app(federation.load, config)
+    grid = InProcessGrid(app, federation.nodes())
+    election = federated.Election.from_config(config)
+    context = flower.Context(
+        run_id=1,
+        node_id=1000,
+        node_config=federation.nodes()[0],
+        state=flower.RecordDict(),
+        run_config={},
+    )
+
+    def ask(phase=1, winner=1, params=None, fingerprint=None):
+        facts = {
+            client.FINGERPRINT: fingerprint or election.fingerprint,
+            client.PHASE: phase,
+            client.WINNER: winner,
+        }
+        params = np.zeros(4, np.float32) if params is None else params
+        request = flower.Message(
+            flower.RecordDict(
+                {
+                    client.ELECTION_RECORD: flower.ConfigRecord(facts),
+                    client.PARAMETERS_RECORD: flower.ArrayRecord([params]),
+                }
+            ),
+            dst_node_id=1000,
+            message_type=client.ROUND_MESSAGE,
+            group_id="0",
+        )
+        return app(request, context)
+
+    ask.context, ask.election, ask.grid = context, election, grid
+    return ask
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        ({"phase": 3}, "the rules have 2 rounds"),
+        ({"phase": 0}, "the rules have 2 rounds"),
+        ({"winner": 3}, "none of the candidates"),
+        ({"winner": -1}, "none of the candidates"),
+        ({"params": np.zeros(5, np.float32)}, "no parameters of shape"),
+        ({"params": np.zeros(4)}, "no parameters of shape"),
+        ({"params": np.full(4, np.nan, np.float32)}, "not finite"),
+    ],
+)
+def test_requests_that_were_not_agreed_on_are_refused(asked, request_, message):
+    with pytest.raises(ProtocolRefusal, match=message):
+        asked(**request_)
+    assert client.NOISY_VECTOR not in asked.context.state.array_records
+
+
+def test_other_rules_are_answered_with_ones_own_fingerprint_and_nothing_else(asked):
+    reply = asked(fingerprint="another")
+    record = reply.content.config_records[client.ELECTION_RECORD]
+    assert dict(record) == {client.FINGERPRINT: asked.election.fingerprint}
+    assert client.NOISY_VECTOR not in asked.context.state.array_records
+
+
+def test_a_phase_that_was_answered_or_left_behind_is_over(asked):
+    asked(phase=1)
+    asked(phase=1)  # Prepared anew with fresh noise: nothing has left the client.
+    asked(phase=2)
+    masking._begin_phase(asked.context, 2)
+    with pytest.raises(ProtocolRefusal, match="answered in this run"):
+        asked(phase=1)
+    asked.context.state.config_records["dpjax_secure_sum"]["answered"] = True
+    with pytest.raises(ProtocolRefusal, match="answered in this run"):
+        asked(phase=2)
+
+
+def test_stages_of_an_earlier_sum_do_not_reach_a_later_one(federation, asked):
+    """A request to unmask round 1 that comes when round 2 is prepared opens nothing."""
+    asked(phase=1)
+    masking._begin_phase(asked.context, 1)
+    memory = asked.context.state.config_records["dpjax_secure_sum"]
+    memory["members"], memory["peers"], memory["answered"] = 5, list(range(1000, 1005)), True
+    asked(phase=2)
+    lists = {
+        flower.Key.ACTIVE_NODE_ID_LIST: list(range(1000, 1005)),
+        flower.Key.DEAD_NODE_ID_LIST: [],
+    }
+    request = flower.Message(
+        flower.RecordDict(
+            {
+                flower.RECORD_KEY_CONFIGS: flower.ConfigRecord(
+                    {flower.Key.STAGE: flower.Stage.UNMASK, **lists}
+                )
+            }
+        ),
+        dst_node_id=1000,
+        message_type="train",
+        group_id="1",
+    )
+    with pytest.raises(ProtocolRefusal, match="before this sum was set up"):
+        federated.make_client_app(federation.load, federation.config)(request, asked.context)
+
+
+def test_no_update_without_noise_is_kept(asked):
+    asked(phase=1)
+    (first,) = asked.context.state.array_records[client.NOISY_VECTOR].to_numpy_ndarrays()
+    asked(phase=1)
+    (again,) = asked.context.state.array_records[client.NOISY_VECTOR].to_numpy_ndarrays()
+    # The same update, and noise of its own: four entries that all agree would be no accident.
+    assert not np.array_equal(first, again)
+
+
+# ---- without noise
+
+
+def test_training_without_noise_needs_every_owners_word_and_is_the_curators(federation, tmp_path):
+    config = federation.config | {"total-epsilon": math.inf}
+    with pytest.raises(SumAborted, match="no allow-training-without-noise"):
+        federation.run(config=config)
+    # Said by the run instead of by the node, it counts for nothing.
+    with pytest.raises(SumAborted, match="no allow-training-without-noise"):
+        federation.run(config=config | {local_rounds.ALLOW_WITHOUT_NOISE: 1})
+    allowed = {local_rounds.ALLOW_WITHOUT_NOISE: 1}
+    with pytest.raises(SumAborted, match="above this client's limit"):
+        federation.run(config=config, nodes=federation.nodes(**allowed, **{"max-epsilon": 1e6}))
+    outcome = federation.run(config=config, nodes=federation.nodes(**allowed))
+    federated.save_outcome(outcome, tmp_path / "run")
+    assert sorted(os.listdir(tmp_path / "run" / "release")) == [
+        "guarantee.json",
+        "hyperparameters.json",
+    ]
+    claim = json.loads((tmp_path / "run" / "release" / "guarantee.json").read_text())
+    assert claim["epsilon"] <= 20.0 and "nothing else" in claim["released"]
+    curator = tmp_path / "run" / "curator"
+    assert sorted(os.listdir(curator)) == ["NOT_PRIVATE.txt", "model.msgpack", "vote.json"]
+    assert "WITHOUT noise" in (curator / "NOT_PRIVATE.txt").read_text()
+    assert os.stat(curator / "model.msgpack").st_mode & 0o077 == 0
+
+
+# ---- the ledger
+
+
+def test_a_ledger_is_charged_the_total_in_two_parts(federation, tmp_path):
+    path = str(tmp_path / "ledger")
+    nodes = [
+        node | {"ledger": f"{path}.{node['partition-id']}", "max-epsilon": 60.0}
+        for node in federation.nodes()
+    ]
+    outcome = federation.run(nodes=nodes)
+    for number in range(5):
+        lines = ledger.entries(f"{path}.{number}")
+        assert [line["what"] for line in lines] == ["vote", "training"]
+        assert [line["epsilon"] for line in lines] == [20.0, 40.0]
+        assert sum(line["delta"] for line in lines) == 1e-5
+        assert {line["fingerprint"] for line in lines} == {outcome.election.fingerprint}
+    # All of the limit is spent: not even a vote of another run is sent.
+    with pytest.raises(SumAborted, match="it is 60 and 60 were spent before"):
+        federation.run(nodes=nodes)
+
+
+def test_whoever_cannot_pay_for_all_of_it_does_not_begin(federation):
+    with pytest.raises(SumAborted, match="epsilon 60 is above this client's limit: it is 59"):
+        federation.run(nodes=federation.nodes(**{"max-epsilon": 59.0}))
+
+
+def test_a_client_that_missed_the_vote_pays_the_total_with_its_first_update(asked, tmp_path):
+    context = asked.context
+    context.node_config["ledger"] = str(tmp_path / "ledger")
+    asked(phase=2)
+    client._charge(context, context.state.config_records[client.PREPARED])
+    client._charge(context, context.state.config_records[client.PREPARED])
+    (line,) = ledger.entries(tmp_path / "ledger")
+    assert (line["epsilon"], line["delta"], line["what"]) == (60.0, 1e-5, "training")
