@@ -182,12 +182,18 @@ def pure_curve(epsilon: float) -> RenyiCurve:
     """Tight curve of pure epsilon-DP: randomised response's (spec section 4)."""
 
     def evaluate(orders: np.ndarray) -> np.ndarray:
-        with np.errstate(over="ignore"):
-            # log((e^{a e} + e^{(1-a) e}) / (1 + e^e)), e^{(a-1) e} taken out.
-            tail = np.log1p(np.exp(-(2 * orders - 1) * epsilon)) - math.log1p(math.exp(-epsilon))
-        return epsilon + tail / (orders - 1.0)
+        # log((e^{a e} + e^{(1-a) e}) / (1 + e^e)) = log cosh((a - 1/2) e) - log cosh(e / 2).
+        both = _log_cosh((orders - 0.5) * epsilon) - _log_cosh(np.float64(0.5 * epsilon))
+        return both / (orders - 1.0)
 
     return RenyiCurve(evaluate)
+
+
+def _log_cosh(x: np.ndarray) -> np.ndarray:
+    """log cosh x at x >= 0 with all digits, near 0 too."""
+    near = np.log1p(2.0 * np.sinh(0.5 * np.minimum(x, 1.0)) ** 2)
+    far = x + np.log1p(np.exp(-2.0 * x)) - math.log(2.0)
+    return np.where(x < 1.0, near, far)
 
 
 def sampled_gaussian_curve(

@@ -158,3 +158,15 @@ def test_what_is_no_number_bounds_nothing():
     assert nothing.delta(1.0) == 1.0
     with pytest.raises(ValueError, match="NaN"):
         LossDistribution(1e-3, 0, np.array([0.5, np.nan]), 0.0)
+
+
+@pytest.mark.parametrize("epsilon", [1e-10, 1e-6, 1e-3, 0.5, 3.0, 700.0])
+def test_pure_curve_in_high_precision(epsilon):
+    """At epsilon 1e-6 a formula with exponentials of nearly equal numbers fell short by 5e-5."""
+    orders = np.array([1.0001, 1.5, 2.0, 10.0, 1e3, 1e6])
+    found = renyi.pure_curve(epsilon)(orders)
+    with mpmath.workdps(60):
+        for order, value in zip(orders.tolist(), found.tolist()):
+            e, a = mpmath.mpf(epsilon), mpmath.mpf(order)
+            exact = mpmath.log((mpmath.exp(a * e) + mpmath.exp((1 - a) * e)) / (1 + mpmath.exp(e)))
+            assert value == pytest.approx(float(exact / (a - 1)), rel=1e-10)
