@@ -58,11 +58,17 @@ class Federation:
 
     def run(self, load=None, config=None, nodes=None, **options):
         """The outcome of a run in this process."""
+        return self._run(load, config or self.config, nodes, options)[0]
+
+    def vote(self, load=None, nodes=None, **options):
+        """The outcome of the vote alone, and every client's accuracies."""
+        return self._run(load, self.config | {"rounds": 0}, nodes, options)
+
+    def _run(self, load, config, nodes, options):
         from dpjax import federated
 
-        config = config or self.config
         app = federated.make_client_app(load or self.load, config)
-        return federated.run_in_process(app, config, nodes or self.nodes(), **options)[0]
+        return federated.run_in_process(app, config, nodes or self.nodes(), **options)
 
 
 @pytest.fixture
