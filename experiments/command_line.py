@@ -50,6 +50,10 @@ def guarded(main: Callable[[], int | None]) -> int | None:
         if _TRACEBACK.value:
             raise
         return _refusal(" ".join(str(error).split()))
+    except MemoryError:
+        if _TRACEBACK.value:
+            raise
+        return _refusal("this needs more memory than there is: pass smaller numbers")
 
 
 def run(main: Callable[[], int | None]) -> None:

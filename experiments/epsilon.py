@@ -26,6 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dpjax import accounting
+from dpjax.neighbouring import ADD_OR_REMOVE_ONE, RELATIONS
 from experiments import command_line, law_flags
 
 _SAMPLING_PROBABILITY = flags.DEFINE_float(
@@ -44,6 +45,12 @@ _PURE = flags.DEFINE_float("pure_epsilon", None, "Base run that is (epsilon, 0)-
 _RDP_CSV = flags.DEFINE_string(
     "rdp_csv", None, "Base run known by its Renyi curve: a CSV with the columns order,epsilon."
 )
+_RELATION = flags.DEFINE_enum(
+    "neighbouring_relation",
+    ADD_OR_REMOVE_ONE,
+    RELATIONS,
+    "What --rho, --pure_epsilon or --rdp_csv was computed for.",
+)
 _SCORE_NOISE = flags.DEFINE_float(
     "score_noise",
     None,
@@ -58,6 +65,7 @@ _JSON = flags.DEFINE_bool("json", False, "Print one JSON object instead of the t
 _PLOT = flags.DEFINE_string("plot", None, "Also draw epsilon against the mean of K, as PNG here.")
 _VERIFY = flags.DEFINE_string("verify", None, "Path of a release's guarantee.json to recompute.")
 
+LARGEST_STEPS = 10**8
 LEAST_NOISE = 1e-3
 """Below it epsilons are in the millions, and the Renyi bounds take minutes to say so."""
 
@@ -66,7 +74,7 @@ def base_run() -> accounting.Guarantee:
     """Returns the guarantee of one run that the flags describe.
 
     Raises:
-      ValueError: if they describe none, or more than one.
+      ValueError: if they describe none, more than one, or more than is read.
     """
     kinds = {
         "--sampling_probability": _SAMPLING_PROBABILITY.value,
@@ -82,6 +90,13 @@ def base_run() -> accounting.Guarantee:
             f"exactly one of {', '.join(kinds)}"
         )
     kind = given[0]
+    for flag in ("noise_multiplier", "steps", "lot_size", "neighbouring_relation"):
+        if flags.FLAGS[flag].present and kind not in _READ_WITH[flag]:
+            raise ValueError(
+                f"--{flag} is not read with {kind}, which describes the whole run: drop it"
+                if kind in _WHOLE_RUNS
+                else f"--{flag} is not read with {kind}: drop it"
+            )
     if kind in ("--sampling_probability", "--dataset_size"):
         needed = {"--noise_multiplier": _NOISE.value, "--steps": _STEPS.value}
         if kind == "--dataset_size":
@@ -93,6 +108,8 @@ def base_run() -> accounting.Guarantee:
             raise ValueError(
                 f"--noise_multiplier={_NOISE.value:g} protects nothing: pass {LEAST_NOISE} or more"
             )
+        if _STEPS.value > LARGEST_STEPS:
+            raise ValueError(f"--steps={_STEPS.value}: pass at most {LARGEST_STEPS}")
         if kind == "--dataset_size":
             return accounting.dp_sgd_fixed_lots(
                 dataset_size=_DATASET_SIZE.value,
@@ -106,10 +123,14 @@ def base_run() -> accounting.Guarantee:
             steps=_STEPS.value,
         )
     if kind == "--rho":
-        return accounting.zcdp(rho=_RHO.value)
+        return accounting.zcdp(rho=_RHO.value, relation=_RELATION.value)
     if kind == "--pure_epsilon":
-        return accounting.pure(epsilon=_PURE.value)
-    return accounting.renyi_only(*read_rdp_csv(_RDP_CSV.value))
+        return accounting.pure(epsilon=_PURE.value, relation=_RELATION.value)
+    orders, epsilons = read_rdp_csv(_RDP_CSV.value)
+    try:
+        return accounting.renyi_only(orders, epsilons, relation=_RELATION.value)
+    except ValueError as error:
+        raise ValueError(f"{_RDP_CSV.value}: {error}") from None
 
 
 def read_rdp_csv(path: str) -> tuple[list[float], list[float]]:
@@ -119,16 +140,22 @@ def read_rdp_csv(path: str) -> tuple[list[float], list[float]]:
       path: of a CSV file with a header naming the columns order and epsilon.
 
     Returns:
-      Orders and epsilons.
+      Orders, ascending, and epsilons.
 
     Raises:
       ValueError: if the file is not such a table.
     """
-    with open(path, encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
     try:
-        curve = [(float(row["order"]), float(row["epsilon"])) for row in rows]
-    except (KeyError, TypeError, ValueError):
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            rows = csv.reader(file)
+            header = [name.strip().lower() for name in next(rows, [])]
+            order, epsilon = header.index("order"), header.index("epsilon")
+            curve = sorted((float(row[order]), float(row[epsilon])) for row in rows if row)
+    except OSError as error:
+        raise ValueError(
+            f"--rdp_csv={path} cannot be read ({error.strerror}): pass the path of a CSV file"
+        ) from None
+    except (IndexError, ValueError, csv.Error):
         curve = []
     if not curve:
         raise ValueError(
@@ -177,11 +204,15 @@ def _renyi_epsilon(guarantee: accounting.Guarantee, delta: float) -> float | Non
 
 def verify(path: str) -> int:
     """Recomputes the claim of a release; returns the exit code, 1 if the claim is too small."""
-    with open(path, encoding="utf-8") as file:
-        try:
+    try:
+        with open(path, encoding="utf-8") as file:
             claim = json.load(file)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{path} is no guarantee.json: {error}") from None
+    except OSError as error:
+        raise ValueError(
+            f"--verify={path} cannot be read ({error.strerror}): pass a release's guarantee.json"
+        ) from None
+    except ValueError as error:
+        raise ValueError(f"{path} is no guarantee.json: {error}") from None
     if not isinstance(claim, dict) or "private" not in claim:
         raise ValueError(f"{path} is no guarantee.json: it does not say whether it is private")
     if not claim["private"]:
@@ -254,6 +285,14 @@ def draw(base: accounting.Guarantee, path: str) -> None:
     plotting.save_figure(figure, folder, os.path.splitext(name)[0], formats=("png",))
 
 
+_READ_WITH = {
+    "noise_multiplier": ("--sampling_probability", "--dataset_size"),
+    "steps": ("--sampling_probability", "--dataset_size"),
+    "lot_size": ("--dataset_size",),
+    "neighbouring_relation": ("--rho", "--pure_epsilon", "--rdp_csv"),
+}
+_WHOLE_RUNS = _READ_WITH["neighbouring_relation"]
+
 _LABELS = {
     "one_run": "one run",
     "whole_tuning": "the whole tuning (this bound)",
@@ -271,6 +310,8 @@ def main() -> int:
     base, law = base_run(), law_flags.law_of_repetitions()
     if _PLOT.value and not _PLOT.value.endswith(".png"):
         raise ValueError(f"--plot={_PLOT.value}: pass a path that ends in .png")
+    if _PLOT.value and not os.path.isdir(os.path.dirname(os.path.abspath(_PLOT.value))):
+        raise ValueError(f"--plot={_PLOT.value}: there is no such folder; pass one that exists")
     prices = price(base, law, _DELTA.value)
     if _JSON.value:
         print(
@@ -285,7 +326,14 @@ def main() -> int:
             )
         )
     else:
-        table = Table(title=f"epsilon at delta = {_DELTA.value:g}, {base.relation}")
+        caption = law_flags.description(law)
+        if not isinstance(law, accounting.Fixed):
+            caption += (
+                ", drawn in secret. You ran a number that you chose? Pass --repetitions=fixed "
+                "--mean=NUMBER"
+            )
+        relation = base.relation.replace("_", " ")
+        table = Table(title=f"epsilon at delta = {_DELTA.value:g}, {relation}", caption=caption)
         table.add_column("what")
         table.add_column("epsilon", justify="right")
         for name, label in _LABELS.items():

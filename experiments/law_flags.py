@@ -17,6 +17,9 @@ _SHAPE = flags.DEFINE_float("shape", 0.5, "Shape of --repetitions=negative_binom
 _TRIALS = flags.DEFINE_integer("trials", 20, "Trials of --repetitions=binomial.")
 _CAP = flags.DEFINE_integer("cap", 64, "K is drawn given K <= cap; 0 for no cap.")
 
+LARGEST_MEAN = 1e6
+_READ_BY = {"shape": ("negative_binomial",), "trials": ("binomial",)}
+
 
 def law_of_repetitions(mean: float | None = None) -> accounting.RepetitionLaw:
     """Returns the law of K that the flags ask for.
@@ -25,9 +28,12 @@ def law_of_repetitions(mean: float | None = None) -> accounting.RepetitionLaw:
       mean: used in place of --mean, to draw a curve over it.
 
     Raises:
-      ValueError: for a mean the law cannot have.
+      ValueError: for a mean the law cannot have, or flags that do not belong to it.
     """
-    name, mean = _REPETITIONS.value, _MEAN.value if mean is None else mean
+    if mean is None:
+        _check()
+        mean = _MEAN.value
+    name = _REPETITIONS.value
     if name == "fixed":
         if mean != round(mean):
             raise ValueError(f"--repetitions=fixed with --mean={mean}: pass a whole number")
@@ -43,3 +49,38 @@ def law_of_repetitions(mean: float | None = None) -> accounting.RepetitionLaw:
     else:
         law = accounting.Binomial(trials=_TRIALS.value, probability=mean / _TRIALS.value)
     return accounting.AtMost(law, cap=_CAP.value) if _CAP.value else law
+
+
+def _check() -> None:
+    """Refuses flags that the law does not read, and means that it cannot have."""
+    name, mean = _REPETITIONS.value, _MEAN.value
+    given = {flag for flag in ("shape", "trials", "cap") if flags.FLAGS[flag].present}
+    for flag in sorted(given & _READ_BY.keys()):
+        if name not in _READ_BY[flag]:
+            raise ValueError(
+                f"--{flag} belongs to --repetitions={_READ_BY[flag][0]}: drop it"
+                + (", and pass the number of runs as --mean" if name == "fixed" else "")
+            )
+    if name == "fixed" and "cap" in given:
+        raise ValueError("--repetitions=fixed has no --cap: drop it")
+    if _CAP.value < 0:
+        raise ValueError(f"--cap={_CAP.value}: pass 0 for no cap, or 1 or more")
+    if not mean <= LARGEST_MEAN:
+        raise ValueError(f"--mean={mean:g}: pass at most {LARGEST_MEAN:g}")
+    if name == "binomial" and not 0 < mean <= _TRIALS.value:
+        raise ValueError(
+            f"--repetitions=binomial with --mean={mean:g} and --trials={_TRIALS.value}: pass at "
+            "least as many --trials as the mean"
+        )
+    if name != "fixed" and 0 < _CAP.value < mean:
+        raise ValueError(
+            f"--mean={mean:g} is above --cap={_CAP.value}, so K would hardly follow the law named: "
+            "pass a larger --cap, or --cap=0 for none"
+        )
+
+
+def description(law: accounting.RepetitionLaw) -> str:
+    """The flags' law in words, with the mean that K has once it is capped."""
+    name = _REPETITIONS.value.replace("_", " ")
+    capped = f" given K <= {_CAP.value}" if isinstance(law, accounting.AtMost) else ""
+    return f"K {name}{capped}, mean {law.mean:.4g}"

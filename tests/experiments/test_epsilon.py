@@ -44,6 +44,8 @@ def test_a_table_is_printed_and_a_plot_is_drawn(run_cases, tmp_path):
         "experiments.epsilon", [["--rho=0.1", "--delta=1e-6", f"--plot={plot}"]]
     )
     assert code == 0, errors
+    # A law drawn in secret is not what someone did who ran ten of their own choosing.
+    assert "mean 9.92" in printed and "--repetitions=fixed" in printed
     assert "naive composition" in printed and plot.stat().st_size > 5000
 
 
@@ -63,6 +65,21 @@ def test_retraining_the_score_and_a_renyi_curve_of_your_own(run_cases, tmp_path)
     assert scored["whole_tuning"] > plain["whole_tuning"] + 0.3
     # Less is known between the orders, so the bound may only grow, and grows little.
     assert plain["whole_tuning"] - 1e-3 <= mine["whole_tuning"] <= 1.1 * plain["whole_tuning"]
+
+
+def test_a_curve_as_spreadsheets_write_it(run_cases, tmp_path):
+    """A byte order mark, capitals, spaces and lines in another order; and its own relation."""
+    path = tmp_path / "curve.csv"
+    path.write_bytes(b"\xef\xbb\xbfOrder, Epsilon\n8,.8\n2,.2\n4,.4\n")
+    plain = tmp_path / "plain.csv"
+    plain.write_text("order,epsilon\n2,.2\n4,.4\n8,.8\n")
+    cases = [
+        ["--json", f"--rdp_csv={file}", "--delta=1e-3", "--neighbouring_relation=replace_one"]
+        for file in (path, plain)
+    ]
+    (_, first, _), (_, second, _) = run_cases("experiments.epsilon", cases)
+    assert json.loads(first) == json.loads(second)
+    assert json.loads(first)["neighbouring_relation"] == "replace_one"
 
 
 def _release(tmp_path, factor):
@@ -103,6 +120,16 @@ REFUSED = [
     (["--rdp_csv=pyproject.toml"], "order,epsilon"),
     (["--verify=README.md"], "no guarantee.json"),
     (["--rho=0.1", "--plot=cost.gif"], ".png"),
+    (["--rho=0.1", "--plot=/nowhere/cost.png"], "no such folder"),
+    (["--rho=0.1", "--steps=50"], "--steps is not read with --rho"),
+    (["--rho=0.1", "--shape=3"], "--repetitions=negative_binomial"),
+    (["--rho=0.1", "--repetitions=fixed", "--trials=50"], "the number of runs as --mean"),
+    (["--rho=0.1", "--repetitions=binomial", "--trials=0"], "--trials"),
+    (["--rho=0.1", "--mean=50", "--cap=10"], "above --cap=10"),
+    (["--rho=0.1", "--mean=100"], "above --cap=64"),
+    (["--rho=0.1", "--mean=1e12", "--cap=0"], "at most 1e+06"),
+    (["--rho=0.1", "--cap=-1"], "0 for no cap"),
+    (["--verify=/nowhere.json"], "cannot be read"),
 ]
 
 
