@@ -6,7 +6,8 @@ guess below; the authors' best candidate on MNIST has accuracy .976 at n = 50, t
 mid size (an MLP) the vote at epsilon = 1 is within 2 points of the best, .926, in all 20 votes and
 in 94% of 400 others.
 
-Mid size trains for about half an hour on 4 cores, --quick (digits, 5 to 25 clients) for twenty seconds.
+Mid size trains for about half an hour on 4 cores, --quick (digits, 5 to 25 clients) for twenty
+seconds.
 """
 
 from __future__ import annotations

@@ -139,14 +139,13 @@ def _as_saved(name: str, value: Any) -> Any:
 
 
 def _mid_size(full: Study) -> Study:
-    """What four CPU cores train in minutes: nearly all of Adult, smaller nets for the images."""
+    """What four CPU cores train in minutes: all of Adult, smaller nets for the images."""
     match full.dataset:
         case "mnist":
             return dataclasses.replace(full, net="64", rounds=2)
         case "cifar10":
             return dataclasses.replace(full, dataset="cifar10_subset", net="32")
-    longest = full.clients == 250 and full.concentration > 0.0
-    return dataclasses.replace(full, rounds=2) if longest else full
+    return full
 
 
 def study(size: str, dataset: str, clients: int, concentration: float = 0.0) -> Study:
