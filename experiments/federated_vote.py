@@ -19,7 +19,7 @@ all of its records. Writes
   python -m experiments.federated_vote --dataset=mnist --clients=50 --concentration=0.5
   python -m experiments.federated_vote --folders=a,b,c --classes=2 --missing_fraction=0.34
 
-The default takes about ten seconds on 4 CPU cores. Needs the extra: pip install '.[federated]'.
+The default takes about ten seconds on 4 CPU cores. Needs the extra: pip install -e '.[federated]'.
 --runtime=simulation runs the mechanisms alone, vectorised over the clients, without Flower's
 messages and masks, and releases nothing. --total_epsilon=inf trains without noise, which is NOT
 private: the model is then the curator's. In a simulation the accuracy of every candidate is known;

@@ -185,11 +185,12 @@ def cost_rows(result: tuning.Result, delta: float) -> list[tuple[str, float, str
             whole,
         ]
     runs = max(1, math.ceil(mean_runs() - 1e-9))
+    whose = "the mean of K" if math.isclose(runs, mean_runs()) else f"K's mean is {mean_runs():.3g}"
     naive = accounting.compose(*[result.run_guarantee] * runs).epsilon(delta)
     return [
         ("epsilon_of_one_run", one, "one run"),
         whole,
-        ("epsilon_of_naive_composition", naive, f"naive composition of {runs} runs, the mean of K"),
+        ("epsilon_of_naive_composition", naive, f"naive composition of {runs} runs, {whose}"),
     ]
 
 

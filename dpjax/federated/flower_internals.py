@@ -16,7 +16,7 @@ from typing import Any
 TESTED_VERSIONS = (1, 41)
 """Major and minor version of Flower whose secure aggregation this project was tested with."""
 
-_INSTALL = "pip install 'dpjax[federated]'"
+_INSTALL = "pip install -e '.[federated]' in dpjax's folder"
 
 if importlib.util.find_spec("flwr") is None:
     raise ImportError(f"dpjax.federated runs on Flower, which is not installed: {_INSTALL}")

@@ -93,6 +93,11 @@ def plan_procedure(
             "pass either a target epsilon or noise multipliers (in the space or beside it), not "
             + ("both" if given else "neither")
         )
+    if not callable(optimizer):
+        raise ValueError(
+            "optimizer is no function: pass one of the hyperparameters that makes an optax "
+            "transformation, such as lambda h: optax.sgd(h['learning_rate'])"
+        )
     fixed = functools.partial(Procedure, space=space, selection=selection, optimizer=optimizer)
     if not_private and max(setting.noise_multiplier for setting in settings) > 0:
         raise ValueError("not_private trains without noise: drop it, or the noise_multiplier")

@@ -156,7 +156,8 @@ def classification(
         its class's name.
 
     Raises:
-      ValueError: if the model keeps batch statistics, which couple the examples of a lot.
+      ValueError: if the model keeps batch statistics, which couple the examples of a lot; has too
+        few outputs for the labels; or `initial` is not a tree of its parameters.
     """
     if validation is train:
         raise ValueError(
@@ -168,6 +169,7 @@ def classification(
     else:
         one = jax.ShapeDtypeStruct(np.shape(train.inputs)[1:], np.float32)
         functional = models.functional(model, one)
+    _check_fit(functional, train, initial)
 
     def correct(params: PyTree, example: PyTree) -> jax.Array:
         inputs, label = example
@@ -195,6 +197,26 @@ def classification(
         with_rng=with_rng,
         description=_describe(model) if description is None else description,
     )
+
+
+def _check_fit(functional: models.FunctionalModel, train: Any, initial: PyTree | None) -> None:
+    """Refuses parameters that are not the model's, and labels that it has no output for."""
+    own = jax.eval_shape(functional.init, jax.random.key(0))
+    if initial is not None:
+        shapes, given = (jax.tree.map(jnp.shape, tree) for tree in (own, initial))
+        if shapes != given:
+            hint = " (of Linen's variables: variables['params'])" if "params" in initial else ""
+            raise ValueError(
+                f"initial is not a tree of the model's parameters: pass one like init's{hint}"
+            )
+    one = jax.ShapeDtypeStruct((1, *np.shape(train.inputs)[1:]), np.asarray(train.inputs).dtype)
+    scores = jax.eval_shape(functional.apply, own, one)
+    outputs, largest = max(2, scores.shape[-1]), int(np.max(train.labels, initial=0))
+    if largest >= outputs:
+        raise ValueError(
+            f"the model has {scores.shape[-1]} output(s) and there are labels to {largest}: pass a "
+            f"model with {largest + 1} outputs or more (this message is the curator's to see)"
+        )
 
 
 def _describe(model: Any) -> str:

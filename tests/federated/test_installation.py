@@ -36,7 +36,7 @@ def _printed(program):
 
 def test_without_flower_one_clear_line():
     assert _printed(_HIDE_FLOWER) == (
-        "dpjax.federated runs on Flower, which is not installed: pip install 'dpjax[federated]'"
+        "dpjax.federated runs on Flower, which is not installed: pip install -e '.[federated]' in dpjax's folder"
     )
 
 

@@ -8,6 +8,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from flax import nnx
 
@@ -289,6 +290,22 @@ def test_fine_tuning_starts_every_candidate_from_the_given_parameters():
     tuned = _task(initial=start)
     for leaf in jax.tree.leaves(tuned.initial(jax.random.key(3))):
         np.testing.assert_array_equal(leaf, np.full_like(leaf, 0.25))
+
+
+def test_a_model_that_does_not_fit_its_labels_or_parameters_is_refused():
+    """Before any budget is spent: a class without an output could never be predicted."""
+    train, validation = _parts()
+    train.labels[0] = 2
+    with pytest.raises(ValueError, match="2 output.* labels to 2.* 3 outputs or more"):
+        tuning.classification(nn.Dense(2), train, validation)
+    variables = {"params": _task().initial(jax.random.key(0))}
+    with pytest.raises(ValueError, match=r"variables\['params'\]"):
+        _task(initial=variables)
+
+
+def test_an_optax_transformation_in_place_of_a_function_of_hyperparameters():
+    with pytest.raises(ValueError, match="optimizer.*function"):
+        _run(optimizer=optax.sgd(0.1))
 
 
 @pytest.mark.parametrize(
