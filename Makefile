@@ -7,7 +7,7 @@ INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet --co
 QUICK_FIGURES := $(addprefix papernot_steinke.figure_,1 2 3 4 5 6 7 8) \
   $(addprefix ding_wu.,figure_1 figure_2 table_1 figure_selectors table_released) \
   $(addprefix dpareto.figure_,1 2 3) \
-  $(addprefix dp_hype.figure_,2 3 4 5 6 7 8 9 10 11 12 13)
+  $(addprefix dp_hype.figure_,2 3 4 5 6 7 8 9 10 11 12 13) federation.figure_training
 
 .PHONY: tune test lint figures_quick clean
 

@@ -48,7 +48,9 @@ _TIMEOUT = flags.DEFINE_float("timeout_seconds", 600.0, "Give up after this long
 def main() -> int:
     """Deploys, checks the release, says where it is; returns the exit code."""
     if importlib.util.find_spec("flwr") is None:
-        raise ValueError("a deployment needs Flower: pip install -e '.[federated]' in dpjax's folder")
+        raise ValueError(
+            "a deployment needs Flower: pip install -e '.[federated]' in dpjax's folder"
+        )
     offline.stay_offline()
     from dpjax.federated import election
     from experiments.federation import deployment

@@ -36,7 +36,8 @@ def _printed(program):
 
 def test_without_flower_one_clear_line():
     assert _printed(_HIDE_FLOWER) == (
-        "dpjax.federated runs on Flower, which is not installed: pip install -e '.[federated]' in dpjax's folder"
+        "dpjax.federated runs on Flower, which is not installed: pip install -e '.[federated]' in "
+        "dpjax's folder"
     )
 
 
