@@ -26,6 +26,7 @@ READS = {
 }
 """The hyperparameters that each optimiser reads."""
 
+LARGEST_SIZE, LARGEST_CLASSES = 10**9, 10**5
 CONSTANT, COSINE = "constant", "cosine"
 SCHEDULES = (CONSTANT, COSINE)
 
@@ -62,6 +63,25 @@ class DataFlags:
     def name(self) -> str:
         """The data set's name, of a file its name without folder and ending."""
         return os.path.splitext(os.path.basename(self.dataset.value))[0]
+
+    def refuse_unread(self, *names: str) -> None:
+        """Refuses what would be ignored: a file's numbers without a file, widths without an mlp.
+
+        Args:
+          names: of all data sets that are loaded.
+
+        Raises:
+          ValueError: such a flag, or a number that no data set can have.
+        """
+        files = any(name.endswith(".npz") for name in names)
+        for flag, most in (("public_size", LARGEST_SIZE), ("classes", LARGEST_CLASSES)):
+            value = flags.FLAGS[flag].value
+            if value is not None and not files:
+                raise ValueError(f"--{flag} is for your own .npz; published data has its own")
+            if value is not None and not 1 <= value <= most:
+                raise ValueError(f"--{flag}={value}: pass a whole number from 1 to {most}")
+        if flags.FLAGS["widths"].present and self.model.value != "mlp":
+            raise ValueError(f"--widths belongs to --model=mlp; {self.model.value} has none")
 
     def load(
         self,

@@ -190,6 +190,7 @@ def anti_ideal() -> list[float]:
 
 def check_flags() -> None:
     """Refuses flags that do not go together, before anything is loaded."""
+    _DATA.refuse_unread(_DATA.dataset.value, _PROXY.value or "")
     if _PROXY.value and _EPSILON.value is None:
         raise ValueError("--public_proxy ends in a private run: pass its --epsilon too")
     if _PROXY.value and _PROXY.value == _DATA.dataset.value:
@@ -324,14 +325,9 @@ def main() -> int:
             )  # fmt: skip
             epsilon = guarantee.epsilon(cost.delta)
             save_release(
-                partial,
-                folder,
-                release,
-                epsilon=epsilon,
-                delta=cost.delta,
-                seen=seen,
-                earlier=earlier,
-            )
+                partial, folder, release,
+                epsilon=epsilon, delta=cost.delta, seen=seen, earlier=earlier,
+            )  # fmt: skip
             judged = "no test data to judge it by"
             if loaded.test is not None:
                 accuracy_there = accuracy_of(priced, release.params, priced.validation.arrays)

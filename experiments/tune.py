@@ -97,6 +97,7 @@ _CHUNK_SIZE = flags.DEFINE_integer(
 )
 
 
+LARGEST_EPSILON = 1e4
 _KNOWN = ("clip_norm", "lot_size", "steps", "epochs", "noise_multiplier")
 
 
@@ -131,6 +132,25 @@ def _search_space() -> tuning.Space:
         entries["momentum"] = 0.9
         entries["learning_rate"] = tuning.LogUniform(0.003, 3.0)
     return tuning.Space(entries, clip_norm=1.0)
+
+
+def check_numbers() -> None:
+    """Refuses numbers that nothing can be done with, before anything is loaded or shown.
+
+    Raises:
+      ValueError: naming the flag and what to pass.
+    """
+    if _EPSILON.value is not None and not 0 < _EPSILON.value <= LARGEST_EPSILON:
+        raise ValueError(
+            f"--epsilon={_EPSILON.value:g}: pass a number above 0, at most {LARGEST_EPSILON:g}"
+        )
+    if not 0 < _DELTA.value < 1:
+        raise ValueError(f"--delta={_DELTA.value:g}: pass a number between 0 and 1, such as 1e-5")
+    for name in ("steps", "lot_size", "chunk_size", "size_bound"):
+        value = flags.FLAGS[name].value
+        if value is not None and value < 1:
+            raise ValueError(f"--{name}={value}: pass a whole number of 1 or more")
+    _DATA.refuse_unread(_DATA.dataset.value)
 
 
 def load_data() -> tuple[data.Dataset, data.Parts]:
@@ -171,11 +191,17 @@ def report(
             said = ""  # once is enough
         table.add_row("neighbouring relation", result.guarantee.relation.replace("_", " "))
     console.print(table)
+    if all(value is None for value in result.release.hyperparameters.values()):
+        console.print(
+            "no run could be released (none was good enough, or none was drawn): the model is an "
+            "untrained default"
+        )
     return facts
 
 
 def main() -> int:
     """Runs the job; returns the exit code."""
+    check_numbers()
     writes = job_flags.join_processes()
     console = Console(highlight=False, soft_wrap=True, quiet=not writes)
     method, space = selection_flags.method(), search_space()

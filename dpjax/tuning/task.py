@@ -209,7 +209,9 @@ def _check_fit(functional: models.FunctionalModel, train: Any, initial: PyTree |
             raise ValueError(
                 f"initial is not a tree of the model's parameters: pass one like init's{hint}"
             )
-    one = jax.ShapeDtypeStruct((1, *np.shape(train.inputs)[1:]), np.asarray(train.inputs).dtype)
+    # What JAX makes of float64 inputs; asked for by its own name, float64 is a warning.
+    dtype = jax.dtypes.canonicalize_dtype(np.asarray(train.inputs).dtype)
+    one = jax.ShapeDtypeStruct((1, *np.shape(train.inputs)[1:]), dtype)
     scores = jax.eval_shape(functional.apply, own, one)
     outputs, largest = max(2, scores.shape[-1]), int(np.max(train.labels, initial=0))
     if largest >= outputs:

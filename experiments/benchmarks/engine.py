@@ -24,6 +24,7 @@ busy with something else during a part.
 from __future__ import annotations
 
 import csv
+import functools
 import importlib.util
 import json
 import os
@@ -89,6 +90,7 @@ class OpacusProcess:
         self._process.communicate()
 
 
+@functools.cache
 def opacus_python() -> str | None:
     """The interpreter to run Opacus with, or None after saying why not."""
     if not _OPACUS.value:

@@ -12,6 +12,14 @@ ROOT = pathlib.Path(__file__).parents[2]
 BINARIES = ["tune", "pareto", "epsilon", "figures.papernot_steinke.figure_3"]
 
 
+# A suite started in the background hands "ignore SIGINT" down to its children.
+_WITH_CTRL_C = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+os.execv(sys.executable, [sys.executable, "-m", sys.argv[1]])
+"""
+
+
 @pytest.mark.parametrize("binary", BINARIES)
 def test_an_interrupt_during_imports_is_one_line(binary, tmp_path):
     """NumPy is replaced by a module that never finishes importing."""
@@ -19,7 +27,7 @@ def test_an_interrupt_during_imports_is_one_line(binary, tmp_path):
         "import time\nprint('importing', flush=True)\ntime.sleep(60)\n"
     )
     process = subprocess.Popen(
-        [sys.executable, "-m", f"experiments.{binary}"],
+        [sys.executable, "-c", _WITH_CTRL_C, f"experiments.{binary}"],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(tmp_path)},
         stdout=subprocess.PIPE,
