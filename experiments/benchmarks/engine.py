@@ -7,7 +7,7 @@ a turn all ways are called one after the other, so that whatever else the machin
 of them alike; a ratio is the median over turns of the ratio within a turn, with quartiles.
 docs/performance.md explains the numbers.
 
-  python -m experiments.benchmarks.engine --turns=20 --out_dir=docs/benchmarks   # 15 minutes
+  python -m experiments.benchmarks.engine --turns=20 --out_dir=docs/benchmarks   # ten minutes
   python -m experiments.benchmarks.engine --turns=20 --out_dir=docs/benchmarks --resume
   python -m experiments.benchmarks.engine --quick   # small batches, few turns: 2 minutes
   python -m experiments.benchmarks.engine --opacus_python=/some/environment/bin/python
