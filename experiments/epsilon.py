@@ -92,11 +92,8 @@ def base_run() -> accounting.Guarantee:
     kind = given[0]
     for flag in ("noise_multiplier", "steps", "lot_size", "neighbouring_relation"):
         if flags.FLAGS[flag].present and kind not in _READ_WITH[flag]:
-            raise ValueError(
-                f"--{flag} is not read with {kind}, which describes the whole run: drop it"
-                if kind in _WHOLE_RUNS
-                else f"--{flag} is not read with {kind}: drop it"
-            )
+            whole = ", which describes the whole run" if kind in _WHOLE_RUNS else ""
+            raise ValueError(f"--{flag} is not read with {kind}{whole}: drop it")
     if kind in ("--sampling_probability", "--dataset_size"):
         needed = {"--noise_multiplier": _NOISE.value, "--steps": _STEPS.value}
         if kind == "--dataset_size":

@@ -18,8 +18,7 @@ from dpjax.federated.client import (
     ROUND_MESSAGE,
     WINNER,
 )
-from dpjax.federated.secure_sum import secure_sum
-from dpjax.federated.server import Outcome, prepared_nodes
+from dpjax.federated.server import Outcome, summed_phase
 from dpjax.tuning.averaging import averaged
 
 
@@ -59,14 +58,8 @@ def run_rounds(
                 PARAMETERS_RECORD: flower.ArrayRecord([params]),
             }
         )
-        ready = prepared_nodes(grid, nodes, election, ROUND_MESSAGE, content, timeout)
-        summed = secure_sum(
-            grid,
-            context,
-            ready,
-            rules,
-            instructions={FINGERPRINT: election.fingerprint, PHASE: number},
-            timeout=timeout,
+        summed = summed_phase(
+            grid, context, nodes, election, rules, number, ROUND_MESSAGE, content, timeout
         )
         step = averaged(summed.total, plan, len(summed.survivors))
         params = (params + step).astype(np.float32)

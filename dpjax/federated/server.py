@@ -22,8 +22,8 @@ from dpjax.federated.client import (
     VOTE_PHASE,
 )
 from dpjax.federated.election import Config, Election
-from dpjax.federated.secure_sum import secure_sum
-from dpjax.federated.sum_rules import SumAborted
+from dpjax.federated.secure_sum import SecureSum, secure_sum
+from dpjax.federated.sum_rules import SumAborted, SumRules
 from dpjax.tuning.voting import tally
 
 _POLL_SECONDS = 0.5
@@ -111,14 +111,8 @@ def run_election(
     asked = flower.RecordDict(
         {ELECTION_RECORD: flower.ConfigRecord({FINGERPRINT: election.fingerprint})}
     )
-    ready = prepared_nodes(grid, nodes, election, TRAIN_MESSAGE, asked, timeout)
-    summed = secure_sum(
-        grid,
-        context,
-        ready,
-        rules,
-        instructions={FINGERPRINT: election.fingerprint, PHASE: VOTE_PHASE},
-        timeout=timeout,
+    summed = summed_phase(
+        grid, context, nodes, election, rules, VOTE_PHASE, TRAIN_MESSAGE, asked, timeout
     )
     return Outcome(
         election=election,
@@ -150,7 +144,38 @@ def _wait_for_nodes(grid: flower.Grid, clients: int, timeout: float) -> list[int
         time.sleep(_POLL_SECONDS)
 
 
-def prepared_nodes(
+def summed_phase(
+    grid: flower.Grid,
+    context: flower.Context,
+    nodes: Sequence[int],
+    election: Election,
+    rules: SumRules,
+    phase: int,
+    message_type: str,
+    content: flower.RecordDict,
+    timeout: float,
+) -> SecureSum:
+    """Lets every node prepare, then sums what those that are ready answer in this phase.
+
+    Args:
+      grid, context: see `run_election`.
+      nodes: ids of those to ask.
+      election: the rules, the same at every client.
+      rules: of this phase's sum.
+      phase: `VOTE_PHASE`, or the number of a round.
+      message_type, content: of the request to prepare, the same for all.
+      timeout: seconds to wait for each stage.
+
+    Raises:
+      ValueError: if a client holds other rules.
+      SumAborted: if too few are ready, or left.
+    """
+    ready = _prepared_nodes(grid, nodes, election, message_type, content, timeout)
+    instructions = {FINGERPRINT: election.fingerprint, PHASE: phase}
+    return secure_sum(grid, context, ready, rules, instructions=instructions, timeout=timeout)
+
+
+def _prepared_nodes(
     grid: flower.Grid,
     nodes: Sequence[int],
     election: Election,

@@ -24,7 +24,7 @@ from dpjax import accounting
 from dpjax.accounting.voting import minimum_survivors
 from dpjax.tuning import integer_laws
 from dpjax.tuning.host_randomness import HostRandomness
-from dpjax.tuning.vote_plan import MINIMUM_CLIENTS, MODULUS_BITS, six_digits_up, whole
+from dpjax.tuning.vote_plan import MODULUS_BITS, check_clients, six_digits_up, whole
 
 _NOISE = "discrete_gaussian"
 _LEAST_LOCAL_DEVIATION = 4.0
@@ -64,11 +64,7 @@ class AveragingSettings:
     def __post_init__(self) -> None:
         for name in ("clients", "dimension", "rounds"):
             object.__setattr__(self, name, whole(name, getattr(self, name)))
-        if self.clients < MINIMUM_CLIENTS:
-            raise ValueError(
-                f"{self.clients} client(s): pass at least {MINIMUM_CLIENTS}; the sum of fewer "
-                "shows one client's update to another"
-            )
+        check_clients(self.clients, "update")
         if min(self.dimension, self.rounds) < 1:
             raise ValueError(
                 f"dimension={self.dimension}, rounds={self.rounds}: pass at least 1 of each"

@@ -67,11 +67,7 @@ class VoteSettings:
         for name in ("clients", "candidates", "votes", "scale"):
             object.__setattr__(self, name, whole(name, getattr(self, name)))
         checked_votes(self.votes, self.candidates)
-        if self.clients < MINIMUM_CLIENTS:
-            raise ValueError(
-                f"{self.clients} client(s): pass at least {MINIMUM_CLIENTS}; the sum of fewer "
-                "shows one client's ballot to another"
-            )
+        check_clients(self.clients, "ballot")
         if not (0.0 < self.epsilon < math.inf and 0.0 < self.delta < 1.0):
             raise ValueError(
                 f"epsilon={self.epsilon}, delta={self.delta}: pass a finite epsilon above 0 and a "
@@ -273,6 +269,15 @@ def whole(name: str, value: int) -> int:
         return operator.index(value)
     except TypeError:
         raise ValueError(f"{name} must be a whole number, got {value!r}") from None
+
+
+def check_clients(clients: int, what: str) -> None:
+    """Raises ValueError if a sum over so few clients would show one's `what` to another."""
+    if clients < MINIMUM_CLIENTS:
+        raise ValueError(
+            f"{clients} client(s): pass at least {MINIMUM_CLIENTS}; the sum of fewer "
+            f"shows one client's {what} to another"
+        )
 
 
 def checked_votes(votes: int, candidates: int) -> int:
