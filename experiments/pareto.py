@@ -111,6 +111,7 @@ _RESUME = flags.DEFINE_bool(
 )
 _OUT_DIR = flags.DEFINE_string("out_dir", None, "Folder to make; runs/pareto-<time> if unset.")
 
+_PROXY_IS_PRIVATE = "--public_proxy is the private --dataset itself: pass other, public data"
 _QUICK_SIZES = {"initial": 8, "proposals": 8, "batch_size": 8, "repetitions": 2}
 _QUICK_EPOCHS = "log_integer(1,8)"
 
@@ -193,8 +194,8 @@ def check_flags() -> None:
     _DATA.refuse_unread(_DATA.dataset.value, _PROXY.value or "")
     if _PROXY.value and _EPSILON.value is None:
         raise ValueError("--public_proxy ends in a private run: pass its --epsilon too")
-    if _PROXY.value and _PROXY.value == _DATA.dataset.value:
-        raise ValueError("--public_proxy is the private --dataset itself: pass other, public data")
+    if _PROXY.value and os.path.realpath(_PROXY.value) == os.path.realpath(_DATA.dataset.value):
+        raise ValueError(_PROXY_IS_PRIVATE)
     if _RESUME.value and _OUT_DIR.value is None:
         raise ValueError("--resume needs the folder to come back to: pass --out_dir too")
     if _EPSILON.value is not None and not 0 < _EPSILON.value < float("inf"):
@@ -263,6 +264,16 @@ def main() -> int:
     searched = loaded
     if _PROXY.value:
         searched = _DATA.load(_PROXY.value, public_size=_PROXY_SIZE.value, sampling=_SAMPLING.value)
+    # What the search's record, public with a proxy, is known by: of the data that it looked at.
+    seen = ledger.SeenData.of(_DATA.dataset.value, (loaded.train.inputs, loaded.train.labels))
+    seen_by_search = seen
+    if _PROXY.value:
+        seen_by_search = ledger.SeenData.of(
+            _PROXY.value, (searched.train.inputs, searched.train.labels)
+        )
+    # A copy under another name, a link: what counts is what the file holds.
+    if _PROXY.value and seen_by_search.fingerprint == seen.fingerprint:
+        raise ValueError(_PROXY_IS_PRIVATE)
     if (searched.train.input_shape, searched.classes) != (loaded.train.input_shape, loaded.classes):
         raise ValueError(
             f"the proxy has inputs {searched.train.input_shape} and {searched.classes} classes, "
@@ -292,18 +303,19 @@ def main() -> int:
         side_by_side=_SIDE_BY_SIDE.value,
         workers=_WORKERS.value,
     )
-    seen = ledger.SeenData.of(_DATA.dataset.value, (loaded.train.inputs, loaded.train.labels))
     earlier = ledger.earlier_runs(os.path.dirname(folder), seen) if _PROXY.value else []
     warnings = [loaded.caveat, ledger.warning(earlier, name)]
     if not _PROXY.value:
         warnings.append("the front is NOT a private output: it and its settings are the curator's")
     if _PROXY.value and _SEED.value is not None:
         warnings.append("--seed makes the released run's noise known: no secret, no guarantee")
+    if _PROXY.value and not set(seen.smallest_hashes).isdisjoint(seen_by_search.smallest_hashes):
+        warnings.append("the proxy holds records of the private data: is it public?")
     for warning in filter(None, warnings):
         console.print(f"warning: {warning}")
-    label = [seen.fingerprint, _DATA.model.value, list(_DATA.widths.value)]
+    label = [seen_by_search.fingerprint, _DATA.model.value, list(_DATA.widths.value)]
     label += [_DATA.optimizer.value, str(cost)]
-    label += [_PROXY.value, sizes()["repetitions"], _VALIDATION_FRACTION.value]
+    label += [os.path.basename(_PROXY.value or ""), sizes()["repetitions"], _VALIDATION_FRACTION.value]
     pareto.check_anti_ideal(anti_ideal())
     os.makedirs(working, mode=0o700, exist_ok=True)
     record, front = run_search(domain, cost, accuracy, path, label, console)

@@ -90,14 +90,14 @@ def rdp_grid(
 
 
 def epsilon_grid(
-    rdp: ArrayLike, orders: ArrayLike, delta: float, method: str = "rdp"
+    rdp: ArrayLike, orders: ArrayLike, delta: ArrayLike, method: str = "rdp"
 ) -> np.ndarray:
-    """Converts many Renyi curves to epsilon at one delta, minimised over the given orders.
+    """Converts many Renyi curves to epsilon, minimised over the given orders.
 
     Args:
       rdp: (..., orders) as from `rdp_grid`.
       orders: (orders,) above 1.
-      delta: in (0, 1).
+      delta: in (0, 1); one for all curves, or one for each, of shape (...,).
       method: "rdp" for Lemma 14 of Papernot & Steinke 2022 (Canonne, Kamath & Steinke 2020,
         Proposition 12): rdp + log(1 - 1/order) - log(delta * order)/(order - 1); "rdp_classic" for
         rdp + log(1/delta)/(order - 1) (Mironov 2017), which older papers used: for reproducing them
@@ -110,16 +110,23 @@ def epsilon_grid(
       ValueError: for a delta outside (0, 1), mismatched shapes or an unknown method.
     """
     rdp, orders = np.asarray(rdp, dtype=np.float64), _orders(orders)
-    if not 0.0 < delta < 1.0:
+    deltas = np.asarray(delta, dtype=np.float64)
+    if not np.all((deltas > 0.0) & (deltas < 1.0)):
         raise ValueError(f"delta must lie strictly between 0 and 1, for example 1e-5; got {delta}")
     if rdp.ndim == 0 or rdp.shape[-1] != orders.size:
         raise ValueError(
             f"rdp has shape {rdp.shape}: its last axis must match the {orders.size} orders"
         )
+    if deltas.ndim and deltas.shape != rdp.shape[:-1]:
+        raise ValueError(
+            f"delta has shape {deltas.shape}: pass one number, or one for each of the "
+            f"{rdp.shape[:-1]} curves"
+        )
+    deltas = deltas[..., np.newaxis]
     if method == "rdp":
-        added = np.log1p(-1.0 / orders) - np.log(delta * orders) / (orders - 1.0)
+        added = np.log1p(-1.0 / orders) - np.log(deltas * orders) / (orders - 1.0)
     elif method == "rdp_classic":
-        added = -math.log(delta) / (orders - 1.0)
+        added = -np.log(deltas) / (orders - 1.0)
     else:
         raise ValueError(f"unknown method {method!r}: pass 'rdp' or 'rdp_classic'")
     return np.maximum(np.min(rdp + added, axis=-1), 0.0)

@@ -141,3 +141,46 @@ def test_bad_input_is_one_clear_line(run_cases, tmp_path):
         assert message in errors, (arguments, errors)
         assert errors.count("\n") == 1 and "Traceback" not in errors
     assert not elsewhere.exists()
+
+
+def test_the_public_half_says_nothing_of_the_private_records(run_cases, tmp_path):
+    """Another label in the private file, the same search: its public record is the same."""
+    inputs, labels = _made_up(200, 1)
+    np.savez(tmp_path / "public.npz", inputs=inputs, labels=labels)
+    mine, own_labels = _made_up(300, 0)
+    cases, records = [], []
+    for changed in (0, 1):
+        own_labels[17] ^= changed
+        np.savez(tmp_path / f"mine_{changed}.npz", inputs=mine, labels=own_labels)
+        cases.append(
+            [
+                f"--dataset={tmp_path / f'mine_{changed}.npz'}",
+                f"--public_proxy={tmp_path / 'public.npz'}",
+                f"--out_dir={tmp_path / f'run_{changed}'}",
+                "--public_size=300",
+                "--proxy_size=200",
+                "--validation_fraction=0.4",
+                "--classes=2",
+                "--epsilon=8",
+                *QUICK,
+            ]
+        )
+    for changed, (code, _, errors) in enumerate(run_cases("experiments.pareto", cases)):
+        assert code == 0, errors
+        search = tmp_path / f"run_{changed}" / "search"
+        records.append({path.name: path.read_bytes() for path in sorted(search.iterdir())})
+    assert len(records[0]) == 5
+    assert records[0] == records[1]
+
+
+def test_the_private_file_is_known_under_any_name(run_cases, tmp_path):
+    inputs, labels = _made_up(100, 0)
+    for name in ("mine", "copy"):
+        np.savez(tmp_path / f"{name}.npz", inputs=inputs, labels=labels)
+    (tmp_path / "link.npz").symlink_to(tmp_path / "mine.npz")
+    given = ["--public_size=100", "--proxy_size=100", "--classes=2", "--epsilon=2"]
+    mine = str(tmp_path / "mine.npz")
+    others = [f"{tmp_path}/./mine.npz", f"{tmp_path}/link.npz", f"{tmp_path}/copy.npz"]
+    cases = [[f"--dataset={mine}", f"--public_proxy={other}", *given] for other in others]
+    for code, _, errors in run_cases("experiments.pareto", cases):
+        assert code == 2 and "is the private --dataset itself" in errors, errors

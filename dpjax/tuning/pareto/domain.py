@@ -50,7 +50,7 @@ class _Range:
 
     def from_unit(self, unit: np.ndarray) -> np.ndarray:
         """Numbers (n,) float64 of points (n,) of the unit interval; whole where they must be."""
-        low, high = self._scaled(np.array([self.low, self.high]))
+        low, high = self._ends()
         values = low + np.asarray(unit, np.float64) * (high - low)
         values = np.exp(values) if self.logarithmic else values
         # Rounding of the scale must not leave the range.
@@ -58,9 +58,18 @@ class _Range:
 
     def to_unit(self, values: np.ndarray) -> np.ndarray:
         """Points (n,) of the unit interval; values outside the range lie at its nearer end."""
-        low, high = self._scaled(np.array([self.low, self.high]))
+        low, high = self._ends()
         inside = np.clip(np.asarray(values, np.float64), self.low, self.high)
         return np.clip((self._scaled(inside) - low) / (high - low), 0.0, 1.0)
+
+    def _ends(self) -> np.ndarray:
+        """What 0 and 1 stand for on the scale, (2,).
+
+        Half beyond the ends where numbers are rounded: an end is then what rounds to it from both
+        sides, like every other number, and is drawn as often.
+        """
+        beyond = 0.5 if self.whole else 0.0
+        return self._scaled(np.array([self.low - beyond, self.high + beyond]))
 
     def _scaled(self, values: np.ndarray) -> np.ndarray:
         return np.log(values) if self.logarithmic else values

@@ -5,7 +5,8 @@ epsilons (n,); a utility oracle returns utilities (n, R) in [0, 1], larger being
 each of R repetitions, nan for a repetition that failed. A utility oracle may take `seeds`, one
 integer a point, and then draws all its randomness from them; and it may have an attribute
 `failed_as`, the utility that a failed repetition counts as. Without it, a point with a failed
-repetition has failed.
+repetition has failed. An oracle may have `describe()`, JSON-able words by which a resumed search
+knows it again; otherwise its fields, if it is a dataclass, or its name stand for it.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from typing import Any
 import numpy as np
 
 from dpjax import accounting
+from dpjax.tuning.curator import fingerprint
 from dpjax.tuning.pareto.domain import Domain, select
 from dpjax.tuning.pareto.repeated_runs import RepeatedRuns
 from dpjax.tuning.pareto.run_shapes import FIXED, RunShapes
+from dpjax.tuning.run_settings import TRUNCATION_PROBABILITY
 from dpjax.tuning.task import Task
 
 PrivacyOracle = Callable[[Mapping[str, np.ndarray]], np.ndarray]
@@ -47,11 +50,12 @@ class TrainingCost:
       delta: in (0, 1).
       method: "tight", the loss distributions of spec 6.3; "rdp", Renyi divergences at integer
         orders with the best conversion; "rdp_classic", the same with the conversion of the paper
-        (rdp + log(1/delta) / (order - 1)), for reproducing it. Both ignore the padding of lots
-        (probability below 1e-9), which the first charges.
+        (rdp + log(1/delta) / (order - 1)), for reproducing it. All three charge the probability
+        that a lot is not as accounted (`RunSetting.failure_probability`) to delta.
 
     Raises:
-      ValueError: a delta outside (0, 1), or another method.
+      ValueError: a delta outside (0, 1), one below what Poisson lots may overflow with, or another
+        method.
     """
 
     shapes: RunShapes
@@ -61,6 +65,11 @@ class TrainingCost:
     def __post_init__(self) -> None:
         if not 0 < self.delta < 1:
             raise ValueError(f"delta {self.delta}: pass a number between 0 and 1, such as 1e-5")
+        if self.shapes.sampling != FIXED and self.delta < TRUNCATION_PROBABILITY:
+            raise ValueError(
+                f"delta {self.delta:g}: Poisson lots may overflow with probability "
+                f"{TRUNCATION_PROBABILITY:g} a run, so no epsilon is finite: pass more, or fixed lots"
+            )
         if self.method not in (TIGHT, RDP, CLASSIC):
             raise ValueError(f"accounting {self.method!r}: pass {TIGHT}, {RDP} or {CLASSIC}")
 
@@ -85,7 +94,14 @@ class TrainingCost:
             orders,
             sampling="without_replacement" if self.shapes.sampling == FIXED else "poisson",
         )
-        return accounting.epsilon_grid(divergences, orders, self.delta, method=self.method)
+        # With probability p a run is not as accounted: H(mixture) <= p + (1 - p) H(as accounted).
+        left = self.delta - np.array(
+            [run.failure_probability for run in self.shapes.accounted(settings)]
+        )
+        epsilons = accounting.epsilon_grid(
+            divergences, orders, np.where(left > 0.0, left, self.delta), method=self.method
+        )
+        return np.where(left > 0.0, epsilons, np.inf)
 
     def guarantee(self, setting: Mapping[str, float]) -> accounting.Guarantee:
         """The full guarantee of one run of one setting, always the tight one."""
@@ -141,7 +157,7 @@ class TrainedAccuracy:
         """
         if repetitions < 1:
             raise ValueError(f"repetitions {repetitions}: pass at least 1")
-        self.task, self.shapes = task, shapes
+        self.task, self.shapes, self._optimizer = task, shapes, optimizer
         self.repetitions, self.failed_as = repetitions, 1.0 / classes
         self._runs = RepeatedRuns(
             task, optimizer, width=side_by_side, usual_width=repetitions, workers=workers
@@ -151,6 +167,17 @@ class TrainedAccuracy:
     @property
     def compilations(self) -> int:
         return self._runs.compilations
+
+    def describe(self) -> dict[str, Any]:
+        """What a record of a search says of this oracle, JSON-able."""
+        records = (self.task.train.arrays, self.task.validation.arrays)
+        return {
+            "task": self.task.description,
+            "records": fingerprint(records),
+            "runs": repr(self.shapes),
+            "optimizer": described(self._optimizer),
+            "repetitions": self.repetitions,
+        }
 
     def __call__(self, settings: Mapping[str, np.ndarray], seeds: np.ndarray) -> np.ndarray:
         """Accuracies (n, R) float64 in [0, 1], nan where a run diverged.
@@ -176,6 +203,16 @@ class TrainedAccuracy:
         correct, finite = self._runs(lots, steps, np.asarray(words), hyperparameters)
         accuracy = np.where(finite, correct / self._records, np.nan)
         return accuracy.reshape(number, self.repetitions)
+
+
+def described(oracle: Callable[..., Any]) -> Any:
+    """What a record says of an oracle, JSON-able: its own words, its fields or its name."""
+    if hasattr(oracle, "describe"):
+        return oracle.describe()
+    if dataclasses.is_dataclass(oracle):
+        return repr(oracle)
+    named = oracle if hasattr(oracle, "__qualname__") else type(oracle)
+    return f"{named.__module__}.{named.__qualname__}"
 
 
 def one_setting(settings: Mapping[str, np.ndarray], place: int) -> dict[str, float]:

@@ -22,7 +22,7 @@ from dpjax.tuning.pareto import batches, fronts, original_units
 from dpjax.tuning.pareto.asking import asked_privacy, asked_utility
 from dpjax.tuning.pareto.domain import Domain, Settings, number_of, select
 from dpjax.tuning.pareto.gaussian_process import GaussianProcess
-from dpjax.tuning.pareto.oracles import PrivacyOracle, UtilityOracle
+from dpjax.tuning.pareto.oracles import PrivacyOracle, UtilityOracle, described
 from dpjax.tuning.pareto.record import Evaluation, SearchRecord
 from dpjax.tuning.pareto.sampling_laws import UniformOver
 
@@ -36,6 +36,10 @@ _ACQUISITIONS = {
     HVPOI: acquisitions.hypervolume_probability_of_improvement,
 }
 _FIT_RESTARTS = 2
+_FAILURES_IN_A_ROW = 32
+"""So many failed evaluations in a row, or a whole first batch of them, end the search: what fails
+is then not the settings. They are not kept, so a resumed search asks for them again."""
+_PRICES_ASKED_AGAIN = 8
 # Streams of the search's seed.
 _PROPOSING, _EVALUATING = 0, 1
 
@@ -67,7 +71,8 @@ def search(
     """Evaluates settings in search of the front of (epsilon, 1 - utility).
 
     A point for which an oracle raises, or gives no finite number, is recorded as failed, with the
-    reason, and is not proposed again; it takes no part in front, hypervolume or models.
+    reason, and is not proposed again; it takes no part in front, hypervolume or models. Where all
+    of a first batch fail, or 32 points in a row, the search stops and does not keep these.
 
     Formal guarantees: none. The record depends on the data through every utility. Nothing in it,
     neither the front nor a setting read off it, may be released as private output; only a search
@@ -97,8 +102,8 @@ def search(
 
     Raises:
       ValueError: an unknown method, numbers below 1, an anti-ideal point that is none, a record of
-        another search at `path`, an oracle whose answer has another shape, or a first batch in
-        which every point failed.
+        another search or of other oracles at `path`, an oracle whose answer has another shape, or
+        failures without an end.
     """
     anti_ideal = fronts.check_anti_ideal(anti_ideal)
     if method not in METHODS:
@@ -121,9 +126,12 @@ def search(
         "batch_size": batch_size,
         "law": law.describe() if hasattr(law, "describe") else type(law).__name__,
         "label": label,
+        "privacy": described(privacy),
+        "utility": described(utility),
     }
     identity = json.loads(json.dumps(identity))
-    record = _begun(domain, anti_ideal, utility, identity, seed, path)
+    record = _begun(domain, anti_ideal, privacy, utility, identity, seed, path)
+    failures = 0
     if progress is not None:
         progress(len(record), total, record.hypervolume())
     while len(record) < total:
@@ -142,14 +150,18 @@ def search(
             if not len(unit):
                 break
             chosen = domain.from_unit(unit)
-        record.evaluations += _evaluated(record, privacy, utility, chosen, unit)
+        for one in _evaluated(record, privacy, utility, chosen, unit):
+            record.evaluations.append(one)
+            failures = failures + 1 if one.failure else 0
+        if failures >= _FAILURES_IN_A_ROW or failures == len(record):
+            if path is not None:
+                _save_without(record, failures, path)
+            raise ValueError(
+                f"the last {failures} of {len(record)} evaluations failed, one after the other; "
+                f"the last because: {record.evaluations[-1].failure}"
+            )
         if path is not None:
             record.save(path)
-        if done == 0 and record.failed.all():
-            raise ValueError(
-                f"all {len(record)} evaluations of the first batch failed; the first because: "
-                f"{record.evaluations[0].failure}"
-            )
         if progress is not None:
             progress(len(record), total, record.hypervolume())
     return record
@@ -220,9 +232,26 @@ def proposals(
     return unit[record.domain.allowed(unit)] if len(unit) else unit
 
 
+def _save_without(record: SearchRecord, failures: int, path: str | os.PathLike) -> None:
+    """Saves a record less the batches that lie whole in its last `failures` evaluations."""
+    last_good = len(record) - failures - 1
+    if last_good < 0:
+        return
+    batch = record.evaluations[last_good].batch
+    kept = [one for one in record.evaluations if one.batch <= batch]
+    SearchRecord(
+        record.domain,
+        record.anti_ideal,
+        failed_as=record.failed_as,
+        identity=record.identity,
+        evaluations=kept,
+    ).save(path)
+
+
 def _begun(
     domain: Domain,
     anti_ideal: np.ndarray,
+    privacy: PrivacyOracle,
     utility: UtilityOracle,
     identity: dict[str, Any],
     seed: int | None,
@@ -243,6 +272,14 @@ def _begun(
         if not same:
             raise ValueError(
                 f"{path} was begun with other flags: pass the same ones, or another folder"
+            )
+        # Functions have no words of their own, so the prices that they gave are asked again.
+        known = record.succeeded[:_PRICES_ASKED_AGAIN]
+        again, _ = asked_privacy(privacy, select(record.settings, known))
+        if not np.allclose(again, record.epsilon[known], rtol=1e-6, atol=0.0):
+            raise ValueError(
+                f"{path} was begun with another privacy oracle, which gave other epsilons: pass "
+                "the same one, or another folder"
             )
         return record
     if seed is None:

@@ -23,6 +23,7 @@ _CANDIDATES = 4096
 _NEAR = 1024
 _PRICED = 64
 _LOCAL_WIDTHS = (0.1, 0.05, 0.02, 0.01)
+_DESCENT_WIDTHS = (0.3, 0.3, 0.1, 0.1, 0.05, 0.02)
 _PARENTS = 8
 _NORMAL_95 = 1.959963984540054
 _SLACK = 0.02
@@ -81,8 +82,7 @@ def suggest(
     price = _Prices(domain, privacy)
     best = _ranked(pool, cost, utility, price, epsilon, domain)
     if not len(best):
-        # Nothing near the wanted epsilon: ask the oracle for the most private candidates.
-        best = pool[np.argsort(cost.predict(pool)[0], kind="stable")[:_PARENTS]]
+        best = _most_private(pool, cost, price, epsilon, domain, generator)
     for width in _LOCAL_WIDTHS:
         # Two lengths of arrays in all: each new one compiles the predictions again.
         parents = best[generator.integers(len(best), size=_NEAR - len(best))]
@@ -110,6 +110,29 @@ def suggest(
         low=1.0 - float(most),
         high=1.0 - float(least),
     )
+
+
+def _most_private(pool, cost, price, epsilon, domain, generator) -> np.ndarray:
+    """The candidates (_PARENTS, d) of the least true epsilon found, walking down from the pool's.
+
+    The least epsilon of a domain usually lies in a corner, where no random candidate does: each
+    coordinate is moved to its ends too. Stops where a candidate has at most `epsilon`.
+    """
+    best = pool[np.argsort(cost.predict(pool)[0], kind="stable")[:_PARENTS]]
+    for width in _DESCENT_WIDTHS:
+        if (price(best) <= epsilon).any():
+            break
+        parents = best[generator.integers(len(best), size=_NEAR - len(best))]
+        near = np.clip(parents + width * generator.normal(size=parents.shape), 0.0, 1.0)
+        ends = np.repeat(best[:1], 2 * domain.dimension, axis=0)
+        for column in range(domain.dimension):
+            ends[2 * column : 2 * column + 2, column] = 0.0, 1.0
+        near = np.concatenate([near[: _NEAR - len(best) - len(ends)], ends])
+        near = near[domain.allowed(near)]
+        order = np.argsort(cost.predict(_rounded(domain, near))[0], kind="stable")[:_PARENTS]
+        asked = np.concatenate([best, near[order], ends[domain.allowed(ends)]])
+        best = asked[np.argsort(price(asked), kind="stable")[:_PARENTS]]
+    return best
 
 
 class _Prices:

@@ -22,7 +22,8 @@ def test_ends_and_middle(kind):
     low, middle, high = parameter.from_unit(np.array([0.0, 0.5, 1.0]))
     assert (low, high) == pytest.approx((parameter.low, parameter.high), rel=1e-12)
     assert low >= parameter.low and high <= parameter.high
-    expected = {"real": 2.25, "log": 5e-3, "integer": 4.0, "log_integer": 64.0}
+    # Of whole numbers: the scale's middle, between half below the low end and half above the high.
+    expected = {"real": 2.25, "log": 5e-3, "integer": 4.0, "log_integer": 62.0}
     assert middle == pytest.approx(expected[kind], rel=1e-12)
 
 
@@ -53,6 +54,21 @@ def test_samples_are_even_on_the_range_s_own_scale():
     assert stats.kstest(drawn["clip"], stats.uniform(1, 2).cdf).pvalue > 1e-3
     assert stats.kstest(drawn["rate"], stats.uniform(0, 10).cdf).pvalue < 1e-12
     assert (drawn["momentum"] == 0.9).all() and domain.dimension == 2
+
+
+def test_every_whole_number_has_its_share():
+    """An end is what rounds to it from both sides: 1 to 4 are drawn a quarter of the time each."""
+    generator = np.random.default_rng(0)
+    drawn = pareto.Domain(bound=pareto.Integer(1, 4)).sample(40_000, generator)
+    values = pareto.Integer(1, 4).from_unit(drawn[:, 0])
+    counts = np.array([(values == number).sum() for number in (1, 2, 3, 4)])
+    # False alarm: 1e-4, fixed seed. With the ends half as wide, p is below 1e-300.
+    assert stats.chisquare(counts).pvalue > 1e-4
+    log = pareto.LogInteger(2, 5)
+    numbers = log.from_unit(drawn[:, 0])
+    share = np.log((np.arange(2, 6) + 0.5) / (np.arange(2, 6) - 0.5))
+    counts = np.array([(numbers == number).sum() for number in range(2, 6)])
+    assert stats.chisquare(counts, 40_000 * share / share.sum()).pvalue > 1e-4
 
 
 def test_words_and_back():

@@ -69,6 +69,27 @@ def test_one_by_one_equals_all_at_once_and_the_guarantee():
     assert together[0] == pytest.approx(direct, rel=1e-4)
 
 
+@pytest.mark.parametrize("method", ["rdp", "rdp_classic"])
+def test_every_accounting_charges_lots_that_overflow(method):
+    """With probability p a run reveals all: epsilon at delta is that of the run at delta - p."""
+    shapes = pareto.RunShapes(60_000, "poisson")
+    settings = {
+        "epochs": np.array([3.0]),
+        "lot_size": np.array([256.0]),
+        "noise_multiplier": np.array([1.1]),
+    }
+    (run,) = shapes.accounted(settings)
+    assert 1e-10 < run.failure_probability < 1e-9
+    orders = np.arange(2, 513)
+    curve = accounting.rdp_grid([256 / 60_000], [1.1], [702], orders)
+    left = 1e-9 - run.failure_probability
+    (charged,) = pareto.TrainingCost(shapes, 1e-9, method)(settings)
+    assert charged == accounting.epsilon_grid(curve, orders, left, method=method)[0]
+    assert charged > accounting.epsilon_grid(curve, orders, 1e-9, method=method)[0] + 2e-3
+    with pytest.raises(ValueError, match="Poisson lots may overflow"):
+        pareto.TrainingCost(shapes, 1e-10, method)
+
+
 def test_steps_as_the_authors_count_them_and_as_the_oracles_do():
     settings = {"epochs": np.array([4.0, 2.0]), "lot_size": np.array([64.0, 20.0])}
     np.testing.assert_array_equal(ADULT.steps(settings), [4 * 484, 2 * 1548])

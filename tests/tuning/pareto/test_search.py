@@ -80,7 +80,7 @@ def test_batches_and_progress(searched):
 
 def test_processes_see_settings_as_evaluated_and_gains_as_reported(monkeypatch):
     domain = pareto.Domain(noise=pareto.LogInteger(1, 9), rate=pareto.Log(1e-3, 1.0))
-    grid = np.log(np.arange(1, 10)) / np.log(9)
+    grid = domain.parameters["noise"].to_unit(np.arange(1, 10))
     asked, units = [], []
     predict = gaussian_process.GaussianProcess.predict
 
@@ -229,12 +229,69 @@ def test_all_points_failing_is_said_at_once():
     def broken(settings):
         raise ValueError("no such table")
 
-    with pytest.raises(ValueError, match="all 8 evaluations of the first batch failed.*no such"):
+    with pytest.raises(ValueError, match="the last 8 of 8 evaluations failed.*no such"):
         pareto.search(DOMAIN, broken, utility, **SMALL)
     with pytest.raises(ValueError, match="shape \\(n, R\\)"):
         pareto.search(DOMAIN, privacy, expected_utility, **SMALL)
     with pytest.raises(ValueError, match="shape \\(n,\\)"):
         pareto.search(DOMAIN, lambda s: np.ones((len(s["rate"]), 2)), utility, **SMALL)
+
+
+class Failing:
+    """A utility oracle that fails from one call on, for a while."""
+
+    def __init__(self, first, calls):
+        self.first, self.calls, self.asked = first, calls, 0
+
+    def __call__(self, settings, seeds):
+        # A failing batch is asked once whole and then point by point.
+        number = self.asked
+        if self.first <= number < self.first + self.calls:
+            self.asked += len(settings["rate"]) == 1 or self.calls == 1
+            raise ConnectionError("no workers")
+        self.asked += 1
+        return utility(settings, seeds)
+
+
+def test_a_first_batch_that_fails_does_not_end_a_search_for_good(searched, tmp_path):
+    path = tmp_path / "evaluations.jsonl"
+    oracle = Failing(0, 8)
+    with pytest.raises(ValueError, match="the last 8 of 8 evaluations failed.*no workers"):
+        pareto.search(DOMAIN, privacy, oracle, **SMALL, path=path)
+    assert not path.exists()
+    again = pareto.search(DOMAIN, privacy, oracle, **SMALL, path=path)
+    assert _facts(again) == _facts(searched)
+
+
+def test_failures_without_an_end_do_not_burn_the_budget(tmp_path):
+    path = tmp_path / "evaluations.jsonl"
+    options = {"method": "random", "initial": 8, "batch_size": 8, "evaluations": 400, "seed": 3}
+    whole = pareto.search(DOMAIN, privacy, utility, **(options | {"evaluations": 64}))
+    oracle = Failing(2, 32)
+    with pytest.raises(ValueError, match="the last 32 of 48 evaluations failed.*no workers"):
+        pareto.search(DOMAIN, privacy, oracle, **options, path=path)
+    assert len(pareto.SearchRecord.load(path, DOMAIN)) == 16
+    again = pareto.search(DOMAIN, privacy, oracle, **(options | {"evaluations": 64}), path=path)
+    assert _facts(again) == _facts(whole)
+
+
+def test_a_record_of_other_oracles_is_refused(searched, tmp_path):
+    path = tmp_path / "evaluations.jsonl"
+    pareto.search(DOMAIN, privacy, utility, **SMALL, path=path)
+
+    def other(settings, seeds):
+        return utility(settings, seeds)
+
+    with pytest.raises(ValueError, match="other flags"):
+        pareto.search(DOMAIN, privacy, other, **SMALL, path=path)
+
+    # The same words, other numbers: a closure over another constant.
+    def same(settings):
+        return 1.0001 * privacy(settings)
+
+    same.__qualname__ = privacy.__qualname__
+    with pytest.raises(ValueError, match="another privacy oracle"):
+        pareto.search(DOMAIN, same, utility, **SMALL, path=path)
 
 
 def test_an_anti_ideal_point_that_nothing_dominates():

@@ -61,6 +61,30 @@ def test_an_epsilon_out_of_reach_names_the_least(record):
     assert pareto.suggest(record, privacy, 0.0635).epsilon <= 0.0635
 
 
+@pytest.mark.parametrize("excess", [1e-9, 1e-3, 0.02])
+def test_the_least_epsilon_is_found_in_the_corner_it_lies_in(excess):
+    """Four hyperparameters that cost; random candidates never come within a tenth of the least."""
+    domain = pareto.Domain(
+        epochs=pareto.LogInteger(1, 64),
+        lot_size=pareto.LogInteger(8, 512),
+        noise=pareto.Log(0.1, 16.0),
+        rate=pareto.Log(1e-3, 1.0),
+    )
+
+    def cost(settings):
+        return np.sqrt(settings["epochs"] * settings["lot_size"]) / settings["noise"] + 0.01
+
+    def gain(settings, seeds):
+        return utility(settings, seeds)
+
+    searched = pareto.search(
+        domain, cost, gain, method="random", initial=40, evaluations=40, seed=0
+    )
+    least = np.sqrt(8) / 16 + 0.01
+    wanted = least * (1 + excess)
+    assert least <= pareto.suggest(searched, cost, wanted).epsilon <= wanted
+
+
 @pytest.mark.parametrize("epsilon", [0.0, -1.0, np.inf, np.nan])
 def test_numbers_that_are_no_epsilon(record, epsilon):
     with pytest.raises(ValueError, match="finite number above 0"):
