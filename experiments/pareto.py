@@ -315,7 +315,8 @@ def main() -> int:
         console.print(f"warning: {warning}")
     label = [seen_by_search.fingerprint, _DATA.model.value, list(_DATA.widths.value)]
     label += [_DATA.optimizer.value, str(cost)]
-    label += [os.path.basename(_PROXY.value or ""), sizes()["repetitions"], _VALIDATION_FRACTION.value]
+    label += [os.path.basename(_PROXY.value or ""), sizes()["repetitions"]]
+    label.append(_VALIDATION_FRACTION.value)
     pareto.check_anti_ideal(anti_ideal())
     os.makedirs(working, mode=0o700, exist_ok=True)
     record, front = run_search(domain, cost, accuracy, path, label, console)

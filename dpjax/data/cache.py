@@ -2,22 +2,30 @@
 
 A cache is a folder holding one file per array and `key.json`. It is written under another name and
 renamed into place, so it is either absent or whole; it is used only if its key (format, source
-checksums, shapes, types) is the expected one and every file agrees with it. Anything else counts as
-absent, and the arrays are made again.
+checksums, shapes, types) is the expected one and every file has the shape, the type and the SHA-256
+that the key names. Anything else counts as absent, and the arrays are made again.
 """
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
+import math
 import os
 import pathlib
+import re
 import shutil
+import stat
 import tempfile
 from collections.abc import Mapping
 
 import numpy as np
 
-_FORMAT = 1
+_FORMAT = 2
+_LARGEST_KEY = 1 << 16
+_LARGEST_HEADER = 1 << 12
+_NAME = re.compile(r"[a-z0-9_]+")
 _FOLDER = "dpjax_cache"
 
 
@@ -30,17 +38,36 @@ def read(beside: pathlib.Path, source: str) -> dict[str, np.ndarray] | None:
     """
     folder = beside / _FOLDER
     try:
-        key = json.loads((folder / "key.json").read_text(encoding="utf-8"))
+        key = json.loads(_content(folder / "key.json", _LARGEST_KEY).decode())
         if key["format"] != _FORMAT or key["source"] != source:
             return None
-        arrays = {
-            name: np.load(folder / f"{name}.npy", allow_pickle=False) for name in key["arrays"]
-        }
-    except (OSError, ValueError, KeyError, TypeError, EOFError):
-        return None
-    if _describe(arrays) != key["arrays"]:
+        arrays = {}
+        for name, (shape, dtype, digest) in key["arrays"].items():
+            # Names are files of this folder, never a way out of it.
+            if not _NAME.fullmatch(name):
+                return None
+            size = math.prod(shape) * np.dtype(dtype).itemsize
+            content = _content(folder / f"{name}.npy", size + _LARGEST_HEADER)
+            if hashlib.sha256(content).hexdigest() != digest:
+                return None
+            arrays[name] = np.load(io.BytesIO(content), allow_pickle=False)
+            if [list(arrays[name].shape), arrays[name].dtype.str] != [shape, dtype]:
+                return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, RecursionError):
         return None
     return arrays
+
+
+def _content(path: pathlib.Path, limit: int) -> bytes:
+    """A regular file's bytes.
+
+    Raises:
+      ValueError: if it is larger, or no regular file (a pipe would never end).
+    """
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode) or status.st_size > limit:
+        raise ValueError(f"{path} is not a file of at most {limit} bytes")
+    return path.read_bytes()
 
 
 def write(beside: pathlib.Path, source: str, arrays: Mapping[str, np.ndarray]) -> None:
@@ -53,9 +80,14 @@ def write(beside: pathlib.Path, source: str, arrays: Mapping[str, np.ndarray]) -
     try:
         beside.mkdir(parents=True, exist_ok=True)
         temporary = pathlib.Path(tempfile.mkdtemp(prefix=f"{_FOLDER}.", dir=beside))
+        described = {}
         for name, array in arrays.items():
-            np.save(temporary / f"{name}.npy", array, allow_pickle=False)
-        key = {"format": _FORMAT, "source": source, "arrays": _describe(arrays)}
+            path = temporary / f"{name}.npy"
+            np.save(path, array, allow_pickle=False)
+            with path.open("rb") as stream:
+                digest = hashlib.file_digest(stream, "sha256").hexdigest()
+            described[name] = [list(array.shape), array.dtype.str, digest]
+        key = {"format": _FORMAT, "source": source, "arrays": described}
         (temporary / "key.json").write_text(json.dumps(key), encoding="utf-8")
         os.chmod(temporary, 0o755)
         if folder.exists():  # Stale, or written by a process that ran beside this one.
@@ -66,7 +98,3 @@ def write(beside: pathlib.Path, source: str, arrays: Mapping[str, np.ndarray]) -
     finally:
         if temporary is not None and temporary.exists():
             shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _describe(arrays: Mapping[str, np.ndarray]) -> dict[str, list]:
-    return {name: [list(array.shape), array.dtype.str] for name, array in arrays.items()}

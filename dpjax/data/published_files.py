@@ -12,7 +12,6 @@ import http.client
 import os
 import pathlib
 import queue
-import shutil
 import threading
 import urllib.request
 from collections.abc import Iterable, Sequence
@@ -21,6 +20,10 @@ from absl import logging
 
 NETWORK_SECONDS = 8.0
 """How long a server may take to answer, or to send the next bytes, before a download gives up."""
+
+_BLOCK = 1 << 20
+_EQUIVALENT_MAY_BE_LARGER = 1 << 20
+"""Bytes by which a known copy of a file may exceed it (packed by another program)."""
 
 
 class DataNotFoundError(FileNotFoundError, ValueError):
@@ -128,7 +131,7 @@ def fetch(name: str, files: Sequence[PublishedFile], data_dir: pathlib.Path) -> 
         partial = folder / f".{file.name}.{os.getpid()}.partial"
         try:
             with response, partial.open("wb") as stream:
-                shutil.copyfileobj(response, stream)
+                _copy_at_most(response, stream, file)
             actual = sha256_of(partial)
             if actual not in file.accepted:
                 raise DataCorruptedError(
@@ -141,6 +144,23 @@ def fetch(name: str, files: Sequence[PublishedFile], data_dir: pathlib.Path) -> 
         finally:
             partial.unlink(missing_ok=True)
     return folder
+
+
+def _copy_at_most(response, stream, file: PublishedFile) -> None:
+    """Copies what a server sends; not more than the published file may hold.
+
+    Raises:
+      DataCorruptedError: if it sends more.
+    """
+    left = file.size + _EQUIVALENT_MAY_BE_LARGER
+    while block := response.read(min(_BLOCK, left + 1)):
+        left -= len(block)
+        if left < 0:
+            raise DataCorruptedError(
+                f"{file.address} sends more than the {file.size} bytes of the published file: "
+                "place the published file at hand yourself"
+            )
+        stream.write(block)
 
 
 def not_found(

@@ -8,10 +8,13 @@ beforehand, by constants that are public.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import pathlib
 import zipfile
+import zlib
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -125,19 +128,16 @@ def load_arrays(
     path = pathlib.Path(path).expanduser()
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist: pass the path of an .npz file")
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = {key: archive[key] for key in archive.files}
-    except (ValueError, OSError, AttributeError, TypeError, EOFError, zipfile.BadZipFile) as error:
+    with _readable(path), np.load(path, allow_pickle=False) as archive:
+        names = list(archive.files)
+    # The names before the contents: what nothing reads is not unpacked, however large it becomes.
+    if not {"inputs", "labels"} <= set(names) <= set(_KEYS) or len(set(names)) < len(names):
         raise ValueError(
-            f"{path} is not an .npz file of plain arrays (np.savez writes one): {error}"
-        ) from error
-    unknown = sorted(set(arrays) - set(_KEYS))
-    if unknown or not {"inputs", "labels"} <= set(arrays):
-        raise ValueError(
-            f"{path} holds {sorted(arrays)}: pass inputs and labels, and of the others only "
-            f"{', '.join(_KEYS[2:])}"
+            f"{path} holds {sorted(names)[:20]}: pass inputs and labels, and of the others only "
+            f"{', '.join(_KEYS[2:])}, each once"
         )
+    with _readable(path), np.load(path, allow_pickle=False) as archive:
+        arrays = {key: archive[key] for key in names}
     held_out = {}
     for role in ("validation", "test"):
         present = [key for key in (f"{role}_inputs", f"{role}_labels") if key in arrays]
@@ -158,6 +158,23 @@ def load_arrays(
         identified_by=identified_by,
         name=str(path),
     )
+
+
+@contextlib.contextmanager
+def _readable(path: pathlib.Path) -> Iterator[None]:
+    """Turns what reading an archive raises into one line."""
+    try:
+        yield
+    except MemoryError:
+        raise ValueError(f"{path} does not fit in memory: pass fewer or smaller records") from None
+    except (
+        AttributeError, EOFError, NotImplementedError, OSError, RuntimeError, TypeError, ValueError,
+        zipfile.BadZipFile, zlib.error,
+    ) as error:  # fmt: skip
+        raise ValueError(
+            f"{path} is not an .npz file of plain arrays (np.savez writes one): "
+            f"{' '.join(str(error).split())}"
+        ) from error
 
 
 def _held_out(

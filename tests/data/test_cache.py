@@ -1,6 +1,7 @@
 """The cache is whole and right, or it is absent."""
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -66,9 +67,58 @@ def missing_file(folder):
     (folder / "train.npy").unlink()
 
 
+def other_values(folder):
+    np.save(folder / "train.npy", ARRAYS["train"] + 1)
+
+
+def _renamed(folder, name):
+    key = json.loads((folder / "key.json").read_text())
+    key["arrays"][name] = key["arrays"].pop("train")
+    (folder / "key.json").write_text(json.dumps(key))
+
+
+def outside(folder):
+    (folder / "train.npy").rename(folder.parent / "elsewhere.npy")
+    _renamed(folder, "../elsewhere")
+
+
+def absolute(folder):
+    _renamed(folder, str(folder / "train"))
+
+
+def pipe(folder):
+    (folder / "train.npy").unlink()
+    os.mkfifo(folder / "train.npy")
+
+
+def much_longer(folder):
+    with (folder / "train.npy").open("ab") as stream:
+        stream.truncate(1 << 30)
+
+
+def deep_key(folder):
+    (folder / "key.json").write_text("[" * 50_000)
+
+
+def endless_key(folder):
+    (folder / "key.json").write_text(" " * (1 << 20))
+
+
+def key_of_another_type(folder):
+    (folder / "key.json").write_text("[1]")
+
+
 @pytest.mark.parametrize(
     "damage",
     [
+        other_values,
+        outside,
+        absolute,
+        pipe,
+        much_longer,
+        deep_key,
+        endless_key,
+        key_of_another_type,
         truncate,
         other_shape,
         other_type,

@@ -97,6 +97,23 @@ def test_a_wrong_download_is_not_kept(tmp_path, monkeypatch):
     assert [path.name for path in (tmp_path / "downloads" / "set").iterdir()] == ["one"]
 
 
+def test_a_server_that_sends_without_an_end_is_left(tmp_path, monkeypatch):
+    sent = 0
+
+    class Endless(io.RawIOBase):
+        def read(self, size=-1):
+            nonlocal sent
+            assert 0 < size <= 1 << 20
+            sent += size
+            return bytes(size)
+
+    monkeypatch.setattr(urllib.request, "urlopen", lambda address, timeout: Endless())
+    with pytest.raises(published_files.DataCorruptedError, match="sends more than the 10 bytes"):
+        published_files.fetch("set", FILES, tmp_path)
+    assert sent < 1 << 22
+    assert not list((tmp_path / "downloads" / "set").iterdir())
+
+
 def test_a_silent_network_is_given_up_soon(tmp_path, monkeypatch):
     monkeypatch.setattr(published_files, "NETWORK_SECONDS", 0.1)
     over = threading.Event()

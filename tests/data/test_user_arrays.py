@@ -1,5 +1,9 @@
 """The user's own arrays: public numbers are asked for, bad values are refused in one line."""
 
+import io
+import tracemalloc
+import zipfile
+
 import numpy as np
 import pytest
 
@@ -146,6 +150,36 @@ def test_a_file_without_its_public_size_is_refused(tmp_path):
 def test_a_file_with_other_keys_is_refused(tmp_path, arrays, message):
     with pytest.raises(ValueError, match=message):
         user_arrays.load_arrays(save(tmp_path, **arrays), public_size=8, classes=2)
+
+
+def test_what_nothing_reads_is_not_unpacked(tmp_path):
+    """A file of 260 kB that would become 256 MB under a name that is refused."""
+    path = save(tmp_path, inputs=INPUTS, labels=LABELS)
+    with (
+        zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive,
+        archive.open("more.npy", "w", force_zip64=True) as stream,
+    ):
+        header = {"descr": "|u1", "fortran_order": False, "shape": (1 << 28,)}
+        np.lib.format.write_array_header_2_0(stream, header)
+        for _ in range(256):
+            stream.write(bytes(1 << 20))
+    assert path.stat().st_size < 300_000
+    tracemalloc.start()
+    with pytest.raises(ValueError, match="holds .*'more'.*: pass inputs and labels"):
+        user_arrays.load_arrays(path, public_size=8, classes=2)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1 << 22
+
+
+def test_a_name_twice_is_refused(tmp_path):
+    path = save(tmp_path, inputs=INPUTS, labels=LABELS)
+    content = io.BytesIO()
+    np.save(content, 1 - LABELS)
+    with zipfile.ZipFile(path, "a") as archive, pytest.warns(UserWarning, match="Duplicate"):
+        archive.writestr("labels.npy", content.getvalue())
+    with pytest.raises(ValueError, match="each once"):
+        user_arrays.load_arrays(path, public_size=8, classes=2)
 
 
 def test_a_file_that_is_none_is_refused(tmp_path):

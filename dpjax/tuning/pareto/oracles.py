@@ -68,7 +68,8 @@ class TrainingCost:
         if self.shapes.sampling != FIXED and self.delta < TRUNCATION_PROBABILITY:
             raise ValueError(
                 f"delta {self.delta:g}: Poisson lots may overflow with probability "
-                f"{TRUNCATION_PROBABILITY:g} a run, so no epsilon is finite: pass more, or fixed lots"
+                f"{TRUNCATION_PROBABILITY:g} a run, so no epsilon is finite: pass more, or "
+                "sampling='fixed'"
             )
         if self.method not in (TIGHT, RDP, CLASSIC):
             raise ValueError(f"accounting {self.method!r}: pass {TIGHT}, {RDP} or {CLASSIC}")
