@@ -20,15 +20,11 @@ import optax
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE, REPLACE_ONE, normalise_relation
 from dpjax.training import keys, optimizers, threefry
 from dpjax.training.clipping import clipped_grad
-from dpjax.training.noise import add_gaussian_noise
+from dpjax.training.noise import LEAST_DEVIATION, add_gaussian_noise
 from dpjax.training.sampling import FixedLots, PoissonLots
 
 Tree = Any
 Trainable = None | Tree | Callable[[tuple[str, ...], jax.Array], bool]
-
-NOISE_ALLOWANCE = 1.0 + 2.0**-21
-"""Factor on the noise's standard deviation: four float32 roundings (of the noise multiplier, of two
-products, of the noise itself) never leave less noise than the accounting was told of."""
 
 _RELATION_OF_LOTS = {PoissonLots: ADD_OR_REMOVE_ONE, FixedLots: REPLACE_ONE}
 
@@ -121,6 +117,11 @@ def make_train(config: TrainConfig) -> Train:
         * an empty lot still gets noise; the number of records only limits which rows a lot may
           hold;
         * frozen leaves are returned unchanged.
+      In floating point: whatever the type of the parameters (float64 under `jax_enable_x64`
+      included), the clipped sum is rounded to float32 and the noisy one to a grid of at most 2^-19
+      of the noise's standard deviation, which shows no last bit of either
+      (`add_gaussian_noise`); the clip norm has an allowance for the rounding of norms and of the
+      sum (`clipped_grad`), the noise one for its own.
       The guarantee fails where the loss of an example depends on anything private but that example,
       where `params` or hyperparameters were computed from the records, or where keys are reused.
       `noise_multiplier` 0 and infinite `clip_norm` are allowed, for tests: the run is then plain
@@ -194,11 +195,14 @@ def step_function(
 
     grad_fn = clipped_grad(loss_of_trained, with_rng=config.with_rng)
     optimizer = config.optimizer(hyperparameters)
-    # Zero noise stays zero at an infinite clip norm, where 0 * inf would not be a number.
+    # Zero noise stays zero at an infinite clip norm, where 0 * inf would not be a number; and only
+    # zero noise is none, whatever underflows.
     noise_deviation = jnp.where(
         noise_multiplier == 0.0,
         0.0,
-        noise_multiplier * grad_fn.sensitivity(config.relation, clip_norm) * NOISE_ALLOWANCE,
+        jnp.maximum(
+            noise_multiplier * grad_fn.sensitivity(config.relation, clip_norm), LEAST_DEVIATION
+        ),
     )
     noise_key, loss_key = (keys.stream(key, name) for name in ("noise", "loss"))
 

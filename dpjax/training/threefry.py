@@ -27,7 +27,10 @@ _PARITY = np.uint32(0x1BD11BDA)
 _IMPLEMENTATION = "threefry2x32"
 
 _BLOCK = 1 << 17
-"""Normal numbers in one turn of the loop: half a megabyte, enough for several cores to share."""
+"""Numbers in one turn of the loop: half a megabyte, enough for several cores to share."""
+
+DITHER_BITS = 14
+"""Binary logarithm of the number of values that a dither takes."""
 
 Words = tuple[jax.Array, jax.Array]
 
@@ -79,11 +82,16 @@ def _blocks(key: jax.Array, size: int, start: jax.Array | int = 0) -> Words:
     return threefry_2x32(_words(key), (jnp.zeros_like(place), place))
 
 
-def standard_normal(key: jax.Array, number: int) -> jax.Array:
-    """Independent N(0, 1), float32 (number,), by inversion of 64 bits each.
+def dithered_normal(key: jax.Array, number: int, scale: jax.Array | float) -> jax.Array:
+    """Independent scale * N(0, 1) + dither, float32 (number,): noise in cells of a grid.
 
-    Each is right to a relative 4e-6 (3e-4 of the tail probability where that is 1e-19) as the
-    quantile of its bits, out to 9.1 standard deviations.
+    The dither is uniform over the 2^14 half-integers from -2^13 + 1/2 to 2^13 - 1/2, independent of
+    the normal number. Inverting a distribution function in float32 gives one value too often and
+    the next never; the dither adds up so many neighbours that none is missed and none stands out,
+    if the scale is large beside it. It is noise on top: what hides a record is the normal number.
+
+    The normal number is the quantile of 63 bits, right to a relative 4e-6 (3e-4 of the tail
+    probability where that is 1e-19), out to 9.1 standard deviations.
 
     On a CPU they are made block by block in a loop: XLA then compiles one pass from counter to
     number, whatever reads the numbers afterwards. (Where several operations read them it would cut
@@ -92,28 +100,30 @@ def standard_normal(key: jax.Array, number: int) -> jax.Array:
     Args:
       key: typed threefry key, shape (). Vectorise with `jax.vmap`.
       number: how many, below 2^31.
+      scale: standard deviation of the normal numbers in cells, scalar, static or traced.
 
     Raises:
       ValueError: another kind of key, or too many numbers.
     """
+    scale = jnp.asarray(scale, jnp.float32)
 
-    def at_once(key: jax.Array) -> jax.Array:
-        return jax.lax.optimization_barrier(_normal(*_blocks(key, number)))
+    def at_once(key: jax.Array, scale: jax.Array) -> jax.Array:
+        return jax.lax.optimization_barrier(_dithered(*_blocks(key, number), scale))
 
-    def in_blocks(key: jax.Array) -> jax.Array:
+    def in_blocks(key: jax.Array, scale: jax.Array) -> jax.Array:
         # Two blocks at least: a loop of one turn is no loop once compiled.
         blocks = max(2, -(-number // _BLOCK))
         length = -(-number // blocks)
 
         def written(block: jax.Array, numbers: jax.Array) -> jax.Array:
             start = block * length
-            row = _normal(*_blocks(key, length, start))
+            row = _dithered(*_blocks(key, length, start), scale)
             return jax.lax.dynamic_update_slice(numbers, row, (start,))
 
         room = jnp.zeros((blocks * length,), jnp.float32)
         return jax.lax.fori_loop(0, blocks, written, room)[:number]
 
-    return jax.lax.platform_dependent(key, cpu=in_blocks, default=at_once)
+    return jax.lax.platform_dependent(key, scale, cpu=in_blocks, default=at_once)
 
 
 # Normal quantile z over 1 - 2 p as a polynomial in w = -log(4 p (1 - p)) around 2.5 for w < 5, else
@@ -132,28 +142,45 @@ _COEFFICIENTS = (
 )
 
 
-def _normal(first: jax.Array, second: jax.Array) -> jax.Array:
-    """Turns pairs of uniform uint32 into N(0, 1) by the inverse distribution function.
+def _dithered(first: jax.Array, second: jax.Array, scale: jax.Array) -> jax.Array:
+    """Turns pairs of uniform uint32 into scale * N(0, 1) + dither.
 
-    The lowest bit of the first word is the sign; its other 31 and then 31 of the second are the
-    digits of the tail probability p in (0, 1/2], a float32 whose exponent reaches down to 2^-64.
+    The lowest bit of the first word is the sign. The dither is the lowest bits of the second, which
+    change a quantile only where its tail probability is below 2^-27; there both fall as the bits
+    grow, so that they never cancel.
+    """
+    low = (second & np.uint32(2**DITHER_BITS - 1)).astype(jnp.int32).astype(jnp.float32)
+    dither = np.float32(2 ** (DITHER_BITS - 1) - 0.5) - low
+    unsigned = _magnitude(first, second) * scale + dither
+    signed = jax.lax.bitcast_convert_type(unsigned, jnp.uint32) ^ (first << np.uint32(31))
+    return jax.lax.bitcast_convert_type(signed, jnp.float32)
+
+
+def _magnitude(first: jax.Array, second: jax.Array) -> jax.Array:
+    """The absolute value of a normal number, by the inverse distribution function.
+
+    31 bits of the first word and 31 of the second are the digits of the tail probability p in
+    (0, 1/2]; a float32 holds small ones to all their digits, down to 2^-64. What p leaves of 1/2,
+    to which the number is proportional near zero, is formed from the complements of the digits:
+    the difference of floats would be a multiple of 2^-24.
     """
 
     def as_float(word: jax.Array) -> jax.Array:
         return (word >> np.uint32(1)).astype(jnp.int32).astype(jnp.float32)
 
-    tail = as_float(first) * np.float32(2.0**-32)
-    tail = tail + (as_float(second) * np.float32(2.0**-63) + np.float32(2.0**-64))
-    w = -jnp.log(np.float32(4) * tail * (np.float32(1) - tail))
+    half_of_last = np.float32(2.0**-63)
+    tail = as_float(first) * np.float32(2.0**-31)
+    tail = tail + (as_float(second) * np.float32(2.0**-62) + half_of_last)  # 2 p
+    rest = as_float(~first) * np.float32(2.0**-31)
+    rest = rest + (as_float(~second) * np.float32(2.0**-62) + half_of_last)  # 1 - 2 p
+    w = -jnp.log(tail * (np.float32(1) + rest))
     central = w < np.float32(5)
     near, far = (np.float32(centre) for centre in _CENTRE)
     v = jnp.where(central, w - near, jnp.sqrt(w) - far)
     quotient = jnp.zeros_like(v)
     for inner, outer in _COEFFICIENTS[::-1]:
         quotient = quotient * v + jnp.where(central, np.float32(inner), np.float32(outer))
-    magnitude = quotient * (np.float32(1) - np.float32(2) * tail)
-    signed = jax.lax.bitcast_convert_type(magnitude, jnp.uint32) ^ (first << np.uint32(31))
-    return jax.lax.bitcast_convert_type(signed, jnp.float32)
+    return quotient * rest
 
 
 def _words(key: jax.Array) -> Words:
