@@ -10,7 +10,7 @@ candidates; no bits stand in memory.
 Normal numbers are not those of `jax.random.normal`, which takes 23 of the 64 bits and so never
 exceeds 5.42 standard deviations. At noise multiplier 1.1 a record's clipped gradient carries the
 sum past that end in 3 of a million lots that hold it: over 60 such lots it gives itself away with
-probability 2e-4, where a delta of 1e-5 is claimed. Here all 64 bits count and the end is at 9.1.
+probability 2e-4, where a delta of 1e-5 is claimed. Here 63 bits count and the end is at 9.1.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ def dithered_normal(key: jax.Array, number: int, scale: jax.Array | float) -> ja
     the next never; the dither adds up so many neighbours that none is missed and none stands out,
     if the scale is large beside it. It is noise on top: what hides a record is the normal number.
 
-    The normal number is the quantile of 63 bits, right to a relative 4e-6 (3e-4 of the tail
-    probability where that is 1e-19), out to 9.1 standard deviations.
+    The normal number is the quantile of 63 bits, right to a relative 4e-6 near zero too (3e-4 of
+    the tail probability where that is 1e-19), out to 9.1 standard deviations.
 
     On a CPU they are made block by block in a loop: XLA then compiles one pass from counter to
     number, whatever reads the numbers afterwards. (Where several operations read them it would cut

@@ -9,6 +9,7 @@ import numpy as np
 import optax
 import pytest
 import scipy.stats
+from scipy.special import ndtri
 
 from dpjax import training
 from dpjax.training import keys as key_streams
@@ -149,17 +150,24 @@ def test_no_rounding_leaves_less_noise_than_was_accounted(multiplier):
     """Noise multipliers are float64, training is float32: rounding would lower half of them."""
     samples = noise_of(HALF, None, clip_norm=0.7, multiplier=multiplier, steps=1, size=300)
     stream = key_streams.stream(jax.random.key(3), "noise")
-    normals = threefry.standard_normal(jax.random.fold_in(stream, 0), 600)
-    # The last rounding is of each sample; its mean over 600 is far below what is looked for.
-    found = np.mean(np.abs(samples.astype(np.float64)) / np.abs(np.asarray(normals, np.float64)))
-    assert multiplier <= found / np.float32(0.7) <= multiplier * (1.0 + 1e-6)
+    words = threefry._blocks(jax.random.fold_in(stream, 0), 600)
+    first, second = (np.asarray(word).astype(np.float64) for word in words)
+    ideal = -ndtri((np.floor(first / 2) + 0.5) * 2.0**-32)
+    # The dither comes on top and is taken off; rounding to a cell averages out.
+    cell = 2.0 ** np.floor(np.log2(multiplier * 0.7) - 19)
+    values = 2**threefry.DITHER_BITS
+    dither = cell * ((values - 1) / 2 - second % values)
+    unsigned = -samples.astype(np.float64) * (1 - 2 * (first % 2))
+    found = np.sum(unsigned - dither) / np.sum(ideal)
+    assert multiplier <= found / np.float32(0.7) <= multiplier * (1.0 + 1.2e-5)
 
 
 def test_noise_comes_from_its_own_stream_anew_every_step():
     samples = noise_of(HALF, None, clip_norm=1.0, multiplier=1.0, steps=3, size=300)
     stream = key_streams.stream(jax.random.key(3), "noise")
     by_hand = -sum(
-        threefry.standard_normal(jax.random.fold_in(stream, step), 600) for step in range(3)
+        threefry.dithered_normal(jax.random.fold_in(stream, step), 600, 2.0**19) / 2.0**19
+        for step in range(3)
     ) / np.sqrt(3)
     np.testing.assert_allclose(samples, by_hand, rtol=1e-4, atol=1e-5)
 

@@ -41,25 +41,46 @@ def test_a_draw_in_pieces_is_the_draw():
     np.testing.assert_array_equal(np.concatenate(pieces), whole)
 
 
-def test_a_normal_number_is_the_quantile_of_its_64_bits():
-    """Every exponent of the tail probability, from 1/2 down to 2^-65, against SciPy's quantile."""
+def test_a_normal_number_is_the_quantile_of_its_63_bits():
+    """Every exponent of the tail probability, from 1/2 down to 2^-65, and of what it leaves of 1/2:
+    against SciPy's quantile."""
     generator = np.random.default_rng(0)
     shifts = generator.integers(0, 33, 20_000).astype(np.uint64)
     first = (generator.integers(0, 2**32, 20_000, dtype=np.uint64) >> shifts).astype(np.uint32)
     first = (first & ~np.uint32(1)) | generator.integers(0, 2, 20_000).astype(np.uint32)
     shifts = generator.integers(0, 33, 20_000).astype(np.uint64)
     second = (generator.integers(0, 2**32, 20_000, dtype=np.uint64) >> shifts).astype(np.uint32)
-    found = np.asarray(jax.jit(threefry._normal)(first, second)).astype(np.float64)
+    dithered = jax.jit(threefry._dithered)
+    found = np.asarray(dithered(first, second, np.float32(2.0**40))) * 2.0**-40
     tail = ((first >> 1) + ((second >> 1) + 0.5) * 2.0**-31) * 2.0**-32
     np.testing.assert_allclose(np.abs(found), -scipy.special.ndtri(tail), rtol=5e-6, atol=2e-7)
     np.testing.assert_array_equal(np.signbit(found), first & 1)
     assert 9.0 < np.abs(found).max() < 9.1
+    magnitude = np.asarray(jax.jit(threefry._magnitude)(~first, ~second), np.float64)
+    # To leading order: 1/2 - tail is too coarse in float64 as well.
+    rest = ((first >> 1) + ((second >> 1) + 0.5) * 2.0**-31) * 2.0**-31
+    near = rest < 1e-4
+    assert near.sum() > 10_000
+    np.testing.assert_allclose(magnitude[near], np.sqrt(np.pi / 2) * rest[near], rtol=5e-6)
+
+
+def test_a_dither_is_uniform_and_independent_of_the_normal_number():
+    """Half-integers, signed like the normal number; other words' bits leave it as it is."""
+    generator = np.random.default_rng(1)
+    first, second = (generator.integers(0, 2**32, 2**17, dtype=np.uint32) for _ in range(2))
+    values = 2**threefry.DITHER_BITS
+    second = (second & ~np.uint32(values - 1)) | (np.arange(2**17, dtype=np.uint32) % values)
+    dither = np.asarray(jax.jit(threefry._dithered)(first, second, np.float32(0.0)))
+    expected = (values - 1) / 2 - np.arange(2**17) % values
+    np.testing.assert_array_equal(dither, np.where(first & 1, -expected, expected))
+    assert threefry.DITHER_BITS == 14
 
 
 def test_normal_numbers_are_normal():
     """Fixed seed, error rate 1e-4; the bits that were never used by jax.random.normal count."""
-    found = threefry.standard_normal(jax.random.key(5, impl="threefry2x32"), 1_000_000)
-    assert scipy.stats.kstest(found, "norm").pvalue > 1e-4
+    scale = 2.0**20
+    found = threefry.dithered_normal(jax.random.key(5, impl="threefry2x32"), 1_000_000, scale)
+    assert scipy.stats.kstest(np.asarray(found) / scale, "norm").pvalue > 1e-4
     assert found.dtype == jnp.float32
 
 
@@ -67,21 +88,26 @@ def test_normal_numbers_are_normal():
 @pytest.mark.parametrize("number", [0, 1, 1001, 2 * threefry._BLOCK + 5])
 def test_normal_numbers_do_not_depend_on_blocks_or_vectorisation(number):
     keys = jax.random.split(jax.random.key(5, impl="threefry2x32"), 2)
-    expected = threefry._normal(*threefry._blocks(keys[0], number))
-    found = jax.vmap(lambda key: threefry.standard_normal(key, number))(keys)
-    np.testing.assert_allclose(found[0], expected, rtol=1e-6, atol=1e-7)
-    alone = jax.jit(threefry.standard_normal, static_argnums=1)(keys[0], number)
-    np.testing.assert_allclose(alone, expected, rtol=1e-6, atol=1e-7)
+    scales = np.float32([2.0**20, 2.0**19])
+    expected = threefry._dithered(*threefry._blocks(keys[0], number), scales[0])
+    draw = jax.vmap(lambda key, scale: threefry.dithered_normal(key, number, scale))
+    found = draw(keys, scales)
+    np.testing.assert_allclose(found[0], expected, rtol=1e-6, atol=0.5)
+    alone = jax.jit(threefry.dithered_normal, static_argnums=1)(keys[0], number, scales[0])
+    np.testing.assert_allclose(alone, expected, rtol=1e-6, atol=0.5)
     assert number == 0 or not np.array_equal(found[0], found[1])
 
 
 def test_the_way_of_other_devices_gives_the_same_numbers():
     key = jax.random.key(6, impl="threefry2x32")
     exported = jax.export.export(
-        jax.jit(threefry.standard_normal, static_argnums=1), platforms=["cpu", "cuda", "tpu"]
-    )(key, 1000)
+        jax.jit(threefry.dithered_normal, static_argnums=1), platforms=["cpu", "cuda", "tpu"]
+    )(key, 1000, np.float32(2.0**20))
     assert "while" in exported.mlir_module()
-    np.testing.assert_array_equal(exported.call(key), threefry.standard_normal(key, 1000))
+    assert "f64" not in exported.mlir_module()
+    np.testing.assert_array_equal(
+        exported.call(key, np.float32(2.0**20)), threefry.dithered_normal(key, 1000, 2.0**20)
+    )
 
 
 def test_sub_keys_are_those_of_jax_random():
@@ -96,9 +122,9 @@ def test_sub_keys_are_those_of_jax_random():
 
 def test_other_keys_and_too_many_numbers_are_refused():
     with pytest.raises(ValueError, match="pass threefry2x32 keys"):
-        threefry.standard_normal(jax.random.key(0, impl="rbg"), 3)
+        threefry.dithered_normal(jax.random.key(0, impl="rbg"), 3, 1.0)
     with pytest.raises(ValueError, match="typed key"):
-        threefry.standard_normal(np.zeros(2, np.uint32), 3)
+        threefry.dithered_normal(np.zeros(2, np.uint32), 3, 1.0)
     key = jax.random.key(0, impl="threefry2x32")
     with pytest.raises(ValueError, match="fewer than 2\\^31"):
         jax.eval_shape(lambda key: threefry.random_bits(key, (2**31,)), key)
