@@ -165,6 +165,8 @@ def as_dataset(arrays: dict[str, np.ndarray]) -> dataset.Dataset:
             public_size=COUNTS[role],
             size_bound=COUNTS[role],
             identifiers=splitting.slot_identifiers(len(table)),
+            stable_under_replacement=True,
+            stable_under_removal=True,
         )
 
     return dataset.Dataset(

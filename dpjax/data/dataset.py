@@ -33,6 +33,8 @@ class Split:
         decide which part a record falls into (see `dpjax.data.splitting`).
       stable_under_replacement: whether a record keeps its identifier when its value is replaced;
         False where identifiers come from content, and replace-one is then not accounted for.
+      stable_under_removal: whether the others keep theirs when a record comes or goes; False where
+        identifiers are places in an array, and add-or-remove one is then not accounted for.
 
     n itself, `number_of_records`, is private under add-or-remove-one.
     """
@@ -42,7 +44,8 @@ class Split:
     public_size: int
     size_bound: int
     identifiers: np.ndarray
-    stable_under_replacement: bool = True
+    stable_under_replacement: bool = False
+    stable_under_removal: bool = False
 
     def __post_init__(self):
         count = len(self.inputs)
@@ -97,6 +100,7 @@ class Split:
             size_bound=size_bound,
             identifiers=self.identifiers[member],
             stable_under_replacement=self.stable_under_replacement,
+            stable_under_removal=self.stable_under_removal,
         )
 
 

@@ -29,7 +29,15 @@ def load() -> dataset.Dataset:
 
     def part(member: np.ndarray) -> dataset.Split:
         size = int(member.sum())
-        return dataset.Split(inputs[member], labels[member], size, size, identifiers[member])
+        return dataset.Split(
+            inputs[member],
+            labels[member],
+            size,
+            size,
+            identifiers[member],
+            stable_under_replacement=True,
+            stable_under_removal=True,
+        )
 
     return dataset.Dataset(
         name="digits",

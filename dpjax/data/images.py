@@ -176,6 +176,8 @@ def as_dataset(
             public_size=count,  # As published.
             size_bound=count,
             identifiers=identifiers,
+            stable_under_replacement=True,
+            stable_under_removal=True,
         )
 
     return dataset.Dataset(

@@ -133,4 +133,6 @@ def _split(arrays: dict[str, np.ndarray], role: str, member: np.ndarray) -> data
         public_size=count,
         size_bound=count,
         identifiers=splitting.slot_identifiers(len(member))[member],
+        stable_under_replacement=True,
+        stable_under_removal=True,
     )

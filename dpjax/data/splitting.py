@@ -15,6 +15,8 @@ Where identifiers come from:
   public bound on it could hold for every data set.)
 * Under replace-one a content identifier is wrong: a changed value would change the identifier and
   may move the record to the other part. Use the slot (`slot_identifiers`), which stays.
+* Under add-or-remove one the slot is wrong: the records after one that goes move up, and with their
+  slots into other parts. (The index in a published file is no slot: it is known of each record.)
 """
 
 from __future__ import annotations
@@ -29,7 +31,10 @@ _LOG_FAILURE = 32.0
 
 
 def slot_identifiers(count: int) -> np.ndarray:
-    """Returns 0..count-1, (count,) int64: the record's place in the array or published file."""
+    """Returns 0..count-1, (count,) int64: the record's place in the array or published file.
+
+    A place in an array is for replace-one only, where no record comes or goes.
+    """
     return np.arange(count, dtype=np.int64)
 
 

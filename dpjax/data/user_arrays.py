@@ -61,7 +61,7 @@ def from_arrays(
       identifiers: (n,) unique integers or strings, kept with the records.
       identified_by: "identifiers", "content" or "slot": what decides which part a record falls
         into. By default the identifiers if there are any, else the content. Under replace-one pass
-        "slot" (or identifiers): see `dpjax.data.splitting`.
+        "slot" (or identifiers); under add-or-remove one never "slot": see `dpjax.data.splitting`.
       name: of the data set.
 
     Raises:
@@ -101,6 +101,8 @@ def from_arrays(
                 identified_by in (SLOT, GIVEN)
                 or (identified_by is None and identifiers is not None)
             ),
+            # A place in the array: the records after one that goes move up.
+            stable_under_removal=identified_by != SLOT,
         ),
         test=None if test is None else _held_out(test, classes, len(test[1]), name, "test"),
         validation=validation_split,
@@ -187,6 +189,9 @@ def _held_out(
         public_size=public_size,
         size_bound=public_size,
         identifiers=splitting.slot_identifiers(len(inputs)),
+        # In a part of their own as they were passed; nothing divides them further.
+        stable_under_replacement=True,
+        stable_under_removal=True,
     )
 
 

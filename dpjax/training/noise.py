@@ -14,8 +14,16 @@ from dpjax.training.threefry import dithered_normal
 Tree = Any
 
 NOISE_ALLOWANCE = 1.0 + 2.0**-17
-"""Factor on the standard deviation: float32 roundings (of the noise multiplier, of products) and the
-error of the normal quantile, a relative 4e-6, never leave less noise than was accounted for."""
+"""Factor on the standard deviation: float32 roundings (of the noise multiplier, of products) and
+the error of the normal quantile, a relative 4e-6, never leave less noise than was accounted for."""
+
+IN_FLOATING_POINT = (
+    "clipped sums are rounded to float32 before noise is added, whatever the type of the "
+    "parameters; a noisy sum lies on a grid of at most 2^-19 of the noise's standard deviation, "
+    "where its last bits show those of neither; the noise never exceeds 9.1 standard deviations; "
+    "the analysis is of real numbers"
+)
+"""What a release says of the numbers that its guarantee was computed in."""
 
 _CELLS = 2.0**19
 """Grid cells in the power of two at or below a standard deviation. Twice that is the most cells in

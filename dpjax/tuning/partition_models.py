@@ -22,7 +22,7 @@ from dpjax.tuning.candidate_runs import judged, train_config
 from dpjax.tuning.job import Job, packed, unpacked
 from dpjax.tuning.partitions import PartitionedRecords, PartitionLots, padded
 from dpjax.tuning.procedure import Optimizer
-from dpjax.tuning.task import Records, Task
+from dpjax.tuning.task import Records, Task, is_correct
 
 PyTree = Any
 Run = Callable[[jax.Array, dict[str, jax.Array], PyTree], PyTree]
@@ -121,7 +121,7 @@ def _model_run(task: Task, config: training.TrainConfig) -> Run:
 
     def counted(params: PyTree, row: tuple[PyTree, jax.Array]) -> jax.Array:
         example, real = row
-        return task.correct(params, example) & real
+        return is_correct(task, params, example) & real
 
     masked = dataclasses.replace(task, correct=counted)
 

@@ -20,6 +20,7 @@ import numpy as np
 
 import dpjax
 from dpjax import accounting
+from dpjax.training import noise
 
 PyTree = Any
 
@@ -168,8 +169,7 @@ def statement(
             *assumptions,
             f"the training part never holds more than {training_bound} records",
             "no other computation on the same records is released, or it is composed with this",
-            "gradients and noise are float32: the analysis is of real numbers; the noise is "
-            "rounded to 24 binary digits and never exceeds 9.1 standard deviations",
+            noise.IN_FLOATING_POINT,
             "threefry with a secret key is indistinguishable from true randomness",
         ],
     }

@@ -16,7 +16,7 @@ import numpy as np
 from dpjax import accounting, training
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from dpjax.tuning.candidates import Space
-from dpjax.tuning.task import Task
+from dpjax.tuning.task import Task, check_correct, check_neighbours
 
 TRUNCATION_PROBABILITY = 1e-9
 """Wanted probability that any lot of one run overflows its capacity; it is charged in delta."""
@@ -91,10 +91,13 @@ def run_settings(task: Task, space: Space, options: RunOptions) -> list[RunSetti
     """Lists the settings a candidate may have; noise multipliers not given stand as nan.
 
     Raises:
-      ValueError: for a lot larger than the data, fewer than one step, or an unknown sampling.
+      ValueError: for a lot larger than the data, fewer than one step, an unknown sampling, records
+        that a neighbour of theirs would divide otherwise, or a task whose `correct` is no boolean.
     """
     if options.sampling not in ("poisson", "fixed"):
         raise ValueError(f"sampling {options.sampling!r}: pass 'poisson' or 'fixed'")
+    check_neighbours(options.sampling, task.train, task.validation)
+    check_correct(task)
     if options.steps is not None and options.epochs is not None:
         raise ValueError("both steps and epochs are given: pass one of them")
     for name in ("lot_size", "steps", "epochs", "noise_multiplier"):
@@ -132,12 +135,6 @@ def _one_setting(
     if noise < 0 or math.isinf(noise):
         raise ValueError(f"noise_multiplier {noise}: pass a finite number >= 0")
     if sampling == "fixed":
-        if not (task.train.stable_under_replacement and task.validation.stable_under_replacement):
-            raise ValueError(
-                "lots of fixed size protect against replacing a record, and a split by content can "
-                "move the replaced record to the other part: pass identified_by='slot' or "
-                "identifiers to data.from_arrays"
-            )
         lots = training.FixedLots(dataset_size=task.train.number, lot_size=lot_size)
         failure = steps * lots.failure_probability_per_draw
         relation = REPLACE_ONE

@@ -7,6 +7,7 @@ with `classification`, or directly from plain functions.
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
+from flax import nnx
 
 from dpjax import models
 
@@ -31,7 +33,10 @@ class Records:
         steps and the score's denominator come from it, never from n.
       size_bound: a public number that n never exceeds; the capacity of a lot comes from it.
       stable_under_replacement: whether replacing a record's value leaves every record in the part
-        (training or validation) it is in. Lots of fixed size need it.
+        (training or validation) it is in. Lots of fixed size need it said.
+      stable_under_removal: whether a record that comes or goes leaves every other one in its part,
+        and with its identifier. Poisson lots need it. None: as parts made by hand do, so long as
+        there are no identifiers; with identifiers it must be said.
       identifiers: (n,) integers or fixed-length bytes (NumPy void), one per record, or None;
         procedures that partition the training records need them (see `dpjax.data.splitting`).
     """
@@ -39,10 +44,13 @@ class Records:
     arrays: PyTree
     public_size: int
     size_bound: int
-    stable_under_replacement: bool = True
+    stable_under_replacement: bool = False
     identifiers: np.ndarray | None = None
+    stable_under_removal: bool | None = None
 
     def __post_init__(self):
+        if self.stable_under_removal is None:
+            object.__setattr__(self, "stable_under_removal", self.identifiers is None)
         lengths = {len(leaf) for leaf in jax.tree.leaves(self.arrays)}
         if len(lengths) != 1:
             raise ValueError(
@@ -71,6 +79,32 @@ class Records:
         return len(jax.tree.leaves(self.arrays)[0])
 
 
+def check_neighbours(sampling: str, *records: Records) -> None:
+    """Refuses records that a neighbour of theirs would divide otherwise.
+
+    Args:
+      sampling: "fixed" (one record's value is replaced) or "poisson" (a record comes or goes).
+      records: of every part that counts as private.
+
+    Raises:
+      ValueError: records that are not known to stay where they are.
+    """
+    if sampling == "fixed":
+        if not all(part.stable_under_replacement for part in records):
+            raise ValueError(
+                "lots of fixed size protect against replacing a record, and a split by content can "
+                "move the replaced record to the other part: pass identified_by='slot' or "
+                "identifiers to data.from_arrays (to Records: stable_under_replacement=True)"
+            )
+    elif not all(part.stable_under_removal for part in records):
+        raise ValueError(
+            "poisson lots protect against a record that comes or goes, and where records go by "
+            "their places that moves others between parts: pass identified_by='content' or "
+            "identifiers to data.from_arrays (to Records: stable_under_removal=True), or "
+            "sampling='fixed'"
+        )
+
+
 @dataclasses.dataclass(frozen=True)
 class Task:
     """One learning problem.
@@ -79,7 +113,8 @@ class Task:
       initial: key -> parameters before training (a pytree of float arrays); must not see data.
       loss: (parameters, example) -> scalar, or (parameters, example, key) with `with_rng`; one
         example, no batch axis.
-      correct: (parameters, example) -> whether the prediction is right, a boolean scalar.
+      correct: (parameters, example) -> whether the prediction is right, a boolean scalar (a score
+        in counts rests on it; anything else is refused before training).
       train: the records trained on.
       validation: the records candidates are scored on; disjoint from `train`.
       trainable: None (all), a pytree of booleans, or (path, leaf) -> boolean.
@@ -109,11 +144,49 @@ def number_correct(task: Task, params: PyTree, arrays: PyTree) -> jax.Array:
 
     Returns:
       int32 scalar.
+
+    Raises:
+      ValueError: `correct` returns anything but a boolean scalar.
     """
-    judged = jax.lax.map(
-        lambda example: task.correct(params, example), arrays, batch_size=_batch(arrays)
+    right = jax.lax.map(
+        lambda example: is_correct(task, params, example), arrays, batch_size=_batch(arrays)
     )
-    return jnp.sum(judged.astype(jnp.int32))
+    return jnp.sum(right.astype(jnp.int32))
+
+
+def is_correct(task: Task, params: PyTree, example: PyTree) -> jax.Array:
+    """What `task.correct` returns, bool of shape ().
+
+    Raises:
+      ValueError: it returns anything else, by which one record could move a count by more than 1.
+    """
+    right = task.correct(params, example)
+    if right is None or not jax.tree_util.all_leaves([right]):
+        found = f"a {type(right).__name__}"
+    else:
+        found = f"{jnp.result_type(right)} of shape {jnp.shape(right)}"
+    if found != "bool of shape ()":
+        raise ValueError(
+            f"the task's correct returns {found}: pass a function of (parameters, example) that "
+            "returns one boolean scalar, such as prediction == label; a count of those is the score"
+        )
+    return jnp.asarray(right)
+
+
+def check_correct(task: Task) -> None:
+    """Runs `task.correct` on shapes alone, before anything is trained.
+
+    Raises:
+      ValueError: as `is_correct`.
+    """
+    params = jax.eval_shape(task.initial, jax.random.key(0))
+    example = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(
+            np.shape(leaf)[1:], jax.dtypes.canonicalize_dtype(np.asarray(leaf).dtype)
+        ),
+        task.validation.arrays,
+    )
+    jax.eval_shape(lambda params, example: is_correct(task, params, example), params, example)
 
 
 def accuracy_of(task: Task, params: PyTree, arrays: PyTree) -> float:
@@ -144,16 +217,18 @@ def classification(
       model: a Linen module, an NNX module, a function of `nnx.Rngs` that makes an NNX module, or
         a `models.FunctionalModel`. Called on inputs (batch, ...), it gives scores (batch, classes).
       train: has `inputs` (n, ...), `labels` (n,) int, `public_size`, `size_bound`; what
-        `dpjax.data` returns.
+        `dpjax.data` returns. Without `stable_under_removal`, Poisson lots will refuse it, without
+        `stable_under_replacement` lots of fixed size (see `Records`).
       validation: likewise, disjoint from `train`.
       loss: (scores (batch, classes), labels (batch,)) -> (batch,).
       trainable: which parameters train: None (all), a pytree of booleans, or (path, leaf) ->
         boolean; the others stay as they are, bit for bit.
       initial: parameters to start every candidate from, for fine-tuning; they must come from
         public data. None: each candidate draws its own.
-      with_rng: whether the model is given a key in training (dropout).
-      description: public words about the model for the release; None: its definition (Linen) or
-        its class's name.
+      with_rng: whether the model is given a key in training (dropout). Without one it is run as
+        for predictions, with a warning if training it would draw random numbers.
+      description: public words about the model for the release; None: its definition (Linen), its
+        class's name, or that of the function that makes it (of what a lambda makes).
 
     Raises:
       ValueError: if the model keeps batch statistics, which couple the examples of a lot; has too
@@ -170,6 +245,12 @@ def classification(
         one = jax.ShapeDtypeStruct(np.shape(train.inputs)[1:], np.float32)
         functional = models.functional(model, one)
     _check_fit(functional, train, initial)
+    if not with_rng and _draws_in_training(functional, train):
+        warnings.warn(
+            "the model draws random numbers in training (dropout), and is given no key: it trains "
+            "without them; pass with_rng=True, or take them out of the model",
+            stacklevel=2,
+        )
 
     def correct(params: PyTree, example: PyTree) -> jax.Array:
         inputs, label = example
@@ -183,8 +264,9 @@ def classification(
             (split.inputs, split.labels),
             split.public_size,
             split.size_bound,
-            getattr(split, "stable_under_replacement", True),
+            getattr(split, "stable_under_replacement", False),
             getattr(split, "identifiers", None),
+            getattr(split, "stable_under_removal", False),
         )
 
     return Task(
@@ -209,10 +291,7 @@ def _check_fit(functional: models.FunctionalModel, train: Any, initial: PyTree |
             raise ValueError(
                 f"initial is not a tree of the model's parameters: pass one like init's{hint}"
             )
-    # What JAX makes of float64 inputs; asked for by its own name, float64 is a warning.
-    dtype = jax.dtypes.canonicalize_dtype(np.asarray(train.inputs).dtype)
-    one = jax.ShapeDtypeStruct((1, *np.shape(train.inputs)[1:]), dtype)
-    scores = jax.eval_shape(functional.apply, own, one)
+    scores = jax.eval_shape(functional.apply, own, _one_input(train))
     outputs, largest = max(2, scores.shape[-1]), int(np.max(train.labels, initial=0))
     if largest >= outputs:
         raise ValueError(
@@ -221,9 +300,30 @@ def _check_fit(functional: models.FunctionalModel, train: Any, initial: PyTree |
         )
 
 
+def _one_input(train: Any) -> jax.ShapeDtypeStruct:
+    # What JAX makes of float64 inputs; asked for by its own name, float64 is a warning.
+    dtype = jax.dtypes.canonicalize_dtype(np.asarray(train.inputs).dtype)
+    return jax.ShapeDtypeStruct((1, *np.shape(train.inputs)[1:]), dtype)
+
+
+def _draws_in_training(functional: models.FunctionalModel, train: Any) -> bool:
+    """Whether scores depend on the key that the model is given in training."""
+    own = jax.eval_shape(functional.init, jax.random.key(0))
+    traced = jax.make_jaxpr(functional.apply)(own, _one_input(train), jax.random.key(0)).jaxpr
+    reached = {id(traced.invars[-1])}
+    for equation in traced.eqns:
+        if any(id(operand) in reached for operand in equation.invars):
+            reached.update(id(result) for result in equation.outvars)
+    return any(id(score) in reached for score in traced.outvars)
+
+
 def _describe(model: Any) -> str:
     """Public words about a model; never its parameters, nor an address in memory."""
     if isinstance(model, nn.Module):
         return " ".join(repr(model).split())
     kind = model if hasattr(model, "__qualname__") else type(model)
+    makes_one = callable(model) and not isinstance(model, nnx.Module)
+    if makes_one and "<lambda>" in getattr(model, "__qualname__", "<lambda>"):
+        # A lambda or a partial function has no name worth releasing; what it makes has.
+        kind = type(nnx.eval_shape(lambda: model(nnx.Rngs(0))))
     return f"{kind.__module__}.{kind.__qualname__}"

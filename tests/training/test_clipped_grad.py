@@ -111,6 +111,27 @@ def test_the_bound_on_rounding_is_what_keeps_it_so(monkeypatch):
 
 
 @pytest.mark.parametrize("method", METHODS)
+def test_rounding_of_a_long_sum_moves_it_no_further_than_the_clip_norm(method):
+    """4,096 nearly equal rows: without the allowance one of them moved the sum by 1 + 1e-5, and by
+    1 + 7e-5 through a convolution."""
+    draws = np.random.default_rng(0)
+    rows = draws.normal(size=512) + 1e-3 * draws.normal(size=(4096, 512))
+    grad_fn = clipped_grad(lambda params, row: jnp.vdot(params["w"], row), method=method)
+
+    @jax.jit
+    def summed(batch, mask):
+        return grad_fn({"w": jnp.zeros(512)}, batch, 1.0, mask)[0]["w"]
+
+    batch, masks = jnp.asarray(rows, jnp.float32), np.ones((9, 4096), bool)
+    masks[np.arange(8), draws.integers(0, 4096, 8)] = False
+    *without, whole = (np.asarray(summed(batch, mask), np.float64) for mask in masks)
+    assert max(np.linalg.norm(whole - less) for less in without) <= 1.0
+    # A row by itself is not rounded in a sum, and shows how much is held back for it.
+    alone = np.linalg.norm(np.asarray(summed(batch, np.arange(4096) == 7), np.float64))
+    assert 0.999 < alone <= 1 / (1 + 4096 * 2.0**-23)
+
+
+@pytest.mark.parametrize("method", METHODS)
 def test_a_factor_whose_squares_underflow_is_still_clipped(method):
     params = {"kernel": jnp.ones((3, 3))}
     batch = (jnp.full((2, 3), 1e-25), jnp.full((2, 3), 1e25))

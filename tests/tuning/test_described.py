@@ -25,6 +25,7 @@ class Part:
     labels: np.ndarray
     public_size: int = 60
     size_bound: int = 60
+    stable_under_removal: bool = True
 
 
 def _task(shift=0.0, **more):

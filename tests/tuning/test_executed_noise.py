@@ -50,8 +50,8 @@ def test_every_candidate_gets_the_noise_it_is_charged_for(
         initial=lambda key: {"w": jnp.zeros(SIZE)},
         loss=lambda params, value: 0.0 * jnp.sum(params["w"]) * value,
         correct=lambda params, value: value > 0,
-        train=Records(np.zeros(RECORDS, np.float32), public_size=RECORDS, size_bound=RECORDS),
-        validation=Records(np.ones(5, np.float32), public_size=5, size_bound=5),
+        train=Records(np.zeros(RECORDS, np.float32), RECORDS, RECORDS, True),
+        validation=Records(np.ones(5, np.float32), 5, 5, True),
     )
     options = RunOptions(sampling=sampling)
     if space is ALIKE:

@@ -23,7 +23,7 @@ from dpjax.tuning.pareto.domain import Domain, select
 from dpjax.tuning.pareto.repeated_runs import RepeatedRuns
 from dpjax.tuning.pareto.run_shapes import FIXED, RunShapes
 from dpjax.tuning.run_settings import TRUNCATION_PROBABILITY
-from dpjax.tuning.task import Task
+from dpjax.tuning.task import Task, check_correct
 
 PrivacyOracle = Callable[[Mapping[str, np.ndarray]], np.ndarray]
 UtilityOracle = Callable[..., np.ndarray]
@@ -155,9 +155,13 @@ class TrainedAccuracy:
           side_by_side: THE memory knob: runs vectorised in one call; None: `repetitions` for models
             of few parameters and on accelerators, else 1.
           workers: calls at the same time; None: one for each CPU core, or each accelerator.
+
+        Raises:
+          ValueError: no repetition, or a task whose `correct` is no boolean.
         """
         if repetitions < 1:
             raise ValueError(f"repetitions {repetitions}: pass at least 1")
+        check_correct(task)
         self.task, self.shapes, self._optimizer = task, shapes, optimizer
         self.repetitions, self.failed_as = repetitions, 1.0 / classes
         self._runs = RepeatedRuns(

@@ -21,7 +21,7 @@ from dpjax.tuning.candidates import Space
 from dpjax.tuning.pareto.oracles import TrainingCost
 from dpjax.tuning.pareto.run_shapes import FIXED
 from dpjax.tuning.release import Release, statement
-from dpjax.tuning.task import Task
+from dpjax.tuning.task import Task, check_neighbours
 
 
 def released_run(
@@ -50,8 +50,8 @@ def released_run(
       seed: for reproduction only; the release then says that its randomness is known.
 
     Raises:
-      ValueError: a cost of another number of records, or fixed lots where replacing a record can
-        move it out of the training part.
+      ValueError: a cost of another number of records, or lots whose neighbours could move records
+        out of the training part.
     """
     records = task.train
     fixed = cost.shapes.sampling == FIXED
@@ -60,11 +60,7 @@ def released_run(
             f"the cost is of {cost.shapes.dataset_size} records, the run of other ones: pass the "
             "cost of this run"
         )
-    if fixed and not records.stable_under_replacement:
-        raise ValueError(
-            "lots of fixed size protect against replacing a record, which could move it out of the "
-            "training part here: pass identified_by='slot' to data.from_arrays, or poisson lots"
-        )
+    check_neighbours(cost.shapes.sampling, records)
     (run,) = cost.shapes.accounted({name: np.array([v]) for name, v in setting.items()})
     trained = run_of(task, config_of_setting(task, optimizer, run))
 
