@@ -218,7 +218,8 @@ def check_partitions(task: Task, partitions: int) -> None:
     if task.train.identifiers is None:
         raise ValueError(
             "the training records have no identifiers to partition them by: make the task from "
-            "data.from_arrays(...).parts(...), or pass Records(identifiers=...)"
+            "data.from_arrays(...).parts(...), or pass Records(identifiers=..., "
+            "stable_under_removal=True)"
         )
 
 
