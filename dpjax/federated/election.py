@@ -21,6 +21,7 @@ from dpjax.federated.sum_rules import SumRules
 from dpjax.tuning.averaging import AveragingPlan, AveragingSettings
 from dpjax.tuning.local_updates import FlatModel, flat_model
 from dpjax.tuning.vote_candidates import RATES, candidate_grid
+from dpjax.tuning.vote_clients import stacked_candidates
 from dpjax.tuning.voting import VotePlan, VoteSettings
 
 Candidate = Mapping[str, float]
@@ -125,6 +126,8 @@ class Election:
                 f"{len(self.candidates)} candidates where the vote has "
                 f"{self.settings.candidates}: pass one list and its length"
             )
+        # Here, for everyone: a client that found out alone would vote by lot.
+        stacked_candidates(self.candidates)
 
     @property
     def plan(self) -> VotePlan:

@@ -20,6 +20,7 @@ from dpjax.tuning.run_settings import (
 )
 from dpjax.tuning.selections import Selection
 from dpjax.tuning.task import Task
+from dpjax.tuning.unread import refuse_unread
 
 Optimizer = Callable[[dict], Any]
 
@@ -80,7 +81,7 @@ def plan_procedure(
 
     Raises:
       ValueError: if target and noise are both given or both missing, if the noise is 0 in a
-        private run, or if the target cannot be met.
+        private run, if nothing reads a hyperparameter of the space, or if the target cannot be met.
     """
     if not 0 < delta < 1:
         raise ValueError(f"delta {delta}: pass a number between 0 and 1, for example 1e-5")
@@ -93,11 +94,7 @@ def plan_procedure(
             "pass either a target epsilon or noise multipliers (in the space or beside it), not "
             + ("both" if given else "neither")
         )
-    if not callable(optimizer):
-        raise ValueError(
-            "optimizer is no function: pass one of the hyperparameters that makes an optax "
-            "transformation, such as lambda h: optax.sgd(h['learning_rate'])"
-        )
+    refuse_unread(task, optimizer, space.parameters)
     fixed = functools.partial(Procedure, space=space, selection=selection, optimizer=optimizer)
     if not_private and max(setting.noise_multiplier for setting in settings) > 0:
         raise ValueError("not_private trains without noise: drop it, or the noise_multiplier")

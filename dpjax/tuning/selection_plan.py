@@ -27,6 +27,7 @@ from dpjax.tuning.run_settings import (
     training_guarantee,
 )
 from dpjax.tuning.task import Task
+from dpjax.tuning.unread import refuse_unread
 
 Candidates = int | Sequence[Mapping[str, float]]
 
@@ -107,6 +108,7 @@ def plan(
         raise ValueError(f"delta {delta}: pass a number between 0 and 1, for example 1e-5")
     if "clip_norm" in space.parameters and not space.parameters["clip_norm"].lowest > 0:
         raise ValueError("clip_norm must be above 0: pass a law of positive numbers")
+    refuse_unread(task, optimizer, space.parameters)
     number, listed = _candidates(candidates, space)
     partitions.check_partitions(task, partition_number)
     for name in ACCOUNTED:

@@ -178,11 +178,17 @@ def stacked_candidates(candidates: Sequence[Mapping[str, float]]) -> dict[str, n
     """Returns name -> (p,) float32.
 
     Raises:
-      ValueError: for no candidates, one without its three numbers, or numbers out of range.
+      ValueError: for no candidates, one with other names than the three, or numbers out of range.
     """
     if not len(candidates):
         raise ValueError("there are no candidates: pass at least one")
     for number, candidate in enumerate(candidates):
+        unread = sorted(set(candidate) - set(HYPERPARAMETERS))
+        if unread:
+            raise ValueError(
+                f"candidate {number} names {', '.join(unread)}, which nothing reads and a release "
+                f"would name: pass {', '.join(HYPERPARAMETERS)} alone"
+            )
         values = [candidate.get(name, np.nan) for name in HYPERPARAMETERS]
         if not (np.isfinite(values).all() and min(values) >= 0 and values[2] < 1):
             raise ValueError(

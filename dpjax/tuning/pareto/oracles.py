@@ -24,6 +24,7 @@ from dpjax.tuning.pareto.repeated_runs import RepeatedRuns
 from dpjax.tuning.pareto.run_shapes import FIXED, RunShapes
 from dpjax.tuning.run_settings import TRUNCATION_PROBABILITY
 from dpjax.tuning.task import Task, check_correct
+from dpjax.tuning.unread import refuse_unread
 
 PrivacyOracle = Callable[[Mapping[str, np.ndarray]], np.ndarray]
 UtilityOracle = Callable[..., np.ndarray]
@@ -190,8 +191,12 @@ class TrainedAccuracy:
         Args:
           settings: name -> (n,).
           seeds: (n,) integers >= 0; repetition r of a point has a key made of (its seed, r).
+
+        Raises:
+          ValueError: for a name that nothing reads, or two equal seeds.
         """
         number = len(seeds)
+        refuse_unread(self.task, self._optimizer, settings)
         # Lots are drawn from the records at hand; the number of steps is that of the priced run.
         shapes = dataclasses.replace(self.shapes, dataset_size=self.task.train.number)
         steps = np.repeat(self.shapes.steps(settings), self.repetitions)

@@ -22,6 +22,7 @@ from dpjax.tuning.pareto.oracles import TrainingCost
 from dpjax.tuning.pareto.run_shapes import FIXED
 from dpjax.tuning.release import Release, statement
 from dpjax.tuning.task import Task, check_neighbours
+from dpjax.tuning.unread import refuse_unread
 
 
 def released_run(
@@ -50,8 +51,8 @@ def released_run(
       seed: for reproduction only; the release then says that its randomness is known.
 
     Raises:
-      ValueError: a cost of another number of records, or lots whose neighbours could move records
-        out of the training part.
+      ValueError: a cost of another number of records, lots whose neighbours could move records out
+        of the training part, or a setting with a name that nothing reads.
     """
     records = task.train
     fixed = cost.shapes.sampling == FIXED
@@ -61,6 +62,7 @@ def released_run(
             "cost of this run"
         )
     check_neighbours(cost.shapes.sampling, records)
+    refuse_unread(task, optimizer, setting)
     (run,) = cost.shapes.accounted({name: np.array([v]) for name, v in setting.items()})
     trained = run_of(task, config_of_setting(task, optimizer, run))
 
