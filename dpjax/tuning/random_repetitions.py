@@ -59,7 +59,8 @@ def random_repetitions(
 
     Args:
       task: what to learn, with its training and validation records.
-      space: public law of the hyperparameters.
+      space: public law of the hyperparameters; each must be read by the optimiser, or be
+        `clip_norm`, `lot_size`, `steps`, `epochs` or `noise_multiplier`.
       repetitions: public law of the number K of candidates.
       epsilon: target of the whole procedure; the noise is calibrated to it.
       delta: of the whole procedure, in (0, 1).

@@ -15,6 +15,30 @@ ROOT = pathlib.Path(__file__).parents[2]
 QUICK = ["--steps=3", "--mean=2", "--cap=3", "--epsilon=8", "--seed=3"]
 
 
+def _released(release):
+    """The claim of a release, after seeing that the folder holds nothing but what it may.
+
+    What the program measures on test data is not private; it belongs beside the release.
+    """
+    assert sorted(os.listdir(release)) == [
+        "guarantee.json",
+        "hyperparameters.json",
+        "model.msgpack",
+    ]
+    claim = json.loads((release / "guarantee.json").read_text())
+    allowed = json.loads((ROOT / "tests" / "release_keys.json").read_text())
+    keys = allowed["every procedure"] | allowed["random repetitions"]
+    assert set(claim) == set(keys)
+    for key in ("score", "selection", "randomness"):
+        assert set(claim[key]) == set(keys[key])
+    said = json.loads((release / "hyperparameters.json").read_text())
+    assert set(said) == set(claim["candidates_drawn_from"])
+    exact = json.loads((release.parent / "curator" / "run.json").read_text())["test_accuracy"]
+    for name in os.listdir(release):
+        assert str(exact)[:8].encode() not in (release / name).read_bytes()
+    return claim
+
+
 def test_digits_end_to_end_and_the_claim_verifies(run_cases, tmp_path):
     folder = tmp_path / "run"
     arguments = [f"--out_dir={folder}", *QUICK]
@@ -26,7 +50,7 @@ def test_digits_end_to_end_and_the_claim_verifies(run_cases, tmp_path):
         assert words in first[1]
     assert sorted(os.listdir(folder)) == ["curator", "release"]
     assert stat.S_IMODE(os.stat(folder / "curator").st_mode) == 0o700
-    claim = json.loads((folder / "release" / "guarantee.json").read_text())
+    claim = _released(folder / "release")
     assert 0 < claim["epsilon"] <= 8 and claim["neighbouring_relation"] == "add_or_remove_one"
     assert claim["randomness"]["secret"] is False and "--seed" in first[1]
     assert (folder / "curator" / "candidates.png").stat().st_size > 5000

@@ -1,0 +1,684 @@
+"""Plants wiring mistakes, one at a time, and sees that the tests named beside each notice.
+
+Not part of the suite: it takes some ten minutes.
+
+  python tests/planted_mistakes.py                 # all of them
+  python tests/planted_mistakes.py noise K=0       # those with one of these in their names
+  python tests/planted_mistakes.py --list
+  python tests/planted_mistakes.py --planted-only  # not first the tests of the tree as it is
+
+A copy of the tree is made in a temporary folder; there each mistake replaces one text, which must
+occur exactly once. Exit code 0: every mistake was noticed; 1: some were not, or could not be
+planted because the code has changed (plant those anew, do not drop them).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import shutil
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+COPIED = ("dpjax", "experiments", "tests", "pyproject.toml", "README.md")
+
+
+@dataclasses.dataclass(frozen=True)
+class Mistake:
+    """One planted mistake.
+
+    Attributes:
+      name: what is wrong.
+      file: where.
+      old, new: the text and what replaces it.
+      tests: files, or tests, of which one must fail.
+    """
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+_T, _P, _F = "tests/tuning/", "dpjax/tuning/", "dpjax/federated/"
+_SCORES = (f"{_T}test_wiring_scores.py",)
+_RANDOM = (f"{_T}test_wiring_randomness.py",)
+_ONCE = (f"{_T}test_wiring_failures.py",)
+_PUBLIC = (f"{_T}test_wiring_public_numbers.py",)
+_PARTITIONED = tuple(
+    f"{_PUBLIC[0]}::test_{test}[exponential]"
+    for test in (
+        "a_release_is_a_function_of_the_winner_alone",
+        "the_folder_holds_what_is_listed_here_and_public_numbers",
+    )
+)
+_SEARCH = tuple(
+    f"{_PUBLIC[0]}::test_{test}"
+    for test in (
+        "a_run_after_a_public_search_is_charged_and_trained_by_public_numbers",
+        "a_searchs_privacy_oracle_charges_lots_that_overflow",
+    )
+)
+_LAWS = (f"{_T}test_wiring_laws.py",)
+_FEDERATION = ("tests/federated/test_wiring_federation.py",)
+_TUNE = ("tests/experiments/test_tune.py::test_digits_end_to_end_and_the_claim_verifies",)
+_UNREAD = (f"{_T}test_unread.py",)
+
+_RANKS = "ranks = procedure.selection.rank(scores[indices] / task.validation.public_size)"
+_TRUNCATION = """ + accounting.truncation_probability(
+            dataset_size=bound, sampling_probability=rate, capacity=capacity, steps=steps
+        )"""
+
+MISTAKES = [
+    # ---- which number is ranked
+    Mistake(
+        "candidates are ranked by exact counts, the noise is drawn and charged",
+        f"{_P}execution.py",
+        _RANKS,
+        _RANKS.replace("scores[indices]", 'np.where(outputs["finite"], correct[indices], -np.inf)'),
+        _SCORES,
+    ),
+    Mistake(
+        "one score noise is shared by the candidates of a run",
+        f"{_P}execution.py",
+        "    hyperparameters = procedure.space.sample(total",
+        "    noise = noise[np.repeat(np.arange(executions), counts) % max(total, 1)]\n"
+        "    hyperparameters = procedure.space.sample(total",
+        _SCORES,
+    ),
+    Mistake(
+        "ties are broken by the exact count",
+        f"{_P}execution.py",
+        _RANKS,
+        _RANKS + " + 1e-9 * correct[indices]",
+        _SCORES,
+    ),
+    Mistake(
+        "runs are ranked with half of their noise",
+        f"{_P}execution.py",
+        _RANKS,
+        _RANKS.replace("scores[indices]", "(scores[indices] - noise[indices] // 2)"),
+        _SCORES,
+    ),
+    Mistake(
+        "the first candidate of a run has no noise",
+        f"{_P}execution.py",
+        "    hyperparameters = procedure.space.sample(total",
+        "    noise = np.array(noise)\n"
+        "    noise[(np.cumsum(counts) - counts)[counts > 0]] = 0\n"
+        "    hyperparameters = procedure.space.sample(total",
+        _SCORES,
+    ),
+    Mistake(
+        "threshold stopping compares exact counts",
+        f"{_P}execution.py",
+        _RANKS,
+        _RANKS.replace(
+            "scores[indices]",
+            "(correct if procedure.selection.in_order else scores)[indices]",
+        ),
+        _SCORES,
+    ),
+    Mistake(
+        "threshold stopping releases the best that passes, not the first",
+        f"{_P}selections.py",
+        "np.where(scores >= self.threshold, 0.0, -np.inf)",
+        "np.where(scores >= self.threshold, scores, -np.inf)",
+        _SCORES,
+    ),
+    Mistake(
+        "the score is over the real number of records",
+        f"{_P}execution.py",
+        _RANKS,
+        _RANKS.replace("public_size", "number"),
+        _SCORES,
+    ),
+    Mistake(
+        "the released run is the one of the best exact count",
+        f"{_P}running.py",
+        "    winner = int(executed.best.candidate[0])\n",
+        "    winner = int(executed.best.candidate[0])\n"
+        "    if len(executed.correct):\n"
+        "        winner = int(np.argmax(executed.correct))\n",
+        (*_PUBLIC, *_SCORES),
+    ),
+    Mistake(
+        "a run that failed is scored like others",
+        f"{_P}execution.py",
+        'np.where(outputs["finite"], outputs["correct"] + noise[indices], -np.inf)',
+        'outputs["correct"] + noise[indices]',
+        _ONCE,
+    ),
+    Mistake(
+        "partitioned selections train the candidate of the best exact utility",
+        f"{_P}partitioned_selection.py",
+        "    chosen = {name: float(values[winner])",
+        "    winner = int(np.argmax(scores))\n    chosen = {name: float(values[winner])",
+        _SCORES,
+    ),
+    Mistake(
+        "without a hit the loop trains the candidate of the best exact utility",
+        f"{_P}doubling.py",
+        "(DEFAULT_CANDIDATE if ran.selected is None else ran.selected)",
+        "(scores.index(max(scores)) if ran.selected is None else ran.selected)",
+        _SCORES,
+    ),
+    Mistake(
+        "the exponential mechanism breaks in favour of the best",
+        f"{_P}exponential.py",
+        "exponential_choice(scores, utility.exponential_rate(self.epsilon), below), {}",
+        "max((exponential_choice(scores, utility.exponential_rate(self.epsilon), below)"
+        " for _ in range(2)), key=scores.__getitem__), {}",
+        _SCORES,
+    ),
+    Mistake(
+        "the server names the winner of counts without noise of their own",
+        f"{_P}vote_plan.py",
+        "return self._law.draw(self.settings.candidates, source, stream)",
+        "return np.full(self.settings.candidates, self._law.draw(1, source, stream)[0])",
+        _FEDERATION,
+    ),
+    Mistake(
+        "one noise for all entries of an update",
+        f"{_P}averaging.py",
+        "return self._law.draw(self.settings.dimension, source, stream)",
+        "return np.full(self.settings.dimension, self._law.draw(1, source, stream)[0])",
+        _FEDERATION,
+    ),
+    Mistake(
+        "the queries of one iteration share a noise",
+        f"{_P}noisy_loop.py",
+        "    for index, score in enumerate(scores):\n"
+        "        if score + discrete_laplace(query_scale, below) >= noisy_threshold:",
+        "    shared = discrete_laplace(query_scale, below)\n"
+        "    for index, score in enumerate(scores):\n"
+        "        if score + shared >= noisy_threshold:",
+        _RANDOM,
+    ),
+    # ---- which randomness is used
+    Mistake(
+        "K from a seed although none was given",
+        f"{_P}execution.py",
+        "source = None if randomness.secret else randomness.generator(_STREAM_OF_K)",
+        "source = HostRandomness(randomness.seed or 0).generator(_STREAM_OF_K)",
+        _RANDOM,
+    ),
+    Mistake(
+        "score noise from a seed although none was given",
+        f"{_P}execution.py",
+        "procedure.score_noise, total, randomness, _STREAM_OF_SCORES",
+        "procedure.score_noise, total, HostRandomness(randomness.seed or 0), _STREAM_OF_SCORES",
+        _RANDOM,
+    ),
+    Mistake(
+        "candidates from a seed although none was given",
+        f"{_P}execution.py",
+        "randomness.generator(_STREAM_OF_SPACE)",
+        "HostRandomness(randomness.seed or 0).generator(_STREAM_OF_SPACE)",
+        _RANDOM,
+    ),
+    Mistake(
+        "keys from a seed although none was given",
+        f"{_P}execution.py",
+        "training.candidate_keys(total, seed=randomness.seed)",
+        "training.candidate_keys(total, seed=randomness.seed or 0)",
+        _RANDOM,
+    ),
+    Mistake(
+        "the partitions' choice from a seed although none was given",
+        f"{_P}partitioned_selection.py",
+        "randomness.uniform_integers(_STREAM_OF_SELECTION)",
+        "HostRandomness(seed or 0).uniform_integers(_STREAM_OF_SELECTION)",
+        _RANDOM,
+    ),
+    Mistake(
+        "the partitions' key from a seed although none was given",
+        f"{_P}partitioned_selection.py",
+        "randomness.words(4, _STREAM_OF_PARTITIONS)",
+        "HostRandomness(randomness.seed or 0).words(4, _STREAM_OF_PARTITIONS)",
+        _RANDOM,
+    ),
+    Mistake(
+        "the partitions' models have keys of a seed although none was given",
+        f"{_P}partitioned_selection.py",
+        "training.candidate_keys(models + 1, seed=randomness.seed)",
+        "training.candidate_keys(models + 1, seed=randomness.seed or 0)",
+        _RANDOM,
+    ),
+    Mistake(
+        "the final training has a key of a seed although none was given",
+        f"{_P}partitioned_selection.py",
+        "        randomness=randomness,\n        chunk_size=1,",
+        "        randomness=HostRandomness(seed or 0),\n        chunk_size=1,",
+        _RANDOM,
+    ),
+    Mistake(
+        "the loop draws from a source of its own",
+        f"{_P}doubling.py",
+        "            variant=self.variant,\n            below=below,",
+        "            variant=self.variant,\n"
+        "            below=__import__('random').Random(0).randrange,",
+        _RANDOM,
+    ),
+    Mistake(
+        "the exponential mechanism draws from a source of its own",
+        f"{_P}exponential.py",
+        "utility.exponential_rate(self.epsilon), below), {}",
+        "utility.exponential_rate(self.epsilon), __import__('random').Random(0).randrange), {}",
+        _RANDOM,
+    ),
+    Mistake(
+        "a run after a public search has a key of a seed although none was given",
+        f"{_P}pareto/released_run.py",
+        "training.candidate_keys(1, seed=seed)",
+        "training.candidate_keys(1, seed=seed or 0)",
+        _RANDOM,
+    ),
+    Mistake(
+        "ballot noise from the public seed of the election",
+        f"{_F}local_training.py",
+        "noisy_ballot(ballot, election.plan, HostRandomness())",
+        "noisy_ballot(ballot, election.plan, HostRandomness(election.training.seed))",
+        _FEDERATION,
+    ),
+    Mistake(
+        "noise of an update from the number of the round",
+        f"{_F}local_rounds.py",
+        "noisy_update(update, plan, HostRandomness())",
+        "noisy_update(update, plan, HostRandomness(number))",
+        _FEDERATION,
+    ),
+    Mistake(
+        "every ballot has the noise of the first",
+        f"{_P}vote_plan.py",
+        "self._law.draw(self.settings.candidates, source, stream)",
+        "self._law.draw(self.settings.candidates, source, 0)",
+        _FEDERATION,
+    ),
+    Mistake(
+        "every update has the noise of the first",
+        f"{_P}averaging.py",
+        "self._law.draw(self.settings.dimension, source, stream)",
+        "self._law.draw(self.settings.dimension, source, 0)",
+        _FEDERATION,
+    ),
+    # ---- how often, and from what law
+    Mistake(
+        "a run that failed is trained again under another key",
+        f"{_P}execution.py",
+        "        yield from _alike(task, procedure, hyperparameters, keys, members, placement)",
+        "        for indices, outputs in _alike(\n"
+        "            task, procedure, hyperparameters, keys, members, placement\n"
+        "        ):\n"
+        "            if not outputs['finite'].all():\n"
+        "                again = training.candidate_keys(len(keys))\n"
+        "                ((_, outputs),) = _alike(\n"
+        "                    task, procedure, hyperparameters, again, indices, placement\n"
+        "                )\n"
+        "            yield indices, outputs",
+        _ONCE,
+    ),
+    Mistake(
+        "the selection is held again where no run could be released",
+        f"{_P}running.py",
+        "    winner = int(executed.best.candidate[0])\n",
+        "    if not np.isfinite(executed.best.score[0]):\n"
+        "        executed = execute(\n"
+        "            task,\n"
+        "            procedure,\n"
+        "            randomness=host_randomness.HostRandomness(),\n"
+        "            chunk_size=chunk_size,\n"
+        "        )\n"
+        "    winner = int(executed.best.candidate[0])\n",
+        _ONCE,
+    ),
+    Mistake(
+        "a final training that failed is done again",
+        f"{_P}partitioned_selection.py",
+        "    utilities = np.asarray(scores, dtype=np.float64)",
+        "    if not np.isfinite(final.best.score[0]):\n"
+        "        final = execute(\n"
+        "            task,\n"
+        "            _final_procedure(fixed, chosen),\n"
+        "            randomness=HostRandomness(),\n"
+        "            chunk_size=1,\n"
+        "        )\n"
+        "    utilities = np.asarray(scores, dtype=np.float64)",
+        _ONCE,
+    ),
+    Mistake(
+        "a run after a public search that failed is done again",
+        f"{_P}pareto/released_run.py",
+        "    if not finite:\n",
+        "    if not finite:\n"
+        "        (key,) = training.candidate_keys(1)\n"
+        "        params, finite = jax.jit(whole_run)(key, first, records.arrays)\n"
+        "    if not finite:\n",
+        _ONCE,
+    ),
+    Mistake(
+        "K=0 becomes 1",
+        f"{_P}execution.py",
+        "counts = procedure.selection.draw(executions, source)",
+        "counts = np.maximum(procedure.selection.draw(executions, source), 1)",
+        (*_LAWS, *_ONCE),
+    ),
+    Mistake(
+        "a secret number of no rounds becomes one",
+        f"{_P}selections.py",
+        "return np.asarray(rounds.sample(executions, source=source)).reshape(executions) - 1",
+        "return np.maximum(np.asarray(rounds.sample(executions, source=source)) - 1, 1)",
+        _LAWS,
+    ),
+    Mistake(
+        "few candidates are drawn without replacement",
+        f"{_P}candidates.py",
+        "generator.choice(len(self.values), size=number, p=self.weights)",
+        "generator.choice(len(self.values), size=number, p=self.weights,\n"
+        "                             replace=number > len(self.values))",
+        _LAWS,
+    ),
+    Mistake(
+        "candidates drawn twice are drawn again",
+        f"{_P}execution.py",
+        "    keys = np.zeros((0, 2), np.uint32)\n",
+        "    for name, values in hyperparameters.items():\n"
+        "        law = procedure.space.parameters[name]\n"
+        "        for place in range(1, total):\n"
+        "            if values[place] == values[place - 1] and law.describe()['law'] == 'choice':\n"
+        "                values[place] = law.sample(1, np.random.default_rng())[0]\n"
+        "    keys = np.zeros((0, 2), np.uint32)\n",
+        _LAWS,
+    ),
+    # ---- which public number is passed
+    Mistake(
+        "the real number of validation records is released",
+        f"{_P}running.py",
+        '"public_size": task.validation.public_size,',
+        '"public_size": task.validation.number,',
+        _PUBLIC,
+    ),
+    Mistake(
+        "the real number of training records is released",
+        f"{_P}described.py",
+        '"training_bound": task.train.size_bound,',
+        '"training_bound": task.train.number,',
+        _PUBLIC,
+    ),
+    Mistake(
+        "the capacity of a lot comes from the data",
+        f"{_P}run_settings.py",
+        "bound, rate = task.train.size_bound, lot_size / size",
+        "bound, rate = task.train.number, lot_size / size",
+        _PUBLIC,
+    ),
+    Mistake(
+        "the sampling rate is over the bound",
+        f"{_P}run_settings.py",
+        "bound, rate = task.train.size_bound, lot_size / size",
+        "bound, rate = task.train.size_bound, lot_size / task.train.size_bound",
+        _PUBLIC,
+    ),
+    Mistake(
+        "rate and steps come from the real number of records",
+        f"{_P}run_settings.py",
+        "    size = task.train.public_size\n    wanted_lot",
+        "    size = task.train.number\n    wanted_lot",
+        _PUBLIC,
+    ),
+    Mistake(
+        "overflow of lots is not charged in run settings",
+        f"{_P}run_settings.py",
+        _TRUNCATION,
+        "",
+        _PUBLIC,
+    ),
+    Mistake(
+        "the failure of a run does not reach its guarantee",
+        f"{_P}run_settings.py",
+        "            sampling_probability=self.lots.sampling_probability,\n"
+        "            noise_multiplier=noise,\n"
+        "            steps=self.steps,\n"
+        "            failure_probability=self.failure_probability,",
+        "            sampling_probability=self.lots.sampling_probability,\n"
+        "            noise_multiplier=noise,\n"
+        "            steps=self.steps,",
+        _PUBLIC,
+    ),
+    Mistake(
+        "overflow of lots is not charged in the shapes of a search",
+        f"{_P}pareto/run_shapes.py",
+        "failure += accounting.truncation_probability(",
+        "_ = accounting.truncation_probability(",
+        _SEARCH,
+    ),
+    Mistake(
+        "the lots of a search have a small capacity that is not charged",
+        f"{_P}pareto/run_shapes.py",
+        "failure_probability=TRUNCATION_PROBABILITY,",
+        "failure_probability=1e-3,",
+        _SEARCH,
+    ),
+    Mistake(
+        "utilities of partitions are over the real number of records",
+        f"{_P}selection_plan.py",
+        "partition_number, task.validation.public_size, validation_is_public, stay",
+        "partition_number, task.validation.number, validation_is_public, stay",
+        (*_PUBLIC, *_SCORES),
+    ),
+    Mistake(
+        "rows of padding count as records",
+        f"{_P}partition_models.py",
+        "real = np.arange(records.size_bound) < records.number",
+        "real = np.arange(records.size_bound) < records.size_bound",
+        _SCORES,
+    ),
+    Mistake(
+        "one survivor is enough in training rounds",
+        f"{_F}election.py",
+        "            minimum_survivors=plan.minimum_survivors,",
+        "            minimum_survivors=1,",
+        _FEDERATION,
+    ),
+    Mistake(
+        "one survivor is enough in the vote",
+        f"{_F}election.py",
+        "            minimum_survivors=self.plan.minimum_survivors,",
+        "            minimum_survivors=1,",
+        _FEDERATION,
+    ),
+    Mistake(
+        "one survivor is enough for an average",
+        f"{_P}averaging.py",
+        "        return minimum_survivors(self.settings.clients, self.settings.missing_fraction)",
+        "        return 1",
+        _FEDERATION,
+    ),
+    Mistake(
+        "the noise of training counts on clients that may be missing",
+        f"{_F}election.py",
+        "            missing_fraction=settings.missing_fraction,",
+        "            missing_fraction=0.0,",
+        _FEDERATION,
+    ),
+    # ---- what the folder holds
+    Mistake(
+        "the winner's index is released",
+        f"{_P}running.py",
+        "        selection=selection.describe(),",
+        '        selection=selection.describe() | {"winner": winner},',
+        _PUBLIC,
+    ),
+    Mistake(
+        "a selection releases K among its public words",
+        f"{_P}running.py",
+        '"noise": "discrete Gaussian",',
+        '"noise": f"discrete Gaussian on {executed.counts[0]} counts",',
+        _PUBLIC,
+    ),
+    Mistake(
+        "a partitioned selection releases the accuracy of its final model",
+        f"{_P}partitioned_selection.py",
+        '    claim["epsilon_of_parts"] = {',
+        '    claim["score"]["correct"] = int(final.correct[0])\n    claim["epsilon_of_parts"] = {',
+        _PARTITIONED,
+    ),
+    Mistake(
+        "a partitioned selection releases what its partitions held",
+        f"{_P}partitioned_selection.py",
+        '"protection": "none of its own: a record',
+        '"protection": f"of {task.train.number} records none of its own: a record',
+        _PARTITIONED,
+    ),
+    Mistake(
+        "a run after a public search releases the number of its records",
+        f"{_P}pareto/released_run.py",
+        '"public_data": public_data,',
+        '"public_data": public_data, "records": records.number,',
+        _SEARCH,
+    ),
+    Mistake(
+        "a run after a public search releases its exact accuracy",
+        f"{_P}pareto/released_run.py",
+        "described.as_used(setting), claim)",
+        "described.as_used(setting | {'seen': float(records.arrays.sum())}), claim)",
+        _SEARCH,
+    ),
+    Mistake(
+        "tune writes the exact test accuracy beside the release",
+        "experiments/tune.py",
+        '        result.release.save(os.path.join(partial, "release"))\n',
+        '        result.release.save(os.path.join(partial, "release"))\n'
+        '        with open(os.path.join(partial, "release", "test.json"), "w") as file:\n'
+        "            file.write(str(test_accuracy))\n",
+        _TUNE,
+    ),
+    Mistake(
+        "tune writes the exact test accuracy into the claim",
+        "experiments/tune.py",
+        '        result.release.save(os.path.join(partial, "release"))\n',
+        '        result.release.statement["test_accuracy"] = test_accuracy\n'
+        '        result.release.save(os.path.join(partial, "release"))\n',
+        _TUNE,
+    ),
+    Mistake(
+        "tune writes the exact test accuracy among the hyperparameters",
+        "experiments/tune.py",
+        '        result.release.save(os.path.join(partial, "release"))\n',
+        '        result.release.hyperparameters["test_accuracy"] = test_accuracy\n'
+        '        result.release.save(os.path.join(partial, "release"))\n',
+        _TUNE,
+    ),
+    Mistake(
+        "a federation releases how many survived",
+        f"{_F}vote_release.py",
+        "GUARANTEE_FILE: json_bytes(statement(election)),",
+        "GUARANTEE_FILE: json_bytes(\n"
+        '            statement(election) | {"survivors": list(outcome.round_survivors)}\n'
+        "        ),",
+        _FEDERATION,
+    ),
+    Mistake(
+        "a release names what nothing read",
+        f"{_P}procedure.py",
+        "    refuse_unread(task, optimizer, space.parameters)\n",
+        "",
+        _UNREAD,
+    ),
+]
+
+
+def copied(into: pathlib.Path) -> None:
+    """Copies what tests need."""
+    for name in COPIED:
+        source = ROOT / name
+        if source.is_dir():
+            ignored = shutil.ignore_patterns("__pycache__", ".pytest_cache")
+            shutil.copytree(source, into / name, ignore=ignored)
+        elif source.exists():
+            shutil.copy(source, into / name)
+
+
+def run(mistake: Mistake, tree: pathlib.Path) -> str:
+    """Plants, runs the tests, takes back; returns "noticed", "MISSED" or why not planted."""
+    path = tree / mistake.file
+    text = path.read_text()
+    if text.count(mistake.old) != 1:
+        return f"NOT PLANTED: its text occurs {text.count(mistake.old)} times in {mistake.file}"
+    path.write_text(text.replace(mistake.old, mistake.new))
+    try:
+        code = _tested(mistake.tests, tree)
+    finally:
+        path.write_text(text)
+    return {0: "MISSED", 1: "noticed"}.get(code, f"NOT RUN: pytest ended with {code}")
+
+
+def _tested(tests: Sequence[str], tree: pathlib.Path) -> int:
+    """Exit code of pytest on the tests of a tree.
+
+    In a child of this process, which has imported what is slow to import and nothing of the tree.
+    """
+    sys.stdout.flush()
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    code = 70
+    try:
+        os.chdir(tree)
+        sys.path[0] = str(tree)
+        silent = os.open(os.path.join(tree, "log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(silent, 1)
+        os.dup2(silent, 2)
+        code = int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", *tests]))
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def main(arguments: list[str]) -> int:
+    """Plants the mistakes that are asked for; returns the exit code."""
+    chosen = [
+        mistake
+        for mistake in MISTAKES
+        if not [word for word in arguments if not word.startswith("-")]
+        or any(word in mistake.name for word in arguments)
+    ]
+    if "--list" in arguments:
+        print("\n".join(f"{mistake.file}: {mistake.name}" for mistake in chosen))
+        return 0
+    sys.dont_write_bytecode = True
+    import flax.linen  # noqa: F401
+    import jax  # noqa: F401
+    import optax  # noqa: F401
+    import scipy.stats  # noqa: F401
+
+    failures = 0
+    with tempfile.TemporaryDirectory() as folder:
+        tree = pathlib.Path(folder)
+        copied(tree)
+        tests = {test for mistake in chosen for test in mistake.tests}
+        once = [test for test in tests if "::" not in test or test.split("::")[0] not in tests]
+        if "--planted-only" not in arguments and _tested(sorted(once), tree) != 0:
+            print((tree / "log").read_text())
+            print("the tests fail without any mistake: nothing was planted")
+            return 1
+        for mistake in chosen:
+            found = run(mistake, tree)
+            failures += found != "noticed"
+            print(f"{found}: {mistake.name}", flush=True)
+    print(f"{len(chosen) - failures} of {len(chosen)} mistakes were noticed")
+    return int(failures > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,314 @@
+"""Which numbers are passed and released: public ones, never the real number of records.
+
+The numbers of records (30 and 18 of one data set, 37 and 21 of another), their public sizes (40 and
+24) and bounds (50 and 32) all differ, so a release that mixes them up is not the expected one.
+"""
+
+import json
+import math
+import os
+import pathlib
+import warnings
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpjax import accounting, training, tuning
+from dpjax.tuning import pareto
+from dpjax.tuning.execution import execute
+from dpjax.tuning.host_randomness import HostRandomness
+from dpjax.tuning.job import Job
+from dpjax.tuning.pareto.released_run import released_run
+from dpjax.tuning.procedure import plan_procedure
+from dpjax.tuning.run_settings import RunOptions
+from dpjax.tuning.selections import BestOf
+from dpjax.tuning.task import Records, Task
+
+LAW = accounting.AtMost(accounting.Geometric(4), 12)
+SCORE_NOISE = 3.0
+SPACE = tuning.Space(quality=tuning.Choice([0.3, 0.7], [0.4, 0.6]), clip_norm=1.0)
+LISTED = [dict(quality=quality, clip_norm=1.0) for quality in (0.3, 0.7, 0.7)]
+"""Far apart: by noise that is charged the better wins nearly always, from a place of its own."""
+DRAWN_BY_SPACE = dict(score_noise=SCORE_NOISE, chunk_size=2)
+
+
+def _random_repetitions(toy, which, **more):
+    arguments = DRAWN_BY_SPACE | toy.settings | more
+    return tuning.random_repetitions(toy.task(which), SPACE, repetitions=LAW, **arguments)
+
+
+def _threshold_stopping(toy, which):
+    return tuning.threshold_stopping(
+        toy.task(which), SPACE, threshold=0.4, halting_probability=0.2,
+        **DRAWN_BY_SPACE, **toy.settings,
+    )  # fmt: skip
+
+
+def _exponential(toy, which):
+    return tuning.exponential(
+        toy.task(which), SPACE, candidates=LISTED, partitions=4,
+        selection_epsilon=20.0, chunk_size=6, **toy.settings,
+    )  # fmt: skip
+
+
+def _doubling(toy, which):
+    return tuning.doubling(
+        toy.task(which), SPACE, candidates=LISTED, partitions=4,
+        selection_epsilon=20.0, granularity=0.25, chunk_size=6, **toy.settings,
+    )  # fmt: skip
+
+
+PROCEDURES = {
+    "random repetitions": (_random_repetitions, (0, 1, 2)),
+    "threshold stopping": (_threshold_stopping, (0, 1)),
+    "exponential": (_exponential, (0, 1)),
+    "doubling": (_doubling, (0, 1)),
+}
+"""What is called, and with which streams of the operating system, the two data sets in turn."""
+
+
+def _saved(result, folder):
+    """Every file of a release, its content and its time stamp."""
+    result.release.save(folder)
+    return {
+        name: ((folder / name).read_bytes(), os.stat(folder / name).st_mtime)
+        for name in sorted(os.listdir(folder))
+    }
+
+
+@pytest.fixture(scope="module", params=PROCEDURES)
+def results(request, toy, operating_system):
+    """The name of a procedure and some of its results, on the two data sets in turn."""
+    call, streams = PROCEDURES[request.param]
+    found = []
+    for place, stream in enumerate(streams):
+        with operating_system(stream), warnings.catch_warnings():
+            # That partitions are empty, and noise is loud.
+            warnings.simplefilter("ignore", UserWarning)
+            found.append(call(toy, place % 2))
+    return request.param, found
+
+
+def test_a_release_is_a_function_of_the_winner_alone(results, tmp_path):
+    """Not of the records, their number, K, who else there was, nor of the winner's place."""
+    name, found = results
+    alike, circumstances = {}, {}
+    for place, result in enumerate(found):
+        released = result.release.hyperparameters["quality"]
+        alike.setdefault(released, []).append(_saved(result, tmp_path / str(place)))
+        seen = (place % 2, result.curator.number_of_candidates, result.curator.winner)
+        circumstances.setdefault(released, set()).add(seen)
+    assert all(each == same[0] for same in alike.values() for each in same)
+    # Two data sets, and for selections among runs two places of the winner, gave one release.
+    assert any(len({which for which, *_ in seen}) == 2 for seen in circumstances.values())
+    if name == "random repetitions":
+        assert any(len({winner for *_, winner in seen}) > 1 for seen in circumstances.values())
+
+
+LISTED_KEYS = json.loads((pathlib.Path(__file__).parents[1] / "release_keys.json").read_text())
+"""What `guarantee.json` may say; whoever adds a key answers for where its value comes from."""
+
+
+def _check_keys(claim, name):
+    allowed = LISTED_KEYS["every procedure"] | LISTED_KEYS[name]
+    assert set(claim) == set(allowed)
+    for key, inside in allowed.items():
+        if inside is not None:
+            for part in claim[key] if isinstance(claim[key], list) else [claim[key]]:
+                assert set(part) == set(inside), key
+
+
+def test_the_folder_holds_what_is_listed_here_and_public_numbers(results, toy, tmp_path):
+    name, (result, *_) = results
+    folder = tmp_path / "release"
+    result.release.save(folder)
+    assert sorted(os.listdir(folder)) == [
+        "guarantee.json",
+        "hyperparameters.json",
+        "model.msgpack",
+    ]
+    said = json.loads((folder / "hyperparameters.json").read_text())
+    assert set(said) == {"quality", "clip_norm"}
+    claim = json.loads((folder / "guarantee.json").read_text())
+    _check_keys(claim, name)
+    (training_said,) = claim["training"]
+    assert claim["score"]["public_size"] == toy.public_validation
+    assert any(f"more than {toy.training_bound} records" in words for words in claim["assumptions"])
+    capacity = accounting.lot_capacity(toy.training_bound, 8 / toy.public_training, 2, 1e-9)
+    assert training_said["capacity"] == capacity
+    _check_run(toy, result.run_guarantee, steps=2)
+
+
+def _check_run(toy, run, *, steps, bound=None):
+    """The cost of one run: the public rate, and its overflow charged, as computed here."""
+    rate, bound = 8 / toy.public_training, bound or toy.training_bound
+    capacity = accounting.lot_capacity(bound, rate, steps, 1e-9)
+    overflow = accounting.truncation_probability(bound, rate, capacity, steps)
+    assert 1e-13 < overflow <= 1e-9
+    # Beyond any loss of the noise an overflow is all that is left.
+    assert overflow <= run.delta(60.0) <= 1e-8
+    plain = accounting.dp_sgd(rate, 3.0, steps)
+    score = accounting.discrete_gaussian(noise_std=SCORE_NOISE, relation="add_or_remove_one")
+    for epsilon in (0.1, 0.5):
+        training_alone = plain.delta(epsilon)
+        most = max(training_alone, score.delta(epsilon)) * 1.02 + 1e-8
+        assert training_alone <= run.delta(epsilon) <= most
+
+
+def test_what_comes_from_epochs_comes_from_the_public_number(toy):
+    more = dict(steps=None, lot_size=None, seed=1)
+    results = [_random_repetitions(toy, which, epochs=3.0, **more) for which in (0, 1)]
+    said = [result.release.statement["training"][0] for result in results]
+    # A sixteenth of the public 40 is 2 records; 3 passes over them are 60 steps.
+    assert said[0] == said[1] and (said[0]["lot_size"], said[0]["steps"]) == (2, 60)
+
+
+def test_the_noise_of_the_score_is_chosen_without_the_records(toy):
+    results = [_random_repetitions(toy, which, score_noise=None, seed=1) for which in (0, 1)]
+    first, second = (result.release.statement for result in results)
+    assert first["score"] == second["score"] and first["epsilon"] == second["epsilon"]
+    assert first["score"]["noise_standard_deviation_in_records"] > 0.5
+
+
+# ---- what is trained is what is charged
+
+WIDTH, STEPS = 256, 12
+
+
+def _counting(number):
+    """Every record moves every parameter by 1 / sqrt(WIDTH): parameters show lots and noise."""
+
+    def loss(params, value):
+        return -jnp.sum(params["w"]) * value / math.sqrt(WIDTH)
+
+    return Task(
+        initial=lambda key: {"w": jnp.zeros(WIDTH)},
+        loss=loss,
+        correct=lambda params, value: params["w"][0] > value,
+        train=Records(np.ones(number, np.float32), 40, 50, identifiers=np.arange(number)),
+        validation=Records(np.ones(18, np.float32), 24, 32, identifiers=np.arange(18)),
+    )
+
+
+class EveryRun:
+    """Notes what a sweep hands out, candidate by candidate."""
+
+    def __init__(self, monkeypatch):
+        from dpjax.tuning import execution
+
+        self.seen = {}
+        usual, seen = execution.BestOfRuns, self.seen
+
+        class Noting(usual):
+            def update(self, owners, candidates, scores, outputs):
+                seen.update(zip(candidates.tolist(), np.asarray(outputs["w"], np.float64)))
+                super().update(owners, candidates, scores, outputs)
+
+        monkeypatch.setattr(execution, "BestOfRuns", Noting)
+
+
+def _check_trained(params, steps, noise_multiplier, lot_size=8, public=40, number=30):
+    """Lots are drawn at lot_size over the PUBLIC size, and the noise is that of the multiplier.
+
+    Args:
+      params: (runs, WIDTH), each run's sum of noisy gradients over the lot size.
+    """
+    sums = params * lot_size * math.sqrt(WIDTH)
+    records = sums.mean(axis=1)
+    rate, runs = lot_size / public, len(params)
+    noise = noise_multiplier**2 * steps
+    spread = math.sqrt((number * steps * rate * (1 - rate) + noise) / runs)
+    assert abs(records.mean() - number * steps * rate) < 5 * spread
+    # Over the bound, or over the real number, it would be a fifth less, or a third more.
+    assert 5 * spread < 0.1 * number * steps * rate
+    rest = (sums - records[:, None]) / math.sqrt(WIDTH)
+    degrees = runs * (WIDTH - 1)
+    assert abs(np.sum(rest**2) / noise - degrees) < 5 * math.sqrt(2 * degrees)
+
+
+@pytest.mark.parametrize("way", ["in memory", "in a folder", "several settings"])
+def test_runs_are_trained_at_the_rate_and_with_the_noise_that_are_charged(
+    way, monkeypatch, tmp_path
+):
+    runs = EveryRun(monkeypatch)
+    task = _counting(30)
+    space = tuning.Space(learning_rate=1.0, clip_norm=1.0)
+    if way == "several settings":
+        space = tuning.Space(space.parameters, lot_size=tuning.Choice([8, 8.0001]))
+    procedure = plan_procedure(
+        task,
+        space,
+        selection=BestOf(accounting.Fixed(24)),
+        options=RunOptions(None if way == "several settings" else 8, STEPS, None, 1.5),
+        optimizer=training.sgd(),
+        epsilon=None,
+        delta=1e-3,
+        validation_is_public=True,
+    )
+    job = Job(folder=str(tmp_path / "work")) if way == "in a folder" else Job()
+    execute(task, procedure, randomness=HostRandomness(2), executions=4, chunk_size=32, job=job)
+    assert len(runs.seen) == 96
+    _check_trained(np.stack(list(runs.seen.values())), STEPS, 1.5)
+
+
+def test_the_final_run_of_a_partitioned_selection_is_trained_as_it_is_charged():
+    steps = 450
+    result = tuning.exponential(
+        _counting(30), tuning.Space(learning_rate=1.0, clip_norm=1.0), candidates=1, partitions=2,
+        selection_epsilon=5.0, noise_multiplier=1.0, lot_size=8, steps=steps,
+        optimizer=training.sgd(), delta=1e-3, seed=4,
+    )  # fmt: skip
+    _check_trained(np.asarray(result.release.params["w"], np.float64)[None], steps, 1.0)
+
+
+def test_a_run_after_a_public_search_is_charged_and_trained_by_public_numbers(toy, tmp_path):
+    shapes = pareto.RunShapes(toy.public_training, "poisson")
+    cost = pareto.TrainingCost(shapes, delta=1e-3)
+    setting = dict(
+        learning_rate=1.0, clip_norm=1.0, epochs=90.0, lot_size=8.0, noise_multiplier=1.0
+    )
+    releases = [
+        released_run(
+            _counting(number), cost, setting, training.sgd(),
+            public_data="another", seed=4,
+        )
+        for number in (30, 37)
+    ]  # fmt: skip
+    (release, run), (other, _) = releases
+    assert release.statement == other.statement
+    assert release.hyperparameters == other.hyperparameters
+    assert run.epsilon(1e-3) == cost.guarantee(setting).epsilon(1e-3)
+    assert release.statement["epsilon"] == run.epsilon(1e-3)
+    _check_trained(np.asarray(release.params["w"], np.float64)[None], 450, 1.0)
+    release.save(tmp_path / "release")
+    assert sorted(os.listdir(tmp_path / "release")) == [
+        "guarantee.json",
+        "hyperparameters.json",
+        "model.msgpack",
+    ]
+    claim = json.loads((tmp_path / "release" / "guarantee.json").read_text())
+    _check_keys(claim, "a run after a public search")
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "fixed"])
+def test_a_searchs_privacy_oracle_charges_lots_that_overflow(sampling, toy):
+    """The price of a setting, of the run that is released with it, and what may go wrong in it."""
+    shapes = pareto.RunShapes(toy.public_training, sampling)
+    setting = {"epochs": 2.0, "lot_size": 8.0, "noise_multiplier": 3.0}
+    settings = {name: np.array([value]) for name, value in setting.items()}
+    (run,) = shapes.accounted(settings)
+    (lots,) = shapes.lots(settings)
+    guarantee = pareto.TrainingCost(shapes, delta=1e-3).guarantee(setting)
+    failure = run.steps * lots.failure_probability_per_draw
+    if sampling == "poisson":
+        assert lots.capacity == accounting.lot_capacity(40, 0.2, 10, 1e-9)
+        overflow = accounting.truncation_probability(40, 0.2, lots.capacity, 10)
+        assert overflow > 1e-13
+        failure += overflow
+    assert run.failure_probability == pytest.approx(failure, rel=1e-6)
+    assert failure <= run.guarantee().delta(60.0) and failure <= guarantee.delta(60.0)
+    # At a delta below what may go wrong no epsilon holds.
+    if failure > 0:
+        tiny = pareto.TrainingCost(shapes, delta=failure / 2)
+        assert math.isinf(tiny(settings)[0])

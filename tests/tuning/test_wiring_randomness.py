@@ -1,0 +1,164 @@
+"""Which randomness is used: all of it the operating system's where no seed is given.
+
+The operating system is played by numbered streams of bytes. The same stream must give the same
+run: nothing random comes from elsewhere. Another stream must give another K, other candidates,
+keys, noises and choices: nothing is drawn from a seed of somebody's.
+"""
+
+from fractions import Fraction
+
+import jax
+import numpy as np
+import pytest
+
+from dpjax import accounting, training, tuning
+from dpjax.tuning import integer_laws, pareto, voting
+from dpjax.tuning.averaging import AveragingSettings, noisy_update
+from dpjax.tuning.doubling import DoublingSelector
+from dpjax.tuning.exponential import ExponentialSelector
+from dpjax.tuning.host_randomness import HostRandomness
+from dpjax.tuning.noisy_loop import run_loop
+from dpjax.tuning.pareto.released_run import released_run
+from dpjax.tuning.partitions import AveragedUtility
+
+QUALITIES = tuple(count / 18 for count in range(1, 17))
+
+
+def _selected(toy, **more):
+    """What a selection among runs drew: K, candidates, their noises, their keys, the winner."""
+    call = tuning.threshold_stopping if "threshold" in more else tuning.random_repetitions
+    with toy.noting() as keys:
+        result = call(
+            toy.task(record=True), toy.space(*QUALITIES), score_noise=3.0, chunk_size=1,
+            **toy.settings, **more,
+        )  # fmt: skip
+    assert result.release.statement["randomness"]["secret"] is True
+    record = result.curator
+    counts = record.accuracies * toy.numbers[0][1]
+    return {
+        "K": record.number_of_candidates,
+        "candidates": tuple(record.hyperparameters["quality"]),
+        "noise": tuple(np.round(record.scores * toy.public_validation - counts, 6)),
+        "keys": tuple(keys),
+    }
+
+
+def _partitioned(toy):
+    """What a selection by partitions drew: candidates, partitions, keys, the choice."""
+    with toy.noting() as keys:
+        result = tuning.exponential(
+            toy.task(record=True), toy.space(*QUALITIES), candidates=6, partitions=4,
+            selection_epsilon=5.0, chunk_size=1, **toy.settings,
+        )  # fmt: skip
+    assert result.release.statement["randomness"]["secret"] is True
+    return {
+        "candidates": tuple(result.curator.hyperparameters["quality"]),
+        "partitions": tuple(result.curator.details["partition_sizes"]),
+        "choice": result.curator.winner,
+        "keys": tuple(keys),
+        "the final run's key": keys[-1],
+    }
+
+
+def _released(toy):
+    """What one private run after a search on public data drew."""
+    setting = dict(quality=0.5, clip_norm=1.0, epochs=1.0, lot_size=8.0, noise_multiplier=3.0)
+    cost = pareto.TrainingCost(pareto.RunShapes(toy.public_training, "poisson"), delta=1e-3)
+    with toy.noting() as keys:
+        release, _ = released_run(
+            toy.task(record=True), cost, setting, toy.settings["optimizer"], public_data="none"
+        )
+    assert release.statement["randomness"]["secret"] is True
+    return {"keys": tuple(keys)}
+
+
+def _sent(toy):
+    """What a client of a vote, and of a round of training, draws."""
+    source = HostRandomness()
+    plan = voting.VoteSettings(clients=10, candidates=12, votes=2, epsilon=0.5).plan()
+    training_plan = AveragingSettings(10, 12, 2, 2.0).plan()
+    ballot = np.repeat([1, 0], [2, 10])
+    return {
+        "ballot by lot": tuple(voting.random_ballot(12, 4, source).tolist()),
+        "noise of a ballot": tuple(voting.noisy_ballot(ballot, plan, source).tolist()),
+        "noise of an update": tuple(noisy_update(np.zeros(12), training_plan, source).tolist()),
+        "noise of a score": tuple(integer_laws.discrete_gaussian(9.0, 12, source).tolist()),
+        "keys": tuple(map(tuple, jax.random.key_data(training.candidate_keys(3)).tolist())),
+    }
+
+
+RUNS = {
+    "random repetitions": lambda toy: _selected(
+        toy, repetitions=accounting.AtMost(accounting.Geometric(6), 24)
+    ),
+    "threshold stopping": lambda toy: _selected(toy, threshold=1.0, halting_probability=0.15),
+    "exponential": _partitioned,
+    "a run after a public search": _released,
+    "the clients of a federation": _sent,
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_what_is_drawn_is_the_operating_systems_and_nothing_elses(name, toy, operating_system):
+    drawn = []
+    streams = (1, 2, 3) if name in ("random repetitions", "exponential") else (1, 2)
+    for stream in (*streams, streams[-1]):
+        with operating_system(stream):
+            drawn.append(RUNS[name](toy))
+    again = drawn.pop()
+    assert again == drawn[-1], "something random does not come from the operating system"
+    for what in drawn[0]:
+        values = [one[what] for one in drawn]
+        few = what in ("K", "choice")
+        assert len(set(values)) >= (2 if few else len(values)), f"{what} is drawn from a seed"
+    keys = [key for one in drawn for key in one.get("keys", ())]
+    assert len(set(keys)) == len(keys), "two runs, or two candidates, share a key"
+
+
+class Bits:
+    """Uniform integers of a seeded source, counted."""
+
+    def __init__(self, seed):
+        self._below, self.asked = HostRandomness(seed).uniform_integers(0), 0
+
+    def __call__(self, number):
+        self.asked += 1
+        return self._below(number)
+
+
+SELECTORS = {
+    "exponential": ExponentialSelector(0.01),
+    "doubling": DoublingSelector(0.1, 0.1, 0.0, "iterations", 6, None, 1e-5),
+    "doubling, segments": DoublingSelector(0.1, 0.1, 0.0, "segments", None, 2, 1e-5),
+}
+
+
+@pytest.mark.parametrize("name", SELECTORS)
+def test_a_selectors_choice_is_a_function_of_the_source_it_is_given(name):
+    utility = AveragedUtility(4, 20)
+    scores = list(range(0, 80, 5))
+
+    def choices():
+        found = []
+        for seed in range(12):
+            source = Bits(seed)
+            found.append(SELECTORS[name].select(scores, utility, source)[0])
+            assert source.asked > 0
+        return found
+
+    assert choices() == choices() and len(set(choices())) > 1
+
+
+def test_every_query_of_the_loop_and_every_threshold_has_its_own_noise():
+    """With candidates alike, each answers first by its own noise alone; and the next query anew."""
+    answered = []
+    for seed in range(400):
+        loop = accounting.ThresholdLoop(10, 1)
+        ran = run_loop(
+            [0] * 4, loop, lambda level: 0, threshold_scale=Fraction(3), query_scale=Fraction(6),
+            variant="iterations", below=HostRandomness(seed).uniform_integers(1),
+        )  # fmt: skip
+        answered.append(-1 if ran.selected is None else ran.selected)
+    seen = np.bincount(np.array(answered) + 1, minlength=5)
+    # One shared noise would let the first answer whenever anyone does.
+    assert np.all(seen[1:] > 8) and seen[1] > seen[2] > seen[3] > seen[4]
