@@ -288,9 +288,10 @@ def main() -> int:
     if fixed and not priced.train.stable_under_replacement:
         raise ValueError("fixed lots need records that keep their place: pass --sampling=poisson")
     size = priced.train.number if fixed else priced.train.public_size
-    cost = pareto.TrainingCost(
-        pareto.RunShapes(size, _SAMPLING.value), _DELTA.value, _ACCOUNTING.value
+    shapes = pareto.RunShapes(
+        size, _SAMPLING.value, size_bound=None if fixed else priced.train.size_bound
     )
+    cost = pareto.TrainingCost(shapes, _DELTA.value, _ACCOUNTING.value)
     optimizer = data_flags.NamedOptimizer(_DATA.optimizer.value)
     domain = domain_of(_DATA.dataset.value, min(size, task.train.number))
     pareto.RunShapes(min(size, task.train.number)).check(domain)

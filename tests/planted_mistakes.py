@@ -168,7 +168,7 @@ MISTAKES = [
         f"{_P}doubling.py",
         "(DEFAULT_CANDIDATE if ran.selected is None else ran.selected)",
         "(scores.index(max(scores)) if ran.selected is None else ran.selected)",
-        _SCORES,
+        (f"{_T}test_doubling.py::test_no_hit_at_all_trains_the_default_whatever_the_data",),
     ),
     Mistake(
         "the exponential mechanism breaks in favour of the best",
@@ -464,6 +464,20 @@ MISTAKES = [
         f"{_P}pareto/run_shapes.py",
         "failure_probability=TRUNCATION_PROBABILITY,",
         "failure_probability=1e-3,",
+        _SEARCH,
+    ),
+    Mistake(
+        "the rate of a run after a search is over the bound",
+        f"{_P}pareto/run_shapes.py",
+        "training.PoissonLots(self.largest_size, lot / size, capacity)",
+        "training.PoissonLots(self.largest_size, lot / self.largest_size, capacity)",
+        _SEARCH,
+    ),
+    Mistake(
+        "a search's lots are made for the nominal number of records",
+        f"{_P}pareto/run_shapes.py",
+        "return self.dataset_size if self.size_bound is None else self.size_bound",
+        "return self.dataset_size",
         _SEARCH,
     ),
     Mistake(

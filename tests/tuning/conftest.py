@@ -20,6 +20,7 @@ import optax
 import pytest
 
 from dpjax import tuning
+from dpjax.tuning import pareto
 from dpjax.tuning.task import Records, Task
 
 
@@ -109,6 +110,10 @@ class Toy:
     def space(self, *qualities: float) -> tuning.Space:
         """Candidates of these qualities, alike probable."""
         return tuning.Space(quality=tuning.Choice(qualities), clip_norm=1.0)
+
+    def shapes(self) -> pareto.RunShapes:
+        """Of a run after a search: the public size and the bound."""
+        return pareto.RunShapes(self.public_training, "poisson", size_bound=self.training_bound)
 
     settings = dict(
         noise_multiplier=3.0,

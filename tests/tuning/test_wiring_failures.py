@@ -91,7 +91,7 @@ def test_models_of_partitions_and_the_final_run_are_trained_once(toy):
 
 def test_a_run_after_a_public_search_is_trained_once(toy):
     setting = dict(quality=0.5, clip_norm=1.0, epochs=1.0, lot_size=8.0, noise_multiplier=3.0)
-    cost = pareto.TrainingCost(pareto.RunShapes(toy.public_training, "poisson"), delta=1e-3)
+    cost = pareto.TrainingCost(toy.shapes(), delta=1e-3)
     with toy.noting() as keys:
         release, _ = released_run(
             toy.task(record=True, failing=ALL), cost, setting, toy.settings["optimizer"],

@@ -63,7 +63,7 @@ def _partitioned(toy):
 def _released(toy):
     """What one private run after a search on public data drew."""
     setting = dict(quality=0.5, clip_norm=1.0, epochs=1.0, lot_size=8.0, noise_multiplier=3.0)
-    cost = pareto.TrainingCost(pareto.RunShapes(toy.public_training, "poisson"), delta=1e-3)
+    cost = pareto.TrainingCost(toy.shapes(), delta=1e-3)
     with toy.noting() as keys:
         release, _ = released_run(
             toy.task(record=True), cost, setting, toy.settings["optimizer"], public_data="none"

@@ -198,7 +198,9 @@ class TrainedAccuracy:
         number = len(seeds)
         refuse_unread(self.task, self._optimizer, settings)
         # Lots are drawn from the records at hand; the number of steps is that of the priced run.
-        shapes = dataclasses.replace(self.shapes, dataset_size=self.task.train.number)
+        shapes = dataclasses.replace(
+            self.shapes, dataset_size=self.task.train.number, size_bound=None
+        )
         steps = np.repeat(self.shapes.steps(settings), self.repetitions)
         lots = [one for one in shapes.lots(settings) for _ in range(self.repetitions)]
         sizes = np.repeat(shapes.lot_sizes(settings), self.repetitions)

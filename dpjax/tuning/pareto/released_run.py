@@ -44,14 +44,14 @@ def released_run(
 
     Args:
       task: what to learn; its validation records are not looked at.
-      cost: its shapes must be of the number of training records.
+      cost: its shapes must be of the public size and the size bound of the training records.
       setting: name -> number, as from `suggest`.
       optimizer: hyperparameters -> optax transformation.
       public_data: what the setting was chosen on, in public words.
       seed: for reproduction only; the release then says that its randomness is known.
 
     Raises:
-      ValueError: a cost of another number of records, lots whose neighbours could move records out
+      ValueError: a cost of other numbers of records, lots whose neighbours could move records out
         of the training part, or a setting with a name that nothing reads.
     """
     records = task.train
@@ -60,6 +60,12 @@ def released_run(
         raise ValueError(
             f"the cost is of {cost.shapes.dataset_size} records, the run of other ones: pass the "
             "cost of this run"
+        )
+    if not fixed and cost.shapes.largest_size != records.size_bound:
+        # Records beyond the bound that lots are made for would end the run: they would show.
+        raise ValueError(
+            f"the cost is of {cost.shapes.largest_size} records at most, the data may hold "
+            f"{records.size_bound}: pass RunShapes(..., size_bound={records.size_bound})"
         )
     check_neighbours(cost.shapes.sampling, records)
     refuse_unread(task, optimizer, setting)

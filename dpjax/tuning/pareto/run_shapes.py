@@ -29,14 +29,17 @@ class RunShapes:
         one, where lot_size is the expected number.
       steps_per_epoch: "round" of dataset_size / lot_size, as in the code of Avent et al. 2020, or
         "floor"; at least 1.
+      size_bound: a public number that the records never exceed, for Poisson lots, whose rate and
+        steps come from dataset_size all the same; None: dataset_size.
 
     Raises:
-      ValueError: another word, or a size below 1.
+      ValueError: another word, a size below 1, or a bound that is none.
     """
 
     dataset_size: int
     sampling: str = FIXED
     steps_per_epoch: str = "round"
+    size_bound: int | None = None
 
     def __post_init__(self) -> None:
         if self.sampling not in (FIXED, POISSON):
@@ -45,6 +48,17 @@ class RunShapes:
             raise ValueError(f"steps_per_epoch {self.steps_per_epoch!r}: pass 'round' or 'floor'")
         if self.dataset_size < 1:
             raise ValueError(f"dataset_size {self.dataset_size}: pass at least 1")
+        if self.size_bound is not None and (
+            self.sampling == FIXED or self.size_bound < self.dataset_size
+        ):
+            raise ValueError(
+                f"size_bound {self.size_bound}: pass dataset_size or more, for poisson lots only"
+            )
+
+    @property
+    def largest_size(self) -> int:
+        """The public number that the records never exceed."""
+        return self.dataset_size if self.size_bound is None else self.size_bound
 
     def check(self, domain: Domain) -> None:
         """Refuses a domain whose settings cannot be run on this data set.
@@ -94,12 +108,12 @@ class RunShapes:
         drawn = []
         for lot, steps in zip(self.lot_sizes(settings), self.steps(settings)):
             capacity = accounting.lot_capacity(
-                dataset_size=size,
+                dataset_size=self.largest_size,
                 sampling_probability=lot / size,
                 steps=int(steps),
                 failure_probability=TRUNCATION_PROBABILITY,
             )
-            drawn.append(training.PoissonLots(size, lot / size, capacity))
+            drawn.append(training.PoissonLots(self.largest_size, lot / size, capacity))
         return drawn
 
     def accounted(self, settings: Mapping[str, np.ndarray]) -> list[RunSetting]:
@@ -111,7 +125,7 @@ class RunShapes:
             failure = steps * lots.failure_probability_per_draw
             if self.sampling == POISSON:
                 failure += accounting.truncation_probability(
-                    dataset_size=self.dataset_size,
+                    dataset_size=self.largest_size,
                     sampling_probability=lots.sampling_probability,
                     capacity=lots.capacity,
                     steps=steps,

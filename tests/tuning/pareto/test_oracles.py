@@ -107,6 +107,8 @@ def test_steps_as_the_authors_count_them_and_as_the_oracles_do():
         ({"shapes": (10, "bernoulli")}, "poisson"),
         ({"shapes": (10, "fixed", "ceil")}, "floor"),
         ({"shapes": (0,)}, "dataset_size"),
+        ({"shapes": (10, "poisson", "round", 9)}, "size_bound 9: pass dataset_size or more"),
+        ({"shapes": (10, "fixed", "round", 12)}, "for poisson lots only"),
     ],
 )
 def test_oracles_that_are_refused(arguments, message):
