@@ -36,6 +36,12 @@ _SHARD = flags.DEFINE_string(
 _COORDINATOR = flags.DEFINE_string(
     "coordinator", None, "Several processes: host:port of process 0, the same for all."
 )
+_COORDINATOR_BIND_ADDRESS = flags.DEFINE_string(
+    "coordinator_bind_address",
+    None,
+    "Several processes: host:port that process 0 listens on, where --coordinator is not its own "
+    "address or --distributed finds it; JAX itself would listen on every interface.",
+)
 _PROCESS_COUNT = flags.DEFINE_integer("process_count", None, "Several processes: how many.")
 _PROCESS_ID = flags.DEFINE_integer("process_id", None, "Several processes: this one, from 0.")
 _DISTRIBUTED = flags.DEFINE_bool(
@@ -49,7 +55,7 @@ def join_processes() -> bool:
     """Joins the other processes, if the flags ask for any; returns whether this one writes."""
     given = (_COORDINATOR.value, _PROCESS_COUNT.value, _PROCESS_ID.value)
     if _DISTRIBUTED.value or any(value is not None for value in given):
-        hosts.join(*given)
+        hosts.join(*given, coordinator_bind_address=_COORDINATOR_BIND_ADDRESS.value)
     return jax.process_index() == 0
 
 

@@ -2,10 +2,14 @@
 
 Processes train different candidates and never exchange anything while they do. They agree on the
 candidates beforehand and put their results together afterwards; both go over the network between
-them, in the clear, so the network must be the curator's too.
+them, in the clear, so the network must be the curator's too. JAX's coordinator asks nobody who he
+is: whoever reaches its port can register as a process, which ends the run of all. Here it listens
+on the address it is given and no other, and that port must be closed to everyone else.
 """
 
 from __future__ import annotations
+
+import os
 
 import jax
 import numpy as np
@@ -15,6 +19,8 @@ def join(
     coordinator: str | None = None,
     process_count: int | None = None,
     process_id: int | None = None,
+    *,
+    coordinator_bind_address: str | None = None,
 ) -> None:
     """Makes this process one of several; call it before anything else touches a device.
 
@@ -25,9 +31,14 @@ def join(
       coordinator: "host:port" of process 0, the same for all.
       process_count: how many processes there are.
       process_id: of this process, from 0.
+      coordinator_bind_address: "host:port" that process 0 listens on. By default what the
+        environment's JAX_COORDINATOR_BIND_ADDRESS names, else `coordinator`. Pass it where others
+        reach process 0 by an address that is not its own (a container, a name that is its loopback
+        there), and where JAX finds the processes by itself: it listens on every interface then.
 
     Raises:
-      ValueError: if only some of the three are given, or the number does not fit the count.
+      ValueError: if only some of the three are given, or the number does not fit the count; for an
+        address without a host or a port.
     """
     given = [value is not None for value in (coordinator, process_count, process_id)]
     if any(given) and not all(given):
@@ -39,7 +50,19 @@ def join(
         raise ValueError(
             f"process_id is {process_id} of {process_count}: pass 0 to {process_count - 1}"
         )
-    jax.distributed.initialize(coordinator, process_count, process_id)
+    bind = coordinator_bind_address
+    if bind is None and "JAX_COORDINATOR_BIND_ADDRESS" not in os.environ:
+        bind = coordinator
+    for name, address in (
+        ("coordinator", coordinator),
+        ("coordinator_bind_address", coordinator_bind_address),
+    ):
+        host, _, port = (address or "host:1").rpartition(":")
+        if not (host and port.isascii() and port.isdigit()):
+            raise ValueError(f"{name}={address!r}: pass host:port, as in 10.0.0.1:4321")
+    jax.distributed.initialize(
+        coordinator, process_count, process_id, coordinator_bind_address=bind
+    )
 
 
 def own_share(number: int, index: int | None = None, count: int | None = None) -> np.ndarray:

@@ -1,5 +1,9 @@
 """Shares of several processes; what they exchange is tested where it is used, in test_job.py."""
 
+import socket
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -24,5 +28,63 @@ def test_bad_input_is_refused_before_anything_connects():
         hosts.join("localhost:1234", 2)
     with pytest.raises(ValueError, match="pass 0 to 1"):
         hosts.join("localhost:1234", 2, 2)
+    with pytest.raises(ValueError, match="coordinator='somewhere': pass host:port"):
+        hosts.join("somewhere", 2, 0)
+    with pytest.raises(ValueError, match="coordinator_bind_address=':1': pass host:port"):
+        hosts.join("localhost:1234", 2, 0, coordinator_bind_address=":1")
     with pytest.raises(ValueError, match="share 3 of 3"):
         hosts.own_share(5, 3, 3)
+
+
+@pytest.mark.parametrize(
+    ("coordinator", "own", "environment", "expected"),
+    [
+        ("10.0.0.1:77", None, None, "10.0.0.1:77"),
+        ("10.0.0.1:77", "172.17.0.2:77", None, "172.17.0.2:77"),
+        ("10.0.0.1:77", "172.17.0.2:77", "0.0.0.0:77", "172.17.0.2:77"),
+        # JAX reads its own variable where it is given nothing.
+        ("10.0.0.1:77", None, "0.0.0.0:77", None),
+        (None, "10.0.0.1:77", None, "10.0.0.1:77"),
+    ],
+)
+def test_what_the_coordinator_listens_on(monkeypatch, coordinator, own, environment, expected):
+    passed = {}
+    monkeypatch.setattr(
+        hosts.jax.distributed, "initialize", lambda *_, **options: passed.update(options)
+    )
+    monkeypatch.delenv("JAX_COORDINATOR_BIND_ADDRESS", raising=False)
+    if environment is not None:
+        monkeypatch.setenv("JAX_COORDINATOR_BIND_ADDRESS", environment)
+    joined = (coordinator, 2, 0) if coordinator else (None, None, None)
+    hosts.join(*joined, coordinator_bind_address=own)
+    assert passed == {"coordinator_bind_address": expected}
+
+
+_LISTENERS = """
+import sys
+from dpjax.training import hosts
+hosts.join(f"127.0.0.1:{sys.argv[1]}", 1, 0)
+for name in ("tcp", "tcp6"):
+    with open(f"/proc/net/{name}", encoding="ascii") as file:
+        for line in file.readlines()[1:]:
+            address, port = line.split()[1].split(":")
+            if line.split()[3] == "0A" and int(port, 16) == int(sys.argv[1]):
+                print(address)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads Linux's list of sockets")
+def test_the_coordinator_listens_on_its_own_address_and_no_other():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    done = subprocess.run(
+        [sys.executable, "-c", _LISTENERS, str(port)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    # 127.0.0.1, which gRPC may hold as an IPv4 address within IPv6; all interfaces are zeros.
+    (address,) = done.stdout.split()
+    assert address in ("0100007F", "0000000000000000FFFF00000100007F")
