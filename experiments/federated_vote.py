@@ -167,21 +167,23 @@ def settings() -> dict[str, str | int | float]:
     }
 
 
-def node_configs(clients: int) -> list[dict[str, str | int]]:
+def node_configs(clients: int) -> list[dict[str, str | int | bool]]:
     """What each simulated node knows of itself."""
-    numbered: list[dict[str, str | int]] = [{"partition-id": number} for number in range(clients)]
+    numbered: list[dict[str, str | int | bool]] = [
+        {"partition-id": number} for number in range(clients)
+    ]
     if math.isinf(_TOTAL_EPSILON.value):
-        from dpjax.federated.local_rounds import ALLOW_WITHOUT_NOISE
+        from dpjax.federated.node_settings import ALLOW_WITHOUT_NOISE
 
         # Whoever simulates owns every node, and has asked for it.
-        numbered = [own | {ALLOW_WITHOUT_NOISE: 1} for own in numbered]
+        numbered = [own | {ALLOW_WITHOUT_NOISE: True} for own in numbered]
     if not _FOLDERS.value:
         return numbered
     return [own | {"data": folder} for own, folder in zip(numbered, _FOLDERS.value)]
 
 
 def check_all_records(
-    config: Mapping[str, Any], nodes: list[dict[str, str | int]], console: Console
+    config: Mapping[str, Any], nodes: list[dict[str, str | int | bool]], console: Console
 ) -> None:
     """Whoever simulates may look at all records: names the clients that will vote by lot.
 

@@ -12,14 +12,15 @@ of a secure sum are answered in a second.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
 
 from dpjax.federated import flower_internals as flower
-from dpjax.federated import ledger
-from dpjax.federated.masking import kept_to_itself, secure_sum_only, vector_reply
+from dpjax.federated.ledger import Spending
+from dpjax.federated.masking import kept_to_itself, own_run, secure_sum_only, vector_reply
+from dpjax.federated.node_settings import NodeSettings
 from dpjax.federated.sum_rules import ProtocolRefusal, SumRules
 
 TRAIN_ACTION = "train_candidates"
@@ -38,28 +39,32 @@ VOTE_PHASE = 0
 
 PREPARED = "dpjax_prepared"
 NOISY_VECTOR = "dpjax_noisy_vector"
-CHARGED = "dpjax_charged"
 LOCAL_ACCURACIES = "dpjax_local_accuracies"
 """Records in the client's own state: rules and fingerprint of the phase it is ready for; what is to
-be sent under masks; what the ledger was charged in this run; how each candidate did on its test
-records, which is never sent."""
+be sent under masks; how each candidate did on its test records, which is never sent."""
 
 Records = tuple[np.ndarray, np.ndarray]
 LoadRecords = Callable[[flower.Context], Records]
 
 
 def make_client_app(
-    load_records: LoadRecords, defaults: Mapping[str, Any] | None = None
+    load_records: LoadRecords,
+    defaults: Mapping[str, Any] | None = None,
+    *,
+    node_settings: Collection[str] = (),
 ) -> flower.ClientApp:
     """Makes the app that a SuperNode, a simulated node or an in-process node runs.
 
     The election is read from `defaults`, then the run's configuration, then the node's own, which
-    wins. A node's `max-epsilon` is a limit of its own, over all votes that the file `ledger` of its
-    configuration holds: it refuses a run that would pass it (`dpjax.federated.ledger`).
+    wins. `ledger` of the node's own is a file that notes what it answered and spent; it must be
+    named. `max-epsilon` and `max-delta` limit the sums over all that is in it: the node refuses a
+    run that would pass them, and a vector that would (`dpjax.federated.ledger`). A setting of the
+    node that nothing reads stops it (`dpjax.federated.node_settings`).
 
     Formal guarantees:
       Nothing computed from the records leaves the client but the noisy ballot, and the noisy update
-      of each round agreed on, with noise of the client's operating system, masked, once a phase.
+      of each round agreed on, with noise of the client's operating system, masked, once a phase of
+      a run and its rules, and only after it is in the ledger on the client's own disk.
       The reply to training is constant, also in size, and comes whatever the records are: a client
       that cannot judge votes by lot, one that cannot train sends noise alone. Errors are told to
       the client's own log. How long training takes is visible to the server and is not protected.
@@ -68,6 +73,8 @@ def make_client_app(
       load_records: gives this node's records, (inputs (m, ...), labels (m,)), from its context; a
         `SetupError` of its own keeps the node away, any other error is one of its records.
       defaults: settings that the run's configuration need not repeat.
+      node_settings: names in the node's own configuration that `load_records` reads, beyond those
+        of `records_in_folder` and `parts_of_data_set`.
     """
     app = flower.ClientApp()
 
@@ -76,7 +83,8 @@ def make_client_app(
         with kept_to_itself():
             from dpjax.federated import local_training
 
-            settings = _settings(defaults, context)
+            settings = _settings(defaults, context, node_settings)
+            own_run(message, context)
             asked = message.content.config_records.get(ELECTION_RECORD, {}).get(FINGERPRINT)
             own = local_training.prepare(settings, asked, load_records, context)
         return _constant_reply(message, own)
@@ -86,25 +94,32 @@ def make_client_app(
         with kept_to_itself():
             from dpjax.federated import local_rounds
 
-            settings = _settings(defaults, context)
+            settings = _settings(defaults, context, node_settings)
+            own_run(message, context)
             own = local_rounds.prepare(settings, message.content, load_records, context)
         return _constant_reply(message, own)
 
-    @app.train(mods=[secure_sum_only(_rules_prepared, lambda context: _prepared(context)[PHASE])])
+    @app.train(mods=[secure_sum_only(_rules_prepared, _phase_prepared, _spending_prepared)])
     def answer(message: flower.Message, context: flower.Context) -> flower.Message:
         instructions = flower.recorddict_to_fitins(message.content, keep_input=True)
         kept = _prepared(context)
         if any(instructions.config.get(name) != kept[name] for name in (FINGERPRINT, PHASE)):
             raise ProtocolRefusal("the request is for another vote than this client trained for")
         (noisy_vector,) = context.state.array_records.pop(NOISY_VECTOR).to_numpy_ndarrays()
-        _charge(context, kept)
         return vector_reply(message, noisy_vector)
 
     return app
 
 
-def _settings(defaults: Mapping[str, Any] | None, context: flower.Context) -> dict[str, Any]:
+def _settings(
+    defaults: Mapping[str, Any] | None, context: flower.Context, further: Collection[str]
+) -> dict[str, Any]:
     """The rules as this client holds them."""
+    from dpjax.federated.election import Election
+    from dpjax.federated.records import SPLIT_SETTINGS
+
+    names = {*Election.setting_names(), *SPLIT_SETTINGS, *further}
+    NodeSettings.from_config(context.node_config, names)
     # What the node's owner wrote wins: nobody changes its candidates from afar.
     return {**(defaults or {}), **context.run_config, **context.node_config}
 
@@ -119,10 +134,8 @@ def keep_prepared(
     rules: SumRules,
     noisy_vector: np.ndarray,
     *,
-    fingerprint: str,
     phase: int,
-    epsilon: float,
-    delta: float,
+    spending: Spending,
 ) -> None:
     """Keeps in the client's own state what it will send, by which rules and at what cost.
 
@@ -130,51 +143,32 @@ def keep_prepared(
       context: the client's.
       rules: of the sum.
       noisy_vector: integers.
-      fingerprint: of the election.
       phase: `VOTE_PHASE`, or the number of the round.
-      epsilon, delta: what the client has spent in this run, all in all, once this has been sent.
+      spending: what the client has spent in this run, all in all, once this has been sent.
     """
     context.state.config_records[PREPARED] = flower.ConfigRecord(
         {
+            # Flower hands the state of a run on to the next of its series.
+            "run": str(context.run_id),
             "clients": rules.clients,
             "minimum_survivors": rules.minimum_survivors,
             "clip": rules.clip,
             "length": rules.length,
-            FINGERPRINT: fingerprint,
             PHASE: phase,
-            "epsilon": epsilon,
-            "delta": delta,
+            FINGERPRINT: spending.fingerprint,
+            "what": spending.what,
+            "epsilon": spending.epsilon,
+            "delta": spending.delta,
         }
     )
     context.state.array_records[NOISY_VECTOR] = flower.ArrayRecord([noisy_vector])
 
 
-def charged(context: flower.Context) -> tuple[float, float]:
-    """What the ledger was charged in this run, (epsilon, delta)."""
-    record = context.state.config_records.get(CHARGED, {"epsilon": 0.0, "delta": 0.0})
-    return record["epsilon"], record["delta"]
-
-
-def _charge(context: flower.Context, kept: Mapping[str, Any]) -> None:
-    """Charges what this answer adds to what the run has cost before."""
-    epsilon, delta = charged(context)
-    if kept["epsilon"] > epsilon:
-        ledger.charge(
-            context.node_config.get(ledger.LEDGER),
-            kept["epsilon"] - epsilon,
-            max(0.0, kept["delta"] - delta),
-            kept[FINGERPRINT],
-            "vote" if kept[PHASE] == VOTE_PHASE else "training",
-        )
-        context.state.config_records[CHARGED] = flower.ConfigRecord(
-            {"epsilon": kept["epsilon"], "delta": max(kept["delta"], delta)}
-        )
-
-
 def _prepared(context: flower.Context) -> Mapping[str, Any]:
-    if PREPARED not in context.state.config_records:
-        raise ProtocolRefusal("this client has trained nothing yet: train first")
-    return context.state.config_records[PREPARED]
+    kept = context.state.config_records.get(PREPARED)
+    if kept is None or kept["run"] != str(context.run_id):
+        raise ProtocolRefusal("this client has trained nothing yet in this run: train first")
+    return kept
 
 
 def _rules_prepared(context: flower.Context) -> SumRules:
@@ -185,3 +179,12 @@ def _rules_prepared(context: flower.Context) -> SumRules:
         clip=kept["clip"],
         length=kept["length"],
     )
+
+
+def _phase_prepared(context: flower.Context) -> int:
+    return _prepared(context)[PHASE]
+
+
+def _spending_prepared(context: flower.Context) -> Spending:
+    kept = _prepared(context)
+    return Spending(kept[FINGERPRINT], kept["what"], kept["epsilon"], kept["delta"])

@@ -209,6 +209,12 @@ class Election:
         numbers["candidates"] = json.dumps([dict(candidate) for candidate in self.candidates])
         return {name.replace("_", "-"): value for name, value in numbers.items()}
 
+    @staticmethod
+    def setting_names() -> frozenset[str]:
+        """Every name that `from_config` reads."""
+        fields = map(dataclasses.fields, (VoteSettings, LocalTraining, Averaging))
+        return frozenset(field.name.replace("_", "-") for part in fields for field in part)
+
     @classmethod
     def from_config(cls, config: Config) -> Election:
         """Makes an election from flat settings; names with dashes, defaults where absent.

@@ -7,12 +7,17 @@ what a ClientApp raises becomes an error reply, as in a deployment.
 from __future__ import annotations
 
 import dataclasses
+import os
+import secrets
+import shutil
+import tempfile
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from dpjax.federated import flower_internals as flower
+from dpjax.federated.node_settings import LEDGER
 
-_RUN_ID = 1
 _SERVER_NODE_ID = 1
 _APP_RAISED = 2  # Flower's ErrorCode.CLIENT_APP_RAISED_EXCEPTION
 
@@ -48,7 +53,8 @@ class InProcessGrid(flower.Grid):
 
         Args:
           client_app: the app that every node runs.
-          node_configs: one mapping a node, its `context.node_config`.
+          node_configs: one mapping a node, its `context.node_config`; a node that names no
+            `ledger` gets one that goes with this object.
           is_lost: `is_lost(index, message)`: whether the node's reply to this message never
             arrives; for tests.
           observe: called with every message as sent, for tests.
@@ -56,7 +62,10 @@ class InProcessGrid(flower.Grid):
         """
         # Flower stamps messages with the identity of the process, which a SuperLink would set.
         identity = flower.TaskIdentity
-        identity.task_id, identity.run_id, identity.node_id = 1, _RUN_ID, _SERVER_NODE_ID
+        self.run_id = secrets.randbits(62)
+        identity.task_id, identity.run_id, identity.node_id = 1, self.run_id, _SERVER_NODE_ID
+        ledgers = tempfile.mkdtemp(prefix="dpjax_ledgers_")
+        weakref.finalize(self, shutil.rmtree, ledgers, ignore_errors=True)
         self._app = client_app
         self._is_lost = is_lost or (lambda index, message: False)
         self._observe = observe or (lambda traffic: None)
@@ -65,9 +74,9 @@ class InProcessGrid(flower.Grid):
         for index, config in enumerate(node_configs):
             node_id = 1000 + index
             self._contexts[node_id] = flower.Context(
-                run_id=_RUN_ID,
+                run_id=self.run_id,
                 node_id=node_id,
-                node_config=dict(config),
+                node_config={LEDGER: os.path.join(ledgers, str(index))} | dict(config),
                 state=flower.RecordDict(),
                 run_config={},
             )
@@ -115,6 +124,8 @@ class InProcessGrid(flower.Grid):
         replies = []
         for message in messages:
             node_id = message.metadata.dst_node_id
+            # As Flower's own grids do: the process may hold several federations.
+            message.metadata.__dict__["_run_id"] = self.run_id
             # A copy over the wire: handlers change what they are given.
             request = self._carried(message, node_id, from_client=False)
             try:

@@ -18,19 +18,15 @@ from dpjax.federated.client import (
     PHASE,
     WINNER,
     LoadRecords,
-    charged,
     keep_prepared,
 )
 from dpjax.federated.election import Election
-from dpjax.federated.masking import check_phase
+from dpjax.federated.node_settings import ALLOW_WITHOUT_NOISE, NodeSettings
 from dpjax.federated.records import SetupError
 from dpjax.federated.sum_rules import ProtocolRefusal
 from dpjax.tuning.averaging import noisy_update
 from dpjax.tuning.host_randomness import HostRandomness
 from dpjax.tuning.local_updates import local_update
-
-ALLOW_WITHOUT_NOISE = "allow-training-without-noise"
-"""A node's own word that its updates may be summed without noise; nobody else's counts."""
 
 _LOG = logging.getLogger("dpjax.federated")
 
@@ -67,17 +63,20 @@ def prepare(
     if asked.get(FINGERPRINT) != election.fingerprint:
         return election.fingerprint
     number, winner = asked.get(PHASE), asked.get(WINNER)
-    if not isinstance(number, int) or not 1 <= number <= election.averaging.rounds:
+    if type(number) is not int or not 1 <= number <= election.averaging.rounds:
         raise ProtocolRefusal(f"the rules have {election.averaging.rounds} rounds of training")
-    if not isinstance(winner, int) or not 0 <= winner < len(election.candidates):
+    if type(winner) is not int or not 0 <= winner < len(election.candidates):
         raise ProtocolRefusal("the winner is none of the candidates")
-    check_phase(context, number)
-    if math.isinf(election.total_epsilon) and not context.node_config.get(ALLOW_WITHOUT_NOISE):
+    node = NodeSettings.from_config(context.node_config)
+    if math.isinf(election.total_epsilon) and not node.allow_training_without_noise:
         raise ProtocolRefusal(
             f"training without noise: this client's own configuration has no {ALLOW_WITHOUT_NOISE}"
         )
+    spending = ledger.Spending(
+        election.fingerprint, "training", election.total_epsilon, election.settings.delta
+    )
     # What the run has charged already is in the ledger; the rest must fit as well.
-    ledger.check(context.node_config, election.total_epsilon - charged(context)[0])
+    ledger.check(node, context.run_id, number, spending)
     plan = election.averaging_plan
     update = _update(
         election, winner, number, _parameters(request, election), load_records, context
@@ -86,10 +85,8 @@ def prepare(
         context,
         election.averaging_rules,
         noisy_update(update, plan, HostRandomness()),
-        fingerprint=election.fingerprint,
         phase=number,
-        epsilon=election.total_epsilon,
-        delta=election.settings.delta,
+        spending=spending,
     )
     return election.fingerprint
 

@@ -7,6 +7,7 @@ tell what they are. Its own log says what is wrong.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +18,7 @@ from dpjax.federated import flower_internals as flower
 from dpjax.federated import ledger
 from dpjax.federated.client import LOCAL_ACCURACIES, VOTE_PHASE, LoadRecords, keep_prepared
 from dpjax.federated.election import Election
-from dpjax.federated.masking import check_phase
+from dpjax.federated.node_settings import NodeSettings
 from dpjax.federated.records import Records, SetupError
 from dpjax.tuning.host_randomness import HostRandomness
 from dpjax.tuning.vote_clients import train_clients
@@ -54,9 +55,10 @@ def prepare(
     election = Election.from_config(settings)
     if asked != election.fingerprint:
         return election.fingerprint
-    check_phase(context, VOTE_PHASE)
+    delta = election.settings.delta
     # The whole of what was agreed on, not the vote alone: nobody begins what it cannot finish.
-    ledger.check(context.node_config, election.total_epsilon)
+    whole = ledger.Spending(election.fingerprint, "vote", election.total_epsilon, delta)
+    ledger.check(NodeSettings.from_config(context.node_config), context.run_id, VOTE_PHASE, whole)
     ballot, accuracies = _judged(election, settings, load_records, context)
     # Noise at once, from the operating system: no ballot in clear is ever stored.
     sent = noisy_ballot(ballot, election.plan, HostRandomness())
@@ -64,10 +66,8 @@ def prepare(
         context,
         election.rules,
         sent,
-        fingerprint=election.fingerprint,
         phase=VOTE_PHASE,
-        epsilon=election.settings.epsilon,
-        delta=election.settings.delta,
+        spending=dataclasses.replace(whole, epsilon=election.settings.epsilon),
     )
     context.state.array_records[LOCAL_ACCURACIES] = flower.ArrayRecord([accuracies])
     return election.fingerprint

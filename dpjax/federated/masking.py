@@ -13,6 +13,9 @@ from typing import Any
 import numpy as np
 
 from dpjax.federated import flower_internals as flower
+from dpjax.federated import ledger
+from dpjax.federated.ledger import Spending
+from dpjax.federated.node_settings import NodeSettings
 from dpjax.federated.sum_rules import ProtocolRefusal, SumRules, Vector
 
 _MEMORY = "dpjax_secure_sum"
@@ -60,41 +63,74 @@ def result_content(vector: Vector) -> flower.RecordDict:
 def secure_sum_only(
     rules_for: Callable[[flower.Context], SumRules],
     phase_for: Callable[[flower.Context], int] = lambda context: 0,
+    spending_for: Callable[[flower.Context], Spending] = lambda context: Spending(),
 ) -> Callable[..., Any]:
     """Makes the client mod under which a train handler answers: masked, once, and exactly.
 
     Formal guarantees:
-      The handler is called at most once in each phase, and phases only ascend: at most once in a
-      run unless `phase_for` tells phases apart. It is called only for a request of type `train`
-      that carries the masking stage of SecAgg+, agreed on with the settings of `rules`. What it
-      returns leaves the client masked; every other part of the reply is constant. Against a server
-      that follows the protocol nothing but the sum over at least `minimum_survivors` clients can be
-      computed from the replies, up to the strength of Flower's masks (docs/federated.md).
+      What the handler returns leaves the client at most once in each phase, and phases only ascend:
+      at most once in a run unless `phase_for` tells phases apart; and so do the shares that unmask
+      its sum. Both are noted in the node's ledger, on its disk, before they leave
+      (`ledger.charge`, `ledger.note_unmasking`), so that this holds for messages at the same time,
+      a node that is started anew and state that came from another run. The handler is called only
+      for a request of type `train` that carries the masking stage of SecAgg+, agreed on with the
+      settings of `rules`. What it returns leaves the client masked; every other part of the reply
+      is constant. Against a server that follows the protocol nothing but the sum over at least
+      `minimum_survivors` clients can be computed from the replies, up to the strength of Flower's
+      masks (docs/federated.md).
 
     Args:
       rules_for: gives the rules that this client agreed to, from its own context.
       phase_for: gives the number of the sum that it is ready for, from its own context: the vote,
         or a round of training. Keys, masks and the right to answer are new in each.
+      spending_for: gives what the run costs once this vector is sent; by default it is not known,
+        counts as infinite, and a node with limits of its own refuses it.
 
     Returns:
       A Flower mod, for `ClientApp.train(mods=[...])`.
     """
 
     def mod(message: flower.Message, context: flower.Context, call_next: Handler) -> flower.Message:
+        run = own_run(message, context)
         rules = rules_for(context)
         configs = _protocol_record(message)
-        _begin_phase(context, phase_for(context))
+        phase = phase_for(context)
+        with kept_to_itself():
+            node = NodeSettings.from_config(context.node_config)
+            spending = spending_for(context)
+            if configs.get(flower.Key.STAGE) != flower.Stage.UNMASK:
+                ledger.check_open(node, run, phase, spending)
+        _begin_phase(context, run, phase)
         _check_stage(context, configs, message.metadata.dst_node_id, rules)
+        if configs[flower.Key.STAGE] == flower.Stage.UNMASK:
+            with kept_to_itself():
+                ledger.note_unmasking(node, run, phase, spending)
 
         def checked(request: flower.Message, own: flower.Context) -> flower.Message:
             with kept_to_itself():
                 reply = call_next(request, own)
                 check_result(reply.content, rules)
+                # The last thing before the vector is masked and sent.
+                ledger.charge(node, run, phase, spending)
             return reply
 
         return flower.secaggplus_mod(message, context, checked)
 
     return mod
+
+
+def own_run(message: flower.Message, context: flower.Context) -> int:
+    """Flower's number of the run that a message belongs to.
+
+    Flower keeps one state for all runs of a series; while two of them go on, a message may meet the
+    other's.
+
+    Raises:
+      ProtocolRefusal: if the state is another run's.
+    """
+    if message.metadata.run_id != context.run_id:
+        raise ProtocolRefusal("two runs of one series at a time: begin again when one has ended")
+    return context.run_id
 
 
 def _protocol_record(message: flower.Message) -> Mapping[str, Any]:
@@ -109,28 +145,15 @@ def _protocol_record(message: flower.Message) -> Mapping[str, Any]:
     return message.content.config_records[flower.RECORD_KEY_CONFIGS]
 
 
-def check_phase(context: flower.Context, phase: int) -> None:
-    """Refuses to prepare for a sum that this client has answered, or left behind.
-
-    Raises:
-      ProtocolRefusal: see above.
-    """
+def _begin_phase(context: flower.Context, run: int, phase: int) -> None:
+    """A new phase has a memory of its own; an earlier one is over, and so is another run."""
     memory = context.state.config_records.get(_MEMORY)
-    if memory is None or phase > memory["phase"]:
-        return
-    if phase < memory["phase"] or memory["answered"]:
-        raise ProtocolRefusal("this client has answered in this run: a second answer costs again")
-
-
-def _begin_phase(context: flower.Context, phase: int) -> None:
-    """A new phase has a memory of its own; an earlier one is over."""
-    memory = context.state.config_records.get(_MEMORY)
-    if memory is None or phase > memory["phase"]:
+    if memory is None or memory["run"] != str(run) or phase > memory["phase"]:
         context.state.config_records[_MEMORY] = flower.ConfigRecord(
-            {"phase": phase, "answered": False}
+            {"run": str(run), "phase": phase}
         )
     elif phase < memory["phase"]:
-        raise ProtocolRefusal("this client has answered in this run: a second answer costs again")
+        raise ProtocolRefusal("this client has begun a later phase of this run")
 
 
 def _check_stage(
@@ -139,8 +162,6 @@ def _check_stage(
     """Refuses what a server following the protocol and the rules would not ask."""
     stage = configs.get(flower.Key.STAGE)
     memory = context.state.config_records[_MEMORY]
-    if memory["answered"] and stage != flower.Stage.UNMASK:
-        raise ProtocolRefusal("this client has answered in this run: a second answer costs again")
     needed = {
         flower.Stage.SHARE_KEYS: "members",
         flower.Stage.COLLECT_MASKED_VECTORS: "peers",
@@ -169,7 +190,6 @@ def _check_stage(
         sources = sorted([*configs[flower.Key.SOURCE_LIST], own_id])
         if sources != list(memory["peers"]):
             raise ProtocolRefusal("a peer's key shares are missing: begin again without it")
-        memory["answered"] = True
     elif stage == flower.Stage.UNMASK:
         active = list(configs[flower.Key.ACTIVE_NODE_ID_LIST])
         dead = list(configs[flower.Key.DEAD_NODE_ID_LIST])

@@ -22,6 +22,17 @@ from dpjax.federated import flower_internals as flower
 
 Records = tuple[np.ndarray, np.ndarray]
 
+SPLIT_SETTINGS = (
+    "dataset",
+    "data-dir",
+    "cache-dir",
+    "clients",
+    "concentration",
+    "minimum-size",
+    "partition-seed",
+)
+"""What `parts_of_data_set` reads, beside a node's `partition-id`."""
+
 
 class SetupError(ValueError):
     """A client cannot begin, for a reason that holds whatever its records are."""

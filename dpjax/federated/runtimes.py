@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +13,7 @@ from dpjax.federated import flower_internals as flower
 from dpjax.federated.client import LOCAL_ACCURACIES
 from dpjax.federated.election import Config
 from dpjax.federated.in_process import InProcessGrid
+from dpjax.federated.node_settings import LEDGER
 from dpjax.federated.server import Outcome, make_server_app
 
 
@@ -39,7 +42,7 @@ def run_in_process(
     server_app = make_server_app(config, lambda outcome, _: outcomes.append(outcome))
     grid = InProcessGrid(client_app, node_configs, **grid_options)
     context = flower.Context(
-        run_id=1, node_id=1, node_config={}, state=flower.RecordDict(), run_config={}
+        run_id=grid.run_id, node_id=1, node_config={}, state=flower.RecordDict(), run_config={}
     )
     server_app(grid, context)
     (outcome,) = outcomes
@@ -67,14 +70,27 @@ def run_in_ray(
     """
     outcomes: list[Outcome] = []
     server_app = make_server_app(config, lambda outcome, _: outcomes.append(outcome))
-    flower.run_simulation(
-        server_app=server_app,
-        client_app=client_app,
-        num_supernodes=int(config["clients"]),
-        backend_config={
-            "init_args": {"include_dashboard": False, "log_to_driver": False},
-            "client_resources": {"num_cpus": cpus_per_client, "num_gpus": 0.0},
-        },
-    )
+    with tempfile.TemporaryDirectory(prefix="dpjax_ledgers_") as ledgers:
+        flower.run_simulation(
+            server_app=server_app,
+            client_app=_WithLedgers(client_app, ledgers),
+            num_supernodes=int(config["clients"]),
+            backend_config={
+                "init_args": {"include_dashboard": False, "log_to_driver": False},
+                "client_resources": {"num_cpus": cpus_per_client, "num_gpus": 0.0},
+            },
+        )
     (outcome,) = outcomes
     return outcome
+
+
+class _WithLedgers(flower.ClientApp):
+    """An app whose nodes, which Ray tells their number only, have ledgers for one simulation."""
+
+    def __init__(self, app: flower.ClientApp, folder: str):
+        super().__init__()
+        self._own, self._folder = app, folder
+
+    def __call__(self, message: flower.Message, context: flower.Context) -> flower.Message:
+        context.node_config.setdefault(LEDGER, os.path.join(self._folder, str(context.node_id)))
+        return self._own(message, context)

@@ -14,7 +14,8 @@ anything is unmasked:
 | metrics, messages, further records in the reply | travel in clear | refused |
 | a train handler with an action name | nothing is masked | refused: only plain train is answered |
 | a dropped client | the sum has less noise than planned | below the minimum nothing is unmasked |
-| a restart after the vectors were sent | a second noisy answer | each client answers once a run |
+| a restart (sum, node, run) after vectors were sent | a second answer | one a run, by a ledger |
+| messages at once, each with a copy of the state | all are answered | the first alone |
 
 `masking` holds the client's side, `secure_sum` the server's.
 """

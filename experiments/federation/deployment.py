@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 
+from dpjax.federated import node_settings
 from dpjax.federated.election import Election
 from experiments.federation import hospitals, keys, offline
 
@@ -161,9 +162,14 @@ def free_ports(number: int) -> list[int]:
             each.close()
 
 
-def node_config(folder: str, name: str, own: str, limit: float) -> str:
+def node_config(folder: str, name: str, own: str, limit: float, delta: float) -> str:
     """What a hospital tells its SuperNode: where its records are, and what it may spend."""
-    facts = {"data": own, "ledger": ledger_of(folder, name), "max-epsilon": limit}
+    facts = {
+        "data": own,
+        node_settings.LEDGER: ledger_of(folder, name),
+        node_settings.MAX_EPSILON: limit,
+        node_settings.MAX_DELTA: delta,
+    }
     return " ".join(f"{key}={json.dumps(value)}" for key, value in facts.items())
 
 
@@ -204,7 +210,8 @@ def deploy(
     node_keys = [keys.write_node_key(secret, name) for name in hospitals.NAMES]
     port, *node_ports = free_ports(1 + len(data))
     outcome = os.path.join(folder, "outcome")
-    limit = Election.from_config(app_config() | dict(run_config)).total_epsilon
+    election = Election.from_config(app_config() | dict(run_config))
+    limits = election.total_epsilon, election.settings.delta
     with Deployment(folder, timeout) as running:
         home = running.environment["FLWR_HOME"]
         with open(os.path.join(home, "config.toml"), "w", encoding="utf-8") as file:
@@ -237,7 +244,7 @@ def deploy(
                     *("--host", "127.0.0.1", "--port", str(own_port)),
                     *("--ssl-ca-certfile", files["authority"]),
                     *("--ssl-certfile", files["certificate"], "--ssl-keyfile", files["key"]),
-                    *("--node-config", node_config(folder, name, own, limit)),
+                    *("--node-config", node_config(folder, name, own, *limits)),
                 ],
             )
         for own_port in node_ports:

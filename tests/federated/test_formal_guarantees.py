@@ -19,6 +19,7 @@ CASES = {
     masking.secure_sum_only: (
         "at most once in each phase",
         "at most once in a run",
+        "before they leave",
         "minimum_survivors",
         "masked",
     ),
@@ -29,7 +30,13 @@ CASES = {
         "whatever the records are",
         "own log",
     ),
-    ledger.charge: ("before the vote is sent", "before the first update"),
+    ledger.charge: (
+        "before the vote is sent",
+        "before the first update",
+        "one lock",
+        "refused if epsilon or delta",
+    ),
+    ledger.note_unmasking: ("at most once", "only after"),
     local_training.prepare: ("whatever the records are", "does not depend on them"),
     local_rounds.prepare: ("whatever the records are", "nothing without noise is stored"),
     rounds.run_rounds: ("minimum_survivors", "masked updates"),

@@ -8,25 +8,26 @@ import numpy as np
 import pytest
 
 from dpjax import federated
-from dpjax.federated import client, ledger, local_rounds, masking
+from dpjax.federated import client, ledger, masking, node_settings
 from dpjax.federated import flower_internals as flower
 from dpjax.federated.in_process import InProcessGrid
+from dpjax.federated.node_settings import NodeSettings
 from dpjax.federated.sum_rules import ProtocolRefusal, SumAborted
 
 # ---- what a client refuses
 
 
 @pytest.fixture
-def asked(federation):
+def asked(federation, tmp_path):
     """A function that sends one client a round's request, after the vote if wanted."""
     config = federation.config | {"rounds": 2}
     app = federated.make_client_app(federation.load, config)
     grid = InProcessGrid(app, federation.nodes())
     election = federated.Election.from_config(config)
     context = flower.Context(
-        run_id=1,
+        run_id=grid.run_id,
         node_id=1000,
-        node_config=federation.nodes()[0],
+        node_config=federation.nodes(ledger=str(tmp_path / "ledger"))[0],
         state=flower.RecordDict(),
         run_config={},
     )
@@ -80,24 +81,31 @@ def test_other_rules_are_answered_with_ones_own_fingerprint_and_nothing_else(ask
     assert client.NOISY_VECTOR not in asked.context.state.array_records
 
 
+def _sent(asked):
+    """Notes that what the client has prepared was sent."""
+    context = asked.context
+    node = NodeSettings.from_config(context.node_config)
+    phase = client._phase_prepared(context)
+    ledger.charge(node, context.run_id, phase, client._spending_prepared(context))
+
+
 def test_a_phase_that_was_answered_or_left_behind_is_over(asked):
     asked(phase=1)
     asked(phase=1)  # Prepared anew with fresh noise: nothing has left the client.
     asked(phase=2)
-    masking._begin_phase(asked.context, 2)
-    with pytest.raises(ProtocolRefusal, match="answered in this run"):
-        asked(phase=1)
-    asked.context.state.config_records["dpjax_secure_sum"]["answered"] = True
-    with pytest.raises(ProtocolRefusal, match="answered in this run"):
-        asked(phase=2)
+    _sent(asked)
+    for phase in (1, 2):
+        with pytest.raises(ProtocolRefusal, match="answered in this run"):
+            asked(phase=phase)
 
 
 def test_stages_of_an_earlier_sum_do_not_reach_a_later_one(federation, asked):
     """A request to unmask round 1 that comes when round 2 is prepared opens nothing."""
     asked(phase=1)
-    masking._begin_phase(asked.context, 1)
+    masking._begin_phase(asked.context, asked.context.run_id, 1)
     memory = asked.context.state.config_records["dpjax_secure_sum"]
-    memory["members"], memory["peers"], memory["answered"] = 5, list(range(1000, 1005)), True
+    memory["members"], memory["peers"] = 5, list(range(1000, 1005))
+    _sent(asked)
     asked(phase=2)
     lists = {
         flower.Key.ACTIVE_NODE_ID_LIST: list(range(1000, 1005)),
@@ -137,10 +145,11 @@ def test_training_without_noise_needs_every_owners_word_and_is_the_curators(fede
         federation.run(config=config)
     # Said by the run instead of by the node, it counts for nothing.
     with pytest.raises(SumAborted, match="no allow-training-without-noise"):
-        federation.run(config=config | {local_rounds.ALLOW_WITHOUT_NOISE: 1})
-    allowed = {local_rounds.ALLOW_WITHOUT_NOISE: 1}
+        federation.run(config=config | {node_settings.ALLOW_WITHOUT_NOISE: 1})
+    allowed = {node_settings.ALLOW_WITHOUT_NOISE: True}
+    limits = {"max-epsilon": 1e6, "max-delta": 0.5}
     with pytest.raises(SumAborted, match="above this client's limit"):
-        federation.run(config=config, nodes=federation.nodes(**allowed, **{"max-epsilon": 1e6}))
+        federation.run(config=config, nodes=federation.nodes(**allowed, **limits))
     outcome = federation.run(config=config, nodes=federation.nodes(**allowed))
     federated.save_outcome(outcome, tmp_path / "run")
     assert sorted(os.listdir(tmp_path / "run" / "release")) == [
@@ -161,15 +170,20 @@ def test_training_without_noise_needs_every_owners_word_and_is_the_curators(fede
 def test_a_ledger_is_charged_the_total_in_two_parts(federation, tmp_path):
     path = str(tmp_path / "ledger")
     nodes = [
-        node | {"ledger": f"{path}.{node['partition-id']}", "max-epsilon": 60.0}
+        node
+        | {"ledger": f"{path}.{node['partition-id']}", "max-epsilon": 60.0}
+        | {"max-delta": 1e-5}
         for node in federation.nodes()
     ]
     outcome = federation.run(nodes=nodes)
     for number in range(5):
         lines = ledger.entries(f"{path}.{number}")
-        assert [line["what"] for line in lines] == ["vote", "training"]
-        assert [line["epsilon"] for line in lines] == [20.0, 40.0]
-        assert sum(line["delta"] for line in lines) == 1e-5
+        # Every vector, and the shares that unmasked each sum.
+        assert [line["what"] for line in lines] == ["vote", "unmask"] + ["training", "unmask"] * 2
+        assert [line["phase"] for line in lines] == [0, 0, 1, 1, 2, 2]
+        assert [line["epsilon"] for line in lines] == [20.0, 0.0, 40.0, 0.0, 0.0, 0.0]
+        assert [line["delta"] for line in lines] == [1e-5] + [0.0] * 5
+        assert len({line["run"] for line in lines}) == 1
         assert {line["fingerprint"] for line in lines} == {outcome.election.fingerprint}
     # All of the limit is spent: not even a vote of another run is sent.
     with pytest.raises(SumAborted, match="it is 60 and 60 were spent before"):
@@ -178,14 +192,14 @@ def test_a_ledger_is_charged_the_total_in_two_parts(federation, tmp_path):
 
 def test_whoever_cannot_pay_for_all_of_it_does_not_begin(federation):
     with pytest.raises(SumAborted, match="epsilon 60 is above this client's limit: it is 59"):
-        federation.run(nodes=federation.nodes(**{"max-epsilon": 59.0}))
+        federation.run(nodes=federation.nodes(**{"max-epsilon": 59.0, "max-delta": 0.1}))
 
 
-def test_a_client_that_missed_the_vote_pays_the_total_with_its_first_update(asked, tmp_path):
-    context = asked.context
-    context.node_config["ledger"] = str(tmp_path / "ledger")
+def test_a_client_that_missed_the_vote_pays_the_total_with_its_first_update(asked):
+    asked(phase=1)
+    _sent(asked)
     asked(phase=2)
-    client._charge(context, context.state.config_records[client.PREPARED])
-    client._charge(context, context.state.config_records[client.PREPARED])
-    (line,) = ledger.entries(tmp_path / "ledger")
-    assert (line["epsilon"], line["delta"], line["what"]) == (60.0, 1e-5, "training")
+    _sent(asked)
+    first, second = ledger.entries(asked.context.node_config["ledger"])
+    assert (first["epsilon"], first["delta"], first["what"]) == (60.0, 1e-5, "training")
+    assert (second["epsilon"], second["delta"]) == (0.0, 0.0)

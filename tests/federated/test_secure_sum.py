@@ -201,13 +201,16 @@ def _request(stage=None, message_type="train", **configs):
 
 
 @pytest.fixture
-def node():
+def node(tmp_path):
     """An app with one node's context, and the vector it holds."""
     rules = SumRules(3, 2, clip=64, length=4)
     app = _client_app(rules, [np.array([1, 2, 3, 4])] * 3)
-    _grid(app, 3)  # Stamps messages.
     context = flower.Context(
-        run_id=1, node_id=1000, node_config={"index": 0}, state=flower.RecordDict(), run_config={}
+        run_id=_grid(app, 3).run_id,  # Which stamps messages.
+        node_id=1000,
+        node_config={"index": 0, "ledger": str(tmp_path / "ledger")},
+        state=flower.RecordDict(),
+        run_config={},
     )
     return rules, app, context
 
@@ -299,7 +302,7 @@ def test_a_client_refuses_to_unmask_for_too_few_or_twice(node):
     with pytest.raises(ProtocolRefusal, match="name every peer once"):
         unmask([1000, 1001, 1002], [1001])
     unmask([1000, 1001, 1002], [])
-    with pytest.raises(ValueError, match="Abort secure aggregation"):
+    with pytest.raises(ProtocolRefusal, match="handed out its shares"):
         unmask([1000, 1001, 1002], [])
 
 

@@ -189,10 +189,10 @@ def test_unequal_candidates_are_refused_by_fingerprint_before_training():
 
 def test_a_client_has_a_limit_of_its_own():
     nodes = _nodes()
-    nodes[0]["max-epsilon"] = 10.0
+    nodes[0] |= {"max-epsilon": 10.0, "max-delta": 1e-5}
     outcome, _ = _run(nodes=nodes)
     assert outcome.survivors == 4
-    nodes[1]["max-epsilon"] = 10
+    nodes[1] |= {"max-epsilon": 10, "max-delta": 1e-5}
     with pytest.raises(SumAborted, match="epsilon 20 is above this client's limit: it is 10"):
         _run(nodes=nodes)
 
@@ -200,14 +200,21 @@ def test_a_client_has_a_limit_of_its_own():
 def test_a_ledger_adds_up_the_votes_that_were_sent(tmp_path):
     path = str(tmp_path / "votes.jsonl")
     nodes = [
-        node | {"max-epsilon": 45.0, "ledger": f"{path}.{node['partition-id']}"}
+        node | {"max-epsilon": 45.0, "max-delta": 1e-3, "ledger": f"{path}.{node['partition-id']}"}
         for node in _nodes()
     ]
     fingerprint = _run(nodes=nodes)[0].election.fingerprint
     # One that is lost while it votes has paid all the same; one lost before has not.
     _run(nodes=nodes, is_lost=lambda i, m: i == 0 and _stage(m) == "collect_masked_vectors")
-    assert [len(ledger.entries(f"{path}.{number}")) for number in range(5)] == [2] * 5
-    assert ledger.entries(f"{path}.0")[0] == {
+    votes = [
+        sum(line["what"] == "vote" for line in ledger.entries(f"{path}.{number}"))
+        for number in range(5)
+    ]
+    assert votes == [2] * 5
+    first, unmasking, _ = ledger.entries(f"{path}.0")
+    assert unmasking == first | {"what": "unmask", "epsilon": 0.0, "delta": 0.0}
+    assert int(first.pop("run")) and first == {
+        "phase": 0,
         "epsilon": 20.0,
         "delta": 1e-5,
         "fingerprint": fingerprint,
@@ -237,7 +244,11 @@ def test_a_vote_request_before_training_or_for_another_vote_is_refused():
     app = federated.make_client_app(_load, _CONFIG)
     grid = InProcessGrid(app, _nodes())
     context = flower.Context(
-        run_id=1, node_id=1000, node_config=_nodes()[0], state=flower.RecordDict(), run_config={}
+        run_id=grid.run_id,
+        node_id=1000,
+        node_config=_nodes()[0],
+        state=flower.RecordDict(),
+        run_config={},
     )
     request = flower.Message(
         flower.RecordDict(
