@@ -29,6 +29,7 @@ def write_certificates(folder: str) -> dict[str, str]:
     authority = (
         _dated(authority_name, authority_name, authority_key)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_key_usage(key_cert_sign=True, crl_sign=True), critical=True)
         .sign(authority_key, hashes.SHA384())
     )
     alternatives = [
@@ -39,6 +40,10 @@ def write_certificates(folder: str) -> dict[str, str]:
         _dated(server_name, authority_name, server_key)
         .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_key_usage(digital_signature=True), critical=True)
+        .add_extension(
+            x509.ExtendedKeyUsage([x509.ExtendedKeyUsageOID.SERVER_AUTH]), critical=False
+        )
         .add_extension(
             x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()),
             critical=False,
@@ -84,6 +89,15 @@ def _dated(
         .not_valid_after(now + datetime.timedelta(days=_VALID_DAYS))
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
+
+
+def _key_usage(**permitted: bool) -> x509.KeyUsage:
+    """What a key may be used for; without it Python 3.13's TLS accepts no authority."""
+    uses = (
+        *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment"),
+        *("key_agreement", "key_cert_sign", "crl_sign", "encipher_only", "decipher_only"),
+    )
+    return x509.KeyUsage(**{use: permitted.get(use, False) for use in uses})
 
 
 def _written(folder: str, name: str, content: bytes) -> str:
