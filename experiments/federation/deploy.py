@@ -3,9 +3,10 @@
 Starts, runs, checks and stops it all:
 
   1. three hospitals' folders of .npz files, a certificate authority, and a key for each hospital;
-  2. `flower-superlink` with TLS and --enable-supernode-auth, and the hospitals' public keys
-     registered with it;
-  3. three `flower-supernode`, each knowing only its own folder;
+  2. the SuperLink with TLS, a token for its control and --enable-supernode-auth, and the hospitals'
+     public keys registered with it;
+  3. three `flower-supernode`, each knowing only its own folder, and running only the app that was
+     signed for them;
   4. `flwr run`, which sends the app of experiments/federation/app to all of them;
   5. the release's claim is recomputed, the hospitals' ledgers show one vote each and as much
      epsilon as is claimed; all is stopped.
@@ -25,7 +26,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import shutil
 import signal
 import time
 
@@ -71,7 +71,7 @@ def main() -> int:
         outcome = deployment.deploy(folder, overrides, timeout=_TIMEOUT.value, console=console)
     finally:
         # Private keys of an example are of no further use.
-        shutil.rmtree(os.path.join(folder, "keys"), ignore_errors=True)
+        deployment.forget_secrets(folder)
     winner = deployment.check(folder, outcome)
     described = ", ".join(f"{name} {value:g}" for name, value in winner.items())
     console.print(f"released: {described}; the claim was recomputed and holds")
@@ -84,10 +84,18 @@ def main() -> int:
 def run() -> None:
     """Runs the program in the main thread: a stop of any kind unwinds it and stops the nodes."""
 
+    stops = [signal.SIGINT, signal.SIGTERM]
+    # A terminal that is closed stops it, unless the user (`nohup`) has said that it must not.
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        stops.append(signal.SIGHUP)
+
     def stopped(number: int, _: object) -> None:
+        # Once: a second stop would end the stopping, and leave nodes and keys behind.
+        for each in stops:
+            signal.signal(each, signal.SIG_IGN)
         raise SystemExit(128 + number)
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in stops:
         signal.signal(number, stopped)
     app.run(lambda _: command_line.guarded(main), flags_parser=command_line.parse)
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pathlib
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -178,6 +180,54 @@ def ledger_of(folder: str, name: str) -> str:
     return os.path.join(folder, f"votes_of_{name}.jsonl")
 
 
+def _apart(secret: str, name: str) -> list[str]:
+    """Flags by which apps are started by a process that knows a secret, and by no other.
+
+    Otherwise whoever reaches the port can take an app's place, and with it the node's state.
+    """
+    path = os.path.join(secret, f"{name}_apps")
+    if not os.path.exists(path):
+        keys.write_token(secret, f"{name}_apps")
+    return ["--isolation", "process", "--superexec-auth-secret-file", path]
+
+
+def _apps(secret: str, name: str, port: int, authority: str) -> list[str]:
+    """The process that starts apps for the SuperLink or a SuperNode."""
+    return [
+        *("flower-superexec", "--runtime-api-address", f"127.0.0.1:{port}"),
+        *("--root-certificates", authority),
+        *("--superexec-auth-secret-file", os.path.join(secret, f"{name}_apps")),
+    ]
+
+
+def write_credentials(home: str, address: str, token: str) -> None:
+    """Writes the token where the `flwr` command looks for an account's, for its owner to read."""
+    from flwr.cli import constant
+    from flwr.common.constant import AuthnType
+    from flwr.supercore.credential_store.file_credential_store import FileCredentialStore
+
+    with open(token, "rb") as file:
+        value = file.read()
+    store = FileCredentialStore(pathlib.Path(home, "credentials.yaml"))
+    store.set(constant.AUTHN_TYPE_STORE_KEY % address, AuthnType.OIDC.encode())
+    for key in (constant.ACCESS_TOKEN_STORE_KEY, constant.REFRESH_TOKEN_STORE_KEY):
+        store.set(key % address, value)
+
+
+def forget_secrets(folder: str) -> None:
+    """Removes the keys and tokens of a deployment, which are of no further use."""
+    shutil.rmtree(os.path.join(folder, "keys"), ignore_errors=True)
+    with contextlib.suppress(FileNotFoundError):
+        os.remove(os.path.join(folder, "flower_home", "credentials.yaml"))
+
+
+def app_bundle() -> bytes:
+    """The app as `flwr run` sends it, byte for byte."""
+    from flwr.cli.build import build_fab_from_disk
+
+    return build_fab_from_disk(pathlib.Path(_APP))
+
+
 def app_config() -> dict[str, str | int | float]:
     """The app's settings, as its pyproject.toml lists them."""
     with open(os.path.join(_APP, "pyproject.toml"), "rb") as file:
@@ -208,28 +258,38 @@ def deploy(
     data = hospitals.write_hospitals(os.path.join(folder, "data"))
     files = keys.write_certificates(secret)
     node_keys = [keys.write_node_key(secret, name) for name in hospitals.NAMES]
+    token = keys.write_token(secret, "control_token")
+    signatures, trusted = keys.sign_app(secret, app_bundle())
     port, *node_ports = free_ports(1 + len(data))
+    address = f"127.0.0.1:{port}"
     outcome = os.path.join(folder, "outcome")
     election = Election.from_config(app_config() | dict(run_config))
     limits = election.total_epsilon, election.settings.delta
+    certified = [
+        *("--ssl-ca-certfile", files["authority"]),
+        *("--ssl-certfile", files["certificate"], "--ssl-keyfile", files["key"]),
+    ]
     with Deployment(folder, timeout) as running:
         home = running.environment["FLWR_HOME"]
         with open(os.path.join(home, "config.toml"), "w", encoding="utf-8") as file:
-            connection = {"address": f"127.0.0.1:{port}", "root-certificates": files["authority"]}
+            connection = {"address": address, "root-certificates": files["authority"]}
             file.write(f'[superlink]\ndefault = "{_CONNECTION}"\n\n[superlink.{_CONNECTION}]\n')
             file.write(as_toml(connection))
-        console.print(f"SuperLink with TLS on 127.0.0.1:{port}")
+        write_credentials(home, address, token)
+        console.print(f"SuperLink with TLS on {address}, its control behind a token")
         running.start(
             "superlink",
             [
-                *("flower-superlink", "--host", "127.0.0.1", "--port", str(port)),
-                *("--ssl-ca-certfile", files["authority"]),
-                *("--ssl-certfile", files["certificate"], "--ssl-keyfile", files["key"]),
+                *(sys.executable, "-m", "experiments.federation.superlink", token, signatures),
+                *("--host", "127.0.0.1", "--port", str(port)),
+                *certified,
                 "--enable-supernode-auth",
                 "--disable-runtime-dependency-installation",
+                *_apart(secret, "superlink"),
             ],
         )
         running.wait_for_port(port)
+        running.start("superlink_apps", _apps(secret, "superlink", port, files["authority"]))
         for name, (private, public), own, own_port in zip(
             hospitals.NAMES, node_keys, data, node_ports
         ):
@@ -238,17 +298,19 @@ def deploy(
             running.start(
                 name,
                 [
-                    *("flower-supernode", "--superlink", f"127.0.0.1:{port}"),
+                    *("flower-supernode", "--superlink", address),
                     *("--root-certificates", files["authority"]),
                     *("--auth-supernode-private-key", private),
                     *("--host", "127.0.0.1", "--port", str(own_port)),
-                    *("--ssl-ca-certfile", files["authority"]),
-                    *("--ssl-certfile", files["certificate"], "--ssl-keyfile", files["key"]),
+                    *certified,
                     *("--node-config", node_config(folder, name, own, *limits)),
+                    *("--trusted-entities", trusted),
+                    *_apart(secret, name),
                 ],
             )
-        for own_port in node_ports:
+        for name, own_port in zip(hospitals.NAMES, node_ports):
             running.wait_for_port(own_port)
+            running.start(f"{name}_apps", _apps(secret, name, own_port, files["authority"]))
         settings = os.path.join(folder, "run.toml")
         with open(settings, "w", encoding="utf-8") as file:
             file.write(as_toml({**run_config, "out-dir": outcome}))

@@ -6,13 +6,18 @@ own key and hands in the public half alone.
 
 from __future__ import annotations
 
+import base64
 import datetime
+import hashlib
 import ipaddress
+import json
 import os
+import secrets
+import time
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
 _VALID_DAYS = 2
 
@@ -73,6 +78,44 @@ def write_node_key(folder: str, name: str) -> tuple[str, str]:
         serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
     )
     return _written(folder, name, private), _written(folder, f"{name}.pub", public)
+
+
+def write_token(folder: str, name: str) -> str:
+    """A secret of 256 random bits, as text; returns its path."""
+    return _written(folder, name, secrets.token_urlsafe(32).encode())
+
+
+def sign_app(folder: str, app: bytes) -> tuple[str, str]:
+    """Signs an app, by a key that is then forgotten.
+
+    In a real federation whoever has read the app signs it, and every node's owner decides whose
+    signature he accepts.
+
+    Args:
+      folder: to write to.
+      app: the bundle that Flower sends, byte for byte.
+
+    Returns:
+      Paths of the signatures, for `experiments.federation.superlink`, and of what a node accepts,
+      for `--trusted-entities`.
+    """
+    key = ed25519.Ed25519PrivateKey.generate()
+    signer, signed_at, digest = "fpk_example", int(time.time()), hashlib.sha256(app)
+    # What Flower's nodes check: the time, eight bytes, and the bundle's hash.
+    signature = key.sign(signed_at.to_bytes(8, "big") + digest.digest())
+    verification = {
+        "signed_at": signed_at,
+        "signature": base64.urlsafe_b64encode(signature).decode(),
+    }
+    signatures = {digest.hexdigest(): {"valid_license": "Valid", signer: json.dumps(verification)}}
+    public = key.public_key().public_bytes(
+        serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+    )
+    return (
+        _written(folder, "signatures.json", json.dumps(signatures).encode()),
+        # JSON is YAML.
+        _written(folder, "trusted.yaml", json.dumps({signer: public.decode()}).encode()),
+    )
 
 
 def _dated(
