@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.metadata
 import os
-import shutil
+import tempfile
 from collections.abc import Mapping
 from typing import Any
 
@@ -173,14 +173,15 @@ def save_outcome(
       findings: JSON-able, what else the curator is to keep.
 
     Raises:
-      ValueError: if the folder exists.
+      ValueError: if the folder exists; or if it was taken while this was written, and then names
+        the folder that holds everything: what the clients paid for is never removed.
     """
     folder = os.path.abspath(os.fspath(folder))
     if os.path.lexists(folder):
         raise ValueError(f"{folder} exists already: pass a folder that does not exist yet")
-    partial = f"{folder}.partial"
-    shutil.rmtree(partial, ignore_errors=True)
-    os.makedirs(partial)
+    os.makedirs(os.path.dirname(folder), exist_ok=True)
+    # Its own, whoever else writes beside it, and whatever an earlier run left there.
+    partial = tempfile.mkdtemp(prefix=f"{os.path.basename(folder)}.", dir=os.path.dirname(folder))
     election = outcome.election
     released = {
         HYPERPARAMETERS_FILE: json_bytes(dict(election.candidates[outcome.winner])),
@@ -216,4 +217,11 @@ def save_outcome(
         os.chmod(half, mode)
         if name == "release":
             os.utime(half, (0, 0))
-    os.rename(partial, folder)
+    os.chmod(partial, 0o755)
+    try:
+        os.rename(partial, folder)
+    except OSError as error:
+        raise ValueError(
+            f"{folder} was taken meanwhile ({error.strerror}): all of it lies in {partial}, whole; "
+            "rename it"
+        ) from None

@@ -14,7 +14,8 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Console
 
@@ -22,21 +23,28 @@ from dpjax.federated import node_settings
 from dpjax.federated.election import Election
 from experiments.federation import hospitals, keys, offline
 
-_APP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "app")
-_PROJECT = os.path.dirname(os.path.dirname(os.path.dirname(_APP)))
-_CONNECTION = "hospitals"
+APP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "app")
+_PROJECT = os.path.dirname(os.path.dirname(os.path.dirname(APP)))
+CONNECTION = "hospitals"
 _STOP_SECONDS = 10.0
 _POLL_SECONDS = 0.1
 _ASK_SECONDS = 10.0
 
 
 class Deployment:
-    """Processes of one federation, each with its log; all stopped on exit."""
+    """Processes of one federation, each with its log; all stopped on exit.
+
+    Attributes:
+      folder: of everything.
+      address: host:port of the SuperLink, once it is started.
+    """
 
     def __init__(self, folder: str, timeout: float):
         self.folder = folder
+        self.address = ""
         self.deadline = time.monotonic() + timeout
         self._processes: dict[str, subprocess.Popen] = {}
+        self._commands: dict[str, Sequence[str]] = {}
         self.environment = offline.stay_offline(dict(os.environ)) | {
             "FLWR_HOME": os.path.join(folder, "flower_home"),
             # The SuperLink's and SuperNodes' child processes import dpjax from here.
@@ -57,7 +65,8 @@ class Deployment:
 
     def start(self, name: str, command: Sequence[str]) -> None:
         """Starts a process that is to stay."""
-        with open(self._log(name), "wb") as log:
+        self._commands[name] = command
+        with open(self._log(name), "ab") as log:
             self._processes[name] = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -68,6 +77,15 @@ class Deployment:
                 # Its children are stopped with it, as one group.
                 start_new_session=True,
             )
+
+    def restart(self, name: str) -> None:
+        """Ends a process and its children and starts it anew: all that it held in memory is gone.
+
+        Not by a kill: the SuperLink takes such a node for alive, and its successor for an intruder,
+        until it has missed some heartbeats.
+        """
+        self._end([self._processes[name]])
+        self.start(name, self._commands[name])
 
     def call(self, name: str, command: Sequence[str]) -> str:
         """Runs a command to its end; returns what it printed.
@@ -117,7 +135,7 @@ class Deployment:
         Asking Flower starts a process, which takes cores from the run itself, so it is asked
         rarely until the outcome is there.
         """
-        command = ["flwr", "list", _CONNECTION, "--run-id", run_id, "--format", "json"]
+        command = ["flwr", "list", CONNECTION, "--run-id", run_id, "--format", "json"]
         while True:
             ask_at = time.monotonic() + _ASK_SECONDS
             while not os.path.isdir(outcome) and time.monotonic() < ask_at:
@@ -132,16 +150,19 @@ class Deployment:
 
     def stop(self) -> None:
         """Ends every process and its children, nodes first."""
-        for process in reversed(self._processes.values()):
+        self._end(list(reversed(self._processes.values())))
+        self._processes.clear()
+
+    def _end(self, processes: Sequence[subprocess.Popen]) -> None:
+        for process in processes:
             _signal_group(process, signal.SIGTERM)
         limit = time.monotonic() + _STOP_SECONDS
-        for process in reversed(self._processes.values()):
+        for process in processes:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.1, limit - time.monotonic()))
             # What a process leaves behind in its group goes with it.
             _signal_group(process, signal.SIGKILL)
             process.wait()
-        self._processes.clear()
 
     def _log(self, name: str) -> str:
         return os.path.join(self.folder, "logs", f"{name}.log")
@@ -221,16 +242,19 @@ def forget_secrets(folder: str) -> None:
         os.remove(os.path.join(folder, "flower_home", "credentials.yaml"))
 
 
-def app_bundle() -> bytes:
-    """The app as `flwr run` sends it, byte for byte."""
+def bundle(app: str) -> bytes:
+    """The app of a folder as `flwr run` sends it, byte for byte."""
     from flwr.cli.build import build_fab_from_disk
 
-    return build_fab_from_disk(pathlib.Path(_APP))
+    with warnings.catch_warnings():
+        # Flower names a kind of pattern that its library has renamed.
+        warnings.filterwarnings("ignore", message="GitWildMatch", category=DeprecationWarning)
+        return build_fab_from_disk(pathlib.Path(app))
 
 
 def app_config() -> dict[str, str | int | float]:
     """The app's settings, as its pyproject.toml lists them."""
-    with open(os.path.join(_APP, "pyproject.toml"), "rb") as file:
+    with open(os.path.join(APP, "pyproject.toml"), "rb") as file:
         return tomllib.load(file)["tool"]["flwr"]["app"]["config"]
 
 
@@ -253,27 +277,49 @@ def deploy(
     Raises:
       ValueError: if anything fails; the logs say more.
     """
+    outcome = os.path.join(folder, "outcome")
+    election = Election.from_config(app_config() | dict(run_config))
+    limits = election.total_epsilon, election.settings.delta
+    with started(folder, limits, timeout=timeout, console=console) as running:
+        console.print("flwr run: candidates, the vote under masks, then training under masks")
+        run_id = start_run(running, {**run_config, "out-dir": outcome})
+        running.wait_for_run(run_id, outcome)
+    return outcome
+
+
+@contextlib.contextmanager
+def started(
+    folder: str, limits: tuple[float, float], *, timeout: float, console: Console, app: str = APP
+) -> Iterator[Deployment]:
+    """A SuperLink and a SuperNode for each hospital, in a folder; stopped on exit.
+
+    Args:
+      folder, timeout, console: as of `deploy`.
+      limits: epsilon and delta that each hospital may spend.
+      app: folder of the app that every node trusts.
+
+    Raises:
+      ValueError: if anything fails; the logs say more.
+    """
     secret = os.path.join(folder, "keys")
     os.mkdir(secret, 0o700)
     data = hospitals.write_hospitals(os.path.join(folder, "data"))
     files = keys.write_certificates(secret)
     node_keys = [keys.write_node_key(secret, name) for name in hospitals.NAMES]
     token = keys.write_token(secret, "control_token")
-    signatures, trusted = keys.sign_app(secret, app_bundle())
+    signatures, trusted = keys.sign_app(secret, bundle(app))
     port, *node_ports = free_ports(1 + len(data))
     address = f"127.0.0.1:{port}"
-    outcome = os.path.join(folder, "outcome")
-    election = Election.from_config(app_config() | dict(run_config))
-    limits = election.total_epsilon, election.settings.delta
     certified = [
         *("--ssl-ca-certfile", files["authority"]),
         *("--ssl-certfile", files["certificate"], "--ssl-keyfile", files["key"]),
     ]
     with Deployment(folder, timeout) as running:
+        running.address = address
         home = running.environment["FLWR_HOME"]
         with open(os.path.join(home, "config.toml"), "w", encoding="utf-8") as file:
             connection = {"address": address, "root-certificates": files["authority"]}
-            file.write(f'[superlink]\ndefault = "{_CONNECTION}"\n\n[superlink.{_CONNECTION}]\n')
+            file.write(f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\n')
             file.write(as_toml(connection))
         write_credentials(home, address, token)
         console.print(f"SuperLink with TLS on {address}, its control behind a token")
@@ -293,7 +339,7 @@ def deploy(
         for name, (private, public), own, own_port in zip(
             hospitals.NAMES, node_keys, data, node_ports
         ):
-            running.call("register", ["flwr", "supernode", "register", public, _CONNECTION])
+            running.call("register", ["flwr", "supernode", "register", public, CONNECTION])
             console.print(f"SuperNode {name}, authenticated, reads {own}")
             running.start(
                 name,
@@ -311,14 +357,18 @@ def deploy(
         for name, own_port in zip(hospitals.NAMES, node_ports):
             running.wait_for_port(own_port)
             running.start(f"{name}_apps", _apps(secret, name, own_port, files["authority"]))
-        settings = os.path.join(folder, "run.toml")
-        with open(settings, "w", encoding="utf-8") as file:
-            file.write(as_toml({**run_config, "out-dir": outcome}))
-        console.print("flwr run: candidates, the vote under masks, then training under masks")
-        command = ["flwr", "run", _APP, _CONNECTION, "--run-config", settings, "--format", "json"]
-        run_id = str(json.loads(running.call("run", command))["run-id"])
-        running.wait_for_run(run_id, outcome)
-    return outcome
+        yield running
+
+
+def start_run(
+    running: Deployment, run_config: Mapping[str, str | int | float], app: str = APP
+) -> str:
+    """Starts an app in a federation, as its account; returns Flower's number of the run."""
+    settings = os.path.join(running.folder, "run.toml")
+    with open(settings, "w", encoding="utf-8") as file:
+        file.write(as_toml(run_config))
+    command = ["flwr", "run", app, CONNECTION, "--run-config", settings, "--format", "json"]
+    return str(json.loads(running.call("run", command))["run-id"])
 
 
 def check(folder: str, outcome: str) -> dict[str, float]:

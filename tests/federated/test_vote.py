@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dpjax import federated
-from dpjax.federated import client, ledger, local_training
+from dpjax.federated import client, ledger, local_training, vote_release
 from dpjax.federated import flower_internals as flower
 from dpjax.federated.in_process import InProcessGrid
 from dpjax.federated.server import make_server_app
@@ -328,3 +328,33 @@ def test_release_does_not_depend_on_who_was_lost_or_on_the_counts(tmp_path):
         contents.append({name: (folder / name).read_bytes() for name in os.listdir(folder)})
         assert {os.stat(folder / name).st_mtime for name in os.listdir(folder)} == {0.0}
     assert contents[0] == contents[1]
+
+
+def test_a_final_name_that_is_taken_meanwhile_loses_nothing(tmp_path, monkeypatch):
+    outcome, _ = _run()
+    folder = tmp_path / "vote"
+    describe = vote_release.statement
+
+    def meanwhile(election):
+        folder.mkdir(exist_ok=True)
+        (folder / "of another").touch()
+        return describe(election)
+
+    monkeypatch.setattr(vote_release, "statement", meanwhile)
+    with pytest.raises(ValueError, match="was taken meanwhile .* all of it lies in (.*), whole"):
+        federated.save_outcome(outcome, folder)
+    (kept,) = (path for path in tmp_path.iterdir() if path != folder)
+    assert sorted(os.listdir(kept)) == ["curator", "release"]
+    assert os.listdir(folder) == ["of another"]
+    monkeypatch.undo()
+    # Nor does a second run remove what the first left under its own name.
+    federated.save_outcome(outcome, tmp_path / "second")
+    assert (kept / "curator" / "vote.json").exists()
+
+
+def test_what_another_run_is_writing_is_left_alone(tmp_path):
+    (tmp_path / "vote.partial").mkdir()
+    (tmp_path / "vote.partial" / "of another").touch()
+    outcome, _ = _run()
+    federated.save_outcome(outcome, tmp_path / "vote")
+    assert (tmp_path / "vote.partial" / "of another").exists()
