@@ -9,7 +9,8 @@
 | `client`, `local_training`, `local_rounds` | a client's app: the vote, then rounds of averaging |
 | `server`, `rounds` | the server's app: the same from its side |
 | `sum_rules`, `masking`, `secure_sum` | exact masked sums; every trap of Flower's SecAgg+ refused |
-| `records`, `ledger` | where a node's records come from; what it has spent |
+| `records`, `node_settings` | where a node's records come from; what its owner alone decides |
+| `ledger` | what a node has answered and spent, on its disk: once, and within its limits |
 | `in_process`, `runtimes` | the same apps in one process, or in Ray's |
 | `vote_release` | what may be published |
 | `flower_internals` | every import from Flower, one tested version |
@@ -42,6 +43,7 @@ _HOMES = {
     "run_in_ray": "runtimes",
     "run_rounds": "rounds",
     "save_outcome": "vote_release",
+    "Spending": "ledger",
     "secure_sum_only": "masking",
     "statement": "vote_release",
 }
