@@ -27,6 +27,7 @@ CASES = {
         "noisy ballot",
         "noisy update",
         "reply to training is constant",
+        "only after it is in the ledger",
         "whatever the records are",
         "own log",
     ),
