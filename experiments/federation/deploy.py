@@ -89,11 +89,14 @@ def run() -> None:
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         stops.append(signal.SIGHUP)
 
+    stopping = False
+
     def stopped(number: int, _: object) -> None:
+        nonlocal stopping
         # Once: a second stop would end the stopping, and leave nodes and keys behind.
-        for each in stops:
-            signal.signal(each, signal.SIG_IGN)
-        raise SystemExit(128 + number)
+        if not stopping:
+            stopping = True
+            raise SystemExit(128 + number)
 
     for number in stops:
         signal.signal(number, stopped)

@@ -127,19 +127,20 @@ deploy.run()
 
 def test_a_closed_terminal_stops_the_nodes_and_removes_the_keys(tmp_path):
     folder = tmp_path / "deployed"
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-c", _STOPPED, f"--out_dir={folder}", "--candidates=artifact"],
         stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
         # Whatever the suite was started under.
         preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
-    )
-    child = int(process.stdout.readline())
-    process.send_signal(signal.SIGHUP)
-    process.send_signal(signal.SIGTERM)  # Impatience changes nothing.
-    assert process.wait(60) in (128 + signal.SIGHUP, 128 + signal.SIGTERM)
-    process.stdout.close()
-    assert not (folder / "keys").exists()
+    ) as process:
+        child = int(process.stdout.readline())
+        process.send_signal(signal.SIGHUP)
+        process.send_signal(signal.SIGTERM)  # Impatience changes nothing.
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode in (128 + signal.SIGHUP, 128 + signal.SIGTERM), errors
+    assert errors == "" and not (folder / "keys").exists()
     for _ in range(100):
         try:
             os.kill(child, 0)
