@@ -118,7 +118,9 @@ def slow(folder, *_, **__):
     with deployment.Deployment(folder, 60.0) as running:
         running.start("node", [sys.executable, "-c", "import time; time.sleep(60)"])
         print(running._processes["node"].pid, flush=True)
-        time.sleep(60)
+        while True:  # As the program waits: another thread may have heard the signal.
+            running.check_alive()
+            time.sleep(0.1)
 
 deployment.deploy = slow
 deploy.run()
