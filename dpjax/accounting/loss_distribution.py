@@ -38,6 +38,12 @@ LARGEST_COMPOSITION = 1 << 23
 CONSERVATION_SLACK = 1e-4
 """Excess of mass, or of mirrored mass, beyond which a composition is redone on a coarser grid."""
 
+LOST_MASS = 1e-9
+"""Mass that may be missing before a distribution is refused."""
+
+ROUNDED_MASS = 1e-12
+"""Mass that rounding alone may take from one distribution."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LossDistribution:
@@ -48,6 +54,10 @@ class LossDistribution:
       lowest: integer index of the first mass; loss i is (lowest + i) * interval.
       masses: (size,) float64, non-negative P masses.
       infinity_mass: P mass of outcomes impossible under Q.
+
+    Raises:
+      ValueError: masses that hold NaN or infinity, or that lack more than 1e-9 of 1 in total. More
+        than 1 only raises every bound; less would price what is missing at nothing.
     """
 
     interval: float
@@ -59,6 +69,12 @@ class LossDistribution:
         # NaN compares as neither above nor below any delta: no bound may be read off it.
         if not (math.isfinite(float(np.sum(self.masses))) and self.infinity_mass >= 0.0):
             raise ValueError("a loss distribution needs finite masses: this one holds NaN")
+        missing = 1.0 - self.total_mass()
+        if missing > LOST_MASS:
+            raise ValueError(
+                f"a loss distribution needs mass 1: this one lacks {missing:.2e}, which would cost "
+                "nothing; pass what is lost as infinity_mass"
+            )
 
     @functools.cached_property
     def losses(self) -> np.ndarray:
@@ -110,6 +126,16 @@ class LossDistribution:
         """Mass under P: 1, up to rounding and what pessimism added."""
         return float(self.masses.sum() + self.infinity_mass)
 
+    def completed(self) -> LossDistribution:
+        """The law with the mass that it lacks: rounding spread evenly, more at infinity."""
+        missing = 1.0 - self.total_mass()
+        if missing <= 0.0:
+            return self
+        finite = float(self.masses.sum())
+        if missing > ROUNDED_MASS * finite:
+            return dataclasses.replace(self, infinity_mass=self.infinity_mass + missing)
+        return dataclasses.replace(self, masses=self.masses * (1.0 + missing / finite))
+
     def mirrored_mass(self) -> float:
         """Mass under Q of the outcomes possible under P: at most 1, up to rounding."""
         held = self.masses > 0
@@ -144,9 +170,10 @@ class LossDistribution:
         """Law of the summed losses of two mechanisms on one grid."""
         if self.interval != other.interval:
             raise ValueError("loss distributions on different grids: regrid one of them first")
-        small, large = sorted((self.masses, other.masses), key=len)
-        infinity = self.infinity_mass + other.infinity_mass * (1.0 - self.infinity_mass)
-        lowest = self.lowest + other.lowest
+        one, two = self.completed(), other.completed()
+        small, large = sorted((one.masses, two.masses), key=len)
+        infinity = one.infinity_mass + two.infinity_mass * (1.0 - one.infinity_mass)
+        lowest = one.lowest + two.lowest
         if small.size <= 64:
             masses = np.convolve(large, small)
             return LossDistribution(self.interval, lowest, masses, infinity)
@@ -162,13 +189,16 @@ class LossDistribution:
         """Law of the summed losses of `times` copies; tails cut at TAIL_MASS by Chernoff bounds."""
         if times == 1:
             return self
-        low, high = _chernoff_range(self, times)
-        length = fft.next_fast_len(max(high - low + 1, self.masses.size), real=True)
-        spectrum = fft.rfft(self.masses, length) ** times
+        one = self.completed()  # What one copy lacks, `times` copies would lack `times` over.
+        low, high = _chernoff_range(one, times)
+        length = fft.next_fast_len(max(high - low + 1, one.masses.size), real=True)
+        spectrum = fft.rfft(one.masses, length) ** times
         wrapped = fft.irfft(spectrum, length)
         masses = np.maximum(np.roll(wrapped, -low)[: high - low + 1], 0.0)
-        infinity = -math.expm1(times * math.log1p(-min(self.infinity_mass, 1 - 1e-16)))
+        infinity = -math.expm1(times * math.log1p(-min(one.infinity_mass, 1 - 1e-16)))
         infinity += TAIL_MASS + POWER_ROUNDING * times
+        # What the transform's rounding took.
+        infinity = max(infinity, 1.0 - float(masses.sum()))
         lowest = self.lowest * times + low
         return _trimmed(LossDistribution(self.interval, lowest, masses, min(infinity, 1.0)))
 
@@ -238,7 +268,11 @@ def _with_mirrored_half(law: LossDistribution, mirror: LossDistribution) -> Loss
     masses = np.concatenate([negative, gap, positive])
     lowest = -(start + reflected.size - 1) if reflected.size else -(start - 1)
     # What the mirror's trimmed tail weighs here is below TAIL_MASS; infinity takes it.
-    return LossDistribution(law.interval, lowest, masses, law.infinity_mass + TAIL_MASS)
+    infinity = law.infinity_mass + TAIL_MASS
+    missing = 1.0 - float(masses.sum()) - infinity
+    # So it takes what the mirror's own rounding, worth less here, leaves missing.
+    infinity += missing if missing > ROUNDED_MASS else 0.0
+    return LossDistribution(law.interval, lowest, masses, infinity)
 
 
 def _trimmed(law: LossDistribution) -> LossDistribution:

@@ -71,11 +71,10 @@ def _hulled_in_order(positions: np.ndarray, values: np.ndarray, kept: np.ndarray
     return np.array(stack)
 
 
-def _half_slopes(positions: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Slopes in t = e^epsilon of each piece, and 0 beyond the last knot; (n,)."""
-    with np.errstate(over="ignore", under="ignore"):
-        pieces = np.diff(values) / np.expm1(np.diff(positions)) * np.exp(-positions[:-1])
-    return np.append(pieces, 0.0)
+def _right_slopes(positions: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Slope in t = e^epsilon right of each knot, times the knot's t; 0 beyond the last; (n,)."""
+    with np.errstate(over="ignore"):  # an infinite gap has no slope, as it should
+        return np.append(np.diff(values) / np.expm1(np.diff(positions)), 0.0)
 
 
 def pair_from_profiles(
@@ -95,8 +94,12 @@ def pair_from_profiles(
     symmetric = backward is None
     forward = np.minimum.accumulate(np.clip(forward, 0.0, 1.0))
     backward = forward if symmetric else np.minimum.accumulate(np.clip(backward, 0.0, 1.0))
-    # H_1 is the total variation distance, the same in both directions.
-    start = min(forward[0], backward[0])
+    # H_1 is the total variation distance, the same in both directions. It is at most H_t at every
+    # t < 1, the mirror image of the other direction's profile.
+    start = min(
+        1.0 - float(np.max(np.exp(-interval * np.arange(values.size)) * (1.0 - values)))
+        for values in (forward, backward)
+    )
     halves = []
     for values in (forward,) if symmetric else (forward, backward):
         values = np.minimum(values, start)
@@ -120,7 +123,7 @@ def pair_from_profiles(
     ]
     centre = 0.0
     if first == 0 and second == 0:
-        slopes = [_half_slopes(half[1], half[2])[0] for half in halves]
+        slopes = [_right_slopes(half[1], half[2])[0] for half in halves]
         centre = max(0.0, slopes[0] + slopes[1] + 1.0 - start)
     for mine, other in ((0, 1),) if symmetric else ((0, 1), (1, 0)):
         up_index, up_mass = masses[mine]
@@ -145,23 +148,21 @@ def _bridge(forward_half, backward_half) -> tuple[int, int, tuple[float, float]]
     profile clipped at 1 can need a line that skips it.
 
     Returns:
-      Vertex numbers in the two halves, and the bridge's slope seen from the forward and from the
-      backward half; both vertices 0 mean that no bridge is needed (slopes then unused). None if
-      no falling line joins the halves.
+      Vertex numbers in the two halves, and the bridge's slope in t at either vertex times the
+      vertex's own t, seen from its own direction (see `_bridge_slope`); both vertices 0 mean that
+      no bridge is needed (slopes then unused). None if no falling line joins the halves.
     """
     _, positions, values = forward_half
     _, mirror_positions, mirror_values = backward_half
-    slopes = _half_slopes(positions, values)
-    mirror_slopes = _half_slopes(mirror_positions, mirror_values)
+    slopes = _right_slopes(positions, values)
+    mirror_slopes = _right_slopes(mirror_positions, mirror_values)
     if slopes[0] + mirror_slopes[0] + 1.0 - values[0] >= 0.0:
         return 0, 0, (0.0, 0.0)
     i, j = 1, 1
     while True:
         i, j = min(i, values.size - 1), min(j, mirror_values.size - 1)
-        tau = math.exp(-mirror_positions[j])
-        height = 1.0 - tau + tau * mirror_values[j]
-        slope = (values[i] - height) / (math.exp(min(positions[i], 700.0)) - tau)
-        mirror_slope = height - slope * tau - 1.0
+        here, there = (positions[i], values[i]), (mirror_positions[j], mirror_values[j])
+        slope, mirror_slope = _bridge_slope(here, there), _bridge_slope(there, here)
         moved = False
         if slope > slopes[i] and i < values.size - 1:
             i, moved = i + 1, True
@@ -172,14 +173,25 @@ def _bridge(forward_half, backward_half) -> tuple[int, int, tuple[float, float]]
             return None if vacuous else (i, j, (slope, mirror_slope))
 
 
+def _bridge_slope(mine: tuple[float, float], other: tuple[float, float]) -> float:
+    """t times the slope of the line from my vertex to the mirror image of the other half's vertex.
+
+    With my vertex at t = e^p and height v, and the other's at e^m and w, the image of the latter is
+    at e^-m and 1 - e^-m (1 - w). Scaled by t, the slope is the P mass of a vertex, up to a
+    difference: an error of 1e-16 in the slope itself would be one of 1e-16 t in that mass, and t
+    may exceed 1e16.
+    """
+    (p, v), (m, w) = mine, other
+    return ((v - w) + math.expm1(-m) * (1.0 - w)) / -math.expm1(-(p + m))
+
+
 def _half_masses(half, start: int, bridge_slope: float) -> tuple[np.ndarray, np.ndarray]:
     """Grid indices and P masses of the positive losses of one direction."""
     kept, positions, values = half
     masses = np.maximum(_vertex_masses(positions, values), 0.0)
     if start == 0:
         return kept[1:], masses
-    slope = _half_slopes(positions, values)[start]
-    joint = max(0.0, slope - bridge_slope) * math.exp(min(positions[start], 700.0))
+    joint = max(0.0, _right_slopes(positions, values)[start] - bridge_slope)
     return kept[start:], np.concatenate([[joint], masses[start:]])
 
 

@@ -2,6 +2,7 @@
 
 import math
 
+import mpmath
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -152,6 +153,107 @@ def test_pairs_from_any_profiles_dominate_the_convex_profiles_below(interval, dr
         ):
             span = np.linspace(-knots[0][-1], min(k[-1] for k in knots), 50)
             assert np.all(pair.forward.delta(span) >= candidate.pair.forward.delta(span) - 1e-9)
+
+
+def lower_hull(interval: float, profile: list[float], mirror: list[float]):
+    """The largest convex function of t below both halves' bounds, in 60 digits: the oracle."""
+    grow = [mpmath.exp(mpmath.mpf(interval) * k) for k in range(max(len(profile), len(mirror)))]
+    points = [(t, mpmath.mpf(v)) for t, v in zip(grow, profile)]
+    points += [(1 / t, 1 - (1 - mpmath.mpf(v)) / t) for t, v in zip(grow, mirror)]
+    points.append((mpmath.mpf(0), mpmath.mpf(1)))
+    points.append((mpmath.mpf(10) ** 80, min(v for _, v in points)))  # H_t never rises.
+    points.sort()
+    hull: list = []
+    for t, v in points:
+        while hull and hull[-1][0] == t:
+            if hull[-1][1] <= v:
+                break
+            hull.pop()
+        if hull and hull[-1][0] == t:
+            continue
+        while len(hull) >= 2:
+            (a, x), (b, y) = hull[-2], hull[-1]
+            if (y - x) * (t - b) < (v - y) * (b - a):
+                break
+            hull.pop()
+        hull.append((t, v))
+
+    def value(epsilon: float):
+        t = mpmath.exp(mpmath.mpf(epsilon))
+        for (a, x), (b, y) in zip(hull, hull[1:]):
+            if a <= t <= b:
+                return x + (y - x) * (t - a) / (b - a)
+        raise AssertionError(epsilon)
+
+    return value
+
+
+def random_profile(generator: np.random.Generator, count: int) -> np.ndarray:
+    """Bounds that fall early or late, steeply or not, often clipped at 1, to 0 or not."""
+    kind = generator.integers(4)
+    if kind == 0:
+        values = np.sort(generator.random(count))[::-1]
+    elif kind == 1:
+        values = 1.0 - 10.0 ** -np.sort(generator.uniform(0, 17, count))[::-1]
+    elif kind == 2:
+        values = 10.0 ** -np.sort(generator.uniform(0, 14, count))
+    else:
+        values = generator.uniform(0, 1.5) - np.cumsum(generator.random(count)) / count
+    values = np.clip(values, 0.0, 1.0)
+    values[: generator.integers(count)] = 1.0 if generator.random() < 0.5 else values[0]
+    if generator.random() < 0.5:
+        values[-1] = 0.0
+    return np.minimum.accumulate(values)
+
+
+def check_pair_from_profiles(generator: np.random.Generator) -> None:
+    """One random pair of bounds: the pair has their hull's profile, at both signs of epsilon."""
+    interval = float(10.0 ** generator.uniform(-4, 1))
+    halves = [random_profile(generator, int(generator.integers(2, 12))) for _ in range(2)]
+    if generator.random() < 0.3:
+        halves[1] = halves[0]
+    pair = pair_from_profiles(interval, *halves)
+    reach = interval * max(half.size for half in halves)
+    epsilons = np.append(generator.uniform(-reach, reach, 6), [0.0, interval, -interval])
+    for law, mine, other in ((pair.forward, *halves), (pair.backward, *halves[::-1])):
+        assert law.total_mass() == pytest.approx(1.0, abs=1e-12)
+        exact = np.array([float(lower_hull(interval, mine, other)(e)) for e in epsilons])
+        found = law.delta(epsilons)
+        assert np.all(found >= exact - 1e-13), (interval, halves, epsilons, found, exact)
+        # Not looser either, where the bounds say anything.
+        if law.infinity_mass < 1.0:
+            assert np.all(found <= exact + 1e-10), (interval, halves, epsilons, found, exact)
+
+
+def test_pairs_from_profiles_are_their_lower_hull():
+    generator = np.random.default_rng(3)
+    with mpmath.workdps(60):
+        for _ in range(150):
+            check_pair_from_profiles(generator)
+
+
+@pytest.mark.parametrize("start", [20, 36, 40, 100, 800])
+def test_bounds_of_one_up_to_large_losses_keep_their_mass(start):
+    """The bridge's masses, where its slope in t = e^epsilon is far below the rounding of 1."""
+    forward = np.append(np.ones(30), 1.0 - 10.0 ** -np.linspace(13, 0.2, 20))
+    backward = np.append(np.ones(start), np.linspace(0.9, 0.0, 20))
+    pair = pair_from_profiles(1.0, forward, backward)
+    for law in (pair.forward, pair.backward):
+        assert law.total_mass() == pytest.approx(1.0, abs=1e-12)
+
+
+def test_lost_mass_is_refused_wherever_a_distribution_is_made():
+    with pytest.raises(ValueError, match="lacks 2.00e-09.*infinity_mass"):
+        LossDistribution(0.1, 0, np.array([0.5, 0.5 - 2e-9]), 0.0)
+    with pytest.raises(ValueError, match="lacks"):
+        LossDistribution(0.1, 0, np.zeros(3), 0.9)
+    kept = LossDistribution(0.1, 0, np.array([0.5, 0.5 - 2e-9]), 2e-9)
+    # What one copy may lack, a thousand copies lack a thousand times over: it goes to infinity.
+    rounded = LossDistribution(0.1, 0, np.array([0.5, 0.5 - 5e-10]), 0.0)
+    for many in (rounded.self_composed(1000), rounded.composed(rounded)):
+        assert many.total_mass() == pytest.approx(1.0, abs=1e-12)
+        assert many.infinity_mass >= 9.9e-10
+    assert kept.self_composed(1000).infinity_mass == pytest.approx(2e-6, rel=1e-5)
 
 
 def test_profile_round_trip():

@@ -224,7 +224,7 @@ def test_a_part_without_failures_is_not_conditioned_on_one(law):
 def test_slopes_of_the_trade_off_survive_atoms_lighter_than_rounding():
     masses = np.zeros(101)
     masses[[60, 50, 40]] = 0.6, 3e-17, 0.3  # losses 1, 0 and -1
-    law = LossDistribution(0.1, -50, masses, 0.0)
+    law = LossDistribution(0.1, -50, masses, 0.1)
     corners, _ = tradeoff_vertices(law)
     slopes = right_slopes(law, np.append(corners, 0.5 * corners[1]))
     # The line from the first atom's end must lie above what the last one still adds.
