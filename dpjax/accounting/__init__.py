@@ -37,6 +37,7 @@ from dpjax.accounting.repetitions import (
     Logarithmic,
     Poisson,
     RepetitionLaw,
+    Tabulated,
     TruncatedNegativeBinomial,
     law_from_dict,
 )
@@ -80,6 +81,7 @@ __all__ = [
     "Plan",
     "Poisson",
     "RepetitionLaw",
+    "Tabulated",
     "ThresholdLoop",
     "TruncatedNegativeBinomial",
     "advanced_composition",

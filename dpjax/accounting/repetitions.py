@@ -9,13 +9,17 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy import optimize, special
 
-from dpjax.accounting.bounded_repetitions import AtMost, Binomial, Fixed
-from dpjax.accounting.repetition_law import RepetitionLaw, set_field
+from dpjax.accounting.bounded_repetitions import AtMost, Binomial, Fixed, Tabulated
+from dpjax.accounting.repetition_law import LogMoment, RepetitionLaw, set_field
+
+if TYPE_CHECKING:
+    from dpjax.accounting.guarantee import Guarantee
+    from dpjax.accounting.renyi import RenyiCurve
 
 __all__ = [
     "AtMost",
@@ -25,6 +29,7 @@ __all__ = [
     "Logarithmic",
     "Poisson",
     "RepetitionLaw",
+    "Tabulated",
     "TruncatedNegativeBinomial",
     "law_from_dict",
 ]
@@ -149,6 +154,29 @@ class TruncatedNegativeBinomial(RepetitionLaw):
             self.shape, max(1.0, math.exp(_log_mean(self.shape, -math.log(gamma))))
         )
 
+    def check(self) -> None:
+        """Nothing to compare: the formulas are the family's."""
+
+    def log_moment_theorem(self, guarantee: Guarantee, base: RenyiCurve) -> LogMoment:
+        """Papernot & Steinke (2022), Theorem 2, at the best second order m > 1.
+
+        D + (1+eta)(1 - 1/m) D_m + (1+eta) log(1/g) / m + log E[K] / (l-1).
+        """
+        constant, _ = base.minimise(
+            lambda orders, values: (1.0 - 1.0 / orders) * values + self.log_inverse_gamma / orders
+        )
+        constant *= 1.0 + self.shape
+        return lambda orders: (orders - 1.0) * (base(orders) + constant) + math.log(self.mean)
+
+    def largest_log_ratio(self, epsilon: float) -> float:
+        # f' is one power of 1 - (1-g) x: the supremum is at the corner, x and h = 1 - x.
+        x = math.exp(-np.logaddexp(0.0, epsilon))
+        return (1.0 + self.shape) * float(self._log_growth(1.0 - x) - self._log_growth(x))
+
+    def published_pure_epsilon(self, epsilon: float) -> float:
+        """Corollary 3."""
+        return (2.0 + self.shape) * epsilon
+
     def to_dict(self) -> dict[str, Any]:
         return {
             "law": "truncated_negative_binomial",
@@ -220,6 +248,31 @@ class Poisson(RepetitionLaw):
     def thinned(self, failure: float) -> RepetitionLaw:
         return Poisson(self.mean * (1.0 - failure))
 
+    def check(self) -> None:
+        """Nothing to compare: the formulas are the family's."""
+
+    def log_moment_theorem(self, guarantee: Guarantee, base: RenyiCurve) -> LogMoment:
+        """Papernot & Steinke (2022), Theorem 6: D + mu delta + log(mu) / (l-1).
+
+        delta is the base's at e^epsilon = 1 + 1/(l-1).
+        """
+
+        def log_moment(orders: np.ndarray) -> np.ndarray:
+            epsilons = -np.log1p(-1.0 / orders)
+            if guarantee.known_by_renyi_only:
+                deltas = base.profile(epsilons, refined=True)
+            else:
+                # Given no failure delta is smaller, but not by a known amount: a part of
+                # `parallel` may have no failure to condition on.
+                deltas = guarantee.pair.delta(epsilons)
+            return (orders - 1.0) * (base(orders) + self.mean * deltas) + math.log(self.mean)
+
+        return log_moment
+
+    def largest_log_ratio(self, epsilon: float) -> float:
+        # f' is one exponential: the supremum is at the corner, x = 1/(1 + e^epsilon), h = 1 - x.
+        return self.mean * math.tanh(0.5 * epsilon)
+
     def to_dict(self) -> dict[str, Any]:
         return {"law": "poisson", "mean": self.mean}
 
@@ -238,7 +291,13 @@ def law_from_dict(values: dict[str, Any]) -> RepetitionLaw:
         "binomial": lambda v: Binomial(v["trials"], v["probability"]),
         "fixed": lambda v: Fixed(v["k"]),
         "at_most": lambda v: AtMost(law_from_dict(v["inner"]), v["cap"]),
+        "tabulated": lambda v: Tabulated(v["k"], v["masses"]),
     }
+    if values.get("law") == "own":
+        raise ValueError(
+            f"the law {values.get('class')} is a class of your own, which cannot be rebuilt from "
+            "plain values: price it again with best_of, or pass a Tabulated law"
+        )
     if values.get("law") not in makers:
         raise ValueError(f"unknown law {values.get('law')!r}: pass one of {sorted(makers)}")
     try:

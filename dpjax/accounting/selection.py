@@ -11,16 +11,20 @@ from dpjax.accounting.guarantee import Guarantee
 from dpjax.accounting.loss_distribution import LossPair
 from dpjax.accounting.privacy_profile import pair_from_profiles
 from dpjax.accounting.renyi import RenyiCurve
-from dpjax.accounting.repetitions import (
-    AtMost,
-    RepetitionLaw,
-    TruncatedNegativeBinomial,
-    law_from_dict,
-)
+from dpjax.accounting.repetitions import RepetitionLaw, law_from_dict
 from dpjax.accounting.selection_envelope import selected_profiles
 from dpjax.accounting.selection_renyi import selection_curve
 
 METHODS = ("tight", "envelope", "rdp")
+
+LARGEST_TOGETHER = 64
+"""Largest K whose runs are also priced all together; of more runs the envelope is far tighter."""
+
+SINGLE_COUNTS = 8
+"""Numbers of runs composed one by one where K varies; more runs count as the largest K."""
+
+LONGEST_TAIL = 100_000
+"""Grid points by which a profile is lengthened to reach a pure epsilon, at most."""
 
 
 def best_of(guarantee: Guarantee, law: RepetitionLaw, method: str = "tight") -> Guarantee:
@@ -39,19 +43,21 @@ def best_of(guarantee: Guarantee, law: RepetitionLaw, method: str = "tight") -> 
 
     Args:
       guarantee: of one run and its score.
-      law: of K.
+      law: of K; one of your own (see `RepetitionLaw`) is priced by the bounds that hold for every
+        law.
       method: "tight", the smallest sound bound: the envelope bound (docs/envelope_bound.md), the
-        Renyi theorems of Papernot & Steinke (ICLR 2022) as corrected in `selection_renyi`, and for
-        a pure base the pure bound of `selected_pure_epsilon` (at most Corollary 3's); "envelope",
-        the first alone; "rdp", the papers' theorems alone (Theorems 2 and 6, Lemmas 7, 20 and 22,
-        Corollary 3).
+        composition of all runs where K is at most 64, the Renyi theorems of Papernot & Steinke
+        (ICLR 2022) as corrected in `selection_renyi`, and for a pure base the pure bound of
+        `selected_pure_epsilon` (at most Corollary 3's); "envelope", the first alone; "rdp", the
+        papers' theorems alone (Theorems 2 and 6, Lemmas 7, 20 and 22, Corollary 3).
 
     Returns:
       Guarantee under the same neighbouring relation; it composes, mixes and nests like any other.
       Its provenance names the law, never a drawn K.
 
     Raises:
-      ValueError: no law given, an unknown method, or "rdp" for a base without a Renyi curve.
+      ValueError: no law given, or one whose functions contradict its pmf; an unknown method;
+        "rdp" for a base without a Renyi curve.
     """
     if not isinstance(law, RepetitionLaw):
         raise ValueError(f"best_of needs a law of K, such as Geometric(10), not {law!r}")
@@ -59,9 +65,11 @@ def best_of(guarantee: Guarantee, law: RepetitionLaw, method: str = "tight") -> 
         raise ValueError(f"unknown method {method!r}: pass one of {METHODS}")
     if method == "rdp" and guarantee.renyi is None:
         raise ValueError("the base has no Renyi curve: pass method='tight' or 'envelope'")
-    tree = provenance.node(
-        "best_of", {"law": law.to_dict(), "method": method}, [guarantee.provenance]
-    )
+    law.check()
+    plain = law.to_dict()
+    if plain.get("law") == "tabulated":
+        law = law_from_dict(plain)  # To the last digit what the provenance rebuilds.
+    tree = provenance.node("best_of", {"law": plain, "method": method}, [guarantee.provenance])
     if law.minimum == 1 and law.maximum == 1:
         # One run, whatever the method: f' = 1.
         return Guarantee(
@@ -87,17 +95,23 @@ def best_of(guarantee: Guarantee, law: RepetitionLaw, method: str = "tight") -> 
     return Guarantee(
         relation=guarantee.relation,
         provenance=tree,
-        pair=lambda: _selected_pair(guarantee.pair, law, pure, helpful),
+        pair=lambda: _selected_pair(guarantee.pair, law, pure, helpful, method == "tight"),
         renyi=curve,
         pure_epsilon=pure,
     )
 
 
 def _selected_pair(
-    pair: LossPair, law: RepetitionLaw, pure: float | None, curve: RenyiCurve | None
+    pair: LossPair,
+    law: RepetitionLaw,
+    pure: float | None,
+    curve: RenyiCurve | None,
+    together: bool = True,
 ) -> LossPair:
     """The smallest known profile of the selection, as loss distributions (spec 3.4)."""
     interval, profiles = selected_profiles(pair, law)
+    if together and law.maximum <= LARGEST_TOGETHER:
+        profiles = _all_together(pair, law, interval, profiles)
     improved = []
     for profile in profiles:
         epsilons = interval * np.arange(profile.size)
@@ -105,16 +119,48 @@ def _selected_pair(
             # The true profile is convex in e^epsilon, so chords of upper bounds are upper bounds.
             knots = np.unique(np.linspace(0, profile.size - 1, 800).astype(int))
             bounds = curve.profile(epsilons[knots])
-            growth = np.exp(np.minimum(epsilons, 700.0))
-            profile = np.minimum(profile, np.interp(growth, growth[knots], bounds))
+            profile = np.minimum(profile, _chords(epsilons, knots, bounds))
         if pure is not None:
             profile = np.where(epsilons >= pure * (1.0 + 1e-12), 0.0, profile)
-            if profile[-1] > 0.0:
-                short = math.ceil(pure / interval) + 2 - profile.size
+            short = math.ceil(pure / interval) + 2 - profile.size
+            if profile[-1] > 0.0 and short <= LONGEST_TAIL:
                 held = np.full(max(0, short), profile[-1])
                 profile = np.append(np.append(profile, held), 0.0)
         improved.append(profile)
     return pair_from_profiles(interval, *improved)
+
+
+def _all_together(
+    pair: LossPair, law: RepetitionLaw, interval: float, profiles: list[np.ndarray]
+) -> list[np.ndarray]:
+    """The profiles, or those of releasing K and all K runs where they are smaller.
+
+    K is independent of the data: the profile is sum_k P[K = k] H(P^k || P'^k), and k runs tell no
+    more than k' > k.
+    """
+    largest = int(law.maximum)
+    masses = law.pmf(np.arange(largest + 1))
+    counts = {k: float(masses[k]) for k in range(1, min(SINGLE_COUNTS, largest) + 1)}
+    counts[largest] = counts.get(largest, 0.0) + float(masses[SINGLE_COUNTS + 1 : largest].sum())
+    if largest > SINGLE_COUNTS:
+        counts[largest] += float(masses[largest])
+    totals = [np.zeros(profile.size) for profile in profiles]
+    for count, mass in counts.items():
+        if mass > 0.0:
+            composed = pair.self_composed(count)
+            for total, direction in zip(totals, (composed.forward, composed.backward)):
+                total += mass * direction.delta(interval * np.arange(total.size))
+    return [np.minimum(profile, total) for profile, total in zip(profiles, totals)]
+
+
+def _chords(epsilons: np.ndarray, knots: np.ndarray, bounds: np.ndarray) -> np.ndarray:
+    """Interpolation linear in e^epsilon between knots, beyond float64's exponentials too; (n,)."""
+    cell = np.clip(np.searchsorted(knots, np.arange(epsilons.size), "right") - 1, 0, knots.size - 2)
+    left, right = epsilons[knots[cell]], epsilons[knots[cell + 1]]
+    with np.errstate(invalid="ignore"):
+        share = np.expm1(left - epsilons) / np.expm1(left - right) * np.exp(epsilons - right)
+    low, high = bounds[cell], bounds[cell + 1]
+    return np.maximum(low + (high - low) * share, np.minimum(low, high))
 
 
 def selected_pure_epsilon(
@@ -123,10 +169,8 @@ def selected_pure_epsilon(
     """A delta-free epsilon of the best of K runs of an epsilon-DP base.
 
     The density ratio of the winners is e^epsilon f'(1-x) / f'(1-h(x)) at most, with h the
-    trade-off of randomised response. The supremum is at h's corner, x = 1/(1 + e^epsilon), for
-    every law whose f' is a single power or exponential; for others the part left of the corner is
-    searched on a grid, rounded upwards. It never exceeds Papernot & Steinke's Corollary 3, (2 +
-    eta) epsilon.
+    trade-off of randomised response: `law.largest_log_ratio`. It never exceeds Papernot & Steinke's
+    Corollary 3, (2 + eta) epsilon.
 
     Args:
       epsilon: of one run.
@@ -134,54 +178,12 @@ def selected_pure_epsilon(
       as_published: return Corollary 3 itself, and None for laws it does not cover.
     """
     if as_published:
-        if isinstance(law, TruncatedNegativeBinomial):
-            return (2.0 + law.shape) * epsilon
-        return None
-    # One part in 1e12 covers the rounding of f'.
-    margin = 1e-12 * (1.0 + epsilon)
+        return law.published_pure_epsilon(epsilon)
     # K <= max(K) runs tell no more than all of them together.
     all_together = law.maximum * epsilon if epsilon > 0.0 else 0.0
-    if epsilon > 700.0:
-        # Beyond float64's exponentials: the largest ratio that any pair can have.
-        ends = law.derivative(np.array([0.0, 1.0]))
-        largest = epsilon + math.log(ends[0]) - math.log(ends[1]) if ends[1] > 0 else math.inf
-        return min(largest + margin, all_together)
-    corner = 1.0 / (1.0 + math.exp(epsilon))
-    x = np.array([corner])
-    # h rounded upwards, as f'(1 - h) may have all its digits in 1 - h.
-    lowest = float(law.derivative(np.minimum((1.0 - x) * (1.0 + 2.0**-52), 1.0))[0])
-    if lowest == 0.0:
-        return all_together
-    worst = float(law.derivative(x)[0]) / lowest
-    if isinstance(law, AtMost):
-        worst = _largest_ratio(law, epsilon, corner, worst)
-    return min(epsilon + math.log(worst) + margin, all_together)
-
-
-def _largest_ratio(law: RepetitionLaw, epsilon: float, corner: float, known: float) -> float:
-    """sup of f'(1-x) / f'(1 - e^epsilon x) over x in [0, corner], by branch and bound, from above.
-
-    A cell is bounded by f' at its left end over f' at the image of its right end; cells that might
-    exceed the value known at the corner by more than 1e-6 are halved, 40 times at most.
-    """
-    cells = np.linspace(0.0, corner, 513)
-    low, high = cells[:-1], cells[1:]
-    growth = math.exp(epsilon)
-    bound = known
-    for _ in range(40):
-        with np.errstate(divide="ignore"):
-            beyond = np.minimum(growth * high * (1.0 + 2.0**-50), 1.0)
-            bounds = law.derivative(low) / law.derivative(beyond)
-        known = max(known, float(np.max(law.derivative(low) / law.derivative(growth * low))))
-        bound = known * (1.0 + 1e-6)
-        open_cells = bounds > bound
-        if not open_cells.any() or open_cells.sum() > 4096:
-            break
-        bound = float(bounds.max())
-        middle = 0.5 * (low + high)
-        low, high, middle = low[open_cells], high[open_cells], middle[open_cells]
-        low, high = np.append(low, middle), np.append(middle, high)
-    return max(bound, float(bounds.max()) if open_cells.any() else 0.0)
+    found = epsilon + law.largest_log_ratio(epsilon)
+    # One part in 1e12 covers the rounding of f'.
+    return min(found + 1e-12 * (1.0 + found), all_together)
 
 
 def _rebuild(parameters: dict, parts: list[Guarantee]) -> Guarantee:

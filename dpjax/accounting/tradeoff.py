@@ -6,6 +6,9 @@ import numpy as np
 
 from dpjax.accounting.loss_distribution import LossDistribution
 
+SMALLEST = 1e-290
+"""P masses below count as 0, which is downwards: slopes between subnormal ones overflow."""
+
 
 def tradeoff_vertices(reverse: LossDistribution) -> tuple[np.ndarray, np.ndarray]:
     """Corner points (x, h) of h(x) = sup {Q(E) : P(E) <= x}, from the law of log(dQ/dP) under Q.
@@ -22,6 +25,7 @@ def tradeoff_vertices(reverse: LossDistribution) -> tuple[np.ndarray, np.ndarray
     losses = reverse.losses[held][::-1]
     h = reverse.infinity_mass + np.append(0.0, np.cumsum(masses))
     x = np.append(0.0, np.cumsum(masses * np.exp(np.minimum(-losses, 700.0))))
+    x = np.where(x < SMALLEST, 0.0, x)
     # Sums of positive numbers, wrong by half a unit of rounding a term at most.
     rounding = (masses.size + 4) * 2.0**-52
     return x * (1.0 - rounding), np.minimum(h * (1.0 + rounding), 1.0)
