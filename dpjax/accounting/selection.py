@@ -18,10 +18,16 @@ from dpjax.accounting.selection_renyi import selection_curve
 METHODS = ("tight", "envelope", "rdp")
 
 LARGEST_TOGETHER = 64
-"""Largest K whose runs are also priced all together; of more runs the envelope is far tighter."""
+"""Largest K whose runs are also priced all together; of more the envelope is mostly tighter."""
+
+LONGEST_TOGETHER = 1 << 19
+"""Grid points of all runs together before their interval is coarsened, which takes a second."""
 
 SINGLE_COUNTS = 8
 """Numbers of runs composed one by one where K varies; more runs count as the largest K."""
+
+LARGEST_CUT = 1e-12
+"""Mass beyond the end of the envelope's profile that is not worth a longer one."""
 
 LONGEST_TAIL = 100_000
 """Grid points by which a profile is lengthened to reach a pure epsilon, at most."""
@@ -111,7 +117,7 @@ def _selected_pair(
     """The smallest known profile of the selection, as loss distributions (spec 3.4)."""
     interval, profiles = selected_profiles(pair, law)
     if together and law.maximum <= LARGEST_TOGETHER:
-        profiles = _all_together(pair, law, interval, profiles)
+        interval, profiles = _all_together(pair, law, interval, profiles)
     improved = []
     for profile in profiles:
         epsilons = interval * np.arange(profile.size)
@@ -132,8 +138,8 @@ def _selected_pair(
 
 def _all_together(
     pair: LossPair, law: RepetitionLaw, interval: float, profiles: list[np.ndarray]
-) -> list[np.ndarray]:
-    """The profiles, or those of releasing K and all K runs where they are smaller.
+) -> tuple[float, list[np.ndarray]]:
+    """The interval and profiles, or those of releasing K and all K runs where they are smaller.
 
     K is independent of the data: the profile is sum_k P[K = k] H(P^k || P'^k), and k runs tell no
     more than k' > k.
@@ -141,16 +147,30 @@ def _all_together(
     largest = int(law.maximum)
     masses = law.pmf(np.arange(largest + 1))
     counts = {k: float(masses[k]) for k in range(1, min(SINGLE_COUNTS, largest) + 1)}
-    counts[largest] = counts.get(largest, 0.0) + float(masses[SINGLE_COUNTS + 1 : largest].sum())
     if largest > SINGLE_COUNTS:
-        counts[largest] += float(masses[largest])
-    totals = [np.zeros(profile.size) for profile in profiles]
+        counts[largest] = float(masses[SINGLE_COUNTS + 1 :].sum())
+    parts = []
     for count, mass in counts.items():
         if mass > 0.0:
-            composed = pair.self_composed(count)
-            for total, direction in zip(totals, (composed.forward, composed.backward)):
-                total += mass * direction.delta(interval * np.arange(total.size))
-    return [np.minimum(profile, total) for profile, total in zip(profiles, totals)]
+            size = pair.forward.composed_size(count)
+            coarser = 2.0 ** max(0, math.ceil(math.log2(size / LONGEST_TOGETHER)))
+            composed = pair.regridded(pair.interval * coarser).self_composed(count)
+            parts.append((mass, (composed.forward, composed.backward)))
+    if max(profile[-1] for profile in profiles) > LARGEST_CUT:
+        # The envelope ends, at 80 nats above one run's losses; what composition knows goes on.
+        end = max(law_of_loss.losses[-1] for _, both in parts for law_of_loss in both)
+        short = math.ceil(end / interval) + 2
+        profiles = [np.append(p, np.full(max(0, short - p.size), p[-1])) for p in profiles]
+        # Fewer knots are bounds as well: the pair is linear between them.
+        every = math.ceil(short / LONGEST_TOGETHER)
+        interval *= every
+        profiles = [np.append(p[::every], p[-1]) for p in profiles] if every > 1 else profiles
+    smaller = []
+    for direction, profile in enumerate(profiles):
+        epsilons = interval * np.arange(profile.size)
+        total = sum(mass * both[direction].delta(epsilons) for mass, both in parts)
+        smaller.append(np.minimum(profile, total))
+    return interval, smaller
 
 
 def _chords(epsilons: np.ndarray, knots: np.ndarray, bounds: np.ndarray) -> np.ndarray:
