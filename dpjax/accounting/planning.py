@@ -21,8 +21,8 @@ from dpjax.accounting.selection import best_of
 SHAPES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, math.inf)
 """Shapes tried; inf is Poisson. Under the tight bound 1 to 2 is best from success 0.8 on."""
 
-LARGEST_MEAN = 1e13
-"""No proposal runs more candidates than this on average."""
+LARGEST_MEAN = 1e6
+"""No proposal runs more candidates than this on average, nor can it be drawn reliably."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,15 +32,15 @@ class Plan:
     Attributes:
       law: of K.
       success: probability that at least one of K runs draws a good candidate.
-      median_runs: 50th percentile of K; None where it exceeds 4 million.
-      runs_99: 99th percentile of K; None likewise.
+      median_runs: 50th percentile of K.
+      runs_99: 99th percentile of K.
       epsilon: of the whole selection at the given delta; None without a base.
     """
 
     law: RepetitionLaw
     success: float
-    median_runs: int | None
-    runs_99: int | None
+    median_runs: int
+    runs_99: int
     epsilon: float | None
 
 
@@ -58,9 +58,10 @@ def plan(
 
     A selection succeeds if a good candidate is drawn at all: with one good candidate among
     `candidates` equally likely ones, that is 1 - f(1 - 1/candidates). For each shape of the
-    truncated negative binomial the smallest sufficient mean is found. A shape below 0 can never
-    exceed success candidates^shape, and shape 0 needs astronomical means; Poisson costs much
-    privacy beyond a mean of about 5 (spec 3.6).
+    truncated negative binomial the smallest sufficient mean is found; one above a million, or with
+    a 99th percentile above 4 million, is not proposed. A shape below 0 can never exceed success
+    candidates^shape, and shape 0 needs astronomical means; Poisson costs much privacy beyond a
+    mean of about 5 (spec 3.6).
 
     Args:
       base: guarantee of one run; None proposes without a privacy budget.
@@ -96,12 +97,12 @@ def plan(
     if not plans:
         raise ValueError(
             f"no law of shapes {tuple(shapes)} reaches success {success:g} among {candidates} "
-            "candidates: pass a shape >= 0.5, or a smaller success"
+            f"candidates with a mean of K up to {LARGEST_MEAN:,.0f}: pass a shape >= 0.5, or a "
+            "smaller success"
         )
-    cap = math.inf if runs_99 is None else runs_99
-    fitting = [p for p in plans if runs_99 is None or (p.runs_99 or math.inf) <= cap]
+    fitting = [p for p in plans if runs_99 is None or p.runs_99 <= runs_99]
     if not fitting:
-        least = min(p.runs_99 or math.inf for p in plans)
+        least = min(p.runs_99 for p in plans)
         raise ValueError(
             f"success {success:g} needs a 99th percentile of K of at least {least}: pass "
             f"runs_99 >= {least}, or a smaller success"
@@ -129,7 +130,7 @@ def law_of_shape(shape: float, mean: float) -> RepetitionLaw:
 
 
 def _smallest_law(shape: float, probability: float, success: float) -> RepetitionLaw | None:
-    """The law of smallest mean that reaches the target; None if none does."""
+    """The law of smallest mean that reaches the target; None if none that can be drawn does."""
 
     def excess(log_mean: float) -> float:
         law = law_of_shape(shape, math.exp(log_mean))
@@ -142,7 +143,12 @@ def _smallest_law(shape: float, probability: float, success: float) -> Repetitio
     if excess(high) < 0.0:
         return None
     root = optimize.brentq(excess, low, high, xtol=1e-12, rtol=1e-14)
-    return law_of_shape(shape, math.exp(root))
+    law = law_of_shape(shape, math.exp(root))
+    try:
+        law.quantile(0.99)
+    except ValueError:
+        return None  # Beyond the longest table of K.
+    return law
 
 
 def _describe(
@@ -152,17 +158,10 @@ def _describe(
     return Plan(
         law=law,
         success=float(law.success_probability(probability)),
-        median_runs=_quantile(law, 0.5),
-        runs_99=_quantile(law, 0.99),
+        median_runs=law.quantile(0.5),
+        runs_99=law.quantile(0.99),
         epsilon=cost,
     )
-
-
-def _quantile(law: RepetitionLaw, probability: float) -> int | None:
-    try:
-        return law.quantile(probability)
-    except ValueError:
-        return None  # Beyond the longest table of K.
 
 
 def _shape(law: RepetitionLaw) -> float:
