@@ -56,9 +56,10 @@ def _hulled(positions: np.ndarray, values: np.ndarray) -> np.ndarray:
     return _hulled_in_order(positions, values, kept)
 
 
-def _hulled_in_order(positions: np.ndarray, values: np.ndarray, kept: np.ndarray) -> np.ndarray:
+def _hulled_in_order(places: np.ndarray, bounds: np.ndarray, kept: np.ndarray) -> np.ndarray:
     """The same hull by one pass with a stack, for profiles with long concave stretches."""
     stack: list[int] = []
+    positions, values = places.tolist(), bounds.tolist()
     for k in kept.tolist():
         while len(stack) >= 2:
             i, j = stack[-2], stack[-1]

@@ -411,13 +411,21 @@ def power_series(coefficients: np.ndarray, x: np.ndarray | float) -> np.ndarray:
     """sum_k c_k x^k for non-negative coefficients, lowest first, at x in [0, 1]; shape of `x`.
 
     Blocks of about sqrt(n) powers are summed by one matrix product each, and Horner's rule joins
-    them: a million terms at ten thousand x take seconds, and lose three digits at most.
+    them: a million terms at ten thousand x take seconds, and lose three digits at most. Where few
+    coefficients are not 0, they are summed alone.
     """
     x = np.asarray(x, dtype=np.float64)
     # Top coefficients far below the rounding of the sum at x = 1 change no digit.
     rest = np.cumsum(coefficients[::-1])
     useful = int(np.count_nonzero(rest > 1e-25 * rest[-1])) if rest.size else 0
     width = max(1, math.isqrt(useful))
+    held = np.flatnonzero(coefficients[:useful])
+    if held.size <= width:
+        sums = [
+            np.power(x[..., None], held[i : i + 64]) @ coefficients[held[i : i + 64]]
+            for i in range(0, held.size, 64)
+        ]
+        return np.sum(sums, axis=0) if sums else np.zeros(x.shape)
     rows = -(-useful // width)
     blocks = np.zeros((rows, width))
     blocks.ravel()[:useful] = coefficients[:useful]

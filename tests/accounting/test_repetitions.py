@@ -24,6 +24,8 @@ LAWS = [
     accounting.AtMost(accounting.Geometric(10.0), 50),
     accounting.AtMost(accounting.Poisson(3.0), 2),
     accounting.AtMost(accounting.Fixed(3), 9),
+    accounting.Tabulated([1, 100], [0.9, 0.1]),
+    accounting.Tabulated([0, 2, 7], [0.25, 0.5, 0.25]),
 ]
 
 
@@ -122,6 +124,9 @@ def test_closed_forms():
         (lambda: accounting.Fixed(2.5), "k must be a whole number"),
         (lambda: accounting.AtMost(accounting.Fixed(3), 2), "cap must be a whole number >= 3"),
         (lambda: accounting.AtMost(10, 2), "needs a law of K"),
+        (lambda: accounting.Tabulated([1, 2], [0.5, 0.6]), "masses must be > 0 and sum to 1"),
+        (lambda: accounting.Tabulated([2, 1], [0.5, 0.5]), "needs ascending k"),
+        (lambda: accounting.Tabulated([10**9], [1.0]), "k must be at most 1000000"),
         (lambda: accounting.law_from_dict({"law": "zipf"}), "unknown law"),
         (lambda: accounting.law_from_dict({"law": "poisson"}), "needs the value"),
         (lambda: accounting.Geometric(2.0).quantile(1.0), "probability must be in"),

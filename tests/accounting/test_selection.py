@@ -3,6 +3,7 @@
 import json
 import math
 import pathlib
+import tracemalloc
 
 import dp_accounting
 import mpmath
@@ -10,6 +11,8 @@ import numpy as np
 import pytest
 from dp_accounting import dp_event as dp_events
 from dp_accounting.rdp import rdp_privacy_accountant
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dpjax import accounting
 
@@ -368,3 +371,116 @@ def test_laws_whose_derivative_leaves_float64(base, mean):
     """f'(1 - x) falls to 1e-308 and below: no warning, no error."""
     selected = accounting.best_of(accounting.pure(base), accounting.Poisson(mean))
     assert selected.epsilon(1e-3) > 2.0 * base
+
+
+EXPENSIVE = [
+    ((0.01, 0.6, 1000), accounting.Poisson(300.0), 76.7896),
+    ((0.01, 0.5, 1000), accounting.Poisson(100.0), 55.2783),
+    ((0.3, 1.0, 20), accounting.Poisson(100.0), 51.8927),
+    ((0.3, 1.0, 20), accounting.Fixed(200), None),
+]
+
+
+@pytest.mark.parametrize("run,law,largest", EXPENSIVE, ids=lambda value: str(value))
+def test_expensive_selections_lose_no_mass_and_stay_above_their_parts(run, law, largest):
+    """Where the profile is 1 over tens of nats, one direction once kept 1e-6 of its mass."""
+    selected = accounting.best_of(accounting.dp_sgd(*run), law)
+    for direction in (selected.pair.forward, selected.pair.backward):
+        assert direction.total_mass() == pytest.approx(1.0, abs=1e-9)
+    if largest is not None:
+        assert selected.pair.epsilon(1e-5) == pytest.approx(largest, abs=2e-3)
+    nested = accounting.best_of(selected, accounting.Geometric(3.0))
+    twice = accounting.compose(selected, selected)
+    for delta in (1e-9, 1e-5, 1e-2):
+        assert nested.epsilon(delta) >= selected.epsilon(delta) - 1e-9
+        assert twice.epsilon(delta) >= selected.epsilon(delta) - 1e-9
+
+
+@settings(max_examples=6, deadline=None, derandomize=True)
+@given(
+    base=st.sampled_from(
+        [accounting.gaussian(1.0), accounting.pure(3.0), accounting.dp_sgd(0.1, 0.6, 30)]
+    ),
+    inner=st.sampled_from(
+        [
+            accounting.Poisson(40.0),
+            accounting.Fixed(3),
+            accounting.Geometric(9.0),
+            accounting.Tabulated([1, 60], [0.7, 0.3]),
+        ]
+    ),
+    outer=st.sampled_from(
+        [accounting.Fixed(2), accounting.Geometric(3.0), accounting.Tabulated([1, 9], [0.5, 0.5])]
+    ),
+    delta=st.sampled_from([1e-10, 1e-6, 1e-3, 0.1]),
+)
+def test_nested_and_composed_selections_are_never_below_their_parts(base, inner, outer, delta):
+    selected = accounting.best_of(base, inner)
+    nested = accounting.best_of(selected, outer)
+    # One run of K >= 1 is in the best of K, which may be ranked by nothing else.
+    assert nested.epsilon(delta) >= selected.epsilon(delta) * (1 - 1e-6) - 1e-9
+    assert accounting.compose(selected, base).epsilon(delta) >= selected.epsilon(delta) - 1e-9
+    if inner.minimum >= 1:
+        assert selected.epsilon(delta) >= base.epsilon(delta) * (1 - 1e-6) - 1e-9
+
+
+@pytest.mark.parametrize("runs", [2, 3])
+def test_few_fixed_runs_cost_no_more_than_their_composition(runs):
+    """The envelope alone says 7.51 and 9.34 here, the composition 7.29 and 9.25."""
+    for base in (accounting.gaussian(1.0), accounting.dp_sgd(0.1, 1.0, 100)):
+        selected = accounting.best_of(base, accounting.Fixed(runs))
+        together = accounting.repeat(base, runs)
+        for direction in ("forward", "backward"):
+            mine, theirs = getattr(selected.pair, direction), getattr(together.pair, direction)
+            for delta in (1e-6, 1e-3, 0.1):
+                assert mine.epsilon(delta) <= theirs.epsilon(delta) + selected.pair.interval
+        alone = accounting.best_of(base, accounting.Fixed(runs), "envelope")
+        assert selected.epsilon(1e-3) < alone.epsilon(1e-3)
+
+
+def test_random_numbers_of_runs_cost_no_more_than_the_average_composition():
+    base, law = accounting.gaussian(3.0), accounting.Tabulated([0, 1, 3, 12], [0.1, 0.4, 0.3, 0.2])
+    selected = accounting.best_of(base, law)
+    for epsilon in (0.0, 0.1, 0.5):
+        average = sum(
+            mass * accounting.repeat(base, k).delta(epsilon)
+            for k, mass in zip(law.k, law.masses)
+            if k > 0
+        )
+        assert selected.delta(epsilon) <= average + 1e-6
+        exact = 0.4 * base.delta(epsilon)  # An adversary who ranks all alike sees one run.
+        assert selected.delta(epsilon) >= exact
+
+
+def test_bases_known_by_renyi_only_beyond_float64s_exponentials():
+    base = accounting.zcdp(1000.0)
+    for law in (accounting.Geometric(5.0), accounting.Fixed(3)):
+        selected = accounting.best_of(base, law)
+        assert selected.epsilon(1e-6) >= base.epsilon(1e-6) - 1e-9
+        assert selected.pair.epsilon(1e-6) >= base.epsilon(1e-6) - 1e-9
+
+
+@pytest.mark.parametrize("law", [accounting.Geometric(5.0), accounting.Fixed(3)])
+@pytest.mark.parametrize("epsilon", [690.0, 720.0, 744.0, 900.0])
+def test_losses_between_float64s_least_numbers(law, epsilon):
+    selected = accounting.best_of(accounting.pure(epsilon), law)
+    assert epsilon <= selected.epsilon(1e-9) <= 3.0 * epsilon + 1e-6
+
+
+@pytest.mark.parametrize(
+    "base,law",
+    [
+        (5.0, accounting.Fixed(5000)),
+        (5.0, accounting.Binomial(100_000, 0.5)),
+        (5.0, accounting.AtMost(accounting.Geometric(10.0), 1_000_000)),
+        (0.1, accounting.Tabulated([1, 100_000], [0.5, 0.5])),
+    ],
+    ids=["fixed", "binomial", "at_most", "tabulated"],
+)
+def test_very_many_runs_take_bounded_memory(base, law):
+    tracemalloc.start()
+    selected = accounting.best_of(accounting.pure(base), law)
+    assert base <= selected.epsilon(1e-6) <= law.maximum * base
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 400e6

@@ -35,6 +35,9 @@ LAWS = [
     accounting.Binomial(3, 0.1),
     accounting.AtMost(accounting.Geometric(5.0), 6),
     accounting.AtMost(accounting.Poisson(2.0), 3),
+    accounting.Tabulated([1, 100], [0.9, 0.1]),
+    accounting.Tabulated([0, 2, 7], [0.3, 0.5, 0.2]),
+    accounting.AtMost(accounting.Tabulated([1, 5, 300], [0.5, 0.2, 0.3]), 20),
 ]
 INTERVAL = 1e-3
 GRID = np.array([0.0, 0.01, 0.1, 0.3, 0.7, 1.3, 2.5, 4.0, 7.0])

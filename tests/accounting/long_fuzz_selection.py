@@ -1,0 +1,308 @@
+"""Long fuzz of selections: every bound against laws of winners that are known exactly.
+
+Not collected by pytest (minutes). From the repository's root:
+
+    python tests/accounting/long_fuzz_selection.py --seconds=60
+
+prints, for each part, how many comparisons were made and how many fell short; it exits with 1 if
+any did. `--seconds` is the time given to each random part, `--seed` starts another sequence.
+
+Parts: single selections (profiles at both signs of epsilon, Renyi divergences, pure epsilons),
+selections of selections, composed selections, pairs from random profiles, and expensive DP-SGD runs
+scanned for lost mass. Laws are drawn from every family, from tables, and from classes written here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import dataclasses
+import itertools
+import math
+import sys
+import time
+
+import mpmath
+import numpy as np
+import test_loss_distribution as profiles
+import test_selection_soundness as soundness
+
+from dpjax import accounting
+from dpjax.accounting import provenance
+
+EPSILONS = np.array([0.0, 0.01, 0.1, 0.3, 0.7, 1.3, 2.5, 4.0, 7.0, 12.0])
+LAWS_OF_RUNS = [
+    accounting.Poisson(100.0),
+    accounting.Poisson(300.0),
+    accounting.Poisson(2.0),
+    accounting.Fixed(2),
+    accounting.Fixed(20),
+    accounting.Fixed(200),
+    accounting.Geometric(10.0),
+    accounting.Logarithmic(30.0),
+    accounting.Binomial(500, 0.5),
+    accounting.AtMost(accounting.Poisson(50.0), 80),
+    accounting.Tabulated([1, 100], [0.9, 0.1]),
+]
+RUNS = [
+    (q, sigma, steps)
+    for q in (0.01, 0.1, 0.3)
+    for sigma in (0.5, 0.6, 0.8, 1.0, 2.0)
+    for steps in (20, 1000)
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class OneOf(accounting.RepetitionLaw):
+    """K drawn from one of two laws: all functions given, as a law without a largest K must."""
+
+    first: accounting.RepetitionLaw
+    second: accounting.RepetitionLaw
+    share: float
+
+    def _mixed(self, name: str, x) -> np.ndarray:
+        left, right = getattr(self.first, name)(x), getattr(self.second, name)(x)
+        return (1.0 - self.share) * left + self.share * right
+
+    @property
+    def mean(self) -> float:
+        return (1.0 - self.share) * self.first.mean + self.share * self.second.mean
+
+    @property
+    def minimum(self) -> int:
+        return min(self.first.minimum, self.second.minimum)
+
+    @property
+    def maximum(self) -> float:
+        return max(self.first.maximum, self.second.maximum)
+
+    def log_pmf(self, k):
+        with np.errstate(divide="ignore"):
+            left = math.log(1.0 - self.share) + self.first.log_pmf(k)
+            return np.logaddexp(left, math.log(self.share) + self.second.log_pmf(k))
+
+    def generating_function(self, x):
+        return self._mixed("generating_function", x)
+
+    def success_probability(self, y):
+        return self._mixed("success_probability", y)
+
+    def derivative(self, y):
+        return self._mixed("derivative", y)
+
+    def second_derivative(self, y):
+        return self._mixed("second_derivative", y)
+
+
+@dataclasses.dataclass(frozen=True)
+class OwnTable(accounting.RepetitionLaw):
+    """A law that gives no more than it must."""
+
+    masses: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        return sum(k * mass for k, mass in enumerate(self.masses))
+
+    @property
+    def maximum(self) -> int:
+        return len(self.masses) - 1
+
+    def log_pmf(self, k):
+        return np.log(np.asarray(self.masses)[np.asarray(k, dtype=int)])
+
+
+def random_table(generator: np.random.Generator) -> accounting.Tabulated:
+    size = int(generator.integers(1, 6))
+    k = np.sort(generator.choice(int(generator.choice([3, 8, 60, 400])) + size, size, False))
+    if k[-1] == 0:
+        k = np.array([2])
+    masses = generator.dirichlet(np.full(k.size, float(generator.choice([0.1, 1.0])))) + 1e-9
+    return accounting.Tabulated(k.tolist(), (masses / masses.sum()).tolist())
+
+
+def random_law(generator: np.random.Generator, depth: int = 0) -> accounting.RepetitionLaw:
+    mean = float(1.0 + 10.0 ** generator.uniform(-2, 2.3))
+    kind = int(generator.integers(11 if depth == 0 else 8))
+    if kind == 0:
+        return accounting.Geometric(mean)
+    if kind == 1:
+        return accounting.Logarithmic(mean)
+    if kind == 2:
+        shape = float(generator.choice([-0.9, -0.5, 0.3, 2.0, 6.0]))
+        return accounting.TruncatedNegativeBinomial(shape, min(mean, 3.0) if shape < -0.8 else mean)
+    if kind == 3:
+        return accounting.Poisson(mean * float(generator.choice([0.1, 1.0])))
+    if kind == 4:
+        return accounting.Binomial(
+            int(generator.integers(1, 40)), float(generator.uniform(0.01, 1))
+        )
+    if kind == 5:
+        return accounting.Fixed(int(generator.integers(1, 40)))
+    if kind in (6, 7):
+        return random_table(generator)
+    if kind == 8:
+        inner = random_law(generator, depth + 1)
+        return accounting.AtMost(inner, int(max(inner.minimum, 1) + generator.integers(40)))
+    if kind == 9:
+        table = random_table(generator)
+        return OwnTable(tuple(table.pmf(np.arange(min(table.maximum, 2000) + 1)).tolist()))
+    inner = [random_law(generator, depth + 1) for _ in range(2)]
+    return OneOf(*inner, float(generator.uniform(0.01, 0.99)))
+
+
+def random_pair(generator: np.random.Generator, size: int) -> tuple[np.ndarray, np.ndarray]:
+    p = generator.dirichlet(np.full(size, float(generator.choice([0.2, 1.0])))) + 1e-12
+    tilt = generator.uniform(0.0, float(generator.choice([0.1, 1.0, 3.0])))
+    q = p * np.exp(generator.uniform(-tilt, tilt, size))
+    if generator.random() < 0.3:
+        (p if generator.random() < 0.5 else q)[generator.integers(size)] = 0.0
+    return p / p.sum(), q / q.sum()
+
+
+def guarantee_of(p: np.ndarray, q: np.ndarray) -> accounting.Guarantee:
+    possible = np.all((p > 0) == (q > 0))
+    ratio = float(np.max(np.abs(np.log(p / q)))) * (1 + 1e-12) if possible else None
+    return accounting.Guarantee(
+        relation="replace_one",
+        provenance=provenance.node("test", {}),
+        pair=soundness.pair_of(p, q),
+        renyi=soundness.renyi_of(p, q) if possible else None,
+        pure_epsilon=ratio,
+    )
+
+
+def winners(law, p: np.ndarray, q: np.ndarray):
+    """Both winners' laws under every total order of the outcomes."""
+    for order in itertools.permutations(range(p.size)):
+        yield tuple(np.maximum(soundness.winner(law, side, order), 0.0) for side in (p, q))
+
+
+def short(claimed: np.ndarray, exact: np.ndarray) -> int:
+    return int(np.sum(claimed < exact * (1 - 1e-9) - 1e-12))
+
+
+def exact_profiles(a: np.ndarray, b: np.ndarray, epsilons: np.ndarray) -> np.ndarray:
+    """Divergences of both directions, (2, epsilons)."""
+    growth = np.exp(epsilons)[:, None]
+    return np.array([np.maximum(x - growth * y, 0.0).sum(axis=1) for x, y in ((a, b), (b, a))])
+
+
+def compare(selected: accounting.Guarantee, pairs, counts: collections.Counter, part: str):
+    """Profiles of both directions and signs, and epsilon(delta), against exact pairs."""
+    both = np.append(EPSILONS, -EPSILONS[1:7])
+    pair = selected.pair
+    bounds = np.array([pair.forward.delta(both), pair.backward.delta(both)])
+    claimed = np.array([selected.delta(e) for e in EPSILONS])
+    for law in (pair.forward, pair.backward):
+        counts[part, "compared"] += 1
+        counts[part, "short"] += law.total_mass() < 1 - 1e-9
+    for a, b in pairs:
+        exact = exact_profiles(a, b, both)
+        counts[part, "compared"] += exact.size + EPSILONS.size
+        counts[part, "short"] += short(bounds, exact)
+        counts[part, "short"] += short(claimed, exact[:, : EPSILONS.size].max(axis=0))
+        if selected.pure_epsilon is not None and selected.pure_epsilon < 700.0:
+            (left,) = exact_profiles(a, b, np.array([selected.pure_epsilon])).max(axis=0)
+            counts[part, "compared"] += 1
+            counts[part, "short"] += left > 1e-12
+
+
+def single(generator: np.random.Generator, counts: collections.Counter) -> None:
+    law = random_law(generator)
+    p, q = random_pair(generator, int(generator.integers(2, 5)))
+    base = guarantee_of(p, q)
+    exact = list(winners(law, p, q))
+    for method in ("tight", "envelope"):
+        compare(accounting.best_of(base, law, method), exact, counts, "single")
+    if base.renyi is None:
+        return
+    orders = np.array([1.3, 2.0, 5.0, 20.0])
+    bound = accounting.best_of(base, law, "rdp").rdp(orders)
+    for order, claimed in zip(orders.tolist(), bound):
+        counts["Renyi", "compared"] += 1
+        counts["Renyi", "short"] += claimed < soundness.worst_renyi(law, p, q, order) - 1e-9
+
+
+def nested(generator: np.random.Generator, counts: collections.Counter) -> None:
+    inner, outer = random_law(generator), random_law(generator)
+    p, q = random_pair(generator, int(generator.integers(2, 4)))
+    selected = accounting.best_of(guarantee_of(p, q), inner)
+    if not math.isfinite(selected.epsilon(0.5)):
+        return
+    twice = accounting.best_of(selected, outer)
+    exact = [
+        pair
+        for once in winners(inner, p, q)
+        for pair in winners(outer, *(w / w.sum() for w in once))
+    ]
+    compare(twice, exact, counts, "nested")
+
+
+def composed(generator: np.random.Generator, counts: collections.Counter) -> None:
+    selections = []
+    for _ in range(2):
+        law = random_law(generator)
+        p, q = random_pair(generator, int(generator.integers(2, 4)))
+        selected = accounting.best_of(guarantee_of(p, q), law)
+        selections.append((selected, list(winners(law, p, q))))
+    (first, ones), (second, twos) = selections
+    exact = [
+        (np.outer(a, c).ravel(), np.outer(b, d).ravel())
+        for (a, b), (c, d) in itertools.product(ones, twos)
+    ]
+    exact += [
+        (np.outer(a, d).ravel(), np.outer(b, c).ravel())
+        for (a, b), (c, d) in itertools.product(ones, twos)
+        if first.pair.symmetric or second.pair.symmetric
+    ]
+    compare(accounting.compose(first, second), exact, counts, "composed")
+
+
+def hulls(generator: np.random.Generator, counts: collections.Counter) -> None:
+    counts["profiles", "compared"] += 1
+    try:
+        with mpmath.workdps(60):
+            profiles.check_pair_from_profiles(generator)
+    except (AssertionError, ValueError):
+        counts["profiles", "short"] += 1
+
+
+def scan(counts: collections.Counter, runs=RUNS, laws=LAWS_OF_RUNS) -> None:
+    """Expensive runs: no mass lost, nested and composed selections never below their parts."""
+    for run, law in itertools.product(runs, laws):
+        selected = accounting.best_of(accounting.dp_sgd(*run), law)
+        larger = [
+            accounting.best_of(selected, accounting.Geometric(3.0)),
+            accounting.compose(selected, selected),
+        ]
+        counts["mass", "compared"] += 2
+        for direction in (selected.pair.forward, selected.pair.backward):
+            counts["mass", "short"] += direction.total_mass() < 1 - 1e-9
+        for other in larger:
+            for delta in (1e-9, 1e-5, 1e-2):
+                counts["parts", "compared"] += 1
+                counts["parts", "short"] += other.epsilon(delta) < selected.epsilon(delta) - 1e-9
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=60.0, help="for each random part")
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    counts: collections.Counter = collections.Counter()
+    for part in (single, nested, composed, hulls):
+        generator = np.random.default_rng(arguments.seed)
+        end, cases = time.monotonic() + arguments.seconds, 0
+        while time.monotonic() < end:
+            part(generator, counts)
+            cases += 1
+        print(f"{part.__name__}: {cases} cases", flush=True)
+    scan(counts)
+    for part in sorted({name for name, _ in counts}):
+        print(f"{part}: {counts[part, 'compared']} compared, {counts[part, 'short']} fall short")
+    return int(any(number for (_, kind), number in counts.items() if kind == "short"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
