@@ -30,6 +30,8 @@ class Part:
     labels: np.ndarray
     public_size: int
     size_bound: int
+    stable_under_replacement: bool = True
+    stable_under_removal: bool = True
 
 
 def _parts(number=200, seed=0):
