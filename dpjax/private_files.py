@@ -1,0 +1,179 @@
+"""Files that only their owner may read and nobody else may have planted; locks between processes.
+
+What a job keeps on the disk while it works (secret keys, losing candidates, the draw) decides what
+is released and must stay with the curator. So it lies in folders of mode 0700 that belong to the
+user of the process, what is found there is read only if it is a plain file of that user, and one
+process at a time works with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import tempfile
+import threading
+from collections.abc import Iterator
+
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+def private_folder(path: str | os.PathLike) -> None:
+    """Makes a folder that its owner alone may enter, or makes sure that the one there is such.
+
+    Args:
+      path: of the folder; parents are made where they are missing.
+
+    Raises:
+      ValueError: if something else stands there: a link, a file, another user's folder, or one that
+        is open to others. Who could write in it could have planted keys.
+    """
+    path = os.fspath(path)
+    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path, 0o700)
+    found = os.lstat(path)
+    if not stat.S_ISDIR(found.st_mode):
+        raise ValueError(f"{path} is no folder: remove it, or pass another --out_dir")
+    _refuse_foreign(path, found, _OTHERS)
+
+
+def read_private(path: str | os.PathLike) -> bytes:
+    """The content of a plain file that belongs to this user and that nobody else may write.
+
+    Raises:
+      ValueError: for a link, a pipe, another user's file, or one that others may write.
+      FileNotFoundError: if nothing is there.
+    """
+    path = os.fspath(path)
+    if os.path.islink(path):
+        raise ValueError(f"{path} is a link: remove it, or pass another --out_dir")
+    # O_NONBLOCK: a pipe would keep whoever opens it waiting for its writer.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | getattr(os, "O_NOFOLLOW", 0))
+    with os.fdopen(descriptor, "rb") as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            raise ValueError(f"{path} is no plain file: remove it, or pass another --out_dir")
+        _refuse_foreign(path, found, stat.S_IWGRP | stat.S_IWOTH)
+        return file.read()
+
+
+def _refuse_foreign(path: str, found: os.stat_result, closed: int) -> None:
+    if found.st_uid != os.geteuid() or found.st_mode & closed:
+        raise ValueError(
+            f"{path} is another user's or open to others (owner {found.st_uid}, mode "
+            f"{stat.S_IMODE(found.st_mode):04o}), so that its keys may be known or planted: remove "
+            "it, or pass another --out_dir"
+        )
+
+
+def write_once(path: str | os.PathLike, payload: bytes) -> None:
+    """Writes a file whole, readable by its owner only; one that is there already stays."""
+    with _written_aside(path, payload) as partial, contextlib.suppress(FileExistsError):
+        # A link, unlike a rename, never replaces what another job was quicker to write.
+        os.link(partial, path)
+
+
+def write_anew(path: str | os.PathLike, payload: bytes) -> None:
+    """Writes a file whole, readable by its owner only, in place of the one that is there."""
+    with _written_aside(path, payload) as partial:
+        os.replace(partial, path)
+
+
+@contextlib.contextmanager
+def _written_aside(path: str | os.PathLike, payload: bytes) -> Iterator[str]:
+    """A file of the payload beside `path`, which is gone afterwards."""
+    folder, name = os.path.split(os.path.abspath(os.fspath(path)))
+    descriptor, partial = tempfile.mkstemp(dir=folder, prefix=f"{name}.", suffix=".partial")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(payload)
+            file.flush()
+            os.fsync(file.fileno())
+        yield partial
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(partial)
+
+
+class InUseError(ValueError):
+    """Another process, or another thread of this one, holds a lock."""
+
+
+_held: set[tuple[str, int]] = set()
+"""Paths of the locks that this process holds, and the threads that do."""
+
+
+@contextlib.contextmanager
+def locked(path: str | os.PathLike, what: str, *, shared: bool = False) -> Iterator[None]:
+    """Holds a lock on a file while the block runs; the thread that holds it may take it again.
+
+    The operating system lets go of the lock with the process, however that ends: a file that a
+    killed process left locks nothing. It is removed with the lock, by the last who held it.
+
+    Args:
+      path: of the file, in a folder that is there; made with mode 0600.
+      what: what the lock keeps others from, for the message.
+      shared: whether others may hold it too, who share it.
+
+    Raises:
+      InUseError: if another process, or another thread of this one, holds it; at once, without
+        waiting.
+      ValueError: if the file system knows no locks.
+    """
+    path = os.path.abspath(os.fspath(path))
+    own = (path, threading.get_ident())
+    if own in _held:
+        yield
+        return
+    descriptor = _taken(path, what, shared)
+    _held.add(own)
+    try:
+        yield
+    finally:
+        _held.remove(own)
+        if not shared or _lock(descriptor):
+            release_file(path)
+        os.close(descriptor)
+
+
+def release_file(path: str | os.PathLike) -> None:
+    """Removes a lock's file; for its holder, also one about to exit without unwinding."""
+    with contextlib.suppress(FileNotFoundError):
+        os.remove(path)
+
+
+def _taken(path: str, what: str, shared: bool) -> int:
+    """A descriptor that holds the lock of the file that stands at `path`."""
+    while True:
+        flags = os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | getattr(os, "O_NOFOLLOW", 0)
+        descriptor = os.open(path, flags, 0o600)
+        try:
+            free = _lock(descriptor, shared)
+        except OSError as error:
+            os.close(descriptor)
+            raise ValueError(
+                f"{path} cannot be locked ({error.strerror}): pass an --out_dir on a file system "
+                "with locks"
+            ) from None
+        if not free:
+            os.close(descriptor)
+            raise InUseError(
+                f"another process works in {what}: wait for it, or pass another --out_dir"
+            )
+        # Who held it before may have removed the file after it was opened here.
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(descriptor), os.stat(path, follow_symlinks=False)):
+                return descriptor
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, shared: bool = False) -> bool:
+    """Locks an open file, or changes its lock; returns whether that was possible at once."""
+    import fcntl  # not on Windows, where all that needs no lock works
+
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return False
+    return True
