@@ -116,12 +116,7 @@ def mixed_sweep(
     saved = None
     if checkpoints is not None:
         saved = checkpoints.restore()
-        identity = candidates.identity(buckets)
-        if saved[0] is not None and bytes(saved[0]["identity"]) != identity:
-            raise ValueError(
-                f"{checkpoints.folder} holds checkpoints of another sweep: pass the candidates and "
-                "options that it was begun with, or another folder"
-            )
+        _refuse_other_saves(checkpoints, *saved, candidates.identity(buckets), buckets)
     data = placement.put(jax.tree.map(np.asarray, data), whole=True)
     program = SlotProgram(configs[0], initial, finish, data, finish_data) if configs else None
     sweep = _Sweep(candidates, buckets, program, placement, steps_per_call, checkpoints)
@@ -178,6 +173,34 @@ def _refuse_other_differences(configs: list[TrainConfig]) -> None:
                     f"the candidates' configurations differ in {field.name}: make them from one by "
                     f"dataclasses.replace, changing only {', '.join(may_differ)}"
                 )
+
+
+def _refuse_other_saves(
+    checkpoints: Checkpoints,
+    standing: Arrays | None,
+    earlier: list[Arrays],
+    identity: bytes,
+    buckets: list[Bucket],
+) -> None:
+    """Refuses saves of another sweep, and those that lack a candidate that had finished."""
+    if standing is None:
+        return
+    try:
+        same, number = bytes(standing["identity"]) == identity, int(standing["bucket"])
+        taken, in_slots = int(standing["taken"]), set(standing["member"].tolist())
+        kept = [index for arrays in earlier for index in arrays["members"].tolist()]
+    except (KeyError, ValueError):
+        raise checkpoints.damaged() from None
+    if not same:
+        raise ValueError(
+            f"{checkpoints.folder} holds checkpoints of another sweep: pass the candidates and "
+            "options that it was begun with, or another folder"
+        )
+    begun = [index for bucket in buckets[:number] for index in bucket.members]
+    begun += buckets[number].members[:taken]
+    # Whoever was begun is in a slot or has finished: none may be lost, none come twice.
+    if sorted(kept) != sorted(set(begun) - in_slots):
+        raise checkpoints.damaged()
 
 
 @dataclasses.dataclass(frozen=True)

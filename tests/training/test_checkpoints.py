@@ -2,6 +2,8 @@
 
 import dataclasses
 import os
+import pathlib
+import shutil
 import stat
 
 import jax
@@ -96,6 +98,83 @@ def test_what_finished_after_the_last_complete_save_is_trained_again(tmp_path, u
     torn._write(torn._finished, {"members": np.array([0]), "output_0": np.zeros((1, 3))})
     torn.close()
     assert collect(sweep(folder)) == undisturbed[0]
+
+
+@pytest.fixture(scope="module")
+def killed_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("killed") / "checkpoints"
+    killed = sweep(folder)
+    for _ in range(4):
+        next(killed)
+    return folder
+
+
+def _files(folder):
+    return [path for path in sorted(folder.rglob("*")) if path.is_file()]
+
+
+def test_a_save_that_lacks_a_finished_candidate_is_refused(tmp_path, killed_folder):
+    steps = sorted(path.name for path in (killed_folder / "finished").iterdir())
+    assert len(steps) >= 2
+    for number, step in enumerate(steps):
+        folder = tmp_path / str(number)
+        shutil.copytree(killed_folder, folder)
+        shutil.rmtree(folder / "finished" / step)
+        with pytest.raises(ValueError, match="damaged or incomplete: remove that folder"):
+            sweep(folder)
+
+
+@pytest.mark.parametrize("part", ["slots", "finished"])
+@pytest.mark.parametrize("damage", ["cut", "emptied", "removed"])
+def test_a_broken_save_is_one_line(tmp_path, killed_folder, part, damage, capfd):
+    files = _files(killed_folder / part)
+    assert len(files) > 5
+    for number, path in enumerate(files[:: len(files) // 4]):
+        folder = tmp_path / str(number)
+        shutil.copytree(killed_folder, folder)
+        broken = folder / path.relative_to(killed_folder)
+        if damage == "removed":
+            broken.unlink()
+        else:
+            content = broken.read_bytes()
+            broken.write_bytes(content[: 0 if damage == "emptied" else -1] or b"x")
+        with pytest.raises(ValueError, match="damaged or incomplete") as caught:
+            sweep(folder)
+        assert "\n" not in str(caught.value)
+    assert capfd.readouterr().err == ""
+
+
+def test_a_save_without_its_hash_was_not_completed(tmp_path, killed_folder, undisturbed):
+    folder = tmp_path / "checkpoints"
+    shutil.copytree(killed_folder, folder)
+    for path in folder.glob("slots_*.hash"):
+        path.unlink()
+    assert collect(sweep(folder)) == undisturbed[0]
+
+
+def test_a_sweep_killed_while_it_removes_its_saves_is_trained_again(
+    tmp_path, undisturbed, monkeypatch
+):
+    """They were of no more use; half of them are none, and no damage either."""
+    folder = tmp_path / "checkpoints"
+
+    def killed(path, **options):
+        if not options:
+            for file in _files(pathlib.Path(path))[::2]:
+                file.unlink()
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(shutil, "rmtree", killed)
+        collect(sweep(folder))
+    assert collect(sweep(folder)) == undisturbed[0]
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_folder_open_to_others_is_refused(tmp_path):
+    (tmp_path / "checkpoints").mkdir(mode=0o755)
+    with pytest.raises(ValueError, match="open to others"):
+        training.Checkpoints(tmp_path / "checkpoints")
 
 
 def test_another_sweep_is_refused(tmp_path):
