@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from absl import app, flags, logging
@@ -65,6 +66,19 @@ def run(main: Callable[[], int | None]) -> None:
     app.run(lambda _: _in_a_thread(lambda: guarded(main)), flags_parser=parse)
 
 
+_ON_INTERRUPTION: list[Callable[[], None]] = []
+
+
+@contextlib.contextmanager
+def when_interrupted(clean_up: Callable[[], None]) -> Iterator[None]:
+    """While the block runs, Ctrl-C calls `clean_up`, which must be quick, before the end."""
+    _ON_INTERRUPTION.append(clean_up)
+    try:
+        yield
+    finally:
+        _ON_INTERRUPTION.remove(clean_up)
+
+
 def progress_bar(console: Console) -> Progress:
     """A bar of counted steps, to be entered with `with`."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
@@ -88,6 +102,8 @@ def _in_a_thread(work: Callable[[], int | None]) -> int | None:
             thread.join(timeout=0.2)
     except KeyboardInterrupt:
         print("interrupted: no complete run was written", file=sys.stderr, flush=True)
+        for clean_up in _ON_INTERRUPTION:
+            clean_up()
         # Not sys.exit, which would wait for what the device is computing.
         os._exit(130)
     if "error" in outcome:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 
@@ -22,7 +23,7 @@ _RESUME = flags.DEFINE_bool(
     "resume",
     False,
     "Keep checkpoints in <out_dir>.curator, and go on from those that an earlier, interrupted run "
-    "with the same flags left there.",
+    "with the same flags left there. A run that has finished already is left as it is.",
 )
 _CHECKPOINT_SECONDS = flags.DEFINE_float(
     "checkpoint_seconds", 300.0, "--resume, --shard: least time between two checkpoints."
@@ -59,6 +60,28 @@ def join_processes() -> bool:
     return jax.process_index() == 0
 
 
+def lasting() -> bool:
+    """Whether the flags ask for a job that outlives this process.
+
+    Raises:
+      ValueError: for a --shard that cannot be read, or one without a folder to come back to.
+    """
+    asked = _RESUME.value or _shard() is not None
+    if asked and flags.FLAGS["out_dir"].value is None:
+        raise ValueError("--resume and --shard need a folder to come back to: pass --out_dir too")
+    return asked
+
+
+def writes_nothing() -> bool:
+    """Whether this process only trains a share, which another one merges.
+
+    Raises:
+      ValueError: for a --shard that cannot be read.
+    """
+    shard = _shard()
+    return jax.process_index() != 0 or (shard is not None and shard[0] is not None)
+
+
 def job(folder: str, label: str) -> Job:
     """The job that the flags ask for.
 
@@ -69,14 +92,10 @@ def job(folder: str, label: str) -> Job:
     Raises:
       ValueError: for a --shard that cannot be read, or a folder that a next job would not find.
     """
-    shard = _shard()
-    lasting = _RESUME.value or shard is not None
-    if lasting and flags.FLAGS["out_dir"].value is None:
-        raise ValueError("--resume and --shard need a folder to come back to: pass --out_dir too")
     return Job(
         placement=_PLACEMENT.value,
-        folder=f"{folder}.curator" if lasting else None,
-        shard=shard,
+        folder=f"{folder}.curator" if lasting() else None,
+        shard=_shard(),
         label=label,
         checkpoint_seconds=_CHECKPOINT_SECONDS.value,
     )
@@ -92,7 +111,8 @@ def _shard() -> tuple[int | None, int] | None:
 
 
 def remove_working_folder(done: Job) -> None:
-    """Deletes keys, checkpoints and shards' results: with the release written, none is needed, and
-    whoever had the keys could take the noise away."""
-    if done.folder is not None:
-        shutil.rmtree(done.folder)
+    """Deletes what is left of keys, checkpoints and shards' results: with the release written, none
+    is needed, and whoever had the keys could take the noise away."""
+    if done.folder is not None and os.path.lexists(done.folder):
+        with done.held():
+            shutil.rmtree(done.folder)

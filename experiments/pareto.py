@@ -33,7 +33,7 @@ from typing import Any
 from absl import flags
 from rich.console import Console
 
-from dpjax import data, tuning
+from dpjax import data, private_files, tuning
 from dpjax.tuning import ledger, pareto
 from dpjax.tuning.pareto import problems
 from dpjax.tuning.pareto.released_run import released_run
@@ -252,12 +252,34 @@ def main() -> int:
     """Runs the job; returns the exit code."""
     check_flags()
     console = Console(highlight=False, soft_wrap=True)
-    name = _DATA.name
-    folder = run_folder.choose(_OUT_DIR.value, f"pareto-{name}")
-    working = f"{folder}.curator"
+    wish = (_OUT_DIR.value, f"pareto-{_DATA.name}")
+    with run_folder.claimed(*wish, resumed=_RESUME.value) as folder:
+        if run_folder.is_finished(folder):
+            remove_working_folder(f"{folder}.curator")
+            console.print(f"{folder} is finished: there is nothing left to do")
+            return 0
+        return search(folder, console)
+
+
+def remove_working_folder(working: str) -> None:
+    """Deletes the record of a search that is written."""
+    if os.path.lexists(working):
+        private_files.private_folder(working)
+        shutil.rmtree(working)
+
+
+def search(folder: str, console: Console) -> int:
+    """Loads, searches, trains the released run and writes.
+
+    Args:
+      folder: of the run, claimed.
+      console: where to say what was found.
+
+    Returns:
+      The exit code.
+    """
+    name, working = _DATA.name, f"{folder}.curator"
     path = os.path.join(working, RECORD_FILE)
-    if os.path.exists(path) and not _RESUME.value:
-        raise ValueError(f"{path} is of an interrupted run: pass --resume, or remove {working}")
     loaded = _DATA.load(
         _DATA.dataset.value, public_size=_DATA.public_size.value, sampling=_SAMPLING.value
     )
@@ -304,8 +326,10 @@ def main() -> int:
         side_by_side=_SIDE_BY_SIDE.value,
         workers=_WORKERS.value,
     )
-    earlier = ledger.earlier_runs(os.path.dirname(folder), seen) if _PROXY.value else []
-    warnings = [loaded.caveat, ledger.warning(earlier, name)]
+    warnings, earlier = [loaded.caveat], None
+    if _PROXY.value:
+        earlier = ledger.earlier_runs(os.path.dirname(folder), seen)
+        warnings += earlier.warnings(name)
     if not _PROXY.value:
         warnings.append("the front is NOT a private output: it and its settings are the curator's")
     if _PROXY.value and _SEED.value is not None:
@@ -319,7 +343,7 @@ def main() -> int:
     label += [os.path.basename(_PROXY.value or ""), sizes()["repetitions"]]
     label.append(_VALIDATION_FRACTION.value)
     pareto.check_anti_ideal(anti_ideal())
-    os.makedirs(working, mode=0o700, exist_ok=True)
+    private_files.private_folder(working)
     record, front = run_search(domain, cost, accuracy, path, label, console)
     suggestion = None
     if _EPSILON.value is not None:
@@ -340,7 +364,7 @@ def main() -> int:
             epsilon = guarantee.epsilon(cost.delta)
             save_release(
                 partial, folder, release,
-                epsilon=epsilon, delta=cost.delta, seen=seen, earlier=earlier,
+                epsilon=epsilon, delta=cost.delta, seen=seen, earlier=earlier.entries,
             )  # fmt: skip
             judged = "no test data to judge it by"
             if loaded.test is not None:
@@ -350,7 +374,7 @@ def main() -> int:
                 f"[bold]released: one run on {_DATA.dataset.value}, epsilon {epsilon:.4f}[/bold] "
                 f"at delta {cost.delta:g} ({guarantee.relation.replace('_', ' ')}); {judged}"
             )
-    shutil.rmtree(working)
+    remove_working_folder(working)
     if _PROXY.value:
         console.print(f"release (may be published):  {os.path.join(folder, 'release')}")
     else:

@@ -1,4 +1,8 @@
-"""A run's folder: made whole or not at all, and never over another run."""
+"""A run's folder: claimed before anything is trained, made whole or not at all, never over another.
+
+While a program works on `<folder>` it holds a lock on `<folder>.lock`. The operating system lets go
+of it however the program ends, so that what a killed one leaves keeps nobody out.
+"""
 
 from __future__ import annotations
 
@@ -8,37 +12,156 @@ import shutil
 import time
 from collections.abc import Iterator
 
+from dpjax import private_files
+from experiments import command_line
+
 NOTICE = "PARTIAL.txt"
 
 
 def choose(out_dir: str | None, name: str) -> str:
-    """Returns the absolute path of a run folder that does not exist yet.
+    """Returns the absolute path of a run folder that does not exist yet, without claiming it.
 
     Args:
       out_dir: the user's wish; None: `runs/<name>-<time>` below the working folder.
       name: public name of the run, for the default.
 
     Raises:
-      ValueError: if something is there already, or a partial run of it.
+      ValueError: if something is there already, or a partial run of it; or if nothing can be
+        written there.
     """
-    folder = os.path.abspath(
-        out_dir or os.path.join("runs", f"{name}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}")
-    )
-    for path in (folder, f"{folder}.partial"):
+    folder = os.path.abspath(out_dir or _usual(name))
+    refuse_existing(folder, f"{folder}.partial")
+    with _writable(folder):
+        # Found out now, not when everything is trained.
+        os.makedirs(f"{folder}.partial")
+        os.rmdir(f"{folder}.partial")
+    return folder
+
+
+@contextlib.contextmanager
+def claimed(out_dir: str | None, name: str, *, resumed: bool = False) -> Iterator[str]:
+    """Claims a run folder while the block runs: nobody else who does comes away with the same.
+
+    Args:
+      out_dir: the user's wish; None: `runs/<name>-<time>` below the working folder, with a number
+        where that is taken.
+      name: public name of the run, for the default.
+      resumed: whether the run goes on after an interruption. Then the folder may be there, finished
+        (see `is_finished`), and a partial one of the interrupted run is removed. Otherwise neither
+        may be there, nor a working folder, `<folder>.curator`, with keys that no one would remove.
+
+    Yields:
+      Its absolute path.
+
+    Raises:
+      ValueError: if something is there already, another process works in it, or nothing can be
+        written there.
+    """
+    with contextlib.ExitStack() as stack:
+        folder = os.path.abspath(out_dir or _usual(name))
+        with _writable(folder):
+            os.makedirs(os.path.dirname(folder), exist_ok=True)
+            if out_dir is not None:
+                stack.enter_context(_held(folder))
+            else:
+                folder = _free(folder, stack)
+        partial = f"{folder}.partial"
+        if resumed:
+            _clear(partial, folder)
+            if not is_finished(folder):
+                refuse_existing(folder)
+        else:
+            refuse_existing(folder, partial)
+            refuse_working(folder)
+        with _writable(folder):
+            os.makedirs(partial)
+            os.rmdir(partial)
+        yield folder
+
+
+@contextlib.contextmanager
+def _held(folder: str) -> Iterator[None]:
+    lock = f"{folder}.lock"
+    # Ctrl-C ends the program without unwinding this.
+    release = command_line.when_interrupted(lambda: private_files.release_file(lock))
+    with private_files.locked(lock, folder), release:
+        yield
+
+
+def _free(usual: str, stack: contextlib.ExitStack) -> str:
+    """The first of `usual`, `usual`-2, ... that nothing and nobody has; held by the stack."""
+    folder, number = usual, 1
+    while True:
+        with contextlib.suppress(private_files.InUseError), contextlib.ExitStack() as attempt:
+            attempt.enter_context(_held(folder))
+            if not any(os.path.lexists(folder + end) for end in ("", ".partial", ".curator")):
+                stack.push(attempt.pop_all())
+                return folder
+        number += 1
+        folder = f"{usual}-{number}"
+
+
+def _clear(partial: str, folder: str) -> None:
+    """Finishes or removes what an interrupted run was writing.
+
+    Raises:
+      ValueError: if it is not of such a run.
+    """
+    if not os.path.isdir(partial) or os.path.islink(partial):
+        refuse_existing(partial)
+    elif os.path.exists(os.path.join(partial, NOTICE)) or not os.listdir(partial):
+        shutil.rmtree(partial)
+    elif is_finished(partial) and not os.path.lexists(folder):
+        os.rename(partial, folder)
+    else:
+        refuse_existing(partial)
+
+
+def _usual(name: str) -> str:
+    return os.path.join("runs", f"{name}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}")
+
+
+@contextlib.contextmanager
+def _writable(folder: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ValueError(
+            f"cannot write {folder} ({error.strerror}): pass another --out_dir"
+        ) from None
+
+
+def refuse_existing(*paths: str) -> None:
+    """Refuses paths at which something stands.
+
+    Raises:
+      ValueError: naming the first.
+    """
+    for path in paths:
         if os.path.lexists(path):
             raise ValueError(
                 f"{path} exists already and nothing is overwritten: pass another --out_dir, or "
                 "remove it first"
             )
-    try:
-        # Found out now, not when everything is trained.
-        os.makedirs(f"{folder}.partial")
-        os.rmdir(f"{folder}.partial")
-    except OSError as error:
+
+
+def refuse_working(folder: str) -> None:
+    """Refuses to begin anew beside the working folder of an interrupted run, which holds its keys.
+
+    Raises:
+      ValueError: naming it.
+    """
+    working = f"{folder}.curator"
+    if os.path.lexists(working) and not (os.path.isdir(working) and not os.listdir(working)):
         raise ValueError(
-            f"cannot write {folder} ({error.strerror}): pass another --out_dir"
-        ) from None
-    return folder
+            f"{working} is of an interrupted run and holds its secret keys: pass --resume to go "
+            "on with it (a shard: its --shard), or remove it first"
+        )
+
+
+def is_finished(folder: str) -> bool:
+    """Whether a run was written there: its folder takes the name when everything is written."""
+    return os.path.isdir(os.path.join(folder, "curator"))
 
 
 @contextlib.contextmanager
@@ -46,13 +169,17 @@ def written_whole(folder: str) -> Iterator[str]:
     """Gives a folder to write in, which takes its final name only when everything is written.
 
     Until then it is `<folder>.partial` and holds a file that says so; an error removes it, an
-    interruption that cannot be handled leaves it under that name.
+    interruption that cannot be handled leaves it under that name. Where something took the final
+    name meanwhile, the whole run is kept beside it.
 
     Args:
-      folder: from `choose`.
+      folder: from `choose` or `claimed`.
 
     Yields:
       The path to write in.
+
+    Raises:
+      ValueError: if the final name was taken meanwhile; it says where the run is.
     """
     partial = f"{folder}.partial"
     os.makedirs(partial)
@@ -63,8 +190,20 @@ def written_whole(folder: str) -> Iterator[str]:
         )
     try:
         yield partial
-        os.remove(notice)
-        os.rename(partial, folder)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
+    os.remove(notice)
+    with contextlib.suppress(OSError):
+        # A rename would silently replace an empty folder, and fails on any other.
+        if not os.path.lexists(folder):
+            os.rename(partial, folder)
+            return
+    kept, number = f"{folder}.complete", 1
+    while os.path.lexists(kept):
+        number += 1
+        kept = f"{folder}.complete-{number}"
+    os.rename(partial, kept)
+    raise ValueError(
+        f"something else took the name {folder} meanwhile: this run, complete, is in {kept}"
+    )

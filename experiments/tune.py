@@ -24,6 +24,7 @@ validation_inputs, validation_labels, test_inputs, test_labels, identifiers.
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 from absl import flags
@@ -205,9 +206,37 @@ def main() -> int:
     writes = job_flags.join_processes()
     console = Console(highlight=False, soft_wrap=True, quiet=not writes)
     method, space = selection_flags.method(), search_space()
+    with contextlib.ExitStack() as held:
+        lasting, claims = job_flags.lasting(), not job_flags.writes_nothing()
+        folder = os.path.abspath(_OUT_DIR.value or os.path.join("runs", _DATA.name))
+        if claims:
+            claim = run_folder.claimed(_OUT_DIR.value, _DATA.name, resumed=lasting)
+            folder = held.enter_context(claim)
+        job = job_flags.job(folder, f"{_DATA.optimizer.value} {_SCHEDULE.value} {_SEED.value}")
+        if lasting and run_folder.is_finished(folder):
+            if claims:
+                job_flags.remove_working_folder(job)
+            console.print(f"{folder} is finished: there is nothing left to do")
+            return 0
+        run_folder.refuse_existing(folder)
+        held.enter_context(job.held())
+        return tune(folder, job, method, space, console)
+
+
+def tune(folder: str, job: tuning.Job, method: str, space: tuning.Space, console: Console) -> int:
+    """Loads, trains, selects and writes.
+
+    Args:
+      folder: of the run, claimed by the process that writes it.
+      job: how to train.
+      method: of `selection_flags.method`.
+      space: public law of the hyperparameters.
+      console: where to say what was found.
+
+    Returns:
+      The exit code.
+    """
     name = _DATA.name
-    folder = run_folder.choose(_OUT_DIR.value, name)
-    job = job_flags.job(folder, f"{_DATA.optimizer.value} {_SCHEDULE.value} {_SEED.value}")
     loaded, parts = load_data()
     train, validation = parts.train, parts.validation
     warnings = [parts.non_private, loaded.caveat]
@@ -220,7 +249,7 @@ def main() -> int:
         warnings.append("--seed makes the randomness known: no secret, no guarantee")
     seen = ledger.SeenData.of(_DATA.dataset.value, (train.inputs, train.labels))
     earlier = ledger.earlier_runs(os.path.dirname(folder), seen)
-    warnings.append(ledger.warning(earlier, name))
+    warnings += earlier.warnings(name)
     for warning in filter(None, warnings):
         console.print(f"warning: {warning}")
     task = _DATA.task(loaded.classes, train, validation)
@@ -255,7 +284,7 @@ def main() -> int:
     if result is None:
         console.print("this shard has finished; when all have, run --shard=merge/N")
         return 0
-    if not writes:
+    if job_flags.writes_nothing():
         return 0
     test_accuracy = None
     if parts.test is not None:
@@ -269,7 +298,7 @@ def main() -> int:
         result.curator.save(private_folder, **facts)
         ledger.write_ledger(
             private_folder,
-            earlier,
+            earlier.entries,
             run=folder,
             seen=seen,
             epsilon=result.guarantee and result.guarantee.epsilon(_DELTA.value),

@@ -12,7 +12,9 @@ import hashlib
 import heapq
 import json
 import os
+import stat
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -23,6 +25,10 @@ from dpjax.tuning.curator import WARNING, fingerprint
 PyTree = Any
 
 LEDGER_FILE = "ledger.jsonl"
+
+_WORDS = ("run", "time", "data_set", "data")
+_LONGEST_LINE = 2**20
+"""Bytes; an entry has some thousands."""
 
 _KEPT_HASHES = 256
 """Of two sets of records that share a fraction f of their union, the smallest 256 hashes share none
@@ -76,37 +82,85 @@ class SeenData:
         )
 
 
-def earlier_runs(beside: str | os.PathLike, seen: SeenData) -> list[dict[str, Any]]:
+@dataclasses.dataclass(frozen=True)
+class EarlierRuns:
+    """What the ledgers beside a run say.
+
+    Attributes:
+      entries: of runs on the same data, the oldest first, each run once.
+      unreadable: paths of ledgers that could not be read, or not to their end.
+    """
+
+    entries: list[dict[str, Any]]
+    unreadable: list[str]
+
+    def warnings(self, name: str) -> list[str]:
+        """What the curator must hear, one line each.
+
+        Args:
+          name: of the data.
+        """
+        lines = [
+            f"the ledger {path} cannot be read: runs on {name} that it notes are not counted here; "
+            "look at it, and remove it if it is of no use"
+            for path in self.unreadable
+        ]
+        if self.entries:
+            lines.append(
+                f"{len(self.entries)} earlier run(s) on {name} stand beside this one; each is a "
+                "mechanism of its own: the records pay for all of them together "
+                "(accounting.compose)"
+            )
+        return lines
+
+
+def earlier_runs(beside: str | os.PathLike, seen: SeenData) -> EarlierRuns:
     """Finds runs on the same data in the run folders beside this one.
 
     The same: of one name or path, whatever it held then; or sharing records, whatever the name.
+    A ledger that is damaged, or no file at all, keeps no other run from starting: it is named.
 
     Args:
       beside: the folder that holds the run folders.
       seen: this run's data.
-
-    Returns:
-      Their ledger entries, the oldest first, each run once.
     """
-    found = {}
+    found, unreadable = {}, []
     pattern = os.path.join(glob.escape(os.fspath(beside)), "*", "curator", LEDGER_FILE)
-    for path in glob.glob(pattern):
-        with open(path, encoding="utf-8") as file:
-            for line in file.readlines()[1:]:
-                entry = json.loads(line)
+    for path in sorted(glob.glob(pattern)):
+        try:
+            for entry in _entries(path):
                 if seen.is_in(entry):
                     found[entry["run"]] = entry
-    return sorted(found.values(), key=lambda entry: entry["time"])
+        except (OSError, ValueError, RecursionError):
+            unreadable.append(path)
+    return EarlierRuns(sorted(found.values(), key=lambda entry: entry["time"]), unreadable)
 
 
-def warning(earlier: list[dict[str, Any]], name: str) -> str | None:
-    """What to tell the curator of earlier runs; None without any."""
-    if not earlier:
-        return None
-    return (
-        f"{len(earlier)} earlier run(s) on {name} stand beside this one; each is a mechanism of "
-        "its own: the records pay for all of them together (accounting.compose)"
-    )
+def _entries(path: str) -> Iterator[dict[str, Any]]:
+    """The entries of a ledger; all that come before what cannot be read.
+
+    Raises:
+      OSError, ValueError, RecursionError: for what is no ledger, or a line that is no entry.
+    """
+    # O_NONBLOCK: a pipe would keep whoever opens it waiting for its writer.
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError("no plain file")
+        file.readline(_LONGEST_LINE)
+        number = 0
+        while line := file.readline(_LONGEST_LINE):
+            entry = json.loads(line)
+            hashes = entry.get("smallest_hashes", []) if isinstance(entry, dict) else None
+            if not (
+                isinstance(hashes, list)
+                and all(isinstance(one, str) for one in hashes)
+                and all(isinstance(entry.get(name), str) for name in _WORDS)
+            ):
+                raise ValueError("a line is no entry")
+            yield entry
+            number += 1
+        if not number:
+            raise ValueError("a ledger holds at least the run that wrote it")
 
 
 def write_ledger(
@@ -122,7 +176,7 @@ def write_ledger(
 
     Args:
       folder: the curator's folder.
-      earlier: what `earlier_runs` found.
+      earlier: the entries that `earlier_runs` found.
       run: a name of this run, its folder's absolute path.
       seen: this run's data.
       epsilon: the run's cost; None if it is not private.

@@ -45,7 +45,7 @@ def test_digits_end_to_end_and_resumed(run_cases, tmp_path):
 
     # An interrupted run leaves its record; it is refused, unless told to go on.
     working = tmp_path / "again.curator"
-    working.mkdir()
+    working.mkdir(mode=0o700)
     lines = (curator / "evaluations.jsonl").read_text().splitlines(keepends=True)
     (working / "evaluations.jsonl").write_text("".join(lines[:9]))
     arguments[0] = f"--out_dir={again}"

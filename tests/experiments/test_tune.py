@@ -63,6 +63,35 @@ def test_digits_end_to_end_and_the_claim_verifies(run_cases, tmp_path):
     ((code, printed, _),) = run_cases("experiments.epsilon", [[f"--verify={saved[0]}"]])
     assert code == 0 and "the claim holds" in printed
 
+    # Going on with what has finished says so; what was left beside it is removed.
+    working = tmp_path / "run.curator"
+    working.mkdir(mode=0o700)
+    (working / "outcome.npz").touch()
+    again, shard = run_cases(
+        "experiments.tune", [[*arguments, "--resume"], [*arguments, "--shard=1/2"]]
+    )
+    for code, printed, errors in (again, shard):
+        assert code == 0 and "is finished: there is nothing left to do" in printed, errors
+    assert not working.exists() and saved[0].read_bytes() == saved[1].read_bytes()
+
+
+def test_a_working_folder_is_gone_on_with_or_refused_never_left_or_trusted(run_cases, tmp_path):
+    """One with keys in it would outlive a new run; one of somebody else may hold planted keys."""
+    working = tmp_path / "run.curator"
+    working.mkdir(mode=0o700)
+    (working / "drawn.npz").write_bytes(b"planted")
+    arguments = [f"--out_dir={tmp_path / 'run'}", *QUICK]
+    ((code, _, errors),) = run_cases("experiments.tune", [arguments])
+    assert code == 2 and "interrupted run and holds its secret keys: pass --resume" in errors
+    working.chmod(0o777)
+    opened = run_cases("experiments.tune", [[*arguments, "--resume"], [*arguments, "--shard=0/2"]])
+    for code, _, errors in opened:
+        assert code == 2 and "open to others (owner" in errors and "mode 0777" in errors
+    working.chmod(0o700)
+    ((code, _, errors),) = run_cases("experiments.tune", [[*arguments, "--resume"]])
+    assert code == 2 and "drawn.npz is" in errors and len(errors.splitlines()) == 1
+    assert os.listdir(tmp_path) == ["run.curator"] and os.listdir(working) == ["drawn.npz"]
+
 
 def test_selections_by_partitions_end_to_end_and_their_claims_verify(run_cases, tmp_path):
     folders = {method: tmp_path / method for method in ("exponential", "doubling")}

@@ -4,6 +4,7 @@ import json
 import os
 
 import numpy as np
+import pytest
 
 from dpjax.tuning import ledger
 from dpjax.tuning.ledger import SeenData
@@ -19,8 +20,8 @@ def _known(beside, run, seen):
     earlier = ledger.earlier_runs(beside, seen)
     folder = beside / run / "curator"
     folder.mkdir(parents=True)
-    ledger.write_ledger(folder, earlier, run=run, seen=seen, epsilon=1.0, delta=1e-5)
-    return [entry["run"] for entry in earlier]
+    ledger.write_ledger(folder, earlier.entries, run=run, seen=seen, epsilon=1.0, delta=1e-5)
+    return [entry["run"] for entry in earlier.entries]
 
 
 def test_one_name_is_one_data_set_whatever_part_of_it(tmp_path):
@@ -86,10 +87,62 @@ def test_ledgers_from_before_hashes_were_kept_still_warn(tmp_path):
     entry = {"run": "old", "time": "2026", "data_set": "train", "data": "f", "epsilon": 1}
     (folder / "ledger.jsonl").write_text(f"{{}}\n{json.dumps(entry)}\n")
     for name, number in (("/any/where/train.npz", 1), ("train", 1), ("/any/test.npz", 0)):
-        assert len(ledger.earlier_runs(tmp_path, SeenData(name, "g", ("a",)))) == number
-    assert len(ledger.earlier_runs(tmp_path, SeenData("else", "f", ()))) == 1
+        assert len(ledger.earlier_runs(tmp_path, SeenData(name, "g", ("a",))).entries) == number
+    assert len(ledger.earlier_runs(tmp_path, SeenData("else", "f", ())).entries) == 1
 
 
 def test_the_warning_counts():
-    assert ledger.warning([], "digits") is None
-    assert ledger.warning([{}, {}], "digits").startswith("2 earlier run(s) on digits")
+    assert ledger.EarlierRuns([], []).warnings("digits") == []
+    (line,) = ledger.EarlierRuns([{}, {}], []).warnings("digits")
+    assert line.startswith("2 earlier run(s) on digits")
+
+
+GOOD = {"run": "r", "time": "2026", "data_set": "train", "data": "f", "smallest_hashes": ["a"]}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{}\n",
+        b'{}\n{"run": ',
+        b"{}\n[]\n",
+        b"{}\n3\n",
+        b"{}\nnull\n",
+        b"{}\n\xff\xfe\n",
+        b"{}\n" + b"[" * 100_000 + b"\n",
+        b"{}\n" + b"7" * 3_000_000,
+        *(
+            b"{}\n" + json.dumps(GOOD | {name: odd}).encode() + b"\n"
+            for name, odd in [
+                ("run", ["r"]),
+                ("time", 3),
+                ("data", None),
+                ("data_set", {}),
+                ("smallest_hashes", "a"),
+                ("smallest_hashes", [[1]]),
+            ]
+        ),
+    ],
+)
+def test_a_damaged_ledger_is_named_and_stops_nothing(tmp_path, content):
+    """What comes before the damage counts, and so do the other ledgers."""
+    good = json.dumps(GOOD).encode()
+    for run, written in (("a", content), ("b", b"{}\n" + good + b"\n")):
+        (tmp_path / run / "curator").mkdir(parents=True)
+        (tmp_path / run / "curator" / "ledger.jsonl").write_bytes(written)
+    found = ledger.earlier_runs(tmp_path, SeenData("train", "f", ("a",)))
+    assert [entry["run"] for entry in found.entries] == ["r"]
+    assert found.unreadable == [str(tmp_path / "a" / "curator" / "ledger.jsonl")]
+    first, second = found.warnings("train")
+    assert found.unreadable[0] in first and "1 earlier run(s)" in second
+
+
+def test_a_pipe_or_a_folder_in_place_of_a_ledger_stops_nothing(tmp_path):
+    for run in "abc":
+        (tmp_path / run / "curator").mkdir(parents=True)
+    os.mkfifo(tmp_path / "a" / "curator" / "ledger.jsonl")
+    (tmp_path / "b" / "curator" / "ledger.jsonl").mkdir()
+    (tmp_path / "c" / "curator" / "ledger.jsonl").symlink_to(os.devnull)
+    found = ledger.earlier_runs(tmp_path, SeenData("train", "f", ("a",)))
+    assert found.entries == [] and len(found.unreadable) == 3
