@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
@@ -12,7 +12,7 @@ import numpy as np
 
 from dpjax import training
 from dpjax.training import keys as key_streams
-from dpjax.tuning import curator, described, integer_laws
+from dpjax.tuning import curator, described, integer_laws, programs
 from dpjax.tuning.best_of_runs import BestOfRuns
 from dpjax.tuning.candidate_runs import (
     config_of_setting,
@@ -21,8 +21,8 @@ from dpjax.tuning.candidate_runs import (
     run_of,
 )
 from dpjax.tuning.host_randomness import HostRandomness
-from dpjax.tuning.job import Job, put_together, share_arrays
-from dpjax.tuning.procedure import Procedure
+from dpjax.tuning.job import Arrays, Job, put_together, share_arrays
+from dpjax.tuning.procedure import Optimizer, Procedure
 from dpjax.tuning.run_settings import RunSetting
 from dpjax.tuning.task import Task
 
@@ -31,6 +31,9 @@ PyTree = Any
 # Numbers of a seeded `HostRandomness`'s streams, nothing to do with the named streams of a
 # candidate's key; without a seed every draw is the operating system's.
 _STREAM_OF_K, _STREAM_OF_SPACE, _STREAM_OF_SCORES = 1, 2, 3
+
+_ONLY_TO_TRAIN = ("keys", "noise")
+"""What of a draw nobody needs, and nobody may see, once it has decided a release."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,20 +93,40 @@ def execute(
     """
     if chunk_size < 1:
         raise ValueError(f"chunk_size is {chunk_size}: pass at least 1")
-    drawn = job.agreed(
-        lambda: _drawn(procedure, randomness, executions), _facts(task, procedure, executions)
+    with job.held():
+        return _executed(task, procedure, randomness, executions, chunk_size, progress, job)
+
+
+def _executed(
+    task: Task,
+    procedure: Procedure,
+    randomness: HostRandomness,
+    executions: int,
+    chunk_size: int,
+    progress: Callable[[int, int], None] | None,
+    job: Job,
+) -> Executed | None:
+    """`execute`, where no other process works in the job's folder."""
+    drawn, spent = job.agreed(
+        lambda: _drawn(procedure, randomness, executions),
+        lambda: _facts(task, procedure, randomness, executions),
     )
-    counts, noise = drawn["counts"], drawn["noise"]
+    structure = jax.tree.structure(jax.eval_shape(task.initial, jax.random.key(0)))
+    if job.share_is_done(drawn) or (spent and job.shard is not None and not job.merges):
+        return None
+    if spent:
+        # Everything was trained and the selection made; only what came out had not left yet.
+        return _put_together([drawn], procedure, drawn, structure)
+    noise = drawn["noise"]
+    counts = drawn["counts"]
     owners = np.repeat(np.arange(executions), counts)
     total = len(owners)
-    hyperparameters = {
-        name: drawn[f"hyperparameter_{name}"] for name in sorted(procedure.space.parameters)
-    }
+    hyperparameters = _hyperparameters(procedure, drawn)
     keys = jax.random.wrap_key_data(drawn["keys"], impl=key_streams.IMPLEMENTATION)
     correct = np.zeros(total, dtype=np.int64)
     scores = np.full(total, -np.inf)
+    trained = np.zeros(total, dtype=bool)
     best = BestOfRuns(executions)
-    done = 0
     # Candidates of one setting train in order, so that a search for the first may end early.
     one_setting = len(procedure.settings) == 1
     members = job.share(total)
@@ -115,17 +138,34 @@ def execute(
         # Scores are ranked as accuracies over the public size.
         ranks = procedure.selection.rank(scores[indices] / task.validation.public_size)
         best.update(owners[indices], indices, ranks, outputs["params"])
-        done += len(indices)
+        trained[indices] = True
         if progress is not None:
-            progress(done, len(members))
+            progress(int(np.sum(trained)), len(members))
         if procedure.selection.in_order and one_setting and np.isfinite(best.score).all():
+            trained[members] = True  # those after the winner were not needed
             break
-    shares = job.collected(share_arrays(members, correct, scores, best))
+    # What stands in a share was trained, not merely meant to be: a merge counts it.
+    shares = job.collected(share_arrays(np.flatnonzero(trained), correct, scores, best), drawn)
     if shares is None:
         return None
-    structure = jax.tree.structure(jax.eval_shape(task.initial, jax.random.key(0)))
+    executed = _put_together(shares, procedure, drawn, structure)
+    whole = share_arrays(np.arange(total), executed.correct, executed.scores, executed.best)
+    job.spend({name: drawn[name] for name in drawn if name not in _ONLY_TO_TRAIN} | whole)
+    return executed
+
+
+def _put_together(
+    shares: list[Arrays], procedure: Procedure, drawn: Arrays, structure: Any
+) -> Executed:
+    """What was executed, from the results of all shares."""
+    total = int(np.sum(drawn["counts"]))
+    correct, scores = np.zeros(total, dtype=np.int64), np.full(total, -np.inf)
     best = put_together(shares, correct, scores, structure)
-    return Executed(best, counts, hyperparameters, correct, scores)
+    return Executed(best, drawn["counts"], _hyperparameters(procedure, drawn), correct, scores)
+
+
+def _hyperparameters(procedure: Procedure, drawn: Arrays) -> dict[str, np.ndarray]:
+    return {name: drawn[f"hyperparameter_{name}"] for name in sorted(procedure.space.parameters)}
 
 
 def _drawn(
@@ -149,19 +189,44 @@ def _drawn(
     }
 
 
-def _facts(task: Task, procedure: Procedure, executions: int) -> list[Any]:
-    """What a draw, and what is trained from it, depend on; JSON-able."""
-    return [
-        executions,
-        [dataclasses.astuple(setting) for setting in procedure.settings],
-        procedure.space.describe(),
-        procedure.selection.describe(),
-        procedure.score_noise,
-        task.description,
-        described.of_optimizer(procedure.optimizer),
-        described.trained_parameters(task),
-        curator.fingerprint((task.train.arrays, task.validation.arrays)),
-    ]
+def _facts(
+    task: Task, procedure: Procedure, randomness: HostRandomness, executions: int
+) -> dict[str, Any]:
+    """What a draw, and what is trained from it, depend on; JSON-able, by name."""
+    selection = procedure.selection
+    names = {*procedure.space.parameters, "clip_norm", "noise_multiplier", "lot_size", "steps"}
+    return {
+        "number of executions": executions,
+        "settings": [dataclasses.astuple(setting) for setting in procedure.settings],
+        "search space": procedure.space.describe(),
+        "selection": [
+            selection.describe(),
+            type(selection).__name__,
+            selection.expected_runs,
+        ],
+        "score noise": procedure.score_noise,
+        "model": task.description,
+        "seed": randomness.seed,
+    } | facts_of_training(task, procedure.optimizer, names)
+
+
+def facts_of_training(
+    task: Task, optimizer: Optimizer, hyperparameters: Iterable[str]
+) -> dict[str, Any]:
+    """What a candidate's training and its score depend on, its own settings apart; for `Job`.
+
+    Args:
+      task: what is learned.
+      optimizer: hyperparameters -> optax transformation.
+      hyperparameters: names that a candidate is given.
+    """
+    parts = (task.train, task.validation)
+    return programs.of_task(task, optimizer, hyperparameters) | {
+        "optimizer's name": described.of_optimizer(optimizer),
+        "trained parameters": described.trained_parameters(task),
+        "records": curator.fingerprint([part.arrays for part in parts]),
+        "numbers of records": [[part.public_size, part.size_bound] for part in parts],
+    }
 
 
 def _trained(

@@ -9,25 +9,33 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import glob
 import hashlib
 import io
 import json
 import os
-import tempfile
-from collections.abc import Callable
+import secrets
+import shutil
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
 import numpy as np
 
-from dpjax import training
+from dpjax import private_files, training
 from dpjax.training import hosts
 from dpjax.tuning.best_of_runs import BestOfRuns
 
 PyTree = Any
 Arrays = dict[str, np.ndarray]
 
-DRAWN_FILE = "drawn.npz"
+DRAWN_FILE, OUTCOME_FILE, LOCK_FILE = "drawn.npz", "outcome.npz", "lock"
+_UNTIL_SPENT = (f"{DRAWN_FILE}*", "shard_*_of_*.npz*", "checkpoints_*_of_*")
+"""What is removed when the draw is spent; with what a killed write of these files left."""
+
+DRAW, _IDENTITY, _SPENT, _HASH = "draw", "identity", "spent", "hash"
+"""Arrays in these files: the draw's own random name, which is written in every file of results made
+of it; what it was begun with; whether it is spent; and a hash of all the others."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,8 +45,10 @@ class Job:
     Attributes:
       placement: see `training.sweep`.
       folder: the curator's working folder, or None. It holds the draw (with every candidate's
-        secret key), checkpoints and shards' results, all unprotected; delete it with the release
-        written.
+        secret key), checkpoints and shards' results, all unprotected, then what came out; delete
+        it with the release written. One procedure's own: a draw decides one release. Once it has,
+        its keys and noise are removed, and the same procedure finds what came out; any other is
+        refused. Made with mode 0700; one that is there must be this user's and closed to others.
       shard: (i, N): train the i-th of N shares of the candidates, i from 0, and select nothing.
         (None, N): train nothing, merge the results of all N shares and select.
       label: whatever else the result depends on, for example the command line: jobs that share a
@@ -83,91 +93,174 @@ class Job:
             return np.arange(0)
         return hosts.own_share(total, *(self.shard or ()))
 
-    def agreed(self, draw: Callable[[], Arrays], facts: Any) -> Arrays:
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Keeps other processes out of the folder while the block runs; shards keep out their like.
+
+        Does nothing without a folder, nor in a thread that holds it already.
+
+        Raises:
+          ValueError: if another process works there, or the folder is not this user's alone.
+        """
+        if self.folder is None:
+            yield
+            return
+        private_files.private_folder(self.folder)
+        shares = jax.process_count() > 1 or (self.shard is not None and not self.merges)
+        path = os.path.join(self.folder, LOCK_FILE)
+        with contextlib.ExitStack() as locks:
+            # What is wrong with the input is found out after this: leave no empty folder behind.
+            locks.callback(_remove_if_empty, self.folder)
+            locks.enter_context(private_files.locked(path, self.folder, shared=shares))
+            if shares:
+                own = f"{path}_{self._name_of_share()}"
+                locks.enter_context(private_files.locked(own, self.folder))
+            yield
+
+    def _name_of_share(self) -> str:
+        index, count = self.shard or (jax.process_index(), jax.process_count())
+        return f"{index}_of_{count}"
+
+    def agreed(
+        self, draw: Callable[[], Arrays], facts: Callable[[], Mapping[str, Any]]
+    ) -> tuple[Arrays, bool]:
         """The draw that all jobs and processes share: whoever comes first draws, the others read.
 
         Args:
           draw: makes it.
-          facts: JSON-able; what the draw and its training depend on.
+          facts: JSON-able by name; what the draw and its training depend on. Not called without a
+            folder.
+
+        Returns:
+          The draw, and whether it is spent: then these are the arrays given to `spend`.
 
         Raises:
-          ValueError: if the folder holds the draw of another procedure, or if there is nothing to
-            merge yet.
+          ValueError: if the folder holds the draw of another procedure, a file of it is damaged or
+            another user's, or if there is nothing to merge yet.
         """
         payload = None
         if jax.process_index() == 0:
-            payload = self._drawn_by_first(draw, facts) if self.folder else packed(draw())
-        return unpacked(hosts.bytes_from_first(payload))
+            payload = self._drawn_by_first(draw, facts()) if self.folder else packed(draw())
+        arrays = unpacked(hosts.bytes_from_first(payload))
+        return arrays, _SPENT in arrays
 
-    def _drawn_by_first(self, draw: Callable[[], Arrays], facts: Any) -> bytes:
-        identity = hashlib.blake2b(
-            json.dumps([facts, self.label], sort_keys=True, default=str).encode(), digest_size=16
-        ).digest()
-        path = os.path.join(self.folder, DRAWN_FILE)
-        if not os.path.exists(path):
+    def _drawn_by_first(self, draw: Callable[[], Arrays], facts: Mapping[str, Any]) -> bytes:
+        identity = {
+            name: hashlib.blake2b(
+                json.dumps(fact, sort_keys=True, default=str).encode(), digest_size=16
+            ).hexdigest()
+            for name, fact in (*facts.items(), ("flags", self.label))
+        }
+        drawn, outcome = (os.path.join(self.folder, name) for name in (DRAWN_FILE, OUTCOME_FILE))
+        path = outcome if os.path.lexists(outcome) else drawn
+        if not os.path.lexists(path):
             if self.merges:
                 raise ValueError(f"{path} is not there: run all {self.shard[1]} shards first")
-            os.makedirs(self.folder, mode=0o700, exist_ok=True)
-            write_once(path, packed(draw() | {"identity": np.frombuffer(identity, np.uint8)}))
-        with open(path, "rb") as file:
-            payload = file.read()
-        if unpacked(payload)["identity"].tobytes() != identity:
+            words = np.frombuffer(json.dumps(identity).encode(), np.uint8)
+            name = np.frombuffer(secrets.token_bytes(16), np.uint8)
+            private_files.write_once(path, packed(draw() | {_IDENTITY: words, DRAW: name}))
+        arrays = read_arrays(path, f"remove {self.folder} and begin anew")
+        begun = json.loads(arrays[_IDENTITY].tobytes())
+        others = [name for name in identity if begun.get(name) != identity[name]]
+        if others or len(begun) != len(identity):
             raise ValueError(
-                f"{self.folder} was begun with other data or flags: pass the same ones, or another "
-                "--out_dir"
+                f"{self.folder} was begun with other data or flags ({', '.join(others)}): pass the "
+                "same ones, or another --out_dir"
             )
-        return payload
+        if path == outcome:
+            self._remove_spent()
+        return packed(arrays)
+
+    def spend(self, outcome: Arrays) -> None:
+        """Marks the draw spent, once it has decided what is released.
+
+        The outcome takes its place in the folder, and keys, noise and checkpoints are removed: what
+        decided one release cannot decide another, and an interruption from here on loses nothing.
+
+        Args:
+          outcome: what the procedure goes on with, and all that `agreed` returns from now on.
+        """
+        if self.folder is None or jax.process_index() != 0:
+            return
+        drawn = read_arrays(os.path.join(self.folder, DRAWN_FILE), "begin anew")
+        kept = outcome | {_IDENTITY: drawn[_IDENTITY], _SPENT: np.True_}
+        private_files.write_once(os.path.join(self.folder, OUTCOME_FILE), packed(kept))
+        self._remove_spent()
+
+    def _remove_spent(self) -> None:
+        for pattern in _UNTIL_SPENT:
+            for path in glob.glob(os.path.join(glob.escape(self.folder), pattern)):
+                if os.path.isdir(path) and not os.path.islink(path):
+                    shutil.rmtree(path)
+                else:
+                    os.remove(path)
 
     def checkpoints(self) -> training.Checkpoints | None:
         """Where this process saves its sweep; None without a folder."""
         if self.folder is None:
             return None
-        index, count = self.shard or (jax.process_index(), jax.process_count())
         return training.Checkpoints(
-            os.path.join(self.folder, f"checkpoints_{index}_of_{count}"),
+            os.path.join(self.folder, f"checkpoints_{self._name_of_share()}"),
             every_seconds=self.checkpoint_seconds,
         )
 
-    def collected(self, own: Arrays) -> list[Arrays] | None:
+    def share_is_done(self, drawn: Arrays) -> bool:
+        """Whether this job is a shard whose results of the draw are in the folder already."""
+        if self.shard is None or self.merges:
+            return False
+        path = self._path_of_share(self.shard[0])
+        return os.path.lexists(path) and self._share_at(path, drawn) is not None
+
+    def collected(self, own: Arrays, drawn: Arrays | None = None) -> list[Arrays] | None:
         """Puts shares together: every share's results, or None where others are still to come.
 
         A shard's own are written to the folder; several processes exchange theirs.
 
+        Args:
+          own: of this process's share.
+          drawn: what `agreed` returned; needed for shards.
+
         Raises:
-          ValueError: if a shard to be merged has not finished.
+          ValueError: if a shard to be merged has not finished, its file is damaged, or it was made
+            of another draw.
         """
         if self.shard is None:
             return [unpacked(payload) for payload in hosts.bytes_from_all(packed(own))]
         index, count = self.shard
-        paths = [os.path.join(self.folder, f"shard_{i}_of_{count}.npz") for i in range(count)]
         if not self.merges:
-            write_once(paths[index], packed(own))
+            private_files.write_once(self._path_of_share(index), bound(own, drawn))
             return None
-        missing = [str(i) for i, path in enumerate(paths) if not os.path.exists(path)]
+        paths = [self._path_of_share(i) for i in range(count)]
+        missing = [str(i) for i, path in enumerate(paths) if not os.path.lexists(path)]
         if missing:
             raise ValueError(
                 f"shards {', '.join(missing)} of {count} have not finished: run them, then merge"
             )
-        results = []
-        for path in paths:
-            with open(path, "rb") as file:
-                results.append(unpacked(file.read()))
-        return results
+        return [self._share_at(path, drawn) for path in paths]
+
+    def _path_of_share(self, index: int) -> str:
+        return os.path.join(self.folder, f"shard_{index}_of_{self.shard[1]}.npz")
+
+    def _share_at(self, path: str, drawn: Arrays) -> Arrays:
+        return read_bound(path, drawn, "remove it, and run that shard again")
 
 
 def share_arrays(
     members: np.ndarray, correct: np.ndarray, scores: np.ndarray, best: BestOfRuns
 ) -> Arrays:
     """One share's results, for `Job.collected`: members (n,), their counts and scores, the best."""
-    arrays = {
+    return {
         "members": members,
         "correct": correct[members],
         "scores": scores[members],
         "best_score": best.score,
         "best_candidate": best.candidate,
-    }
+    } | _named_outputs(best)
+
+
+def _named_outputs(best: BestOfRuns) -> Arrays:
     kept = jax.tree.leaves(best.outputs)
-    return arrays | {f"best_output_{place}": leaf for place, leaf in enumerate(kept)}
+    return {f"best_output_{place}": leaf for place, leaf in enumerate(kept)}
 
 
 def put_together(
@@ -198,28 +291,68 @@ def put_together(
 
 
 def packed(arrays: Arrays) -> bytes:
-    """Arrays by name as the bytes of an .npz file."""
+    """Arrays by name as the bytes of an .npz file, with a hash of them all."""
     buffer = io.BytesIO()
-    np.savez(buffer, **arrays)
+    np.savez(buffer, **arrays, **{_HASH: _hash_of(arrays)})
     return buffer.getvalue()
 
 
 def unpacked(payload: bytes) -> Arrays:
-    """What `packed` packed."""
+    """What `packed` packed.
+
+    Raises:
+      ValueError: if the hash is of other arrays. (NumPy raises more for bytes that are no .npz.)
+    """
     with np.load(io.BytesIO(payload), allow_pickle=False) as file:
-        return dict(file)
+        arrays = dict(file)
+    if not np.array_equal(arrays.pop(_HASH, None), _hash_of(arrays)):
+        raise ValueError("the hash is of other arrays")
+    return arrays
 
 
-def write_once(path: str, payload: bytes) -> None:
-    """Writes a file whole, readable by its owner only; one that is there already stays."""
-    descriptor, partial = tempfile.mkstemp(dir=os.path.dirname(path))
+def _hash_of(arrays: Arrays) -> np.ndarray:
+    digest = hashlib.blake2b(digest_size=16)
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        digest.update(f"{name} {array.shape} {array.dtype}\n".encode() + array.tobytes())
+    return np.frombuffer(digest.digest(), np.uint8)
+
+
+def read_arrays(path: str, mend: str) -> Arrays:
+    """The arrays of a file that `packed` wrote.
+
+    Args:
+      path: of the file, this user's alone.
+      mend: what to do where it is damaged.
+
+    Raises:
+      ValueError: for a file that is damaged, or not this user's alone.
+    """
+    payload = private_files.read_private(path)
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(payload)
-            file.flush()
-            os.fsync(file.fileno())
-        # A link, unlike a rename, never replaces what another job was quicker to write.
-        with contextlib.suppress(FileExistsError):
-            os.link(partial, path)
-    finally:
-        os.remove(partial)
+        return unpacked(payload)
+    except Exception:
+        # NumPy and zipfile raise many things for the many ways in which a file can be broken.
+        raise ValueError(f"{path} is damaged or cut short: {mend}") from None
+
+
+def bound(arrays: Arrays, drawn: Arrays) -> bytes:
+    """The bytes of a file of results that were made of a draw."""
+    return packed(arrays | {DRAW: drawn[DRAW]})
+
+
+def read_bound(path: str, drawn: Arrays, mend: str) -> Arrays:
+    """`read_arrays`, of a file that `bound` made.
+
+    Raises:
+      ValueError: if it was made of another draw.
+    """
+    arrays = read_arrays(path, mend)
+    if not np.array_equal(arrays.pop(DRAW, None), drawn[DRAW]):
+        raise ValueError(f"{path} was made of another draw than the folder's: {mend}")
+    return arrays
+
+
+def _remove_if_empty(folder: str) -> None:
+    with contextlib.suppress(OSError):
+        os.rmdir(folder)

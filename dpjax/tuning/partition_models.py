@@ -17,9 +17,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax import training
+from dpjax import private_files, training
 from dpjax.tuning.candidate_runs import judged, train_config
-from dpjax.tuning.job import Job, packed, unpacked
+from dpjax.tuning.job import Arrays, Job, bound, read_bound
 from dpjax.tuning.partitions import PartitionedRecords, PartitionLots, padded
 from dpjax.tuning.procedure import Optimizer
 from dpjax.tuning.task import Records, Task, is_correct
@@ -39,6 +39,7 @@ def partition_counts(
     optimizer: Optimizer,
     chunk_size: int,
     job: Job,
+    drawn: Arrays | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> np.ndarray | None:
     """Counts what every candidate's model of every partition gets right.
@@ -61,6 +62,7 @@ def partition_counts(
       optimizer: hyperparameters -> optax transformation.
       chunk_size: models trained at once; the memory knob.
       job: placement, checkpoints (models that were counted are not trained again), shards.
+      drawn: what `job.agreed` returned; needed where the job has a folder.
       progress: called with the number of this process's models done so far.
 
     Returns:
@@ -86,7 +88,7 @@ def partition_counts(
     traced["partition"] = model % partitions
     config = train_config(task, optimizer, lots.lots, steps, lots.lot_size)
     members = job.share(total)
-    saved = _Saved(job)
+    saved = _Saved(job, drawn)
     counts = saved.restore(total)
     waiting = members[counts[members] < 0]
     progress(len(members) - len(waiting))
@@ -105,7 +107,7 @@ def partition_counts(
         saved.save(counts)
         progress(int(np.sum(counts[members] >= 0)))
     saved.save(counts, now=True)
-    shares = job.collected({"members": members, "counts": counts[members]})
+    shares = job.collected({"members": members, "counts": counts[members]}, drawn)
     if shares is None:
         return None
     for share in shares:
@@ -153,8 +155,8 @@ def _masked(records: Records) -> tuple[PyTree, np.ndarray]:
 class _Saved:
     """Counts of the models done so far, in the job's folder if it has one; the curator's."""
 
-    def __init__(self, job: Job):
-        self._every = job.checkpoint_seconds
+    def __init__(self, job: Job, drawn: Arrays | None):
+        self._every, self._drawn = job.checkpoint_seconds, drawn
         self._last = time.monotonic()
         self._path = None
         if job.folder is not None:
@@ -163,19 +165,14 @@ class _Saved:
 
     def restore(self, total: int) -> np.ndarray:
         """(total,) int64, -1 where nothing is known yet."""
-        if self._path is None or not os.path.exists(self._path):
+        if self._path is None or not os.path.lexists(self._path):
             return np.full(total, -1, dtype=np.int64)
-        with open(self._path, "rb") as file:
-            return unpacked(file.read())["counts"]
+        mend = "remove it, and its models are trained again"
+        return read_bound(self._path, self._drawn, mend)["counts"]
 
     def save(self, counts: np.ndarray, now: bool = False) -> None:
         """Writes the counts whole, if it is time."""
         if self._path is None or not (now or time.monotonic() - self._last >= self._every):
             return
         self._last = time.monotonic()
-        partial = f"{self._path}.partial"
-        with open(partial, "wb") as file:
-            file.write(packed({"counts": counts}))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, self._path)
+        private_files.write_anew(self._path, bound({"counts": counts}, self._drawn))

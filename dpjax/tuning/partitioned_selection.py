@@ -17,15 +17,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from dpjax import accounting, training
+from dpjax import accounting, private_files, training
 from dpjax.training import hosts
 from dpjax.training import keys as key_streams
 from dpjax.tuning import curator, described
 from dpjax.tuning.candidate_runs import untrained
 from dpjax.tuning.candidates import Space
-from dpjax.tuning.execution import Executed, execute
+from dpjax.tuning.execution import Executed, execute, facts_of_training
 from dpjax.tuning.host_randomness import HostRandomness
-from dpjax.tuning.job import Job, write_once
+from dpjax.tuning.job import Arrays, Job, bound, read_bound
 from dpjax.tuning.partition_models import partition_counts
 from dpjax.tuning.partitions import REHEARSAL, SelectionNoiseWarning, partitioned
 from dpjax.tuning.procedure import Optimizer, Procedure
@@ -39,7 +39,7 @@ from dpjax.tuning.task import Task
 # Numbers of a seeded `HostRandomness`'s streams, apart from those of `execution`.
 _STREAM_OF_CANDIDATES, _STREAM_OF_PARTITIONS, _STREAM_OF_SELECTION = 11, 12, 13
 
-CHOICE_FILE = "choice.json"
+CHOICE_FILE = "choice.npz"
 
 _ASSUMPTIONS = (
     "the search space, the candidates and every setting were fixed before the data was seen",
@@ -93,9 +93,29 @@ def select_and_train(
     if warning is not None:
         warnings.warn(warning, SelectionNoiseWarning, stacklevel=3)
     job = job or Job()
+    with job.held():
+        return _selected_and_trained(
+            task, fixed, delta, sampling, HostRandomness(seed), chunk_size, progress, job, warning
+        )
+
+
+def _selected_and_trained(
+    task: Task,
+    fixed: Plan,
+    delta: float,
+    sampling: str,
+    randomness: HostRandomness,
+    chunk_size: int,
+    progress: Callable[[int, int], None] | None,
+    job: Job,
+    warning: str | None,
+) -> Result | None:
+    """`select_and_train`, planned, where no other process works in the job's folder."""
     started = time.time()
-    randomness = HostRandomness(seed)
-    drawn = job.agreed(lambda: _drawn(fixed, randomness), _facts(task, fixed))
+    partitions, selector = fixed.utility.partitions, fixed.selector
+    drawn, _ = job.agreed(
+        lambda: _drawn(fixed, randomness), lambda: _facts(task, fixed, randomness)
+    )
     hyperparameters = {
         name: drawn[f"hyperparameter_{name}"] for name in sorted(fixed.space.parameters)
     }
@@ -111,6 +131,7 @@ def select_and_train(
         optimizer=fixed.optimizer,
         chunk_size=chunk_size,
         job=job,
+        drawn=drawn,
         progress=lambda done: progress and progress(done, models + 1),
     )
     if counts is None:
@@ -118,6 +139,7 @@ def select_and_train(
     scores = fixed.utility.total(counts)
     winner, events = _chosen_once(
         job,
+        drawn,
         lambda: selector.select(
             scores, fixed.utility, randomness.uniform_integers(_STREAM_OF_SELECTION)
         ),
@@ -177,7 +199,9 @@ def _drawn(fixed: Plan, randomness: HostRandomness) -> dict[str, np.ndarray]:
     }
 
 
-def _chosen_once(job: Job, choose: Callable[[], tuple[int, dict]]) -> tuple[int, dict[str, Any]]:
+def _chosen_once(
+    job: Job, drawn: Arrays, choose: Callable[[], tuple[int, dict]]
+) -> tuple[int, dict[str, Any]]:
     """One choice for all processes, and for a job that goes on after a stop: never a second draw.
 
     It is kept in the job's folder, with what happened; both the curator's until the release.
@@ -185,33 +209,35 @@ def _chosen_once(job: Job, choose: Callable[[], tuple[int, dict]]) -> tuple[int,
     payload = None
     if jax.process_index() == 0:
         path = None if job.folder is None else os.path.join(job.folder, CHOICE_FILE)
-        if path is not None and os.path.exists(path):
-            with open(path, "rb") as file:
-                payload = file.read()
+        if path is not None and os.path.lexists(path):
+            kept = read_bound(path, drawn, f"remove {job.folder} and begin anew")
+            payload = kept["choice"].tobytes()
         else:
             payload = json.dumps(choose()).encode()
             if path is not None:
-                write_once(path, payload)
+                arrays = {"choice": np.frombuffer(payload, np.uint8)}
+                private_files.write_once(path, bound(arrays, drawn))
     winner, events = json.loads(hosts.bytes_from_first(payload))
     return winner, events
 
 
-def _facts(task: Task, fixed: Plan) -> list[Any]:
-    """What a draw, and what is trained from it, depend on; JSON-able."""
-    return [
-        "partitioned selection",
-        dataclasses.astuple(fixed.setting),
-        dataclasses.astuple(fixed.lots),
-        dataclasses.astuple(fixed.utility),
-        fixed.number,
-        fixed.listed and [dict(candidate) for candidate in fixed.listed],
-        fixed.space.describe(),
-        [type(fixed.selector).__name__, dataclasses.astuple(fixed.selector)],
-        task.description,
-        described.of_optimizer(fixed.optimizer),
-        described.trained_parameters(task),
-        curator.fingerprint((task.train.arrays, task.validation.arrays, task.train.identifiers)),
-    ]
+def _facts(task: Task, fixed: Plan, randomness: HostRandomness) -> dict[str, Any]:
+    """What a draw, and what is trained from it, depend on; JSON-able, by name."""
+    names = {*fixed.space.parameters, "clip_norm", "noise_multiplier", "lot_size", "steps"}
+    return {
+        "method": "partitioned selection",
+        "settings": dataclasses.astuple(fixed.setting),
+        "partitions": [dataclasses.astuple(fixed.lots), dataclasses.astuple(fixed.utility)],
+        "candidates": [
+            fixed.number,
+            fixed.listed and [dict(candidate) for candidate in fixed.listed],
+        ],
+        "search space": fixed.space.describe(),
+        "selection": [type(fixed.selector).__name__, dataclasses.astuple(fixed.selector)],
+        "model": task.description,
+        "seed": randomness.seed,
+        "identifiers": curator.fingerprint(task.train.identifiers),
+    } | facts_of_training(task, fixed.optimizer, names)
 
 
 def _final_procedure(fixed: Plan, chosen: Mapping[str, float]) -> Procedure:

@@ -11,14 +11,16 @@ import stat
 import subprocess
 import sys
 import textwrap
+import threading
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from dpjax import accounting, training
-from dpjax.tuning import host_randomness
+from dpjax.tuning import execution, host_randomness, job
 from dpjax.tuning.candidates import Choice, LogUniform, Space
 from dpjax.tuning.execution import execute
 from dpjax.tuning.job import Job
@@ -59,10 +61,10 @@ def procedure(law=None, **space):
 PROCEDURE = procedure()
 
 
-def run(seed=4, plan=PROCEDURE, **options):
+def run(seed=4, plan=PROCEDURE, task=TASK, **options):
     progress = options.pop("progress", None)
     return execute(
-        TASK,
+        task,
         plan,
         randomness=host_randomness.HostRandomness(seed),
         chunk_size=2,
@@ -100,7 +102,6 @@ def test_shards_merge_to_what_one_job_gives(tmp_path, plain):
         run(folder=folder, shard=(None, 3))
     assert run(folder=folder, shard=(0, 3)) is None
     assert run(folder=folder, shard=(1, 3)) is None
-    assert_same(run(folder=folder, shard=(None, 3)), plain)
     # Shards that do not fit together, and another procedure in the same folder, are refused.
     with pytest.raises(ValueError, match="have not finished"):
         run(folder=folder, shard=(None, 2))
@@ -111,6 +112,11 @@ def test_shards_merge_to_what_one_job_gives(tmp_path, plain):
     with pytest.raises(ValueError, match="other data or flags"):
         other = dataclasses.replace(PROCEDURE, optimizer=training.adam())
         run(folder=folder, shard=(0, 3), plan=other)
+    assert_same(run(folder=folder, shard=(None, 3)), plain)
+    assert os.listdir(folder) == ["outcome.npz"], "keys and shards outlive the selection"
+    # Whoever comes again finds what came out, and trains nothing.
+    assert run(folder=folder, shard=(1, 3)) is None
+    assert_same(run(folder=folder, shard=(None, 3)), plain)
 
 
 def test_without_a_seed_all_jobs_share_one_secret_draw(tmp_path):
@@ -119,10 +125,10 @@ def test_without_a_seed_all_jobs_share_one_secret_draw(tmp_path):
     plan, folder = procedure(law), str(tmp_path / "work")
     for index in (1, 0):
         run(seed=None, plan=plan, folder=folder, shard=(index, 2))
+    draw = np.load(os.path.join(folder, "drawn.npz"))
     merged = run(seed=None, plan=plan, folder=folder, shard=(None, 2))
     assert merged.counts.sum() == len(merged.scores) >= 1
     assert np.isfinite(merged.scores).all()
-    draw = np.load(os.path.join(folder, "drawn.npz"))
     np.testing.assert_array_equal(draw["counts"], merged.counts)
     assert len(np.unique(draw["keys"], axis=0)) == merged.counts.sum()
 
@@ -161,7 +167,7 @@ def test_an_interrupted_job_resumes_to_the_identical_result(tmp_path):
 
     with pytest.raises(Killed):
         run(seed=None, folder=folder, progress=kill, checkpoint_seconds=0.0)
-    os.makedirs(twin)
+    os.makedirs(twin, mode=0o700)
     shutil.copy(os.path.join(folder, "drawn.npz"), twin)
     calls = []
     resumed = run(
@@ -169,6 +175,233 @@ def test_an_interrupted_job_resumes_to_the_identical_result(tmp_path):
     )
     assert calls[-1] == (7, 7)
     assert_same(resumed, run(seed=None, folder=twin))
+
+
+def interrupted(folder, after=3, **options):
+    """Leaves a folder as a killed job does."""
+
+    def kill(done, total):
+        if done >= after:
+            raise Killed
+
+    with pytest.raises(Killed):
+        run(folder=folder, progress=kill, checkpoint_seconds=0.0, **options)
+
+
+def begun(folder, **options):
+    """Leaves a folder as a job does that was killed before it trained anything."""
+
+    def killed(*arguments):
+        raise Killed
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(execution, "_trained", killed)
+        run(folder=folder, **options)
+
+
+def test_candidates_that_a_checkpoint_lost_are_not_left_out_of_the_selection(tmp_path):
+    """A missing part of a checkpoint: refused, and trained again once it is out of the way."""
+    folder = tmp_path / "work"
+    interrupted(str(folder), after=5, seed=None)
+    (finished,) = folder.glob("checkpoints_*/finished")
+    whole, saves = tmp_path / "whole", sorted(os.listdir(finished))
+    shutil.copytree(folder, whole)
+    undisturbed = run(seed=None, folder=str(whole))
+    assert saves, "nothing was saved"
+    shutil.rmtree(finished / saves[0])
+    with pytest.raises(ValueError, match="damaged or incomplete: remove that folder"):
+        run(seed=None, folder=str(folder))
+    shutil.rmtree(finished.parent)
+    assert_same(run(seed=None, folder=str(folder)), undisturbed)
+
+
+def test_a_share_that_lacks_a_candidate_is_not_merged(monkeypatch, tmp_path):
+    """Counted is what was trained, not what was meant to be."""
+    trained = execution._trained
+    monkeypatch.setattr(execution, "_trained", lambda *rest: list(trained(*rest))[:-1])
+    for options in ({}, {"folder": str(tmp_path / "work")}):
+        with pytest.raises(ValueError, match="do not hold every candidate once"):
+            run(**options)
+
+
+def other_task(**changed):
+    return {"task": dataclasses.replace(TASK, **changed)}
+
+
+OTHERS = {
+    "loss": other_task(loss=lambda params, example: 2.0 * TASK.loss(params, example)),
+    "score": other_task(correct=lambda params, example: ~TASK.correct(params, example)),
+    "initial values": other_task(initial=lambda key: {"w": jnp.ones(3), "b": jnp.zeros(())}),
+    "optimizer": {"plan": dataclasses.replace(PROCEDURE, optimizer=lambda h: optax.sgd(0.5))},
+    "trained parameters": other_task(trainable={"w": True, "b": False}),
+    "records": other_task(train=Records((INPUTS[:40], 1 - LABELS[:40]), 40, 40)),
+    "numbers of records": other_task(validation=Records(TASK.validation.arrays, 19, 20)),
+    "seed": {"seed": None},
+    "flags": {"label": "--batch"},
+    "selection": {"plan": procedure(accounting.Fixed(8))},
+    "search space": {"plan": procedure(momentum=0.5)},
+}
+
+
+def named_optimizer(factor):
+    return lambda h: optax.sgd(factor * h["learning_rate"])
+
+
+def test_a_folder_serves_one_procedure_until_it_is_spent_and_afterwards(tmp_path):
+    """Another one would meet the same K, keys and noise; the message says what differs."""
+    drawn, spent = str(tmp_path / "drawn"), str(tmp_path / "spent")
+    begun(drawn)
+    result = run(folder=spent)
+    assert os.listdir(spent) == ["outcome.npz"]
+    kept = np.load(os.path.join(spent, "outcome.npz"))
+    assert not {"keys", "noise"} & set(kept.files)
+    for folder in (drawn, spent):
+        before = sorted(os.listdir(folder))
+        for name, other in OTHERS.items():
+            with pytest.raises(ValueError, match=f"other data or flags .*{name}"):
+                run(folder=folder, **other)
+        assert sorted(os.listdir(folder)) == before
+    calls = []
+    assert_same(run(folder=spent, progress=lambda *call: calls.append(call)), result)
+    assert calls == [], "a spent draw is trained again"
+
+
+def test_a_constant_that_a_function_closed_over_tells_two_procedures_apart(tmp_path):
+    folder = str(tmp_path / "work")
+    plans = [dataclasses.replace(PROCEDURE, optimizer=named_optimizer(f)) for f in (1.0, 2.0)]
+    begun(folder, plan=plans[0])
+    with pytest.raises(ValueError, match=r"\(optimizer\)"):
+        run(folder=folder, plan=plans[1])
+    begun(folder, plan=plans[0])
+
+
+def test_a_job_stopped_while_it_spends_its_draw_goes_on(tmp_path, monkeypatch):
+    """Between the outcome's file and the last key's removal: nothing is lost, no key stays."""
+    folder = str(tmp_path / "work")
+    monkeypatch.setattr(Job, "_remove_spent", lambda self: (_ for _ in ()).throw(Killed()))
+    with pytest.raises(Killed):
+        run(seed=None, folder=folder)
+    monkeypatch.undo()
+    drawn = np.load(os.path.join(folder, "drawn.npz"))
+    outcome = run(seed=None, folder=folder)
+    np.testing.assert_array_equal(
+        outcome.scores, outcome.correct + drawn["noise"], err_msg="not of that draw"
+    )
+    assert os.listdir(folder) == ["outcome.npz"]
+
+
+def test_a_folder_that_others_could_have_written_in_is_refused(tmp_path):
+    folder = tmp_path / "work"
+    begun(str(folder))
+    stolen = tmp_path / "stolen"
+    shutil.copytree(folder, stolen)
+    for mode in (0o750, 0o707, 0o1777):
+        stolen.chmod(mode)
+        with pytest.raises(ValueError, match=f"mode {mode:04o}"):
+            run(folder=str(stolen))
+    stolen.chmod(0o700)
+    (stolen / "drawn.npz").chmod(0o620)
+    with pytest.raises(ValueError, match="drawn.npz is another user's or open to others"):
+        run(folder=str(stolen))
+    link = tmp_path / "link"
+    link.symlink_to(folder)
+    with pytest.raises(ValueError, match="is no folder"):
+        run(folder=str(link))
+    os.remove(stolen / "drawn.npz")
+    (stolen / "drawn.npz").symlink_to(folder / "drawn.npz")
+    with pytest.raises(ValueError, match="is a link"):
+        run(folder=str(stolen))
+    os.remove(stolen / "drawn.npz")
+    os.mkfifo(stolen / "drawn.npz", 0o600)
+    with pytest.raises(ValueError, match="no plain file"):
+        run(folder=str(stolen))
+    if os.geteuid() == 0:
+        os.chown(folder, 12345, -1)
+        with pytest.raises(ValueError, match="owner 12345"):
+            run(folder=str(folder))
+
+
+def test_a_damaged_file_is_one_line_that_names_it(tmp_path):
+    folder = tmp_path / "work"
+    for index in range(2):
+        run(folder=str(folder), shard=(index, 2))
+    for name in ("drawn.npz", "shard_0_of_2.npz", "outcome.npz"):
+        if name == "outcome.npz":
+            run(folder=str(folder), shard=(None, 2))
+        whole = (folder / name).read_bytes()
+        for broken in (whole[: len(whole) // 2], b"", b"junk"):
+            (folder / name).write_bytes(broken)
+            with pytest.raises(ValueError, match=f"{name} is damaged or cut short") as caught:
+                run(folder=str(folder), shard=(None, 2))
+            assert "\n" not in str(caught.value)
+        (folder / name).write_bytes(whole)
+
+
+def test_no_damage_to_a_file_changes_an_array(tmp_path):
+    """Every byte flipped, every end cut off: refused, or nothing that is read depends on it."""
+    path = tmp_path / "file.npz"
+    arrays = {"keys": np.arange(6, dtype=np.uint32), "noise": np.linspace(0, 1, 3)}
+    whole = job.packed(arrays)
+    flipped = (whole[:i] + bytes([whole[i] ^ 1]) + whole[i + 1 :] for i in range(len(whole)))
+    refused = 0
+    for broken in (*flipped, *(whole[:end] for end in range(0, len(whole), 7))):
+        path.write_bytes(broken)
+        try:
+            read = job.read_arrays(str(path), "mend")
+        except ValueError as error:
+            refused += str(error) == f"{path} is damaged or cut short: mend"
+            continue
+        assert read.keys() == arrays.keys()
+        for name, array in arrays.items():
+            np.testing.assert_array_equal(read[name], array)
+    assert refused > 200
+
+
+def test_a_shard_of_another_draw_is_not_merged(tmp_path):
+    """As where the draw was removed by hand and drawn anew."""
+    folders = [str(tmp_path / name) for name in ("one", "other")]
+    for folder in folders:
+        for index in range(2):
+            shard = Job(folder=folder, shard=(index, 2))
+            with shard.held():
+                drawn, _ = shard.agreed(lambda: {"keys": np.arange(2)}, dict)
+                assert shard.collected({"members": np.arange(index)}, drawn) is None
+                assert shard.share_is_done(drawn)
+    merge = Job(folder=folders[1], shard=(None, 2))
+    assert [len(share["members"]) for share in merge.collected({}, drawn)] == [0, 1]
+    shutil.copy(os.path.join(folders[0], "shard_0_of_2.npz"), folders[1])
+    with pytest.raises(ValueError, match="shard_0_of_2.npz was made of another draw"):
+        merge.collected({}, drawn)
+
+
+def test_a_second_process_in_the_folder_is_refused_at_once(tmp_path):
+    """Also a second thread; shards keep out whoever merges, and another job of the same share."""
+    folder = str(tmp_path / "work")
+
+    def refused(shard):
+        """What another thread meets that wants to work on this share."""
+        lines = []
+
+        def work():
+            try:
+                run(folder=folder, shard=shard, plan=procedure(accounting.Fixed(1)))
+            except ValueError as error:
+                lines.append(str(error).split(":")[0])
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        return lines
+
+    no, merge, busy = None, (None, 2), [f"another process works in {folder}"]
+    with Job(folder=folder).held():
+        assert [refused(shard) for shard in (no, merge, (0, 2))] == [busy] * 3
+    assert not os.path.exists(folder), "an empty folder stays"
+    with Job(folder=folder, shard=(0, 2)).held():
+        assert [refused(shard) for shard in (no, merge, (0, 2))] == [busy] * 3
+        assert refused((1, 2)) == []
+    assert refused((0, 2)) == []
+    assert sorted(os.listdir(folder)) == ["drawn.npz", "shard_0_of_2.npz", "shard_1_of_2.npz"]
 
 
 def test_bad_input_is_refused():
