@@ -21,7 +21,9 @@ GENERATOR = np.random.default_rng(0)
 INPUTS = GENERATOR.normal(size=(1000, 2)).astype(np.float32)
 LABELS = GENERATOR.integers(0, 2, 1000)
 
-ONE_RUN = dict(lot_size=10, steps=2, noise_multiplier=4.0, delta=1e-3, seed=1)
+ONE_RUN = dict(
+    lot_size=10, steps=2, noise_multiplier=4.0, delta=1e-3, seed=1, optimizer=training.sgd()
+)
 SPACE = tuning.Space(learning_rate=0.5, clip_norm=1.0)
 PROCEDURES = {
     "random_repetitions": functools.partial(
@@ -94,7 +96,10 @@ def test_poisson_lots_refuse_records_that_go_by_their_places(name):
 
 def test_a_run_on_a_front_refuses_them_too():
     task = _task(_parts(identified_by="slot"))
-    cost = pareto.TrainingCost(pareto.RunShapes(task.train.public_size, "poisson"), 1e-3)
+    shapes = pareto.RunShapes(
+        task.train.public_size, "poisson", size_bound=task.train.size_bound
+    )
+    cost = pareto.TrainingCost(shapes, 1e-3)
     setting = {
         "epochs": 1, "lot_size": 10, "noise_multiplier": 4, "clip_norm": 1, "learning_rate": 1
     }  # fmt: skip

@@ -18,8 +18,12 @@ TASK = Task(
     initial=lambda key: {"w": jnp.zeros(3), "frozen": jnp.zeros(2, jnp.int32)},
     loss=lambda params, value: jnp.sum(params["w"]) * value,
     correct=lambda params, value: params["w"][0] > value,
-    train=Records(np.ones(20, np.float32), 20, 20, identifiers=np.arange(20)),
-    validation=Records(np.ones(10, np.float32), 10, 10, identifiers=np.arange(10)),
+    train=Records(
+        np.ones(20, np.float32), 20, 20, identifiers=np.arange(20), stable_under_removal=True
+    ),
+    validation=Records(
+        np.ones(10, np.float32), 10, 10, identifiers=np.arange(10), stable_under_removal=True
+    ),
     trainable={"w": True, "frozen": False},
 )
 

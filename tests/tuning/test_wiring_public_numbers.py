@@ -186,8 +186,12 @@ def _counting(number):
         initial=lambda key: {"w": jnp.zeros(WIDTH)},
         loss=loss,
         correct=lambda params, value: params["w"][0] > value,
-        train=Records(np.ones(number, np.float32), 40, 50, identifiers=np.arange(number)),
-        validation=Records(np.ones(18, np.float32), 24, 32, identifiers=np.arange(18)),
+        train=Records(
+            np.ones(number, np.float32), 40, 50, identifiers=np.arange(number), stable_under_removal=True
+        ),
+        validation=Records(
+            np.ones(18, np.float32), 24, 32, identifiers=np.arange(18), stable_under_removal=True
+        ),
     )
 
 
