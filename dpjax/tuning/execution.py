@@ -77,7 +77,10 @@ def execute(
       come from `randomness`; each candidate has its own key. Jobs that share a folder, and
       processes, share ONE draw of K and candidates; each candidate is trained from its own key, by
       one of them or, after an interruption, again to the same result; and one selection looks at
-      all: the cost is that of one execution.
+      all, once each is known to have been trained: the cost is that of one execution. The draw in a
+      folder serves one procedure (records, traced programs and settings are compared by hash), one
+      process or one set of shards at a time, and one selection, after which it is no more: two
+      releases never share K, keys or noise, as long as the folder is not copied.
 
     Args:
       task: what to learn.
@@ -89,7 +92,12 @@ def execute(
       job: where and in which shares the candidates are trained.
 
     Returns:
-      What was executed; None for a shard, which leaves its results in the job's folder.
+      What was executed; None for a shard, which leaves its results in the job's folder. Where the
+      job's folder holds a spent draw of this procedure: what was executed then.
+
+    Raises:
+      ValueError: for a folder that is another procedure's, another process's or another user's, or
+        holds something damaged; one line that says which.
     """
     if chunk_size < 1:
         raise ValueError(f"chunk_size is {chunk_size}: pass at least 1")

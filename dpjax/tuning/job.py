@@ -47,8 +47,9 @@ class Job:
       folder: the curator's working folder, or None. It holds the draw (with every candidate's
         secret key), checkpoints and shards' results, all unprotected, then what came out; delete
         it with the release written. One procedure's own: a draw decides one release. Once it has,
-        its keys and noise are removed, and the same procedure finds what came out; any other is
-        refused. Made with mode 0700; one that is there must be this user's and closed to others.
+        keys and noise of what is released are removed, and the same procedure finds what came out;
+        any other is refused. Made with mode 0700; one that is there must be this user's and closed
+        to others.
       shard: (i, N): train the i-th of N shares of the candidates, i from 0, and select nothing.
         (None, N): train nothing, merge the results of all N shares and select.
       label: whatever else the result depends on, for example the command line: jobs that share a

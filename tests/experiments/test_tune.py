@@ -82,7 +82,7 @@ def test_a_working_folder_is_gone_on_with_or_refused_never_left_or_trusted(run_c
     (working / "drawn.npz").write_bytes(b"planted")
     arguments = [f"--out_dir={tmp_path / 'run'}", *QUICK]
     ((code, _, errors),) = run_cases("experiments.tune", [arguments])
-    assert code == 2 and "interrupted run and holds its secret keys: pass --resume" in errors
+    assert code == 2 and "interrupted run and holds its secrets: pass --resume" in errors
     working.chmod(0o777)
     opened = run_cases("experiments.tune", [[*arguments, "--resume"], [*arguments, "--shard=0/2"]])
     for code, _, errors in opened:
