@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -77,6 +78,15 @@ def when_interrupted(clean_up: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         _ON_INTERRUPTION.remove(clean_up)
+
+
+@contextlib.contextmanager
+def shown_warnings(show: Callable[[str], None]) -> Iterator[None]:
+    """Hands warnings raised inside to `show`, one line each, instead of Python's two lines."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
+        warnings.showwarning = lambda message, *rest: show(f"warning: {message}")
+        yield
 
 
 def progress_bar(console: Console) -> Progress:

@@ -1,15 +1,20 @@
-"""What does my tuning cost? The true (epsilon, delta) of releasing the best of K private runs.
+"""What does my tuning cost? The (epsilon, delta) of releasing the best of K private runs.
 
 Nothing is trained and no data is read: give the base run (what ONE training costs) and the law of
-K. Prints this project's bound, the papers' Renyi bound, naive composition at the mean of K, and the
-cost of one run. Answers in a few seconds.
+K, whose runs are independent draws from one law of hyperparameters. Runs chosen in any other way (a
+grid, Optuna's samplers, pruning, stopping when one is good) are --repetitions=adaptive with the
+largest number there could have been as --mean: the composition of them all. Prints this project's
+bound, the papers' Renyi bound, naive composition at the mean of K, and the cost of one run. Answers
+in a few seconds.
 
   # the DP-SGD run of Papernot & Steinke's MNIST experiment, Poisson lots
   python -m experiments.epsilon --sampling_probability=0.0042666667 --noise_multiplier=1.1 \\
       --steps=14062 --repetitions=geometric --mean=10 --cap=0
   # your own library's Renyi curve: a CSV with the columns order,epsilon
   python -m experiments.epsilon --rdp_csv=my_run.csv --repetitions=logarithmic --mean=50 --json
-  # recompute what a release claims
+  # fifty trials of Optuna
+  python -m experiments.epsilon --rho=0.01 --repetitions=adaptive --mean=50
+  # verify a release: its statement rebuilt from its own words, and its files
   python -m experiments.epsilon --verify=runs/digits/release/guarantee.json
 """
 
@@ -26,6 +31,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dpjax import accounting
+from dpjax.accounting.calibration import check_worth_pricing
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE, RELATIONS
 from experiments import command_line, law_flags
 
@@ -65,10 +71,6 @@ _JSON = flags.DEFINE_bool("json", False, "Print one JSON object instead of the t
 _PLOT = flags.DEFINE_string("plot", None, "Also draw epsilon against the mean of K, as PNG here.")
 _VERIFY = flags.DEFINE_string("verify", None, "Path of a release's guarantee.json to recompute.")
 
-LARGEST_STEPS = 10**8
-LEAST_NOISE = 1e-3
-"""Below it epsilons are in the millions, and the Renyi bounds take minutes to say so."""
-
 
 def base_run() -> accounting.Guarantee:
     """Returns the guarantee of one run that the flags describe.
@@ -101,12 +103,10 @@ def base_run() -> accounting.Guarantee:
         missing = [name for name, value in needed.items() if value is None]
         if missing:
             raise ValueError(f"{kind} needs {' and '.join(missing)} beside it")
-        if 0 < _NOISE.value < LEAST_NOISE:
-            raise ValueError(
-                f"--noise_multiplier={_NOISE.value:g} protects nothing: pass {LEAST_NOISE} or more"
-            )
-        if _STEPS.value > LARGEST_STEPS:
-            raise ValueError(f"--steps={_STEPS.value}: pass at most {LARGEST_STEPS}")
+        rate = _SAMPLING_PROBABILITY.value
+        if kind == "--dataset_size":
+            rate = _LOT_SIZE.value / max(_DATASET_SIZE.value, 1)
+        check_worth_pricing(_STEPS.value, _NOISE.value, rate, prefix="--")
         if kind == "--dataset_size":
             return accounting.dp_sgd_fixed_lots(
                 dataset_size=_DATASET_SIZE.value,
@@ -163,32 +163,38 @@ def read_rdp_csv(path: str) -> tuple[list[float], list[float]]:
 
 
 def price(
-    base: accounting.Guarantee, law: accounting.RepetitionLaw, delta: float
+    base: accounting.Guarantee, law: accounting.RepetitionLaw | int, delta: float
 ) -> dict[str, float | None]:
     """Returns epsilons at `delta` by name; None where a bound does not exist.
 
     Args:
       base: one run.
-      law: of K.
+      law: of K; or the number of runs that were chosen in any way.
       delta: in (0, 1).
     """
     run = base
     if _SCORE_NOISE.value is not None:
         count = accounting.discrete_gaussian(noise_std=_SCORE_NOISE.value, relation=base.relation)
         run = accounting.parallel(base, count)
-    whole = accounting.best_of(run, law)
-    papers = accounting.best_of(run, law, method="rdp")
-    naive = [run] * max(1, math.ceil(law.mean - 1e-9))
+    adaptive = isinstance(law, int)
+    runs = law if adaptive else max(1, math.ceil(law.mean - 1e-9))
+    naive = accounting.repeat(run, runs)
+    whole = naive if adaptive else accounting.best_of(run, law)
+    papers = None if adaptive else accounting.best_of(run, law, method="rdp")
     if _RETRAIN.value:
-        whole = accounting.compose(whole, base)
-        papers = accounting.compose(papers, base)
-        naive = [*naive, base]
+        whole, naive = accounting.compose(whole, base), accounting.compose(naive, base)
+        papers = papers and accounting.compose(papers, base)
     return {
         "one_run": run.epsilon(delta),
         "whole_tuning": whole.epsilon(delta),
-        "papers_bound": _renyi_epsilon(papers, delta),
-        "naive_composition_at_mean": accounting.compose(*naive).epsilon(delta),
+        "papers_bound": papers and _renyi_epsilon(papers, delta),
+        "naive_composition_at_mean": naive.epsilon(delta),
     }
+
+
+def _selection(mean: float | None = None) -> accounting.RepetitionLaw | int:
+    """The flags' law of K, or their number of runs chosen in any way."""
+    return law_flags.adaptive_runs(mean) or law_flags.law_of_repetitions(mean)
 
 
 def _renyi_epsilon(guarantee: accounting.Guarantee, delta: float) -> float | None:
@@ -200,65 +206,47 @@ def _renyi_epsilon(guarantee: accounting.Guarantee, delta: float) -> float | Non
 
 
 def verify(path: str) -> int:
-    """Recomputes the claim of a release; returns the exit code, 1 if the claim is too small."""
+    """Verifies a release; returns the exit code, 1 if it is not what its statement says."""
+    from dpjax.tuning import verification  # Imports JAX, which prices do not need.
+
+    def rebuild(claim: dict) -> verification.Rebuilt:
+        if "fingerprint" not in claim:
+            return verification.rebuilt(claim)
+        try:
+            from dpjax.federated import vote_release
+        except ImportError:
+            raise verification.NotVerified(
+                "it is of a federation: pip install -e '.[federated]' to verify it"
+            ) from None
+        return vote_release.rebuilt(claim)
+
     try:
-        with open(path, encoding="utf-8") as file:
-            claim = json.load(file)
-    except OSError as error:
-        raise ValueError(
-            f"--verify={path} cannot be read ({error.strerror}): pass a release's guarantee.json"
-        ) from None
-    except ValueError as error:
-        raise ValueError(f"{path} is no guarantee.json: {error}") from None
-    if not isinstance(claim, dict) or "private" not in claim:
-        raise ValueError(f"{path} is no guarantee.json: it does not say whether it is private")
-    if not claim["private"]:
-        print(f"{path}: makes no claim of privacy")
-        return 1
-    guarantee = accounting.from_provenance(claim["mechanism"])
-    recomputed = guarantee.epsilon(claim["delta"])
-    holds = (
-        recomputed <= claim["epsilon"] * (1 + 1e-9)
-        and guarantee.relation == claim["neighbouring_relation"]
-    )
-    secret = claim.get("randomness", {}).get("secret")
-    if not _described_as_accounted(claim):
-        print(f"{path}: what it says of training or selection is not what its mechanism accounts")
+        found = verification.verify_release(path, rebuild)
+    except verification.NotVerified as problem:
+        print(f"{path}: NOT VERIFIED: {problem}")
         return 1
     print(
-        f"claimed epsilon {claim['epsilon']:.6f}, recomputed {recomputed:.6f} at delta "
-        f"{claim['delta']:g} ({guarantee.relation.replace('_', ' ')}): "
-        + ("the claim holds" if holds else "THE CLAIM IS TOO SMALL")
+        f"claimed epsilon {found.epsilon:.6f}, recomputed {found.recomputed:.6f} at delta "
+        f"{found.delta:g} ({found.relation.replace('_', ' ')}): the claim holds"
     )
-    if not secret:
+    if not found.secret:
         print("but its randomness was seeded: it does not hold against whoever knows the seed")
-    return 0 if holds else 1
+    return 0
 
 
-def _described_as_accounted(claim: dict) -> bool:
-    """Whether the words about training and K, where there are any, agree with the mechanism."""
-    nodes, waiting = [], [claim["mechanism"]]
-    while waiting:
-        nodes.append(waiting.pop())
-        waiting.extend(nodes[-1]["parts"])
-    runs = {
-        (node["parameters"]["noise_multiplier"], node["parameters"]["steps"])
-        for node in nodes
-        if node["mechanism"] in ("dp_sgd", "dp_sgd_fixed_lots")
-    }
-    said = {(run["noise_multiplier"], run["steps"]) for run in claim.get("training", [])}
-    law = claim.get("selection", {}).get("law_of_K")
-    laws = [node["parameters"]["law"] for node in nodes if node["mechanism"] == "best_of"]
-    drawn_with = claim.get("selection", {}).get("epsilon_0")
-    charged_with = [
-        node["parameters"].get("epsilon_per_iteration", node["parameters"].get("epsilon"))
-        for node in nodes
-        if node["mechanism"] in ("doubling_loop", "exponential_mechanism")
-    ]
+def _described(law: accounting.RepetitionLaw | int) -> dict:
+    return {"law": law_flags.ADAPTIVE, "runs": law} if isinstance(law, int) else law.to_dict()
+
+
+def _caption(law: accounting.RepetitionLaw | int) -> str:
+    """What the prices are of, and how to ask for another."""
+    if isinstance(law, int):
+        return f"at most {law} runs, each chosen in any way; all of them may be shown"
+    drawn = "" if isinstance(law, accounting.Fixed) else ", drawn in secret before the first run"
     return (
-        (not said or said == runs)
-        and (law is None or law in laws)
-        and (drawn_with is None or drawn_with in charged_with)
+        f"{law_flags.description(law)}{drawn}; candidates drawn independently from one law. A "
+        "grid, Optuna, pruning, or stopping when one is good? Pass --repetitions=adaptive "
+        "--mean=LARGEST_NUMBER"
     )
 
 
@@ -267,7 +255,7 @@ def draw(base: accounting.Guarantee, path: str) -> None:
     from dpjax import plotting
 
     means = np.unique(np.round(np.geomspace(2, 200, 9)))
-    rows = [price(base, law_flags.law_of_repetitions(float(mean)), _DELTA.value) for mean in means]
+    rows = [price(base, _selection(float(mean)), _DELTA.value) for mean in means]
     figure, axes = plotting.new_figure()
     for name, label in _LABELS.items():
         values = [math.nan if row[name] is None else row[name] for row in rows]
@@ -304,7 +292,7 @@ def main() -> int:
         return verify(_VERIFY.value)
     if not 0 < _DELTA.value < 1:
         raise ValueError(f"--delta={_DELTA.value}: pass a number between 0 and 1, such as 1e-5")
-    base, law = base_run(), law_flags.law_of_repetitions()
+    base, law = base_run(), _selection()
     if _PLOT.value and not _PLOT.value.endswith(".png"):
         raise ValueError(f"--plot={_PLOT.value}: pass a path that ends in .png")
     if _PLOT.value and not os.path.isdir(os.path.dirname(os.path.abspath(_PLOT.value))):
@@ -316,21 +304,16 @@ def main() -> int:
                 {
                     "delta": _DELTA.value,
                     "neighbouring_relation": base.relation,
-                    "repetitions": law.to_dict(),
-                    "mean": law.mean,
+                    "repetitions": _described(law),
+                    "mean": law if isinstance(law, int) else law.mean,
                     "epsilon": prices,
                 }
             )
         )
     else:
-        caption = law_flags.description(law)
-        if not isinstance(law, accounting.Fixed):
-            caption += (
-                ", drawn in secret. You ran a number that you chose? Pass --repetitions=fixed "
-                "--mean=NUMBER"
-            )
         relation = base.relation.replace("_", " ")
-        table = Table(title=f"epsilon at delta = {_DELTA.value:g}, {relation}", caption=caption)
+        title = f"epsilon at delta = {_DELTA.value:g}, {relation}"
+        table = Table(title=title, caption=_caption(law))
         table.add_column("what")
         table.add_column("epsilon", justify="right")
         for name, label in _LABELS.items():

@@ -357,10 +357,11 @@ def search(folder: str, console: Console) -> int:
             os.path.join(partial, where), record, front, suggestion, title=title, public=public
         )
         if public:
-            release, guarantee = released_run(
-                priced, cost, suggestion.setting, optimizer,
-                public_data=os.path.basename(public), seed=_SEED.value,
-            )  # fmt: skip
+            with command_line.shown_warnings(console.print):
+                release, guarantee = released_run(
+                    priced, cost, suggestion.setting, optimizer,
+                    public_data=os.path.basename(public), seed=_SEED.value,
+                )  # fmt: skip
             epsilon = guarantee.epsilon(cost.delta)
             save_release(
                 partial, folder, release,

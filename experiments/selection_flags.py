@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import warnings
-from collections.abc import Callable, Iterator
 from typing import Any
 
 from absl import flags
@@ -192,12 +189,3 @@ def cost_rows(result: tuning.Result, delta: float) -> list[tuple[str, float, str
         whole,
         ("epsilon_of_naive_composition", naive, f"naive composition of {runs} runs, {whose}"),
     ]
-
-
-@contextlib.contextmanager
-def shown_warnings(show: Callable[[str], None]) -> Iterator[None]:
-    """Hands warnings raised inside to `show`, one line each, instead of Python's two lines."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("always", UserWarning)
-        warnings.showwarning = lambda message, *rest: show(f"warning: {message}")
-        yield

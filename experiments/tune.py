@@ -32,6 +32,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dpjax import data, plotting, tuning
+from dpjax.accounting.calibration import check_worth_pricing
 from dpjax.tuning import ledger
 from dpjax.tuning.task import accuracy_of
 from experiments import command_line, data_flags, job_flags, run_folder, selection_flags
@@ -151,6 +152,8 @@ def check_numbers() -> None:
         value = flags.FLAGS[name].value
         if value is not None and value < 1:
             raise ValueError(f"--{name}={value}: pass a whole number of 1 or more")
+    # Every other way to name steps and noise is refused where runs are planned.
+    check_worth_pricing(_STEPS.value or 1, _NOISE.value or 0.0, 0.0, prefix="--")
     _DATA.refuse_unread(_DATA.dataset.value)
 
 
@@ -192,11 +195,6 @@ def report(
             said = ""  # once is enough
         table.add_row("neighbouring relation", result.guarantee.relation.replace("_", " "))
     console.print(table)
-    if all(value is None for value in result.release.hyperparameters.values()):
-        console.print(
-            "no run could be released (none was good enough, or none was drawn): the model is an "
-            "untrained default"
-        )
     return facts
 
 
@@ -240,13 +238,6 @@ def tune(folder: str, job: tuning.Job, method: str, space: tuning.Space, console
     loaded, parts = load_data()
     train, validation = parts.train, parts.validation
     warnings = [parts.non_private, loaded.caveat]
-    if _DELTA.value * train.public_size > 1:
-        warnings.append(
-            f"delta {_DELTA.value:g} is above 1/{train.public_size}, one over the number of "
-            "records: publishing a whole record would be within it"
-        )
-    if _SEED.value is not None:
-        warnings.append("--seed makes the randomness known: no secret, no guarantee")
     seen = ledger.SeenData.of(_DATA.dataset.value, (train.inputs, train.labels))
     earlier = ledger.earlier_runs(os.path.dirname(folder), seen)
     warnings += earlier.warnings(name)
@@ -279,7 +270,7 @@ def tune(folder: str, job: tuning.Job, method: str, space: tuning.Space, console
         if _CHUNK_SIZE.value is not None:
             settings["chunk_size"] = _CHUNK_SIZE.value
         of_runs = dict(score_noise=_SCORE_NOISE.value, not_private=_NOT_PRIVATE.value)
-        with selection_flags.shown_warnings(console.print):
+        with command_line.shown_warnings(console.print):
             result = selection_flags.select(task, space, settings, of_runs)
     if result is None:
         console.print("this shard has finished; when all have, run --shard=merge/N")

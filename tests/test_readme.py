@@ -27,6 +27,25 @@ def test_the_example_runs_as_written(tmp_path):
     assert (tmp_path / "runs" / "mine" / "guarantee.json").exists()
 
 
+def test_tables_are_whole():
+    """A row after a blank line is no row of the table above it."""
+    lines = README.splitlines()
+    for before, line in zip(lines, lines[1:]):
+        if line.startswith("|") and not before.startswith("|"):
+            assert lines[lines.index(line) + 1].startswith("|---"), line
+
+
+def test_the_sample_of_the_first_run_has_the_rows_that_are_printed():
+    (sample,) = re.findall(r"```\n(What was released.*?)```", README, flags=re.DOTALL)
+    names = [line.split("│")[1].strip() for line in sample.splitlines() if "│" in line]
+    printed = {"one run", "the whole tuning", "neighbouring relation"}
+    printed |= {"naive composition of 10 runs, K's mean is", "9.92"}
+    assert printed | {"accuracy on test data (not in the release)"} <= set(names)
+    sources = (ROOT / "experiments" / name for name in ("selection_flags.py", "tune.py"))
+    assert "runs, {whose}" in next(sources).read_text()
+    assert '"accuracy on test data (not in the release)"' in next(sources).read_text()
+
+
 def test_links_and_modules_exist():
     for target in re.findall(r"\]\(([^)#]+)\)", README):
         assert (ROOT / target).exists(), target

@@ -11,6 +11,42 @@ TOLERANCE = 2e-4
 """Relative width of the final bracket; the returned end is on the private side."""
 
 
+LARGEST_STEPS = 10**7
+"""Of a run that a search or a command prices: more take minutes to be priced, days to train."""
+
+LEAST_NOISE_MULTIPLIER = 1e-3
+"""Below it nothing is protected: one step costs an epsilon above 5e5."""
+
+_LARGEST_LOSS = 1e6
+"""Of a run's privacy loss, roughly: an epsilon in the millions is no claim, and slow to compute."""
+
+
+def check_worth_pricing(
+    steps: int, noise_multiplier: float, sampling_probability: float, *, prefix: str = ""
+) -> None:
+    """Refuses a run of DP-SGD whose epsilon would say nothing, or take minutes to be computed.
+
+    Args:
+      steps: of the run.
+      noise_multiplier: of a step; 0, or nan where it is not known yet, is not looked at.
+      sampling_probability: of a record in a step.
+      prefix: of the names in the message, such as "--".
+
+    Raises:
+      ValueError: in one line.
+    """
+    if steps > LARGEST_STEPS:
+        raise ValueError(f"{prefix}steps={steps:.6g}: pass at most {LARGEST_STEPS:.0e}")
+    if not noise_multiplier > 0:
+        return
+    loss = steps * (sampling_probability / noise_multiplier) ** 2
+    if noise_multiplier < LEAST_NOISE_MULTIPLIER or loss > _LARGEST_LOSS:
+        raise ValueError(
+            f"{prefix}noise_multiplier={noise_multiplier:g} protects nothing in {steps:.6g} steps: "
+            f"pass more noise ({LEAST_NOISE_MULTIPLIER:g} at the very least) or fewer steps"
+        )
+
+
 def calibrate(
     make_guarantee: Callable[[float], Guarantee],
     *,

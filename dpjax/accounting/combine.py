@@ -15,6 +15,7 @@ import numpy as np
 from dpjax.accounting import provenance, renyi
 from dpjax.accounting.guarantee import Guarantee, pair_from_curve
 from dpjax.accounting.loss_distribution import LossPair, common_interval
+from dpjax.accounting.mechanisms import at_least_one
 from dpjax.accounting.privacy_profile import pair_from_profiles
 
 
@@ -184,7 +185,9 @@ def _common_relation(name: str, guarantees: Sequence[Guarantee]) -> str:
 
 
 def _rebuild_composition(parameters: dict, parts: list[Guarantee]) -> Guarantee:
-    counts = [int(count) for count in parameters["counts"]]
+    counts = [at_least_one("counts", count) for count in parameters["counts"]]
+    if len(counts) != len(parts):
+        raise ValueError(f"compose has {len(counts)} counts for {len(parts)} parts: pass one each")
     relation = _common_relation("compose", parts)
     tree = provenance.node("compose", {"counts": counts}, [part.provenance for part in parts])
     return _composed(relation, tree, parts, counts)

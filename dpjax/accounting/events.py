@@ -210,10 +210,17 @@ def _from_plain(plain: dict[str, Any]) -> dp_events.DpEvent:
         name: _from_plain(value) if isinstance(value, dict) else value
         for name, value in plain["fields"].items()
     }
-    return getattr(dp_events, plain["name"])(**fields)
+    kind = getattr(dp_events, plain["name"], None)
+    # The module's other names (its imports, their modules) must not be called from a file.
+    if not (isinstance(kind, type) and issubclass(kind, dp_events.DpEvent)):
+        raise ValueError(f"{str(plain['name'])[:80]!r} is no event of dp_accounting: pass one")
+    return kind(**fields)
 
 
 provenance.register(
     "dp_accounting_event",
-    lambda parameters, parts: _leaf(_from_plain(parameters["event"]), parameters["relation"]),
+    # What is no leaf becomes another mechanism here, and its node is not the one that was read.
+    lambda parameters, parts: from_dp_event(
+        _from_plain(parameters["event"]), parameters["relation"]
+    ),
 )

@@ -314,7 +314,7 @@ def _rebuild_masses(parameters: dict[str, Any], parts: list[Guarantee]) -> Guara
     ]
     return Guarantee(
         relation=parameters["relation"],
-        provenance=provenance_lib.node("loss_distributions", parameters),
+        provenance=_masses_node([laws[0], laws[-1]][: len(laws)], parameters["relation"]),
         pair=LossPair(laws[0], laws[-1]),
     )
 

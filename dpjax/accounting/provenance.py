@@ -7,6 +7,7 @@ guarantees registers how its node is rebuilt; `from_provenance` walks the tree.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -42,6 +43,11 @@ def node(
 def from_provenance(tree: Mapping[str, Any]) -> Any:
     """Recomputes the guarantee a tree describes.
 
+    Formal guarantees: the tree is what the guarantee returned writes of itself, value for value: a
+    part that is missing, one that nothing reads, or a number that is no longer what was accounted
+    is refused. What entered from outside (loss distributions of `Guarantee.from_pld`, a Renyi table
+    or an epsilon that its author states) is taken at its word.
+
     Args:
       tree: `Guarantee.provenance`, possibly read back from JSON.
 
@@ -49,15 +55,80 @@ def from_provenance(tree: Mapping[str, Any]) -> Any:
       The Guarantee, equal in every number to the one that wrote the tree.
 
     Raises:
-      ValueError: if the tree names a mechanism this version does not know, or lacks a field.
+      ValueError: in one line, if the tree names a mechanism this version does not know (a law of K
+        of one's own is one), lacks a field, or is not as this version would write it.
     """
+    try:
+        guarantee = _rebuilt(tree)
+        written = guarantee.provenance
+    except RecursionError:
+        raise ValueError("the provenance is nested too deep: pass Guarantee.provenance") from None
+    place = first_difference(tree, written)
+    if place is not None:
+        raise ValueError(
+            f"the provenance of {written['mechanism']!r} does not rebuild itself: it differs at "
+            f"{place}; pass Guarantee.provenance as it was written"
+        )
+    return guarantee
+
+
+def _rebuilt(tree: Mapping[str, Any]) -> Any:
     if not isinstance(tree, Mapping) or "mechanism" not in tree:
         raise ValueError("not a provenance tree: pass Guarantee.provenance (a dict with mechanism)")
-    name = tree["mechanism"]
-    if name not in _REBUILDERS:
-        raise ValueError(f"unknown mechanism {name!r}: pass one of {sorted(_REBUILDERS)}")
-    parts = [from_provenance(part) for part in tree.get("parts", ())]
+    name, parameters, parts = (tree.get(key) for key in ("mechanism", "parameters", "parts"))
+    if not isinstance(name, str) or name not in _REBUILDERS:
+        raise ValueError(f"unknown mechanism {str(name)[:80]!r}: pass one of {sorted(_REBUILDERS)}")
+    if not isinstance(parameters, Mapping) or not isinstance(parts, Sequence):
+        raise ValueError(f"the provenance of {name!r} lacks or misnames a field: parameters, parts")
+    rebuilt = [_rebuilt(part) for part in parts]
     try:
-        return _REBUILDERS[name](dict(tree.get("parameters", {})), parts)
-    except (KeyError, TypeError) as error:
+        return _REBUILDERS[name](dict(parameters), rebuilt)
+    except ValueError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
         raise ValueError(f"the provenance of {name!r} lacks or misnames a field: {error}") from None
+
+
+def first_difference(
+    given: Any, written: Any, place: str = "", tolerance: float = 0.0
+) -> str | None:
+    """Where two trees of JSON values differ first; None where they do not.
+
+    A number is compared by value (1 and 1.0 are one number in JSON), a boolean is no number.
+
+    Args:
+      given: one tree.
+      written: the other.
+      place: where both stand, for the answer.
+      tolerance: relative, of numbers that are not both whole.
+
+    Returns:
+      Names and positions on the way there, joined by dots; "the top" for the trees themselves.
+    """
+    name = place or "the top"
+    if isinstance(given, Mapping) and isinstance(written, Mapping):
+        for key in sorted(given.keys() ^ written.keys(), key=str):
+            return f"{place}.{key}".lstrip(".")
+        for key in sorted(written):
+            within = f"{place}.{key}".lstrip(".")
+            found = first_difference(given[key], written[key], within, tolerance)
+            if found is not None:
+                return found
+        return None
+    if isinstance(given, list | tuple) and isinstance(written, list | tuple):
+        if len(given) != len(written):
+            return name
+        for index, (one, other) in enumerate(zip(given, written)):
+            found = first_difference(one, other, f"{place}.{index}".lstrip("."), tolerance)
+            if found is not None:
+                return found
+        return None
+    numbers = all(
+        isinstance(value, int | float) and not isinstance(value, bool) for value in (given, written)
+    )
+    if not numbers:
+        return None if type(given) is type(written) and given == written else name
+    if given == written:
+        return None
+    whole = isinstance(given, int) and isinstance(written, int)
+    return name if whole or not math.isclose(given, written, rel_tol=tolerance) else None

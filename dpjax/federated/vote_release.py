@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
+import json
+import math
 import os
 import tempfile
 from collections.abc import Mapping
@@ -20,11 +22,13 @@ import numpy as np
 
 import dpjax
 from dpjax import accounting
-from dpjax.federated.election import Election
+from dpjax.federated.election import Averaging, Election, LocalTraining
 from dpjax.federated.flower_internals import RECORD_KEY_CONFIGS
 from dpjax.federated.server import Outcome
 from dpjax.federated.sum_rules import MODULUS
-from dpjax.tuning.release import GUARANTEE_FILE, HYPERPARAMETERS_FILE, MODEL_FILE, json_bytes
+from dpjax.tuning.release import HYPERPARAMETERS_FILE, MODEL_FILE, json_bytes, sealed
+from dpjax.tuning.verification import Rebuilt, versions_in
+from dpjax.tuning.voting import VoteSettings
 
 VOTE_FILE = "vote.json"
 _WARNING = "For the curator only, never publish: this is not part of the release."
@@ -33,12 +37,17 @@ _NOT_PRIVATE = (
     "records are like, and no guarantee covers it"
 )
 _LIBRARIES = ("flwr", "jax", "flax", "numpy", "scipy", "dp-accounting", "cryptography")
+_VERSIONED = ("dpjax", *_LIBRARIES)
 
 
-def statement(election: Election) -> dict[str, Any]:
+def statement(election: Election, versions: Mapping[str, str] | None = None) -> dict[str, Any]:
     """What `guarantee.json` says of a federation; a function of the public rules alone.
 
     The apps take noise from the clients' operating systems and from nowhere else.
+
+    Args:
+      election: the public rules.
+      versions: of the libraries; None: of those that run now.
     """
     rules = election.rules
     described = {
@@ -47,6 +56,7 @@ def statement(election: Election) -> dict[str, Any]:
             for candidate in election.candidates
         ],
         "local_training": dataclasses.asdict(election.training),
+        "averaging": _averaging(election.averaging),
         "fingerprint": election.fingerprint,
         "secure_aggregation": {
             "protocol": f"Flower's SecAgg+ ({RECORD_KEY_CONFIGS})",
@@ -85,12 +95,64 @@ def statement(election: Election) -> dict[str, Any]:
             ),
             "epsilon_if_one_ballot_were_unmasked": _alone(election),
         },
-        "library_versions": {
-            "dpjax": dpjax.__version__,
-            **{name: importlib.metadata.version(name) for name in _LIBRARIES},
-        },
+        "library_versions": _versions() if versions is None else dict(versions),
     }
     return election.plan.statement(secret=True) | _released(election) | described
+
+
+def rebuilt(claim: Mapping[str, Any]) -> Rebuilt:
+    """A federation's statement as this version writes it, from the rules that `claim` names.
+
+    Args:
+      claim: what a release's `guarantee.json` holds.
+
+    Raises:
+      ValueError, KeyError, TypeError: for rules that are none.
+    """
+    names = [field.name for field in dataclasses.fields(VoteSettings)]
+    averaging = dict(claim["averaging"])
+    if averaging["rounds"]:
+        total = averaging["total_epsilon"]
+        averaging["total_epsilon"] = math.inf if total is None else total
+        averaging["input_shape"] = tuple(averaging["input_shape"])
+    candidates = tuple(_candidate(words) for words in claim["candidates"])
+    election = Election(
+        VoteSettings(**{name: claim["settings"][name] for name in names}),
+        candidates,
+        LocalTraining(
+            **claim["local_training"] | {"widths": tuple(claim["local_training"]["widths"])}
+        ),
+        Averaging(**averaging),
+    )
+    return Rebuilt(
+        # Through JSON: tuples are lists there.
+        json.loads(json_bytes(statement(election, versions_in(claim, _VERSIONED)))),
+        lambda hyperparameters: hyperparameters in candidates,
+    )
+
+
+def _candidate(words: str) -> dict[str, float]:
+    """Reads a candidate as `statement` writes it."""
+    pairs = (pair.split("=") for pair in words.split(" "))
+    return {name: float(value) for name, value in pairs}
+
+
+def _averaging(averaging: Averaging) -> dict[str, Any]:
+    """The rules of the rounds, if there are any; JSON has no infinity."""
+    if not averaging.rounds:
+        return {"rounds": 0}
+    total = averaging.total_epsilon
+    return dataclasses.asdict(averaging) | {
+        "total_epsilon": total if math.isfinite(total) else None
+    }
+
+
+def _versions() -> dict[str, str]:
+    """Versions of what the numbers depend on."""
+    return {
+        "dpjax": dpjax.__version__,
+        **{name: importlib.metadata.version(name) for name in _LIBRARIES},
+    }
 
 
 def _released(election: Election) -> dict[str, Any]:
@@ -183,10 +245,7 @@ def save_outcome(
     # Its own, whoever else writes beside it, and whatever an earlier run left there.
     partial = tempfile.mkdtemp(prefix=f"{os.path.basename(folder)}.", dir=os.path.dirname(folder))
     election = outcome.election
-    released = {
-        HYPERPARAMETERS_FILE: json_bytes(dict(election.candidates[outcome.winner])),
-        GUARANTEE_FILE: json_bytes(statement(election)),
-    }
+    released = {HYPERPARAMETERS_FILE: json_bytes(dict(election.candidates[outcome.winner]))}
     kept = {
         VOTE_FILE: json_bytes(
             {
@@ -204,6 +263,7 @@ def save_outcome(
         (released if private else kept)[MODEL_FILE] = _model_bytes(outcome)
         if not private:
             kept["NOT_PRIVATE.txt"] = f"{_NOT_PRIVATE}.\n".encode()
+    released = sealed(released, statement(election))
     for name, contents, mode in (("release", released, 0o755), ("curator", kept, 0o700)):
         half = os.path.join(partial, name)
         os.mkdir(half, mode)

@@ -181,6 +181,24 @@ class Space:
         return {name: self.parameters[name].describe() for name in sorted(self.parameters)}
 
 
+def space_from(description: Mapping[str, Mapping]) -> Space:
+    """The space that wrote a description.
+
+    Raises:
+      ValueError: for a law that is none.
+      KeyError: for a word that is missing.
+    """
+    makers = {
+        "uniform": lambda law: Uniform(law["low"], law["high"]),
+        "loguniform": lambda law: LogUniform(law["low"], law["high"]),
+        "choice": lambda law: Choice(law["values"], law["probabilities"]),
+    }
+    for name, law in description.items():
+        if law["law"] not in makers:
+            raise ValueError(f"the law of {name} is none of {', '.join(makers)}")
+    return Space({name: makers[law["law"]](law) for name, law in description.items()})
+
+
 _CALL = re.compile(r"^(uniform|loguniform|choice)\((.*)\)$")
 
 

@@ -6,6 +6,7 @@ shapes, and the settings that were fixed before the data was touched.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -16,11 +17,14 @@ import jax
 from dpjax.training import optimizers
 from dpjax.training.dp_sgd import partition
 from dpjax.tuning.procedure import Optimizer
-from dpjax.tuning.run_settings import RunSetting
+from dpjax.tuning.run_settings import RunOptions, RunSetting
 from dpjax.tuning.task import Task
 
 _COUNTS = ("lot_size", "steps")
 """Hyperparameters that are rounded to whole numbers where they are used."""
+
+CANDIDATES = "a candidate, on all training records"
+"""Which runs have the settings of a search, in words."""
 
 
 def of_training(
@@ -29,7 +33,7 @@ def of_training(
     settings: Sequence[RunSetting],
     sampling: str,
     *,
-    of: str = "a candidate, on all training records",
+    of: str = CANDIDATES,
 ) -> dict[str, Any]:
     """The arguments of `release.statement` that say what was trained.
 
@@ -44,20 +48,46 @@ def of_training(
         "model": task.description,
         "optimizer": of_optimizer(optimizer),
         "trained_parameters": trained_parameters(task),
-        "settings": [
-            {
-                "lot_size": setting.lot_size,
-                "steps": setting.steps,
-                "noise_multiplier": setting.noise_multiplier,
-                "probability": setting.probability,
-                "sampling": sampling,
-                "capacity": setting.lots.capacity,
-                "of": of,
-            }
-            for setting in settings
-        ],
-        "training_bound": task.train.size_bound,
+        "settings": of_settings(settings, sampling, of=of),
+        "training_records": {
+            "public_size": task.train.public_size,
+            "size_bound": task.train.size_bound,
+            # Under replace-one the number is public: no neighbour has another.
+            "number": task.train.number if sampling == "fixed" else None,
+        },
     }
+
+
+def of_settings(
+    settings: Sequence[RunSetting], sampling: str, *, of: str = CANDIDATES
+) -> list[dict[str, Any]]:
+    """The accounted settings of runs; arguments as `of_training`'s."""
+    return [
+        {
+            "lot_size": setting.lot_size,
+            "steps": setting.steps,
+            "noise_multiplier": setting.noise_multiplier,
+            "probability": setting.probability,
+            "sampling": sampling,
+            "capacity": setting.lots.capacity,
+            "of": of,
+        }
+        for setting in settings
+    ]
+
+
+def of_options(options: RunOptions) -> dict[str, Any]:
+    """What was asked of a run beside the space, as plain numbers and words; None: not asked."""
+    return {
+        name: value if value is None or isinstance(value, str) else _plain(value)
+        for name, value in dataclasses.asdict(options).items()
+    }
+
+
+def _plain(number: float) -> int | float:
+    """A number without its NumPy type."""
+    number = float(number)
+    return int(number) if number.is_integer() else number
 
 
 def of_optimizer(optimizer: Optimizer) -> dict[str, str]:

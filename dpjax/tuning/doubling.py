@@ -23,6 +23,8 @@ from dpjax.tuning.partitions import AveragedUtility
 from dpjax.tuning.running import Result
 from dpjax.tuning.task import Task
 
+RULE = "doubling loop over thresholds (Ding & Wu 2022), then private training"
+
 DEFAULT_CANDIDATE = 0
 """The candidate trained where the loop never had a hit: the first of the public list."""
 
@@ -102,7 +104,7 @@ class DoublingSelector:
     def describe(self, utility: AveragedUtility, delta: float) -> dict[str, Any]:
         """See `Selector`."""
         return {
-            "rule": "doubling loop over thresholds (Ding & Wu 2022), then private training",
+            "rule": RULE,
             "epsilon_0": self.epsilon,
             "granularity": self.granularity,
             "lower_bound": self.lower_bound,
@@ -190,6 +192,8 @@ def doubling(
       TypeError: for an unknown setting.
 
     Warns:
+      cautions.LargeDeltaWarning, cautions.KnownRandomnessWarning: before anything is drawn.
+      cautions.UntrainedReleaseWarning: if no trained model is released.
       partitions.SelectionNoiseWarning: if noise drowns the utilities, naming what would not.
       partitions.EmptyPartitionWarning: the curator's to see.
     """

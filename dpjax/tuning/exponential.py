@@ -20,6 +20,8 @@ from dpjax.tuning.partitions import AveragedUtility
 from dpjax.tuning.running import Result
 from dpjax.tuning.task import Task
 
+RULE = "exponential mechanism, once, then private training"
+
 
 @dataclasses.dataclass(frozen=True)
 class ExponentialSelector:
@@ -44,7 +46,7 @@ class ExponentialSelector:
     def describe(self, utility: AveragedUtility, delta: float) -> dict[str, Any]:
         """See `Selector`."""
         return {
-            "rule": "exponential mechanism, once, then private training",
+            "rule": RULE,
             "epsilon_0": self.epsilon,
             "noise": "exact draw with weights exp(rate * units), the law of Gumbel noise",
             "rate_for_a_unit": float(utility.exponential_rate(self.epsilon)),
@@ -86,6 +88,8 @@ def exponential(
       TypeError: for an unknown setting.
 
     Warns:
+      cautions.LargeDeltaWarning, cautions.KnownRandomnessWarning: before anything is drawn.
+      cautions.UntrainedReleaseWarning: if no trained model is released.
       partitions.SelectionNoiseWarning: if noise drowns the utilities, naming what would not.
       partitions.EmptyPartitionWarning: the curator's to see.
     """

@@ -11,7 +11,7 @@ import json
 import os
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -20,7 +20,7 @@ import numpy as np
 from dpjax import accounting, private_files, training
 from dpjax.training import hosts
 from dpjax.training import keys as key_streams
-from dpjax.tuning import curator, described
+from dpjax.tuning import cautions, curator, described
 from dpjax.tuning.candidate_runs import untrained
 from dpjax.tuning.candidates import Space
 from dpjax.tuning.execution import Executed, execute, facts_of_training
@@ -30,7 +30,7 @@ from dpjax.tuning.partition_models import partition_counts
 from dpjax.tuning.partitions import REHEARSAL, SelectionNoiseWarning, partitioned
 from dpjax.tuning.procedure import Optimizer, Procedure
 from dpjax.tuning.release import Release, statement
-from dpjax.tuning.run_settings import RunOptions
+from dpjax.tuning.run_settings import RunOptions, RunSetting
 from dpjax.tuning.running import Result
 from dpjax.tuning.selection_plan import Candidates, Plan, Selector, plan
 from dpjax.tuning.selections import BestOf
@@ -40,6 +40,8 @@ from dpjax.tuning.task import Task
 _STREAM_OF_CANDIDATES, _STREAM_OF_PARTITIONS, _STREAM_OF_SELECTION = 11, 12, 13
 
 CHOICE_FILE = "choice.npz"
+
+FINAL_TRAINING = "the chosen candidate, on all training records"
 
 _ASSUMPTIONS = (
     "the search space, the candidates and every setting were fixed before the data was seen",
@@ -76,11 +78,13 @@ def select_and_train(
     """
     if chunk_size < 1:
         raise ValueError(f"chunk_size is {chunk_size}: pass at least 1")
+    cautions.of_arguments(delta, task.train.public_size, seed, stacklevel=3)
+    options = RunOptions(lot_size, steps, epochs, noise_multiplier, sampling)
     fixed = plan(
         task,
         space,
         selector,
-        RunOptions(lot_size, steps, epochs, noise_multiplier, sampling),
+        options,
         candidates=candidates,
         partition_number=partitions,
         partition_training=partition_training,
@@ -95,7 +99,7 @@ def select_and_train(
     job = job or Job()
     with job.held():
         return _selected_and_trained(
-            task, fixed, delta, sampling, HostRandomness(seed), chunk_size, progress, job, warning
+            task, fixed, delta, options, HostRandomness(seed), chunk_size, progress, job, warning
         )
 
 
@@ -103,7 +107,7 @@ def _selected_and_trained(
     task: Task,
     fixed: Plan,
     delta: float,
-    sampling: str,
+    options: RunOptions,
     randomness: HostRandomness,
     chunk_size: int,
     progress: Callable[[int, int], None] | None,
@@ -156,7 +160,7 @@ def _selected_and_trained(
         progress(models + 1, models + 1)
     utilities = np.asarray(scores, dtype=np.float64) / fixed.utility.units
     return Result(
-        release=_release(task, fixed, delta, sampling, randomness, hyperparameters, chosen, final),
+        release=_release(task, fixed, delta, options, randomness, hyperparameters, chosen, final),
         guarantee=fixed.guarantee,
         run_guarantee=fixed.training_guarantee,
         selection_guarantee=fixed.selection_guarantee,
@@ -245,7 +249,7 @@ def _final_procedure(fixed: Plan, chosen: Mapping[str, float]) -> Procedure:
     return Procedure(
         space=Space(dict(chosen)),
         selection=BestOf(accounting.Fixed(1)),
-        settings=(dataclasses.replace(fixed.setting, probability=1.0),),
+        settings=tuple(final_settings(fixed)),
         optimizer=fixed.optimizer,
         score_noise=0.0,
         run_guarantee=fixed.training_guarantee,
@@ -263,7 +267,7 @@ def _release(
     task: Task,
     fixed: Plan,
     delta: float,
-    sampling: str,
+    options: RunOptions,
     randomness: HostRandomness,
     hyperparameters: Mapping[str, np.ndarray],
     chosen: Mapping[str, float],
@@ -273,17 +277,57 @@ def _release(
     params = final.best.output(0)
     if not np.isfinite(final.best.score[0]):
         params = untrained(task)
-    utility, setting = fixed.utility, fixed.setting
+        cautions.of_untrained("the final training is not finite", stacklevel=5)
     listed = [
         described.as_used({name: float(values[index]) for name, values in hyperparameters.items()})
         for index in range(fixed.number)
     ]
+    claim = public_claim(
+        fixed,
+        options,
+        delta=delta,
+        listed=listed,
+        training=described.of_training(
+            task, fixed.optimizer, final_settings(fixed), options.sampling, of=FINAL_TRAINING
+        ),
+        secret=randomness.secret,
+    )
+    return Release(params=params, hyperparameters=described.as_used(chosen), statement=claim)
+
+
+def final_settings(fixed: Plan) -> list[RunSetting]:
+    """The accounted setting of the one private training of the winner."""
+    return [dataclasses.replace(fixed.setting, probability=1.0)]
+
+
+def public_claim(
+    fixed: Plan,
+    options: RunOptions,
+    *,
+    delta: float,
+    listed: Sequence[Mapping[str, float]],
+    training: Mapping[str, Any],
+    secret: bool,
+    versions: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """What the release of a plan states; a function of public words and numbers alone.
+
+    Args:
+      fixed: the plan.
+      options: what was asked of the final training beside the space.
+      delta: of the claim.
+      listed: the candidates, which are public.
+      training: as from `described.of_training`.
+      secret: whether no seed was given.
+      versions: see `release.statement`.
+    """
+    utility, setting = fixed.utility, fixed.setting
     claim = statement(
         guarantee=fixed.guarantee,
         delta=delta,
         selection=fixed.selector.describe(utility, delta)
         | {
-            "candidates": listed,
+            "candidates": list(listed),
             "partitions": utility.partitions,
             "partition_training": {
                 "mode": fixed.partition_training,
@@ -301,19 +345,16 @@ def _release(
             "public_size": utility.validation_size,
             "validation_is_public": utility.validation_is_public,
         },
-        **described.of_training(
-            task,
-            fixed.optimizer,
-            [dataclasses.replace(setting, probability=1.0)],
-            sampling,
-            of="the chosen candidate, on all training records",
-        ),
-        randomness_is_secret=randomness.secret,
+        **training,
+        options=described.of_options(options),
+        randomness_is_secret=secret,
         assumptions=_ASSUMPTIONS,
+        versions=versions,
     )
-    claim["epsilon_of_parts"] = {
-        "selection_alone": fixed.selection_guarantee.epsilon(delta),
-        "final_training_alone": fixed.training_guarantee.epsilon(delta),
-        "a_private_validation_record_pays_for": "the selection alone",
+    return claim | {
+        "epsilon_of_parts": {
+            "selection_alone": fixed.selection_guarantee.epsilon(delta),
+            "final_training_alone": fixed.training_guarantee.epsilon(delta),
+            "a_private_validation_record_pays_for": "the selection alone",
+        }
     }
-    return Release(params=params, hyperparameters=described.as_used(chosen), statement=claim)

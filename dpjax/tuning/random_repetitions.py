@@ -85,6 +85,10 @@ def random_repetitions(
 
     Raises:
       ValueError: with one line naming what to pass instead.
+
+    Warns:
+      cautions.LargeDeltaWarning, cautions.KnownRandomnessWarning: before anything is drawn.
+      cautions.UntrainedReleaseWarning: if no trained model is released.
     """
     return run_selection(
         task,

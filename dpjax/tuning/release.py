@@ -7,6 +7,7 @@ not a file's content, size, name, count or time stamp.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import importlib.metadata
 import json
 import os
@@ -28,7 +29,12 @@ MODEL_FILE = "model.msgpack"
 HYPERPARAMETERS_FILE = "hyperparameters.json"
 GUARANTEE_FILE = "guarantee.json"
 
+SEAL, THIS_STATEMENT = "sha256", "this_statement_without_this_line"
+"""Where `guarantee.json` keeps the hashes of the release's files, and its own among them."""
+
 _LIBRARIES = ("jax", "flax", "optax", "numpy", "scipy", "dp-accounting")
+VERSIONED = ("dpjax", *_LIBRARIES)
+"""What a statement names the versions of: what its numbers depend on."""
 
 _OF_REPETITIONS = (
     "the search space, the law of K and every setting were fixed before the data was seen",
@@ -53,7 +59,8 @@ class Release:
       params: the released model's parameters, a pytree of arrays.
       hyperparameters: the released candidate's, as its run used them (lot size and steps whole);
         values None if the data-independent default is released.
-      statement: the claim, JSON-able; see `statement`.
+      statement: the claim, JSON-able; see `statement`. The file holds `sha256` beside it, see
+        `sealed`.
     """
 
     params: PyTree
@@ -86,9 +93,8 @@ class Release:
                 jax.tree.map(np.asarray, flax.serialization.to_state_dict(self.params))
             ),
             HYPERPARAMETERS_FILE: json_bytes(dict(self.hyperparameters)),
-            GUARANTEE_FILE: json_bytes(dict(self.statement)),
         }
-        for name, content in contents.items():
+        for name, content in sealed(contents, self.statement).items():
             path = os.path.join(partial, name)
             with open(path, "wb") as file:
                 file.write(content)
@@ -97,6 +103,31 @@ class Release:
         os.chmod(partial, 0o755)
         os.utime(partial, (0, 0))
         os.rename(partial, folder)
+
+
+def sealed(files: Mapping[str, bytes], statement: Mapping[str, Any]) -> dict[str, bytes]:
+    """The files of a release, its statement among them, bound to each other by their hashes.
+
+    `guarantee.json` names the SHA-256 of every other file, and its own without that one line. It
+    shows what was changed by accident or in passing; it is no signature: who can write all the
+    files can write the hashes too.
+
+    Args:
+      files: name -> content, of all but `guarantee.json`.
+      statement: what that says.
+
+    Returns:
+      name -> content of all; a function of the arguments alone.
+    """
+    of_files = {name: sha256(content) for name, content in files.items()}
+    claim = dict(statement) | {SEAL: of_files}
+    claim[SEAL] = of_files | {THIS_STATEMENT: sha256(json_bytes(claim))}
+    return dict(files) | {GUARANTEE_FILE: json_bytes(claim)}
+
+
+def sha256(content: bytes) -> str:
+    """Of a file's content, in hexadecimal digits."""
+    return hashlib.sha256(content).hexdigest()
 
 
 def json_bytes(content: Any) -> bytes:
@@ -115,9 +146,11 @@ def statement(
     optimizer: Mapping[str, str],
     trained_parameters: Sequence[str],
     settings: Sequence[Mapping[str, Any]],
-    training_bound: int,
+    training_records: Mapping[str, int | None],
+    options: Mapping[str, Any],
     randomness_is_secret: bool,
     assumptions: Sequence[str] = _OF_REPETITIONS,
+    versions: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Returns what `guarantee.json` says.
 
@@ -131,9 +164,12 @@ def statement(
       optimizer: its name, and its schedule where it is known.
       trained_parameters: names of the parameters that are not as they were initially.
       settings: the accounted settings of a candidate.
-      training_bound: public bound on the number of training records.
+      training_records: the public numbers about them: `public_size`, `size_bound` and, under
+        replace-one alone, `number`.
+      options: what was asked of a run beside the space.
       randomness_is_secret: whether no seed was given.
       assumptions: what was fixed beforehand and what stays with the curator, in words.
+      versions: of the libraries that the numbers depend on; None: of those that run now.
     """
     common = {
         "private": guarantee is not None,
@@ -144,11 +180,13 @@ def statement(
         "candidates_drawn_from": dict(space),
         "score": dict(score),
         "training": list(settings),
+        "training_records": dict(training_records),
+        "run_options": dict(options),
         "randomness": {
             "secret": randomness_is_secret,
             "statement": _SECRET if randomness_is_secret else _SEEDED,
         },
-        "library_versions": _versions(),
+        "library_versions": _versions() if versions is None else dict(versions),
     }
     if guarantee is None:
         return common | {
@@ -167,7 +205,7 @@ def statement(
         "mechanism": guarantee.provenance,
         "assumptions": [
             *assumptions,
-            f"the training part never holds more than {training_bound} records",
+            f"the training part never holds more than {training_records['size_bound']} records",
             "no other computation on the same records is released, or it is composed with this",
             noise.IN_FLOATING_POINT,
             "threefry with a secret key is indistinguishable from true randomness",

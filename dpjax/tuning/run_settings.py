@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from dpjax import accounting, training
+from dpjax.accounting.calibration import check_worth_pricing
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from dpjax.tuning.candidates import Space
 from dpjax.tuning.task import Task, check_correct, check_neighbours
@@ -103,6 +104,9 @@ def run_settings(task: Task, space: Space, options: RunOptions) -> list[RunSetti
     for name in ("lot_size", "steps", "epochs", "noise_multiplier"):
         if name in space.parameters and getattr(options, name) is not None:
             raise ValueError(f"{name} is given both in the space and beside it: keep one of them")
+    for drawn, beside in (("steps", "epochs"), ("epochs", "steps")):
+        if drawn in space.parameters and getattr(options, beside) is not None:
+            raise ValueError(f"the space has {drawn}, so {beside} beside it is not read: drop it")
     settings = []
     for drawn, probability in space.accounted_settings():
         chosen: dict[str, float | None] = {**dataclasses.asdict(options), **drawn}
@@ -134,6 +138,7 @@ def _one_setting(
     noise = math.nan if noise is None else float(noise)
     if noise < 0 or math.isinf(noise):
         raise ValueError(f"noise_multiplier {noise}: pass a finite number >= 0")
+    check_worth_pricing(steps, noise, lot_size / size)
     if sampling == "fixed":
         lots = training.FixedLots(dataset_size=task.train.number, lot_size=lot_size)
         failure = steps * lots.failure_probability_per_draw

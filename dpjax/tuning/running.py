@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
 from dpjax import accounting, training
-from dpjax.tuning import described, host_randomness
+from dpjax.tuning import cautions, described, host_randomness
 from dpjax.tuning.candidate_runs import untrained
 from dpjax.tuning.candidates import Space
 from dpjax.tuning.curator import CuratorRecord
 from dpjax.tuning.execution import execute
 from dpjax.tuning.job import Job
-from dpjax.tuning.procedure import Optimizer, plan_procedure
+from dpjax.tuning.procedure import Optimizer, Procedure, plan_procedure
 from dpjax.tuning.release import Release, statement
 from dpjax.tuning.run_settings import RunOptions
 from dpjax.tuning.selections import Selection
@@ -63,6 +64,7 @@ def run_selection(
     Raises:
       ValueError: with one line naming what to pass instead.
     """
+    cautions.of_arguments(delta, task.train.public_size, seed, stacklevel=3)
     procedure = plan_procedure(
         task,
         space,
@@ -93,25 +95,24 @@ def run_selection(
         # No candidate, or none that is finite: what comes out must not depend on data.
         params = untrained(task)
         hyperparameters = dict.fromkeys(names)
+        cautions.of_untrained(
+            "no run could be released (none was good enough, or none was drawn)", stacklevel=3
+        )
     else:
         params = executed.best.output(0)
         hyperparameters = described.as_used(
             {name: float(executed.hyperparameters[name][winner]) for name in names}
         )
-    claim = statement(
-        guarantee=procedure.guarantee,
+    claim = public_claim(
+        procedure,
+        options,
         delta=delta,
-        selection=selection.describe(),
-        space=space.describe(),
-        score={
-            "what": "number of correct validation predictions plus noise, over the public size",
-            "noise": "discrete Gaussian",
-            "noise_standard_deviation_in_records": procedure.score_noise,
-            "public_size": task.validation.public_size,
-            "validation_is_public": validation_is_public,
-        },
-        **described.of_training(task, procedure.optimizer, procedure.settings, options.sampling),
-        randomness_is_secret=randomness.secret,
+        validation_size=task.validation.public_size,
+        validation_is_public=validation_is_public,
+        training=described.of_training(
+            task, procedure.optimizer, procedure.settings, options.sampling
+        ),
+        secret=randomness.secret,
     )
     return Result(
         release=Release(params=params, hyperparameters=hyperparameters, statement=claim),
@@ -125,4 +126,46 @@ def run_selection(
             accuracies=executed.correct / max(task.validation.number, 1),
             seconds=time.time() - started,
         ),
+    )
+
+
+def public_claim(
+    procedure: Procedure,
+    options: RunOptions,
+    *,
+    delta: float,
+    validation_size: int,
+    validation_is_public: bool,
+    training: Mapping[str, Any],
+    secret: bool,
+    versions: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """What the release of a procedure states; a function of public words and numbers alone.
+
+    Args:
+      procedure: what was fixed before the data was touched.
+      options: what was asked of a run beside the space.
+      delta: of the claim.
+      validation_size: the public number of validation records.
+      validation_is_public: whether they are nobody's secret.
+      training: as from `described.of_training`.
+      secret: whether no seed was given.
+      versions: see `release.statement`.
+    """
+    return statement(
+        guarantee=procedure.guarantee,
+        delta=delta,
+        selection=procedure.selection.describe(),
+        space=procedure.space.describe(),
+        score={
+            "what": "number of correct validation predictions plus noise, over the public size",
+            "noise": "discrete Gaussian",
+            "noise_standard_deviation_in_records": procedure.score_noise,
+            "public_size": validation_size,
+            "validation_is_public": validation_is_public,
+        },
+        **training,
+        options=described.of_options(options),
+        randomness_is_secret=secret,
+        versions=versions,
     )

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
 
 from dpjax import accounting
+
+BEST_OF = "best of K runs"
+FIRST_ABOVE = "first run whose score reaches the threshold"
 
 
 class Selection(Protocol):
@@ -68,7 +72,7 @@ class BestOf:
 
     def describe(self) -> dict[str, Any]:
         """See `Selection`."""
-        return {"rule": "best of K runs", "law_of_K": self.repetitions.to_dict()}
+        return {"rule": BEST_OF, "law_of_K": self.repetitions.to_dict()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,7 +116,24 @@ class FirstAbove:
     def describe(self) -> dict[str, Any]:
         """See `Selection`."""
         return {
-            "rule": "first run whose score reaches the threshold",
+            "rule": FIRST_ABOVE,
             "threshold": self.threshold,
             "halting_probability": self.halting_probability,
         }
+
+
+def selection_from(description: Mapping[str, Any]) -> Selection:
+    """The selection that wrote a description.
+
+    Raises:
+      ValueError: for another rule, or a law of K that is not one of `accounting`'s.
+      KeyError: for a word that is missing.
+    """
+    rule = description["rule"]
+    if rule == BEST_OF:
+        return BestOf(accounting.law_from_dict(description["law_of_K"]))
+    if rule == FIRST_ABOVE:
+        return FirstAbove(
+            float(description["threshold"]), float(description["halting_probability"])
+        )
+    raise ValueError(f"the selection {rule!r} is none of {BEST_OF!r} and {FIRST_ABOVE!r}")

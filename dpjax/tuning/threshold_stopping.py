@@ -64,6 +64,10 @@ def threshold_stopping(
       ValueError: for a threshold outside [0, 1] or a halting probability outside (0, 1], and as
         `random_repetitions`.
       TypeError: for an unknown setting.
+
+    Warns:
+      cautions.LargeDeltaWarning, cautions.KnownRandomnessWarning: before anything is drawn.
+      cautions.UntrainedReleaseWarning: if no trained model is released.
     """
     if not 0.0 <= threshold <= 1.0:
         raise ValueError(f"threshold {threshold}: pass an accuracy between 0 and 1")

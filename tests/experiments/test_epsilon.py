@@ -45,7 +45,7 @@ def test_a_table_is_printed_and_a_plot_is_drawn(run_cases, tmp_path):
     )
     assert code == 0, errors
     # A law drawn in secret is not what someone did who ran ten of their own choosing.
-    assert "mean 9.92" in printed and "--repetitions=fixed" in printed
+    assert "mean 9.92" in printed and "--repetitions=adaptive" in printed
     assert "naive composition" in printed and plot.stat().st_size > 5000
 
 
@@ -82,30 +82,50 @@ def test_a_curve_as_spreadsheets_write_it(run_cases, tmp_path):
     assert json.loads(first)["neighbouring_relation"] == "replace_one"
 
 
-def _release(tmp_path, factor):
+def test_a_statement_that_lacks_a_part_is_not_verified(run_cases, tmp_path):
+    """Its epsilon alone is that of its mechanism: that is no release."""
     guarantee = accounting.best_of(
         accounting.gaussian(noise_multiplier=2.0), accounting.Geometric(mean=5)
     )
-    path = tmp_path / f"guarantee_{factor}.json"
     claim = {
         "private": True,
-        "epsilon": guarantee.epsilon(1e-5) * factor,
+        "epsilon": guarantee.epsilon(1e-5),
         "delta": 1e-5,
         "neighbouring_relation": guarantee.relation,
         "mechanism": guarantee.provenance,
         "randomness": {"secret": True},
     }
+    path = tmp_path / "guarantee.json"
     path.write_text(json.dumps(claim))
-    return path
+    ((code, printed, _),) = run_cases("experiments.epsilon", [[f"--verify={path}"]])
+    assert code == 1 and "NOT VERIFIED: it lacks sha256" in printed
 
 
-def test_a_true_claim_holds_and_a_false_one_does_not(run_cases, tmp_path):
-    true, false = run_cases(
-        "experiments.epsilon",
-        [[f"--verify={_release(tmp_path, factor)}"] for factor in (1.0, 0.99)],
+def test_runs_chosen_in_any_way_are_composed(run_cases):
+    """Of 20 runs: neither a law of K nor independent draws are needed."""
+    base, common = accounting.zcdp(0.01), ["--rho=0.01", "--mean=20"]
+    adaptive, retrained, drawn = _prices(
+        run_cases,
+        [*common, "--repetitions=adaptive"],
+        [*common, "--repetitions=adaptive", "--retrain"],
+        common,
     )
-    assert true[0] == 0 and "the claim holds" in true[1]
-    assert false[0] == 1 and "TOO SMALL" in false[1]
+    composed = accounting.repeat(base, 20).epsilon(1e-5)
+    assert adaptive["whole_tuning"] == adaptive["naive_composition_at_mean"] == composed
+    assert adaptive["papers_bound"] is None
+    assert retrained["whole_tuning"] == accounting.repeat(base, 21).epsilon(1e-5)
+    assert drawn["whole_tuning"] < 0.5 * composed
+    shown = run_cases(
+        "experiments.epsilon",
+        [[*common, "--repetitions=adaptive"], [*common, "--repetitions=fixed"]],
+    )
+    assert "at most 20 runs, each chosen in any way" in " ".join(shown[0][1].split())
+    # The help is the text of these two.
+    help_in = ("experiments/law_flags.py", "experiments/epsilon.py")
+    texts = [(ROOT / name).read_text() for name in ("README.md", "docs/sharp_edges.md", *help_in)]
+    for words in (shown[1][1], *texts):
+        for other in ("Optuna", "pruning", "stopping when", "adaptive", "independent"):
+            assert other in " ".join(words.split()), (other, words[:80])
 
 
 REFUSED = [
@@ -113,6 +133,9 @@ REFUSED = [
     (["--rho=0.1", "--pure_epsilon=1"], "exactly one of"),
     (["--sampling_probability=0.1"], "--noise_multiplier and --steps"),
     (["--sampling_probability=0.1", "--steps=9", "--noise_multiplier=1e-30"], "protects nothing"),
+    (["--sampling_probability=0.1", "--steps=9", "--noise_multiplier=1e-12"], "protects nothing"),
+    (["--sampling_probability=0.1", "--steps=10000000", "--noise_multiplier=0.01"], "fewer steps"),
+    (["--sampling_probability=0.1", "--steps=1000000000", "--noise_multiplier=1"], "at most 1e+07"),
     (["--rho=0.1", "--delta=1"], "--delta"),
     (["--rho=0.1", "--repetitions=negative_binomial", "--shape=-1"], "shape"),
     (["--rho=0.1", "--mean=0.5"], "mean"),
@@ -125,6 +148,9 @@ REFUSED = [
     (["--rho=0.1", "--shape=3"], "--repetitions=negative_binomial"),
     (["--rho=0.1", "--repetitions=fixed", "--trials=50"], "the number of runs as --mean"),
     (["--rho=0.1", "--repetitions=binomial", "--trials=0"], "--trials"),
+    (["--rho=0.1", "--repetitions=adaptive", "--mean=2.5"], "a whole number"),
+    (["--rho=0.1", "--repetitions=adaptive", "--mean=0"], "a whole number"),
+    (["--rho=0.1", "--repetitions=adaptive", "--cap=5"], "has no --cap"),
     (["--rho=0.1", "--mean=50", "--cap=10"], "above --cap=10"),
     (["--rho=0.1", "--mean=100"], "above --cap=64"),
     (["--rho=0.1", "--mean=1e12", "--cap=0"], "at most 1e+06"),

@@ -52,7 +52,7 @@ def test_digits_end_to_end_and_the_claim_verifies(run_cases, tmp_path):
     assert stat.S_IMODE(os.stat(folder / "curator").st_mode) == 0o700
     claim = _released(folder / "release")
     assert 0 < claim["epsilon"] <= 8 and claim["neighbouring_relation"] == "add_or_remove_one"
-    assert claim["randomness"]["secret"] is False and "--seed" in first[1]
+    assert claim["randomness"]["secret"] is False and "a seed makes the random" in first[1]
     assert (folder / "curator" / "candidates.png").stat().st_size > 5000
     # A second run on the same data beside it is a second mechanism: the tool warns.
     assert again[0] == 0 and "1 earlier run(s) on digits" in again[1]
@@ -130,11 +130,10 @@ def test_selections_by_partitions_end_to_end_and_their_claims_verify(run_cases, 
     for code, printed, _ in verified:
         assert code == 0 and "the claim holds" in printed
     claim["selection"]["epsilon_0"] *= 2
-    (tmp_path / "louder.json").write_text(json.dumps(claim))
-    ((code, printed, _),) = run_cases(
-        "experiments.epsilon", [[f"--verify={tmp_path / 'louder.json'}"]]
-    )
-    assert code == 1 and "not what its mechanism accounts" in printed
+    path = folders["doubling"] / "release" / "guarantee.json"
+    path.write_text(json.dumps(claim))
+    ((code, printed, _),) = run_cases("experiments.epsilon", [[f"--verify={path}"]])
+    assert code == 1 and "NOT VERIFIED: it was changed after it was written" in printed
 
 
 def test_your_own_arrays(run_cases, tmp_path):
@@ -172,6 +171,11 @@ REFUSED = [
     (["--epsilon=nan"], "above 0"),
     (["--delta=1"], "between 0 and 1"),
     (["--steps=0"], "1 or more"),
+    (["--steps=1000000000"], "--steps=1e+09: pass at most 1e+07"),
+    (["--epochs=1e9"], "steps=1.61972e+10: pass at most 1e+07"),
+    (["--noise_multiplier=1e-12"], "--noise_multiplier=1e-12 protects nothing"),
+    (["--space=learning_rate=1", "--space=noise_multiplier=choice(1,1e-12)"], "protects nothing"),
+    (["--space=learning_rate=1", "--space=epochs=2", "--steps=5"], "steps beside it is not read"),
     (["--widths=5"], "--model=mlp"),
     (["--public_size=3"], "your own .npz"),
     (["--dataset=mine.npz", "--classes=1000000000", "--public_size=9"], "--classes="),
@@ -185,6 +189,7 @@ REFUSED = [
     (["--model=resnet"], "logistic_regression"),
     (["--chunk_size=0"], "chunk_size"),
     (["--unheard_of=1"], "unheard_of"),
+    (["--repetitions=adaptive"], "candidates are drawn independently"),
     (["stray"], "stray"),
     (["--space=wieght_decay=1"], "wieght_decay"),
     (["--out_dir=/dev/full/x"], "--out_dir"),

@@ -24,7 +24,8 @@ def _claim(**changes):
         selection={"rule": "best of K runs"},
         score={"noise": "discrete Gaussian"},
         settings=[],
-        training_bound=100,
+        training_records={"public_size": 90, "size_bound": 100, "number": None},
+        options={},
         randomness_is_secret=True,
     )
     return statement(**(arguments | changes))

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from dpjax import accounting, training
-from dpjax.tuning import described
+from dpjax.tuning import cautions, described
 from dpjax.tuning.candidate_runs import (
     all_finite,
     config_of_setting,
@@ -23,6 +23,9 @@ from dpjax.tuning.pareto.run_shapes import FIXED
 from dpjax.tuning.release import Release, statement
 from dpjax.tuning.task import Task, check_neighbours
 from dpjax.tuning.unread import refuse_unread
+
+RULE = "one run; its hyperparameters were chosen on public data"
+THE_RUN = "the one run, on all training records"
 
 
 def released_run(
@@ -69,6 +72,7 @@ def released_run(
         )
     check_neighbours(cost.shapes.sampling, records)
     refuse_unread(task, optimizer, setting)
+    cautions.of_arguments(cost.delta, records.public_size, seed, stacklevel=2)
     (run,) = cost.shapes.accounted({name: np.array([v]) for name, v in setting.items()})
     trained = run_of(task, config_of_setting(task, optimizer, run))
 
@@ -82,19 +86,54 @@ def released_run(
     params, finite = jax.jit(whole_run)(key, first, records.arrays)
     if not finite:
         params = untrained(task)
+        cautions.of_untrained("the run is not finite", stacklevel=2)
     guarantee = run.guarantee()
-    claim = statement(
+    claim = public_claim(
+        guarantee,
+        cost,
+        setting,
+        public_data=public_data,
+        training=described.of_training(task, optimizer, [run], cost.shapes.sampling, of=THE_RUN),
+        secret=seed is None,
+    )
+    return Release(jax.device_get(params), described.as_used(setting), claim), guarantee
+
+
+def public_claim(
+    guarantee: accounting.Guarantee,
+    cost: TrainingCost,
+    setting: Mapping[str, float],
+    *,
+    public_data: str,
+    training: Mapping[str, Any],
+    secret: bool,
+    versions: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """What the release of one run states; a function of public words and numbers alone.
+
+    Args:
+      guarantee: of the run.
+      cost: what priced it.
+      setting: name -> number.
+      public_data: what the setting was chosen on, in public words.
+      training: as from `described.of_training`.
+      secret: whether no seed was given.
+      versions: see `release.statement`.
+    """
+    return statement(
         guarantee=guarantee,
         delta=cost.delta,
         selection={
-            "rule": "one run; its hyperparameters were chosen on public data",
+            "rule": RULE,
             "public_data": public_data,
         },
         space=Space(setting).describe(),
         score={"what": "none: nothing was measured on the records, nothing was selected"},
-        **described.of_training(
-            task, optimizer, [run], cost.shapes.sampling, of="the one run, on all training records"
-        ),
-        randomness_is_secret=seed is None,
+        **training,
+        options={
+            "sampling": cost.shapes.sampling,
+            "steps_per_epoch": cost.shapes.steps_per_epoch,
+        },
+        randomness_is_secret=secret,
+        versions=versions,
     )
-    return Release(jax.device_get(params), described.as_used(setting), claim), guarantee

@@ -1,0 +1,77 @@
+"""Python warns of what the command line warns of."""
+
+import warnings
+
+import flax.linen as nn
+import numpy as np
+import optax
+import pytest
+
+from dpjax import accounting, data, tuning
+from dpjax.tuning import cautions, pareto
+from dpjax.tuning.pareto.released_run import released_run
+
+SPACE = tuning.Space(learning_rate=0.5)
+# No run of it is finite, so that an untrained default is released.
+INFINITE = lambda h: optax.scale(h["learning_rate"] * 1e38 * 1e38)  # noqa: E731
+RUN = dict(noise_multiplier=2.0, lot_size=10, steps=1, optimizer=INFINITE)
+PARTITIONED = RUN | dict(candidates=1, partitions=4, selection_epsilon=8.0)
+
+
+def _task(**options):
+    generator = np.random.default_rng(0)
+    labels = generator.integers(0, 2, 60)
+    inputs = generator.normal(size=(60, 3))
+    loaded = data.from_arrays(inputs, labels, public_size=60, classes=2, **options)
+    parts = loaded.parts(0.5, key=1)
+    return tuning.classification(nn.Dense(2), parts.train, parts.validation)
+
+
+def _one_run(task, *, delta, seed):
+    shapes = pareto.RunShapes(task.train.number)
+    cost = pareto.TrainingCost(shapes, delta)
+    setting = dict(epochs=1.0, lot_size=10.0, noise_multiplier=2.0, learning_rate=0.5)
+    released_run(task, cost, setting, INFINITE, public_data="proxy", seed=seed)
+
+
+CALLS = {
+    "random repetitions": lambda task, **more: tuning.random_repetitions(
+        task, SPACE, repetitions=accounting.Fixed(1), **RUN, **more
+    ),
+    "threshold stopping": lambda task, **more: tuning.threshold_stopping(
+        task, SPACE, threshold=0.0, halting_probability=0.5, **RUN, **more
+    ),
+    "exponential": lambda task, **more: tuning.exponential(task, SPACE, **PARTITIONED, **more),
+    "doubling": lambda task, **more: tuning.doubling(
+        task, SPACE, granularity=0.5, **PARTITIONED, **more
+    ),
+    "one run": _one_run,
+}
+
+
+def _kinds(call):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        call()
+    return {warning.category: warning for warning in caught}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_delta_seed_and_an_untrained_default_are_warned_of_where_they_are_passed(name):
+    task = _task(**({"identified_by": "slot"} if name == "one run" else {}))
+    size = task.train.public_size
+    caught = _kinds(lambda: CALLS[name](task, delta=1.01 / size, seed=1))
+    assert f"1/{size}" in str(caught[cautions.LargeDeltaWarning].message)
+    assert cautions.KnownRandomnessWarning in caught
+    assert "untrained default" in str(caught[cautions.UntrainedReleaseWarning].message)
+    for kind in (cautions.LargeDeltaWarning, cautions.UntrainedReleaseWarning):
+        assert caught[kind].filename == __file__
+
+
+def test_a_small_delta_secret_randomness_and_no_run_at_all():
+    task, law = _task(), accounting.Poisson(1e-9)
+    delta = 0.99 / task.train.public_size
+    caught = _kinds(
+        lambda: tuning.random_repetitions(task, SPACE, repetitions=law, delta=delta, **RUN)
+    )
+    assert list(caught) == [cautions.UntrainedReleaseWarning]

@@ -1,0 +1,471 @@
+"""A release is verified as a whole: no place of its statement can be edited, no file exchanged."""
+
+import copy
+import functools
+import json
+import os
+import re
+import types
+from unittest import mock
+
+import flax.linen as nn
+import numpy as np
+import pytest
+
+from dpjax import accounting, data, training, tuning
+from dpjax.tuning import pareto, partitioned_selection, release, running, verification
+from dpjax.tuning.pareto.released_run import released_run
+
+SPACE = tuning.Space(learning_rate=tuning.LogUniform(0.01, 1.0), clip_norm=1.0)
+MIXED = tuning.Space(
+    learning_rate=tuning.Uniform(0.1, 1.0),
+    lot_size=tuning.Choice([8, 16.4]),
+    epochs=tuning.Choice([1, 2], [0.25, 0.75]),
+)
+COMMON = dict(delta=1e-3, optimizer=training.sgd(), seed=5)
+RUN = COMMON | dict(noise_multiplier=2.0, lot_size=10, steps=2)
+PARTITIONED = RUN | dict(candidates=3, partitions=4, selection_epsilon=8.0)
+
+
+def _task(**options):
+    generator = np.random.default_rng(0)
+    labels = generator.integers(0, 2, 120)
+    inputs = generator.normal(size=(120, 3)) + 2.0 * labels[:, None]
+    loaded = data.from_arrays(inputs, labels, public_size=120, classes=2, **options)
+    parts = loaded.parts(1 / 3, key=1)
+    return tuning.classification(nn.Dense(2), parts.train, parts.validation)
+
+
+def _random_repetitions(space=SPACE, task=None, **more):
+    law = accounting.AtMost(accounting.Geometric(mean=2), cap=3)
+    arguments = dict(repetitions=law) | RUN | more
+    return tuning.random_repetitions(task or _task(), space, **arguments).release
+
+
+def _mixed():
+    drawn = dict(lot_size=None, steps=None)
+    return _random_repetitions(MIXED, repetitions=accounting.Poisson(2), **drawn)
+
+
+def _fixed_lots():
+    return _random_repetitions(task=_task(identified_by="slot"), sampling="fixed")
+
+
+def _threshold_stopping():
+    return tuning.threshold_stopping(
+        _task(), SPACE, threshold=0.6, halting_probability=0.4, **RUN
+    ).release
+
+
+def _one_run():
+    task = _task(identified_by="slot")
+    shapes = pareto.RunShapes(task.train.number, "fixed")
+    setting = dict(epochs=1.0, lot_size=10.0, noise_multiplier=2.0, learning_rate=0.5)
+    cost = pareto.TrainingCost(shapes, 1e-3)
+    return released_run(task, cost, setting, training.sgd(), public_data="a public proxy", seed=3)[
+        0
+    ]
+
+
+RELEASES = {
+    "random repetitions": _random_repetitions,
+    "a mixed space": _mixed,
+    "fixed lots": _fixed_lots,
+    "calibrated, public validation": lambda: _random_repetitions(
+        validation_is_public=True,
+        repetitions=accounting.Fixed(1),
+        noise_multiplier=None,
+        epsilon=3.0,
+    ),
+    "threshold stopping": _threshold_stopping,
+    "exponential": lambda: tuning.exponential(_task(), SPACE, **PARTITIONED).release,
+    "doubling": lambda: tuning.doubling(_task(), SPACE, granularity=0.2, **PARTITIONED).release,
+    "doubling, segments": lambda: (
+        tuning.doubling(
+            _task(), SPACE, granularity=0.2, variant="segments", hits=3, **PARTITIONED
+        ).release
+    ),
+    "one run after a search on public data": _one_run,
+}
+
+FREE = (
+    r"model|optimizer(\..*)?|trained_parameters\..*|trained_parameters|library_versions\..*"
+    # Ranges that no cost depends on, within which the released candidate still lies.
+    r"|candidates_drawn_from\.learning_rate\.(low|high)"
+    r"|candidates_drawn_from\.clip_norm\.values\.0|selection\.candidates.*"
+    # Rounded where they are used.
+    r"|candidates_drawn_from\.(lot_size|epochs)\.values\.\d"
+    r"|selection\.(granularity|lower_bound)"
+    # Numbers and words that nothing else in the release depends on.
+    r"|selection\.(threshold|public_data)|score\.public_size"
+    r"|training_records\.public_size|run_options\.epochs"
+)
+"""Words of which another choice is another run's true statement. The hash alone holds them."""
+
+
+def _edits(document):
+    """Yields (place, edited copy) for every leaf, list and object of JSON values."""
+    for path, value in _places(document):
+        for changed in _changes(value):
+            yield ".".join(map(str, path)), _with(document, path, changed)
+
+
+def _changes(value):
+    if isinstance(value, bool):
+        return [not value, int(value)]
+    if isinstance(value, int):
+        return [value + 1, str(value)]
+    if isinstance(value, float):
+        return [value * 1.001, str(value)] if value else [0.5, -1.0]
+    if isinstance(value, str):
+        return [value[1:], 3]
+    if value is None:
+        return [1, "none"]
+    if isinstance(value, list):
+        return [value[1:], value + value[-1:], {}] if value else [[1], {}]
+    return [
+        *({key: item for key, item in value.items() if key != gone} for gone in value),
+        value | {"extra": 1},
+    ]
+
+
+def _places(value, path=()):
+    yield path, value
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, item in items:
+        if isinstance(item, dict | list):
+            yield from _places(item, (*path, key))
+        else:
+            yield (*path, key), item
+
+
+def _with(document, path, changed):
+    if not path:
+        return changed
+    edited = copy.deepcopy(document)
+    inner = edited
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = changed
+    return edited
+
+
+def _write(folder, document, *, seal):
+    """Writes a statement beside the other files of a release; with `seal`, hashes made anew."""
+    if seal:
+        files = {
+            path.name: path.read_bytes()
+            for path in folder.iterdir()
+            if path.name != release.GUARANTEE_FILE
+        }
+        words = {name: value for name, value in document.items() if name != release.SEAL}
+        content = release.sealed(files, words)[release.GUARANTEE_FILE]
+    else:
+        content = json.dumps(document).encode()
+    (folder / release.GUARANTEE_FILE).write_bytes(content)
+
+
+def _federation(folder, rounds):
+    """A vote among three, and a model of one parameter a class, as its server writes them."""
+    federated = pytest.importorskip("dpjax.federated")
+    rates = (0.1, 0.01, 1e-5)
+    candidates = [{"learning_rate": rate, "decay": 1.0, "momentum": 0.0} for rate in rates]
+    election = federated.Election.from_config(
+        {"clients": 3, "votes": 1, "epsilon": 5.0, "missing-fraction": 0.34, "classes": 2}
+        | {"candidates": json.dumps(candidates), "model": "logistic_regression"}
+        | {"rounds": rounds, "input-shape": "3", "total-epsilon": 20.0}
+    )
+    params = np.zeros(election.model.dimension, np.float32) if rounds else None
+    counts = np.array([3, 1, 0])
+    outcome = federated.Outcome(election, 0, counts, 3, 0, params=params)
+    federated.save_outcome(outcome, folder / "run")
+    return folder / "run" / "release"
+
+
+FEDERATED = {"a vote": 0, "a vote, then training": 2}
+
+
+def _not_executed(task, procedure, **more):
+    """In the place of `execution.execute`: what is stated depends on no training."""
+    drawn = procedure.space.sample(1, np.random.default_rng(0))
+    best = types.SimpleNamespace(
+        candidate=np.zeros(1, int), score=np.ones(1), output=lambda place: {"kernel": np.ones(3)}
+    )
+    one = np.ones(1, int)
+    return types.SimpleNamespace(
+        best=best, counts=one, hyperparameters=drawn, correct=one, scores=np.ones(1)
+    )
+
+
+def _not_counted(task, records, lots, steps, hyperparameters, keys, **more):
+    """In the place of `partition_models.partition_counts`."""
+    return np.ones((len(hyperparameters["clip_norm"]), len(records.sizes)), int)
+
+
+@functools.cache
+def _release(name):
+    with (
+        mock.patch.object(running, "execute", _not_executed),
+        mock.patch.object(partitioned_selection, "execute", _not_executed),
+        mock.patch.object(partitioned_selection, "partition_counts", _not_counted),
+    ):
+        return RELEASES[name]()
+
+
+@pytest.fixture(params=[*RELEASES, *FEDERATED])
+def folder(request, tmp_path):
+    if request.param in FEDERATED:
+        return _federation(tmp_path, FEDERATED[request.param])
+    _release(request.param).save(tmp_path / "release")
+    return tmp_path / "release"
+
+
+def _verify(folder):
+    """As the command line: the words of a federation are rebuilt by its own module."""
+    path = os.fspath(folder / "guarantee.json")
+    if b'"fingerprint"' in (folder / "guarantee.json").read_bytes():
+        from dpjax.federated import vote_release
+
+        return verification.verify_release(path, vote_release.rebuilt)
+    return verification.verify_release(path)
+
+
+@pytest.fixture
+def priced_once(monkeypatch, folder):
+    """Epsilons of the untouched release are computed; any other guarantee has another number."""
+    known, original = {}, accounting.Guarantee.epsilon
+
+    def key(guarantee, delta):
+        return json.dumps([guarantee.provenance, delta], sort_keys=True)
+
+    def learnt(self, delta=0.0, method="tight"):
+        known[key(self, delta)] = original(self, delta, method)
+        return known[key(self, delta)]
+
+    monkeypatch.setattr(accounting.Guarantee, "epsilon", learnt)
+    _verify(folder)
+    monkeypatch.setattr(
+        accounting.Guarantee,
+        "epsilon",
+        lambda self, delta=0.0, method="tight": known.get(key(self, delta), 1e6),
+    )
+
+
+def test_every_release_verifies(folder):
+    found = _verify(folder)
+    claim = json.loads((folder / "guarantee.json").read_text())
+    assert found.epsilon == found.recomputed == claim["epsilon"] and found.delta == claim["delta"]
+    assert found.relation == claim["neighbouring_relation"]
+    assert found.secret == claim["randomness"]["secret"]
+
+
+def test_no_edit_passes(folder):
+    """Every leaf, list and object edited in every way; the hash left as it was."""
+    claim = json.loads((folder / "guarantee.json").read_text())
+    _all_refused(folder, list(_edits(claim)), seal=False)
+
+
+def test_no_edit_passes_with_its_hash_made_anew(folder, priced_once):
+    """All but the words that another run would truly state."""
+    claim = json.loads((folder / "guarantee.json").read_text())
+    claim.pop("sha256")
+    tried = [
+        (place, edited)
+        for place, edited in _edits(claim)
+        if not re.fullmatch(FREE, place) and isinstance(edited, dict)
+    ]
+    _all_refused(folder, tried, seal=True)
+
+
+def _all_refused(folder, tried, *, seal):
+    passed = []
+    for place, edited in tried:
+        _write(folder, edited, seal=seal)
+        try:
+            _verify(folder)
+        except ValueError as refused:
+            assert len(str(refused).splitlines()) == 1, place
+        else:
+            passed.append((place, edited))
+    assert not passed, [place for place, _ in passed]
+    assert len(tried) > 120
+
+
+def _saved(tmp_path):
+    folder = tmp_path / "release"
+    _release("random repetitions").save(folder)
+    return folder
+
+
+def test_the_files_of_a_release_are_bound_to_it(tmp_path):
+    folder = _saved(tmp_path)
+    for name in ("model.msgpack", "hyperparameters.json"):
+        content = (folder / name).read_bytes()
+        (folder / name).write_bytes(content + b" ")
+        with pytest.raises(verification.NotVerified, match=f"{name} is not the file"):
+            _verify(folder)
+        (folder / name).unlink()
+        with pytest.raises(verification.NotVerified, match=f"{name} is not beside it"):
+            _verify(folder)
+        os.mkfifo(folder / name)
+        with pytest.raises(verification.NotVerified, match=f"{name} is not beside it"):
+            _verify(folder)
+        (folder / name).unlink()
+        (folder / name).write_bytes(content)
+    (folder / "losers.csv").write_text("learning_rate\n")
+    with pytest.raises(verification.NotVerified, match=r"losers.csv lies beside it"):
+        _verify(folder)
+    (folder / "losers.csv").unlink()
+    assert _verify(folder)
+
+
+@pytest.mark.parametrize(
+    "hyperparameters",
+    [
+        {"learning_rate": 2.0, "clip_norm": 1.0},
+        {"learning_rate": 0.5, "clip_norm": 1.5},
+        {"learning_rate": None, "clip_norm": 1.0},
+        {"learning_rate": "0.5", "clip_norm": 1.0},
+        {"learning_rate": [0.5], "clip_norm": 1.0},
+        {"learning_rate": True, "clip_norm": 1.0},
+        {"learning_rate": 0.5},
+        {"learning_rate": 0.5, "clip_norm": 1.0, "winner": 3},
+        {},
+        [],
+        7,
+    ],
+)
+def test_only_what_the_procedure_can_release_is_released(tmp_path, hyperparameters):
+    folder = _saved(tmp_path)
+    claim = json.loads((folder / "guarantee.json").read_text())
+    for allowed in (
+        {"learning_rate": 0.01, "clip_norm": 1.0},
+        {"learning_rate": None, "clip_norm": None},
+    ):
+        (folder / "hyperparameters.json").write_text(json.dumps(allowed))
+        _write(folder, claim, seal=True)
+        assert _verify(folder)
+    (folder / "hyperparameters.json").write_text(json.dumps(hyperparameters))
+    _write(folder, claim, seal=True)
+    with pytest.raises(verification.NotVerified):
+        _verify(folder)
+
+
+def test_a_claim_that_is_too_small_and_one_that_is_too_large(tmp_path):
+    folder = _saved(tmp_path)
+    claim = json.loads((folder / "guarantee.json").read_text())
+    for factor, words in ((0.999, "THE CLAIM IS TOO SMALL"), (1.001, "the claim is another one")):
+        _write(folder, claim | {"epsilon": claim["epsilon"] * factor}, seal=True)
+        with pytest.raises(verification.NotVerified, match=words):
+            _verify(folder)
+
+
+class _Mine(accounting.Poisson):
+    """A law of one's own."""
+
+    def to_dict(self):
+        return {"law": "mine", "mean": self.mean}
+
+
+def test_a_law_of_ones_own_cannot_be_rebuilt_and_another_version_is_named(tmp_path):
+    with mock.patch.object(running, "execute", _not_executed):
+        _random_repetitions(repetitions=_Mine(2.0)).save(tmp_path / "mine")
+    with pytest.raises(verification.NotVerified, match="cannot be rebuilt.*unknown law 'mine'"):
+        _verify(tmp_path / "mine")
+    folder = _saved(tmp_path)
+    claim = json.loads((folder / "guarantee.json").read_text())
+    versions = claim["library_versions"] | {"dpjax": "0.0.1"}
+    _write(folder, claim | {"model": 3, "library_versions": versions}, seal=True)
+    with pytest.raises(verification.NotVerified, match="dpjax 0.0.1 wrote it.*that version"):
+        _verify(folder)
+
+
+def test_a_run_without_noise_is_not_verified(tmp_path):
+    arguments = dict(noise_multiplier=0.0, not_private=True, repetitions=accounting.Fixed(1))
+    with mock.patch.object(running, "execute", _not_executed):
+        _random_repetitions(**arguments).save(tmp_path / "open")
+    with pytest.raises(verification.NotVerified, match="no claim of privacy"):
+        _verify(tmp_path / "open")
+
+
+_GARBAGE = {
+    "empty": b"",
+    "binary": bytes(range(256)) * 9,
+    "deep lists": b"[" * 200_000,
+    "deep objects": b'{"private":' * 200_000,
+    "closed deep lists": b"[" * 50_000 + b"]" * 50_000,
+    "nan": b'{"private": true, "epsilon": NaN}',
+    "infinity": b'{"private": true, "epsilon": -Infinity}',
+    "overflow": b'{"private": true, "epsilon": 1e999}',
+    "long integer": b'{"private": true, "epsilon": ' + b"9" * 100_000 + b"}",
+    "a name twice": b'{"private": true, "private": false}',
+    "utf-16": '{"private": true}'.encode("utf-16"),
+    "byte order mark": b'\xef\xbb\xbf{"private": true}',
+    "lone surrogate": b'{"private": true, "sha256": {"\\ud800": "\\udfff"}}',
+    "control characters": b'{"private": true, "\\u001b[2J\\n": 1}',
+    "a list": b"[1, 2]",
+    "a number": b"1",
+    "null": b"null",
+    "not said": b"{}",
+    "a word for truth": b'{"private": "yes"}',
+    "nothing else": b'{"private": true}',
+}
+
+
+@pytest.mark.parametrize("content", _GARBAGE.values(), ids=_GARBAGE)
+@pytest.mark.parametrize("name", ["guarantee.json", "hyperparameters.json"])
+def test_malformed_files_are_one_line(tmp_path, content, name):
+    folder = _saved(tmp_path)
+    claim = json.loads((folder / "guarantee.json").read_text())
+    (folder / name).write_bytes(content)
+    if name != "guarantee.json":
+        _write(folder, claim, seal=True)
+    _refused_in_one_line(folder / "guarantee.json")
+
+
+def test_truncated_and_spliced_files_are_one_line(tmp_path):
+    folder = _saved(tmp_path)
+    path = folder / "guarantee.json"
+    content, generator = path.read_bytes(), np.random.default_rng(0)
+    for cut in generator.integers(0, len(content) - 1, 60):
+        path.write_bytes(content[:cut])
+        _refused_in_one_line(path)
+    for place, byte in zip(generator.integers(0, len(content), 200), generator.bytes(200)):
+        if content[place] != byte:
+            path.write_bytes(content[:place] + bytes([byte]) + content[place + 1 :])
+            if path.read_bytes().split() != content.split():
+                _refused_in_one_line(path)
+
+
+def test_what_is_no_file_is_one_line(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    os.symlink("nowhere", tmp_path / "dangling")
+    (tmp_path / "folder").mkdir()
+    with open(tmp_path / "large", "wb") as file:
+        file.truncate(100 << 20)
+    names = ["pipe", "dangling", "folder", "large", "missing", "nul\0", "large/below"]
+    for path in (*(tmp_path / name for name in names), "/dev/zero", "/dev/null"):
+        _refused_in_one_line(path)
+
+
+def test_statements_that_ask_for_too_much_are_refused_at_once(tmp_path):
+    """Numbers that would take hours to price, under a hash that is right."""
+    folder = _saved(tmp_path)
+    claim = json.loads((folder / "guarantee.json").read_text())
+    options, law = claim["run_options"], claim["selection"]["law_of_K"]
+    for edited in (
+        claim | {"run_options": options | {"steps": 10**12}},
+        claim | {"run_options": options | {"steps": 1e300}},
+        claim | {"run_options": options | {"noise_multiplier": 1e-300}},
+        claim | {"selection": claim["selection"] | {"law_of_K": law | {"cap": 10**30}}},
+        claim | {"delta": 1e-300},
+    ):
+        _write(folder, edited, seal=True)
+        _refused_in_one_line(folder / "guarantee.json")
+
+
+def _refused_in_one_line(path):
+    with pytest.raises(ValueError) as refused:
+        verification.verify_release(os.fspath(path))
+    words = str(refused.value)
+    assert 0 < len(words) < 600 and len(words.splitlines()) == 1 and words.isprintable()
