@@ -187,7 +187,11 @@ def _counting(number):
         loss=loss,
         correct=lambda params, value: params["w"][0] > value,
         train=Records(
-            np.ones(number, np.float32), 40, 50, identifiers=np.arange(number), stable_under_removal=True
+            np.ones(number, np.float32),
+            40,
+            50,
+            identifiers=np.arange(number),
+            stable_under_removal=True,
         ),
         validation=Records(
             np.ones(18, np.float32), 24, 32, identifiers=np.arange(18), stable_under_removal=True
