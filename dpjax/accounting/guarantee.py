@@ -49,6 +49,7 @@ class Guarantee:
         pair: LossPair | Callable[[], LossPair] | None = None,
         renyi: RenyiCurve | None = None,
         pure_epsilon: float | None = None,
+        tail: tuple[float, Callable[[], LossPair]] | None = None,
     ):
         """Internal constructor, for the modules of this room.
 
@@ -59,6 +60,7 @@ class Guarantee:
             None if only a Renyi curve or a pure epsilon is known.
           renyi: Renyi curve of both directions; None if there is none.
           pure_epsilon: a delta-free epsilon, if one is known.
+          tail: a delta, and a function that computes faster what `pair` is up to that delta.
         """
         if pair is None and renyi is None and pure_epsilon is None:
             raise ValueError("an empty guarantee: pass pair, renyi or pure_epsilon")
@@ -69,6 +71,7 @@ class Guarantee:
             "pure_epsilon": pure_epsilon,
             "renyi": renyi,
             "_pair_source": pair,
+            "_tail": tail,
             "_provenance": provenance,
         }
         for name, value in fields.items():
@@ -105,6 +108,10 @@ class Guarantee:
             return pair_from_curve(self.renyi)
         return self._pair_source if isinstance(self._pair_source, LossPair) else self._pair_source()
 
+    @functools.cached_property
+    def _tail_pair(self) -> LossPair:
+        return self._tail[1]()
+
     def epsilon(self, delta: float = 0.0, method: str = "tight") -> float:
         """Smallest epsilon known at a delta.
 
@@ -138,7 +145,8 @@ class Guarantee:
         if self.pure_epsilon is not None:
             bounds.append(self.pure_epsilon)
         if not self.known_by_renyi_only:
-            bounds.append(self.pair.epsilon(delta))
+            in_tail = self._tail is not None and delta <= self._tail[0]
+            bounds.append((self._tail_pair if in_tail else self.pair).epsilon(delta))
         if self.renyi is not None:
             bounds.append(self.renyi.epsilon(delta))
         return float(min(bounds))

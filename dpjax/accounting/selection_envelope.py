@@ -161,7 +161,7 @@ def envelope_lines(
             f"the loss distribution's mirrored mass exceeds 1 by {excess:.1e}: pass one on a "
             "coarser grid (value_discretization_interval=1e-3)"
         )
-    x = _grid(reverse, law, excess, resolution)
+    x = choice_grid(reverse, law, excess, resolution)
     # Noise inflates the P masses of events by at most `excess`; h at x + excess undoes it.
     shifted = np.minimum(x + excess, 1.0)
     h = largest_mass(reverse, shifted)
@@ -188,7 +188,7 @@ def envelope(t: np.ndarray, slopes: np.ndarray, heights: np.ndarray) -> np.ndarr
     return np.maximum(heights[best] - t * slopes[best], 0.0)
 
 
-def _grid(
+def choice_grid(
     reverse: LossDistribution, law: RepetitionLaw, excess: float, resolution: float
 ) -> np.ndarray:
     """Grid of x from 0 to 1, fine wherever f'(1-x) or f'(1-h(x)) moves."""
