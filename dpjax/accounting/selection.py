@@ -62,6 +62,7 @@ def best_of(guarantee: Guarantee, law: RepetitionLaw, method: str = "tight") -> 
         computed only for deltas above 1e-5 and where the selection is composed, mixed or selected
         from.
 
+
     Returns:
       Guarantee under the same neighbouring relation; it composes, mixes and nests like any other.
       Its provenance names the law, never a drawn K.

@@ -18,6 +18,7 @@ from dp_accounting import rdp as rdp_accounting
 
 from dpjax import accounting
 from dpjax.accounting import provenance
+from dpjax.accounting.loss_distribution import LossDistribution, LossPair
 from dpjax.accounting.renyi import RenyiCurve
 from dpjax.neighbouring import REPLACE_ONE
 
@@ -137,6 +138,48 @@ def test_b1_inner_delta_is_paid_mean_times():
     )
     selected = accounting.best_of(base, law)
     assert exact <= selected.delta(6.0) <= 10.0 * d * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("method", ["tight", "envelope"])
+def test_b1_inner_delta_may_be_paid_more_than_mean_times(method):
+    """The other side's failure ranks first and makes the rest worse: (1 + e^epsilon) mean d."""
+    law, d, t = accounting.Geometric(10.0), 1e-5, 75.0
+    epsilon = math.log(t)
+    clean_p, clean_q = np.array([0.5, 0.5]), np.array([0.999, 0.001])
+    # Worst outcome first; the last ones are what the other side never shows, and never this side.
+    p = np.concatenate([(1 - d) * clean_p, [d, 0.0]])
+    q = np.concatenate([(1 - d) * clean_q, [0.0, d]])
+    exact = float(np.maximum(winner(law, p) - t * winner(law, q), 0.0).sum())
+    clean = [
+        float(np.maximum(winner(law, clean_p[o]) - t * winner(law, clean_q[o]), 0.0).sum())
+        for o in ([0, 1], [1, 0])
+    ]
+    # "A failure costs at most mean times d" is false, for the truth and for every sound bound:
+    assert exact - max(clean) > 1.3 * 10.0 * d
+    pair = outcomes_pair(clean_p, clean_q)
+    claims = [
+        accounting.best_of(
+            accounting.Guarantee(
+                relation=REPLACE_ONE, provenance=provenance.node("test", {}), pair=base
+            ),
+            law,
+            method,
+        ).pair.forward.delta(epsilon)
+        for base in (pair, pair.with_failure(d))
+    ]
+    assert claims[1] >= exact
+    assert claims[1] <= claims[0] + (1.0 + t) * 10.0 * d
+
+
+def outcomes_pair(p: np.ndarray, q: np.ndarray) -> LossPair:
+    """Loss distributions of two probability vectors, losses rounded upwards to a fine grid."""
+    interval, laws = 1e-4, []
+    for first, second in ((p, q), (q, p)):
+        index = np.ceil(np.log(first / second) / interval).astype(int)
+        masses = np.zeros(index.max() - index.min() + 1)
+        np.add.at(masses, index - index.min(), first)
+        laws.append(LossDistribution(interval, int(index.min()), masses, 0.0))
+    return LossPair(*laws)
 
 
 @pytest.mark.parametrize("wrap", [lambda e: e, lambda e: dp_events.SelfComposedDpEvent(e, 2)])

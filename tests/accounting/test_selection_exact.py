@@ -1,0 +1,186 @@
+"""The exact bound over all orders: how close to it an explicit order comes, and when it is used.
+
+That it never falls below the truth is in test_selection_soundness.py.
+"""
+
+import math
+
+import numpy as np
+import pytest
+
+from dpjax import accounting
+from dpjax.accounting import selection
+from dpjax.accounting.loss_distribution import LossDistribution
+from dpjax.accounting.repetition_law import RepetitionLaw
+from dpjax.accounting.selection_envelope import selected_profiles
+from dpjax.accounting.selection_exact import TAIL_DELTA, exact_profile, in_tail, tightened
+from experiments.benchmarks.selection_adversary import reached, worst_order
+
+SHIFT = math.sqrt(0.2)
+
+
+@pytest.fixture(scope="module")
+def gaussian():
+    """0.1-zCDP."""
+    return accounting.gaussian(1.0 / SHIFT)
+
+
+@pytest.mark.parametrize(
+    "law,envelope,stated",
+    [
+        (accounting.Poisson(100.0), 13.68, 12.25),
+        (accounting.Poisson(1000.0), 33.63, 25.27),
+        (accounting.Fixed(20), 8.96, 8.15),
+        (accounting.Geometric(10.0), 2.892, 2.892),
+    ],
+    ids=repr,
+)
+def test_an_explicit_order_comes_within_one_percent(gaussian, law, envelope, stated):
+    found = accounting.best_of(gaussian, law).epsilon(1e-6)
+    assert found == pytest.approx(stated, rel=1e-3)
+    order = reached(law, 1e-6, SHIFT, points=200)
+    assert order <= found <= 1.01 * order
+    known = accounting.best_of(gaussian, law, method="envelope").epsilon(1e-6)
+    assert known == pytest.approx(envelope, rel=1e-3)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.5, 1.5])
+@pytest.mark.parametrize(
+    "law", [accounting.Geometric(10.0), accounting.Poisson(30.0), accounting.Fixed(5)], ids=repr
+)
+def test_the_bulk_is_as_close(gaussian, law, epsilon):
+    """What compositions read: the envelope is up to 2.5 times the truth there."""
+    order = worst_order(law, epsilon, SHIFT, 250, True)
+    claimed = accounting.best_of(gaussian, law).delta(epsilon)
+    assert order <= claimed <= 1.04 * order
+    assert accounting.best_of(gaussian, law, "envelope").delta(epsilon) > 1.2 * order
+
+
+def test_ten_selections_composed():
+    selected = accounting.best_of(accounting.gaussian(20.0), accounting.Geometric(10.0))
+    composed = accounting.repeat(selected, 10).epsilon(1e-5)
+    # One order ten times over costs 1.03; the envelope says 1.69.
+    assert 1.03 < composed < 1.20
+    loose = accounting.best_of(
+        accounting.gaussian(20.0), accounting.Geometric(10.0), method="envelope"
+    )
+    assert accounting.repeat(loose, 10).epsilon(1e-5) > 1.68
+
+
+@pytest.mark.parametrize(
+    "law", [accounting.Geometric(10.0), accounting.AtMost(accounting.Logarithmic(20.0), 64)]
+)
+def test_small_deltas_of_common_laws_do_not_pay_for_it(gaussian, law, monkeypatch):
+    assert in_tail(law)
+    whole = accounting.best_of(gaussian, law)
+    whole.pair.delta(0.0)
+    monkeypatch.setattr(selection, "tightened", None)
+    again = accounting.best_of(gaussian, law)
+    for delta in (TAIL_DELTA, 1e-6, 1e-9):
+        # The same number whether or not the whole profile was asked for.
+        assert again.epsilon(delta) == whole.epsilon(delta) == whole.pair.epsilon(delta)
+
+
+@pytest.mark.parametrize(
+    "law",
+    [
+        accounting.Poisson(5.0),
+        accounting.Binomial(30, 0.2),
+        accounting.TruncatedNegativeBinomial(5.0, 100.0),
+    ],
+)
+def test_other_laws_have_no_such_tail(law):
+    assert not in_tail(law)
+
+
+def test_in_the_tail_the_envelope_suffices():
+    for noise, laws in (
+        (0.7, [accounting.Geometric(300.0)]),
+        (20.0, [accounting.Logarithmic(100.0), accounting.TruncatedNegativeBinomial(2.0, 50.0)]),
+    ):
+        pair = accounting.gaussian(noise).pair
+        for law in laws:
+            interval, (profile,) = selected_profiles(pair, law)
+            place = np.flatnonzero(profile > TAIL_DELTA)[-1]
+            # 0.5% of epsilon, as a share of delta.
+            slope = -math.log(profile[place + 1] / profile[place]) / interval
+            least = profile[place] * math.exp(-0.01 * slope * place * interval)
+            epsilon = np.array([place * interval])
+            assert exact_profile(pair.forward, pair.backward, law, epsilon)[0] >= least
+
+
+class Table(RepetitionLaw):
+    """K = 1 or 40, as somebody might write it: no formula but the sums of its definition."""
+
+    mean = 0.7 * 1 + 0.3 * 40
+    minimum = 1
+    maximum = 40
+    weights = {1: 0.7, 40: 0.3}
+
+    def _sum(self, term):
+        return sum(weight * term(k) for k, weight in self.weights.items())
+
+    def log_pmf(self, k):
+        with np.errstate(divide="ignore"):
+            return np.log([self.weights.get(int(one), 0.0) for one in k])
+
+    def generating_function(self, x):
+        return self._sum(lambda k: np.asarray(x, dtype=float) ** k)
+
+    def success_probability(self, y):
+        return 1.0 - self.generating_function(1.0 - np.asarray(y))
+
+    def derivative(self, y):
+        return self._sum(lambda k: k * (1.0 - np.asarray(y, dtype=float)) ** (k - 1))
+
+    def second_derivative(self, y):
+        return self._sum(
+            lambda k: k * (k - 1) * (1.0 - np.asarray(y, dtype=float)) ** max(k - 2, 0)
+        )
+
+    def thinned(self, failure):
+        raise NotImplementedError
+
+    def to_dict(self):
+        return {"law": "table"}
+
+
+def test_a_law_without_closed_form(gaussian):
+    pair = gaussian.pair
+    epsilons = np.array([0.0, 1.0, 3.0, 6.0, 9.0])
+    for law in (Table(), accounting.AtMost(accounting.Poisson(60.0), 100)):
+        bound = exact_profile(pair.forward, pair.backward, law, epsilons)
+        order = [reached_delta(law, epsilon) for epsilon in epsilons]
+        assert np.all(bound >= order)
+        assert np.all(bound <= np.array(order) * 1.1 + 1e-15)
+
+
+def reached_delta(law, epsilon: float) -> float:
+    return worst_order(law, epsilon, SHIFT, 250, True)
+
+
+def test_infinite_losses_and_noise_in_the_masses(gaussian):
+    law, epsilons = accounting.Poisson(20.0), np.array([0.0, 2.0, 4.0, 6.0])
+    clean = exact_profile(gaussian.pair.forward, gaussian.pair.backward, law, epsilons)
+    failing = gaussian.pair.with_failure(1e-6)
+    bound = exact_profile(failing.forward, failing.backward, law, epsilons)
+    assert np.all(bound >= clean + 0.5e-6 * law.mean * (1.0 - clean))
+    assert np.all(bound <= clean + (1.0 + np.exp(epsilons)) * 1.01e-6 * law.mean)
+    # A mass of 1e-15 at loss -20 weighs 5e-7 under the other distribution.
+    masses, lowest = gaussian.pair.forward.masses, gaussian.pair.forward.lowest
+    far = round(-20.0 / gaussian.pair.interval)
+    noisy = np.concatenate([np.zeros(lowest - far), masses])
+    noisy[0] = 1e-15
+    noisy = LossDistribution(gaussian.pair.interval, far, noisy, 0.0)
+    assert noisy.mirrored_mass() > 1.0 + 1e-7
+    assert np.all(exact_profile(noisy, noisy, law, epsilons) >= clean * (1.0 - 1e-9))
+
+
+def test_tightened_profiles_are_never_above_the_envelope():
+    pair = accounting.dp_sgd(0.02, 1.0, 500).pair
+    law = accounting.Poisson(50.0)
+    interval, profiles = selected_profiles(pair, law)
+    smaller = tightened(pair, law, interval, profiles)
+    assert [profile.shape for profile in smaller] == [profile.shape for profile in profiles]
+    for before, after in zip(profiles, smaller):
+        assert np.all(after <= before) and np.any(after < 0.5 * before)
