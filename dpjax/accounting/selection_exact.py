@@ -225,7 +225,7 @@ class _Cells:
         self.turn_cost[:, 2::2] = np.abs(np.diff(slope, axis=1)) * width * masses[:, None] * UPWARDS
         np.cumsum(self.turn_gain, axis=1, out=self.turn_gain)
         np.cumsum(self.turn_cost, axis=1, out=self.turn_cost)
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
             earning = np.where(self.most > 0.0, self.most / self.least, 0.0)
         self.useful_nodes = earning.max(axis=0)
         self.useful_cells = np.maximum.accumulate(earning.max(axis=1)[::-1])[::-1]

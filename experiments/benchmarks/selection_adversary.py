@@ -54,7 +54,9 @@ def worst_order(law, epsilon: float, shift: float, points: int, turns: bool) -> 
     """
     f, t = law.generating_function, np.exp(epsilon)
     m = np.append(0.0, special.ndtr(np.linspace(-7.0, 7.0, points)))
-    n = np.append(0.0, np.geomspace(1e-6, 1.0, points))
+    n = np.concatenate(
+        [[0.0], np.geomspace(1e-6, 0.5, points), 1.0 - np.geomspace(0.5, 1e-9, points)]
+    )
     # The neighbour's probabilities of the m most and of the n least revealing outcomes.
     g, h = special.ndtr(special.ndtri(m) - shift), special.ndtr(special.ndtri(n) + shift)
     value, best = np.zeros(n.size), 0.0

@@ -137,13 +137,15 @@ def test_envelope_on_dp_sgd(row):
     base = accounting.dp_sgd(row["q"], row["sigma"], row["T"])
     assert base.epsilon(row["delta"]) == pytest.approx(row["base_pld"], abs=2e-3)
     assert base.epsilon(row["delta"], "rdp") == pytest.approx(row["base_rdp"], abs=1e-4)
-    selected = accounting.best_of(base, law_of(row))
+    selected = accounting.best_of(base, law_of(row), method="envelope")
     pair = selected.pair
     assert pair.forward.epsilon(row["delta"]) == pytest.approx(row["env_remove"], abs=1e-2)
     assert pair.backward.epsilon(row["delta"]) == pytest.approx(row["env_add"], abs=1e-2)
     assert selected.epsilon(row["delta"]) == pytest.approx(row["env"], abs=1e-2)
+    both = accounting.best_of(base, law_of(row))
+    assert both.epsilon(row["delta"]) <= selected.epsilon(row["delta"])
     if row["sel_rdp_dpa"] is not None and row["dist"] != "poisson":
-        assert selected.epsilon(row["delta"], "rdp") == pytest.approx(row["sel_rdp_dpa"], abs=2e-3)
+        assert both.epsilon(row["delta"], "rdp") == pytest.approx(row["sel_rdp_dpa"], abs=2e-3)
 
 
 def test_headline_numbers(gaussian, mnist_run):
@@ -159,10 +161,10 @@ def test_headline_numbers(gaussian, mnist_run):
 def test_a_selection_composes_and_nests(gaussian):
     selected = accounting.best_of(gaussian, accounting.Geometric(10.0))
     retrained = accounting.compose(selected, gaussian)
-    assert retrained.epsilon(1e-6) == pytest.approx(3.869, abs=5e-3)
+    assert retrained.epsilon(1e-6) == pytest.approx(3.852, abs=5e-3)
     assert retrained.epsilon(1e-6, "rdp") == pytest.approx(5.139, abs=1e-3)
     twice = accounting.compose(selected, selected)
-    assert twice.epsilon(1e-6) == pytest.approx(4.808, abs=8e-3)
+    assert twice.epsilon(1e-6) == pytest.approx(4.781, abs=5e-3)
     assert twice.epsilon(1e-6, "rdp") == pytest.approx(7.124, abs=1e-3)
     nested = accounting.best_of(selected, accounting.Geometric(2.0)).epsilon(1e-6)
     assert selected.epsilon(1e-6) < nested < twice.epsilon(1e-6)
