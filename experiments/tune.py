@@ -1,4 +1,4 @@
-"""Privately tunes a classifier and releases one model with its true (epsilon, delta).
+"""Privately tunes a classifier and releases one model with a proven (epsilon, delta).
 
 Draws a secret random number of candidates from a public search space, trains each by DP-SGD,
 scores each privately on validation data, and releases the best alone (Papernot & Steinke, ICLR

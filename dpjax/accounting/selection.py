@@ -38,12 +38,12 @@ def best_of(guarantee: Guarantee, law: RepetitionLaw, method: str = "tight") -> 
     """The guarantee of releasing only the best of K independent runs.
 
     Formal guarantees: it holds if
-      - K is drawn from `law`, fixed before the data is seen, and is never revealed: not by logs,
-        wall clock, file counts or array shapes;
+      - K is drawn from `law`, fixed before the data is seen, before the first run and whatever the
+        runs give, and is never revealed: not by logs, wall clock, file counts or array shapes;
       - every run uses fresh randomness and candidates drawn independently, with replacement, from
         one public law (for several noise levels pass `mixture` of their guarantees);
-      - "best" is by a total order on the runs' private outputs, ties broken independently of the
-        data; a failed run ranks worst, is not retried and counts;
+      - "best" is by a score of the runs' private outputs (a total preorder), ties broken
+        independently of the data; a failed run ranks worst, is not retried and counts;
       - nothing of the losing runs is released; K = 0 releases a data-independent default;
       - `guarantee` covers one run AND its score (a score on private validation data is composed
         into it, or joined by `parallel` where its records are disjoint).

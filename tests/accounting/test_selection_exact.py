@@ -184,3 +184,10 @@ def test_tightened_profiles_are_never_above_the_envelope():
     assert [profile.shape for profile in smaller] == [profile.shape for profile in profiles]
     for before, after in zip(profiles, smaller):
         assert np.all(after <= before) and np.any(after < 0.5 * before)
+    # Each direction by its own bound: they differ.
+    place = np.array([round(2.0 / interval), round(4.0 / interval)])
+    added = exact_profile(pair.backward, pair.forward, law, interval * place)
+    removed = exact_profile(pair.forward, pair.backward, law, interval * place)
+    assert np.all(removed > 1.1 * added)
+    for after, exact in zip(smaller, (removed, added)):
+        assert np.all(after[place] >= exact * 0.97) and np.all(after[place] <= exact * 1.05)

@@ -60,7 +60,7 @@ def suggest(
     *,
     seed: int = 0,
 ) -> Suggestion:
-    """The setting of the best predicted utility whose true epsilon is at most `epsilon`.
+    """The setting of the best predicted utility whose epsilon, as accounted, is at most `epsilon`.
 
     Args:
       record: of a search with any method.
@@ -113,7 +113,7 @@ def suggest(
 
 
 def _most_private(pool, cost, price, epsilon, domain, generator) -> np.ndarray:
-    """The candidates (_PARENTS, d) of the least true epsilon found, walking down from the pool's.
+    """The candidates (_PARENTS, d) of the least epsilon found, walking down from the pool's.
 
     The least epsilon of a domain usually lies in a corner, where no random candidate does: each
     coordinate is moved to its ends too. Stops where a candidate has at most `epsilon`.

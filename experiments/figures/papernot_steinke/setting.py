@@ -126,7 +126,7 @@ def epsilon_label(delta: float) -> str:
 def means(repetition: Repetition, quick: bool, largest: float = 1e3) -> list[float]:
     """Returns means of K from 1 to `largest`, roughly evenly spaced in their logarithm.
 
-    Poisson's and naive composition's end at 1,000, where they cost over 30 already; naive
+    Poisson's and naive composition's end at 1,000, where they cost over 25 already; naive
     composition's are whole.
     """
     step = 0.1
