@@ -19,7 +19,7 @@ of 2.881 at order 2).
 
   python -m experiments.figures.papernot_steinke.figure_3 --out_dir=docs/figures/papernot_steinke
 
-Takes 3 seconds on one core; with --quick 2 seconds.
+Takes 5 seconds on one core; with --quick 3 seconds.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ the paper's Theorem 6 is false for means below 1.
 
   python -m experiments.figures.papernot_steinke.figure_4 --out_dir=docs/figures/papernot_steinke
 
-Takes 40 seconds on one core; with --quick 6 seconds.
+Takes a minute and a half on one core; with --quick 10 seconds.
 """
 
 from __future__ import annotations

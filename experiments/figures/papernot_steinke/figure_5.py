@@ -17,7 +17,7 @@ Poisson and naive composition), are ours.
 
   python -m experiments.figures.papernot_steinke.figure_5 --out_dir=docs/figures/papernot_steinke
 
-Takes a minute on one core; with --quick 8 seconds.
+Takes two and a half minutes on one core; with --quick 12 seconds.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ Poisson and naive composition), are ours; the logarithmic line ends there, at 0.
 
   python -m experiments.figures.papernot_steinke.figure_6 --out_dir=docs/figures/papernot_steinke
 
-Takes a minute on one core; with --quick 8 seconds.
+Takes two and a half minutes on one core; with --quick 12 seconds.
 """
 
 from __future__ import annotations
