@@ -1,8 +1,4 @@
-<<<<<<< HEAD
 """What does my tuning cost? The (epsilon, delta) of releasing the best of K private runs.
-=======
-"""What does my tuning cost? A proven (epsilon, delta) of releasing the best of K private runs.
->>>>>>> 516bb7c (Papernot & Steinke's figures 2 to 6 with the exact bound; epsilon is called a proven bound, not the true one)
 
 Nothing is trained and no data is read: give the base run (what ONE training costs) and the law of
 K, whose runs are independent draws from one law of hyperparameters. Runs chosen in any other way (a
