@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import special
 
+from dpjax import checks
 from dpjax.accounting.repetition_law import (
     LARGEST_TABULATED,
     LogMoment,
     RepetitionLaw,
     set_field,
-    whole_number,
 )
 
 if TYPE_CHECKING:
@@ -37,10 +37,9 @@ class Binomial(RepetitionLaw):
     probability: float
 
     def __post_init__(self) -> None:
-        set_field(self, "trials", whole_number("trials", self.trials, 1))
-        set_field(self, "probability", float(self.probability))
-        if not 0.0 < self.probability <= 1.0:
-            raise ValueError(f"probability must be in (0, 1], not {self.probability}")
+        set_field(self, "trials", checks.whole("trials", self.trials, 1))
+        share = checks.probability("probability", self.probability, one=True)
+        set_field(self, "probability", share)
 
     @property
     def mean(self) -> float:
@@ -111,7 +110,7 @@ class Fixed(Binomial):
     """
 
     def __init__(self, k: int):
-        super().__init__(whole_number("k", k, 1), 1.0)
+        super().__init__(checks.whole("k", k, 1), 1.0)
 
     def __repr__(self) -> str:
         return f"Fixed(k={self.trials})"
@@ -139,8 +138,9 @@ class Tabulated(RepetitionLaw):
     masses: tuple[float, ...]
 
     def __init__(self, k: Sequence[int], masses: Sequence[float]):
-        set_field(self, "k", tuple(whole_number("k", value, 0) for value in k))
-        set_field(self, "masses", tuple(float(mass) for mass in masses))
+        values, shares = checks.vector("k", k).tolist(), checks.vector("masses", masses)
+        set_field(self, "k", tuple(checks.whole("k", value, 0) for value in values))
+        set_field(self, "masses", tuple(shares.tolist()))
         if not self.k or len(self.k) != len(self.masses) or np.any(np.diff(self.k) <= 0):
             raise ValueError("a table needs ascending k and as many masses")
         if self.k[-1] > LARGEST_TABULATED:
@@ -195,7 +195,7 @@ class AtMost(RepetitionLaw):
     def __post_init__(self) -> None:
         if not isinstance(self.law, RepetitionLaw):
             raise ValueError(f"AtMost needs a law of K, such as Geometric(10), not {self.law!r}")
-        set_field(self, "cap", whole_number("cap", self.cap, 1))
+        set_field(self, "cap", checks.whole("cap", self.cap, 1))
         if self.cap > LARGEST_TABULATED:
             raise ValueError(f"cap must be at most 1,000,000, not {self.cap}")
         if self.kept == 0.0:

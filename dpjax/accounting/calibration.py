@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 
 from dpjax.accounting.guarantee import Guarantee
+from dpjax.checks import number, probability, shown, vector
 
 TOLERANCE = 2e-4
 """Relative width of the final bracket; the returned end is on the private side."""
@@ -71,11 +72,19 @@ def calibrate(
       ValueError: a target that no noise in the bracket attains; the message names the epsilon that
         the largest noise attains. Also for a bad bracket or epsilon <= 0.
     """
-    low, high = (float(end) for end in bracket)
-    if not 0.0 < low < high < math.inf:
+    ends = vector("bracket", bracket)
+    if not (ends.size == 2 and 0.0 < ends[0] < ends[1]):
         raise ValueError(f"bracket must be two noise multipliers 0 < low < high, not {bracket}")
+    low, high = ends.tolist()
+    epsilon = number("epsilon", epsilon, "> 0")
     if not epsilon > 0.0:
         raise ValueError(f"epsilon must be > 0, not {epsilon}")
+    delta = probability("delta", delta, zero=True)
+    if not callable(make_guarantee):
+        raise ValueError(
+            "make_guarantee must be a function of a noise multiplier, such as "
+            f"lambda z: dp_sgd(0.01, z, 1000), not {shown(make_guarantee)}"
+        )
 
     def excess(noise_multiplier: float) -> float:
         found = make_guarantee(noise_multiplier).epsilon(delta)

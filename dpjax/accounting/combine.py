@@ -13,10 +13,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from dpjax.accounting import provenance, renyi
+from dpjax.accounting.composition import composition
 from dpjax.accounting.guarantee import Guarantee, pair_from_curve
 from dpjax.accounting.loss_distribution import LossPair, common_interval
 from dpjax.accounting.mechanisms import at_least_one
 from dpjax.accounting.privacy_profile import pair_from_profiles
+from dpjax.checks import instance, shown, vector, whole
 
 
 def compose(*guarantees: Guarantee) -> Guarantee:
@@ -55,12 +57,12 @@ def repeat(guarantee: Guarantee, times: int) -> Guarantee:
     Raises:
       ValueError: times < 1.
     """
-    if int(times) != times or times < 1:
-        raise ValueError(f"times must be a whole number >= 1, not {times}")
+    _common_relation("repeat", (guarantee,))
+    times = whole("times", times)
     if times == 1:
         return guarantee
-    tree = provenance.node("compose", {"counts": [int(times)]}, [guarantee.provenance])
-    return _composed(guarantee.relation, tree, [guarantee], [int(times)])
+    tree = provenance.node("compose", {"counts": [times]}, [guarantee.provenance])
+    return _composed(guarantee.relation, tree, [guarantee], [times])
 
 
 def parallel(*guarantees: Guarantee) -> Guarantee:
@@ -106,9 +108,11 @@ def mixture(guarantees: Sequence[Guarantee], weights: Sequence[float] | None = N
     Raises:
       ValueError: empty list, relations that differ, weights that are no probabilities.
     """
+    if not isinstance(guarantees, Sequence):
+        raise ValueError(f"guarantees must be a list of Guarantees, not {shown(guarantees)}")
     relation = _common_relation("mixture", tuple(guarantees))
     count = len(guarantees)
-    shares = np.full(count, 1.0 / count) if weights is None else np.asarray(weights, dtype=float)
+    shares = np.full(count, 1.0 / count) if weights is None else vector("weights", weights)
     if shares.shape != (count,) or not np.all(shares >= 0) or abs(shares.sum() - 1.0) > 1e-9:
         raise ValueError(f"weights must be {count} probabilities that sum to 1")
     used = [(g, w) for g, w in zip(guarantees, shares.tolist()) if w > 0]
@@ -149,15 +153,11 @@ def _composed(
 def _composed_pair(parts: Sequence[Guarantee], counts: Sequence[int]) -> LossPair:
     # Parts known by Renyi alone add exactly as curves; converting each first would lose much.
     by_renyi = [(g.renyi, n) for g, n in zip(parts, counts) if g.known_by_renyi_only]
-    pairs = [g.pair.self_composed(n) for g, n in zip(parts, counts) if not g.known_by_renyi_only]
+    pairs = [(g.pair, n) for g, n in zip(parts, counts) if not g.known_by_renyi_only]
     if by_renyi:
         curve = renyi.sum_of([c for c, _ in by_renyi], [n for _, n in by_renyi])
-        pairs.append(pair_from_curve(curve))
-    pairs.sort(key=lambda pair: pair.size)
-    total = pairs[0]
-    for pair in pairs[1:]:
-        total = total.composed(pair)
-    return total
+        pairs.append((pair_from_curve(curve), 1))
+    return composition(pairs)
 
 
 def _larger_pair(pairs: list[LossPair]) -> LossPair:
@@ -175,6 +175,8 @@ def _larger_pair(pairs: list[LossPair]) -> LossPair:
 def _common_relation(name: str, guarantees: Sequence[Guarantee]) -> str:
     if not guarantees:
         raise ValueError(f"{name} needs at least one guarantee")
+    for guarantee in guarantees:
+        instance(f"every guarantee of {name}", guarantee, Guarantee, "accounting.gaussian(1.0)")
     relations = {guarantee.relation for guarantee in guarantees}
     if len(relations) > 1:
         raise ValueError(

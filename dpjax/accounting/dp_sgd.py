@@ -13,14 +13,19 @@ from dpjax.accounting.guarantee import Guarantee
 from dpjax.accounting.loss_distribution import LossPair
 from dpjax.accounting.mechanisms import (
     TAIL_DEVIATIONS,
-    at_least_one,
     gaussian_delta,
     gaussian_pair,
     grid_interval,
-    positive,
 )
 from dpjax.accounting.privacy_profile import pair_from_function
+from dpjax.checks import positive, probability, whole
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE, REPLACE_ONE
+
+GRID_VARIANCE = 1e-3
+"""Share of one step's variance that its grid may add."""
+
+MOST_KNOTS = 1 << 18
+"""Knots of one step's grid, about."""
 
 
 def dp_sgd(
@@ -59,10 +64,10 @@ def dp_sgd(
       ValueError: sampling_probability outside (0, 1], noise_multiplier <= 0, steps < 1, or
         failure_probability outside [0, 1).
     """
-    sampling_probability = _probability(sampling_probability)
+    sampling_probability = probability("sampling_probability", sampling_probability, one=True)
     noise_multiplier = positive("noise_multiplier", noise_multiplier)
-    steps = at_least_one("steps", steps)
-    failure_probability = _failure(failure_probability)
+    steps = whole("steps", steps)
+    failure_probability = probability("failure_probability", failure_probability, zero=True)
     curve = renyi.sampled_gaussian_curve(sampling_probability, noise_multiplier, steps)
     return Guarantee(
         relation=ADD_OR_REMOVE_ONE,
@@ -114,13 +119,13 @@ def dp_sgd_fixed_lots(
     Raises:
       ValueError: lot_size outside [1, dataset_size], noise_multiplier <= 0 or steps < 1.
     """
-    dataset_size = at_least_one("dataset_size", dataset_size)
-    lot_size = at_least_one("lot_size", lot_size)
+    dataset_size = whole("dataset_size", dataset_size)
+    lot_size = whole("lot_size", lot_size)
     if lot_size > dataset_size:
         raise ValueError(f"lot_size {lot_size} exceeds dataset_size {dataset_size}: pass less")
     noise_multiplier = positive("noise_multiplier", noise_multiplier)
-    steps = at_least_one("steps", steps)
-    failure_probability = _failure(failure_probability)
+    steps = whole("steps", steps)
+    failure_probability = probability("failure_probability", failure_probability, zero=True)
     fraction = lot_size / dataset_size
     curve = _fixed_lots_curve(dataset_size, lot_size, noise_multiplier, steps)
     return Guarantee(
@@ -153,18 +158,26 @@ def poisson_pair(q: float, noise_multiplier: float, steps: int) -> LossPair:
     def add(epsilons: np.ndarray) -> np.ndarray:
         # N(0, s^2) against the mixture: the event x < cut, where the loss exceeds epsilon >= 0.
         deltas = np.zeros_like(epsilons)
-        room = np.exp(-epsilons) - (1.0 - q)
-        inside = room > 0.0
-        e = epsilons[inside]
-        s = noise_multiplier
-        cut = s * s * np.log(room[inside] / q) + 0.5
+        s, unit = noise_multiplier, 2.0**-53
+        # 1 - e^epsilon (1 - q), wrong by less than 4 units of q: rounded up.
+        left = q - (1.0 - q) * np.expm1(np.minimum(epsilons, 700.0)) + 8.0 * unit * q
+        inside = left > 0.0
+        e, left = epsilons[inside], left[inside]
         t = np.exp(e)
-        outside = special.ndtr(cut / s) * (1.0 - t * (1.0 - q))
-        deltas[inside] = np.maximum(outside - t * q * special.ndtr((cut - 1.0) / s), 0.0)
+        # The best cut: a slightly wrong one is wrong in the second order only.
+        cut = s * s * np.log(left / t / q) + 0.5
+        outside = special.ndtr(cut / s) * left
+        within = t * q * special.ndtr((cut - 1.0) / s)
+        square = np.minimum((np.abs(cut / s) + 1.0 / s) ** 2, 3000.0)
+        # As in `gaussian_delta`.
+        rounding = (64.0 + 16.0 * square) * unit * (special.ndtr(cut / s) * q + within)
+        deltas[inside] = np.maximum(outside - within, 0.0) + rounding
         return deltas
 
     largest, interval = _step_grid(q, noise_multiplier, steps)
-    largest = max(largest, -math.log1p(-q) if q < 1.0 - 1e-12 else largest)
+    # The loss of the other direction as far out, at most -log(1 - q).
+    reach = TAIL_DEVIATIONS / noise_multiplier + 0.5 / noise_multiplier**2
+    largest = max(largest, -math.log1p(q * math.expm1(-reach)))
     return pair_from_function(remove, interval, largest, add).self_composed(steps)
 
 
@@ -200,10 +213,10 @@ def truncation_probability(
     Raises:
       ValueError: sampling_probability outside (0, 1], capacity, dataset_size or steps < 1.
     """
-    dataset_size = at_least_one("dataset_size", dataset_size)
-    capacity = at_least_one("capacity", capacity)
-    steps = at_least_one("steps", steps)
-    q = _probability(sampling_probability)
+    dataset_size = whole("dataset_size", dataset_size)
+    capacity = whole("capacity", capacity)
+    steps = whole("steps", steps)
+    q = probability("sampling_probability", sampling_probability, one=True)
     if capacity >= dataset_size:
         return 0.0  # Every record has a row, and at most dataset_size - 1 others want one.
     if q == 1.0 or capacity <= q * (dataset_size + 1):
@@ -235,9 +248,8 @@ def lot_capacity(
     Raises:
       ValueError: failure_probability outside (0, 1), or as `truncation_probability`.
     """
-    if not 0.0 < failure_probability < 1.0:
-        raise ValueError(f"failure_probability must be in (0, 1), not {failure_probability}")
-    low, high = 0, at_least_one("dataset_size", dataset_size) + 1
+    failure_probability = probability("failure_probability", failure_probability)
+    low, high = 0, whole("dataset_size", dataset_size) + 1
     while high - low > 1:
         middle = (low + high) // 2
         if (
@@ -260,17 +272,34 @@ def _amplified(epsilons: np.ndarray, q: float, noise_multiplier: float) -> np.nd
 def _step_grid(q: float, noise_multiplier: float, steps: int) -> tuple[float, float]:
     """Largest loss of one step worth keeping, and the interval for `steps` of them.
 
-    Splitting masses adds up to interval^2 / 8 to each step's variance, about q^2 (e^{1/s^2} - 1):
-    1% of that moves epsilon by a fraction of a percent.
+    Splitting masses between knots adds about interval^2 / 6 to the variance of each step's loss, in
+    either direction; GRID_VARIANCE of that variance moves epsilon by half as much, relative.
     """
     s = noise_multiplier
     exponent = TAIL_DEVIATIONS / s + 0.5 / s**2
     largest = exponent + math.log(q) if exponent > 30 else math.log1p(q * math.expm1(exponent))
-    variance = q * q * math.expm1(min(1.0 / s**2, 30.0))
+    # The loss of one step at the outcomes of N(0, s^2), and at those of the sampled mixture.
+    outcomes = s * np.linspace(-9.0, 9.0, 721)
+    weights = np.exp(-0.5 * (outcomes / s) ** 2)
+    least, extent = math.inf, 0.0
+    staged = min(steps, 10**6)  # More are composed in stages, on coarser grids.
+    moved = np.concatenate([outcomes, outcomes + 1.0])
+    for points, mass in (
+        (outcomes, weights),
+        (moved, np.concatenate([(1.0 - q) * weights, q * weights])),
+    ):
+        gain = (points - 0.5) / s**2
+        losses = np.logaddexp(math.log1p(-q), math.log(q) + gain)
+        mass = mass / mass.sum()
+        mean = float(mass @ losses)
+        variance = float(mass @ (losses - mean) ** 2)
+        least = min(least, variance)
+        extent = max(extent, abs(staged * mean) + 20.0 * math.sqrt(staged * variance))
     finest = 1e-3 if steps > 20 else 1e-4
-    extent = min(steps * largest, steps * variance + 10.0 * math.sqrt(steps * variance)) + largest
-    wanted = max(min(finest, math.sqrt(0.08 * variance)), 1e-6, 5e-6 * (extent - 50.0))
-    return largest, grid_interval(wanted, 2.0 * extent)
+    # The last two bound memory: very little noise makes a few very large losses among tiny ones.
+    wanted = min(finest, math.sqrt(6.0 * GRID_VARIANCE * least))
+    wanted = max(wanted, largest / MOST_KNOTS, 2e-6 * min(extent, staged * largest))
+    return largest, grid_interval(wanted, 2.0 * largest)
 
 
 @functools.lru_cache(maxsize=64)
@@ -294,20 +323,6 @@ def _fixed_lots_curve(
         return steps * curve.evaluate(wanted)
 
     return renyi.RenyiCurve(evaluate)
-
-
-def _failure(value: float) -> float:
-    value = float(value)
-    if not 0.0 <= value < 1.0:
-        raise ValueError(f"failure_probability must be in [0, 1), not {value}")
-    return value
-
-
-def _probability(value: float) -> float:
-    value = float(value)
-    if not 0.0 < value <= 1.0:
-        raise ValueError(f"sampling_probability must be in (0, 1], not {value}")
-    return value
 
 
 provenance.register("dp_sgd", lambda parameters, parts: dp_sgd(**parameters))

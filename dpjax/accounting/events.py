@@ -21,6 +21,7 @@ from dpjax.accounting import combine, mechanisms, provenance, selection
 from dpjax.accounting.dp_sgd import dp_sgd, dp_sgd_fixed_lots
 from dpjax.accounting.guarantee import Guarantee
 from dpjax.accounting.repetitions import Poisson, RepetitionLaw, TruncatedNegativeBinomial
+from dpjax.checks import instance
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE, REPLACE_ONE, normalise_relation
 
 _RELATIONS = {
@@ -47,6 +48,7 @@ def from_dp_event(event: dp_events.DpEvent, relation: object = ADD_OR_REMOVE_ONE
         (epsilon, delta) event inside a selection, whose delta K multiplies.
     """
     relation = normalise_relation(relation)
+    instance("event", event, dp_events.DpEvent, "dp_accounting.GaussianDpEvent(1.0)")
     if isinstance(event, dp_events.NoOpDpEvent):
         return mechanisms.pure(0.0, relation=relation)
     if isinstance(event, dp_events.GaussianDpEvent):

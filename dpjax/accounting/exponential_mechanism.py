@@ -15,14 +15,17 @@ import math
 import numpy as np
 
 from dpjax.accounting import provenance
-from dpjax.accounting.guarantee import Guarantee
+from dpjax.accounting.guarantee import Guarantee, pure_pair
 from dpjax.accounting.loss_distribution import LossPair
 from dpjax.accounting.privacy_profile import pair_from_function
 from dpjax.accounting.renyi import RenyiCurve
+from dpjax.checks import positive, whole
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE, normalise_relation
 
 _LARGEST_INTERVAL = 1e-3
 _LEAST_INTERVALS = 500
+_MOST_INTERVALS = 1 << 17
+_LARGEST_EPSILON = 1e7  # beyond it randomised response, which dominates every pure mechanism, does
 
 
 def exponential_mechanism(epsilon: float, *, relation: object = ADD_OR_REMOVE_ONE) -> Guarantee:
@@ -52,12 +55,14 @@ def exponential_mechanism(epsilon: float, *, relation: object = ADD_OR_REMOVE_ON
     Raises:
       ValueError: for an epsilon that is not positive and finite.
     """
-    epsilon = float(epsilon)
-    if not (epsilon > 0.0 and math.isfinite(epsilon)):
-        raise ValueError(f"epsilon must be positive and finite, for example 0.7; got {epsilon}")
+    epsilon = positive("epsilon", epsilon)
 
     def pair() -> LossPair:
         pieces = max(_LEAST_INTERVALS, math.ceil(epsilon / _LARGEST_INTERVAL))
+        if pieces > _MOST_INTERVALS:
+            if epsilon > _LARGEST_EPSILON:
+                return pure_pair(epsilon)
+            pieces = _MOST_INTERVALS
         interval = epsilon / pieces
         return pair_from_function(
             lambda x: bounded_range_profile(epsilon, x), interval, (pieces - 0.5) * interval
@@ -125,8 +130,8 @@ def selection_noise_ratio(candidates: int, partitions: int, epsilon: float) -> f
     Raises:
       ValueError: for arguments that are not positive.
     """
-    if candidates < 1 or partitions < 1 or not epsilon > 0.0:
-        raise ValueError("candidates and partitions must be at least 1 and epsilon above 0")
+    candidates, partitions = whole("candidates", candidates), whole("partitions", partitions)
+    epsilon = positive("epsilon", epsilon)
     return 4.0 * math.log(candidates) / (partitions * epsilon)
 
 

@@ -21,9 +21,9 @@ from dpjax.accounting import provenance
 from dpjax.accounting.calibration import calibrate
 from dpjax.accounting.combine import compose
 from dpjax.accounting.guarantee import Guarantee
-from dpjax.accounting.mechanisms import at_least_one, positive
 from dpjax.accounting.renyi import RenyiCurve
 from dpjax.accounting.voting import minimum_survivors
+from dpjax.checks import instance, positive, probability, whole
 from dpjax.neighbouring import REPLACE_ONE
 
 LEAST_LOCAL_VARIANCE = 0.25
@@ -78,15 +78,15 @@ def federated_averaging(
             f"local_variance {local_variance}: pass at least {LEAST_LOCAL_VARIANCE}, of less the "
             "sum of clients' discrete noise is no good noise; make the integers larger"
         )
+    shares = minimum_survivors(clients, missing_fraction)
     parameters = {
         "local_variance": local_variance,
-        "bound": at_least_one("bound", bound),
-        "dimension": at_least_one("dimension", dimension),
+        "bound": whole("bound", bound),
+        "dimension": whole("dimension", dimension),
         "clients": int(clients),
-        "rounds": at_least_one("rounds", rounds),
+        "rounds": whole("rounds", rounds),
         "missing_fraction": float(missing_fraction),
     }
-    shares = minimum_survivors(clients, missing_fraction)
     moved = 2.0 * parameters["bound"]
 
     def curve(orders: np.ndarray) -> np.ndarray:
@@ -129,13 +129,17 @@ def calibrate_federated_averaging(
     Raises:
       ValueError: for arguments out of range, or if `before` leaves less than a percent.
     """
+    epsilon, delta = positive("epsilon", epsilon), probability("delta", delta)
+    whole("dimension", dimension), whole("rounds", rounds)
+    if before is not None:
+        instance("before", before, Guarantee, "accounting.vote(sigma, votes, candidates)")
     if before is not None and before.epsilon(delta) >= _MOST_BEFORE * epsilon:
         raise ValueError(
             f"epsilon {epsilon:g} in all, and what was released before costs "
             f"{before.epsilon(delta):.4g} alone: pass more in all, or spend less before"
         )
     shares = minimum_survivors(clients, missing_fraction)
-    moved = 2.0 * at_least_one("bound", bound)
+    moved = 2.0 * whole("bound", bound)
 
     spent = before
     if before is not None and before.renyi is not None:

@@ -15,6 +15,7 @@ from dpjax.accounting import provenance as provenance_lib
 from dpjax.accounting.loss_distribution import LossDistribution, LossPair
 from dpjax.accounting.privacy_profile import pair_from_profiles
 from dpjax.accounting.renyi import RenyiCurve, pure_curve
+from dpjax.checks import instance, number, one_of, vector
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE, normalise_relation
 
 METHODS = ("tight", "rdp", "rdp_classic")
@@ -129,9 +130,8 @@ class Guarantee:
           ValueError: delta outside [0, 1); delta = 0 for a guarantee that is not pure; a Renyi
             method where no Renyi curve is known.
         """
-        delta = float(delta)
-        if method not in METHODS:
-            raise ValueError(f"unknown method {method!r}: pass one of {METHODS}")
+        one_of("method", method, METHODS)
+        delta = number("delta", delta, "in (0, 1), or 0 for a pure guarantee")
         if delta == 0.0:
             if self.pure_epsilon is None:
                 raise ValueError("this guarantee is not pure: pass a delta in (0, 1)")
@@ -157,7 +157,7 @@ class Guarantee:
         Raises:
           ValueError: negative or NaN epsilon.
         """
-        epsilon = float(epsilon)
+        epsilon = number("epsilon", epsilon, ">= 0", finite=False)
         if not epsilon >= 0.0:
             raise ValueError(f"epsilon must be >= 0, not {epsilon}")
         if self.pure_epsilon is not None and epsilon >= self.pure_epsilon:
@@ -189,10 +189,11 @@ class Guarantee:
                 "a failure probability makes every Renyi divergence infinite: use "
                 'epsilon(delta, method="rdp"), which reserves it out of delta'
             )
-        orders = np.asarray(orders, dtype=np.float64)
-        if not np.all(orders > 1.0):
+        shape = np.shape(orders)
+        values = vector("orders", [orders] if shape == () else orders)
+        if not np.all(values > 1.0):
             raise ValueError("Renyi orders must be > 1")
-        return curve(np.atleast_1d(orders)).reshape(orders.shape)
+        return curve(values).reshape(shape)
 
     def to_pld(self) -> privacy_loss_distribution.PrivacyLossDistribution:
         """The pair as dp_accounting's PrivacyLossDistribution (pessimistic)."""
@@ -228,6 +229,12 @@ class Guarantee:
         Raises:
           ValueError: for an optimistic distribution, which is a bound on the wrong side.
         """
+        instance(
+            "pld",
+            pld,
+            privacy_loss_distribution.PrivacyLossDistribution,
+            "dp_accounting's from_gaussian_mechanism(1.0)",
+        )
         # dp_accounting offers no public way to the masses.
         pmfs = (pld._pmf_remove,) if pld._symmetric else (pld._pmf_remove, pld._pmf_add)
         if not all(pmf._pessimistic_estimate for pmf in pmfs):
@@ -249,7 +256,7 @@ class Guarantee:
         return cls(
             relation=relation,
             provenance=provenance,
-            pair=LossPair(laws[0], laws[-1]),
+            pair=_pair_of(laws),
             renyi=None if renyi is None else RenyiCurve(renyi),
             pure_epsilon=pure_epsilon,
         )
@@ -279,7 +286,7 @@ def pure_pair(epsilon: float) -> LossPair:
         high = 1.0 / (1.0 + math.exp(-epsilon))
         # Not 1 - high, which has lost its digits where epsilon is large.
         law = LossDistribution(epsilon, -1, np.array([high * math.exp(-epsilon), 0.0, high]), 0.0)
-    return LossPair(law, law, mirrored=True)
+    return LossPair(law, law)
 
 
 def pair_from_curve(curve: RenyiCurve) -> LossPair:
@@ -298,6 +305,23 @@ def pair_from_curve(curve: RenyiCurve) -> LossPair:
         interval /= 2.0
     epsilons = interval * np.arange(math.ceil(largest / interval) + 1)
     return pair_from_profiles(interval, curve.profile(epsilons))
+
+
+def _pair_of(laws: list[LossDistribution]) -> LossPair:
+    """The pair of two laws, each of which dominates its own direction at epsilon >= 0.
+
+    Rounded apart from each other the two are no mirror images (dp_accounting's "add" direction of a
+    long DP-SGD run has a mirrored mass of 1.002), and neither is exact at negative epsilons, which
+    selections and compositions read. Both profiles at epsilon >= 0 fix a pair that is.
+    """
+    interval = laws[0].interval
+    if any(law.interval != interval for law in laws):
+        raise ValueError("loss distributions on different grids: pass one interval for both")
+    profiles = []
+    for law in laws:
+        last = max(0, law.lowest + law.masses.size - 1)
+        profiles.append(law.delta(interval * np.arange(last + 1)))
+    return pair_from_profiles(interval, *profiles)
 
 
 def _masses_node(laws: list[LossDistribution], relation: str) -> dict[str, Any]:
@@ -323,7 +347,7 @@ def _rebuild_masses(parameters: dict[str, Any], parts: list[Guarantee]) -> Guara
     return Guarantee(
         relation=parameters["relation"],
         provenance=_masses_node([laws[0], laws[-1]][: len(laws)], parameters["relation"]),
-        pair=LossPair(laws[0], laws[-1]),
+        pair=_pair_of(laws),
     )
 
 

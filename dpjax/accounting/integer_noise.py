@@ -316,4 +316,4 @@ def shift_pair(noise: IntegerNoise, interval: float, shift: int = 1) -> LossPair
     np.add.at(grid, below - lowest + 1, up)
     law = LossDistribution(interval, lowest, np.maximum(grid, 0.0), rest)
     # Keeping both masses of every atom keeps the mirror symmetry of a symmetric noise.
-    return LossPair(law, law, mirrored=True)
+    return LossPair(law, law)

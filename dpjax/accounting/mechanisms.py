@@ -11,7 +11,8 @@ from dpjax.accounting import provenance, renyi
 from dpjax.accounting.guarantee import Guarantee, pure_pair
 from dpjax.accounting.loss_distribution import LARGEST_SIZE, LossDistribution, LossPair
 from dpjax.accounting.privacy_profile import pair_from_function
-from dpjax.neighbouring import ADD_OR_REMOVE_ONE
+from dpjax.checks import not_negative, positive, vector, whole
+from dpjax.neighbouring import ADD_OR_REMOVE_ONE, normalise_relation
 
 TAIL_DEVIATIONS = 10.6
 """Standard deviations of a Gaussian beyond which 1e-25 of its mass lies."""
@@ -40,7 +41,7 @@ def gaussian(
       ValueError: noise_multiplier <= 0 or steps < 1.
     """
     noise_multiplier = positive("noise_multiplier", noise_multiplier)
-    steps = at_least_one("steps", steps)
+    steps = whole("steps", steps)
     effective = noise_multiplier / math.sqrt(steps)
     return Guarantee(
         relation=relation,
@@ -48,7 +49,7 @@ def gaussian(
             "gaussian",
             {
                 "noise_multiplier": noise_multiplier,
-                "relation": _relation_name(relation),
+                "relation": normalise_relation(relation),
                 "steps": steps,
             },
         ),
@@ -59,21 +60,32 @@ def gaussian(
 
 def gaussian_pair(noise_multiplier: float) -> LossPair:
     """Loss distributions of N(0, s^2) against N(1, s^2), s = noise_multiplier; one for both."""
-    largest = TAIL_DEVIATIONS / noise_multiplier + 0.5 / noise_multiplier**2
-    spread = 1.0 / noise_multiplier
-    interval = grid_interval(min(1e-4, spread / 200.0), 2.0 * largest)
+    largest, interval = _gaussian_grid(noise_multiplier)
     return pair_from_function(
         lambda epsilons: gaussian_delta(epsilons, noise_multiplier), interval, largest
     )
 
 
+def _gaussian_grid(noise_multiplier: float) -> tuple[float, float]:
+    """Largest loss worth keeping, and the interval."""
+    largest = TAIL_DEVIATIONS / noise_multiplier + 0.5 / noise_multiplier**2
+    spread = 1.0 / noise_multiplier
+    return largest, grid_interval(min(1e-4, spread / 200.0), 2.0 * largest)
+
+
 def gaussian_delta(epsilons: np.ndarray, noise_multiplier: float) -> np.ndarray:
-    """Hockey-stick divergence of N(1, s^2) and N(0, s^2) at any real epsilon; shape kept."""
+    """Hockey-stick divergence of N(1, s^2) and N(0, s^2) at any real epsilon; shape kept.
+
+    Rounded up: for large noise it is a small difference of two tails, each of which is wrong by some 60
+    units of rounding (SciPy's functions) and by that of its argument, 4 units times the square of it.
+    """
     shift = 0.5 / noise_multiplier
     scaled = epsilons * noise_multiplier
     above = special.ndtr(shift - scaled)
     below = np.exp(np.minimum(epsilons + special.log_ndtr(-shift - scaled), 0.0))
-    return np.maximum(above - below, 0.0)
+    square = np.minimum((np.abs(scaled) + shift) ** 2, 3000.0)
+    rounding = (64.0 + 16.0 * square) * 2.0**-53 * (above + below)
+    return np.clip(above - below + rounding, 0.0, 1.0)
 
 
 def discrete_gaussian(
@@ -82,7 +94,8 @@ def discrete_gaussian(
     """Discrete Gaussian noise on an integer count (Canonne, Kamath & Steinke 2020).
 
     The losses of two shifted discrete Gaussians lie on the grid of step sensitivity / (2
-    noise_std^2), so the loss distribution is exact, nothing is rounded.
+    noise_std^2), so the loss distribution is exact, nothing is rounded; from a noise_std of about
+    40,000 on it is the Gaussian's, raised by what the two may differ.
 
     Args:
       noise_std: the parameter sigma; P[noise = x] proportional to exp(-x^2 / (2 sigma^2)). The
@@ -97,7 +110,7 @@ def discrete_gaussian(
       ValueError: noise_std <= 0; sensitivity not a whole number >= 1.
     """
     noise_std = positive("noise_std", noise_std)
-    sensitivity = at_least_one("sensitivity", sensitivity)
+    sensitivity = whole("sensitivity", sensitivity)
     return Guarantee(
         relation=relation,
         provenance=provenance.node(
@@ -105,7 +118,7 @@ def discrete_gaussian(
             {
                 "noise_std": noise_std,
                 "sensitivity": sensitivity,
-                "relation": _relation_name(relation),
+                "relation": normalise_relation(relation),
             },
         ),
         pair=lambda: _discrete_gaussian_pair(noise_std, sensitivity),
@@ -116,6 +129,8 @@ def discrete_gaussian(
 
 
 def _discrete_gaussian_pair(noise_std: float, sensitivity: int) -> LossPair:
+    if 25.0 * noise_std + 2.0 * sensitivity > LARGEST_SIZE:
+        return _smooth_discrete_gaussian_pair(noise_std, sensitivity)
     reach = math.ceil(12.5 * noise_std) + sensitivity
     support = np.arange(-reach, reach + 1)
     weights = np.exp(-0.5 * (support / noise_std) ** 2)
@@ -126,9 +141,22 @@ def _discrete_gaussian_pair(noise_std: float, sensitivity: int) -> LossPair:
     np.add.at(masses, index - index.min(), weights / weights.sum())
     # What lies beyond the support has mass below 1e-33, far under float64's rounding.
     law = LossDistribution(interval, int(index.min()), masses, 0.0)
-    if masses.size > LARGEST_SIZE:
-        law = law.regridded(interval * math.ceil(masses.size / LARGEST_SIZE))
-    return LossPair(law, law, mirrored=True)
+    return LossPair(law, law)
+
+
+def _smooth_discrete_gaussian_pair(noise_std: float, sensitivity: int) -> LossPair:
+    """The same for noise too wide to be tabulated: the Gaussian's profile, raised.
+
+    With p the density, a sum of f(x) = p(x) - e^epsilon p(x - sensitivity) over whole x up to a cut
+    is the integral up to the cut + 1/2, at most the Gaussian's divergence, but for the error of the
+    midpoint rule: 1/24 of the sum of |f''| at most. f'' is (x^2 / sigma^2 - 1) / sigma^2 times f,
+    and a second term of that size; up to 10.6 deviations, that is less than 20 / sigma^2 of the
+    divergence itself (6 where it was summed in 40 digits).
+    """
+    ratio = noise_std / sensitivity
+    largest, interval = _gaussian_grid(ratio)
+    raised = 1.0 + 20.0 / noise_std**2
+    return pair_from_function(lambda e: raised * gaussian_delta(e, ratio), interval, largest)
 
 
 def _discrete_gaussian_divergences(
@@ -164,7 +192,7 @@ def zcdp(rho: float, *, relation: object = ADD_OR_REMOVE_ONE) -> Guarantee:
     rho = positive("rho", rho)
     return Guarantee(
         relation=relation,
-        provenance=provenance.node("zcdp", {"rho": rho, "relation": _relation_name(relation)}),
+        provenance=provenance.node("zcdp", {"rho": rho, "relation": normalise_relation(relation)}),
         renyi=renyi.zcdp_curve(rho),
     )
 
@@ -183,13 +211,11 @@ def pure(epsilon: float, *, relation: object = ADD_OR_REMOVE_ONE) -> Guarantee:
     Raises:
       ValueError: negative or infinite epsilon.
     """
-    epsilon = float(epsilon)
-    if not (math.isfinite(epsilon) and epsilon >= 0.0):
-        raise ValueError(f"epsilon must be finite and >= 0, not {epsilon}")
+    epsilon = not_negative("epsilon", epsilon)
     return Guarantee(
         relation=relation,
         provenance=provenance.node(
-            "pure", {"epsilon": epsilon, "relation": _relation_name(relation)}
+            "pure", {"epsilon": epsilon, "relation": normalise_relation(relation)}
         ),
         pair=lambda: pure_pair(epsilon),
         pure_epsilon=epsilon,
@@ -213,9 +239,9 @@ def renyi_only(
       ValueError: orders infinite or not ascending above 1, negative or NaN divergences, different
         lengths.
     """
-    orders = np.asarray(orders, dtype=np.float64)
-    divergences = np.asarray(divergences, dtype=np.float64)
-    if orders.ndim != 1 or orders.shape != divergences.shape or orders.size == 0:
+    orders = vector("orders", orders, finite=False)
+    divergences = vector("divergences", divergences, finite=False)
+    if orders.shape != divergences.shape:
         raise ValueError("orders and divergences must be two lists of one length")
     if np.any(np.isinf(orders)):
         # A chord to an infinite order would hold whatever the divergence: at no cost.
@@ -234,7 +260,7 @@ def renyi_only(
             {
                 "orders": orders.tolist(),
                 "divergences": divergences.tolist(),
-                "relation": _relation_name(relation),
+                "relation": normalise_relation(relation),
             },
         ),
         renyi=curve,
@@ -252,27 +278,6 @@ def grid_interval(wanted: float, extent: float) -> float:
         )
     below = [c for c in fitting if c <= wanted * (1 + 1e-12)]
     return max(below) if below else min(fitting)
-
-
-def positive(name: str, value: float) -> float:
-    """`value` as a float, or a ValueError that names it."""
-    value = float(value)
-    if not (math.isfinite(value) and value > 0.0):
-        raise ValueError(f"{name} must be finite and > 0, not {value}")
-    return value
-
-
-def at_least_one(name: str, value: float) -> int:
-    """`value` as an int >= 1, or a ValueError that names it."""
-    if int(value) != value or value < 1:
-        raise ValueError(f"{name} must be a whole number >= 1, not {value}")
-    return int(value)
-
-
-def _relation_name(relation: object) -> str:
-    from dpjax.neighbouring import normalise_relation
-
-    return normalise_relation(relation)
 
 
 for _constructor in (gaussian, discrete_gaussian, zcdp, pure, renyi_only):

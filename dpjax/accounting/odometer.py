@@ -15,9 +15,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from dpjax.accounting.mechanisms import positive
 from dpjax.accounting.sparse_vector import doubling_loop
-from dpjax.accounting.threshold_loop import positive_count
+from dpjax.checks import positive, probability, whole
 
 _REFUSED = frozenset(
     ("epsilon", "delta", "rdp", "to_pld", "pair", "renyi", "relation", "provenance", "pure_epsilon")
@@ -96,13 +95,10 @@ class Odometer(_NoGuarantee):
         first_checkpoint: int = 8,
     ):
         self._epsilon = positive("epsilon_per_iteration", epsilon_per_iteration)
-        if not 0.0 < failure_probability < 1.0:
-            raise ValueError(
-                f"failure_probability must lie in (0, 1), for example 1e-5; got "
-                f"{failure_probability}"
-            )
-        self._failure_probability = float(failure_probability)
-        self._first = positive_count("first_checkpoint", first_checkpoint)
+        self._failure_probability = probability(
+            "failure_probability", failure_probability, hint=", for example 1e-5"
+        )
+        self._first = whole("first_checkpoint", first_checkpoint)
 
     def __repr__(self) -> str:
         return (
@@ -116,7 +112,7 @@ class Odometer(_NoGuarantee):
         Raises:
           ValueError: unless iterations is a whole number of at least 1.
         """
-        iterations = positive_count("iterations", iterations)
+        iterations = whole("iterations", iterations)
         number = 1
         while self._first << (number - 1) < iterations:
             number += 1

@@ -10,8 +10,8 @@ import math
 
 from dpjax.accounting import provenance
 from dpjax.accounting.guarantee import Guarantee
-from dpjax.accounting.mechanisms import gaussian, positive
-from dpjax.accounting.threshold_loop import positive_count
+from dpjax.accounting.mechanisms import gaussian
+from dpjax.checks import positive, whole
 from dpjax.neighbouring import REPLACE_ONE
 
 
@@ -69,8 +69,8 @@ def projected_sgd_sensitivity(
     """
     strong_convexity = positive("strong_convexity", strong_convexity)
     lipschitz = positive("lipschitz", lipschitz)
-    dataset_size = positive_count("dataset_size", dataset_size)
-    batch_size = positive_count("batch_size", batch_size)
+    dataset_size = whole("dataset_size", dataset_size)
+    batch_size = whole("batch_size", batch_size)
     if dataset_size % batch_size:
         raise ValueError(
             f"batch_size {batch_size} does not divide dataset_size {dataset_size}: a short batch "
@@ -97,6 +97,7 @@ def regularised_logistic_sensitivity(
     Raises:
       ValueError: as `projected_sgd_sensitivity`.
     """
+    regularisation = positive("regularisation", regularisation)
     return projected_sgd_sensitivity(
         regularisation, dataset_size, lipschitz=1.0, batch_size=batch_size
     )

@@ -17,6 +17,7 @@ from dpjax.accounting.repetitions import (
     TruncatedNegativeBinomial,
 )
 from dpjax.accounting.selection import best_of
+from dpjax.checks import instance, positive, probability, vector, whole
 
 SHAPES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, math.inf)
 """Shapes tried; inf is Poisson. Under the tight bound 1 to 2 is best from success 0.8 on."""
@@ -81,10 +82,15 @@ def plan(
       ValueError: a target outside its range, or targets that no law meets together; the message
         says what is attainable.
     """
-    if not (int(candidates) == candidates and candidates >= 2):
-        raise ValueError(f"candidates must be a whole number >= 2, not {candidates}")
-    if not 0.0 < success < 1.0:
-        raise ValueError(f"success must be in (0, 1), not {success}")
+    candidates, success = whole("candidates", candidates, 2), probability("success", success)
+    shapes = tuple(vector("shapes", shapes, finite=False).tolist())
+    if not min(shapes) > -1.0:
+        raise ValueError(f"shapes must be > -1 each, not {shapes}")
+    if base is not None:
+        instance("base", base, Guarantee, "accounting.dp_sgd(0.01, 1.0, 1000)")
+    runs_99 = None if runs_99 is None else whole("runs_99", runs_99)
+    epsilon = None if epsilon is None else positive("epsilon", epsilon)
+    delta = None if delta is None else probability("delta", delta, zero=True)
     if base is not None and delta is None:
         raise ValueError("a base needs a delta: pass delta in (0, 1)")
     if base is None and epsilon is not None:

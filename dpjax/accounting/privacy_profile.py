@@ -15,6 +15,12 @@ import numpy as np
 
 from dpjax.accounting.loss_distribution import LossDistribution, LossPair
 
+LONG = 4096
+"""Knots of a profile from which on the hull may leave out those of flat stretches."""
+
+FLATNESS = 1e-10
+"""Relative change of a profile on a flat stretch."""
+
 ROUNDING = 1e-18
 """Mass below which a profile's departure from convexity is rounding."""
 
@@ -44,16 +50,35 @@ def _hulled(positions: np.ndarray, values: np.ndarray) -> np.ndarray:
     A knot above the line between its present neighbours is never a vertex, so all such knots may
     go at once; few rounds suffice on a profile that is nearly convex.
     """
-    kept = np.arange(positions.size)
+    kept, convex = _without_high_knots(positions, values, np.arange(positions.size))
+    if convex:
+        return kept
+    if kept.size > LONG:
+        # Long stretches that are flat to within rounding keep their ends alone: the hull of fewer
+        # points of a bound is above that of all of them, here by less than the flatness.
+        with np.errstate(divide="ignore"):
+            level = np.floor(np.log(values[kept]) / FLATNESS)
+        turns = np.append(True, level[1:] != level[:-1])
+        kept = kept[turns | np.append(turns[1:], True)]
+        kept, convex = _without_high_knots(positions, values, kept)
+        if convex:
+            return kept
+    return _hulled_in_order(positions, values, kept)
+
+
+def _without_high_knots(
+    positions: np.ndarray, values: np.ndarray, kept: np.ndarray
+) -> tuple[np.ndarray, bool]:
+    """The knots left after 30 rounds at most, and whether they are a convex profile."""
     for _ in range(30):
         masses = _vertex_masses(positions[kept], values[kept])[:-1]
         # Less is rounding; raising such a mass to 0 is pessimistic.
         bad = masses < -ROUNDING
         if not bad.any():
-            return kept
-        # Neighbours of a dropped knot are judged again in the next round, against closer lines.
+            return kept, True
+        # Neighbours of a dropped knot are looked at again in the next round, against closer lines.
         kept = np.delete(kept, 1 + np.flatnonzero(bad))
-    return _hulled_in_order(positions, values, kept)
+    return kept, False
 
 
 def _hulled_in_order(places: np.ndarray, bounds: np.ndarray, kept: np.ndarray) -> np.ndarray:
@@ -115,7 +140,7 @@ def pair_from_profiles(
     if joined is None:
         # One direction's bound says nothing at all: everything may be revealed.
         law = LossDistribution(interval, 0, np.zeros(1), 1.0)
-        return LossPair(law, law, mirrored=True)
+        return LossPair(law, law)
     first, second, bridge = joined
     laws = []
     masses = [
@@ -137,8 +162,13 @@ def pair_from_profiles(
         np.add.at(law, -down_index - lowest, down_mass * np.exp(-interval * down_index))
         law[-lowest] += centre
         infinity = float(halves[mine][2][-1])
+        # Sums of differences lose a few units of rounding a knot, always the same way on an even
+        # grid: the profile at epsilon >= 0 has its share already, the rest belongs to the bulk.
+        missing = 1.0 - infinity - float(law.sum())
+        if 0.0 < missing <= 2.0**-50 * law.size:
+            law[-lowest] += missing
         laws.append(LossDistribution(interval, lowest, law, infinity))
-    return LossPair(laws[0], laws[-1], mirrored=True)
+    return LossPair(laws[0], laws[-1])
 
 
 def _bridge(forward_half, backward_half) -> tuple[int, int, tuple[float, float]] | None:
@@ -204,6 +234,11 @@ def pair_from_function(
 ) -> LossPair:
     """As `pair_from_profiles`, with the profiles given as functions of epsilon in [0, largest]."""
     epsilons = interval * np.arange(math.ceil(largest / interval) + 1)
+    # Masses are differences of the profile, which lose a few units of rounding each: at most 8
+    # units a knot, relative to the profile below them, are granted beforehand.
+    raised = 1.0 + (8.0 * epsilons.size + 64.0) * 2.0**-53
     return pair_from_profiles(
-        interval, profile(epsilons), None if mirror is None else mirror(epsilons)
+        interval,
+        raised * profile(epsilons),
+        None if mirror is None else raised * mirror(epsilons),
     )

@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
+from dpjax.checks import array, one_of
+
 POISSON = "poisson"
 WITHOUT_REPLACEMENT = "without_replacement"
 
@@ -69,10 +71,7 @@ def rdp_grid(
       ValueError: if an argument is outside its range or the shapes do not broadcast to one
         dimension.
     """
-    if sampling not in (POISSON, WITHOUT_REPLACEMENT):
-        raise ValueError(
-            f"unknown sampling {sampling!r}: pass {POISSON!r} or {WITHOUT_REPLACEMENT!r}"
-        )
+    one_of("sampling", sampling, (POISSON, WITHOUT_REPLACEMENT))
     probabilities, noises, counts = _settings(sampling_probability, noise_multiplier, steps)
     orders = _orders(orders)
     pairs, where = np.unique(np.stack([probabilities, noises]), axis=1, return_inverse=True)
@@ -109,8 +108,8 @@ def epsilon_grid(
     Raises:
       ValueError: for a delta outside (0, 1), mismatched shapes or an unknown method.
     """
-    rdp, orders = np.asarray(rdp, dtype=np.float64), _orders(orders)
-    deltas = np.asarray(delta, dtype=np.float64)
+    one_of("method", method, ("rdp", "rdp_classic"))
+    rdp, orders, deltas = array("rdp", rdp), _orders(orders), array("delta", delta)
     if not np.all((deltas > 0.0) & (deltas < 1.0)):
         raise ValueError(f"delta must lie strictly between 0 and 1, for example 1e-5; got {delta}")
     if rdp.ndim == 0 or rdp.shape[-1] != orders.size:
@@ -125,16 +124,15 @@ def epsilon_grid(
     deltas = deltas[..., np.newaxis]
     if method == "rdp":
         added = np.log1p(-1.0 / orders) - np.log(deltas * orders) / (orders - 1.0)
-    elif method == "rdp_classic":
-        added = -np.log(deltas) / (orders - 1.0)
     else:
-        raise ValueError(f"unknown method {method!r}: pass 'rdp' or 'rdp_classic'")
+        added = -np.log(deltas) / (orders - 1.0)
     return np.maximum(np.min(rdp + added, axis=-1), 0.0)
 
 
 def _settings(*arguments: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Checked, broadcast (settings,) float64 arrays: probability, noise multiplier, steps."""
-    arrays = [np.atleast_1d(np.asarray(argument, dtype=np.float64)) for argument in arguments]
+    names = ("sampling_probability", "noise_multiplier", "steps")
+    arrays = [np.atleast_1d(array(name, argument)) for name, argument in zip(names, arguments)]
     try:
         probabilities, noises, counts = np.broadcast_arrays(*arrays)
     except ValueError:
@@ -159,7 +157,7 @@ def _settings(*arguments: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray
 
 def _orders(orders: ArrayLike) -> np.ndarray:
     """Checked (orders,) float64 array."""
-    orders = np.atleast_1d(np.asarray(orders, dtype=np.float64))
+    orders = np.atleast_1d(array("orders", orders))
     if orders.ndim != 1 or orders.size == 0:
         raise ValueError(f"orders must be a non-empty list of numbers, got shape {orders.shape}")
     if not np.all((orders > 1.0) & np.isfinite(orders)):

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dpjax import checks
 from dpjax.accounting.tradeoff import largest_mass
 
 if TYPE_CHECKING:
@@ -305,8 +306,7 @@ class RepetitionLaw(abc.ABC):
         Raises:
           ValueError: probability outside [0, 1), or a quantile beyond 2^22.
         """
-        if not 0.0 <= probability < 1.0:
-            raise ValueError(f"probability must be in [0, 1), not {probability}")
+        checks.probability("probability", probability, zero=True)
         return self._invert(probability, "left")
 
     def sample(self, size: int | None = None, source: np.random.Generator | None = None):
@@ -323,7 +323,7 @@ class RepetitionLaw(abc.ABC):
         Returns:
           int, or int64 array (size,).
         """
-        count = 1 if size is None else int(size)
+        count = 1 if size is None else checks.whole("size", size, 0)
         if source is None:
             words = np.frombuffer(os.urandom(8 * count), dtype=np.uint64)
             uniforms = (words >> np.uint64(11)) * 2.0**-53
@@ -438,13 +438,6 @@ def power_series(coefficients: np.ndarray, x: np.ndarray | float) -> np.ndarray:
         for row in range(rows - 1, -1, -1):
             total[start : start + 1024] = total[start : start + 1024] * step + inner[:, row]
     return total.reshape(x.shape)
-
-
-def whole_number(name: str, value: float, smallest: int) -> int:
-    """`value` as an int of at least `smallest`, or a ValueError that names it."""
-    if int(value) != value or value < smallest:
-        raise ValueError(f"{name} must be a whole number >= {smallest}, not {value}")
-    return int(value)
 
 
 def set_field(law: RepetitionLaw, name: str, value: object) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from scipy import optimize, special
 
 from dpjax.accounting.bounded_repetitions import AtMost, Binomial, Fixed, Tabulated
 from dpjax.accounting.repetition_law import LogMoment, RepetitionLaw, set_field
+from dpjax.checks import number, shown
 
 if TYPE_CHECKING:
     from dpjax.accounting.guarantee import Guarantee
@@ -54,8 +56,8 @@ class TruncatedNegativeBinomial(RepetitionLaw):
     mean: float
 
     def __post_init__(self) -> None:
-        set_field(self, "shape", float(self.shape))
-        set_field(self, "mean", float(self.mean))
+        set_field(self, "shape", number("shape", self.shape, "finite and > -1"))
+        set_field(self, "mean", number("mean", self.mean, finite=False))
         if not (self.shape > -1.0 and math.isfinite(self.shape)):
             raise ValueError(f"shape must be finite and > -1, not {self.shape}")
         _check_mean(self.mean, 1.0)
@@ -222,7 +224,7 @@ class Poisson(RepetitionLaw):
     mean: float
 
     def __post_init__(self) -> None:
-        set_field(self, "mean", float(self.mean))
+        set_field(self, "mean", number("mean", self.mean, finite=False))
         if not (math.isfinite(self.mean) and self.mean > 0.0):
             raise ValueError(f"the mean of a Poisson law must be > 0, not {self.mean}")
 
@@ -293,6 +295,8 @@ def law_from_dict(values: dict[str, Any]) -> RepetitionLaw:
         "at_most": lambda v: AtMost(law_from_dict(v["inner"]), v["cap"]),
         "tabulated": lambda v: Tabulated(v["k"], v["masses"]),
     }
+    if not isinstance(values, Mapping) or not isinstance(values.get("law"), str):
+        raise ValueError(f"not a law of K: pass what law.to_dict() gave, not {shown(values)}")
     if values.get("law") == "own":
         raise ValueError(
             f"the law {values.get('class')} is a class of your own, which cannot be rebuilt from "

@@ -15,6 +15,7 @@ from dpjax.accounting.repetitions import RepetitionLaw, law_from_dict
 from dpjax.accounting.selection_envelope import selected_profiles
 from dpjax.accounting.selection_exact import TAIL_DELTA, in_tail, tightened
 from dpjax.accounting.selection_renyi import selection_curve
+from dpjax.checks import instance, one_of
 
 METHODS = ("tight", "envelope", "rdp")
 
@@ -73,8 +74,8 @@ def best_of(guarantee: Guarantee, law: RepetitionLaw, method: str = "tight") -> 
     """
     if not isinstance(law, RepetitionLaw):
         raise ValueError(f"best_of needs a law of K, such as Geometric(10), not {law!r}")
-    if method not in METHODS:
-        raise ValueError(f"unknown method {method!r}: pass one of {METHODS}")
+    instance("guarantee", guarantee, Guarantee, "accounting.gaussian(1.0)")
+    one_of("method", method, METHODS)
     if method == "rdp" and guarantee.renyi is None:
         raise ValueError("the base has no Renyi curve: pass method='tight' or 'envelope'")
     law.check()

@@ -176,7 +176,7 @@ def envelope_lines(
     straight = (right <= 1.0) & ((corner - centre + rise) * b[:-1] <= (b[:-1] - b[1:]) * corner)
     slopes = [(centre + rise)[straight], (centre - rise)[straight], corner[~straight]]
     heights = [b[:-1][straight], b[1:][straight], b[:-1][~straight]]
-    return _upper_hull(np.maximum(np.concatenate(slopes), 0.0), np.concatenate(heights))
+    return upper_hull(np.maximum(np.concatenate(slopes), 0.0), np.concatenate(heights))
 
 
 def envelope(t: np.ndarray, slopes: np.ndarray, heights: np.ndarray) -> np.ndarray:
@@ -216,7 +216,7 @@ def choice_grid(
     return x
 
 
-def _upper_hull(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def upper_hull(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Vertices of the upper concave hull of points, ascending in a."""
     order = np.lexsort((b, a))
     a, b = a[order], b[order]

@@ -24,19 +24,22 @@ import numpy as np
 from scipy import stats
 
 from dpjax.accounting import provenance
-from dpjax.accounting.guarantee import Guarantee
+from dpjax.accounting.guarantee import Guarantee, pure_pair
 from dpjax.accounting.loss_distribution import LossDistribution, LossPair
-from dpjax.accounting.mechanisms import positive, pure
+from dpjax.accounting.mechanisms import pure
 from dpjax.accounting.renyi import RenyiCurve, pure_curve
 from dpjax.accounting.threshold_loop import (
     ITERATIONS,
     SEGMENTS,
     check_variant,
     max_iterations,
-    positive_count,
     threshold_levels,
 )
+from dpjax.checks import one_of, positive, probability, vector, whole
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE, normalise_relation
+
+MOST_RESPONSES = 1 << 17
+"""Randomised responses whose binomial law is tabulated; more are composed like anything else."""
 
 
 def doubling_loop(
@@ -54,7 +57,7 @@ def doubling_loop(
     Formal guarantees: whatever the data, the loop is (padded with steps that do nothing) an
     adaptive composition of exactly T mechanisms that are each epsilon_per_iteration-DP, so it is
     dominated by T randomised responses (Kairouz, Oh & Viswanath 2015), whose losses are binomial
-    and kept without rounding.
+    and kept without rounding (on a grid, rounded up, above 131,072 of them).
       - variant="iterations": fresh threshold noise in every iteration; T is the smaller of the cap
         `iterations` and the loop's own bound 2N - 1.
       - variant="segments": threshold noise kept through consecutive misses, redrawn after a hit. A
@@ -81,9 +84,9 @@ def doubling_loop(
     check_variant(variant)
     if hits is not None and variant != SEGMENTS:
         raise ValueError("hits caps the segment variant only: pass variant='segments'")
-    caps = [positive_count("iterations", iterations)] if iterations is not None else []
+    caps = [whole("iterations", iterations)] if iterations is not None else []
     if hits is not None:
-        caps.append(positive_count("hits", hits))
+        caps.append(whole("hits", hits))
     if granularity is not None:
         bound = threshold_levels if variant == SEGMENTS else max_iterations
         caps.append(bound(granularity, lower_bound))
@@ -111,11 +114,13 @@ def doubling_loop(
 
 def _randomised_responses(epsilon: float, count: int) -> LossPair:
     """Loss epsilon (2 B - count), B ~ Binomial(count, e^epsilon / (1 + e^epsilon)), on its grid."""
+    if count > MOST_RESPONSES:
+        return pure_pair(epsilon).self_composed(count)
     successes = np.arange(count + 1)
     masses = np.zeros(2 * count + 1)
     masses[::2] = stats.binom.pmf(successes, count, 1.0 / (1.0 + math.exp(-epsilon)))
     law = LossDistribution(epsilon, -count, masses, 0.0)
-    return LossPair(law, law, mirrored=True)
+    return LossPair(law, law)
 
 
 def iteration_rdp(epsilon: float, orders: np.ndarray, method: str = "pure") -> np.ndarray:
@@ -134,8 +139,11 @@ def iteration_rdp(epsilon: float, orders: np.ndarray, method: str = "pure") -> n
     Raises:
       ValueError: for an unknown method.
     """
-    orders = np.asarray(orders, dtype=np.float64)
-    by_response = pure_curve(positive("epsilon", epsilon)).evaluate(orders)
+    epsilon, orders = positive("epsilon", epsilon), vector("orders", orders)
+    if not np.all(orders > 1.0):
+        raise ValueError("orders must be above 1")
+    one_of("method", method, ("pure", "laplace", "smallest"))
+    by_response = pure_curve(epsilon).evaluate(orders)
     half, gap = 0.5 * epsilon, orders - 1.0
     log_sum = np.logaddexp(np.log(orders) + gap * half, np.log(gap) - orders * half)
     by_threshold = half + (log_sum - np.log(2.0 * orders - 1.0)) / gap
@@ -143,14 +151,13 @@ def iteration_rdp(epsilon: float, orders: np.ndarray, method: str = "pure") -> n
         return by_response
     if method == "laplace":
         return by_threshold
-    if method == "smallest":
-        return np.minimum(by_response, by_threshold)
-    raise ValueError(f"unknown method {method!r}: pass 'pure', 'laplace' or 'smallest'")
+    return np.minimum(by_response, by_threshold)
 
 
 def basic_composition(epsilon_per_iteration: float, iterations: int) -> float:
     """iterations * epsilon_per_iteration, for comparison."""
-    return positive_count("iterations", iterations) * epsilon_per_iteration
+    epsilon = positive("epsilon_per_iteration", epsilon_per_iteration)
+    return whole("iterations", iterations) * epsilon
 
 
 def advanced_composition(epsilon_per_iteration: float, iterations: int, delta: float) -> float:
@@ -162,9 +169,9 @@ def advanced_composition(epsilon_per_iteration: float, iterations: int, delta: f
     Raises:
       ValueError: for delta outside (0, 1) or iterations below 1.
     """
-    if not 0.0 < delta < 1.0:
-        raise ValueError(f"delta must lie strictly between 0 and 1, for example 1e-5; got {delta}")
-    count, epsilon = positive_count("iterations", iterations), epsilon_per_iteration
+    delta = probability("delta", delta, hint=", for example 1e-5")
+    count = whole("iterations", iterations)
+    epsilon = positive("epsilon_per_iteration", epsilon_per_iteration)
     spread = math.sqrt(2.0 * count * math.log(1.0 / delta)) * epsilon
     return spread + count * epsilon * math.expm1(epsilon)
 
@@ -194,13 +201,12 @@ def sparse_vector(
     Raises:
       ValueError: for arguments out of range or an unknown allocation.
     """
-    noise, double = positive("noise", noise), 2.0 * positive_count("bound", bound)
+    noise, double = positive("noise", noise), 2.0 * whole("bound", bound)
+    one_of("allocation", allocation, ("paper", "optimal"))
     if allocation == "paper":
         epsilon = (1.0 + double ** (1.0 / 3.0)) * (1.0 + double ** (2.0 / 3.0)) / noise
-    elif allocation == "optimal":
-        epsilon = (1.0 + math.sqrt(double)) ** 2 / noise
     else:
-        raise ValueError(f"unknown allocation {allocation!r}: pass 'paper' or 'optimal'")
+        epsilon = (1.0 + math.sqrt(double)) ** 2 / noise
     base = pure(epsilon, relation=relation)
     parameters = {
         "noise": noise,

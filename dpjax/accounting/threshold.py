@@ -10,11 +10,21 @@ from dpjax.accounting import provenance
 from dpjax.accounting.guarantee import Guarantee
 from dpjax.accounting.loss_distribution import LossDistribution, LossPair
 from dpjax.accounting.privacy_profile import pair_from_profiles
-from dpjax.accounting.selection_envelope import output_interval
-from dpjax.accounting.tradeoff import largest_mass
+from dpjax.accounting.selection_envelope import output_interval, upper_hull
+from dpjax.accounting.tradeoff import tradeoff_vertices
+from dpjax.checks import instance, probability
 
-CELLS = 800
-"""Cells of the grid of halting masses."""
+KNOTS = (0.05, 200)
+"""Knots of the law that h is taken from: their distance in standard deviations, and outside them.
+
+What that adds to h is quadratic in the distance: under 0.05% of epsilon.
+"""
+
+LARGEST_MOVE = 0.02
+"""Largest move of log X and log X' on a cell; the error is its square over 4, times a loss."""
+
+MOST_MOVES = 300
+"""Cells that the logarithms alone may ask for, each; a rarer coin gets wider ones."""
 
 LONGEST = 4000
 """Epsilons at which the profile is written."""
@@ -35,8 +45,8 @@ def stop_at_threshold(guarantee: Guarantee, halting_probability: float) -> Guara
                                 + (p/X) [1 - e^epsilon X/X']_+
 
     Proof: the released output has density (1-p) Q / X on S, and p/X on "nothing"; increasing
-    Q'(S) to h(u) only increases X', hence both terms. On a cell of u the left end replaces X, the
-    right end X', so that the grid can only raise the bound.
+    Q'(S) to h(u) only increases X', hence both terms. The supremum is over finitely many points
+    that enclose the curve (X, X'), by chords and tangents (`_points`): it can only be raised.
 
     Args:
       guarantee: of one run, its score included.
@@ -49,9 +59,8 @@ def stop_at_threshold(guarantee: Guarantee, halting_probability: float) -> Guara
     Raises:
       ValueError: halting_probability outside (0, 1].
     """
-    halting_probability = float(halting_probability)
-    if not 0.0 < halting_probability <= 1.0:
-        raise ValueError(f"halting_probability must be in (0, 1], not {halting_probability}")
+    instance("guarantee", guarantee, Guarantee, "accounting.gaussian(1.0)")
+    halting_probability = probability("halting_probability", halting_probability, one=True)
     pure = None
     if guarantee.pure_epsilon is not None:
         # X'/X is largest at the corner u = 1/(1 + e^epsilon) of randomised response's trade-off.
@@ -78,37 +87,71 @@ def _stopped_pair(pair: LossPair, p: float) -> LossPair:
     directions = [(pair.forward, pair.backward)]
     if not pair.symmetric:
         directions.append((pair.backward, pair.forward))
-    cells = [_cells(reverse, p) for _, reverse in directions]
+    points = [_points(reverse, p) for _, reverse in directions]
     last = max(
-        (forward.lowest + forward.masses.size) * pair.interval + float(shift.max())
-        for (forward, _), (_, shift) in zip(directions, cells)
+        (forward.lowest + forward.masses.size) * pair.interval + float(np.log(x / moved).max())
+        for (forward, _), (moved, x) in zip(directions, points)
     )
     interval = pair.interval * max(1, math.ceil(last / pair.interval / LONGEST))
     epsilons = interval * np.arange(math.ceil(max(last, interval) / interval) + 2)
     profiles = []
-    for (forward, _), (x, shift) in zip(directions, cells):
+    for (forward, _), (moved, x) in zip(directions, points):
         profile = np.zeros(epsilons.size)
-        for weight, move in zip(x, shift):
-            first = (1.0 - p) / weight * forward.delta(epsilons - move)
-            second = p / weight * np.maximum(-np.expm1(np.minimum(epsilons - move, 0.0)), 0.0)
-            np.maximum(profile, first + second, out=profile)
-        profiles.append(np.minimum(profile, 1.0))
+        for weight, shift in zip(x, np.log(x / moved)):
+            own = epsilons - shift
+            found = (1.0 - p) * forward.delta(own)
+            found += p * np.maximum(-np.expm1(np.minimum(own, 0.0)), 0.0)
+            np.maximum(profile, weight * found, out=profile)
+        # A few operations on positive numbers each: one part in 1e12 covers their rounding.
+        profiles.append(np.minimum(profile * (1.0 + 1e-12), 1.0))
     return pair_from_profiles(interval, *profiles)
 
 
-def _cells(reverse: LossDistribution, p: float) -> tuple[np.ndarray, np.ndarray]:
-    """Smallest X and largest log(X'/X) of each cell that can hold the supremum."""
-    small = np.geomspace(1e-14, 0.5, CELLS // 2)
-    u = np.unique(np.concatenate([[0.0, 1.0], small, 1.0 - small]))
+def _points(reverse: LossDistribution, p: float) -> tuple[np.ndarray, np.ndarray]:
+    """Points (1/X', 1/X) whose hull holds those of every set S, with 1/X' rounded down; each (n,).
+
+    An event of masses a and b under one round on D and on D' adds a / X - e^epsilon b / X' to the
+    divergence: linear in the point (1/X', 1/X), so that the vertices of a hull suffice, for every
+    event and epsilon at once.
+
+    h is taken from a law on fewer knots, which dominates; between its corners X' = alpha + beta X.
+    With l = 1/X then 1/X' = l / (alpha l + beta). Where alpha >= 0 this is concave in l, hence
+    above its chord: the corners are the points. Else it is convex, hence above its tangent, taken
+    at the middle of a cell: the tangent's ends are the points, at an error quadratic in the cell's
+    width and proportional to the loss at which h has that slope.
+    """
     excess = max(0.0, reverse.mirrored_mass() - 1.0)
-    h = largest_mass(reverse, np.minimum(u + excess, 1.0))
-    x = (p + (1.0 - p) * u)[:-1]
-    shift = np.log((p + (1.0 - p) * h)[1:] / x)
-    # Both terms grow with 1/X and with the shift.
-    order = np.lexsort((-shift, x))
-    best = np.maximum.accumulate(shift[order])
-    keep = order[np.append(True, best[1:] > best[:-1])]
-    return x[keep], shift[keep]
+    corners, heights = tradeoff_vertices(reverse.kept_at(reverse.knots(*KNOTS)))
+    # Noise inflates the masses of events under Q by at most `excess`: h is that much further left.
+    corners = np.maximum(corners - excess, 0.0)
+    x = p + (1.0 - p) * np.append(corners, [corners[-1], 1.0])
+    y = p + (1.0 - p) * np.append(heights, [1.0, 1.0])
+    # Cells of one piece each, on which neither logarithm moves much.
+    move = min(max(LARGEST_MOVE, -math.log(p) / MOST_MOVES), 0.5)
+    levels = np.exp(np.arange(math.log(p), 0.0, move))
+    cells = np.unique(np.concatenate([x, levels, np.interp(levels, y, x)]))
+    cells = cells[(cells >= x[0]) & (cells <= x[-1])]
+    low, high = cells[:-1], cells[1:]
+    # The last of pieces that start at one x: the others are upright.
+    piece = np.searchsorted(x, 0.5 * (low + high), side="right") - 1
+    piece = np.minimum(piece, x.size - 2)
+    width = np.diff(x)[piece]
+    slope = np.diff(y)[piece] / np.where(width > 0.0, width, 1.0)
+    first, last = (np.minimum(y[piece] + slope * (end - x[piece]), 1.0) for end in (low, high))
+    middle = 2.0 / (1.0 / low + 1.0 / high)
+    centre = first + slope * (middle - low)
+    steep = slope * (middle / centre) ** 2
+    concave = first * high >= last * low
+    left = np.where(concave, 1.0 / first, 1.0 / centre + steep * (1.0 / low - 1.0 / middle))
+    right = np.where(concave, 1.0 / last, 1.0 / centre + steep * (1.0 / high - 1.0 / middle))
+    # Cells narrower than their slope's rounding: the largest X' of all at the smallest X.
+    narrow = high - low <= 1e-9 * high
+    left, right = np.where(narrow, 1.0 / last, left), np.where(narrow, 1.0 / last, right)
+    # One part in 1e12 covers the rounding of this function.
+    inverse = np.concatenate([1.0 / y, left, right]) * (1.0 - 1e-12)
+    slopes, weights = upper_hull(inverse, np.concatenate([1.0 / x, 1.0 / low, 1.0 / high]))
+    rising = slopes <= slopes[np.argmax(weights)]
+    return slopes[rising], weights[rising]
 
 
 provenance.register(

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import operator
 from fractions import Fraction
 
 import numpy as np
+
+from dpjax.checks import instance, not_negative, number, one_of, vector, whole
 
 ITERATIONS = "iterations"
 """Fresh threshold noise in every iteration: each iteration is charged."""
@@ -27,10 +28,7 @@ SEGMENTS = "segments"
 
 def _decimal(name: str, value: object) -> Fraction:
     """The number a person wrote: 0.01 means 1/100, not its nearest binary fraction."""
-    try:
-        return value if isinstance(value, Fraction) else Fraction(repr(float(value)))
-    except (TypeError, ValueError, OverflowError):
-        raise ValueError(f"{name} must be a finite number, got {value!r}") from None
+    return value if isinstance(value, Fraction) else Fraction(repr(number(name, value)))
 
 
 def threshold_levels(granularity: float | Fraction, lower_bound: float | Fraction = 0.0) -> int:
@@ -93,14 +91,14 @@ class ThresholdLoop:
         maximum_iterations: int | None = None,
         maximum_hits: int | None = None,
     ):
-        self._levels = positive_count("levels", levels)
+        self._levels = whole("levels", levels)
         self._maximum_iterations = 2 * self._levels - 1
         if maximum_iterations is not None:
-            cap = positive_count("maximum_iterations", maximum_iterations)
+            cap = whole("maximum_iterations", maximum_iterations)
             self._maximum_iterations = min(self._maximum_iterations, cap)
         self._maximum_hits = self._levels
         if maximum_hits is not None:
-            cap = positive_count("maximum_hits", maximum_hits)
+            cap = whole("maximum_hits", maximum_hits)
             self._maximum_hits = min(self._maximum_hits, cap)
         self.level, self.step, self.iterations, self.hits = 0, 1, 0, 0
         self._last_was_hit = True
@@ -147,21 +145,6 @@ class ThresholdLoop:
             self.step //= 2
 
 
-def positive_count(name: str, value: object) -> int:
-    """A whole number of at least 1.
-
-    Raises:
-      ValueError: for anything else.
-    """
-    try:
-        whole = operator.index(value)
-    except TypeError:
-        whole = 0
-    if whole < 1:
-        raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
-    return whole
-
-
 @dataclasses.dataclass(frozen=True)
 class LoopTrace:
     """What one simulated run did.
@@ -205,7 +188,12 @@ def simulate_loop(
       ValueError: as `threshold_levels`, or for an unknown variant.
     """
     check_variant(variant)
+    utilities = vector("utilities", utilities)
+    instance("generator", generator, np.random.Generator, "np.random.default_rng(0)")
+    threshold_scale = not_negative("threshold_scale", threshold_scale)
+    query_scale = not_negative("query_scale", query_scale)
     loop = ThresholdLoop(threshold_levels(granularity, lower_bound))
+    lower_bound, granularity = float(lower_bound), float(granularity)
     selected, threshold_noise = None, 0.0
     while not loop.finished:
         if variant == ITERATIONS or loop.starts_segment:
@@ -221,5 +209,4 @@ def simulate_loop(
 
 def check_variant(variant: str) -> None:
     """Raises ValueError for anything but "iterations" and "segments"."""
-    if variant not in (ITERATIONS, SEGMENTS):
-        raise ValueError(f"unknown variant {variant!r}: pass {ITERATIONS!r} or {SEGMENTS!r}")
+    one_of("variant", variant, (ITERATIONS, SEGMENTS))

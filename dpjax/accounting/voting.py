@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import functools
 import math
-import operator
 from fractions import Fraction
 
 import numpy as np
@@ -29,9 +28,9 @@ from dpjax.accounting.integer_noise import (
     shift_rdp,
     skellam_noise,
 )
-from dpjax.accounting.mechanisms import gaussian, gaussian_delta, grid_interval, positive
+from dpjax.accounting.mechanisms import gaussian, gaussian_delta, grid_interval
 from dpjax.accounting.renyi import RenyiCurve, gaussian_curve
-from dpjax.accounting.threshold_loop import positive_count
+from dpjax.checks import not_negative, one_of, positive, probability, whole
 from dpjax.neighbouring import REPLACE_ONE
 
 
@@ -92,8 +91,8 @@ def calibrate_vote(
       ValueError: for targets out of range, unless 1 <= votes < candidates, or an unknown method.
     """
     epsilon = positive("epsilon", epsilon)
-    if not 0.0 < delta < 1.0:
-        raise ValueError(f"delta must lie strictly between 0 and 1, for example 1e-5; got {delta}")
+    delta = probability("delta", delta, hint=", for example 1e-5")
+    one_of("method", method, ("analytic", "rdp"))
     sensitivity = vote_sensitivity(votes, candidates)
 
     def achieved(noise_multiplier: float) -> float:
@@ -103,8 +102,6 @@ def calibrate_vote(
         found = float(gaussian_delta(np.float64(epsilon), noise_multiplier))
         return math.log(max(found, 1e-300) / delta)
 
-    if method not in ("analytic", "rdp"):
-        raise ValueError(f"unknown method {method!r}: pass 'analytic' or 'rdp'")
     low = high = 1.0
     while achieved(low) <= 0.0:
         low /= 2.0
@@ -143,11 +140,12 @@ def skellam_vote(variance: float, votes: int, candidates: int, *, scale: int = 1
       ValueError: for a variance that is not positive, or unless 1 <= votes < candidates.
     """
     variance = positive("variance", variance)
+    _moved_votes(votes, candidates)
     parameters = {
         "variance": variance,
         "votes": int(votes),
         "candidates": int(candidates),
-        "scale": positive_count("scale", scale),
+        "scale": whole("scale", scale),
     }
     return _integer_vote(
         "skellam_vote", parameters, functools.partial(skellam_noise, variance), variance
@@ -183,13 +181,14 @@ def discrete_gaussian_vote(
     """
     local_variance = positive("local_variance", local_variance)
     survivors = minimum_survivors(clients, missing_fraction)
+    _moved_votes(votes, candidates)
     parameters = {
         "local_variance": local_variance,
         "clients": int(clients),
         "votes": int(votes),
         "candidates": int(candidates),
         "missing_fraction": float(missing_fraction),
-        "scale": positive_count("scale", scale),
+        "scale": whole("scale", scale),
     }
     make_noise = functools.partial(discrete_gaussian_sum, local_variance, survivors)
     variance = local_variance * survivors
@@ -202,13 +201,10 @@ def minimum_survivors(clients: int, missing_fraction: float) -> int:
     Raises:
       ValueError: unless clients >= 1 and 0 <= missing_fraction < 1.
     """
-    clients = positive_count("clients", clients)
-    if not 0.0 <= missing_fraction < 1.0:
-        raise ValueError(
-            f"missing_fraction must lie in [0, 1), for example 0.1; got {missing_fraction}"
-        )
+    clients = whole("clients", clients)
+    missing = probability("missing_fraction", missing_fraction, zero=True, hint=", for example 0.1")
     # As a decimal: in floats 0.9 * 50 can land just above 45.
-    return math.ceil((1 - Fraction(repr(float(missing_fraction)))) * clients)
+    return math.ceil((1 - Fraction(repr(missing))) * clients)
 
 
 def local_noise_variance(variance: float, clients: int, missing_fraction: float = 0.0) -> float:
@@ -243,9 +239,9 @@ def vote_success_bound(
     Raises:
       ValueError: for arguments out of range or an unknown method.
     """
-    sigma, bad = positive("sigma", sigma), positive_count("bad_candidates", bad_candidates)
-    if not (gap >= 0.0 and math.isfinite(gap)):
-        raise ValueError(f"gap must be a finite number of votes of at least 0, got {gap}")
+    sigma, bad = positive("sigma", sigma), whole("bad_candidates", bad_candidates)
+    gap = not_negative("gap", gap)
+    one_of("method", method, ("exact", "union", "paper"))
     if method == "exact":
         # The trapezoidal rule on an analytic, doubly decaying integrand: exact to rounding.
         grid = np.arange(-10.0, 10.0, 0.02)
@@ -253,23 +249,16 @@ def vote_success_bound(
         return min(1.0, float(np.sum(np.exp(log_values)) * 0.02 / math.sqrt(2.0 * math.pi)))
     if method == "union":
         failure = float(special.ndtr(-gap / (math.sqrt(2.0) * sigma)))
-    elif method == "paper":
+    else:
         failure = math.inf
         if gap > 0.0:
             tail = math.exp(-((gap / sigma) ** 2) / 4.0)
             failure = sigma / (gap * math.sqrt(math.pi)) * tail
-    else:
-        raise ValueError(f"unknown method {method!r}: pass 'exact', 'union' or 'paper'")
     return max(0.0, 1.0 - bad * failure)
 
 
 def _moved_votes(votes: int, candidates: int) -> int:
-    try:
-        votes, candidates = operator.index(votes), operator.index(candidates)
-    except TypeError:
-        raise ValueError(
-            f"votes and candidates must be whole numbers, got {votes!r} and {candidates!r}"
-        ) from None
+    votes, candidates = whole("votes", votes, 0), whole("candidates", candidates, 0)
     if not 1 <= votes < candidates:
         raise ValueError(
             f"votes must be at least 1 and below the number of candidates, got {votes} of "

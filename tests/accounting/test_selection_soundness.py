@@ -60,7 +60,7 @@ def pair_of(p: np.ndarray, q: np.ndarray) -> LossPair:
         np.add.at(grid, below - lowest, masses - up)
         np.add.at(grid, below - lowest + 1, up)
         laws.append(LossDistribution(INTERVAL, lowest, np.maximum(grid, 0.0), infinity))
-    return LossPair(*laws, mirrored=True)
+    return LossPair(*laws)
 
 
 def renyi_of(p: np.ndarray, q: np.ndarray) -> RenyiCurve:

@@ -24,7 +24,7 @@ def pair_of(p: np.ndarray, q: np.ndarray) -> LossPair:
         np.add.at(masses, below - below.min(), first - up)
         np.add.at(masses, below - below.min() + 1, up)
         laws.append(LossDistribution(INTERVAL, int(below.min()), masses, 0.0))
-    return LossPair(*laws, mirrored=True)
+    return LossPair(*laws)
 
 
 def outputs(p: np.ndarray, good: np.ndarray, halting: float) -> np.ndarray:

@@ -1,0 +1,129 @@
+"""Checks of numbers that people pass: each gives the number, or one line that names the argument.
+
+What is not a number is never turned into one: no text, no True, no list of one, no NaN. NumPy's
+scalars are numbers. NumPy only.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Sequence
+
+import numpy as np
+
+
+def number(name: str, value: object, wanted: str = "a finite number", finite: bool = True) -> float:
+    """`value` as a float.
+
+    Args:
+      name: of the argument.
+      value: what was passed.
+      wanted: what to pass, for the message.
+      finite: whether infinity is refused; NaN always is.
+
+    Raises:
+      ValueError: for anything that is no real number.
+    """
+    scalar = value[()] if isinstance(value, np.ndarray) and value.ndim == 0 else value
+    if isinstance(scalar, numbers.Real) and not isinstance(scalar, bool | np.bool_):
+        try:
+            found = float(scalar)
+        except OverflowError:
+            found = math.inf
+        if not math.isnan(found) and not (finite and math.isinf(found)):
+            return found
+    raise ValueError(f"{name} must be {wanted}, not {shown(value)}")
+
+
+def positive(name: str, value: object) -> float:
+    """`value` as a float above 0, or a ValueError that names it."""
+    wanted = "finite and > 0"
+    found = number(name, value, wanted)
+    if not found > 0.0:
+        raise ValueError(f"{name} must be {wanted}, not {shown(value)}")
+    return found
+
+
+def not_negative(name: str, value: object) -> float:
+    """`value` as a float of at least 0, or a ValueError that names it."""
+    wanted = "finite and >= 0"
+    found = number(name, value, wanted)
+    if not found >= 0.0:
+        raise ValueError(f"{name} must be {wanted}, not {shown(value)}")
+    return found
+
+
+def probability(
+    name: str, value: object, *, zero: bool = False, one: bool = False, hint: str = ""
+) -> float:
+    """`value` as a float between 0 and 1, or a ValueError that names it.
+
+    Args:
+      name: of the argument.
+      value: what was passed.
+      zero: whether 0 is allowed.
+      one: whether 1 is allowed.
+      hint: added to the message.
+    """
+    wanted = f"in {'[' if zero else '('}0, 1{']' if one else ')'}{hint}"
+    found = number(name, value, wanted)
+    if not (0.0 <= found <= 1.0) or (found == 0.0 and not zero) or (found == 1.0 and not one):
+        raise ValueError(f"{name} must be {wanted}, not {shown(value)}")
+    return found
+
+
+def whole(name: str, value: object, smallest: int = 1) -> int:
+    """`value` as an int of at least `smallest`, or a ValueError that names it; 3.0 is whole."""
+    wanted = f"a whole number >= {smallest}"
+    scalar = value[()] if isinstance(value, np.ndarray) and value.ndim == 0 else value
+    if isinstance(scalar, numbers.Integral) and not isinstance(scalar, bool | np.bool_):
+        found = int(scalar)
+    else:
+        real = number(name, value, wanted)
+        found = int(real)
+        if found != real:
+            raise ValueError(f"{name} must be {wanted}, not {shown(value)}")
+    if found < smallest:
+        raise ValueError(f"{name} must be {wanted}, not {shown(value)}")
+    return found
+
+
+def array(name: str, value: object, wanted: str = "numbers") -> np.ndarray:
+    """`value` as a float64 array of any shape without NaN, or a ValueError that names it."""
+    try:
+        found = np.asarray(value)
+    except (TypeError, ValueError):
+        found = np.empty(0, dtype=object)
+    if found.dtype.kind not in "iuf" or np.any(np.isnan(found)):
+        raise ValueError(f"{name} must be {wanted}, not {shown(value)}")
+    return found.astype(np.float64)
+
+
+def vector(name: str, value: object, finite: bool = True) -> np.ndarray:
+    """`value` as a float64 array of one dimension, not empty, or a ValueError that names it."""
+    wanted = f"a list of {'finite ' if finite else ''}numbers"
+    found = array(name, value, wanted)
+    if found.ndim != 1 or found.size == 0 or (finite and not np.all(np.isfinite(found))):
+        raise ValueError(f"{name} must be {wanted}, not {shown(value)}")
+    return found
+
+
+def one_of(name: str, value: object, choices: Sequence[str]) -> str:
+    """`value` if it is one of the words, or a ValueError that names it."""
+    if not (isinstance(value, str) and value in choices):
+        raise ValueError(f"unknown {name} {shown(value)}: pass one of {tuple(choices)}")
+    return value
+
+
+def instance(name: str, value: object, kind: type, example: str) -> None:
+    """Refuses what is not a `kind`, with an example of what to pass."""
+    if not isinstance(value, kind):
+        raise ValueError(f"{name} must be a {kind.__name__}, such as {example}, not {shown(value)}")
+
+
+def shown(value: object) -> str:
+    """The value in one short line."""
+    text = str(value) if isinstance(value, numbers.Real) else repr(value)
+    text = " ".join(text.split())
+    return text if len(text) <= 80 else text[:77] + "..."
