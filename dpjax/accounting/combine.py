@@ -16,7 +16,6 @@ from dpjax.accounting import provenance, renyi
 from dpjax.accounting.composition import composition
 from dpjax.accounting.guarantee import Guarantee, pair_from_curve
 from dpjax.accounting.loss_distribution import LossPair, common_interval
-from dpjax.accounting.mechanisms import at_least_one
 from dpjax.accounting.privacy_profile import pair_from_profiles
 from dpjax.checks import instance, shown, vector, whole
 
@@ -187,7 +186,7 @@ def _common_relation(name: str, guarantees: Sequence[Guarantee]) -> str:
 
 
 def _rebuild_composition(parameters: dict, parts: list[Guarantee]) -> Guarantee:
-    counts = [at_least_one("counts", count) for count in parameters["counts"]]
+    counts = [whole("counts", count) for count in parameters["counts"]]
     if len(counts) != len(parts):
         raise ValueError(f"compose has {len(counts)} counts for {len(parts)} parts: pass one each")
     relation = _common_relation("compose", parts)

@@ -76,8 +76,9 @@ def _gaussian_grid(noise_multiplier: float) -> tuple[float, float]:
 def gaussian_delta(epsilons: np.ndarray, noise_multiplier: float) -> np.ndarray:
     """Hockey-stick divergence of N(1, s^2) and N(0, s^2) at any real epsilon; shape kept.
 
-    Rounded up: for large noise it is a small difference of two tails, each of which is wrong by some 60
-    units of rounding (SciPy's functions) and by that of its argument, 4 units times the square of it.
+    Rounded up: for large noise it is a small difference of two tails, each of which is wrong by
+    some 60 units of rounding (SciPy's functions) and by that of its argument, 4 units times the
+    square of it.
     """
     shift = 0.5 / noise_multiplier
     scaled = epsilons * noise_multiplier
