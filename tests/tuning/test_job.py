@@ -239,7 +239,7 @@ OTHERS = {
     "seed": {"seed": None},
     "flags": {"label": "--batch"},
     "selection": {"plan": procedure(accounting.Fixed(8))},
-    "search space": {"plan": procedure(momentum=0.5)},
+    "search space": {"plan": procedure(clip_norm=0.5)},
 }
 
 
