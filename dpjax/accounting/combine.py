@@ -14,10 +14,10 @@ import numpy as np
 
 from dpjax.accounting import provenance, renyi
 from dpjax.accounting.composition import composition
-from dpjax.accounting.guarantee import Guarantee, pair_from_curve
+from dpjax.accounting.guarantee import Guarantee, check_guarantee, pair_from_curve
 from dpjax.accounting.loss_distribution import LossPair, common_interval
 from dpjax.accounting.privacy_profile import pair_from_profiles
-from dpjax.checks import instance, shown, vector, whole
+from dpjax.checks import shown, vector, whole
 
 
 def compose(*guarantees: Guarantee) -> Guarantee:
@@ -175,7 +175,7 @@ def _common_relation(name: str, guarantees: Sequence[Guarantee]) -> str:
     if not guarantees:
         raise ValueError(f"{name} needs at least one guarantee")
     for guarantee in guarantees:
-        instance(f"every guarantee of {name}", guarantee, Guarantee, "accounting.gaussian(1.0)")
+        check_guarantee(f"every guarantee of {name}", guarantee)
     relations = {guarantee.relation for guarantee in guarantees}
     if len(relations) > 1:
         raise ValueError(

@@ -84,6 +84,11 @@ def composition(parts: Sequence[tuple[LossPair, int]]) -> LossPair:
     return pair_from_profiles(interval, *(total.profile() for total in sums))
 
 
+def composed_points(pair: LossPair, count: int) -> int:
+    """Grid points that `count` copies need on their own grid, `LARGEST_SUM` or not."""
+    return max(total.points for total in _sums([(pair, count)]))
+
+
 def _copies(pair: LossPair, count: int, negligible: float = NEGLIGIBLE) -> LossPair:
     """`count` copies of one mechanism; in two stages where one grid holds not all of them.
 

@@ -20,10 +20,10 @@ import numpy as np
 from dpjax.accounting import provenance
 from dpjax.accounting.calibration import calibrate
 from dpjax.accounting.combine import compose
-from dpjax.accounting.guarantee import Guarantee
+from dpjax.accounting.guarantee import Guarantee, check_guarantee
 from dpjax.accounting.renyi import RenyiCurve
 from dpjax.accounting.voting import minimum_survivors
-from dpjax.checks import instance, positive, probability, whole
+from dpjax.checks import positive, probability, whole
 from dpjax.neighbouring import REPLACE_ONE
 
 LEAST_LOCAL_VARIANCE = 0.25
@@ -132,7 +132,7 @@ def calibrate_federated_averaging(
     epsilon, delta = positive("epsilon", epsilon), probability("delta", delta)
     whole("dimension", dimension), whole("rounds", rounds)
     if before is not None:
-        instance("before", before, Guarantee, "accounting.vote(sigma, votes, candidates)")
+        check_guarantee("before", before)
     if before is not None and before.epsilon(delta) >= _MOST_BEFORE * epsilon:
         raise ValueError(
             f"epsilon {epsilon:g} in all, and what was released before costs "

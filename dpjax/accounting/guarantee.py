@@ -278,6 +278,17 @@ class Guarantee:
         return self.renyi
 
 
+def check_guarantee(name: str, value: object) -> None:
+    """Refuses what is no Guarantee, with a line that names the argument."""
+    try:
+        value.relation  # noqa: B018 - an odometer says in its own words that it is none.
+    except ValueError:
+        raise
+    except AttributeError:
+        pass
+    instance(name, value, Guarantee, "accounting.gaussian(1.0)")
+
+
 def pure_pair(epsilon: float) -> LossPair:
     """Randomised response at `epsilon`: dominates every epsilon-DP mechanism; a 2-atom grid."""
     if epsilon == 0.0:

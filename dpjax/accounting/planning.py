@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from scipy import optimize
 
-from dpjax.accounting.guarantee import Guarantee
+from dpjax.accounting.guarantee import Guarantee, check_guarantee
 from dpjax.accounting.repetitions import (
     Geometric,
     Logarithmic,
@@ -17,7 +17,7 @@ from dpjax.accounting.repetitions import (
     TruncatedNegativeBinomial,
 )
 from dpjax.accounting.selection import best_of
-from dpjax.checks import instance, positive, probability, vector, whole
+from dpjax.checks import positive, probability, vector, whole
 
 SHAPES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, math.inf)
 """Shapes tried; inf is Poisson. Under the tight bound 1 to 2 is best from success 0.8 on."""
@@ -87,7 +87,7 @@ def plan(
     if not min(shapes) > -1.0:
         raise ValueError(f"shapes must be > -1 each, not {shapes}")
     if base is not None:
-        instance("base", base, Guarantee, "accounting.dp_sgd(0.01, 1.0, 1000)")
+        check_guarantee("base", base)
     runs_99 = None if runs_99 is None else whole("runs_99", runs_99)
     epsilon = None if epsilon is None else positive("epsilon", epsilon)
     delta = None if delta is None else probability("delta", delta, zero=True)

@@ -57,7 +57,7 @@ class TruncatedNegativeBinomial(RepetitionLaw):
 
     def __post_init__(self) -> None:
         set_field(self, "shape", number("shape", self.shape, "finite and > -1"))
-        set_field(self, "mean", number("mean", self.mean, finite=False))
+        set_field(self, "mean", number("the mean of this law", self.mean, finite=False))
         if not (self.shape > -1.0 and math.isfinite(self.shape)):
             raise ValueError(f"shape must be finite and > -1, not {self.shape}")
         _check_mean(self.mean, 1.0)
@@ -224,7 +224,7 @@ class Poisson(RepetitionLaw):
     mean: float
 
     def __post_init__(self) -> None:
-        set_field(self, "mean", number("mean", self.mean, finite=False))
+        set_field(self, "mean", number("the mean of this law", self.mean, finite=False))
         if not (math.isfinite(self.mean) and self.mean > 0.0):
             raise ValueError(f"the mean of a Poisson law must be > 0, not {self.mean}")
 

@@ -7,7 +7,8 @@ import math
 import numpy as np
 
 from dpjax.accounting import provenance
-from dpjax.accounting.guarantee import Guarantee
+from dpjax.accounting.composition import composed_points
+from dpjax.accounting.guarantee import Guarantee, check_guarantee
 from dpjax.accounting.loss_distribution import LossPair
 from dpjax.accounting.privacy_profile import pair_from_profiles
 from dpjax.accounting.renyi import RenyiCurve
@@ -15,7 +16,7 @@ from dpjax.accounting.repetitions import RepetitionLaw, law_from_dict
 from dpjax.accounting.selection_envelope import selected_profiles
 from dpjax.accounting.selection_exact import TAIL_DELTA, in_tail, tightened
 from dpjax.accounting.selection_renyi import selection_curve
-from dpjax.checks import instance, one_of
+from dpjax.checks import one_of
 
 METHODS = ("tight", "envelope", "rdp")
 
@@ -74,7 +75,7 @@ def best_of(guarantee: Guarantee, law: RepetitionLaw, method: str = "tight") -> 
     """
     if not isinstance(law, RepetitionLaw):
         raise ValueError(f"best_of needs a law of K, such as Geometric(10), not {law!r}")
-    instance("guarantee", guarantee, Guarantee, "accounting.gaussian(1.0)")
+    check_guarantee("guarantee", guarantee)
     one_of("method", method, METHODS)
     if method == "rdp" and guarantee.renyi is None:
         raise ValueError("the base has no Renyi curve: pass method='tight' or 'envelope'")
@@ -168,7 +169,7 @@ def _all_together(
     parts = []
     for count, mass in counts.items():
         if mass > 0.0:
-            size = pair.forward.composed_size(count)
+            size = composed_points(pair, count)
             coarser = 2.0 ** max(0, math.ceil(math.log2(size / LONGEST_TOGETHER)))
             composed = pair.regridded(pair.interval * coarser).self_composed(count)
             parts.append((mass, (composed.forward, composed.backward)))

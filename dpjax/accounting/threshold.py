@@ -7,12 +7,12 @@ import math
 import numpy as np
 
 from dpjax.accounting import provenance
-from dpjax.accounting.guarantee import Guarantee
+from dpjax.accounting.guarantee import Guarantee, check_guarantee
 from dpjax.accounting.loss_distribution import LossDistribution, LossPair
 from dpjax.accounting.privacy_profile import pair_from_profiles
 from dpjax.accounting.selection_envelope import output_interval, upper_hull
 from dpjax.accounting.tradeoff import tradeoff_vertices
-from dpjax.checks import instance, probability
+from dpjax.checks import probability
 
 KNOTS = (0.05, 200)
 """Knots of the law that h is taken from: their distance in standard deviations, and outside them.
@@ -59,7 +59,7 @@ def stop_at_threshold(guarantee: Guarantee, halting_probability: float) -> Guara
     Raises:
       ValueError: halting_probability outside (0, 1].
     """
-    instance("guarantee", guarantee, Guarantee, "accounting.gaussian(1.0)")
+    check_guarantee("guarantee", guarantee)
     halting_probability = probability("halting_probability", halting_probability, one=True)
     pure = None
     if guarantee.pure_epsilon is not None:

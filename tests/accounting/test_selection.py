@@ -135,13 +135,17 @@ def test_envelope_on_a_gaussian_base(gaussian, row):
 )
 def test_envelope_on_dp_sgd(row):
     base = accounting.dp_sgd(row["q"], row["sigma"], row["T"])
-    assert base.epsilon(row["delta"]) == pytest.approx(row["base_pld"], abs=2e-3)
+    # The oracle's grid of 1e-3 costs 0.4% on the MNIST run, ours less than 0.1%.
+    assert row["base_pld"] * 0.996 <= base.epsilon(row["delta"]) <= row["base_pld"] + 1e-9
     assert base.epsilon(row["delta"], "rdp") == pytest.approx(row["base_rdp"], abs=1e-4)
     selected = accounting.best_of(base, law_of(row), method="envelope")
     pair = selected.pair
-    assert pair.forward.epsilon(row["delta"]) == pytest.approx(row["env_remove"], abs=1e-2)
-    assert pair.backward.epsilon(row["delta"]) == pytest.approx(row["env_add"], abs=1e-2)
-    assert selected.epsilon(row["delta"]) == pytest.approx(row["env"], abs=1e-2)
+    for found, oracle_value in (
+        (pair.forward.epsilon(row["delta"]), row["env_remove"]),
+        (pair.backward.epsilon(row["delta"]), row["env_add"]),
+        (selected.epsilon(row["delta"]), row["env"]),
+    ):
+        assert oracle_value * 0.994 <= found <= oracle_value + 5e-3
     both = accounting.best_of(base, law_of(row))
     assert both.epsilon(row["delta"]) <= selected.epsilon(row["delta"])
     if row["sel_rdp_dpa"] is not None and row["dist"] != "poisson":
@@ -151,7 +155,7 @@ def test_envelope_on_dp_sgd(row):
 def test_headline_numbers(gaussian, mnist_run):
     law = accounting.Geometric(10.0)
     selected = accounting.best_of(mnist_run, law)
-    assert selected.epsilon(1e-5) == pytest.approx(3.566, abs=1e-2)
+    assert selected.epsilon(1e-5) == pytest.approx(3.5508, abs=2e-3)
     assert selected.epsilon(1e-5, method="rdp") == pytest.approx(5.049, abs=1e-3)
     found = accounting.best_of(gaussian, law).epsilon(1e-6)
     assert found == pytest.approx(2.894, abs=5e-3)
@@ -316,12 +320,35 @@ def test_refusals(gaussian):
     assert found == pytest.approx(selected.epsilon(1e-6), abs=1e-9)
 
 
+def test_dp_accountings_own_run_is_selected_from_like_ours(mnist_run):
+    """Its "add" direction has a mirrored mass of 1.002: both profiles give a pair that has 1."""
+    step = dp_accounting.pld.privacy_loss_distribution.from_gaussian_mechanism(
+        1.1, sampling_prob=256 / 60000, value_discretization_interval=1e-4
+    )
+    noisy = step.self_compose(14062)
+    base = accounting.Guarantee.from_pld(noisy)
+    one_by_one = accounting.repeat(accounting.Guarantee.from_pld(step), 14062)
+    law = accounting.Geometric(10.0)
+    ours = accounting.best_of(mnist_run, law).epsilon(1e-5)
+    nested = accounting.best_of(accounting.best_of(mnist_run, law), law).epsilon(1e-5)
+    for run in (base, one_by_one):
+        assert run.pair.forward.mirrored_mass() <= 1.0 + 1e-12
+        assert run.pair.backward.mirrored_mass() <= 1.0 + 1e-12
+        theirs = noisy.get_epsilon_for_delta(1e-5)
+        assert run.epsilon(1e-5) == pytest.approx(theirs, abs=1e-5)
+        selected = accounting.best_of(run, law)
+        assert selected.epsilon(1e-5) == pytest.approx(ours, rel=1e-3)
+        twice = accounting.best_of(selected, law)
+        assert twice.epsilon(1e-5) == pytest.approx(nested, rel=1e-3)
+
+
 def test_noisy_mirrored_mass_is_refused():
     """Spec 3.2 (d): such a distribution would make the bound fall below the truth."""
-    noisy = dp_accounting.pld.privacy_loss_distribution.from_gaussian_mechanism(
-        1.1, sampling_prob=256 / 60000, value_discretization_interval=1e-4
-    ).self_compose(14062)
-    base = accounting.Guarantee.from_pld(noisy)
+    law = LossDistribution(0.1, -1, np.array([0.5, 0.0, 0.5]), 0.0)
+    base = accounting.Guarantee(
+        relation="replace_one", provenance={"mechanism": "", "parameters": {}, "parts": []},
+        pair=LossPair(law, law),
+    )  # fmt: skip
     with pytest.raises(ValueError, match="coarser grid"):
         accounting.best_of(base, accounting.Geometric(10.0)).epsilon(1e-5)
 

@@ -187,7 +187,7 @@ def test_utility_limits():
         (lambda: vote(0.0, 5, 100), "sigma"),
         (lambda: vote(1.0, 0, 100), "votes"),
         (lambda: vote(1.0, 5, 5), "votes for all"),
-        (lambda: vote(1.0, 2.5, 5), "whole numbers"),
+        (lambda: vote(1.0, 2.5, 5), "whole number"),
         (lambda: skellam_vote(-1.0, 5, 100), "variance"),
         (lambda: skellam_vote(1.0, 5, 100, scale=0), "scale"),
         (lambda: discrete_gaussian_vote(0.0, 10, 5, 100), "local_variance"),
