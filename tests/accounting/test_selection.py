@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from dpjax import accounting
 from dpjax.accounting import selection
+from dpjax.accounting.loss_distribution import LossDistribution, LossPair
 
 ORACLES = pathlib.Path(__file__).parent / "oracles"
 
