@@ -263,7 +263,7 @@ def main():
             operations[name] *= 1.4
     killed = job = 0
     while killed < given.kills:
-        name = list(METHODS)[job % 4 == 3]
+        name = list(METHODS)[job % 3 == 2]
         seeded = job % 2 == 0
         trial = Trial(base, next(numbers))
         arguments = [*SMALL, *METHODS[name], *([SEED] if seeded else [])]
