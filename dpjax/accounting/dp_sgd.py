@@ -156,23 +156,7 @@ def poisson_pair(q: float, noise_multiplier: float, steps: int) -> LossPair:
         return _amplified(epsilons, q, noise_multiplier)
 
     def add(epsilons: np.ndarray) -> np.ndarray:
-        # N(0, s^2) against the mixture: the event x < cut, where the loss exceeds epsilon >= 0.
-        deltas = np.zeros_like(epsilons)
-        s, unit = noise_multiplier, 2.0**-53
-        # 1 - e^epsilon (1 - q), wrong by less than 4 units of q: rounded up.
-        left = q - (1.0 - q) * np.expm1(np.minimum(epsilons, 700.0)) + 8.0 * unit * q
-        inside = left > 0.0
-        e, left = epsilons[inside], left[inside]
-        t = np.exp(e)
-        # The best cut: a slightly wrong one is wrong in the second order only.
-        cut = s * s * np.log(left / t / q) + 0.5
-        outside = special.ndtr(cut / s) * left
-        within = t * q * special.ndtr((cut - 1.0) / s)
-        square = np.minimum((np.abs(cut / s) + 1.0 / s) ** 2, 3000.0)
-        # As in `gaussian_delta`.
-        rounding = (64.0 + 16.0 * square) * unit * (special.ndtr(cut / s) * q + within)
-        deltas[inside] = np.maximum(outside - within, 0.0) + rounding
-        return deltas
+        return _reversed(epsilons, q, noise_multiplier)
 
     largest, interval = _step_grid(q, noise_multiplier, steps)
     # The loss of the other direction as far out, at most -log(1 - q).
@@ -267,6 +251,29 @@ def _amplified(epsilons: np.ndarray, q: float, noise_multiplier: float) -> np.nd
     with np.errstate(over="ignore"):
         inner = np.where(epsilons > 30.0, epsilons - math.log(q), np.log1p(np.expm1(epsilons) / q))
     return q * gaussian_delta(inner, noise_multiplier)
+
+
+def _reversed(epsilons: np.ndarray, q: float, noise_multiplier: float) -> np.ndarray:
+    """Divergence of N(0, s^2) from the sampled mixture at epsilon >= 0, rounded up.
+
+    The best event is x < cut, where the loss exceeds epsilon.
+    """
+    deltas = np.zeros_like(epsilons)
+    s, unit = noise_multiplier, 2.0**-53
+    # 1 - e^epsilon (1 - q), wrong by less than 4 units of q: rounded up.
+    left = q - (1.0 - q) * np.expm1(np.minimum(epsilons, 700.0)) + 8.0 * unit * q
+    inside = left > 0.0
+    e, left = epsilons[inside], left[inside]
+    t = np.exp(e)
+    # The best cut: a slightly wrong one is wrong in the second order only.
+    cut = s * s * np.log(left / t / q) + 0.5
+    outside = special.ndtr(cut / s) * left
+    within = t * q * special.ndtr((cut - 1.0) / s)
+    square = np.minimum((np.abs(cut / s) + 1.0 / s) ** 2, 3000.0)
+    # As in `gaussian_delta`.
+    rounding = (64.0 + 16.0 * square) * unit * (special.ndtr(cut / s) * q + within)
+    deltas[inside] = np.maximum(outside - within, 0.0) + rounding
+    return deltas
 
 
 def _step_grid(q: float, noise_multiplier: float, steps: int) -> tuple[float, float]:

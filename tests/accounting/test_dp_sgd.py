@@ -1,9 +1,11 @@
 """One training run: Poisson and fixed-size lots, capacity, calibration."""
 
+import importlib
 import json
 import math
 import pathlib
 
+import mpmath
 import numpy as np
 import pytest
 from dp_accounting import dp_event as dp_events
@@ -11,7 +13,9 @@ from dp_accounting import pld as pld_accounting
 from scipy import special, stats
 
 from dpjax import accounting
+from dpjax.accounting.mechanisms import gaussian_delta
 
+dp_sgd_module = importlib.import_module("dpjax.accounting.dp_sgd")  # Its function has the name.
 ORACLES = pathlib.Path(__file__).parent / "oracles"
 
 
@@ -42,6 +46,67 @@ def test_one_step_is_the_exact_mixture():
         add = np.maximum(base - math.exp(epsilon) * mixed, 0.0).sum() * width
         assert remove - 1e-9 <= float(pair.forward.delta(epsilon)) <= remove + 1e-8
         assert add - 1e-9 <= float(pair.backward.delta(epsilon)) <= add + 1e-8
+
+
+@pytest.mark.parametrize("noise", [0.05, 0.3, 1.1, 20.0, 1e4, 1e7])
+@pytest.mark.parametrize("q", [1e-6, 0.004, 0.5])
+def test_one_steps_profiles_are_rounded_up(q, noise):
+    """Differences of nearly equal tails, in 50 digits: never below, and hardly above."""
+    reach = min(10.6 / noise + 0.5 / noise**2, 600.0)
+    with mpmath.workdps(50):
+        s, share = mpmath.mpf(noise), mpmath.mpf(q)
+
+        def gaussian_profile(e):
+            low, high = -1 / (2 * s) - e * s, 1 / (2 * s) - e * s
+            return mpmath.ncdf(high) - mpmath.exp(e) * mpmath.ncdf(low)
+
+        def add_profile(e):
+            room = mpmath.exp(-e) - (1 - share)
+            if room <= 0:
+                return mpmath.mpf(0)
+            cut = s * s * mpmath.log(room / share) + mpmath.mpf(1) / 2
+            kept = mpmath.ncdf(cut / s) * (1 - mpmath.exp(e) * (1 - share))
+            return kept - mpmath.exp(e) * share * mpmath.ncdf((cut - 1) / s)
+
+        removed = np.linspace(0.0, math.log1p(q * math.expm1(reach)), 9)
+        added = np.linspace(0.0, -math.log1p(q * math.expm1(-reach)), 9)
+        profiles = (
+            (gaussian_delta(np.linspace(0.0, reach, 9), noise), np.linspace(0.0, reach, 9), gaussian_profile),
+            (
+                dp_sgd_module._amplified(removed, q, noise),
+                removed,
+                lambda e: share * gaussian_profile(mpmath.log(1 + mpmath.expm1(e) / share)),
+            ),
+            (dp_sgd_module._reversed(added, q, noise), added, add_profile),
+        )
+        for found, epsilons, exact in profiles:
+            for value, epsilon in zip(found, epsilons):
+                truth = exact(mpmath.mpf(float(epsilon)))
+                assert value >= truth * (1 - mpmath.mpf(10) ** -40), (epsilon, value, truth)
+                assert value <= truth * (1 + 1e-4) + 1e-12 * q
+
+
+def test_grids_cost_a_tenth_of_a_percent(monkeypatch):
+    """Against one four times as fine: the slack of a grid is quadratic in its interval."""
+    for parameters in ((256 / 60000, 1.1, 14062), (1e-3, 2.0, 100_000), (0.1, 1.0, 300)):
+        run = accounting.dp_sgd(*parameters)
+        with monkeypatch.context() as patched:
+            patched.setattr(dp_sgd_module, "GRID_VARIANCE", dp_sgd_module.GRID_VARIANCE / 16)
+            finer = accounting.dp_sgd(*parameters)
+            for delta in (1e-5, 1e-10):
+                fine = finer.epsilon(delta)
+                assert fine - 1e-9 <= run.epsilon(delta) <= fine * 1.001
+
+
+def test_very_many_steps():
+    """A trillion steps asked for 7 TiB; they are composed in stages."""
+    run = accounting.dp_sgd(1e-6, 5.0, 10**12)
+    # The central limit: a Gaussian of noise multiplier 1 / (q sqrt(T (e^{1/z^2} - 1))).
+    limit = accounting.gaussian(1.0 / math.sqrt(math.expm1(1.0 / 25.0)))
+    assert run.epsilon(1e-5) == pytest.approx(limit.epsilon(1e-5), rel=2e-3)
+    assert run.epsilon(1e-5) < run.epsilon(1e-5, "rdp")
+    hopeless = accounting.dp_sgd(0.01, 1.0, 10**12)
+    assert hopeless.epsilon(1e-5) == pytest.approx(hopeless.epsilon(1e-5, "rdp"), rel=2e-3)
 
 
 def test_sparse_sampling_gets_a_finer_grid():

@@ -171,3 +171,13 @@ def test_one_shot_selection_beats_the_loop(partitions, epsilon, mean):
     selected = np.sum(weights * utilities, axis=1) / np.sum(weights, axis=1)
     # Standard error of the mean of 2000 sets: below 0.001.
     assert np.mean(selected) == pytest.approx(mean, abs=0.01)
+
+
+@pytest.mark.parametrize("epsilon", [300.0, 1e6, 1e9])
+def test_very_large_epsilons_fit_in_memory(epsilon):
+    mechanism = exponential_mechanism(epsilon)
+    assert mechanism.pair.size < 300_000
+    assert 0.999 * epsilon <= mechanism.epsilon(1e-5) <= epsilon
+    for at in (0.0, 0.4 * epsilon, 0.9 * epsilon):
+        truth = bounded_range_profile(epsilon, at)
+        assert truth * (1 - 1e-12) <= mechanism.pair.delta(at) <= truth + 1e-3

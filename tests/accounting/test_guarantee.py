@@ -4,6 +4,7 @@ import json
 import math
 import subprocess
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from scipy import optimize, special
 from dpjax import accounting
 from dpjax.accounting import provenance
 from dpjax.accounting.guarantee import Guarantee
+from dpjax.accounting.mechanisms import _smooth_discrete_gaussian_pair
 
 
 def analytic_gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
@@ -60,6 +62,38 @@ def test_discrete_gaussian_is_exact(sigma, sensitivity):
         logs = order * np.log(p[held]) + (1 - order) * np.log(q[held])
         exact = np.logaddexp.reduce(logs) / (order - 1)
         assert guarantee.rdp(order) == pytest.approx(exact, rel=1e-9)
+
+
+def test_discrete_gaussian_of_any_width():
+    """1e7 asked for gigabytes; from 40,000 on it is the Gaussian's profile, raised."""
+    for sigma, sensitivity in ((5e4, 1), (5e4, 3), (1e7, 1), (1e9, 10**9)):
+        wide = accounting.discrete_gaussian(sigma, sensitivity).pair
+        plain = accounting.gaussian(sigma / sensitivity).pair
+        for epsilon in (0.0, 1.0 * sensitivity / sigma, 4.0 * sensitivity / sigma):
+            assert plain.delta(epsilon) <= wide.delta(epsilon) <= plain.delta(epsilon) * (1 + 1e-6)
+    # What it is raised by covers the difference, where both can be summed.
+    for sigma, sensitivity in ((40.0, 1), (40.0, 40), (40.0, 200), (200.0, 7)):
+        summed = accounting.discrete_gaussian(sigma, sensitivity).pair.forward
+        smooth = _smooth_discrete_gaussian_pair(sigma, sensitivity).forward
+        reach = 6.0 * sensitivity / sigma + 0.5 * (sensitivity / sigma) ** 2
+        epsilons = np.linspace(0.0, reach, 50)
+        assert np.all(smooth.delta(epsilons) >= summed.delta(epsilons) * (1 - 1e-9))
+        assert np.all(smooth.delta(epsilons) <= summed.delta(epsilons) * (1 + 60.0 / sigma**2))
+
+
+def test_mixtures_of_hundreds_fit_in_memory():
+    runs = [accounting.gaussian(0.5 + 0.01 * index) for index in range(200)]
+    for run in runs:
+        run.pair  # noqa: B018 - made beforehand, so that only the mixture is measured.
+    mixed = accounting.mixture(runs)
+    tracemalloc.start()
+    found = mixed.epsilon(1e-5)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 3e8
+    average = np.mean([run.delta(found) for run in runs])
+    assert average <= 1e-5 * (1 + 1e-9)
+    assert average >= 0.999e-5
 
 
 @pytest.mark.parametrize(

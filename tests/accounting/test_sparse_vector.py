@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from dpjax.accounting.combine import compose
-from dpjax.accounting.mechanisms import pure
+from dpjax.accounting.mechanisms import gaussian, pure
 from dpjax.accounting.provenance import from_provenance
 from dpjax.accounting.renyi import RenyiCurve
 from dpjax.accounting.sparse_vector import (
@@ -193,3 +193,16 @@ def test_sparse_vector_refusals():
             sparse_vector(**arguments)
     with pytest.raises(ValueError, match="not pure|delta"):
         sparse_vector(noise=1, bound=3).epsilon(1.0)
+
+
+def test_very_many_iterations_are_composed_in_stages():
+    """1e8 of them took a minute and 9 GB; the binomial law itself up to 131,072."""
+    binomial = doubling_loop(0.01, 120_000)
+    staged = pure(0.01).pair.self_composed(120_000)
+    for delta in (1e-3, 1e-9):
+        assert staged.epsilon(delta) == pytest.approx(binomial.pair.epsilon(delta), rel=1e-9)
+    many = doubling_loop(1e-4, 10**8)
+    # Losses of +-1e-4, 1e8 of them: a Gaussian of noise multiplier 1.
+    limit = gaussian(1.0).epsilon(1e-5)
+    assert limit * (1 - 1e-4) <= many.epsilon(1e-5) <= limit * (1 + 2e-3)
+    assert many.pair.size < 1_000_000
