@@ -71,7 +71,11 @@ def test_one_steps_profiles_are_rounded_up(q, noise):
         removed = np.linspace(0.0, math.log1p(q * math.expm1(reach)), 9)
         added = np.linspace(0.0, -math.log1p(q * math.expm1(-reach)), 9)
         profiles = (
-            (gaussian_delta(np.linspace(0.0, reach, 9), noise), np.linspace(0.0, reach, 9), gaussian_profile),
+            (
+                gaussian_delta(np.linspace(0.0, reach, 9), noise),
+                np.linspace(0.0, reach, 9),
+                gaussian_profile,
+            ),
             (
                 dp_sgd_module._amplified(removed, q, noise),
                 removed,

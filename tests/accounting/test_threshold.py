@@ -112,7 +112,15 @@ def pointwise_epsilon(noise: float, halting: float, delta: float) -> float:
 @pytest.mark.parametrize("delta", [1e-6, 1e-9])
 @pytest.mark.parametrize(
     "noise,halting",
-    [(1000.0, 0.1), (100.0, 0.01), (10.0, 0.1), (2.236, 1e-6), (2.236, 0.9), (1.0, 0.1), (0.2, 0.1)],
+    [
+        (1000.0, 0.1),
+        (100.0, 0.01),
+        (10.0, 0.1),
+        (2.236, 1e-6),
+        (2.236, 0.9),
+        (1.0, 0.1),
+        (0.2, 0.1),
+    ],
 )
 def test_the_grid_of_halting_masses_costs_nothing(noise, halting, delta):
     """800 cells of two ends each cost 0.0642 nats at noise 1000: 0.0677 for 0.0040."""
