@@ -401,15 +401,15 @@ MISTAKES = [
     Mistake(
         "the real number of validation records is released",
         f"{_P}running.py",
-        '"public_size": task.validation.public_size,',
-        '"public_size": task.validation.number,',
+        "validation_size=task.validation.public_size,",
+        "validation_size=task.validation.number,",
         _PUBLIC,
     ),
     Mistake(
         "the real number of training records is released",
         f"{_P}described.py",
-        '"training_bound": task.train.size_bound,',
-        '"training_bound": task.train.number,',
+        '"size_bound": task.train.size_bound,',
+        '"size_bound": task.train.number,',
         _PUBLIC,
     ),
     Mistake(
@@ -526,8 +526,8 @@ MISTAKES = [
     Mistake(
         "the winner's index is released",
         f"{_P}running.py",
-        "        selection=selection.describe(),",
-        '        selection=selection.describe() | {"winner": winner},',
+        "hyperparameters=hyperparameters, statement=claim),",
+        'hyperparameters=hyperparameters, statement=claim | {"winner": winner}),',
         _PUBLIC,
     ),
     Mistake(
@@ -540,8 +540,8 @@ MISTAKES = [
     Mistake(
         "a partitioned selection releases the accuracy of its final model",
         f"{_P}partitioned_selection.py",
-        '    claim["epsilon_of_parts"] = {',
-        '    claim["score"]["correct"] = int(final.correct[0])\n    claim["epsilon_of_parts"] = {',
+        "described.as_used(chosen), statement=claim)",
+        'described.as_used(chosen), statement=claim | {"correct": int(final.correct[0])})',
         _PARTITIONED,
     ),
     Mistake(
@@ -593,10 +593,8 @@ MISTAKES = [
     Mistake(
         "a federation releases how many survived",
         f"{_F}vote_release.py",
-        "GUARANTEE_FILE: json_bytes(statement(election)),",
-        "GUARANTEE_FILE: json_bytes(\n"
-        '            statement(election) | {"survivors": list(outcome.round_survivors)}\n'
-        "        ),",
+        "sealed(released, statement(election))",
+        'sealed(released, statement(election) | {"survivors": list(outcome.round_survivors)})',
         _FEDERATION,
     ),
     Mistake(

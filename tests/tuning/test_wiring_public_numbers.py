@@ -135,6 +135,8 @@ def test_the_folder_holds_what_is_listed_here_and_public_numbers(results, toy, t
     (training_said,) = claim["training"]
     assert claim["score"]["public_size"] == toy.public_validation
     assert any(f"more than {toy.training_bound} records" in words for words in claim["assumptions"])
+    public = {"public_size": toy.public_training, "size_bound": toy.training_bound, "number": None}
+    assert claim["training_records"] == public
     capacity = accounting.lot_capacity(toy.training_bound, 8 / toy.public_training, 2, 1e-9)
     assert training_said["capacity"] == capacity
     _check_run(toy, result.run_guarantee, steps=2)
