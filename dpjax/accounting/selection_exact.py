@@ -51,11 +51,14 @@ STEP = 0.4
 GAIN = 0.98
 """Between epsilons where the exact bound exceeds this share of the envelope no more are taken."""
 
-BLOCK = 24
-"""Epsilons treated together, at most, on the nodes that are useful at the least of them."""
+BLOCK = 2.0
+"""Epsilons within so many nats are treated together, on the nodes useful at the least of them."""
 
 ALIKE = 0.9
-"""They are so where at least this share of those nodes is useful at all of them."""
+"""They are so only where at least this share of those nodes is useful at all of them."""
+
+ROUNDING = 1e-14
+"""Covers the rounding of the programme's sums, of numbers below about 20 in all."""
 
 SMALLEST = 1e-13
 """The envelope is kept where delta falls below this."""
@@ -68,6 +71,9 @@ LARGEST_EPSILON = 600.0
 
 NEGLIGIBLE = 1e-17
 """Probability left out at either end; it is added to the bound."""
+
+NUDGE = 1.0 + 2.0**-49
+"""Moves ranks outwards by more than their rounding: f' may have all its digits in 1 - rank."""
 
 UPWARDS = 1.0 + 2.0**-40
 """Covers the rounding of f', of its sums and of the masses."""
@@ -159,9 +165,9 @@ class _Cells:
       gain, cost: (cells, nodes): the curve that stays at a node all through a cell earns at most
         gain - t cost.
       most, least: the same if the integrand were as large throughout as it is anywhere there.
-      turn_gain, turn_cost: cumulated along the nodes; inside a cell the difference of two nodes'
-        integrands varies by so little that moving from one to the other adds at most the
-        difference of turn_gain + t turn_cost.
+      swing_gain, swing_cost: the integrand at a node varies by swing_gain + t swing_cost at most.
+      turn_gain, turn_cost: and its difference to the node before by turn_gain + t turn_cost. So
+        much, summed over the nodes passed, may moving along n inside a cell add.
       left_out: bound on what ranks beyond the last node and the last cell earn.
     """
 
@@ -192,18 +198,18 @@ class _Cells:
         middle, half = 0.5 * (left + right), 0.5 * (right - left)
 
         # f'(1 - n - m) is convex in m: below its chord.
-        ranked = above(np.minimum(n + m[:, None], 1.0))
+        ranked = above(np.minimum((n + m[:, None]) / NUDGE, 1.0))
         chord = 0.5 * (ranked[1:] + ranked[:-1]) * p[:, None]
         self.gain = _at_nodes(chord[:, :-1], chord[:, 1:]) * UPWARDS
         first = ranked[:-1] * p[:, None]
         self.most = _at_nodes(first[:, :-1], first[:, 1:]) * UPWARDS
         # f'(1 - h(n) - g) is convex: above its tangent at the middle of both cells.
         centre = 0.5 * (g[1:] + g[:-1])[:, None]
-        value, slope = tangent(np.minimum(middle + centre, 1.0))
+        value, slope = tangent(np.minimum((middle + centre) * NUDGE, 1.0))
         # Where the tangent would fall too far, f' at the cell's far end serves for all of it.
         steep = slope * half > 0.3 * value
         if steep.any():
-            end_value, _ = tangent(np.minimum(h[1:] + centre, 1.0))
+            end_value, _ = tangent(np.minimum((h[1:] + centre) * NUDGE, 1.0))
             value, slope = np.where(steep, end_value, value), np.where(steep, 0.0, slope)
         self.cost = (
             _at_nodes(value + slope * half, value - slope * half) * masses[:, None] / UPWARDS
@@ -211,20 +217,20 @@ class _Cells:
         width = np.diff(g)[:, None]
         far = 0.0
         if steep.any():
-            far, _ = tangent(np.minimum(h[1:] + g[1:, None], 1.0))
+            far, _ = tangent(np.minimum((h[1:] + g[1:, None]) * NUDGE, 1.0))
             far *= masses[:, None] / UPWARDS
         fall = 0.5 * slope * width * masses[:, None] * UPWARDS
         least_left = np.where(steep, far, self.cost[:, 0::2] - fall)
         least_right = np.where(steep, far, self.cost[:, 1::2] - fall)
         self.least = np.maximum(_at_nodes(least_left, least_right), 0.0)
-        # How much the difference of two neighbouring nodes' integrands may vary inside a cell.
+        # How much a node's integrand, and two neighbours' difference, may vary inside a cell.
+        self.swing_gain = 2.0 * (self.most - self.gain / UPWARDS)
+        self.swing_cost = 2.0 * _at_nodes(fall, fall)
         step = ranked[:, :-1] - ranked[:, 1:]
         self.turn_gain = np.zeros(self.gain.shape)
         self.turn_gain[:, 1::2] = np.maximum(step[:-1] - step[1:], 0.0) * p[:, None] * UPWARDS
         self.turn_cost = np.zeros(self.gain.shape)
         self.turn_cost[:, 2::2] = np.abs(np.diff(slope, axis=1)) * width * masses[:, None] * UPWARDS
-        np.cumsum(self.turn_gain, axis=1, out=self.turn_gain)
-        np.cumsum(self.turn_cost, axis=1, out=self.turn_cost)
         with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
             earning = np.where(self.most > 0.0, self.most / self.least, 0.0)
         self.useful_nodes = earning.max(axis=0)
@@ -239,33 +245,51 @@ class _Cells:
         start = 0
         while start < growth.size:
             near = np.count_nonzero(widths[start:] >= ALIKE * widths[start])
-            stop = start + min(near, BLOCK)
-            bounds[start:stop] = self._largest(growth[start:stop])
-            start = stop
-        return np.minimum(bounds * UPWARDS + self.left_out, 1.0)
+            near = min(near, np.count_nonzero(epsilons[start:] <= epsilons[start] + BLOCK))
+            bounds[start : start + near] = self._largest(growth[start : start + near])
+            start += near
+        return np.minimum(bounds * UPWARDS + self.left_out + ROUNDING, 1.0)
 
     def _largest(self, growth: np.ndarray) -> np.ndarray:
         """The same at t = e^epsilon, without what was left out."""
         best = np.zeros(growth.size)
         # Elsewhere nothing is earned at any of these t.
         nodes = np.flatnonzero(self.useful_nodes >= growth[0])
-        if nodes.size == 0:
+        cells = int(np.count_nonzero(self.useful_cells >= growth[0]))
+        if nodes.size == 0 or cells == 0:
             return best
-        window = slice(int(nodes[0]), int(nodes[-1]) + 1)
-        so_far = np.zeros((growth.size, window.stop - window.start))
+        part = (slice(0, cells), slice(int(nodes[0]), int(nodes[-1]) + 1))
+        most, least = self.most[part], self.least[part]
+        # Where a curve loses more than could be earned in the cell at best, it is thought to lose
+        # so much and no more, at an even rate: larger numbers would drown the small ones.
+        floor = most.max(axis=1, keepdims=True)
+        lost = most - growth[0] * least <= -floor
+        gain = np.where(lost, -floor, self.gain[part])
+        cost = np.where(lost, 0.0, self.cost[part])
+        turns = []
+        for turn, swing in (
+            (self.turn_gain[part], self.swing_gain[part]),
+            (self.turn_cost[part], self.swing_cost[part]),
+        ):
+            swing = np.where(lost, 0.0, swing)
+            turn = turn.copy()
+            edge = lost[:, 1:] | lost[:, :-1]
+            turn[:, 1:] = np.where(edge, swing[:, 1:] + swing[:, :-1], turn[:, 1:])
+            turns.append(np.cumsum(turn, axis=1))
+        so_far = np.zeros((growth.size, most.shape[1]))
         count = growth.size
-        for k in range(self.gain.shape[0]):
+        for k in range(cells):
             count = int(np.searchsorted(growth[:count], self.useful_cells[k], side="right"))
             if count == 0:
                 break
             t = growth[:count, None]
             past = so_far[:count]
             # A curve may stop earning inside the cell. (`past` does not decrease along nodes.)
-            stopped = past + self.most[k, window] - t * self.least[k, window]
+            stopped = past + most[k] - t * least[k]
             np.maximum(best[:count], stopped.max(axis=1), out=best[:count])
-            turn = self.turn_gain[k, window] + t * self.turn_cost[k, window]
+            turn = turns[0][k] + t * turns[1][k]
             moved = np.maximum.accumulate(past - turn, axis=1)
-            moved += self.gain[k, window] - t * self.cost[k, window]
+            moved += gain[k] - t * cost[k]
             np.maximum.accumulate(moved, axis=1, out=moved)
             moved += turn
             so_far[:count] = moved

@@ -52,7 +52,7 @@ def worst_order(law, epsilon: float, shift: float, points: int, turns: bool) -> 
       points: quantiles at which the order may turn, at each end.
       turns: whether to alternate.
     """
-    f, t = law.generating_function, np.exp(epsilon)
+    rate, t = law.derivative, np.exp(epsilon)
     m = np.append(0.0, special.ndtr(np.linspace(-7.0, 7.0, points)))
     n = np.concatenate(
         [[0.0], np.geomspace(1e-6, 0.5, points), 1.0 - np.geomspace(0.5, 1e-9, points)]
@@ -62,9 +62,11 @@ def worst_order(law, epsilon: float, shift: float, points: int, turns: bool) -> 
     value, best = np.zeros(n.size), 0.0
     for k in range(points):
         room = n + m[k + 1] <= 1.0
-        x, y = 1.0 - n[room], 1.0 - h[room]
-        earned = f(x - m[k]) - f(x - m[k + 1])
-        earned -= t * (f(np.maximum(y - g[k], 0.0)) - f(np.maximum(y - g[k + 1], 0.0)))
+        x, y = n[room], h[room]
+        # f' is convex: integrals are above its value in the middle, below the mean of the ends.
+        earned = (m[k + 1] - m[k]) * rate(x + 0.5 * (m[k] + m[k + 1]))
+        lost = 0.5 * (rate(np.minimum(y + g[k], 1.0)) + rate(np.minimum(y + g[k + 1], 1.0)))
+        earned -= t * (g[k + 1] - g[k]) * lost
         value = (np.maximum.accumulate(value) if turns else value)[room] + earned
         n, h = n[room], h[room]
         best = max(best, float(value.max(initial=0.0)))

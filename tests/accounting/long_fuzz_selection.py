@@ -31,6 +31,9 @@ import test_selection_soundness as soundness
 from dpjax import accounting
 from dpjax.accounting import provenance
 
+LONGEST = 1 << 17
+"""Largest K of the oracle's sums; laws drawn here have 1e-15 of their mass beyond at most."""
+
 EPSILONS = np.array([0.0, 0.01, 0.1, 0.3, 0.7, 1.3, 2.5, 4.0, 7.0, 12.0])
 LAWS_OF_RUNS = [
     accounting.Poisson(100.0),
@@ -131,7 +134,7 @@ def random_law(generator: np.random.Generator, depth: int = 0) -> accounting.Rep
         return accounting.Logarithmic(mean)
     if kind == 2:
         shape = float(generator.choice([-0.9, -0.5, 0.3, 2.0, 6.0]))
-        return accounting.TruncatedNegativeBinomial(shape, min(mean, 3.0) if shape < -0.8 else mean)
+        return accounting.TruncatedNegativeBinomial(shape, min(mean, 1.5) if shape < -0.8 else mean)
     if kind == 3:
         return accounting.Poisson(mean * float(generator.choice([0.1, 1.0])))
     if kind == 4:
@@ -173,10 +176,47 @@ def guarantee_of(p: np.ndarray, q: np.ndarray) -> accounting.Guarantee:
     )
 
 
+def winner(law, p: np.ndarray, order: tuple[int, ...]) -> np.ndarray:
+    """Law of the best of K under a total order (last is best), K = 0 in front.
+
+    f(b) - f(a) = -sum_k P[K = k] b^k expm1(k log(a / b)) keeps the digits of rare winners, which
+    a difference of generating functions loses: at epsilon 12 an error of 1e-16 counts as 1e-11.
+    """
+    masses = law.pmf(np.arange(min(law.maximum, LONGEST) + 1))
+    k = np.flatnonzero(masses[1:]) + 1
+    p = p.astype(np.longdouble)  # A winner 220 times in a row may have 1e-473.
+    found = [law.pmf(0)]
+    below = np.longdouble(0.0)
+    for outcome in order:
+        here = below + p[outcome]
+        if outcome == order[-1]:
+            here = np.longdouble(1.0)
+        if p[outcome] > 0.0:
+            with np.errstate(divide="ignore"):
+                fallen = -np.expm1(k * np.log1p(-min(p[outcome] / here, np.longdouble(1.0))))
+            found.append(np.sum(masses[k] * here**k * fallen))
+        else:
+            found.append(np.longdouble(0.0))
+        below = here
+    return np.array(found, dtype=np.longdouble)
+
+
 def winners(law, p: np.ndarray, q: np.ndarray):
     """Both winners' laws under every total order of the outcomes."""
     for order in itertools.permutations(range(p.size)):
-        yield tuple(np.maximum(soundness.winner(law, side, order), 0.0) for side in (p, q))
+        yield tuple(winner(law, side, order) for side in (p, q))
+
+
+def renyi(a: np.ndarray, b: np.ndarray, order: float) -> float:
+    """Largest divergence of the two directions."""
+    worst = 0.0
+    for x, y in ((a, b), (b, a)):
+        held = x > 0
+        if np.any(y[held] <= 0):
+            return math.inf
+        logs = order * np.log(x[held]) + (1 - order) * np.log(y[held])
+        worst = max(worst, float(np.logaddexp.reduce(logs)) / (order - 1))
+    return worst
 
 
 def short(claimed: np.ndarray, exact: np.ndarray) -> int:
@@ -222,7 +262,8 @@ def single(generator: np.random.Generator, counts: collections.Counter) -> None:
     bound = accounting.best_of(base, law, "rdp").rdp(orders)
     for order, claimed in zip(orders.tolist(), bound):
         counts["Renyi", "compared"] += 1
-        counts["Renyi", "short"] += claimed < soundness.worst_renyi(law, p, q, order) - 1e-9
+        truth = max(renyi(a, b, order) for a, b in exact)
+        counts["Renyi", "short"] += claimed < truth * (1 - 1e-9) - 1e-9
 
 
 def nested(generator: np.random.Generator, counts: collections.Counter) -> None:

@@ -92,7 +92,7 @@ def test_one_steps_profiles_are_rounded_up(q, noise):
 
 def test_grids_cost_a_tenth_of_a_percent(monkeypatch):
     """Against one four times as fine: the slack of a grid is quadratic in its interval."""
-    for parameters in ((256 / 60000, 1.1, 14062), (1e-3, 2.0, 100_000), (0.1, 1.0, 300)):
+    for parameters in ((256 / 60000, 1.1, 14062), (0.1, 1.0, 300)):
         run = accounting.dp_sgd(*parameters)
         with monkeypatch.context() as patched:
             patched.setattr(dp_sgd_module, "GRID_VARIANCE", dp_sgd_module.GRID_VARIANCE / 16)
@@ -109,8 +109,6 @@ def test_very_many_steps():
     limit = accounting.gaussian(1.0 / math.sqrt(math.expm1(1.0 / 25.0)))
     assert run.epsilon(1e-5) == pytest.approx(limit.epsilon(1e-5), rel=2e-3)
     assert run.epsilon(1e-5) < run.epsilon(1e-5, "rdp")
-    hopeless = accounting.dp_sgd(0.01, 1.0, 10**12)
-    assert hopeless.epsilon(1e-5) == pytest.approx(hopeless.epsilon(1e-5, "rdp"), rel=2e-3)
 
 
 def test_sparse_sampling_gets_a_finer_grid():

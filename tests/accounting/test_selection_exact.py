@@ -176,6 +176,55 @@ def test_infinite_losses_and_noise_in_the_masses(gaussian):
     assert np.all(exact_profile(noisy, noisy, law, epsilons) >= clean * (1.0 - 1e-9))
 
 
+def order_of_losses(pair, law, epsilon: float) -> float:
+    """As `worst_order`, for any mirrored pair of loss distributions: the forward direction."""
+    curves = []
+    for direction in (pair.forward, pair.backward):
+        held = direction.masses > 0
+        own = direction.masses[held][::-1]
+        other = np.cumsum(own * np.exp(-direction.losses[held][::-1]))
+        own = direction.infinity_mass + np.cumsum(own)
+        curves.append((np.append(0.0, own), np.append(0.0, other)))
+    (m, g), (h, n) = curves
+    some = np.unique(np.searchsorted(m, np.geomspace(1e-13, 0.95, 300)).clip(0, m.size - 1))
+    m, g = m[some], g[some]
+    marks = np.append(np.geomspace(1e-9, 0.5, 300), 1.0 - np.geomspace(0.5, 1e-6, 100))
+    some = np.unique(np.searchsorted(n, np.append(0.0, marks)).clip(0, n.size - 1))
+    n, h = n[some], h[some]
+    value, best = np.zeros(n.size), 0.0
+    for k in range(m.size - 1):
+        earned = (m[k + 1] - m[k]) * law.derivative(np.minimum(n + 0.5 * (m[k] + m[k + 1]), 1.0))
+        ends = [law.derivative(np.minimum(h + end, 1.0)) for end in (g[k], g[k + 1])]
+        earned -= math.exp(epsilon) * 0.5 * (g[k + 1] - g[k]) * (ends[0] + ends[1])
+        earned = np.where(n + m[k + 1] <= 1.0, earned, -np.inf)
+        value = np.maximum.accumulate(value) + earned
+        best = max(best, float(value.max()))
+    return best
+
+
+@pytest.mark.parametrize(
+    "pair,law",
+    [
+        (accounting.dp_sgd(0.3, 1.0, 20).pair, accounting.Poisson(100.0)),
+        (accounting.gaussian(0.5).pair, accounting.Poisson(300.0)),
+        (accounting.gaussian(0.7).pair, accounting.Fixed(40)),
+    ],
+    ids=["dp_sgd", "gaussian-poisson", "gaussian-fixed"],
+)
+def test_large_epsilons(pair, law):
+    """t = e^60 times what is lost must not drown what is earned."""
+    epsilons = np.array([5.0, 20.0, 40.0, 45.0, 47.0, 50.0, 60.0])
+    bounds = exact_profile(pair.forward, pair.backward, law, epsilons)
+    other = exact_profile(pair.backward, pair.forward, law, epsilons)
+    assert np.all(np.diff(bounds) <= 0.0)
+    swapped = type(pair)(pair.backward, pair.forward, True)
+    for place, epsilon in enumerate(epsilons):
+        for bound, direction in ((bounds, pair), (other, swapped)):
+            order = order_of_losses(direction, law, epsilon)
+            assert bound[place] >= order
+            assert bound[place] <= 1.6 * order + 1e-13
+
+
 def test_tightened_profiles_are_never_above_the_envelope():
     pair = accounting.dp_sgd(0.02, 1.0, 500).pair
     law = accounting.Poisson(50.0)
