@@ -57,9 +57,6 @@ BLOCK = 2.0
 ALIKE = 0.9
 """They are so only where at least this share of those nodes is useful at all of them."""
 
-ROUNDING = 1e-14
-"""Covers the rounding of the programme's sums, of numbers below about 20 in all."""
-
 SMALLEST = 1e-13
 """The envelope is kept where delta falls below this."""
 
@@ -248,7 +245,7 @@ class _Cells:
             near = min(near, np.count_nonzero(epsilons[start:] <= epsilons[start] + BLOCK))
             bounds[start : start + near] = self._largest(growth[start : start + near])
             start += near
-        return np.minimum(bounds * UPWARDS + self.left_out + ROUNDING, 1.0)
+        return np.minimum(bounds * UPWARDS + self.left_out, 1.0)
 
     def _largest(self, growth: np.ndarray) -> np.ndarray:
         """The same at t = e^epsilon, without what was left out."""
@@ -260,23 +257,30 @@ class _Cells:
             return best
         part = (slice(0, cells), slice(int(nodes[0]), int(nodes[-1]) + 1))
         most, least = self.most[part], self.least[part]
-        # Where a curve loses more than could be earned in the cell at best, it is thought to lose
-        # so much and no more, at an even rate: larger numbers would drown the small ones.
+        # Large numbers would drown small ones. Where a curve loses more than could be earned in the
+        # cell at best, it is thought to lose so much and no more; where the integrand falls far
+        # inside the cell, to keep its largest value. Both are constants.
         floor = most.max(axis=1, keepdims=True)
         lost = most - growth[0] * least <= -floor
-        gain = np.where(lost, -floor, self.gain[part])
-        cost = np.where(lost, 0.0, self.cost[part])
+        rough = ~lost & (
+            (self.gain[part] - growth[0] * self.cost[part] <= -2.0 * floor)
+            | (growth[0] * self.swing_cost[part] >= floor)
+        )
+        flat = lost | rough
+        gain = np.where(lost, -floor, np.where(rough, most, self.gain[part]))
+        cost = np.where(lost, 0.0, np.where(rough, least, self.cost[part]))
         turns = []
         for turn, swing in (
             (self.turn_gain[part], self.swing_gain[part]),
             (self.turn_cost[part], self.swing_cost[part]),
         ):
-            swing = np.where(lost, 0.0, swing)
+            swing = np.where(flat, 0.0, swing)
             turn = turn.copy()
-            edge = lost[:, 1:] | lost[:, :-1]
+            edge = flat[:, 1:] | flat[:, :-1]
             turn[:, 1:] = np.where(edge, swing[:, 1:] + swing[:, :-1], turn[:, 1:])
             turns.append(np.cumsum(turn, axis=1))
         so_far = np.zeros((growth.size, most.shape[1]))
+        numbers = np.zeros(growth.size)
         count = growth.size
         for k in range(cells):
             count = int(np.searchsorted(growth[:count], self.useful_cells[k], side="right"))
@@ -293,7 +297,9 @@ class _Cells:
             np.maximum.accumulate(moved, axis=1, out=moved)
             moved += turn
             so_far[:count] = moved
-        return best
+            numbers[:count] += turn[:, -1] + np.abs(moved).max(axis=1)
+        # Every sum is wrong by less than a few units in the last place of the numbers added.
+        return best + numbers * 2.0**-50
 
 
 def _functions(law: RepetitionLaw):

@@ -86,10 +86,11 @@ def test_every_way_to_write_a_law_costs_the_same(base):
     family = accounting.AtMost(accounting.Geometric(4.0), 12)
     k = np.arange(1, 13)
     table = accounting.Tabulated(k.tolist(), family.pmf(k).tolist())
-    for method in ("tight", "envelope"):
+    # The exact bound reads f' of a table off a grid, and the family's in the bulk only.
+    for method, error in (("tight", 1e-3), ("envelope", 1e-6)):
         found = accounting.best_of(base, table, method).epsilon(1e-6)
         assert found == pytest.approx(
-            accounting.best_of(base, family, method).epsilon(1e-6), rel=1e-6
+            accounting.best_of(base, family, method).epsilon(1e-6), rel=error
         )
 
 

@@ -340,7 +340,7 @@ def test_dp_accountings_own_run_is_selected_from_like_ours(mnist_run):
         selected = accounting.best_of(run, law)
         assert selected.epsilon(1e-5) == pytest.approx(ours, rel=1e-3)
         twice = accounting.best_of(selected, law)
-        assert twice.epsilon(1e-5) == pytest.approx(nested, rel=1e-3)
+        assert twice.epsilon(1e-5) == pytest.approx(nested, rel=3e-3)
 
 
 def test_noisy_mirrored_mass_is_refused():
@@ -421,7 +421,7 @@ def test_expensive_selections_lose_no_mass_and_stay_above_their_parts(run, law, 
     if largest is not None:
         envelope = accounting.best_of(accounting.dp_sgd(*run), law, method="envelope")
         assert envelope.pair.epsilon(1e-5) == pytest.approx(largest, abs=2e-3)
-        assert selected.pair.epsilon(1e-5) < 0.96 * largest
+        assert selected.pair.epsilon(1e-5) < 0.98 * largest
     nested = accounting.best_of(selected, accounting.Geometric(3.0))
     twice = accounting.compose(selected, selected)
     for delta in (1e-9, 1e-5, 1e-2):

