@@ -205,7 +205,15 @@ REFUSED = [
     (["--method=doubling", "--iterations_cap=-1"], "--iterations_cap=-1"),
     (["--method=doubling", "--hits_cap=3"], "--variant=segments"),
     (["--method=doubling", "--epsilon=1"], "the selection alone costs epsilon 1.598"),
-    (["--method=doubling", "--space=steps=choice(5,10)", "--space=learning_rate=1"], "fix steps"),
+    (
+        [
+            "--method=doubling",
+            "--optimizer=sgd",
+            "--space=steps=choice(5,10)",
+            "--space=learning_rate=1",
+        ],
+        "fix steps",
+    ),
     (["--candidates=5"], "--candidates belongs to --method=exponential or doubling"),
 ]
 

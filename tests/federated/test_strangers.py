@@ -127,15 +127,17 @@ deploy.run()
 """
 
 
+# Whatever the suite was started under.
+_USUAL = "import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
+
+
 def test_a_closed_terminal_stops_the_nodes_and_removes_the_keys(tmp_path):
     folder = tmp_path / "deployed"
     with subprocess.Popen(
-        [sys.executable, "-c", _STOPPED, f"--out_dir={folder}", "--candidates=artifact"],
+        [sys.executable, "-c", _USUAL + _STOPPED, f"--out_dir={folder}", "--candidates=artifact"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # Whatever the suite was started under.
-        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
     ) as process:
         child = int(process.stdout.readline())
         process.send_signal(signal.SIGHUP)

@@ -154,5 +154,5 @@ def test_table_1_equals_the_oracle():
         assert row["epsilon"] == pytest.approx(wanted, abs=1e-5)
     procedures = select(quick_rows(table_1), part=table_1.PROCEDURE)
     cost = {row["method"]: row["epsilon"] for row in procedures}
-    assert cost["one run, no tuning"] == pytest.approx(2.3905, abs=2e-3)
+    assert cost["one run, no tuning"] == pytest.approx(2.38195, abs=2e-4)
     assert [row["method"] for row in procedures if not row["guarantee"]] == [table_1.PAPERS]

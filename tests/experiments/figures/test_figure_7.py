@@ -36,7 +36,7 @@ def test_full_size_is_the_papers():
     full = figure_7_runs.FULL
     assert full.epochs == pytest.approx(60, rel=1e-3)
     assert (full.rates, full.lot_size, full.clip_norm, full.noise_multiplier) == (400, 256, 1, 1.1)
-    assert full.guarantee(ideal=False).epsilon(1e-5) == pytest.approx(2.3906, abs=2e-3)
+    assert full.guarantee(ideal=False).epsilon(1e-5) == pytest.approx(2.3821, abs=2e-4)
 
 
 @pytest.mark.parametrize(
