@@ -60,7 +60,7 @@ def best_of(guarantee: Guarantee, law: RepetitionLaw, method: str = "tight") -> 
         `selection_renyi`, and for a pure base the pure bound of `selected_pure_epsilon` (at most
         Corollary 3's); "envelope", the first alone; "rdp", the papers' theorems alone (Theorems 2
         and 6, Lemmas 7, 20 and 22, Corollary 3). The envelope takes 20 to 60 ms, the exact bound
-        0.1 to 0.7 s; for truncated negative binomial laws of shape 2 at most, capped or not, it is
+        0.1 to 1.5 s; for truncated negative binomial laws of shape 2 at most, capped or not, it is
         computed only for deltas above 1e-5 and where the selection is composed, mixed or selected
         from.
 

@@ -1,13 +1,13 @@
 """How far the claimed epsilon of a selection is from an order of outcomes that really costs it.
 
 The base run is a Gaussian release. For each law of K the table gives the envelope bound, the bound
-that `best_of` states, and what two explicit adversaries reach: orders of the outcomes, whose exact
-divergence is a sum of differences of the generating function (docs/envelope_bound.md). No sound
-bound is below them.
+that `best_of` states, and what two explicit adversaries reach: orders of the outcomes, whose
+divergence is a plain integral (docs/envelope_bound.md), here rounded downwards. No sound bound is
+below them.
 
     python -m experiments.benchmarks.selection_adversary
 
-Takes about a minute.
+Takes about half a minute.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LAWS = (
 
 
 def worst_order(law, epsilon: float, shift: float, points: int, turns: bool) -> float:
-    """Exact divergence of the worst order found: N(shift, 1) against N(0, 1), best of K.
+    """Divergence, from below, of the worst order found: N(shift, 1) against N(0, 1), best of K.
 
     Outcomes are ranked from both ends: next comes either the largest output of those left, or the
     smallest. The event earns where the largest come. With `turns` they alternate as often as it
