@@ -48,7 +48,7 @@ def test_every_run_of_a_selection_is_trained_once(toy, tmp_path, rule, share, ke
     )
     with toy.noting() as keys:
         if rule == "best of":
-            result = tuning.random_repetitions(repetitions=accounting.Fixed(6), **arguments)
+            result = tuning.random_repetitions(repetitions=accounting.Poisson(8), **arguments)
         else:
             # Nobody passes: the search goes on to its end.
             result = tuning.threshold_stopping(threshold=1.0, halting_probability=0.1, **arguments)

@@ -25,7 +25,7 @@ from dpjax.tuning.run_settings import RunOptions
 from dpjax.tuning.selections import BestOf
 from dpjax.tuning.task import Records, Task
 
-LAW = accounting.AtMost(accounting.Geometric(4), 12)
+LAW = accounting.Geometric(4)
 SCORE_NOISE = 3.0
 SPACE = tuning.Space(quality=tuning.Choice([0.3, 0.7], [0.4, 0.6]), clip_norm=1.0)
 LISTED = [dict(quality=quality, clip_norm=1.0) for quality in (0.3, 0.7, 0.7)]

@@ -91,9 +91,7 @@ def _sent(toy):
 
 
 RUNS = {
-    "random repetitions": lambda toy: _selected(
-        toy, repetitions=accounting.AtMost(accounting.Poisson(9), 24)
-    ),
+    "random repetitions": lambda toy: _selected(toy, repetitions=accounting.Poisson(9)),
     "threshold stopping": lambda toy: _selected(toy, threshold=1.0, halting_probability=0.15),
     "exponential": _partitioned,
     "a run after a public search": _released,
