@@ -4,6 +4,7 @@ import copy
 import json
 
 import pytest
+from dp_accounting import dp_event
 
 from dpjax import accounting
 from dpjax.accounting import provenance
@@ -145,3 +146,19 @@ def test_first_difference_names_the_place():
     assert differs(10**9 + 1, 10**9, tolerance=1e-8) == "the top"
     for other in (float("inf"), float("nan")):
         assert differs(1.0, other, tolerance=1e-9) == "the top"
+
+
+def test_nothing_but_events_is_called_from_a_tree(monkeypatch):
+    """Whatever else stands in the events' module, inside another event too."""
+    called = []
+
+    def recorder(**fields):
+        called.append(fields)
+        return dp_event.NoOpDpEvent()
+
+    monkeypatch.setattr(dp_event, "recorder", recorder, raising=False)
+    inside = {"name": "recorder", "fields": {}}
+    for tree in (_event("recorder"), _event("PoissonSampledDpEvent", event=inside)):
+        with pytest.raises(ValueError, match="'recorder' is no event"):
+            accounting.from_provenance(tree)
+    assert not called
