@@ -40,11 +40,12 @@ def check_worth_pricing(
         raise ValueError(f"{prefix}steps={steps:.6g}: pass at most {LARGEST_STEPS:.0e}")
     if not noise_multiplier > 0:
         return
-    loss = steps * (sampling_probability / noise_multiplier) ** 2
-    if noise_multiplier < LEAST_NOISE_MULTIPLIER or loss > _LARGEST_LOSS:
+    protects_nothing = f"{prefix}noise_multiplier={noise_multiplier:g} protects nothing"
+    if noise_multiplier < LEAST_NOISE_MULTIPLIER:
+        raise ValueError(f"{protects_nothing}: pass {LEAST_NOISE_MULTIPLIER:g} or more")
+    if steps * (sampling_probability / noise_multiplier) ** 2 > _LARGEST_LOSS:
         raise ValueError(
-            f"{prefix}noise_multiplier={noise_multiplier:g} protects nothing in {steps:.6g} steps: "
-            f"pass more noise ({LEAST_NOISE_MULTIPLIER:g} at the very least) or fewer steps"
+            f"{protects_nothing} in {steps:.6g} steps: pass more noise, or fewer steps"
         )
 
 
