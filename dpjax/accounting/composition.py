@@ -72,6 +72,10 @@ def composition(parts: Sequence[tuple[LossPair, int]]) -> LossPair:
     Raises:
       ValueError: losses so large that no grid holds them.
     """
+    for pair, _ in parts:
+        for law in (pair.forward, pair.backward):
+            if not law.masses.any():
+                return LossPair(law, law)  # Everything is revealed already: no loss is finite.
     pairs = [_copies(pair, count) for pair, count in parts]
     if len(pairs) == 1:
         return pairs[0]
@@ -86,6 +90,8 @@ def composition(parts: Sequence[tuple[LossPair, int]]) -> LossPair:
 
 def composed_points(pair: LossPair, count: int) -> int:
     """Grid points that `count` copies need on their own grid, `LARGEST_SUM` or not."""
+    if not (pair.forward.masses.any() and pair.backward.masses.any()):
+        return 1
     return max(total.points for total in _sums([(pair, count)]))
 
 

@@ -347,15 +347,16 @@ def main() -> int:
     for name in arguments.parts:
         generator = np.random.default_rng(arguments.seed)
         end, cases = time.process_time() + arguments.seconds, 0
+        known = set(counts)
         if name == "scan":
             scan(counts)
-            continue
-        while time.process_time() < end:
+        while name != "scan" and time.process_time() < end:
             PARTS[name](generator, counts)
             cases += 1
-        print(f"{name}: {cases} cases", flush=True)
-    for part in sorted({name for name, _ in counts}):
-        print(f"{part}: {counts[part, 'compared']} compared, {counts[part, 'short']} fall short")
+        print(f"{name}: {cases or len(RUNS) * len(LAWS_OF_RUNS)} cases", flush=True)
+        for kind in sorted({kind for kind, _ in set(counts) - known}):
+            compared, short_ones = counts[kind, "compared"], counts[kind, "short"]
+            print(f"  {kind}: {compared} compared, {short_ones} fall short", flush=True)
     return int(any(number for (_, kind), number in counts.items() if kind == "short"))
 
 

@@ -9,6 +9,7 @@ from scipy import stats
 
 from dpjax import accounting
 from dpjax.accounting import composition as composition_module
+from dpjax.accounting import provenance
 from dpjax.accounting.composition import composition
 from dpjax.accounting.loss_distribution import LossDistribution, LossPair
 
@@ -167,3 +168,21 @@ def test_adding_a_mechanism_never_costs_less():
 def test_losses_beyond_any_grid_are_refused_in_one_line():
     with pytest.raises(ValueError, match="fit no grid: pass more noise, or fewer steps"):
         accounting.repeat(accounting.pure(5.0), 10**9).pair.epsilon(1e-5)
+
+
+def test_composing_with_a_mechanism_that_reveals_everything():
+    law = LossDistribution(1e-4, 0, np.zeros(1), 1.0)
+    open_book = accounting.Guarantee(
+        relation="add_or_remove_one",
+        provenance=provenance.node("test", {}),
+        pair=LossPair(law, law),
+    )
+    for composed in (
+        accounting.compose(open_book, accounting.gaussian(1.0)),
+        accounting.compose(accounting.gaussian(1.0), open_book),
+        accounting.repeat(open_book, 3),
+        accounting.best_of(open_book, accounting.Fixed(3)),
+        accounting.best_of(open_book, accounting.Geometric(3.0)),
+    ):
+        assert composed.epsilon(0.5) == math.inf
+        assert composed.delta(10.0) == 1.0
