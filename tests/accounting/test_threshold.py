@@ -8,9 +8,11 @@ import pytest
 from scipy import optimize, special
 
 from dpjax import accounting
+from dpjax.accounting import threshold
 from dpjax.accounting.loss_distribution import LossDistribution, LossPair
 from dpjax.accounting.mechanisms import gaussian_delta
 from dpjax.accounting.threshold import _stopped_pair
+from dpjax.accounting.tradeoff import largest_mass
 
 INTERVAL = 1e-3
 
@@ -127,6 +129,25 @@ def test_the_grid_of_halting_masses_costs_nothing(noise, halting, delta):
     stopped = accounting.stop_at_threshold(accounting.gaussian(noise), halting)
     best = pointwise_epsilon(noise, halting, delta)
     assert best * (1 - 1e-9) <= stopped.pair.epsilon(delta) <= best * (1 + 2e-4)
+
+
+@pytest.mark.parametrize(
+    "noise,halting", [(0.3, 0.01), (1.0, 0.01), (1.0, 0.5), (30.0, 0.01), (30.0, 1e-6)]
+)
+def test_the_points_enclose_every_set(noise, halting, monkeypatch):
+    """The largest a/X - b/X' of all sets and weights: a chord on a convex cell would cut it off."""
+    monkeypatch.setattr(threshold, "KNOTS", (0.01, 4000))
+    reverse = accounting.gaussian(noise).pair.regridded(1e-3 if noise < 5.0 else 1e-4).forward
+    u = special.ndtr(np.linspace(-9.0, 9.0, 4_001))
+    x = halting + (1 - halting) * u
+    # h of the same thinned law: only the lines of the cells are in question.
+    moved = largest_mass(reverse.kept_at(reverse.knots(*threshold.KNOTS)), u)
+    moved = halting + (1 - halting) * moved
+    slopes, weights = threshold._points(reverse, halting)
+    for growth in np.exp(np.linspace(-0.5, 1.5, 41) * (0.5 / noise**2 + 3.0 / noise)):
+        largest = np.max(1.0 / x - growth / moved)
+        found = np.max(weights - growth * slopes)
+        assert largest <= found <= largest + 1e-2 * abs(largest)
 
 
 @pytest.mark.parametrize("halting", [1e-300, 1e-12])
