@@ -109,6 +109,12 @@ def test_gaussians_in_any_number_equal_one(noise, count):
         assert exact - 1e-6 <= apart.pair.epsilon(delta) <= exact * (1.0 + 2e-3) + 1e-6
 
 
+@pytest.mark.parametrize("count", [16, 997, 10**6 + 3, 10**9, 2**40 + 1])
+def test_stages_hold_every_copy_and_hardly_more(count):
+    stages, block = composition_module._stages(count)
+    assert count <= stages * block <= count * (1 + 1e-3) + block
+
+
 def test_no_cliff_at_small_deltas():
     """Rounding was infinite mass: 14,062 steps had no finite epsilon at 1e-12 but Renyi's."""
     run = accounting.dp_sgd(*MNIST)
