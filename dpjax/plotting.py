@@ -58,9 +58,7 @@ def save_figure(
     return paths
 
 
-def candidate_scores(
-    rows: Sequence[dict], against: str, chance: float, title: str
-) -> Figure:
+def candidate_scores(rows: Sequence[dict], against: str, chance: float, title: str) -> Figure:
     """Draws every candidate's validation accuracy against one hyperparameter.
 
     Args:

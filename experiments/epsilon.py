@@ -213,7 +213,7 @@ def verify(path: str) -> int:
         if "fingerprint" not in claim:
             return verification.rebuilt(claim)
         try:
-            from dpjax.federated import vote_release
+            from dpjax.federated.flower import vote_release
         except ImportError:
             raise verification.NotVerified(
                 "it is of a federation: pip install -e '.[federated]' to verify it"
@@ -242,7 +242,7 @@ def _caption(law: accounting.RepetitionLaw | int) -> str:
     """What the prices are of, and how to ask for another."""
     if isinstance(law, int):
         return f"at most {law} runs, each chosen in any way; all of them may be shown"
-    drawn = "" if isinstance(law, accounting.Fixed) else ", drawn in secret before the first run"
+    drawn = "" if law.minimum == law.maximum else ", drawn in secret before the first run"
     return (
         f"{law_flags.description(law)}{drawn}; candidates drawn independently from one law. A "
         "grid, Optuna, pruning, or stopping when one is good? Pass --repetitions=adaptive "

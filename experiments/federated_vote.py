@@ -112,7 +112,7 @@ _MESSAGES_PER_PHASE = 5  # One to train, four stages of the secure sum.
 def settings() -> dict[str, str | int | float]:
     """The flags as the flat configuration that the apps read."""
     from dpjax import data
-    from dpjax.federated.election import Election
+    from dpjax.federated.flower.election import Election
 
     candidates = _CANDIDATES.value
     if candidates.endswith(".json"):
@@ -173,7 +173,7 @@ def node_configs(clients: int) -> list[dict[str, str | int | bool]]:
         {"partition-id": number} for number in range(clients)
     ]
     if math.isinf(_TOTAL_EPSILON.value):
-        from dpjax.federated.node_settings import ALLOW_WITHOUT_NOISE
+        from dpjax.federated.flower.node_settings import ALLOW_WITHOUT_NOISE
 
         # Whoever simulates owns every node, and has asked for it.
         numbered = [own | {ALLOW_WITHOUT_NOISE: True} for own in numbered]
@@ -190,7 +190,7 @@ def check_all_records(
     Raises:
       ValueError: for a client whose set-up is wrong, or if no client can judge anything.
     """
-    from dpjax.federated import local_training, records
+    from dpjax.federated.flower import local_training, records
 
     parts = None if _FOLDERS.value else records.divided_as(config)
     odd = {}
@@ -256,7 +256,7 @@ def report(
 def _report_training(outcome, table: Table) -> dict[str, Any]:
     """Rows about the trained model; returns findings."""
     from dpjax import data
-    from dpjax.tuning import local_updates
+    from dpjax.federated import local_updates
 
     election = outcome.election
     plan = election.averaging_plan
@@ -283,7 +283,7 @@ def main() -> int:
     offline.stay_offline()
     try:
         from dpjax import federated
-        from dpjax.federated import records
+        from dpjax.federated.flower import records
     except ImportError as error:
         raise ValueError(str(error)) from None
 

@@ -10,7 +10,7 @@ import jax
 from absl import flags
 
 from dpjax import training
-from dpjax.training import hosts
+from dpjax.training.sweep import hosts
 from dpjax.tuning.job import Job
 
 _PLACEMENT = flags.DEFINE_enum(

@@ -37,7 +37,7 @@ from dpjax import data, private_files, tuning
 from dpjax.tuning import ledger, pareto
 from dpjax.tuning.pareto import problems
 from dpjax.tuning.pareto.released_run import released_run
-from dpjax.tuning.task import accuracy_of
+from dpjax.tuning.problem.task import accuracy_of
 from experiments import command_line, data_flags, run_folder
 from experiments.pareto_report import RECORD_FILE, report, save_release, save_search
 

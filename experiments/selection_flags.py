@@ -8,7 +8,7 @@ from typing import Any
 from absl import flags
 
 from dpjax import accounting, tuning
-from dpjax.tuning.partitions import PARTITION_TRAININGS
+from dpjax.tuning.evaluations.partitions import PARTITION_TRAININGS
 from experiments import law_flags
 
 RANDOM_REPETITIONS, THRESHOLD_STOPPING = "random_repetitions", "threshold_stopping"

@@ -34,7 +34,7 @@ from rich.table import Table
 from dpjax import data, plotting, tuning
 from dpjax.accounting.calibration import check_worth_pricing
 from dpjax.tuning import ledger
-from dpjax.tuning.task import accuracy_of
+from dpjax.tuning.problem.task import accuracy_of
 from experiments import command_line, data_flags, job_flags, run_folder, selection_flags
 
 _DATA = data_flags.define(

@@ -1,63 +1,51 @@
 """What a computation costs in privacy. NumPy and SciPy float64; JAX only in `rdp_grid`.
 
 Constructors of base runs return a `Guarantee`; `compose`, `repeat`, `parallel`, `mixture` and
-`best_of` make guarantees of guarantees; laws of the number of runs K live in `repetitions`.
+`best_of` make guarantees of guarantees; laws of the number of runs K live in `selection.laws`.
 """
 
 from dpjax.accounting.calibration import calibrate
 from dpjax.accounting.combine import compose, mixture, parallel, repeat
-from dpjax.accounting.dp_sgd import (
+from dpjax.accounting.guarantee import Guarantee
+from dpjax.accounting.interop import from_dp_event
+from dpjax.accounting.mechanisms.dp_sgd import (
     dp_sgd,
     dp_sgd_fixed_lots,
     lot_capacity,
     truncation_probability,
 )
-from dpjax.accounting.events import from_dp_event
-from dpjax.accounting.exponential_mechanism import exponential_mechanism, selection_noise_ratio
-from dpjax.accounting.federated_averaging import (
+from dpjax.accounting.mechanisms.elementary import (
+    discrete_gaussian,
+    gaussian,
+    pure,
+    renyi_only,
+    zcdp,
+)
+from dpjax.accounting.mechanisms.exponential import exponential_mechanism, selection_noise_ratio
+from dpjax.accounting.mechanisms.federated_averaging import (
     calibrate_federated_averaging,
     federated_averaging,
 )
-from dpjax.accounting.guarantee import Guarantee
-from dpjax.accounting.mechanisms import discrete_gaussian, gaussian, pure, renyi_only, zcdp
-from dpjax.accounting.odometer import Odometer, OdometerReading
-from dpjax.accounting.output_perturbation import (
+from dpjax.accounting.mechanisms.output_perturbation import (
     output_perturbation,
     projected_sgd_sensitivity,
     regularised_logistic_sensitivity,
 )
-from dpjax.accounting.planning import Plan, plan
-from dpjax.accounting.provenance import from_provenance
-from dpjax.accounting.rdp_grid import epsilon_grid, rdp_grid
-from dpjax.accounting.repetitions import (
-    AtMost,
-    Binomial,
-    Fixed,
-    Geometric,
-    Logarithmic,
-    Poisson,
-    RepetitionLaw,
-    Tabulated,
-    TruncatedNegativeBinomial,
-    law_from_dict,
-)
-from dpjax.accounting.selection import best_of
-from dpjax.accounting.sparse_vector import (
+from dpjax.accounting.mechanisms.sparse_vector import (
     advanced_composition,
     basic_composition,
     doubling_loop,
     iteration_rdp,
     sparse_vector,
 )
-from dpjax.accounting.threshold import stop_at_threshold
-from dpjax.accounting.threshold_loop import (
+from dpjax.accounting.mechanisms.threshold_loop import (
     LoopTrace,
     ThresholdLoop,
     max_iterations,
     simulate_loop,
     threshold_levels,
 )
-from dpjax.accounting.voting import (
+from dpjax.accounting.mechanisms.vote import (
     calibrate_vote,
     discrete_gaussian_vote,
     local_noise_variance,
@@ -67,6 +55,25 @@ from dpjax.accounting.voting import (
     vote_sensitivity,
     vote_success_bound,
 )
+from dpjax.accounting.numerics.rdp_grid import epsilon_grid, rdp_grid
+from dpjax.accounting.odometer import Odometer, OdometerReading
+from dpjax.accounting.planning import Plan, plan
+from dpjax.accounting.provenance import from_provenance
+from dpjax.accounting.selection.best_of import best_of
+from dpjax.accounting.selection.laws import (
+    AtMost,
+    Binomial,
+    Fixed,
+    Geometric,
+    Logarithmic,
+    Poisson,
+    RepetitionLaw,
+    Tabulated,
+    TruncatedNegativeBinomial,
+    law_family,
+    law_from_dict,
+)
+from dpjax.accounting.selection.threshold import stop_at_threshold
 
 __all__ = [
     "AtMost",
@@ -103,6 +110,7 @@ __all__ = [
     "from_provenance",
     "gaussian",
     "iteration_rdp",
+    "law_family",
     "law_from_dict",
     "local_noise_variance",
     "lot_capacity",

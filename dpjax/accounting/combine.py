@@ -12,11 +12,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dpjax.accounting import provenance, renyi
-from dpjax.accounting.composition import composition
+from dpjax.accounting import provenance
 from dpjax.accounting.guarantee import Guarantee, check_guarantee, pair_from_curve
-from dpjax.accounting.loss_distribution import LossPair, common_interval
-from dpjax.accounting.privacy_profile import pair_from_profiles
+from dpjax.accounting.numerics import renyi
+from dpjax.accounting.numerics.composition import composition
+from dpjax.accounting.numerics.loss_distribution import LossPair, common_interval
+from dpjax.accounting.numerics.privacy_profile import pair_from_profiles
 from dpjax.checks import shown, vector, whole
 
 

@@ -12,12 +12,14 @@ from dp_accounting import dp_event as dp_events
 from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 
 from dpjax.accounting import provenance as provenance_lib
-from dpjax.accounting.loss_distribution import LossDistribution, LossPair
-from dpjax.accounting.privacy_profile import pair_from_profiles
-from dpjax.accounting.renyi import RenyiCurve, pure_curve
+from dpjax.accounting.numerics.loss_distribution import LossDistribution, LossPair
+from dpjax.accounting.numerics.privacy_profile import pair_from_profiles
+from dpjax.accounting.numerics.renyi import RenyiCurve, pure_curve
 from dpjax.checks import instance, number, one_of, vector
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE, normalise_relation
 
+_READERS: dict[str, Callable[..., Guarantee]] = {}
+"""What reads other libraries' words needs every constructor, and so stands above this file."""
 METHODS = ("tight", "rdp", "rdp_classic")
 
 
@@ -97,7 +99,7 @@ class Guarantee:
 
     @property
     def known_by_renyi_only(self) -> bool:
-        """Whether the loss distributions are derived from the Renyi curve (spec 3.5)."""
+        """Whether the loss distributions are derived from the Renyi curve."""
         return self._pair_source is None and self.pure_epsilon is None
 
     @functools.cached_property
@@ -265,10 +267,8 @@ class Guarantee:
     def from_dp_event(
         cls, event: dp_events.DpEvent, relation: object = ADD_OR_REMOVE_ONE
     ) -> Guarantee:
-        """A guarantee from a dp_accounting event; see `dpjax.accounting.events`."""
-        from dpjax.accounting import events  # The translator needs every constructor.
-
-        return events.from_dp_event(event, relation)
+        """A guarantee from a dp_accounting event; see `dpjax.accounting.interop`."""
+        return _READERS["dp_event"](event, relation)
 
     def _curve(self) -> RenyiCurve:
         if self.renyi is None:
@@ -276,6 +276,16 @@ class Guarantee:
                 "this guarantee has no Renyi curve, only loss distributions: use method='tight'"
             )
         return self.renyi
+
+
+def register_reader(name: str, reader: Callable[..., Guarantee]) -> None:
+    """Gives `Guarantee.from_<name>` its function.
+
+    Args:
+      name: of what is read, as in "dp_event".
+      reader: what is read, and its relation -> Guarantee.
+    """
+    _READERS[name] = reader
 
 
 def check_guarantee(name: str, value: object) -> None:
@@ -301,7 +311,7 @@ def pure_pair(epsilon: float) -> LossPair:
 
 
 def pair_from_curve(curve: RenyiCurve) -> LossPair:
-    """Loss distributions of a mechanism known by its Renyi curve alone (spec 3.5).
+    """Loss distributions of a mechanism known by its Renyi curve alone.
 
     delta(epsilon) is the infimum of Lemma 14 over orders, in both directions. The grid ends where
     delta falls below 1e-16 of mass beyond the failure event.

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from dpjax.accounting.sparse_vector import doubling_loop
+from dpjax.accounting.mechanisms.sparse_vector import doubling_loop
 from dpjax.checks import positive, probability, whole
 
 _REFUSED = frozenset(

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from scipy import optimize
 
 from dpjax.accounting.guarantee import Guarantee, check_guarantee
-from dpjax.accounting.repetitions import (
+from dpjax.accounting.selection.best_of import best_of
+from dpjax.accounting.selection.laws import (
     Geometric,
     Logarithmic,
     Poisson,
     RepetitionLaw,
     TruncatedNegativeBinomial,
 )
-from dpjax.accounting.selection import best_of
 from dpjax.checks import positive, probability, vector, whole
 
 SHAPES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, math.inf)
@@ -62,7 +62,7 @@ def plan(
     truncated negative binomial the smallest sufficient mean is found; one above a million, or with
     a 99th percentile above 4 million, is not proposed. A shape below 0 can never exceed success
     candidates^shape, and shape 0 needs astronomical means; Poisson costs much privacy beyond a
-    mean of about 5 (spec 3.6).
+    mean of about 5.
 
     Args:
       base: guarantee of one run; None proposes without a privacy budget.
@@ -171,4 +171,4 @@ def _describe(
 
 
 def _shape(law: RepetitionLaw) -> float:
-    return law.shape if isinstance(law, TruncatedNegativeBinomial) else math.inf
+    return getattr(law, "shape", math.inf)

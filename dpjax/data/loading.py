@@ -10,19 +10,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from dpjax.data import (
-    adult,
-    cache,
-    cifar10_subset,
-    dataset,
-    digits,
-    image_builders,
-    images,
-    libsvm,
-    published_files,
-    tfds_store,
-    user_arrays,
-)
+from dpjax.data import cache, dataset, published_files, tfds_store, user_arrays
+from dpjax.data.sources import adult, cifar10_subset, digits, image_builders, images, libsvm
 
 DEFAULT_DATA_DIR = pathlib.Path("~/tensorflow_datasets")
 """Where TFDS keeps its data unless told otherwise."""

@@ -1,22 +1,23 @@
-"""DP-HYPE's vote, and training after it, as a Flower federation; the extra `federated`.
+"""Federations: DP-HYPE's vote over hyperparameters, and private averaging with the winner.
 
-    app = federated.make_client_app(federated.records_in_folder)   # a client's side
+    settings = federated.VoteSettings(clients=50, candidates=100, epsilon=1.0)
+    plan = settings.plan()                                         # its noise, without Flower
+    app = federated.make_client_app(federated.records_in_folder)   # a client's side, in Flower
     app = federated.make_server_app(on_outcome=...)                # the server's side
+
+The mechanisms stand here, free of any framework; `dpjax.federated.flower`, the extra `federated`,
+runs them over Flower. Its names are found here too, and imported when first asked for.
 
 | module | what |
 |---|---|
-| `election` | everything public about vote and training, and its fingerprint |
-| `client`, `local_training`, `local_rounds` | a client's app: the vote, then rounds of averaging |
-| `server`, `rounds` | the server's app: the same from its side |
-| `sum_rules`, `masking`, `secure_sum` | exact masked sums; every trap of Flower's SecAgg+ refused |
-| `records`, `node_settings` | where a node's records come from; what its owner alone decides |
-| `ledger` | what a node has answered and spent, on its disk: once, and within its limits |
-| `in_process`, `runtimes` | the same apps in one process, or in Ray's |
-| `vote_release` | what may be published |
-| `flower_internals` | every import from Flower, one tested version |
+| `voting`, `vote_plan`, `vote_candidates` | ballots, their noise and sum; the grids of the paper |
+| `averaging` | private federated averaging: what a client sends, what the server makes of it |
+| `vote_clients`, `local_updates` | what a client trains on its own records, in JAX |
+| `simulation` | both without a network: accuracy of the ballots' winner, rounds, baselines |
+| `flower` | the same through Flower's messages, masked |
 
-Liebenow, Peinemann & Mohammadi, "DP-HYPE", 2025. docs/federated.md says what is protected from
-whom.
+Liebenow, Peinemann & Mohammadi, "DP-HYPE", 2025; McMahan et al. 2017; Kairouz, Liu & Steinke 2021.
+docs/federated.md says what is protected from whom.
 """
 
 from __future__ import annotations
@@ -27,35 +28,48 @@ from typing import Any
 # Flower starts a process for every message to a client. What such a process does not use is not
 # imported: four of five messages need no JAX.
 _HOMES = {
-    "Averaging": "election",
-    "Election": "election",
-    "InProcessGrid": "in_process",
-    "LocalTraining": "election",
-    "Outcome": "server",
-    "SumAborted": "sum_rules",
-    "SumRules": "sum_rules",
-    "make_client_app": "client",
-    "make_server_app": "server",
-    "parts_of_data_set": "records",
-    "records_in_folder": "records",
-    "run_election": "server",
-    "run_in_process": "runtimes",
-    "run_in_ray": "runtimes",
-    "run_rounds": "rounds",
-    "save_outcome": "vote_release",
-    "Spending": "ledger",
-    "secure_sum_only": "masking",
-    "statement": "vote_release",
+    "AveragingAborted": "averaging",
+    "AveragingPlan": "averaging",
+    "AveragingSettings": "averaging",
+    "VoteAborted": "voting",
+    "VotePlan": "vote_plan",
+    "VoteSettings": "vote_plan",
+    "train_clients": "vote_clients",
+    "averaging": "",
+    "simulation": "",
+    "voting": "",
+    "flower": "",
 }
+_OF_FLOWER = (
+    "Averaging",
+    "Election",
+    "InProcessGrid",
+    "LocalTraining",
+    "Outcome",
+    "Spending",
+    "SumAborted",
+    "SumRules",
+    "make_client_app",
+    "make_server_app",
+    "parts_of_data_set",
+    "records_in_folder",
+    "run_election",
+    "run_in_process",
+    "run_in_ray",
+    "run_rounds",
+    "save_outcome",
+    "secure_sum_only",
+    "statement",
+)
 
-__all__ = list(_HOMES)
-
-# One clear line where Flower is missing, at once.
-importlib.import_module("dpjax.federated.flower_internals")
+__all__ = [*_HOMES, *_OF_FLOWER]
 
 
 def __getattr__(name: str) -> Any:
     """Imports a public name from its module on first use."""
+    if name in _OF_FLOWER:
+        return getattr(importlib.import_module(f"{__name__}.flower"), name)
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    module = importlib.import_module(f"{__name__}.{_HOMES[name] or name}")
+    return getattr(module, name) if _HOMES[name] else module

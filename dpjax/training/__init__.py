@@ -1,22 +1,22 @@
 """Private training of many candidates at once, in JAX float32; knows nothing of selection."""
 
-from dpjax.training.checkpoints import Checkpoints
-from dpjax.training.clipping import clipped_grad
+from dpjax.randomness.keys import candidate_keys, stream
+from dpjax.randomness.noise import add_gaussian_noise
+from dpjax.training.clipping.clipped_grad import clipped_grad
 from dpjax.training.dp_sgd import TrainConfig, make_train
-from dpjax.training.keys import candidate_keys, stream
-from dpjax.training.mixed import mixed_sweep
-from dpjax.training.noise import add_gaussian_noise
+from dpjax.training.lots.sampling import FixedLots, PoissonLots
 from dpjax.training.optimizers import adam, momentum, sgd
-from dpjax.training.placement import NAMES as placement_names
-from dpjax.training.placement import (
+from dpjax.training.sweep.checkpoints import Checkpoints
+from dpjax.training.sweep.mixed import mixed_sweep
+from dpjax.training.sweep.placement import NAMES as placement_names
+from dpjax.training.sweep.placement import (
     Placement,
     Trial,
     fastest_placement,
     named_placement,
     placement_options,
 )
-from dpjax.training.sampling import FixedLots, PoissonLots
-from dpjax.training.sweep import sweep
+from dpjax.training.sweep.sweep import sweep
 
 __all__ = [
     "Checkpoints",

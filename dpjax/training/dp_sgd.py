@@ -18,10 +18,11 @@ import numpy as np
 import optax
 
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE, REPLACE_ONE, normalise_relation
-from dpjax.training import keys, optimizers, threefry
-from dpjax.training.clipping import clipped_grad
-from dpjax.training.noise import LEAST_DEVIATION, add_gaussian_noise
-from dpjax.training.sampling import FixedLots, PoissonLots
+from dpjax.randomness import keys, threefry
+from dpjax.randomness.noise import LEAST_DEVIATION, add_gaussian_noise
+from dpjax.training import optimizers
+from dpjax.training.clipping.clipped_grad import clipped_grad
+from dpjax.training.lots.sampling import FixedLots, PoissonLots
 
 Tree = Any
 Trainable = None | Tree | Callable[[tuple[str, ...], jax.Array], bool]

@@ -16,9 +16,9 @@ import jax
 
 from dpjax.training import optimizers
 from dpjax.training.dp_sgd import partition
-from dpjax.tuning.procedure import Optimizer
-from dpjax.tuning.run_settings import RunOptions, RunSetting
-from dpjax.tuning.task import Task
+from dpjax.tuning.evaluations.procedure import Optimizer
+from dpjax.tuning.problem.run_settings import RunOptions, RunSetting
+from dpjax.tuning.problem.task import Task
 
 _COUNTS = ("lot_size", "steps")
 """Hyperparameters that are rounded to whole numbers where they are used."""

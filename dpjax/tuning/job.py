@@ -23,8 +23,8 @@ import jax
 import numpy as np
 
 from dpjax import private_files, training
-from dpjax.training import hosts
-from dpjax.tuning.best_of_runs import BestOfRuns
+from dpjax.training.sweep import hosts
+from dpjax.tuning.evaluations.best_of_runs import BestOfRuns
 
 PyTree = Any
 Arrays = dict[str, np.ndarray]

@@ -16,10 +16,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax.training import keys as key_streams
+from dpjax.randomness import keys as key_streams
 from dpjax.training.dp_sgd import merge, partition
-from dpjax.tuning.procedure import Optimizer
-from dpjax.tuning.task import Task
+from dpjax.tuning.evaluations.procedure import Optimizer
+from dpjax.tuning.problem.task import Task
 
 PyTree = Any
 

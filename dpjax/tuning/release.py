@@ -21,7 +21,7 @@ import numpy as np
 
 import dpjax
 from dpjax import accounting
-from dpjax.training import noise
+from dpjax.randomness import noise
 
 PyTree = Any
 

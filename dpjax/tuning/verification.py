@@ -23,14 +23,14 @@ import optax
 
 import dpjax
 from dpjax.accounting import provenance
-from dpjax.tuning import described, partitioned_selection, running
-from dpjax.tuning.candidates import Choice, Law, Space, space_from
-from dpjax.tuning.doubling import RULE as DOUBLING
-from dpjax.tuning.doubling import DoublingSelector
-from dpjax.tuning.exponential import RULE as EXPONENTIAL
-from dpjax.tuning.exponential import ExponentialSelector
+from dpjax.tuning import described
+from dpjax.tuning.evaluations import partitioned_selection, running
+from dpjax.tuning.evaluations.procedure import plan_procedure
+from dpjax.tuning.evaluations.selection_plan import Selector, plan
 from dpjax.tuning.pareto import oracles, released_run, run_shapes
-from dpjax.tuning.procedure import plan_procedure
+from dpjax.tuning.problem.candidates import Choice, Law, Space, space_from
+from dpjax.tuning.problem.run_settings import RunOptions
+from dpjax.tuning.problem.task import Records, Task
 from dpjax.tuning.release import (
     HYPERPARAMETERS_FILE,
     SEAL,
@@ -39,10 +39,11 @@ from dpjax.tuning.release import (
     json_bytes,
     sha256,
 )
-from dpjax.tuning.run_settings import RunOptions
-from dpjax.tuning.selection_plan import Selector, plan
-from dpjax.tuning.selections import selection_from
-from dpjax.tuning.task import Records, Task
+from dpjax.tuning.tuners.doubling import RULE as DOUBLING
+from dpjax.tuning.tuners.doubling import DoublingSelector
+from dpjax.tuning.tuners.exponential import RULE as EXPONENTIAL
+from dpjax.tuning.tuners.exponential import ExponentialSelector
+from dpjax.tuning.tuners.selections import selection_from
 
 LARGEST_STATEMENT = 1 << 24
 """Bytes of the largest file that is read as JSON; real ones hold a few thousand."""

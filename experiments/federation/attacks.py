@@ -23,7 +23,7 @@ import urllib.request
 from absl import app, flags
 from rich.console import Console
 
-from dpjax.federated import ledger
+from dpjax.federated.flower import ledger
 from experiments import command_line, run_folder
 from experiments.federation import deployment, hospitals, offline
 
@@ -34,7 +34,7 @@ _EPSILON, _DELTA = 20.0, 1e-5
 _SERVER = '''
 """A server that asks for everything three times, and again after its nodes were started anew."""
 import json, os, time
-from dpjax.federated import flower_internals as flower
+from dpjax.federated.flower import internals as flower
 from dpjax.federated.election import Election
 from dpjax.federated.server import run_election
 

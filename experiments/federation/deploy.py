@@ -52,7 +52,7 @@ def main() -> int:
             "a deployment needs Flower: pip install -e '.[federated]' in dpjax's folder"
         )
     offline.stay_offline()
-    from dpjax.federated import election
+    from dpjax.federated.flower import election
     from experiments.federation import deployment
 
     overrides = {

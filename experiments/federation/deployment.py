@@ -19,8 +19,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Console
 
-from dpjax.federated import node_settings
-from dpjax.federated.election import Election
+from dpjax.federated.flower import node_settings
+from dpjax.federated.flower.election import Election
 from experiments.federation import hospitals, keys, offline
 
 APP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "app")
@@ -385,7 +385,7 @@ def check(folder: str, outcome: str) -> dict[str, float]:
       ValueError: if the claim is smaller than the truth, or a hospital's ledger disagrees.
     """
     from dpjax import accounting
-    from dpjax.federated import ledger
+    from dpjax.federated.flower import ledger
 
     found = {}
     for name in ("hyperparameters", "guarantee"):

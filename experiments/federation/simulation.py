@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from rich.progress import Progress
 
-from dpjax.federated import local_training, records
-from dpjax.federated.election import Election
-from dpjax.federated.server import Outcome
-from dpjax.tuning import federation_simulation, voting
-from dpjax.tuning.host_randomness import HostRandomness
-from dpjax.tuning.local_updates import FederationUpdates
+from dpjax.federated import simulation, vote_clients, voting
+from dpjax.federated.flower import local_training, records
+from dpjax.federated.flower.election import Election
+from dpjax.federated.flower.outcome import Outcome
+from dpjax.federated.local_updates import FederationUpdates
+from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning.release import json_bytes
 from experiments import run_folder
 
@@ -51,7 +51,7 @@ def _votes(
     settings, training = election.settings, election.training
     judging = [number for number, held in enumerate(parts) if _judges(held, training.classes)]
     line = bar.add_task("clients that voted", total=len(judging))
-    scores = voting.train_clients(
+    scores = vote_clients.train_clients(
         training.module(),
         [parts[number] for number in judging],
         election.candidates,
@@ -99,7 +99,7 @@ def _trained(
         seed=training.seed,
     )
     line = bar.add_task("rounds of training", total=plan.settings.rounds)
-    return federation_simulation.train_privately(
+    return simulation.train_privately(
         updates,
         plan,
         election.model.initial(training.seed),

@@ -28,7 +28,7 @@ from flwr.superlink.auth_plugin import NoOpControlAuthnPlugin
 from flwr.superlink.cli import flower_superlink
 from flwr.superlink.servicer.control import control_handlers
 
-from dpjax.federated.flower_internals import TESTED_VERSIONS
+from dpjax.federated.flower.internals import TESTED_VERSIONS
 
 _ = TESTED_VERSIONS  # Imported for its refusal of other versions: names below are not public.
 

@@ -8,10 +8,10 @@ import pytest
 from scipy import stats
 
 from dpjax import accounting
-from dpjax.accounting import composition as composition_module
 from dpjax.accounting import provenance
-from dpjax.accounting.composition import composition
-from dpjax.accounting.loss_distribution import LossDistribution, LossPair
+from dpjax.accounting.numerics import composition as composition_module
+from dpjax.accounting.numerics.composition import composition
+from dpjax.accounting.numerics.loss_distribution import LossDistribution, LossPair
 
 MNIST = (256 / 60000, 1.1, 14062)
 
@@ -72,7 +72,7 @@ def test_never_below_the_law_of_the_sum_and_equal_to_it(seed):
 def test_randomised_responses_down_to_1e_18(count):
     """The binomial law of the loss, in 40 digits; a plain transform errs by 1e-16 a copy."""
     epsilon = 0.02
-    pair = accounting.pure(epsilon).pair.self_composed(count)
+    pair = composition([(accounting.pure(epsilon).pair, count)])
     hit = 1.0 / (1.0 + math.exp(-epsilon))
     for level in (1e-3, 1e-9, 1e-13, 1e-18):
         found = pair.epsilon(level)
@@ -148,7 +148,7 @@ def test_rare_large_losses_among_tiny_ones(rare):
     # What D' leaves is an outcome impossible under D.
     forward = LossDistribution(0.01, -200, p, 0.0)
     backward = LossDistribution(0.01, -200, q[::-1].copy(), max(0.0, 1.0 - q.sum()))
-    found = LossPair(forward, backward).self_composed(64).forward
+    found = composition([(LossPair(forward, backward), 64)]).forward
     exact = forward
     for _ in range(6):
         exact = LossDistribution(

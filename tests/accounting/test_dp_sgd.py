@@ -13,9 +13,9 @@ from dp_accounting import pld as pld_accounting
 from scipy import special, stats
 
 from dpjax import accounting
-from dpjax.accounting.mechanisms import gaussian_delta
+from dpjax.accounting.mechanisms.elementary import gaussian_delta
 
-dp_sgd_module = importlib.import_module("dpjax.accounting.dp_sgd")  # Its function has the name.
+dp_sgd_module = importlib.import_module("dpjax.accounting.mechanisms.dp_sgd")
 ORACLES = pathlib.Path(__file__).parent / "oracles"
 
 

@@ -78,7 +78,7 @@ def test_lots_without_replacement():
     ids=lambda value: type(value).__name__,
 )
 def test_single_mechanisms_are_dp_accountings(event, relation):
-    from dpjax.accounting.events import _RELATIONS
+    from dpjax.accounting.interop import _RELATIONS
 
     ours = from_event(event, relation)
     accountant = pld_accounting.PLDAccountant(_RELATIONS[relation])

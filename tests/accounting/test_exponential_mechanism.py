@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from dpjax.accounting.combine import compose, repeat
-from dpjax.accounting.exponential_mechanism import (
+from dpjax.accounting.mechanisms.elementary import pure
+from dpjax.accounting.mechanisms.exponential import (
     bounded_range_profile,
     bounded_range_rdp,
     exponential_mechanism,
     selection_noise_ratio,
 )
-from dpjax.accounting.mechanisms import pure
 from dpjax.accounting.provenance import from_provenance
 
 

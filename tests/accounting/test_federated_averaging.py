@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scipy import special
 
 from dpjax import accounting
+from dpjax.accounting.numerics.composition import composition
 
 ORDERS = np.array([1.5, 2.0, 3.0, 8.0])
 
@@ -118,9 +119,9 @@ def test_only_the_survivors_noise_counts():
 
 def test_the_claim_is_above_the_exact_cost_of_one_entry_and_by_how_much():
     """Exact loss distribution of one entry against the bound: a few percent, never below."""
-    from dpjax.accounting.integer_noise import discrete_gaussian_sum, shift_pair
+    from dpjax.accounting.numerics.integer_noise import discrete_gaussian_sum, shift_pair
 
-    exact = shift_pair(discrete_gaussian_sum(4.0, 20, 8), 1e-4, 8).self_composed(3)
+    exact = composition([(shift_pair(discrete_gaussian_sum(4.0, 20, 8), 1e-4, 8), 3)])
     claimed = accounting.federated_averaging(4.0, 4, 1, 20, 3)
     for delta in (1e-3, 1e-5, 1e-7):
         ratio = claimed.epsilon(delta) / exact.epsilon(delta)

@@ -14,7 +14,7 @@ from scipy import optimize, special
 from dpjax import accounting
 from dpjax.accounting import provenance
 from dpjax.accounting.guarantee import Guarantee
-from dpjax.accounting.mechanisms import _smooth_discrete_gaussian_pair
+from dpjax.accounting.mechanisms.elementary import _smooth_discrete_gaussian_pair
 
 
 def analytic_gaussian_epsilon(noise_multiplier: float, delta: float) -> float:

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from dpjax.accounting import integer_noise
-from dpjax.accounting.integer_noise import (
+from dpjax.accounting.numerics import integer_noise
+from dpjax.accounting.numerics.composition import composition
+from dpjax.accounting.numerics.integer_noise import (
     discrete_gaussian_sum,
     shift_pair,
     shift_rdp,
@@ -72,7 +73,7 @@ def test_sum_at_large_local_variance_is_the_convolved_one(local_variance, client
     ]
     # 1e-12 on the log is what both grant to rounding.
     np.testing.assert_allclose(renyi[0], renyi[1], rtol=1e-10, atol=1e-12)
-    pairs = [shift_pair(law, 1e-4, 1).self_composed(10) for law in (fast, slow)]
+    pairs = [composition([(shift_pair(law, 1e-4, 1), 10)]) for law in (fast, slow)]
     # Rounding of Fourier transforms, 1e-17 of mass, is all that a smaller delta would show.
     for delta in (1e-3, 1e-5):
         assert pairs[0].epsilon(delta) == pytest.approx(pairs[1].epsilon(delta), rel=1e-10)

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpjax import accounting
-from dpjax.accounting.loss_distribution import LossDistribution, LossPair, common_interval
-from dpjax.accounting.privacy_profile import pair_from_profiles
+from dpjax.accounting.numerics.composition import composition
+from dpjax.accounting.numerics.loss_distribution import LossDistribution, LossPair, common_interval
+from dpjax.accounting.numerics.privacy_profile import pair_from_profiles
 
 GRID = np.linspace(-6.0, 6.0, 97)
 
@@ -219,10 +220,10 @@ def test_lost_mass_is_refused_wherever_a_distribution_is_made():
     # What one copy may lack, a thousand copies lack a thousand times over: it goes to infinity.
     rounded = LossDistribution(0.1, 0, np.array([0.5, 0.5 - 5e-10]), 0.0)
     rounded, kept = LossPair(rounded, rounded), LossPair(kept, kept)
-    for many in (rounded.self_composed(1000), rounded.composed(rounded)):
+    for many in (composition([(rounded, 1000)]), composition([(rounded, 1), (rounded, 1)])):
         assert many.forward.total_mass() == pytest.approx(1.0, abs=1e-12)
         assert many.forward.infinity_mass >= 9.9e-10
-    assert kept.self_composed(1000).forward.infinity_mass == pytest.approx(2e-6, rel=1e-5)
+    assert composition([(kept, 1000)]).forward.infinity_mass == pytest.approx(2e-6, rel=1e-5)
 
 
 def test_profile_round_trip():

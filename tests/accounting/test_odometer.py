@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dpjax.accounting.combine import compose
-from dpjax.accounting.mechanisms import pure
+from dpjax.accounting.mechanisms.elementary import pure
 from dpjax.accounting.odometer import Odometer, OdometerReading
 
 

@@ -6,7 +6,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from dpjax.accounting.output_perturbation import (
+from dpjax.accounting.mechanisms.output_perturbation import (
     output_perturbation,
     projected_sgd_sensitivity,
     regularised_logistic_sensitivity,

@@ -18,8 +18,8 @@ from dp_accounting import rdp as rdp_accounting
 
 from dpjax import accounting
 from dpjax.accounting import provenance
-from dpjax.accounting.loss_distribution import LossDistribution, LossPair
-from dpjax.accounting.renyi import RenyiCurve
+from dpjax.accounting.numerics.loss_distribution import LossDistribution, LossPair
+from dpjax.accounting.numerics.renyi import RenyiCurve
 from dpjax.neighbouring import REPLACE_ONE
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from dp_accounting.rdp import rdp_privacy_accountant as reference
 
-from dpjax.accounting.rdp_grid import epsilon_grid, rdp_grid
+from dpjax.accounting.numerics.rdp_grid import epsilon_grid, rdp_grid
 
 ORACLES = pathlib.Path(__file__).parent / "oracles"
 
@@ -208,7 +208,7 @@ def test_epsilon_grid_matches_dp_accounting():
 
 def test_jax_is_imported_on_use_only():
     code = (
-        "import sys, dpjax.accounting.rdp_grid, dpjax.accounting.voting; "
+        "import sys, dpjax.accounting.numerics.rdp_grid, dpjax.accounting.mechanisms.vote; "
         "sys.exit('jax' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -9,8 +9,8 @@ from dp_accounting import dp_event as dp_events
 from dp_accounting.rdp import rdp_privacy_accountant
 
 from dpjax import accounting
-from dpjax.accounting import renyi
-from dpjax.accounting.loss_distribution import LossDistribution
+from dpjax.accounting.numerics import renyi
+from dpjax.accounting.numerics.loss_distribution import LossDistribution
 
 SETTINGS = [(256 / 60000, 1.1), (0.01, 1.0), (0.5, 0.5), (1e-4, 0.8), (0.2, 5.0), (0.01, 0.3)]
 

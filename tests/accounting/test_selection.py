@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpjax import accounting
-from dpjax.accounting import selection
-from dpjax.accounting.loss_distribution import LossDistribution, LossPair
+from dpjax.accounting.numerics.loss_distribution import LossDistribution, LossPair
+from dpjax.accounting.selection import best_of as selection
 
 ORACLES = pathlib.Path(__file__).parent / "oracles"
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from dpjax import accounting
-from dpjax.accounting import selection
-from dpjax.accounting.loss_distribution import LossDistribution
-from dpjax.accounting.repetition_law import RepetitionLaw
-from dpjax.accounting.selection_envelope import selected_profiles
-from dpjax.accounting.selection_exact import TAIL_DELTA, exact_profile, in_tail, tightened
+from dpjax.accounting.numerics.loss_distribution import LossDistribution
+from dpjax.accounting.selection import best_of as selection
+from dpjax.accounting.selection.envelope import selected_profiles
+from dpjax.accounting.selection.exact import TAIL_DELTA, exact_profile, tightened
+from dpjax.accounting.selection.laws.law import RepetitionLaw
 from experiments.benchmarks.selection_adversary import reached, worst_order
 
 SHIFT = math.sqrt(0.2)
@@ -71,7 +71,7 @@ def test_ten_selections_composed():
     "law", [accounting.Geometric(10.0), accounting.AtMost(accounting.Logarithmic(20.0), 64)]
 )
 def test_small_deltas_of_common_laws_do_not_pay_for_it(gaussian, law, monkeypatch):
-    assert in_tail(law)
+    assert law.envelope_suffices
     whole = accounting.best_of(gaussian, law)
     whole.pair.delta(0.0)
     monkeypatch.setattr(selection, "tightened", None)
@@ -90,7 +90,7 @@ def test_small_deltas_of_common_laws_do_not_pay_for_it(gaussian, law, monkeypatc
     ],
 )
 def test_other_laws_have_no_such_tail(law):
-    assert not in_tail(law)
+    assert not law.envelope_suffices
 
 
 def test_in_the_tail_the_envelope_suffices():

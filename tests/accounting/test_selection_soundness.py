@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from dpjax import accounting
 from dpjax.accounting import provenance
-from dpjax.accounting.loss_distribution import LossDistribution, LossPair
-from dpjax.accounting.privacy_profile import pair_from_profiles
-from dpjax.accounting.renyi import RenyiCurve
-from dpjax.accounting.selection_envelope import selected_profiles
-from dpjax.accounting.selection_exact import exact_profile
-from dpjax.accounting.tradeoff import right_slopes, tradeoff_vertices
+from dpjax.accounting.numerics.loss_distribution import LossDistribution, LossPair
+from dpjax.accounting.numerics.privacy_profile import pair_from_profiles
+from dpjax.accounting.numerics.renyi import RenyiCurve
+from dpjax.accounting.numerics.tradeoff import right_slopes, tradeoff_vertices
+from dpjax.accounting.selection.envelope import selected_profiles
+from dpjax.accounting.selection.exact import exact_profile
 
 LAWS = [
     accounting.Fixed(2),

@@ -8,16 +8,17 @@ import pytest
 from scipy import stats
 
 from dpjax.accounting.combine import compose
-from dpjax.accounting.mechanisms import gaussian, pure
-from dpjax.accounting.provenance import from_provenance
-from dpjax.accounting.renyi import RenyiCurve
-from dpjax.accounting.sparse_vector import (
+from dpjax.accounting.mechanisms.elementary import gaussian, pure
+from dpjax.accounting.mechanisms.sparse_vector import (
     advanced_composition,
     basic_composition,
     doubling_loop,
     iteration_rdp,
     sparse_vector,
 )
+from dpjax.accounting.numerics.composition import composition
+from dpjax.accounting.numerics.renyi import RenyiCurve
+from dpjax.accounting.provenance import from_provenance
 
 ORACLES = pathlib.Path(__file__).parent / "oracles"
 
@@ -198,7 +199,7 @@ def test_sparse_vector_refusals():
 def test_very_many_iterations_are_composed_in_stages():
     """1e8 of them took a minute and 9 GB; the binomial law itself up to 131,072."""
     binomial = doubling_loop(0.01, 120_000)
-    staged = pure(0.01).pair.self_composed(120_000)
+    staged = composition([(pure(0.01).pair, 120_000)])
     for delta in (1e-3, 1e-9):
         assert staged.epsilon(delta) == pytest.approx(binomial.pair.epsilon(delta), rel=1e-9)
     many = doubling_loop(1e-4, 10**8)

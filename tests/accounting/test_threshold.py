@@ -8,11 +8,11 @@ import pytest
 from scipy import optimize, special
 
 from dpjax import accounting
-from dpjax.accounting import threshold
-from dpjax.accounting.loss_distribution import LossDistribution, LossPair
-from dpjax.accounting.mechanisms import gaussian_delta
-from dpjax.accounting.threshold import _stopped_pair
-from dpjax.accounting.tradeoff import largest_mass
+from dpjax.accounting.mechanisms.elementary import gaussian_delta
+from dpjax.accounting.numerics.loss_distribution import LossDistribution, LossPair
+from dpjax.accounting.numerics.tradeoff import largest_mass
+from dpjax.accounting.selection import threshold
+from dpjax.accounting.selection.threshold import _stopped_pair
 
 INTERVAL = 1e-3
 

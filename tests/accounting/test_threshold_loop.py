@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpjax.accounting.threshold_loop import (
+from dpjax.accounting.mechanisms.threshold_loop import (
     ThresholdLoop,
     max_iterations,
     simulate_loop,

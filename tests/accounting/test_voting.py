@@ -10,10 +10,8 @@ import pytest
 from scipy import stats
 
 from dpjax.accounting.combine import compose
-from dpjax.accounting.integer_noise import discrete_gaussian_sum, skellam_noise
-from dpjax.accounting.mechanisms import pure
-from dpjax.accounting.provenance import from_provenance
-from dpjax.accounting.voting import (
+from dpjax.accounting.mechanisms.elementary import pure
+from dpjax.accounting.mechanisms.vote import (
     calibrate_vote,
     discrete_gaussian_vote,
     local_noise_variance,
@@ -23,6 +21,8 @@ from dpjax.accounting.voting import (
     vote_sensitivity,
     vote_success_bound,
 )
+from dpjax.accounting.numerics.integer_noise import discrete_gaussian_sum, skellam_noise
+from dpjax.accounting.provenance import from_provenance
 
 ORACLES = pathlib.Path(__file__).parent / "oracles"
 SIGMAS = json.loads((ORACLES / "dphype_sigma.json").read_text())

@@ -4,7 +4,8 @@ import mpmath
 import numpy as np
 import pytest
 
-from dpjax.accounting import rdp_grid, without_replacement
+from dpjax.accounting import rdp_grid
+from dpjax.accounting.numerics import without_replacement
 
 ORDERS = np.array([2, 3, 8, 17, 32, 64, 128, 256, 300, 512, 513])
 

@@ -7,7 +7,8 @@ import tempfile
 import numpy as np
 import pytest
 
-from dpjax.data import adult, loading, published_files
+from dpjax.data import loading, published_files
+from dpjax.data.sources import adult
 
 TRAIN = """\
 39, State-gov, 77516, Bachelors, 13, Never-married, Adm-clerical, Not-in-family, White, Male, \

@@ -11,7 +11,8 @@ import tempfile
 import numpy as np
 import pytest
 
-from dpjax.data import image_builders, images, loading, published_files, tfds_store
+from dpjax.data import loading, published_files, tfds_store
+from dpjax.data.sources import image_builders, images
 
 COUNTS = {"train": 23, "test": 7}
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dpjax.data import libsvm
+from dpjax.data.sources import libsvm
 
 
 def test_a_file_is_read(tmp_path):

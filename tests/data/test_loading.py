@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from dpjax import data
-from dpjax.data import libsvm, loading, published_files
+from dpjax.data import loading, published_files
+from dpjax.data.sources import libsvm
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dpjax import data
-from dpjax.data import images
+from dpjax.data.sources import images
 
 FILES = pathlib.Path(__file__).resolve().parents[3] / "shared" / "data"
 

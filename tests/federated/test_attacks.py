@@ -13,14 +13,15 @@ import numpy as np
 import pytest
 
 from dpjax import federated
-from dpjax.federated import client, ledger
-from dpjax.federated import flower_internals as flower
-from dpjax.federated.in_process import InProcessGrid
-from dpjax.federated.node_settings import NodeSettings
-from dpjax.federated.rounds import run_rounds
-from dpjax.federated.secure_sum import secure_sum
-from dpjax.federated.server import Outcome, make_server_app, run_election
-from dpjax.federated.sum_rules import ProtocolRefusal, SumAborted
+from dpjax.federated.flower import client, ledger, phases
+from dpjax.federated.flower import internals as flower
+from dpjax.federated.flower.in_process import InProcessGrid
+from dpjax.federated.flower.node_settings import NodeSettings
+from dpjax.federated.flower.outcome import Outcome
+from dpjax.federated.flower.rounds import run_rounds
+from dpjax.federated.flower.secure_sum import secure_sum
+from dpjax.federated.flower.server import make_server_app, run_election
+from dpjax.federated.flower.sum_rules import ProtocolRefusal, SumAborted
 
 _COLLECT, _UNMASK = flower.Stage.COLLECT_MASKED_VECTORS, flower.Stage.UNMASK
 
@@ -182,7 +183,7 @@ def test_one_sum_is_answered_once_however_many_ask_at_once(federation, tmp_path,
     replies = []
 
     def ask_three_times(message, context):
-        kept = context.state.config_records.get(client.PREPARED, {})
+        kept = context.state.config_records.get(phases.PREPARED, {})
         if (_stage(message), context.node_id, kept.get("phase")) == (_COLLECT, 1000, phase):
             replies.extend(_at_once(app, [message] * 3, context))
 

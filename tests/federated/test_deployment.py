@@ -13,10 +13,10 @@ import tomllib
 import numpy as np
 import pytest
 
-from dpjax.federated import ledger
-from dpjax.federated.election import Election
-from dpjax.federated.node_settings import NodeSettings
-from dpjax.federated.records import read_folder
+from dpjax.federated.flower import ledger
+from dpjax.federated.flower.election import Election
+from dpjax.federated.flower.node_settings import NodeSettings
+from dpjax.federated.flower.records import read_folder
 from experiments.federation import deployment, hospitals, keys, offline
 
 

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from dpjax.federated.election import Election, LocalTraining, parse_candidates
-from dpjax.tuning.voting import VoteSettings
+from dpjax.federated.flower.election import Election, LocalTraining, parse_candidates
+from dpjax.federated.voting import VoteSettings
 
 _CANDIDATES = tuple(
     {"learning_rate": rate, "decay": 1.0, "momentum": 0.9} for rate in (0.1, 0.01, 0.001)

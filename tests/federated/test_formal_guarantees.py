@@ -4,7 +4,7 @@ import inspect
 
 import pytest
 
-from dpjax.federated import (
+from dpjax.federated.flower import (
     client,
     ledger,
     local_rounds,

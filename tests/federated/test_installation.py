@@ -1,20 +1,22 @@
-"""Without the extra, dpjax works and dpjax.federated says what to install; imports stay light."""
+"""Without the extra dpjax works, and dpjax.federated.flower says what to install."""
 
 import subprocess
 import sys
 
 import pytest
 
-from dpjax.federated import flower_internals
+from dpjax.federated.flower import internals
 
 _HIDE_FLOWER = """
 import importlib.util, sys
 find = importlib.util.find_spec
 importlib.util.find_spec = lambda name, *rest: None if name == "flwr" else find(name, *rest)
-import dpjax.accounting, dpjax.tuning.voting
+import dpjax.accounting
+from dpjax import federated
+federated.VoteSettings(10, 5).plan(), federated.AveragingSettings
 assert "flwr" not in sys.modules
 try:
-    import dpjax.federated
+    import dpjax.federated.flower
 except ImportError as error:
     print(error)
 """
@@ -36,8 +38,8 @@ def _printed(program):
 
 def test_without_flower_one_clear_line():
     assert _printed(_HIDE_FLOWER) == (
-        "dpjax.federated runs on Flower, which is not installed: pip install -e '.[federated]' in "
-        "dpjax's folder"
+        "dpjax.federated.flower runs on Flower, which is not installed: pip install -e "
+        "'.[federated]' in dpjax's folder"
     )
 
 
@@ -46,7 +48,7 @@ def test_a_clients_process_imports_no_jax_and_sets_no_environment():
 
 
 def test_untested_versions_of_flower_are_refused():
-    flower_internals.check_version("1.41.7")
+    internals.check_version("1.41.7")
     for version in ("1.40.0", "1.42.0", "2.41.0"):
         with pytest.raises(ImportError, match=f"tested with 1.41, this is {version}"):
-            flower_internals.check_version(version)
+            internals.check_version(version)

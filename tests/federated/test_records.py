@@ -5,8 +5,8 @@ import os
 import numpy as np
 import pytest
 
-from dpjax.federated import flower_internals as flower
-from dpjax.federated import records
+from dpjax.federated.flower import internals as flower
+from dpjax.federated.flower import records
 
 
 def _context(node_config, run_config=None):

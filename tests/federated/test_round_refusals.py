@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from dpjax import federated
-from dpjax.federated import client, ledger, masking, node_settings
-from dpjax.federated import flower_internals as flower
-from dpjax.federated.in_process import InProcessGrid
-from dpjax.federated.node_settings import NodeSettings
-from dpjax.federated.sum_rules import ProtocolRefusal, SumAborted
+from dpjax.federated.flower import internals as flower
+from dpjax.federated.flower import ledger, masking, node_settings, phases
+from dpjax.federated.flower.in_process import InProcessGrid
+from dpjax.federated.flower.node_settings import NodeSettings
+from dpjax.federated.flower.sum_rules import ProtocolRefusal, SumAborted
 
 # ---- what a client refuses
 
@@ -34,20 +34,20 @@ def asked(federation, tmp_path):
 
     def ask(phase=1, winner=1, params=None, fingerprint=None):
         facts = {
-            client.FINGERPRINT: fingerprint or election.fingerprint,
-            client.PHASE: phase,
-            client.WINNER: winner,
+            phases.FINGERPRINT: fingerprint or election.fingerprint,
+            phases.PHASE: phase,
+            phases.WINNER: winner,
         }
         params = np.zeros(4, np.float32) if params is None else params
         request = flower.Message(
             flower.RecordDict(
                 {
-                    client.ELECTION_RECORD: flower.ConfigRecord(facts),
-                    client.PARAMETERS_RECORD: flower.ArrayRecord([params]),
+                    phases.ELECTION_RECORD: flower.ConfigRecord(facts),
+                    phases.PARAMETERS_RECORD: flower.ArrayRecord([params]),
                 }
             ),
             dst_node_id=1000,
-            message_type=client.ROUND_MESSAGE,
+            message_type=phases.ROUND_MESSAGE,
             group_id="0",
         )
         return app(request, context)
@@ -71,22 +71,22 @@ def asked(federation, tmp_path):
 def test_requests_that_were_not_agreed_on_are_refused(asked, request_, message):
     with pytest.raises(ProtocolRefusal, match=message):
         asked(**request_)
-    assert client.NOISY_VECTOR not in asked.context.state.array_records
+    assert phases.NOISY_VECTOR not in asked.context.state.array_records
 
 
 def test_other_rules_are_answered_with_ones_own_fingerprint_and_nothing_else(asked):
     reply = asked(fingerprint="another")
-    record = reply.content.config_records[client.ELECTION_RECORD]
-    assert dict(record) == {client.FINGERPRINT: asked.election.fingerprint}
-    assert client.NOISY_VECTOR not in asked.context.state.array_records
+    record = reply.content.config_records[phases.ELECTION_RECORD]
+    assert dict(record) == {phases.FINGERPRINT: asked.election.fingerprint}
+    assert phases.NOISY_VECTOR not in asked.context.state.array_records
 
 
 def _sent(asked):
     """Notes that what the client has prepared was sent."""
     context = asked.context
     node = NodeSettings.from_config(context.node_config)
-    phase = client._phase_prepared(context)
-    ledger.charge(node, context.run_id, phase, client._spending_prepared(context))
+    phase = phases.phase_prepared(context)
+    ledger.charge(node, context.run_id, phase, phases.spending_prepared(context))
 
 
 def test_a_phase_that_was_answered_or_left_behind_is_over(asked):
@@ -129,9 +129,9 @@ def test_stages_of_an_earlier_sum_do_not_reach_a_later_one(federation, asked):
 
 def test_no_update_without_noise_is_kept(asked):
     asked(phase=1)
-    (first,) = asked.context.state.array_records[client.NOISY_VECTOR].to_numpy_ndarrays()
+    (first,) = asked.context.state.array_records[phases.NOISY_VECTOR].to_numpy_ndarrays()
     asked(phase=1)
-    (again,) = asked.context.state.array_records[client.NOISY_VECTOR].to_numpy_ndarrays()
+    (again,) = asked.context.state.array_records[phases.NOISY_VECTOR].to_numpy_ndarrays()
     # The same update, and noise of its own: four entries that all agree would be no accident.
     assert not np.array_equal(first, again)
 

@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 
 from dpjax import accounting, federated
-from dpjax.federated import client, local_rounds
-from dpjax.federated import flower_internals as flower
-from dpjax.federated.server import make_server_app
-from dpjax.federated.sum_rules import SumAborted
-from dpjax.tuning import averaging, local_updates
+from dpjax.federated import averaging, local_updates
+from dpjax.federated.flower import client, local_rounds, phases
+from dpjax.federated.flower import internals as flower
+from dpjax.federated.flower.server import make_server_app
+from dpjax.federated.flower.sum_rules import SumAborted
 
 
 def _facts(message):
     records = message.content.config_records
     stage = records.get(flower.RECORD_KEY_CONFIGS, {}).get(flower.Key.STAGE)
-    return stage, records.get(client.ELECTION_RECORD, {}).get(client.PHASE)
+    return stage, records.get(phases.ELECTION_RECORD, {}).get(phases.PHASE)
 
 
 def test_the_model_is_trained_released_and_its_claim_is_that_of_everything(federation, tmp_path):

@@ -5,11 +5,11 @@ import dataclasses
 import numpy as np
 import pytest
 
-from dpjax.federated import flower_internals as flower
-from dpjax.federated import masking, secure_sum
-from dpjax.federated.in_process import InProcessGrid
-from dpjax.federated.masking import vector_reply
-from dpjax.federated.sum_rules import ProtocolRefusal, SumAborted, SumRules
+from dpjax.federated.flower import internals as flower
+from dpjax.federated.flower import masking, secure_sum
+from dpjax.federated.flower.in_process import InProcessGrid
+from dpjax.federated.flower.masking import vector_reply
+from dpjax.federated.flower.sum_rules import ProtocolRefusal, SumAborted, SumRules
 
 _STAGES = flower.Stage.all()
 

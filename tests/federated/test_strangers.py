@@ -11,7 +11,7 @@ import warnings
 
 import pytest
 
-from dpjax.federated import flower_internals  # noqa: F401  Quietens Flower's imports.
+from dpjax.federated.flower import internals  # noqa: F401  Quietens Flower's imports.
 from experiments.federation import deployment, keys
 
 with warnings.catch_warnings():

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from dpjax import federated
-from dpjax.federated import flower_internals as flower
-from dpjax.federated import local_training
+from dpjax.federated.flower import internals as flower
+from dpjax.federated.flower import local_training
 
 _UNUSABLE = [
     ((np.zeros((0, 3), np.float32), np.zeros(0, int)), "at least 2"),

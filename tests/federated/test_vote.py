@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from dpjax import federated
-from dpjax.federated import client, ledger, local_training, vote_release
-from dpjax.federated import flower_internals as flower
-from dpjax.federated.in_process import InProcessGrid
-from dpjax.federated.server import make_server_app
-from dpjax.federated.sum_rules import ProtocolRefusal, SumAborted
+from dpjax.federated.flower import client, ledger, local_training, phases, vote_release
+from dpjax.federated.flower import internals as flower
+from dpjax.federated.flower.in_process import InProcessGrid
+from dpjax.federated.flower.server import make_server_app
+from dpjax.federated.flower.sum_rules import ProtocolRefusal, SumAborted
 
 _RATES = (1e-8, 0.3, 1e-7, 1e-6)
 _CANDIDATES = json.dumps(
@@ -151,7 +151,7 @@ def test_the_reply_to_training_is_the_same_whatever_the_records(monkeypatch):
     replies = {
         message.content.SerializeToString()
         for _, message in wire.parsed()
-        if message.metadata.message_type == client.TRAIN_MESSAGE
+        if message.metadata.message_type == phases.TRAIN_MESSAGE
     }
     assert len(replies) == 1
     (reply,) = replies
@@ -160,7 +160,7 @@ def test_the_reply_to_training_is_the_same_whatever_the_records(monkeypatch):
 
 def test_clients_lost_in_training_or_later_are_tolerated_down_to_the_minimum():
     def lost_in_training(index, message):
-        return index == 2 and message.metadata.message_type == client.TRAIN_MESSAGE
+        return index == 2 and message.metadata.message_type == phases.TRAIN_MESSAGE
 
     outcome, _ = _run(is_lost=lost_in_training)
     assert (outcome.survivors, outcome.lost) == (4, 1)
@@ -290,7 +290,7 @@ def test_no_ballot_without_noise_is_kept(monkeypatch):
     # Noise of standard deviation above 10: five vectors without any would be no accident.
     assert np.std(kept) > 3
     for state in grid.states:
-        assert client.NOISY_VECTOR not in state.array_records
+        assert phases.NOISY_VECTOR not in state.array_records
 
 
 def test_release_holds_the_winner_and_a_claim_and_nothing_else(tmp_path):

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from dpjax import federated
-from dpjax.federated import client
-from dpjax.federated import flower_internals as flower
-from dpjax.federated.sum_rules import SumAborted
-from dpjax.tuning import averaging, voting
-from dpjax.tuning.host_randomness import HostRandomness
+from dpjax.federated import averaging, voting
+from dpjax.federated.flower import internals as flower
+from dpjax.federated.flower import phases
+from dpjax.federated.flower.sum_rules import SumAborted
+from dpjax.randomness.host_randomness import HostRandomness
 
 
 def test_ballots_have_noise_of_the_clients_own(federation):
@@ -63,7 +63,7 @@ def _stage(message):
 
 
 def _round(message):
-    return message.content.config_records.get(client.ELECTION_RECORD, {}).get(client.PHASE)
+    return message.content.config_records.get(phases.ELECTION_RECORD, {}).get(phases.PHASE)
 
 
 def test_every_rule_of_a_sum_asks_for_as_many_as_the_noise_needs(federation):

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from dpjax import neighbouring
-from dpjax.training import clipped_grad, factored_norms
+from dpjax.training import clipped_grad
+from dpjax.training.clipping import factored_norms
 
 METHODS = ("auto", "factored", "materialised")
 ROWS = 6

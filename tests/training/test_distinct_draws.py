@@ -5,7 +5,12 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from dpjax.training.distinct_draws import at_least, compact, distinct_records, draws_for_distinct
+from dpjax.training.lots.distinct_draws import (
+    at_least,
+    compact,
+    distinct_records,
+    draws_for_distinct,
+)
 
 
 @pytest.mark.parametrize(("size", "draws"), [(50, 200), (1000, 64), (2**20, 9000), (2**31 - 1, 40)])

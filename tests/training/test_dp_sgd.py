@@ -12,8 +12,8 @@ import scipy.stats
 from scipy.special import ndtri
 
 from dpjax import training
-from dpjax.training import keys as key_streams
-from dpjax.training import threefry
+from dpjax.randomness import keys as key_streams
+from dpjax.randomness import threefry
 
 ROWS, FEATURES = 12, 3
 GENERATOR = np.random.default_rng(5)

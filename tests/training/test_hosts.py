@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from dpjax.training import hosts
+from dpjax.training.sweep import hosts
 
 
 @pytest.mark.parametrize(("number", "count"), [(0, 3), (2, 3), (7, 3), (12, 4), (5, 1)])

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from dpjax.training import keys
+from dpjax.randomness import keys
 
 
 def words(key_array) -> set[tuple[int, ...]]:

@@ -17,7 +17,7 @@ import scipy.stats
 from scipy.special import ndtr
 
 from dpjax import training
-from dpjax.training import noise, threefry
+from dpjax.randomness import noise, threefry
 
 ENTRIES, TRIALS = 512, 20
 RECORD = np.random.default_rng(7).normal(size=ENTRIES)
@@ -29,9 +29,7 @@ def visible_sums(present: bool, multiplier: float, dtype=np.float32) -> np.ndarr
     run = training.make_train(
         training.TrainConfig(
             loss_fn=lambda params, example: jnp.vdot(params["w"], example),
-            lots=training.PoissonLots(
-                dataset_size_bound=1, sampling_probability=1.0, capacity=1
-            ),
+            lots=training.PoissonLots(dataset_size_bound=1, sampling_probability=1.0, capacity=1),
             steps=1,
             expected_lot_size=1,
             optimizer=training.sgd(),
@@ -169,9 +167,7 @@ def test_no_noise_is_lost_where_a_deviation_underflows():
     run = training.make_train(
         training.TrainConfig(
             loss_fn=lambda params, example: 0.0 * jnp.vdot(params["w"], example),
-            lots=training.PoissonLots(
-                dataset_size_bound=1, sampling_probability=1.0, capacity=1
-            ),
+            lots=training.PoissonLots(dataset_size_bound=1, sampling_probability=1.0, capacity=1),
             steps=1,
             expected_lot_size=1,
             optimizer=training.sgd(),

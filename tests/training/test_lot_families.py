@@ -6,8 +6,8 @@ import jax
 import numpy as np
 import pytest
 
-from dpjax.training.lot_families import ALONE, FIXED, POISSON, POISSON_DENSE, family_of
-from dpjax.training.sampling import FixedLots, PoissonLots
+from dpjax.training.lots.families import ALONE, FIXED, POISSON, POISSON_DENSE, family_of
+from dpjax.training.lots.sampling import FixedLots, PoissonLots
 
 DRAWS = 300
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from dpjax import training
-from dpjax.training import mixed as mixed_module
-from dpjax.training.schedule import Work
+from dpjax.training.sweep import mixed as mixed_module
+from dpjax.training.sweep.schedule import Work
 
 ROWS, FEATURES = 40, 3
 GENERATOR = np.random.default_rng(7)

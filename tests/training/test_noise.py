@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from dpjax.training.keys import candidate_keys
-from dpjax.training.noise import add_gaussian_noise
+from dpjax.randomness.keys import candidate_keys
+from dpjax.randomness.noise import add_gaussian_noise
 
 SHAPES = {"a": (40, 50), "b": (700,), "c": (), "d": (3, 0)}
 

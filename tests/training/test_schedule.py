@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpjax.training.schedule import Work, makespan, plan_buckets, planned_work
+from dpjax.training.sweep.schedule import Work, makespan, plan_buckets, planned_work
 
 ADULT_RECORDS = 30_956
 

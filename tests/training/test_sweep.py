@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpjax.training.keys import candidate_keys
-from dpjax.training.sweep import sweep
+from dpjax.randomness.keys import candidate_keys
+from dpjax.training.sweep.sweep import sweep
 
 DATA = {"rows": np.arange(12.0, dtype=np.float32).reshape(4, 3)}
 

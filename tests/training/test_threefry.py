@@ -7,7 +7,7 @@ import pytest
 import scipy.special
 import scipy.stats
 
-from dpjax.training import threefry
+from dpjax.randomness import threefry
 
 # Threefry-2x32, 20 rounds, as the authors' distribution tests it (Random123, kat_vectors):
 # counter, key, result.

@@ -9,8 +9,8 @@ import pytest
 from jax import export
 
 from dpjax import models, training
-from dpjax.training.lot_families import family_of
-from dpjax.training.slots import SlotProgram
+from dpjax.training.lots.families import family_of
+from dpjax.training.sweep.slots import SlotProgram
 
 LANES, ROWS, LAYERS = 3, 600, 2
 MODEL = models.functional(models.MLP((8,), 5), np.zeros(12, np.float32))

@@ -21,7 +21,7 @@ import pytest
 
 from dpjax import tuning
 from dpjax.tuning import pareto
-from dpjax.tuning.task import Records, Task
+from dpjax.tuning.problem.task import Records, Task
 
 
 def settle(hyperparameters):

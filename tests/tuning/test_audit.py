@@ -20,13 +20,13 @@ import pytest
 from scipy import stats
 
 from dpjax import accounting, training
-from dpjax.tuning import host_randomness
-from dpjax.tuning.candidates import Space
-from dpjax.tuning.execution import execute
-from dpjax.tuning.procedure import plan_procedure
-from dpjax.tuning.run_settings import RunOptions
-from dpjax.tuning.selections import BestOf
-from dpjax.tuning.task import Records, Task
+from dpjax.randomness import host_randomness
+from dpjax.tuning.evaluations.execution import execute
+from dpjax.tuning.evaluations.procedure import plan_procedure
+from dpjax.tuning.problem.candidates import Space
+from dpjax.tuning.problem.run_settings import RunOptions
+from dpjax.tuning.problem.task import Records, Task
+from dpjax.tuning.tuners.selections import BestOf
 
 EXECUTIONS = 100_000
 DELTA = 0.02
@@ -134,6 +134,6 @@ def test_a_shared_key_is_caught(monkeypatch):
         _outcomes(True, 1.0, seed=11)
     # The engine refuses; what it refuses is what the audit would have caught.
     monkeypatch.setattr(
-        sys.modules["dpjax.training.sweep"], "_refuse_shared_keys", lambda keys: None
+        sys.modules["dpjax.training.sweep.sweep"], "_refuse_shared_keys", lambda keys: None
     )
     assert _audit(1.0) > _procedure().guarantee.epsilon(DELTA)

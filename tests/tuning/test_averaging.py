@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpjax import accounting, models
-from dpjax.tuning import averaging, federation_simulation, integer_laws, local_updates
-from dpjax.tuning.host_randomness import HostRandomness
+from dpjax.federated import averaging, local_updates, simulation
+from dpjax.randomness import integer_laws
+from dpjax.randomness.host_randomness import HostRandomness
 
 SEEDED = HostRandomness(seed=3)
 RULE = averaging.AveragingSettings(clients=10, dimension=40, rounds=3, epsilon=5.0)
@@ -223,7 +224,7 @@ def test_simulated_training_is_the_mechanism_and_learns(model):
     )
     rule = averaging.AveragingSettings(10, model.dimension, 4, math.inf, clip_norm=2.0)
     seen = []
-    params = federation_simulation.train_privately(
+    params = simulation.train_privately(
         updates, rule.plan(), model.initial(0), CANDIDATE,
         on_round=lambda number, _: seen.append(number),
     )  # fmt: skip
@@ -234,12 +235,12 @@ def test_simulated_training_is_the_mechanism_and_learns(model):
     one = dataclasses.replace(rule, rounds=1).plan()
     start = model.initial(0)
     mean = sum(averaging.quantised(u, one) for u in updates.of_round(start, CANDIDATE, 0))
-    first = federation_simulation.train_privately(updates, one, start, CANDIDATE)
+    first = simulation.train_privately(updates, one, start, CANDIDATE)
     np.testing.assert_allclose(first, start + mean / (10 * one.scale), atol=1e-6)
     # With noise: that of all clients together, and another for another seed.
     noisy = dataclasses.replace(rule, rounds=1, epsilon=30.0).plan()
     found = [
-        federation_simulation.train_privately(updates, noisy, start, CANDIDATE, seed=seed) - first
+        simulation.train_privately(updates, noisy, start, CANDIDATE, seed=seed) - first
         for seed in range(40)
     ]
     assert np.std(found) == pytest.approx(noisy.standard_deviation, rel=0.1)

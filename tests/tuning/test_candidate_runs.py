@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from dpjax import training
-from dpjax.tuning import candidate_runs
-from dpjax.tuning.run_settings import RunSetting
-from dpjax.tuning.task import Records, Task
+from dpjax.tuning.evaluations import candidate_runs
+from dpjax.tuning.problem.run_settings import RunSetting
+from dpjax.tuning.problem.task import Records, Task
 
 RECORDS = Records((np.arange(6.0, dtype=np.float32),), public_size=6, size_bound=6)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpjax.tuning import candidates
+from dpjax.tuning.problem import candidates
 
 
 def test_draws_follow_their_laws():

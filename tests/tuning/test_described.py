@@ -13,8 +13,8 @@ import pytest
 
 from dpjax import accounting, training, tuning
 from dpjax.tuning import described
-from dpjax.tuning.candidates import Choice, Space
-from dpjax.tuning.task import Records, Task
+from dpjax.tuning.problem.candidates import Choice, Space
+from dpjax.tuning.problem.task import Records, Task
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from dpjax import accounting
-from dpjax.tuning.doubling import DEFAULT_CANDIDATE, DoublingSelector
-from dpjax.tuning.host_randomness import HostRandomness
-from dpjax.tuning.partitions import AveragedUtility
+from dpjax.randomness.host_randomness import HostRandomness
+from dpjax.tuning.evaluations.partitions import AveragedUtility
+from dpjax.tuning.tuners.doubling import DEFAULT_CANDIDATE, DoublingSelector
 
 UTILITY = AveragedUtility(partitions=1000, validation_size=200)
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpjax.tuning import exact_samplers
-from dpjax.tuning.host_randomness import HostRandomness
+from dpjax.randomness import exact_samplers
+from dpjax.randomness.host_randomness import HostRandomness
 
 DRAWS = 20_000
 

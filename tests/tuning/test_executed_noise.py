@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 from dpjax import accounting, training
-from dpjax.tuning import execution, host_randomness
-from dpjax.tuning.best_of_runs import BestOfRuns
-from dpjax.tuning.candidates import Choice, Space
-from dpjax.tuning.procedure import plan_procedure
-from dpjax.tuning.run_settings import RunOptions
-from dpjax.tuning.selections import BestOf
-from dpjax.tuning.task import Records, Task
+from dpjax.randomness import host_randomness
+from dpjax.tuning.evaluations import execution
+from dpjax.tuning.evaluations.best_of_runs import BestOfRuns
+from dpjax.tuning.evaluations.procedure import plan_procedure
+from dpjax.tuning.problem.candidates import Choice, Space
+from dpjax.tuning.problem.run_settings import RunOptions
+from dpjax.tuning.problem.task import Records, Task
+from dpjax.tuning.tuners.selections import BestOf
 
 SIZE = 2000
 RECORDS = 100

@@ -7,10 +7,10 @@ import pytest
 from scipy import stats
 
 from dpjax import accounting
-from dpjax.tuning.doubling import DoublingSelector
-from dpjax.tuning.exponential import ExponentialSelector
-from dpjax.tuning.host_randomness import HostRandomness
-from dpjax.tuning.partitions import AveragedUtility
+from dpjax.randomness.host_randomness import HostRandomness
+from dpjax.tuning.evaluations.partitions import AveragedUtility
+from dpjax.tuning.tuners.doubling import DoublingSelector
+from dpjax.tuning.tuners.exponential import ExponentialSelector
 
 UTILITY = AveragedUtility(partitions=10, validation_size=30)
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dpjax.tuning.host_randomness import HostRandomness
+from dpjax.randomness.host_randomness import HostRandomness
 
 SEEDED = HostRandomness(seed=3)
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpjax.accounting.integer_noise import discrete_gaussian_sum, skellam_noise
-from dpjax.tuning.host_randomness import HostRandomness
-from dpjax.tuning.integer_laws import NOISES, discrete_gaussian, integer_law
+from dpjax.accounting.numerics.integer_noise import discrete_gaussian_sum, skellam_noise
+from dpjax.randomness.host_randomness import HostRandomness
+from dpjax.randomness.integer_laws import NOISES, discrete_gaussian, integer_law
 
 SEEDED = HostRandomness(seed=11)
 

@@ -20,14 +20,16 @@ import optax
 import pytest
 
 from dpjax import accounting, training
-from dpjax.tuning import execution, host_randomness, job
-from dpjax.tuning.candidates import Choice, LogUniform, Space
-from dpjax.tuning.execution import execute
+from dpjax.randomness import host_randomness
+from dpjax.tuning import job
+from dpjax.tuning.evaluations import execution
+from dpjax.tuning.evaluations.execution import execute
+from dpjax.tuning.evaluations.procedure import plan_procedure
 from dpjax.tuning.job import Job
-from dpjax.tuning.procedure import plan_procedure
-from dpjax.tuning.run_settings import RunOptions
-from dpjax.tuning.selections import BestOf
-from dpjax.tuning.task import Records, Task
+from dpjax.tuning.problem.candidates import Choice, LogUniform, Space
+from dpjax.tuning.problem.run_settings import RunOptions
+from dpjax.tuning.problem.task import Records, Task
+from dpjax.tuning.tuners.selections import BestOf
 
 ROOT = pathlib.Path(__file__).parents[2]
 GENERATOR = np.random.default_rng(2)

@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 
 from dpjax import accounting, data, models, training, tuning
-from dpjax.tuning import cautions, host_randomness, partitioned_selection
-from dpjax.tuning.exponential import ExponentialSelector
+from dpjax.randomness import host_randomness
+from dpjax.tuning import cautions
+from dpjax.tuning.evaluations import partitioned_selection
+from dpjax.tuning.evaluations.partitions import SelectionNoiseWarning
 from dpjax.tuning.job import Job
-from dpjax.tuning.partitions import SelectionNoiseWarning
+from dpjax.tuning.tuners.exponential import ExponentialSelector
 
 PROCEDURES = {"doubling": tuning.doubling, "exponential": tuning.exponential}
 SPACE = tuning.Space(learning_rate=tuning.LogUniform(0.01, 1.0), clip_norm=1.0)

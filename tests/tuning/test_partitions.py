@@ -13,12 +13,12 @@ import pytest
 
 from dpjax import accounting, data, training, tuning
 from dpjax.data import splitting
-from dpjax.tuning import partitions
+from dpjax.tuning.evaluations import partitions
+from dpjax.tuning.evaluations.partition_models import partition_counts
+from dpjax.tuning.evaluations.partitions import AveragedUtility
 from dpjax.tuning.job import Job
-from dpjax.tuning.partition_models import partition_counts
-from dpjax.tuning.partitions import AveragedUtility
-from dpjax.tuning.run_settings import RunOptions, run_settings
-from dpjax.tuning.task import Records
+from dpjax.tuning.problem.run_settings import RunOptions, run_settings
+from dpjax.tuning.problem.task import Records
 
 GENERATOR = np.random.default_rng(0)
 INPUTS = GENERATOR.normal(size=(90, 3)).astype(np.float32)

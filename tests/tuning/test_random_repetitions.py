@@ -13,13 +13,13 @@ import pytest
 from flax import nnx
 
 from dpjax import accounting, models, training, tuning
-from dpjax.tuning import host_randomness
-from dpjax.tuning.candidates import Choice, LogUniform, Space
-from dpjax.tuning.execution import execute
-from dpjax.tuning.procedure import plan_procedure
-from dpjax.tuning.run_settings import RunOptions
-from dpjax.tuning.selections import BestOf
-from dpjax.tuning.task import Records
+from dpjax.randomness import host_randomness
+from dpjax.tuning.evaluations.execution import execute
+from dpjax.tuning.evaluations.procedure import plan_procedure
+from dpjax.tuning.problem.candidates import Choice, LogUniform, Space
+from dpjax.tuning.problem.run_settings import RunOptions
+from dpjax.tuning.problem.task import Records
+from dpjax.tuning.tuners.selections import BestOf
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,7 +15,7 @@ from flax import nnx
 from dpjax import accounting, data, models, training, tuning
 from dpjax.tuning import pareto
 from dpjax.tuning.pareto.released_run import released_run
-from dpjax.tuning.task import Records, check_correct, check_neighbours, number_correct
+from dpjax.tuning.problem.task import Records, check_correct, check_neighbours, number_correct
 
 GENERATOR = np.random.default_rng(0)
 INPUTS = GENERATOR.normal(size=(1000, 2)).astype(np.float32)
@@ -31,9 +31,7 @@ PROCEDURES = {
     ),
     "doubling": functools.partial(tuning.doubling, partitions=2, candidates=2, **ONE_RUN),
     "exponential": functools.partial(tuning.exponential, partitions=2, candidates=2, **ONE_RUN),
-    "threshold_stopping": functools.partial(
-        tuning.threshold_stopping, threshold=0.5, **ONE_RUN
-    ),
+    "threshold_stopping": functools.partial(tuning.threshold_stopping, threshold=0.5, **ONE_RUN),
 }
 
 
@@ -96,9 +94,7 @@ def test_poisson_lots_refuse_records_that_go_by_their_places(name):
 
 def test_a_run_on_a_front_refuses_them_too():
     task = _task(_parts(identified_by="slot"))
-    shapes = pareto.RunShapes(
-        task.train.public_size, "poisson", size_bound=task.train.size_bound
-    )
+    shapes = pareto.RunShapes(task.train.public_size, "poisson", size_bound=task.train.size_bound)
     cost = pareto.TrainingCost(shapes, 1e-3)
     setting = {
         "epochs": 1, "lot_size": 10, "noise_multiplier": 4, "clip_norm": 1, "learning_rate": 1

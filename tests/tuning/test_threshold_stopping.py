@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from dpjax import accounting, data, training, tuning
-from dpjax.tuning import host_randomness
-from dpjax.tuning.best_of_runs import BestOfRuns
-from dpjax.tuning.execution import execute
-from dpjax.tuning.procedure import plan_procedure
-from dpjax.tuning.run_settings import RunOptions
-from dpjax.tuning.selections import FirstAbove
+from dpjax.randomness import host_randomness
+from dpjax.tuning.evaluations.best_of_runs import BestOfRuns
+from dpjax.tuning.evaluations.execution import execute
+from dpjax.tuning.evaluations.procedure import plan_procedure
+from dpjax.tuning.problem.run_settings import RunOptions
+from dpjax.tuning.tuners.selections import FirstAbove
 
 SPACE = tuning.Space(learning_rate=tuning.LogUniform(0.01, 1.0), clip_norm=1.0)
 QUICK = dict(delta=1e-3, lot_size=20, steps=8, optimizer=training.sgd(), noise_multiplier=1.0)

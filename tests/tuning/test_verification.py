@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from dpjax import accounting, data, training, tuning
-from dpjax.tuning import pareto, partitioned_selection, release, running, verification
+from dpjax.tuning import pareto, release, verification
+from dpjax.tuning.evaluations import partitioned_selection, running
 from dpjax.tuning.pareto.released_run import released_run
 
 SPACE = tuning.Space(learning_rate=tuning.LogUniform(0.01, 1.0), clip_norm=1.0)
@@ -224,7 +225,7 @@ def _verify(folder):
     """As the command line: the words of a federation are rebuilt by its own module."""
     path = os.fspath(folder / "guarantee.json")
     if b'"fingerprint"' in (folder / "guarantee.json").read_bytes():
-        from dpjax.federated import vote_release
+        from dpjax.federated.flower import vote_release
 
         return verification.verify_release(path, vote_release.rebuilt)
     return verification.verify_release(path)

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpjax import accounting
-from dpjax.tuning import integer_laws, voting
-from dpjax.tuning.host_randomness import HostRandomness
+from dpjax.federated import voting
+from dpjax.randomness import integer_laws
+from dpjax.randomness.host_randomness import HostRandomness
 
 SEEDED = HostRandomness(seed=5)
 RULE = voting.VoteSettings(clients=50, candidates=100)

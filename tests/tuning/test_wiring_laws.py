@@ -5,12 +5,12 @@ import pytest
 from scipy import stats
 
 from dpjax import accounting
-from dpjax.tuning.candidates import Choice, LogUniform, Space
-from dpjax.tuning.execution import execute
-from dpjax.tuning.host_randomness import HostRandomness
-from dpjax.tuning.procedure import plan_procedure
-from dpjax.tuning.run_settings import RunOptions
-from dpjax.tuning.selections import BestOf, FirstAbove
+from dpjax.randomness.host_randomness import HostRandomness
+from dpjax.tuning.evaluations.execution import execute
+from dpjax.tuning.evaluations.procedure import plan_procedure
+from dpjax.tuning.problem.candidates import Choice, LogUniform, Space
+from dpjax.tuning.problem.run_settings import RunOptions
+from dpjax.tuning.tuners.selections import BestOf, FirstAbove
 
 EXECUTIONS = 1500
 QUALITIES = (0.1, 0.3, 0.5, 0.7, 0.9)

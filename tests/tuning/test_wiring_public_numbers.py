@@ -15,15 +15,15 @@ import numpy as np
 import pytest
 
 from dpjax import accounting, training, tuning
+from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning import pareto
-from dpjax.tuning.execution import execute
-from dpjax.tuning.host_randomness import HostRandomness
+from dpjax.tuning.evaluations.execution import execute
+from dpjax.tuning.evaluations.procedure import plan_procedure
 from dpjax.tuning.job import Job
 from dpjax.tuning.pareto.released_run import released_run
-from dpjax.tuning.procedure import plan_procedure
-from dpjax.tuning.run_settings import RunOptions
-from dpjax.tuning.selections import BestOf
-from dpjax.tuning.task import Records, Task
+from dpjax.tuning.problem.run_settings import RunOptions
+from dpjax.tuning.problem.task import Records, Task
+from dpjax.tuning.tuners.selections import BestOf
 
 LAW = accounting.Geometric(4)
 SCORE_NOISE = 3.0
@@ -205,7 +205,7 @@ class EveryRun:
     """Notes what a sweep hands out, candidate by candidate."""
 
     def __init__(self, monkeypatch):
-        from dpjax.tuning import execution
+        from dpjax.tuning.evaluations import execution
 
         self.seen = {}
         usual, seen = execution.BestOfRuns, self.seen

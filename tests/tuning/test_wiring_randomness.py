@@ -12,14 +12,16 @@ import numpy as np
 import pytest
 
 from dpjax import accounting, training, tuning
-from dpjax.tuning import integer_laws, pareto, voting
-from dpjax.tuning.averaging import AveragingSettings, noisy_update
-from dpjax.tuning.doubling import DoublingSelector
-from dpjax.tuning.exponential import ExponentialSelector
-from dpjax.tuning.host_randomness import HostRandomness
-from dpjax.tuning.noisy_loop import run_loop
+from dpjax.federated import voting
+from dpjax.federated.averaging import AveragingSettings, noisy_update
+from dpjax.randomness import integer_laws
+from dpjax.randomness.host_randomness import HostRandomness
+from dpjax.tuning import pareto
+from dpjax.tuning.evaluations.partitions import AveragedUtility
 from dpjax.tuning.pareto.released_run import released_run
-from dpjax.tuning.partitions import AveragedUtility
+from dpjax.tuning.tuners.doubling import DoublingSelector
+from dpjax.tuning.tuners.exponential import ExponentialSelector
+from dpjax.tuning.tuners.noisy_loop import run_loop
 
 QUALITIES = tuple(count / 18 for count in range(1, 17))
 

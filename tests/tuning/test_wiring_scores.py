@@ -5,17 +5,17 @@ import pytest
 from scipy import stats
 
 from dpjax import accounting
-from dpjax.tuning import partitioned_selection
-from dpjax.tuning.candidates import Choice, Space
-from dpjax.tuning.doubling import DoublingSelector
-from dpjax.tuning.execution import execute
-from dpjax.tuning.exponential import ExponentialSelector
-from dpjax.tuning.host_randomness import HostRandomness
+from dpjax.randomness.host_randomness import HostRandomness
+from dpjax.tuning.evaluations import partitioned_selection
+from dpjax.tuning.evaluations.execution import execute
+from dpjax.tuning.evaluations.partitions import AveragedUtility
+from dpjax.tuning.evaluations.procedure import plan_procedure
 from dpjax.tuning.job import Job
-from dpjax.tuning.partitions import AveragedUtility
-from dpjax.tuning.procedure import plan_procedure
-from dpjax.tuning.run_settings import RunOptions
-from dpjax.tuning.selections import BestOf, FirstAbove
+from dpjax.tuning.problem.candidates import Choice, Space
+from dpjax.tuning.problem.run_settings import RunOptions
+from dpjax.tuning.tuners.doubling import DoublingSelector
+from dpjax.tuning.tuners.exponential import ExponentialSelector
+from dpjax.tuning.tuners.selections import BestOf, FirstAbove
 
 NOISE = 2.0
 EXECUTIONS = 600

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from dpjax.tuning.candidates import named_entries
+from dpjax.tuning.problem.candidates import named_entries
 
 Settings = dict[str, np.ndarray]
 """Settings of n evaluations: name -> float64 array (n,)."""

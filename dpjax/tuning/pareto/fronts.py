@@ -147,6 +147,4 @@ def from_model_units(values: ArrayLike) -> np.ndarray:
     if values.shape[-1:] != (2,):
         raise ValueError(f"values must be pairs, not of shape {values.shape}")
     # 1 / (1 + exp(-x)) by tanh: no overflow at either end.
-    return np.stack(
-        [np.exp(values[..., 0]), 0.5 * (1.0 + np.tanh(0.5 * values[..., 1]))], axis=-1
-    )
+    return np.stack([np.exp(values[..., 0]), 0.5 * (1.0 + np.tanh(0.5 * values[..., 1]))], axis=-1)

@@ -22,9 +22,9 @@ from dpjax.tuning.curator import fingerprint
 from dpjax.tuning.pareto.domain import Domain, select
 from dpjax.tuning.pareto.repeated_runs import RepeatedRuns
 from dpjax.tuning.pareto.run_shapes import FIXED, RunShapes
-from dpjax.tuning.run_settings import TRUNCATION_PROBABILITY
-from dpjax.tuning.task import Task, check_correct
-from dpjax.tuning.unread import refuse_unread
+from dpjax.tuning.problem.run_settings import TRUNCATION_PROBABILITY
+from dpjax.tuning.problem.task import Task, check_correct
+from dpjax.tuning.problem.unread import refuse_unread
 
 PrivacyOracle = Callable[[Mapping[str, np.ndarray]], np.ndarray]
 UtilityOracle = Callable[..., np.ndarray]
@@ -49,7 +49,7 @@ class TrainingCost:
     Attributes:
       shapes: from settings to runs.
       delta: in (0, 1).
-      method: "tight", the loss distributions of spec 6.3; "rdp", Renyi divergences at integer
+      method: "tight", the loss distributions of one step, composed; "rdp", Renyi divergences at integer
         orders with the best conversion; "rdp_classic", the same with the conversion of the paper
         (rdp + log(1/delta) / (order - 1)), for reproducing it. All three charge the probability
         that a lot is not as accounted (`RunSetting.failure_probability`) to delta.

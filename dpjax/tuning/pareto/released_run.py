@@ -10,19 +10,19 @@ import numpy as np
 
 from dpjax import accounting, training
 from dpjax.tuning import cautions, described
-from dpjax.tuning.candidate_runs import (
+from dpjax.tuning.evaluations.candidate_runs import (
     all_finite,
     config_of_setting,
     hyperparameters_of_runs,
     run_of,
     untrained,
 )
-from dpjax.tuning.candidates import Space
 from dpjax.tuning.pareto.oracles import TrainingCost
 from dpjax.tuning.pareto.run_shapes import FIXED
+from dpjax.tuning.problem.candidates import Space
+from dpjax.tuning.problem.task import Task, check_neighbours
+from dpjax.tuning.problem.unread import refuse_unread
 from dpjax.tuning.release import Release, statement
-from dpjax.tuning.task import Task, check_neighbours
-from dpjax.tuning.unread import refuse_unread
 
 RULE = "one run; its hyperparameters were chosen on public data"
 THE_RUN = "the one run, on all training records"

@@ -23,11 +23,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax import training
-from dpjax.training import keys as key_streams
+from dpjax.randomness import keys as key_streams
 from dpjax.training.dp_sgd import merge, partition, step_function
-from dpjax.training.lot_families import ALONE, POISSON_DENSE, LotFamily, family_of
-from dpjax.tuning.candidate_runs import judged, train_config
-from dpjax.tuning.task import Task
+from dpjax.training.lots.families import ALONE, POISSON_DENSE, LotFamily, family_of
+from dpjax.tuning.evaluations.candidate_runs import judged, train_config
+from dpjax.tuning.problem.task import Task
 
 PyTree = Any
 Lots = training.FixedLots | training.PoissonLots

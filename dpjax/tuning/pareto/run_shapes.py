@@ -13,7 +13,7 @@ import numpy as np
 from dpjax import accounting, training
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from dpjax.tuning.pareto.domain import Domain
-from dpjax.tuning.run_settings import TRUNCATION_PROBABILITY, RunSetting
+from dpjax.tuning.problem.run_settings import TRUNCATION_PROBABILITY, RunSetting
 
 FIXED, POISSON = "fixed", "poisson"
 _ROUNDINGS = {"round": np.round, "floor": np.floor}

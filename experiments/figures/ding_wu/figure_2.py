@@ -33,7 +33,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from dpjax import accounting, plotting
-from dpjax.accounting.sparse_vector import advanced_composition
+from dpjax.accounting.mechanisms.sparse_vector import advanced_composition
 from experiments.figures import job
 from experiments.figures.ding_wu import simulation
 from experiments.figures.panels import new_panels

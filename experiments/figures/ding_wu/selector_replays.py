@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from dpjax import accounting, tuning
-from dpjax.tuning.host_randomness import HostRandomness
-from dpjax.tuning.integer_laws import discrete_gaussian
-from dpjax.tuning.partitions import AveragedUtility
+from dpjax.randomness.host_randomness import HostRandomness
+from dpjax.randomness.integer_laws import discrete_gaussian
+from dpjax.tuning.evaluations.partitions import AveragedUtility
 from experiments.figures.ding_wu import selector_settings
 from experiments.figures.ding_wu.selector_settings import (
     EXPONENTIAL,

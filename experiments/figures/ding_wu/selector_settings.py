@@ -9,12 +9,12 @@ import numpy as np
 
 from dpjax import accounting, training, tuning
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE
-from dpjax.tuning.doubling import DoublingSelector
-from dpjax.tuning.exponential import ExponentialSelector
-from dpjax.tuning.procedure import plan_procedure
-from dpjax.tuning.run_settings import RunOptions, RunSetting, calibrated, run_settings
-from dpjax.tuning.selections import BestOf
-from dpjax.tuning.task import Task
+from dpjax.tuning.evaluations.procedure import plan_procedure
+from dpjax.tuning.problem.run_settings import RunOptions, RunSetting, calibrated, run_settings
+from dpjax.tuning.problem.task import Task
+from dpjax.tuning.tuners.doubling import DoublingSelector
+from dpjax.tuning.tuners.exponential import ExponentialSelector
+from dpjax.tuning.tuners.selections import BestOf
 from experiments.figures.ding_wu import tasks
 
 RATES = np.geomspace(1e-3, 10.0, 16)

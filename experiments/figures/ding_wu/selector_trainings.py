@@ -15,10 +15,15 @@ import jax
 import numpy as np
 
 from dpjax import training
+from dpjax.tuning.evaluations.partition_models import partition_counts
+from dpjax.tuning.evaluations.partitions import (
+    REHEARSAL,
+    AveragedUtility,
+    partition_lots,
+    partitioned,
+)
 from dpjax.tuning.job import Job
-from dpjax.tuning.partition_models import partition_counts
-from dpjax.tuning.partitions import REHEARSAL, AveragedUtility, partition_lots, partitioned
-from dpjax.tuning.task import number_correct
+from dpjax.tuning.problem.task import number_correct
 from experiments.figures import rows as row_files
 from experiments.figures.ding_wu import selector_settings, tasks
 from experiments.figures.ding_wu.selector_settings import Setup, Study

@@ -12,7 +12,7 @@ import dataclasses
 
 import numpy as np
 
-from dpjax.accounting.threshold_loop import ITERATIONS, LoopTrace, simulate_loop
+from dpjax.accounting.mechanisms.threshold_loop import ITERATIONS, LoopTrace, simulate_loop
 
 SEEDS = 1000
 CANDIDATES = 100

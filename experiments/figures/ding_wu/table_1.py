@@ -36,7 +36,7 @@ from collections.abc import Mapping, Sequence
 from matplotlib.figure import Figure
 
 from dpjax import accounting, plotting
-from dpjax.accounting.sparse_vector import advanced_composition, basic_composition
+from dpjax.accounting.mechanisms.sparse_vector import advanced_composition, basic_composition
 from experiments.figures import job
 from experiments.figures.panels import new_panels
 from experiments.figures.rows import distinct, select

@@ -33,14 +33,14 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from dpjax import accounting, plotting, training, tuning
-from dpjax.accounting.exponential_mechanism import selection_noise_ratio
-from dpjax.tuning.execution import execute
-from dpjax.tuning.host_randomness import HostRandomness
-from dpjax.tuning.partitions import NON_PRIVATE, REHEARSAL, SelectionNoiseWarning
-from dpjax.tuning.procedure import plan_procedure
-from dpjax.tuning.run_settings import RunOptions
-from dpjax.tuning.selections import BestOf
-from dpjax.tuning.task import Task, number_correct
+from dpjax.accounting.mechanisms.exponential import selection_noise_ratio
+from dpjax.randomness.host_randomness import HostRandomness
+from dpjax.tuning.evaluations.execution import execute
+from dpjax.tuning.evaluations.partitions import NON_PRIVATE, REHEARSAL, SelectionNoiseWarning
+from dpjax.tuning.evaluations.procedure import plan_procedure
+from dpjax.tuning.problem.run_settings import RunOptions
+from dpjax.tuning.problem.task import Task, number_correct
+from dpjax.tuning.tuners.selections import BestOf
 from experiments.figures import rows as row_files
 from experiments.figures.ding_wu import tasks, trained_job
 from experiments.figures.panels import new_panels

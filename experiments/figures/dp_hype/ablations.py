@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from dpjax import accounting
-from dpjax.tuning import voting
+from dpjax.federated import voting
 from experiments.figures.dp_hype import trade_off
 from experiments.figures.dp_hype.studies import Study, listed
 from experiments.figures.dp_hype.tables import Table

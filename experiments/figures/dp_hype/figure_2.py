@@ -183,9 +183,7 @@ def draw(rows: Sequence[Mapping]) -> Figure:
     for axes, (_, label) in zip(grid[-1], AXES.values()):
         axes.set_xlabel(label)
     handles, labels = grid[0][0].get_legend_handles_labels()
-    handles += [
-        grid[0][0].plot([], [], style, color="#333333")[0] for style in ("-", ":")
-    ]
+    handles += [grid[0][0].plot([], [], style, color="#333333")[0] for style in ("-", ":")]
     labels += ["noise: analytic Gaussian", "noise: the authors' code"]
     figure.legend(handles, labels, loc="outside lower center", ncols=7, fontsize=10.5)
     figure.suptitle(

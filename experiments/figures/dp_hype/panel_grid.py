@@ -68,9 +68,7 @@ def draw_grid(
         legend |= dict(zip(*axes.get_legend_handles_labels()[::-1]))
     for axes in grid[:, 0]:
         axes.set_ylabel(y_label)
-    figure.legend(
-        legend.values(), legend.keys(), loc="outside lower center", ncols=legend_columns
-    )
+    figure.legend(legend.values(), legend.keys(), loc="outside lower center", ncols=legend_columns)
     figure.suptitle(_heading(rows, heading, figure.get_figwidth()), fontsize=10.5)
     return figure
 

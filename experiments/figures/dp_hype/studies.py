@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from dpjax import data, models
-from dpjax.tuning.vote_clients import Records
-from dpjax.tuning.voting import candidate_grid
+from dpjax.federated.vote_clients import Records
+from dpjax.federated.voting import candidate_grid
 
 FULL, MID, QUICK = SIZES = ("full", "mid_size", "quick")
 EPSILONS = (0.1, 0.25, 0.5, 1.0, 3.0, math.inf)
@@ -113,9 +113,7 @@ class Study:
     def divide(self, labels: np.ndarray) -> list[np.ndarray]:
         """Positions of each client's records."""
         if self.concentration:
-            return data.partitioners.dirichlet(
-                labels, self.clients, self.concentration, self.seed
-            )
+            return data.partitioners.dirichlet(labels, self.clients, self.concentration, self.seed)
         return data.partitioners.iid(len(labels), self.clients, self.seed)
 
     def partitions(self, dataset: data.Dataset) -> list[Records]:

@@ -17,8 +17,8 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from dpjax.tuning.federation_simulation import federated_accuracies
-from dpjax.tuning.vote_clients import ClientScores, Records, adapted, chunks, train_clients
+from dpjax.federated.simulation import federated_accuracies
+from dpjax.federated.vote_clients import ClientScores, Records, adapted, chunks, train_clients
 from experiments.figures.dp_hype.studies import Study
 
 Arrays = dict[str, np.ndarray]
@@ -83,9 +83,7 @@ class Tables:
         net, parts = _loaded(study, self.data_dir, self.cache_dir)
         return net, parts, {"epochs": study.epochs, "seed": study.seed}
 
-    def _kept(
-        self, stem: str, study: Study, train: Callable[[list, Report], Arrays]
-    ) -> Arrays:
+    def _kept(self, stem: str, study: Study, train: Callable[[list, Report], Arrays]) -> Arrays:
         """Reads a file, or trains its candidates piece by piece and writes it."""
         os.makedirs(self.folder, exist_ok=True)
         path = os.path.join(self.folder, f"{stem}.npz")

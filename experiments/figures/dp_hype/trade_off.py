@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 from dpjax import plotting
-from dpjax.tuning.federation_simulation import hold_votes
+from dpjax.federated.simulation import hold_votes
 from experiments.figures.dp_hype.panel_grid import by_study, draw_grid
 from experiments.figures.dp_hype.studies import (
     DATASETS,

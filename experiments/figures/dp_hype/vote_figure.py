@@ -17,7 +17,7 @@ from absl import flags
 from matplotlib.figure import Figure
 
 from dpjax import plotting
-from dpjax.tuning.vote_candidates import RATES
+from dpjax.federated.vote_candidates import RATES
 from experiments import command_line
 from experiments.figures import rows as row_files
 from experiments.figures.dp_hype.studies import (

@@ -1,6 +1,6 @@
 r"""What client-level privacy leaves of federated averaging: test accuracy against epsilon.
 
-Not in a paper. Multinomial logistic regression by `tuning.federation_simulation.train_privately`:
+Not in a paper. Multinomial logistic regression by `tuning.simulation.train_privately`:
 clipped integer updates (clip norm 1), discrete Gaussian noise, all clients in every round, replace
 one client, delta 1e-5. Epsilon is that of a vote and the training together; the vote, charged at an
 eighth of it, is not held here: the candidate is fixed (learning rate 0.1, decay 1, momentum 0.9, a
@@ -28,8 +28,8 @@ from matplotlib.figure import Figure
 
 from dpjax import data, models, plotting
 from dpjax.data import partitioners
-from dpjax.tuning import averaging, federation_simulation, local_updates
-from dpjax.tuning.voting import VoteSettings
+from dpjax.federated import averaging, local_updates, simulation
+from dpjax.federated.voting import VoteSettings
 from experiments import data_flags
 from experiments.figures.job import FigureJob
 from experiments.figures.rows import distinct, select
@@ -89,7 +89,7 @@ def _runs(setting: Setting) -> list[dict]:
     for epsilon in setting.epsilons:
         plan = _plan(setting, model.dimension, epsilon)
         for seed in range(setting.seeds if plan.settings.private else 1):
-            params = federation_simulation.train_privately(
+            params = simulation.train_privately(
                 updates, plan, model.initial(0), CANDIDATE, seed=seed
             )
             noise = plan.standard_deviation * math.sqrt(model.dimension)

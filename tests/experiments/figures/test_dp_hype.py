@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from dpjax import accounting
-from dpjax.tuning.vote_clients import ClientScores
+from dpjax.federated.vote_clients import ClientScores
 from experiments.figures.dp_hype import (
     ablations,
     accuracy_histograms,

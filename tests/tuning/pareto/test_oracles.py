@@ -11,7 +11,7 @@ import pytest
 from dpjax import accounting, data, models, training, tuning
 from dpjax.tuning import pareto
 from dpjax.tuning.pareto.repeated_runs import class_of
-from dpjax.tuning.task import number_correct
+from dpjax.tuning.problem.task import number_correct
 
 ORACLES = pathlib.Path(__file__).parent / "oracles"
 ACCOUNTING_ORACLES = pathlib.Path(__file__).parents[2] / "accounting" / "oracles"

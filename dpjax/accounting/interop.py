@@ -1,0 +1,237 @@
+"""From dp_accounting's events to guarantees, with its known traps closed.
+
+Each event becomes the constructor it means, so that composition, sampling and selection are this
+room's. Single mechanisms without a constructor here (Laplace, randomised response, ...) are handed
+to dp_accounting one at a time: never with a count, which some of its code ignores.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import attr
+import dp_accounting
+import numpy as np
+from dp_accounting import dp_event as dp_events
+from dp_accounting import pld as pld_accounting
+from dp_accounting import rdp as rdp_accounting
+
+from dpjax.accounting import combine, provenance
+from dpjax.accounting.guarantee import Guarantee, register_reader
+from dpjax.accounting.mechanisms import elementary as mechanisms
+from dpjax.accounting.mechanisms.dp_sgd import dp_sgd, dp_sgd_fixed_lots
+from dpjax.accounting.selection import best_of as selection
+from dpjax.accounting.selection.laws import (
+    Poisson,
+    RepetitionLaw,
+    TruncatedNegativeBinomial,
+)
+from dpjax.checks import instance
+from dpjax.neighbouring import ADD_OR_REMOVE_ONE, REPLACE_ONE, normalise_relation
+
+_RELATIONS = {
+    ADD_OR_REMOVE_ONE: dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,
+    REPLACE_ONE: dp_accounting.NeighboringRelation.REPLACE_ONE,
+}
+
+
+def from_dp_event(event: dp_events.DpEvent, relation: object = ADD_OR_REMOVE_ONE) -> Guarantee:
+    """The guarantee of a dp_accounting event.
+
+    dp_accounting's noise multipliers are noise / clip norm C whatever the relation; replacing one
+    record moves a clipped sum by 2C, so under "replace_one" a Gaussian event's multiplier is
+    halved here, in Renyi and loss distributions alike (dp_accounting 0.6.0 halves it in one only).
+
+    Args:
+      event: NoOp, Gaussian, Laplace, DiscreteLaplace, RandomizedResponse, MixtureOfGaussians,
+        ZCDp, TruncatedSubsampledGaussian, PoissonSampled of Gaussians, SampledWithoutReplacement
+        of Gaussians (replace one), RepeatAndSelect, and Composed and SelfComposed of these.
+      relation: neighbouring relation of the guarantee.
+
+    Raises:
+      ValueError: an event that is not private, not supported, or not defined under `relation`; an
+        (epsilon, delta) event inside a selection, whose delta K multiplies.
+    """
+    relation = normalise_relation(relation)
+    instance("event", event, dp_events.DpEvent, "dp_accounting.GaussianDpEvent(1.0)")
+    if isinstance(event, dp_events.NoOpDpEvent):
+        return mechanisms.pure(0.0, relation=relation)
+    if isinstance(event, dp_events.GaussianDpEvent):
+        return mechanisms.gaussian(_ours(event.noise_multiplier, relation), relation=relation)
+    if isinstance(event, dp_events.ZCDpEvent):
+        return _zcdp(event, relation)
+    if isinstance(event, dp_events.SelfComposedDpEvent):
+        sampled = event.event
+        if isinstance(sampled, dp_events.PoissonSampledDpEvent) and relation == ADD_OR_REMOVE_ONE:
+            return _poisson(sampled, event.count)
+        if isinstance(sampled, dp_events.SampledWithoutReplacementDpEvent):
+            return _fixed_lots(sampled, event.count, relation)
+        return combine.repeat(from_dp_event(sampled, relation), event.count)
+    if isinstance(event, dp_events.ComposedDpEvent):
+        if not event.events:
+            return mechanisms.pure(0.0, relation=relation)
+        return combine.compose(*(from_dp_event(part, relation) for part in event.events))
+    if isinstance(event, dp_events.PoissonSampledDpEvent) and relation == ADD_OR_REMOVE_ONE:
+        if _is_gaussian(event.event):
+            return _poisson(event, 1)
+        return _leaf(event, relation)
+    if isinstance(event, dp_events.SampledWithoutReplacementDpEvent):
+        return _fixed_lots(event, 1, relation)
+    if isinstance(event, dp_events.RepeatAndSelectDpEvent):
+        _refuse_inner_delta(event.event)
+        base = from_dp_event(event.event, relation)
+        return selection.best_of(base, _law(event.shape, event.mean))
+    if isinstance(event, _LEAVES):
+        return _leaf(event, relation)
+    raise ValueError(
+        f"{type(event).__name__} is not supported: build the guarantee with dpjax.accounting's "
+        "constructors, or pass its loss distribution to Guarantee.from_pld"
+    )
+
+
+_LEAVES = (
+    dp_events.LaplaceDpEvent,
+    dp_events.DiscreteLaplaceDpEvent,
+    dp_events.RandomizedResponseDpEvent,
+    dp_events.MixtureOfGaussiansDpEvent,
+    dp_events.TruncatedSubsampledGaussianDpEvent,
+    dp_events.PoissonSampledDpEvent,
+)
+
+
+def _ours(noise_multiplier: float, relation: str) -> float:
+    """noise / C to noise / sensitivity under the relation."""
+    return noise_multiplier / 2.0 if relation == REPLACE_ONE else noise_multiplier
+
+
+def _effective(event: dp_events.DpEvent) -> float:
+    """Noise multiplier of Gaussians composed inside one sampled step."""
+    if isinstance(event, dp_events.GaussianDpEvent):
+        return event.noise_multiplier
+    if isinstance(event, dp_events.SelfComposedDpEvent):
+        return _effective(event.event) / math.sqrt(event.count)
+    if isinstance(event, dp_events.ComposedDpEvent) and event.events:
+        return sum(_effective(part) ** -2 for part in event.events) ** -0.5
+    raise ValueError(
+        f"sampling of {type(event).__name__} is not supported: pass Gaussian events, or "
+        "compositions of them"
+    )
+
+
+def _is_gaussian(event: dp_events.DpEvent) -> bool:
+    try:
+        _effective(event)
+    except ValueError:
+        return False
+    return True
+
+
+def _poisson(event: dp_events.PoissonSampledDpEvent, count: int) -> Guarantee:
+    if not _is_gaussian(event.event):
+        return combine.repeat(_leaf(event, ADD_OR_REMOVE_ONE), count)
+    if event.sampling_probability == 0:
+        return mechanisms.pure(0.0)
+    return dp_sgd(event.sampling_probability, _effective(event.event), count)
+
+
+def _fixed_lots(
+    event: dp_events.SampledWithoutReplacementDpEvent, count: int, relation: str
+) -> Guarantee:
+    if relation != REPLACE_ONE:
+        raise ValueError(
+            "lots without replacement need a fixed number of records: pass relation='replace_one'"
+        )
+    noise_multiplier = _ours(_effective(event.event), relation)
+    return dp_sgd_fixed_lots(event.source_dataset_size, event.sample_size, noise_multiplier, count)
+
+
+def _zcdp(event: dp_events.ZCDpEvent, relation: str) -> Guarantee:
+    if event.xi == 0.0:
+        return mechanisms.zcdp(event.rho, relation=relation)
+    orders = 1.0 + np.geomspace(1e-3, 1e5, 400)
+    return mechanisms.renyi_only(orders, event.xi + event.rho * orders, relation=relation)
+
+
+def _law(shape: float, mean: float) -> RepetitionLaw:
+    return Poisson(mean) if math.isinf(shape) else TruncatedNegativeBinomial(shape, mean)
+
+
+def _refuse_inner_delta(event: dp_events.DpEvent) -> None:
+    """B1: a delta inside a selection is paid about E[K] times, not once."""
+    if getattr(event, "delta", 0):
+        raise ValueError(
+            f"{type(event).__name__} with a delta inside a selection: pass best_of a Guarantee "
+            "whose loss distribution holds that delta as infinite loss"
+        )
+    for field in attr.fields(type(event)):
+        inner = getattr(event, field.name)
+        for part in inner if isinstance(inner, list | tuple) else (inner,):
+            if isinstance(part, dp_events.DpEvent):
+                _refuse_inner_delta(part)
+
+
+def _leaf(event: dp_events.DpEvent, relation: str) -> Guarantee:
+    """One application of a mechanism that dp_accounting knows."""
+    accountant = pld_accounting.PLDAccountant(_RELATIONS[relation])
+    try:
+        accountant.compose(event)
+    except Exception as error:
+        raise ValueError(f"dp_accounting refuses the event under {relation!r}: {error}") from None
+    if not math.isfinite(accountant.get_epsilon(0.999999)):
+        raise ValueError(f"{type(event).__name__} without noise gives no guarantee: add noise")
+
+    def divergences(orders: np.ndarray) -> np.ndarray:
+        renyi = rdp_accounting.RdpAccountant(np.asarray(orders), _RELATIONS[relation])
+        renyi.compose(event)
+        return np.asarray(renyi.rdp, dtype=np.float64)
+
+    has_renyi = rdp_accounting.RdpAccountant(neighboring_relation=_RELATIONS[relation]).supports(
+        event
+    )
+    # Sampled events are left out: dp_accounting overstates their fractional orders.
+    has_renyi = has_renyi and not isinstance(event, dp_events.PoissonSampledDpEvent)
+    return Guarantee.from_pld(
+        accountant._pld,
+        relation=relation,
+        provenance=provenance.node(
+            "dp_accounting_event", {"event": _to_plain(event), "relation": relation}
+        ),
+        renyi=divergences if has_renyi else None,
+    )
+
+
+def _to_plain(event: dp_events.DpEvent) -> dict[str, Any]:
+    fields = {}
+    for field in attr.fields(type(event)):
+        value = getattr(event, field.name)
+        if isinstance(value, dp_events.DpEvent):
+            value = _to_plain(value)
+        elif isinstance(value, list | tuple | np.ndarray):
+            value = [float(item) for item in value]
+        fields[field.name] = value
+    return {"name": type(event).__name__, "fields": fields}
+
+
+def _from_plain(plain: dict[str, Any]) -> dp_events.DpEvent:
+    fields = {
+        name: _from_plain(value) if isinstance(value, dict) else value
+        for name, value in plain["fields"].items()
+    }
+    kind = getattr(dp_events, plain["name"], None)
+    # The module's other names (its imports, their modules) must not be called from a file.
+    if not (isinstance(kind, type) and issubclass(kind, dp_events.DpEvent)):
+        raise ValueError(f"{str(plain['name'])[:80]!r} is no event of dp_accounting: pass one")
+    return kind(**fields)
+
+
+provenance.register(
+    "dp_accounting_event",
+    # What is no leaf becomes another mechanism here, and its node is not the one that was read.
+    lambda parameters, parts: from_dp_event(
+        _from_plain(parameters["event"]), parameters["relation"]
+    ),
+)
+
+
+register_reader("dp_event", from_dp_event)

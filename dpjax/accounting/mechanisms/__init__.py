@@ -1,0 +1,1 @@
+"""Base runs: one file a mechanism, each a function that returns a Guarantee."""

@@ -1,0 +1,289 @@
+"""Single mechanisms: Gaussian and discrete Gaussian noise, zCDP, pure DP."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy import special
+
+from dpjax.accounting import provenance
+from dpjax.accounting.guarantee import Guarantee, pure_pair
+from dpjax.accounting.numerics import renyi
+from dpjax.accounting.numerics.loss_distribution import LARGEST_SIZE, LossDistribution, LossPair
+from dpjax.accounting.numerics.privacy_profile import pair_from_function
+from dpjax.checks import not_negative, positive, vector, whole
+from dpjax.neighbouring import ADD_OR_REMOVE_ONE, normalise_relation
+
+TAIL_DEVIATIONS = 10.6
+"""Standard deviations of a Gaussian beyond which 1e-25 of its mass lies."""
+
+
+def gaussian(
+    noise_multiplier: float, *, relation: object = ADD_OR_REMOVE_ONE, steps: int = 1
+) -> Guarantee:
+    """Gaussian noise on a sum or any vector of bounded L2 sensitivity.
+
+    The profile is exact (Balle & Wang 2018, Theorem 8): Phi(m/2 - epsilon/m) - e^epsilon
+    Phi(-m/2 - epsilon/m) with m = sqrt(steps) / noise_multiplier.
+
+    Args:
+      noise_multiplier: noise standard deviation / L2 sensitivity UNDER `relation`. For a sum of
+        vectors clipped to norm C the sensitivity is C when adding or removing one record and 2C
+        when replacing one.
+      relation: neighbouring relation.
+      steps: number of such (adaptive) releases; n of them equal one with noise_multiplier /
+        sqrt(n).
+
+    Returns:
+      Guarantee with loss distributions and Renyi curve steps * order / (2 noise_multiplier^2).
+
+    Raises:
+      ValueError: noise_multiplier <= 0 or steps < 1.
+    """
+    noise_multiplier = positive("noise_multiplier", noise_multiplier)
+    steps = whole("steps", steps)
+    effective = noise_multiplier / math.sqrt(steps)
+    return Guarantee(
+        relation=relation,
+        provenance=provenance.node(
+            "gaussian",
+            {
+                "noise_multiplier": noise_multiplier,
+                "relation": normalise_relation(relation),
+                "steps": steps,
+            },
+        ),
+        pair=lambda: gaussian_pair(effective),
+        renyi=renyi.gaussian_curve(noise_multiplier, steps),
+    )
+
+
+def gaussian_pair(noise_multiplier: float) -> LossPair:
+    """Loss distributions of N(0, s^2) against N(1, s^2), s = noise_multiplier; one for both."""
+    largest, interval = _gaussian_grid(noise_multiplier)
+    return pair_from_function(
+        lambda epsilons: gaussian_delta(epsilons, noise_multiplier), interval, largest
+    )
+
+
+def _gaussian_grid(noise_multiplier: float) -> tuple[float, float]:
+    """Largest loss worth keeping, and the interval."""
+    largest = TAIL_DEVIATIONS / noise_multiplier + 0.5 / noise_multiplier**2
+    spread = 1.0 / noise_multiplier
+    return largest, grid_interval(min(1e-4, spread / 200.0), 2.0 * largest)
+
+
+def gaussian_delta(epsilons: np.ndarray, noise_multiplier: float) -> np.ndarray:
+    """Hockey-stick divergence of N(1, s^2) and N(0, s^2) at any real epsilon; shape kept.
+
+    Rounded up: for large noise it is a small difference of two tails, each of which is wrong by
+    some 60 units of rounding (SciPy's functions) and by that of its argument, 4 units times the
+    square of it.
+    """
+    shift = 0.5 / noise_multiplier
+    scaled = epsilons * noise_multiplier
+    above = special.ndtr(shift - scaled)
+    below = np.exp(np.minimum(epsilons + special.log_ndtr(-shift - scaled), 0.0))
+    square = np.minimum((np.abs(scaled) + shift) ** 2, 3000.0)
+    rounding = (64.0 + 16.0 * square) * 2.0**-53 * (above + below)
+    return np.clip(above - below + rounding, 0.0, 1.0)
+
+
+def discrete_gaussian(
+    noise_std: float, sensitivity: int = 1, *, relation: object = ADD_OR_REMOVE_ONE
+) -> Guarantee:
+    """Discrete Gaussian noise on an integer count (Canonne, Kamath & Steinke 2020).
+
+    The losses of two shifted discrete Gaussians lie on the grid of step sensitivity / (2
+    noise_std^2), so the loss distribution is exact, nothing is rounded; from a noise_std of about
+    40,000 on it is the Gaussian's, raised by what the two may differ.
+
+    Args:
+      noise_std: the parameter sigma; P[noise = x] proportional to exp(-x^2 / (2 sigma^2)). The
+        standard deviation is at most sigma, and equal to 1e-6 from sigma = 1 on.
+      sensitivity: largest integer change of the count UNDER `relation`.
+      relation: neighbouring relation.
+
+    Returns:
+      Guarantee with loss distributions and the exact Renyi curve.
+
+    Raises:
+      ValueError: noise_std <= 0; sensitivity not a whole number >= 1.
+    """
+    noise_std = positive("noise_std", noise_std)
+    sensitivity = whole("sensitivity", sensitivity)
+    return Guarantee(
+        relation=relation,
+        provenance=provenance.node(
+            "discrete_gaussian",
+            {
+                "noise_std": noise_std,
+                "sensitivity": sensitivity,
+                "relation": normalise_relation(relation),
+            },
+        ),
+        pair=lambda: _discrete_gaussian_pair(noise_std, sensitivity),
+        renyi=renyi.RenyiCurve(
+            lambda orders: _discrete_gaussian_divergences(orders, noise_std, sensitivity)
+        ),
+    )
+
+
+def _discrete_gaussian_pair(noise_std: float, sensitivity: int) -> LossPair:
+    if 25.0 * noise_std + 2.0 * sensitivity > LARGEST_SIZE:
+        return _smooth_discrete_gaussian_pair(noise_std, sensitivity)
+    reach = math.ceil(12.5 * noise_std) + sensitivity
+    support = np.arange(-reach, reach + 1)
+    weights = np.exp(-0.5 * (support / noise_std) ** 2)
+    # Loss at x of N(0) against N(sensitivity): (sensitivity - 2 x) steps of the grid.
+    index = sensitivity * (sensitivity - 2 * support) // math.gcd(sensitivity * 2, sensitivity**2)
+    interval = math.gcd(sensitivity * 2, sensitivity**2) / (2.0 * noise_std**2)
+    masses = np.zeros(int(index.max() - index.min()) + 1)
+    np.add.at(masses, index - index.min(), weights / weights.sum())
+    # What lies beyond the support has mass below 1e-33, far under float64's rounding.
+    law = LossDistribution(interval, int(index.min()), masses, 0.0)
+    return LossPair(law, law)
+
+
+def _smooth_discrete_gaussian_pair(noise_std: float, sensitivity: int) -> LossPair:
+    """The same for noise too wide to be tabulated: the Gaussian's profile, raised.
+
+    With p the density, a sum of f(x) = p(x) - e^epsilon p(x - sensitivity) over whole x up to a cut
+    is the integral up to the cut + 1/2, at most the Gaussian's divergence, but for the error of the
+    midpoint rule: 1/24 of the sum of |f''| at most. f'' is (x^2 / sigma^2 - 1) / sigma^2 times f,
+    and a second term of that size; up to 10.6 deviations, that is less than 20 / sigma^2 of the
+    divergence itself (6 where it was summed in 40 digits).
+    """
+    ratio = noise_std / sensitivity
+    largest, interval = _gaussian_grid(ratio)
+    raised = 1.0 + 20.0 / noise_std**2
+    return pair_from_function(lambda e: raised * gaussian_delta(e, ratio), interval, largest)
+
+
+def _discrete_gaussian_divergences(
+    orders: np.ndarray, noise_std: float, sensitivity: int
+) -> np.ndarray:
+    """Exact: a s^2 / (2 sigma^2) + log(theta(frac(a s)) / theta(0)) / (a - 1), s = sensitivity."""
+    plain = orders * sensitivity**2 / (2.0 * noise_std**2)
+    if noise_std >= 3.0:
+        # theta varies by less than 4 exp(-2 pi^2 sigma^2) < 1e-76, and only downwards.
+        return plain
+    support = np.arange(-40, 41)
+    shift = orders * sensitivity
+    offsets = (shift - np.floor(shift))[:, None]
+    # In log space: a small sigma takes every term below float64's range.
+    theta = special.logsumexp(-0.5 * ((support - offsets) / noise_std) ** 2, axis=1)
+    centre = special.logsumexp(-0.5 * (support / noise_std) ** 2)
+    return plain + np.minimum(theta - centre, 0.0) / (orders - 1.0)
+
+
+def zcdp(rho: float, *, relation: object = ADD_OR_REMOVE_ONE) -> Guarantee:
+    """A mechanism known to be rho-zCDP: Renyi divergence rho * order at every order.
+
+    Its loss distributions are derived from the curve: Lemma 14 of Papernot & Steinke
+    (2022) minimised over orders at each epsilon.
+
+    Args:
+      rho: nats, under `relation`.
+      relation: neighbouring relation.
+
+    Raises:
+      ValueError: rho <= 0.
+    """
+    rho = positive("rho", rho)
+    return Guarantee(
+        relation=relation,
+        provenance=provenance.node("zcdp", {"rho": rho, "relation": normalise_relation(relation)}),
+        renyi=renyi.zcdp_curve(rho),
+    )
+
+
+def pure(epsilon: float, *, relation: object = ADD_OR_REMOVE_ONE) -> Guarantee:
+    """A mechanism known to be epsilon-DP: randomised response dominates it.
+
+    Args:
+      epsilon: nats, >= 0 (0 costs nothing), under `relation`.
+      relation: neighbouring relation.
+
+    Returns:
+      Guarantee with `epsilon(0)` exact, loss distributions on a grid of step `epsilon` (so that
+      compositions are exact: optimal composition of Kairouz, Oh & Viswanath 2015) and Renyi curve.
+
+    Raises:
+      ValueError: negative or infinite epsilon.
+    """
+    epsilon = not_negative("epsilon", epsilon)
+    return Guarantee(
+        relation=relation,
+        provenance=provenance.node(
+            "pure", {"epsilon": epsilon, "relation": normalise_relation(relation)}
+        ),
+        pair=lambda: pure_pair(epsilon),
+        pure_epsilon=epsilon,
+    )
+
+
+def renyi_only(
+    orders: np.ndarray, divergences: np.ndarray, *, relation: object = ADD_OR_REMOVE_ONE
+) -> Guarantee:
+    """A mechanism known by a table of Renyi divergences alone, in both directions.
+
+    Between the orders the cumulant generating function (order - 1) * divergence, which is convex,
+    is interpolated; above the largest order nothing is known.
+
+    Args:
+      orders: (n,) strictly ascending, finite, each > 1.
+      divergences: (n,) nats, >= 0; infinite where nothing is known.
+      relation: neighbouring relation.
+
+    Raises:
+      ValueError: orders infinite or not ascending above 1, negative or NaN divergences, different
+        lengths.
+    """
+    orders = vector("orders", orders, finite=False)
+    divergences = vector("divergences", divergences, finite=False)
+    if orders.shape != divergences.shape:
+        raise ValueError("orders and divergences must be two lists of one length")
+    if np.any(np.isinf(orders)):
+        # A chord to an infinite order would hold whatever the divergence: at no cost.
+        raise ValueError(
+            "orders must be finite: leave infinity out, or pass its divergence to accounting.pure"
+        )
+    if not (np.all(orders > 1.0) and np.all(np.diff(orders) > 0) and np.all(divergences >= 0)):
+        raise ValueError("orders must ascend above 1 and divergences be >= 0")
+    curve = renyi.table_curve(
+        orders, (orders - 1.0) * divergences, lambda wanted: np.full(wanted.shape, np.inf)
+    )
+    return Guarantee(
+        relation=relation,
+        provenance=provenance.node(
+            "renyi_only",
+            {
+                "orders": orders.tolist(),
+                "divergences": divergences.tolist(),
+                "relation": normalise_relation(relation),
+            },
+        ),
+        renyi=curve,
+    )
+
+
+def grid_interval(wanted: float, extent: float) -> float:
+    """The largest of 1, 2, 5 x 10^-k at most `wanted`, coarsened until `extent` fits the memory."""
+    exponent = math.floor(math.log10(wanted))
+    candidates = [m * 10.0**e for e in range(exponent, exponent + 12) for m in (1.0, 2.0, 5.0)]
+    fitting = [c for c in candidates if extent / c <= LARGEST_SIZE]
+    if not fitting:
+        raise ValueError(
+            f"privacy losses up to {extent:.3g} fit no grid: pass more noise, or a smaller epsilon"
+        )
+    below = [c for c in fitting if c <= wanted * (1 + 1e-12)]
+    return max(below) if below else min(fitting)
+
+
+for _constructor in (gaussian, discrete_gaussian, zcdp, pure, renyi_only):
+    provenance.register(
+        _constructor.__name__,
+        lambda parameters, parts, constructor=_constructor: constructor(**parameters),
+    )

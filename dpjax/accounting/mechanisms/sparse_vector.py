@@ -1,0 +1,230 @@
+"""Sparse-vector selections: Ding & Wu's doubling loop (2022) and DPareto's example (2020).
+
+One iteration of Ding & Wu's Algorithm 1 compares every candidate's noisy utility with a noisy
+threshold and stops at the first hit: AboveThreshold, epsilon-DP with Laplace noise of scale
+2 Delta / epsilon on the threshold and 4 Delta / epsilon on each utility, Delta = 1/k the
+sensitivity of a utility. How many iterations there are depends on the data, so a cost "of the
+iterations that happened" is no guarantee; what is charged here is a cap known beforehand.
+
+Preconditions, which this module cannot check:
+  - Delta: each record's partition must not depend on other records or on their number. Under
+    add-or-remove one give each record an independent uniform label or a keyed hash of its id; under
+    replace one the replacement keeps the slot's partition (a hash that moves with the record costs
+    2/k). An empty partition gets a fixed score.
+  - No hit at all releases a candidate fixed without the data. The final training is composed.
+  - The noise is drawn exactly, or at least in float64; a float32 Laplace draw never exceeds 16.6
+    scales.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy import stats
+
+from dpjax.accounting import provenance
+from dpjax.accounting.guarantee import Guarantee, pure_pair
+from dpjax.accounting.mechanisms.elementary import pure
+from dpjax.accounting.mechanisms.threshold_loop import (
+    ITERATIONS,
+    SEGMENTS,
+    check_variant,
+    max_iterations,
+    threshold_levels,
+)
+from dpjax.accounting.numerics.composition import composition
+from dpjax.accounting.numerics.loss_distribution import LossDistribution, LossPair
+from dpjax.accounting.numerics.renyi import RenyiCurve, pure_curve
+from dpjax.checks import one_of, positive, probability, vector, whole
+from dpjax.neighbouring import ADD_OR_REMOVE_ONE, normalise_relation
+
+MOST_RESPONSES = 1 << 17
+"""Randomised responses whose binomial law is tabulated; more are composed like anything else."""
+
+
+def doubling_loop(
+    epsilon_per_iteration: float,
+    iterations: int | None = None,
+    *,
+    granularity: float | None = None,
+    lower_bound: float = 0.0,
+    variant: str = ITERATIONS,
+    hits: int | None = None,
+    relation: object = ADD_OR_REMOVE_ONE,
+) -> Guarantee:
+    """The cost of Ding & Wu's doubling loop, by optimal composition.
+
+    Formal guarantees: whatever the data, the loop is (padded with steps that do nothing) an
+    adaptive composition of exactly T mechanisms that are each epsilon_per_iteration-DP, so it is
+    dominated by T randomised responses (Kairouz, Oh & Viswanath 2015), whose losses are binomial
+    and kept without rounding (on a grid, rounded up, above 131,072 of them).
+      - variant="iterations": fresh threshold noise in every iteration; T is the smaller of the cap
+        `iterations` and the loop's own bound 2N - 1.
+      - variant="segments": threshold noise kept through consecutive misses, redrawn after a hit. A
+        segment that ends in a hit is one AboveThreshold; a last one without a hit costs half and is
+        dominated by the hit it replaces. T is the smallest of `hits`, `iterations` and N.
+    N = ceil((1 - lower_bound) / granularity). The caps must be enforced: `ThresholdLoop` does.
+
+    Args:
+      epsilon_per_iteration: of one iteration (or segment), above 0.
+      iterations: cap on the iterations, fixed beforehand.
+      granularity: smallest step of the threshold; with it the loop's own bound is used.
+      lower_bound: utility known to be reached, in [0, 1).
+      variant: "iterations" or "segments".
+      hits: cap on the hits, in the segment variant.
+      relation: neighbouring relation under which the utilities have their sensitivity.
+
+    Returns:
+      A pure Guarantee, with loss distributions and Renyi curve.
+
+    Raises:
+      ValueError: for arguments out of range, or without any cap.
+    """
+    epsilon = positive("epsilon_per_iteration", epsilon_per_iteration)
+    check_variant(variant)
+    if hits is not None and variant != SEGMENTS:
+        raise ValueError("hits caps the segment variant only: pass variant='segments'")
+    caps = [whole("iterations", iterations)] if iterations is not None else []
+    if hits is not None:
+        caps.append(whole("hits", hits))
+    if granularity is not None:
+        bound = threshold_levels if variant == SEGMENTS else max_iterations
+        caps.append(bound(granularity, lower_bound))
+    if not caps:
+        raise ValueError(
+            "the loop needs a cap known beforehand: pass iterations=20, or granularity=0.01 for "
+            "its own bound"
+        )
+    count = min(caps)
+    curve = pure_curve(epsilon)
+    parameters = {
+        "epsilon_per_iteration": epsilon,
+        "hits" if variant == SEGMENTS else "iterations": count,
+        "variant": variant,
+        "relation": normalise_relation(relation),
+    }
+    return Guarantee(
+        relation=relation,
+        provenance=provenance.node("doubling_loop", parameters),
+        pair=lambda: _randomised_responses(epsilon, count),
+        renyi=RenyiCurve(lambda orders: count * curve.evaluate(orders)),
+        pure_epsilon=count * epsilon,
+    )
+
+
+def _randomised_responses(epsilon: float, count: int) -> LossPair:
+    """Loss epsilon (2 B - count), B ~ Binomial(count, e^epsilon / (1 + e^epsilon)), on its grid."""
+    if count > MOST_RESPONSES:
+        return composition([(pure_pair(epsilon), count)])
+    successes = np.arange(count + 1)
+    masses = np.zeros(2 * count + 1)
+    masses[::2] = stats.binom.pmf(successes, count, 1.0 / (1.0 + math.exp(-epsilon)))
+    law = LossDistribution(epsilon, -count, masses, 0.0)
+    return LossPair(law, law)
+
+
+def iteration_rdp(epsilon: float, orders: np.ndarray, method: str = "pure") -> np.ndarray:
+    """Renyi divergences of one iteration of the loop.
+
+    Args:
+      epsilon: of the iteration.
+      orders: (orders,) above 1.
+      method: "pure", the curve of randomised response, log((e^{a e} + e^{(1-a) e}) / (1 + e^e)) /
+        (a - 1), tighter than the paper's a e^2 / 2; "laplace", e/2 plus the curve of the
+        threshold's Laplace noise at e/2 (Zhu & Wang 2020), smaller at large orders; "smallest".
+
+    Returns:
+      (orders,).
+
+    Raises:
+      ValueError: for an unknown method.
+    """
+    epsilon, orders = positive("epsilon", epsilon), vector("orders", orders)
+    if not np.all(orders > 1.0):
+        raise ValueError("orders must be above 1")
+    one_of("method", method, ("pure", "laplace", "smallest"))
+    by_response = pure_curve(epsilon).evaluate(orders)
+    half, gap = 0.5 * epsilon, orders - 1.0
+    log_sum = np.logaddexp(np.log(orders) + gap * half, np.log(gap) - orders * half)
+    by_threshold = half + (log_sum - np.log(2.0 * orders - 1.0)) / gap
+    if method == "pure":
+        return by_response
+    if method == "laplace":
+        return by_threshold
+    return np.minimum(by_response, by_threshold)
+
+
+def basic_composition(epsilon_per_iteration: float, iterations: int) -> float:
+    """iterations * epsilon_per_iteration, for comparison."""
+    epsilon = positive("epsilon_per_iteration", epsilon_per_iteration)
+    return whole("iterations", iterations) * epsilon
+
+
+def advanced_composition(epsilon_per_iteration: float, iterations: int, delta: float) -> float:
+    """The composition Ding & Wu use, sqrt(2 T log(1/delta)) e + T e (e^e - 1), for comparison.
+
+    (Dwork, Rothblum & Vadhan 2010.) It is above basic composition for few iterations. With the
+    number of iterations that happened in place of T it guarantees nothing.
+
+    Raises:
+      ValueError: for delta outside (0, 1) or iterations below 1.
+    """
+    delta = probability("delta", delta, hint=", for example 1e-5")
+    count = whole("iterations", iterations)
+    epsilon = positive("epsilon_per_iteration", epsilon_per_iteration)
+    spread = math.sqrt(2.0 * count * math.log(1.0 / delta)) * epsilon
+    return spread + count * epsilon * math.expm1(epsilon)
+
+
+def sparse_vector(
+    noise: float,
+    bound: int,
+    *,
+    allocation: str = "paper",
+    relation: object = ADD_OR_REMOVE_ONE,
+) -> Guarantee:
+    """DPareto's sparse-vector example: answer queries until `bound` of them passed the threshold.
+
+    Avent et al. 2020, their first example, after Lyu, Su & Li 2017: Laplace noise of scale b1 on
+    the threshold and b2 on each query, b1 + b2 = noise, costs 1/b1 + 2 bound / b2.
+
+    Args:
+      noise: b, the sum of both scales over the queries' sensitivity, above 0.
+      bound: C, number of positive answers after which it stops, at least 1.
+      allocation: "paper", b1 = b / (1 + (2C)^{1/3}), hence epsilon = (1 + (2C)^{1/3})
+        (1 + (2C)^{2/3}) / b; "optimal", the best split, epsilon = (1 + sqrt(2C))^2 / b.
+      relation: neighbouring relation under which the queries have that sensitivity.
+
+    Returns:
+      A pure Guarantee.
+
+    Raises:
+      ValueError: for arguments out of range or an unknown allocation.
+    """
+    noise, double = positive("noise", noise), 2.0 * whole("bound", bound)
+    one_of("allocation", allocation, ("paper", "optimal"))
+    if allocation == "paper":
+        epsilon = (1.0 + double ** (1.0 / 3.0)) * (1.0 + double ** (2.0 / 3.0)) / noise
+    else:
+        epsilon = (1.0 + math.sqrt(double)) ** 2 / noise
+    base = pure(epsilon, relation=relation)
+    parameters = {
+        "noise": noise,
+        "bound": int(bound),
+        "allocation": allocation,
+        "relation": normalise_relation(relation),
+    }
+    return Guarantee(
+        relation=relation,
+        provenance=provenance.node("sparse_vector", parameters),
+        pair=lambda: base.pair,
+        pure_epsilon=base.pure_epsilon,
+    )
+
+
+for _constructor in (doubling_loop, sparse_vector):
+    provenance.register(
+        _constructor.__name__,
+        lambda parameters, parts, constructor=_constructor: constructor(**parameters),
+    )

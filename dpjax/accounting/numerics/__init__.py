@@ -1,0 +1,1 @@
+"""Loss distributions, privacy profiles, trade-off functions and Renyi curves; rounded up."""

@@ -1,0 +1,431 @@
+"""Adaptive composition: the loss distributions of several mechanisms on the same records.
+
+Losses add up, so their laws are convolved, and many copies of one law are a power of its Fourier
+transform. A transform leaves an absolute error everywhere, and a power of n copies n times as much:
+far above the tails that small deltas are read from. So each law is tilted first, mass p at loss s
+to p e^{theta s} / E[e^{theta loss}], which centres the sum on the losses that some delta depends on
+(the saddle point); undoing the tilt shrinks the error with the tail. A few tilts cover all deltas
+down to NEGLIGIBLE. Each result is raised by a bound on its error and the smallest is kept.
+
+What comes out is a profile at epsilon >= 0 for either direction, and `pair_from_profiles` makes of
+the two a pair whose masses are 1 on both sides, however long the composition. NumPy float64.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from scipy import fft, signal
+
+from dpjax.accounting.numerics.loss_distribution import LossDistribution, LossPair, common_interval
+from dpjax.accounting.numerics.privacy_profile import pair_from_profiles
+
+NEGLIGIBLE = 1e-20
+"""Level at which a profile is cut: what is left beyond becomes infinite loss."""
+
+OUTSIDE = 1e-12
+"""Mass of a tilted sum that may lie outside its window, on either side."""
+
+LARGEST_SUM = 1 << 20
+"""Grid points of a sum beyond which copies are composed in stages, or the grid is coarsened."""
+
+RESOLUTION = 0.06
+"""Coarsest interval a law of many copies is put on, in standard deviations of its wider direction.
+
+Splitting masses between knots adds at most a quarter of its square to the variance: 0.1%.
+"""
+
+LARGEST_INTERVAL = 300.0
+"""Coarsest interval, in nats: its exponential must leave digits on either side."""
+
+GAPS = np.array([0.003, 0.01, 0.03, 0.1, 0.3, 0.7, 1.5, 3.0, 6.0, 12.0])
+"""Orders of Chernoff's bound on a tilted law, in its inverse standard deviations."""
+
+STEEPEST = 30.0
+"""Largest tilt times the interval: beyond it, a knot's weight leaves nothing to the next one."""
+
+MANY_COPIES = 1000
+"""Copies from which on the transforms are in extended precision, where the machine has it."""
+
+LEAST_LOG = -100.0
+"""Log modulus of the smallest frequencies of a sum that are kept."""
+
+UNIT = 2.0**-53
+"""Largest relative error of one float64 operation."""
+
+
+def composition(parts: Sequence[tuple[LossPair, int]]) -> LossPair:
+    """The pair of running every mechanism the given number of times on the same records.
+
+    Formal guarantees: the result's profile is at least that of the parts' adaptive composition, at
+    every epsilon, rounding included.
+
+    Args:
+      parts: pairs, and how many copies of each, at least 1.
+
+    Returns:
+      The composed pair, on the grid of the parts or a coarser one.
+
+    Raises:
+      ValueError: losses so large that no grid holds them.
+    """
+    for pair, _ in parts:
+        for law in (pair.forward, pair.backward):
+            if not law.masses.any():
+                return LossPair(law, law)  # Everything is revealed already: no loss is finite.
+    pairs = [_copies(pair, count) for pair, count in parts]
+    if len(pairs) == 1:
+        return pairs[0]
+    interval = common_interval(pairs)
+    sums = _sums([(pair.regridded(interval), 1) for pair in pairs])
+    excess = _excess(sums)
+    if excess > 1:
+        interval = _checked(interval * excess)
+        sums = _sums([(pair.regridded(interval), 1) for pair in pairs])
+    return pair_from_profiles(interval, *(total.profile() for total in sums))
+
+
+def composed_points(pair: LossPair, count: int) -> int:
+    """Grid points that `count` copies need on their own grid, `LARGEST_SUM` or not."""
+    if not (pair.forward.masses.any() and pair.backward.masses.any()):
+        return 1
+    return max(total.points for total in _sums([(pair, count)]))
+
+
+def _copies(pair: LossPair, count: int, negligible: float = NEGLIGIBLE) -> LossPair:
+    """`count` copies of one mechanism; in two stages where one grid holds not all of them.
+
+    The first stage's law is smooth on the scale of its own spread, so a coarser grid serves it.
+    """
+    if count == 1:
+        return pair
+    sums = _sums([(pair, count)], negligible)
+    excess = _excess(sums)
+    if excess == 1:
+        return pair_from_profiles(pair.interval, *(total.profile() for total in sums))
+    if count >= 16 and pair.interval * excess > RESOLUTION * pair.spread():
+        stages, block = _stages(count)
+        first = _copies(pair, block, negligible / stages)
+        coarser = math.floor(RESOLUTION * first.spread() / first.interval)
+        if coarser >= 2:
+            return _copies(first.regridded(first.interval * coarser), stages, negligible)
+    return _copies(pair.regridded(_checked(pair.interval * excess)), count, negligible)
+
+
+def _stages(count: int) -> tuple[int, int]:
+    """Two numbers near its root whose product is `count` or little more: more copies cost more."""
+    root = math.isqrt(count)
+    stages = min(range(root, min(2 * root, root + 4096)), key=lambda n: -count % n)
+    return stages, -(-count // stages)
+
+
+def _checked(interval: float) -> float:
+    if interval > LARGEST_INTERVAL:
+        raise ValueError(
+            f"privacy losses beyond {LARGEST_SUM * LARGEST_INTERVAL:.0e} nats fit no grid: pass "
+            "more noise, or fewer steps"
+        )
+    return interval
+
+
+def _sums(parts: Sequence[tuple[LossPair, int]], negligible: float = NEGLIGIBLE) -> list[_Sum]:
+    """The sum of losses in each direction of pairs on one grid; one if the directions agree."""
+    sums = [_Sum([(pair.forward, count) for pair, count in parts], negligible)]
+    if not all(pair.symmetric for pair, _ in parts):
+        sums.append(_Sum([(pair.backward, count) for pair, count in parts], negligible))
+    return sums
+
+
+def _excess(sums: Sequence[_Sum]) -> int:
+    """How many times more grid points a composition needs than it may have, rounded up."""
+    return math.ceil(max(total.points for total in sums) / LARGEST_SUM)
+
+
+class _Sum:
+    """The sum of independent losses on one grid, `count` of each law.
+
+    `negligible` is the level at which its profile is cut.
+    """
+
+    def __init__(self, parts: Sequence[tuple[LossDistribution, int]], negligible: float):
+        self.negligible = negligible
+        # What one copy lacks, `count` copies would lack `count` times over.
+        self.counts = [count for _, count in parts]
+        self.copies = sum(self.counts)
+        self.laws = [_trimmed(law.completed(), negligible / self.copies) for law, _ in parts]
+        self.interval = self.laws[0].interval
+        self.lowest = sum(law.lowest * n for law, n in zip(self.laws, self.counts))
+        self.width = sum((law.masses.size - 1) * n for law, n in zip(self.laws, self.counts))
+        variance = sum(n * law.spread() ** 2 for law, n in zip(self.laws, self.counts))
+        self.scale = math.sqrt(variance) or self.interval
+        self._moments: dict[tuple[int, float], float] = {}
+        self.thinned = [_thinned(law) for law in self.laws]
+
+    def cumulants(self, orders: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """log E[e^{order * sum}], rounded up by thinning, and its derivative; each (orders,)."""
+        values, means = np.zeros(orders.size), np.zeros(orders.size)
+        for (masses, losses), count in zip(self.thinned, self.counts):
+            value, mean = _log_moments(masses, losses, orders)
+            values += count * value
+            means += count * mean
+        return values, means
+
+    def _log_moment(self, law: LossDistribution, order: float) -> float:
+        """log of the sum of masses * e^{order * loss} of one of the laws."""
+        key = (id(law), order)
+        if key not in self._moments:
+            found, _ = _log_moments(law.masses, law.losses, np.array([order]))
+            self._moments[key] = float(found[0])
+        return self._moments[key]
+
+    @functools.cached_property
+    def infinity_mass(self) -> float:
+        """Mass of the outcomes impossible under Q: that of no copy's being infinite, less 1."""
+        with np.errstate(divide="ignore"):
+            none = sum(
+                n * float(np.log1p(-min(law.infinity_mass, 1.0)))
+                for law, n in zip(self.laws, self.counts)
+            )
+        return min(1.0, -math.expm1(none) * (1.0 + 8.0 * UNIT))
+
+    @functools.cached_property
+    def tilts(self) -> list[float]:
+        """Orders whose saddle points are 0, 1/3, 2/3 and all of the way down to `negligible`.
+
+        In a normal law they lie 3.2 standard deviations apart; an error at the middle between two
+        of them is 3.6 times as large as at the saddle point.
+        """
+        least, most = 1e-3 / self.scale, STEEPEST / self.interval
+        found = [0.0]
+        for share in (1.0 / 9.0, 4.0 / 9.0, 1.0):
+            wanted = -share * math.log(self.negligible)
+            low, high = math.log(least), math.log(min(max(found[-1], least) * 2.0, most))
+            while high < math.log(most) and self._rate(math.exp(high)) < wanted:
+                low, high = high, min(high + 1.0, math.log(most))
+            for _ in range(8):
+                middle = 0.5 * (low + high)
+                short = self._rate(math.exp(middle)) < wanted
+                low, high = (middle, high) if short else (low, middle)
+            found.append(math.exp(low))
+        return sorted(set(found))
+
+    def _rate(self, order: float) -> float:
+        """Minus the log of Chernoff's bound on the mass beyond the saddle point; it ascends."""
+        cumulants, means = self.cumulants(np.array([order]))
+        return float(order * means[0] - cumulants[0])
+
+    @functools.cached_property
+    def top(self) -> int:
+        """Last knot of the profile: beyond it, by Chernoff's bound, `negligible` mass is left."""
+        orders = self.tilts[-1] * np.array([0.7, 0.9, 1.0, 1.1, 1.4])
+        reach = (self.cumulants(orders)[0] - math.log(self.negligible)) / orders / self.interval
+        end = self.lowest + self.width
+        reach = float(np.min(reach))
+        return max(0, end if reach >= end else math.ceil(reach))
+
+    @functools.cached_property
+    def windows(self) -> list[tuple[int, int, float]]:
+        """For each tilt its first and last knot, counted from `lowest`, and the mass left above.
+
+        By Chernoff's bound on the tilted law, whose cumulants are differences of `cumulants`, all
+        but OUTSIDE of it lies inside, each way. A window reaches no further than a few times the
+        profile's own length, however: what lies below it only adds when it is wrapped around, and
+        of what lies above `top` all that counts is its `negligible` mass, untilted.
+        """
+        found = []
+        depth = -math.log(OUTSIDE)
+        zero, top = -self.lowest, self.top - self.lowest
+        span = max(self.top, 1 << 14)
+        for theta in self.tilts:
+            # The tilted law's standard deviation, from the change of its mean.
+            near = theta + np.array([-0.05, 0.05]) / self.scale
+            slope = float(np.diff(self.cumulants(near)[1])[0] / np.diff(near)[0])
+            scale = math.sqrt(slope) if slope > 0.0 else self.interval
+            own = sum(n * self._log_moment(law, theta) for law, n in zip(self.laws, self.counts))
+            ends = []
+            # Below, also by the exponential moments of the untilted law's own lower tail.
+            for gap in (GAPS / scale, -np.append(GAPS / scale, theta + GAPS[-5:] / self.scale)):
+                rise = self.cumulants(theta + gap)[0] - own
+                reach = (rise + depth) / gap / self.interval - self.lowest
+                ends.append(np.where(np.isfinite(reach), reach, np.sign(gap) * math.inf))
+            high, low = float(np.min(ends[0])), float(np.max(ends[1]))
+            first = max(0, zero - 4 * span, 0 if low <= 0.0 else math.floor(low))
+            last = min(self.width, top + span)
+            outside = 0.0
+            if high < last:
+                last, outside = max(first, math.ceil(high)), OUTSIDE
+            found.append((min(first, last), last, outside))
+        return found
+
+    @property
+    def points(self) -> int:
+        """Grid points of the longest array needed."""
+        return max(self.top, *(last - first for first, last, _ in self.windows)) + 1
+
+    def profile(self) -> np.ndarray:
+        """Upper bounds on the divergence at epsilon = 0, interval, ..., top * interval."""
+        values = np.full(self.top + 1, np.inf)
+        for theta, window in zip(self.tilts, self.windows):
+            start, bounds = self._by_tilt(theta, *window)
+            low, high = max(start, 0), min(start + bounds.size, self.top + 1)
+            if high > low:
+                values[low:high] = np.minimum(values[low:high], bounds[low - start : high - start])
+        # Forming masses from differences of the profile loses a few units of each difference,
+        # which is at most `top + 1` times a value's own share: granted to the values beforehand.
+        values *= 1.0 + (8.0 * self.top + 64.0) * UNIT
+        rest = 0.0 if self.top == self.lowest + self.width else self.negligible
+        return np.minimum(values + (self.infinity_mass + rest), 1.0)
+
+    def _by_tilt(
+        self, theta: float, first: int, last: int, outside: float
+    ) -> tuple[int, np.ndarray]:
+        """Bounds on the finite part of the profile at the knots of one window, and the first knot.
+
+        With masses y_j = p_j e^{theta s_j} / M, M the moment of the sum, the divergence at knot k
+        is M e^{-theta s_k} times the sum over i > 0 of y_{k+i} (a^i - b^i), a = e^{-theta h} and
+        b = e^{-(theta+1) h}.
+        """
+        size = last - first + 1
+        length = fft.next_fast_len(size, real=True)
+        kind, unit = _widest() if self.copies >= MANY_COPIES else (np.float64, UNIT)
+        # An element of a transform is a sum of its inputs over at most log2(length) stages of
+        # multiplications by numbers of modulus 1: each loses less than 6 units, relative to the sum
+        # of the inputs' moduli, which is 1.
+        folds = max(law.masses.size for law in self.laws) / length
+        transform = (6.0 * math.log2(max(length, 2)) + folds + 4.0) * unit
+        log_scale, relative, lost, reached = 0.0, 0.0, 400.0 * unit, 0.0
+        spectra = []
+        for law, count in zip(self.laws, self.counts):
+            log_moment = self._log_moment(law, theta)
+            tilted, rounding = _tilted(law, theta, log_moment)
+            log_scale += count * log_moment
+            # Masses too small by one part in r give sums too small by (1 + r)^count.
+            relative += count * rounding
+            values = fft.rfft(_folded(tilted.astype(kind), length))
+            spectra.append((values, count))
+            # |(z + d)^n - z^n| <= n |d| m^{n-1}, m >= |z| + |d|; a power by logarithms loses 10
+            # units a copy (in the angle, of at most pi) and 400 in the modulus, above e^-100.
+            largest = np.abs(values).astype(np.float64) * (1.0 + 4.0 * UNIT) + transform
+            reached = reached + count * np.log(largest)
+            lost = lost + count * (transform / largest + 10.0 * unit)
+        weights = np.full(reached.shape, 2.0 / length)
+        weights[0] = 1.0 / length
+        if length % 2 == 0:
+            weights[-1] = 1.0 / length
+        # The others are left out, and count as errors of their own size.
+        held = reached > LEAST_LOG
+        powers = np.zeros(reached.shape, dtype=np.result_type(kind, np.complex64))
+        if self.copies == len(spectra):
+            powers[held] = functools.reduce(np.multiply, (values[held] for values, _ in spectra))
+        else:
+            powers[held] = np.exp(sum(n * np.log(values[held]) for values, n in spectra))
+        # Moduli above are float64, and so wrong by a few units a copy: the exponential grants it.
+        bound = np.exp(reached + 8.0 * UNIT * self.copies)
+        error = float(np.sum(weights * bound * np.where(held, lost + transform, 1.0)))
+        # The window's sums; what lies outside it is wrapped into it, which only adds.
+        sums = np.roll(fft.irfft(powers, length), -(first % length))[:size].astype(np.float64)
+        masses = np.maximum(sums, 0.0) * (1.0 + 4.0 * UNIT) + error * (1.0 + 1e-9)
+        h = self.interval
+        a, b = math.exp(-theta * h), math.exp(-(theta + 1.0) * h)
+        # a^i - b^i = a (a^{i-1} - b^{i-1}) + (a - b) b^{i-1}: two recurrences of positive terms.
+        below = signal.lfilter([1.0], [1.0, -b], masses[::-1])
+        parts = signal.lfilter([0.0, -a * math.expm1(-h)], [1.0, -a], below)[::-1]
+        relative += (8.0 * size + 64.0) * UNIT
+        start = self.lowest + first
+        shift = theta * h * (start + np.arange(size))
+        exponent = log_scale - shift + relative + 4.0 * UNIT * (abs(log_scale) + np.abs(shift))
+        return start, np.exp(np.minimum(exponent, 700.0)) * (parts + outside)
+
+
+@functools.cache
+def _widest() -> tuple[type, float]:
+    """The type of the transforms and its unit of rounding.
+
+    The 80-bit numbers of x86 processors where they are that; elsewhere long double is float64, or
+    is computed by software, and float64 does: its errors are granted all the same.
+    """
+    digits = np.finfo(np.longdouble).nmant
+    one = np.longdouble(1.0)
+    if digits == 63 and one + np.longdouble(2.0) ** -63 > one:
+        return np.longdouble, 2.0**-64
+    return np.float64, UNIT
+
+
+def _trimmed(law: LossDistribution, mass: float) -> LossDistribution:
+    """Moves tails of at most this mass: the lower up to the first kept loss, the upper to infinity.
+
+    A tilt would blow them up, far beyond the last knot that matters.
+    """
+    masses = law.masses
+    low = int(np.searchsorted(np.cumsum(masses), mass, side="right"))
+    top = int(np.searchsorted(np.cumsum(masses[::-1]), mass, side="right"))
+    low = min(low, masses.size - 1)
+    end = max(masses.size - top, low + 1)
+    kept = masses[low:end].copy()
+    kept[0] += masses[:low].sum()
+    infinity = law.infinity_mass + float(masses[end:].sum())
+    return LossDistribution(law.interval, law.lowest + low, kept, infinity)
+
+
+def _tilted(law: LossDistribution, theta: float, log_moment: float) -> tuple[np.ndarray, float]:
+    """The masses times e^{theta loss - log_moment}, and a bound on their relative error.
+
+    Masses that underflow here are far below the mass that lies outside a window.
+    """
+    exponents = theta * law.losses - log_moment
+    largest = min(float(np.max(np.abs(exponents), initial=0.0)), 745.0) + abs(log_moment)
+    with np.errstate(under="ignore", over="ignore"):
+        grown = np.exp(exponents)
+    held = law.masses > 0.0
+    tilted = np.where(held, law.masses * np.where(held, grown, 0.0), 0.0)
+    return tilted, (4.0 * largest + 8.0) * UNIT
+
+
+def _folded(values: np.ndarray, length: int) -> np.ndarray:
+    """The values wrapped around a circle of `length`."""
+    if values.size <= length:
+        return np.append(values, np.zeros(length - values.size))
+    rows = -(-values.size // length)
+    padded = np.append(values, np.zeros(rows * length - values.size))
+    return padded.reshape(rows, length).sum(axis=0)
+
+
+def _log_moments(
+    masses: np.ndarray, losses: np.ndarray, orders: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """log sum masses * e^{order * loss} and the tilted means, each (orders,)."""
+    held = masses > 0.0
+    masses, losses = masses[held], losses[held]
+    cumulants, means = np.full(orders.shape, -np.inf), np.zeros(orders.shape)
+    if masses.size == 0:
+        return cumulants, means
+    logs = np.log(masses)
+    for place, order in enumerate(orders.tolist()):
+        exponents = logs + order * losses
+        peak = float(exponents.max())
+        weights = np.exp(exponents - peak)
+        total = float(weights.sum())
+        cumulants[place] = peak + math.log(total)
+        means[place] = float(weights @ losses) / total
+    return cumulants, means
+
+
+def _thinned(law: LossDistribution) -> tuple[np.ndarray, np.ndarray]:
+    """Masses and losses of a law on fewer knots, with at least the exponential moments of `law`.
+
+    A mass is split between the knots around it, keeping mass and mean: an exponential is convex.
+    Knots stay well below the spread around the bulk, lest many copies add up to a much wider range.
+    """
+    size = law.masses.size
+    if size < 2048:
+        return law.masses, law.losses
+    knots = law.knots(0.2, 1024)
+    place = np.arange(size)
+    cell = np.minimum(np.searchsorted(knots, place, side="right") - 1, knots.size - 2)
+    share = (place - knots[cell]) / np.diff(knots)[cell]
+    masses = np.bincount(cell, law.masses * (1.0 - share), knots.size)
+    masses += np.bincount(cell + 1, law.masses * share, knots.size)
+    return masses, law.losses[knots]

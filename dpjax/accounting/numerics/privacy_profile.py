@@ -1,0 +1,244 @@
+"""From a privacy profile delta(epsilon) to a pair of loss distributions.
+
+Any upper bound on both directions' profiles at epsilon >= 0 fixes a dominating pair: negative
+epsilons follow by exchanging the two distributions,
+H_{1/t}(P||Q) = 1 - 1/t + H_t(Q||P) / t, and the lower convex hull in t = e^epsilon of an upper
+bound is still one, because the true profile is convex.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from dpjax.accounting.numerics.loss_distribution import LossDistribution, LossPair
+
+LONG = 4096
+"""Knots of a profile from which on the hull may leave out those of flat stretches."""
+
+FLATNESS = 1e-10
+"""Relative change of a profile on a flat stretch."""
+
+ROUNDING = 1e-18
+"""Mass below which a profile's departure from convexity is rounding."""
+
+
+def _vertex_masses(positions: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """P masses of the inner knots of a profile that is linear in e^epsilon between knots.
+
+    Args:
+      positions: (n,) ascending epsilons.
+      values: (n,) divergences there.
+
+    Returns:
+      (n - 1,): the masses of knots 1..n-1; knot 0 needs the other half. A negative mass marks a
+      knot above the line between its neighbours.
+    """
+    gaps = np.diff(positions)
+    drops = np.diff(values)
+    left = drops / -np.expm1(-gaps)
+    with np.errstate(over="ignore"):  # an infinite gap leaves no mass, as it should
+        right = np.append(drops[1:] / np.expm1(gaps[1:]), 0.0)
+    return right - left
+
+
+def _hulled(positions: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Indices of the lower convex hull, in t = e^epsilon, of points with epsilon >= 0.
+
+    A knot above the line between its present neighbours is never a vertex, so all such knots may
+    go at once; few rounds suffice on a profile that is nearly convex.
+    """
+    kept, convex = _without_high_knots(positions, values, np.arange(positions.size))
+    if convex:
+        return kept
+    if kept.size > LONG:
+        # Long stretches that are flat to within rounding keep their ends alone: the hull of fewer
+        # points of a bound is above that of all of them, here by less than the flatness.
+        with np.errstate(divide="ignore"):
+            level = np.floor(np.log(values[kept]) / FLATNESS)
+        turns = np.append(True, level[1:] != level[:-1])
+        kept = kept[turns | np.append(turns[1:], True)]
+        kept, convex = _without_high_knots(positions, values, kept)
+        if convex:
+            return kept
+    return _hulled_in_order(positions, values, kept)
+
+
+def _without_high_knots(
+    positions: np.ndarray, values: np.ndarray, kept: np.ndarray
+) -> tuple[np.ndarray, bool]:
+    """The knots left after 30 rounds at most, and whether they are a convex profile."""
+    for _ in range(30):
+        masses = _vertex_masses(positions[kept], values[kept])[:-1]
+        # Less is rounding; raising such a mass to 0 is pessimistic.
+        bad = masses < -ROUNDING
+        if not bad.any():
+            return kept, True
+        # Neighbours of a dropped knot are looked at again in the next round, against closer lines.
+        kept = np.delete(kept, 1 + np.flatnonzero(bad))
+    return kept, False
+
+
+def _hulled_in_order(places: np.ndarray, bounds: np.ndarray, kept: np.ndarray) -> np.ndarray:
+    """The same hull by one pass with a stack, for profiles with long concave stretches."""
+    stack: list[int] = []
+    positions, values = places.tolist(), bounds.tolist()
+    for k in kept.tolist():
+        while len(stack) >= 2:
+            i, j = stack[-2], stack[-1]
+            left = (values[j] - values[i]) / -math.expm1(positions[i] - positions[j])
+            right = (values[k] - values[j]) / math.expm1(min(positions[k] - positions[j], 700.0))
+            if right >= left:
+                break
+            stack.pop()
+        stack.append(k)
+    return np.array(stack)
+
+
+def _right_slopes(positions: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Slope in t = e^epsilon right of each knot, times the knot's t; 0 beyond the last; (n,)."""
+    with np.errstate(over="ignore"):  # an infinite gap has no slope, as it should
+        return np.append(np.diff(values) / np.expm1(np.diff(positions)), 0.0)
+
+
+def pair_from_profiles(
+    interval: float, forward: np.ndarray, backward: np.ndarray | None = None
+) -> LossPair:
+    """The smallest pair on the grid that dominates two half profiles.
+
+    Args:
+      interval: spacing of the grid of epsilons.
+      forward: (n,) upper bounds on H_{e^epsilon}(P||Q) at epsilon = 0, interval, 2 interval, ...;
+        the last one becomes the mass of infinite loss.
+      backward: the same of H(Q||P); None where both directions share `forward`.
+
+    Returns:
+      The two directions; one object if `backward` is None.
+    """
+    symmetric = backward is None
+    forward = np.minimum.accumulate(np.clip(forward, 0.0, 1.0))
+    backward = forward if symmetric else np.minimum.accumulate(np.clip(backward, 0.0, 1.0))
+    # H_1 is the total variation distance, the same in both directions. It is at most H_t at every
+    # t < 1, the mirror image of the other direction's profile.
+    start = min(
+        1.0 - float(np.max(np.exp(-interval * np.arange(values.size)) * (1.0 - values)))
+        for values in (forward, backward)
+    )
+    halves = []
+    for values in (forward,) if symmetric else (forward, backward):
+        values = np.minimum(values, start)
+        if values.size == 1:
+            values = np.repeat(values, 2)
+        positions = interval * np.arange(values.size)
+        kept = _hulled(positions, values)
+        halves.append((kept, positions[kept], values[kept]))
+    if symmetric:
+        halves.append(halves[0])
+    joined = _bridge(*halves)
+    if joined is None:
+        # One direction's bound says nothing at all: everything may be revealed.
+        law = LossDistribution(interval, 0, np.zeros(1), 1.0)
+        return LossPair(law, law)
+    first, second, bridge = joined
+    laws = []
+    masses = [
+        _half_masses(half, start_index, slope)
+        for half, start_index, slope in zip(halves, (first, second), bridge)
+    ]
+    centre = 0.0
+    if first == 0 and second == 0:
+        slopes = [_right_slopes(half[1], half[2])[0] for half in halves]
+        centre = max(0.0, slopes[0] + slopes[1] + 1.0 - start)
+    for mine, other in ((0, 1),) if symmetric else ((0, 1), (1, 0)):
+        up_index, up_mass = masses[mine]
+        down_index, down_mass = masses[other]
+        lowest = -int(down_index[-1]) if down_index.size else 0
+        highest = int(up_index[-1]) if up_index.size else 0
+        law = np.zeros(highest - lowest + 1)
+        np.add.at(law, up_index - lowest, up_mass)
+        # The other direction's mass a at loss s has mass a e^{-s} under this one, at -s.
+        np.add.at(law, -down_index - lowest, down_mass * np.exp(-interval * down_index))
+        law[-lowest] += centre
+        infinity = float(halves[mine][2][-1])
+        # Sums of differences lose a few units of rounding a knot, always the same way on an even
+        # grid: the profile at epsilon >= 0 has its share already, the rest belongs to the bulk.
+        missing = 1.0 - infinity - float(law.sum())
+        if 0.0 < missing <= 2.0**-50 * law.size:
+            law[-lowest] += missing
+        laws.append(LossDistribution(interval, lowest, law, infinity))
+    return LossPair(laws[0], laws[-1])
+
+
+def _bridge(forward_half, backward_half) -> tuple[int, int, tuple[float, float]] | None:
+    """Where the two halves join convexly: a first vertex of each, and the line between them.
+
+    The negative half of the forward profile is the mirror image of the backward one: a backward
+    piece alpha + beta t becomes 1 + beta + (alpha - 1) t. Usually both halves join at epsilon 0; a
+    profile clipped at 1 can need a line that skips it.
+
+    Returns:
+      Vertex numbers in the two halves, and the bridge's slope in t at either vertex times the
+      vertex's own t, seen from its own direction (see `_bridge_slope`); both vertices 0 mean that
+      no bridge is needed (slopes then unused). None if no falling line joins the halves.
+    """
+    _, positions, values = forward_half
+    _, mirror_positions, mirror_values = backward_half
+    slopes = _right_slopes(positions, values)
+    mirror_slopes = _right_slopes(mirror_positions, mirror_values)
+    if slopes[0] + mirror_slopes[0] + 1.0 - values[0] >= 0.0:
+        return 0, 0, (0.0, 0.0)
+    i, j = 1, 1
+    while True:
+        i, j = min(i, values.size - 1), min(j, mirror_values.size - 1)
+        here, there = (positions[i], values[i]), (mirror_positions[j], mirror_values[j])
+        slope, mirror_slope = _bridge_slope(here, there), _bridge_slope(there, here)
+        moved = False
+        if slope > slopes[i] and i < values.size - 1:
+            i, moved = i + 1, True
+        if mirror_slope > mirror_slopes[j] and j < mirror_values.size - 1:
+            j, moved = j + 1, True
+        if not moved:
+            vacuous = slope > slopes[i] + ROUNDING or mirror_slope > mirror_slopes[j] + ROUNDING
+            return None if vacuous else (i, j, (slope, mirror_slope))
+
+
+def _bridge_slope(mine: tuple[float, float], other: tuple[float, float]) -> float:
+    """t times the slope of the line from my vertex to the mirror image of the other half's vertex.
+
+    With my vertex at t = e^p and height v, and the other's at e^m and w, the image of the latter is
+    at e^-m and 1 - e^-m (1 - w). Scaled by t, the slope is the P mass of a vertex, up to a
+    difference: an error of 1e-16 in the slope itself would be one of 1e-16 t in that mass, and t
+    may exceed 1e16.
+    """
+    (p, v), (m, w) = mine, other
+    return ((v - w) + math.expm1(-m) * (1.0 - w)) / -math.expm1(-(p + m))
+
+
+def _half_masses(half, start: int, bridge_slope: float) -> tuple[np.ndarray, np.ndarray]:
+    """Grid indices and P masses of the positive losses of one direction."""
+    kept, positions, values = half
+    masses = np.maximum(_vertex_masses(positions, values), 0.0)
+    if start == 0:
+        return kept[1:], masses
+    joint = max(0.0, _right_slopes(positions, values)[start] - bridge_slope)
+    return kept[start:], np.concatenate([[joint], masses[start:]])
+
+
+def pair_from_function(
+    profile: Callable[[np.ndarray], np.ndarray],
+    interval: float,
+    largest: float,
+    mirror: Callable[[np.ndarray], np.ndarray] | None = None,
+) -> LossPair:
+    """As `pair_from_profiles`, with the profiles given as functions of epsilon in [0, largest]."""
+    epsilons = interval * np.arange(math.ceil(largest / interval) + 1)
+    # Masses are differences of the profile, which lose a few units of rounding each: at most 8
+    # units a knot, relative to the profile below them, are granted beforehand.
+    raised = 1.0 + (8.0 * epsilons.size + 64.0) * 2.0**-53
+    return pair_from_profiles(
+        interval,
+        raised * profile(epsilons),
+        None if mirror is None else raised * mirror(epsilons),
+    )

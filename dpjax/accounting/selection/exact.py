@@ -1,0 +1,420 @@
+"""Best of K runs: the exact profile over all orders of the outcomes, rounded upwards.
+
+The envelope lets every outcome sit at the rank that is worst for it. In truth a rank is used once,
+and what ranks above an outcome is made of the other outcomes. With h as in `selection_envelope`,
+g(m) = 1 - h(1 - m) and f the generating function of K, for every t = e^epsilon >= 1
+
+    H_t(A||A') <= sup integral f'(1 - n - m) dm - t f'(1 - h(n) - g(m)) dg(m)
+
+over all curves (n, m) that start at (0, 0), never decrease and keep n + m <= 1. No bound that
+knows one run by its trade-off can be smaller: the curve is an order of the outcomes that attains
+it. Statement, proof and the error of these numerics: docs/envelope_bound.md.
+
+The supremum is found by dynamic programming on a grid of nodes n and cells of m. Everything is
+rounded upwards: on a cell f'(1 - n - m) is replaced by its chord, h and f'(1 - h(n) - g(m)) by
+tangents, and moving along n inside a cell of m is charged.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from dpjax.accounting.numerics.loss_distribution import LossDistribution, LossPair
+from dpjax.accounting.numerics.tradeoff import largest_mass, right_slopes
+from dpjax.accounting.selection.envelope import choice_grid
+from dpjax.accounting.selection.laws.law import RepetitionLaw
+
+RESOLUTION = 0.25
+"""Largest move of log f' on a cell, for a base whose losses spread by 0.4 nats or more.
+
+What the bound loses is quadratic in it: about 0.2% of epsilon here, 0.05% at 0.1.
+"""
+
+FINEST = 0.08
+"""Laws whose f' moves little get smaller cells, down to this move."""
+
+NODES = 80
+"""Nodes of n aimed at between these two; six times as many at most."""
+
+LOSSES = 25.0
+"""Steps of the grid of losses that one standard deviation of the loss is divided into."""
+
+LONGEST = 1500
+"""Losses of one run at most, and cells that one of them may be divided into."""
+
+STEP = 0.4
+"""Move of log delta between the epsilons at which the supremum is taken."""
+
+GAIN = 0.98
+"""Between epsilons where the exact bound exceeds this share of the envelope no more are taken."""
+
+BLOCK = 2.0
+"""Epsilons within so many nats are treated together, on the nodes useful at the least of them."""
+
+ALIKE = 0.9
+"""They are so only where at least this share of those nodes is useful at all of them."""
+
+SMALLEST = 1e-13
+"""The envelope is kept where delta falls below this."""
+
+TAIL_DELTA = 1e-5
+"""Up to this delta the envelope is within 0.5% of the exact epsilon if `law.envelope_suffices`."""
+
+LARGEST_EPSILON = 600.0
+"""Beyond it the envelope is kept: e^epsilon times E[K] must stay within float64."""
+
+NEGLIGIBLE = 1e-17
+"""Probability left out at either end; it is added to the bound."""
+
+NUDGE = 1.0 + 2.0**-49
+"""Moves ranks outwards by more than their rounding: f' may have all its digits in 1 - rank."""
+
+UPWARDS = 1.0 + 2.0**-40
+"""Covers the rounding of f', of its sums and of the masses."""
+
+
+def tightened(
+    pair: LossPair, law: RepetitionLaw, interval: float, profiles: list[np.ndarray]
+) -> list[np.ndarray]:
+    """The smaller of the envelope bound and the exact one, for each direction.
+
+    The exact one is taken at some epsilons; the true profile is convex in e^epsilon, so the chords
+    between them are upper bounds.
+
+    Args:
+      pair: loss distributions of one run.
+      law: of K.
+      interval: of the profiles' grid of epsilons.
+      profiles: of `selection_envelope.selected_profiles`, one (n,) per direction.
+
+    Returns:
+      One profile (n,) per direction.
+    """
+    # Below TAIL_DELTA nothing changes, the tenfold leaves room for the hull in e^epsilon.
+    smallest = 10.0 * TAIL_DELTA if law.envelope_suffices else SMALLEST
+    directions = ((pair.forward, pair.backward), (pair.backward, pair.forward))
+    smaller = []
+    for (forward, reverse), profile in zip(directions, profiles):
+        epsilons = interval * np.arange(profile.size)
+        cells = _Cells(forward, reverse, law)
+        # A few first: where the envelope is as good already, no more are needed.
+        some = _knots(epsilons, profile, 4.0 * STEP, smallest)
+        exact = np.minimum(cells.profile(epsilons[some]), profile[some])
+        gains = exact < GAIN * profile[some]
+        logs = np.interp(epsilons, epsilons[some], np.log(np.maximum(exact, 1e-300)))
+        knots = _knots(epsilons, np.exp(logs), STEP, smallest)
+        place = np.searchsorted(some, knots, side="right")
+        near = gains[np.minimum(place, some.size - 1)] | gains[place - 1]
+        others = np.setdiff1d(knots[near], some)
+        if others.size:
+            exact = np.append(exact, cells.profile(epsilons[others]))
+        order = np.argsort(np.append(some, others))
+        taken = np.append(some, others)[order]
+        exact = np.minimum.accumulate(np.minimum(exact[order], profile[taken]))
+        growth = np.exp(epsilons[: taken[-1] + 1])
+        chords = np.interp(growth, growth[taken], exact) * UPWARDS
+        profile = profile.copy()
+        profile[: growth.size] = np.minimum(profile[: growth.size], chords)
+        smaller.append(profile)
+    return smaller
+
+
+def exact_profile(
+    forward: LossDistribution,
+    reverse: LossDistribution,
+    law: RepetitionLaw,
+    epsilons: np.ndarray,
+) -> np.ndarray:
+    """Upper bounds on H_{e^epsilon}(A||A'), whatever the order of the outcomes.
+
+    Args:
+      forward: law of log(dQ/dQ') under Q.
+      reverse: law of log(dQ'/dQ) under Q'.
+      law: of K.
+      epsilons: (n,) ascending, each in [0, 600].
+
+    Returns:
+      (n,) bounds, each at most 1.
+    """
+    return _Cells(forward, reverse, law).profile(epsilons)
+
+
+class _Cells:
+    """Bounds on what a curve earns in each cell of m at each node of n.
+
+    Inside a cell of n the integrand is at most linear in n, so a curve may be thought to keep to
+    the cell's two ends; each cell therefore has two nodes, and where two cells meet there are two.
+
+    Attributes:
+      gain, cost: (cells, nodes): the curve that stays at a node all through a cell earns at most
+        gain - t cost.
+      most, least: the same if the integrand were as large throughout as it is anywhere there.
+      swing_gain, swing_cost: the integrand at a node varies by swing_gain + t swing_cost at most.
+      turn_gain, turn_cost: and its difference to the node before by turn_gain + t turn_cost. So
+        much, summed over the nodes passed, may moving along n inside a cell add.
+      left_out: bound on what ranks beyond the last node and the last cell earn.
+    """
+
+    def __init__(self, forward: LossDistribution, reverse: LossDistribution, law: RepetitionLaw):
+        above, tangent = _functions(law)
+        excess = max(0.0, reverse.mirrored_mass() - 1.0)
+        n, resolution, beyond = _nodes(reverse, law, excess)
+        p, ratio, rest = _pieces(forward, law, resolution)
+        self.left_out = beyond + rest
+        masses = p * ratio
+        # Positions rounded down, where f' is larger for the gain; cost is treated below.
+        rounding = (p.size + forward.masses.size + 4) * 2.0**-52
+        m = np.append(0.0, np.cumsum(p)) * (1.0 - rounding)
+        g = np.append(0.0, np.cumsum(masses)) * (1.0 - rounding)
+        p, masses = p * UPWARDS, masses / UPWARDS
+        # Noise weighs e^{-loss} as much under Q', so it can only matter at negative losses.
+        noise = max(0.0, forward.mirrored_mass() - 1.0)
+        if noise > 0.0:
+            sound = g[int(np.count_nonzero(ratio <= 1.0))]
+            lowered = np.minimum(g, np.maximum(sound, g - noise))
+            masses = np.where(lowered[1:] < g[1:], np.minimum(masses, np.diff(lowered)), masses)
+            g = lowered
+
+        h = largest_mass(reverse, np.minimum(n + excess, 1.0))
+        left, right = _lines_above(reverse, n, excess)
+        beyond_one = right > 1.0
+        left, right = np.where(beyond_one, h[1:], left), np.where(beyond_one, h[1:], right)
+        middle, half = 0.5 * (left + right), 0.5 * (right - left)
+
+        # f'(1 - n - m) is convex in m: below its chord.
+        ranked = above(np.minimum((n + m[:, None]) / NUDGE, 1.0))
+        chord = 0.5 * (ranked[1:] + ranked[:-1]) * p[:, None]
+        self.gain = _at_nodes(chord[:, :-1], chord[:, 1:]) * UPWARDS
+        first = ranked[:-1] * p[:, None]
+        self.most = _at_nodes(first[:, :-1], first[:, 1:]) * UPWARDS
+        # f'(1 - h(n) - g) is convex: above its tangent at the middle of both cells.
+        centre = 0.5 * (g[1:] + g[:-1])[:, None]
+        value, slope = tangent(np.minimum((middle + centre) * NUDGE, 1.0))
+        # Where the tangent would fall too far, f' at the cell's far end serves for all of it.
+        steep = slope * half > 0.3 * value
+        if steep.any():
+            end_value, _ = tangent(np.minimum((h[1:] + centre) * NUDGE, 1.0))
+            value, slope = np.where(steep, end_value, value), np.where(steep, 0.0, slope)
+        self.cost = (
+            _at_nodes(value + slope * half, value - slope * half) * masses[:, None] / UPWARDS
+        )
+        width = np.diff(g)[:, None]
+        far = 0.0
+        if steep.any():
+            far, _ = tangent(np.minimum((h[1:] + g[1:, None]) * NUDGE, 1.0))
+            far *= masses[:, None] / UPWARDS
+        fall = 0.5 * slope * width * masses[:, None] * UPWARDS
+        least_left = np.where(steep, far, self.cost[:, 0::2] - fall)
+        least_right = np.where(steep, far, self.cost[:, 1::2] - fall)
+        self.least = np.maximum(_at_nodes(least_left, least_right), 0.0)
+        # How much a node's integrand, and two neighbours' difference, may vary inside a cell.
+        self.swing_gain = 2.0 * (self.most - self.gain / UPWARDS)
+        self.swing_cost = 2.0 * _at_nodes(fall, fall)
+        step = ranked[:, :-1] - ranked[:, 1:]
+        self.turn_gain = np.zeros(self.gain.shape)
+        self.turn_gain[:, 1::2] = np.maximum(step[:-1] - step[1:], 0.0) * p[:, None] * UPWARDS
+        self.turn_cost = np.zeros(self.gain.shape)
+        self.turn_cost[:, 2::2] = np.abs(np.diff(slope, axis=1)) * width * masses[:, None] * UPWARDS
+        with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+            earning = np.where(self.most > 0.0, self.most / self.least, 0.0)
+        self.useful_nodes = earning.max(axis=0)
+        self.useful_cells = np.maximum.accumulate(earning.max(axis=1)[::-1])[::-1]
+
+    def profile(self, epsilons: np.ndarray) -> np.ndarray:
+        """The supremum over curves at each epsilon, (n,) ascending, rounded upwards."""
+        growth = np.exp(epsilons)
+        bounds = np.empty(growth.size)
+        # Epsilons with nearly the same useful nodes are treated together.
+        widths = np.array([np.count_nonzero(self.useful_nodes >= t) for t in growth])
+        start = 0
+        while start < growth.size:
+            near = np.count_nonzero(widths[start:] >= ALIKE * widths[start])
+            near = min(near, np.count_nonzero(epsilons[start:] <= epsilons[start] + BLOCK))
+            bounds[start : start + near] = self._largest(growth[start : start + near])
+            start += near
+        return np.minimum(bounds * UPWARDS + self.left_out, 1.0)
+
+    def _largest(self, growth: np.ndarray) -> np.ndarray:
+        """The same at t = e^epsilon, without what was left out."""
+        best = np.zeros(growth.size)
+        # Elsewhere nothing is earned at any of these t.
+        nodes = np.flatnonzero(self.useful_nodes >= growth[0])
+        cells = int(np.count_nonzero(self.useful_cells >= growth[0]))
+        if nodes.size == 0 or cells == 0:
+            return best
+        part = (slice(0, cells), slice(int(nodes[0]), int(nodes[-1]) + 1))
+        most, least = self.most[part], self.least[part]
+        # Large numbers would drown small ones. Where a curve loses more than could be earned in the
+        # cell at best, it is thought to lose so much and no more; where the integrand falls far
+        # inside the cell, to keep its largest value. Both are constants.
+        floor = most.max(axis=1, keepdims=True)
+        lost = most - growth[0] * least <= -floor
+        rough = ~lost & (
+            (self.gain[part] - growth[0] * self.cost[part] <= -2.0 * floor)
+            | (growth[0] * self.swing_cost[part] >= floor)
+        )
+        flat = lost | rough
+        gain = np.where(lost, -floor, np.where(rough, most, self.gain[part]))
+        cost = np.where(lost, 0.0, np.where(rough, least, self.cost[part]))
+        turns = []
+        for turn, swing in (
+            (self.turn_gain[part], self.swing_gain[part]),
+            (self.turn_cost[part], self.swing_cost[part]),
+        ):
+            swing = np.where(flat, 0.0, swing)
+            turn = turn.copy()
+            edge = flat[:, 1:] | flat[:, :-1]
+            turn[:, 1:] = np.where(edge, swing[:, 1:] + swing[:, :-1], turn[:, 1:])
+            turns.append(np.cumsum(turn, axis=1))
+        so_far = np.zeros((growth.size, most.shape[1]))
+        numbers = np.zeros(growth.size)
+        count = growth.size
+        for k in range(cells):
+            count = int(np.searchsorted(growth[:count], self.useful_cells[k], side="right"))
+            if count == 0:
+                break
+            t = growth[:count, None]
+            past = so_far[:count]
+            # A curve may stop earning inside the cell. (`past` does not decrease along nodes.)
+            stopped = past + most[k] - t * least[k]
+            np.maximum(best[:count], stopped.max(axis=1), out=best[:count])
+            turn = turns[0][k] + t * turns[1][k]
+            moved = np.maximum.accumulate(past - turn, axis=1)
+            moved += gain[k] - t * cost[k]
+            np.maximum.accumulate(moved, axis=1, out=moved)
+            moved += turn
+            so_far[:count] = moved
+            numbers[:count] += turn[:, -1] + np.abs(moved).max(axis=1)
+        # Every sum is wrong by less than a few units in the last place of the numbers added.
+        return best + numbers * 2.0**-50
+
+
+def _functions(law: RepetitionLaw):
+    """f'(1 - y) from above, and its tangent at or near y: value at y and minus the slope."""
+    if law.has_formulas:
+        return law.derivative, lambda y: (law.derivative(y), law.second_derivative(y))
+    # Other laws may be slow: one table, its chords from above and its tangents from below.
+    y = _even(np.array([0.0, 1.0]), lambda at: [law.derivative(at)], 0.02, 4000)
+    values, slopes = law.derivative(y), law.second_derivative(y)
+
+    def tangent(at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        near = np.searchsorted(0.5 * (y[1:] + y[:-1]), at)
+        return np.maximum(values[near] - slopes[near] * (at - y[near]), 0.0), slopes[near]
+
+    return (lambda at: np.interp(at, y, values)), tangent
+
+
+def _nodes(
+    reverse: LossDistribution, law: RepetitionLaw, excess: float
+) -> tuple[np.ndarray, float, float]:
+    """Ends of the cells of n, the move of log f' on them, and a bound on what lies beyond."""
+
+    def moving(x: np.ndarray) -> list[np.ndarray]:
+        h = largest_mass(reverse, np.minimum(x + excess, 1.0))
+        return [law.derivative(x), law.derivative(h)]
+
+    # Losses of a small spread ask for smaller errors: quadratic, hence the square root.
+    scale = math.sqrt(min(1.0, max(reverse.spread(), 1e-6) / 0.4))
+    x = choice_grid(reverse, law, excess, RESOLUTION)
+    beyond = law.derivative(x) * (1.0 - x)
+    x = x[: int(np.count_nonzero(beyond > NEGLIGIBLE)) + 1]
+    rest = float(beyond[x.size - 1])
+    total = float(_moves(moving(x)).sum())
+    resolution = scale * min(max(total / NODES, FINEST), RESOLUTION)
+    resolution = max(resolution, total / (6 * NODES))
+    x = _even(x, moving, resolution, 12 * NODES)
+    return _thinned(x, moving, resolution), resolution, rest
+
+
+def _pieces(
+    forward: LossDistribution, law: RepetitionLaw, resolution: float
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """Masses and ratios dQ'/dQ of the outcomes, ratios ascending, in cells; what was left out."""
+    wanted = max(forward.spread() / LOSSES, forward.masses.size * forward.interval / LONGEST)
+    if forward.interval < wanted:
+        forward = forward.regridded(forward.interval * math.floor(wanted / forward.interval))
+    held = forward.masses > 0.0
+    p, ratio = forward.masses[held][::-1], np.exp(-np.maximum(forward.losses[held][::-1], -700.0))
+    # The most revealing outcomes count as impossible under Q'.
+    light = NEGLIGIBLE / max(law.mean, 1.0)
+    light = int(np.searchsorted(np.cumsum(p), light, side="right"))
+    p = np.append(forward.infinity_mass + p[:light].sum(), p[light:])
+    ratio = np.append(0.0, ratio[light:])
+    m = np.minimum(np.cumsum(p) - p, 1.0)
+    beyond = law.derivative(m) * (1.0 - m)
+    kept = max(1, int(np.count_nonzero(beyond > NEGLIGIBLE)))
+    rest = float(beyond[kept]) if kept < p.size else 0.0
+    p, ratio = p[:kept], ratio[:kept]
+    ends = np.minimum(np.append(0.0, np.cumsum(p)), 1.0)
+    worse = np.minimum(np.append(0.0, np.cumsum(p * ratio)), 1.0)
+    moves = _moves([law.derivative(ends), law.derivative(worse)])
+    parts = np.clip(np.ceil(moves / resolution), 1, LONGEST).astype(np.int64)
+    return np.repeat(p / parts, parts), np.repeat(ratio, parts), rest
+
+
+def _lines_above(
+    reverse: LossDistribution, n: np.ndarray, excess: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Values at both ends of each cell of n of a line above h there, (cells,) each.
+
+    h is concave, so each of its tangents is such a line; of three the lowest is taken.
+    """
+    begin, end = n[:-1], n[1:]
+    best = (np.full(begin.size, np.inf), np.full(begin.size, np.inf))
+    for touch in (begin, 0.5 * (begin + end), 0.8 * begin + 0.2 * end):
+        shifted = np.minimum(touch + excess, 1.0)
+        h, slope = largest_mass(reverse, shifted), right_slopes(reverse, shifted)
+        lines = (h - slope * (touch - begin), h + slope * (end - touch))
+        lower = lines[0] + lines[1] < best[0] + best[1]
+        best = tuple(np.where(lower, line, known) for line, known in zip(lines, best))
+    # A line that is negative at the left end is raised there, which keeps it above.
+    return np.maximum(best[0], 0.0), best[1]
+
+
+def _moves(values: list[np.ndarray]) -> np.ndarray:
+    """The larger move of the logarithms between neighbours, (n - 1,)."""
+    return np.abs(np.diff(np.log(np.maximum(values, 1e-18)))).max(axis=0)
+
+
+def _even(x: np.ndarray, moving, resolution: float, most: int) -> np.ndarray:
+    """x with more points, until logarithms move by `resolution` at most or there are `most`."""
+    for _ in range(12):
+        moves = _moves(moving(x))
+        tolerance = max(resolution, float(moves.sum()) / most)
+        parts = np.clip(np.ceil(moves / tolerance * (1.0 - 1e-9)), 1, 1000).astype(np.int64)
+        if parts.max(initial=1) == 1:
+            break
+        starts = np.repeat(x[:-1], parts)
+        widths = np.repeat(np.diff(x) / parts, parts)
+        offsets = np.arange(starts.size) - np.repeat(np.cumsum(parts) - parts, parts)
+        x = np.unique(np.append(starts + offsets * widths, x[-1]))
+    return x
+
+
+def _thinned(x: np.ndarray, moving, resolution: float) -> np.ndarray:
+    """Fewer of the points x, both ends among them, with about this move between neighbours."""
+    travelled = np.append(0.0, np.cumsum(_moves(moving(x))))
+    marks = np.arange(0.0, travelled[-1] + resolution, resolution)
+    after = np.minimum(np.searchsorted(travelled, marks), x.size - 1)
+    before = np.maximum(np.searchsorted(travelled, marks, side="right") - 1, 0)
+    return x[np.unique(np.concatenate([[0], before, after, [x.size - 1]]))]
+
+
+def _at_nodes(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """(cells, 2 n) from values at the left and right ends of n cells of n, (cells, n) each."""
+    joined = np.empty((left.shape[0], 2 * left.shape[1]))
+    joined[:, 0::2], joined[:, 1::2] = left, right
+    return joined
+
+
+def _knots(epsilons: np.ndarray, profile: np.ndarray, step: float, smallest: float) -> np.ndarray:
+    """Indices of epsilons, the first among them, with moves of log delta of `step` between them."""
+    logs = -np.log(np.maximum(profile, smallest))
+    last = min(int(np.count_nonzero(profile > smallest)), epsilons.size - 1)
+    last = min(last, int(np.count_nonzero(epsilons <= LARGEST_EPSILON)) - 1)
+    # In the bulk, where delta is near 1, in steps of epsilon too.
+    travelled = (logs - logs[0]) / step + 10.0 / step * epsilons / max(epsilons[last], 1e-300)
+    marks = np.arange(0.0, travelled[last] + 1.0)
+    return np.unique(np.append(np.minimum(np.searchsorted(travelled, marks), last), [0, last]))

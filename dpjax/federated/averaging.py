@@ -1,0 +1,334 @@
+"""Federated averaging under client-level privacy: clipped integer updates, everyone's own noise.
+
+McMahan et al. 2017's federated averaging with the distributed discrete Gaussian mechanism of
+Kairouz, Liu & Steinke 2021 (arXiv:2102.06387). Every round each client trains the global model on
+its own records; the change of the parameters is scaled, rounded to integers and made no longer than
+a public bound; the client adds its own share of integer noise, and only the sum of all is seen. The
+server divides it by the public number of clients.
+
+This is the mechanism alone, free of any framework: `AveragingSettings.plan` calibrates the noise,
+`noisy_update` is what a client sends, `averaged` what the server makes of the sum. NumPy on the
+host; noise from the operating system's randomness. `local_updates` trains.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import Any
+
+import numpy as np
+
+from dpjax import accounting
+from dpjax.accounting.mechanisms.vote import minimum_survivors
+from dpjax.federated.vote_plan import MODULUS_BITS, check_clients, six_digits_up, whole
+from dpjax.randomness import integer_laws
+from dpjax.randomness.host_randomness import HostRandomness
+
+_NOISE = "discrete_gaussian"
+_LEAST_LOCAL_DEVIATION = 4.0
+"""In units of the integers: rounding then adds half a percent to the noise, and tau is nothing."""
+
+
+class AveragingAborted(ValueError):
+    """A round ends without an output: too few clients' noise is in the sum, or it is no sum."""
+
+
+@dataclasses.dataclass(frozen=True)
+class AveragingSettings:
+    """The public rule of private federated averaging; fix it before anyone looks at data.
+
+    Attributes:
+      clients: n, all of whom take part in every round.
+      dimension: d, number of the model's parameters.
+      rounds: R.
+      epsilon: target of all rounds together with what `plan` is told was released before; infinite
+        for training without noise, which is NOT private.
+      delta: target.
+      clip_norm: Euclidean norm that a client's update is cut to.
+      missing_fraction: xi; all of the privacy is left when up to this fraction of the clients drop
+        out or collude with the server (both together).
+      server_rate: factor of the averaged update.
+    """
+
+    clients: int
+    dimension: int
+    rounds: int = 10
+    epsilon: float = 8.0
+    delta: float = 1e-5
+    clip_norm: float = 1.0
+    missing_fraction: float = 0.1
+    server_rate: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("clients", "dimension", "rounds"):
+            object.__setattr__(self, name, whole(name, getattr(self, name)))
+        check_clients(self.clients, "update")
+        if min(self.dimension, self.rounds) < 1:
+            raise ValueError(
+                f"dimension={self.dimension}, rounds={self.rounds}: pass at least 1 of each"
+            )
+        if not (self.epsilon > 0.0 and 0.0 < self.delta < 1.0):
+            raise ValueError(
+                f"epsilon={self.epsilon}, delta={self.delta}: pass an epsilon above 0 and a delta "
+                "between 0 and 1"
+            )
+        if not (0.0 < self.clip_norm < math.inf and 0.0 < self.server_rate < math.inf):
+            raise ValueError(
+                f"clip_norm={self.clip_norm}, server_rate={self.server_rate}: pass finite numbers "
+                "above 0"
+            )
+        minimum_survivors(self.clients, self.missing_fraction)
+
+    @property
+    def private(self) -> bool:
+        """Whether there is any noise."""
+        return math.isfinite(self.epsilon)
+
+    def plan(self, before: accounting.Guarantee | None = None) -> AveragingPlan:
+        """Calibrates the noise: the least for which `AveragingPlan.total` meets the target.
+
+        Args:
+          before: what the same clients released before, for example the vote.
+
+        Raises:
+          ValueError: if what was released before reaches the target alone, or the noise would be
+            too wide for a secure sum modulo 2^32.
+        """
+        return _plan(self, before)
+
+
+@dataclasses.dataclass(frozen=True)
+class AveragingPlan:
+    """Calibrated federated averaging.
+
+    Formal guarantees: replace one client (all of its records, in every round). The noisy sums of
+    all rounds, hence every model made from them, cost what `guarantee` states, if
+      * every honest client sends `noisy_update` once a round, with noise of its own secret
+        randomness: integers whose Euclidean norm AFTER rounding is at most `bound`, plus noise;
+      * the server sees nothing but the sums, and at least `minimum_survivors` of the updates in
+        each come from clients whose noise it does not know (colluders count as missing);
+      * who drops out does not depend on anyone's records.
+    `local_noise` has its law up to a total variation of 2^-300 an entry, and never exceeds `clip`
+    together with an update. `total` composes it with what was released `before`.
+
+    Attributes:
+      settings: the rule.
+      bound: Euclidean norm, in units of the integers, that no update exceeds after rounding; it
+        stands for `clip_norm`.
+      local_variance: parameter of one client's noise on one entry; 0 without noise.
+      before: see `AveragingSettings.plan`.
+    """
+
+    settings: AveragingSettings
+    bound: int
+    local_variance: float
+    before: accounting.Guarantee | None = None
+
+    @functools.cached_property
+    def guarantee(self) -> accounting.Guarantee | None:
+        """Of all rounds, client level, with as few survivors as allowed; None without noise."""
+        if not self.settings.private:
+            return None
+        return _guarantee(self.settings, self.bound, self.local_variance)
+
+    @functools.cached_property
+    def total(self) -> accounting.Guarantee | None:
+        """Of all rounds and what was released before; None without noise."""
+        if self.before is None or self.guarantee is None:
+            return self.guarantee
+        return accounting.compose(self.before, self.guarantee)
+
+    @property
+    def minimum_survivors(self) -> int:
+        """Abort a round with fewer updates than this in the sum."""
+        return minimum_survivors(self.settings.clients, self.settings.missing_fraction)
+
+    @property
+    def clip(self) -> int:
+        """A power of two that no entry of a noisy update ever exceeds in absolute value."""
+        reach = self._law.reach if self.settings.private else 0
+        return 1 << (reach + self.bound - 1).bit_length()
+
+    @property
+    def scale(self) -> float:
+        """Integers to one unit of the parameters."""
+        return self.bound / self.settings.clip_norm
+
+    @property
+    def standard_deviation(self) -> float:
+        """Of the noise on one entry of the average when nobody drops out, in parameter units."""
+        return math.sqrt(self.local_variance / self.settings.clients) / self.scale
+
+    @property
+    def _law(self) -> integer_laws.IntegerLaw:
+        return integer_laws.integer_law(_NOISE, self.local_variance)
+
+    def local_noise(self, source: HostRandomness, stream: int = 0) -> np.ndarray:
+        """One client's share of the noise of one round, (d,) int64.
+
+        Args:
+          source: `HostRandomness()`, the operating system's; a seeded one is for simulation only.
+          stream: of a seeded source; a number of its own for each client and round.
+        """
+        if not self.settings.private:
+            return np.zeros(self.settings.dimension, dtype=np.int64)
+        return self._law.draw(self.settings.dimension, source, stream)
+
+    def statement(self) -> dict[str, Any]:
+        """The public facts of the training, JSON-able."""
+        settings = dataclasses.asdict(self.settings)
+        settings["epsilon"] = settings["epsilon"] if self.settings.private else None
+        return settings | {
+            "bound_after_rounding": self.bound,
+            "local_variance": self.local_variance,
+            "clip": self.clip,
+            "noise": "discrete Gaussian, one share from every client, rounds composed",
+            "noise_on_an_average_standard_deviation": self.standard_deviation,
+        }
+
+
+def quantised(update: np.ndarray, plan: AveragingPlan) -> np.ndarray:
+    """A client's update as integers whose Euclidean norm is at most `plan.bound`.
+
+    Entries are scaled and rounded to the nearest integer; where the rounded vector is too long, it
+    is shortened and rounded again. What bounds the sensitivity is the length of the integers, which
+    is computed exactly: no rounding of floating point can pass it. A vector with a NaN or an
+    infinity (training diverged) becomes zeros.
+
+    Args:
+      update: (d,) float, new parameters minus old.
+      plan: of the training.
+
+    Returns:
+      (d,) int64.
+
+    Raises:
+      ValueError: for another shape.
+    """
+    update = np.asarray(update, dtype=np.float64)
+    if update.shape != (plan.settings.dimension,):
+        raise ValueError(
+            f"update of shape {update.shape}: pass ({plan.settings.dimension},), the parameters of "
+            "the model"
+        )
+    largest = float(np.max(np.abs(update))) if np.isfinite(update).all() else 0.0
+    if largest == 0.0:
+        return np.zeros(update.shape, dtype=np.int64)
+    # By the largest entry, so that no square overflows or vanishes.
+    direction = update / largest
+    cut = plan.settings.clip_norm / float(np.linalg.norm(direction))
+    wanted = direction * (plan.scale * min(largest, cut))
+    while True:
+        rounded = np.rint(wanted).astype(np.int64)
+        squared = int(rounded @ rounded)
+        if squared <= plan.bound**2:
+            return rounded
+        wanted *= min(0.999, plan.bound / math.sqrt(squared))
+
+
+def noisy_update(
+    update: np.ndarray, plan: AveragingPlan, source: HostRandomness, stream: int = 0
+) -> np.ndarray:
+    """What a client hands to the secure sum: its `quantised` update plus its share of the noise.
+
+    Formal guarantees: alone it is no private release; it must not leave the client but through a
+    secure sum of at least `plan.minimum_survivors` of its kind. The update in it is one of integers
+    with norm at most `plan.bound`.
+
+    Args:
+      update: (d,) float; zeros for a client that has nothing to train on.
+      plan: of the training.
+      source, stream: see `AveragingPlan.local_noise`.
+
+    Returns:
+      (d,) int64, each entry at most `plan.clip` in absolute value.
+
+    Raises:
+      ValueError: for another shape.
+    """
+    noisy = quantised(update, plan) + plan.local_noise(source, stream)
+    assert np.abs(noisy).max() <= plan.clip  # By construction of clip: a wrap would ruin the sum.
+    return noisy
+
+
+def averaged(total: np.ndarray, plan: AveragingPlan, survivors: int) -> np.ndarray:
+    """The step of the server: the sum over the PUBLIC number of clients, in parameter units.
+
+    Post-processing of the noisy sum. Dividing by the number of survivors instead would make a round
+    with dropouts larger; the planned number is the same whoever is lost.
+
+    Args:
+      total: (d,) integers, the sum of the survivors' noisy updates.
+      plan: of the training.
+      survivors: how many noisy updates are in the sum.
+
+    Returns:
+      (d,) float64, to be added to the parameters.
+
+    Raises:
+      AveragingAborted: if fewer than `plan.minimum_survivors` (or more than all) updates are in the
+        sum, or the total is not what such a sum can be.
+    """
+    survivors = whole("survivors", survivors)
+    settings = plan.settings
+    if not plan.minimum_survivors <= survivors <= settings.clients:
+        raise AveragingAborted(
+            f"no output: {survivors} of {settings.clients} updates are in the sum, and the noise "
+            f"needs {plan.minimum_survivors}"
+        )
+    total = np.asarray(total)
+    if (
+        total.shape != (settings.dimension,)
+        or total.dtype.kind not in "iu"
+        or np.abs(total.astype(np.int64)).max() > survivors * plan.clip
+    ):
+        raise AveragingAborted(
+            f"no output: the total is not a sum of {survivors} updates of {settings.dimension} "
+            f"whole numbers within {plan.clip}"
+        )
+    return settings.server_rate * total / (plan.scale * settings.clients)
+
+
+def _guarantee(
+    settings: AveragingSettings, bound: int, local_variance: float
+) -> accounting.Guarantee:
+    return accounting.federated_averaging(
+        local_variance,
+        bound,
+        settings.dimension,
+        settings.clients,
+        settings.rounds,
+        missing_fraction=settings.missing_fraction,
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def _plan(settings: AveragingSettings, before: accounting.Guarantee | None) -> AveragingPlan:
+    # Rounding to the nearest integer lengthens a vector to about sqrt(bound^2 + d / 12): with a
+    # bound of twice the root of d by a percent, which the shortening takes back.
+    bound = 1 << (math.ceil(2.0 * math.sqrt(settings.dimension)) - 1).bit_length()
+    variance = 0.0
+    while settings.private:
+        variance = accounting.calibrate_federated_averaging(
+            settings.epsilon,
+            settings.delta,
+            bound=bound,
+            dimension=settings.dimension,
+            clients=settings.clients,
+            rounds=settings.rounds,
+            missing_fraction=settings.missing_fraction,
+            before=before,
+        )
+        variance = six_digits_up(variance)
+        if variance >= _LEAST_LOCAL_DEVIATION**2:
+            break
+        bound *= 2
+    plan = AveragingPlan(settings, bound, variance, before)
+    if 2 * plan.clip * settings.clients >= 1 << MODULUS_BITS:
+        raise ValueError(
+            f"{settings.clients} noisy updates within {plan.clip} overflow a sum modulo "
+            f"2^{MODULUS_BITS}: pass fewer clients, fewer rounds or a larger epsilon"
+        )
+    return plan

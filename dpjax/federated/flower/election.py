@@ -1,0 +1,292 @@
+"""Everything public about one federated vote, as one object and as Flower's flat configuration.
+
+Server and clients each make an `Election` from their own configuration; its fingerprint is all they
+exchange about it, and a client whose list of candidates differs in one digit is noticed before it
+trains.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from flax import linen as nn
+
+from dpjax import models
+from dpjax.federated.averaging import AveragingPlan, AveragingSettings
+from dpjax.federated.flower.sum_rules import SumRules
+from dpjax.federated.local_updates import FlatModel, flat_model
+from dpjax.federated.vote_candidates import RATES, candidate_grid
+from dpjax.federated.vote_clients import stacked_candidates
+from dpjax.federated.voting import VotePlan, VoteSettings
+
+Candidate = Mapping[str, float]
+Config = Mapping[str, str | int | float | bool]
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalTraining:
+    """How every client trains every candidate on its own records; see `tuning.train_clients`.
+
+    Attributes:
+      model: a name in `models.NAMES`; DP-HYPE's are conv_pool (MNIST), conv_blocks (CIFAR-10) and
+        an mlp of widths 64,64 (Adult).
+      classes: number of classes, public.
+      widths: hidden layers of an mlp.
+      epochs: local epochs.
+      batch_size: of local SGD.
+      test_fraction: share of its records a client tests on.
+      seed: of initial parameters, splits and order; public.
+    """
+
+    model: str = "mlp"
+    classes: int = 10
+    widths: tuple[int, ...] = (64,)
+    epochs: int = 5
+    batch_size: int = 64
+    test_fraction: float = 0.2
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        self.module()
+        if min(self.epochs, self.batch_size) < 1 or not 0.0 < self.test_fraction < 1.0:
+            raise ValueError(
+                f"epochs={self.epochs}, batch_size={self.batch_size}, test_fraction="
+                f"{self.test_fraction}: pass whole numbers of at least 1 and a fraction between 0 "
+                "and 1"
+            )
+
+    def module(self) -> nn.Module:
+        """The Linen module.
+
+        Raises:
+          ValueError: for an unknown name, fewer than two classes, or widths below 1.
+        """
+        return models.build_module(self.model, self.classes, widths=self.widths)
+
+    def loss(self) -> Callable[[Any, Any], Any]:
+        """The loss that the model is meant for."""
+        return models.default_loss(self.model)
+
+
+@dataclasses.dataclass(frozen=True)
+class Averaging:
+    """Private federated averaging with the winner, after the vote; see `tuning.averaging`.
+
+    Delta, the fraction of missing clients and local training are the vote's.
+
+    Attributes:
+      rounds: how many; 0 for none, the vote alone.
+      total_epsilon: target of the vote and all rounds together; infinite for training without
+        noise, which is NOT private: clients refuse it unless their owners allow it.
+      clip_norm: Euclidean norm that a client's update is cut to.
+      server_rate: factor of the averaged update.
+      input_shape: of one example, public: the server builds the model without any record.
+    """
+
+    rounds: int = 0
+    total_epsilon: float = 8.0
+    clip_norm: float = 1.0
+    server_rate: float = 1.0
+    input_shape: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.rounds < 0:
+            raise ValueError(f"rounds={self.rounds}: pass 0 for the vote alone, or more")
+        if self.rounds and (not self.input_shape or min(self.input_shape) < 1):
+            raise ValueError(
+                f"input_shape {self.input_shape}: training needs the public shape of one example, "
+                "as in input-shape=28,28,1"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class Election:
+    """One vote for hyperparameters, and the training that follows, fixed before data is seen.
+
+    Attributes:
+      settings: number of clients and votes, epsilon, delta, noise.
+      candidates: the list that is voted on; an index means the same to everyone.
+      training: what a client does with a candidate.
+      averaging: what is trained with the winner.
+    """
+
+    settings: VoteSettings
+    candidates: tuple[Candidate, ...]
+    training: LocalTraining = LocalTraining()
+    averaging: Averaging = Averaging()
+
+    def __post_init__(self) -> None:
+        if len(self.candidates) != self.settings.candidates:
+            raise ValueError(
+                f"{len(self.candidates)} candidates where the vote has "
+                f"{self.settings.candidates}: pass one list and its length"
+            )
+        # Here, for everyone: a client that found out alone would vote by lot.
+        stacked_candidates(self.candidates)
+
+    @property
+    def plan(self) -> VotePlan:
+        """The calibrated noise."""
+        return self.settings.plan()
+
+    @property
+    def rules(self) -> SumRules:
+        """The secure sum that the votes go through."""
+        return SumRules(
+            clients=self.settings.clients,
+            minimum_survivors=self.plan.minimum_survivors,
+            clip=self.plan.clip,
+            length=self.settings.candidates,
+        )
+
+    @property
+    def model(self) -> FlatModel:
+        """The model of the rounds, the same object in one process."""
+        return flat_model(self.training.module(), self.averaging.input_shape)
+
+    @property
+    def averaging_plan(self) -> AveragingPlan:
+        """The calibrated noise of the rounds.
+
+        Raises:
+          ValueError: without rounds, or for a total that the vote alone reaches.
+        """
+        settings, averaging = self.settings, self.averaging
+        return AveragingSettings(
+            clients=settings.clients,
+            dimension=self.model.dimension,
+            rounds=averaging.rounds,
+            epsilon=averaging.total_epsilon,
+            delta=settings.delta,
+            clip_norm=averaging.clip_norm,
+            missing_fraction=settings.missing_fraction,
+            server_rate=averaging.server_rate,
+        ).plan(self.plan.guarantee)
+
+    @property
+    def averaging_rules(self) -> SumRules:
+        """The secure sum that the updates go through."""
+        plan = self.averaging_plan
+        return SumRules(
+            clients=self.settings.clients,
+            minimum_survivors=plan.minimum_survivors,
+            clip=plan.clip,
+            length=plan.settings.dimension,
+        )
+
+    @property
+    def total_epsilon(self) -> float:
+        """Target of all that a client takes part in; infinite if anything is not private."""
+        return self.averaging.total_epsilon if self.averaging.rounds else self.settings.epsilon
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of everything here, the order of the candidates included."""
+        content = {
+            "vote": self.plan.fingerprint(self.candidates),
+            "training": dataclasses.asdict(self.training),
+        }
+        if self.averaging.rounds:
+            content["averaging"] = dataclasses.asdict(self.averaging) | {
+                "dimension": self.averaging_plan.settings.dimension,
+                "bound": self.averaging_plan.bound,
+                "local_variance": self.averaging_plan.local_variance,
+            }
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+    def config(self) -> dict[str, str | int | float]:
+        """Flower's flat configuration, from which `from_config` makes this object again."""
+        numbers: dict[str, Any] = {}
+        for part in (self.settings, self.training, self.averaging):
+            numbers |= dataclasses.asdict(part)
+        for name in ("widths", "input_shape"):
+            numbers[name] = ",".join(map(str, numbers[name]))
+        numbers["candidates"] = json.dumps([dict(candidate) for candidate in self.candidates])
+        return {name.replace("_", "-"): value for name, value in numbers.items()}
+
+    @staticmethod
+    def setting_names() -> frozenset[str]:
+        """Every name that `from_config` reads."""
+        fields = map(dataclasses.fields, (VoteSettings, LocalTraining, Averaging))
+        return frozenset(field.name.replace("_", "-") for part in fields for field in part)
+
+    @classmethod
+    def from_config(cls, config: Config) -> Election:
+        """Makes an election from flat settings; names with dashes, defaults where absent.
+
+        `candidates` is the name of a list of learning rates ("artifact", crossed with decays and
+        momenta), or a JSON list of objects. Other keys are not read here.
+
+        Raises:
+          ValueError: for a value of the wrong kind or out of range.
+        """
+        candidates = parse_candidates(str(config.get("candidates", "artifact")))
+        settings = _filled(VoteSettings, config, {"candidates": len(candidates)})
+        widths = _whole_numbers(config, "widths", LocalTraining.widths)
+        shape = _whole_numbers(config, "input-shape", Averaging.input_shape)
+        return cls(
+            settings,
+            candidates,
+            _filled(LocalTraining, config, {"widths": widths}),
+            _filled(Averaging, config, {"input_shape": shape}),
+        )
+
+
+def parse_candidates(text: str) -> tuple[dict[str, float], ...]:
+    """Reads a list of candidates: a name of learning rates, or a JSON list of objects.
+
+    Raises:
+      ValueError: for anything else.
+    """
+    if text in RATES:
+        return tuple(candidate_grid(text))
+    try:
+        listed = json.loads(text)
+        if not isinstance(listed, Sequence) or not listed:
+            raise ValueError
+        return tuple(
+            {str(name): float(value) for name, value in candidate.items()} for candidate in listed
+        )
+    except (ValueError, TypeError, AttributeError):
+        raise ValueError(
+            f"candidates {text[:80]!r}: pass one of {', '.join(RATES)}, or a JSON list such as "
+            '[{"learning_rate": 0.1, "decay": 1, "momentum": 0.9}, ...]'
+        ) from None
+
+
+def _whole_numbers(config: Config, key: str, default: tuple[int, ...]) -> tuple[int, ...]:
+    """A list of numbers, written with commas."""
+    text = str(config.get(key, ",".join(map(str, default))))
+    try:
+        return tuple(int(number) for number in text.split(",") if number.strip())
+    except ValueError:
+        raise ValueError(f"{key} {text!r}: pass numbers, as in 128,64") from None
+
+
+def _filled(kind: type, config: Config, given: Mapping[str, Any]) -> Any:
+    """An instance of a dataclass from the keys of a configuration that are its fields."""
+    values = dict(given)
+    for field in dataclasses.fields(kind):
+        key = field.name.replace("_", "-")
+        if field.name in given:
+            continue
+        if key not in config:
+            if field.default is dataclasses.MISSING:
+                raise ValueError(f"the run's configuration has no {key!r}: pass it")
+            continue
+        wanted = {"int": int, "float": float, "str": str}[field.type]
+        value = config[key]
+        # TOML writes 1 for 1.0; nothing else is converted, so that nothing is lost.
+        if wanted is float and type(value) is int:
+            value = float(value)
+        if type(value) is not wanted:
+            raise ValueError(
+                f"{key}={value!r}: pass {'an' if wanted is int else 'a'} {wanted.__name__}"
+            )
+        values[field.name] = value
+    return kind(**values)

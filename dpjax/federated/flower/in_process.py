@@ -1,0 +1,149 @@
+"""A federation in one process: the same apps, every message serialised as on the wire.
+
+For simulations and tests, without Ray and without a network. Each node keeps its own context, and
+what a ClientApp raises becomes an error reply, as in a deployment.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import secrets
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from dpjax.federated.flower import internals as flower
+from dpjax.federated.flower.node_settings import LEDGER
+
+_SERVER_NODE_ID = 1
+_APP_RAISED = 2  # Flower's ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+
+
+@dataclasses.dataclass(frozen=True)
+class Traffic:
+    """One message as it was sent.
+
+    Attributes:
+      node_id: the node it went to, or came from.
+      from_client: the direction.
+      content: its serialised bytes.
+    """
+
+    node_id: int
+    from_client: bool
+    content: bytes
+
+
+class InProcessGrid(flower.Grid):
+    """Calls a ClientApp once a node and message, one after another."""
+
+    def __init__(
+        self,
+        client_app: flower.ClientApp,
+        node_configs: Iterable[Mapping[str, Any]],
+        *,
+        is_lost: Callable[[int, flower.Message], bool] | None = None,
+        observe: Callable[[Traffic], None] | None = None,
+        advance: Callable[[flower.Message], None] | None = None,
+    ):
+        """Makes the nodes.
+
+        Args:
+          client_app: the app that every node runs.
+          node_configs: one mapping a node, its `context.node_config`; a node that names no
+            `ledger` gets one that goes with this object.
+          is_lost: `is_lost(index, message)`: whether the node's reply to this message never
+            arrives; for tests.
+          observe: called with every message as sent, for tests.
+          advance: called with every request that was answered, for a progress display.
+        """
+        # Flower stamps messages with the identity of the process, which a SuperLink would set.
+        identity = flower.TaskIdentity
+        self.run_id = secrets.randbits(62)
+        identity.task_id, identity.run_id, identity.node_id = 1, self.run_id, _SERVER_NODE_ID
+        ledgers = tempfile.mkdtemp(prefix="dpjax_ledgers_")
+        weakref.finalize(self, shutil.rmtree, ledgers, ignore_errors=True)
+        self._app = client_app
+        self._is_lost = is_lost or (lambda index, message: False)
+        self._observe = observe or (lambda traffic: None)
+        self._advance = advance or (lambda message: None)
+        self._contexts: dict[int, flower.Context] = {}
+        for index, config in enumerate(node_configs):
+            node_id = 1000 + index
+            self._contexts[node_id] = flower.Context(
+                run_id=self.run_id,
+                node_id=node_id,
+                node_config={LEDGER: os.path.join(ledgers, str(index))} | dict(config),
+                state=flower.RecordDict(),
+                run_config={},
+            )
+        self._indices = {node_id: index for index, node_id in enumerate(self._contexts)}
+
+    @property
+    def states(self) -> list[flower.RecordDict]:
+        """Every node's own state, in order: what a simulation can see and no server."""
+        return [context.state for context in self._contexts.values()]
+
+    def set_run(self, run: Any) -> None:
+        """There is one run only."""
+
+    @property
+    def run(self) -> Any:
+        """There is no run record."""
+        raise NotImplementedError("an in-process federation keeps no run record")
+
+    def create_message(self, content, message_type, dst_node_id, group_id, ttl=None):
+        """As Flower's deprecated method of this name."""
+        return flower.Message(
+            content,
+            dst_node_id=dst_node_id,
+            message_type=message_type,
+            group_id=group_id,
+            ttl=ttl,
+        )
+
+    def get_node_ids(self) -> list[int]:
+        """Every node's id."""
+        return list(self._contexts)
+
+    def push_messages(self, messages: Iterable[flower.Message]) -> list[str]:
+        """Not offered: requests are answered at once."""
+        raise NotImplementedError("an in-process federation answers at once: send_and_receive")
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[flower.Message]:
+        """Not offered: requests are answered at once."""
+        raise NotImplementedError("an in-process federation answers at once: send_and_receive")
+
+    def send_and_receive(
+        self, messages: Iterable[flower.Message], *, timeout: float | None = None
+    ) -> list[flower.Message]:
+        """Returns the replies; one that is lost is missing, as after a time-out."""
+        replies = []
+        for message in messages:
+            node_id = message.metadata.dst_node_id
+            # As Flower's own grids do: the process may hold several federations.
+            message.metadata.__dict__["_run_id"] = self.run_id
+            # A copy over the wire: handlers change what they are given.
+            request = self._carried(message, node_id, from_client=False)
+            try:
+                reply = self._app(request, self._contexts[node_id])
+            except Exception as error:
+                # As a SuperNode reports it, text included: what is raised travels in clear.
+                reason = f"{type(error)}:<'{error}'>"
+                reply = flower.Message(flower.Error(_APP_RAISED, reason), reply_to=request)
+            if not self._is_lost(self._indices[node_id], message):
+                replies.append(self._carried(reply, node_id, from_client=True))
+            self._advance(message)
+        return replies
+
+    def _carried(
+        self, message: flower.Message, node_id: int, *, from_client: bool
+    ) -> flower.Message:
+        content = flower.message_to_proto(message).SerializeToString()
+        self._observe(Traffic(node_id=node_id, from_client=from_client, content=content))
+        received = flower.MessageProto()
+        received.ParseFromString(content)
+        return flower.message_from_proto(received)

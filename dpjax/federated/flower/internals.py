@@ -1,0 +1,148 @@
+"""Everything this project takes from Flower, and the only module that imports it.
+
+SecAgg+ lives in Flower's legacy namespaces, which may move in any release, so one version range is
+accepted and every name that is not public API comes through here. Importing it neither reads the
+network nor sets environment variables; Flower itself reads FLWR_TELEMETRY_ENABLED at import, so a
+program that wants its telemetry off sets that before (`experiments.federation.offline` does).
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import warnings
+from typing import Any
+
+TESTED_VERSIONS = (1, 41)
+"""Major and minor version of Flower whose secure aggregation this project was tested with."""
+
+_INSTALL = "pip install -e '.[federated]' in dpjax's folder"
+
+if importlib.util.find_spec("flwr") is None:
+    raise ImportError(f"dpjax.federated.flower runs on Flower, which is not installed: {_INSTALL}")
+
+
+def check_version(installed: str) -> None:
+    """Refuses a Flower whose private parts were not tested.
+
+    Args:
+      installed: its version, as in "1.41.0".
+
+    Raises:
+      ImportError: for another minor version than `TESTED_VERSIONS`.
+    """
+    if tuple(installed.split(".")[:2]) != tuple(map(str, TESTED_VERSIONS)):
+        wanted = ".".join(map(str, TESTED_VERSIONS))
+        raise ImportError(
+            "dpjax.federated.flower uses parts of Flower that change between versions: it was "
+            f"tested with {wanted}, this is {installed}; {_INSTALL}"
+        )
+
+
+check_version(importlib.metadata.version("flwr"))
+
+with warnings.catch_warnings():
+    # Flower's command line subclasses what Click deprecates; nothing here uses it.
+    warnings.filterwarnings(
+        "ignore", message=r"'click\.utils\.\w+' is deprecated", category=DeprecationWarning
+    )
+    from flwr.app import (
+        ArrayRecord,
+        ConfigRecord,
+        Context,
+        Error,
+        Message,
+        RecordDict,
+    )
+    from flwr.client.mod import secaggplus_mod
+    from flwr.clientapp import ClientApp
+    from flwr.common import Code as StatusCode
+    from flwr.common import (
+        FitIns,
+        FitRes,
+        Parameters,
+        Status,
+        ndarrays_to_parameters,
+        parameters_to_ndarrays,
+    )
+    from flwr.common.secure_aggregation.secaggplus_constants import (
+        RECORD_KEY_CONFIGS,
+        RECORD_KEY_STATE,
+        Key,
+        Stage,
+    )
+    from flwr.common.serde import message_from_proto, message_to_proto
+    from flwr.compat.common.recorddict_compat import (
+        fitres_to_recorddict,
+        recorddict_to_fitins,
+        recorddict_to_fitres,
+    )
+    from flwr.proto.message_pb2 import Message as MessageProto
+    from flwr.server.compat.legacy_context import LegacyContext
+    from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECORD
+    from flwr.server.workflow.constant import Key as WorkflowKey
+    from flwr.server.workflow.secure_aggregation.secaggplus_workflow import (
+        SecAggPlusWorkflow,
+        WorkflowState,
+    )
+    from flwr.serverapp import Grid, ServerApp
+    from flwr.supercore.task_identity import TaskIdentity
+
+
+def run_simulation(**arguments: Any) -> None:
+    """Flower's simulation runtime on Ray; imported only when it is used, for it takes a second.
+
+    Raises:
+      ImportError: where Ray is not installed.
+    """
+    if importlib.util.find_spec("ray") is None:
+        raise ImportError(f"this simulation runs on Ray, which is not installed: {_INSTALL}")
+    from flwr.simulation import run_simulation as run
+
+    with warnings.catch_warnings():
+        # Advice on a future default; nodes that ask for no GPU are to see none.
+        warnings.filterwarnings(
+            "ignore", message="Tip: In future versions of Ray", category=FutureWarning
+        )
+        run(**arguments)
+
+
+__all__ = [
+    "MAIN_CONFIGS_RECORD",
+    "MAIN_PARAMS_RECORD",
+    "RECORD_KEY_CONFIGS",
+    "RECORD_KEY_STATE",
+    "TESTED_VERSIONS",
+    "ArrayRecord",
+    "ClientApp",
+    "ConfigRecord",
+    "Context",
+    "Error",
+    "FitIns",
+    "FitRes",
+    "Grid",
+    "Key",
+    "LegacyContext",
+    "Message",
+    "MessageProto",
+    "Parameters",
+    "RecordDict",
+    "SecAggPlusWorkflow",
+    "ServerApp",
+    "Stage",
+    "Status",
+    "StatusCode",
+    "TaskIdentity",
+    "WorkflowKey",
+    "WorkflowState",
+    "check_version",
+    "fitres_to_recorddict",
+    "message_from_proto",
+    "message_to_proto",
+    "ndarrays_to_parameters",
+    "parameters_to_ndarrays",
+    "recorddict_to_fitins",
+    "recorddict_to_fitres",
+    "run_simulation",
+    "secaggplus_mod",
+]

@@ -1,0 +1,132 @@
+"""The rules of one exact sum over integers that only exist masked, by Flower's SecAgg+.
+
+Flower sums weighted floats quantised at random. With every weight 1, a clip C that is a power of
+two and a quantisation range of 2 C, quantising an integer of at most C in absolute value is exact,
+and the mean times the number of survivors is their integer sum. Nothing in Flower raises where this
+goes wrong; here everything does, on the client before anything leaves it and on the server before
+anything is unmasked:
+
+| trap in Flower | what happens there | here |
+|---|---|---|
+| default clip of 8 | larger entries are cut off, silently | entries beyond C refused |
+| n 2C >= 2^32 | the sum wraps, silently | such rules are refused |
+| weights by `num_examples` | no sum; the number travels in clear | any weight but 1 refused |
+| metrics, messages, further records in the reply | travel in clear | refused |
+| a train handler with an action name | nothing is masked | refused: only plain train is answered |
+| a dropped client | the sum has less noise than planned | below the minimum nothing is unmasked |
+| a restart (sum, node, run) after vectors were sent | a second answer | one a run, by a ledger |
+| messages at once, each with a copy of the state | all are answered | the first alone |
+
+`masking` holds the client's side, `secure_sum` the server's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from dpjax.federated.flower import internals as flower
+
+SMALLEST_FEDERATION = 3
+"""Of two clients, each could subtract its own vector from the sum."""
+
+MODULUS = 2**32
+_SHARES = 11
+
+Vector = np.ndarray
+
+
+class ProtocolRefusal(ValueError):
+    """A client refuses a request; the text depends on the request only, never on data."""
+
+
+class SumAborted(ValueError):
+    """The server ends a sum without any result: nothing was unmasked."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SumRules:
+    """What one secure sum is, agreed on by all before it starts.
+
+    Attributes:
+      clients: n, the number of clients planned for.
+      minimum_survivors: fewer vectors than this are never unmasked.
+      clip: C, a power of two; every entry of every vector lies in [-C, C].
+      length: entries of a vector.
+
+    Raises:
+      ValueError: where the sum would not be exact, or would not hide anything.
+    """
+
+    clients: int
+    minimum_survivors: int
+    clip: int
+    length: int
+
+    def __post_init__(self) -> None:
+        if self.clients < SMALLEST_FEDERATION:
+            raise ValueError(
+                f"{self.clients} client{'s' if self.clients != 1 else ''}: a secure sum needs at "
+                f"least {SMALLEST_FEDERATION}, of fewer each could subtract its own vector"
+            )
+        if not 1 <= self.minimum_survivors <= self.clients:
+            raise ValueError(
+                f"minimum_survivors {self.minimum_survivors}: pass 1 to {self.clients} (clients)"
+            )
+        if self.clip < 1 or self.clip & (self.clip - 1):
+            raise ValueError(f"clip {self.clip}: pass a power of two, anything else is rounded")
+        if self.clients * 2 * self.clip >= MODULUS:
+            largest = 2 ** int(np.log2((MODULUS - 1) // (2 * self.clients)))
+            raise ValueError(
+                f"clip {self.clip} with {self.clients} clients: the sum would wrap at 2^32 and be "
+                f"wrong; pass at most {largest}, that is less noise or a smaller scale"
+            )
+        if self.length < 1:
+            raise ValueError(f"length {self.length}: pass at least 1")
+
+    def check_members(self, members: int) -> None:
+        """Refuses to begin with too few clients.
+
+        Raises:
+          SumAborted: if fewer than the minimum, or than three, would take part.
+        """
+        needed = max(self.minimum_survivors, SMALLEST_FEDERATION)
+        if not needed <= members <= self.clients:
+            raise SumAborted(
+                f"{members} clients are ready and the plan asks for {needed} to {self.clients}: "
+                "nothing was summed and nothing is released"
+            )
+
+    def shares(self, members: int) -> int:
+        """Into how many shares each client's keys are split: all, or a fixed odd number."""
+        return min(_SHARES, members)
+
+    def threshold(self, members: int) -> int:
+        """How many shares reconstruct a key: a majority."""
+        return self.shares(members) // 2 + 1
+
+    def settings(self, members: int) -> dict[str, int | float]:
+        """Flower's settings under which the sum over `members` clients is exact."""
+        return {
+            flower.Key.SAMPLE_NUMBER: members,
+            flower.Key.SHARE_NUMBER: self.shares(members),
+            flower.Key.THRESHOLD: self.threshold(members),
+            flower.Key.CLIPPING_RANGE: float(self.clip),
+            flower.Key.TARGET_RANGE: 2 * self.clip,
+            flower.Key.MOD_RANGE: MODULUS,
+            flower.Key.MAX_WEIGHT: 1.0,
+        }
+
+    def check_vector(self, vector: Vector) -> None:
+        """Refuses a vector whose masked sum would not be exact.
+
+        Raises:
+          ValueError: for another shape, entries that are no integers, or one beyond the clip.
+        """
+        if vector.shape != (self.length,):
+            raise ValueError(f"vector of shape {vector.shape}: pass ({self.length},)")
+        if not np.array_equal(vector, np.rint(vector)):
+            raise ValueError("vector holds fractions: they would be rounded; pass integers")
+        if np.max(np.abs(vector)) > self.clip:
+            raise ValueError(f"vector holds an entry beyond the clip {self.clip}: it would be cut")

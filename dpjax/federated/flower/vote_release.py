@@ -1,0 +1,287 @@
+"""What may leave a federation: the winning hyperparameters, the model, and the claim about them.
+
+The format is that of `dpjax.tuning.release`. A model is released only where it was trained under
+noise, and the claim is then that of the vote and the training together. A model averaged without
+noise belongs to the curator.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import json
+import math
+import os
+import tempfile
+from collections.abc import Mapping
+from typing import Any
+
+import flax.serialization
+import jax
+import numpy as np
+
+import dpjax
+from dpjax import accounting
+from dpjax.federated.flower.election import Averaging, Election, LocalTraining
+from dpjax.federated.flower.internals import RECORD_KEY_CONFIGS
+from dpjax.federated.flower.outcome import Outcome
+from dpjax.federated.flower.sum_rules import MODULUS
+from dpjax.federated.voting import VoteSettings
+from dpjax.tuning.release import HYPERPARAMETERS_FILE, MODEL_FILE, json_bytes, sealed
+from dpjax.tuning.verification import Rebuilt, versions_in
+
+VOTE_FILE = "vote.json"
+_WARNING = "For the curator only, never publish: this is not part of the release."
+_NOT_PRIVATE = (
+    "model.msgpack was averaged WITHOUT noise and is not private: it shows what the clients' "
+    "records are like, and no guarantee covers it"
+)
+_LIBRARIES = ("flwr", "jax", "flax", "numpy", "scipy", "dp-accounting", "cryptography")
+_VERSIONED = ("dpjax", *_LIBRARIES)
+
+
+def statement(election: Election, versions: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """What `guarantee.json` says of a federation; a function of the public rules alone.
+
+    The apps take noise from the clients' operating systems and from nowhere else.
+
+    Args:
+      election: the public rules.
+      versions: of the libraries; None: of those that run now.
+    """
+    rules = election.rules
+    described = {
+        "candidates": [
+            " ".join(f"{name}={value!r}" for name, value in candidate.items())
+            for candidate in election.candidates
+        ],
+        "local_training": dataclasses.asdict(election.training),
+        "averaging": _averaging(election.averaging),
+        "fingerprint": election.fingerprint,
+        "secure_aggregation": {
+            "protocol": f"Flower's SecAgg+ ({RECORD_KEY_CONFIGS})",
+            "exact": (
+                f"integers of at most {rules.clip} in absolute value, summed modulo {MODULUS}; "
+                "nothing is rounded"
+            ),
+            "server_sees": (
+                "a server that follows the protocol sees who takes part and who drops out, how "
+                "long each reply took, masked vectors, and the noisy sum of at least "
+                f"{rules.minimum_survivors} ballots, and of as many updates in each round of "
+                "training; the guarantee covers these sums"
+            ),
+            "dropouts": (
+                "a client lost before vectors are sent is left out and the key exchange begins "
+                "again; one lost later is tolerated; with fewer than "
+                f"{rules.minimum_survivors} vectors nothing is unmasked and nothing is released"
+            ),
+            "not_covered": [
+                "a server that departs from the protocol: it can, for example, invent clients",
+                (
+                    f"{rules.threshold(rules.clients)} colluding clients among the "
+                    f"{rules.shares(rules.clients)} that share one client's keys, whom the server "
+                    "draws at random: with the server they could unmask its ballot"
+                ),
+                "how long a client trains, which depends on how many records it has",
+                "that a client is lost: it must not be for what its records are; one without "
+                "usable records takes part like the others",
+            ],
+            "mask_strength": (
+                "the masks are Flower's: each is drawn by NumPy's MT19937 from a 256-bit secret "
+                "folded to 32 bits, and never takes the value 2^32 - 1, so no cryptographic "
+                "strength is claimed for them. Once all is unmasked a ballot is covered by one "
+                "such mask for each of its peers: two where there are three clients, which a "
+                "search of some 2^32 steps could remove, ten where there are eleven or more"
+            ),
+            "epsilon_if_one_ballot_were_unmasked": _alone(election),
+        },
+        "library_versions": _versions() if versions is None else dict(versions),
+    }
+    return election.plan.statement(secret=True) | _released(election) | described
+
+
+def rebuilt(claim: Mapping[str, Any]) -> Rebuilt:
+    """A federation's statement as this version writes it, from the rules that `claim` names.
+
+    Args:
+      claim: what a release's `guarantee.json` holds.
+
+    Raises:
+      ValueError, KeyError, TypeError: for rules that are none.
+    """
+    names = [field.name for field in dataclasses.fields(VoteSettings)]
+    averaging = dict(claim["averaging"])
+    if averaging["rounds"]:
+        total = averaging["total_epsilon"]
+        averaging["total_epsilon"] = math.inf if total is None else total
+        averaging["input_shape"] = tuple(averaging["input_shape"])
+    candidates = tuple(_candidate(words) for words in claim["candidates"])
+    election = Election(
+        VoteSettings(**{name: claim["settings"][name] for name in names}),
+        candidates,
+        LocalTraining(
+            **claim["local_training"] | {"widths": tuple(claim["local_training"]["widths"])}
+        ),
+        Averaging(**averaging),
+    )
+    return Rebuilt(
+        # Through JSON: tuples are lists there.
+        json.loads(json_bytes(statement(election, versions_in(claim, _VERSIONED)))),
+        lambda hyperparameters: hyperparameters in candidates,
+    )
+
+
+def _candidate(words: str) -> dict[str, float]:
+    """Reads a candidate as `statement` writes it."""
+    pairs = (pair.split("=") for pair in words.split(" "))
+    return {name: float(value) for name, value in pairs}
+
+
+def _averaging(averaging: Averaging) -> dict[str, Any]:
+    """The rules of the rounds, if there are any; JSON has no infinity."""
+    if not averaging.rounds:
+        return {"rounds": 0}
+    total = averaging.total_epsilon
+    return dataclasses.asdict(averaging) | {
+        "total_epsilon": total if math.isfinite(total) else None
+    }
+
+
+def _versions() -> dict[str, str]:
+    """Versions of what the numbers depend on."""
+    return {
+        "dpjax": dpjax.__version__,
+        **{name: importlib.metadata.version(name) for name in _LIBRARIES},
+    }
+
+
+def _released(election: Election) -> dict[str, Any]:
+    """What of the statement depends on whether a model is released."""
+    if not _with_model(election):
+        return {"released": "the winning candidate's hyperparameters and nothing else"}
+    plan = election.averaging_plan
+    return {
+        "released": (
+            "the winning candidate's hyperparameters and the parameters of the model that all "
+            "clients trained with them; epsilon is that of the vote and the training together"
+        ),
+        "epsilon": plan.total.epsilon(election.settings.delta),
+        "mechanism": plan.total.provenance,
+        "epsilon_if_one_clients_updates_were_unmasked": _updates_alone(election),
+        "epsilon_of_the_vote_alone": election.plan.guarantee.epsilon(election.settings.delta),
+        "federated_training": plan.statement()
+        | {
+            "model": election.training.model,
+            "input_shape": list(election.averaging.input_shape),
+            "unit_of_privacy": "one client with all of its records, in every round",
+            "sensitivity": (
+                "a client's update is one of whole numbers whose Euclidean norm after rounding is "
+                f"at most {plan.bound}; replacing the client moves the sum by at most twice that"
+            ),
+        },
+        "assumptions": [
+            "the candidates and every setting were fixed before the data was seen",
+            "the server sees no ballot and no update, only their sums",
+            "which clients drop out does not depend on their records",
+            "a client answers once in the vote and once in a round; another run on the same "
+            "records is composed with this one",
+        ],
+    }
+
+
+def _updates_alone(election: Election) -> float:
+    """Epsilon of one client's noisy updates in clear, by its own shares of the noise alone."""
+    plan = election.averaging_plan
+    guarantee = accounting.federated_averaging(
+        plan.local_variance, plan.bound, plan.settings.dimension, 1, plan.settings.rounds
+    )
+    return guarantee.epsilon(election.settings.delta, method="rdp")
+
+
+def _with_model(election: Election) -> bool:
+    return election.averaging.rounds > 0 and election.averaging_plan.settings.private
+
+
+def _model_bytes(outcome: Outcome) -> bytes:
+    tree = outcome.election.model.tree(jax.numpy.asarray(outcome.params))
+    state = flax.serialization.to_state_dict(tree)
+    return flax.serialization.msgpack_serialize(jax.tree.map(np.asarray, state))
+
+
+def _alone(election: Election) -> float:
+    """Epsilon of one client's noisy ballot in clear, by its own share of the noise alone."""
+    settings, variance = election.settings, election.plan.local_variance
+    common = {"votes": settings.votes, "candidates": settings.candidates, "scale": settings.scale}
+    if settings.noise == "skellam":
+        guarantee = accounting.skellam_vote(variance, **common)
+    else:
+        guarantee = accounting.discrete_gaussian_vote(variance, 1, **common)
+    return guarantee.epsilon(settings.delta)
+
+
+def save_outcome(
+    outcome: Outcome, folder: str | os.PathLike, findings: Mapping[str, Any] | None = None
+) -> None:
+    """Writes `<folder>/release/` and `<folder>/curator/`, whole or not at all.
+
+    `release/` holds `hyperparameters.json`, `guarantee.json` and, where it was trained privately,
+    `model.msgpack` (plain Flax reads it), functions of the winner, the model and the public rules
+    alone, with all time stamps 0. `curator/vote.json`, readable by its owner only, holds what else
+    the server knows; a model averaged without noise lies beside it.
+
+    Args:
+      outcome: of the vote, and of the training.
+      folder: must not exist yet.
+      findings: JSON-able, what else the curator is to keep.
+
+    Raises:
+      ValueError: if the folder exists; or if it was taken while this was written, and then names
+        the folder that holds everything: what the clients paid for is never removed.
+    """
+    folder = os.path.abspath(os.fspath(folder))
+    if os.path.lexists(folder):
+        raise ValueError(f"{folder} exists already: pass a folder that does not exist yet")
+    os.makedirs(os.path.dirname(folder), exist_ok=True)
+    # Its own, whoever else writes beside it, and whatever an earlier run left there.
+    partial = tempfile.mkdtemp(prefix=f"{os.path.basename(folder)}.", dir=os.path.dirname(folder))
+    election = outcome.election
+    released = {HYPERPARAMETERS_FILE: json_bytes(dict(election.candidates[outcome.winner]))}
+    kept = {
+        VOTE_FILE: json_bytes(
+            {
+                "warning": _WARNING,
+                "noisy_counts": outcome.noisy_counts.tolist(),
+                "survivors": outcome.survivors,
+                "lost": outcome.lost,
+                "survivors_of_each_round": list(outcome.round_survivors),
+            }
+            | dict(findings or {})
+        )
+    }
+    if outcome.params is not None:
+        private = _with_model(election)
+        (released if private else kept)[MODEL_FILE] = _model_bytes(outcome)
+        if not private:
+            kept["NOT_PRIVATE.txt"] = f"{_NOT_PRIVATE}.\n".encode()
+    released = sealed(released, statement(election))
+    for name, contents, mode in (("release", released, 0o755), ("curator", kept, 0o700)):
+        half = os.path.join(partial, name)
+        os.mkdir(half, mode)
+        for file_name, content in contents.items():
+            path = os.path.join(half, file_name)
+            with open(path, "wb") as file:
+                file.write(content)
+            os.chmod(path, mode & 0o644)
+            if name == "release":
+                os.utime(path, (0, 0))
+        os.chmod(half, mode)
+        if name == "release":
+            os.utime(half, (0, 0))
+    os.chmod(partial, 0o755)
+    try:
+        os.rename(partial, folder)
+    except OSError as error:
+        raise ValueError(
+            f"{folder} was taken meanwhile ({error.strerror}): all of it lies in {partial}, whole; "
+            "rename it"
+        ) from None

@@ -1,0 +1,201 @@
+"""What a client does in a round of federated averaging: trains the global model, gives the change.
+
+The recipe is the vote's (`vote_clients`): SGD with momentum, the learning rate multiplied by the
+candidate's decay after every local epoch and starting anew each round; but on all of the client's
+records, for nothing is tested here. `all_updates` trains many clients in one compiled program, for
+simulations. JAX on the device; orders are NumPy's.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import flatten_util
+
+from dpjax import models
+from dpjax.federated import vote_clients
+from dpjax.federated.vote_clients import LocalRecords, Records
+
+Loss = Callable[[jax.Array, jax.Array], jax.Array]
+
+_FIRST_STREAM = 2
+"""Of a client's orders: 0 is its split and 1 its order in `train_clients`."""
+
+
+class FlatModel(NamedTuple):
+    """A model whose parameters are one vector.
+
+    Attributes:
+      functional: the model.
+      dimension: d, number of parameters.
+      tree: (d,) float32 -> the parameters as the model takes them.
+    """
+
+    functional: models.FunctionalModel
+    dimension: int
+    tree: Callable[[jax.Array], Any]
+
+    def initial(self, seed: int) -> np.ndarray:
+        """(d,) float32: public initial parameters."""
+        start = self.functional.init(jax.random.key(seed))
+        return np.asarray(flatten_util.ravel_pytree(start)[0], np.float32)
+
+
+@functools.lru_cache(maxsize=16)
+def flat_model(module: Any, input_shape: tuple[int, ...]) -> FlatModel:
+    """A Linen module (or anything `models.functional` adapts) with its parameters as one vector.
+
+    Args:
+      module: hashable; the same object gives the same compiled programs.
+      input_shape: of one example, public.
+    """
+    functional = vote_clients.adapted(module, input_shape)
+    flat, tree = flatten_util.ravel_pytree(functional.init(jax.random.key(0)))
+    return FlatModel(functional, flat.size, tree)
+
+
+def whole_records(records: Records, capacity: int | None = None) -> LocalRecords:
+    """All of a client's records for training, padded to a power of two unless told."""
+    inputs, labels = records
+    number = len(labels)
+    capacity = capacity or max(64, 1 << max(number - 1, 0).bit_length())
+    padded_inputs = np.zeros((capacity, *np.shape(inputs)[1:]), np.float32)
+    padded_labels = np.zeros(capacity, np.int32)
+    padded_inputs[:number], padded_labels[:number] = inputs, labels
+    return LocalRecords(padded_inputs, padded_labels, number, 0)
+
+
+def local_update(
+    model: FlatModel,
+    loss: Loss,
+    params: np.ndarray,
+    candidate: Mapping[str, float],
+    records: Records,
+    *,
+    epochs: int,
+    batch_size: int,
+    stream: tuple[int, int, int],
+) -> np.ndarray:
+    """One client's local epochs from the global parameters.
+
+    Args:
+      model, loss: what is trained.
+      params: (d,) float32.
+      candidate: `learning_rate`, `decay`, `momentum`.
+      records: at least one.
+      epochs, batch_size: of local SGD.
+      stream: (public seed, client, round from 0), of the order of the records.
+
+    Returns:
+      (d,) float64, parameters afterwards minus before; not finite where training diverged.
+    """
+    client = whole_records(records)
+    order = vote_clients.batch_order(client, epochs, batch_size, _order_stream(stream))
+    start = vote_clients.broadcast(model.tree(jnp.asarray(params)), 1)
+    hyperparameters = vote_clients.stacked_candidates([candidate])
+    trained = vote_clients.train(model.functional, loss, start, hyperparameters, client, order)
+    first = jax.tree.map(lambda leaf: leaf[0], trained)
+    after = np.asarray(flatten_util.ravel_pytree(first)[0], np.float64)
+    return after - np.asarray(params, np.float64)
+
+
+class FederationUpdates:
+    """Updates of many clients at once, for simulations.
+
+    Clients are padded to one size and trained `clients_at_once` together, the memory knob.
+    """
+
+    def __init__(
+        self,
+        model: FlatModel,
+        loss: Loss,
+        partitions: Sequence[Records],
+        *,
+        epochs: int,
+        batch_size: int,
+        seed: int,
+        clients_at_once: int = 64,
+    ):
+        most = max(len(labels) for _, labels in partitions)
+        # Not a power of two: nothing is compiled anew for another federation's sake.
+        self._clients = [whole_records(records, max(most, 1)) for records in partitions]
+        self._program = _many_clients(model.functional, loss, model.tree)
+        self._options = (epochs, batch_size, seed)
+        self._at_once = clients_at_once
+
+    def of_round(
+        self, params: np.ndarray, candidate: Mapping[str, float], number: int
+    ) -> list[np.ndarray]:
+        """Every client's update, n of (d,) float64; zeros for one without records.
+
+        Args:
+          params: (d,) float32.
+          candidate: as `local_update`.
+          number: of the round, from 0.
+        """
+        hyperparameters = vote_clients.stacked_candidates([candidate])
+        before = np.asarray(params, np.float64)
+        updates = []
+        for start in range(0, len(self._clients), self._at_once):
+            part = range(start, min(start + self._at_once, len(self._clients)))
+            orders, steps = zip(*(self._order(client, number) for client in part))
+            held = [self._clients[client] for client in part]
+            after = self._program(
+                jnp.asarray(params),
+                hyperparameters,
+                np.stack([client.inputs for client in held]),
+                np.stack([client.labels for client in held]),
+                np.stack(orders),
+                np.array(steps, np.int32),
+            )
+            for client, row in zip(held, np.asarray(after, np.float64)):
+                updates.append(row - before if client.training else np.zeros_like(before))
+        return updates
+
+    def _order(self, client: int, number: int) -> tuple[np.ndarray, int]:
+        epochs, batch_size, seed = self._options
+        held = self._clients[client]
+        found = vote_clients.batch_order(
+            held, epochs, batch_size, _order_stream((seed, client, number))
+        )
+        most = -(-len(held.labels) // batch_size)
+        padded = np.full((epochs, most, batch_size), -1, np.int32)
+        padded[:, : found.shape[1]] = found
+        return padded, found.shape[1]
+
+
+def accuracy(model: FlatModel, params: np.ndarray, inputs: np.ndarray, labels: np.ndarray) -> float:
+    """Share of records that the model labels rightly."""
+    scores = _scorer(model.functional, model.tree)(jnp.asarray(params, jnp.float32), inputs)
+    return float(np.mean(np.argmax(np.asarray(scores), axis=-1) == labels))
+
+
+def _order_stream(stream: tuple[int, int, int]) -> tuple[int, int, int]:
+    seed, client, number = stream
+    return seed, client, _FIRST_STREAM + number
+
+
+@functools.lru_cache(maxsize=16)
+def _many_clients(model: models.FunctionalModel, loss: Loss, tree: Callable) -> Callable:
+    # A batch of one candidate for each of many clients; those with fewer steps stop earlier.
+    train = jax.vmap(vote_clients.trainer(model, loss), in_axes=(None, None, 0, 0, 0, 0))
+
+    @jax.jit
+    def run(params, hyperparameters, inputs, labels, orders, steps):
+        start = vote_clients.broadcast(tree(params), 1)
+        trained = train(start, hyperparameters, inputs, labels, orders, steps)
+        return jax.vmap(
+            lambda held: flatten_util.ravel_pytree(jax.tree.map(lambda leaf: leaf[0], held))[0]
+        )(trained)
+
+    return run
+
+
+@functools.lru_cache(maxsize=16)
+def _scorer(model: models.FunctionalModel, tree: Callable) -> Callable:
+    return jax.jit(lambda params, inputs: model.apply(tree(params), inputs))

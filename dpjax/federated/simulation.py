@@ -1,0 +1,206 @@
+"""A whole DP-HYPE federation in one process, for figures: training once, votes many times.
+
+What is costly, the training of every candidate on every client, does not depend on epsilon; what
+depends on epsilon is a draw of noise. So one table of scores per division of the data serves every
+epsilon and every repetition. The baselines come from training each candidate by federated
+averaging: OPT is the best of them, RANDGUESS their mean.
+
+`train_privately` is the second half, federated averaging with noise; here, too, many clients are
+one compiled program, and noise is one draw for the sum.
+
+Nothing here is private: whoever simulates a federation sees all of its data.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from dpjax import models
+from dpjax.federated import averaging, vote_clients, voting
+from dpjax.federated.local_updates import FederationUpdates
+from dpjax.randomness import integer_laws
+from dpjax.randomness.host_randomness import HostRandomness
+
+
+def federated_accuracies(
+    model: Any,
+    partitions: Sequence[vote_clients.Records],
+    candidates: Sequence[Mapping[str, float]],
+    *,
+    rounds: int = 5,
+    epochs: int = 5,
+    batch_size: int = 64,
+    test_fraction: float = 0.2,
+    seed: int = 0,
+    loss: Callable[[jax.Array, jax.Array], jax.Array] = models.cross_entropy,
+    chunk_size: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> np.ndarray:
+    """Trains every candidate by federated averaging (McMahan et al. 2017), without noise.
+
+    Every round each client trains the global model for the local epochs, its learning rate starting
+    anew, and the results are averaged by their numbers of training records. The clients' splits are
+    those of `train_clients` with the same seed.
+
+    Args:
+      model, partitions, candidates, epochs, batch_size, test_fraction, seed, loss, chunk_size: see
+        `train_clients`.
+      rounds: of averaging.
+      progress: called with (client rounds done, in all).
+
+    Returns:
+      (p,) float64, accuracy on all clients' test records together; 0 where training diverged.
+    """
+    vote_clients.check_settings(min(epochs, rounds), batch_size, test_fraction, chunk_size)
+    hyperparameters = vote_clients.stacked_candidates(candidates)
+    clients = vote_clients.local_records(
+        partitions, range(len(partitions)), test_fraction=test_fraction, seed=seed
+    )
+    functional = vote_clients.adapted(model, clients[0].inputs.shape[1:])
+    weights = np.array([client.training for client in clients], np.float64)
+    weights /= weights.sum()
+    pieces = vote_clients.chunks(len(candidates), chunk_size)
+    accuracies, done = [], 0
+    for piece in pieces:
+        chosen = {name: values[piece] for name, values in hyperparameters.items()}
+        params = vote_clients.broadcast(functional.init(jax.random.key(seed)), len(piece))
+        for number in range(rounds):
+            mean = None
+            for place, (client, weight) in enumerate(zip(clients, weights)):
+                order = vote_clients.batch_order(
+                    client, epochs, batch_size, (seed, place, 2 + number)
+                )
+                trained = vote_clients.train(functional, loss, params, chosen, client, order)
+                share = np.float32(weight)
+                scaled = jax.tree.map(lambda leaf, share=share: share * leaf, trained)
+                mean = scaled if mean is None else jax.tree.map(jax.numpy.add, mean, scaled)
+                done += 1
+                if progress is not None:
+                    progress(done, rounds * len(clients) * len(pieces))
+            params = mean
+        scores = [vote_clients.evaluate(functional, loss, params, client) for client in clients]
+        tests = np.array([client.test for client in clients])[:, np.newaxis]
+        losses = np.stack([pair[0] for pair in scores])
+        right = np.stack([pair[1] for pair in scores])
+        pooled = (right * tests).sum(axis=0) / tests.sum()
+        accuracies.append(np.where(np.isnan(losses).any(axis=0), 0.0, pooled))
+    return np.concatenate(accuracies)
+
+
+@dataclasses.dataclass(frozen=True)
+class VoteOutcome:
+    """One simulated vote.
+
+    Attributes:
+      epsilon: of the vote; infinite for one without noise.
+      run: number of the repetition.
+      winner: index of the candidate.
+    """
+
+    epsilon: float
+    run: int
+    winner: int
+
+
+def hold_votes(
+    scores: vote_clients.ClientScores,
+    epsilons: Sequence[float],
+    runs: int,
+    *,
+    votes: int = 5,
+    delta: float = 1e-5,
+    missing_fraction: float = 0.0,
+    seed: int = 0,
+) -> list[VoteOutcome]:
+    """Holds the vote many times on one table of scores: ballots once, noise anew each time.
+
+    Every vote is the mechanism itself: each client's `voting.noisy_ballot`, their plain integer
+    sum, `voting.tally`.
+
+    Args:
+      scores: of `train_clients`, (n, p).
+      epsilons: infinite ones are counted without noise, not private.
+      runs: repetitions for each epsilon.
+      votes: k.
+      delta: of every vote.
+      missing_fraction: the plan's; nobody drops out here.
+      seed: of the noise, so that a figure can be drawn again.
+
+    Returns:
+      `VoteOutcome`s, epsilon by epsilon.
+    """
+    ballots = voting.ballots(scores.losses, scores.accuracies, votes)
+    clients, candidates = ballots.shape
+    source = HostRandomness(seed)
+    outcomes = []
+    for place, epsilon in enumerate(epsilons):
+        if math.isinf(epsilon):
+            winner = int(np.argmax(ballots.sum(axis=0)))
+            outcomes += [VoteOutcome(epsilon, run, winner) for run in range(runs)]
+            continue
+        settings = voting.VoteSettings(
+            clients, candidates, votes, epsilon, delta, missing_fraction=missing_fraction
+        )
+        plan = settings.plan()
+        for run in range(runs):
+            first = (place * runs + run) * clients
+            total = sum(
+                voting.noisy_ballot(ballot, plan, source, stream=first + client)
+                for client, ballot in enumerate(ballots)
+            )
+            outcomes.append(VoteOutcome(epsilon, run, voting.tally(total, plan, clients)))
+    return outcomes
+
+
+def train_privately(
+    updates: FederationUpdates,
+    plan: averaging.AveragingPlan,
+    start: np.ndarray,
+    candidate: Mapping[str, float],
+    *,
+    seed: int | None = None,
+    on_round: Callable[[int, np.ndarray], None] | None = None,
+) -> np.ndarray:
+    """Federated averaging with the noise of a plan; nobody drops out.
+
+    Every client's update is `averaging.quantised`, as a real client's. Their noise is one draw from
+    the discrete Gaussian of n times the local variance: the sum of n shares differs from it by the
+    tau of `accounting.federated_averaging`, here below 1e-60, and costs n times as long to draw.
+
+    Args:
+      updates: the clients.
+      plan: of as many clients; one without noise gives plain, NOT private, averaging.
+      start: (d,) float32 initial parameters.
+      candidate: the hyperparameters.
+      seed: of the noise, so that a table can be made again; None for the operating system's.
+      on_round: called with the number of rounds done and the parameters.
+
+    Returns:
+      (d,) float32, the parameters after all rounds.
+    """
+    settings = plan.settings
+    source = HostRandomness(seed)
+    law = (
+        integer_laws.integer_law("discrete_gaussian", settings.clients * plan.local_variance)
+        if settings.private
+        else None
+    )
+    params = np.asarray(start, np.float32)
+    for number in range(settings.rounds):
+        total = sum(
+            averaging.quantised(update, plan)
+            for update in updates.of_round(params, candidate, number)
+        )
+        if law is not None:
+            total = total + law.draw(settings.dimension, source, number)
+        step = averaging.averaged(total, plan, settings.clients)
+        params = (params + step).astype(np.float32)
+        if on_round is not None:
+            on_round(number + 1, params)
+    return params

@@ -1,0 +1,344 @@
+"""What a client does before it votes: trains every candidate on its own records, all at once.
+
+Local training is not private and need not be: nothing of it leaves the client but a ballot under
+noise (`dpjax.federated.voting`). The recipe is that of Liebenow, Peinemann & Mohammadi, "DP-HYPE",
+2025: a client keeps a fifth of its records for testing, trains by SGD with momentum in batches of
+64 for five epochs, multiplies the learning rate by the candidate's decay after every epoch, and
+votes by the accuracy on its test records.
+
+All candidates of a client are one vectorised program. They share the client's initial parameters
+and the order of its records, so that they differ by their hyperparameters alone and the first
+layer sees one batch for all of them. JAX on the device; orders and splits are NumPy's.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpjax import models
+
+Tree = Any
+Records = tuple[np.ndarray, np.ndarray]
+"""inputs (m, ...) and labels (m,) of one client."""
+
+HYPERPARAMETERS = ("learning_rate", "decay", "momentum")
+MINIMUM_RECORDS = 2
+"""One to train on and one to test on."""
+
+_EVALUATION_BATCH = 256
+
+
+class ClientScores(NamedTuple):
+    """How each client's candidates did on its own test records.
+
+    Attributes:
+      losses: (n, p) float64, mean loss; NaN or infinite where training diverged.
+      accuracies: (n, p) float64.
+    """
+
+    losses: np.ndarray
+    accuracies: np.ndarray
+
+
+class LocalRecords(NamedTuple):
+    """One client's records as the compiled program takes them.
+
+    Attributes:
+      inputs: (capacity, ...) float32, the training records first; rows beyond the test records are
+        filled up with zeros and never read.
+      labels: (capacity,) int32.
+      training: number of training records.
+      test: number of test records.
+    """
+
+    inputs: np.ndarray
+    labels: np.ndarray
+    training: int
+    test: int
+
+
+def train_clients(
+    model: Any,
+    partitions: Sequence[Records],
+    candidates: Sequence[Mapping[str, float]],
+    *,
+    epochs: int = 5,
+    batch_size: int = 64,
+    test_fraction: float = 0.2,
+    seed: int = 0,
+    client_ids: Sequence[int] | None = None,
+    loss: Callable[[jax.Array, jax.Array], jax.Array] = models.cross_entropy,
+    chunk_size: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> ClientScores:
+    """Trains every candidate on every client's records alone.
+
+    Compiles once for each capacity, the power of two above a client's number of records (all
+    clients of one call share one): pass the same model object again to reuse it.
+
+    Args:
+      model: `models.FunctionalModel`, Linen module or anything `models.functional` adapts.
+      partitions: (inputs (m, ...), labels (m,)) per client.
+      candidates: p of them, each with `learning_rate`, `decay` (its factor after every epoch; 0
+        freezes the net after the first) and `momentum`.
+      epochs: local epochs.
+      batch_size: the last batch of an epoch may be smaller.
+      test_fraction: share of a client's records that it tests on.
+      seed: of initial parameters, split and order; public.
+      client_ids: (n,) numbers that stand for the clients in their random streams; 0, ..., n-1
+        unless given. A client that trains alone gets what it would get in company.
+      loss: (scores (batch, classes), labels (batch,)) -> (batch,).
+      chunk_size: candidates trained at once, the memory knob; all unless given.
+      progress: called with (clients done, clients in all).
+
+    Returns:
+      `ClientScores`, arrays (n, p).
+
+    Raises:
+      ValueError: for no client, one with fewer than two records or odd arrays, candidates without
+        the three numbers, or settings out of range.
+    """
+    check_settings(epochs, batch_size, test_fraction, chunk_size)
+    hyperparameters = stacked_candidates(candidates)
+    ids = range(len(partitions)) if client_ids is None else client_ids
+    clients = local_records(partitions, ids, test_fraction=test_fraction, seed=seed)
+    functional = adapted(model, clients[0].inputs.shape[1:])
+    rows: list[tuple[np.ndarray, np.ndarray]] = []
+    for client_id, client in zip(ids, clients):
+        key = jax.random.fold_in(jax.random.key(seed), client_id)
+        order = batch_order(client, epochs, batch_size, (seed, client_id, 1))
+        parts = []
+        for chunk in chunks(len(candidates), chunk_size):
+            chosen = {name: values[chunk] for name, values in hyperparameters.items()}
+            start = broadcast(functional.init(key), len(chunk))
+            trained = train(functional, loss, start, chosen, client, order)
+            parts.append(evaluate(functional, loss, trained, client))
+        rows.append(tuple(np.concatenate(values) for values in zip(*parts)))
+        if progress is not None:
+            progress(len(rows), len(clients))
+    return ClientScores(*(np.stack(values) for values in zip(*rows)))
+
+
+def local_records(
+    partitions: Sequence[Records], ids: Sequence[int], *, test_fraction: float, seed: int
+) -> list[LocalRecords]:
+    """Splits every client's records at random into training and test, padded to one capacity.
+
+    Raises:
+      ValueError: see `train_clients`.
+    """
+    if not len(partitions):
+        raise ValueError("there are no clients: pass at least one pair of inputs and labels")
+    if len(ids) != len(partitions):
+        raise ValueError(f"{len(ids)} client_ids for {len(partitions)} clients: pass one each")
+    for number, (inputs, labels) in enumerate(partitions):
+        if len(inputs) < MINIMUM_RECORDS or len(inputs) != len(labels):
+            raise ValueError(
+                f"client {number} has {len(inputs)} inputs and {len(labels)} labels: pass as many "
+                f"of each, at least {MINIMUM_RECORDS}, one to train and one to test on"
+            )
+    largest = max(len(labels) for _, labels in partitions)
+    capacity = max(64, 1 << (largest - 1).bit_length())
+    found = []
+    for client_id, (inputs, labels) in zip(ids, partitions):
+        number = len(labels)
+        test = min(max(1, round(test_fraction * number)), number - 1)
+        shuffled = np.random.default_rng((seed, client_id, 0)).permutation(number)
+        padded_inputs = np.zeros((capacity, *np.shape(inputs)[1:]), np.float32)
+        padded_labels = np.zeros(capacity, np.int32)
+        padded_inputs[:number] = np.asarray(inputs)[shuffled]
+        padded_labels[:number] = np.asarray(labels)[shuffled]
+        found.append(LocalRecords(padded_inputs, padded_labels, number - test, test))
+    return found
+
+
+def batch_order(
+    client: LocalRecords, epochs: int, batch_size: int, stream: tuple[int, ...]
+) -> np.ndarray:
+    """A fresh order of the training records for each epoch, cut into batches.
+
+    Returns:
+      (epochs, steps, batch_size) int32; -1 fills up the last batch of an epoch.
+    """
+    generator = np.random.default_rng(stream)
+    steps = -(-client.training // batch_size)
+    order = np.full((epochs, steps * batch_size), -1, np.int32)
+    for epoch in range(epochs):
+        order[epoch, : client.training] = generator.permutation(client.training)
+    return order.reshape(epochs, steps, batch_size)
+
+
+def stacked_candidates(candidates: Sequence[Mapping[str, float]]) -> dict[str, np.ndarray]:
+    """Returns name -> (p,) float32.
+
+    Raises:
+      ValueError: for no candidates, one with other names than the three, or numbers out of range.
+    """
+    if not len(candidates):
+        raise ValueError("there are no candidates: pass at least one")
+    for number, candidate in enumerate(candidates):
+        unread = sorted(set(candidate) - set(HYPERPARAMETERS))
+        if unread:
+            raise ValueError(
+                f"candidate {number} names {', '.join(unread)}, which nothing reads and a release "
+                f"would name: pass {', '.join(HYPERPARAMETERS)} alone"
+            )
+        values = [candidate.get(name, np.nan) for name in HYPERPARAMETERS]
+        if not (np.isfinite(values).all() and min(values) >= 0 and values[2] < 1):
+            raise ValueError(
+                f"candidate {number} is {dict(candidate)}: pass learning_rate and decay of at "
+                "least 0 and a momentum in [0, 1)"
+            )
+    return {
+        name: np.array([candidate[name] for candidate in candidates], np.float32)
+        for name in HYPERPARAMETERS
+    }
+
+
+def adapted(model: Any, input_shape: tuple[int, ...]) -> models.FunctionalModel:
+    """The model as pure functions, the same object for the same Linen module."""
+    if isinstance(model, models.FunctionalModel):
+        return model
+    return _adapted(model, input_shape)
+
+
+@functools.lru_cache(maxsize=16)
+def _adapted(model: Any, input_shape: tuple[int, ...]) -> models.FunctionalModel:
+    return models.functional(model, jax.ShapeDtypeStruct(input_shape, jnp.float32))
+
+
+def broadcast(params: Tree, number: int) -> Tree:
+    """The same parameters for each of `number` candidates, a leading axis on every leaf."""
+    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (number, *leaf.shape)), params)
+
+
+def chunks(number: int, chunk_size: int | None) -> list[np.ndarray]:
+    """Positions of the candidates that are trained together."""
+    return np.array_split(np.arange(number), -(-number // (chunk_size or number)))
+
+
+def train(
+    model: models.FunctionalModel,
+    loss: Callable[[jax.Array, jax.Array], jax.Array],
+    start: Tree,
+    hyperparameters: Mapping[str, np.ndarray],
+    client: LocalRecords,
+    order: np.ndarray,
+) -> Tree:
+    """One client's local epochs, all candidates at once.
+
+    Args:
+      model, loss: see `train_clients`.
+      start: parameters, (p, ...) per leaf.
+      hyperparameters: name -> (p,).
+      client: its records.
+      order: (epochs, steps, batch) as `batch_order` makes it.
+
+    Returns:
+      Parameters afterwards, (p, ...) per leaf.
+    """
+    epochs, steps, batch = order.shape
+    # Padded so that clients of different sizes share a program; the loop ends at the real number.
+    most = -(-len(client.labels) // batch)
+    padded = np.full((epochs, most, batch), -1, np.int32)
+    padded[:, :steps] = order
+    return trainer(model, loss)(
+        start, hyperparameters, client.inputs, client.labels, padded, np.int32(steps)
+    )
+
+
+def evaluate(
+    model: models.FunctionalModel,
+    loss: Callable[[jax.Array, jax.Array], jax.Array],
+    params: Tree,
+    client: LocalRecords,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mean loss and accuracy of each candidate on the client's test records, (p,) float64 each."""
+    total, correct = _evaluator(model, loss)(
+        params, client.inputs, client.labels, np.int32(client.training), np.int32(client.test)
+    )
+    return tuple(np.asarray(values, np.float64) / client.test for values in (total, correct))
+
+
+@functools.lru_cache(maxsize=16)
+def trainer(model: models.FunctionalModel, loss: Callable) -> Callable:
+    """The compiled program behind `train`: the same object for the same model and loss."""
+
+    def mean_loss(params: Tree, inputs: jax.Array, labels: jax.Array, mask: jax.Array):
+        return jnp.sum(mask * loss(model.apply(params, inputs), labels)) / jnp.sum(mask)
+
+    # Only parameters are mapped: the batch is shared, and its first product is one for all.
+    gradients = jax.vmap(jax.grad(mean_loss), in_axes=(0, None, None, None))
+
+    @jax.jit
+    def run(start, hyperparameters, inputs, labels, order, steps):
+        epochs = order.shape[0]
+
+        def scaled(values: jax.Array, leaf: jax.Array) -> jax.Array:
+            return values.reshape(-1, *(1,) * (leaf.ndim - 1))
+
+        def step(number: jax.Array, state: tuple[Tree, Tree]) -> tuple[Tree, Tree]:
+            params, velocity = state
+            epoch = number // steps
+            rows = order[epoch, number % steps]
+            mask = (rows >= 0).astype(jnp.float32)
+            rows = jnp.maximum(rows, 0)
+            # PyTorch's StepLR and momentum without dampening; 0^0 = 1 in the first epoch.
+            rate = hyperparameters["learning_rate"] * hyperparameters["decay"] ** epoch
+            velocity = jax.tree.map(
+                lambda old, new: scaled(hyperparameters["momentum"], old) * old + new,
+                velocity,
+                gradients(params, inputs[rows], labels[rows], mask),
+            )
+            params = jax.tree.map(
+                lambda leaf, speed: leaf - scaled(rate, leaf) * speed, params, velocity
+            )
+            return params, velocity
+
+        state = (start, jax.tree.map(jnp.zeros_like, start))
+        return jax.lax.fori_loop(0, epochs * steps, step, state)[0]
+
+    return run
+
+
+@functools.lru_cache(maxsize=16)
+def _evaluator(model: models.FunctionalModel, loss: Callable) -> Callable:
+    @jax.jit
+    def run(params, inputs, labels, first, number):
+        def block(index: jax.Array, sums: tuple[jax.Array, jax.Array]):
+            offsets = index * _EVALUATION_BATCH + jnp.arange(_EVALUATION_BATCH)
+            mask = offsets < number
+            rows = jnp.where(mask, first + offsets, 0)
+            scores = jax.vmap(model.apply, in_axes=(0, None))(params, inputs[rows])
+            truth = jnp.broadcast_to(labels[rows], scores.shape[:2])
+            losses = jnp.where(mask[None], loss(scores, truth), 0.0)
+            right = mask[None] & (jnp.argmax(scores, axis=-1) == truth)
+            return sums[0] + losses.sum(axis=1), sums[1] + right.sum(axis=1)
+
+        count = jax.tree.leaves(params)[0].shape[0]
+        zeros = (jnp.zeros(count), jnp.zeros(count, jnp.int32))
+        return jax.lax.fori_loop(0, -(-number // _EVALUATION_BATCH), block, zeros)
+
+    return run
+
+
+def check_settings(
+    epochs: int, batch_size: int, test_fraction: float, chunk_size: int | None
+) -> None:
+    """Refuses settings of local training that are out of range.
+
+    Raises:
+      ValueError: naming them.
+    """
+    if min(epochs, batch_size, chunk_size or 1) < 1 or not 0.0 < test_fraction < 1.0:
+        raise ValueError(
+            f"epochs={epochs}, batch_size={batch_size}, chunk_size={chunk_size}, "
+            f"test_fraction={test_fraction}: pass whole numbers of at least 1 and a fraction "
+            "between 0 and 1"
+        )

@@ -1,0 +1,291 @@
+"""The public rule of a DP-HYPE vote, and the noise calibrated for it.
+
+Liebenow, Peinemann & Mohammadi, "DP-HYPE", 2025 (arXiv:2510.04902); what is done with a plan is in
+`dpjax.federated.voting`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+import math
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from scipy import optimize
+
+from dpjax import accounting
+from dpjax.accounting.mechanisms.vote import minimum_survivors
+from dpjax.randomness import integer_laws
+from dpjax.randomness.host_randomness import HostRandomness
+from dpjax.randomness.integer_laws import NOISES
+
+MINIMUM_CLIENTS = 3
+"""With two clients, each could subtract its own ballot from the sum and be left with the other's
+and half the noise."""
+
+MODULUS_BITS = 32
+"""Flower's secure sums are modulo 2^32."""
+
+_CALIBRATION_SLACK = 2e-5
+"""Relative noise added to the least that meets the target, above any rounding of it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class VoteSettings:
+    """The public rule of a vote; fix it before anyone looks at data.
+
+    Attributes:
+      clients: n, how many clients take part.
+      candidates: p, how many candidates there are.
+      votes: k, how many of them each client names.
+      epsilon: target of the whole vote.
+      delta: target.
+      missing_fraction: xi; all of the privacy is left when up to this fraction of the clients drop
+        out or collude with the server (both together).
+      noise: "skellam" (closed under sums, so that nothing is lost by splitting it) or
+        "discrete_gaussian".
+      scale: factor of every vote; above 1 it makes the grid of the noise finer, which a sum of
+        discrete Gaussians needs where a client's share is small (and costs time to account for
+        where it is not).
+    """
+
+    clients: int
+    candidates: int
+    votes: int = 5
+    epsilon: float = 1.0
+    delta: float = 1e-5
+    missing_fraction: float = 0.1
+    noise: str = "skellam"
+    scale: int = 1
+
+    def __post_init__(self):
+        for name in ("clients", "candidates", "votes", "scale"):
+            object.__setattr__(self, name, whole(name, getattr(self, name)))
+        checked_votes(self.votes, self.candidates)
+        check_clients(self.clients, "ballot")
+        if not (0.0 < self.epsilon < math.inf and 0.0 < self.delta < 1.0):
+            raise ValueError(
+                f"epsilon={self.epsilon}, delta={self.delta}: pass a finite epsilon above 0 and a "
+                "delta between 0 and 1"
+            )
+        if self.noise not in NOISES:
+            raise ValueError(f"unknown noise {self.noise!r}: pass one of {', '.join(NOISES)}")
+        if self.scale < 1:
+            raise ValueError(f"scale={self.scale}: pass a whole number of at least 1")
+        minimum_survivors(self.clients, self.missing_fraction)
+
+    def plan(self) -> VotePlan:
+        """Calibrates the noise: the least for which `VotePlan.guarantee` meets the target.
+
+        Raises:
+          ValueError: if the noise would be too wide for a secure sum modulo 2^32.
+        """
+        return _plan(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class VotePlan:
+    """A calibrated vote.
+
+    Formal guarantees: replace one client (all of its records). The winner, and even the whole noisy
+    sum, is (epsilon, delta)-private as `guarantee` states, by the exact law of the noise, if
+      * every honest client sends `noisy_ballot` once, with noise of its own secret randomness;
+      * the server sees nothing but the sum, and at least `minimum_survivors` of the ballots in it
+        come from clients whose noise it does not know (colluders count as missing);
+      * who drops out does not depend on anyone's records.
+    Noise beyond that of `minimum_survivors` only adds privacy. `local_noise` has its law up to a
+    total variation of 2^-300 a count, and never exceeds `clip` together with a vote.
+
+    Attributes:
+      settings: the rule.
+      local_variance: variance (parameter) of one client's noise on one count, after scaling.
+    """
+
+    settings: VoteSettings
+    local_variance: float
+
+    @functools.cached_property
+    def guarantee(self) -> accounting.Guarantee:
+        """Of one vote, client level, with as few survivors as allowed."""
+        return _guarantee(self.settings, self.local_variance)
+
+    @property
+    def minimum_survivors(self) -> int:
+        """Abort the vote with fewer ballots than this in the sum."""
+        return minimum_survivors(self.settings.clients, self.settings.missing_fraction)
+
+    @property
+    def clip(self) -> int:
+        """A power of two that no entry of a noisy ballot ever exceeds in absolute value."""
+        return 1 << (self._law.reach + self.settings.scale - 1).bit_length()
+
+    @property
+    def standard_deviation(self) -> float:
+        """Of the noise on one count when all clients' ballots are in the sum, in votes."""
+        return math.sqrt(self.local_variance * self.settings.clients) / self.settings.scale
+
+    @property
+    def _law(self) -> integer_laws.IntegerLaw:
+        return integer_laws.integer_law(self.settings.noise, self.local_variance)
+
+    def local_noise(self, source: HostRandomness, stream: int = 0) -> np.ndarray:
+        """One client's share of the noise, (p,) int64.
+
+        Args:
+          source: `HostRandomness()`, the operating system's; a seeded one is for simulation only.
+          stream: of a seeded source; a number of its own for each client and vote.
+        """
+        return self._law.draw(self.settings.candidates, source, stream)
+
+    def success_bound(self, gap: float, bad_candidates: int, method: str = "exact") -> float:
+        """Lower bound on the probability that no bad candidate wins (Theorem V.1 and tighter).
+
+        Args:
+          gap: by how many votes every bad candidate trails the best.
+          bad_candidates: their number.
+          method: see `accounting.vote_success_bound`, which takes the noise as Gaussian.
+        """
+        return accounting.vote_success_bound(gap, self.standard_deviation, bad_candidates, method)
+
+    def fingerprint(self, candidates: Sequence[Mapping[str, float]]) -> str:
+        """SHA-256 of the rule and the list of candidates, order included.
+
+        Clients refuse a vote whose fingerprint is not that of their own list: an index would mean
+        another candidate to them.
+
+        Raises:
+          ValueError: if the list has another length than `settings.candidates`.
+        """
+        if len(candidates) != self.settings.candidates:
+            raise ValueError(
+                f"{len(candidates)} candidates where the vote has {self.settings.candidates}: pass "
+                "the same list everywhere"
+            )
+        content = {
+            "settings": dataclasses.asdict(self.settings),
+            "local_variance": self.local_variance,
+            "candidates": [
+                {name: float(value) for name, value in candidate.items()}
+                for candidate in candidates
+            ],
+        }
+        text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def statement(self, *, secret: bool = True) -> dict[str, Any]:
+        """What `guarantee.json` says of the vote; how the sum is made safe is the caller's to add.
+
+        Args:
+          secret: whether the noise came from the operating system's randomness.
+        """
+        settings = self.settings
+        return {
+            "private": True,
+            "epsilon": self.guarantee.epsilon(settings.delta),
+            "delta": settings.delta,
+            "neighbouring_relation": self.guarantee.relation,
+            "unit_of_privacy": "one client with all of its records",
+            "mechanism": self.guarantee.provenance,
+            "settings": dataclasses.asdict(settings)
+            | {"local_variance": self.local_variance, "clip": self.clip},
+            "dropouts": (
+                f"at least {self.minimum_survivors} of {settings.clients} ballots are in the sum, "
+                "or there is no output; clients that collude with the server count as missing"
+            ),
+            "assumptions": [
+                "the candidates and every setting were fixed before the data was seen",
+                "the server sees no ballot, only the sum, and releases only the winner",
+                "which clients drop out does not depend on their records",
+                "a client votes once; another vote on the same records is composed with this one",
+            ],
+            "randomness": {
+                "secret": secret,
+                "statement": (
+                    "each client's integer noise comes from its operating system's randomness"
+                    if secret
+                    else "NOT SECRET: a seed was given; whoever knows it can subtract the noise"
+                ),
+            },
+        }
+
+
+def _guarantee(settings: VoteSettings, local_variance: float) -> accounting.Guarantee:
+    """The exact cost of a vote whose clients each add this much noise."""
+    common = {"votes": settings.votes, "candidates": settings.candidates, "scale": settings.scale}
+    if settings.noise == "skellam":
+        survivors = minimum_survivors(settings.clients, settings.missing_fraction)
+        return accounting.skellam_vote(local_variance * survivors, **common)
+    return accounting.discrete_gaussian_vote(
+        local_variance,
+        settings.clients,
+        missing_fraction=settings.missing_fraction,
+        **common,
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def _plan(settings: VoteSettings) -> VotePlan:
+    sigma = settings.scale * accounting.calibrate_vote(
+        settings.epsilon, settings.delta, settings.votes, settings.candidates
+    )
+    start = math.log(
+        accounting.local_noise_variance(sigma**2, settings.clients, settings.missing_fraction)
+    )
+
+    def excess(log_variance: float) -> float:
+        """Positive while too little noise is added; relative to the target."""
+        guarantee = _guarantee(settings, math.exp(log_variance))
+        return guarantee.epsilon(settings.delta) / settings.epsilon - 1.0
+
+    low, high = start - 0.1, start + 0.1
+    while excess(low) <= 0.0:
+        low -= 0.5
+    while excess(high) > 0.0:
+        high += 0.5
+    variance = math.exp(optimize.brentq(excess, low, high, xtol=1e-9) + _CALIBRATION_SLACK)
+    plan = VotePlan(settings, six_digits_up(variance))
+    if 2 * plan.clip * settings.clients >= 1 << MODULUS_BITS:
+        raise ValueError(
+            f"{settings.clients} noisy ballots within {plan.clip} overflow a sum modulo "
+            f"2^{MODULUS_BITS}: pass a smaller scale or a larger epsilon"
+        )
+    return plan
+
+
+def six_digits_up(value: float) -> float:
+    """Rounds up to six digits: the same number on every client's machine and library versions."""
+    digits = 10.0 ** (5 - math.floor(math.log10(value)))
+    return math.ceil(value * digits) / digits
+
+
+def whole(name: str, value: int) -> int:
+    """`value` as an int, or a ValueError that names it."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise ValueError(f"{name} must be a whole number, got {value!r}") from None
+
+
+def check_clients(clients: int, what: str) -> None:
+    """Raises ValueError if a sum over so few clients would show one's `what` to another."""
+    if clients < MINIMUM_CLIENTS:
+        raise ValueError(
+            f"{clients} client(s): pass at least {MINIMUM_CLIENTS}; the sum of fewer "
+            f"shows one client's {what} to another"
+        )
+
+
+def checked_votes(votes: int, candidates: int) -> int:
+    """`votes` as an int, or a ValueError unless 1 <= votes < candidates."""
+    votes = whole("votes", votes)
+    if not 1 <= votes < candidates:
+        raise ValueError(
+            f"votes={votes} of {candidates} candidates: pass at least 1 and fewer than there are "
+            "candidates; a client that names all says nothing"
+        )
+    return votes

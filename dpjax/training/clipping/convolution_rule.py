@@ -1,0 +1,251 @@
+"""The gradient of a convolution's kernel as a sum of outer products over pixels.
+
+In the jaxpr of one example's gradient it is itself a `conv_general_dilated`: the activations are
+convolved with the cotangent as a large window, one output pixel for each tap of the kernel, strides
+and dilations having changed places. With n the "batch" axis of that convolution (the kernel's input
+features), c its contracted features (the images of one example, mostly 1) and k the pixels of the
+window,
+
+    kernel_gradient[n, o, tap] = sum_{c, k} left[n, c, stride tap + dilation k] right[o, c, k].
+
+So the positions are (c, k), the left features (n, tap): a patch of the image around each pixel; and
+the right features o. Patches are never laid out for the product: each tap is one matrix product of
+a shifted view of the image with the cotangent, batched over examples, which on a CPU costs what the
+plain kernel gradient costs, while mapping the convolution over examples costs two to three times
+that (it becomes a grouped convolution).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from dpjax.training.clipping.factored_terms import (
+    HIGHEST,
+    Direct,
+    Operand,
+    OuterProducts,
+    product,
+    widened,
+)
+from dpjax.training.clipping.jaxpr_graph import Operation, Value
+from dpjax.training.clipping.leaf_layout import LEFT, RIGHT, STACK, Layout
+
+# Beyond this many taps one convolution call is better than a product for each.
+_MOST_TAPS = 64
+
+
+def convolution(operation: Operation) -> OuterProducts | None:
+    """Recognises any real convolution of two values of the computation."""
+    left, right = operation.inputs
+    if not all(isinstance(atom, Value) for atom in (left, right)):
+        return None
+    shape = _Shape.of(operation)
+    axes: dict[int, list[tuple[str, int]]] = {
+        shape.out_spec[0]: [(LEFT, shape.left_features)],
+        shape.out_spec[1]: [(STACK, shape.groups), (RIGHT, shape.right_features)],
+    }
+    axes.update((axis, [(LEFT, size)]) for axis, size in zip(shape.out_spec[2:], shape.taps))
+    layout = Layout(
+        tuple(each for axis in range(len(axes)) for each in axes[axis]),
+        tuple(operation.outputs[0].aval.shape),
+    )
+    features = shape.left_features * math.prod(shape.taps)
+    return OuterProducts(
+        "convolution",
+        Operand(left, shape.patches, features),
+        Operand(right, shape.cotangents, shape.right_features),
+        shape.groups,
+        shape.contracted * math.prod(shape.window),
+        layout,
+        direct=Direct(shape.gradient, shape.batch_sum),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Shape:
+    """Sizes and axes of one `conv_general_dilated`, and the forms of its value.
+
+    Attributes:
+      params: of the operation.
+      groups: of either kind of grouping; `group_features` says whether the left operand's features
+        (else its "batch" axis) are what is grouped.
+      left_features, contracted, right_features: n, c and o of one group.
+      window, taps: spatial sizes of the right operand and of the result.
+    """
+
+    params: dict[str, Any]
+    groups: int
+    group_features: bool
+    left_features: int
+    contracted: int
+    right_features: int
+    window: tuple[int, ...]
+    taps: tuple[int, ...]
+
+    @classmethod
+    def of(cls, operation: Operation) -> _Shape:
+        params = operation.params
+        left, right = (atom.aval.shape for atom in operation.inputs)
+        out = operation.outputs[0].aval.shape
+        numbers = params["dimension_numbers"]
+        group_features = params["feature_group_count"] > 1
+        groups = params["feature_group_count"] * params["batch_group_count"]
+        return cls(
+            params,
+            groups,
+            group_features,
+            left[numbers.lhs_spec[0]] // (1 if group_features else groups),
+            right[numbers.rhs_spec[1]],
+            right[numbers.rhs_spec[0]] // groups,
+            tuple(right[axis] for axis in numbers.rhs_spec[2:]),
+            tuple(out[axis] for axis in numbers.out_spec[2:]),
+        )
+
+    @property
+    def out_spec(self) -> tuple[int, ...]:
+        return self.params["dimension_numbers"].out_spec
+
+    def _views(self, left: jax.Array) -> Iterator[jax.Array]:
+        """For each tap in order, the pixels of the left operand that it multiplies."""
+        spatial = self.params["dimension_numbers"].lhs_spec[2:]
+        padding = [(0, 0, 0)] * left.ndim
+        for axis, (low, high), dilation in zip(
+            spatial, self.params["padding"], self.params["lhs_dilation"], strict=True
+        ):
+            padding[axis] = (low, high, dilation - 1)
+        padded = jax.lax.pad(left, jnp.zeros((), left.dtype), padding)
+        for tap in itertools.product(*map(range, self.taps)):
+            view = padded
+            for axis, place, stride, dilation, size in zip(
+                spatial,
+                tap,
+                self.params["window_strides"],
+                self.params["rhs_dilation"],
+                self.window,
+                strict=True,
+            ):
+                start = place * stride
+                view = jax.lax.slice_in_dim(
+                    view, start, start + (size - 1) * dilation + 1, dilation, axis
+                )
+            yield view
+
+    def _left_letters(self) -> tuple[str, int]:
+        """Names of the left operand's axes, and which of them holds the groups as well."""
+        numbers = self.params["dimension_numbers"].lhs_spec
+        grouped = numbers[1] if self.group_features else numbers[0]
+        return _letters(numbers, "n", "c"), grouped
+
+    def _right_letters(self) -> tuple[str, int]:
+        numbers = self.params["dimension_numbers"].rhs_spec
+        return _letters(numbers, "o", "c"), numbers[0]
+
+    def patches(self, left: jax.Array) -> jax.Array:
+        """(groups, positions, left features), features in the order of the kernel's axes."""
+        letters, grouped = self._left_letters()
+        pixels = _pixel_letters(len(self.window))
+        views = [
+            _arrange(_split(view, grouped, self.groups), _named(letters, grouped), f"gc{pixels}n")
+            for view in self._views(left)
+        ]
+        stacked = jnp.stack(views, axis=-1)
+        stacked = stacked.reshape(*stacked.shape[:-1], *self.taps)
+        # Axes of the features: n, then one for each spatial axis; sorted as they lie in the kernel.
+        places = (self.out_spec[0], *self.out_spec[2:])
+        first = stacked.ndim - len(places)
+        order = sorted(range(len(places)), key=places.__getitem__)
+        stacked = stacked.transpose(*range(first), *(first + axis for axis in order))
+        return stacked.reshape(self.groups, self.contracted * math.prod(self.window), -1)
+
+    def cotangents(self, right: jax.Array) -> jax.Array:
+        """(groups, positions, right features)."""
+        letters, grouped = self._right_letters()
+        pixels = _pixel_letters(len(self.window))
+        split = _split(right, grouped, self.groups)
+        arranged = _arrange(split, _named(letters, grouped), f"gc{pixels}o")
+        return arranged.reshape(self.groups, -1, self.right_features)
+
+    def gradient(self, left: jax.Array, right: jax.Array) -> jax.Array:
+        """The kernel gradient of one example."""
+        if math.prod(self.taps) > _MOST_TAPS:
+            return self._convolve(widened(left), widened(right), None)
+        (left_letters, left_grouped), (right_letters, right_grouped) = (
+            self._left_letters(),
+            self._right_letters(),
+        )
+        right = _split(right, right_grouped, self.groups)
+        equation = (
+            f"{_named(left_letters, left_grouped)},{_named(right_letters, right_grouped)}->ngo"
+        )
+        products = [
+            product(equation, _split(view, left_grouped, self.groups), right)
+            for view in self._views(left)
+        ]
+        stacked = jnp.stack(products).reshape(
+            *self.taps, self.left_features, self.groups * self.right_features
+        )
+        spatial = len(self.taps)
+        source = {place: axis for axis, place in enumerate(self.out_spec[2:])}
+        source |= {self.out_spec[0]: spatial, self.out_spec[1]: spatial + 1}
+        return stacked.transpose([source[place] for place in range(spatial + 2)])
+
+    def batch_sum(self, left: jax.Array, right: jax.Array) -> jax.Array:
+        """The kernel gradient summed over a leading batch axis: examples are contracted too."""
+        numbers = self.params["dimension_numbers"]
+        groups = self.groups if self.group_features else 1
+        left = _batch_into(left, numbers.lhs_spec[1], groups)
+        return self._convolve(left, _batch_into(right, numbers.rhs_spec[1], 1), HIGHEST)
+
+    def _convolve(
+        self, left: jax.Array, right: jax.Array, precision: jax.lax.Precision | None
+    ) -> jax.Array:
+        kept = (
+            "window_strides",
+            "padding",
+            "lhs_dilation",
+            "rhs_dilation",
+            "dimension_numbers",
+            "feature_group_count",
+            "batch_group_count",
+        )
+        return jax.lax.conv_general_dilated(
+            left, right, **{name: self.params[name] for name in kept}, precision=precision
+        )
+
+
+def _pixel_letters(number: int) -> str:
+    return "uvwxyz"[:number]
+
+
+def _letters(spec: tuple[int, ...], first: str, second: str) -> str:
+    """One letter for each axis of an operand, in the order in which the axes lie."""
+    names = dict(zip(spec, (first, second, *_pixel_letters(len(spec) - 2)), strict=True))
+    return "".join(names[axis] for axis in range(len(spec)))
+
+
+def _named(letters: str, grouped: int) -> str:
+    """The letters after the groups were split off their axis."""
+    return letters[:grouped] + "g" + letters[grouped:]
+
+
+def _split(array: jax.Array, axis: int, groups: int) -> jax.Array:
+    shape = array.shape
+    return array.reshape(*shape[:axis], groups, shape[axis] // groups, *shape[axis + 1 :])
+
+
+def _arrange(array: jax.Array, letters: str, wanted: str) -> jax.Array:
+    return array.transpose([letters.index(letter) for letter in wanted])
+
+
+def _batch_into(array: jax.Array, axis: int, groups: int) -> jax.Array:
+    """Merges a leading batch axis into one axis of the rest, inside each of its groups."""
+    size = array.shape[axis + 1]
+    moved = jnp.moveaxis(_split(array, axis + 1, groups), 0, axis + 1)
+    return moved.reshape(*moved.shape[:axis], array.shape[0] * size, *moved.shape[axis + 3 :])

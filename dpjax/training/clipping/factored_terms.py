@@ -1,0 +1,344 @@
+"""Weight gradients kept as sums of outer products, and what clipping needs of them.
+
+One example's gradient of a dense kernel is `sum_t left[t] (x) right[t]` over the positions t at
+which the kernel was used (one for a plain layer, the tokens of a sequence, the pixels of an image,
+the steps of a loop). Two things are asked of it, and neither needs the gradient itself:
+
+* its squared norm: `sum_{t,u} <left[t], left[u]> <right[t], right[u]>`, which for one position is
+  `||left||^2 ||right||^2` (Goodfellow 2015, arXiv:1510.01799; the form over positions is the "ghost
+  norm" of Li et al. 2022, arXiv:2110.05679);
+* the sum over examples of weight times gradient: one contraction over examples and positions.
+
+Shapes: an operand is brought to (stack, positions, features) for each example. `stack` counts
+independent blocks (layers of a scanned network, groups of a grouped convolution), mostly 1.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from dpjax.training.clipping.jaxpr_graph import Value
+from dpjax.training.clipping.leaf_layout import LEFT, RIGHT, STACK, Layout
+
+HIGHEST = jax.lax.Precision.HIGHEST
+
+
+def accumulator(*dtypes: jax.typing.DTypeLike) -> jax.typing.DTypeLike:
+    """The type in which norms and sums are formed: float32, or wider where an operand is."""
+    return jnp.promote_types(jnp.result_type(*dtypes), jnp.float32)
+
+
+def widened(array: jax.Array) -> jax.Array:
+    """Converts to the accumulator's type, through the values that the narrow type really holds.
+
+    A compiler may skip a rounding to bfloat16 that is widened again at once, in one place and not
+    in another; the norm and the sum would then speak of different gradients.
+    """
+    wide = accumulator(array.dtype)
+    if wide == array.dtype:
+        return array
+    narrow = jnp.finfo(array.dtype)
+    return jax.lax.reduce_precision(array.astype(wide), narrow.nexp, narrow.nmant)
+
+
+@dataclasses.dataclass(frozen=True)
+class Operand:
+    """One factor: a value of the computation, and how it is read.
+
+    Attributes:
+      value: what the computation holds, for one example.
+      read: turns it into (stack, positions, features), or for `indices` (stack, positions) integers
+        that stand for one-hot rows; an integer outside [0, features) stands for a row of zeros.
+      features: number of features.
+      indices: whether the rows are one-hot.
+    """
+
+    value: Value
+    read: Callable[[jax.Array], jax.Array]
+    features: int
+    indices: bool = False
+
+    def then(self, change: Callable, features: int | None = None) -> Operand:
+        """The same operand with one more step of reading."""
+        first = self.read
+        return dataclasses.replace(
+            self,
+            read=lambda array: change(first(array)),
+            features=self.features if features is None else features,
+        )
+
+    def rows(self, array: jax.Array) -> jax.Array:
+        """Reads one example's operand: (stack, positions, features), in the accumulator's type."""
+        rows = self.read(array)
+        return rows if self.indices else widened(rows)
+
+
+@dataclasses.dataclass(frozen=True)
+class Shared:
+    """A term that is the same for every example, like the gradient of a penalty on weights.
+
+    Attributes:
+      value: what the computation holds, shaped like the leaf.
+      scale: a constant factor.
+    """
+
+    value: Value
+    scale: float = 1.0
+
+    def scaled(self, factor: float) -> Shared:
+        return dataclasses.replace(self, scale=self.scale * factor)
+
+
+class Direct(NamedTuple):
+    """Ways to a leaf from the operands as the computation holds them, cheaper than through rows.
+
+    Attributes:
+      gradient: of one example.
+      batch_sum: summed over a leading batch axis of both operands.
+    """
+
+    gradient: Callable[[jax.Array, jax.Array], jax.Array]
+    batch_sum: Callable[[jax.Array, jax.Array], jax.Array]
+
+    def then(self, step: Callable[[jax.Array], jax.Array]) -> Direct:
+        return Direct(*(lambda a, b, form=form: step(form(a, b)) for form in self))
+
+    def swapped(self) -> Direct:
+        return Direct(*(lambda a, b, form=form: form(b, a) for form in self))
+
+
+@dataclasses.dataclass(frozen=True)
+class OuterProducts:
+    """`scale * sum_t left[t] (x) right[t]`, laid out as one leaf.
+
+    Attributes:
+      rule: name of the rule that recognised it.
+      left, right: the factors; only `left` may be one-hot.
+      stack: number of independent blocks.
+      positions: number of outer products in each block.
+      layout: how the leaf is made of them.
+      scale: a constant factor.
+      direct: ways to the leaf without reading the operands as rows, where there are any.
+    """
+
+    rule: str
+    left: Operand
+    right: Operand
+    stack: int
+    positions: int
+    layout: Layout
+    scale: float = 1.0
+    direct: Direct | None = None
+
+    @property
+    def operands(self) -> tuple[Operand, Operand]:
+        return (self.left, self.right)
+
+    def scaled(self, factor: float) -> OuterProducts:
+        return dataclasses.replace(self, scale=self.scale * factor)
+
+    def swapped(self) -> OuterProducts | None:
+        """The same leaf with the names of the factors exchanged; not where one is one-hot."""
+        if self.left.indices:
+            return None
+        names = {LEFT: RIGHT, RIGHT: LEFT, STACK: STACK}
+        axes = tuple((names[name], size) for name, size in self.layout.axes)
+        return dataclasses.replace(
+            self,
+            left=self.right,
+            right=self.left,
+            layout=Layout(axes, self.layout.shape),
+            direct=None if self.direct is None else self.direct.swapped(),
+        )
+
+    def reshaped(self, shape: Sequence[int]) -> OuterProducts:
+        return self._after(
+            lambda leaf: leaf.reshape(shape), layout=Layout(self.layout.axes, tuple(shape))
+        )
+
+    def transposed(self, permutation: Sequence[int]) -> OuterProducts | None:
+        """Permutes the axes of the leaf; None where one axis mixes factors inseparably."""
+        split = self.layout.split_to_shape()
+        if split is None:
+            return None
+        finer, runs = split
+        order = [index for axis in permutation for index in runs[axis]]
+        layout = Layout(
+            tuple(finer.axes[index] for index in order),
+            tuple(self.layout.shape[axis] for axis in permutation),
+        )
+        changed = {"layout": layout}
+        for factor, name in ((LEFT, "left"), (RIGHT, "right"), (STACK, None)):
+            before = [index for index, (owner, _) in enumerate(finer.axes) if owner == factor]
+            after = [before.index(index) for index in order if index in before]
+            if after == sorted(after):
+                continue
+            if name is None or getattr(self, name).indices:
+                return None
+            sizes = tuple(finer.axes[index][1] for index in before)
+            changed[name] = getattr(self, name).then(_permute_features(sizes, after))
+        return self._after(lambda leaf: leaf.transpose(permutation), **changed)
+
+    def along_axis(
+        self, axis: int, new_size: int, change: Callable[[jax.Array, int], jax.Array]
+    ) -> OuterProducts | None:
+        """Slices, pads or reverses one axis of the leaf by doing so to the factor that owns it.
+
+        Args:
+          axis: of the leaf.
+          new_size: of that axis.
+          change: does it to an axis of an array.
+
+        Returns:
+          The changed term; None where the axis is not one factor's alone.
+        """
+        split = self.layout.split_to_shape()
+        if split is None or len(split[1][axis]) != 1:
+            return None
+        finer, runs = split
+        index = runs[axis][0]
+        factor, size = finer.axes[index]
+        name = {LEFT: "left", RIGHT: "right"}.get(factor)
+        if name is None or getattr(self, name).indices:
+            return None
+        owned = [i for i, (owner, _) in enumerate(finer.axes) if owner == factor]
+        sizes, place = tuple(finer.axes[i][1] for i in owned), owned.index(index)
+        operand = getattr(self, name)
+
+        def part(rows: jax.Array) -> jax.Array:
+            split_rows = rows.reshape(*rows.shape[:2], *sizes)
+            return change(split_rows, 2 + place).reshape(*rows.shape[:2], -1)
+
+        axes = list(finer.axes)
+        axes[index] = (factor, new_size)
+        shape = list(self.layout.shape)
+        shape[axis] = new_size
+        changed = operand.then(part, operand.features // size * new_size)
+        return self._after(
+            lambda leaf: change(leaf, axis),
+            layout=Layout(tuple(axes), tuple(shape)),
+            **{name: changed},
+        )
+
+    def _after(self, step: Callable[[jax.Array], jax.Array], **changes: object) -> OuterProducts:
+        if self.direct is not None:
+            changes["direct"] = self.direct.then(step)
+        return dataclasses.replace(self, **changes)
+
+    def gradient(self, left: jax.Array, right: jax.Array) -> jax.Array:
+        """The leaf of one example, from the operands as the computation holds them."""
+        if self.direct is not None:
+            return self.direct.gradient(left, right) * self.scale
+        if self.left.indices:
+            scatter = jax.vmap(lambda index, rows: _scatter_rows(index, rows, self.left.features))
+            rows = self.right.rows(right) * self.scale
+            return self.layout.assemble(scatter(self.left.rows(left), rows))
+        return self.layout.assemble(
+            self.scale * product("str,stc->src", self.left.read(left), self.right.read(right))
+        )
+
+    def weighted_sum(self, left: jax.Array, right: jax.Array, weights: jax.Array) -> jax.Array:
+        """Sums weight times gradient over the batch: the leaf.
+
+        Args:
+          left, right: the operands as the computation holds them, (batch, ...).
+          weights: (batch,); an example of weight 0 adds nothing, whatever it holds.
+        """
+        scales = weights * self.scale
+        if self.direct is not None:
+            left, right = keep_live(widened(left), weights), widened(right)
+            return self.direct.batch_sum(left, weighted(right, weights, scales))
+        left, right = jax.vmap(self.left.read)(left), jax.vmap(self.right.read)(right)
+        if self.left.indices:
+            return self.layout.assemble(
+                jax.vmap(self._sum_of_rows, in_axes=(1, 1))(
+                    left, weighted(widened(right), weights, scales)
+                )
+            )
+        left, right = widened(left), widened(right)
+        if self.left.features < self.right.features:
+            left, right = weighted(left, weights, scales), keep_live(right, weights)
+        else:
+            left, right = keep_live(left, weights), weighted(right, weights, scales)
+        if self.stack == 1:  # one plain matrix product: what every backend does fastest
+            summed = _matrix_of_sums(
+                left.reshape(-1, self.left.features), right.reshape(-1, self.right.features)
+            )
+        else:
+            summed = jnp.einsum("bstr,bstc->src", left, right, precision=HIGHEST)
+        return self.layout.assemble(summed)
+
+    def _sum_of_rows(self, index: jax.Array, rows: jax.Array) -> jax.Array:
+        """One block of a table's gradient, from indices and rows of the whole batch."""
+        return _scatter_rows(
+            index.reshape(-1), rows.reshape(-1, rows.shape[-1]), self.left.features
+        )
+
+
+_NARROW = 64
+"""Columns of a product that count as few, see `_matrix_of_sums`."""
+
+
+def _matrix_of_sums(left: jax.Array, right: jax.Array) -> jax.Array:
+    """Sums outer products of rows: (rows, features), (rows, columns) to (features, columns)."""
+    if right.shape[1] < left.shape[1] and right.shape[1] <= _NARROW:
+        # A product with few columns is formed transposed: 2.7 times faster on one CPU core for 784
+        # x 10. Without the barrier XLA would put the transposition back into the product.
+        transposed = jnp.einsum("pr,pc->cr", left, right, precision=HIGHEST)
+        return jax.lax.optimization_barrier(transposed).T
+    return jnp.einsum("pr,pc->rc", left, right, precision=HIGHEST)
+
+
+def product(equation: str, left: jax.Array, right: jax.Array) -> jax.Array:
+    """A product of operands as they are, accumulated widely; for gradients that are then kept.
+
+    At the backend's own precision: norm and sum are both taken from the one result, so its rounding
+    is a slightly different gradient and not a looser bound.
+    """
+    wide = accumulator(left.dtype, right.dtype)
+    return jnp.einsum(equation, left, right, preferred_element_type=wide)
+
+
+def keep_live(array: jax.Array, weights: jax.Array) -> jax.Array:
+    """Puts zeros in rows (leading axis) of weight zero: zero times NaN or infinity is not zero."""
+    return weighted(array, weights, None)
+
+
+def weighted(array: jax.Array, weights: jax.Array, scales: jax.Array | None) -> jax.Array:
+    """Multiplies rows (leading axis) by scales, and puts zeros in those of weight zero."""
+    # Two-dimensional, with rows as short as they come: over more axes XLA's CPU loops spend their
+    # time on taking indices apart.
+    shape = array.shape
+    flat = array.reshape(-1, shape[-1]) if array.ndim > 1 else array.reshape(-1, 1)
+    repeats = flat.shape[0] // shape[0]
+    live = jnp.repeat(weights != 0, repeats)[:, None]
+    if scales is not None:
+        flat = flat * jnp.repeat(scales.astype(flat.dtype), repeats)[:, None]
+    return jnp.where(live, flat, jnp.zeros((), flat.dtype)).reshape(shape)
+
+
+def _scatter_rows(index: jax.Array, rows: jax.Array, features: int) -> jax.Array:
+    """Adds rows (positions, columns) into zeros (features, columns) at the given indices."""
+    start = jnp.zeros((features, rows.shape[-1]), rows.dtype)
+    return start.at[drop_outside(index, features)].add(rows, mode="drop")
+
+
+def drop_outside(index: jax.Array, features: int) -> jax.Array:
+    """Sends indices outside [0, features) to `features`, which `mode` then drops.
+
+    Indexing by a negative number counts from the end; that is not meant here.
+    """
+    return jnp.where((index < 0) | (index >= features), features, index)
+
+
+def _permute_features(sizes: tuple[int, ...], order: Sequence[int]) -> Callable:
+    def permute(rows: jax.Array) -> jax.Array:
+        split = rows.reshape(*rows.shape[:2], *sizes)
+        return split.transpose(0, 1, *(2 + axis for axis in order)).reshape(rows.shape)
+
+    return permute

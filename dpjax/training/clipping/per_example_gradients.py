@@ -1,0 +1,199 @@
+"""Per-example gradients of a batch: their norms and weighted sums, factored or formed.
+
+`factored` traces `grad(loss)` for one example, decides for each parameter (`leaf_plans`), and
+evaluates for the whole batch what the plans need. `materialised` forms every per-example gradient:
+slow, and the reference that the other is tested against.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpjax.training.clipping.checks import one_row, shapes_of
+from dpjax.training.clipping.factored_norms import SquaredNorm, whole_squared_norm
+from dpjax.training.clipping.factored_rules import Recogniser
+from dpjax.training.clipping.jaxpr_graph import Atom, Constant, Graph, Value, evaluate, graph_of
+from dpjax.training.clipping.leaf_plans import Plan, Unused, Whole, plan_terms, whole_weighted_sum
+
+PyTree = Any
+
+
+class Results(NamedTuple):
+    """Per-example gradients (one entry for each parameter), losses and auxiliary outputs."""
+
+    gradients: FactoredGradients | MaterialisedGradients
+    values: jax.Array
+    aux: PyTree
+
+
+@dataclasses.dataclass(frozen=True)
+class Loss:
+    """The loss of one example, as given to `clipped_grad`."""
+
+    function: Callable[..., Any]
+    has_aux: bool
+
+    def value_and_grad(self, params: PyTree, *row: Any) -> tuple[PyTree, jax.Array, PyTree]:
+        out, gradients = jax.value_and_grad(self.function, has_aux=self.has_aux)(params, *row)
+        value, aux = out if self.has_aux else (out, None)
+        return gradients, value, aux
+
+
+class Tracing(NamedTuple):
+    """The computation of one example.
+
+    Attributes:
+      graph: its inputs are the parameters, the leaves of the example, and its key if any.
+      per_row: the values that depend on the example or its key.
+      plans: one for each parameter.
+      results: the loss, then the leaves of the auxiliary output.
+      aux_tree: structure of the auxiliary output.
+    """
+
+    graph: Graph
+    per_row: set[Value]
+    plans: list[Plan]
+    results: list[Atom]
+    aux_tree: Any
+
+
+def trace(loss: Loss, params: PyTree, batch: PyTree, keys: Any, force: bool) -> Tracing:
+    """Traces one example and decides for each parameter; `force` keeps gradients factored."""
+    arguments = [shapes_of(params), one_row(batch), *([] if keys is None else [one_row(keys)])]
+    jaxpr, shapes = jax.make_jaxpr(loss.value_and_grad, return_shape=True)(*arguments)
+    graph = graph_of(jaxpr)
+    leaves = jax.tree.leaves(arguments[0])
+    inputs = graph.inputs[len(leaves) :]
+    recogniser = Recogniser(graph.influenced_by(inputs))
+    plans = [_plan(recogniser, atom, leaf, force) for atom, leaf in zip(graph.outputs, leaves)]
+    # Planning may have asked loops for more outputs, so what depends on the row is looked up again.
+    return Tracing(
+        graph,
+        graph.influenced_by(inputs),
+        plans,
+        graph.outputs[len(leaves) :],
+        jax.tree.structure(shapes[2]),
+    )
+
+
+def _plan(recogniser: Recogniser, atom: Atom, leaf: Any, force: bool) -> Plan:
+    terms = recogniser.terms_of(atom)
+    if terms == []:
+        return Unused(leaf.shape, leaf.dtype)
+    reason = "no rule matches the operations that form it"
+    if terms is not None:
+        plan = plan_terms(terms, force)
+        if not isinstance(plan, str):
+            return plan
+        reason = plan
+    if sum(size > 1 for size in leaf.shape) <= 1:
+        return Whole(atom, "small", "a vector: held like an activation")
+    if not _holds_a_product(atom):
+        return Whole(atom, "small", "no larger than the activations that it is summed from")
+    return Whole(atom, "materialised", reason)
+
+
+def _holds_a_product(atom: Atom) -> bool:
+    """Whether a gradient is formed by anything but rearranging, adding up and scaling values."""
+    light = {"reshape", "squeeze", "broadcast_in_dim", "convert_element_type", "transpose", "neg"}
+    if isinstance(atom, Constant) or atom.producer is None:
+        return False
+    operation = atom.producer
+    if operation.name in light:
+        return _holds_a_product(operation.inputs[0])
+    if operation.name in ("add_any", "add", "sub"):
+        return any(_holds_a_product(each) for each in operation.inputs)
+    return operation.name not in ("reduce_sum", "mul", "div", "select_n")
+
+
+def factored(tracing: Tracing, params: PyTree, batch: PyTree, keys: Any) -> Results:
+    """Evaluates what the plans need, for every row of the batch."""
+    graph, plans = tracing.graph, tracing.plans
+    leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(params)]
+    rows = [*map(jnp.asarray, jax.tree.leaves(batch)), *([] if keys is None else [keys])]
+    size = rows[0].shape[0]
+    wanted = dict.fromkeys(tracing.results)
+    for plan in plans:
+        wanted |= dict.fromkeys((*plan.needs, *plan.shared_needs))
+    own = [atom for atom in wanted if atom in tracing.per_row]
+    common = [atom for atom in wanted if atom not in tracing.per_row]
+
+    def one(*row: Any) -> list[Any]:
+        return evaluate(graph, [*leaves, *row], own)
+
+    blank = [None] * len(rows)
+    once = evaluate(graph, [*leaves, *blank], common, effects=False)
+    shared = dict(zip(common, once, strict=True))
+    arrays = dict(zip(own, jax.vmap(one)(*rows), strict=True))
+
+    def batched(atom: Atom) -> jax.Array:
+        if atom in arrays:
+            return arrays[atom]
+        return jnp.broadcast_to(shared[atom], (size, *np.shape(shared[atom])))
+
+    values, *aux = (batched(atom) for atom in tracing.results)
+    gradients = FactoredGradients(
+        plans,
+        [tuple(batched(atom) for atom in plan.needs) for plan in plans],
+        [tuple(shared[atom] for atom in plan.shared_needs) for plan in plans],
+        size,
+    )
+    return Results(gradients, values, jax.tree.unflatten(tracing.aux_tree, aux))
+
+
+def materialised(loss: Loss, params: PyTree, batch: PyTree, keys: Any) -> Results:
+    """Forms every per-example gradient."""
+    in_axes = (None, 0) if keys is None else (None, 0, 0)
+    rows = (batch,) if keys is None else (batch, keys)
+    gradients, values, aux = jax.vmap(loss.value_and_grad, in_axes)(params, *rows)
+    return Results(MaterialisedGradients(jax.tree.leaves(gradients)), values, aux)
+
+
+@dataclasses.dataclass(frozen=True)
+class MaterialisedGradients:
+    """Per-example gradients, (batch, ...) for each parameter."""
+
+    leaves: list[jax.Array]
+
+    def squared_norms(self) -> list[SquaredNorm]:
+        return [jax.vmap(whole_squared_norm)(leaf) for leaf in self.leaves]
+
+    def weighted_sums(self, weights: list[jax.Array]) -> list[jax.Array]:
+        return [whole_weighted_sum(leaf, w) for leaf, w in zip(self.leaves, weights, strict=True)]
+
+
+class FactoredGradients:
+    """What the plans of the parameters need, batched (`operands`) and not (`shared`)."""
+
+    def __init__(
+        self, plans: list[Plan], operands: list[tuple], shared: list[tuple], size: int
+    ) -> None:
+        self._plans, self._operands, self._shared = plans, operands, shared
+        normed = [
+            jax.vmap(
+                plan.squared_norm,
+                in_axes=(0,) * len(own) + (None,) * len(common),
+                out_axes=0,
+                axis_size=size,
+            )(*own, *common)
+            for plan, own, common in zip(plans, operands, shared, strict=True)
+        ]
+        self._norms = [norm for norm, _ in normed]
+        self._kept = [kept for _, kept in normed]
+
+    def squared_norms(self) -> list[SquaredNorm]:
+        return self._norms
+
+    def weighted_sums(self, weights: list[jax.Array]) -> list[jax.Array]:
+        return [
+            plan.weighted_sum(own, common, kept, weight)
+            for plan, own, common, kept, weight in zip(
+                self._plans, self._operands, self._shared, self._kept, weights, strict=True
+            )
+        ]

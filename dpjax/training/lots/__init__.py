@@ -1,0 +1,1 @@
+"""Poisson lots and lots of a fixed size, drawn on the device."""

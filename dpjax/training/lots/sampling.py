@@ -1,0 +1,298 @@
+"""Lots drawn on the device: Poisson, and of fixed size without replacement.
+
+One step of DP-SGD needs a random subset of a large data set. Drawing one number per record costs
+far more than the step itself for small models; here a draw costs one number per *chosen* record and
+a few more:
+
+  1. how many: Poisson lots draw a Binomial(dataset_size_bound, q) count from an exact table
+     (`binomial_table.py`); fixed lots have theirs;
+  2. which: independent uniform records are drawn and the first `count` DISTINCT ones kept.
+
+Step 2 is exactly uniform over subsets of that size: relabelling the records changes neither the law
+of the draws nor which of them are repetitions, so all subsets of one size are equally likely. Step
+1 then makes every record's membership an independent Bernoulli(q), since given its size a Bernoulli
+subset is uniform as well. Repetitions are found by sorting; there is no loop whose length depends
+on the draw, so everything vectorises over candidates and stays on the device. Lots that may hold
+more than half of the records take the plain way instead, one number per record. On one CPU core a
+draw costs 0.025 ms (Poisson, 60,000 records, 256 expected) or 0.035 ms (fixed, 512 of 60,000).
+
+Both kinds return `(indices, mask)` of one fixed capacity; a row whose mask is False is padding (its
+index is 0, so that gathering it is harmless).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from fractions import Fraction
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpjax.randomness import threefry
+from dpjax.training.lots.binomial_table import (
+    WORD_BITS,
+    binomial_count_table,
+    round_up,
+    split_into_words,
+)
+from dpjax.training.lots.distinct_draws import (
+    at_least,
+    compact,
+    distinct_records,
+    draws_for_distinct,
+)
+
+UNIFORM_WORDS = 3
+"""96 random bits decide a count: 64 for a negligible error, 32 for the factor below."""
+
+_EPSILON_FACTOR = 1 + 2**32
+"""Charge per unit of total variation distance: 1 + e^epsilon for every epsilon up to 22."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PoissonLots:
+    """Lots in which every record is present independently with one probability.
+
+    Formal guarantees:
+      For ideal random bits, the lot that `draw` returns for a data set of n <= dataset_size_bound
+      records is the restriction to {0, ..., n - 1} of a random subset L of
+      {0, ..., dataset_size_bound - 1}, and L does not depend on n. L differs from independent
+      Bernoulli(sampling_probability) memberships in two ways, and no other:
+        1. *Truncation.* Of more than `capacity` members only `capacity` are kept. Where fewer than
+           `capacity` of the records other than a given one are members, an event that does not
+           depend on that record, its membership is the ideal one; the opposite event has
+           probability at most P[Binomial(dataset_size_bound, q) >= capacity], which the accounting
+           charges as infinite privacy loss (`accounting.truncation_probability`).
+        2. *Quantisation.* The law of the count is that of an integer table, and the draws may hold
+           too few distinct records: together a total variation distance eta (`total_variation`)
+           per lot, independent of the data. T lots are then within T eta of the ideal, and a
+           mechanism within distance t of an ideal one with profile delta(epsilon) has
+               P[M(D) in S] <= P[ideal(D) in S] + t
+                            <= e^epsilon P[ideal(D') in S] + delta(epsilon) + t
+                            <= e^epsilon P[M(D') in S] + delta(epsilon) + (1 + e^epsilon) t.
+           `failure_probability_per_draw` is (1 + 2^32) eta, so that charging it as infinite privacy
+           loss covers (1 + e^epsilon) eta for epsilon <= 22 and delta <= 0.1.
+      The sampling probability used is the float's exact value.
+
+    Attributes:
+      dataset_size_bound: public number that the count of records never exceeds.
+      sampling_probability: in (0, 1].
+      capacity: rows of the lot. Choose it by `accounting.lot_capacity`.
+    """
+
+    dataset_size_bound: int
+    sampling_probability: float
+    capacity: int
+
+    def __post_init__(self) -> None:
+        _require_size("dataset_size_bound", self.dataset_size_bound)
+        _require_size("capacity", self.capacity)
+        if not 0.0 < self.sampling_probability <= 1.0:
+            raise ValueError(
+                f"sampling_probability is {self.sampling_probability}: pass a number in (0, 1], "
+                "usually the expected lot size over the public data set size"
+            )
+
+    @property
+    def total_variation(self) -> float:
+        """Upper bound on the distance of one lot from its ideal law, truncation apart."""
+        return _poisson_sampler(self).total_variation
+
+    @property
+    def failure_probability_per_draw(self) -> float:
+        """What the accounting charges per lot for quantisation, as infinite privacy loss."""
+        return _charge(self.total_variation)
+
+    def draw(
+        self, key: jax.Array, number_of_records: int | jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """Draws one lot.
+
+        Args:
+          key: typed key, shape (). Vectorise with `jax.vmap`.
+          number_of_records: actual number of records, static or traced; at most the bound.
+
+        Returns:
+          indices int32 (capacity,), all different where the mask is True, and mask bool
+          (capacity,). The order of the records means nothing; True rows may lie anywhere.
+
+        Raises:
+          ValueError: a static number of records above the bound.
+        """
+        if isinstance(number_of_records, int | np.integer) and not (
+            0 <= number_of_records <= self.dataset_size_bound
+        ):
+            raise ValueError(
+                f"{number_of_records} records, but these lots were made for 0 to "
+                f"{self.dataset_size_bound}: pass a dataset_size_bound that the data never exceeds"
+            )
+        indices, mask = _poisson_sampler(self).draw(key)
+        mask = mask & (indices < number_of_records)
+        return jnp.where(mask, indices, 0), mask
+
+
+@dataclasses.dataclass(frozen=True)
+class FixedLots:
+    """Lots of exactly `lot_size` different records, every subset of that size equally likely.
+
+    Formal guarantees:
+      For ideal random bits, `draw` returns a uniformly random `lot_size`-subset of
+      {0, ..., dataset_size - 1}, except with probability `total_variation` <= 2^-96 (too few
+      distinct records among the draws; the lot is then smaller). `failure_probability_per_draw`
+      is (1 + 2^32) times that, for the reason given in `PoissonLots`. Neighbouring relation:
+      replace one; the number of records is public.
+
+    Attributes:
+      dataset_size: number of records, exact and public.
+      lot_size: 1 <= lot_size <= dataset_size.
+    """
+
+    dataset_size: int
+    lot_size: int
+
+    def __post_init__(self) -> None:
+        _require_size("dataset_size", self.dataset_size)
+        _require_size("lot_size", self.lot_size)
+        if self.lot_size > self.dataset_size:
+            raise ValueError(
+                f"lot_size {self.lot_size} is larger than the data set: pass at most "
+                f"{self.dataset_size}"
+            )
+
+    @property
+    def capacity(self) -> int:
+        """Rows of a lot; none of them is padding."""
+        return self.lot_size
+
+    @property
+    def total_variation(self) -> float:
+        """Upper bound on the distance of one lot from the uniform law over subsets."""
+        return _fixed_sampler(self).total_variation
+
+    @property
+    def failure_probability_per_draw(self) -> float:
+        """What the accounting charges per lot, as infinite privacy loss."""
+        return _charge(self.total_variation)
+
+    def draw(
+        self, key: jax.Array, number_of_records: int | jax.Array | None = None
+    ) -> tuple[jax.Array, jax.Array]:
+        """Draws one lot.
+
+        Args:
+          key: typed key, shape (). Vectorise with `jax.vmap`.
+          number_of_records: taken so that both kinds of lots are drawn alike; where it is static it
+            must equal `dataset_size`.
+
+        Returns:
+          indices int32 (lot_size,), all different, in no particular order, and mask bool
+        (lot_size,), all True.
+
+        Raises:
+          ValueError: a static number of records other than `dataset_size`.
+        """
+        if isinstance(number_of_records, int | np.integer):
+            _require_same_size(int(number_of_records), self.dataset_size)
+        indices, mask = _fixed_sampler(self).draw(key)
+        return jnp.where(mask, indices, 0), mask
+
+
+@dataclasses.dataclass(frozen=True)
+class _Sampler:
+    """draw(key) -> (indices (capacity,), mask (capacity,)), and its distance from the ideal law."""
+
+    draw: Callable[[jax.Array], tuple[jax.Array, jax.Array]]
+    total_variation: float
+
+
+@functools.lru_cache(maxsize=64)
+def _poisson_sampler(lots: PoissonLots) -> _Sampler:
+    size, capacity = lots.dataset_size_bound, lots.capacity
+    if 2 * capacity > size:
+        return _bernoulli_sampler(size, lots.sampling_probability, capacity)
+    table = binomial_count_table(size, lots.sampling_probability, capacity, words=UNIFORM_WORDS)
+    draws, shortage = draws_for_distinct(size, capacity)
+
+    def draw(key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        words = threefry.random_bits(key, (UNIFORM_WORDS + draws,))
+        reached = at_least(words[:UNIFORM_WORDS, None], table.thresholds)
+        count = jnp.sum(reached, dtype=jnp.int32)
+        indices, distinct = distinct_records(words[UNIFORM_WORDS:], size, capacity)
+        return indices, jnp.arange(capacity) < jnp.minimum(count, distinct)
+
+    return _Sampler(draw, round_up(Fraction(table.total_variation) + shortage))
+
+
+@functools.lru_cache(maxsize=64)
+def _fixed_sampler(lots: FixedLots) -> _Sampler:
+    size, lot_size = lots.dataset_size, lots.lot_size
+    left_out = size - lot_size
+    if lot_size > left_out:
+        return _complement_sampler(size, left_out)
+    draws, shortage = draws_for_distinct(size, lot_size)
+
+    def draw(key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        words = threefry.random_bits(key, (draws,))
+        indices, distinct = distinct_records(words, size, lot_size)
+        return indices, jnp.arange(lot_size) < distinct
+
+    return _Sampler(draw, round_up(shortage))
+
+
+def _bernoulli_sampler(size: int, probability: float, capacity: int) -> _Sampler:
+    """One number per record: the cheaper way when a lot may hold more than half of them."""
+    resolution = 1 << (WORD_BITS * UNIFORM_WORDS)
+    # Present where U < threshold; the float's value times 2^96 rounds by at most one half, and
+    # probability 1 (threshold 2^96, one more than the words hold) is exact below.
+    threshold = round(Fraction(probability) * resolution)
+    error = size * abs(Fraction(threshold, resolution) - Fraction(probability))
+    certain = threshold == resolution
+    table = split_into_words([0 if certain else threshold], UNIFORM_WORDS)
+
+    def draw(key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        if certain:
+            member = jnp.ones((size,), bool)
+        else:
+            words = threefry.random_bits(key, (UNIFORM_WORDS, size))
+            member = ~at_least(words, table)
+        return compact(member, capacity)
+
+    return _Sampler(draw, round_up(error))
+
+
+def _complement_sampler(size: int, left_out: int) -> _Sampler:
+    """More than half of the records: draws the ones to leave out."""
+    if left_out == 0:
+        return _Sampler(lambda key: (jnp.arange(size), jnp.ones((size,), bool)), 0.0)
+    excluded_lots = FixedLots(size, left_out)
+
+    def draw(key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        excluded, excluded_mask = _fixed_sampler(excluded_lots).draw(key)
+        member = (
+            jnp.ones((size,), bool)
+            .at[jnp.where(excluded_mask, excluded, size)]
+            .set(False, mode="drop")
+        )
+        return compact(member, size - left_out)
+
+    return _Sampler(draw, _fixed_sampler(excluded_lots).total_variation)
+
+
+def _charge(total_variation: float) -> float:
+    return round_up(Fraction(total_variation) * _EPSILON_FACTOR)
+
+
+def _require_size(name: str, value: int) -> None:
+    if not isinstance(value, int | np.integer) or not 1 <= value < 2**31:
+        raise ValueError(f"{name} is {value!r}: pass an integer from 1 to 2^31 - 1")
+
+
+def _require_same_size(number_of_records: int, dataset_size: int) -> None:
+    if number_of_records != dataset_size:
+        raise ValueError(
+            f"{number_of_records} records, but these lots were made for exactly {dataset_size}: "
+            f"pass FixedLots(dataset_size={number_of_records}, ...)"
+        )

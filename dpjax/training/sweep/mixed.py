@@ -1,0 +1,280 @@
+"""Candidates that differ in lot size and number of steps, trained side by side in slots.
+
+`sweep` needs runs of one shape. Here every candidate has a configuration of its own: candidates of
+similar lots share a program (`schedule.py`, `lot_families.py`), a fixed number of slots advances
+together until the first of them has finished, and a finished slot takes the next candidate
+(`slots.py`). No step is executed that no candidate waits for, except in slots that have run out of
+candidates.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from dpjax.training.dp_sgd import TrainConfig, checked_number_of_records
+from dpjax.training.lots.families import family_of
+from dpjax.training.sweep.checkpoints import Arrays, Checkpoints
+from dpjax.training.sweep.placement import Placement
+from dpjax.training.sweep.schedule import Bucket, Work, plan_buckets
+from dpjax.training.sweep.slots import Candidates, SlotProgram, Slots, named_leaves, unnamed_leaves
+from dpjax.training.sweep.sweep import checked_candidates
+
+Tree = Any
+
+
+def mixed_sweep(
+    configs: Sequence[TrainConfig],
+    keys: jax.Array,
+    hyperparameters: Mapping[str, Any],
+    data: Tree,
+    *,
+    initial: Callable[[jax.Array], Tree],
+    finish: Callable[[Tree, Tree], Tree] = lambda params, finish_data: params,
+    finish_data: Tree = (),
+    chunk_size: int = 32,
+    useful_work: float = 0.85,
+    steps_per_call: int = 4096,
+    placement: Placement | None = None,
+    population: Sequence[TrainConfig] | None = None,
+    checkpoints: Checkpoints | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    report: Callable[[Work], None] | None = None,
+) -> Iterator[tuple[np.ndarray, Tree]]:
+    """Trains candidates that may differ in lots, number of steps and expected lot size.
+
+    Formal guarantees:
+      * Candidate i is trained as `make_train(configs[i])` trains it: with the lots of its own
+        `configs[i].lots` (their capacity and failure probability are what its accounting needs;
+        padding beyond them never holds a record), its own steps, key and hyperparameters. Its
+        guarantee is that of `make_train`.
+      * Its result does not depend on the other candidates, their order, the slots, the steps per
+        call or the placement, up to float32 rounding.
+      * A key given twice is refused; slots without a candidate get fresh keys, and what they
+        compute is dropped.
+      * The order and the times at which candidates finish depend on the number of candidates: they
+        are the curator's to keep.
+
+    Args:
+      configs: one for each candidate, equal in everything but `lots`, `steps` and
+        `expected_lot_size` (`dataclasses.replace`); all lots of one relation.
+      keys: typed key array (candidates,), from `candidate_keys`.
+      hyperparameters: name -> array (candidates,), taken as float32.
+      data: pytree of arrays (rows, ...), the private records, shared by all candidates.
+      initial: key -> parameters, given each candidate's own "initial" stream. Must not see data.
+      finish: (trained parameters, finish_data) -> what to hand out of a candidate, a pytree of
+        arrays; the parameters by default.
+      finish_data: pytree of arrays that `finish` reads, for example validation records.
+      chunk_size: THE memory knob: at most so many candidates side by side on one device.
+      useful_work: least planned fraction of useful work, in (0, 1] (see `schedule.Work`). Lower:
+        fewer compilations, more candidates side by side, more padding and waiting.
+      steps_per_call: at most so many steps in one call to the device; the host can do nothing in
+        between (progress, interruption, a checkpoint).
+      placement: devices to spread over; its width is an upper limit beside chunk_size. None: the
+        default device.
+      population: typical configurations, in typical proportions, that buckets and slots are
+        planned for; every candidate must have the lots and steps of one of them. The compiled
+        programs, and with them the last bits of a result, then do not depend on which candidates
+        were drawn, nor on how many. None: planned for `configs`.
+      checkpoints: where to save slots and finished candidates. If the folder holds a save of this
+        same sweep, the sweep goes on from there: it yields the candidates that had finished again,
+        then the others, all bit for bit as without the interruption (same machine, same versions,
+        same options). The folder is deleted at the end.
+      progress: called with (candidates done, candidates in all) whenever some have finished.
+      report: called once, at the end, with the `Work` done.
+
+    Yields:
+      indices int64 (k,) of finished candidates and their outputs, a pytree of host arrays (k, ...),
+      in the order of finishing.
+
+    Raises:
+      ValueError: for configurations that differ elsewhere, another number of them than keys, lots
+        that do not fit the data, a candidate outside the population, checkpoints of another sweep
+        or damaged ones, and what `sweep` refuses. Raised by the call itself.
+    """
+    if chunk_size < 1:
+        raise ValueError(f"chunk_size is {chunk_size}: pass at least 1")
+    if steps_per_call < 1:
+        raise ValueError(f"steps_per_call is {steps_per_call}: pass at least 1")
+    values = checked_candidates(keys, hyperparameters)
+    configs = list(configs)
+    if len(configs) != keys.shape[0]:
+        raise ValueError(
+            f"{len(configs)} configurations for {keys.shape[0]} keys: pass one for each candidate"
+        )
+    _refuse_other_differences(configs)
+    for lots in {config.lots for config in configs}:
+        checked_number_of_records(lots, data, None)
+    placement = Placement(chunk_size) if placement is None else placement
+    buckets = _planned(configs, population, placement, chunk_size, useful_work)
+    candidates = Candidates(configs, np.asarray(jax.random.key_data(keys)), values)
+    saved = None
+    if checkpoints is not None:
+        saved = checkpoints.restore()
+        _refuse_other_saves(checkpoints, *saved, candidates.identity(buckets), buckets)
+    data = placement.put(jax.tree.map(np.asarray, data), whole=True)
+    program = SlotProgram(configs[0], initial, finish, data, finish_data) if configs else None
+    sweep = _Sweep(candidates, buckets, program, placement, steps_per_call, checkpoints)
+    return sweep.results(saved, progress, report)
+
+
+def _planned(
+    configs: list[TrainConfig],
+    population: Sequence[TrainConfig] | None,
+    placement: Placement,
+    chunk_size: int,
+    useful_work: float,
+) -> list[Bucket]:
+    """The buckets of the candidates, in slots planned for the population."""
+    population = configs if population is None else list(population)
+    families = [family_of(config.lots) for config in population]
+    buckets = plan_buckets(
+        [dataclasses.replace(family, capacity=0) for family in families],
+        [family.capacity for family in families],
+        [config.steps for config in population],
+        slots=min(chunk_size, placement.width) * placement.device_count,
+        useful_work=useful_work,
+        slots_multiple=placement.device_count,
+    )
+    bucket_of = {
+        (population[member].lots, population[member].steps): number
+        for number, bucket in enumerate(buckets)
+        for member in bucket.members
+    }
+    members: list[list[int]] = [[] for _ in buckets]
+    for index, config in enumerate(configs):
+        if (config.lots, config.steps) not in bucket_of:
+            raise ValueError(
+                f"candidate {index} has {config.lots} and {config.steps} steps, which the "
+                "population lacks: pass a population with every setting a candidate may have"
+            )
+        members[bucket_of[config.lots, config.steps]].append(index)
+    return [
+        dataclasses.replace(
+            bucket, members=tuple(sorted(own, key=lambda index: (-configs[index].steps, index)))
+        )
+        for bucket, own in zip(buckets, members)
+        if own
+    ]
+
+
+def _refuse_other_differences(configs: list[TrainConfig]) -> None:
+    may_differ = ("lots", "steps", "expected_lot_size")
+    for config in configs[1:]:
+        for field in dataclasses.fields(TrainConfig):
+            ours, first = getattr(config, field.name), getattr(configs[0], field.name)
+            if field.name not in may_differ and ours is not first and ours != first:
+                raise ValueError(
+                    f"the candidates' configurations differ in {field.name}: make them from one by "
+                    f"dataclasses.replace, changing only {', '.join(may_differ)}"
+                )
+
+
+def _refuse_other_saves(
+    checkpoints: Checkpoints,
+    standing: Arrays | None,
+    earlier: list[Arrays],
+    identity: bytes,
+    buckets: list[Bucket],
+) -> None:
+    """Refuses saves of another sweep, and those that lack a candidate that had finished."""
+    if standing is None:
+        return
+    try:
+        same, number = bytes(standing["identity"]) == identity, int(standing["bucket"])
+        taken, in_slots = int(standing["taken"]), set(standing["member"].tolist())
+        kept = [index for arrays in earlier for index in arrays["members"].tolist()]
+    except (KeyError, ValueError):
+        raise checkpoints.damaged() from None
+    if not same:
+        raise ValueError(
+            f"{checkpoints.folder} holds checkpoints of another sweep: pass the candidates and "
+            "options that it was begun with, or another folder"
+        )
+    begun = [index for bucket in buckets[:number] for index in bucket.members]
+    begun += buckets[number].members[:taken]
+    # Whoever was begun is in a slot or has finished: none may be lost, none come twice.
+    if sorted(kept) != sorted(set(begun) - in_slots):
+        raise checkpoints.damaged()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Sweep:
+    """All buckets, one after the other."""
+
+    candidates: Candidates
+    buckets: list[Bucket]
+    program: SlotProgram | None
+    placement: Placement
+    steps_per_call: int
+    checkpoints: Checkpoints | None
+
+    def results(
+        self,
+        saved: tuple[Arrays | None, list[Arrays]] | None,
+        progress: Callable[[int, int], None] | None,
+        report: Callable[[Work], None] | None,
+    ) -> Iterator[tuple[np.ndarray, Tree]]:
+        """Trains what is not in `saved`; yields everything."""
+        total, finished, work, first = len(self.candidates.configs), 0, Work(), 0
+        standing, earlier = saved or (None, [])
+        if standing is not None:
+            first, work = int(standing["bucket"]), Work(*standing["work_before"].tolist())
+        unsaved: list[tuple[int, Tree]] = []
+        for number in range(first, len(self.buckets)):
+            slots = Slots(self.buckets[number], self.candidates, self.program, self.placement)
+            if number == first and standing is not None:
+                slots.from_arrays(standing)
+                for arrays in earlier:
+                    members = arrays["members"]
+                    finished += len(members)
+                    yield members, unnamed_leaves("output", arrays, slots.output_shapes())
+                if progress is not None:
+                    progress(finished, total)
+            most = self.steps_per_call if self.checkpoints is None else 1
+            while not slots.finished:
+                slots.take_candidates()
+                started = time.monotonic()
+                harvest = slots.advance(most)
+                finished += len(harvest)
+                if self.checkpoints is not None:
+                    # Calls of at most half the time between saves, found by doubling.
+                    jax.block_until_ready(slots.state)
+                    short = time.monotonic() - started < self.checkpoints.every_seconds / 4
+                    most = min(2 * most, self.steps_per_call) if short else max(1, most // 2)
+                    unsaved += harvest
+                    if self.checkpoints.due():
+                        self._save(number, work, slots, unsaved)
+                        unsaved = []
+                if not harvest:
+                    continue
+                if progress is not None:
+                    progress(finished, total)
+                yield _stacked(harvest)
+            work += slots.work
+        if self.checkpoints is not None:
+            self.checkpoints.remove()
+        if report is not None:
+            report(work)
+
+    def _save(self, number: int, work: Work, slots: Slots, unsaved: list[tuple[int, Tree]]) -> None:
+        outputs = None
+        if unsaved:
+            members, stacked = _stacked(unsaved)
+            outputs = {"members": members} | named_leaves("output", jax.tree.leaves(stacked))
+        sweep = {
+            "identity": np.frombuffer(self.candidates.identity(self.buckets), np.uint8),
+            "bucket": np.int64(number),
+            "work_before": np.asarray(dataclasses.astuple(work), np.int64),
+        }
+        self.checkpoints.save(sweep | slots.to_arrays(), outputs)
+
+
+def _stacked(harvest: list[tuple[int, Tree]]) -> tuple[np.ndarray, Tree]:
+    members, outputs = zip(*harvest)
+    return np.asarray(members), jax.tree.map(lambda *leaves: np.stack(leaves), *outputs)

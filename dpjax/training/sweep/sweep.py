@@ -1,0 +1,177 @@
+"""Many private runs at once: vectorised over candidates, in chunks of one fixed shape."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpjax.randomness import keys as key_streams
+from dpjax.training.sweep.placement import (
+    Placement,
+    Trial,
+    fastest_placement,
+    named_placement,
+    placement_options,
+)
+
+Tree = Any
+Run = Callable[[jax.Array, dict[str, jax.Array], Tree], Tree]
+"""run(key, hyperparameters, data) -> pytree: one candidate, pure."""
+
+
+def sweep(
+    run: Run,
+    keys: jax.Array,
+    hyperparameters: Mapping[str, Any],
+    data: Tree,
+    *,
+    chunk_size: int = 32,
+    placement: str | Placement = "vmap",
+    trial: Run | Trial | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Iterator[tuple[np.ndarray, Tree]]:
+    """Trains all candidates, chunk by chunk, with one compilation.
+
+    Candidates that differ in lot size or number of steps are for `mixed_sweep`.
+
+    Formal guarantees:
+      * Candidates are independent: each uses its own key, and a key given twice is refused, since
+        equal keys would add identical noise. Lanes that only fill up the last chunk get fresh keys
+        of their own and their results are dropped.
+      * A candidate's result depends on its key, its hyperparameters and the data alone, not on its
+        position, the chunk size or the other candidates (up to float32 rounding, which may depend
+        on the width of the vectorisation).
+      * How many candidates there are shows in the number of chunks and their timing: both are the
+        curator's to keep.
+
+    Args:
+      run: one candidate, `run(key, hyperparameters, data) -> pytree of arrays`. Give the same
+        function object again to reuse its compilation.
+      keys: typed key array (candidates,), from `candidate_keys`.
+      hyperparameters: name -> array (candidates,).
+      data: pytree of arrays, copied to the device once and shared by all candidates.
+      chunk_size: THE memory knob: at most this many candidates live on one device at a time, each
+        with parameters, optimiser state, a lot and its activations. The candidates are spread
+        evenly over as few chunks as that allows.
+      placement: "vmap", "one_by_one", "devices", "devices_one_by_one" (`named_placement`), a
+        `Placement`, or "auto": all of these are measured on `trial` and the best is taken. Where
+        the candidates do not divide by the devices, the last lanes are filled up, with a warning.
+      trial: short runs of the same model, for "auto" (see `fastest_placement`); by default `run`
+        itself is measured.
+      progress: called with (candidates done, candidates in all) after every chunk.
+
+    Yields:
+      indices int64 (k,) of the finished candidates and their outputs, a pytree of host arrays
+      (k, ...).
+
+    Raises:
+      ValueError: duplicate keys, keys that are not typed, arrays of another length, chunk_size
+        below 1 or an unknown placement. Raised by the call itself, not by the first chunk.
+    """
+    if chunk_size < 1:
+        raise ValueError(f"chunk_size is {chunk_size}: pass at least 1")
+    values = checked_candidates(keys, hyperparameters)
+    if placement == "auto":
+        if keys.shape[0] == 0:
+            return iter(())
+        first = {name: value[0] for name, value in values.items()}
+        placement, _ = fastest_placement(
+            run if trial is None else trial, first, data, placement_options(chunk_size)
+        )
+    elif isinstance(placement, str):
+        placement = named_placement(placement, chunk_size)
+    return _chunks(run, keys, values, data, placement, progress)
+
+
+def checked_candidates(
+    keys: jax.Array, hyperparameters: Mapping[str, Any]
+) -> dict[str, np.ndarray]:
+    """The hyperparameters as float32 (candidates,), after refusing what no sweep may be given.
+
+    Raises:
+      ValueError: duplicate keys, keys that are not typed or not threefry, arrays of another length.
+    """
+    if not jax.dtypes.issubdtype(getattr(keys, "dtype", None), jax.dtypes.prng_key):
+        raise ValueError("keys are not typed keys: pass training.candidate_keys(number)")
+    if str(jax.random.key_impl(keys)) != key_streams.IMPLEMENTATION:
+        raise ValueError(
+            f"keys are of kind {jax.random.key_impl(keys)}: pass {key_streams.IMPLEMENTATION} "
+            "keys, as training.candidate_keys makes them; others may repeat bits when vectorised"
+        )
+    if keys.ndim != 1:
+        raise ValueError(f"keys have shape {keys.shape}: pass one key per candidate, (candidates,)")
+    number = keys.shape[0]
+    _refuse_shared_keys(keys)
+    values = {name: np.asarray(value, np.float32) for name, value in hyperparameters.items()}
+    for name, value in values.items():
+        if value.shape != (number,):
+            raise ValueError(
+                f"hyperparameter {name} has shape {value.shape}: pass one number per candidate, "
+                f"({number},)"
+            )
+    return values
+
+
+def _refuse_shared_keys(keys: jax.Array) -> None:
+    """Raises a ValueError if two of the keys (candidates,) are equal."""
+    if len(np.unique(np.asarray(jax.random.key_data(keys)), axis=0)) < keys.shape[0]:
+        raise ValueError(
+            "two candidates share a key and would get identical noise: pass a different key for "
+            "each, from training.candidate_keys(number)"
+        )
+
+
+def _chunks(
+    run: Run,
+    keys: jax.Array,
+    hyperparameters: dict[str, np.ndarray],
+    data: Tree,
+    placement: Placement,
+    progress: Callable[[int, int], None] | None,
+) -> Iterator[tuple[np.ndarray, Tree]]:
+    number, devices = keys.shape[0], placement.device_count
+    if number == 0:
+        return
+    if number % devices:
+        warnings.warn(
+            f"{number} candidates do not divide by {devices} devices: the last lanes are padding",
+            stacklevel=2,
+        )
+    chunk_count = -(-number // placement.lanes)
+    placement = placement.with_lanes(devices * -(-number // (chunk_count * devices)))
+    width = placement.lanes
+    padding = chunk_count * width - number
+    # Repeated hyperparameters but fresh keys: no two lanes share noise, not even discarded ones.
+    padded_keys = jnp.concatenate([keys, key_streams.candidate_keys(padding)])
+    lanes = np.concatenate([np.arange(number), np.full(padding, number - 1)])
+    placed = _placed(run, placement)
+    data = placement.put(data, whole=True)
+    for start in range(0, number, width):
+        stop = min(start + width, number)
+        chunk = lanes[start : start + width]
+        outputs = placed(
+            placement.put(padded_keys[start : start + width]),
+            placement.put({name: value[chunk] for name, value in hyperparameters.items()}),
+            data,
+        )
+        outputs = _first(jax.device_get(outputs), stop - start)
+        if progress is not None:
+            progress(stop, number)
+        yield np.arange(start, stop), outputs
+
+
+def _first(tree: Tree, number: int) -> Tree:
+    return jax.tree.map(lambda leaf: leaf[:number], tree)
+
+
+@functools.lru_cache(maxsize=8)
+def _placed(run: Run, placement: Placement) -> Callable[..., Tree]:
+    """The jitted run over a chunk; kept for the last few runs, so that a repeated sweep (a doubling
+    loop) does not compile again."""
+    return jax.jit(placement.mapped(run, (0, 0, None)))

@@ -1,0 +1,1 @@
+"""What is trained and scored before anything is chosen: private runs, or partitions' models."""

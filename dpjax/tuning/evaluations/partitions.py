@@ -1,0 +1,285 @@
+"""Sub-sample and aggregate: utilities that one record can hardly move, in whole units.
+
+Ding & Wu (2022) train every candidate on each of k disjoint partitions of the training records and
+average the k accuracies. A record sits in one partition, so it moves one of the k terms, whatever
+the training does: it need not be private. Here the utility of a candidate is kept as a whole number
+(correct predictions of all k models together, out of k times the public number of validation
+records), so that selection noise can be exact.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import warnings
+from fractions import Fraction
+
+import jax
+import numpy as np
+
+from dpjax import accounting, training
+from dpjax.data import splitting
+from dpjax.tuning.problem.run_settings import RunSetting
+from dpjax.tuning.problem.task import Task
+
+NON_PRIVATE, REHEARSAL, PRIVATE = "non_private", "rehearsal", "private"
+PARTITION_TRAININGS = (REHEARSAL, NON_PRIVATE, PRIVATE)
+"""How a model of a partition is trained. The guarantee is the same: it rests on the partitions.
+
+"rehearsal": DP-SGD as the final training will be, with the candidate's clip norm and with the noise
+the final training adds to an AVERAGED gradient; "non_private": no clipping and no noise, Ding &
+Wu's way; "private": DP-SGD with the final noise multiplier, which on partitions is k times louder.
+"""
+
+_SMALLEST_LOT = 16
+"""Records in a partition's lot, at least, where the partition and the final lot have as many."""
+
+
+class SelectionNoiseWarning(UserWarning):
+    """The noise of a selection is as large as what it selects by."""
+
+
+class EmptyPartitionWarning(UserWarning):
+    """A partition holds no record; depends on the data, so it is for the curator only."""
+
+
+@dataclasses.dataclass(frozen=True)
+class AveragedUtility:
+    """The utility of a candidate in whole units, its sensitivity, and the noise that fits.
+
+    A unit is one correct prediction by one of the k models: utility = units / (k n), with n the
+    public number of validation records. A model's count enters as min(count, n).
+
+    Formal guarantees:
+      `sensitivity` bounds, for every candidate at once and every pair of neighbours, how far its
+      units move, given that (a) the partition of a training record and the order within are a
+      function of the records' identifiers (`splitting.partition_order`), (b) a model is a
+      deterministic function of its partition, its key and public numbers, keys independent of the
+      data, (c) an empty partition counts a fixed 0. Namely:
+        * a training record is in one partition; that model's count moves by n at most;
+        * a validation record that is private moves every model's count by 1 at most, in all k;
+        * a record is in one of the two parts, so the larger of the two holds, unless a replacement
+          may cross from one part to the other (or between partitions), which does at most both.
+      Divided by k n these are Delta = 1/k, max(1/k, 1/n), and 1/k + max(1/k, 1/n).
+
+    Attributes:
+      partitions: k.
+      validation_size: n, public; never the real number of private validation records.
+      validation_is_public: whether the validation records are no one's secret.
+      records_stay: whether neighbours differ in one part and one partition only: always under
+        add-or-remove one; under replace one if the replacement keeps the identifier.
+    """
+
+    partitions: int
+    validation_size: int
+    validation_is_public: bool = False
+    records_stay: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("partitions", "validation_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}: pass at least 1")
+
+    @property
+    def units(self) -> int:
+        """Units in a utility of 1, k n."""
+        return self.partitions * self.validation_size
+
+    @property
+    def sensitivity(self) -> int:
+        """Units by which one record moves any candidate's utility, at most."""
+        of_training = self.validation_size
+        of_validation = 0 if self.validation_is_public else self.partitions
+        if self.records_stay:
+            return max(of_training, of_validation)
+        return of_training + max(of_training, of_validation)
+
+    @property
+    def effective_partitions(self) -> float:
+        """1 / Delta: the number of partitions that the noise answers to."""
+        return self.units / self.sensitivity
+
+    def threshold_scale(self, epsilon: float) -> Fraction:
+        """Scale of the discrete Laplace noise on a threshold, in units: 2 Delta / epsilon."""
+        return Fraction(2 * self.sensitivity) / Fraction(epsilon)
+
+    def query_scale(self, epsilon: float) -> Fraction:
+        """Scale of the discrete Laplace noise on a queried utility, in units: 4 Delta / epsilon."""
+        return Fraction(4 * self.sensitivity) / Fraction(epsilon)
+
+    def exponential_rate(self, epsilon: float) -> Fraction:
+        """Rate of the exponential mechanism, for a unit: epsilon / (2 Delta)."""
+        return Fraction(epsilon) / (2 * self.sensitivity)
+
+    def threshold(self, level: int, granularity: float, lower_bound: float = 0.0) -> int:
+        """The least whole number of units that reaches lower_bound + level * granularity.
+
+        Decimals are taken as written (0.01 is 1/100). Comparing whole numbers with it is comparing
+        them with the exact threshold.
+        """
+        exact = Fraction(str(lower_bound)) + level * Fraction(str(granularity))
+        return math.ceil(exact * self.units)
+
+    def total(self, counts: np.ndarray) -> list[int]:
+        """Adds the models' counts up to units.
+
+        Args:
+          counts: (candidates, k) int, correct validation predictions of each model, 0 where a
+            partition is empty or a model is not finite.
+
+        Returns:
+          One Python integer for each candidate.
+        """
+        return [int(row) for row in np.minimum(counts, self.validation_size).sum(axis=1)]
+
+    def noise_warning(self, candidates: int, epsilon: float) -> str | None:
+        """What to tell if noise drowns the utilities: one line naming what would not; else None."""
+        ratio = accounting.selection_noise_ratio(candidates, self.effective_partitions, epsilon)
+        if ratio <= 1.0:
+            return None
+        enough = math.ceil(4.0 * math.log(candidates) / epsilon)
+        if self.validation_size < enough and not self.validation_is_public:
+            more = f"partitions and validation records of at least {enough} each"
+        else:
+            more = f"partitions >= {enough}"
+        least = math.ceil(400.0 * math.log(candidates) / self.effective_partitions) / 100
+        return (
+            f"the selection's noise is about {ratio:.2g} on utilities between 0 and 1: with "
+            f"{candidates} candidates, {self.partitions} partitions and epsilon_0 = {epsilon:g} it "
+            f"picks nearly at random; {more}, or epsilon_0 >= {least:g}, would not"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class PartitionedRecords:
+    """Training records by partition, on the host; everything but k is the curator's.
+
+    Attributes:
+      arrays: pytree of arrays (size_bound, ...), rows of one partition together, zeros after the
+        last: shapes are public, so the compiled program is the same for all neighbours.
+      starts: (k,) int32, first row of each partition.
+      sizes: (k,) int32, its number of rows.
+    """
+
+    arrays: object
+    starts: np.ndarray
+    sizes: np.ndarray
+
+
+def partitioned(task: Task, partitions: int, key: bytes) -> PartitionedRecords:
+    """Partitions the training records by a keyed hash of their identifiers.
+
+    Raises:
+      ValueError: for more partitions than public records, or records without identifiers.
+
+    Warns:
+      EmptyPartitionWarning: for partitions without a record; the curator's to see.
+    """
+    check_partitions(task, partitions)
+    order, sizes = splitting.partition_order(task.train.identifiers, partitions, key)
+    empty = int(np.sum(sizes == 0))
+    if empty:
+        warnings.warn(
+            f"{empty} of {partitions} partitions hold no record: every candidate scores 0 there "
+            "(for the curator's eyes); pass fewer partitions",
+            EmptyPartitionWarning,
+            stacklevel=2,
+        )
+    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    sorted_arrays = jax.tree.map(lambda rows: np.asarray(rows)[order], task.train.arrays)
+    return PartitionedRecords(
+        padded(sorted_arrays, task.train.size_bound),
+        starts.astype(np.int32),
+        sizes.astype(np.int32),
+    )
+
+
+def padded(arrays: object, rows: int) -> object:
+    """Appends rows of zeros to a pytree of arrays (n, ...), up to a public number of rows."""
+
+    def one(leaf: np.ndarray) -> np.ndarray:
+        leaf = np.asarray(leaf)
+        return np.concatenate([leaf, np.zeros((rows - len(leaf), *leaf.shape[1:]), leaf.dtype)])
+
+    return jax.tree.map(one, arrays)
+
+
+def check_partitions(task: Task, partitions: int) -> None:
+    """Refuses a number of partitions that the records cannot have, from public numbers.
+
+    Raises:
+      ValueError: for fewer than 1, more than public records, or records without identifiers.
+    """
+    if not 1 <= partitions <= task.train.public_size:
+        raise ValueError(
+            f"partitions={partitions}: pass between 1 and the public number of training records, "
+            f"{task.train.public_size}"
+        )
+    if task.train.identifiers is None:
+        raise ValueError(
+            "the training records have no identifiers to partition them by: make the task from "
+            "data.from_arrays(...).parts(...), or pass Records(identifiers=..., "
+            "stable_under_removal=True)"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class PartitionLots:
+    """How the models of partitions are trained, in public numbers.
+
+    Attributes:
+      lots: of one partition. Records beyond `lots.dataset_size_bound` in a partition are not
+        trained on; nothing private rests on that.
+      lot_size: expected records of a lot.
+      noise_multiplier: noise standard deviation over the clip norm.
+      clips: whether the candidate's clip norm is applied.
+    """
+
+    lots: training.PoissonLots
+    lot_size: int
+    noise_multiplier: float
+    clips: bool
+
+
+def partition_lots(
+    setting: RunSetting, public_size: int, partitions: int, partition_training: str
+) -> PartitionLots:
+    """Plans the training of partitions after the final training it is to foretell.
+
+    A partition's lot has the final lot's share of the records, but at least 16 where there are as
+    many; steps are the final training's.
+
+    Args:
+      setting: of the final training; its noise multiplier must be known for a rehearsal.
+      public_size: of the training records.
+      partitions: k.
+      partition_training: one of `PARTITION_TRAININGS`.
+
+    Raises:
+      ValueError: for another word.
+    """
+    if partition_training not in PARTITION_TRAININGS:
+        raise ValueError(
+            f"partition_training {partition_training!r}: pass one of "
+            f"{', '.join(PARTITION_TRAININGS)}"
+        )
+    nominal = public_size / partitions
+    wanted = max(setting.lot_size / partitions, min(_SMALLEST_LOT, setting.lot_size))
+    lot_size = max(1, round(min(wanted, nominal)))
+    # Five deviations above the nominal size, and of a lot: rarer excess is left out, which costs
+    # some utility and no privacy.
+    bound = math.ceil(nominal + 5.0 * math.sqrt(nominal)) + 1
+    rate = min(1.0, lot_size / nominal)
+    spread = 5.0 * math.sqrt(bound * rate * (1.0 - rate))
+    capacity = min(bound, math.ceil(bound * rate + spread) + 1)
+    noise = {
+        NON_PRIVATE: 0.0,
+        PRIVATE: setting.noise_over_clip_norm,
+        REHEARSAL: setting.noise_over_clip_norm * lot_size / setting.lot_size,
+    }[partition_training]
+    return PartitionLots(
+        training.PoissonLots(bound, rate, capacity),
+        lot_size,
+        noise,
+        partition_training != NON_PRIVATE,
+    )

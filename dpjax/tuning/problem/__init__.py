@@ -1,0 +1,1 @@
+"""What is tuned: the task, the space of hyperparameters, the shape of a run."""

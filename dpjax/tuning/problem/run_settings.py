@@ -1,0 +1,240 @@
+"""What one candidate's run costs, for every setting the space allows; and the noise that fits.
+
+A candidate's privacy cost depends on its noise multiplier, lot size and number of steps. They come
+from public numbers only. Where the space draws them, a run is a mixture over finitely many
+settings, and so is its guarantee.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from dpjax import accounting, training
+from dpjax.accounting.calibration import check_worth_pricing
+from dpjax.neighbouring import ADD_OR_REMOVE_ONE, REPLACE_ONE
+from dpjax.tuning.problem.candidates import Space
+from dpjax.tuning.problem.task import Task, check_correct, check_neighbours
+
+TRUNCATION_PROBABILITY = 1e-9
+"""Wanted probability that any lot of one run overflows its capacity; it is charged in delta."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RunSetting:
+    """One combination of what a run's privacy cost depends on.
+
+    Attributes:
+      lot_size: records, the expected number under Poisson sampling.
+      steps: gradient steps.
+      noise_multiplier: noise standard deviation over the sensitivity of the clipped sum.
+      probability: how likely the space draws this setting.
+      lots: how the records of a step are drawn.
+      relation: the neighbouring relation the lots speak of.
+      failure_probability: the probability that any lot of the run is not as accounted.
+    """
+
+    lot_size: int
+    steps: int
+    noise_multiplier: float
+    probability: float
+    lots: training.PoissonLots | training.FixedLots
+    relation: str
+    failure_probability: float
+
+    @property
+    def noise_over_clip_norm(self) -> float:
+        """Standard deviation of the noise on a clipped sum, over the clip norm."""
+        return self.noise_multiplier * (2.0 if self.relation == REPLACE_ONE else 1.0)
+
+    def guarantee(self, noise_multiplier: float | None = None) -> accounting.Guarantee:
+        """Returns the cost of training one run under this setting."""
+        noise = self.noise_multiplier if noise_multiplier is None else noise_multiplier
+        if self.relation == REPLACE_ONE:
+            return accounting.dp_sgd_fixed_lots(
+                dataset_size=self.lots.dataset_size,
+                lot_size=self.lot_size,
+                noise_multiplier=noise,
+                steps=self.steps,
+                failure_probability=self.failure_probability,
+            )
+        return accounting.dp_sgd(
+            sampling_probability=self.lots.sampling_probability,
+            noise_multiplier=noise,
+            steps=self.steps,
+            failure_probability=self.failure_probability,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class RunOptions:
+    """The caller's choices for hyperparameters the space does not draw.
+
+    Attributes:
+      lot_size: records a step; None: a sixteenth of the public size.
+      steps: gradient steps; or
+      epochs: expected passes over the public number of records.
+      noise_multiplier: None to calibrate it to a target epsilon.
+      sampling: "poisson" (add-or-remove one) or "fixed" (replace one).
+    """
+
+    lot_size: int | None = None
+    steps: int | None = None
+    epochs: float | None = None
+    noise_multiplier: float | None = None
+    sampling: str = "poisson"
+
+
+def run_settings(task: Task, space: Space, options: RunOptions) -> list[RunSetting]:
+    """Lists the settings a candidate may have; noise multipliers not given stand as nan.
+
+    Raises:
+      ValueError: for a lot larger than the data, fewer than one step, an unknown sampling, records
+        that a neighbour of theirs would divide otherwise, or a task whose `correct` is no boolean.
+    """
+    if options.sampling not in ("poisson", "fixed"):
+        raise ValueError(f"sampling {options.sampling!r}: pass 'poisson' or 'fixed'")
+    check_neighbours(options.sampling, task.train, task.validation)
+    check_correct(task)
+    if options.steps is not None and options.epochs is not None:
+        raise ValueError("both steps and epochs are given: pass one of them")
+    for name in ("lot_size", "steps", "epochs", "noise_multiplier"):
+        if name in space.parameters and getattr(options, name) is not None:
+            raise ValueError(f"{name} is given both in the space and beside it: keep one of them")
+    for drawn, beside in (("steps", "epochs"), ("epochs", "steps")):
+        if drawn in space.parameters and getattr(options, beside) is not None:
+            raise ValueError(f"the space has {drawn}, so {beside} beside it is not read: drop it")
+    settings = []
+    for drawn, probability in space.accounted_settings():
+        chosen: dict[str, float | None] = {**dataclasses.asdict(options), **drawn}
+        if "steps" in drawn:
+            chosen["epochs"] = None
+        if "epochs" in drawn:
+            chosen["steps"] = None
+        settings.append(_one_setting(task, chosen, probability, options.sampling))
+    return settings
+
+
+def _one_setting(
+    task: Task, chosen: Mapping[str, float | None], probability: float, sampling: str
+) -> RunSetting:
+    size = task.train.public_size
+    wanted_lot = chosen["lot_size"]
+    lot_size = max(1, size // 16) if wanted_lot is None else int(round(wanted_lot))
+    if not 1 <= lot_size <= size:
+        raise ValueError(
+            f"lot_size {lot_size}: pass between 1 and the public number of training records, {size}"
+        )
+    if chosen["steps"] is not None:
+        steps = int(round(chosen["steps"]))
+    else:
+        steps = round((20.0 if chosen["epochs"] is None else chosen["epochs"]) * size / lot_size)
+    if steps < 1:
+        raise ValueError(f"{steps} steps: pass steps >= 1, or epochs that give at least one step")
+    noise = chosen["noise_multiplier"]
+    noise = math.nan if noise is None else float(noise)
+    if noise < 0 or math.isinf(noise):
+        raise ValueError(f"noise_multiplier {noise}: pass a finite number >= 0")
+    check_worth_pricing(steps, noise, lot_size / size)
+    if sampling == "fixed":
+        lots = training.FixedLots(dataset_size=task.train.number, lot_size=lot_size)
+        failure = steps * lots.failure_probability_per_draw
+        relation = REPLACE_ONE
+    else:
+        bound, rate = task.train.size_bound, lot_size / size
+        capacity = accounting.lot_capacity(
+            dataset_size=bound,
+            sampling_probability=rate,
+            steps=steps,
+            failure_probability=TRUNCATION_PROBABILITY,
+        )
+        lots = training.PoissonLots(
+            dataset_size_bound=bound, sampling_probability=rate, capacity=capacity
+        )
+        failure = steps * lots.failure_probability_per_draw + accounting.truncation_probability(
+            dataset_size=bound, sampling_probability=rate, capacity=capacity, steps=steps
+        )
+        relation = ADD_OR_REMOVE_ONE
+    return RunSetting(lot_size, steps, noise, probability, lots, relation, failure)
+
+
+def training_guarantee(
+    settings: list[RunSetting], noise_multiplier: float | None = None
+) -> accounting.Guarantee:
+    """Returns the cost of training one candidate: the mixture over its possible settings.
+
+    Args:
+      settings: all of them, with their probabilities.
+      noise_multiplier: used in place of every setting's own, if given.
+    """
+    guarantees = [setting.guarantee(noise_multiplier) for setting in settings]
+    if len(guarantees) == 1:
+        return guarantees[0]
+    return accounting.mixture(guarantees, weights=[setting.probability for setting in settings])
+
+
+def calibrated(
+    settings: list[RunSetting],
+    whole: Callable[[accounting.Guarantee], accounting.Guarantee],
+    epsilon: float,
+    delta: float,
+) -> list[RunSetting]:
+    """Returns the settings with the least noise multiplier that meets the target.
+
+    Args:
+      settings: their noise multipliers are ignored.
+      whole: one candidate's guarantee -> the whole procedure's.
+      epsilon: target of the whole procedure.
+      delta: target of the whole procedure.
+
+    Raises:
+      ValueError: if no noise in reach meets the target; it says what epsilon is attainable.
+    """
+    noise = accounting.calibrate(
+        lambda multiplier: whole(training_guarantee(settings, multiplier)),
+        epsilon=epsilon,
+        delta=delta,
+    )
+    return [dataclasses.replace(setting, noise_multiplier=noise) for setting in settings]
+
+
+def validation_noise(base: accounting.Guarantee, relation: str) -> float:
+    """Returns the least standard deviation whose count costs no more than training does.
+
+    A record is in the training part or in the validation part, so the two compose in parallel, and
+    a noisy count whose privacy profile lies below the training run's adds nothing to the total.
+    The deviation is searched over powers of 1.05 between 0.5 and 1e4 and never needs to be exact:
+    the total is computed from the deviation found.
+
+    Args:
+      base: cost of training one candidate.
+      relation: the neighbouring relation.
+
+    Returns:
+      Standard deviation of the discrete Gaussian on the count, in records.
+    """
+    # Profiles are compared from epsilon 0 to where the training's own delta is negligible: 1e-11,
+    # or what lots that overflow leave at every epsilon.
+    farthest = next(
+        reach
+        for tail in 10.0 ** np.arange(-11, 1)
+        if math.isfinite(reach := base.epsilon(delta=min(float(tail), 0.5)))
+    )
+    grid = np.linspace(0.0, max(farthest, 1e-3), 60)
+    allowed = base.pair.delta(grid) + 1e-13
+
+    def dominated(deviation: float) -> bool:
+        count = accounting.discrete_gaussian(noise_std=deviation, relation=relation)
+        return bool(np.all(count.pair.delta(grid) <= allowed))
+
+    low, high = 0, 203
+    while low < high:
+        middle = (low + high) // 2
+        if dominated(0.5 * 1.05**middle):
+            high = middle
+        else:
+            low = middle + 1
+    return round(0.5 * 1.05**high, 6)

@@ -1,0 +1,108 @@
+"""Random repetitions: release the best of a random number of private runs.
+
+Nicolas Papernot and Thomas Steinke, "Hyperparameter Tuning with Renyi Differential Privacy", ICLR
+2022, https://arxiv.org/abs/2110.03620. One run = draw hyperparameters from a public law, train by
+DP-SGD, score on validation data (privately). K runs, K from a public law and secret; only the best
+run is released. The cost hardly grows with the mean of K, because nobody learns K.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dpjax import accounting
+from dpjax.tuning.evaluations.procedure import Optimizer
+from dpjax.tuning.evaluations.running import Result, run_selection
+from dpjax.tuning.job import Job
+from dpjax.tuning.problem.candidates import Space
+from dpjax.tuning.problem.run_settings import RunOptions
+from dpjax.tuning.problem.task import Task
+from dpjax.tuning.tuners.selections import BestOf
+
+DEFAULT_REPETITIONS = accounting.AtMost(accounting.Geometric(mean=10), cap=64)
+
+
+def random_repetitions(
+    task: Task,
+    space: Space,
+    *,
+    repetitions: accounting.RepetitionLaw = DEFAULT_REPETITIONS,
+    epsilon: float | None = None,
+    delta: float = 1e-5,
+    noise_multiplier: float | None = None,
+    lot_size: int | None = None,
+    steps: int | None = None,
+    epochs: float | None = None,
+    sampling: str = "poisson",
+    optimizer: Optimizer | None = None,
+    validation_is_public: bool = False,
+    score_noise: float | None = None,
+    not_private: bool = False,
+    seed: int | None = None,
+    chunk_size: int = 16,
+    progress: Callable[[int, int], None] | None = None,
+    job: Job | None = None,
+) -> Result | None:
+    """Trains a secret random number of candidates and releases the best one.
+
+    Formal guarantees:
+      `result.release` is (`result.guarantee.epsilon(delta)`, delta)-differentially private under
+      `result.guarantee.relation`, for one record of the training or validation data, if the space
+      and every argument were fixed without looking at the data, and K, the other candidates, the
+      console and the wall clock stay with the curator. Enforced here: K is drawn from the operating
+      system's randomness and appears in nothing that is released; candidates are independent draws
+      from the space with independent keys; a candidate that is not finite ranks worst, is not
+      retried and still counts; no candidate, or none that is finite, releases parameters that do
+      not depend on data; a validation record costs what is stated by noise on the count of correct
+      predictions. Source: Papernot & Steinke (ICLR 2022), Theorems 2 and 6, as corrected and
+      tightened in `accounting.best_of`.
+
+    Args:
+      task: what to learn, with its training and validation records.
+      space: public law of the hyperparameters; each must be read by the optimiser, or be
+        `clip_norm`, `lot_size`, `steps`, `epochs` or `noise_multiplier`.
+      repetitions: public law of the number K of candidates.
+      epsilon: target of the whole procedure; the noise is calibrated to it.
+      delta: of the whole procedure, in (0, 1).
+      noise_multiplier: instead of `epsilon`: noise standard deviation over sensitivity.
+      lot_size: records a step (expected, under Poisson sampling).
+      steps: gradient steps; or
+      epochs: passes over the public number of records; 20 if neither is given.
+      sampling: "poisson" (add-or-remove one) or "fixed" (lots of fixed size, replace one).
+      optimizer: hyperparameters -> optax transformation; `training.momentum()` by default. Beside
+        what the space draws, the hyperparameters hold `noise_multiplier`, `lot_size` and `steps`,
+        for schedules.
+      validation_is_public: scores cost nothing.
+      score_noise: standard deviation of the noise on the count of correct predictions, in records.
+      not_private: with noise_multiplier 0, for comparison; the release then says so.
+      seed: for reproduction; the randomness is then not secret and the release says so.
+      chunk_size: candidates trained at once; the memory knob.
+      progress: called with (candidates done, candidates in all); the curator's to see.
+      job: placement over devices, checkpoints, shards; None for one plain job.
+
+    Returns:
+      A `Result`; None for a shard, whose results only a merge turns into one.
+
+    Raises:
+      ValueError: with one line naming what to pass instead.
+
+    Warns:
+      cautions.LargeDeltaWarning, cautions.KnownRandomnessWarning: before anything is drawn.
+      cautions.UntrainedReleaseWarning: if no trained model is released.
+    """
+    return run_selection(
+        task,
+        space,
+        BestOf(repetitions),
+        RunOptions(lot_size, steps, epochs, noise_multiplier, sampling),
+        epsilon=epsilon,
+        delta=delta,
+        optimizer=optimizer,
+        validation_is_public=validation_is_public,
+        score_noise=score_noise,
+        not_private=not_private,
+        seed=seed,
+        chunk_size=chunk_size,
+        progress=progress,
+        job=job,
+    )
