@@ -6,7 +6,7 @@ in their logarithm from 1e-4 to 1, and then replays random selection 500 times f
 mean: draw K, draw K of the trained models with replacement, release the best. The curve is the mean
 accuracy of the released model against epsilon at delta = 1e-5. One run costs 2.39 (2.60 by Renyi
 bounds); the best of K runs, geometric of mean 10, costs 3.56 by the tight bound and 5.05 by the
-paper's; ten runs composed naively cost 8.96 by the tight bound. What it shows: accuracy rises
+paper's; ten runs composed naively cost 8.92 by the tight bound. What it shows: accuracy rises
 steeply over the first few expected runs and then saturates; the laws differ by what they cost and
 by where they saturate: the smaller eta, the cheaper a large mean, but the more often K is 1.
 
