@@ -37,7 +37,7 @@ def registered(name: str, files: Sequence[PublishedFile]) -> tuple[PublishedFile
 
     known = {
         info.checksum: {"address": address, "size": int(info.size)}
-        for address, info in tfds.builder_cls(name).url_infos.items()
+        for address, info in (tfds.builder_cls(name).url_infos or {}).items()
     }
     return tuple(dataclasses.replace(file, **known.get(file.sha256, {})) for file in files)
 
