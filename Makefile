@@ -30,12 +30,12 @@ $(VENV)/installed: $(BIN)/python pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/installed_for_tests: $(VENV)/installed
-	@echo "Installing the test and federated extras into $(VENV)"
-	$(INSTALL) --editable '.[test,federated]'
+	@echo "Installing the test, federated and pareto extras into $(VENV)"
+	$(INSTALL) --editable '.[test,federated,pareto]'
 	@touch $@
 
 # Every figure's small version, with rows and pictures under runs/figures.
-figures_quick: $(VENV)/installed
+figures_quick: $(VENV)/installed_for_tests
 	for figure in $(QUICK_FIGURES); do \
 	  $(BIN)/python -m experiments.figures.$$figure --quick || exit 1; \
 	done

@@ -32,7 +32,8 @@ SCHEDULES = (CONSTANT, COSINE)
 
 
 def define_folders(
-    unset: str | None = None, cache_help: str = "Where prepared data goes, if not into --data_dir."
+    unset: str | None = None,
+    cache_help: str = "Where downloads and caches go, if not into --data_dir.",
 ) -> tuple[flags.FlagHolder, flags.FlagHolder]:
     """Defines --data_dir and --cache_dir; returns their holders.
 
@@ -41,7 +42,9 @@ def define_folders(
       cache_help: words for --cache_dir.
     """
     return (
-        flags.DEFINE_string("data_dir", unset, "Folder of prepared or downloaded data sets."),
+        flags.DEFINE_string(
+            "data_dir", unset, "Folder where the files of data sets are looked for."
+        ),
         flags.DEFINE_string("cache_dir", unset, cache_help),
     )
 

@@ -53,7 +53,9 @@ _DATASET = flags.DEFINE_string("dataset", "digits", "Data set to split over the 
 _FOLDERS = flags.DEFINE_list(
     "folders", None, "One folder of .npz files (inputs, labels) a client, instead of --dataset."
 )
-_DATA_DIR, _CACHE_DIR = data_flags.define_folders("", "Where prepared data goes, if elsewhere.")
+_DATA_DIR, _CACHE_DIR = data_flags.define_folders(
+    "", "Where downloads and caches go, if elsewhere."
+)
 _CONCENTRATION = flags.DEFINE_float(
     "concentration", 0.0, "Dirichlet alpha of label and size skew between clients; 0: none."
 )

@@ -20,7 +20,7 @@ private run on --dataset with the suggested setting follows, charged alone:
   python -m experiments.pareto --out_dir=runs/front --resume    # again after a kill: goes on
 
 The default run takes about a minute on 4 CPU cores. --method=hvpoi, random and grid are the paper's
-criterion and its baselines.
+criterion and its baselines. Needs the extra: pip install -e '.[pareto]'.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from rich.console import Console
 
 from dpjax import data, private_files, tuning
 from dpjax.tuning import ledger, pareto
-from dpjax.tuning.pareto import problems
+from dpjax.tuning.pareto import extra, problems
 from dpjax.tuning.pareto.released_run import released_run
 from dpjax.tuning.problem.task import accuracy_of
 from experiments import command_line, data_flags, run_folder
@@ -250,6 +250,10 @@ def run_search(
 
 def main() -> int:
     """Runs the job; returns the exit code."""
+    try:
+        extra.check()
+    except ImportError as error:
+        raise ValueError(str(error)) from None
     check_flags()
     console = Console(highlight=False, soft_wrap=True)
     wish = (_OUT_DIR.value, f"pareto-{_DATA.name}")

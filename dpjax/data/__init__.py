@@ -6,12 +6,17 @@
 Preprocessing uses public constants, documented vocabularies and ranges only: no mean, deviation,
 norm or list of categories is ever computed from the records. `third_party_notes/data.md` gives
 every set's address, checksums, terms and encoding.
+
+A published data set that is not among them is one file of yours: after
+`data.register(data.Source(name="mine", ...))`, `data.load("mine")` finds its files, recognises them
+by their checksums, and reads them.
 """
 
 from dpjax.data import partitioners
 from dpjax.data.dataset import Dataset, Parts, Split, split_train_validation
 from dpjax.data.loading import DEFAULT_DATA_DIR, NAMES, load
-from dpjax.data.published_files import DataCorruptedError, DataNotFoundError
+from dpjax.data.published_files import DataCorruptedError, DataNotFoundError, PublishedFile
+from dpjax.data.source import Source, register
 from dpjax.data.user_arrays import from_arrays, load_arrays
 
 __all__ = [
@@ -21,10 +26,13 @@ __all__ = [
     "DataNotFoundError",
     "Dataset",
     "Parts",
+    "PublishedFile",
+    "Source",
     "Split",
     "from_arrays",
     "load_arrays",
     "load",
     "partitioners",
+    "register",
     "split_train_validation",
 ]

@@ -168,7 +168,7 @@ def not_found(
 ) -> DataNotFoundError:
     """Returns the error that tells a user what to place where."""
     lines = [
-        f"data set {name!r} is not prepared and {why}. Place these files in "
+        f"data set {name!r} is not at hand and {why}. Place these files in "
         f"{manual_folder(data_dir, name)} (or pass data_dir= a folder that has them in "
         f"{name}{os.sep}):"
     ]

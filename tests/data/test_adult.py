@@ -1,13 +1,11 @@
 """Adult: reading the published form, and an encoding by public constants only."""
 
-import dataclasses
-import hashlib
 import tempfile
 
 import numpy as np
 import pytest
 
-from dpjax.data import loading, published_files
+from dpjax.data import loading
 from dpjax.data.sources import adult
 
 TRAIN = """\
@@ -27,33 +25,14 @@ TEST = """\
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch):
+def place(publish):
     """Returns a function that publishes two texts as Adult's files and says in which folder."""
-    from tensorflow_datasets.core.download import checksums
 
-    def publish(train, test):
-        folder = tmp_path / "adult"
-        folder.mkdir()
-        files = []
-        for file, text in zip(adult.FILES, (train, test)):
-            content = text.encode()
-            (folder / file.name).write_bytes(content)
-            sha256 = hashlib.sha256(content).hexdigest()
-            files.append(
-                published_files.PublishedFile(file.name, file.address, sha256, len(content))
-            )
-            monkeypatch.setitem(
-                checksums.get_all_url_infos(),
-                file.address,
-                checksums.UrlInfo(len(content), sha256, file.name),
-            )
-        monkeypatch.setattr(adult, "COUNTS", {"train": 3, "test": 2})
-        monkeypatch.setattr(adult.builder(), "url_infos", {})
-        source = dataclasses.replace(loading._SOURCES["adult"], files=tuple(files))
-        monkeypatch.setitem(loading._SOURCES, "adult", source)
-        return tmp_path
+    def published(train, test):
+        contents = {"adult.data": train.encode(), "adult.test": test.encode()}
+        return publish("adult", contents, place="{}", train_count=3, test_count=2)
 
-    return publish
+    return published
 
 
 @pytest.fixture
@@ -106,16 +85,16 @@ def test_a_missing_value_is_all_zeros(small_adult):
 
 
 def test_the_encoding_of_a_record_does_not_depend_on_the_others(small_adult):
-    columns = {
-        name: np.array([30, 60, 90])
+    columns = [
+        np.array([30, 60, 90])
         if name not in adult.VOCABULARIES
         else np.array([0, 1, len(adult.VOCABULARIES[name])])
         for name in adult.COLUMNS
-    }
-    together = adult.encode(columns)
+    ]
+    table = np.stack(columns, axis=1)
+    together = adult.encode(table)
     for row in range(3):
-        alone = adult.encode({name: values[row : row + 1] for name, values in columns.items()})
-        np.testing.assert_array_equal(together[row], alone[0])
+        np.testing.assert_array_equal(together[row], adult.encode(table[row : row + 1])[0])
 
 
 def test_public_constants():
@@ -141,8 +120,16 @@ def test_a_row_of_another_length_is_refused(tmp_path):
         list(adult.rows(path))
 
 
-def test_a_value_outside_the_vocabulary_is_refused(place):
-    folder = place(TRAIN.replace("State-gov", "Elsewhere"), TEST)
-    with pytest.raises(Exception, match="Elsewhere"):
+@pytest.mark.parametrize(
+    ("value", "other", "words"),
+    [
+        ("State-gov", "Elsewhere", "workclass 'Elsewhere'"),
+        ("<=50K", "=50K", "class '=50K'"),
+        ("77516", "many", "fnlwgt"),
+    ],
+)
+def test_a_value_outside_the_vocabulary_is_refused(place, value, other, words):
+    folder = place(TRAIN.replace(value, other), TEST)
+    with pytest.raises(ValueError, match=words):
         loading.load("adult", folder)
     assert not (folder / "adult" / "1.0.0").exists()

@@ -1,18 +1,18 @@
-"""Reading idx and tar files, and the builders, on small files made here."""
+"""Image sets: read from their published files, or from TFDS's records where there are none."""
 
 import gzip
-import hashlib
 import io
 import pathlib
-import sys
+import shutil
 import tarfile
 import tempfile
+import urllib.request
 
 import numpy as np
 import pytest
 
-from dpjax.data import loading, published_files, tfds_store
-from dpjax.data.sources import image_builders, images
+from dpjax.data import loading, published_files, readers, source, tfds_store
+from dpjax.data.sources import cifar10
 
 COUNTS = {"train": 23, "test": 7}
 
@@ -27,88 +27,57 @@ def random_arrays(shape):
     generator = np.random.default_rng(5)
     arrays = {}
     for role, count in COUNTS.items():
-        arrays[f"{role}_images"] = generator.integers(0, 256, (count, *shape), np.uint8)
+        arrays[f"{role}_inputs"] = generator.integers(0, 256, (count, *shape), np.uint8)
         arrays[f"{role}_labels"] = generator.integers(0, 10, count, np.uint8)
     return arrays
 
 
-def idx_contents():
-    arrays = random_arrays((28, 28, 1))
-    contents = {
-        images.TRAIN_IMAGES: idx_bytes(arrays["train_images"][..., 0]),
-        images.TRAIN_LABELS: idx_bytes(arrays["train_labels"]),
-        images.TEST_IMAGES: idx_bytes(arrays["test_images"][..., 0]),
-        images.TEST_LABELS: idx_bytes(arrays["test_labels"]),
+def idx_contents(arrays):
+    return {
+        file: idx_bytes(arrays[name][..., 0] if name.endswith("inputs") else arrays[name])
+        for name, file in readers.IDX_NAMES.items()
     }
-    return arrays, contents
 
 
-def cifar_contents():
-    arrays = random_arrays((32, 32, 3))
-    members = {"batches.meta.txt": "\n".join(images.CIFAR10.class_names).encode() + b"\n\n"}
+def cifar_contents(arrays, left_out=()):
+    members = {"batches.meta.txt": "\n".join(cifar10.CLASS_NAMES).encode() + b"\n\n"}
     for role, cuts in (("train", (0, 5, 9, 14, 20, 23)), ("test", (0, 7))):
-        flat = arrays[f"{role}_images"].transpose(0, 3, 1, 2).reshape(-1, 3072)
+        flat = arrays[f"{role}_inputs"].transpose(0, 3, 1, 2).reshape(-1, 3072)
         records = np.concatenate([arrays[f"{role}_labels"][:, None], flat], axis=1)
         for number, (begin, end) in enumerate(zip(cuts, cuts[1:]), start=1):
             name = "test_batch.bin" if role == "test" else f"data_batch_{number}.bin"
             members[name] = records[begin:end].tobytes()
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
-        for name, content in members.items():
+        # The archive's order is not that of the batches.
+        for name in sorted(members.keys() - set(left_out), reverse=True):
             entry = tarfile.TarInfo(f"cifar-10-batches-bin/{name}")
-            entry.size = len(content)
-            archive.addfile(entry, io.BytesIO(content))
-    return arrays, {"cifar-10-binary.tar.gz": buffer.getvalue()}
+            entry.size = len(members[name])
+            archive.addfile(entry, io.BytesIO(members[name]))
+    return {cifar10.FILE.name: buffer.getvalue()}
 
 
 SETS = {
-    "mnist": (images.MNIST, image_builders.mnist_builder, idx_contents),
-    "fashion_mnist": (images.FASHION_MNIST, image_builders.fashion_mnist_builder, idx_contents),
-    "cifar10": (images.CIFAR10, image_builders.cifar10_builder, cifar_contents),
+    "mnist": ((28, 28, 1), idx_contents),
+    "fashion_mnist": ((28, 28, 1), idx_contents),
+    "cifar10": ((32, 32, 3), cifar_contents),
 }
 
 
 @pytest.fixture(params=SETS)
-def small_set(request, tmp_path, monkeypatch):
-    """A published set with few records, its files placed by hand, their checksums made known."""
-    from tensorflow_datasets.core.download import checksums
-
-    described, make_builder, make_contents = SETS[request.param]
-    arrays, contents = make_contents()
-    folder = tmp_path / "data" / "downloads" / "manual" / described.name
-    folder.mkdir(parents=True)
-    files = []
-    for file in described.files:
-        content = contents[file.name]
-        (folder / file.name).write_bytes(content)
-        sha256 = hashlib.sha256(content).hexdigest()
-        files.append(published_files.PublishedFile(file.name, file.address, sha256, len(content)))
-        monkeypatch.setitem(
-            checksums.get_all_url_infos(),
-            file.address,
-            checksums.UrlInfo(len(content), sha256, file.name),
-        )
-    small = images.ImageSet(
-        name=described.name,
-        version=described.version,
-        files=tuple(files),
-        image_shape=described.image_shape,
-        train_count=COUNTS["train"],
-        test_count=COUNTS["test"],
-        class_names=described.class_names,
-        description=described.description,
-    )
-    monkeypatch.setitem(
-        loading._SOURCES, described.name, loading._image_source(small, make_builder)
-    )
-    return small, arrays, tmp_path / "data"
+def small_set(request, publish):
+    """Name, arrays and data folder of a published set with few records."""
+    shape, contents_of = SETS[request.param]
+    arrays = random_arrays(shape)
+    counts = {f"{role}_count": count for role, count in COUNTS.items()}
+    return request.param, arrays, publish(request.param, contents_of(arrays), **counts)
 
 
 def check(result, arrays):
     for role in COUNTS:
         split = getattr(result, role)
         np.testing.assert_array_equal(
-            split.inputs, arrays[f"{role}_images"].astype(np.float32) / np.float32(255)
+            split.inputs, arrays[f"{role}_inputs"].astype(np.float32) / np.float32(255)
         )
         np.testing.assert_array_equal(split.labels, arrays[f"{role}_labels"])
         np.testing.assert_array_equal(split.identifiers, np.arange(COUNTS[role]))
@@ -116,88 +85,59 @@ def check(result, arrays):
         assert 0.0 <= split.inputs.min() <= split.inputs.max() <= 1.0
 
 
-def test_a_set_is_prepared_read_back_in_order_and_cached(small_set, monkeypatch, capsys):
-    small, arrays, data_dir = small_set
-    before = set(sys.modules)
-    check(loading.load(small.name, data_dir), arrays)
-    assert capsys.readouterr().out == ""
-    prepared = data_dir / small.name / small.version
-    assert len(list(prepared.glob("*.array_record*"))) == 2
-    assert "tensorflow" not in set(sys.modules) - before
-
-    def fail(*_):
-        raise AssertionError("the cache was not used")
-
-    monkeypatch.setattr(tfds_store, "open_builder", fail)
-    check(loading.load(small.name, data_dir), arrays)
+def fail(*_, **__):
+    raise AssertionError("this was not to be called")
 
 
-def test_nothing_is_left_among_temporary_files(small_set, monkeypatch):
-    small, arrays, data_dir = small_set
-    temporary = data_dir / "temporary"
+def everything_below(folder):
+    return sorted(str(path) for path in folder.rglob("*"))
+
+
+def test_files_at_hand_are_read_in_order_and_nothing_else_is(small_set, monkeypatch, capsys):
+    name, arrays, data_dir = small_set
+    for function in ("prepared", "read_images", "registered"):
+        monkeypatch.setattr(tfds_store, function, fail)
+    temporary = data_dir.parent / "temporary"
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-    check(loading.load(small.name, data_dir), arrays)
-    assert list(temporary.iterdir()) == []
+    before = everything_below(data_dir.parent)
+    check(loading.load(name, data_dir), arrays)
+    assert everything_below(data_dir.parent) == before
+    assert capsys.readouterr().out == ""
 
 
-def test_prepared_data_needs_no_files(small_set):
-    small, arrays, data_dir = small_set
-    loading.load(small.name, data_dir)
-    prepared = data_dir / small.name / small.version
-    for path in (prepared / "dpjax_cache").iterdir():
-        path.unlink()
-    for file in small.files:
-        (data_dir / "downloads" / "manual" / small.name / file.name).unlink()
-    check(loading.load(small.name, data_dir, download=False), arrays)
+def test_what_took_long_to_read_is_cached(small_set, monkeypatch):
+    name, arrays, data_dir = small_set
+    monkeypatch.setattr(loading, "_WORTH_CACHING", 0.0)
+    check(loading.load(name, data_dir), arrays)
+    assert (data_dir / name / source.SOURCES[name].version / "dpjax_cache" / "key.json").is_file()
+    monkeypatch.setattr(published_files, "find", fail)
+    check(loading.load(name, data_dir), arrays)
 
 
-def test_what_is_prepared_is_the_stock_data_set(small_set):
-    import tensorflow_datasets as tfds
-
-    small, arrays, data_dir = small_set
-    loading.load(small.name, data_dir)
-    stock = tfds.builder_from_directory(str(data_dir / small.name / small.version))
-    assert stock.name == small.name
-    records = stock.as_data_source("test", decoders={"image": tfds.decode.SkipDecoding()})
-    stored = sorted(int(record["label"]) for record in records)
-    assert stored == sorted(arrays["test_labels"].tolist())
-    if small.name == "cifar10":
-        by_id = {record["id"].decode(): int(record["label"]) for record in records}
-        expected = {f"test_{k:05d}": int(v) for k, v in enumerate(arrays["test_labels"])}
-        assert by_id == expected
-        assert tuple(stock.info.features["label"].names) == small.class_names
-
-
-def test_data_prepared_in_another_format_is_left_alone(small_set):
-    small, arrays, data_dir = small_set
-    prepared = data_dir / small.name / small.version
-    loading.load(small.name, data_dir)
-    statement = prepared / "dataset_info.json"
-    foreign = statement.read_text().replace("array_record", "tfrecord")
-    statement.write_text(foreign)
-    for path in (prepared / "dpjax_cache").iterdir():
-        path.unlink()
-    check(loading.load(small.name, data_dir), arrays)
-    assert statement.read_text() == foreign
-    assert (data_dir / "array_record" / small.name / small.version).is_dir()
-
-
-def test_prepared_data_with_another_count_is_refused(small_set, monkeypatch):
-    small, _, data_dir = small_set
-    loading.load(small.name, data_dir)
-    builder = tfds_store.open_builder(SETS[small.name][1], data_dir)
-    with pytest.raises(ValueError, match="delete that folder"):
-        tfds_store.read(builder, "train", {"label": np.dtype(np.uint8)}, 24)
-
-
-def test_a_corrupted_file_is_refused_before_anything_is_written(small_set):
-    small, _, data_dir = small_set
-    path = data_dir / "downloads" / "manual" / small.name / small.files[0].name
+def test_a_corrupted_file_is_refused_before_anything_is_written(small_set, monkeypatch):
+    name, _, data_dir = small_set
+    monkeypatch.setattr(loading, "_WORTH_CACHING", 0.0)
+    file = source.SOURCES[name].files[0].name
+    path = data_dir / "downloads" / "manual" / name / file
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(published_files.DataCorruptedError, match=small.files[0].name):
-        loading.load(small.name, data_dir)
-    assert not (data_dir / small.name).exists()
+    with pytest.raises(published_files.DataCorruptedError, match=file):
+        loading.load(name, data_dir)
+    assert not (data_dir / name).exists()
+
+
+def test_a_file_with_another_count_is_refused_and_not_cached(publish, monkeypatch):
+    monkeypatch.setattr(loading, "_WORTH_CACHING", 0.0)
+    data_dir = publish("mnist", idx_contents(random_arrays((28, 28, 1))), train_count=24)
+    with pytest.raises(ValueError, match=r"mnist: train inputs of shape \(23, 28, 28, 1\)"):
+        loading.load("mnist", data_dir)
+    assert not (data_dir / "mnist").exists()
+
+
+def test_an_archive_without_a_batch_is_refused(publish):
+    contents = cifar_contents(random_arrays((32, 32, 3)), left_out=["data_batch_4.bin"])
+    with pytest.raises(ValueError, match="holds no .*data_batch_4"):
+        loading.load("cifar10", publish("cifar10", contents))
 
 
 @pytest.mark.parametrize("content", [b"", b"\0\0\x0d\x03" + b"\0" * 16, b"text, not numbers"])
@@ -205,7 +145,7 @@ def test_what_is_no_idx_file_is_refused(tmp_path, content):
     path = tmp_path / "file.gz"
     path.write_bytes(gzip.compress(content))
     with pytest.raises(ValueError, match="not an idx file"):
-        images.read_idx(path)
+        readers.read_idx(path)
 
 
 def test_a_short_idx_file_is_refused(tmp_path):
@@ -213,25 +153,94 @@ def test_a_short_idx_file_is_refused(tmp_path):
     whole = gzip.decompress(idx_bytes(np.zeros((3, 4, 4), np.uint8)))
     path.write_bytes(gzip.compress(whole[:-1]))
     with pytest.raises(ValueError):
-        images.read_idx(pathlib.Path(path))
+        readers.read_idx(pathlib.Path(path))
+
+
+def prepare_with_tfds(name, arrays, data_dir):
+    """Has TFDS prepare its data set of this name from arrays, and removes the published files."""
+    import tensorflow_datasets as tfds
+    from PIL import Image
+
+    stock = tfds.builder_cls(name)
+
+    class FromArrays(stock, skip_registration=True):
+        @property
+        def info(self):
+            # TFDS asks its public bucket whenever nothing is prepared yet.
+            information = super().info
+            information.initialize_from_bucket = lambda: None
+            return information
+
+        def _split_generators(self, dl_manager):
+            return {role: self._generate_examples(role) for role in COUNTS}
+
+        def _generate_examples(self, role):
+            pairs = zip(arrays[f"{role}_inputs"], arrays[f"{role}_labels"])
+            for key, (image, label) in enumerate(pairs):
+                record = {"image": Image.fromarray(np.squeeze(image)), "label": int(label)}
+                if "id" in self.info.features:
+                    record["id"] = f"{role}_{key:05d}"
+                yield key, record
+
+    FromArrays.name = name
+    tfds.disable_progress_bar()
+    configuration = tfds.download.DownloadConfig(try_download_gcs=False)
+    FromArrays(data_dir=str(data_dir)).download_and_prepare(
+        file_format="array_record", download_config=configuration
+    )
+    shutil.rmtree(data_dir / "downloads")
+
+
+def test_what_tfds_prepared_is_read_in_the_published_order(small_set, monkeypatch):
+    name, arrays, data_dir = small_set
+    prepare_with_tfds(name, arrays, data_dir)
+    check(loading.load(name, data_dir, download=False), arrays)
+    place = tfds_store.prepared(name, source.SOURCES[name].version, data_dir)
+    with pytest.raises(ValueError, match="delete that folder"):
+        tfds_store.read_images(place, {"train": 24})
+    # In a format that needs TensorFlow it counts as absent, and is left alone.
+    statement = place / "dataset_info.json"
+    statement.write_text(statement.read_text().replace("array_record", "tfrecord"))
+    before = everything_below(data_dir)
+    with pytest.raises(published_files.DataNotFoundError):
+        loading.load(name, data_dir, download=False)
+    assert everything_below(data_dir) == before
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_checksums_and_addresses_are_those_tfds_registers(name):
-    from tensorflow_datasets.core.download import checksums
+def test_checksums_addresses_and_version_are_those_tfds_registers(name):
+    import tensorflow_datasets as tfds
 
-    registered = checksums.get_all_url_infos()
-    for file in SETS[name][0].files:
-        stated = registered[file.address]
+    known = source.SOURCES[name]
+    stock = tfds.builder_cls(name)
+    assert known.version == str(stock.VERSION)
+    for file in known.files:
+        stated = stock.url_infos[file.address]
         assert (stated.checksum, stated.size) == (file.sha256, file.size)
         assert stated.filename == file.name
+    assert tfds_store.registered(name, known.files) == known.files
 
 
-@pytest.mark.parametrize("name", SETS)
-def test_name_and_version_are_the_stock_ones(name):
-    described, make_builder, _ = SETS[name]
-    builder_class = make_builder()
-    assert builder_class.name == described.name
-    assert str(builder_class.VERSION) == described.version
-    stock = next(c for c in builder_class.mro() if c.__module__.startswith("tensorflow_datasets"))
-    assert builder_class.VERSION == stock.VERSION and issubclass(builder_class, stock)
+def test_a_download_asks_the_address_that_tfds_registers(publish, tmp_path, monkeypatch):
+    """A mirror that moved: a later TFDS has another address for the same checksum."""
+    import tensorflow_datasets as tfds
+    from tensorflow_datasets.core.download import checksums
+
+    arrays = random_arrays((28, 28, 1))
+    contents = idx_contents(arrays)
+    publish("mnist", contents, train_count=23, test_count=7)
+    moved = {
+        f"https://moved.invalid/{file.name}": checksums.UrlInfo(file.size, file.sha256, file.name)
+        for file in source.SOURCES["mnist"].files
+    }
+    asked = []
+
+    def urlopen(address, timeout):
+        asked.append(address)
+        return io.BytesIO(contents[address.rsplit("/", 1)[1]])
+
+    monkeypatch.setattr(tfds.builder_cls("mnist"), "url_infos", moved)
+    monkeypatch.setattr(urllib.request, "urlopen", urlopen)
+    check(loading.load("mnist", tmp_path / "empty"), arrays)
+    assert asked == list(moved)
+    check(loading.load("mnist", tmp_path / "empty", download=False), arrays)

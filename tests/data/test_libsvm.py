@@ -3,13 +3,15 @@
 import numpy as np
 import pytest
 
-from dpjax.data.sources import libsvm
+from dpjax import data
+from dpjax.data import readers
+from dpjax.data.sources import a1a, a9a
 
 
 def test_a_file_is_read(tmp_path):
     path = tmp_path / "a9a"
     path.write_text("-1 1:1 123:0 \n+1 2:1 123:1 \n-1 \n")
-    inputs, labels = libsvm.read(path)
+    inputs, labels = readers.read_libsvm(path)
     assert inputs.shape == (3, 123)
     assert np.argwhere(inputs).tolist() == [[0, 0], [1, 1], [1, 122]]
     assert labels.tolist() == [0, 1, 0]
@@ -20,14 +22,13 @@ def test_a_line_that_cannot_be_is_refused(tmp_path, line):
     path = tmp_path / "a9a"
     path.write_text(f"-1 1:1\n{line}\n")
     with pytest.raises(ValueError, match="line 2"):
-        libsvm.read(path)
+        readers.read_libsvm(path)
 
 
-def test_a_file_of_another_length_is_refused(tmp_path):
-    for file in libsvm.FILES:
-        (tmp_path / file.name).write_text("-1 1:1\n")
-    with pytest.raises(ValueError, match="has not 32561 rows"):
-        libsvm.read_both(tmp_path)
+def test_files_of_another_length_are_refused(publish):
+    data_dir = publish("a9a", {"a9a": b"-1 1:1\n", "a9a.t": b"-1 1:1\n"})
+    with pytest.raises(ValueError, match=r"a9a: train inputs of shape \(1, 123\).*32561"):
+        data.load("a9a", data_dir)
 
 
 @pytest.mark.parametrize(
@@ -44,24 +45,21 @@ def test_a_file_of_another_length_is_refused(tmp_path):
     ],
 )
 def test_the_rule_gives_the_published_sizes_of_a1a_to_a8a(share, published_size):
-    assert libsvm.in_a1a(share=share).sum() == published_size
+    assert a1a.in_a1a(share=share).sum() == published_size
 
 
 def test_the_first_rows_of_a1a():
     # Where the first rows of public copies of a1a stand in a9a.
-    assert np.flatnonzero(libsvm.in_a1a())[:6].tolist() == [0, 15, 23, 24, 59, 64]
+    assert np.flatnonzero(a1a.in_a1a())[:6].tolist() == [0, 15, 23, 24, 59, 64]
 
 
 def test_a1a_divides_a9a():
-    # Rows that say where they are: column 0 is unused, the label alternates.
-    count = libsvm.COUNTS["train"]
-    arrays = {
-        "train_inputs": np.zeros((count, 123), np.uint8),
-        "train_labels": (np.arange(count) % 2).astype(np.uint8),
-    }
-    result = libsvm.a1a_dataset(arrays)
-    assert (result.train.public_size, result.test.public_size) == (30_956, 1605)
-    together = np.concatenate([result.train.identifiers, result.test.identifiers])
+    # Rows that say where they are: the label alternates.
+    count = a9a.TRAIN_COUNT
+    labels = (np.arange(count) % 2).astype(np.uint8)
+    arrays = a1a.divided(np.zeros((count, 123), np.uint8), labels)
+    assert (len(arrays["train_inputs"]), len(arrays["test_inputs"])) == (30_956, 1605)
+    together = np.concatenate([arrays["train_identifiers"], arrays["test_identifiers"]])
     assert sorted(together) == list(range(count))
-    for split in (result.train, result.test):
-        np.testing.assert_array_equal(split.labels, split.identifiers % 2)
+    for role in ("train", "test"):
+        np.testing.assert_array_equal(arrays[f"{role}_labels"], arrays[f"{role}_identifiers"] % 2)

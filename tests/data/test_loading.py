@@ -1,6 +1,5 @@
 """`load`: names, folders, and one clear error where there is nothing to load."""
 
-import dataclasses
 import pathlib
 import subprocess
 import sys
@@ -12,8 +11,7 @@ import numpy as np
 import pytest
 
 from dpjax import data
-from dpjax.data import loading, published_files
-from dpjax.data.sources import libsvm
+from dpjax.data import loading, source
 
 
 @pytest.fixture
@@ -45,14 +43,14 @@ def test_offline_and_unprepared_is_one_clear_error_within_seconds(name, tmp_path
         data.load(name, tmp_path)
     assert time.monotonic() - begin < 10
     message = str(raised.value)
-    source = loading._SOURCES[name]
-    assert str(tmp_path / "downloads" / "manual" / source.stored_as) in message
-    for file in source.files:
+    known = source.SOURCES[name]
+    assert str(tmp_path / "downloads" / "manual" / known.folder) in message
+    for file in known.files:
         assert file.name in message
         assert file.sha256 in message
         assert file.address in message
     assert raised.value.__context__ is None or raised.value.__suppress_context__
-    assert not (tmp_path / source.stored_as).exists()
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("name", NEEDS_FILES)
@@ -81,27 +79,15 @@ def test_arguments_of_user_arrays_are_refused_for_built_in_sets(argument):
 
 
 @pytest.fixture
-def small_a9a(tmp_path, monkeypatch):
-    monkeypatch.setattr(libsvm, "COUNTS", {"train": 2, "test": 1})
-    folder = tmp_path / "data" / "a9a"
-    folder.mkdir(parents=True)
-    files = []
-    for file, text in zip(libsvm.FILES, ("-1 1:1 \n+1 2:1 \n", "+1 3:1 \n")):
-        path = folder / file.name
-        path.write_text(text)
-        files.append(
-            published_files.PublishedFile(
-                file.name, file.address, published_files.sha256_of(path), len(text)
-            )
-        )
-    source = dataclasses.replace(loading._SOURCES["a9a"], files=files)
-    monkeypatch.setitem(loading._SOURCES, "a9a", source)
-    return tmp_path / "data"
+def small_a9a(publish, monkeypatch):
+    monkeypatch.setattr(loading, "_WORTH_CACHING", 0.0)
+    contents = {"a9a": b"-1 1:1 \n+1 2:1 \n", "a9a.t": b"+1 3:1 \n"}
+    return publish("a9a", contents, place="{}", train_count=2, test_count=1)
 
 
 def test_a_second_load_comes_from_the_cache(small_a9a):
     first = data.load("a9a", small_a9a)
-    for file in libsvm.FILES:
+    for file in source.SOURCES["a9a"].files:
         (small_a9a / "a9a" / file.name).unlink()
     second = data.load("a9a", small_a9a, download=False)
     np.testing.assert_array_equal(first.train.inputs, second.train.inputs)
@@ -132,12 +118,35 @@ def test_the_default_folder_is_that_of_tfds():
     assert pathlib.Path("~/tensorflow_datasets") == data.DEFAULT_DATA_DIR
 
 
+HEAVY = ("tensorflow_datasets", "array_record", "PIL", "jax", "flax", "matplotlib")
+
+
+def imported_by(program):
+    program += "\nimport sys; print([name for name in sys.argv[1:] if name in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", program, *HEAVY, "sklearn"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.strip()
+
+
 def test_importing_the_room_imports_nothing_heavy():
+    assert imported_by("import dpjax.data") == "[]"
+
+
+def test_loading_the_digits_imports_scikit_learn_alone():
+    assert imported_by("from dpjax import data; data.load('digits')") == "['sklearn']"
+
+
+FILES = pathlib.Path(__file__).resolve().parents[3] / "shared" / "data"
+
+
+@pytest.mark.skipif(not (FILES / "mnist").is_dir(), reason="MNIST's files are not at hand")
+def test_loading_local_files_imports_nothing_heavy(tmp_path):
     program = (
-        "import sys, dpjax.data; "
-        "print([m for m in ('tensorflow_datasets', 'sklearn', 'jax') if m in sys.modules])"
+        f"from dpjax import data; data.load('mnist', {str(FILES)!r}, cache_dir={str(tmp_path)!r})"
     )
-    result = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-    assert result.stdout.strip() == "[]"
+    assert imported_by(program) == "[]"
+    assert not list(tmp_path.iterdir())

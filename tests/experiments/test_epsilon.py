@@ -25,7 +25,8 @@ def _prices(run_cases, *cases):
 
 def test_the_papers_mnist_run_answered_cold():
     done = subprocess.run(
-        [sys.executable, "-m", "experiments.epsilon", "--json", "--cap=0", *MNIST],
+        [sys.executable, "-X", "importtime", "-m", "experiments.epsilon", "--json", "--cap=0"]
+        + MNIST,
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -36,6 +37,13 @@ def test_the_papers_mnist_run_answered_cold():
     assert prices["whole_tuning"] == pytest.approx(3.5508, abs=2e-3)
     assert prices["papers_bound"] == pytest.approx(5.049, abs=1e-3)
     assert prices["naive_composition_at_mean"] > 8
+    names = (line.rpartition("|")[2].strip() for line in done.stderr.splitlines())
+    imported = {name.split(".")[0] for name in names}
+    assert "dp_accounting" in imported
+    assert not imported & {
+        *("jax", "flax", "optax", "orbax", "matplotlib", "sklearn"),
+        *("tensorflow_datasets", "PIL", "tinygp", "moocore", "flwr"),
+    }
 
 
 def test_a_table_is_printed_and_a_plot_is_drawn(run_cases, tmp_path):

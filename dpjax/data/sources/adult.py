@@ -1,37 +1,35 @@
-"""UCI's Adult (census income): a TFDS builder of our own and a public encoding.
+"""UCI's Adult (census income) and a public encoding; TFDS has no such data set.
 
-TFDS has no such data set. The builder stores the fourteen attributes as published; `encode` turns
-them into numbers with constants and vocabularies that are public: those of `adult.names`, the file
-published beside the data, and the ranges below. Nothing is computed from the rows.
+`read` keeps the fourteen attributes as published; `encode` turns them into inputs with constants
+and vocabularies that are public: those of `adult.names`, the file published beside the data, and
+the ranges below. Nothing is computed from the rows.
 """
 
 from __future__ import annotations
 
-import functools
 import pathlib
 from collections.abc import Iterator
 
 import numpy as np
 
-from dpjax.data import dataset, published_files, splitting
-from dpjax.data.tfds_store import LocalBuilder
+from dpjax.data.published_files import PublishedFile
+from dpjax.data.source import Arrays, Source, register
 
 _ADDRESS = "https://archive.ics.uci.edu/ml/machine-learning-databases/adult/"
 FILES = (
-    published_files.PublishedFile(
+    PublishedFile(
         "adult.data",
         _ADDRESS + "adult.data",
         "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",
         3974305,
     ),
-    published_files.PublishedFile(
+    PublishedFile(
         "adult.test",
         _ADDRESS + "adult.test",
         "a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05",
         2003153,
     ),
 )
-COUNTS = {"train": 32_561, "test": 16_281}
 MISSING = "?"
 CLASS_NAMES = ("<=50K", ">50K")
 
@@ -101,12 +99,6 @@ COLUMNS = (
 FEATURE_NAMES = tuple(RANGES) + tuple(
     f"{column}={value}" for column, values in VOCABULARIES.items() for value in values
 )
-DESCRIPTION = (
-    "Adult (UCI, 1994 census): does a person earn more than $50,000 a year? 32,561 train, 16,281 "
-    "test. Five numbers scaled to [0, 1] by public ranges and clipped (capital gain and loss after "
-    "log(1 + x)), eight attributes one-hot by the vocabularies of adult.names (a missing value is "
-    "all zeros): 104 columns, norm at most sqrt(13)."
-)
 
 
 def rows(path: pathlib.Path) -> Iterator[tuple[str, ...]]:
@@ -128,14 +120,39 @@ def rows(path: pathlib.Path) -> Iterator[tuple[str, ...]]:
         yield (*fields[:-1], fields[-1].rstrip("."))
 
 
-def encode(columns: dict[str, np.ndarray]) -> np.ndarray:
-    """Returns (n, 104) float32 with columns `FEATURE_NAMES`.
+def read(folder: pathlib.Path) -> Arrays:
+    """Returns inputs (n, 14) int32, columns `COLUMNS`, and labels (n,) int32 of both files.
 
-    Args:
-      columns: per attribute, (n,) numbers, or (n,) positions in its vocabulary with the length of
-        the vocabulary standing for a missing value.
+    A category is its position in its vocabulary, a missing one the vocabulary's length.
+
+    Raises:
+      ValueError: for a value or class that its vocabulary does not have.
     """
-    count = len(columns["age"])
+    places = {
+        column: {value: place for place, value in enumerate((*vocabulary, MISSING))}
+        for column, vocabulary in VOCABULARIES.items()
+    }
+    places["class"] = {value: place for place, value in enumerate(CLASS_NAMES)}
+    arrays = {}
+    for role, file in zip(("train", "test"), FILES):
+        table = []
+        for column, texts in zip((*COLUMNS, "class"), zip(*rows(folder / file.name))):
+            try:
+                numbers = [
+                    places[column][text] if column in places else int(text) for text in texts
+                ]
+            except (KeyError, ValueError) as error:
+                raise ValueError(
+                    f"{folder / file.name}: {column} {error.args[0]!r} is not in adult.names"
+                ) from None
+            table.append(np.array(numbers, np.int32))
+        arrays[f"{role}_inputs"], arrays[f"{role}_labels"] = np.stack(table[:-1], axis=1), table[-1]
+    return arrays
+
+
+def encode(table: np.ndarray) -> np.ndarray:
+    """Returns (n, 104) float32 with columns `FEATURE_NAMES`, from (n, 14) as `read` gives them."""
+    columns = dict(zip(COLUMNS, table.T))
     parts = []
     for name, (low, high) in RANGES.items():
         values = np.clip(columns[name].astype(np.float64), low, high)
@@ -143,88 +160,30 @@ def encode(columns: dict[str, np.ndarray]) -> np.ndarray:
             values, low, high = np.log1p(values), np.log1p(low), np.log1p(high)
         parts.append(((values - low) / (high - low))[:, np.newaxis])
     for name, vocabulary in VOCABULARIES.items():
-        one_hot = np.zeros((count, len(vocabulary) + 1))
-        one_hot[np.arange(count), columns[name]] = 1.0
+        one_hot = np.zeros((len(table), len(vocabulary) + 1))
+        one_hot[np.arange(len(table)), columns[name]] = 1.0
         parts.append(one_hot[:, :-1])
     return np.concatenate(parts, axis=1).astype(np.float32)
 
 
-def as_dataset(arrays: dict[str, np.ndarray]) -> dataset.Dataset:
-    """Returns the encoded data set.
-
-    Args:
-      arrays: `train` and `test`, (n, 15) int32: attributes in the order of `COLUMNS` (categories as
-        positions in their vocabulary, its length for a missing value), then the class.
-    """
-
-    def part(role: str) -> dataset.Split:
-        table = arrays[role]
-        return dataset.Split(
-            inputs=encode({name: table[:, place] for place, name in enumerate(COLUMNS)}),
-            labels=table[:, -1].astype(np.int32),
-            public_size=COUNTS[role],
-            size_bound=COUNTS[role],
-            identifiers=splitting.slot_identifiers(len(table)),
-            stable_under_replacement=True,
-            stable_under_removal=True,
-        )
-
-    return dataset.Dataset(
+register(
+    Source(
         name="adult",
-        description=DESCRIPTION,
-        classes=2,
-        train=part("train"),
-        test=part("test"),
+        description=(
+            "Adult (UCI, 1994 census): does a person earn more than $50,000 a year? 32,561 train, "
+            "16,281 test. Five numbers scaled to [0, 1] by public ranges and clipped (capital gain "
+            "and loss after log(1 + x)), eight attributes one-hot by the vocabularies of "
+            "adult.names (a missing value is all zeros): 104 columns, norm at most sqrt(13)."
+        ),
+        classes=len(CLASS_NAMES),
+        input_shape=(len(FEATURE_NAMES),),
+        train_count=32_561,
+        test_count=16_281,
+        read=read,
+        encode=encode,
+        files=FILES,
+        reading="adult 2",
         class_names=CLASS_NAMES,
         feature_names=FEATURE_NAMES,
     )
-
-
-@functools.cache
-def builder() -> type:
-    """Returns the TFDS builder of Adult (a function, because importing TFDS is heavy)."""
-    import tensorflow_datasets as tfds
-    from tensorflow_datasets.core.download import checksums
-
-    class Adult(LocalBuilder, tfds.core.GeneratorBasedBuilder, skip_registration=True):
-        """Census income, attributes as published."""
-
-        name = "adult"
-        VERSION = tfds.core.Version("1.0.0")
-        url_infos = {
-            file.address: checksums.UrlInfo(file.size, file.sha256, file.name) for file in FILES
-        }
-
-        def _info(self):
-            features = {
-                name: tfds.features.ClassLabel(names=[*VOCABULARIES[name], MISSING])
-                if name in VOCABULARIES
-                else np.int32
-                for name in COLUMNS
-            }
-            return tfds.core.DatasetInfo(
-                builder=self,
-                description="UCI Adult (census income), attributes as published.",
-                features=tfds.features.FeaturesDict(
-                    {**features, "label": tfds.features.ClassLabel(names=list(CLASS_NAMES))}
-                ),
-                homepage="https://archive.ics.uci.edu/dataset/2/adult",
-                license="CC BY 4.0",
-            )
-
-        def _split_generators(self, dl_manager):
-            paths = dl_manager.download([file.address for file in FILES])
-            return {
-                "train": self._generate_examples(paths[0]),
-                "test": self._generate_examples(paths[1]),
-            }
-
-        def _generate_examples(self, path):
-            for key, fields in enumerate(rows(path)):
-                record = {
-                    name: value if name in VOCABULARIES else int(value)
-                    for name, value in zip(COLUMNS, fields)
-                }
-                yield key, {**record, "label": fields[-1]}
-
-    return Adult
+)

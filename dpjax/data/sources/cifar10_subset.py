@@ -2,49 +2,51 @@
 
 from __future__ import annotations
 
-import dataclasses
 import pathlib
 
 import numpy as np
 
-from dpjax.data import dataset, published_files
-from dpjax.data.sources import images
+from dpjax.data import readers
+from dpjax.data.published_files import PublishedFile
+from dpjax.data.source import Arrays, Source, register
+from dpjax.data.sources import cifar10
 
-FILES = (
-    published_files.PublishedFile(
-        "cifar10_subset.npz",
-        "no public address: it is made from CIFAR-10's images (load 'cifar10' for the whole)",
-        "3b1bd723ced4c5e6d870e4d80215d7bc72117de4e62e8bf030f2c49af216e388",
-        33929820,
-    ),
+FILE = PublishedFile(
+    "cifar10_subset.npz",
+    "no public address: it is made from CIFAR-10's images (load 'cifar10' for the whole)",
+    "3b1bd723ced4c5e6d870e4d80215d7bc72117de4e62e8bf030f2c49af216e388",
+    33929820,
 )
-CAVEAT = (
-    "This is NOT CIFAR-10 but a subset of it (10,000 of 50,000 training and 2,000 of 10,000 test "
-    "images): no figure from it may be reported as CIFAR-10."
-)
-_COUNTS = {"train": 10_000, "test": 2_000}
+_ROLES = ("train", "test")
+_PARTS = {"inputs": "images", "labels": "labels", "identifiers": "index"}
 
 
-def read(folder: pathlib.Path) -> dict[str, np.ndarray]:
-    """Returns the arrays of the file: images, labels and indices in CIFAR-10, train and test.
-
-    Raises:
-      ValueError: if an array has not the stated count.
-    """
-    with np.load(folder / FILES[0].name, allow_pickle=False) as archive:
-        arrays = {name: archive[name] for name in archive.files}
-    for role, count in _COUNTS.items():
-        if arrays[f"{role}_images"].shape != (count, *images.CIFAR10.image_shape):
-            raise ValueError(f"{folder / FILES[0].name} does not hold {count} {role} images")
-    return arrays
+def read(folder: pathlib.Path) -> Arrays:
+    """Returns images, labels and, as identifiers, indices in CIFAR-10."""
+    with np.load(folder / FILE.name, allow_pickle=False) as archive:
+        return {
+            f"{role}_{part}": archive[f"{role}_{key}"]
+            for role in _ROLES
+            for part, key in _PARTS.items()
+        }
 
 
-def as_dataset(arrays: dict[str, np.ndarray]) -> dataset.Dataset:
-    """Returns the subset, inputs (n, 32, 32, 3) in [0, 1], identified by index in CIFAR-10."""
-    return images.as_dataset(
-        dataclasses.replace(images.CIFAR10, train_count=10_000, test_count=2_000),
-        arrays,
+register(
+    Source(
         name="cifar10_subset",
         description="12,000 of CIFAR-10's photographs, 32x32x3 pixels divided by 255.",
-        caveat=CAVEAT,
+        classes=len(cifar10.CLASS_NAMES),
+        input_shape=cifar10.IMAGE_SHAPE,
+        train_count=10_000,
+        test_count=2_000,
+        read=read,
+        encode=readers.scaled_pixels,
+        files=(FILE,),
+        reading="subset 2",
+        class_names=cifar10.CLASS_NAMES,
+        caveat=(
+            "This is NOT CIFAR-10 but a subset of it (10,000 of 50,000 training and 2,000 of "
+            "10,000 test images): no figure from it may be reported as CIFAR-10."
+        ),
     )
+)

@@ -10,14 +10,16 @@ Carraro 2010), so that a batch of q can be evaluated at once.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from dpjax.tuning.pareto import acquisition as acquisitions
 from dpjax.tuning.pareto import fronts
-from dpjax.tuning.pareto.gaussian_process import GaussianProcess
+
+if TYPE_CHECKING:
+    from dpjax.tuning.pareto.gaussian_process import GaussianProcess
 
 _CANDIDATES = 4096
 _AT_ONCE = 256  # candidates of a local round, or valued again together

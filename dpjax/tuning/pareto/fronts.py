@@ -12,9 +12,10 @@ evaluate its settings again before quoting a hypervolume.
 
 from __future__ import annotations
 
-import moocore
 import numpy as np
 from numpy.typing import ArrayLike
+
+from dpjax.tuning.pareto import extra
 
 # Errors are clipped to [this, 1 - this] before the logit, so that .999 stands for 1, as in Avent et
 # al. 2020; epsilons below the smallest are as good as it.
@@ -83,7 +84,7 @@ def non_dominated(points: ArrayLike) -> np.ndarray:
     points = _points(points)
     if not len(points):
         return np.zeros(0, dtype=bool)
-    return moocore.is_nondominated(points, keep_weakly=False)
+    return extra.package("moocore").is_nondominated(points, keep_weakly=False)
 
 
 def front(points: ArrayLike) -> np.ndarray:
@@ -111,7 +112,7 @@ def hypervolume(points: ArrayLike, anti_ideal: ArrayLike) -> float:
     points = points[(points < anti_ideal).all(axis=1)]
     if not len(points):
         return 0.0
-    return float(moocore.hypervolume(points, ref=anti_ideal))
+    return float(extra.package("moocore").hypervolume(points, ref=anti_ideal))
 
 
 def to_model_units(points: ArrayLike) -> np.ndarray:

@@ -17,16 +17,24 @@ the use of them is Avent et al. 2020, section 4.
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import tinygp
 from jax.scipy import linalg
 from numpy.typing import ArrayLike
 from scipy import optimize
 
+from dpjax.tuning.pareto import extra
 from dpjax.tuning.pareto.double_precision import double_precision
+
+if TYPE_CHECKING:
+    import tinygp
+else:
+    # As a whole module before any function is traced: imported inside one, its constants would be
+    # traced too.
+    tinygp = extra.package("tinygp")
 
 # All below is in standardised outputs (mean 0, variance 1) and unit-cube inputs.
 _NOISE_FREE_VARIANCE = 1e-6  # keeps the covariance positive definite: .001 standard deviations

@@ -13,18 +13,20 @@ import json
 import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from dpjax.tuning.pareto import acquisition as acquisitions
-from dpjax.tuning.pareto import batches, fronts, original_units
+from dpjax.tuning.pareto import batches, extra, fronts, original_units
 from dpjax.tuning.pareto.asking import asked_privacy, asked_utility
 from dpjax.tuning.pareto.domain import Domain, Settings, number_of, select
-from dpjax.tuning.pareto.gaussian_process import GaussianProcess
 from dpjax.tuning.pareto.oracles import PrivacyOracle, UtilityOracle, described
 from dpjax.tuning.pareto.record import Evaluation, SearchRecord
 from dpjax.tuning.pareto.sampling_laws import UniformOver
+
+if TYPE_CHECKING:
+    from dpjax.tuning.pareto.gaussian_process import GaussianProcess
 
 EHVI, EHVI_LOG_EPSILON, HVPOI = "ehvi", "ehvi_log_epsilon", "hvpoi"
 RANDOM, GRID = "random", "grid"
@@ -104,7 +106,9 @@ def search(
       ValueError: an unknown method, numbers below 1, an anti-ideal point that is none, a record of
         another search or of other oracles at `path`, an oracle whose answer has another shape, or
         failures without an end.
+      ImportError: the extra `pareto` is not installed.
     """
+    extra.check()
     anti_ideal = fronts.check_anti_ideal(anti_ideal)
     if method not in METHODS:
         raise ValueError(f"method {method!r}: pass one of {', '.join(METHODS)}")
@@ -185,6 +189,8 @@ def fitted(
     Raises:
       ValueError: if no evaluation succeeded.
     """
+    from dpjax.tuning.pareto.gaussian_process import GaussianProcess  # Here: it needs the extra.
+
     kept = record.succeeded
     if not len(kept):
         raise ValueError("no evaluation succeeded: there is nothing to fit")

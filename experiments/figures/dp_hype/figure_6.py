@@ -2,7 +2,7 @@
 
 DP-HYPE, arXiv:2510.04902; see the package for how to run. Concentration 30 is nearly even,
 at 0.5 clients lack classes and differ in size several times over.
-Trains nothing: a second at every size, once the data is prepared.
+Trains nothing: a second at every size, once the data is at hand.
 """
 
 from __future__ import annotations

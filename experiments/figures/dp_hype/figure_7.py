@@ -3,7 +3,7 @@
 DP-HYPE, arXiv:2510.04902; see the package for how to run. With two classes a concentration
 of 0.5 leaves some clients with a handful of records: divisions with fewer than ten at a client are
 drawn again, which at 250 clients would never end, hence 2 there.
-Trains nothing: a second at every size, once the data is prepared.
+Trains nothing: a second at every size, once the data is at hand.
 """
 
 from __future__ import annotations

@@ -34,7 +34,9 @@ from experiments import data_flags
 from experiments.figures.job import FigureJob
 from experiments.figures.rows import distinct, select
 
-_DATA_DIR, _CACHE_DIR = data_flags.define_folders("", "Where prepared data goes, if elsewhere.")
+_DATA_DIR, _CACHE_DIR = data_flags.define_folders(
+    "", "Where downloads and caches go, if elsewhere."
+)
 
 DELTA = 1e-5
 CANDIDATE = {"learning_rate": 0.1, "decay": 1.0, "momentum": 0.9}

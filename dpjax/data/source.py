@@ -1,0 +1,142 @@
+"""What one published data set is, stated once; and the registry of those that `load` knows.
+
+A new data set is one file that registers a `Source`: in `dpjax/data/sources/`, where every file is
+imported, or anywhere else. Names, loading, downloads and the test of the documentation come from
+what it states.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import re
+from collections.abc import Callable
+
+import numpy as np
+
+from dpjax.data import dataset, splitting
+from dpjax.data.published_files import PublishedFile
+
+Arrays = dict[str, np.ndarray]
+"""`train_inputs` and `train_labels`, likewise `test_...` where there is test data, and optionally
+`..._identifiers`; the first axis is the record."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+
+
+def as_float32(stored: np.ndarray) -> np.ndarray:
+    """Inputs that need no scaling."""
+    return stored.astype(np.float32)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Source:
+    """A published data set: what is public about it, its files, and how to read them.
+
+    For data whose number of records is public, as in a published file. Private records go through
+    `data.from_arrays`, which asks what may be known of them.
+
+    Attributes:
+      name: what it is loaded by; letters, digits, - and _.
+      description: one paragraph on what the records are and how inputs are scaled.
+      classes: number of classes.
+      input_shape: shape of one record's inputs.
+      train_count, test_count: numbers of records as published; no test data where None.
+      read: from the folder that holds all `files` to `Arrays`, as compact as they come. Without
+        files it is called with the data folder, which it need not look at.
+      encode: from stored inputs (n, ...) to float32 inputs (n, *input_shape), record by record and
+        by public constants alone.
+      files: the published files.
+      folder: name of the folder they lie in where that is another data set's.
+      version: of the data set, in the path of its cache; TFDS's where `in_tfds`.
+      in_tfds: whether TFDS has images of this name: it is asked for the files' addresses before a
+        download, and what it prepared is read where no file is at hand.
+      reading: names the way `read` makes arrays, for instance "idx 1". Arrays that took long to
+        make are then cached; change it when `read` changes. Never cached where None.
+      class_names, feature_names: of the classes and of the columns of tabular inputs, or None.
+      caveat: None, or what a reader of any figure must be told (a subset, for example).
+
+    A record is identified by `..._identifiers`, else by its place in the published file: known of
+    each record, so that no record moves another (`dpjax.data.splitting`).
+    """
+
+    name: str
+    description: str
+    classes: int
+    input_shape: tuple[int, ...]
+    train_count: int
+    test_count: int | None = None
+    read: Callable[[pathlib.Path], Arrays]
+    encode: Callable[[np.ndarray], np.ndarray] = as_float32
+    files: tuple[PublishedFile, ...] = ()
+    folder: str = ""
+    version: str = "1.0.0"
+    in_tfds: bool = False
+    reading: str | None = None
+    class_names: tuple[str, ...] | None = None
+    feature_names: tuple[str, ...] | None = None
+    caveat: str | None = None
+
+    def __post_init__(self):
+        if not _NAME.fullmatch(self.name):  # It becomes a folder's name.
+            raise ValueError(f"name={self.name!r}: pass letters, digits, - and _ only")
+        if not self.folder:
+            object.__setattr__(self, "folder", self.name)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Published number of records by role."""
+        counts = {"train": self.train_count, "test": self.test_count}
+        return {role: count for role, count in counts.items() if count is not None}
+
+    def dataset(self, arrays: Arrays) -> dataset.Dataset:
+        """Returns the encoded data set.
+
+        Raises:
+          ValueError: if inputs have not the stated shape, the published count included.
+        """
+        splits = {role: self._split(arrays, role, count) for role, count in self.counts.items()}
+        return dataset.Dataset(
+            name=self.name,
+            description=self.description,
+            classes=self.classes,
+            train=splits["train"],
+            test=splits.get("test"),
+            class_names=self.class_names,
+            feature_names=self.feature_names,
+            caveat=self.caveat,
+        )
+
+    def _split(self, arrays: Arrays, role: str, count: int) -> dataset.Split:
+        inputs = self.encode(arrays[f"{role}_inputs"])
+        if inputs.shape != (count, *self.input_shape):
+            raise ValueError(
+                f"{self.name}: {role} inputs of shape {inputs.shape} were read, not "
+                f"{(count, *self.input_shape)}: pass the published files, or state what they hold"
+            )
+        identifiers = arrays.get(f"{role}_identifiers")
+        return dataset.Split(
+            inputs=inputs,
+            labels=arrays[f"{role}_labels"].astype(np.int32),
+            public_size=count,
+            size_bound=count,
+            identifiers=splitting.slot_identifiers(count) if identifiers is None else identifiers,
+            stable_under_replacement=True,
+            stable_under_removal=True,
+        )
+
+
+SOURCES: dict[str, Source] = {}
+"""By name; filled by `register`."""
+
+
+def register(source: Source) -> Source:
+    """Makes a data set known to `load` by its name; returns it.
+
+    Raises:
+      ValueError: if the name is taken.
+    """
+    if source.name in SOURCES:
+        raise ValueError(f"data set {source.name!r} is registered already: choose another name")
+    SOURCES[source.name] = source
+    return source
