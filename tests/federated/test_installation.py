@@ -13,7 +13,7 @@ find = importlib.util.find_spec
 importlib.util.find_spec = lambda name, *rest: None if name == "flwr" else find(name, *rest)
 import dpjax.accounting
 from dpjax import federated
-federated.VoteSettings(10, 5).plan(), federated.AveragingSettings
+federated.VoteSettings(10, 8).plan(), federated.AveragingSettings
 assert "flwr" not in sys.modules
 try:
     import dpjax.federated.flower
