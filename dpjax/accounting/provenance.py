@@ -1,7 +1,8 @@
 """How a guarantee was made, as a tree of plain JSON values that can be recomputed.
 
-Each node is {"mechanism": name, "parameters": {...}, "parts": [children]}. A constructor of
-guarantees registers how its node is rebuilt; `from_provenance` walks the tree.
+Each node is {"mechanism": name, "parameters": {...}, "parts": [children]}. The decorator
+`mechanism` writes a constructor's node and registers how it is rebuilt; constructors whose node
+holds something derived do both themselves. `from_provenance` walks the tree.
 """
 
 from __future__ import annotations
@@ -55,8 +56,9 @@ def from_provenance(tree: Mapping[str, Any]) -> Any:
       The Guarantee, equal in every number to the one that wrote the tree.
 
     Raises:
-      ValueError: in one line, if the tree names a mechanism this version does not know (a law of K
-        of one's own is one), lacks a field, or is not as this version would write it.
+      ValueError: in one line, if the tree names a mechanism this version does not know (one of your
+        own is known once its module is imported), lacks a field, or is not as this version would
+        write it; for a law of K that cannot be rebuilt.
     """
     try:
         guarantee = _rebuilt(tree)

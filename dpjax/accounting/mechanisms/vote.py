@@ -14,14 +14,15 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
 from scipy import optimize, special
 
-from dpjax.accounting import provenance
 from dpjax.accounting.guarantee import Guarantee
 from dpjax.accounting.mechanisms.elementary import gaussian, gaussian_delta, grid_interval
+from dpjax.accounting.mechanisms.mechanism import mechanism
 from dpjax.accounting.numerics.composition import composition
 from dpjax.accounting.numerics.integer_noise import (
     IntegerNoise,
@@ -44,6 +45,7 @@ def vote_sensitivity(votes: int, candidates: int) -> float:
     return math.sqrt(2.0 * _moved_votes(votes, candidates))
 
 
+@mechanism
 def vote(sigma: float, votes: int, candidates: int) -> Guarantee:
     """The cost of releasing all vote counts with Gaussian noise of standard deviation sigma.
 
@@ -61,15 +63,7 @@ def vote(sigma: float, votes: int, candidates: int) -> Guarantee:
       ValueError: for a sigma that is not positive, or unless 1 <= votes < candidates.
     """
     sigma = positive("sigma", sigma)
-    base = gaussian(sigma / vote_sensitivity(votes, candidates), relation=REPLACE_ONE)
-    return Guarantee(
-        relation=REPLACE_ONE,
-        provenance=provenance.node(
-            "vote", {"sigma": sigma, "votes": int(votes), "candidates": int(candidates)}
-        ),
-        pair=lambda: base.pair,
-        renyi=base.renyi,
-    )
+    return gaussian(sigma / vote_sensitivity(votes, candidates), relation=REPLACE_ONE)
 
 
 def calibrate_vote(
@@ -122,6 +116,7 @@ def calibrate_vote(
     return sigma
 
 
+@mechanism
 def skellam_vote(variance: float, votes: int, candidates: int, *, scale: int = 1) -> Guarantee:
     """The cost of releasing all vote counts with Skellam noise, a difference of two Poissons.
 
@@ -141,18 +136,12 @@ def skellam_vote(variance: float, votes: int, candidates: int, *, scale: int = 1
       ValueError: for a variance that is not positive, or unless 1 <= votes < candidates.
     """
     variance = positive("variance", variance)
-    _moved_votes(votes, candidates)
-    parameters = {
-        "variance": variance,
-        "votes": int(votes),
-        "candidates": int(candidates),
-        "scale": whole("scale", scale),
-    }
-    return _integer_vote(
-        "skellam_vote", parameters, functools.partial(skellam_noise, variance), variance
-    )
+    counts = 2 * _moved_votes(votes, candidates)
+    make_noise = functools.partial(skellam_noise, variance)
+    return _integer_vote(make_noise, variance, counts, whole("scale", scale))
 
 
+@mechanism
 def discrete_gaussian_vote(
     local_variance: float,
     clients: int,
@@ -182,18 +171,9 @@ def discrete_gaussian_vote(
     """
     local_variance = positive("local_variance", local_variance)
     survivors = minimum_survivors(clients, missing_fraction)
-    _moved_votes(votes, candidates)
-    parameters = {
-        "local_variance": local_variance,
-        "clients": int(clients),
-        "votes": int(votes),
-        "candidates": int(candidates),
-        "missing_fraction": float(missing_fraction),
-        "scale": whole("scale", scale),
-    }
+    counts = 2 * _moved_votes(votes, candidates)
     make_noise = functools.partial(discrete_gaussian_sum, local_variance, survivors)
-    variance = local_variance * survivors
-    return _integer_vote("discrete_gaussian_vote", parameters, make_noise, variance)
+    return _integer_vote(make_noise, local_variance * survivors, counts, whole("scale", scale))
 
 
 def minimum_survivors(clients: int, missing_fraction: float) -> int:
@@ -268,10 +248,10 @@ def _moved_votes(votes: int, candidates: int) -> int:
     return min(votes, candidates - votes)
 
 
-def _integer_vote(mechanism, parameters, make_noise, variance: float) -> Guarantee:
-    """A Guarantee of integer noise on 2 c counts that each move by `scale`."""
-    counts = 2 * _moved_votes(parameters["votes"], parameters["candidates"])
-    shift = parameters["scale"]
+def _integer_vote(
+    make_noise: Callable[[int], IntegerNoise], variance: float, counts: int, shift: int
+) -> Guarantee:
+    """A Guarantee of integer noise on so many counts that each move by `shift`."""
 
     @functools.lru_cache(maxsize=32)
     def noise(reach: int) -> IntegerNoise:
@@ -285,14 +265,6 @@ def _integer_vote(mechanism, parameters, make_noise, variance: float) -> Guarant
 
     return Guarantee(
         relation=REPLACE_ONE,
-        provenance=provenance.node(mechanism, parameters),
         pair=pair,
         renyi=RenyiCurve(lambda orders: counts * shift_rdp(noise, orders, shift)),
-    )
-
-
-for _constructor in (vote, skellam_vote, discrete_gaussian_vote):
-    provenance.register(
-        _constructor.__name__,
-        lambda parameters, parts, constructor=_constructor: constructor(**parameters),
     )
