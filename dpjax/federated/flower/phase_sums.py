@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dpjax.federated.flower import flower_internals as flower
+from dpjax.federated.flower import internals as flower
 from dpjax.federated.flower.election import Election
 from dpjax.federated.flower.phases import ELECTION_RECORD, FINGERPRINT, PHASE
 from dpjax.federated.flower.secure_sum import SecureSum, secure_sum

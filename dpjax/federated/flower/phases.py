@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dpjax.federated.flower import flower_internals as flower
+from dpjax.federated.flower import internals as flower
 from dpjax.federated.flower.ledger import Spending
 from dpjax.federated.flower.sum_rules import ProtocolRefusal, SumRules
 
