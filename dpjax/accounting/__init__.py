@@ -28,6 +28,7 @@ from dpjax.accounting.mechanisms.federated_averaging import (
     federated_averaging,
 )
 from dpjax.accounting.mechanisms.mechanism import mechanism
+from dpjax.accounting.mechanisms.noise_shares import local_noise_variance, minimum_survivors
 from dpjax.accounting.mechanisms.output_perturbation import (
     output_perturbation,
     projected_sgd_sensitivity,
@@ -50,8 +51,6 @@ from dpjax.accounting.mechanisms.threshold_loop import (
 from dpjax.accounting.mechanisms.vote import (
     calibrate_vote,
     discrete_gaussian_vote,
-    local_noise_variance,
-    minimum_survivors,
     skellam_vote,
     vote,
     vote_sensitivity,

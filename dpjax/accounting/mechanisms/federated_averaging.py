@@ -21,7 +21,7 @@ from dpjax.accounting.calibration import calibrate
 from dpjax.accounting.combine import compose
 from dpjax.accounting.guarantee import Guarantee, check_guarantee
 from dpjax.accounting.mechanisms.mechanism import mechanism
-from dpjax.accounting.mechanisms.vote import minimum_survivors
+from dpjax.accounting.mechanisms.noise_shares import minimum_survivors
 from dpjax.accounting.numerics.renyi import RenyiCurve
 from dpjax.checks import positive, probability, whole
 from dpjax.neighbouring import REPLACE_ONE
