@@ -29,6 +29,11 @@ def register(mechanism: str, rebuild: Rebuild) -> None:
     _REBUILDERS[mechanism] = rebuild
 
 
+def registered() -> tuple[str, ...]:
+    """Names of all mechanisms that a tree can be rebuilt with, sorted."""
+    return tuple(sorted(_REBUILDERS))
+
+
 def node(
     mechanism: str, parameters: Mapping[str, Any], parts: Sequence[Mapping[str, Any]] = ()
 ) -> dict[str, Any]:
@@ -79,7 +84,7 @@ def _rebuilt(tree: Mapping[str, Any]) -> Any:
         raise ValueError("not a provenance tree: pass Guarantee.provenance (a dict with mechanism)")
     name, parameters, parts = (tree.get(key) for key in ("mechanism", "parameters", "parts"))
     if not isinstance(name, str) or name not in _REBUILDERS:
-        raise ValueError(f"unknown mechanism {str(name)[:80]!r}: pass one of {sorted(_REBUILDERS)}")
+        raise ValueError(f"unknown mechanism {str(name)[:80]!r}: pass one of {list(registered())}")
     if not isinstance(parameters, Mapping) or not isinstance(parts, Sequence):
         raise ValueError(f"the provenance of {name!r} lacks or misnames a field: parameters, parts")
     rebuilt = [_rebuilt(part) for part in parts]

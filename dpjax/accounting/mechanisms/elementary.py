@@ -207,8 +207,9 @@ def renyi_only(
 ) -> Guarantee:
     """A mechanism known by a table of Renyi divergences alone, in both directions.
 
-    Between the orders the cumulant generating function (order - 1) * divergence, which is convex,
-    is interpolated; above the largest order nothing is known.
+    Between the orders the cumulant generating function (order - 1) * divergence, which is convex
+    (van Erven & Harremoes 2014, Corollary 2), is interpolated; above the largest order nothing is
+    known.
 
     Args:
       orders: (n,) strictly ascending, finite, each > 1.

@@ -32,6 +32,8 @@ _LARGEST_EPSILON = 1e7  # beyond it randomised response, which dominates every p
 def exponential_mechanism(epsilon: float, *, relation: object = ADD_OR_REMOVE_ONE) -> Guarantee:
     """The cost of one draw from the exponential mechanism; pure, and bounded-range.
 
+    McSherry & Talwar 2007; bounded range: Durfee & Rogers 2019.
+
     A mechanism whose losses lie in [t - epsilon, t] is a post-processing of the two-point pair on
     {t, t - epsilon}; t depends on the data and on what was released before. The profile of the
     worst t at every order,
