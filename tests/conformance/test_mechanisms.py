@@ -17,6 +17,7 @@ from dpjax import accounting, neighbouring
 from dpjax.accounting import provenance
 
 _PURE, _TABLE = accounting.pure(0.5), accounting.renyi_only([2.0, 8.0, 64.0], [0.02, 0.08, 0.7])
+_LOSSES = privacy_loss_distribution.from_gaussian_mechanism(2.0, value_discretization_interval=1e-3)
 _VOTE = {"votes": 2, "candidates": 7}
 
 CALLS = {
@@ -60,9 +61,7 @@ GOOD = {
         "missing_fraction": 0.1,
     },
     "gaussian": {"noise_multiplier": 2.0, "steps": 3},
-    "loss_distributions": {
-        "pld": privacy_loss_distribution.from_gaussian_mechanism(2.0, 1.0, True, 1e-3)
-    },
+    "loss_distributions": {"pld": _LOSSES},
     "mixture": {"guarantees": [_PURE, _TABLE], "weights": [0.25, 0.75]},
     "output_perturbation": {"sensitivity": 1.0, "noise_std": 2.0},
     "parallel": [_PURE, accounting.gaussian(3.0)],
@@ -134,12 +133,7 @@ def test_its_profile_falls(name):
 def test_a_composition_costs_no_less_than_a_part(name):
     made = _made(name)
     free = accounting.pure(0.0, relation=made.relation)
-    little = accounting.pure(0.05, relation=made.relation)
-    for composed in (
-        accounting.compose(made, free),
-        accounting.compose(made, little),
-        accounting.repeat(made, 2),
-    ):
+    for composed in (accounting.compose(made, free), accounting.repeat(made, 2)):
         assert composed.relation == made.relation
         for delta in DELTAS:
             assert composed.epsilon(delta) >= made.epsilon(delta) * (1.0 - 1e-9)
