@@ -180,16 +180,18 @@ MISTAKES = [
     ),
     Mistake(
         "the server names the winner of counts without noise of their own",
-        f"{_P}vote_plan.py",
-        "return self._law.draw(self.settings.candidates, source, stream)",
-        "return np.full(self.settings.candidates, self._law.draw(1, source, stream)[0])",
+        f"{_F}summed.py",
+        "        return self._law.draw(self.entries, source, stream)",
+        "        one = self._law.draw(self.entries, source, stream)\n"
+        "        return np.full(self.entries, one[0]) if self.vector == 'ballot' else one",
         _FEDERATION,
     ),
     Mistake(
         "one noise for all entries of an update",
-        f"{_P}averaging.py",
-        "return self._law.draw(self.settings.dimension, source, stream)",
-        "return np.full(self.settings.dimension, self._law.draw(1, source, stream)[0])",
+        f"{_F}summed.py",
+        "        return self._law.draw(self.entries, source, stream)",
+        "        one = self._law.draw(self.entries, source, stream)\n"
+        "        return np.full(self.entries, one[0]) if self.vector == 'update' else one",
         _FEDERATION,
     ),
     Mistake(
@@ -297,16 +299,16 @@ MISTAKES = [
     ),
     Mistake(
         "every ballot has the noise of the first",
-        f"{_P}vote_plan.py",
-        "self._law.draw(self.settings.candidates, source, stream)",
-        "self._law.draw(self.settings.candidates, source, 0)",
+        f"{_F}summed.py",
+        "self._law.draw(self.entries, source, stream)",
+        "self._law.draw(self.entries, source, 0 if self.vector == 'ballot' else stream)",
         _FEDERATION,
     ),
     Mistake(
         "every update has the noise of the first",
-        f"{_P}averaging.py",
-        "self._law.draw(self.settings.dimension, source, stream)",
-        "self._law.draw(self.settings.dimension, source, 0)",
+        f"{_F}summed.py",
+        "self._law.draw(self.entries, source, stream)",
+        "self._law.draw(self.entries, source, 0 if self.vector == 'update' else stream)",
         _FEDERATION,
     ),
     # ---- how often, and from what law
@@ -510,9 +512,11 @@ MISTAKES = [
     ),
     Mistake(
         "one survivor is enough for an average",
-        f"{_P}averaging.py",
-        "        return minimum_survivors(self.settings.clients, self.settings.missing_fraction)",
-        "        return 1",
+        f"{_F}summed.py",
+        "        return accounting.minimum_survivors(self.settings.clients, "
+        "self.settings.missing_fraction)",
+        "        return 1 if self.vector == 'update' else accounting.minimum_survivors("
+        "self.settings.clients, self.settings.missing_fraction)",
         _FEDERATION,
     ),
     Mistake(

@@ -2,6 +2,7 @@
 
 Constructors of base runs return a `Guarantee`; `compose`, `repeat`, `parallel`, `mixture` and
 `best_of` make guarantees of guarantees; laws of the number of runs K live in `selection.laws`.
+A constructor of one's own is a function decorated with `mechanism`, a law one with `law_family`.
 """
 
 from dpjax.accounting.calibration import calibrate
@@ -26,6 +27,8 @@ from dpjax.accounting.mechanisms.federated_averaging import (
     calibrate_federated_averaging,
     federated_averaging,
 )
+from dpjax.accounting.mechanisms.mechanism import mechanism
+from dpjax.accounting.mechanisms.noise_shares import local_noise_variance, minimum_survivors
 from dpjax.accounting.mechanisms.output_perturbation import (
     output_perturbation,
     projected_sgd_sensitivity,
@@ -48,8 +51,6 @@ from dpjax.accounting.mechanisms.threshold_loop import (
 from dpjax.accounting.mechanisms.vote import (
     calibrate_vote,
     discrete_gaussian_vote,
-    local_noise_variance,
-    minimum_survivors,
     skellam_vote,
     vote,
     vote_sensitivity,
@@ -115,6 +116,7 @@ __all__ = [
     "local_noise_variance",
     "lot_capacity",
     "max_iterations",
+    "mechanism",
     "minimum_survivors",
     "mixture",
     "output_perturbation",

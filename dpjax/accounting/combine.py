@@ -24,6 +24,9 @@ from dpjax.checks import shown, vector, whole
 def compose(*guarantees: Guarantee) -> Guarantee:
     """The guarantee of running every mechanism on the same records, each seeing earlier results.
 
+    Loss distributions are convolved (Sommer, Meiser & Mohammadi 2019), Renyi divergences added
+    (Mironov 2017, Proposition 1).
+
     Args:
       *guarantees: one or more, under one neighbouring relation.
 
@@ -68,6 +71,8 @@ def repeat(guarantee: Guarantee, times: int) -> Guarantee:
 def parallel(*guarantees: Guarantee) -> Guarantee:
     """The guarantee of mechanisms on disjoint records: any record is in one of them only.
 
+    McSherry 2009, Theorem 4, for whole privacy profiles.
+
     Args:
       *guarantees: one or more, under one neighbouring relation. Which record belongs where must
         not depend on other records (dpjax.data splits by a keyed hash of each record).
@@ -96,7 +101,8 @@ def mixture(guarantees: Sequence[Guarantee], weights: Sequence[float] | None = N
     """The guarantee of one mechanism drawn by a public law, the draw itself released or not.
 
     The profile is the average of the candidates' profiles; mix BEFORE selecting (`best_of` of a
-    mixture), never average guarantees of selections.
+    mixture), never average guarantees of selections. (Joint convexity of the hockey-stick
+    divergence: Balle, Barthe & Gaboardi 2018.)
 
     Args:
       guarantees: one per candidate, under one neighbouring relation.

@@ -48,7 +48,7 @@ class Guarantee:
         self,
         *,
         relation: object,
-        provenance: Mapping[str, Any],
+        provenance: Mapping[str, Any] | None = None,
         pair: LossPair | Callable[[], LossPair] | None = None,
         renyi: RenyiCurve | None = None,
         pure_epsilon: float | None = None,
@@ -58,7 +58,7 @@ class Guarantee:
 
         Args:
           relation: neighbouring relation.
-          provenance: a `provenance.node`.
+          provenance: a `provenance.node`; None in the body of a `mechanism`, which writes its own.
           pair: dominating loss distributions, or a function that computes them when first needed;
             None if only a Renyi curve or a pure epsilon is known.
           renyi: Renyi curve of both directions; None if there is none.
@@ -88,14 +88,20 @@ class Guarantee:
 
     def __repr__(self) -> str:
         tree = self._provenance
+        if tree is None:
+            return f"Guarantee(unnamed, {self.relation})"
         return f"Guarantee({tree['mechanism']}, {tree['parameters']}, {self.relation})"
 
     @property
     def provenance(self) -> dict[str, Any]:
         """A fresh copy of the tree that explains and rebuilds this guarantee."""
-        return provenance_lib.node(
-            self._provenance["mechanism"], self._provenance["parameters"], self._provenance["parts"]
-        )
+        tree = self._provenance
+        if tree is None:
+            raise ValueError(
+                "this guarantee has no provenance: return it from a function decorated with "
+                "accounting.mechanism"
+            )
+        return provenance_lib.node(tree["mechanism"], tree["parameters"], tree["parts"])
 
     @property
     def known_by_renyi_only(self) -> bool:
@@ -276,6 +282,19 @@ class Guarantee:
                 "this guarantee has no Renyi curve, only loss distributions: use method='tight'"
             )
         return self.renyi
+
+
+def with_provenance(guarantee: Guarantee, tree: Mapping[str, Any]) -> Guarantee:
+    """The same guarantee, explained by another tree; nothing is computed."""
+    tail = guarantee._tail
+    return Guarantee(
+        relation=guarantee.relation,
+        provenance=tree,
+        pair=None if guarantee._pair_source is None else lambda: guarantee.pair,
+        renyi=guarantee.renyi,
+        pure_epsilon=guarantee.pure_epsilon,
+        tail=None if tail is None else (tail[0], lambda: guarantee._tail_pair),
+    )
 
 
 def register_reader(name: str, reader: Callable[..., Guarantee]) -> None:

@@ -1,7 +1,8 @@
 """How a guarantee was made, as a tree of plain JSON values that can be recomputed.
 
-Each node is {"mechanism": name, "parameters": {...}, "parts": [children]}. A constructor of
-guarantees registers how its node is rebuilt; `from_provenance` walks the tree.
+Each node is {"mechanism": name, "parameters": {...}, "parts": [children]}. The decorator
+`mechanism` writes a constructor's node and registers how it is rebuilt; constructors whose node
+holds something derived do both themselves. `from_provenance` walks the tree.
 """
 
 from __future__ import annotations
@@ -26,6 +27,11 @@ def register(mechanism: str, rebuild: Rebuild) -> None:
     if mechanism in _REBUILDERS:
         raise ValueError(f"mechanism {mechanism!r} is registered already: choose another name")
     _REBUILDERS[mechanism] = rebuild
+
+
+def registered() -> tuple[str, ...]:
+    """Names of all mechanisms that a tree can be rebuilt with, sorted."""
+    return tuple(sorted(_REBUILDERS))
 
 
 def node(
@@ -55,8 +61,9 @@ def from_provenance(tree: Mapping[str, Any]) -> Any:
       The Guarantee, equal in every number to the one that wrote the tree.
 
     Raises:
-      ValueError: in one line, if the tree names a mechanism this version does not know (a law of K
-        of one's own is one), lacks a field, or is not as this version would write it.
+      ValueError: in one line, if the tree names a mechanism this version does not know (one of your
+        own is known once its module is imported), lacks a field, or is not as this version would
+        write it; for a law of K that cannot be rebuilt.
     """
     try:
         guarantee = _rebuilt(tree)
@@ -77,7 +84,7 @@ def _rebuilt(tree: Mapping[str, Any]) -> Any:
         raise ValueError("not a provenance tree: pass Guarantee.provenance (a dict with mechanism)")
     name, parameters, parts = (tree.get(key) for key in ("mechanism", "parameters", "parts"))
     if not isinstance(name, str) or name not in _REBUILDERS:
-        raise ValueError(f"unknown mechanism {str(name)[:80]!r}: pass one of {sorted(_REBUILDERS)}")
+        raise ValueError(f"unknown mechanism {str(name)[:80]!r}: pass one of {list(registered())}")
     if not isinstance(parameters, Mapping) or not isinstance(parts, Sequence):
         raise ValueError(f"the provenance of {name!r} lacks or misnames a field: parameters, parts")
     rebuilt = [_rebuilt(part) for part in parts]

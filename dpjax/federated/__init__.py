@@ -11,6 +11,7 @@ runs them over Flower. Its names are found here too, and imported when first ask
 | module | what |
 |---|---|
 | `voting`, `vote_plan`, `vote_candidates` | ballots, their noise and sum; the grids of the paper |
+| `summed` | what both share: a sum of clients' integers, everyone's own noise |
 | `averaging` | private federated averaging: what a client sends, what the server makes of it |
 | `vote_clients`, `local_updates` | what a client trains on its own records, in JAX |
 | `simulation` | both without a network: accuracy of the ballots' winner, rounds, baselines |

@@ -16,14 +16,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from dpjax import accounting
-from dpjax.accounting.mechanisms.vote import minimum_survivors
-from dpjax.federated.vote_plan import MODULUS_BITS, check_clients, six_digits_up, whole
-from dpjax.randomness import integer_laws
+from dpjax.federated.summed import SummedMechanism, check_clients, six_digits_up, whole
 from dpjax.randomness.host_randomness import HostRandomness
 
 _NOISE = "discrete_gaussian"
@@ -79,7 +77,7 @@ class AveragingSettings:
                 f"clip_norm={self.clip_norm}, server_rate={self.server_rate}: pass finite numbers "
                 "above 0"
             )
-        minimum_survivors(self.clients, self.missing_fraction)
+        accounting.minimum_survivors(self.clients, self.missing_fraction)
 
     @property
     def private(self) -> bool:
@@ -100,7 +98,7 @@ class AveragingSettings:
 
 
 @dataclasses.dataclass(frozen=True)
-class AveragingPlan:
+class AveragingPlan(SummedMechanism):
     """Calibrated federated averaging.
 
     Formal guarantees: replace one client (all of its records, in every round). The noisy sums of
@@ -125,6 +123,7 @@ class AveragingPlan:
     bound: int
     local_variance: float
     before: accounting.Guarantee | None = None
+    vector: ClassVar[str] = "update"
 
     @functools.cached_property
     def guarantee(self) -> accounting.Guarantee | None:
@@ -141,15 +140,19 @@ class AveragingPlan:
         return accounting.compose(self.before, self.guarantee)
 
     @property
-    def minimum_survivors(self) -> int:
-        """Abort a round with fewer updates than this in the sum."""
-        return minimum_survivors(self.settings.clients, self.settings.missing_fraction)
+    def entries(self) -> int:
+        """Parameters of the model."""
+        return self.settings.dimension
 
     @property
-    def clip(self) -> int:
-        """A power of two that no entry of a noisy update ever exceeds in absolute value."""
-        reach = self._law.reach if self.settings.private else 0
-        return 1 << (reach + self.bound - 1).bit_length()
+    def largest_entry(self) -> int:
+        """No entry is longer than its vector."""
+        return self.bound
+
+    @property
+    def noise(self) -> str | None:
+        """The law of the noise; None without."""
+        return _NOISE if self.settings.private else None
 
     @property
     def scale(self) -> float:
@@ -160,21 +163,6 @@ class AveragingPlan:
     def standard_deviation(self) -> float:
         """Of the noise on one entry of the average when nobody drops out, in parameter units."""
         return math.sqrt(self.local_variance / self.settings.clients) / self.scale
-
-    @property
-    def _law(self) -> integer_laws.IntegerLaw:
-        return integer_laws.integer_law(_NOISE, self.local_variance)
-
-    def local_noise(self, source: HostRandomness, stream: int = 0) -> np.ndarray:
-        """One client's share of the noise of one round, (d,) int64.
-
-        Args:
-          source: `HostRandomness()`, the operating system's; a seeded one is for simulation only.
-          stream: of a seeded source; a number of its own for each client and round.
-        """
-        if not self.settings.private:
-            return np.zeros(self.settings.dimension, dtype=np.int64)
-        return self._law.draw(self.settings.dimension, source, stream)
 
     def statement(self) -> dict[str, Any]:
         """The public facts of the training, JSON-able."""
@@ -248,9 +236,7 @@ def noisy_update(
     Raises:
       ValueError: for another shape.
     """
-    noisy = quantised(update, plan) + plan.local_noise(source, stream)
-    assert np.abs(noisy).max() <= plan.clip  # By construction of clip: a wrap would ruin the sum.
-    return noisy
+    return plan.noisy(quantised(update, plan), source, stream)
 
 
 def averaged(total: np.ndarray, plan: AveragingPlan, survivors: int) -> np.ndarray:
@@ -271,23 +257,8 @@ def averaged(total: np.ndarray, plan: AveragingPlan, survivors: int) -> np.ndarr
       AveragingAborted: if fewer than `plan.minimum_survivors` (or more than all) updates are in the
         sum, or the total is not what such a sum can be.
     """
-    survivors = whole("survivors", survivors)
+    total = plan.checked_total(total, survivors, AveragingAborted)
     settings = plan.settings
-    if not plan.minimum_survivors <= survivors <= settings.clients:
-        raise AveragingAborted(
-            f"no output: {survivors} of {settings.clients} updates are in the sum, and the noise "
-            f"needs {plan.minimum_survivors}"
-        )
-    total = np.asarray(total)
-    if (
-        total.shape != (settings.dimension,)
-        or total.dtype.kind not in "iu"
-        or np.abs(total.astype(np.int64)).max() > survivors * plan.clip
-    ):
-        raise AveragingAborted(
-            f"no output: the total is not a sum of {survivors} updates of {settings.dimension} "
-            f"whole numbers within {plan.clip}"
-        )
     return settings.server_rate * total / (plan.scale * settings.clients)
 
 
@@ -326,9 +297,5 @@ def _plan(settings: AveragingSettings, before: accounting.Guarantee | None) -> A
             break
         bound *= 2
     plan = AveragingPlan(settings, bound, variance, before)
-    if 2 * plan.clip * settings.clients >= 1 << MODULUS_BITS:
-        raise ValueError(
-            f"{settings.clients} noisy updates within {plan.clip} overflow a sum modulo "
-            f"2^{MODULUS_BITS}: pass fewer clients, fewer rounds or a larger epsilon"
-        )
+    plan.check_modulus("fewer clients, fewer rounds or a larger epsilon")
     return plan

@@ -11,25 +11,14 @@ import functools
 import hashlib
 import json
 import math
-import operator
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
-import numpy as np
 from scipy import optimize
 
 from dpjax import accounting
-from dpjax.accounting.mechanisms.vote import minimum_survivors
-from dpjax.randomness import integer_laws
-from dpjax.randomness.host_randomness import HostRandomness
+from dpjax.federated.summed import SummedMechanism, check_clients, six_digits_up, whole
 from dpjax.randomness.integer_laws import NOISES
-
-MINIMUM_CLIENTS = 3
-"""With two clients, each could subtract its own ballot from the sum and be left with the other's
-and half the noise."""
-
-MODULUS_BITS = 32
-"""Flower's secure sums are modulo 2^32."""
 
 _CALIBRATION_SLACK = 2e-5
 """Relative noise added to the least that meets the target, above any rounding of it."""
@@ -77,7 +66,7 @@ class VoteSettings:
             raise ValueError(f"unknown noise {self.noise!r}: pass one of {', '.join(NOISES)}")
         if self.scale < 1:
             raise ValueError(f"scale={self.scale}: pass a whole number of at least 1")
-        minimum_survivors(self.clients, self.missing_fraction)
+        accounting.minimum_survivors(self.clients, self.missing_fraction)
 
     def plan(self) -> VotePlan:
         """Calibrates the noise: the least for which `VotePlan.guarantee` meets the target.
@@ -89,7 +78,7 @@ class VoteSettings:
 
 
 @dataclasses.dataclass(frozen=True)
-class VotePlan:
+class VotePlan(SummedMechanism):
     """A calibrated vote.
 
     Formal guarantees: replace one client (all of its records). The winner, and even the whole noisy
@@ -108,6 +97,7 @@ class VotePlan:
 
     settings: VoteSettings
     local_variance: float
+    vector: ClassVar[str] = "ballot"
 
     @functools.cached_property
     def guarantee(self) -> accounting.Guarantee:
@@ -115,32 +105,24 @@ class VotePlan:
         return _guarantee(self.settings, self.local_variance)
 
     @property
-    def minimum_survivors(self) -> int:
-        """Abort the vote with fewer ballots than this in the sum."""
-        return minimum_survivors(self.settings.clients, self.settings.missing_fraction)
+    def entries(self) -> int:
+        """Counts of a ballot, one a candidate."""
+        return self.settings.candidates
 
     @property
-    def clip(self) -> int:
-        """A power of two that no entry of a noisy ballot ever exceeds in absolute value."""
-        return 1 << (self._law.reach + self.settings.scale - 1).bit_length()
+    def largest_entry(self) -> int:
+        """One vote, scaled."""
+        return self.settings.scale
+
+    @property
+    def noise(self) -> str:
+        """The law of the noise."""
+        return self.settings.noise
 
     @property
     def standard_deviation(self) -> float:
         """Of the noise on one count when all clients' ballots are in the sum, in votes."""
         return math.sqrt(self.local_variance * self.settings.clients) / self.settings.scale
-
-    @property
-    def _law(self) -> integer_laws.IntegerLaw:
-        return integer_laws.integer_law(self.settings.noise, self.local_variance)
-
-    def local_noise(self, source: HostRandomness, stream: int = 0) -> np.ndarray:
-        """One client's share of the noise, (p,) int64.
-
-        Args:
-          source: `HostRandomness()`, the operating system's; a seeded one is for simulation only.
-          stream: of a seeded source; a number of its own for each client and vote.
-        """
-        return self._law.draw(self.settings.candidates, source, stream)
 
     def success_bound(self, gap: float, bad_candidates: int, method: str = "exact") -> float:
         """Lower bound on the probability that no bad candidate wins (Theorem V.1 and tighter).
@@ -218,7 +200,7 @@ def _guarantee(settings: VoteSettings, local_variance: float) -> accounting.Guar
     """The exact cost of a vote whose clients each add this much noise."""
     common = {"votes": settings.votes, "candidates": settings.candidates, "scale": settings.scale}
     if settings.noise == "skellam":
-        survivors = minimum_survivors(settings.clients, settings.missing_fraction)
+        survivors = accounting.minimum_survivors(settings.clients, settings.missing_fraction)
         return accounting.skellam_vote(local_variance * survivors, **common)
     return accounting.discrete_gaussian_vote(
         local_variance,
@@ -249,35 +231,8 @@ def _plan(settings: VoteSettings) -> VotePlan:
         high += 0.5
     variance = math.exp(optimize.brentq(excess, low, high, xtol=1e-9) + _CALIBRATION_SLACK)
     plan = VotePlan(settings, six_digits_up(variance))
-    if 2 * plan.clip * settings.clients >= 1 << MODULUS_BITS:
-        raise ValueError(
-            f"{settings.clients} noisy ballots within {plan.clip} overflow a sum modulo "
-            f"2^{MODULUS_BITS}: pass a smaller scale or a larger epsilon"
-        )
+    plan.check_modulus("a smaller scale or a larger epsilon")
     return plan
-
-
-def six_digits_up(value: float) -> float:
-    """Rounds up to six digits: the same number on every client's machine and library versions."""
-    digits = 10.0 ** (5 - math.floor(math.log10(value)))
-    return math.ceil(value * digits) / digits
-
-
-def whole(name: str, value: int) -> int:
-    """`value` as an int, or a ValueError that names it."""
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise ValueError(f"{name} must be a whole number, got {value!r}") from None
-
-
-def check_clients(clients: int, what: str) -> None:
-    """Raises ValueError if a sum over so few clients would show one's `what` to another."""
-    if clients < MINIMUM_CLIENTS:
-        raise ValueError(
-            f"{clients} client(s): pass at least {MINIMUM_CLIENTS}; the sum of fewer "
-            f"shows one client's {what} to another"
-        )
 
 
 def checked_votes(votes: int, candidates: int) -> int:

@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from dpjax.federated.summed import MINIMUM_CLIENTS
 from dpjax.federated.vote_candidates import candidate_grid
-from dpjax.federated.vote_plan import MINIMUM_CLIENTS, VotePlan, VoteSettings, checked_votes, whole
+from dpjax.federated.vote_plan import VotePlan, VoteSettings, checked_votes
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.randomness.integer_laws import NOISES
 
@@ -135,9 +136,7 @@ def noisy_ballot(
             f"not a ballot: pass {settings.candidates} whole numbers, {settings.votes} ones and "
             "zeros otherwise, as voting.ballots returns"
         )
-    noisy = settings.scale * ballot.astype(np.int64) + plan.local_noise(source, stream)
-    assert np.abs(noisy).max() <= plan.clip  # By construction of clip: a wrap would ruin the sum.
-    return noisy
+    return plan.noisy(settings.scale * ballot.astype(np.int64), source, stream)
 
 
 def tally(total: np.ndarray, plan: VotePlan, survivors: int) -> int:
@@ -158,20 +157,5 @@ def tally(total: np.ndarray, plan: VotePlan, survivors: int) -> int:
       VoteAborted: if fewer than `plan.minimum_survivors` (or more than all) ballots are in the sum,
         or the total is not what such a sum can be.
     """
-    survivors = whole("survivors", survivors)
-    if not plan.minimum_survivors <= survivors <= plan.settings.clients:
-        raise VoteAborted(
-            f"no output: {survivors} of {plan.settings.clients} ballots are in the sum, and the "
-            f"noise needs {plan.minimum_survivors}; hold the vote again"
-        )
-    total = np.asarray(total)
-    if (
-        total.shape != (plan.settings.candidates,)
-        or total.dtype.kind not in "iu"
-        or np.abs(total.astype(np.int64)).max() > survivors * plan.clip
-    ):
-        raise VoteAborted(
-            f"no output: the total is not a sum of {survivors} ballots of "
-            f"{plan.settings.candidates} whole numbers within {plan.clip}"
-        )
+    total = plan.checked_total(total, survivors, VoteAborted, "; hold the vote again")
     return int(np.argmax(total))

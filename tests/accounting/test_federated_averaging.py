@@ -2,7 +2,6 @@
 
 import inspect
 import itertools
-import json
 import math
 
 import numpy as np
@@ -140,15 +139,6 @@ def test_calibration_meets_the_target_with_what_came_before():
     assert alone < variance
     with pytest.raises(ValueError, match="costs .* alone: pass more in all"):
         accounting.calibrate_federated_averaging(0.3, 1e-5, before=vote, **options)
-
-
-def test_a_guarantee_is_rebuilt_from_its_provenance():
-    made = accounting.compose(
-        accounting.skellam_vote(600.0, votes=5, candidates=100),
-        accounting.federated_averaging(900.0, 64, 650, 50, 5, missing_fraction=0.1),
-    )
-    again = accounting.from_provenance(json.loads(json.dumps(made.provenance)))
-    assert again.epsilon(1e-5) == made.epsilon(1e-5)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import math
 import numpy as np
 from scipy import special
 
-from dpjax.accounting import provenance
 from dpjax.accounting.guarantee import Guarantee
 from dpjax.accounting.mechanisms.elementary import (
     TAIL_DEVIATIONS,
@@ -16,6 +15,7 @@ from dpjax.accounting.mechanisms.elementary import (
     gaussian_pair,
     grid_interval,
 )
+from dpjax.accounting.mechanisms.mechanism import mechanism
 from dpjax.accounting.numerics import renyi, without_replacement
 from dpjax.accounting.numerics.composition import composition
 from dpjax.accounting.numerics.loss_distribution import LossPair
@@ -30,6 +30,7 @@ MOST_KNOTS = 1 << 18
 """Knots of one step's grid, about."""
 
 
+@mechanism
 def dp_sgd(
     sampling_probability: float,
     noise_multiplier: float,
@@ -73,15 +74,6 @@ def dp_sgd(
     curve = renyi.sampled_gaussian_curve(sampling_probability, noise_multiplier, steps)
     return Guarantee(
         relation=ADD_OR_REMOVE_ONE,
-        provenance=provenance.node(
-            "dp_sgd",
-            {
-                "sampling_probability": sampling_probability,
-                "noise_multiplier": noise_multiplier,
-                "steps": steps,
-                "failure_probability": failure_probability,
-            },
-        ),
         pair=lambda: poisson_pair(sampling_probability, noise_multiplier, steps).with_failure(
             failure_probability
         ),
@@ -89,6 +81,7 @@ def dp_sgd(
     )
 
 
+@mechanism
 def dp_sgd_fixed_lots(
     dataset_size: int,
     lot_size: int,
@@ -132,16 +125,6 @@ def dp_sgd_fixed_lots(
     curve = _fixed_lots_curve(dataset_size, lot_size, noise_multiplier, steps)
     return Guarantee(
         relation=REPLACE_ONE,
-        provenance=provenance.node(
-            "dp_sgd_fixed_lots",
-            {
-                "dataset_size": dataset_size,
-                "lot_size": lot_size,
-                "noise_multiplier": noise_multiplier,
-                "steps": steps,
-                "failure_probability": failure_probability,
-            },
-        ),
         pair=lambda: fixed_lots_pair(fraction, noise_multiplier, steps).with_failure(
             failure_probability
         ),
@@ -332,7 +315,3 @@ def _fixed_lots_curve(
         return steps * curve.evaluate(wanted)
 
     return renyi.RenyiCurve(evaluate)
-
-
-provenance.register("dp_sgd", lambda parameters, parts: dp_sgd(**parameters))
-provenance.register("dp_sgd_fixed_lots", lambda parameters, parts: dp_sgd_fixed_lots(**parameters))

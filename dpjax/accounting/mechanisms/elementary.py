@@ -7,18 +7,19 @@ import math
 import numpy as np
 from scipy import special
 
-from dpjax.accounting import provenance
 from dpjax.accounting.guarantee import Guarantee, pure_pair
+from dpjax.accounting.mechanisms.mechanism import mechanism
 from dpjax.accounting.numerics import renyi
 from dpjax.accounting.numerics.loss_distribution import LARGEST_SIZE, LossDistribution, LossPair
 from dpjax.accounting.numerics.privacy_profile import pair_from_function
 from dpjax.checks import not_negative, positive, vector, whole
-from dpjax.neighbouring import ADD_OR_REMOVE_ONE, normalise_relation
+from dpjax.neighbouring import ADD_OR_REMOVE_ONE
 
 TAIL_DEVIATIONS = 10.6
 """Standard deviations of a Gaussian beyond which 1e-25 of its mass lies."""
 
 
+@mechanism
 def gaussian(
     noise_multiplier: float, *, relation: object = ADD_OR_REMOVE_ONE, steps: int = 1
 ) -> Guarantee:
@@ -46,14 +47,6 @@ def gaussian(
     effective = noise_multiplier / math.sqrt(steps)
     return Guarantee(
         relation=relation,
-        provenance=provenance.node(
-            "gaussian",
-            {
-                "noise_multiplier": noise_multiplier,
-                "relation": normalise_relation(relation),
-                "steps": steps,
-            },
-        ),
         pair=lambda: gaussian_pair(effective),
         renyi=renyi.gaussian_curve(noise_multiplier, steps),
     )
@@ -90,6 +83,7 @@ def gaussian_delta(epsilons: np.ndarray, noise_multiplier: float) -> np.ndarray:
     return np.clip(above - below + rounding, 0.0, 1.0)
 
 
+@mechanism
 def discrete_gaussian(
     noise_std: float, sensitivity: int = 1, *, relation: object = ADD_OR_REMOVE_ONE
 ) -> Guarantee:
@@ -115,14 +109,6 @@ def discrete_gaussian(
     sensitivity = whole("sensitivity", sensitivity)
     return Guarantee(
         relation=relation,
-        provenance=provenance.node(
-            "discrete_gaussian",
-            {
-                "noise_std": noise_std,
-                "sensitivity": sensitivity,
-                "relation": normalise_relation(relation),
-            },
-        ),
         pair=lambda: _discrete_gaussian_pair(noise_std, sensitivity),
         renyi=renyi.RenyiCurve(
             lambda orders: _discrete_gaussian_divergences(orders, noise_std, sensitivity)
@@ -178,6 +164,7 @@ def _discrete_gaussian_divergences(
     return plain + np.minimum(theta - centre, 0.0) / (orders - 1.0)
 
 
+@mechanism
 def zcdp(rho: float, *, relation: object = ADD_OR_REMOVE_ONE) -> Guarantee:
     """A mechanism known to be rho-zCDP: Renyi divergence rho * order at every order.
 
@@ -192,13 +179,10 @@ def zcdp(rho: float, *, relation: object = ADD_OR_REMOVE_ONE) -> Guarantee:
       ValueError: rho <= 0.
     """
     rho = positive("rho", rho)
-    return Guarantee(
-        relation=relation,
-        provenance=provenance.node("zcdp", {"rho": rho, "relation": normalise_relation(relation)}),
-        renyi=renyi.zcdp_curve(rho),
-    )
+    return Guarantee(relation=relation, renyi=renyi.zcdp_curve(rho))
 
 
+@mechanism
 def pure(epsilon: float, *, relation: object = ADD_OR_REMOVE_ONE) -> Guarantee:
     """A mechanism known to be epsilon-DP: randomised response dominates it.
 
@@ -214,23 +198,18 @@ def pure(epsilon: float, *, relation: object = ADD_OR_REMOVE_ONE) -> Guarantee:
       ValueError: negative or infinite epsilon.
     """
     epsilon = not_negative("epsilon", epsilon)
-    return Guarantee(
-        relation=relation,
-        provenance=provenance.node(
-            "pure", {"epsilon": epsilon, "relation": normalise_relation(relation)}
-        ),
-        pair=lambda: pure_pair(epsilon),
-        pure_epsilon=epsilon,
-    )
+    return Guarantee(relation=relation, pair=lambda: pure_pair(epsilon), pure_epsilon=epsilon)
 
 
+@mechanism
 def renyi_only(
     orders: np.ndarray, divergences: np.ndarray, *, relation: object = ADD_OR_REMOVE_ONE
 ) -> Guarantee:
     """A mechanism known by a table of Renyi divergences alone, in both directions.
 
-    Between the orders the cumulant generating function (order - 1) * divergence, which is convex,
-    is interpolated; above the largest order nothing is known.
+    Between the orders the cumulant generating function (order - 1) * divergence, which is convex
+    (van Erven & Harremoes 2014, Corollary 2), is interpolated; above the largest order nothing is
+    known.
 
     Args:
       orders: (n,) strictly ascending, finite, each > 1.
@@ -255,18 +234,7 @@ def renyi_only(
     curve = renyi.table_curve(
         orders, (orders - 1.0) * divergences, lambda wanted: np.full(wanted.shape, np.inf)
     )
-    return Guarantee(
-        relation=relation,
-        provenance=provenance.node(
-            "renyi_only",
-            {
-                "orders": orders.tolist(),
-                "divergences": divergences.tolist(),
-                "relation": normalise_relation(relation),
-            },
-        ),
-        renyi=curve,
-    )
+    return Guarantee(relation=relation, renyi=curve)
 
 
 def grid_interval(wanted: float, extent: float) -> float:
@@ -280,10 +248,3 @@ def grid_interval(wanted: float, extent: float) -> float:
         )
     below = [c for c in fitting if c <= wanted * (1 + 1e-12)]
     return max(below) if below else min(fitting)
-
-
-for _constructor in (gaussian, discrete_gaussian, zcdp, pure, renyi_only):
-    provenance.register(
-        _constructor.__name__,
-        lambda parameters, parts, constructor=_constructor: constructor(**parameters),
-    )

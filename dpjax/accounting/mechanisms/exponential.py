@@ -14,13 +14,13 @@ import math
 
 import numpy as np
 
-from dpjax.accounting import provenance
 from dpjax.accounting.guarantee import Guarantee, pure_pair
+from dpjax.accounting.mechanisms.mechanism import mechanism
 from dpjax.accounting.numerics.loss_distribution import LossPair
 from dpjax.accounting.numerics.privacy_profile import pair_from_function
 from dpjax.accounting.numerics.renyi import RenyiCurve
 from dpjax.checks import positive, whole
-from dpjax.neighbouring import ADD_OR_REMOVE_ONE, normalise_relation
+from dpjax.neighbouring import ADD_OR_REMOVE_ONE
 
 _LARGEST_INTERVAL = 1e-3
 _LEAST_INTERVALS = 500
@@ -28,8 +28,11 @@ _MOST_INTERVALS = 1 << 17
 _LARGEST_EPSILON = 1e7  # beyond it randomised response, which dominates every pure mechanism, does
 
 
+@mechanism
 def exponential_mechanism(epsilon: float, *, relation: object = ADD_OR_REMOVE_ONE) -> Guarantee:
     """The cost of one draw from the exponential mechanism; pure, and bounded-range.
+
+    McSherry & Talwar 2007; bounded range: Durfee & Rogers 2019.
 
     A mechanism whose losses lie in [t - epsilon, t] is a post-processing of the two-point pair on
     {t, t - epsilon}; t depends on the data and on what was released before. The profile of the
@@ -68,16 +71,12 @@ def exponential_mechanism(epsilon: float, *, relation: object = ADD_OR_REMOVE_ON
             lambda x: bounded_range_profile(epsilon, x), interval, (pieces - 0.5) * interval
         )
 
-    guarantee = Guarantee(
+    return Guarantee(
         relation=relation,
-        provenance=provenance.node(
-            "exponential_mechanism", {"epsilon": epsilon, "relation": normalise_relation(relation)}
-        ),
         pair=pair,
         renyi=RenyiCurve(lambda orders: bounded_range_rdp(epsilon, orders)),
         pure_epsilon=epsilon,
     )
-    return guarantee
 
 
 def bounded_range_profile(epsilon: float, at: np.ndarray | float) -> np.ndarray:
@@ -133,11 +132,3 @@ def selection_noise_ratio(candidates: int, partitions: int, epsilon: float) -> f
     candidates, partitions = whole("candidates", candidates), whole("partitions", partitions)
     epsilon = positive("epsilon", epsilon)
     return 4.0 * math.log(candidates) / (partitions * epsilon)
-
-
-provenance.register(
-    "exponential_mechanism",
-    lambda parameters, parts: exponential_mechanism(
-        parameters["epsilon"], relation=parameters["relation"]
-    ),
-)

@@ -17,11 +17,11 @@ import math
 
 import numpy as np
 
-from dpjax.accounting import provenance
 from dpjax.accounting.calibration import calibrate
 from dpjax.accounting.combine import compose
 from dpjax.accounting.guarantee import Guarantee, check_guarantee
-from dpjax.accounting.mechanisms.vote import minimum_survivors
+from dpjax.accounting.mechanisms.mechanism import mechanism
+from dpjax.accounting.mechanisms.noise_shares import minimum_survivors
 from dpjax.accounting.numerics.renyi import RenyiCurve
 from dpjax.checks import positive, probability, whole
 from dpjax.neighbouring import REPLACE_ONE
@@ -33,6 +33,7 @@ _MOST_BEFORE = 0.99
 """Share of a target that may be gone before; the noise for the last percent would drown all."""
 
 
+@mechanism
 def federated_averaging(
     local_variance: float,
     bound: int,
@@ -79,25 +80,13 @@ def federated_averaging(
             "sum of clients' discrete noise is no good noise; make the integers larger"
         )
     shares = minimum_survivors(clients, missing_fraction)
-    parameters = {
-        "local_variance": local_variance,
-        "bound": whole("bound", bound),
-        "dimension": whole("dimension", dimension),
-        "clients": int(clients),
-        "rounds": whole("rounds", rounds),
-        "missing_fraction": float(missing_fraction),
-    }
-    moved = 2.0 * parameters["bound"]
+    moved = 2.0 * whole("bound", bound)
+    dimension, rounds = whole("dimension", dimension), whole("rounds", rounds)
 
     def curve(orders: np.ndarray) -> np.ndarray:
-        one = _divergence_per_round(orders, local_variance, shares, moved, parameters["dimension"])
-        return parameters["rounds"] * one
+        return rounds * _divergence_per_round(orders, local_variance, shares, moved, dimension)
 
-    return Guarantee(
-        relation=REPLACE_ONE,
-        provenance=provenance.node("federated_averaging", parameters),
-        renyi=RenyiCurve(curve),
-    )
+    return Guarantee(relation=REPLACE_ONE, renyi=RenyiCurve(curve))
 
 
 def calibrate_federated_averaging(
@@ -182,8 +171,3 @@ def distance_from_discrete_gaussian(local_variance: float, shares: int) -> float
     """tau: how far the sum of discrete Gaussians is from one of the same variance, at most."""
     k = np.arange(1, shares)
     return 10.0 * float(np.sum(np.exp(-2.0 * math.pi**2 * local_variance * k / (k + 1))))
-
-
-provenance.register(
-    "federated_averaging", lambda parameters, parts: federated_averaging(**parameters)
-)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 
-from dpjax.accounting import provenance
 from dpjax.accounting.guarantee import Guarantee
 from dpjax.accounting.mechanisms.elementary import gaussian
+from dpjax.accounting.mechanisms.mechanism import mechanism
 from dpjax.checks import positive, whole
 from dpjax.neighbouring import REPLACE_ONE
 
 
+@mechanism
 def output_perturbation(sensitivity: float, noise_std: float) -> Guarantee:
     """The cost of releasing parameters with Gaussian noise on every coordinate, replace one.
 
@@ -31,15 +32,7 @@ def output_perturbation(sensitivity: float, noise_std: float) -> Guarantee:
       ValueError: for arguments that are not positive and finite.
     """
     sensitivity, noise_std = positive("sensitivity", sensitivity), positive("noise_std", noise_std)
-    base = gaussian(noise_std / sensitivity, relation=REPLACE_ONE)
-    return Guarantee(
-        relation=REPLACE_ONE,
-        provenance=provenance.node(
-            "output_perturbation", {"sensitivity": sensitivity, "noise_std": noise_std}
-        ),
-        pair=lambda: base.pair,
-        renyi=base.renyi,
-    )
+    return gaussian(noise_std / sensitivity, relation=REPLACE_ONE)
 
 
 def projected_sgd_sensitivity(
@@ -101,8 +94,3 @@ def regularised_logistic_sensitivity(
     return projected_sgd_sensitivity(
         regularisation, dataset_size, lipschitz=1.0, batch_size=batch_size
     )
-
-
-provenance.register(
-    "output_perturbation", lambda parameters, parts: output_perturbation(**parameters)
-)

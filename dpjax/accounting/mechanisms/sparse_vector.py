@@ -26,6 +26,7 @@ from scipy import stats
 from dpjax.accounting import provenance
 from dpjax.accounting.guarantee import Guarantee, pure_pair
 from dpjax.accounting.mechanisms.elementary import pure
+from dpjax.accounting.mechanisms.mechanism import mechanism
 from dpjax.accounting.mechanisms.threshold_loop import (
     ITERATIONS,
     SEGMENTS,
@@ -177,6 +178,7 @@ def advanced_composition(epsilon_per_iteration: float, iterations: int, delta: f
     return spread + count * epsilon * math.expm1(epsilon)
 
 
+@mechanism
 def sparse_vector(
     noise: float,
     bound: int,
@@ -208,23 +210,8 @@ def sparse_vector(
         epsilon = (1.0 + double ** (1.0 / 3.0)) * (1.0 + double ** (2.0 / 3.0)) / noise
     else:
         epsilon = (1.0 + math.sqrt(double)) ** 2 / noise
-    base = pure(epsilon, relation=relation)
-    parameters = {
-        "noise": noise,
-        "bound": int(bound),
-        "allocation": allocation,
-        "relation": normalise_relation(relation),
-    }
-    return Guarantee(
-        relation=relation,
-        provenance=provenance.node("sparse_vector", parameters),
-        pair=lambda: base.pair,
-        pure_epsilon=base.pure_epsilon,
-    )
+    return pure(epsilon, relation=relation)
 
 
-for _constructor in (doubling_loop, sparse_vector):
-    provenance.register(
-        _constructor.__name__,
-        lambda parameters, parts, constructor=_constructor: constructor(**parameters),
-    )
+# The node holds the cap that was found of the three arguments: by hand.
+provenance.register("doubling_loop", lambda parameters, parts: doubling_loop(**parameters))

@@ -14,14 +14,15 @@ from __future__ import annotations
 
 import functools
 import math
-from fractions import Fraction
+from collections.abc import Callable
 
 import numpy as np
 from scipy import optimize, special
 
-from dpjax.accounting import provenance
 from dpjax.accounting.guarantee import Guarantee
 from dpjax.accounting.mechanisms.elementary import gaussian, gaussian_delta, grid_interval
+from dpjax.accounting.mechanisms.mechanism import mechanism
+from dpjax.accounting.mechanisms.noise_shares import minimum_survivors
 from dpjax.accounting.numerics.composition import composition
 from dpjax.accounting.numerics.integer_noise import (
     IntegerNoise,
@@ -44,13 +45,15 @@ def vote_sensitivity(votes: int, candidates: int) -> float:
     return math.sqrt(2.0 * _moved_votes(votes, candidates))
 
 
+@mechanism
 def vote(sigma: float, votes: int, candidates: int) -> Guarantee:
     """The cost of releasing all vote counts with Gaussian noise of standard deviation sigma.
 
     Formal guarantees: replace one client; exact for real-valued Gaussian noise of the stated
     standard deviation on every count, whoever adds it, as long as all of it is independent of what
     the adversary knows (`minimum_survivors`). On integers use `skellam_vote` or
-    `discrete_gaussian_vote`. The Renyi curve is order * min(k, p - k) / sigma^2 (Theorem II.1).
+    `discrete_gaussian_vote`. The Renyi curve is order * min(k, p - k) / sigma^2 (Theorem II.1 of
+    Liebenow, Peinemann & Mohammadi 2025).
 
     Args:
       sigma: standard deviation (not variance) of the total noise on one count.
@@ -61,15 +64,7 @@ def vote(sigma: float, votes: int, candidates: int) -> Guarantee:
       ValueError: for a sigma that is not positive, or unless 1 <= votes < candidates.
     """
     sigma = positive("sigma", sigma)
-    base = gaussian(sigma / vote_sensitivity(votes, candidates), relation=REPLACE_ONE)
-    return Guarantee(
-        relation=REPLACE_ONE,
-        provenance=provenance.node(
-            "vote", {"sigma": sigma, "votes": int(votes), "candidates": int(candidates)}
-        ),
-        pair=lambda: base.pair,
-        renyi=base.renyi,
-    )
+    return gaussian(sigma / vote_sensitivity(votes, candidates), relation=REPLACE_ONE)
 
 
 def calibrate_vote(
@@ -122,14 +117,15 @@ def calibrate_vote(
     return sigma
 
 
+@mechanism
 def skellam_vote(variance: float, votes: int, candidates: int, *, scale: int = 1) -> Guarantee:
-    """The cost of releasing all vote counts with Skellam noise, a difference of two Poissons.
+    """The cost of releasing all vote counts with Skellam noise (Agarwal, Kairouz & Liu 2021).
 
     Formal guarantees: replace one client; the noise on every count, added up over the clients
-    whose noise counts, is Skellam of the stated variance: each of n clients adds independent
-    Skellam noise of variance / n. Exact Renyi curve 2c D(X || X + 1) and exact loss distributions,
-    the 2c-fold composition of the pair (X, X + 1), truncated tails charged; upper bounds
-    throughout.
+    whose noise counts, is Skellam (a difference of two Poissons) of the stated variance: each of n
+    clients adds independent Skellam noise of variance / n. Exact Renyi curve 2c D(X || X + 1) and
+    exact loss distributions, the 2c-fold composition of the pair (X, X + 1), truncated tails
+    charged; upper bounds throughout.
 
     Args:
       variance: of the total noise on one count, after scaling.
@@ -141,18 +137,12 @@ def skellam_vote(variance: float, votes: int, candidates: int, *, scale: int = 1
       ValueError: for a variance that is not positive, or unless 1 <= votes < candidates.
     """
     variance = positive("variance", variance)
-    _moved_votes(votes, candidates)
-    parameters = {
-        "variance": variance,
-        "votes": int(votes),
-        "candidates": int(candidates),
-        "scale": whole("scale", scale),
-    }
-    return _integer_vote(
-        "skellam_vote", parameters, functools.partial(skellam_noise, variance), variance
-    )
+    counts = 2 * _moved_votes(votes, candidates)
+    make_noise = functools.partial(skellam_noise, variance)
+    return _integer_vote(make_noise, variance, counts, whole("scale", scale))
 
 
+@mechanism
 def discrete_gaussian_vote(
     local_variance: float,
     clients: int,
@@ -166,8 +156,9 @@ def discrete_gaussian_vote(
 
     Formal guarantees: replace one client; of the `clients` summands on every count at least
     `minimum_survivors(clients, missing_fraction)` are there and unknown to the adversary. The law
-    of that sum is computed exactly. It is not a discrete Gaussian: below a local variance of about
-    a half it costs more than one of the same variance; scale the votes up or use Skellam noise.
+    of that sum is computed exactly. It is not a discrete Gaussian (Kairouz, Liu & Steinke 2021
+    bound what that costs): below a local variance of about a half it costs more than one of the
+    same variance; scale the votes up or use Skellam noise.
 
     Args:
       local_variance: variance parameter of one client's noise on one count, after scaling.
@@ -182,45 +173,9 @@ def discrete_gaussian_vote(
     """
     local_variance = positive("local_variance", local_variance)
     survivors = minimum_survivors(clients, missing_fraction)
-    _moved_votes(votes, candidates)
-    parameters = {
-        "local_variance": local_variance,
-        "clients": int(clients),
-        "votes": int(votes),
-        "candidates": int(candidates),
-        "missing_fraction": float(missing_fraction),
-        "scale": whole("scale", scale),
-    }
+    counts = 2 * _moved_votes(votes, candidates)
     make_noise = functools.partial(discrete_gaussian_sum, local_variance, survivors)
-    variance = local_variance * survivors
-    return _integer_vote("discrete_gaussian_vote", parameters, make_noise, variance)
-
-
-def minimum_survivors(clients: int, missing_fraction: float) -> int:
-    """How many clients' noise must be in the sum, ceil((1 - xi) n): abort the vote below it.
-
-    Raises:
-      ValueError: unless clients >= 1 and 0 <= missing_fraction < 1.
-    """
-    clients = whole("clients", clients)
-    missing = probability("missing_fraction", missing_fraction, zero=True, hint=", for example 0.1")
-    # As a decimal: in floats 0.9 * 50 can land just above 45.
-    return math.ceil((1 - Fraction(repr(missing))) * clients)
-
-
-def local_noise_variance(variance: float, clients: int, missing_fraction: float = 0.0) -> float:
-    """Noise variance each client adds so that enough is left: variance / ((1 - xi) n).
-
-    Args:
-      variance: total that the guarantee asks for (sigma^2, not sigma).
-      clients: n.
-      missing_fraction: xi, largest fraction of clients that drop out or collude, in [0, 1).
-
-    Raises:
-      ValueError: for arguments out of range.
-    """
-    minimum_survivors(clients, missing_fraction)
-    return positive("variance", variance) / ((1.0 - missing_fraction) * clients)
+    return _integer_vote(make_noise, local_variance * survivors, counts, whole("scale", scale))
 
 
 def vote_success_bound(
@@ -268,10 +223,10 @@ def _moved_votes(votes: int, candidates: int) -> int:
     return min(votes, candidates - votes)
 
 
-def _integer_vote(mechanism, parameters, make_noise, variance: float) -> Guarantee:
-    """A Guarantee of integer noise on 2 c counts that each move by `scale`."""
-    counts = 2 * _moved_votes(parameters["votes"], parameters["candidates"])
-    shift = parameters["scale"]
+def _integer_vote(
+    make_noise: Callable[[int], IntegerNoise], variance: float, counts: int, shift: int
+) -> Guarantee:
+    """A Guarantee of integer noise on so many counts that each move by `shift`."""
 
     @functools.lru_cache(maxsize=32)
     def noise(reach: int) -> IntegerNoise:
@@ -285,14 +240,6 @@ def _integer_vote(mechanism, parameters, make_noise, variance: float) -> Guarant
 
     return Guarantee(
         relation=REPLACE_ONE,
-        provenance=provenance.node(mechanism, parameters),
         pair=pair,
         renyi=RenyiCurve(lambda orders: counts * shift_rdp(noise, orders, shift)),
-    )
-
-
-for _constructor in (vote, skellam_vote, discrete_gaussian_vote):
-    provenance.register(
-        _constructor.__name__,
-        lambda parameters, parts, constructor=_constructor: constructor(**parameters),
     )

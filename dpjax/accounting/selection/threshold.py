@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from dpjax.accounting import provenance
 from dpjax.accounting.guarantee import Guarantee, check_guarantee
+from dpjax.accounting.mechanisms.mechanism import mechanism
 from dpjax.accounting.numerics.loss_distribution import LossDistribution, LossPair
 from dpjax.accounting.numerics.privacy_profile import pair_from_profiles
 from dpjax.accounting.numerics.tradeoff import tradeoff_vertices
@@ -30,6 +30,7 @@ LONGEST = 4000
 """Epsilons at which the profile is written."""
 
 
+@mechanism
 def stop_at_threshold(guarantee: Guarantee, halting_probability: float) -> Guarantee:
     """The guarantee of running until one output is good enough (Liu & Talwar 2019).
 
@@ -72,11 +73,6 @@ def stop_at_threshold(guarantee: Guarantee, halting_probability: float) -> Guara
         pure = guarantee.pure_epsilon + math.log(growth)
     return Guarantee(
         relation=guarantee.relation,
-        provenance=provenance.node(
-            "stop_at_threshold",
-            {"halting_probability": halting_probability},
-            [guarantee.provenance],
-        ),
         pair=lambda: _stopped_pair(guarantee.pair, halting_probability),
         pure_epsilon=pure,
     )
@@ -152,9 +148,3 @@ def _points(reverse: LossDistribution, p: float) -> tuple[np.ndarray, np.ndarray
     slopes, weights = upper_hull(inverse, np.concatenate([1.0 / x, 1.0 / low, 1.0 / high]))
     rising = slopes <= slopes[np.argmax(weights)]
     return slopes[rising], weights[rising]
-
-
-provenance.register(
-    "stop_at_threshold",
-    lambda parameters, parts: stop_at_threshold(parts[0], parameters["halting_probability"]),
-)

@@ -1,0 +1,190 @@
+"""The decorator that makes a function a mechanism: its signature is its provenance.
+
+A law of K is a class (`selection.laws`), a mechanism a function from numbers, words and guarantees
+to a `Guarantee`. What a tree says of it, and how the tree is read back, follow from its name and
+its parameters, so that no constructor writes or registers them by hand.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import types
+import typing
+from collections.abc import Callable
+from typing import Any, ParamSpec
+
+import numpy as np
+
+from dpjax import checks
+from dpjax.accounting import provenance
+from dpjax.accounting.guarantee import Guarantee, with_provenance
+from dpjax.neighbouring import normalise_relation
+
+P = ParamSpec("P")
+
+
+def _as_text(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{name} must be a word, not {checks.shown(value)}")
+    return str(value)
+
+
+def _as_whole(name: str, value: object) -> int:
+    try:
+        return checks.whole(name, value, -math.inf)  # The body knows which it wants.
+    except ValueError:
+        shown = checks.shown(value)
+        raise ValueError(f"{name} must be a whole number, not {shown}") from None
+
+
+def _as_flag(name: str, value: object) -> bool:
+    if not isinstance(value, bool | np.bool_):
+        raise ValueError(f"{name} must be True or False, not {checks.shown(value)}")
+    return bool(value)
+
+
+def _as_guarantee(name: str, value: object) -> Guarantee:
+    checks.instance(name, value, Guarantee, "accounting.gaussian(1.0)")
+    return value
+
+
+_KINDS: dict[Any, Callable[[str, object], Any]] = {
+    float: lambda name, value: checks.number(name, value, "a number", finite=False),
+    int: _as_whole,
+    str: _as_text,
+    bool: _as_flag,
+    np.ndarray: lambda name, value: checks.vector(name, value, finite=False),
+    Guarantee: _as_guarantee,
+}
+"""Annotation -> what turns an argument into the value that the tree holds, or refuses it."""
+
+
+def mechanism(body: Callable[P, Guarantee]) -> Callable[P, Guarantee]:
+    """Decorator: guarantees of this function say in their provenance how they were made.
+
+    The node's mechanism is the function's name, its parameters are the function's, in order and as
+    plain JSON values, and arguments that are guarantees are its parts. `from_provenance` calls the
+    function with them again. A mechanism of your own is one function:
+
+    ```python
+    from dp_accounting.pld import privacy_loss_distribution
+
+    from dpjax import accounting, checks
+
+
+    @accounting.mechanism
+    def laplace(
+        scale: float, steps: int = 1, *, relation: object = "add_or_remove_one"
+    ) -> accounting.Guarantee:
+        \"\"\"Laplace noise of this scale on numbers of sensitivity 1 (Dwork et al. 2006).\"\"\"
+        scale, steps = checks.positive("scale", scale), checks.whole("steps", steps)
+        one = accounting.Guarantee.from_pld(
+            privacy_loss_distribution.from_laplace_mechanism(scale),
+            relation=relation,
+            pure_epsilon=1.0 / scale,
+        )
+        return accounting.repeat(one, steps)
+
+
+    both = accounting.compose(laplace(2.0, 3), accounting.gaussian(5.0))
+    best = accounting.best_of(both, accounting.Geometric(10))
+    assert accounting.from_provenance(best.provenance).epsilon(1e-6) == best.epsilon(1e-6)
+    ```
+
+    The body returns any Guarantee that costs at least what the mechanism does: of the functions of
+    `dpjax.accounting`, of one's own mechanisms, `Guarantee.from_pld` for loss distributions,
+    `renyi_only` for a table of Renyi divergences, `pure` for an epsilon. How that one was made is
+    forgotten: the tree names this mechanism instead.
+
+    Formal guarantees: none of its own; the guarantee is the body's. The body must be a function of
+    its arguments alone (no state, no file, no data), and is called with the values that the tree
+    holds, so that a rebuilt guarantee has the same epsilon bit for bit.
+
+    Args:
+      body: each parameter is annotated as float, int, str, bool, np.ndarray (a list of numbers),
+        Guarantee (a part), one of the first five or None, or is named `relation`. Numbers may be
+        passed as any whole or real number, NumPy's included; the body receives plain floats and
+        ints, an array for a list, and the canonical word for a relation. What is no such value
+        reaches the body as it is, so that it is refused in the body's words; a body that does not
+        refuse it does not get by with it.
+
+    Returns:
+      A function of the same signature. It raises the body's errors, and ValueError for an argument
+      of another type, or where the body returns no Guarantee, or one under another relation than
+      `relation`.
+
+    Raises:
+      ValueError: for a parameter of another kind; a name that is registered already.
+    """
+    signature = inspect.signature(body, eval_str=True)
+    kinds = {name: _kind_of(body, parameter) for name, parameter in signature.parameters.items()}
+    parts = [name for name, kind in kinds.items() if kind is _as_guarantee]
+
+    @functools.wraps(body)
+    def constructor(*args: P.args, **kwargs: P.kwargs) -> Guarantee:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        given, refusals = dict(bound.arguments), []
+        values = dict(given)
+        for name, kind in kinds.items():
+            try:
+                values[name] = kind(name, given[name])
+            except ValueError as refusal:
+                refusals.append(refusal)
+        try:
+            guarantee = body(**values)
+        except ValueError:
+            # Once more with what was passed, for its words: -1 is -1.0 in `values`.
+            lists = {name: v for name, v in values.items() if isinstance(v, np.ndarray)}
+            body(**(given | lists))
+            raise
+        if refusals:
+            raise refusals[0]
+        _check_returned(body, guarantee, values)
+        written = {
+            name: value.tolist() if isinstance(value, np.ndarray) else value
+            for name, value in values.items()
+            if name not in parts
+        }
+        tree = provenance.node(body.__name__, written, [values[name].provenance for name in parts])
+        return with_provenance(guarantee, tree)
+
+    provenance.register(
+        body.__name__,
+        lambda parameters, rebuilt: constructor(**dict(zip(parts, rebuilt)), **parameters),
+    )
+    return constructor
+
+
+def _kind_of(body: Callable, parameter: inspect.Parameter) -> Callable[[str, object], Any]:
+    """What reads arguments of a parameter."""
+    name, annotation = parameter.name, parameter.annotation
+    named = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+    if named and name == "relation":
+        return lambda name, value: normalise_relation(value)
+    if named and typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        inner, *others = (one for one in typing.get_args(annotation) if one is not types.NoneType)
+        if inner in _KINDS and inner is not Guarantee and not others:
+            kind = _KINDS[inner]
+            return lambda name, value: None if value is None else kind(name, value)
+    if not named or annotation not in _KINDS:
+        raise ValueError(
+            f"parameter {name} of mechanism {body.__name__!r}: annotate it as one of "
+            f"{', '.join(kind.__name__ for kind in _KINDS)}, with | None where there is none"
+        )
+    return _KINDS[annotation]
+
+
+def _check_returned(body: Callable, guarantee: object, values: dict[str, Any]) -> None:
+    if not isinstance(guarantee, Guarantee):
+        raise ValueError(
+            f"mechanism {body.__name__!r} returned {checks.shown(guarantee)}: return a Guarantee"
+        )
+    wanted = values.get("relation", guarantee.relation)
+    if guarantee.relation != wanted:
+        raise ValueError(
+            f"mechanism {body.__name__!r} returned a guarantee under {guarantee.relation!r} where "
+            f"relation is {wanted!r}: pass relation on to what makes it"
+        )

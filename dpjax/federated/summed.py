@@ -1,0 +1,155 @@
+"""What the vote and federated averaging share: a sum of clients' integers, everyone's own noise.
+
+Every client sends one vector of bounded integers plus its own share of integer noise through a
+secure sum; who is missing takes a share with it, so that the cost is that of the fewest survivors
+the rule allows. NumPy on the host; noise from the operating system's randomness.
+"""
+
+from __future__ import annotations
+
+import abc
+import math
+import operator
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dpjax import accounting
+from dpjax.randomness import integer_laws
+from dpjax.randomness.host_randomness import HostRandomness
+
+MINIMUM_CLIENTS = 3
+"""With two clients, each could subtract its own vector from the sum and be left with the other's
+and half the noise."""
+
+MODULUS_BITS = 32
+"""Flower's secure sums are modulo 2^32."""
+
+
+class SummedMechanism(abc.ABC):
+    """A calibrated sum. Subclasses are frozen dataclasses: a public rule, and its noise.
+
+    Formal guarantees: none of its own, a subclass states the cost (`guarantee`) for vectors of its
+    kind, as the noise of `minimum_survivors` clients hides them. `local_noise` has its law up to a
+    total variation of 2^-300 an entry; no entry of `noisy` ever exceeds `clip`, and a plan that
+    passed `check_modulus` never wraps in a sum of all clients.
+
+    Attributes:
+      settings: the rule; of it only `clients` and `missing_fraction` are read here.
+      local_variance: variance (parameter) of one client's noise on one entry, in integers.
+    """
+
+    settings: Any
+    local_variance: float
+    vector: ClassVar[str]
+    """What a client sends, in one word, for messages."""
+
+    @property
+    @abc.abstractmethod
+    def entries(self) -> int:
+        """Length of a vector."""
+
+    @property
+    @abc.abstractmethod
+    def largest_entry(self) -> int:
+        """Absolute value that no entry exceeds before the noise."""
+
+    @property
+    @abc.abstractmethod
+    def noise(self) -> str | None:
+        """One of `integer_laws.NOISES`; None for a sum without noise, which is NOT private."""
+
+    @property
+    def minimum_survivors(self) -> int:
+        """Abort with fewer vectors than this in the sum."""
+        return accounting.minimum_survivors(self.settings.clients, self.settings.missing_fraction)
+
+    @property
+    def clip(self) -> int:
+        """A power of two that no entry of a noisy vector ever exceeds in absolute value."""
+        reach = 0 if self.noise is None else self._law.reach
+        return 1 << (reach + self.largest_entry - 1).bit_length()
+
+    @property
+    def _law(self) -> integer_laws.IntegerLaw:
+        return integer_laws.integer_law(self.noise, self.local_variance)
+
+    def local_noise(self, source: HostRandomness, stream: int = 0) -> np.ndarray:
+        """One client's share of the noise of one sum, (entries,) int64.
+
+        Args:
+          source: `HostRandomness()`, the operating system's; a seeded one is for simulation only.
+          stream: of a seeded source; a number of its own for each client and sum.
+        """
+        if self.noise is None:
+            return np.zeros(self.entries, dtype=np.int64)
+        return self._law.draw(self.entries, source, stream)
+
+    def noisy(self, vector: np.ndarray, source: HostRandomness, stream: int = 0) -> np.ndarray:
+        """A vector of this sum, (entries,) int64, plus its client's share of the noise."""
+        noisy = vector + self.local_noise(source, stream)
+        assert np.abs(noisy).max() <= self.clip  # By construction: a wrap would ruin the sum.
+        return noisy
+
+    def checked_total(
+        self, total: np.ndarray, survivors: int, aborted: type[ValueError], advice: str = ""
+    ) -> np.ndarray:
+        """`total` as an array, if it can be the sum of so many noisy vectors.
+
+        Args:
+          total: (entries,) integers.
+          survivors: how many noisy vectors are in the sum.
+          aborted: what is raised otherwise.
+          advice: what to do where too few or too many are in the sum, for the message.
+
+        Raises:
+          ValueError: of the kind `aborted`; a plain one for survivors that are no whole number.
+        """
+        survivors, clients = whole("survivors", survivors), self.settings.clients
+        if not self.minimum_survivors <= survivors <= clients:
+            raise aborted(
+                f"no output: {survivors} of {clients} {self.vector}s are in the sum, and the noise "
+                f"needs {self.minimum_survivors}{advice}"
+            )
+        total = np.asarray(total)
+        if (
+            total.shape != (self.entries,)
+            or total.dtype.kind not in "iu"
+            or np.abs(total.astype(np.int64)).max() > survivors * self.clip
+        ):
+            raise aborted(
+                f"no output: the total is not a sum of {survivors} {self.vector}s of "
+                f"{self.entries} whole numbers within {self.clip}"
+            )
+        return total
+
+    def check_modulus(self, advice: str) -> None:
+        """Raises ValueError, with this advice, if a sum of all clients' vectors would wrap."""
+        if 2 * self.clip * self.settings.clients >= 1 << MODULUS_BITS:
+            raise ValueError(
+                f"{self.settings.clients} noisy {self.vector}s within {self.clip} overflow a sum "
+                f"modulo 2^{MODULUS_BITS}: pass {advice}"
+            )
+
+
+def check_clients(clients: int, what: str) -> None:
+    """Raises ValueError if a sum over so few clients would show one's `what` to another."""
+    if clients < MINIMUM_CLIENTS:
+        raise ValueError(
+            f"{clients} client(s): pass at least {MINIMUM_CLIENTS}; the sum of fewer "
+            f"shows one client's {what} to another"
+        )
+
+
+def six_digits_up(value: float) -> float:
+    """Rounds up to six digits: the same number on every client's machine and library versions."""
+    digits = 10.0 ** (5 - math.floor(math.log10(value)))
+    return math.ceil(value * digits) / digits
+
+
+def whole(name: str, value: int) -> int:
+    """`value` as an int, or a ValueError that names it."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise ValueError(f"{name} must be a whole number, got {value!r}") from None
