@@ -16,7 +16,7 @@ import numpy as np
 from dpjax import accounting, training
 from dpjax.accounting.calibration import check_worth_pricing
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE, REPLACE_ONE
-from dpjax.tuning.problem.candidates import Space
+from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Task, check_correct, check_neighbours
 
 TRUNCATION_PROBABILITY = 1e-9
