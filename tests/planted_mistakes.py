@@ -375,7 +375,7 @@ MISTAKES = [
     ),
     Mistake(
         "few candidates are drawn without replacement",
-        f"{_P}candidates.py",
+        f"{_P}problem/space.py",
         "generator.choice(len(self.values), size=number, p=self.weights)",
         "generator.choice(len(self.values), size=number, p=self.weights,\n"
         "                             replace=number > len(self.values))",

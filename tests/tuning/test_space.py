@@ -119,6 +119,8 @@ def test_what_accounting_depends_on_must_be_finite(name):
     with pytest.raises(ValueError, match="cannot be accounted"):
         laws.Space({name: laws.Uniform(1, 2)})
     laws.Space({name: laws.Choice([1, 2])})
+    with pytest.raises(ValueError, match="has 1001 values"):
+        laws.Space({name: laws.Integer(0, 1000)})
     ((_, first), (_, second)) = laws.Space({name: laws.LogInteger(1, 2)}).accounted_settings()
     assert first / second == pytest.approx(np.log(3) / np.log(5 / 3))
 

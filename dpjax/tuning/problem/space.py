@@ -27,6 +27,9 @@ import numpy as np
 ACCOUNTED = ("noise_multiplier", "lot_size", "steps", "epochs")
 """Hyperparameters that a run's privacy cost depends on: finitely many values, please."""
 
+MOST_ACCOUNTED = 1000
+"""Values of such a hyperparameter: each is a setting that is priced, and trained, by itself."""
+
 _LAWS: dict[str, type[Law]] = {}
 """Laws by the words they are written with; filled by `named_law`."""
 
@@ -397,11 +400,17 @@ class Space:
                 "learning_rate=loguniform(0.01,10)"
             )
         laws = {name: as_law(name, given) for name, given in merged.items()}
-        for name in ACCOUNTED:
-            if name in laws and laws[name].values is None:
+        for name in (name for name in ACCOUNTED if name in laws):
+            values = laws[name].values
+            if values is None:
                 raise ValueError(
                     f"{name} changes the privacy cost of a run, so a continuous law for it cannot "
                     f"be accounted: pass finitely many values, for example {name}=choice(1,2,4)"
+                )
+            if len(values) > MOST_ACCOUNTED:
+                raise ValueError(
+                    f"{name} has {len(values)} values, and a run of each is priced by itself: pass "
+                    f"at most {MOST_ACCOUNTED}, for example {name}=choice(1,2,4)"
                 )
         if "steps" in laws and "epochs" in laws:
             raise ValueError("the search space has both steps and epochs: keep one of them")
