@@ -66,8 +66,8 @@ _DOMAIN = flags.DEFINE_multi_string(
     "domain",
     None,
     "NAME=RANGE, repeated: epochs, lot_size, noise_multiplier, clip_norm, learning_rate, and what "
-    "the optimiser reads; RANGE is log(a,b), real(a,b), integer(a,b), log_integer(a,b) or a "
-    "number. Replaces single entries of the usual domain.",
+    "the optimiser reads; RANGE is log(a,b), real(a,b), integer(a,b), log_integer(a,b), "
+    "choice(a,b,...) or a number. Replaces single entries of the usual domain.",
 )
 _SAMPLING = flags.DEFINE_enum(
     "sampling",

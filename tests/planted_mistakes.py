@@ -72,10 +72,6 @@ _TUNE = ("tests/experiments/test_tune.py::test_digits_end_to_end_and_the_claim_v
 _UNREAD = (f"{_T}test_unread.py",)
 
 _RANKS = "ranks = procedure.selection.rank(scores[indices] / task.validation.public_size)"
-_TRUNCATION = """ + accounting.truncation_probability(
-            dataset_size=bound, sampling_probability=rate, capacity=capacity, steps=steps
-        )"""
-
 MISTAKES = [
     # ---- which number is ranked
     Mistake(
@@ -381,7 +377,7 @@ MISTAKES = [
     ),
     Mistake(
         "few candidates are drawn without replacement",
-        f"{_P}candidates.py",
+        f"{_P}problem/space.py",
         "generator.choice(len(self.values), size=number, p=self.weights)",
         "generator.choice(len(self.values), size=number, p=self.weights,\n"
         "                             replace=number > len(self.values))",
@@ -416,63 +412,63 @@ MISTAKES = [
     ),
     Mistake(
         "the capacity of a lot comes from the data",
-        f"{_P}run_settings.py",
-        "bound, rate = task.train.size_bound, lot_size / size",
-        "bound, rate = task.train.number, lot_size / size",
+        f"{_P}problem/run_settings.py",
+        "bound = task.train.size_bound",
+        "bound = task.train.number",
         _PUBLIC,
     ),
     Mistake(
         "the sampling rate is over the bound",
-        f"{_P}run_settings.py",
-        "bound, rate = task.train.size_bound, lot_size / size",
-        "bound, rate = task.train.size_bound, lot_size / task.train.size_bound",
+        f"{_P}problem/run_shape.py",
+        "bound, rate = self.size_bound, self.lot_size / self.records",
+        "bound, rate = self.size_bound, self.lot_size / self.size_bound",
+        _PUBLIC,
+    ),
+    Mistake(
+        "the sampling rate is over the real number of records",
+        f"{_P}problem/run_settings.py",
+        "records = task.train.number if sampling == FIXED else size",
+        "records = task.train.number",
         _PUBLIC,
     ),
     Mistake(
         "rate and steps come from the real number of records",
-        f"{_P}run_settings.py",
+        f"{_P}problem/run_settings.py",
         "    size = task.train.public_size\n    wanted_lot",
         "    size = task.train.number\n    wanted_lot",
         _PUBLIC,
     ),
     Mistake(
-        "overflow of lots is not charged in run settings",
-        f"{_P}run_settings.py",
-        _TRUNCATION,
-        "",
+        "overflow of lots is not charged",
+        f"{_P}problem/run_shape.py",
+        "return failure + accounting.truncation_probability(",
+        "return failure + 0.0 * accounting.truncation_probability(",
         _PUBLIC,
     ),
     Mistake(
-        "the failure of a run does not reach its guarantee",
-        f"{_P}run_settings.py",
-        "            sampling_probability=self.lots.sampling_probability,\n"
-        "            noise_multiplier=noise,\n"
-        "            steps=self.steps,\n"
-        "            failure_probability=self.failure_probability,",
-        "            sampling_probability=self.lots.sampling_probability,\n"
-        "            noise_multiplier=noise,\n"
-        "            steps=self.steps,",
-        _PUBLIC,
-    ),
-    Mistake(
-        "overflow of lots is not charged in the shapes of a search",
-        f"{_P}pareto/run_shapes.py",
-        "failure += accounting.truncation_probability(",
-        "_ = accounting.truncation_probability(",
-        _SEARCH,
-    ),
-    Mistake(
-        "the lots of a search have a small capacity that is not charged",
-        f"{_P}pareto/run_shapes.py",
+        "lots have a small capacity that is not charged",
+        f"{_P}problem/run_shape.py",
         "failure_probability=TRUNCATION_PROBABILITY,",
         "failure_probability=1e-3,",
         _SEARCH,
     ),
     Mistake(
-        "the rate of a run after a search is over the bound",
+        "the failure of a run does not reach its guarantee",
+        f"{_P}problem/run_shape.py",
+        "            sampling_probability=self.lots.sampling_probability,\n"
+        "            noise_multiplier=noise_multiplier,\n"
+        "            steps=self.steps,\n"
+        "            failure_probability=self.failure_probability,",
+        "            sampling_probability=self.lots.sampling_probability,\n"
+        "            noise_multiplier=noise_multiplier,\n"
+        "            steps=self.steps,",
+        _PUBLIC,
+    ),
+    Mistake(
+        "a search's runs are of the nominal number of records",
         f"{_P}pareto/run_shapes.py",
-        "training.PoissonLots(self.largest_size, lot / size, capacity)",
-        "training.PoissonLots(self.largest_size, lot / self.largest_size, capacity)",
+        "shared = self.sampling, self.dataset_size, self.largest_size",
+        "shared = self.sampling, self.dataset_size, self.dataset_size",
         _SEARCH,
     ),
     Mistake(

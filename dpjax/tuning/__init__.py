@@ -12,7 +12,7 @@
 from dpjax.tuning import pareto
 from dpjax.tuning.evaluations.running import Result
 from dpjax.tuning.job import Job
-from dpjax.tuning.problem.candidates import (
+from dpjax.tuning.problem.space import (
     Choice,
     LogUniform,
     Space,

@@ -28,8 +28,8 @@ from dpjax.tuning.evaluations import partitioned_selection, running
 from dpjax.tuning.evaluations.procedure import plan_procedure
 from dpjax.tuning.evaluations.selection_plan import Selector, plan
 from dpjax.tuning.pareto import oracles, released_run, run_shapes
-from dpjax.tuning.problem.candidates import Choice, Law, Space, space_from
 from dpjax.tuning.problem.run_settings import RunOptions
+from dpjax.tuning.problem.space import Choice, Law, Space, space_from
 from dpjax.tuning.problem.task import Records, Task
 from dpjax.tuning.release import (
     HYPERPARAMETERS_FILE,

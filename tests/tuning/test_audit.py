@@ -23,8 +23,8 @@ from dpjax import accounting, training
 from dpjax.randomness import host_randomness
 from dpjax.tuning.evaluations.execution import execute
 from dpjax.tuning.evaluations.procedure import plan_procedure
-from dpjax.tuning.problem.candidates import Space
 from dpjax.tuning.problem.run_settings import RunOptions
+from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Records, Task
 from dpjax.tuning.tuners.selections import BestOf
 

@@ -26,8 +26,7 @@ def _task(**changes):
 
 
 def _setting(lot_size=3, steps=4):
-    lots = training.FixedLots(6, lot_size)
-    return RunSetting(lot_size, steps, 0.0, 1.0, lots, "replace_one", 0.0)
+    return RunSetting(lot_size, steps, "fixed", 6, 6, noise_multiplier=0.0)
 
 
 def test_runs_are_told_what_they_are_accounted_for():

@@ -13,7 +13,7 @@ import pytest
 
 from dpjax import accounting, training, tuning
 from dpjax.tuning import described
-from dpjax.tuning.problem.candidates import Choice, Space
+from dpjax.tuning.problem.space import Choice, Space
 from dpjax.tuning.problem.task import Records, Task
 
 

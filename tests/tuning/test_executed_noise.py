@@ -14,8 +14,8 @@ from dpjax.randomness import host_randomness
 from dpjax.tuning.evaluations import execution
 from dpjax.tuning.evaluations.best_of_runs import BestOfRuns
 from dpjax.tuning.evaluations.procedure import plan_procedure
-from dpjax.tuning.problem.candidates import Choice, Space
 from dpjax.tuning.problem.run_settings import RunOptions
+from dpjax.tuning.problem.space import Choice, Space
 from dpjax.tuning.problem.task import Records, Task
 from dpjax.tuning.tuners.selections import BestOf
 

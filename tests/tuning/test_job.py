@@ -26,8 +26,8 @@ from dpjax.tuning.evaluations import execution
 from dpjax.tuning.evaluations.execution import execute
 from dpjax.tuning.evaluations.procedure import plan_procedure
 from dpjax.tuning.job import Job
-from dpjax.tuning.problem.candidates import Choice, LogUniform, Space
 from dpjax.tuning.problem.run_settings import RunOptions
+from dpjax.tuning.problem.space import Choice, LogUniform, Space
 from dpjax.tuning.problem.task import Records, Task
 from dpjax.tuning.tuners.selections import BestOf
 

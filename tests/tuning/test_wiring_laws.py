@@ -8,8 +8,8 @@ from dpjax import accounting
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning.evaluations.execution import execute
 from dpjax.tuning.evaluations.procedure import plan_procedure
-from dpjax.tuning.problem.candidates import Choice, LogUniform, Space
 from dpjax.tuning.problem.run_settings import RunOptions
+from dpjax.tuning.problem.space import Choice, LogUniform, Space
 from dpjax.tuning.tuners.selections import BestOf, FirstAbove
 
 EXECUTIONS = 1500

@@ -311,7 +311,7 @@ def test_a_searchs_privacy_oracle_charges_lots_that_overflow(sampling, toy):
     setting = {"epochs": 2.0, "lot_size": 8.0, "noise_multiplier": 3.0}
     settings = {name: np.array([value]) for name, value in setting.items()}
     (run,) = shapes.accounted(settings)
-    (lots,) = shapes.lots(settings)
+    lots = run.lots
     guarantee = pareto.TrainingCost(shapes, delta=1e-3).guarantee(setting)
     failure = run.steps * lots.failure_probability_per_draw
     if sampling == "poisson":

@@ -11,8 +11,8 @@ from dpjax.tuning.evaluations.execution import execute
 from dpjax.tuning.evaluations.partitions import AveragedUtility
 from dpjax.tuning.evaluations.procedure import plan_procedure
 from dpjax.tuning.job import Job
-from dpjax.tuning.problem.candidates import Choice, Space
 from dpjax.tuning.problem.run_settings import RunOptions
+from dpjax.tuning.problem.space import Choice, Space
 from dpjax.tuning.tuners.doubling import DoublingSelector
 from dpjax.tuning.tuners.exponential import ExponentialSelector
 from dpjax.tuning.tuners.selections import BestOf, FirstAbove

@@ -30,8 +30,8 @@ from dpjax.tuning.evaluations.procedure import Optimizer, Procedure
 from dpjax.tuning.evaluations.running import Result
 from dpjax.tuning.evaluations.selection_plan import Candidates, Plan, Selector, plan
 from dpjax.tuning.job import Arrays, Job, bound, read_bound
-from dpjax.tuning.problem.candidates import Space
 from dpjax.tuning.problem.run_settings import RunOptions, RunSetting
+from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Task
 from dpjax.tuning.release import Release, statement
 from dpjax.tuning.tuners.selections import BestOf

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 from dpjax import accounting
-from dpjax.tuning.problem.candidates import Space
 from dpjax.tuning.problem.run_settings import (
     RunOptions,
     RunSetting,
@@ -18,6 +17,7 @@ from dpjax.tuning.problem.run_settings import (
     training_guarantee,
     validation_noise,
 )
+from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Task
 from dpjax.tuning.problem.unread import refuse_unread
 from dpjax.tuning.tuners.selections import Selection

@@ -17,8 +17,8 @@ from dpjax.tuning.evaluations.candidate_runs import untrained
 from dpjax.tuning.evaluations.execution import execute
 from dpjax.tuning.evaluations.procedure import Optimizer, Procedure, plan_procedure
 from dpjax.tuning.job import Job
-from dpjax.tuning.problem.candidates import Space
 from dpjax.tuning.problem.run_settings import RunOptions
+from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Task
 from dpjax.tuning.release import Release, statement
 from dpjax.tuning.tuners.selections import Selection

@@ -18,7 +18,6 @@ from dpjax.neighbouring import ADD_OR_REMOVE_ONE
 from dpjax.randomness.exact_samplers import UniformBelow
 from dpjax.tuning.evaluations import partitions
 from dpjax.tuning.evaluations.procedure import Optimizer
-from dpjax.tuning.problem.candidates import ACCOUNTED, Space
 from dpjax.tuning.problem.run_settings import (
     RunOptions,
     RunSetting,
@@ -26,6 +25,7 @@ from dpjax.tuning.problem.run_settings import (
     run_settings,
     training_guarantee,
 )
+from dpjax.tuning.problem.space import ACCOUNTED, Space
 from dpjax.tuning.problem.task import Task
 from dpjax.tuning.problem.unread import refuse_unread
 

@@ -6,9 +6,7 @@ setting for a wanted epsilon. None of their results is private output, unless th
 
 from dpjax.tuning.pareto.domain import (
     Domain,
-    Integer,
     Log,
-    LogInteger,
     Real,
     parse_domain,
     parse_parameter,
@@ -21,6 +19,7 @@ from dpjax.tuning.pareto.run_shapes import RunShapes
 from dpjax.tuning.pareto.sampling_laws import Law, Laws, UniformOver, grid
 from dpjax.tuning.pareto.search import METHODS, fitted, search
 from dpjax.tuning.pareto.suggestion import Suggestion, suggest
+from dpjax.tuning.problem.space import Integer, LogInteger
 
 __all__ = [
     "METHODS",

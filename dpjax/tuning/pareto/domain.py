@@ -1,20 +1,20 @@
-"""Domains of a search: named ranges of hyperparameters, and the unit cube the models see.
+"""Domains of a search: laws of hyperparameters by name, as the unit cube that the models see.
 
-A range is linear or logarithmic, of real numbers or of integers. The models and the acquisition
-work in the unit cube; an integer is rounded when a setting is evaluated and nowhere else, as in
-Avent et al. 2020, so that two points of the cube may stand for one setting.
+The laws are those of `tuning.Space`, here under the names of Avent et al. 2020 too. The models and
+the acquisition work in the unit cube; an integer is rounded when a setting is evaluated and nowhere
+else, as in that paper, so that two points of the cube may stand for one setting.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from dpjax.tuning.problem.candidates import named_entries
+from dpjax.tuning.problem.space import Law, LogUniform, Uniform, as_law, named_entries, parse_law
+
+Real, Log = Uniform, LogUniform
 
 Settings = dict[str, np.ndarray]
 """Settings of n evaluations: name -> float64 array (n,)."""
@@ -24,127 +24,40 @@ _DRAWS_FOR_FEASIBLE = 200
 
 
 @dataclasses.dataclass(frozen=True)
-class _Range:
-    """Numbers from low to high, evenly spread in the unit interval on a scale of their own."""
-
-    low: float
-    high: float
-
-    word = ""
-    logarithmic = False
-    whole = False
-
-    def __post_init__(self) -> None:
-        low, high = self.low, self.high
-        if not (math.isfinite(low) and math.isfinite(high) and low < high):
-            raise ValueError(
-                f"{self}: no number lies in this range: pass finite low < high, or a number alone"
-            )
-        if self.logarithmic and not low > 0:
-            raise ValueError(f"{self}: pass low above 0, or a range that is not logarithmic")
-        if self.whole and not (low == round(low) and high == round(high)):
-            raise ValueError(f"{self}: pass whole numbers as the ends of a range of integers")
-
-    def __str__(self) -> str:
-        return f"{self.word}({self.low:g},{self.high:g})"
-
-    def from_unit(self, unit: np.ndarray) -> np.ndarray:
-        """Numbers (n,) float64 of points (n,) of the unit interval; whole where they must be."""
-        low, high = self._ends()
-        values = low + np.asarray(unit, np.float64) * (high - low)
-        values = np.exp(values) if self.logarithmic else values
-        # Rounding of the scale must not leave the range.
-        return np.clip(np.round(values) if self.whole else values, self.low, self.high)
-
-    def to_unit(self, values: np.ndarray) -> np.ndarray:
-        """Points (n,) of the unit interval; values outside the range lie at its nearer end."""
-        low, high = self._ends()
-        inside = np.clip(np.asarray(values, np.float64), self.low, self.high)
-        return np.clip((self._scaled(inside) - low) / (high - low), 0.0, 1.0)
-
-    def _ends(self) -> np.ndarray:
-        """What 0 and 1 stand for on the scale, (2,).
-
-        Half beyond the ends where numbers are rounded: an end is then what rounds to it from both
-        sides, like every other number, and is drawn as often.
-        """
-        beyond = 0.5 if self.whole else 0.0
-        return self._scaled(np.array([self.low - beyond, self.high + beyond]))
-
-    def _scaled(self, values: np.ndarray) -> np.ndarray:
-        return np.log(values) if self.logarithmic else values
-
-
-class Real(_Range):
-    """Real numbers, on a linear scale."""
-
-    word = "real"
-
-
-class Log(_Range):
-    """Positive real numbers, on a logarithmic scale."""
-
-    word = "log"
-    logarithmic = True
-
-
-class Integer(_Range):
-    """Whole numbers, both ends included, on a linear scale."""
-
-    word = "integer"
-    whole = True
-
-
-class LogInteger(_Range):
-    """Positive whole numbers, both ends included, on a logarithmic scale."""
-
-    word = "log_integer"
-    logarithmic = True
-    whole = True
-
-
-Parameter = Real | Log | Integer | LogInteger
-
-_WORDS = {kind.word: kind for kind in (Real, Log, Integer, LogInteger)}
-# The words that `tuning.parse_space` knows the same ranges by.
-_WORDS |= {"uniform": Real, "loguniform": Log}
-_CALL = re.compile(r"^([a-z_]+)\(([^,()]+),([^,()]+)\)$")
-
-
-@dataclasses.dataclass(frozen=True)
 class Domain:
-    """Ranges and constants by name; what a search may choose.
+    """Laws and constants by name; what a search may choose.
 
     Attributes:
-      parameters: name -> range; these are searched, in this order.
+      parameters: name -> law, such as a range; these are searched, in this order.
       constants: name -> number; part of every setting.
       feasible: settings of n evaluations -> bool (n,), True for those that may be evaluated; None
         if all may. It must not depend on private data.
     """
 
-    parameters: Mapping[str, Parameter]
+    parameters: Mapping[str, Law]
     constants: Mapping[str, float]
     feasible: Callable[[Settings], np.ndarray] | None
 
     def __init__(
         self,
-        parameters: Mapping[str, Parameter | float] | None = None,
+        parameters: Mapping[str, Law | float] | None = None,
         /,
         *,
         feasible: Callable[[Settings], np.ndarray] | None = None,
-        **named: Parameter | float,
+        **named: Law | float,
     ):
-        """Takes ranges and constants as a mapping, by keyword, or both.
+        """Takes laws and constants as a mapping, by keyword, or both.
 
         Raises:
           ValueError: if nothing is left to search.
         """
         ranges, constants = {}, {}
         for name, given in {**(parameters or {}), **named}.items():
-            if isinstance(given, _Range):
-                ranges[name] = given
+            law = as_law(name, given)
+            if law.lowest < law.highest:
+                ranges[name] = law
             else:
-                constants[name] = float(given)
+                constants[name] = law.lowest
         if not ranges:
             raise ValueError(
                 "the domain leaves nothing to search: pass at least one range, for example "
@@ -167,7 +80,7 @@ class Domain:
     def largest(self, name: str) -> float | None:
         """The largest value a setting may have under a name; None if it has none."""
         if name in self.parameters:
-            return self.parameters[name].high
+            return self.parameters[name].highest
         return self.constants.get(name)
 
     def from_unit(self, unit: np.ndarray) -> Settings:
@@ -192,9 +105,14 @@ class Domain:
 
     def allowed(self, unit: np.ndarray) -> np.ndarray:
         """Which points (n, dimension) stand for feasible settings, bool (n,)."""
+        return self.may_be_evaluated(self.from_unit(unit))
+
+    def may_be_evaluated(self, settings: Settings) -> np.ndarray:
+        """Which settings are feasible, bool (n,)."""
+        number = number_of(settings)
         if self.feasible is None:
-            return np.ones(len(unit), bool)
-        return np.broadcast_to(np.asarray(self.feasible(self.from_unit(unit)), bool), len(unit))
+            return np.ones(number, bool)
+        return np.broadcast_to(np.asarray(self.feasible(settings), bool), number)
 
     def sample(self, number: int, generator: np.random.Generator) -> np.ndarray:
         """Feasible points (number, dimension) float64, uniform over those of the unit cube.
@@ -214,42 +132,24 @@ class Domain:
 
     def describe(self) -> dict[str, str | float]:
         """The domain as JSON-able data; `parse_domain` reads it back."""
-        ranges = {name: repr_of(parameter) for name, parameter in self.parameters.items()}
+        # In the last of a law's words: records of earlier searches have it.
+        ranges = {name: law.text(law.words[-1]) for name, law in self.parameters.items()}
         return ranges | dict(self.constants)
 
     def __str__(self) -> str:
         return " ".join(f"{name}={given}" for name, given in self.describe().items())
 
 
-def repr_of(parameter: Parameter) -> str:
-    """A range as text that `parse_parameter` reads back to the same numbers."""
-    ends = [
-        repr(int(end) if parameter.whole else float(end)) for end in (parameter.low, parameter.high)
-    ]
-    return f"{parameter.word}({ends[0]},{ends[1]})"
-
-
-def parse_parameter(text: str) -> Parameter | float:
+def parse_parameter(text: str) -> Law | float:
     """Reads `real(0.1,4)`, `log(0.001,1)`, `integer(1,64)`, `log_integer(8,512)` or a number.
 
-    `uniform` and `loguniform` are accepted for `real` and `log`.
+    Whatever `parse_law` reads is read: `uniform`, `loguniform` and `choice` too.
 
     Raises:
       ValueError: for anything else, saying what may be written.
     """
-    compact = text.replace(" ", "").lower()
-    match = _CALL.match(compact)
-    try:
-        if match is None:
-            return float(compact)
-        kind = _WORDS[match[1]]
-        low, high = float(match[2]), float(match[3])
-    except (ValueError, KeyError):
-        raise ValueError(
-            f"cannot read {text!r}: write real(low,high), log(low,high), integer(low,high), "
-            "log_integer(low,high) or a number"
-        ) from None
-    return kind(low, high)
+    law = parse_law(text)
+    return law if law.lowest < law.highest else law.lowest
 
 
 def parse_domain(entries: Sequence[str]) -> Domain:
@@ -259,7 +159,7 @@ def parse_domain(entries: Sequence[str]) -> Domain:
       ValueError: for an entry without a name, a name given twice, an unreadable or empty range.
     """
     words = named_entries(entries, "the domain", "RANGE", "learning_rate=log(0.001,1)")
-    return Domain({name: parse_parameter(text) for name, text in words.items()})
+    return Domain({name: parse_law(text) for name, text in words.items()})
 
 
 def number_of(settings: Mapping[str, np.ndarray]) -> int:

@@ -21,8 +21,8 @@ from dpjax import accounting
 from dpjax.tuning.curator import fingerprint
 from dpjax.tuning.pareto.domain import Domain, select
 from dpjax.tuning.pareto.repeated_runs import RepeatedRuns
-from dpjax.tuning.pareto.run_shapes import FIXED, RunShapes
-from dpjax.tuning.problem.run_settings import TRUNCATION_PROBABILITY
+from dpjax.tuning.pareto.run_shapes import RunShapes
+from dpjax.tuning.problem.run_shape import FIXED, TRUNCATION_PROBABILITY
 from dpjax.tuning.problem.task import Task, check_correct
 from dpjax.tuning.problem.unread import refuse_unread
 
@@ -49,10 +49,10 @@ class TrainingCost:
     Attributes:
       shapes: from settings to runs.
       delta: in (0, 1).
-      method: "tight", the loss distributions of one step, composed; "rdp", Renyi divergences at integer
-        orders with the best conversion; "rdp_classic", the same with the conversion of the paper
-        (rdp + log(1/delta) / (order - 1)), for reproducing it. All three charge the probability
-        that a lot is not as accounted (`RunSetting.failure_probability`) to delta.
+      method: "tight", the loss distributions of one step, composed; "rdp", Renyi divergences at
+        integer orders with the best conversion; "rdp_classic", the same with the conversion of the
+        paper (rdp + log(1/delta) / (order - 1)), for reproducing it. All three charge the
+        probability that a lot is not as accounted (`RunShape.failure_probability`) to delta.
 
     Raises:
       ValueError: a delta outside (0, 1), one below what Poisson lots may overflow with, or another
@@ -202,7 +202,7 @@ class TrainedAccuracy:
             self.shapes, dataset_size=self.task.train.number, size_bound=None
         )
         steps = np.repeat(self.shapes.steps(settings), self.repetitions)
-        lots = [one for one in shapes.lots(settings) for _ in range(self.repetitions)]
+        lots = [run.lots for run in shapes.accounted(settings) for _ in range(self.repetitions)]
         sizes = np.repeat(shapes.lot_sizes(settings), self.repetitions)
         hyperparameters = {
             name: np.repeat(values, self.repetitions) for name, values in settings.items()

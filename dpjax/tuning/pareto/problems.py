@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from dpjax.tuning.pareto.domain import Domain, Integer, Log, LogInteger, Real
+from dpjax.tuning.pareto.domain import Domain, Log, Real
 from dpjax.tuning.pareto.sampling_laws import Law, Laws
+from dpjax.tuning.problem.space import Integer, LogInteger
 
 DELTA = 1e-5
 ANTI_IDEAL = (10.0, 1.0)

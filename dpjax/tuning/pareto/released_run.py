@@ -18,8 +18,8 @@ from dpjax.tuning.evaluations.candidate_runs import (
     untrained,
 )
 from dpjax.tuning.pareto.oracles import TrainingCost
-from dpjax.tuning.pareto.run_shapes import FIXED
-from dpjax.tuning.problem.candidates import Space
+from dpjax.tuning.problem.run_shape import FIXED
+from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Task, check_neighbours
 from dpjax.tuning.problem.unread import refuse_unread
 from dpjax.tuning.release import Release, statement

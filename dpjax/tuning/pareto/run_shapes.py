@@ -1,7 +1,4 @@
-"""From a setting to the shape of a training run: its lots and its number of steps.
-
-Both oracles ask here, so that the run that is priced is the run that is trained.
-"""
+"""From the settings of a search to the shapes of training runs; both oracles ask here."""
 
 from __future__ import annotations
 
@@ -10,12 +7,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from dpjax import accounting, training
-from dpjax.neighbouring import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from dpjax.tuning.pareto.domain import Domain
-from dpjax.tuning.problem.run_settings import TRUNCATION_PROBABILITY, RunSetting
+from dpjax.tuning.problem.run_settings import RunSetting
+from dpjax.tuning.problem.run_shape import FIXED, check_sampling, whole_lot_size
 
-FIXED, POISSON = "fixed", "poisson"
 _ROUNDINGS = {"round": np.round, "floor": np.floor}
 
 
@@ -42,8 +37,7 @@ class RunShapes:
     size_bound: int | None = None
 
     def __post_init__(self) -> None:
-        if self.sampling not in (FIXED, POISSON):
-            raise ValueError(f"sampling {self.sampling!r}: pass 'fixed' or 'poisson'")
+        check_sampling(self.sampling)
         if self.steps_per_epoch not in _ROUNDINGS:
             raise ValueError(f"steps_per_epoch {self.steps_per_epoch!r}: pass 'round' or 'floor'")
         if self.dataset_size < 1:
@@ -84,13 +78,8 @@ class RunShapes:
         Raises:
           ValueError: below 1 or above the data set.
         """
-        sizes = np.round(settings["lot_size"]).astype(np.int64)
-        outside = sizes[(sizes < 1) | (sizes > self.dataset_size)]
-        if len(outside):
-            raise ValueError(
-                f"lot_size {outside[0]}: pass 1 to {self.dataset_size}, the training records"
-            )
-        return sizes
+        sizes = [whole_lot_size(lot, self.dataset_size) for lot in settings["lot_size"]]
+        return np.array(sizes, np.int64)
 
     def steps(self, settings: Mapping[str, np.ndarray]) -> np.ndarray:
         """Steps (n,) int64: epochs times the steps of one, at least 1."""
@@ -98,47 +87,14 @@ class RunShapes:
         steps = np.round(settings["epochs"]) * np.maximum(per_epoch, 1.0)
         return np.maximum(steps, 1.0).astype(np.int64)
 
-    def lots(
-        self, settings: Mapping[str, np.ndarray]
-    ) -> list[training.FixedLots | training.PoissonLots]:
-        """How the lots of each run are drawn."""
-        size = self.dataset_size
-        if self.sampling == FIXED:
-            return [training.FixedLots(size, int(lot)) for lot in self.lot_sizes(settings)]
-        drawn = []
-        for lot, steps in zip(self.lot_sizes(settings), self.steps(settings)):
-            capacity = accounting.lot_capacity(
-                dataset_size=self.largest_size,
-                sampling_probability=lot / size,
-                steps=int(steps),
-                failure_probability=TRUNCATION_PROBABILITY,
-            )
-            drawn.append(training.PoissonLots(self.largest_size, lot / size, capacity))
-        return drawn
-
     def accounted(self, settings: Mapping[str, np.ndarray]) -> list[RunSetting]:
-        """What the runs cost is asked of these; reads `noise_multiplier` too."""
-        counts, sizes = self.steps(settings), self.lot_sizes(settings)
-        runs = []
-        for place, lots in enumerate(self.lots(settings)):
-            steps = int(counts[place])
-            failure = steps * lots.failure_probability_per_draw
-            if self.sampling == POISSON:
-                failure += accounting.truncation_probability(
-                    dataset_size=self.largest_size,
-                    sampling_probability=lots.sampling_probability,
-                    capacity=lots.capacity,
-                    steps=steps,
-                )
-            runs.append(
-                RunSetting(
-                    lot_size=int(sizes[place]),
-                    steps=steps,
-                    noise_multiplier=float(settings["noise_multiplier"][place]),
-                    probability=1.0,
-                    lots=lots,
-                    relation=REPLACE_ONE if self.sampling == FIXED else ADD_OR_REMOVE_ONE,
-                    failure_probability=failure,
-                )
+        """The runs of n settings, their lots and prices; reads `noise_multiplier` too."""
+        shared = self.sampling, self.dataset_size, self.largest_size
+        return [
+            RunSetting(lot_size, steps, *shared, noise_multiplier)
+            for lot_size, steps, noise_multiplier in zip(
+                self.lot_sizes(settings).tolist(),
+                self.steps(settings).tolist(),
+                np.asarray(settings["noise_multiplier"], np.float64).tolist(),
             )
-        return runs
+        ]

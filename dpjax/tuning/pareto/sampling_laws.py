@@ -12,14 +12,15 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from dpjax.tuning.pareto.domain import Domain, Settings
+from dpjax.tuning.pareto.domain import Domain, Settings, select
+from dpjax.tuning.problem import space
 
 _MOST_ROUNDS = 10_000
 
 
 @dataclasses.dataclass(frozen=True)
 class Law:
-    """A one-dimensional law, truncated by rejection and rounded afterwards if whole.
+    """A law to draw from only, truncated by rejection and rounded afterwards if whole.
 
     Attributes:
       kind: "uniform" (first, second: ends), "log_uniform" (ends), "normal" (mean, standard
@@ -53,10 +54,9 @@ class Law:
     def _draws(self, number: int, generator: np.random.Generator) -> np.ndarray:
         match self.kind:
             case "uniform":
-                return generator.uniform(self.first, self.second, number)
+                return space.Uniform(self.first, self.second).sample(number, generator)
             case "log_uniform":
-                ends = math.log(self.first), math.log(self.second)
-                return np.exp(generator.uniform(*ends, number))
+                return space.LogUniform(self.first, self.second).sample(number, generator)
             case "normal":
                 return generator.normal(self.first, self.second, number)
             case "shifted_exponential":
@@ -68,20 +68,24 @@ class Law:
 
 @dataclasses.dataclass(frozen=True)
 class Laws:
-    """Independent laws by name, and constants; draws settings."""
+    """Independent laws by name, those of a `Space` included, and constants; draws settings."""
 
-    laws: Mapping[str, Law | float]
+    laws: Mapping[str, Law | space.Law | float]
 
     def sample(self, number: int, generator: np.random.Generator) -> Settings:
         """Settings of `number` evaluations."""
         return {
-            name: law.sample(number, generator) if isinstance(law, Law) else np.full(number, law)
+            name: law.sample(number, generator) if _drawn(law) else np.full(number, law)
             for name, law in self.laws.items()
         }
 
     def describe(self) -> dict[str, str | float]:
         """The laws as JSON-able data."""
-        return {name: repr(law) if isinstance(law, Law) else law for name, law in self.laws.items()}
+        return {name: repr(law) if _drawn(law) else law for name, law in self.laws.items()}
+
+
+def _drawn(law: Law | space.Law | float) -> bool:
+    return isinstance(law, Law | space.Law)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,12 +124,12 @@ def grid(domain: Domain, points_per_parameter: int | Mapping[str, int]) -> Setti
             f"points per parameter {counts}: pass at least 1 for each of "
             f"{', '.join(domain.parameters)}"
         )
-    axes = [
-        np.linspace(0.0, 1.0, counts[name]) if counts[name] > 1 else np.array([0.5])
-        for name in domain.parameters
-    ]
-    unit = np.array(list(itertools.product(*axes)))
-    unit = unit[domain.allowed(unit)]
-    if not len(unit):
+    axes = [law.grid(counts[name]) for name, law in domain.parameters.items()]
+    columns = np.array(list(itertools.product(*axes))).T
+    settings = dict(zip(domain.parameters, columns)) | {
+        name: np.full(columns.shape[1], value) for name, value in domain.constants.items()
+    }
+    kept = domain.may_be_evaluated(settings)
+    if not kept.any():
         raise ValueError(f"no point of the grid over {domain} is feasible: widen its ranges")
-    return domain.from_unit(unit)
+    return select(settings, kept)

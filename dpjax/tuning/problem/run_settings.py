@@ -13,37 +13,32 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from dpjax import accounting, training
+from dpjax import accounting
 from dpjax.accounting.calibration import check_worth_pricing
-from dpjax.neighbouring import ADD_OR_REMOVE_ONE, REPLACE_ONE
-from dpjax.tuning.problem.candidates import Space
+from dpjax.neighbouring import REPLACE_ONE
+from dpjax.tuning.problem.run_shape import (
+    FIXED,
+    POISSON,
+    RunShape,
+    check_sampling,
+    whole_lot_size,
+)
+from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Task, check_correct, check_neighbours
-
-TRUNCATION_PROBABILITY = 1e-9
-"""Wanted probability that any lot of one run overflows its capacity; it is charged in delta."""
 
 
 @dataclasses.dataclass(frozen=True)
-class RunSetting:
+class RunSetting(RunShape):
     """One combination of what a run's privacy cost depends on.
 
     Attributes:
-      lot_size: records, the expected number under Poisson sampling.
-      steps: gradient steps.
-      noise_multiplier: noise standard deviation over the sensitivity of the clipped sum.
+      noise_multiplier: noise standard deviation over the sensitivity of the clipped sum; nan where
+        it is not known yet.
       probability: how likely the space draws this setting.
-      lots: how the records of a step are drawn.
-      relation: the neighbouring relation the lots speak of.
-      failure_probability: the probability that any lot of the run is not as accounted.
     """
 
-    lot_size: int
-    steps: int
     noise_multiplier: float
-    probability: float
-    lots: training.PoissonLots | training.FixedLots
-    relation: str
-    failure_probability: float
+    probability: float = 1.0
 
     @property
     def noise_over_clip_norm(self) -> float:
@@ -51,22 +46,8 @@ class RunSetting:
         return self.noise_multiplier * (2.0 if self.relation == REPLACE_ONE else 1.0)
 
     def guarantee(self, noise_multiplier: float | None = None) -> accounting.Guarantee:
-        """Returns the cost of training one run under this setting."""
-        noise = self.noise_multiplier if noise_multiplier is None else noise_multiplier
-        if self.relation == REPLACE_ONE:
-            return accounting.dp_sgd_fixed_lots(
-                dataset_size=self.lots.dataset_size,
-                lot_size=self.lot_size,
-                noise_multiplier=noise,
-                steps=self.steps,
-                failure_probability=self.failure_probability,
-            )
-        return accounting.dp_sgd(
-            sampling_probability=self.lots.sampling_probability,
-            noise_multiplier=noise,
-            steps=self.steps,
-            failure_probability=self.failure_probability,
-        )
+        """Returns the cost of training one run under this setting; with this noise, if given."""
+        return self.price(self.noise_multiplier if noise_multiplier is None else noise_multiplier)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +66,7 @@ class RunOptions:
     steps: int | None = None
     epochs: float | None = None
     noise_multiplier: float | None = None
-    sampling: str = "poisson"
+    sampling: str = POISSON
 
 
 def run_settings(task: Task, space: Space, options: RunOptions) -> list[RunSetting]:
@@ -95,8 +76,7 @@ def run_settings(task: Task, space: Space, options: RunOptions) -> list[RunSetti
       ValueError: for a lot larger than the data, fewer than one step, an unknown sampling, records
         that a neighbour of theirs would divide otherwise, or a task whose `correct` is no boolean.
     """
-    if options.sampling not in ("poisson", "fixed"):
-        raise ValueError(f"sampling {options.sampling!r}: pass 'poisson' or 'fixed'")
+    check_sampling(options.sampling)
     check_neighbours(options.sampling, task.train, task.validation)
     check_correct(task)
     if options.steps is not None and options.epochs is not None:
@@ -122,43 +102,21 @@ def _one_setting(
     task: Task, chosen: Mapping[str, float | None], probability: float, sampling: str
 ) -> RunSetting:
     size = task.train.public_size
-    wanted_lot = chosen["lot_size"]
-    lot_size = max(1, size // 16) if wanted_lot is None else int(round(wanted_lot))
-    if not 1 <= lot_size <= size:
-        raise ValueError(
-            f"lot_size {lot_size}: pass between 1 and the public number of training records, {size}"
-        )
+    wanted_lot = max(1, size // 16) if chosen["lot_size"] is None else chosen["lot_size"]
+    lot_size = whole_lot_size(wanted_lot, size)
     if chosen["steps"] is not None:
         steps = int(round(chosen["steps"]))
     else:
         steps = round((20.0 if chosen["epochs"] is None else chosen["epochs"]) * size / lot_size)
-    if steps < 1:
-        raise ValueError(f"{steps} steps: pass steps >= 1, or epochs that give at least one step")
     noise = chosen["noise_multiplier"]
     noise = math.nan if noise is None else float(noise)
     if noise < 0 or math.isinf(noise):
         raise ValueError(f"noise_multiplier {noise}: pass a finite number >= 0")
+    records = task.train.number if sampling == FIXED else size
+    bound = task.train.size_bound
+    setting = RunSetting(lot_size, steps, sampling, records, bound, noise, probability)
     check_worth_pricing(steps, noise, lot_size / size)
-    if sampling == "fixed":
-        lots = training.FixedLots(dataset_size=task.train.number, lot_size=lot_size)
-        failure = steps * lots.failure_probability_per_draw
-        relation = REPLACE_ONE
-    else:
-        bound, rate = task.train.size_bound, lot_size / size
-        capacity = accounting.lot_capacity(
-            dataset_size=bound,
-            sampling_probability=rate,
-            steps=steps,
-            failure_probability=TRUNCATION_PROBABILITY,
-        )
-        lots = training.PoissonLots(
-            dataset_size_bound=bound, sampling_probability=rate, capacity=capacity
-        )
-        failure = steps * lots.failure_probability_per_draw + accounting.truncation_probability(
-            dataset_size=bound, sampling_probability=rate, capacity=capacity, steps=steps
-        )
-        relation = ADD_OR_REMOVE_ONE
-    return RunSetting(lot_size, steps, noise, probability, lots, relation, failure)
+    return setting
 
 
 def training_guarantee(

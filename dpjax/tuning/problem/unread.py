@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax.extend import core
 
 from dpjax.training.dp_sgd import partition
-from dpjax.tuning.problem.candidates import ACCOUNTED
+from dpjax.tuning.problem.space import ACCOUNTED
 from dpjax.tuning.problem.task import Task
 
 OF_EVERY_RUN = ("clip_norm", *ACCOUNTED)

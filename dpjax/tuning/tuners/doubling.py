@@ -19,7 +19,7 @@ from dpjax.randomness.exact_samplers import UniformBelow
 from dpjax.tuning.evaluations.partitioned_selection import select_and_train
 from dpjax.tuning.evaluations.partitions import AveragedUtility
 from dpjax.tuning.evaluations.running import Result
-from dpjax.tuning.problem.candidates import Space
+from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Task
 from dpjax.tuning.tuners.noisy_loop import run_loop
 

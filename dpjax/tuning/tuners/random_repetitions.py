@@ -14,8 +14,8 @@ from dpjax import accounting
 from dpjax.tuning.evaluations.procedure import Optimizer
 from dpjax.tuning.evaluations.running import Result, run_selection
 from dpjax.tuning.job import Job
-from dpjax.tuning.problem.candidates import Space
 from dpjax.tuning.problem.run_settings import RunOptions
+from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Task
 from dpjax.tuning.tuners.selections import BestOf
 

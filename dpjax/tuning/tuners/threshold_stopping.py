@@ -12,8 +12,8 @@ import inspect
 from typing import Any
 
 from dpjax.tuning.evaluations.running import Result, run_selection
-from dpjax.tuning.problem.candidates import Space
 from dpjax.tuning.problem.run_settings import RunOptions
+from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Task
 from dpjax.tuning.tuners.random_repetitions import random_repetitions
 from dpjax.tuning.tuners.selections import FirstAbove

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings, strategies
 from scipy import stats
 
+from dpjax import tuning
 from dpjax.tuning import pareto
 from dpjax.tuning.pareto import problems
 
@@ -81,8 +82,28 @@ def test_words_and_back():
     domain = pareto.parse_domain(entries)
     assert domain.parameters["rate"] == pareto.Log(5e-4, 0.05)
     assert domain.constants == {"clip": 1.5}
+    assert domain.describe() == {
+        "epochs": "log_integer(1,64)",
+        "rate": "log(0.0005,0.05)",
+        "lot": "integer(8,512)",
+        "clip": 1.5,
+    }
     described = [f"{name}={value}" for name, value in domain.describe().items()]
     assert pareto.parse_domain(described).parameters == domain.parameters
+
+
+def test_the_laws_of_a_space_are_those_of_a_domain():
+    domain = pareto.parse_domain(["rate=loguniform(0.1,1)", "lot=choice(16,64)", "clip=choice(2)"])
+    space = tuning.parse_space(["rate=log(0.1,1)", "lot=choice(16,64)", "clip=2"])
+    assert domain.parameters == {name: space.parameters[name] for name in ("rate", "lot")}
+    assert domain.constants == {"clip": 2.0} and domain.largest("lot") == 64
+    assert (pareto.Real, pareto.Log) == (tuning.Uniform, tuning.LogUniform)
+    drawn = domain.from_unit(domain.sample(400, np.random.default_rng(0)))["lot"]
+    # False alarms below 1e-9, fixed seed.
+    assert set(drawn) == {16.0, 64.0} and abs((drawn == 16).sum() - 200) < 65
+    laws = pareto.Laws({"rate": tuning.Uniform(0, 1), "clip": 2.0})
+    assert laws.describe()["rate"] == "Uniform(low=0, high=1)"
+    assert laws.sample(3, np.random.default_rng(0))["clip"].tolist() == [2.0] * 3
 
 
 @pytest.mark.parametrize(

@@ -168,13 +168,13 @@ def test_each_repetition_is_trained_as_make_train_trains_it(task, sampling):
     measured = oracle(SETTINGS, seeds)
     assert measured.shape == (3, 2) and measured.dtype == np.float64
     shapes = pareto.RunShapes(RECORDS, sampling)
-    lots, steps = shapes.lots(SETTINGS), shapes.steps(SETTINGS)
+    runs = shapes.accounted(SETTINGS)
     for place in range(3):
         train = training.make_train(
             training.TrainConfig(
                 loss_fn=task.loss,
-                lots=lots[place],
-                steps=int(steps[place]),
+                lots=runs[place].lots,
+                steps=runs[place].steps,
                 expected_lot_size=SETTINGS["lot_size"][place],
                 optimizer=training.adam(),
             )

@@ -1,0 +1,124 @@
+"""The shape of a private training run: its lots and steps, what may go wrong with them, its price.
+
+Every run that is trained and priced, of a candidate, a search or a release, has its lots from here,
+so that the run that is priced is the run that is trained. Public numbers only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+from dpjax import accounting, training
+from dpjax.neighbouring import ADD_OR_REMOVE_ONE, REPLACE_ONE
+
+FIXED, POISSON = "fixed", "poisson"
+
+TRUNCATION_PROBABILITY = 1e-9
+"""Wanted probability that any lot of one run overflows its capacity; it is charged in delta."""
+
+
+def check_sampling(sampling: str) -> None:
+    """Refuses a sampling that is neither fixed nor Poisson."""
+    if sampling not in (FIXED, POISSON):
+        raise ValueError(f"sampling {sampling!r}: pass 'fixed' or 'poisson'")
+
+
+def whole_lot_size(lot_size: float, records: int) -> int:
+    """A lot size as it is used: rounded.
+
+    Raises:
+      ValueError: below 1, or above the public number of records.
+    """
+    rounded = int(round(lot_size))
+    if not 1 <= rounded <= records:
+        raise ValueError(
+            f"lot_size {rounded}: pass between 1 and the public number of training records, "
+            f"{records}"
+        )
+    return rounded
+
+
+@dataclasses.dataclass(frozen=True)
+class RunShape:
+    """Lots and steps of one run, and all that follows from them.
+
+    Attributes:
+      lot_size: records of a step, the expected number under Poisson sampling.
+      steps: gradient steps.
+      sampling: "fixed", lots of one size drawn without replacement, replace one; or "poisson", add
+        or remove one.
+      records: public number of training records; under fixed sampling exactly theirs.
+      size_bound: public number that the records never exceed, for Poisson lots.
+
+    Raises:
+      ValueError: a lot that is empty or larger than the data, or fewer than one step.
+    """
+
+    lot_size: int
+    steps: int
+    sampling: str
+    records: int
+    size_bound: int
+
+    def __post_init__(self) -> None:
+        whole_lot_size(self.lot_size, self.records)
+        if self.steps < 1:
+            raise ValueError(
+                f"{self.steps} steps: pass steps >= 1, or epochs that give at least one step"
+            )
+
+    @property
+    def relation(self) -> str:
+        """The neighbouring relation that the lots speak of."""
+        return REPLACE_ONE if self.sampling == FIXED else ADD_OR_REMOVE_ONE
+
+    @functools.cached_property
+    def lots(self) -> training.PoissonLots | training.FixedLots:
+        """How the records of a step are drawn."""
+        if self.sampling == FIXED:
+            return training.FixedLots(dataset_size=self.records, lot_size=self.lot_size)
+        bound, rate = self.size_bound, self.lot_size / self.records
+        capacity = accounting.lot_capacity(
+            dataset_size=bound,
+            sampling_probability=rate,
+            steps=self.steps,
+            failure_probability=TRUNCATION_PROBABILITY,
+        )
+        return training.PoissonLots(
+            dataset_size_bound=bound, sampling_probability=rate, capacity=capacity
+        )
+
+    @functools.cached_property
+    def failure_probability(self) -> float:
+        """The probability that any lot of the run is not as accounted."""
+        failure = self.steps * self.lots.failure_probability_per_draw
+        if self.sampling == FIXED:
+            return failure
+        return failure + accounting.truncation_probability(
+            dataset_size=self.size_bound,
+            sampling_probability=self.lots.sampling_probability,
+            capacity=self.lots.capacity,
+            steps=self.steps,
+        )
+
+    def price(self, noise_multiplier: float) -> accounting.Guarantee:
+        """Returns the cost of one run with this noise on its clipped sums.
+
+        Args:
+          noise_multiplier: noise standard deviation over the sensitivity of the clipped sum.
+        """
+        if self.sampling == FIXED:
+            return accounting.dp_sgd_fixed_lots(
+                dataset_size=self.records,
+                lot_size=self.lot_size,
+                noise_multiplier=noise_multiplier,
+                steps=self.steps,
+                failure_probability=self.failure_probability,
+            )
+        return accounting.dp_sgd(
+            sampling_probability=self.lots.sampling_probability,
+            noise_multiplier=noise_multiplier,
+            steps=self.steps,
+            failure_probability=self.failure_probability,
+        )

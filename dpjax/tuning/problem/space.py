@@ -1,0 +1,545 @@
+"""Public laws of hyperparameters, and the space that every candidate is drawn from.
+
+NumPy on the host; nothing here sees data. A law of one number is drawn from, written and read as
+text, stated as JSON and rebuilt, listed as a grid, and mapped to and from the unit interval: all of
+it in its class, so that a law of your own is one class with `named_law` above it. A `Space` is a
+product of such laws, drawn anew for each candidate; `tuning.pareto.Domain` searches the unit cube
+of the same laws.
+
+Random repetitions (Papernot & Steinke, ICLR 2022) needs candidates that are independent,
+identically distributed and drawn with replacement from a law that does not depend on the data. A
+`Space` is such a law and nothing else.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import itertools
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+ACCOUNTED = ("noise_multiplier", "lot_size", "steps", "epochs")
+"""Hyperparameters that a run's privacy cost depends on: finitely many values, please."""
+
+MOST_ACCOUNTED = 1000
+"""Values of such a hyperparameter: each is a setting that is priced, and trained, by itself."""
+
+_LAWS: dict[str, type[Law]] = {}
+"""Laws by the words they are written with; filled by `named_law`."""
+
+
+class Law(abc.ABC):
+    """A public law of one number. Subclasses are frozen dataclasses, named by `named_law`.
+
+    A law of your own, whose fields are numbers, gives its ends and its quantiles; the rest follows:
+
+    ```python
+    import dataclasses
+
+    import numpy as np
+
+    from dpjax import tuning
+    from dpjax.tuning.problem.space import Law, named_law
+
+
+    @named_law("triangular")
+    @dataclasses.dataclass(frozen=True)
+    class Triangular(Law):
+        \"\"\"Of density falling from 0 to high.\"\"\"
+
+        high: float
+
+        @property
+        def lowest(self):
+            return 0.0
+
+        @property
+        def highest(self):
+            return self.high
+
+        def from_unit(self, unit):
+            return self.high * (1.0 - np.sqrt(1.0 - unit))
+
+        def to_unit(self, values):
+            return 1.0 - (1.0 - np.clip(values / self.high, 0.0, 1.0)) ** 2
+
+
+    tuning.parse_space(["dropout=triangular(0.5)"])
+    ```
+
+    Its statements are rebuilt wherever the class is imported, and refused as unknown elsewhere.
+
+    Attributes:
+      lowest, highest: the smallest and the largest value drawn.
+      values: all of them, where they are finitely many; else None.
+    """
+
+    lowest: float
+    highest: float
+    values: Sequence[float] | None = None
+
+    words: ClassVar[tuple[str, ...]] = ()
+    """What the law may be written as: statements have the first word, records of searches the
+    last; set by `named_law`."""
+    arguments: ClassVar[str | None] = None
+    """What stands between the parentheses, for messages; None: the names of the fields."""
+    whole: ClassVar[bool] = False
+    """Whether every draw is a whole number."""
+
+    @property
+    def weights(self) -> tuple[float, ...] | None:
+        """The probability of each of the values, where they are finitely many."""
+        return None
+
+    @abc.abstractmethod
+    def from_unit(self, unit: np.ndarray) -> np.ndarray:
+        """Values (n,) float64 of points (n,) of the unit interval, where the law is uniform."""
+
+    @abc.abstractmethod
+    def to_unit(self, values: np.ndarray) -> np.ndarray:
+        """Points (n,) of the unit interval; values outside the law lie at its nearer end."""
+
+    def sample(self, number: int, generator: np.random.Generator) -> np.ndarray:
+        """Returns `number` independent draws with replacement, float64."""
+        return self.from_unit(generator.random(number))
+
+    def grid(self, points: int) -> np.ndarray:
+        """Values (points,) evenly spaced in the unit interval, ends included; one: the middle."""
+        return self.from_unit(np.linspace(0.0, 1.0, points) if points > 1 else np.array([0.5]))
+
+    def describe(self) -> dict[str, Any]:
+        """Returns the law as JSON-able data; `law_from` rebuilds it."""
+        return {"law": self.words[0]} | {
+            field.name: getattr(self, field.name) for field in dataclasses.fields(self)
+        }
+
+    def text(self, word: str | None = None) -> str:
+        """The law as `parse_law` reads it back, to the same numbers; `word`: one of its words."""
+        numbers = [getattr(self, field.name) for field in dataclasses.fields(self)]
+        return f"{word or self.words[0]}({','.join(map(self._written, numbers))})"
+
+    def __str__(self) -> str:
+        return self.text()
+
+    @classmethod
+    def usage(cls) -> str:
+        """How the law is written, such as uniform(low,high)."""
+        names = ",".join(field.name for field in dataclasses.fields(cls))
+        return f"{cls.words[0]}({names if cls.arguments is None else cls.arguments})"
+
+    @classmethod
+    def read(cls, arguments: str) -> dict[str, Any]:
+        """The constructor's arguments from what stands between the parentheses.
+
+        Raises:
+          ValueError: if they are no numbers, too few or too many.
+        """
+        names = [field.name for field in dataclasses.fields(cls)]
+        return dict(zip(names, map(float, arguments.split(",")), strict=True))
+
+    def _written(self, number: float) -> str:
+        """A number as text that gives the same number."""
+        if self.whole and float(number).is_integer():
+            return repr(int(number))
+        return repr(float(number))
+
+
+def named_law(*words: str) -> Callable[[type[Law]], type[Law]]:
+    """Class decorator: this law is written as `word(numbers)`, in flags, statements and records.
+
+    Args:
+      *words: unique lower-case names; see `Law.words`.
+
+    Raises:
+      ValueError: for no word, one that cannot be read back, or one that is taken.
+    """
+
+    def register(cls: type[Law]) -> type[Law]:
+        for word in words:
+            if not (word.isidentifier() and word.isascii() and word == word.lower()):
+                raise ValueError(f"a law cannot be named {word!r}: pass a lower-case identifier")
+            if word in _LAWS:
+                raise ValueError(f"a law named {word!r} is there already: choose another name")
+        if not words:
+            raise ValueError(f"{cls.__name__} needs a name: pass at least one word")
+        cls.words = words
+        _LAWS.update(dict.fromkeys(words, cls))
+        return cls
+
+    return register
+
+
+@dataclasses.dataclass(frozen=True)
+class _Range(Law):
+    """Numbers from low to high, evenly spread in the unit interval on a scale of their own."""
+
+    low: float
+    high: float
+
+    logarithmic: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        low, high = self.low, self.high
+        if not (math.isfinite(low) and math.isfinite(high) and low < high):
+            raise ValueError(
+                f"{self}: no number lies in this range: pass finite low < high, or a number alone"
+            )
+        if self.logarithmic and not low > 0:
+            raise ValueError(f"{self}: pass low above 0, or a range that is not logarithmic")
+        if self.whole and not (low == round(low) and high == round(high)):
+            raise ValueError(f"{self}: pass whole numbers as the ends of a range of integers")
+
+    @property
+    def lowest(self) -> float:
+        return self.low
+
+    @property
+    def highest(self) -> float:
+        return self.high
+
+    def from_unit(self, unit: np.ndarray) -> np.ndarray:
+        low, high = self._ends()
+        values = low + np.asarray(unit, np.float64) * (high - low)
+        values = np.exp(values) if self.logarithmic else values
+        # Rounding of the scale must not leave the range.
+        return np.clip(np.round(values) if self.whole else values, self.low, self.high)
+
+    def to_unit(self, values: np.ndarray) -> np.ndarray:
+        low, high = self._ends()
+        inside = np.clip(np.asarray(values, np.float64), self.low, self.high)
+        return np.clip((self._scaled(inside) - low) / (high - low), 0.0, 1.0)
+
+    def _ends(self) -> np.ndarray:
+        """What 0 and 1 stand for on the scale, (2,).
+
+        Half beyond the ends where numbers are rounded: an end is then what rounds to it from both
+        sides, like every other number, and is drawn as often.
+        """
+        beyond = 0.5 if self.whole else 0.0
+        return self._scaled(np.array([self.low - beyond, self.high + beyond]))
+
+    def _scaled(self, values: np.ndarray) -> np.ndarray:
+        return np.log(values) if self.logarithmic else values
+
+
+@named_law("uniform", "real")
+@dataclasses.dataclass(frozen=True)
+class Uniform(_Range):
+    """Uniform on [low, high]."""
+
+    # Not from_unit of the draws: NumPy's own, so that a seed gives what it always gave.
+    def sample(self, number: int, generator: np.random.Generator) -> np.ndarray:
+        return generator.uniform(self.low, self.high, number)
+
+
+@named_law("loguniform", "log")
+@dataclasses.dataclass(frozen=True)
+class LogUniform(_Range):
+    """exp of a uniform on [log low, log high]."""
+
+    logarithmic: ClassVar[bool] = True
+
+    def sample(self, number: int, generator: np.random.Generator) -> np.ndarray:
+        return np.exp(generator.uniform(math.log(self.low), math.log(self.high), number))
+
+
+@named_law("integer")
+@dataclasses.dataclass(frozen=True)
+class Integer(_Range):
+    """Whole numbers, both ends included, equally likely."""
+
+    whole: ClassVar[bool] = True
+
+    @property
+    def values(self) -> Sequence[float]:
+        return range(round(self.low), round(self.high) + 1)
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        ends = np.arange(self.low, self.high + 2) - 0.5
+        shares = np.diff(self._scaled(ends))
+        return tuple((shares / shares.sum()).tolist())
+
+
+@named_law("log_integer")
+@dataclasses.dataclass(frozen=True)
+class LogInteger(Integer):
+    """Positive whole numbers, both ends included, evenly spread in their logarithm."""
+
+    logarithmic: ClassVar[bool] = True
+
+
+@named_law("choice")
+@dataclasses.dataclass(frozen=True)
+class Choice(Law):
+    """One of finitely many numbers, with public probabilities (equal ones by default)."""
+
+    values: tuple[float, ...]
+    probabilities: tuple[float, ...] | None = None
+
+    arguments: ClassVar[str] = "a,b,..."
+
+    def __init__(self, values: Sequence[float], probabilities: Sequence[float] | None = None):
+        numbers = tuple(float(value) for value in values)
+        if not numbers or not all(math.isfinite(value) for value in numbers):
+            raise ValueError(f"choice{numbers}: pass at least one number, all of them finite")
+        if probabilities is not None:
+            probabilities = tuple(float(p) for p in probabilities)
+            if (
+                len(probabilities) != len(numbers)
+                or min(probabilities) < 0
+                or abs(math.fsum(probabilities) - 1) > 1e-9
+            ):
+                raise ValueError(
+                    f"choice{numbers}: pass one probability >= 0 for each value, summing to 1"
+                )
+        object.__setattr__(self, "values", numbers)
+        object.__setattr__(self, "probabilities", probabilities)
+
+    @property
+    def lowest(self) -> float:
+        return min(self.values)
+
+    @property
+    def highest(self) -> float:
+        return max(self.values)
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        return self.probabilities or (1.0 / len(self.values),) * len(self.values)
+
+    def sample(self, number: int, generator: np.random.Generator) -> np.ndarray:
+        return np.asarray(self.values)[
+            generator.choice(len(self.values), size=number, p=self.weights)
+        ]
+
+    def from_unit(self, unit: np.ndarray) -> np.ndarray:
+        values, ends = self._in_order()
+        which = np.searchsorted(ends, np.asarray(unit, np.float64), side="right")
+        return values[np.minimum(which, len(values) - 1)]
+
+    def to_unit(self, values: np.ndarray) -> np.ndarray:
+        ordered, ends = self._in_order()
+        away = np.abs(np.asarray(values, np.float64)[:, None] - ordered[None, :])
+        # The middle of the share of the nearest value.
+        return ((np.append(0.0, ends[:-1]) + ends) / 2)[np.argmin(away, axis=1)]
+
+    def _in_order(self) -> tuple[np.ndarray, np.ndarray]:
+        """Values by size, and where in the unit interval the share of each ends, (k,) each."""
+        order = np.argsort(self.values, kind="stable")
+        ends = np.cumsum(np.asarray(self.weights)[order])
+        return np.asarray(self.values)[order], ends / ends[-1]
+
+    def describe(self) -> dict[str, Any]:
+        """Returns the law as JSON-able data, equal probabilities spelled out."""
+        return {"law": "choice", "values": list(self.values), "probabilities": list(self.weights)}
+
+    def text(self, word: str | None = None) -> str:
+        """As `Law.text`; probabilities, where there are any, stand behind a semicolon."""
+        parts = [self.values, *([] if self.probabilities is None else [self.probabilities])]
+        numbers = ";".join(",".join(map(self._written, part)) for part in parts)
+        return f"{word or self.words[0]}({numbers})"
+
+    @classmethod
+    def read(cls, arguments: str) -> dict[str, Any]:
+        values, *probabilities = (
+            [float(number) for number in part.split(",")] for part in arguments.split(";")
+        )
+        if len(probabilities) > 1:
+            raise ValueError
+        return {"values": values, "probabilities": probabilities[0] if probabilities else None}
+
+
+def as_law(name: str, given: Law | float) -> Law:
+    """The law of a hyperparameter; a bare number is a constant.
+
+    Raises:
+      ValueError: for a law that no statement could name.
+    """
+    law = given if isinstance(given, Law) else Choice([given])
+    # A subclass inherits the words of a law that it is not.
+    if not law.words or _LAWS[law.words[0]] is not type(law):
+        raise ValueError(
+            f"the law of {name} has no name to be stated by: decorate {type(law).__name__} with "
+            "named_law('its_name')"
+        )
+    return law
+
+
+@dataclasses.dataclass(frozen=True)
+class Space:
+    """A product of independent public laws, one for each named hyperparameter.
+
+    A bare number stands for a constant. `noise_multiplier`, `lot_size`, `steps` and `epochs` change
+    what a run costs in privacy, so they must have finitely many values (`Choice`, `Integer` or a
+    number): the cost of a candidate is then the mixture of the costs of the settings it may have.
+
+    Formal guarantees:
+      `sample` draws candidates independently, with replacement, from one law that is fixed when the
+      space is made; no method takes data. This is the precondition on candidates of Papernot &
+      Steinke (ICLR 2022), Theorems 2 and 6.
+
+    Raises:
+      ValueError: if the space is empty, or a hyperparameter that accounting depends on is
+        continuous.
+    """
+
+    parameters: Mapping[str, Law]
+
+    def __init__(self, parameters: Mapping[str, Law | float] | None = None, /, **named):
+        merged = {**(parameters or {}), **named}
+        if not merged:
+            raise ValueError(
+                "the search space is empty: name at least one hyperparameter, for example "
+                "learning_rate=loguniform(0.01,10)"
+            )
+        laws = {name: as_law(name, given) for name, given in merged.items()}
+        for name in (name for name in ACCOUNTED if name in laws):
+            values = laws[name].values
+            if values is None:
+                raise ValueError(
+                    f"{name} changes the privacy cost of a run, so a continuous law for it cannot "
+                    f"be accounted: pass finitely many values, for example {name}=choice(1,2,4)"
+                )
+            if len(values) > MOST_ACCOUNTED:
+                raise ValueError(
+                    f"{name} has {len(values)} values, and a run of each is priced by itself: pass "
+                    f"at most {MOST_ACCOUNTED}, for example {name}=choice(1,2,4)"
+                )
+        if "steps" in laws and "epochs" in laws:
+            raise ValueError("the search space has both steps and epochs: keep one of them")
+        object.__setattr__(self, "parameters", laws)
+
+    def sample(self, number: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
+        """Draws candidates.
+
+        Args:
+          number: how many, at least 0.
+          generator: NumPy's generator; the draws are public knowledge in law, not in value.
+
+        Returns:
+          For each hyperparameter an array of shape (number,), float64.
+        """
+        return {name: law.sample(number, generator) for name, law in self.parameters.items()}
+
+    def accounted_settings(self) -> Iterator[tuple[dict[str, float], float]]:
+        """Yields every combination of the values accounting depends on, with its probability."""
+        names = [name for name in ACCOUNTED if name in self.parameters]
+        laws = [self.parameters[name] for name in names]
+        for picks in itertools.product(*(zip(law.values, law.weights) for law in laws)):
+            yield {n: v for n, (v, _) in zip(names, picks)}, math.prod(w for _, w in picks)
+
+    def describe(self) -> dict:
+        """Returns the space as JSON-able data, names sorted."""
+        return {name: self.parameters[name].describe() for name in sorted(self.parameters)}
+
+
+def space_from(description: Mapping[str, Mapping]) -> Space:
+    """The space that wrote a description.
+
+    Raises:
+      ValueError: for a law that is none.
+      KeyError: for a word that is missing.
+    """
+    for name, law in description.items():
+        if law["law"] not in _LAWS:
+            raise ValueError(f"the law of {name} is none of {', '.join(_LAWS)}")
+    return Space({name: _law_from(law) for name, law in description.items()})
+
+
+def _law_from(description: Mapping[str, Any]) -> Law:
+    """The law that wrote a description."""
+    kind = _LAWS[description["law"]]
+    return kind(**{field.name: description[field.name] for field in dataclasses.fields(kind)})
+
+
+_CALL = re.compile(r"^([a-z_][a-z0-9_]*)\((.*)\)$")
+
+
+def parse_law(text: str) -> Law:
+    """Reads `loguniform(0.01,10)`, `uniform(0,0.9)`, `integer(1,9)`, `choice(1,2,4)` or a number.
+
+    `log` and `real` are read as `loguniform` and `uniform`.
+
+    Raises:
+      ValueError: for anything else, saying what may be written.
+    """
+    compact = text.replace(" ", "").lower()
+    match = _CALL.match(compact)
+    try:
+        if match is None:
+            return Choice([float(compact)])
+        kind = _LAWS[match[1]]
+    except (KeyError, ValueError):
+        laws = ", ".join(law.usage() for law in dict.fromkeys(_LAWS.values()))
+        raise ValueError(f"cannot read {text!r}: write {laws} or a number") from None
+    try:
+        given = kind.read(match[2])
+    except ValueError:
+        raise ValueError(f"cannot read {text!r}: write {kind.usage()}") from None
+    return kind(**given)
+
+
+def parse_space(entries: Sequence[str]) -> Space:
+    """Reads `["learning_rate=loguniform(0.01,10)", "clip_norm=1"]`.
+
+    Raises:
+      ValueError: for an entry without a name, a name given twice, or an unreadable law.
+    """
+    words = named_entries(entries, "the search space", "LAW", "learning_rate=loguniform(0.01,10)")
+    return Space({name: parse_law(text) for name, text in words.items()})
+
+
+def named_entries(entries: Sequence[str], of: str, what: str, example: str) -> dict[str, str]:
+    """Splits `["name=text", ...]`; for the errors `of` what they are, `what` a text is, `example`.
+
+    Raises:
+      ValueError: for an entry without a name, or a name given twice.
+    """
+    found: dict[str, str] = {}
+    for entry in entries:
+        name, equals, text = entry.partition("=")
+        name = name.strip()
+        if not equals or not name.isidentifier():
+            raise ValueError(f"cannot read {entry!r}: write NAME={what}, for example {example}")
+        if name in found:
+            raise ValueError(f"{of} names {name} twice: keep one of them")
+        found[name] = text
+    return found
+
+
+def read_space(path: str) -> Space:
+    """Reads a space from a JSON file: an object of names and laws, the laws as `parse_law` has it.
+
+    Example: `{"learning_rate": "loguniform(0.01,10)", "clip_norm": [0.5, 1.0]}`.
+
+    Raises:
+      ValueError: if the file is no such object.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            content = json.load(file)
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(
+            f"cannot read the search space from {path}: {error}; pass a JSON object such as "
+            '{"learning_rate": "loguniform(0.01,10)"}'
+        ) from None
+    if not isinstance(content, dict):
+        raise ValueError(
+            f"{path} holds no JSON object: write names and laws, for example "
+            '{"learning_rate": "loguniform(0.01,10)"}'
+        )
+    return parse_space([f"{name}={_as_text(law)}" for name, law in content.items()])
+
+
+def _as_text(law: object) -> str:
+    """A JSON list stands for a choice."""
+    if isinstance(law, list):
+        return f"choice({','.join(map(str, law))})"
+    return str(law)
