@@ -2,7 +2,9 @@
 
 `make_train(static)` -> `train(key, hyperparameters, params, data)`: what shapes the computation is
 fixed in `TrainConfig`; what a candidate may vary is a dictionary of traced numbers. `jax.jit` and
-`jax.vmap` belong to the caller (`sweep.py`).
+`jax.vmap` belong to the caller (`sweep/`). The run itself is `begin` and then `advance`, the only
+loop of noisy steps; whoever trains with numbers of steps or lots that are traced (the slots of a
+mixed sweep, the repetitions of a Pareto search) calls these two.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -148,51 +150,90 @@ def make_train(config: TrainConfig) -> Train:
             config.lots, data, number_of_records, first_record
         )
         data = jax.tree.map(jnp.asarray, data)
-        trained, frozen = partition(params, config.trainable)
-        step = step_function(config, key, hyperparameters, frozen, data)
-        lots_key = keys.stream(key, "lots")
 
-        def scanned(carry: Carry, number: jax.Array) -> tuple[Carry, None]:
-            indices, mask = config.lots.draw(threefry.fold_in(lots_key, number), number_of_records)
-            lot = (first_record + indices, mask)
-            return step(carry, number, lot, config.expected_lot_size), None
+        def draw(lot_key: jax.Array) -> Lot:
+            indices, mask = config.lots.draw(lot_key, number_of_records)
+            return first_record + indices, mask
 
-        initial = (trained, config.optimizer(hyperparameters).init(trained))
-        (trained, _), _ = jax.lax.scan(scanned, initial, jnp.arange(config.steps, dtype=jnp.uint32))
-        return merge(trained, frozen)
+        state = advance(
+            config,
+            key,
+            hyperparameters,
+            begin(config, hyperparameters, params),
+            data,
+            draw=draw,
+            expected_lot_size=config.expected_lot_size,
+            steps=np.uint32(config.steps),
+        )
+        return state.params
 
     return train
 
 
-Carry = tuple[Tree, Tree]
-"""What a run hands from step to step: (trained leaves, optimiser state)."""
+Lot = tuple[jax.Array, jax.Array]
+"""(indices, mask), both (capacity,), as `lots.draw` returns them."""
 
 
-def step_function(
+class RunState(NamedTuple):
+    """Where a run stands between two steps; a pytree.
+
+    Attributes:
+      frozen: the leaves of the parameters that are not trained, None for the others.
+      optimizer: its state.
+      trained: the other half of `partition(params, trainable)`.
+    """
+
+    frozen: Tree
+    optimizer: Tree
+    trained: Tree
+
+    @property
+    def params(self) -> Tree:
+        """The full parameters."""
+        return merge(self.trained, self.frozen)
+
+
+def begin(config: TrainConfig, hyperparameters: Mapping[str, jax.Array], params: Tree) -> RunState:
+    """A run before its first step; takes what `make_train`'s function takes."""
+    trained, frozen = partition(params, config.trainable)
+    return RunState(frozen, config.optimizer(hyperparameters).init(trained), trained)
+
+
+def advance(
     config: TrainConfig,
     key: jax.Array,
     hyperparameters: Mapping[str, jax.Array],
-    frozen: Tree,
+    state: RunState,
     data: Tree,
-) -> Callable[[Carry, jax.Array, tuple[jax.Array, jax.Array], float | jax.Array], Carry]:
-    """One noisy step of one run, lots apart; for `make_train` and for the slots of a mixed sweep.
+    *,
+    draw: Callable[[jax.Array], Lot],
+    expected_lot_size: float | jax.Array,
+    steps: np.uint32 | jax.Array,
+    first: int | jax.Array = 0,
+) -> RunState:
+    """`steps` more noisy steps of one run, each on a lot of its own.
 
-    Reads everything of `config` but its lots, steps and expected lot size. Returns
-    `step(carry, number, lot, expected_lot_size) -> carry`, where `number` is the step's own (it
-    picks the noise) and `lot` the pair (indices, mask) that `lots.draw` returns.
+    Formal guarantees:
+      Those of `make_train`, where `draw` draws the lots that the run is accounted for with and no
+      step number is given to one key twice.
 
     Args:
+      config: its lots, steps and expected lot size are not read.
       key: the run's key, shape ().
       hyperparameters: float32 scalars by name.
-      frozen: the other half of `partition(params, trainable)`.
+      state: from `begin` or an earlier `advance`.
       data: pytree of arrays (rows, ...).
+      draw: key -> one lot of rows of `data`.
+      expected_lot_size: public number that the noisy sum is divided by.
+      steps: how many, a uint32, static or traced.
+      first: number of the first of them, static or a traced uint32.
     """
     clip_norm, noise_multiplier = optimizers.read(
         hyperparameters, "DP-SGD", "clip_norm", "noise_multiplier"
     )
 
     def loss_of_trained(trained: Tree, example: Tree, *rng: jax.Array) -> jax.Array:
-        return config.loss_fn(merge(trained, frozen), example, *rng)
+        return config.loss_fn(merge(trained, state.frozen), example, *rng)
 
     grad_fn = clipped_grad(loss_of_trained, with_rng=config.with_rng)
     optimizer = config.optimizer(hyperparameters)
@@ -205,16 +246,12 @@ def step_function(
             noise_multiplier * grad_fn.sensitivity(config.relation, clip_norm), LEAST_DEVIATION
         ),
     )
-    noise_key, loss_key = (keys.stream(key, name) for name in ("noise", "loss"))
+    lots_key, noise_key, loss_key = (keys.stream(key, name) for name in ("lots", "noise", "loss"))
 
-    def step(
-        carry: Carry,
-        number: jax.Array,
-        lot: tuple[jax.Array, jax.Array],
-        expected_lot_size: float | jax.Array,
-    ) -> Carry:
-        trained, state = carry
-        indices, mask = lot
+    def step(offset: jax.Array, carry: tuple[Tree, Tree]) -> tuple[Tree, Tree]:
+        trained, optimizer_state = carry
+        number = first + offset
+        indices, mask = draw(threefry.fold_in(lots_key, number))
         records = jax.tree.map(lambda rows: rows.at[indices].get(mode="clip"), data)
         rng = {"rng": threefry.fold_in(loss_key, number)} if config.with_rng else {}
         clipped_sum, _ = grad_fn(trained, records, clip_norm=clip_norm, mask=mask, **rng)
@@ -224,10 +261,15 @@ def step_function(
         gradient = jax.tree.map(
             lambda leaf: leaf / jnp.asarray(expected_lot_size, leaf.dtype), noisy_sum
         )
-        updates, state = optimizer.update(gradient, state, trained)
-        return optax.apply_updates(trained, updates), state
+        updates, optimizer_state = optimizer.update(gradient, optimizer_state, trained)
+        return optax.apply_updates(trained, updates), optimizer_state
 
-    return step
+    # From 0 for everyone: bounds that differ between vectorised runs would cost a selection of the
+    # whole state at every step.
+    trained, optimizer_state = jax.lax.fori_loop(
+        np.uint32(0), steps, step, (state.trained, state.optimizer)
+    )
+    return RunState(state.frozen, optimizer_state, trained)
 
 
 def checked_number_of_records(

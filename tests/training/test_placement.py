@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from dpjax import training
+from dpjax.training.sweep import placement
 from dpjax.training.sweep.placement import (
     Placement,
     Trial,
@@ -26,7 +27,7 @@ SCRIPT = textwrap.dedent(
     import dataclasses, json, warnings
     import jax, jax.numpy as jnp, numpy as np
     from dpjax import training
-    from dpjax.training.placement import Placement
+    from dpjax.training import Placement
 
     generator = np.random.default_rng(7)
     data = {
@@ -163,8 +164,8 @@ def test_a_trial_is_long_enough_to_be_measured(monkeypatch, seconds_a_step, real
     monkeypatch.setattr(Timed, "clock", 0.0)
     monkeypatch.setattr(Timed, "seconds_a_step", seconds_a_step)
     monkeypatch.setattr(Timed, "lengths", {})
-    monkeypatch.setattr("dpjax.training.sweep.placement.jax.jit", lambda function: function)
-    monkeypatch.setattr("dpjax.training.sweep.placement.time.perf_counter", lambda: Timed.clock)
+    monkeypatch.setattr(placement.jax, "jit", lambda function: function)
+    monkeypatch.setattr(placement.time, "perf_counter", lambda: Timed.clock)
     trial = Trial(lambda steps: steps, real)
     options = [Timed(4), Timed(1)]
     best, seconds = fastest_placement(trial, {"scale": 2.0}, np.ones(3, np.float32), options)

@@ -20,6 +20,7 @@ import numpy as np
 
 from dpjax.private_files import private_folder, read_private, write_anew
 
+Tree = Any
 Arrays = dict[str, np.ndarray]
 
 
@@ -172,6 +173,19 @@ class Checkpoints:
             raise self.damaged()
         restored = manager.restore(step, args=orbax.args.StandardRestore())
         return {name: np.asarray(value) for name, value in restored.items()}
+
+
+def named_leaves(prefix: str, leaves: list[np.ndarray]) -> Arrays:
+    """A tree's leaves by name, prefix_0, prefix_1, ..., as a checkpoint holds them."""
+    return {f"{prefix}_{place}": np.asarray(leaf) for place, leaf in enumerate(leaves)}
+
+
+def unnamed_leaves(prefix: str, arrays: Arrays, like: Tree) -> Tree:
+    """The tree of structure `like` whose leaves `named_leaves` named."""
+    structure = jax.tree.structure(like)
+    return jax.tree.unflatten(
+        structure, [arrays[f"{prefix}_{place}"] for place in range(structure.num_leaves)]
+    )
 
 
 def _hash_of_files(folder: str) -> bytes:

@@ -1,7 +1,7 @@
 """Candidates that differ in lot size and number of steps, trained side by side in slots.
 
 `sweep` needs runs of one shape. Here every candidate has a configuration of its own: candidates of
-similar lots share a program (`schedule.py`, `lot_families.py`), a fixed number of slots advances
+similar lots share a program (`schedule.py`, `lots/families.py`), a fixed number of slots advances
 together until the first of them has finished, and a finished slot takes the next candidate
 (`slots.py`). No step is executed that no candidate waits for, except in slots that have run out of
 candidates.
@@ -10,7 +10,6 @@ candidates.
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -20,9 +19,10 @@ import numpy as np
 from dpjax.training.dp_sgd import TrainConfig, checked_number_of_records
 from dpjax.training.lots.families import family_of
 from dpjax.training.sweep.checkpoints import Arrays, Checkpoints
+from dpjax.training.sweep.lanes import BucketLoop
 from dpjax.training.sweep.placement import Placement
 from dpjax.training.sweep.schedule import Bucket, Work, plan_buckets
-from dpjax.training.sweep.slots import Candidates, SlotProgram, Slots, named_leaves, unnamed_leaves
+from dpjax.training.sweep.slots import Candidates, SlotProgram, Slots
 from dpjax.training.sweep.sweep import checked_candidates
 
 Tree = Any
@@ -113,14 +113,18 @@ def mixed_sweep(
     placement = Placement(chunk_size) if placement is None else placement
     buckets = _planned(configs, population, placement, chunk_size, useful_work)
     candidates = Candidates(configs, np.asarray(jax.random.key_data(keys)), values)
-    saved = None
+    saved, identity = None, b""
     if checkpoints is not None:
-        saved = checkpoints.restore()
-        _refuse_other_saves(checkpoints, *saved, candidates.identity(buckets), buckets)
+        saved, identity = checkpoints.restore(), candidates.identity(buckets)
+        _refuse_other_saves(checkpoints, *saved, identity, buckets)
     data = placement.put(jax.tree.map(np.asarray, data), whole=True)
     program = SlotProgram(configs[0], initial, finish, data, finish_data) if configs else None
-    sweep = _Sweep(candidates, buckets, program, placement, steps_per_call, checkpoints)
-    return sweep.results(saved, progress, report)
+
+    def lanes_of(bucket: Bucket) -> Slots:
+        return Slots(bucket, candidates, program, placement)
+
+    loop = BucketLoop(buckets, lanes_of, steps_per_call, checkpoints, identity)
+    return loop.results(saved, progress, report)
 
 
 def _planned(
@@ -201,80 +205,3 @@ def _refuse_other_saves(
     # Whoever was begun is in a slot or has finished: none may be lost, none come twice.
     if sorted(kept) != sorted(set(begun) - in_slots):
         raise checkpoints.damaged()
-
-
-@dataclasses.dataclass(frozen=True)
-class _Sweep:
-    """All buckets, one after the other."""
-
-    candidates: Candidates
-    buckets: list[Bucket]
-    program: SlotProgram | None
-    placement: Placement
-    steps_per_call: int
-    checkpoints: Checkpoints | None
-
-    def results(
-        self,
-        saved: tuple[Arrays | None, list[Arrays]] | None,
-        progress: Callable[[int, int], None] | None,
-        report: Callable[[Work], None] | None,
-    ) -> Iterator[tuple[np.ndarray, Tree]]:
-        """Trains what is not in `saved`; yields everything."""
-        total, finished, work, first = len(self.candidates.configs), 0, Work(), 0
-        standing, earlier = saved or (None, [])
-        if standing is not None:
-            first, work = int(standing["bucket"]), Work(*standing["work_before"].tolist())
-        unsaved: list[tuple[int, Tree]] = []
-        for number in range(first, len(self.buckets)):
-            slots = Slots(self.buckets[number], self.candidates, self.program, self.placement)
-            if number == first and standing is not None:
-                slots.from_arrays(standing)
-                for arrays in earlier:
-                    members = arrays["members"]
-                    finished += len(members)
-                    yield members, unnamed_leaves("output", arrays, slots.output_shapes())
-                if progress is not None:
-                    progress(finished, total)
-            most = self.steps_per_call if self.checkpoints is None else 1
-            while not slots.finished:
-                slots.take_candidates()
-                started = time.monotonic()
-                harvest = slots.advance(most)
-                finished += len(harvest)
-                if self.checkpoints is not None:
-                    # Calls of at most half the time between saves, found by doubling.
-                    jax.block_until_ready(slots.state)
-                    short = time.monotonic() - started < self.checkpoints.every_seconds / 4
-                    most = min(2 * most, self.steps_per_call) if short else max(1, most // 2)
-                    unsaved += harvest
-                    if self.checkpoints.due():
-                        self._save(number, work, slots, unsaved)
-                        unsaved = []
-                if not harvest:
-                    continue
-                if progress is not None:
-                    progress(finished, total)
-                yield _stacked(harvest)
-            work += slots.work
-        if self.checkpoints is not None:
-            self.checkpoints.remove()
-        if report is not None:
-            report(work)
-
-    def _save(self, number: int, work: Work, slots: Slots, unsaved: list[tuple[int, Tree]]) -> None:
-        outputs = None
-        if unsaved:
-            members, stacked = _stacked(unsaved)
-            outputs = {"members": members} | named_leaves("output", jax.tree.leaves(stacked))
-        sweep = {
-            "identity": np.frombuffer(self.candidates.identity(self.buckets), np.uint8),
-            "bucket": np.int64(number),
-            "work_before": np.asarray(dataclasses.astuple(work), np.int64),
-        }
-        self.checkpoints.save(sweep | slots.to_arrays(), outputs)
-
-
-def _stacked(harvest: list[tuple[int, Tree]]) -> tuple[np.ndarray, Tree]:
-    members, outputs = zip(*harvest)
-    return np.asarray(members), jax.tree.map(lambda *leaves: np.stack(leaves), *outputs)

@@ -7,6 +7,7 @@ on its neighbours; `mixed.py` decides who is trained when.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 from collections.abc import Callable
 from typing import Any
@@ -16,10 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax.randomness import keys as key_streams
-from dpjax.randomness import threefry
-from dpjax.training.dp_sgd import TrainConfig, merge, partition, step_function
+from dpjax.training.dp_sgd import RunState, TrainConfig, advance, begin
 from dpjax.training.lots.families import LotFamily, family_of
-from dpjax.training.sweep.checkpoints import Arrays
+from dpjax.training.sweep.checkpoints import Arrays, named_leaves, unnamed_leaves
+from dpjax.training.sweep.lanes import Fed, Harvest, Lanes, key_of
 from dpjax.training.sweep.placement import Placement
 from dpjax.training.sweep.schedule import Bucket, Work
 
@@ -48,7 +49,7 @@ class Candidates:
         digest.update(repr(buckets).encode())
         return digest.digest()
 
-    def fed(self, member: int, family: LotFamily) -> dict[str, Tree]:
+    def fed(self, member: int, family: LotFamily) -> Fed:
         """What the device is told of one candidate."""
         config = self.configs[member]
         return {
@@ -75,113 +76,79 @@ class SlotProgram:
         self._rows = len(jax.tree.leaves(data)[0])
         self.harvest = jax.jit(self._harvest)
 
-    def begin(self, fed: dict[str, Tree]) -> dict[str, Tree]:
+    def begin(self, fed: Fed) -> RunState:
         """The state of one slot before its first step."""
-        params = self._initial(key_streams.stream(_key(fed), "initial"))
-        trained, frozen = partition(params, self._config.trainable)
-        optimizer = self._config.optimizer(fed["hyperparameters"])
-        return {
-            "trained": trained,
-            "frozen": jax.tree.map(jnp.asarray, frozen),
-            "optimizer": jax.tree.map(jnp.asarray, optimizer.init(trained)),
-        }
+        params = self._initial(key_streams.stream(key_of(fed), "initial"))
+        return jax.tree.map(jnp.asarray, begin(self._config, fed["hyperparameters"], params))
 
-    def refill(self, state: Tree, fed: dict[str, Tree], fresh: jax.Array) -> Tree:
+    def refill(self, state: RunState, fed: Fed, fresh: jax.Array) -> RunState:
         """The state of one slot, begun anew where `fresh`."""
         return jax.tree.map(lambda new, old: jnp.where(fresh, new, old), self.begin(fed), state)
 
     def advance(
         self,
         family: LotFamily,
-        state: dict[str, Tree],
-        fed: dict[str, Tree],
+        state: RunState,
+        fed: Fed,
         done: jax.Array,
         steps: jax.Array,
         data: Tree,
-    ) -> dict[str, Tree]:
+    ) -> RunState:
         """One slot after `steps` more steps, the first of which has number `done`."""
-        key = _key(fed)
-        step = step_function(self._config, key, fed["hyperparameters"], state["frozen"], data)
-        lots_key = key_streams.stream(key, "lots")
-
-        def one(offset: jax.Array, carry: tuple[Tree, Tree]) -> tuple[Tree, Tree]:
-            number = done + offset
-            lot = family.draw(threefry.fold_in(lots_key, number), fed["lots"], self._rows)
-            return step(carry, number, lot, fed["expected_lot_size"])
-
-        trained, optimizer = jax.lax.fori_loop(
-            jnp.uint32(0), steps, one, (state["trained"], state["optimizer"])
+        return advance(
+            self._config,
+            key_of(fed),
+            fed["hyperparameters"],
+            state,
+            data,
+            draw=lambda lot_key: family.draw(lot_key, fed["lots"], self._rows),
+            expected_lot_size=fed["expected_lot_size"],
+            steps=steps,
+            first=done,
         )
-        return state | {"trained": trained, "optimizer": optimizer}
 
-    def _harvest(self, state: dict[str, Tree], slot: jax.Array) -> Tree:
+    def _harvest(self, state: RunState, slot: jax.Array) -> Tree:
         one = jax.tree.map(lambda leaf: leaf[slot], state)
-        return self._finish(merge(one["trained"], one["frozen"]), self._finish_data)
+        return self._finish(one.params, self._finish_data)
 
 
-def _key(fed: dict[str, Tree]) -> jax.Array:
-    return jax.random.wrap_key_data(fed["key"], impl=key_streams.IMPLEMENTATION)
-
-
-class Slots:
-    """The slots of one bucket while it runs."""
+class Slots(Lanes):
+    """Lanes in which every candidate is at a step of its own."""
 
     def __init__(
         self, bucket: Bucket, candidates: Candidates, program: SlotProgram, placement: Placement
     ):
-        self.bucket, self.work = bucket, Work()
-        self._candidates, self._program = candidates, program
-        self._placement = placement.with_lanes(bucket.slots)
         first = family_of(candidates.configs[bucket.members[0]].lots)
-        self._family = dataclasses.replace(first, capacity=bucket.capacity)
-        mapped = self._placement.mapped
+        family = dataclasses.replace(first, capacity=bucket.capacity)
+        # Kept for whoever is in a slot: all are fed again whenever one changes, and a binomial
+        # table takes a while.
+        kept = functools.lru_cache(maxsize=bucket.slots)
+        super().__init__(bucket, placement, kept(lambda member: candidates.fed(member, family)))
+        self._candidates, self._program = candidates, program
+        mapped = self.placement.mapped
         self._refill = jax.jit(mapped(program.refill, (0, 0, 0)), donate_argnums=0)
         self._advance = jax.jit(
-            mapped(
-                lambda *arguments: program.advance(self._family, *arguments), (0, 0, 0, None, None)
-            ),
+            mapped(lambda *arguments: program.advance(family, *arguments), (0, 0, 0, None, None)),
             donate_argnums=0,
         )
-        self.taken = 0  # members that have, or have had, a slot
-        self.member = np.full(bucket.slots, -1)  # of each slot; -1 without
         self.done = np.zeros(bucket.slots, np.uint32)  # steps, of each slot
-        empty = candidates.fed(bucket.members[0], self._family)
-        self._feed: list[dict[str, Tree]] = [
-            empty | {"key": np.asarray(jax.random.key_data(key))}
-            for key in key_streams.candidate_keys(bucket.slots)
-        ]
-        self._fed = self._stacked_feed()
         # Slots begin by the program that refills them, so that nothing tells first from later.
-        shapes = jax.eval_shape(mapped(program.begin, (0,)), self._fed)
+        shapes = jax.eval_shape(mapped(program.begin, (0,)), self.fed)
         zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
-        self.state = self._placement.put(zeros)
-
-    @property
-    def finished(self) -> bool:
-        return self.taken == len(self.bucket.members) and (self.member < 0).all()
+        self.state = self.placement.put(zeros)
 
     def _left(self) -> np.ndarray:
         """Steps still to do, of each slot that has a candidate (others: the largest integer)."""
         steps = [self._candidates.configs[m].steps if m >= 0 else 0 for m in self.member]
         return np.where(self.member < 0, np.iinfo(np.int64).max, steps - self.done.astype(np.int64))
 
-    def take_candidates(self) -> None:
-        """Gives the next candidates to the slots without one."""
-        fresh = np.zeros(self.bucket.slots, bool)
-        for slot in np.flatnonzero(self.member < 0):
-            if self.taken < len(self.bucket.members):
-                self.member[slot] = self.bucket.members[self.taken]
-                self._feed[slot] = self._candidates.fed(self.member[slot], self._family)
-                self.done[slot], fresh[slot] = 0, True
-                self.taken += 1
-        if not fresh.any():
-            return
-        self._fed = self._stacked_feed()
-        self.state = self._refill(self.state, self._fed, self._placement.put(fresh))
-
-    def _stacked_feed(self) -> Tree:
-        """What the device is told of whoever is in the slots."""
-        return self._placement.put(jax.tree.map(lambda *leaves: np.stack(leaves), *self._feed))
+    def take_candidates(self) -> np.ndarray:
+        """See `Lanes`; begins the candidates' runs."""
+        fresh = super().take_candidates()
+        if fresh.any():
+            self.done[fresh] = 0
+            self.state = self._refill(self.state, self.fed, self.placement.put(fresh))
+        return fresh
 
     def to_arrays(self) -> Arrays:
         """All that changes while the bucket runs."""
@@ -198,26 +165,19 @@ class Slots:
         self.taken = int(arrays["taken"])
         self.member, self.done = arrays["member"].copy(), arrays["done"].copy()
         self.work = Work(*arrays["work"].tolist())
-        self.state = self._placement.put(unnamed_leaves("state", arrays, self.state))
-        for slot in np.flatnonzero(self.member >= 0):
-            self._feed[slot] = self._candidates.fed(self.member[slot], self._family)
-        self._fed = self._stacked_feed()
+        self.state = self.placement.put(unnamed_leaves("state", arrays, self.state))
+        self.feed()
 
     def output_shapes(self) -> Tree:
         """Shapes and types of one candidate's output."""
         return jax.eval_shape(self._program.harvest, self.state, np.int32(0))
 
-    def advance(self, most: int) -> list[tuple[int, Tree]]:
-        """Advances all slots to the next end of a candidate, or by `most` steps.
-
-        Returns the candidates that finished, with their outputs on the host.
-        """
+    def advance(self, most: int) -> Harvest:
+        """Advances all slots to the next end of a candidate, or by `most` steps."""
         left = self._left()
         steps = int(min(left.min(), most))
-        done = self._placement.put(self.done)
-        self.state = self._advance(
-            self.state, self._fed, done, np.uint32(steps), self._program.data
-        )
+        done = self.placement.put(self.done)
+        self.state = self._advance(self.state, self.fed, done, np.uint32(steps), self._program.data)
         self.done = self.done + np.uint32(steps)
         active = self.member >= 0
         needed = sum(self._candidates.capacity(m) for m in self.member[active])
@@ -228,20 +188,9 @@ class Slots:
             self.bucket.slots * steps,
         )
         ended = np.flatnonzero(left == steps)
-        outputs = [self._program.harvest(self.state, np.int32(slot)) for slot in ended]
-        harvest = list(zip(self.member[ended].tolist(), jax.device_get(outputs)))
+        members = self.member[ended]
         self.member[ended] = -1
-        return harvest
-
-
-def named_leaves(prefix: str, leaves: list[np.ndarray]) -> Arrays:
-    """A tree's leaves by name, prefix_0, prefix_1, ..., as a checkpoint holds them."""
-    return {f"{prefix}_{place}": np.asarray(leaf) for place, leaf in enumerate(leaves)}
-
-
-def unnamed_leaves(prefix: str, arrays: Arrays, like: Tree) -> Tree:
-    """The tree of structure `like` whose leaves `named_leaves` named."""
-    structure = jax.tree.structure(like)
-    return jax.tree.unflatten(
-        structure, [arrays[f"{prefix}_{place}"] for place in range(structure.num_leaves)]
-    )
+        outputs = [self._program.harvest(self.state, np.int32(slot)) for slot in ended]
+        if not outputs:
+            return members, None
+        return members, jax.tree.map(lambda *leaves: np.stack(leaves), *jax.device_get(outputs))

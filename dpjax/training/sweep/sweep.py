@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from dpjax.randomness import keys as key_streams
+from dpjax.training.sweep.lanes import BucketLoop, Fed, Harvest, Lanes, key_of
 from dpjax.training.sweep.placement import (
     Placement,
     Trial,
@@ -19,6 +19,7 @@ from dpjax.training.sweep.placement import (
     named_placement,
     placement_options,
 )
+from dpjax.training.sweep.schedule import Bucket, equal_bucket
 
 Tree = Any
 Run = Callable[[jax.Array, dict[str, jax.Array], Tree], Tree]
@@ -86,7 +87,21 @@ def sweep(
         )
     elif isinstance(placement, str):
         placement = named_placement(placement, chunk_size)
-    return _chunks(run, keys, values, data, placement, progress)
+    number, devices = keys.shape[0], placement.device_count
+    if number % devices:
+        warnings.warn(
+            f"{number} candidates do not divide by {devices} devices: the last lanes are padding",
+            stacklevel=2,
+        )
+    key_words = np.asarray(jax.random.key_data(keys))
+
+    def fed_of(member: int) -> Fed:
+        own = {name: value[member] for name, value in values.items()}
+        return {"key": key_words[member], "hyperparameters": own}
+
+    buckets = equal_bucket(number, slots=placement.lanes, slots_multiple=devices)
+    loop = BucketLoop(buckets, lambda bucket: _WholeRuns(bucket, placement, fed_of, run, data))
+    return loop.results(None, progress, None)
 
 
 def checked_candidates(
@@ -127,51 +142,34 @@ def _refuse_shared_keys(keys: jax.Array) -> None:
         )
 
 
-def _chunks(
-    run: Run,
-    keys: jax.Array,
-    hyperparameters: dict[str, np.ndarray],
-    data: Tree,
-    placement: Placement,
-    progress: Callable[[int, int], None] | None,
-) -> Iterator[tuple[np.ndarray, Tree]]:
-    number, devices = keys.shape[0], placement.device_count
-    if number == 0:
-        return
-    if number % devices:
-        warnings.warn(
-            f"{number} candidates do not divide by {devices} devices: the last lanes are padding",
-            stacklevel=2,
-        )
-    chunk_count = -(-number // placement.lanes)
-    placement = placement.with_lanes(devices * -(-number // (chunk_count * devices)))
-    width = placement.lanes
-    padding = chunk_count * width - number
-    # Repeated hyperparameters but fresh keys: no two lanes share noise, not even discarded ones.
-    padded_keys = jnp.concatenate([keys, key_streams.candidate_keys(padding)])
-    lanes = np.concatenate([np.arange(number), np.full(padding, number - 1)])
-    placed = _placed(run, placement)
-    data = placement.put(data, whole=True)
-    for start in range(0, number, width):
-        stop = min(start + width, number)
-        chunk = lanes[start : start + width]
-        outputs = placed(
-            placement.put(padded_keys[start : start + width]),
-            placement.put({name: value[chunk] for name, value in hyperparameters.items()}),
-            data,
-        )
-        outputs = _first(jax.device_get(outputs), stop - start)
-        if progress is not None:
-            progress(stop, number)
-        yield np.arange(start, stop), outputs
+class _WholeRuns(Lanes):
+    """Lanes in which one call trains every candidate from beginning to end."""
 
+    def __init__(
+        self,
+        bucket: Bucket,
+        placement: Placement,
+        fed_of: Callable[[int], Fed],
+        run: Run,
+        data: Tree,
+    ):
+        super().__init__(bucket, placement, fed_of)
+        self._placed = _placed(run, self.placement)
+        self._data = self.placement.put(data, whole=True)
 
-def _first(tree: Tree, number: int) -> Tree:
-    return jax.tree.map(lambda leaf: leaf[:number], tree)
+    def advance(self, most: int) -> Harvest:
+        members = self.member[self.member >= 0]  # the first lanes: those without are the last
+        outputs = jax.device_get(self._placed(self.fed, self._data))
+        self.member[:] = -1
+        return members, jax.tree.map(lambda leaf: leaf[: len(members)], outputs)
 
 
 @functools.lru_cache(maxsize=8)
 def _placed(run: Run, placement: Placement) -> Callable[..., Tree]:
     """The jitted run over a chunk; kept for the last few runs, so that a repeated sweep (a doubling
     loop) does not compile again."""
-    return jax.jit(placement.mapped(run, (0, 0, None)))
+
+    def of_fed(fed: Fed, data: Tree) -> Tree:
+        return run(key_of(fed), fed["hyperparameters"], data)
+
+    return jax.jit(placement.mapped(of_fed, (0, None)))

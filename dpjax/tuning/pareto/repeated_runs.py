@@ -19,12 +19,11 @@ from concurrent import futures
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from dpjax import training
 from dpjax.randomness import keys as key_streams
-from dpjax.training.dp_sgd import merge, partition, step_function
+from dpjax.training.dp_sgd import advance, begin
 from dpjax.training.lots.families import ALONE, POISSON_DENSE, LotFamily, family_of
 from dpjax.tuning.evaluations.candidate_runs import judged, train_config
 from dpjax.tuning.problem.task import Task
@@ -187,18 +186,17 @@ class RepeatedRuns:
         def run(fed: PyTree, records: PyTree, validation: PyTree) -> PyTree:
             key = jax.random.wrap_key_data(fed["key"], impl=key_streams.IMPLEMENTATION)
             hyperparameters = fed["hyperparameters"]
-            params = task.initial(key_streams.stream(key, "initial"))
-            trained, frozen = partition(params, task.trainable)
-            step = step_function(config, key, hyperparameters, frozen, records)
-            lots_key = key_streams.stream(key, "lots")
-
-            def one(number: jax.Array, carry: PyTree) -> PyTree:
-                lot = family.draw(jax.random.fold_in(lots_key, number), fed["lots"], rows)
-                return step(carry, number, lot, hyperparameters["lot_size"])
-
-            state = optimizer(hyperparameters).init(trained)
-            trained, _ = jax.lax.fori_loop(jnp.uint32(0), fed["steps"], one, (trained, state))
-            outputs = judged(task, merge(trained, frozen), validation)
+            state = advance(
+                config,
+                key,
+                hyperparameters,
+                begin(config, hyperparameters, task.initial(key_streams.stream(key, "initial"))),
+                records,
+                draw=lambda lot_key: family.draw(lot_key, fed["lots"], rows),
+                expected_lot_size=hyperparameters["lot_size"],
+                steps=fed["steps"],
+            )
+            outputs = judged(task, state.params, validation)
             return outputs["correct"], outputs["finite"]
 
         return run
