@@ -17,6 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from dpjax import checks
+
 ACCOUNTED = ("noise_multiplier", "lot_size", "steps", "epochs")
 """Hyperparameters that a run's privacy cost depends on: finitely many values, please."""
 
@@ -27,6 +29,11 @@ class _Interval:
 
     low: float
     high: float
+
+    def __post_init__(self):
+        for name in ("low", "high"):
+            end = getattr(self, name)
+            object.__setattr__(self, name, checks.kept(end, checks.number(name, end)))
 
     @property
     def lowest(self) -> float:
@@ -39,11 +46,13 @@ class Uniform(_Interval):
     """Uniform on [low, high]."""
 
     def __post_init__(self):
-        if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
+        super().__post_init__()
+        if not self.low < self.high:
             raise ValueError(f"uniform({self.low},{self.high}): pass finite low < high")
 
     def sample(self, number: int, generator: np.random.Generator) -> np.ndarray:
         """Returns `number` independent draws, float64."""
+        number = _checked_draws(number, generator)
         return generator.uniform(self.low, self.high, number)
 
     def describe(self) -> dict:
@@ -56,11 +65,13 @@ class LogUniform(_Interval):
     """exp of a uniform on [log low, log high]."""
 
     def __post_init__(self):
-        if not (0 < self.low < self.high < math.inf):
+        super().__post_init__()
+        if not 0 < self.low < self.high:
             raise ValueError(f"loguniform({self.low},{self.high}): pass 0 < low < high")
 
     def sample(self, number: int, generator: np.random.Generator) -> np.ndarray:
         """Returns `number` independent draws, float64."""
+        number = _checked_draws(number, generator)
         return np.exp(generator.uniform(math.log(self.low), math.log(self.high), number))
 
     def describe(self) -> dict:
@@ -76,11 +87,9 @@ class Choice:
     probabilities: tuple[float, ...] | None = None
 
     def __init__(self, values: Sequence[float], probabilities: Sequence[float] | None = None):
-        numbers = tuple(float(value) for value in values)
-        if not numbers or not all(math.isfinite(value) for value in numbers):
-            raise ValueError(f"choice{numbers}: pass at least one number, all of them finite")
+        numbers = tuple(checks.vector("values", values).tolist())
         if probabilities is not None:
-            probabilities = tuple(float(p) for p in probabilities)
+            probabilities = tuple(checks.vector("probabilities", probabilities).tolist())
             if (
                 len(probabilities) != len(numbers)
                 or min(probabilities) < 0
@@ -104,6 +113,7 @@ class Choice:
 
     def sample(self, number: int, generator: np.random.Generator) -> np.ndarray:
         """Returns `number` independent draws with replacement, float64."""
+        number = _checked_draws(number, generator)
         return np.asarray(self.values)[
             generator.choice(len(self.values), size=number, p=self.weights)
         ]
@@ -114,6 +124,12 @@ class Choice:
 
 
 Law = Uniform | LogUniform | Choice
+
+
+def _checked_draws(number: int, generator: np.random.Generator) -> int:
+    """The number of draws as an int."""
+    checks.instance("generator", generator, np.random.Generator, "np.random.default_rng(0)")
+    return checks.whole("number", number, 0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,6 +153,8 @@ class Space:
     parameters: Mapping[str, Law]
 
     def __init__(self, parameters: Mapping[str, Law | float] | None = None, /, **named):
+        if parameters is not None:
+            checks.mapping("parameters", parameters, "from names to laws or numbers")
         merged = {**(parameters or {}), **named}
         if not merged:
             raise ValueError(
@@ -145,8 +163,9 @@ class Space:
             )
         laws = {}
         for name, law in merged.items():
+            checks.text("a name of the parameters", name)
             if not isinstance(law, Law):
-                law = Choice([law])
+                law = Choice([checks.number(name, law, "a law, or a finite number")])
             if name in ACCOUNTED and not isinstance(law, Choice):
                 raise ValueError(
                     f"{name} changes the privacy cost of a run, so a continuous law for it cannot "
@@ -243,8 +262,8 @@ def named_entries(entries: Sequence[str], of: str, what: str, example: str) -> d
       ValueError: for an entry without a name, or a name given twice.
     """
     found: dict[str, str] = {}
-    for entry in entries:
-        name, equals, text = entry.partition("=")
+    for entry in checks.listed("entries", entries, f"texts such as {example!r}"):
+        name, equals, text = checks.text("each of the entries", entry).partition("=")
         name = name.strip()
         if not equals or not name.isidentifier():
             raise ValueError(f"cannot read {entry!r}: write NAME={what}, for example {example}")
@@ -262,6 +281,7 @@ def read_space(path: str) -> Space:
     Raises:
       ValueError: if the file is no such object.
     """
+    checks.path("path", path)
     try:
         with open(path, encoding="utf-8") as file:
             content = json.load(file)

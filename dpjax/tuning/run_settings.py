@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from dpjax import accounting, training
+from dpjax import accounting, checks, training
 from dpjax.accounting.calibration import check_worth_pricing
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from dpjax.tuning.candidates import Space
@@ -86,6 +86,20 @@ class RunOptions:
     epochs: float | None = None
     noise_multiplier: float | None = None
     sampling: str = "poisson"
+
+    def __post_init__(self) -> None:
+        for name, check in _OPTION_CHECKS.items():
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, checks.kept(value, check(name, value)))
+
+
+_OPTION_CHECKS = {
+    "lot_size": checks.whole,
+    "steps": checks.whole,
+    "epochs": checks.positive,
+    "noise_multiplier": checks.not_negative,
+}
 
 
 def run_settings(task: Task, space: Space, options: RunOptions) -> list[RunSetting]:

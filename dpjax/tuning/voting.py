@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from dpjax import checks
 from dpjax.tuning.host_randomness import HostRandomness
 from dpjax.tuning.integer_laws import NOISES
 from dpjax.tuning.vote_candidates import candidate_grid
@@ -26,7 +27,6 @@ from dpjax.tuning.vote_plan import (
     VotePlan,
     VoteSettings,
     checked_votes,
-    whole,
 )
 
 __all__ = [
@@ -67,7 +67,8 @@ def ballots(losses: np.ndarray, accuracies: np.ndarray, votes: int = 5) -> np.nd
     Raises:
       ValueError: for arrays of different shapes, or unless 1 <= votes < p.
     """
-    losses, accuracies = (np.asarray(values, dtype=np.float64) for values in (losses, accuracies))
+    losses = checks.array("losses", losses, nan=True)
+    accuracies = checks.array("accuracies", accuracies, nan=True)
     if losses.shape != accuracies.shape or losses.ndim == 0:
         raise ValueError(
             f"losses {losses.shape} and accuracies {accuracies.shape}: pass one of each per "
@@ -104,7 +105,9 @@ def random_ballot(
     Raises:
       ValueError: unless 1 <= votes < candidates.
     """
+    candidates = checks.whole("candidates", candidates, 0)
     votes = checked_votes(votes, candidates)
+    checks.instance("source", source, HostRandomness, "HostRandomness()")
     below = source.uniform_integers(stream)
     chosen = np.zeros(candidates, dtype=np.int64)
     left = list(range(candidates))
@@ -132,7 +135,8 @@ def noisy_ballot(
     Raises:
       ValueError: for anything but a ballot of this vote.
     """
-    ballot = np.asarray(ballot)
+    checks.instance("plan", plan, VotePlan, "VoteSettings(50, 100).plan()")
+    ballot = checks.plain_array("ballot", ballot)
     settings = plan.settings
     if (
         ballot.shape != (settings.candidates,)
@@ -167,13 +171,14 @@ def tally(total: np.ndarray, plan: VotePlan, survivors: int) -> int:
       VoteAborted: if fewer than `plan.minimum_survivors` (or more than all) ballots are in the sum,
         or the total is not what such a sum can be.
     """
-    survivors = whole("survivors", survivors)
+    checks.instance("plan", plan, VotePlan, "VoteSettings(50, 100).plan()")
+    survivors = checks.whole("survivors", survivors, 0)
     if not plan.minimum_survivors <= survivors <= plan.settings.clients:
         raise VoteAborted(
             f"no output: {survivors} of {plan.settings.clients} ballots are in the sum, and the "
             f"noise needs {plan.minimum_survivors}; hold the vote again"
         )
-    total = np.asarray(total)
+    total = checks.plain_array("total", total)
     if (
         total.shape != (plan.settings.candidates,)
         or total.dtype.kind not in "iu"

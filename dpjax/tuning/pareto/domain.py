@@ -8,12 +8,12 @@ Avent et al. 2020, so that two points of the cube may stand for one setting.
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from dpjax import checks
 from dpjax.tuning.candidates import named_entries
 
 Settings = dict[str, np.ndarray]
@@ -35,8 +35,8 @@ class _Range:
     whole = False
 
     def __post_init__(self) -> None:
-        low, high = self.low, self.high
-        if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        low, high = (checks.number(name, getattr(self, name)) for name in ("low", "high"))
+        if not low < high:
             raise ValueError(
                 f"{self}: no number lies in this range: pass finite low < high, or a number alone"
             )
@@ -139,12 +139,17 @@ class Domain:
         Raises:
           ValueError: if nothing is left to search.
         """
+        if parameters is not None:
+            checks.mapping("parameters", parameters, "from names to ranges or numbers")
+        if feasible is not None:
+            checks.function("feasible", feasible, "of settings")
         ranges, constants = {}, {}
         for name, given in {**(parameters or {}), **named}.items():
+            checks.text("a name of the parameters", name)
             if isinstance(given, _Range):
                 ranges[name] = given
             else:
-                constants[name] = float(given)
+                constants[name] = checks.number(name, given, "a range, or a finite number")
         if not ranges:
             raise ValueError(
                 "the domain leaves nothing to search: pass at least one range, for example "
@@ -172,7 +177,7 @@ class Domain:
 
     def from_unit(self, unit: np.ndarray) -> Settings:
         """Settings (n,) each of points (n, dimension); integers rounded, constants included."""
-        unit = np.asarray(unit, np.float64)
+        unit = checks.array("unit", unit)
         if unit.ndim != 2 or unit.shape[1] != self.dimension:
             raise ValueError(f"points have shape {unit.shape}: pass (n, {self.dimension})")
         settings = {
@@ -185,6 +190,7 @@ class Domain:
 
     def to_unit(self, settings: Mapping[str, np.ndarray]) -> np.ndarray:
         """Points (n, dimension) float64 in the unit cube of settings (n,) each."""
+        checks.mapping("settings", settings, "from names to arrays (n,)")
         return np.stack(
             [parameter.to_unit(settings[name]) for name, parameter in self.parameters.items()],
             axis=1,
@@ -202,6 +208,8 @@ class Domain:
         Raises:
           ValueError: if no feasible setting is found.
         """
+        number = checks.whole("number", number, 0)
+        checks.instance("generator", generator, np.random.Generator, "np.random.default_rng(0)")
         kept = np.zeros((0, self.dimension))
         for _ in range(_DRAWS_FOR_FEASIBLE):
             drawn = generator.random((max(number, 1), self.dimension))
@@ -237,7 +245,7 @@ def parse_parameter(text: str) -> Parameter | float:
     Raises:
       ValueError: for anything else, saying what may be written.
     """
-    compact = text.replace(" ", "").lower()
+    compact = checks.text("text", text).replace(" ", "").lower()
     match = _CALL.match(compact)
     try:
         if match is None:

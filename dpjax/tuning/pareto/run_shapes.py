@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from dpjax import accounting, training
+from dpjax import accounting, checks, training
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from dpjax.tuning.pareto.domain import Domain
 from dpjax.tuning.run_settings import TRUNCATION_PROBABILITY, RunSetting
@@ -42,12 +42,11 @@ class RunShapes:
     size_bound: int | None = None
 
     def __post_init__(self) -> None:
-        if self.sampling not in (FIXED, POISSON):
-            raise ValueError(f"sampling {self.sampling!r}: pass 'fixed' or 'poisson'")
-        if self.steps_per_epoch not in _ROUNDINGS:
-            raise ValueError(f"steps_per_epoch {self.steps_per_epoch!r}: pass 'round' or 'floor'")
-        if self.dataset_size < 1:
-            raise ValueError(f"dataset_size {self.dataset_size}: pass at least 1")
+        checks.one_of("sampling", self.sampling, (FIXED, POISSON))
+        checks.one_of("steps_per_epoch", self.steps_per_epoch, tuple(_ROUNDINGS))
+        object.__setattr__(self, "dataset_size", checks.whole("dataset_size", self.dataset_size))
+        if self.size_bound is not None:
+            object.__setattr__(self, "size_bound", checks.whole("size_bound", self.size_bound))
         if self.size_bound is not None and (
             self.sampling == FIXED or self.size_bound < self.dataset_size
         ):
