@@ -141,6 +141,11 @@ def test_the_record_says_that_it_is_not_private(searched, tmp_path):
     assert _facts(loaded) == _facts(searched)
     assert loaded.rows() == searched.rows()
     assert os.listdir(tmp_path) == ["evaluations.jsonl"]
+    # Nor does it write over what another search is writing.
+    theirs = tmp_path / "evaluations.jsonl.partial"
+    theirs.write_text("of another")
+    searched.save(path)
+    assert theirs.read_text() == "of another"
 
 
 @pytest.mark.parametrize(
