@@ -173,6 +173,7 @@ class AveragingPlan:
         """
         if not self.settings.private:
             return np.zeros(self.settings.dimension, dtype=np.int64)
+        checks.instance("source", source, HostRandomness, "HostRandomness()")
         return self._law.draw(self.settings.dimension, source, stream)
 
     def statement(self) -> dict[str, Any]:

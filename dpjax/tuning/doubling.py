@@ -199,7 +199,7 @@ def doubling(
     """
     selector = DoublingSelector(
         checks.positive("selection_epsilon", selection_epsilon),
-        checks.kept(granularity, checks.positive("granularity", granularity)),
+        checks.kept(granularity, checks.number("granularity", granularity)),
         lower_bound,
         variant,
         iterations,

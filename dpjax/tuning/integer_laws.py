@@ -19,7 +19,6 @@ from fractions import Fraction
 
 import numpy as np
 
-from dpjax import checks
 from dpjax.tuning.host_randomness import HostRandomness
 
 _HEAD_BITS, _TAIL_BITS = 63, 256
@@ -62,7 +61,6 @@ class IntegerLaw:
         Returns:
           (number,) int64.
         """
-        checks.instance("source", source, HostRandomness, "HostRandomness()")
         words = source.words(number, stream)
         # The lowest bit is independent of the 63 above it: it gives the sign.
         uniform = words >> np.uint64(1)

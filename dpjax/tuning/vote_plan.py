@@ -137,6 +137,7 @@ class VotePlan:
           source: `HostRandomness()`, the operating system's; a seeded one is for simulation only.
           stream: of a seeded source; a number of its own for each client and vote.
         """
+        checks.instance("source", source, HostRandomness, "HostRandomness()")
         return self._law.draw(self.settings.candidates, source, stream)
 
     def success_bound(self, gap: float, bad_candidates: int, method: str = "exact") -> float:

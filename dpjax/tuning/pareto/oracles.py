@@ -162,10 +162,6 @@ class TrainedAccuracy:
         """
         repetitions = checks.whole("repetitions", repetitions)
         classes = checks.whole("classes", classes)
-        if side_by_side is not None:
-            side_by_side = checks.whole("side_by_side", side_by_side)
-        if workers is not None:
-            workers = checks.whole("workers", workers)
         checks.instance("task", task, Task, "tuning.classification(model, train, validation)")
         checks.instance("shapes", shapes, RunShapes, "pareto.RunShapes(dataset_size=60000)")
         checks.function("optimizer", optimizer, "of hyperparameters")

@@ -356,9 +356,9 @@ def test_first_settings_from_a_law_of_one_s_own():
     ("wrong", "message"),
     [
         ({"method": "annealing"}, "ehvi"),
-        ({"evaluations": 0}, "1 or more"),
-        ({"initial": 0}, "1 or more"),
-        ({"batch_size": 0}, "1 or more"),
+        ({"evaluations": 0}, "a whole number >= 1"),
+        ({"initial": 0}, "a whole number >= 1"),
+        ({"batch_size": 0}, "a whole number >= 1"),
         ({"method": "grid"}, "go together"),
         ({"grid": {}}, "go together"),
     ],
