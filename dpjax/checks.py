@@ -1,4 +1,4 @@
-"""Checks of numbers that people pass: each gives the number, or one line that names the argument.
+"""Checks of what people pass: each gives the value, or one line that names the argument.
 
 What is not a number is never turned into one: no text, no True, no list of one, no NaN. NumPy's
 scalars are numbers. NumPy only.
@@ -6,9 +6,11 @@ scalars are numbers. NumPy only.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import numbers
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -89,15 +91,41 @@ def whole(name: str, value: object, smallest: int = 1) -> int:
     return found
 
 
-def array(name: str, value: object, wanted: str = "numbers") -> np.ndarray:
-    """`value` as a float64 array of any shape without NaN, or a ValueError that names it."""
+def flag(name: str, value: object) -> bool:
+    """`value` as a bool, or a ValueError that names it; no text or number is read as one."""
+    if not isinstance(value, bool | np.bool_):
+        raise ValueError(f"{name} must be True or False, not {shown(value)}")
+    return bool(value)
+
+
+def array(name: str, value: object, wanted: str = "numbers", nan: bool = False) -> np.ndarray:
+    """`value` as a float64 array of any shape, or a ValueError that names it.
+
+    Args:
+      name: of the argument.
+      value: what was passed.
+      wanted: what to pass, for the message.
+      nan: whether NaN is allowed.
+    """
     try:
-        found = np.asarray(value)
-    except (TypeError, ValueError):
+        found = plain_array(name, value)
+    except ValueError:
         found = np.empty(0, dtype=object)
-    if found.dtype.kind not in "iuf" or np.any(np.isnan(found)):
+    if found.dtype.kind not in "iuf" or (not nan and np.any(np.isnan(found))):
         raise ValueError(f"{name} must be {wanted}, not {shown(value)}")
     return found.astype(np.float64)
+
+
+def plain_array(name: str, value: object) -> np.ndarray:
+    """`value` as the array that NumPy makes of it, or a ValueError where it makes none.
+
+    The message does not show the value, which may be records.
+    """
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError):
+        kind = type(value).__name__
+        raise ValueError(f"{name} must be an array, not a {kind} that makes none") from None
 
 
 def vector(name: str, value: object, finite: bool = True) -> np.ndarray:
@@ -116,10 +144,62 @@ def one_of(name: str, value: object, choices: Sequence[str]) -> str:
     return value
 
 
+def text(name: str, value: object) -> str:
+    """`value` if it is text, or a ValueError that names it."""
+    if not isinstance(value, str):
+        raise ValueError(f"{name} must be text, not {shown(value)}")
+    return value
+
+
+def path(name: str, value: object) -> str | os.PathLike[str]:
+    """`value` if it can name a file or folder, or a ValueError that names the argument."""
+    if not isinstance(value, str | os.PathLike):
+        raise ValueError(f"{name} must be a path, not {shown(value)}")
+    return value
+
+
+def function(name: str, value: object, wanted: str) -> None:
+    """Refuses what cannot be called; `wanted` says what to pass."""
+    if not callable(value):
+        raise ValueError(f"{name} must be a function, {wanted}, not {shown(value)}")
+
+
+def listed(name: str, value: object, wanted: str) -> list:
+    """The entries of a list or another collection that is no text and no mapping.
+
+    Args:
+      name: of the argument.
+      value: what was passed.
+      wanted: what to pass, for the message.
+
+    Raises:
+      ValueError: for anything else.
+    """
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping):
+        # An array of no dimension says that it can be iterated, and cannot.
+        with contextlib.suppress(TypeError):
+            return list(value)
+    raise ValueError(f"{name} must be a list of {wanted}, not {shown(value)}")
+
+
+def mapping(name: str, value: object, wanted: str) -> None:
+    """Refuses what is no mapping; `wanted` says from what to what."""
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{name} must be a mapping, {wanted}, not {shown(value)}")
+
+
 def instance(name: str, value: object, kind: type, example: str) -> None:
     """Refuses what is not a `kind`, with an example of what to pass."""
     if not isinstance(value, kind):
         raise ValueError(f"{name} must be a {kind.__name__}, such as {example}, not {shown(value)}")
+
+
+def kept(value: object, found: float) -> float:
+    """`value` where it is one of Python's own numbers, else `found`, what a check made of it.
+
+    What is written down of a setting, and hashed, then stays as it was passed, and can be written.
+    """
+    return value if type(value) in (int, float) else found
 
 
 def shown(value: object) -> str:

@@ -281,11 +281,11 @@ def _report_training(outcome, table: Table) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Holds the vote, trains; returns the exit code."""
+    """Checks what was asked, claims a folder, holds the vote; returns the exit code."""
     offline.stay_offline()
     try:
-        from dpjax import federated
-        from dpjax.federated.flower import records
+        from dpjax import federated  # noqa: F401 (whether it is there)
+        from dpjax.federated.flower import records  # noqa: F401
     except ImportError as error:
         raise ValueError(str(error)) from None
 
@@ -297,7 +297,25 @@ def main() -> int:
     # Clients' own logs; what they say was just said of all of them.
     logging.getLogger("dpjax.federated").setLevel(logging.ERROR)
     name = "folders" if _FOLDERS.value else os.path.basename(_DATASET.value)
-    folder = run_folder.choose(_OUT_DIR.value, f"vote-{name}")
+    with run_folder.claimed(_OUT_DIR.value, f"vote-{name}") as folder:
+        return hold(folder, config, nodes, console)
+
+
+def hold(folder: str, config: Mapping[str, Any], nodes: list[dict], console: Console) -> int:
+    """Holds the vote, trains and writes.
+
+    Args:
+      folder: of the run, claimed by this process.
+      config: of `settings`.
+      nodes: of `node_configs`.
+      console: where to say what was found.
+
+    Returns:
+      The exit code.
+    """
+    from dpjax import federated
+    from dpjax.federated import records
+
     load = records.records_in_folder if _FOLDERS.value else records.parts_of_data_set(config)
     client_app = federated.make_client_app(load, config)
     accuracies = None

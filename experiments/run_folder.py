@@ -18,26 +18,6 @@ from experiments import command_line
 NOTICE = "PARTIAL.txt"
 
 
-def choose(out_dir: str | None, name: str) -> str:
-    """Returns the absolute path of a run folder that does not exist yet, without claiming it.
-
-    Args:
-      out_dir: the user's wish; None: `runs/<name>-<time>` below the working folder.
-      name: public name of the run, for the default.
-
-    Raises:
-      ValueError: if something is there already, or a partial run of it; or if nothing can be
-        written there.
-    """
-    folder = os.path.abspath(out_dir or _usual(name))
-    refuse_existing(folder, f"{folder}.partial")
-    with _writable(folder):
-        # Found out now, not when everything is trained.
-        os.makedirs(f"{folder}.partial")
-        os.rmdir(f"{folder}.partial")
-    return folder
-
-
 @contextlib.contextmanager
 def claimed(out_dir: str | None, name: str, *, resumed: bool = False) -> Iterator[str]:
     """Claims a run folder while the block runs: nobody else who does comes away with the same.
@@ -173,7 +153,7 @@ def written_whole(folder: str) -> Iterator[str]:
     name meanwhile, the whole run is kept beside it.
 
     Args:
-      folder: from `choose` or `claimed`.
+      folder: from `claimed`.
 
     Yields:
       The path to write in.

@@ -11,6 +11,7 @@ import dataclasses
 
 import numpy as np
 
+from dpjax import checks
 from dpjax.data import splitting
 
 PAPER_PROTOCOL = (
@@ -48,6 +49,20 @@ class Split:
     stable_under_removal: bool = False
 
     def __post_init__(self):
+        for name in ("inputs", "labels", "identifiers"):
+            if not isinstance(getattr(self, name), np.ndarray):
+                # Not the value itself, which may be records.
+                raise ValueError(
+                    f"the {name} of a Split must be an array, not a "
+                    f"{type(getattr(self, name)).__name__}: pass arrays through data.from_arrays"
+                )
+        for name in ("stable_under_replacement", "stable_under_removal"):
+            checks.flag(name, getattr(self, name))
+        # What is too small is said below.
+        for name in ("public_size", "size_bound"):
+            object.__setattr__(self, name, checks.whole(name, getattr(self, name), 0))
+        if self.inputs.ndim == 0:
+            raise ValueError("inputs have no axis of records: pass an array (n, ...)")
         count = len(self.inputs)
         if self.inputs.dtype != np.float32 or self.labels.dtype != np.int32:
             raise ValueError(
@@ -59,6 +74,12 @@ class Split:
                 f"inputs {self.inputs.shape}, labels {self.labels.shape} and identifiers "
                 f"{self.identifiers.shape} must agree in their first axis: pass one label and one "
                 "identifier per record"
+            )
+        # The bytes of a text depend on the longest text beside it, and they are what is hashed.
+        if self.identifiers.dtype.kind not in "iuV":
+            raise ValueError(
+                f"identifiers are {self.identifiers.dtype}: pass integers or fixed-length bytes "
+                "(NumPy void), as data.from_arrays makes of texts"
             )
         if self.public_size < 1:
             raise ValueError(f"public_size is {self.public_size}: pass a positive public number")
@@ -128,6 +149,7 @@ def split_train_validation(split: Split, fraction: float, key: bytes | int) -> t
     identifier kept, one part is the same and the other differs by the value of that record.
     Mechanisms run on the two parts therefore compose in parallel (`accounting.parallel`).
     """
+    _check_part("split", split)
     member = splitting.validation_members(split.identifiers, fraction, key)
     validation_size = round(split.public_size * fraction)
     training_size = split.public_size - validation_size
@@ -144,6 +166,15 @@ def split_train_validation(split: Split, fraction: float, key: bytes | int) -> t
     return training, validation
 
 
+def _check_part(name: str, split: object) -> None:
+    if not isinstance(split, Split):
+        # Not the value itself, which may be records.
+        raise ValueError(
+            f"{name} must be a data.Split, not a {type(split).__name__}: make one by "
+            "data.from_arrays"
+        )
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Parts:
     """Who trains, who scores the candidates, and who is touched once after the selection.
@@ -158,6 +189,14 @@ class Parts:
     validation: Split
     test: Split | None
     non_private: str | None = None
+
+    def __post_init__(self):
+        _check_part("train", self.train)
+        _check_part("validation", self.validation)
+        if self.test is not None:
+            _check_part("test", self.test)
+        if self.non_private is not None:
+            checks.text("non_private", self.non_private)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -186,6 +225,20 @@ class Dataset:
     caveat: str | None = None
 
     def __post_init__(self):
+        checks.text("name", self.name)
+        checks.text("description", self.description)
+        object.__setattr__(self, "classes", checks.whole("classes", self.classes))
+        _check_part("train", self.train)
+        for name in ("test", "validation"):
+            if getattr(self, name) is not None:
+                _check_part(name, getattr(self, name))
+        for name in ("class_names", "feature_names"):
+            names = getattr(self, name)
+            if names is not None:
+                for one in checks.listed(name, names, "texts"):
+                    checks.text(f"each of the {name}", one)
+        if self.caveat is not None:
+            checks.text("caveat", self.caveat)
         if self.class_names is not None and len(self.class_names) != self.classes:
             raise ValueError(f"{self.name}: {self.classes} classes but {self.class_names} as names")
         if self.feature_names is not None and self.input_shape != (len(self.feature_names),):

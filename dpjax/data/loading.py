@@ -7,6 +7,7 @@ import pathlib
 import stat
 import time
 
+from dpjax import checks
 from dpjax.data import (
     cache,
     dataset,
@@ -70,6 +71,11 @@ def load(
         "validation_public_size": validation_public_size,
         "identified_by": identified_by,
     }
+    checks.path("name", name)
+    for argument, folder in (("data_dir", data_dir), ("cache_dir", cache_dir)):
+        if folder is not None:
+            checks.path(argument, folder)
+    checks.flag("download", download)
     if str(name).endswith(".npz"):
         return user_arrays.load_arrays(name, **own)
     if name not in NAMES:

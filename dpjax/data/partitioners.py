@@ -8,9 +8,9 @@ NumPy; a seed gives the same division everywhere.
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
+
+from dpjax import checks
 
 MINIMUM_SIZE = 10
 """Fewest records of a client unless told otherwise: eight to train on and two to test on."""
@@ -35,7 +35,9 @@ def iid(
     Raises:
       ValueError: if there are too few records for that many clients of the minimum size.
     """
-    _check(number_of_records, clients, minimum_size)
+    number_of_records = checks.whole("number_of_records", number_of_records, 0)
+    clients, minimum_size = _checked(number_of_records, clients, minimum_size)
+    seed = checks.whole("seed", seed, 0)
     shuffled = np.random.default_rng(seed).permutation(number_of_records)
     return [np.sort(part) for part in np.array_split(shuffled, clients)]
 
@@ -67,10 +69,10 @@ def dirichlet(
       ValueError: if there are too few records, for a concentration that is not positive and finite,
         or if 10,000 draws all leave some client too small.
     """
-    labels = np.asarray(labels)
-    _check(len(labels), clients, minimum_size)
-    if not 0.0 < concentration < math.inf:
-        raise ValueError(f"concentration {concentration}: pass a finite number above 0, as 0.5")
+    labels = _whole_labels(labels)
+    clients, minimum_size = _checked(len(labels), clients, minimum_size)
+    concentration = checks.positive("concentration", concentration)
+    seed = checks.whole("seed", seed, 0)
     generator = np.random.default_rng(seed)
     members = [np.flatnonzero(labels == label) for label in np.unique(labels)]
     for _ in range(_ATTEMPTS):
@@ -94,16 +96,36 @@ def dirichlet(
 
 def label_counts(labels: np.ndarray, parts: list[np.ndarray], classes: int) -> np.ndarray:
     """How many records of each class each client holds, (clients, classes) int64."""
-    return np.stack([np.bincount(labels[part], minlength=classes) for part in parts])
+    labels, classes = _whole_labels(labels), checks.whole("classes", classes)
+    counts = []
+    for part in checks.listed("parts", parts, "arrays of positions"):
+        positions = checks.plain_array("each of the parts", part)
+        if positions.ndim != 1 or (positions.size and positions.dtype.kind not in "iu"):
+            raise ValueError(
+                f"each of the parts must be positions of records, (m,) whole numbers, not "
+                f"{positions.dtype} of shape {positions.shape}"
+            )
+        counts.append(np.bincount(labels[positions.astype(np.int64)], minlength=classes))
+    return np.stack(counts)
 
 
-def _check(number_of_records: int, clients: int, minimum_size: int) -> None:
-    if clients < 1 or minimum_size < 1:
+def _whole_labels(labels: np.ndarray) -> np.ndarray:
+    labels = checks.plain_array("labels", labels)
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        # Not the value itself, which may be records.
         raise ValueError(
-            f"clients={clients}, minimum_size={minimum_size}: pass whole numbers of at least 1"
+            f"labels are {labels.dtype} of shape {labels.shape}: pass (n,) whole numbers"
         )
+    return labels
+
+
+def _checked(number_of_records: int, clients: int, minimum_size: int) -> tuple[int, int]:
+    """The clients and the minimum size as whole numbers, if the records are enough."""
+    clients = checks.whole("clients", clients)
+    minimum_size = checks.whole("minimum_size", minimum_size)
     if number_of_records < clients * minimum_size:
         raise ValueError(
             f"{number_of_records} records do not give {clients} clients {minimum_size} each: pass "
             "fewer clients or a smaller minimum_size"
         )
+    return clients, minimum_size

@@ -26,6 +26,8 @@ import math
 
 import numpy as np
 
+from dpjax import checks
+
 _LOG_FAILURE = 32.0
 """A part exceeds its bound with probability at most exp(-32) = 1.3e-14 over the key."""
 
@@ -68,8 +70,7 @@ def validation_members(identifiers: np.ndarray, fraction: float, key: bytes | in
     Raises:
       ValueError: for a fraction outside (0, 1), or a key of another length or type.
     """
-    if not 0.0 < fraction < 1.0:
-        raise ValueError(f"fraction={fraction}: pass a validation share between 0 and 1")
+    fraction = checks.probability("fraction", fraction, hint=", the share of the validation part")
     threshold = np.uint64(math.floor(fraction * 2.0**64))
     return keyed_words(identifiers, key, b"dpjax split") < threshold
 
@@ -97,8 +98,7 @@ def partition_order(
     Raises:
       ValueError: for fewer than one partition, or a bad key.
     """
-    if partitions < 1:
-        raise ValueError(f"partitions={partitions}: pass at least 1")
+    partitions = checks.whole("partitions", partitions)
     words = keyed_words(identifiers, key, b"dpjax partition")
     labels = (words % np.uint64(partitions)).astype(np.int64)
     # Within a partition by the hash, not by position: positions shift with other records.
@@ -119,7 +119,7 @@ def keyed_words(identifiers: np.ndarray, key: bytes | int, purpose: bytes) -> np
     if isinstance(key, (int, np.integer)) and not isinstance(key, bool):
         key = str(int(key)).encode()
     if not isinstance(key, bytes) or not 1 <= len(key) <= hashlib.blake2b.MAX_KEY_SIZE:
-        raise ValueError(f"key={key!r}: pass an integer or 1 to 64 bytes")
+        raise ValueError(f"key={checks.shown(key)}: pass an integer or 1 to 64 bytes")
     if identifiers.dtype.kind in "iu":
         identifiers = identifiers.astype("<i8")
     keyed = hashlib.blake2b(key=key, digest_size=8, person=purpose)

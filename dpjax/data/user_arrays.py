@@ -18,6 +18,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from dpjax import checks
 from dpjax.data import dataset, splitting
 
 CONTENT, SLOT, GIVEN = "content", "slot", "identifiers"
@@ -68,11 +69,21 @@ def from_arrays(
       ValueError: one line, for a missing public number, shapes that disagree, values that are not
         finite numbers, labels outside 0..classes-1, identifiers that repeat.
     """
+    checks.text("name", name)
     if public_size is None or classes is None:
         missing = "public_size" if public_size is None else "classes"
         raise ValueError(
             f"{name}: pass {missing}=, a number that is public knowledge; it is not read off the "
             "arrays, because what they hold is private"
+        )
+    classes = checks.whole(f"{name}: classes", classes, 0)
+    # What is too small is said by the split.
+    public_size = checks.whole(f"{name}: public_size", public_size, 0)
+    if size_bound is not None:
+        size_bound = checks.whole(f"{name}: size_bound", size_bound, 0)
+    if validation_public_size is not None:
+        validation_public_size = checks.whole(
+            f"{name}: validation_public_size", validation_public_size
         )
     if classes < 2:
         raise ValueError(f"{name}: classes={classes}: pass the number of classes, at least 2")
@@ -104,7 +115,7 @@ def from_arrays(
             # A place in the array: the records after one that goes move up.
             stable_under_removal=identified_by != SLOT,
         ),
-        test=None if test is None else _held_out(test, classes, len(test[1]), name, "test"),
+        test=None if test is None else _held_out(test, classes, None, name, "test"),
         validation=validation_split,
     )
 
@@ -127,7 +138,7 @@ def load_arrays(
       ValueError: if it is not an `.npz` file of plain arrays or has other keys, and as
         `from_arrays`.
     """
-    path = pathlib.Path(path).expanduser()
+    path = pathlib.Path(checks.path("path", path)).expanduser()
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist: pass the path of an .npz file")
     with _readable(path), np.load(path, allow_pickle=False) as archive:
@@ -180,14 +191,25 @@ def _readable(path: pathlib.Path) -> Iterator[None]:
 
 
 def _held_out(
-    pair: tuple[np.ndarray, np.ndarray], classes: int, public_size: int, name: str, role: str
+    pair: tuple[np.ndarray, np.ndarray],
+    classes: int,
+    public_size: int | None,
+    name: str,
+    role: str,
 ) -> dataset.Split:
+    """Records in a part of their own; their number is public where `public_size` is None."""
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        # Not the value itself, which may be records.
+        raise ValueError(
+            f"{name}: {role} is a {type(pair).__name__}: pass a pair, ({role} inputs, {role} "
+            "labels)"
+        )
     inputs = _inputs(pair[0], f"{name}: {role} inputs")
     return dataset.Split(
         inputs=inputs,
         labels=_labels(pair[1], len(inputs), classes, f"{name}: {role} labels"),
-        public_size=public_size,
-        size_bound=public_size,
+        public_size=len(inputs) if public_size is None else public_size,
+        size_bound=len(inputs) if public_size is None else public_size,
         identifiers=splitting.slot_identifiers(len(inputs)),
         # In a part of their own as they were passed; nothing divides them further.
         stable_under_replacement=True,
@@ -196,7 +218,7 @@ def _held_out(
 
 
 def _inputs(values: np.ndarray, what: str) -> np.ndarray:
-    values = np.asarray(values)
+    values = checks.plain_array(what, values)
     if values.ndim < 2 or values.dtype.kind not in "fiub":
         raise ValueError(
             f"{what} are {values.dtype} of shape {values.shape}: pass real numbers of shape "
@@ -210,7 +232,7 @@ def _inputs(values: np.ndarray, what: str) -> np.ndarray:
 
 
 def _labels(values: np.ndarray, count: int, classes: int, what: str) -> np.ndarray:
-    values = np.asarray(values)
+    values = checks.plain_array(what, values)
     if values.shape != (count,):
         raise ValueError(f"{what} have shape {values.shape}: pass one per record, ({count},)")
     if values.dtype.kind not in "fiub":
@@ -239,7 +261,7 @@ def _identifiers(
             f"{name}: identified_by={identified_by!r}: pass one of {', '.join(IDENTIFIED_BY)} "
             "(the last needs identifiers)"
         )
-    given = np.asarray(given)
+    given = checks.plain_array(f"{name}: identifiers", given)
     if given.shape != (len(inputs),) or given.dtype.kind not in "iuUS":
         raise ValueError(
             f"{name}: identifiers are {given.dtype} of shape {given.shape}: pass one integer or "

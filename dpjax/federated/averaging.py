@@ -20,8 +20,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dpjax import accounting
-from dpjax.federated.summed import SummedMechanism, check_clients, six_digits_up, whole
+from dpjax import accounting, checks
+from dpjax.federated.summed import SummedMechanism, check_clients, six_digits_up
 from dpjax.randomness.host_randomness import HostRandomness
 
 _NOISE = "discrete_gaussian"
@@ -60,24 +60,21 @@ class AveragingSettings:
     server_rate: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("clients", "dimension", "rounds"):
-            object.__setattr__(self, name, whole(name, getattr(self, name)))
+        # What the sum of few clients would show is said below.
+        for name, least in (("clients", 0), ("dimension", 1), ("rounds", 1)):
+            object.__setattr__(self, name, checks.whole(name, getattr(self, name), least))
         check_clients(self.clients, "update")
-        if min(self.dimension, self.rounds) < 1:
-            raise ValueError(
-                f"dimension={self.dimension}, rounds={self.rounds}: pass at least 1 of each"
-            )
-        if not (self.epsilon > 0.0 and 0.0 < self.delta < 1.0):
-            raise ValueError(
-                f"epsilon={self.epsilon}, delta={self.delta}: pass an epsilon above 0 and a delta "
-                "between 0 and 1"
-            )
-        if not (0.0 < self.clip_norm < math.inf and 0.0 < self.server_rate < math.inf):
-            raise ValueError(
-                f"clip_norm={self.clip_norm}, server_rate={self.server_rate}: pass finite numbers "
-                "above 0"
-            )
+        for name, check in (
+            ("epsilon", _epsilon),
+            ("delta", checks.probability),
+            ("clip_norm", checks.positive),
+            ("server_rate", checks.positive),
+        ):
+            value = getattr(self, name)
+            object.__setattr__(self, name, checks.kept(value, check(name, value)))
         accounting.minimum_survivors(self.clients, self.missing_fraction)
+        missing = checks.kept(self.missing_fraction, float(self.missing_fraction))
+        object.__setattr__(self, "missing_fraction", missing)
 
     @property
     def private(self) -> bool:
@@ -94,6 +91,8 @@ class AveragingSettings:
           ValueError: if what was released before reaches the target alone, or the noise would be
             too wide for a secure sum modulo 2^32.
         """
+        if before is not None:
+            checks.instance("before", before, accounting.Guarantee, "VotePlan.guarantee")
         return _plan(self, before)
 
 
@@ -195,7 +194,8 @@ def quantised(update: np.ndarray, plan: AveragingPlan) -> np.ndarray:
     Raises:
       ValueError: for another shape.
     """
-    update = np.asarray(update, dtype=np.float64)
+    checks.instance("plan", plan, AveragingPlan, "AveragingSettings(50, 1000).plan()")
+    update = checks.array("update", update, nan=True)
     if update.shape != (plan.settings.dimension,):
         raise ValueError(
             f"update of shape {update.shape}: pass ({plan.settings.dimension},), the parameters of "
@@ -257,9 +257,19 @@ def averaged(total: np.ndarray, plan: AveragingPlan, survivors: int) -> np.ndarr
       AveragingAborted: if fewer than `plan.minimum_survivors` (or more than all) updates are in the
         sum, or the total is not what such a sum can be.
     """
+    checks.instance("plan", plan, AveragingPlan, "AveragingSettings(50, 1000).plan()")
     total = plan.checked_total(total, survivors, AveragingAborted)
     settings = plan.settings
     return settings.server_rate * total / (plan.scale * settings.clients)
+
+
+def _epsilon(name: str, value: float) -> float:
+    """As `checks.positive`, but for infinity, which stands for no noise."""
+    wanted = "> 0, or infinite for training without noise"
+    found = checks.number(name, value, wanted, finite=False)
+    if not found > 0.0:
+        raise ValueError(f"{name} must be {wanted}, not {checks.shown(value)}")
+    return found
 
 
 def _guarantee(

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import abc
 import math
-import operator
 from typing import Any, ClassVar
 
 import numpy as np
 
-from dpjax import accounting
+from dpjax import accounting, checks
 from dpjax.randomness import integer_laws
 from dpjax.randomness.host_randomness import HostRandomness
 
@@ -83,6 +82,7 @@ class SummedMechanism(abc.ABC):
         """
         if self.noise is None:
             return np.zeros(self.entries, dtype=np.int64)
+        checks.instance("source", source, HostRandomness, "HostRandomness()")
         return self._law.draw(self.entries, source, stream)
 
     def noisy(self, vector: np.ndarray, source: HostRandomness, stream: int = 0) -> np.ndarray:
@@ -105,13 +105,14 @@ class SummedMechanism(abc.ABC):
         Raises:
           ValueError: of the kind `aborted`; a plain one for survivors that are no whole number.
         """
-        survivors, clients = whole("survivors", survivors), self.settings.clients
+        survivors = checks.whole("survivors", survivors, 0)
+        clients = self.settings.clients
         if not self.minimum_survivors <= survivors <= clients:
             raise aborted(
                 f"no output: {survivors} of {clients} {self.vector}s are in the sum, and the noise "
                 f"needs {self.minimum_survivors}{advice}"
             )
-        total = np.asarray(total)
+        total = checks.plain_array("total", total)
         if (
             total.shape != (self.entries,)
             or total.dtype.kind not in "iu"
@@ -145,11 +146,3 @@ def six_digits_up(value: float) -> float:
     """Rounds up to six digits: the same number on every client's machine and library versions."""
     digits = 10.0 ** (5 - math.floor(math.log10(value)))
     return math.ceil(value * digits) / digits
-
-
-def whole(name: str, value: int) -> int:
-    """`value` as an int, or a ValueError that names it."""
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise ValueError(f"{name} must be a whole number, got {value!r}") from None

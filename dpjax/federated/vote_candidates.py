@@ -12,6 +12,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from dpjax import checks
+
 ARTIFACT_RATES = (0.5, 0.1, 0.05, 5e-4, 1e-4, 1e-6, 5e-7, 1e-7, 5e-8, 1e-8)
 LOG_SPACED_RATES = tuple(float(f"{rate:.3g}") for rate in np.geomspace(0.5, 1e-8, 10))
 RATES = {"artifact": ARTIFACT_RATES, "log_spaced": LOG_SPACED_RATES}
@@ -45,7 +47,10 @@ def candidate_grid(
         if rates not in RATES:
             raise ValueError(f"unknown rates {rates!r}: pass one of {', '.join(RATES)}, or numbers")
         rates = RATES[rates]
+    lists = (("rates", rates), ("decays", decays), ("momenta", momenta))
     return [
-        {"learning_rate": float(rate), "decay": float(decay), "momentum": float(momentum)}
-        for rate, decay, momentum in itertools.product(rates, decays, momenta)
+        {"learning_rate": rate, "decay": decay, "momentum": momentum}
+        for rate, decay, momentum in itertools.product(
+            *(checks.vector(name, values).tolist() for name, values in lists)
+        )
     ]

@@ -13,6 +13,7 @@ layer sees one batch for all of them. JAX on the device; orders and splits are N
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -21,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax import models
+from dpjax import checks, models
 
 Tree = Any
 Records = tuple[np.ndarray, np.ndarray]
@@ -104,9 +105,18 @@ def train_clients(
       ValueError: for no client, one with fewer than two records or odd arrays, candidates without
         the three numbers, or settings out of range.
     """
-    check_settings(epochs, batch_size, test_fraction, chunk_size)
+    epochs, batch_size, chunk_size = check_settings(epochs, batch_size, test_fraction, chunk_size)
+    seed = checks.whole("seed", seed, 0)
+    checks.function("loss", loss, "of scores and labels")
+    if progress is not None:
+        checks.function("progress", progress, "of two numbers, done and in all")
+    partitions = checks.listed("partitions", partitions, "pairs of inputs and labels")
+    candidates = checks.listed("candidates", candidates, "mappings")
     hyperparameters = stacked_candidates(candidates)
-    ids = range(len(partitions)) if client_ids is None else client_ids
+    ids = range(len(partitions))
+    if client_ids is not None:
+        ids = checks.listed("client_ids", client_ids, "whole numbers")
+        ids = [checks.whole("each of the client_ids", one, 0) for one in ids]
     clients = local_records(partitions, ids, test_fraction=test_fraction, seed=seed)
     functional = adapted(model, clients[0].inputs.shape[1:])
     rows: list[tuple[np.ndarray, np.ndarray]] = []
@@ -137,7 +147,8 @@ def local_records(
         raise ValueError("there are no clients: pass at least one pair of inputs and labels")
     if len(ids) != len(partitions):
         raise ValueError(f"{len(ids)} client_ids for {len(partitions)} clients: pass one each")
-    for number, (inputs, labels) in enumerate(partitions):
+    for number, pair in enumerate(partitions):
+        inputs, labels = _pair(number, pair)
         if len(inputs) < MINIMUM_RECORDS or len(inputs) != len(labels):
             raise ValueError(
                 f"client {number} has {len(inputs)} inputs and {len(labels)} labels: pass as many "
@@ -156,6 +167,20 @@ def local_records(
         padded_labels[:number] = np.asarray(labels)[shuffled]
         found.append(LocalRecords(padded_inputs, padded_labels, number - test, test))
     return found
+
+
+def _pair(number: int, pair: Records) -> Records:
+    """A client's inputs and labels, arrays or lists of one length or another."""
+    with contextlib.suppress(TypeError, ValueError):
+        inputs, labels = pair
+        _ = len(inputs), len(labels)
+        if not isinstance(inputs, str | bytes) and not isinstance(labels, str | bytes):
+            return inputs, labels
+    # Not the pair itself, which would show records.
+    raise ValueError(
+        f"client {number} of the partitions is a {type(pair).__name__}: pass a pair of inputs "
+        "(m, ...) and labels (m,)"
+    )
 
 
 def batch_order(
@@ -183,12 +208,15 @@ def stacked_candidates(candidates: Sequence[Mapping[str, float]]) -> dict[str, n
     if not len(candidates):
         raise ValueError("there are no candidates: pass at least one")
     for number, candidate in enumerate(candidates):
+        checks.mapping("each of the candidates", candidate, "from names to numbers")
         unread = sorted(set(candidate) - set(HYPERPARAMETERS))
         if unread:
             raise ValueError(
                 f"candidate {number} names {', '.join(unread)}, which nothing reads and a release "
                 f"would name: pass {', '.join(HYPERPARAMETERS)} alone"
             )
+        for name, value in candidate.items():
+            checks.number(f"{name} of candidate {number}", value)
         values = [candidate.get(name, np.nan) for name in HYPERPARAMETERS]
         if not (np.isfinite(values).all() and min(values) >= 0 and values[2] < 1):
             raise ValueError(
@@ -330,15 +358,15 @@ def _evaluator(model: models.FunctionalModel, loss: Callable) -> Callable:
 
 def check_settings(
     epochs: int, batch_size: int, test_fraction: float, chunk_size: int | None
-) -> None:
-    """Refuses settings of local training that are out of range.
+) -> tuple[int, int, int | None]:
+    """Epochs, batch size and chunk size of local training as they are used.
 
     Raises:
-      ValueError: naming them.
+      ValueError: naming what is out of range, the fraction included.
     """
-    if min(epochs, batch_size, chunk_size or 1) < 1 or not 0.0 < test_fraction < 1.0:
-        raise ValueError(
-            f"epochs={epochs}, batch_size={batch_size}, chunk_size={chunk_size}, "
-            f"test_fraction={test_fraction}: pass whole numbers of at least 1 and a fraction "
-            "between 0 and 1"
-        )
+    checks.probability("test_fraction", test_fraction)
+    return (
+        checks.whole("epochs", epochs),
+        checks.whole("batch_size", batch_size),
+        None if chunk_size is None else checks.whole("chunk_size", chunk_size),
+    )

@@ -16,8 +16,8 @@ from typing import Any, ClassVar
 
 from scipy import optimize
 
-from dpjax import accounting
-from dpjax.federated.summed import SummedMechanism, check_clients, six_digits_up, whole
+from dpjax import accounting, checks
+from dpjax.federated.summed import SummedMechanism, check_clients, six_digits_up
 from dpjax.randomness.integer_laws import NOISES
 
 _CALIBRATION_SLACK = 2e-5
@@ -53,20 +53,18 @@ class VoteSettings:
     scale: int = 1
 
     def __post_init__(self):
-        for name in ("clients", "candidates", "votes", "scale"):
-            object.__setattr__(self, name, whole(name, getattr(self, name)))
+        # What few clients, and few or many votes, would do is said below.
+        for name, least in (("clients", 0), ("candidates", 0), ("votes", 0), ("scale", 1)):
+            object.__setattr__(self, name, checks.whole(name, getattr(self, name), least))
         checked_votes(self.votes, self.candidates)
         check_clients(self.clients, "ballot")
-        if not (0.0 < self.epsilon < math.inf and 0.0 < self.delta < 1.0):
-            raise ValueError(
-                f"epsilon={self.epsilon}, delta={self.delta}: pass a finite epsilon above 0 and a "
-                "delta between 0 and 1"
-            )
-        if self.noise not in NOISES:
-            raise ValueError(f"unknown noise {self.noise!r}: pass one of {', '.join(NOISES)}")
-        if self.scale < 1:
-            raise ValueError(f"scale={self.scale}: pass a whole number of at least 1")
+        for name, check in (("epsilon", checks.positive), ("delta", checks.probability)):
+            value = getattr(self, name)
+            object.__setattr__(self, name, checks.kept(value, check(name, value)))
+        checks.one_of("noise", self.noise, NOISES)
         accounting.minimum_survivors(self.clients, self.missing_fraction)
+        missing = checks.kept(self.missing_fraction, float(self.missing_fraction))
+        object.__setattr__(self, "missing_fraction", missing)
 
     def plan(self) -> VotePlan:
         """Calibrates the noise: the least for which `VotePlan.guarantee` meets the target.
@@ -143,16 +141,22 @@ class VotePlan(SummedMechanism):
         Raises:
           ValueError: if the list has another length than `settings.candidates`.
         """
+        candidates = checks.listed("candidates", candidates, "mappings")
         if len(candidates) != self.settings.candidates:
             raise ValueError(
                 f"{len(candidates)} candidates where the vote has {self.settings.candidates}: pass "
                 "the same list everywhere"
             )
+        for candidate in candidates:
+            checks.mapping("each of the candidates", candidate, "from names to numbers")
         content = {
             "settings": dataclasses.asdict(self.settings),
             "local_variance": self.local_variance,
             "candidates": [
-                {name: float(value) for name, value in candidate.items()}
+                {
+                    name: checks.number(f"{name} of a candidate", value)
+                    for name, value in candidate.items()
+                }
                 for candidate in candidates
             ],
         }
@@ -165,6 +169,7 @@ class VotePlan(SummedMechanism):
         Args:
           secret: whether the noise came from the operating system's randomness.
         """
+        checks.flag("secret", secret)
         settings = self.settings
         return {
             "private": True,
@@ -237,7 +242,7 @@ def _plan(settings: VoteSettings) -> VotePlan:
 
 def checked_votes(votes: int, candidates: int) -> int:
     """`votes` as an int, or a ValueError unless 1 <= votes < candidates."""
-    votes = whole("votes", votes)
+    votes = checks.whole("votes", votes, 0)
     if not 1 <= votes < candidates:
         raise ValueError(
             f"votes={votes} of {candidates} candidates: pass at least 1 and fewer than there are "

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from dpjax import checks
 from dpjax.federated.summed import MINIMUM_CLIENTS
 from dpjax.federated.vote_candidates import candidate_grid
 from dpjax.federated.vote_plan import VotePlan, VoteSettings, checked_votes
@@ -59,7 +60,8 @@ def ballots(losses: np.ndarray, accuracies: np.ndarray, votes: int = 5) -> np.nd
     Raises:
       ValueError: for arrays of different shapes, or unless 1 <= votes < p.
     """
-    losses, accuracies = (np.asarray(values, dtype=np.float64) for values in (losses, accuracies))
+    losses = checks.array("losses", losses, nan=True)
+    accuracies = checks.array("accuracies", accuracies, nan=True)
     if losses.shape != accuracies.shape or losses.ndim == 0:
         raise ValueError(
             f"losses {losses.shape} and accuracies {accuracies.shape}: pass one of each per "
@@ -96,7 +98,9 @@ def random_ballot(
     Raises:
       ValueError: unless 1 <= votes < candidates.
     """
+    candidates = checks.whole("candidates", candidates, 0)
     votes = checked_votes(votes, candidates)
+    checks.instance("source", source, HostRandomness, "HostRandomness()")
     below = source.uniform_integers(stream)
     chosen = np.zeros(candidates, dtype=np.int64)
     left = list(range(candidates))
@@ -124,7 +128,8 @@ def noisy_ballot(
     Raises:
       ValueError: for anything but a ballot of this vote.
     """
-    ballot = np.asarray(ballot)
+    checks.instance("plan", plan, VotePlan, "VoteSettings(50, 100).plan()")
+    ballot = checks.plain_array("ballot", ballot)
     settings = plan.settings
     if (
         ballot.shape != (settings.candidates,)
@@ -157,5 +162,6 @@ def tally(total: np.ndarray, plan: VotePlan, survivors: int) -> int:
       VoteAborted: if fewer than `plan.minimum_survivors` (or more than all) ballots are in the sum,
         or the total is not what such a sum can be.
     """
+    checks.instance("plan", plan, VotePlan, "VoteSettings(50, 100).plan()")
     total = plan.checked_total(total, survivors, VoteAborted, "; hold the vote again")
     return int(np.argmax(total))

@@ -14,6 +14,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from dpjax import checks
+
 
 @dataclasses.dataclass(frozen=True)
 class HostRandomness:
@@ -26,6 +28,10 @@ class HostRandomness:
 
     seed: int | None = None
 
+    def __post_init__(self) -> None:
+        if self.seed is not None:
+            object.__setattr__(self, "seed", checks.whole("seed", self.seed, 0))
+
     @property
     def secret(self) -> bool:
         """Whether the draws come from the operating system."""
@@ -33,12 +39,14 @@ class HostRandomness:
 
     def generator(self, stream: int) -> np.random.Generator:
         """Returns a NumPy generator of its own for a numbered stream."""
+        stream = checks.whole("stream", stream, 0)
         if self.secret:
             return np.random.default_rng(np.random.SeedSequence(secrets.randbits(256)))
         return np.random.default_rng(np.random.SeedSequence((self.seed, stream)))
 
     def words(self, number: int, stream: int) -> np.ndarray:
         """Returns `number` uniform 64-bit words, uint64."""
+        stream = checks.whole("stream", stream, 0)
         if self.secret:
             return np.frombuffer(secrets.token_bytes(8 * number), dtype=np.uint64)
         return self.generator(stream).integers(0, 2**64, size=number, dtype=np.uint64)
@@ -48,6 +56,7 @@ class HostRandomness:
 
         Each call of the function draws anew; calling this method again restarts a seeded stream.
         """
+        stream = checks.whole("stream", stream, 0)
         if self.secret:
             return secrets.randbelow
         words = np.random.SeedSequence((self.seed, stream)).generate_state(8)

@@ -22,7 +22,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from dpjax import private_files, training
+from dpjax import checks, private_files, training
 from dpjax.training.sweep import hosts
 from dpjax.tuning.evaluations.best_of_runs import BestOfRuns
 
@@ -71,9 +71,13 @@ class Job:
             raise ValueError(
                 f"placement {self.placement!r}: pass one of {', '.join(training.placement_names)}"
             )
+        if self.folder is not None:
+            object.__setattr__(self, "folder", os.fspath(checks.path("folder", self.folder)))
+        checks.text("label", self.label)
+        checks.not_negative("checkpoint_seconds", self.checkpoint_seconds)
         if self.shard is None:
             return
-        index, count = self.shard
+        index, count = self._checked_shard()
         if self.folder is None:
             raise ValueError("shards meet in a working folder: pass one (--out_dir)")
         if jax.process_count() > 1:
@@ -82,6 +86,17 @@ class Job:
             )
         if count < 1 or (index is not None and not 0 <= index < count):
             raise ValueError(f"shard {index}/{count}: pass 0/{count} to {count - 1}/{count}")
+
+    def _checked_shard(self) -> tuple[int | None, int]:
+        if not isinstance(self.shard, tuple | list) or len(self.shard) != 2:
+            raise ValueError(
+                f"shard must be a pair such as (0, 2) or (None, 2), not {checks.shown(self.shard)}"
+            )
+        index, count = self.shard
+        index = None if index is None else checks.whole("the first number of a shard", index, 0)
+        shard = index, checks.whole("the second number of a shard", count)
+        object.__setattr__(self, "shard", shard)
+        return shard
 
     @property
     def merges(self) -> bool:
@@ -244,6 +259,26 @@ class Job:
 
     def _share_at(self, path: str, drawn: Arrays) -> Arrays:
         return read_bound(path, drawn, "remove it, and run that shard again")
+
+
+def settled(
+    chunk_size: int, progress: Callable[[int, int], None] | None, job: Job | None
+) -> tuple[int, Job]:
+    """What every procedure is told of how to train: the chunk size and the job, checked.
+
+    Args:
+      chunk_size: candidates trained at once.
+      progress: the caller's, checked only.
+      job: None for one plain job.
+
+    Raises:
+      ValueError: naming what is no such argument.
+    """
+    if progress is not None:
+        checks.function("progress", progress, "of two numbers, done and in all")
+    if job is not None:
+        checks.instance("job", job, Job, "tuning.Job(folder='work')")
+    return checks.whole("chunk_size", chunk_size), job or Job()
 
 
 def share_arrays(

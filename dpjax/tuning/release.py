@@ -12,6 +12,7 @@ import importlib.metadata
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ import jax
 import numpy as np
 
 import dpjax
-from dpjax import accounting
+from dpjax import accounting, checks
 from dpjax.randomness import noise
 
 PyTree = Any
@@ -82,27 +83,38 @@ class Release:
         Raises:
           ValueError: if the folder exists.
         """
-        folder = os.fspath(folder)
+        folder = os.path.abspath(checks.path("folder", folder))
         if os.path.lexists(folder):
             raise ValueError(f"{folder} exists already: pass a folder that does not exist yet")
-        partial = f"{folder}.partial"
-        shutil.rmtree(partial, ignore_errors=True)
-        os.makedirs(partial)
+        above = os.path.dirname(folder)
+        os.makedirs(above, exist_ok=True)
         contents = {
             MODEL_FILE: flax.serialization.msgpack_serialize(
                 jax.tree.map(np.asarray, flax.serialization.to_state_dict(self.params))
             ),
             HYPERPARAMETERS_FILE: json_bytes(dict(self.hyperparameters)),
         }
-        for name, content in sealed(contents, self.statement).items():
-            path = os.path.join(partial, name)
-            with open(path, "wb") as file:
-                file.write(content)
-            os.chmod(path, 0o644)
-            os.utime(path, (0, 0))
-        os.chmod(partial, 0o755)
-        os.utime(partial, (0, 0))
-        os.rename(partial, folder)
+        files = sealed(contents, self.statement)
+        # Its own, whoever else writes beside it.
+        partial = tempfile.mkdtemp(prefix=f"{os.path.basename(folder)}.", dir=above)
+        try:
+            _write(partial, files)
+            os.rename(partial, folder)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+
+
+def _write(folder: str, files: Mapping[str, bytes]) -> None:
+    """Files of public content and no time in a folder that is there."""
+    for name, content in files.items():
+        path = os.path.join(folder, name)
+        with open(path, "wb") as file:
+            file.write(content)
+        os.chmod(path, 0o644)
+        os.utime(path, (0, 0))
+    os.chmod(folder, 0o755)
+    os.utime(folder, (0, 0))
 
 
 def sealed(files: Mapping[str, bytes], statement: Mapping[str, Any]) -> dict[str, bytes]:

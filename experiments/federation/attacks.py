@@ -105,7 +105,12 @@ def main() -> int:
     """Attacks; returns 1 if anything got through."""
     offline.stay_offline()
     console = Console(highlight=False, soft_wrap=True)
-    folder = run_folder.choose(_OUT_DIR.value, "attacked")
+    with run_folder.claimed(_OUT_DIR.value, "attacked") as folder:
+        return attack(folder, console)
+
+
+def attack(folder: str, console: Console) -> int:
+    """Attacks a federation in a folder that this process has claimed; returns as `main`."""
     os.makedirs(folder)
     trusted, foreign = (_app(folder, name) for name in ("trusted", "foreign"))
     _write(os.path.join(trusted, "hospital_vote", "server_app.py"), _SERVER)

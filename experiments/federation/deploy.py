@@ -28,6 +28,8 @@ import importlib.util
 import os
 import signal
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from absl import app, flags
 from rich.console import Console
@@ -64,7 +66,14 @@ def main() -> int:
     # What is wrong with the rules is said now, not by three nodes.
     _ = election.Election.from_config(deployment.app_config() | overrides).fingerprint
     console = Console(highlight=False, soft_wrap=True)
-    folder = run_folder.choose(_OUT_DIR.value, "hospitals")
+    with run_folder.claimed(_OUT_DIR.value, "hospitals") as folder:
+        return deploy(folder, overrides, console)
+
+
+def deploy(folder: str, overrides: Mapping[str, Any], console: Console) -> int:
+    """Deploys in a folder that this process has claimed; see `main`."""
+    from experiments.federation import deployment
+
     started = time.monotonic()
     os.makedirs(folder)
     try:

@@ -7,6 +7,8 @@ import os
 import numpy as np
 import pytest
 
+from experiments import run_folder
+
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("flwr") is None, reason="needs the extra federated"
 )
@@ -74,17 +76,24 @@ def test_a_vote_end_to_end_and_what_is_refused(run_cases, folders, tmp_path):
     ]
     with_model = [*trained, "--total_epsilon=60", f"--out_dir={tmp_path / 'trained'}"]
     one_class = [*small, f"--folders={','.join(folders[1:])}", f"--out_dir={tmp_path / 'odd'}"]
-    first, again, odd, model, simulated, *others = run_cases(
-        "experiments.federated_vote",
-        [
-            [*of_folders, f"--out_dir={out}"],
-            [*of_folders, f"--out_dir={out}"],
-            one_class,
-            with_model,
-            digits,
-            *([*arguments, f"--out_dir={tmp_path / 'no'}"] for arguments, _ in refusals),
-        ],
-    )
+    held = tmp_path / "held"
+    with run_folder.claimed(str(held), "x"):
+        first, again, odd, model, simulated, beside, *others = run_cases(
+            "experiments.federated_vote",
+            [
+                [*of_folders, f"--out_dir={out}"],
+                [*of_folders, f"--out_dir={out}"],
+                one_class,
+                with_model,
+                digits,
+                [*of_folders, f"--out_dir={held}"],
+                *([*arguments, f"--out_dir={tmp_path / 'no'}"] for arguments, _ in refusals),
+            ],
+        )
+    # Another process has claimed it, though nothing is there yet.
+    assert beside[0] == 2 and f"another process works in {held}" in beside[2], beside
+    assert not [name for name in os.listdir(tmp_path) if name.startswith(("held", "no."))]
+    assert not [name for name in os.listdir(tmp_path) if name.endswith((".lock", ".partial"))]
     assert first[0] == 0, first
     for words in ("the whole vote", "epsilon 5.0000 at delta 1e-05", "3 of 3 clients", str(out)):
         assert words in first[1].replace("4.9999", "5.0000")
@@ -111,3 +120,12 @@ def test_a_vote_end_to_end_and_what_is_refused(run_cases, folders, tmp_path):
     )
     for code, printed, _ in verified:
         assert code == 0 and "the claim holds" in printed
+
+
+@pytest.mark.parametrize("program", ["deploy", "attacks"])
+def test_a_deployment_begins_in_a_folder_that_nobody_has_claimed(run_cases, tmp_path, program):
+    folder = tmp_path / "held"
+    with run_folder.claimed(str(folder), "x"):
+        (refused,) = run_cases(f"experiments.federation.{program}", [[f"--out_dir={folder}"]])
+    assert refused[0] == 2 and f"another process works in {folder}" in refused[2], refused
+    assert os.listdir(tmp_path) == []

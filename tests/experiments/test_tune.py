@@ -196,7 +196,7 @@ REFUSED = [
     (["--not_private", "--noise_multiplier=1"], "not_private"),
     (["--method=threshold_stopping"], "--threshold"),
     (["--method=exponential", "--partitions=5000"], "partitions=5000"),
-    (["--method=exponential", "--candidates=0"], "candidates=0"),
+    (["--method=exponential", "--candidates=0"], "candidates must be"),
     (["--method=exponential", "--mean=5"], "--mean belongs to --method=random_repetitions"),
     (["--method=exponential", "--granularity=0.1"], "--granularity belongs to --method=doubling"),
     (["--method=doubling", "--not_private"], "--not_private belongs to"),

@@ -320,7 +320,7 @@ def test_noise_that_drowns_the_utilities_warns_and_names_what_would_not(name):
     [
         (dict(partitions=0), "partitions=0"),
         (dict(partitions=101), "public number of training records, 100"),
-        (dict(candidates=0), "candidates=0"),
+        (dict(candidates=0), "candidates must be"),
         (dict(candidates=[]), "empty"),
         (dict(candidates=[{"learning_rate": 1.0}]), "clip_norm, learning_rate"),
         (dict(candidates=[{"learning_rate": np.inf, "clip_norm": 1.0}]), "finite"),
@@ -331,7 +331,7 @@ def test_noise_that_drowns_the_utilities_warns_and_names_what_would_not(name):
         (dict(epsilon=3.0), "both"),
         (dict(noise_multiplier=0.0), "noise_multiplier"),
         (dict(epsilon=0.5, noise_multiplier=None), "the selection alone costs"),
-        (dict(epsilon=-1.0, noise_multiplier=None), "epsilon -1"),
+        (dict(epsilon=-1.0, noise_multiplier=None), "epsilon must be"),
         (dict(delta=0.0), "delta"),
         (dict(lot_size=1000), "lot_size 1000"),
         (dict(chunk_size=0), "chunk_size"),

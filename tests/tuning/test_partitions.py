@@ -169,7 +169,7 @@ def test_partitions_need_records_and_identifiers():
             partitions.partitioned(task, wrong, b"k")
     bare = Records((INPUTS,), public_size=90, size_bound=90)
     with pytest.raises(ValueError, match="identifiers"):
-        partitions.check_partitions(tuning.Task(None, None, None, train=bare, validation=bare), 3)
+        partitions.check_partitions(dataclasses.replace(task, train=bare, validation=bare), 3)
     with pytest.raises(ValueError, match="one for each record"):
         Records((INPUTS,), public_size=90, size_bound=90, identifiers=np.arange(3))
 

@@ -1,5 +1,6 @@
 """The release folder: whole, timeless, and a function of the winner alone."""
 
+import dataclasses
 import json
 import os
 import stat
@@ -74,6 +75,29 @@ def test_nothing_is_overwritten(tmp_path):
     with pytest.raises(ValueError, match="exists already"):
         _release().save(tmp_path / "a")
     assert _contents(tmp_path / "a") == before
+
+
+def test_what_another_run_is_writing_is_left_alone(tmp_path):
+    theirs = tmp_path / "a.partial"
+    theirs.mkdir()
+    (theirs / "of another").touch()
+    _release().save(tmp_path / "a")
+    assert os.listdir(theirs) == ["of another"]
+    assert sorted(os.listdir(tmp_path)) == ["a", "a.partial"]
+
+
+def test_a_release_that_cannot_be_written_leaves_nothing(tmp_path):
+    release = _release()
+    with pytest.raises(ValueError):
+        dataclasses.replace(release, hyperparameters={"rate": np.nan}).save(tmp_path / "a")
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "of another").touch()
+    with pytest.MonkeyPatch.context() as patch:
+        # As it is for whoever looked before another made the folder.
+        patch.setattr(os.path, "lexists", lambda path: False)
+        with pytest.raises(OSError):
+            release.save(tmp_path / "a")
+    assert os.listdir(tmp_path) == ["a"] and os.listdir(tmp_path / "a") == ["of another"]
 
 
 def test_what_is_not_private_says_so():

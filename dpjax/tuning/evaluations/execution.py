@@ -100,8 +100,6 @@ def execute(
       ValueError: for a folder that is another procedure's, another process's or another user's, or
         holds something damaged; one line that says which.
     """
-    if chunk_size < 1:
-        raise ValueError(f"chunk_size is {chunk_size}: pass at least 1")
     with job.held():
         return _executed(task, procedure, randomness, executions, chunk_size, progress, job)
 

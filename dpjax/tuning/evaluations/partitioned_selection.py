@@ -29,7 +29,7 @@ from dpjax.tuning.evaluations.partitions import REHEARSAL, SelectionNoiseWarning
 from dpjax.tuning.evaluations.procedure import Optimizer, Procedure
 from dpjax.tuning.evaluations.running import Result
 from dpjax.tuning.evaluations.selection_plan import Candidates, Plan, Selector, plan
-from dpjax.tuning.job import Arrays, Job, bound, read_bound
+from dpjax.tuning.job import Arrays, Job, bound, read_bound, settled
 from dpjax.tuning.problem.run_settings import RunOptions, RunSetting
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Task
@@ -76,9 +76,8 @@ def select_and_train(
     Raises:
       ValueError: with one line naming what to pass instead.
     """
-    if chunk_size < 1:
-        raise ValueError(f"chunk_size is {chunk_size}: pass at least 1")
-    cautions.of_arguments(delta, task.train.public_size, seed, stacklevel=3)
+    chunk_size, job = settled(chunk_size, progress, job)
+    randomness = HostRandomness(seed)
     options = RunOptions(lot_size, steps, epochs, noise_multiplier, sampling)
     fixed = plan(
         task,
@@ -90,16 +89,16 @@ def select_and_train(
         partition_training=partition_training,
         epsilon=epsilon,
         delta=delta,
-        optimizer=optimizer or training.momentum(),
+        optimizer=training.momentum() if optimizer is None else optimizer,
         validation_is_public=validation_is_public,
     )
+    cautions.of_arguments(delta, task.train.public_size, seed, stacklevel=3)
     warning = fixed.utility.noise_warning(fixed.number, selector.epsilon)
     if warning is not None:
         warnings.warn(warning, SelectionNoiseWarning, stacklevel=3)
-    job = job or Job()
     with job.held():
         return _selected_and_trained(
-            task, fixed, delta, options, HostRandomness(seed), chunk_size, progress, job, warning
+            task, fixed, delta, options, randomness, chunk_size, progress, job, warning
         )
 
 

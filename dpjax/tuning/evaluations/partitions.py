@@ -17,7 +17,7 @@ from fractions import Fraction
 import jax
 import numpy as np
 
-from dpjax import accounting, training
+from dpjax import accounting, checks, training
 from dpjax.data import splitting
 from dpjax.tuning.problem.run_settings import RunSetting
 from dpjax.tuning.problem.task import Task
@@ -204,12 +204,13 @@ def padded(arrays: object, rows: int) -> object:
     return jax.tree.map(one, arrays)
 
 
-def check_partitions(task: Task, partitions: int) -> None:
-    """Refuses a number of partitions that the records cannot have, from public numbers.
+def check_partitions(task: Task, partitions: int) -> int:
+    """The number of partitions as an int, if the records can have as many by public numbers.
 
     Raises:
       ValueError: for fewer than 1, more than public records, or records without identifiers.
     """
+    partitions = checks.whole("partitions", partitions, 0)
     if not 1 <= partitions <= task.train.public_size:
         raise ValueError(
             f"partitions={partitions}: pass between 1 and the public number of training records, "
@@ -221,6 +222,7 @@ def check_partitions(task: Task, partitions: int) -> None:
             "data.from_arrays(...).parts(...), or pass Records(identifiers=..., "
             "stable_under_removal=True)"
         )
+    return partitions
 
 
 @dataclasses.dataclass(frozen=True)

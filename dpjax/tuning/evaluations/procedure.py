@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from dpjax import accounting
+from dpjax import accounting, checks
 from dpjax.tuning.problem.run_settings import (
     RunOptions,
     RunSetting,
@@ -49,6 +49,22 @@ class Procedure:
     guarantee: accounting.Guarantee | None
 
 
+def check_target(
+    task: Task, space: Space, epsilon: float | None, delta: float, validation_is_public: bool
+) -> None:
+    """Refuses what is no task, no space or no target, whatever is then planned for them.
+
+    Raises:
+      ValueError: naming it.
+    """
+    checks.instance("task", task, Task, "tuning.classification(model, train, validation)")
+    checks.instance("space", space, Space, "tuning.Space(learning_rate=0.1)")
+    checks.probability("delta", delta, hint=", for example 1e-5")
+    if epsilon is not None:
+        checks.positive("epsilon", epsilon)
+    checks.flag("validation_is_public", validation_is_public)
+
+
 def plan_procedure(
     task: Task,
     space: Space,
@@ -83,8 +99,10 @@ def plan_procedure(
       ValueError: if target and noise are both given or both missing, if the noise is 0 in a
         private run, if nothing reads a hyperparameter of the space, or if the target cannot be met.
     """
-    if not 0 < delta < 1:
-        raise ValueError(f"delta {delta}: pass a number between 0 and 1, for example 1e-5")
+    check_target(task, space, epsilon, delta, validation_is_public)
+    if score_noise is not None:
+        checks.positive("score_noise", score_noise)
+    checks.flag("not_private", not_private)
     if "clip_norm" in space.parameters and not space.parameters["clip_norm"].lowest > 0:
         raise ValueError("clip_norm must be above 0: pass a law of positive numbers")
     settings = run_settings(task, space, options)
@@ -108,8 +126,6 @@ def plan_procedure(
         run, deviation = _scored(settings, validation_is_public, score_noise)
         guarantee = selection.guarantee(run)
     else:
-        if not (0 < epsilon < math.inf):
-            raise ValueError(f"epsilon {epsilon}: pass a finite number > 0")
         # Training alone is calibrated first; the score may add a little, and is then made room for.
         aim = epsilon
         for _ in range(6):

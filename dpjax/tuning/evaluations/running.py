@@ -16,7 +16,7 @@ from dpjax.tuning.curator import CuratorRecord
 from dpjax.tuning.evaluations.candidate_runs import untrained
 from dpjax.tuning.evaluations.execution import execute
 from dpjax.tuning.evaluations.procedure import Optimizer, Procedure, plan_procedure
-from dpjax.tuning.job import Job
+from dpjax.tuning.job import Job, settled
 from dpjax.tuning.problem.run_settings import RunOptions
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Task
@@ -65,20 +65,21 @@ def run_selection(
     Raises:
       ValueError: with one line naming what to pass instead.
     """
-    cautions.of_arguments(delta, task.train.public_size, seed, stacklevel=3)
+    chunk_size, job = settled(chunk_size, progress, job)
+    randomness = host_randomness.HostRandomness(seed)
     procedure = plan_procedure(
         task,
         space,
         selection=selection,
         options=options,
-        optimizer=optimizer or training.momentum(),
+        optimizer=training.momentum() if optimizer is None else optimizer,
         epsilon=epsilon,
         delta=delta,
         validation_is_public=validation_is_public,
         score_noise=score_noise,
         not_private=not_private,
     )
-    randomness = host_randomness.HostRandomness(seed)
+    cautions.of_arguments(delta, task.train.public_size, seed, stacklevel=3)
     started = time.time()
     executed = execute(
         task,
@@ -86,7 +87,7 @@ def run_selection(
         randomness=randomness,
         chunk_size=chunk_size,
         progress=progress,
-        job=job or Job(),
+        job=job,
     )
     if executed is None:
         return None

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import numbers
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-import numpy as np
-
-from dpjax import accounting
+from dpjax import accounting, checks
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE
 from dpjax.randomness.exact_samplers import UniformBelow
 from dpjax.tuning.evaluations import partitions
-from dpjax.tuning.evaluations.procedure import Optimizer
+from dpjax.tuning.evaluations.procedure import Optimizer, check_target
 from dpjax.tuning.problem.run_settings import (
     RunOptions,
     RunSetting,
@@ -104,13 +103,12 @@ def plan(
     Raises:
       ValueError: with one line naming what to pass instead.
     """
-    if not 0 < delta < 1:
-        raise ValueError(f"delta {delta}: pass a number between 0 and 1, for example 1e-5")
+    check_target(task, space, epsilon, delta, validation_is_public)
     if "clip_norm" in space.parameters and not space.parameters["clip_norm"].lowest > 0:
         raise ValueError("clip_norm must be above 0: pass a law of positive numbers")
     refuse_unread(task, optimizer, space.parameters)
     number, listed = _candidates(candidates, space)
-    partitions.check_partitions(task, partition_number)
+    partition_number = partitions.check_partitions(task, partition_number)
     for name in ACCOUNTED:
         if name in space.parameters and len(set(space.parameters[name].values)) > 1:
             raise ValueError(
@@ -128,8 +126,6 @@ def plan(
         raise ValueError("noise_multiplier 0 gives no privacy: pass a positive one")
     selection = selector.guarantee(setting.relation)
     if not given:
-        if not 0 < epsilon < math.inf:
-            raise ValueError(f"epsilon {epsilon}: pass a finite number > 0")
         alone = selection.epsilon(delta)
         if alone >= epsilon:
             raise ValueError(
@@ -166,21 +162,20 @@ def plan(
 def _candidates(
     candidates: Candidates, space: Space
 ) -> tuple[int, Sequence[Mapping[str, float]] | None]:
-    if isinstance(candidates, int | np.integer):
-        if candidates < 1:
-            raise ValueError(f"candidates={candidates}: pass at least 1")
-        return int(candidates), None
-    listed = list(candidates)
+    if isinstance(candidates, numbers.Real):
+        return checks.whole("candidates", candidates), None
+    listed = checks.listed("candidates", candidates, "mappings, or their number")
     if not listed:
         raise ValueError("the list of candidates is empty: pass at least one")
     for candidate in listed:
+        checks.mapping("each of the candidates", candidate, "from the space's names to numbers")
         if set(candidate) != set(space.parameters):
             raise ValueError(
                 f"a listed candidate has {', '.join(sorted(candidate))}: give each the names of "
                 f"the space, {', '.join(sorted(space.parameters))}"
             )
-        if not all(math.isfinite(value) for value in candidate.values()):
-            raise ValueError(f"a listed candidate is {dict(candidate)}: pass finite numbers")
+        for name, value in candidate.items():
+            checks.number(f"{name} of a listed candidate", value)
         for name in ACCOUNTED:
             if name in candidate and candidate[name] not in space.parameters[name].values:
                 raise ValueError(f"{name} of a listed candidate is not the space's: pass the same")

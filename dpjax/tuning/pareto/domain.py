@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from dpjax import checks
 from dpjax.tuning.problem.space import Law, LogUniform, Uniform, as_law, named_entries, parse_law
 
 Real, Log = Uniform, LogUniform
@@ -51,6 +52,10 @@ class Domain:
         Raises:
           ValueError: if nothing is left to search.
         """
+        if parameters is not None:
+            checks.mapping("parameters", parameters, "from names to ranges or numbers")
+        if feasible is not None:
+            checks.function("feasible", feasible, "of settings")
         ranges, constants = {}, {}
         for name, given in {**(parameters or {}), **named}.items():
             law = as_law(name, given)
@@ -85,7 +90,7 @@ class Domain:
 
     def from_unit(self, unit: np.ndarray) -> Settings:
         """Settings (n,) each of points (n, dimension); integers rounded, constants included."""
-        unit = np.asarray(unit, np.float64)
+        unit = checks.array("unit", unit)
         if unit.ndim != 2 or unit.shape[1] != self.dimension:
             raise ValueError(f"points have shape {unit.shape}: pass (n, {self.dimension})")
         settings = {
@@ -98,6 +103,7 @@ class Domain:
 
     def to_unit(self, settings: Mapping[str, np.ndarray]) -> np.ndarray:
         """Points (n, dimension) float64 in the unit cube of settings (n,) each."""
+        checks.mapping("settings", settings, "from names to arrays (n,)")
         return np.stack(
             [parameter.to_unit(settings[name]) for name, parameter in self.parameters.items()],
             axis=1,
@@ -120,6 +126,8 @@ class Domain:
         Raises:
           ValueError: if no feasible setting is found.
         """
+        number = checks.whole("number", number, 0)
+        checks.instance("generator", generator, np.random.Generator, "np.random.default_rng(0)")
         kept = np.zeros((0, self.dimension))
         for _ in range(_DRAWS_FOR_FEASIBLE):
             drawn = generator.random((max(number, 1), self.dimension))

@@ -15,6 +15,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
+from dpjax import checks
 from dpjax.tuning.pareto import extra
 
 # Errors are clipped to [this, 1 - this] before the logit, so that .999 stands for 1, as in Avent et
@@ -25,7 +26,7 @@ SMALLEST_EPSILON = 1e-6
 
 def _points(points: ArrayLike) -> np.ndarray:
     """Checked (n, 2) float64 array; an empty list gives (0, 2)."""
-    points = np.asarray(points, dtype=np.float64)
+    points = checks.array("points", points, nan=True)
     if points.size == 0:
         return points.reshape(0, 2)
     if points.ndim != 2 or points.shape[1] != 2:
@@ -49,14 +50,10 @@ def check_anti_ideal(anti_ideal: ArrayLike, points: ArrayLike | None = None) -> 
     Raises:
       ValueError: not two finite positive numbers, an error above 1, or dominated by no point.
     """
-    try:
-        anti_ideal = np.asarray(anti_ideal, dtype=np.float64)
-    except (TypeError, ValueError):
-        anti_ideal = np.zeros(0)
+    wanted = "two finite positive numbers (epsilon, error), for example (10, 1)"
+    anti_ideal = checks.array("anti_ideal", anti_ideal, wanted)
     if anti_ideal.shape != (2,) or not np.isfinite(anti_ideal).all() or (anti_ideal <= 0).any():
-        raise ValueError(
-            "anti_ideal must be two finite positive numbers (epsilon, error), for example (10, 1)"
-        )
+        raise ValueError(f"anti_ideal must be {wanted}, not {checks.shown(anti_ideal)}")
     if anti_ideal[1] > 1:
         raise ValueError(f"anti_ideal error {anti_ideal[1]}: an error is 1 - utility, at most 1")
     if points is not None:
@@ -106,7 +103,7 @@ def hypervolume(points: ArrayLike, anti_ideal: ArrayLike) -> float:
       The area, in units of epsilon times error, >= 0; 0 for no points.
     """
     points = _points(points)
-    anti_ideal = np.asarray(anti_ideal, dtype=np.float64)
+    anti_ideal = checks.array("anti_ideal", anti_ideal, "two finite numbers")
     if anti_ideal.shape != (2,) or not np.isfinite(anti_ideal).all():
         raise ValueError("anti_ideal must be two finite numbers")
     points = points[(points < anti_ideal).all(axis=1)]

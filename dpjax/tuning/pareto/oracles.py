@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from dpjax import accounting
+from dpjax import accounting, checks
 from dpjax.tuning.curator import fingerprint
 from dpjax.tuning.pareto.domain import Domain, select
 from dpjax.tuning.pareto.repeated_runs import RepeatedRuns
@@ -64,8 +64,8 @@ class TrainingCost:
     method: str = TIGHT
 
     def __post_init__(self) -> None:
-        if not 0 < self.delta < 1:
-            raise ValueError(f"delta {self.delta}: pass a number between 0 and 1, such as 1e-5")
+        checks.instance("shapes", self.shapes, RunShapes, "pareto.RunShapes(dataset_size=60000)")
+        checks.probability("delta", self.delta, hint=", such as 1e-5")
         if self.shapes.sampling != FIXED and self.delta < TRUNCATION_PROBABILITY:
             raise ValueError(
                 f"delta {self.delta:g}: Poisson lots may overflow with probability "
@@ -73,7 +73,7 @@ class TrainingCost:
                 "sampling='fixed'"
             )
         if self.method not in (TIGHT, RDP, CLASSIC):
-            raise ValueError(f"accounting {self.method!r}: pass {TIGHT}, {RDP} or {CLASSIC}")
+            raise ValueError(f"method {self.method!r}: pass {TIGHT}, {RDP} or {CLASSIC}")
 
     def __call__(self, settings: Mapping[str, np.ndarray]) -> np.ndarray:
         """Epsilons (n,) float64."""
@@ -160,8 +160,11 @@ class TrainedAccuracy:
         Raises:
           ValueError: no repetition, or a task whose `correct` is no boolean.
         """
-        if repetitions < 1:
-            raise ValueError(f"repetitions {repetitions}: pass at least 1")
+        repetitions = checks.whole("repetitions", repetitions)
+        classes = checks.whole("classes", classes)
+        checks.instance("task", task, Task, "tuning.classification(model, train, validation)")
+        checks.instance("shapes", shapes, RunShapes, "pareto.RunShapes(dataset_size=60000)")
+        checks.function("optimizer", optimizer, "of hyperparameters")
         check_correct(task)
         self.task, self.shapes, self._optimizer = task, shapes, optimizer
         self.repetitions, self.failed_as = repetitions, 1.0 / classes

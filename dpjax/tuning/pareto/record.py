@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from dpjax import checks, private_files
 from dpjax.tuning.curator import WARNING
 from dpjax.tuning.pareto import fronts
 from dpjax.tuning.pareto.domain import Domain, Settings
@@ -61,11 +62,16 @@ class SearchRecord:
         identity: Mapping[str, Any] | None = None,
         evaluations: Sequence[Evaluation] = (),
     ):
+        checks.instance("domain", domain, Domain, "pareto.Domain(rate=pareto.Log(0.001, 1))")
+        if failed_as is not None:
+            failed_as = checks.kept(failed_as, checks.number("failed_as", failed_as))
+        if identity is not None:
+            checks.mapping("identity", identity, "of facts by name")
         self.domain = domain
         self.anti_ideal = fronts.check_anti_ideal(anti_ideal)
         self.failed_as = failed_as
         self.identity = dict(identity or {})
-        self.evaluations = list(evaluations)
+        self.evaluations = checks.listed("evaluations", evaluations, "pareto.Evaluation")
 
     def __len__(self) -> int:
         return len(self.evaluations)
@@ -182,16 +188,10 @@ class SearchRecord:
             fields["epsilon"] = _known(one.epsilon)
             fields["utilities"] = [_known(utility) for utility in one.utilities]
             lines.append(fields)
-        partial = f"{os.fspath(path)}.partial"
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            for line in lines:
-                # Floats are written so that reading gives the same float: a resumed search goes on
-                # as if it had never stopped.
-                file.write(json.dumps(line, allow_nan=False) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
+        # Floats are written so that reading gives the same float: a resumed search goes on as if it
+        # had never stopped.
+        words = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
+        private_files.write_anew(checks.path("path", path), words.encode())
 
     @classmethod
     def load(cls, path: str | os.PathLike, domain: Domain) -> SearchRecord:

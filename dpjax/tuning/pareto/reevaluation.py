@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from dpjax import checks
 from dpjax.tuning.pareto import fronts
 from dpjax.tuning.pareto.asking import asked_utility
 from dpjax.tuning.pareto.domain import Settings, select
@@ -93,6 +94,7 @@ def front_by_means(record: SearchRecord) -> np.ndarray:
     The process averages over neighbouring settings, so luck counts for less than in
     `SearchRecord.front`; empty where nothing dominates the anti-ideal point.
     """
+    checks.instance("record", record, SearchRecord, "pareto.search(...)")
     kept = record.succeeded
     _, utility = fitted(record, np.random.default_rng(len(record)))
     means, _ = utility.predict(evaluated_inputs(record)[kept])
@@ -125,8 +127,12 @@ def reevaluate(
     Raises:
       ValueError: an empty front, rounds below 1, or an oracle that now fails for every setting.
     """
-    if rounds < 1:
-        raise ValueError(f"rounds {rounds}: pass at least 1")
+    checks.instance("record", record, SearchRecord, "pareto.search(...)")
+    checks.function("utility", utility, "of settings")
+    rounds = checks.whole("rounds", rounds)
+    checks.flag("by_means", by_means)
+    if progress is not None:
+        checks.function("progress", progress, "of two numbers, done and in all")
     kept = record.front()
     if by_means:
         kept = np.union1d(kept, front_by_means(record))

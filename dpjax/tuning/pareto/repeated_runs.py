@@ -21,7 +21,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from dpjax import training
+from dpjax import checks, training
 from dpjax.randomness import keys as key_streams
 from dpjax.training.dp_sgd import advance, begin
 from dpjax.training.lots.families import ALONE, POISSON_DENSE, LotFamily, family_of
@@ -59,8 +59,10 @@ class RepeatedRuns:
         Raises:
           ValueError: a width or a number of workers below 1.
         """
-        if (width is not None and width < 1) or (workers is not None and workers < 1):
-            raise ValueError(f"side_by_side {width}, workers {workers}: pass at least 1, or None")
+        if width is not None:
+            width = checks.whole("side_by_side", width)
+        if workers is not None:
+            workers = checks.whole("workers", workers)
         self._task, self._optimizer = task, optimizer
         self._on_cpu = jax.default_backend() == "cpu"
         shapes = jax.eval_shape(task.initial, jax.random.key(0))

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from dpjax import checks
 from dpjax.tuning.pareto.domain import Domain
 from dpjax.tuning.problem.run_settings import RunSetting
 from dpjax.tuning.problem.run_shape import FIXED, check_sampling, whole_lot_size
@@ -38,10 +39,10 @@ class RunShapes:
 
     def __post_init__(self) -> None:
         check_sampling(self.sampling)
-        if self.steps_per_epoch not in _ROUNDINGS:
-            raise ValueError(f"steps_per_epoch {self.steps_per_epoch!r}: pass 'round' or 'floor'")
-        if self.dataset_size < 1:
-            raise ValueError(f"dataset_size {self.dataset_size}: pass at least 1")
+        checks.one_of("steps_per_epoch", self.steps_per_epoch, tuple(_ROUNDINGS))
+        object.__setattr__(self, "dataset_size", checks.whole("dataset_size", self.dataset_size))
+        if self.size_bound is not None:
+            object.__setattr__(self, "size_bound", checks.whole("size_bound", self.size_bound))
         if self.size_bound is not None and (
             self.sampling == FIXED or self.size_bound < self.dataset_size
         ):

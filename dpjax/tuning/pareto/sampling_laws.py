@@ -12,10 +12,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from dpjax import checks
 from dpjax.tuning.pareto.domain import Domain, Settings, select
 from dpjax.tuning.problem import space
 
 _MOST_ROUNDS = 10_000
+_KINDS = ("uniform", "log_uniform", "normal", "shifted_exponential")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,12 +39,22 @@ class Law:
     most: float = math.inf
     whole: bool = False
 
+    def __post_init__(self) -> None:
+        checks.one_of("kind", self.kind, _KINDS)
+        checks.number("first", self.first)
+        checks.number("second", self.second)
+        checks.number("least", self.least, "a number", finite=False)
+        checks.number("most", self.most, "a number", finite=False)
+        checks.flag("whole", self.whole)
+
     def sample(self, number: int, generator: np.random.Generator) -> np.ndarray:
         """Returns `number` independent draws, float64.
 
         Raises:
           ValueError: an unknown kind, or limits that leave nothing.
         """
+        number = checks.whole("number", number, 0)
+        checks.instance("generator", generator, np.random.Generator, "np.random.default_rng(0)")
         kept = np.zeros(0)
         for _ in range(_MOST_ROUNDS):
             drawn = self._draws(max(number, 16), generator)
@@ -61,9 +73,7 @@ class Law:
                 return generator.normal(self.first, self.second, number)
             case "shifted_exponential":
                 return self.second + generator.exponential(1.0 / self.first, number)
-        raise ValueError(
-            f"unknown law {self.kind!r}: pass uniform, log_uniform, normal or shifted_exponential"
-        )
+        raise AssertionError(self.kind)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,8 +82,16 @@ class Laws:
 
     laws: Mapping[str, Law | space.Law | float]
 
+    def __post_init__(self) -> None:
+        checks.mapping("laws", self.laws, "from names to laws or numbers")
+        for name, law in self.laws.items():
+            if not isinstance(law, Law):
+                checks.number(name, law, "one of the laws, or a finite number")
+
     def sample(self, number: int, generator: np.random.Generator) -> Settings:
         """Settings of `number` evaluations."""
+        number = checks.whole("number", number, 0)
+        checks.instance("generator", generator, np.random.Generator, "np.random.default_rng(0)")
         return {
             name: law.sample(number, generator) if _drawn(law) else np.full(number, law)
             for name, law in self.laws.items()
@@ -93,6 +111,9 @@ class UniformOver:
     """Uniform over the unit cube of a domain: logarithmic where its ranges are."""
 
     domain: Domain
+
+    def __post_init__(self) -> None:
+        checks.instance("domain", self.domain, Domain, "pareto.Domain(rate=pareto.Log(0.001, 1))")
 
     def sample(self, number: int, generator: np.random.Generator) -> Settings:
         """Settings of `number` evaluations."""
@@ -115,10 +136,15 @@ def grid(domain: Domain, points_per_parameter: int | Mapping[str, int]) -> Setti
     Raises:
       ValueError: fewer than one point, or a name that the domain lacks.
     """
+    checks.instance("domain", domain, Domain, "pareto.Domain(rate=pareto.Log(0.001, 1))")
     if isinstance(points_per_parameter, Mapping):
         counts = dict(points_per_parameter)
     else:
-        counts = dict.fromkeys(domain.parameters, int(points_per_parameter))
+        counts = dict.fromkeys(domain.parameters, points_per_parameter)
+    counts = {
+        name: checks.whole(f"points_per_parameter of {name}", count, 0)
+        for name, count in counts.items()
+    }
     if set(counts) != set(domain.parameters) or min(counts.values()) < 1:
         raise ValueError(
             f"points per parameter {counts}: pass at least 1 for each of "

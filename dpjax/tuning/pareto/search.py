@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from dpjax import checks
 from dpjax.tuning.pareto import acquisition as acquisitions
 from dpjax.tuning.pareto import batches, extra, fronts, original_units
 from dpjax.tuning.pareto.asking import asked_privacy, asked_utility
@@ -109,15 +110,29 @@ def search(
       ImportError: the extra `pareto` is not installed.
     """
     extra.check()
+    checks.instance("domain", domain, Domain, "pareto.Domain(rate=pareto.Log(0.001, 1))")
+    checks.function("privacy", privacy, "of settings")
+    checks.function("utility", utility, "of settings")
     anti_ideal = fronts.check_anti_ideal(anti_ideal)
     if method not in METHODS:
         raise ValueError(f"method {method!r}: pass one of {', '.join(METHODS)}")
     if (method == GRID) != (grid is not None):
         raise ValueError("method='grid' and grid= go together: pass both or neither")
-    if min(initial, batch_size, evaluations) < 1:
-        raise ValueError(
-            f"evaluations {evaluations}, initial {initial}, batch_size {batch_size}: pass 1 or more"
-        )
+    evaluations = checks.whole("evaluations", evaluations)
+    initial, batch_size = checks.whole("initial", initial), checks.whole("batch_size", batch_size)
+    if seed is not None:
+        seed = checks.whole("seed", seed, 0)
+    if path is not None:
+        checks.path("path", path)
+    if progress is not None:
+        checks.function("progress", progress, "of evaluations done, in all, and hypervolume")
+    if grid is not None:
+        checks.mapping("grid", grid, "from names to arrays, as of pareto.grid")
+        missing = [name for name in domain.names if name not in grid]
+        if missing:
+            raise ValueError(f"grid lacks {', '.join(missing)}: pass settings of the whole domain")
+    if law is not None and not callable(getattr(law, "sample", None)):
+        raise ValueError(f"law must have a function sample, as pareto.Laws, not {law!r}")
     total = number_of(grid) if grid is not None else evaluations
     law = UniformOver(domain) if law is None else law
     for oracle in (privacy, utility):
@@ -191,6 +206,9 @@ def fitted(
     """
     from dpjax.tuning.pareto.gaussian_process import GaussianProcess  # Here: it needs the extra.
 
+    checks.instance("record", record, SearchRecord, "pareto.search(...)")
+    checks.instance("generator", generator, np.random.Generator, "np.random.default_rng(0)")
+    restarts = checks.whole("restarts", restarts, 0)
     kept = record.succeeded
     if not len(kept):
         raise ValueError("no evaluation succeeded: there is nothing to fit")

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from dpjax import checks
 from dpjax.tuning.pareto import fronts
 from dpjax.tuning.pareto.asking import asked_privacy
 from dpjax.tuning.pareto.domain import Domain
@@ -72,8 +73,9 @@ def suggest(
       ValueError: an epsilon that is none, nothing to fit, or no setting that is private enough; it
         says how private the domain can be.
     """
-    if not (np.isfinite(epsilon) and epsilon > 0):
-        raise ValueError(f"epsilon {epsilon}: pass a finite number above 0")
+    checks.instance("record", record, SearchRecord, "pareto.search(...)")
+    checks.function("privacy", privacy, "of settings")
+    epsilon, seed = checks.positive("epsilon", epsilon), checks.whole("seed", seed, 0)
     generator = np.random.default_rng((seed, len(record)))
     cost, utility = fitted(record, generator)
     domain = record.domain

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from dpjax import accounting
+from dpjax import accounting, checks
 from dpjax.accounting.calibration import check_worth_pricing
 from dpjax.neighbouring import REPLACE_ONE
 from dpjax.tuning.problem.run_shape import (
@@ -67,6 +67,20 @@ class RunOptions:
     epochs: float | None = None
     noise_multiplier: float | None = None
     sampling: str = POISSON
+
+    def __post_init__(self) -> None:
+        for name, check in _OPTION_CHECKS.items():
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, checks.kept(value, check(name, value)))
+
+
+_OPTION_CHECKS = {
+    "lot_size": checks.whole,
+    "steps": checks.whole,
+    "epochs": checks.positive,
+    "noise_multiplier": checks.not_negative,
+}
 
 
 def run_settings(task: Task, space: Space, options: RunOptions) -> list[RunSetting]:

@@ -24,6 +24,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from dpjax import checks
+
 ACCOUNTED = ("noise_multiplier", "lot_size", "steps", "epochs")
 """Hyperparameters that a run's privacy cost depends on: finitely many values, please."""
 
@@ -107,7 +109,7 @@ class Law(abc.ABC):
 
     def sample(self, number: int, generator: np.random.Generator) -> np.ndarray:
         """Returns `number` independent draws with replacement, float64."""
-        return self.from_unit(generator.random(number))
+        return self.from_unit(generator.random(_checked_draws(number, generator)))
 
     def grid(self, points: int) -> np.ndarray:
         """Values (points,) evenly spaced in the unit interval, ends included; one: the middle."""
@@ -185,8 +187,11 @@ class _Range(Law):
     logarithmic: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
+        for name in ("low", "high"):
+            end = getattr(self, name)
+            object.__setattr__(self, name, checks.kept(end, checks.number(name, end)))
         low, high = self.low, self.high
-        if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        if not low < high:
             raise ValueError(
                 f"{self}: no number lies in this range: pass finite low < high, or a number alone"
             )
@@ -235,6 +240,7 @@ class Uniform(_Range):
 
     # Not from_unit of the draws: NumPy's own, so that a seed gives what it always gave.
     def sample(self, number: int, generator: np.random.Generator) -> np.ndarray:
+        number = _checked_draws(number, generator)
         return generator.uniform(self.low, self.high, number)
 
 
@@ -246,6 +252,7 @@ class LogUniform(_Range):
     logarithmic: ClassVar[bool] = True
 
     def sample(self, number: int, generator: np.random.Generator) -> np.ndarray:
+        number = _checked_draws(number, generator)
         return np.exp(generator.uniform(math.log(self.low), math.log(self.high), number))
 
 
@@ -286,11 +293,9 @@ class Choice(Law):
     arguments: ClassVar[str] = "a,b,..."
 
     def __init__(self, values: Sequence[float], probabilities: Sequence[float] | None = None):
-        numbers = tuple(float(value) for value in values)
-        if not numbers or not all(math.isfinite(value) for value in numbers):
-            raise ValueError(f"choice{numbers}: pass at least one number, all of them finite")
+        numbers = tuple(checks.vector("values", values).tolist())
         if probabilities is not None:
-            probabilities = tuple(float(p) for p in probabilities)
+            probabilities = tuple(checks.vector("probabilities", probabilities).tolist())
             if (
                 len(probabilities) != len(numbers)
                 or min(probabilities) < 0
@@ -315,6 +320,7 @@ class Choice(Law):
         return self.probabilities or (1.0 / len(self.values),) * len(self.values)
 
     def sample(self, number: int, generator: np.random.Generator) -> np.ndarray:
+        number = _checked_draws(number, generator)
         return np.asarray(self.values)[
             generator.choice(len(self.values), size=number, p=self.weights)
         ]
@@ -356,13 +362,23 @@ class Choice(Law):
         return {"values": values, "probabilities": probabilities[0] if probabilities else None}
 
 
+def _checked_draws(number: int, generator: np.random.Generator) -> int:
+    """The number of draws as an int."""
+    checks.instance("generator", generator, np.random.Generator, "np.random.default_rng(0)")
+    return checks.whole("number", number, 0)
+
+
 def as_law(name: str, given: Law | float) -> Law:
     """The law of a hyperparameter; a bare number is a constant.
 
     Raises:
       ValueError: for a law that no statement could name.
     """
-    law = given if isinstance(given, Law) else Choice([given])
+    checks.text("a name of the parameters", name)
+    if isinstance(given, Law):
+        law = given
+    else:
+        law = Choice([checks.number(name, given, "a law, or a finite number")])
     # A subclass inherits the words of a law that it is not.
     if not law.words or _LAWS[law.words[0]] is not type(law):
         raise ValueError(
@@ -393,6 +409,8 @@ class Space:
     parameters: Mapping[str, Law]
 
     def __init__(self, parameters: Mapping[str, Law | float] | None = None, /, **named):
+        if parameters is not None:
+            checks.mapping("parameters", parameters, "from names to laws or numbers")
         merged = {**(parameters or {}), **named}
         if not merged:
             raise ValueError(
@@ -470,7 +488,7 @@ def parse_law(text: str) -> Law:
     Raises:
       ValueError: for anything else, saying what may be written.
     """
-    compact = text.replace(" ", "").lower()
+    compact = checks.text("text", text).replace(" ", "").lower()
     match = _CALL.match(compact)
     try:
         if match is None:
@@ -503,8 +521,8 @@ def named_entries(entries: Sequence[str], of: str, what: str, example: str) -> d
       ValueError: for an entry without a name, or a name given twice.
     """
     found: dict[str, str] = {}
-    for entry in entries:
-        name, equals, text = entry.partition("=")
+    for entry in checks.listed("entries", entries, f"texts such as {example!r}"):
+        name, equals, text = checks.text("each of the entries", entry).partition("=")
         name = name.strip()
         if not equals or not name.isidentifier():
             raise ValueError(f"cannot read {entry!r}: write NAME={what}, for example {example}")
@@ -522,6 +540,7 @@ def read_space(path: str) -> Space:
     Raises:
       ValueError: if the file is no such object.
     """
+    checks.path("path", path)
     try:
         with open(path, encoding="utf-8") as file:
             content = json.load(file)

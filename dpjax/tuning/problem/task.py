@@ -17,7 +17,7 @@ import numpy as np
 from flax import linen as nn
 from flax import nnx
 
-from dpjax import models
+from dpjax import checks, models
 
 PyTree = Any
 
@@ -51,6 +51,12 @@ class Records:
     def __post_init__(self):
         if self.stable_under_removal is None:
             object.__setattr__(self, "stable_under_removal", self.identifiers is None)
+        for name in ("stable_under_replacement", "stable_under_removal"):
+            checks.flag(name, getattr(self, name))
+        for name in ("public_size", "size_bound"):
+            object.__setattr__(self, name, checks.whole(name, getattr(self, name), 0))
+        if not all(np.ndim(leaf) for leaf in jax.tree.leaves(self.arrays)):
+            raise ValueError("the arrays have a leaf without an axis: pass arrays of records")
         lengths = {len(leaf) for leaf in jax.tree.leaves(self.arrays)}
         if len(lengths) != 1:
             raise ValueError(
@@ -68,9 +74,16 @@ class Records:
                 f"there are more records than size_bound={self.size_bound}: pass a public bound "
                 "that the data never exceeds (this message is the curator's to see)"
             )
-        if self.identifiers is not None and np.shape(self.identifiers) != (self.number,):
+        if self.identifiers is None:
+            return
+        found = checks.plain_array("identifiers", self.identifiers)
+        if found.shape != (self.number,):
+            raise ValueError(f"identifiers have shape {found.shape}: pass one for each record")
+        # The bytes of a text depend on the longest text beside it, and they are what is hashed.
+        if found.dtype.kind not in "iuV":
             raise ValueError(
-                f"identifiers have shape {np.shape(self.identifiers)}: pass one for each record"
+                f"identifiers are {found.dtype}: pass integers or fixed-length bytes (NumPy void), "
+                "as data.from_arrays makes of texts"
             )
 
     @property
@@ -130,6 +143,21 @@ class Task:
     trainable: Any = None
     with_rng: bool = False
     description: str = ""
+
+    def __post_init__(self) -> None:
+        checks.function("initial", self.initial, "of a key")
+        checks.function("loss", self.loss, "of parameters and example")
+        checks.function("correct", self.correct, "of parameters and example")
+        for name in ("train", "validation"):
+            records = getattr(self, name)
+            if not isinstance(records, Records):
+                # Not the value itself, which may be records.
+                raise ValueError(
+                    f"{name} must be tuning.Records, not a {type(records).__name__}: make it of "
+                    "arrays, or the task by tuning.classification"
+                )
+        checks.flag("with_rng", self.with_rng)
+        checks.text("description", self.description)
 
 
 def number_correct(task: Task, params: PyTree, arrays: PyTree) -> jax.Array:
@@ -200,6 +228,9 @@ def _batch(arrays: PyTree) -> int:
     return min(1024, len(jax.tree.leaves(arrays)[0]))
 
 
+_OF_A_SPLIT = ("inputs", "labels", "public_size", "size_bound")
+
+
 def classification(
     model: Any,
     train: Any,
@@ -234,6 +265,18 @@ def classification(
       ValueError: if the model keeps batch statistics, which couple the examples of a lot; has too
         few outputs for the labels; or `initial` is not a tree of its parameters.
     """
+    for name, split in (("train", train), ("validation", validation)):
+        missing = [word for word in _OF_A_SPLIT if not hasattr(split, word)]
+        if missing:
+            # Not the value itself, which may be records.
+            raise ValueError(
+                f"{name} is a {type(split).__name__} without {', '.join(missing)}: pass a "
+                "data.Split, for example of data.from_arrays(...).parts(...)"
+            )
+    checks.function("loss", loss, "of scores and labels")
+    checks.flag("with_rng", with_rng)
+    if description is not None:
+        checks.text("description", description)
     if validation is train:
         raise ValueError(
             "training and validation records are the same: pass disjoint ones, for example by "

@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from dpjax import accounting
+from dpjax import accounting, checks
 from dpjax.accounting.mechanisms.threshold_loop import ITERATIONS, SEGMENTS
 from dpjax.randomness.exact_samplers import UniformBelow
 from dpjax.tuning.evaluations.partitioned_selection import select_and_train
@@ -198,8 +198,8 @@ def doubling(
       partitions.EmptyPartitionWarning: the curator's to see.
     """
     selector = DoublingSelector(
-        float(selection_epsilon),
-        granularity,
+        checks.positive("selection_epsilon", selection_epsilon),
+        checks.kept(granularity, checks.number("granularity", granularity)),
         lower_bound,
         variant,
         iterations,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from dpjax import accounting
+from dpjax import accounting, checks
 from dpjax.randomness.exact_samplers import UniformBelow, exponential_choice
 from dpjax.tuning.evaluations.partitioned_selection import select_and_train
 from dpjax.tuning.evaluations.partitions import AveragedUtility
@@ -93,4 +93,5 @@ def exponential(
       partitions.SelectionNoiseWarning: if noise drowns the utilities, naming what would not.
       partitions.EmptyPartitionWarning: the curator's to see.
     """
-    return select_and_train(task, space, ExponentialSelector(float(selection_epsilon)), **settings)
+    selector = ExponentialSelector(checks.positive("selection_epsilon", selection_epsilon))
+    return select_and_train(task, space, selector, **settings)

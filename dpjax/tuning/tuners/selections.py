@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dpjax import accounting
+from dpjax import accounting, checks
 
 BEST_OF = "best of K runs"
 FIRST_ABOVE = "first run whose score reaches the threshold"
@@ -52,6 +52,10 @@ class BestOf:
 
     repetitions: accounting.RepetitionLaw
     in_order = False
+
+    def __post_init__(self) -> None:
+        law, example = accounting.RepetitionLaw, "accounting.Geometric(10)"
+        checks.instance("repetitions", self.repetitions, law, example)
 
     @property
     def expected_runs(self) -> float:

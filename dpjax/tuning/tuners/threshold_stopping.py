@@ -11,6 +11,7 @@ import dataclasses
 import inspect
 from typing import Any
 
+from dpjax import checks
 from dpjax.tuning.evaluations.running import Result, run_selection
 from dpjax.tuning.problem.run_settings import RunOptions
 from dpjax.tuning.problem.space import Space
@@ -69,10 +70,8 @@ def threshold_stopping(
       cautions.LargeDeltaWarning, cautions.KnownRandomnessWarning: before anything is drawn.
       cautions.UntrainedReleaseWarning: if no trained model is released.
     """
-    if not 0.0 <= threshold <= 1.0:
-        raise ValueError(f"threshold {threshold}: pass an accuracy between 0 and 1")
-    if not 0.0 < halting_probability <= 1.0:
-        raise ValueError(f"halting_probability {halting_probability}: pass a number in (0, 1]")
+    threshold = checks.probability("threshold", threshold, zero=True, one=True)
+    halting_probability = checks.probability("halting_probability", halting_probability, one=True)
     unknown = sorted(set(settings) - set(_DEFAULTS))
     if unknown:
         raise TypeError(f"threshold_stopping has no setting {', '.join(unknown)}")
@@ -81,7 +80,7 @@ def threshold_stopping(
     return run_selection(
         task,
         space,
-        FirstAbove(float(threshold), float(halting_probability)),
+        FirstAbove(threshold, halting_probability),
         RunOptions(**of_a_run),
         **settings,
     )

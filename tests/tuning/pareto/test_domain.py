@@ -190,5 +190,5 @@ def test_the_paper_s_laws():
 def test_laws_that_leave_nothing_are_refused():
     with pytest.raises(ValueError, match="leaves nothing"):
         pareto.Law("uniform", 0, 1, least=2).sample(3, np.random.default_rng(0))
-    with pytest.raises(ValueError, match="unknown law"):
+    with pytest.raises(ValueError, match="unknown kind"):
         pareto.Law("cauchy", 0, 1).sample(3, np.random.default_rng(0))

@@ -232,5 +232,5 @@ def test_classes_of_lots_never_lose_a_record():
     "options", [{"repetitions": 0}, {"side_by_side": 0}, {"workers": 0}], ids=str
 )
 def test_numbers_below_one_are_refused(task, options):
-    with pytest.raises(ValueError, match="at least 1"):
+    with pytest.raises(ValueError, match="a whole number >= 1"):
         _accuracy(task, **options)

@@ -141,6 +141,11 @@ def test_the_record_says_that_it_is_not_private(searched, tmp_path):
     assert _facts(loaded) == _facts(searched)
     assert loaded.rows() == searched.rows()
     assert os.listdir(tmp_path) == ["evaluations.jsonl"]
+    # Nor does it write over what another search is writing.
+    theirs = tmp_path / "evaluations.jsonl.partial"
+    theirs.write_text("of another")
+    searched.save(path)
+    assert theirs.read_text() == "of another"
 
 
 @pytest.mark.parametrize(
@@ -351,9 +356,9 @@ def test_first_settings_from_a_law_of_one_s_own():
     ("wrong", "message"),
     [
         ({"method": "annealing"}, "ehvi"),
-        ({"evaluations": 0}, "1 or more"),
-        ({"initial": 0}, "1 or more"),
-        ({"batch_size": 0}, "1 or more"),
+        ({"evaluations": 0}, "a whole number >= 1"),
+        ({"initial": 0}, "a whole number >= 1"),
+        ({"batch_size": 0}, "a whole number >= 1"),
         ({"method": "grid"}, "go together"),
         ({"grid": {}}, "go together"),
     ],

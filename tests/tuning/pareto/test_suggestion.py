@@ -87,7 +87,7 @@ def test_the_least_epsilon_is_found_in_the_corner_it_lies_in(excess):
 
 @pytest.mark.parametrize("epsilon", [0.0, -1.0, np.inf, np.nan])
 def test_numbers_that_are_no_epsilon(record, epsilon):
-    with pytest.raises(ValueError, match="finite number above 0"):
+    with pytest.raises(ValueError, match="epsilon must be finite and > 0"):
         pareto.suggest(record, privacy, epsilon)
 
 

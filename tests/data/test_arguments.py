@@ -1,0 +1,221 @@
+"""Every public name of data refuses what is no such argument: one line that names it.
+
+Nothing is loaded or fetched: what is refused is refused before. Messages about records show their
+type and shape and never themselves, which `SECRET` checks.
+"""
+
+import inspect
+import math
+
+import numpy as np
+import pytest
+
+from dpjax import data
+from dpjax.data import partitioners
+
+SECRET = "a patient's record"
+
+NOT_NUMBERS = [
+    math.nan,
+    -math.inf,
+    "1",
+    b"1",
+    (1.0,),
+    [1.0],
+    {"a": 1},
+    True,
+    np.bool_(True),
+    1j,
+    np.array([1.0, 2.0]),
+    object(),
+    None,
+]
+RECORDS = [SECRET, [[SECRET], [1.0, 2.0]], {SECRET: 1}, (SECRET,), [SECRET]]
+NOT_ARRAYS = [*RECORDS, 3, 1j, object(), None, True]
+BAD = {
+    "positive": [*NOT_NUMBERS, math.inf, 0.0, -1],
+    "probability": [*NOT_NUMBERS, math.inf, -0.5, 1.5, 0.0, 1.0],
+    "whole": [*NOT_NUMBERS, math.inf, 2.5, np.float64(2.5), -1, 0],
+    "count": [*NOT_NUMBERS, math.inf, 2.5, -1],
+    "flag": ["True", "", None, 0, 1, 1.0, math.nan, (True,), np.array([True])],
+    "text": [3, None, b"a", math.nan, True, ("a",)],
+    "texts": [3, "ab", b"ab", math.nan, True, [3, 4], (None, None)],
+    "word": [3, b"slot", math.nan, True, ("slot",), "nonsense"],
+    "name": [3, None, b"digits", math.nan, True, ("digits",), "nonsense"],
+    "path": [3, None, math.nan, True, ("a",), 2.5],
+    "key": [math.nan, 2.5, None, "key", b"", (1,), True, bytes(65)],
+    "records": [*NOT_ARRAYS, np.full((4, 2), math.nan), np.full((4, 2), 1j)],
+    "labels": [*NOT_ARRAYS, np.full(4, math.nan), np.full(4, 0.5), [[0], [1]]],
+    "array": [*NOT_ARRAYS, [0.0, 1.0]],
+    "identifiers": [*NOT_ARRAYS, np.arange(4.0), np.full(4, math.nan)],
+    "pair": [*RECORDS, 3, math.nan, np.zeros(3), True, (SECRET, SECRET)],
+    "parts": [SECRET, 3, None, math.nan, [0.5], [[0.5, 1.5]], [[[0]]], [SECRET], {SECRET: 1}],
+    "split": [*RECORDS, 3, None, math.nan, np.zeros(3), (np.zeros((4, 2)), np.zeros(4))],
+}
+"""What each kind of argument must refuse."""
+
+INPUTS, LABELS = np.ones((4, 2), np.float32), np.array([0, 1, 0, 1], np.int32)
+PAIR = (INPUTS, LABELS)
+DATASET = data.from_arrays(
+    np.arange(80.0).reshape(40, 2), np.arange(40) % 2, public_size=40, classes=2
+)
+
+
+def spec(call, **arguments):
+    """(function, {name: (good value, kind)}); a kind ending in "?" may be None."""
+    return call, arguments
+
+
+OF_A_FILE = dict(
+    public_size=(4, "whole"),
+    classes=(2, "whole"),
+    size_bound=(4, "whole?"),
+    validation_public_size=(4, "whole?"),
+    identified_by=("slot", "word?"),
+)
+PUBLIC = {
+    "Dataset": spec(
+        data.Dataset,
+        name=("mine", "text"),
+        description=("numbers", "text"),
+        classes=(2, "whole"),
+        train=(DATASET.train, "split"),
+        test=(DATASET.train, "split?"),
+        validation=(DATASET.train, "split?"),
+        class_names=(("a", "b"), "texts?"),
+        feature_names=(("a", "b"), "texts?"),
+        caveat=("a subset", "text?"),
+    ),
+    "Dataset.parts": spec(DATASET.parts, validation_fraction=(0.25, "probability"), key=(3, "key")),
+    "Parts": spec(
+        data.Parts,
+        train=(DATASET.train, "split"),
+        validation=(DATASET.train, "split"),
+        test=(DATASET.train, "split?"),
+        non_private=("a habit", "text?"),
+    ),
+    "Split": spec(
+        data.Split,
+        inputs=(INPUTS, "array"),
+        labels=(LABELS, "array"),
+        public_size=(4, "whole"),
+        size_bound=(4, "whole"),
+        identifiers=(np.arange(4), "identifiers"),
+        stable_under_replacement=(False, "flag"),
+        stable_under_removal=(False, "flag"),
+    ),
+    "from_arrays": spec(
+        data.from_arrays,
+        inputs=(INPUTS, "records"),
+        labels=(LABELS, "labels"),
+        validation=(PAIR, "pair?"),
+        test=(PAIR, "pair?"),
+        identifiers=(None, "identifiers?"),
+        name=("mine", "text"),
+        **OF_A_FILE,
+    ),
+    "load_arrays": spec(data.load_arrays, path=("mine.npz", "path"), **OF_A_FILE),
+    "load": spec(
+        data.load,
+        name=("digits", "name"),
+        data_dir=(None, "path?"),
+        cache_dir=(None, "path?"),
+        download=(False, "flag"),
+        # For files alone, where `load_arrays` is asked.
+        public_size=(None, ""),
+        classes=(None, ""),
+        size_bound=(None, ""),
+        validation_public_size=(None, ""),
+        identified_by=(None, ""),
+    ),
+    "split_train_validation": spec(
+        data.split_train_validation,
+        split=(DATASET.train, "split"),
+        fraction=(0.25, "probability"),
+        key=(b"key", "key"),
+    ),
+    "partitioners.iid": spec(
+        partitioners.iid,
+        number_of_records=(40, "whole"),
+        clients=(2, "whole"),
+        seed=(0, "count"),
+        minimum_size=(2, "whole"),
+    ),
+    "partitioners.dirichlet": spec(
+        partitioners.dirichlet,
+        labels=(np.arange(40) % 2, "labels"),
+        clients=(2, "whole"),
+        concentration=(5.0, "positive"),
+        seed=(0, "count"),
+        minimum_size=(2, "whole"),
+    ),
+    "partitioners.label_counts": spec(
+        partitioners.label_counts,
+        labels=(LABELS, "labels"),
+        parts=([np.array([0, 1]), np.array([2])], "parts"),
+        classes=(2, "whole"),
+    ),
+}
+
+NOT_CALLED = {
+    "DEFAULT_DATA_DIR": "a constant",
+    "NAMES": "a constant",
+    "DataCorruptedError": "an error",
+    "DataNotFoundError": "an error",
+    "partitioners": "a module, its functions are in the table",
+}
+"""Public names that are in no row, and why."""
+
+ALSO = {
+    "name": {"unknown data set"},
+    "validation_fraction": {"fraction"},  # Named by `split_train_validation`, which divides.
+    "number_of_records": {"0 records"},
+}
+"""Other words that say which argument is meant."""
+
+
+@pytest.fixture(autouse=True)
+def a_file_of_arrays(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    held_out = dict(validation_inputs=INPUTS, validation_labels=LABELS)
+    np.savez("mine.npz", inputs=INPUTS, labels=LABELS, **held_out)
+
+
+def good(arguments: dict) -> dict:
+    return {name: value for name, (value, _) in arguments.items()}
+
+
+def test_the_table_names_everything_public_and_every_argument():
+    of_module = {
+        f"partitioners.{name}"
+        for name, one in vars(partitioners).items()
+        if inspect.isfunction(one) and one.__module__ == partitioners.__name__ and name[0] != "_"
+    }
+    public = set(data.__all__) | of_module
+    methods = {"Dataset.parts"}
+    assert not set(PUBLIC) & set(NOT_CALLED)
+    assert (set(PUBLIC) - methods) | set(NOT_CALLED) == public
+    for name, (call, arguments) in PUBLIC.items():
+        assert set(arguments) == set(inspect.signature(call).parameters), name
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_what_is_no_such_argument_is_refused_in_one_line_that_names_it(name):
+    call, arguments = PUBLIC[name]
+    call(**good(arguments))
+    for argument, (_, kind) in arguments.items():
+        for bad in BAD[kind.rstrip("?")] if kind else ():
+            if bad is None and kind.endswith("?"):
+                continue
+            values = good(arguments) | {argument: bad}
+            if argument == "identifiers" and name == "from_arrays":
+                values["identified_by"] = "identifiers"
+            with pytest.raises((TypeError, ValueError)) as caught:
+                call(**values)
+                pytest.fail(f"{name}({argument}={bad!r}) was accepted")
+            said = str(caught.value)
+            words = {argument, argument.rstrip("s"), argument.replace("_", " ")}
+            words |= ALSO.get(argument, set())
+            assert any(word in said for word in words), (name, argument, bad, said)
+            assert "\n" not in said and len(said) < 300, (name, argument, bad, said)
+            assert SECRET not in said or kind.rstrip("?") == "parts", (name, argument, bad, said)
