@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 Value = str | int | float | None
 """What a cell holds; None is an empty cell: the row has no such number."""
+
+Rows = Sequence[Mapping[str, Value]]
+
+SIZE = "size"
+"""First column of every file of a `RowFolder`."""
 
 
 def write_rows(path: str | os.PathLike, columns: Sequence[str], rows: Iterable[Mapping]) -> None:
@@ -47,6 +53,68 @@ def read_rows(path: str | os.PathLike) -> list[dict[str, Value]]:
         return [
             {column: _value(cell) for column, cell in row.items()} for row in csv.DictReader(file)
         ]
+
+
+def size_of(path: str | os.PathLike) -> str:
+    """Returns the one size that all rows of a file of a `RowFolder` name.
+
+    Raises:
+      FileNotFoundError: no such file.
+      ValueError: rows of several sizes, or that name none.
+    """
+    sizes = {row.get(SIZE) for row in read_rows(path)}
+    if len(sizes) != 1 or None in sizes:
+        found = ", ".join(sorted(str(size) for size in sizes)) or "no rows"
+        raise ValueError(f"{path} is not of one size (found: {found}): pass another --out_dir")
+    return sizes.pop()
+
+
+@dataclasses.dataclass(frozen=True)
+class RowFolder:
+    """Files of rows of one size; rows of another are neither read nor overwritten.
+
+    Attributes:
+      path: of the folder.
+      size: that its rows name in their first column, which `read` leaves out.
+      report: called with a line for every finished piece of what is computed into it.
+    """
+
+    path: str
+    size: str
+    report: Callable[[str], None] = lambda line: None
+
+    def file(self, name: str) -> str:
+        """The path of a file of rows."""
+        return os.path.join(self.path, f"{name}.csv")
+
+    def read(self, name: str) -> list[dict[str, Value]]:
+        """Returns a file's rows, none if there is no such file.
+
+        Raises:
+          ValueError: rows of another size, or that name none.
+        """
+        path = self.file(name)
+        rows = read_rows(path) if os.path.exists(path) else []
+        for row in rows:
+            size = row.pop(SIZE, None)
+            if size is None:
+                raise ValueError(f"{path} holds rows that name no size: pass another --out_dir")
+            if size != self.size:
+                raise ValueError(
+                    f"{path} holds rows of size {size}, not {self.size}: pass --size={size} or "
+                    "another --out_dir"
+                )
+        return rows
+
+    def write(self, name: str, columns: Iterable[str], rows: Iterable[Mapping]) -> None:
+        """Writes rows with their size, atomically.
+
+        Raises:
+          ValueError: as `write_rows`; if the file there holds rows of another size.
+        """
+        self.read(name)
+        sized = ({SIZE: self.size, **row} for row in rows)
+        write_rows(self.file(name), (SIZE, *columns), sized)
 
 
 def select(rows: Iterable[Mapping], **values: Value) -> list[Mapping]:

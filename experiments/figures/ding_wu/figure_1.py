@@ -35,23 +35,16 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from dpjax import plotting
-from experiments.figures import job
 from experiments.figures.ding_wu import simulation
+from experiments.figures.figure import FULL, QUICK, FigureSpec
 from experiments.figures.panels import new_panels
 from experiments.figures.rows import select
 
-COLUMNS = (
-    "selector",
-    "partitions",
-    "epsilon",
-    "highest_utility",
-    "seed",
-    "iterations",
-    "hits",
-    "utility_selected",
-    "utility_best",
-    "utility_random",
-)
+COLUMNS = {
+    "selector": "name", "partitions": "partitions", "epsilon": "nats", "highest_utility": "utility",
+    "seed": "number", "iterations": "iterations", "hits": "hits", "utility_selected": "utility",
+    "utility_best": "utility", "utility_random": "utility",
+}  # fmt: skip
 DOUBLING, EXPONENTIAL = "doubling", "exponential"
 
 
@@ -84,11 +77,11 @@ SETTINGS = (
 )
 
 
-def compute(quick: bool) -> list[dict]:
+def compute(size: str) -> list[dict]:
     """Returns one row per setting and seed."""
     rows = []
     for setting in SETTINGS:
-        for seed in range(100 if quick else simulation.SEEDS):
+        for seed in range(100 if size == QUICK else simulation.SEEDS):
             if setting.selector == DOUBLING:
                 found = simulation.loop(
                     seed,
@@ -171,7 +164,7 @@ def _draw_share(axes, members: Sequence[Mapping], column: str, label: str, look:
     )
 
 
-JOB = job.FigureJob("ding_wu", "figure_1", COLUMNS, compute, draw)
+FIGURE = FigureSpec("ding_wu", "figure_1", COLUMNS, {FULL: "4 s", QUICK: "2 s"}, draw, rows=compute)
 
 if __name__ == "__main__":
-    JOB.run()
+    FIGURE.run()

@@ -34,8 +34,8 @@ from matplotlib.figure import Figure
 
 from dpjax import accounting, plotting
 from dpjax.accounting.mechanisms.sparse_vector import advanced_composition
-from experiments.figures import job
 from experiments.figures.ding_wu import simulation
+from experiments.figures.figure import FULL, QUICK, FigureSpec
 from experiments.figures.panels import new_panels
 from experiments.figures.rows import select
 
@@ -43,28 +43,19 @@ RATIOS = (10, 20, 50, 100, 200, 500, 1000, 2000)
 PARTITIONS = (10, 1000)
 DELTA = 1e-5
 CAP = 20
-COLUMNS = (
-    "partitions",
-    "ratio",
-    "seeds",
-    "iterations_median",
-    "iterations_p99",
-    "iterations_max",
-    "ceil_log2",
-    "iterations_bound",
-    "delta",
-    "epsilon_paper_at_median",
-    "epsilon_bound",
-    "epsilon_segments",
-    "epsilon_cap",
-)
+COLUMNS = {
+    "partitions": "partitions", "ratio": "1", "seeds": "seeds", "iterations_median": "iterations",
+    "iterations_p99": "iterations", "iterations_max": "iterations", "ceil_log2": "iterations",
+    "iterations_bound": "iterations", "delta": "probability", "epsilon_paper_at_median": "nats",
+    "epsilon_bound": "nats", "epsilon_segments": "nats", "epsilon_cap": "nats",
+}  # fmt: skip
 
 
-def compute(quick: bool) -> list[dict]:
+def compute(size: str) -> list[dict]:
     """Returns one row per number of partitions and ratio."""
     rows = []
     for partitions in PARTITIONS:
-        for ratio in (10, 100, 1000) if quick else RATIOS:
+        for ratio in (10, 100, 1000) if size == QUICK else RATIOS:
             granularity = 1.0 / ratio
             iterations = [
                 simulation.loop(
@@ -157,7 +148,7 @@ def draw(rows: Sequence[Mapping]) -> Figure:
     return figure
 
 
-JOB = job.FigureJob("ding_wu", "figure_2", COLUMNS, compute, draw)
+FIGURE = FigureSpec("ding_wu", "figure_2", COLUMNS, {FULL: "7 s", QUICK: "4 s"}, draw, rows=compute)
 
 if __name__ == "__main__":
-    JOB.run()
+    FIGURE.run()

@@ -40,23 +40,20 @@ goes on from there, and --redraw replays the selections from these files alone.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dpjax import plotting
-from experiments.figures import rows as row_files
 from experiments.figures.ding_wu import (
     selector_replays,
     selector_settings,
     selector_trainings,
-    trained_job,
 )
-from experiments.figures.rows import distinct, select
+from experiments.figures.figure import FULL, QUICK, DataFolders, FigureSpec
+from experiments.figures.rows import RowFolder, distinct, select
 
-NAME = "figure_selectors"
 REPLAYS = 1000
 LINES = {
     selector_settings.EXPONENTIAL: ("exponential mechanism", plotting.PALETTE[2], "o"),
@@ -133,26 +130,27 @@ def _draw_panel(axes: Axes, rows: Sequence[Mapping], partitions: int) -> None:
     axes.set_title(f"k = {partitions} partitions")
 
 
-def train(folder: str, *, quick: bool, **options) -> None:
-    """Trains what the folder does not hold yet; options as `selector_trainings.train`."""
-    studies = selector_settings.QUICK if quick else selector_settings.STUDIES
-    selector_trainings.train(studies, os.path.join(folder, NAME), **options)
+def train(folder: RowFolder, options: DataFolders) -> None:
+    """Trains what the folder does not hold yet."""
+    selector_trainings.train(selector_settings.STUDIES[folder.size], folder, options)
 
 
-def replay(folder: str) -> list[str]:
-    """Writes the figure's rows and pictures from the folder's trained rows; returns all paths.
+def derive(folder: RowFolder) -> list[dict]:
+    """Replays the selections over the folder's trained rows."""
+    return selector_replays.replay(*map(folder.read, selector_trainings.FILES), REPLAYS)
 
-    Raises:
-      FileNotFoundError: no trained rows there.
-    """
-    paths = [os.path.join(folder, f"{NAME}_{part}.csv") for part in ("partitions", "finals")]
-    rows = selector_replays.replay(*map(row_files.read_rows, paths), REPLAYS)
-    path = os.path.join(folder, f"{NAME}.csv")
-    row_files.write_rows(path, selector_replays.COLUMNS, rows)
-    # The picture is made from the file, so it can show nothing that the file does not hold.
-    figure = draw(row_files.read_rows(path))
-    return [*paths, path, *plotting.save_figure(figure, folder, NAME)]
 
+FIGURE = FigureSpec(
+    "ding_wu",
+    "figure_selectors",
+    selector_replays.COLUMNS,
+    {FULL: "7 minutes on 4 busy cores", QUICK: "15 s"},
+    draw,
+    train=train,
+    derive=derive,
+    trained=selector_trainings.FILES,
+    options=DataFolders(),
+)
 
 if __name__ == "__main__":
-    trained_job.run(train, replay)
+    FIGURE.run()

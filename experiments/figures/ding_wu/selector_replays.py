@@ -21,21 +21,12 @@ from experiments.figures.ding_wu.selector_settings import (
 from experiments.figures.rows import distinct, select
 
 BEST, NOISELESS = "best_candidate", "noiseless_selection"
-COLUMNS = (
-    "dataset",
-    "epsilon",
-    "delta",
-    "selector",
-    "partitions",
-    "epsilon_0",
-    "epsilon_selection",
-    "noise_multiplier",
-    "noise_ratio",
-    "replays",
-    "accuracy",
-    "accuracy_standard_error",
-    "no_hit_share",
-)
+COLUMNS = {
+    "dataset": "name", "epsilon": "nats", "delta": "probability", "selector": "name",
+    "partitions": "partitions", "epsilon_0": "nats", "epsilon_selection": "nats",
+    "noise_multiplier": "clip norms", "noise_ratio": "utilities", "replays": "replays",
+    "accuracy": "share", "accuracy_standard_error": "share", "no_hit_share": "share",
+}  # fmt: skip
 
 
 def replay(

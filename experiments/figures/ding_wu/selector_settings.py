@@ -16,6 +16,7 @@ from dpjax.tuning.tuners.doubling import DoublingSelector
 from dpjax.tuning.tuners.exponential import ExponentialSelector
 from dpjax.tuning.tuners.selections import BestOf
 from experiments.figures.ding_wu import tasks
+from experiments.figures.figure import DEFAULT_FOLDERS, FULL, QUICK, DataFolders
 
 RATES = np.geomspace(1e-3, 10.0, 16)
 """Learning rates of the 16 candidates; all have momentum 0.9 and clip norm 1."""
@@ -63,11 +64,13 @@ class Study:
 
 
 _EPSILONS = (0.02, 0.05, 0.1, 0.15, 0.3, 0.5, 1.0, 1.5)
-STUDIES = (
-    Study("digits", 72, 20.0, 2.0, 1e-5, 8, (10, 30, 100), _EPSILONS),
-    Study("adult", 512, 5.0, 2.0, 1e-5, 8, (10, 100, 1000), _EPSILONS),
-)
-QUICK = (Study("digits", 72, 4.0, 2.0, 1e-5, 1, (10, 30), (0.1, 1.0)),)
+STUDIES = {
+    FULL: (
+        Study("digits", 72, 20.0, 2.0, 1e-5, 8, (10, 30, 100), _EPSILONS),
+        Study("adult", 512, 5.0, 2.0, 1e-5, 8, (10, 100, 1000), _EPSILONS),
+    ),
+    QUICK: (Study("digits", 72, 4.0, 2.0, 1e-5, 1, (10, 30), (0.1, 1.0)),),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,14 +91,14 @@ def space() -> tuning.Space:
     return tuning.Space(learning_rate=tuning.Choice(RATES), momentum=0.9, clip_norm=1.0)
 
 
-def set_up(study: Study, data_dir: str | None = None, cache_dir: str | None = None) -> Setup:
+def set_up(study: Study, options: DataFolders = DEFAULT_FOLDERS) -> Setup:
     """Loads the data and fixes what all selectors share.
 
     Args:
       study: which.
-      data_dir, cache_dir: see `data.load`.
+      options: where the data are.
     """
-    task, test = tasks.logistic_regression(study.dataset, data_dir, cache_dir)
+    task, test = tasks.logistic_regression(study.dataset, options)
     settings = run_settings(task, space(), _options(study))
     (setting,) = calibrated(settings, lambda run: run, study.epsilon, study.delta)
     return Setup(task, test, setting)

@@ -8,7 +8,6 @@ the noise that each selector leaves room for. Both hold numbers that are not pri
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Callable, Mapping, Sequence
 
 import jax
@@ -24,11 +23,12 @@ from dpjax.tuning.evaluations.partitions import (
 )
 from dpjax.tuning.job import Job
 from dpjax.tuning.problem.task import number_correct
-from experiments.figures import rows as row_files
 from experiments.figures.ding_wu import selector_settings, tasks
 from experiments.figures.ding_wu.selector_settings import Setup, Study
-from experiments.figures.rows import select
+from experiments.figures.figure import DEFAULT_FOLDERS, DataFolders
+from experiments.figures.rows import RowFolder, select
 
+PARTITIONS, FINALS = FILES = ("figure_selectors_partitions", "figure_selectors_finals")
 FIXED = ("dataset", "lot_size", "epochs", "epsilon", "delta")
 PARTITION_COLUMNS = (*FIXED, "validation_size", "partitions", "candidate", "learning_rate", "units")
 FINAL_COLUMNS = (
@@ -49,12 +49,7 @@ _CHUNK = 64
 
 
 def train(
-    studies: Sequence[Study],
-    stem: str,
-    *,
-    data_dir: str | None = None,
-    cache_dir: str | None = None,
-    report: Callable[[str], None] = lambda line: None,
+    studies: Sequence[Study], folder: RowFolder, options: DataFolders = DEFAULT_FOLDERS
 ) -> None:
     """Trains what the two files do not hold yet.
 
@@ -62,26 +57,25 @@ def train(
 
     Args:
       studies: what to train.
-      stem: path of the files up to `_partitions.csv` and `_finals.csv`.
-      data_dir, cache_dir: see `data.load`.
-      report: called with a line for every finished piece.
+      folder: of the files.
+      options: where the data are.
 
     Raises:
       ValueError: the files hold a study of the same data set with other settings.
     """
-    partition_rows = _held(f"{stem}_partitions.csv", studies)
-    final_rows = _held(f"{stem}_finals.csv", studies)
+    partition_rows = _held(folder, PARTITIONS, studies)
+    final_rows = _held(folder, FINALS, studies)
     for study in studies:
         done = {row["partitions"] for row in select(partition_rows, dataset=study.dataset)}
         missing = [count for count in study.partitions if count not in done]
         complete = _finals_complete(study, select(final_rows, dataset=study.dataset))
         if not missing and complete:
             continue
-        setup = selector_settings.set_up(study, data_dir, cache_dir)
+        setup = selector_settings.set_up(study, options)
         for partitions in missing:
             partition_rows += _partition_rows(study, setup, partitions)
-            row_files.write_rows(f"{stem}_partitions.csv", PARTITION_COLUMNS, partition_rows)
-            report(f"{study.dataset}: every candidate on each of {partitions} partitions")
+            folder.write(PARTITIONS, PARTITION_COLUMNS, partition_rows)
+            folder.report(f"{study.dataset}: every candidate on each of {partitions} partitions")
         if complete:
             continue
         # With the same settings, the same noises: the rows name them by selector and epsilon_0.
@@ -93,20 +87,22 @@ def train(
             todo = [b for b in budgets if (b["selector"], b["epsilon_0"]) not in held]
             if todo:
                 final_rows += _final_rows(study, setup, run, number, todo)
-                row_files.write_rows(f"{stem}_finals.csv", FINAL_COLUMNS, final_rows)
-                report(f"{study.dataset}: final trainings, {number + 1} of {study.trainings}")
+                folder.write(FINALS, FINAL_COLUMNS, final_rows)
+                folder.report(
+                    f"{study.dataset}: final trainings, {number + 1} of {study.trainings}"
+                )
 
 
-def _held(path: str, studies: Sequence[Study]) -> list[dict]:
+def _held(folder: RowFolder, name: str, studies: Sequence[Study]) -> list[dict]:
     """The rows of a file, if it is there and fits the studies."""
-    rows = row_files.read_rows(path) if os.path.exists(path) else []
+    rows = folder.read(name)
     fixed = {study.dataset: study.fixed for study in studies}
     for row in rows:
         wanted = fixed.get(row["dataset"], {})
         if any(row[name] != value for name, value in wanted.items()):
             raise ValueError(
-                f"{path} holds trainings of other settings: pass another --out_dir, or --redraw to "
-                "draw them"
+                f"{folder.file(name)} holds trainings of other settings: pass another --out_dir, "
+                "or --redraw to draw them"
             )
     return rows
 

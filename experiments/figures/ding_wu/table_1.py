@@ -37,7 +37,7 @@ from matplotlib.figure import Figure
 
 from dpjax import accounting, plotting
 from dpjax.accounting.mechanisms.sparse_vector import advanced_composition, basic_composition
-from experiments.figures import job
+from experiments.figures.figure import FULL, QUICK, FigureSpec
 from experiments.figures.panels import new_panels
 from experiments.figures.rows import distinct, select
 
@@ -46,7 +46,10 @@ DELTA = 1e-5
 ITERATIONS = (7, 20, 100, 199)
 CANDIDATES = 16
 COMPOSITION, PROCEDURE = "composition", "procedure"
-COLUMNS = ("part", "method", "iterations", "delta", "epsilon", "guarantee")
+COLUMNS = {
+    "part": "name", "method": "name", "iterations": "iterations", "delta": "probability",
+    "epsilon": "nats", "guarantee": "0 or 1",
+}  # fmt: skip
 COMPOSITIONS = {
     "basic": "basic",
     "advanced": "advanced\n(the paper's)",
@@ -55,9 +58,9 @@ COMPOSITIONS = {
 }
 
 
-def compute(quick: bool) -> list[dict]:
+def compute(size: str) -> list[dict]:
     """Returns one row per composition and number of iterations, and one per procedure."""
-    del quick  # Nothing to leave out.
+    del size  # Nothing to leave out.
     rows = []
     for count in ITERATIONS:
         loop = accounting.doubling_loop(EPSILON, count)
@@ -155,7 +158,7 @@ def draw(rows: Sequence[Mapping]) -> Figure:
     return figure
 
 
-JOB = job.FigureJob("ding_wu", "table_1", COLUMNS, compute, draw)
+FIGURE = FigureSpec("ding_wu", "table_1", COLUMNS, {FULL: "3 s", QUICK: "3 s"}, draw, rows=compute)
 
 if __name__ == "__main__":
-    JOB.run()
+    FIGURE.run()

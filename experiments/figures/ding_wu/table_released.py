@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -41,10 +40,10 @@ from dpjax.tuning.evaluations.procedure import plan_procedure
 from dpjax.tuning.problem.run_settings import RunOptions
 from dpjax.tuning.problem.task import Task, number_correct
 from dpjax.tuning.tuners.selections import BestOf
-from experiments.figures import rows as row_files
-from experiments.figures.ding_wu import tasks, trained_job
+from experiments.figures.ding_wu import tasks
+from experiments.figures.figure import DEFAULT_FOLDERS, FULL, QUICK, DataFolders, FigureSpec
 from experiments.figures.panels import new_panels
-from experiments.figures.rows import distinct, select
+from experiments.figures.rows import RowFolder, distinct, select
 
 NAME = "table_released"
 DELTA = 1e-5
@@ -106,18 +105,14 @@ SETTINGS = (
     Setting("adult", 2.0, "exponential", 300, 0.1, REHEARSAL),
     Setting("digits", 4.0, "exponential", 100, 1.0, REHEARSAL),
 )
-QUICK = SETTINGS[3:4]
 LOTS = {"digits": (72, 20.0), "adult": (512, 5.0)}
 """Lot size and epochs of the final training."""
 
-COLUMNS = (
-    *(field.name for field in dataclasses.fields(Setting)),
-    "delta",
-    "noise_ratio",
-    "seed",
-    "learning_rate",
-    "test_accuracy",
-)
+COLUMNS = {
+    "dataset": "name", "epsilon": "nats", "selector": "name", "partitions": "partitions",
+    "epsilon_0": "nats", "partition_training": "name", "delta": "probability",
+    "noise_ratio": "utilities", "seed": "number", "learning_rate": "1", "test_accuracy": "share",
+}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,25 +203,22 @@ def _row(setting: Setting, seed: int, rate: float, accuracy: float) -> dict:
 
 def compute(
     settings: Sequence[Setting],
-    path: str,
+    folder: RowFolder,
+    options: DataFolders = DEFAULT_FOLDERS,
     *,
     seeds: int = SEEDS,
     random_number: int = RANDOM_CANDIDATES,
-    data_dir: str | None = None,
-    cache_dir: str | None = None,
-    report: Callable[[str], None] = lambda line: None,
-) -> list[dict]:
-    """Runs what the file does not hold yet; returns all rows.
+) -> None:
+    """Runs what the folder's file does not hold yet.
 
     Args:
       settings: what to run; the random candidates they are compared with come along.
-      path: of the rows.
+      folder: of the rows.
+      options: where the data are.
       seeds: runs of each setting.
       random_number: random candidates at each data set and epsilon.
-      data_dir, cache_dir: see `data.load`.
-      report: called with a line for every finished setting.
     """
-    rows = row_files.read_rows(path) if os.path.exists(path) else []
+    rows = folder.read(NAME)
     setups: dict[str, Setup] = {}
     controls = dict.fromkeys(Setting(s.dataset, s.epsilon, RANDOM) for s in settings)
     for setting in (*controls, *settings):
@@ -236,17 +228,15 @@ def compute(
         if not missing:
             continue
         if setting.dataset not in setups:
-            task, test = tasks.logistic_regression(setting.dataset, data_dir, cache_dir)
-            setups[setting.dataset] = Setup(task, test)
+            setups[setting.dataset] = Setup(*tasks.logistic_regression(setting.dataset, options))
         setup = setups[setting.dataset]
         if setting.selector == RANDOM:
             rows += random_candidates(setting, setup, wanted)
-            row_files.write_rows(path, COLUMNS, rows)
+            folder.write(NAME, COLUMNS, rows)
         for seed in missing if setting.selector != RANDOM else ():
             rows.append(released(setting, setup, seed))
-            row_files.write_rows(path, COLUMNS, rows)
-        report(setting.label)
-    return rows
+            folder.write(NAME, COLUMNS, rows)
+        folder.report(setting.label)
 
 
 def summary(rows: Sequence[Mapping]) -> list[dict]:
@@ -337,22 +327,12 @@ def _control(setting: Setting) -> tuple[str, float, str]:
     return setting.dataset, setting.epsilon, RANDOM
 
 
-def train(folder: str, *, quick: bool, **options) -> None:
-    """Runs what the folder does not hold yet; options as `compute`."""
-    path = os.path.join(folder, f"{NAME}.csv")
-    if quick:
-        compute(QUICK, path, seeds=2, random_number=20, **options)
+def train(folder: RowFolder, options: DataFolders) -> None:
+    """Runs what the folder does not hold yet."""
+    if folder.size == QUICK:
+        compute(SETTINGS[3:4], folder, options, seeds=2, random_number=20)
     else:
-        compute(SETTINGS, path, **options)
-
-
-def finish(folder: str) -> list[str]:
-    """Prints the table and draws the folder's rows; returns the paths."""
-    path = os.path.join(folder, f"{NAME}.csv")
-    rows = row_files.read_rows(path)
-    for entry in summary(rows):
-        print(table_line(entry))
-    return [path, *plotting.save_figure(draw(rows), folder, NAME)]
+        compute(SETTINGS, folder, options)
 
 
 def table_line(entry: Mapping) -> str:
@@ -374,5 +354,16 @@ def table_line(entry: Mapping) -> str:
     return "| " + " | ".join(map(str, cells)) + " |"
 
 
+FIGURE = FigureSpec(
+    "ding_wu",
+    NAME,
+    COLUMNS,
+    {FULL: "half an hour on 4 busy cores", QUICK: "25 s"},
+    draw,
+    train=train,
+    options=DataFolders(),
+    summary=lambda rows: [table_line(entry) for entry in summary(rows)],
+)
+
 if __name__ == "__main__":
-    trained_job.run(train, finish)
+    FIGURE.run()

@@ -5,20 +5,22 @@ from __future__ import annotations
 import numpy as np
 
 from dpjax import data, models, tuning
+from experiments.figures.figure import DEFAULT_FOLDERS, DataFolders
 
 SPLIT_KEY = b"dpjax"
 """Public key of the hash that keeps a fifth of the training records for validation."""
 
 
 def logistic_regression(
-    dataset: str, data_dir: str | None = None, cache_dir: str | None = None
+    dataset: str, options: DataFolders = DEFAULT_FOLDERS
 ) -> tuple[tuning.Task, tuple[np.ndarray, np.ndarray]]:
     """Returns the task, and the inputs (n, ...) and labels (n,) of the test records.
 
     Args:
-      dataset, data_dir, cache_dir: see `data.load`.
+      dataset: see `data.load`.
+      options: where the data are.
     """
-    loaded = data.load(dataset, data_dir=data_dir, cache_dir=cache_dir)
+    loaded = data.load(dataset, **options.folders)
     parts = loaded.parts(0.2, SPLIT_KEY)
     name = "logistic_regression"
     task = tuning.classification(

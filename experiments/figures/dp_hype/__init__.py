@@ -4,7 +4,7 @@ Numbered as in the published version (v3) and in the authors' code. Figure 2 is 
 training; all others run alike (figures 3 to 13):
 
   python -m experiments.figures.dp_hype.figure_4 --data_dir=...              the paper's size, GPU
-  python -m experiments.figures.dp_hype.figure_4 --data_dir=... --mid_size   committed, 4 CPU cores
+  python -m experiments.figures.dp_hype.figure_4 --data_dir=... --size=mid   committed, 4 CPU cores
   python -m experiments.figures.dp_hype.figure_4 --quick                     digits, seconds
 
 What the sizes are is in `studies`; what each figure shows, what came out, and how long each size

@@ -18,7 +18,8 @@ from experiments.figures.dp_hype import trade_off
 from experiments.figures.dp_hype.studies import Study, listed
 from experiments.figures.dp_hype.tables import Table
 from experiments.figures.dp_hype.trade_off import DELTA, VOTES
-from experiments.figures.dp_hype.vote_figure import Options, VoteFigure
+from experiments.figures.dp_hype.vote_figure import Options, vote_figure
+from experiments.figures.figure import FigureSpec
 
 ARTIFACT_SUBSET_SIGMAS = {0.1: 45.0, 0.25: 25.0, 0.5: 10.7, 1.0: 5.5, 3.0: 2.08, math.inf: 0.0}
 """Noise on a subset's MEAN accuracy in the authors' code, whatever the subset's size."""
@@ -111,13 +112,16 @@ ALGORITHMS: dict[str, dict[str, Callable[[Table], Winner]]] = {
 }
 
 
-def figure(number: int, ablation: str, federations: Mapping[str, Sequence]) -> VoteFigure:
+def figure(
+    number: int, ablation: str, federations: Mapping[str, Sequence], *, quick: str
+) -> FigureSpec:
     """DP-HYPE beside an ablation.
 
     Args:
       number: of the figure.
       ablation: a key of `ALGORITHMS`.
       federations: size -> arguments of `studies.study` after the size, for each panel.
+      quick: wall time of this size.
     """
 
     def rows(study: Study, options: Options) -> list[dict]:
@@ -134,6 +138,6 @@ def figure(number: int, ablation: str, federations: Mapping[str, Sequence]) -> V
             found += trade_off.outcome_rows(name, outcomes, table.federated)
         return found
 
-    return VoteFigure(
-        f"figure_{number}", trade_off.COLUMNS, listed(federations), rows, trade_off.drawer(2)
+    return vote_figure(
+        number, trade_off.COLUMNS, listed(federations), rows, trade_off.drawer(2), quick=quick
     )

@@ -13,7 +13,7 @@ from experiments.figures.dp_hype.panel_grid import by_study, draw_grid
 from experiments.figures.dp_hype.studies import TITLES, Study, study_of
 from experiments.figures.dp_hype.vote_figure import Options
 
-COLUMNS = ("candidate", "accuracy")
+COLUMNS = {"candidate": "number", "accuracy": "share"}
 _BINS = np.linspace(0.0, 1.0, 50)
 
 

@@ -9,7 +9,7 @@ simplified Feathers that explores every candidate once (see `ablations.feathers`
 from __future__ import annotations
 
 from experiments.figures.dp_hype import ablations
-from experiments.figures.dp_hype.studies import FULL, MID, QUICK
+from experiments.figures.figure import FULL, MID, QUICK
 
 FIGURE = ablations.figure(
     11,
@@ -19,6 +19,7 @@ FIGURE = ablations.figure(
         MID: (("cifar10", 50), ("mnist", 50)),
         QUICK: (("mnist", 250),),
     },
+    quick="15 s",
 )
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from dpjax import accounting, plotting
-from experiments.figures.job import FigureJob
+from experiments.figures.figure import FULL, QUICK, FigureSpec
 from experiments.figures.rows import distinct, select
 
 CLIENTS = 250
@@ -45,10 +45,11 @@ ARTIFACT_SIGMAS = {
     1.0: (5.5, 12.5, 27.0, 40.0, 55.0),
 }
 NOISES = ("analytic", "artifact")
-COLUMNS = (
-    "panel", "spread", "good", "candidates", "votes", "epsilon", "noise", "sigma", "simulations",
-    "success",
-)  # fmt: skip
+COLUMNS = {
+    "panel": "name", "spread": "utility", "good": "candidates", "candidates": "candidates",
+    "votes": "votes", "epsilon": "nats", "noise": "name", "sigma": "votes",
+    "simulations": "votes held", "success": "share",
+}  # fmt: skip
 
 _UTILITIES_AT_ONCE = 12_000_000
 
@@ -118,13 +119,13 @@ def successes(
     return found
 
 
-def compute(quick: bool) -> list[dict]:
+def compute(size: str) -> list[dict]:
     """Returns one row for each point, k, epsilon and noise."""
-    simulations = QUICK_SIMULATIONS if quick else SIMULATIONS
+    simulations = QUICK_SIMULATIONS if size == QUICK else SIMULATIONS
     source = np.random.default_rng(2)
     rows = []
     for panel, spread, good, candidates in settings():
-        if quick and candidates > 300:
+        if size == QUICK and candidates > 300:
             continue
         found = successes(simulations, spread, good, candidates, source)
         for (votes, epsilon, noise), won in found.items():
@@ -194,7 +195,14 @@ def draw(rows: Sequence[Mapping]) -> Figure:
     return figure
 
 
-JOB = FigureJob("dp_hype", "figure_2", COLUMNS, compute, draw)
+FIGURE = FigureSpec(
+    "dp_hype",
+    "figure_2",
+    COLUMNS,
+    {FULL: "four and a half minutes", QUICK: "8 s"},
+    draw,
+    rows=compute,
+)
 
 if __name__ == "__main__":
-    JOB.run()
+    FIGURE.run()

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from experiments.figures.dp_hype import accuracy_histograms
 from experiments.figures.dp_hype.studies import CONCENTRATIONS, Study
 from experiments.figures.dp_hype.trade_off import skewed_studies
-from experiments.figures.dp_hype.vote_figure import VoteFigure
+from experiments.figures.dp_hype.vote_figure import vote_figure
 
 _PANELS = {2.0: 0.5}
 """Concentrations shown in another's panel."""
@@ -30,14 +30,15 @@ def studies(size: str) -> Iterator[Study]:
         yield from (study for study in every if _concentration(study) == concentration)
 
 
-FIGURE = VoteFigure(
-    "figure_8",
+FIGURE = vote_figure(
+    8,
     accuracy_histograms.COLUMNS,
     studies,
     accuracy_histograms.histogram_rows,
     accuracy_histograms.drawer(
         3, lambda study: f"{study.clients} clients, $\\alpha={_concentration(study):g}$"
     ),
+    quick="half a minute",
 )
 
 if __name__ == "__main__":

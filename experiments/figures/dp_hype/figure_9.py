@@ -8,7 +8,7 @@ accuracy, which is below one at the same noise. --quick takes twenty seconds.
 from __future__ import annotations
 
 from experiments.figures.dp_hype import ablations
-from experiments.figures.dp_hype.studies import FULL, MID, QUICK
+from experiments.figures.figure import FULL, MID, QUICK
 
 _PAPER = (("cifar10", 100, 5.0), ("cifar10", 100, 0.5))
 
@@ -16,6 +16,7 @@ FIGURE = ablations.figure(
     9,
     "raw_losses",
     {FULL: _PAPER, MID: (("mnist", 50, 5.0), ("mnist", 50, 0.5)), QUICK: _PAPER},
+    quick="20 s",
 )
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -14,17 +15,15 @@ from dpjax import data
 from experiments.figures.dp_hype.panel_grid import by_study, draw_grid
 from experiments.figures.dp_hype.studies import (
     CONCENTRATIONS,
-    FULL,
-    MID,
-    QUICK,
     Study,
     study,
     study_of,
 )
-from experiments.figures.dp_hype.vote_figure import Options, VoteFigure
+from experiments.figures.dp_hype.vote_figure import Options, vote_figure
+from experiments.figures.figure import FULL, MID, QUICK, FigureSpec
 from experiments.figures.rows import distinct, select
 
-COLUMNS = ("client", "label", "count")
+COLUMNS = {"client": "number", "label": "number", "count": "records"}
 SHOWN = 10
 
 
@@ -65,8 +64,14 @@ def _draw_panel(axes: Axes, rows: Sequence[Mapping]) -> None:
     axes.set_xticks(distinct(rows, "client"))
 
 
-def figure(number: int, datasets: Sequence[str]) -> VoteFigure:
-    """Figures 6 and 7: data sets by rows, Dirichlet concentrations by columns, 50 clients."""
+def figure(number: int, datasets: Sequence[str], **more: Any) -> FigureSpec:
+    """Figures 6 and 7: data sets by rows, Dirichlet concentrations by columns, 50 clients.
+
+    Args:
+      number: of the figure.
+      datasets: names.
+      **more: of `FigureSpec`.
+    """
 
     def studies(size: str) -> Iterable[Study]:
         for dataset in datasets if size != QUICK else datasets[:1]:
@@ -78,4 +83,5 @@ def figure(number: int, datasets: Sequence[str]) -> VoteFigure:
                     found = dataclasses.replace(whole, dataset=found.dataset)
                 yield found
 
-    return VoteFigure(f"figure_{number}", COLUMNS, studies, label_rows, draw)
+    takes = dict.fromkeys((FULL, MID, QUICK), "a second")
+    return vote_figure(number, COLUMNS, studies, label_rows, draw, **takes, **more)

@@ -20,8 +20,9 @@ import numpy as np
 from dpjax import data, models
 from dpjax.federated.vote_clients import Records
 from dpjax.federated.voting import candidate_grid
+from experiments.figures.figure import FULL, MID, QUICK
 
-FULL, MID, QUICK = SIZES = ("full", "mid_size", "quick")
+SIZES = (FULL, MID, QUICK)
 EPSILONS = (0.1, 0.25, 0.5, 1.0, 3.0, math.inf)
 DATASETS = ("adult", "mnist", "cifar10")
 CONCENTRATIONS = (30.0, 5.0, 0.5)
@@ -123,7 +124,11 @@ class Study:
         return [(split.inputs[part], labels[part]) for part in self.divide(labels)]
 
 
-STUDY_COLUMNS = tuple(field.name for field in dataclasses.fields(Study))
+STUDY_COLUMNS = {
+    "dataset": "name", "clients": "clients", "concentration": "1", "net": "name",
+    "epochs": "epochs", "rounds": "rounds", "records": "records", "rates": "name", "seed": "number",
+}  # fmt: skip
+"""The fields of a study, and their units."""
 
 
 def study_of(row: dict) -> Study:

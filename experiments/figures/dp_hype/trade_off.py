@@ -23,20 +23,21 @@ from dpjax.federated.simulation import hold_votes
 from experiments.figures.dp_hype.panel_grid import by_study, draw_grid
 from experiments.figures.dp_hype.studies import (
     DATASETS,
-    FULL,
-    MID,
-    QUICK,
     Study,
     skewed,
     study,
     study_of,
 )
-from experiments.figures.dp_hype.vote_figure import Options, VoteFigure
+from experiments.figures.dp_hype.vote_figure import Options, vote_figure
+from experiments.figures.figure import FULL, MID, QUICK, FigureSpec
 from experiments.figures.rows import distinct, select
 
 VOTES = 5
 DELTA = 1e-5
-COLUMNS = ("algorithm", "epsilon", "run", "winner", "accuracy", "opt", "rand_guess")
+COLUMNS = {
+    "algorithm": "name", "epsilon": "nats", "run": "number", "winner": "candidate",
+    "accuracy": "share", "opt": "share", "rand_guess": "share",
+}  # fmt: skip
 DP_HYPE = "DP-HYPE"
 
 _NO_NOISE = 10.0
@@ -143,17 +144,18 @@ def skewed_studies(size: str, clients: int) -> Iterator[Study]:
             yield study(size, dataset, clients, concentration)
 
 
-def skewed_figure(number: int, clients: int) -> VoteFigure:
+def skewed_figure(number: int, clients: int) -> FigureSpec:
     """Figures 5 (100 clients), 12 (250) and 13 (50).
 
     What they show: the smaller the concentration, the more clients differ in labels and in size,
     the less they agree on candidates, and the larger the epsilon below which the vote falls to a
     random guess.
     """
-    return VoteFigure(
-        f"figure_{number}",
+    return vote_figure(
+        number,
         COLUMNS,
         lambda size: skewed_studies(size, clients),
         dp_hype_rows,
         drawer(columns=3),
+        quick="20 s",
     )

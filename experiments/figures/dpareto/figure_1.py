@@ -33,10 +33,13 @@ from matplotlib.figure import Figure
 
 from dpjax import plotting
 from dpjax.tuning.pareto import fronts, sparse_vector_example
-from experiments.figures import job
 from experiments.figures.dpareto import maps
+from experiments.figures.figure import FULL, QUICK, FigureSpec
 
-COLUMNS = ("noise", "bound", "epsilon", "error_50", "error_1000", "error_exact")
+COLUMNS = {
+    "noise": "scale", "bound": "answers", "epsilon": "nats", "error_50": "1 - F1",
+    "error_1000": "1 - F1", "error_exact": "1 - F1",
+}  # fmt: skip
 ANTI_IDEALS = ((10.0, 1.0), (100.0, 1.0))
 NOISE = maps.GridAxis("noise", "noise b")
 BOUND = maps.GridAxis("bound", "bound C on positive answers", logarithmic=False)
@@ -47,10 +50,10 @@ LOOKS = {
 }
 
 
-def compute(quick: bool) -> list[dict]:
+def compute(size: str) -> list[dict]:
     """Returns one row per setting of the grid."""
     example = sparse_vector_example.SparseVectorExample()
-    settings = sparse_vector_example.grid(21 if quick else 101)
+    settings = sparse_vector_example.grid(21 if size == QUICK else 101)
     source = np.random.default_rng(1)  # Of the simulated orders: another seed moves them slightly.
     table = {
         **settings,
@@ -93,7 +96,9 @@ def draw(rows: Sequence[Mapping]) -> Figure:
     return figure
 
 
-JOB = job.FigureJob("dpareto", "figure_1", COLUMNS, compute, draw)
+FIGURE = FigureSpec(
+    "dpareto", "figure_1", COLUMNS, {FULL: "10 s", QUICK: "4 s"}, draw, rows=compute
+)
 
 if __name__ == "__main__":
-    JOB.run()
+    FIGURE.run()

@@ -30,45 +30,34 @@ Takes 3 minutes on 4 CPU cores; with --quick (digits, odd or even: 13 x 13, 10 r
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from absl import flags
 from matplotlib.figure import Figure
 
 from dpjax import data, plotting
 from dpjax.tuning.pareto import fronts, output_perturbation_example
 from dpjax.tuning.pareto.output_perturbation_example import OutputPerturbationExample
-from experiments.figures import job
 from experiments.figures.dpareto import maps
+from experiments.figures.figure import DEFAULT_FOLDERS, FULL, QUICK, DataFolders, FigureSpec
 
-COLUMNS = (
-    "dataset",
-    "records",
-    "repetitions",
-    "delta",
-    "regularisation",
-    "noise_std",
-    "epsilon",
-    "epsilon_paper",
-    "error",
-    "error_exact",
-)
+COLUMNS = {
+    "dataset": "name", "records": "records", "repetitions": "runs", "delta": "probability",
+    "regularisation": "1", "noise_std": "parameters", "epsilon": "nats", "epsilon_paper": "nats",
+    "error": "share", "error_exact": "share",
+}  # fmt: skip
 ANTI_IDEAL = (10.0, 1.0)
 REGULARISATION = maps.GridAxis("regularisation", "regularisation gamma")
 NOISE_STD = maps.GridAxis("noise_std", "noise sigma")
 
 
-def load_example(
-    name: str, data_dir: str | None = None, cache_dir: str | None = None, **options
-) -> OutputPerturbationExample:
+def load_example(name: str, folders: DataFolders, **options) -> OutputPerturbationExample:
     """Returns the example on `a1a` (the paper's division of Adult) or on `digits`, odd or even.
 
     Norms are bounded by public numbers: an a1a record has 14 ones at most, a digit 64 pixels of at
     most 1.
     """
-    loaded = data.load(name, data_dir, cache_dir=cache_dir)
+    loaded = data.load(name, **folders.folders)
     norm_bound = {"a1a": 14.0, "digits": 64.0}[name] ** 0.5
     return OutputPerturbationExample.from_records(
         loaded.train.inputs,
@@ -84,9 +73,8 @@ def evaluate(
     name: str,
     number: int,
     repetitions: int,
+    options: DataFolders = DEFAULT_FOLDERS,
     *,
-    data_dir: str | None = None,
-    cache_dir: str | None = None,
     progress=None,
 ) -> list[dict]:
     """Returns one row per setting of a square grid.
@@ -95,12 +83,11 @@ def evaluate(
       name: `a1a` or `digits`.
       number: values of each hyperparameter.
       repetitions: runs a setting.
-      data_dir: see `data.load`.
-      cache_dir: see `data.load`.
+      options: where the data are.
       progress: called with epochs done and their number.
     """
-    ours = load_example(name, data_dir, cache_dir)
-    paper = load_example(name, data_dir, cache_dir, lipschitz=2.0)
+    ours = load_example(name, options)
+    paper = load_example(name, options, lipschitz=2.0)
     settings = output_perturbation_example.grid(number)
     source = np.random.default_rng(2)  # Of orders and noise: another seed moves points slightly.
     different, which = np.unique(settings["regularisation"], return_inverse=True)
@@ -162,38 +149,24 @@ def draw(rows: Sequence[Mapping]) -> Figure:
     return figure
 
 
-def data_flags() -> dict[str, flags.FlagHolder]:
-    """Defines the flags that say where the data are; call before the job runs."""
-    started = {"module_name": sys.argv[0]}
-    return {
-        name: flags.DEFINE_string(name, None, "See experiments.tune.", **started)
-        for name in ("data_dir", "cache_dir")
-    }
-
-
-def compute(
-    quick: bool, *, data_dir: str | None = None, cache_dir: str | None = None
-) -> list[dict]:
+def compute(size: str, options: DataFolders = DEFAULT_FOLDERS) -> list[dict]:
     """Returns the figure's rows: `evaluate` at its two sizes, epochs printed as they pass."""
     return evaluate(
-        *(("digits", 13, 10) if quick else ("a1a", 55, 50)),
-        data_dir=data_dir,
-        cache_dir=cache_dir,
+        *(("digits", 13, 10) if size == QUICK else ("a1a", 55, 50)),
+        options,
         progress=lambda done, every: print(f"epoch {done} of {every}", flush=True),
     )
 
 
-def run() -> None:
-    """Runs the binary."""
-    folders = data_flags()
-    job.FigureJob(
-        "dpareto",
-        "figure_2",
-        COLUMNS,
-        lambda quick: compute(quick, **{name: flag.value for name, flag in folders.items()}),
-        draw,
-    ).run()
-
+FIGURE = FigureSpec(
+    "dpareto",
+    "figure_2",
+    COLUMNS,
+    {FULL: "3 minutes on 4 CPU cores", QUICK: "10 s"},
+    draw,
+    rows=compute,
+    options=DataFolders(),
+)
 
 if __name__ == "__main__":
-    run()
+    FIGURE.run()

@@ -24,17 +24,16 @@ panels; inputs by their logarithm, so the processes see a simpler function.
 
   python -m experiments.figures.dpareto.figure_3 --data_dir=... --out_dir=docs/figures/dpareto
 
-Rows of figure 2 that stand in the folder are used; without them they are computed first, which
-takes 3 minutes. The step itself takes 10 seconds; with --quick (40 of 169 settings, digits) 15.
+Rows of figure 2 that stand in the folder are used; without them they are computed and written
+first, which takes 3 minutes. The step itself takes 10 seconds; with --quick (40 of 169 settings,
+digits) 15.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from absl import flags
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
@@ -43,31 +42,17 @@ from dpjax import plotting
 from dpjax.tuning.pareto import acquisition, batches, fronts, output_perturbation_example
 from dpjax.tuning.pareto.gaussian_process import GaussianProcess
 from dpjax.tuning.pareto.original_units import expected_hypervolume_improvement_in_original_units
-from experiments.figures import job
-from experiments.figures import rows as row_files
 from experiments.figures.dpareto import figure_2, maps
 from experiments.figures.dpareto.figure_2 import ANTI_IDEAL, NOISE_STD, REGULARISATION
+from experiments.figures.figure import FULL, QUICK, DataFolders, FigureSpec
+from experiments.figures.rows import RowFolder
 
-COPIED = (
-    "dataset",
-    "records",
-    "repetitions",
-    "delta",
-    "regularisation",
-    "noise_std",
-    "epsilon",
-    "error",
-    "error_exact",
-)
-COLUMNS = (
-    *COPIED,
-    "sampled",
-    "predicted_epsilon",
-    "predicted_error",
-    "hvpoi",
-    "ehvi_model_units",
-    "ehvi_reported_units",
-)
+NAME, GRID = "figure_3", figure_2.FIGURE.name
+COPIED = {name: unit for name, unit in figure_2.COLUMNS.items() if name != "epsilon_paper"}
+COLUMNS = {
+    **COPIED, "sampled": "0 or 1", "predicted_epsilon": "nats", "predicted_error": "share",
+    "hvpoi": "probability", "ehvi_model_units": "log nats x logit", "ehvi_reported_units": "nats",
+}  # fmt: skip
 CRITERIA = {
     "hvpoi": "HVPoI (the paper's criterion)",
     "ehvi_model_units": "EHVI, model units",
@@ -190,27 +175,23 @@ def draw(rows: Sequence[Mapping]) -> Figure:
     return figure
 
 
-def run() -> None:
-    """Runs the binary."""
-    folders = figure_2.data_flags()
+def train(folder: RowFolder, options: DataFolders) -> None:
+    """Writes the figure's rows, and figure 2's if the folder holds none of this size."""
+    if not folder.read(GRID):
+        folder.write(GRID, figure_2.COLUMNS, figure_2.compute(folder.size, options))
+    measured = 40 if folder.size == QUICK else 250
+    folder.write(NAME, COLUMNS, one_step(folder.read(GRID), measured))
 
-    def grid_rows(quick: bool) -> list[dict]:
-        """Figure 2's rows: those that stand in the folder, or computed now."""
-        if not quick:
-            folder = flags.FLAGS["out_dir"].value or os.path.join("runs", "figures", "dpareto")
-            path = os.path.join(folder, "figure_2.csv")
-            if os.path.exists(path):
-                return row_files.read_rows(path)
-        return figure_2.compute(quick, **{name: folder.value for name, folder in folders.items()})
 
-    job.FigureJob(
-        "dpareto",
-        "figure_3",
-        COLUMNS,
-        lambda quick: one_step(grid_rows(quick), 40 if quick else 250),
-        draw,
-    ).run()
-
+FIGURE = FigureSpec(
+    "dpareto",
+    NAME,
+    COLUMNS,
+    {FULL: "10 s, after figure 2's 3 minutes", QUICK: "15 s"},
+    draw,
+    train=train,
+    options=DataFolders(),
+)
 
 if __name__ == "__main__":
-    run()
+    FIGURE.run()

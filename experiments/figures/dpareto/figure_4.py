@@ -9,9 +9,9 @@ measure fronts afresh.
 Differs from the paper: EHVI in batches of 16 for HVPoI one at a time, tight epsilons for classic
 ones; below right, random search has as many points as DPareto, not many more; layout from memory.
 
-  python -m experiments.figures.dpareto.figure_4 --mid_size --data_dir=... --out_dir=...
+  python -m experiments.figures.dpareto.figure_4 --size=mid --data_dir=... --out_dir=...
 
-At full size it takes many hours on a CPU (not run); with --mid_size about an hour, see
+At full size it takes many hours on a CPU (not run); with --size=mid about an hour, see
 docs/pareto_fronts.md; with --quick a minute, most of it compilation.
 """
 
@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments.figures.dpareto import maps, trained_job
+from experiments.figures.dpareto import maps
 from experiments.figures.dpareto import trained_fronts as found
 from experiments.figures.dpareto import trained_searches as trained
 from experiments.figures.rows import distinct, select
@@ -107,5 +107,15 @@ def _draw_progress(axes, rows: Sequence[Mapping], style: str) -> None:
     axes.fill_between(counts, low, high, color=colour, alpha=0.12, linewidth=0)
 
 
+FIGURE = trained.figure(
+    "figure_4",
+    COLUMNS,
+    searches,
+    rows,
+    draw,
+    full="many hours on a CPU",
+    committed=trained.QUICK_ADULT,
+)
+
 if __name__ == "__main__":
-    trained_job.run("figure_4", searches, COLUMNS, rows, draw)
+    FIGURE.run()

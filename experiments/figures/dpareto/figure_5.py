@@ -7,9 +7,9 @@ between the two is the winner's curse.
 Differs from the paper: its figure 5 is known to us from memory only; EHVI for HVPoI, tight epsilons
 for classic ones, fronts measured afresh.
 
-  python -m experiments.figures.dpareto.figure_5 --mid_size --data_dir=... --out_dir=...
+  python -m experiments.figures.dpareto.figure_5 --size=mid --data_dir=... --out_dir=...
 
-At full size it takes hours on a CPU (not run); with --mid_size about an hour, see
+At full size it takes hours on a CPU (not run); with --size=mid about an hour, see
 docs/pareto_fronts.md; with --quick a minute, most of it compilation.
 """
 
@@ -22,7 +22,6 @@ from matplotlib.figure import Figure
 
 from experiments.figures import panels
 from experiments.figures.dpareto import trained_fronts as found
-from experiments.figures.dpareto import trained_job
 from experiments.figures.dpareto import trained_searches as trained
 from experiments.figures.rows import select
 
@@ -69,5 +68,9 @@ def draw(rows: Sequence[Mapping]) -> Figure:
     return figure
 
 
+FIGURE = trained.figure(
+    "figure_5", COLUMNS, searches, rows, draw, full="hours on a CPU", committed=trained.QUICK_ADULT
+)
+
 if __name__ == "__main__":
-    trained_job.run("figure_5", searches, COLUMNS, rows, draw)
+    FIGURE.run()

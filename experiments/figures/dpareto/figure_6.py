@@ -7,9 +7,9 @@ on linear scales, learning rates from 0.001 to 0.1, as the authors' are. At mid 
 
 Differs from the paper: EHVI for HVPoI, tight epsilons for classic ones, fronts measured afresh.
 
-  python -m experiments.figures.dpareto.figure_6 --mid_size --data_dir=... --out_dir=...
+  python -m experiments.figures.dpareto.figure_6 --size=mid --data_dir=... --out_dir=...
 
-At full size it takes hours on a CPU (not run); with --mid_size about an hour, see
+At full size it takes hours on a CPU (not run); with --size=mid about an hour, see
 docs/pareto_fronts.md; with --quick (a grid of 32) half a minute, most of it compilation.
 """
 
@@ -23,8 +23,8 @@ from matplotlib.figure import Figure
 from dpjax import plotting
 from experiments.figures import panels
 from experiments.figures.dpareto import trained_fronts as found
-from experiments.figures.dpareto import trained_job
 from experiments.figures.dpareto import trained_searches as trained
+from experiments.figures.figure import MID
 from experiments.figures.rows import select
 
 PROBLEM = "adult_logistic_regression_sgd"
@@ -68,5 +68,16 @@ def draw(rows: Sequence[Mapping]) -> Figure:
     return figure
 
 
+FIGURE = trained.figure(
+    "figure_6",
+    COLUMNS,
+    searches,
+    rows,
+    draw,
+    full="hours on a CPU",
+    quick="half a minute",
+    committed=MID,
+)
+
 if __name__ == "__main__":
-    trained_job.run("figure_6", searches, COLUMNS, rows, draw)
+    FIGURE.run()

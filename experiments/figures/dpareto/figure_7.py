@@ -6,9 +6,9 @@ Settings, means and bands are of the repetitions measured afresh, not of those t
 Differs from the paper: EHVI for HVPoI, tight epsilons for classic ones; at mid size nine (Adult)
 and four (MNIST) fresh repetitions instead of the ten of the search.
 
-  python -m experiments.figures.dpareto.figure_7 --mid_size --data_dir=... --out_dir=...
+  python -m experiments.figures.dpareto.figure_7 --size=mid --data_dir=... --out_dir=...
 
-At full size it takes many hours on a CPU (not run); with --mid_size about an hour, see
+At full size it takes many hours on a CPU (not run); with --size=mid about an hour, see
 docs/pareto_fronts.md; with --quick a minute, most of it compilation.
 """
 
@@ -19,9 +19,10 @@ from collections.abc import Mapping, Sequence
 from matplotlib.figure import Figure
 
 from dpjax import plotting
-from experiments.figures.dpareto import maps, trained_job
+from experiments.figures.dpareto import maps
 from experiments.figures.dpareto import trained_fronts as found
 from experiments.figures.dpareto import trained_searches as trained
+from experiments.figures.figure import MID
 from experiments.figures.rows import select
 
 COLUMNS = ("problem", *trained.SETTING_COLUMNS, "epsilon", "utility", "best", "worst")
@@ -70,5 +71,9 @@ def draw(rows: Sequence[Mapping]) -> Figure:
     return figure
 
 
+FIGURE = trained.figure(
+    "figure_7", COLUMNS, searches, rows, draw, full="many hours on a CPU", committed=MID
+)
+
 if __name__ == "__main__":
-    trained_job.run("figure_7", searches, COLUMNS, rows, draw)
+    FIGURE.run()

@@ -5,9 +5,9 @@ beats the wider one at small epsilon. DPareto's fronts of seed 0, measured afres
 
 Differs from the paper: EHVI for HVPoI, tight epsilons for classic ones, fronts measured afresh.
 
-  python -m experiments.figures.dpareto.figure_8 --mid_size --data_dir=... --out_dir=...
+  python -m experiments.figures.dpareto.figure_8 --size=mid --data_dir=... --out_dir=...
 
-At full size it takes many hours on a CPU (not run); with --mid_size about an hour, see
+At full size it takes many hours on a CPU (not run); with --size=mid about an hour, see
 docs/pareto_fronts.md; with --quick a minute, most of it compilation.
 """
 
@@ -19,10 +19,11 @@ from matplotlib.figure import Figure
 
 from dpjax import plotting
 from experiments.figures import panels
-from experiments.figures.dpareto import maps, trained_job
+from experiments.figures.dpareto import maps
 from experiments.figures.dpareto import trained_fronts as found
 from experiments.figures.dpareto import trained_searches as trained
 from experiments.figures.dpareto.figure_7 import COLUMNS, rows, searches
+from experiments.figures.figure import MID
 from experiments.figures.rows import select
 
 
@@ -46,5 +47,9 @@ def draw(rows: Sequence[Mapping]) -> Figure:
     return figure
 
 
+FIGURE = trained.figure(
+    "figure_8", COLUMNS, searches, rows, draw, full="many hours on a CPU", committed=MID
+)
+
 if __name__ == "__main__":
-    trained_job.run("figure_8", searches, COLUMNS, rows, draw)
+    FIGURE.run()

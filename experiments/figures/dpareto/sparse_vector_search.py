@@ -45,37 +45,31 @@ program goes on from there: after a change of the search itself, delete them.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import multiprocessing
-import os
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent import futures
 
 import numpy as np
-from absl import flags
 from matplotlib.figure import Figure
 
 from dpjax import plotting
 from dpjax.tuning import pareto
 from dpjax.tuning.pareto import batches, fronts, sparse_vector_example
 from dpjax.tuning.pareto.search import evaluated_inputs
-from experiments.figures import job
-from experiments.figures import rows as row_files
 from experiments.figures.dpareto import maps
-from experiments.figures.rows import distinct, select
+from experiments.figures.figure import FULL, QUICK, FigureSpec, option
+from experiments.figures.rows import RowFolder, distinct, select
 
+NAME = "sparse_vector_search"
 SEARCH_COLUMNS = ("method", "batch_size", "anti_ideal_epsilon", "seed")
-COLUMNS = (
-    *SEARCH_COLUMNS,
-    "evaluations",
-    "observed",
-    "measured_front",
-    "model_front",
-    "all_evaluations",
-    "seconds",
-)
+COLUMNS = {
+    "method": "name", "batch_size": "proposals", "anti_ideal_epsilon": "nats", "seed": "number",
+    "evaluations": "evaluations", "observed": "nats", "measured_front": "nats",
+    "model_front": "nats", "all_evaluations": "nats", "seconds": "s",
+}  # fmt: skip
 INITIAL, EVALUATIONS, REPETITIONS, SEEDS = 16, 80, 50, 10
 SEARCHES = (
     ("ehvi", 8),
@@ -95,6 +89,13 @@ LABELS = {
 }
 ANTI_IDEALS = (10.0, 100.0)
 EXAMPLE = sparse_vector_example.SparseVectorExample()
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What the command line may change."""
+
+    processes: int = option(1, "Searches at the same time.", least=1)
 
 
 def model_front(record: pareto.SearchRecord) -> np.ndarray:
@@ -167,34 +168,26 @@ def run_search(
     ]
 
 
-def compute(quick: bool, path: str | None = None, processes: int = 1) -> list[dict]:
-    """Returns the rows of all searches.
-
-    Args:
-      quick: few of them, and short.
-      path: where rows are kept as searches end; those that stand there are not searched again.
-      processes: searches at the same time.
-    """
-    kinds = (("ehvi", 8), ("random", 8)) if quick else SEARCHES
-    evaluations, seeds = (32, 2) if quick else (EVALUATIONS, SEEDS)
+def compute(folder: RowFolder, options: Options = Options()) -> None:
+    """Runs the searches that the folder's rows do not hold yet; quick ones are few and short."""
+    kinds = (("ehvi", 8), ("random", 8)) if folder.size == QUICK else SEARCHES
+    evaluations, seeds = (32, 2) if folder.size == QUICK else (EVALUATIONS, SEEDS)
     wanted = [
         (method, batch_size, anti_ideal, seed)
         for method, batch_size in kinds
         for anti_ideal in ANTI_IDEALS
         for seed in range(seeds)
     ]
-    kept = row_files.read_rows(path) if path is not None and os.path.exists(path) else []
+    kept = folder.read(NAME)
     found = {search: select(kept, **dict(zip(SEARCH_COLUMNS, search))) for search in wanted}
     missing = [
         search for search in wanted
         if not found[search] or found[search][-1]["evaluations"] != evaluations
     ]  # fmt: skip
-    for number, (search, rows) in enumerate(_searched(missing, evaluations, processes), 1):
+    for number, (search, rows) in enumerate(_searched(missing, evaluations, options.processes), 1):
         found[search] = rows
-        print(f"search {number} of {len(missing)}", flush=True)
-        if path is not None:
-            row_files.write_rows(path, COLUMNS, itertools.chain(*found.values()))
-    return list(itertools.chain(*found.values()))
+        folder.report(f"search {number} of {len(missing)}")
+        folder.write(NAME, COLUMNS, itertools.chain(*found.values()))
 
 
 def _searched(searches: Sequence[tuple], evaluations: int, processes: int) -> Iterator[tuple]:
@@ -267,19 +260,15 @@ def draw(rows: Sequence[Mapping]) -> Figure:
     return figure
 
 
-def run() -> None:
-    """Runs the binary."""
-    processes = flags.DEFINE_integer(
-        "processes", 1, "Searches at the same time.", module_name=sys.argv[0]
-    )
-
-    def rows(quick: bool) -> list[dict]:
-        folder = flags.FLAGS["out_dir"].value or os.path.join("runs", "figures", "dpareto")
-        path = None if quick else os.path.join(folder, "sparse_vector_search.csv")
-        return compute(quick, path, processes.value)
-
-    job.FigureJob("dpareto", "sparse_vector_search", COLUMNS, rows, draw).run()
-
+FIGURE = FigureSpec(
+    "dpareto",
+    NAME,
+    COLUMNS,
+    {FULL: "half an hour", QUICK: "20 s"},
+    draw,
+    train=compute,
+    options=Options(),
+)
 
 if __name__ == "__main__":
-    run()
+    FIGURE.run()

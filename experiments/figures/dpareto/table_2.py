@@ -12,11 +12,11 @@ differences are taken seed by seed; intervals are Student's t at 95%. Judged fou
 Differs from the paper: EHVI for HVPoI, tight epsilons for classic ones, fronts measured afresh; the
 paper does not say how it judged. At mid size 16 + 128 evaluations and at most 16 epochs.
 
-  python -m experiments.figures.dpareto.table_2 --mid_size --data_dir=... --out_dir=...
-  python -m experiments.figures.dpareto.table_2 --quick_adult --data_dir=... \
+  python -m experiments.figures.dpareto.table_2 --size=mid --data_dir=... --out_dir=...
+  python -m experiments.figures.dpareto.table_2 --size=quick_adult --data_dir=... \
       --problem=adult_logistic_regression_adam      # prints on how many of five seeds it won
 
-At full size it takes hours on a CPU (not run); with --mid_size about an hour, the second line
+At full size it takes hours on a CPU (not run); with --size=mid about an hour, the second line
 minutes, see docs/pareto_fronts.md; with --quick (digits) a minute, most of it compilation.
 """
 
@@ -30,7 +30,6 @@ from scipy import stats
 
 from dpjax import plotting
 from experiments.figures.dpareto import trained_fronts as found
-from experiments.figures.dpareto import trained_job
 from experiments.figures.dpareto import trained_searches as trained
 from experiments.figures.dpareto.figure_5 import searches
 from experiments.figures.rows import select
@@ -123,5 +122,16 @@ def summary(rows: Sequence[Mapping]) -> list[str]:
     ]
 
 
+FIGURE = trained.figure(
+    "table_2",
+    COLUMNS,
+    searches,
+    rows,
+    draw,
+    full="hours on a CPU",
+    committed=trained.QUICK_ADULT,
+    summary=summary,
+)
+
 if __name__ == "__main__":
-    trained_job.run("table_2", searches, COLUMNS, rows, draw, summary)
+    FIGURE.run()

@@ -25,25 +25,37 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
+from matplotlib.figure import Figure
 
 from dpjax import data, models, training, tuning
 from dpjax.tuning import pareto
 from dpjax.tuning.pareto import problems
 from dpjax.tuning.pareto.oracles import CLASSIC
-from experiments.figures import rows as row_files
-from experiments.figures.rows import select
+from experiments.figures.figure import FULL, MID, QUICK, DataFolders, FigureSpec, option
+from experiments.figures.rows import RowFolder, select
 
+SEARCHES, FRONTS = "trained_searches", "trained_fronts"
 SETTING_COLUMNS = ("epochs", "lot_size", "learning_rate", "clip_norm", "noise_multiplier")
 KEY_COLUMNS = ("problem", "method", "seed")
 EVALUATION_COLUMNS = (*KEY_COLUMNS, "evaluation", *SETTING_COLUMNS,
                       "epsilon", "epsilon_classic", "utility", "best", "worst")  # fmt: skip
 FRONT_COLUMNS = (*KEY_COLUMNS, *SETTING_COLUMNS,
                  "epsilon", "utility", "best", "worst", "first_seen")  # fmt: skip
+UNITS = {
+    "problem": "name", "method": "name", "seed": "number", "evaluation": "number",
+    "evaluations": "evaluations", "epochs": "epochs", "lot_size": "records", "learning_rate": "1",
+    "clip_norm": "gradient", "noise_multiplier": "clip norms", "epsilon": "nats",
+    "utility": "share", "best": "share", "worst": "share", "hypervolume": "nats",
+    "observed": "nats", "measured_afresh": "nats", "measurement": "name", "judged": "name",
+    "seeds": "seeds", "seeds_won": "seeds", "mean": "nats", "low": "nats", "high": "nats",
+}  # fmt: skip
+"""Of the columns of figures 4 to 8 and Table 2; a hypervolume's is that of epsilon times error."""
+
 ADULT = tuple(name for name in problems.PROBLEMS if name.startswith("adult"))
 MNIST = tuple(name for name in problems.PROBLEMS if name.startswith("mnist"))
 LABELS = {
@@ -84,7 +96,7 @@ class Size:
     grids: tuple[int, ...] = (3, 4)
 
 
-FULL, MID, QUICK_ADULT, QUICK = "full", "mid", "quick_adult", "quick"
+QUICK_ADULT = "quick_adult"
 _MNIST_MID = Size(32, 16, 2, 2, 1, epochs=3, records=2000, lot_size=1000)
 _QUICK = Size(16, 8, 2, 1, 2, epochs=2, lot_size=256, grids=(2,))
 SIZES = {
@@ -97,6 +109,13 @@ SIZES = {
     (QUICK, "a1a"): _QUICK,
     (QUICK, "mnist"): _QUICK,
 }
+
+
+@dataclasses.dataclass(frozen=True)
+class Options(DataFolders):
+    """What the command line may change."""
+
+    problem: tuple[str, ...] = option((), "Train these only.", choices=tuple(LABELS))
 
 
 def size_of(problem: str, size: str) -> Size:
@@ -147,10 +166,10 @@ def searched_domain(name: str) -> pareto.Domain:
 class Trainer:
     """Runs the searches of one problem; its programs are compiled once for all of them."""
 
-    def __init__(self, name: str, size: str, data_dir: str | None, cache_dir: str | None):
+    def __init__(self, name: str, size: str, options: DataFolders):
         problem, self.size = problems.PROBLEMS[name], size_of(name, size)
         dataset = "digits" if size == QUICK else problem.dataset
-        loaded = data.load(dataset, data_dir, cache_dir=cache_dir)
+        loaded = data.load(dataset, **options.folders)
         train = loaded.train
         if self.size.records is not None:
             number = self.size.records
@@ -218,25 +237,20 @@ def evaluation_rows(
 
 
 def train(
-    folder: str,
-    wanted: Sequence[tuple[str, str, int]],
-    size: str,
-    *,
-    data_dir: str | None = None,
-    cache_dir: str | None = None,
-    report: Callable[[str], None] = lambda line: None,
+    folder: RowFolder, wanted: Sequence[tuple[str, str, int]], options: Options = Options()
 ) -> None:
     """Runs the searches (problem, method, seed) that the folder's rows do not hold yet."""
-    os.makedirs(os.path.join(folder, "records"), mode=0o700, exist_ok=True)
-    evaluations, fresh = stored(folder)
+    records = os.path.join(folder.path, "records")
+    os.makedirs(records, mode=0o700, exist_ok=True)
+    wanted = [one for one in wanted if not options.problem or one[0] in options.problem]
     trainers: dict[str, Trainer] = {}
     for place, (problem, method, seed) in enumerate(wanted, 1):
         key = {"problem": problem, "method": method, "seed": seed}
-        if select(fresh, **key):
+        if select(folder.read(FRONTS), **key):
             continue
-        trainer = trainers.setdefault(problem, None) or Trainer(problem, size, data_dir, cache_dir)
+        trainer = trainers.setdefault(problem, None) or Trainer(problem, folder.size, options)
         trainers[problem] = trainer
-        path = os.path.join(folder, "records", f"{problem}-{method}-{seed}.jsonl")
+        path = os.path.join(records, f"{problem}-{method}-{seed}.jsonl")
         record = trainer.search(method, seed, path)
         front = pareto.reevaluate(
             record, trainer.accuracy, rounds=trainer.size.fresh_rounds, by_means=True
@@ -249,16 +263,51 @@ def train(
             key | {name: _short(row[name]) for name in FRONT_COLUMNS[len(key) :]}
             for row in front.rows()
         ]
-        row_files.write_rows(_path(folder, "searches"), EVALUATION_COLUMNS, evaluations)
-        row_files.write_rows(_path(folder, "fronts"), FRONT_COLUMNS, fresh)
-        report(f"search {place} of {len(wanted)}: {problem}, {method}, seed {seed}: hypervolume "
-               f"{front.hypervolume:.4f} measured afresh")  # fmt: skip
+        folder.write(SEARCHES, EVALUATION_COLUMNS, evaluations)
+        folder.write(FRONTS, FRONT_COLUMNS, fresh)
+        folder.report(f"search {place} of {len(wanted)}: {problem}, {method}, seed {seed}: "
+                      f"hypervolume {front.hypervolume:.4f} measured afresh")  # fmt: skip
 
 
-def stored(folder: str) -> tuple[list[dict], list[dict]]:
+def stored(folder: RowFolder) -> tuple[list[dict], list[dict]]:
     """The rows of all evaluations and of the fronts measured afresh; empty where there are none."""
-    paths = [_path(folder, name) for name in ("searches", "fronts")]
-    return tuple(row_files.read_rows(path) if os.path.exists(path) else [] for path in paths)
+    return folder.read(SEARCHES), folder.read(FRONTS)
+
+
+def figure(
+    name: str,
+    columns: Sequence[str],
+    searches: Callable[[str], Sequence[tuple[str, str, int]]],
+    rows: Callable[[list[dict], list[dict]], list[dict]],
+    draw: Callable[[Sequence[Mapping]], Figure],
+    *,
+    full: str,
+    quick: str = "a minute",
+    **more: Any,
+) -> FigureSpec:
+    """A figure that is made from trained searches.
+
+    Args:
+      name: of the figure.
+      columns: of its rows, each of `UNITS`.
+      searches: size -> the searches (problem, method, seed) that it needs.
+      rows: (all evaluations, fronts measured afresh) -> its rows.
+      draw: its rows -> the picture.
+      full, quick: wall times of these sizes.
+      **more: of `FigureSpec`.
+    """
+    return FigureSpec(
+        "dpareto",
+        name,
+        {column: UNITS[column] for column in columns},
+        {FULL: full, MID: "about an hour", QUICK_ADULT: "minutes", QUICK: quick},
+        draw,
+        train=lambda folder, options: train(folder, searches(folder.size), options),
+        derive=lambda folder: rows(*stored(folder)),
+        trained=(SEARCHES, FRONTS),
+        options=Options(),
+        **more,
+    )
 
 
 def searches(
@@ -272,10 +321,6 @@ def searches(
         for method in methods
         if seed < size_of(problem, size).seeds
     ]
-
-
-def _path(folder: str, name: str) -> str:
-    return os.path.join(folder, f"trained_{name}.csv")
 
 
 def _short(number: float) -> float:

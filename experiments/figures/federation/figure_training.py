@@ -30,13 +30,9 @@ from dpjax import data, models, plotting
 from dpjax.data import partitioners
 from dpjax.federated import averaging, local_updates, simulation
 from dpjax.federated.voting import VoteSettings
-from experiments import data_flags
-from experiments.figures.job import FigureJob
+from experiments.figures import figure
+from experiments.figures.figure import FULL, QUICK
 from experiments.figures.rows import distinct, select
-
-_DATA_DIR, _CACHE_DIR = data_flags.define_folders(
-    "", "Where downloads and caches go, if elsewhere."
-)
 
 DELTA = 1e-5
 CANDIDATE = {"learning_rate": 0.1, "decay": 1.0, "momentum": 0.9}
@@ -56,25 +52,28 @@ class Setting:
     seeds: int
 
 
-FULL = (
-    Setting("digits", 50, 10, 8, (2.0, 4.0, 8.0, 20.0, 50.0, math.inf), 5),
-    Setting("mnist", 50, 3, 64, (2.0, 4.0, 8.0, 20.0, 50.0, math.inf), 2),
-    Setting("mnist", 1000, 10, 8, (0.5, 1.0, 2.0, 4.0, 8.0, math.inf), 2),
-)
-QUICK = (Setting("digits", 50, 10, 8, (4.0, 20.0, math.inf), 2),)
+SETTINGS = {
+    FULL: (
+        Setting("digits", 50, 10, 8, (2.0, 4.0, 8.0, 20.0, 50.0, math.inf), 5),
+        Setting("mnist", 50, 3, 64, (2.0, 4.0, 8.0, 20.0, 50.0, math.inf), 2),
+        Setting("mnist", 1000, 10, 8, (0.5, 1.0, 2.0, 4.0, 8.0, math.inf), 2),
+    ),
+    QUICK: (Setting("digits", 50, 10, 8, (4.0, 20.0, math.inf), 2),),
+}
 
-COLUMNS = (
-    "dataset", "clients", "parameters", "rounds", "epsilon", "seed", "step_noise", "test_accuracy",
-)  # fmt: skip
+COLUMNS = {
+    "dataset": "name", "clients": "clients", "parameters": "parameters", "rounds": "rounds",
+    "epsilon": "nats", "seed": "number", "step_noise": "clip norms", "test_accuracy": "share",
+}  # fmt: skip
 
 
-def compute(quick: bool) -> list[dict]:
+def compute(size: str, options: figure.DataFolders = figure.DEFAULT_FOLDERS) -> list[dict]:
     """Trains every federation; one row a run, epsilon empty without noise."""
-    return [row for setting in (QUICK if quick else FULL) for row in _runs(setting)]
+    return [row for setting in SETTINGS[size] for row in _runs(setting, options)]
 
 
-def _runs(setting: Setting) -> list[dict]:
-    loaded = data.load(setting.dataset, _DATA_DIR.value or None, cache_dir=_CACHE_DIR.value or None)
+def _runs(setting: Setting, options: figure.DataFolders) -> list[dict]:
+    loaded = data.load(setting.dataset, **options.folders)
     inputs, labels = np.asarray(loaded.train.inputs), np.asarray(loaded.train.labels)
     model = local_updates.flat_model(models.LogisticRegression(loaded.classes), inputs.shape[1:])
     parts = partitioners.iid(len(labels), setting.clients, 0, minimum_size=10)
@@ -164,7 +163,15 @@ def draw(rows: Sequence[Mapping]) -> Figure:
     return figure
 
 
-JOB = FigureJob("federation", "figure_training", COLUMNS, compute, draw)
+FIGURE = figure.FigureSpec(
+    "federation",
+    "figure_training",
+    COLUMNS,
+    {FULL: "ten minutes on 4 busy cores", QUICK: "10 s"},
+    draw,
+    rows=compute,
+    options=figure.DEFAULT_FOLDERS,
+)
 
 if __name__ == "__main__":
-    JOB.run()
+    FIGURE.run()

@@ -36,11 +36,13 @@ from matplotlib.figure import Figure
 from sklearn.svm import SVC
 
 from dpjax import plotting
-from experiments.figures import job
+from experiments.figures.figure import FULL, QUICK, FigureSpec
 from experiments.figures.panels import new_panels
 from experiments.figures.rows import distinct, select
 
-COLUMNS = ("draw", "outlier", "regularisation_weight", "accuracy")
+COLUMNS = {
+    "draw": "number", "outlier": "0 or 1", "regularisation_weight": "1", "accuracy": "share",
+}  # fmt: skip
 OUTLIER = (np.array([6.0, 3.0]), -1.0)
 RECORDS_PER_CLASS = 30
 TEST_RECORDS_PER_CLASS = 1000
@@ -66,11 +68,11 @@ def train(weight: float, inputs: np.ndarray, labels: np.ndarray) -> SVC:
     return SVC(kernel="linear", C=1 / (weight * len(labels))).fit(inputs, labels)
 
 
-def compute(quick: bool) -> list[dict]:
+def compute(size: str) -> list[dict]:
     """Returns one row per draw, with or without the outlier, and weight."""
-    weights = np.logspace(-4, 1, 11 if quick else 21)
+    weights = np.logspace(-4, 1, 11 if size == QUICK else 21)
     rows = []
-    for seed in range(5 if quick else 100):
+    for seed in range(5 if size == QUICK else 100):
         generator = np.random.default_rng(seed)
         inputs, labels = draw_records(generator, RECORDS_PER_CLASS)
         test = draw_records(generator, TEST_RECORDS_PER_CLASS)
@@ -139,7 +141,9 @@ def draw(rows: Sequence[Mapping]) -> Figure:
     return figure
 
 
-JOB = job.FigureJob("papernot_steinke", "figure_1", COLUMNS, compute, draw)
+FIGURE = FigureSpec(
+    "papernot_steinke", "figure_1", COLUMNS, {FULL: "20 s", QUICK: "2 s"}, draw, rows=compute
+)
 
 if __name__ == "__main__":
-    JOB.run()
+    FIGURE.run()

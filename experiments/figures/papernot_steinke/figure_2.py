@@ -28,12 +28,15 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from dpjax import plotting
-from experiments.figures import job
+from experiments.figures.figure import FULL, QUICK, FigureSpec
 from experiments.figures.panels import new_panels
 from experiments.figures.papernot_steinke import setting
 from experiments.figures.rows import distinct, select
 
-COLUMNS = ("quantity", "bound", "mean", "order", "delta", "value")
+COLUMNS = {
+    "quantity": "name", "bound": "name", "mean": "runs", "order": "1", "delta": "probability",
+    "value": "nats",
+}  # fmt: skip
 RENYI, EPSILON = "renyi_divergence", "epsilon"
 ONE_RUN = "one_run"
 LOGARITHMIC = next(member for member in setting.REPETITIONS if member.name == "logarithmic")
@@ -41,10 +44,12 @@ MEANS = (10.0, 1e2, 1e3, 1e4, 1e5, 1e6)
 MEANS_OF_PROFILES = (10.0, 1e3, 1e6)
 
 
-def compute(quick: bool) -> list[dict]:
+def compute(size: str) -> list[dict]:
     """Returns rows of Renyi divergence against order, and of epsilon against delta."""
     orders = {1.5, 2.0, 5.0, 10.0, 12.5, 15.0, 20.0, 25.0, 30.0}
-    orders = np.array(sorted(orders if quick else orders | set(np.arange(1.25, 30.0, 0.25))))
+    if size != QUICK:
+        orders |= set(np.arange(1.25, 30.0, 0.25))
+    orders = np.array(sorted(orders))
     curves = [(ONE_RUN, 1.0, setting.base_run(setting.PAPER).rdp(orders))]
     for mean in MEANS:
         selection = setting.guarantee(LOGARITHMIC, mean, setting.PAPER)
@@ -61,7 +66,7 @@ def compute(quick: bool) -> list[dict]:
         for bound, mean, divergences in curves
         for order, divergence in zip(orders, divergences)
     ]
-    deltas = 10.0 ** np.linspace(-9, -2, 8 if quick else 29)
+    deltas = 10.0 ** np.linspace(-9, -2, 8 if size == QUICK else 29)
     rows += [
         {
             "quantity": EPSILON,
@@ -122,7 +127,9 @@ def draw(rows: Sequence[Mapping]) -> Figure:
     return figure
 
 
-JOB = job.FigureJob("papernot_steinke", "figure_2", COLUMNS, compute, draw)
+FIGURE = FigureSpec(
+    "papernot_steinke", "figure_2", COLUMNS, {FULL: "3 s", QUICK: "2 s"}, draw, rows=compute
+)
 
 if __name__ == "__main__":
-    JOB.run()
+    FIGURE.run()

@@ -30,22 +30,27 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from dpjax import plotting
-from experiments.figures import job
+from experiments.figures.figure import FULL, QUICK, FigureSpec
 from experiments.figures.panels import new_panels
 from experiments.figures.papernot_steinke import setting
 from experiments.figures.rows import distinct, select
 
-COLUMNS = ("quantity", "bound", "repetition", "mean", "order", "delta", "value")
+COLUMNS = {
+    "quantity": "name", "bound": "name", "repetition": "name", "mean": "runs", "order": "1",
+    "delta": "probability", "value": "nats",
+}  # fmt: skip
 RENYI, EPSILON = "renyi_divergence", "epsilon"
 MEAN = 10.0
 REPETITIONS = (*setting.REPETITIONS, setting.FIXED)
 MARKERS = {setting.PAPER: "s", setting.TIGHT_ZCDP: "D", setting.TIGHT_GAUSSIAN: "o"}
 
 
-def compute(quick: bool) -> list[dict]:
+def compute(size: str) -> list[dict]:
     """Returns rows of Renyi divergence against order, and of epsilon, for every law."""
     orders = {2.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0}
-    orders = np.array(sorted(orders if quick else orders | set(np.arange(1.25, 50.0, 0.25))))
+    if size != QUICK:
+        orders |= set(np.arange(1.25, 50.0, 0.25))
+    orders = np.array(sorted(orders))
     rows = []
     for member in REPETITIONS:
         divergences = setting.guarantee(member, MEAN, setting.PAPER).rdp(orders)
@@ -123,7 +128,9 @@ def draw(rows: Sequence[Mapping]) -> Figure:
     return figure
 
 
-JOB = job.FigureJob("papernot_steinke", "figure_3", COLUMNS, compute, draw)
+FIGURE = FigureSpec(
+    "papernot_steinke", "figure_3", COLUMNS, {FULL: "5 s", QUICK: "3 s"}, draw, rows=compute
+)
 
 if __name__ == "__main__":
-    JOB.run()
+    FIGURE.run()

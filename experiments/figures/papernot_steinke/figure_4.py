@@ -25,18 +25,18 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
-from experiments.figures import job
+from experiments.figures.figure import FULL, QUICK, FigureSpec
 from experiments.figures.papernot_steinke import setting, trade_off
 
-COLUMNS = (*trade_off.LAW_COLUMNS, *trade_off.EPSILON_COLUMNS)
+COLUMNS = trade_off.LAW_COLUMNS | trade_off.EPSILON_COLUMNS
 
 
-def compute(quick: bool) -> list[dict]:
+def compute(size: str) -> list[dict]:
     """Returns one row per law of K and mean."""
     return [
         trade_off.law_cells(member, mean)
         for member in setting.REPETITIONS
-        for mean in setting.means(member, quick)
+        for mean in setting.means(member, size == QUICK)
     ]
 
 
@@ -51,7 +51,14 @@ def draw(rows: Sequence[Mapping]) -> Figure:
     return figure
 
 
-JOB = job.FigureJob("papernot_steinke", "figure_4", COLUMNS, compute, draw)
+FIGURE = FigureSpec(
+    "papernot_steinke",
+    "figure_4",
+    COLUMNS,
+    {FULL: "a minute and a half", QUICK: "10 s"},
+    draw,
+    rows=compute,
+)
 
 if __name__ == "__main__":
-    JOB.run()
+    FIGURE.run()

@@ -28,10 +28,10 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from dpjax import accounting
-from experiments.figures import job
+from experiments.figures.figure import FULL, QUICK, FigureSpec
 from experiments.figures.papernot_steinke import setting, trade_off
 
-COLUMNS = (*trade_off.LAW_COLUMNS, *trade_off.EPSILON_COLUMNS, "expected_quantile")
+COLUMNS = trade_off.LAW_COLUMNS | trade_off.EPSILON_COLUMNS | {"expected_quantile": "share"}
 
 
 def expected_quantile(law: accounting.RepetitionLaw) -> float:
@@ -46,11 +46,11 @@ def expected_quantile(law: accounting.RepetitionLaw) -> float:
     return float(np.sum(0.25 * ends * weights * law.success_probability(y)))
 
 
-def compute(quick: bool) -> list[dict]:
+def compute(size: str) -> list[dict]:
     """Returns one row per law of K and mean."""
     rows = []
     for member in setting.REPETITIONS:
-        for mean in setting.means(member, quick, largest=1e5):
+        for mean in setting.means(member, size == QUICK, largest=1e5):
             quantile = expected_quantile(member.number_of_runs(mean))
             rows.append(trade_off.law_cells(member, mean) | {"expected_quantile": quantile})
     return rows
@@ -67,7 +67,14 @@ def draw(rows: Sequence[Mapping]) -> Figure:
     return figure
 
 
-JOB = job.FigureJob("papernot_steinke", "figure_5", COLUMNS, compute, draw)
+FIGURE = FigureSpec(
+    "papernot_steinke",
+    "figure_5",
+    COLUMNS,
+    {FULL: "two and a half minutes", QUICK: "12 s"},
+    draw,
+    rows=compute,
+)
 
 if __name__ == "__main__":
-    JOB.run()
+    FIGURE.run()

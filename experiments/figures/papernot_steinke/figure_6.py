@@ -26,18 +26,18 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
-from experiments.figures import job
+from experiments.figures.figure import FULL, QUICK, FigureSpec
 from experiments.figures.papernot_steinke import setting, trade_off
 
-COLUMNS = (*trade_off.LAW_COLUMNS, *trade_off.EPSILON_COLUMNS, "success_probability")
+COLUMNS = trade_off.LAW_COLUMNS | trade_off.EPSILON_COLUMNS | {"success_probability": "probability"}
 GOOD_SHARE = 0.01
 
 
-def compute(quick: bool) -> list[dict]:
+def compute(size: str) -> list[dict]:
     """Returns one row per law of K and mean."""
     rows = []
     for member in setting.REPETITIONS:
-        for mean in setting.means(member, quick, largest=1e5):
+        for mean in setting.means(member, size == QUICK, largest=1e5):
             success = float(member.number_of_runs(mean).success_probability(GOOD_SHARE))
             rows.append(trade_off.law_cells(member, mean) | {"success_probability": success})
     return rows
@@ -54,7 +54,14 @@ def draw(rows: Sequence[Mapping]) -> Figure:
     return figure
 
 
-JOB = job.FigureJob("papernot_steinke", "figure_6", COLUMNS, compute, draw)
+FIGURE = FigureSpec(
+    "papernot_steinke",
+    "figure_6",
+    COLUMNS,
+    {FULL: "two and a half minutes", QUICK: "12 s"},
+    draw,
+    rows=compute,
+)
 
 if __name__ == "__main__":
-    JOB.run()
+    FIGURE.run()

@@ -21,7 +21,7 @@ tight bound is charged for lots that overflow their padding (probability 1e-8 a 
 
   python -m experiments.figures.papernot_steinke.figure_7 --data_dir=... --placement=auto
   XLA_FLAGS=--xla_force_host_platform_device_count=4 \
-      python -m experiments.figures.papernot_steinke.figure_7 --mid_size --data_dir=... \
+      python -m experiments.figures.papernot_steinke.figure_7 --size=mid --data_dir=... \
       --placement=devices_one_by_one --out_dir=docs/figures/papernot_steinke
   python -m experiments.figures.papernot_steinke.figure_7 --redraw --out_dir=...
 
@@ -38,24 +38,18 @@ file alone.
 from __future__ import annotations
 
 import dataclasses
-import os
-import sys
-import time
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from absl import flags
 from matplotlib.figure import Figure
 
-from dpjax import accounting, plotting, training
-from experiments import command_line
-from experiments.figures import rows as row_files
+from dpjax import accounting
+from experiments.figures.figure import FULL, MID, QUICK, FigureSpec
 from experiments.figures.panels import legend_below, new_panels
 from experiments.figures.papernot_steinke import figure_7_runs, setting
 from experiments.figures.papernot_steinke.figure_7_runs import RunSettings
-from experiments.figures.rows import distinct, select
+from experiments.figures.rows import RowFolder, distinct, select
 
-NAME = "figure_7"
 DELTA = 1e-5
 TRIALS = 500
 GUESS = 0.1
@@ -64,17 +58,11 @@ GUESS = 0.1
 BOUNDS = {"tight": "tight bound", "papernot_steinke": "Papernot & Steinke (Renyi)"}
 LAWS = ("eta=-0.5", "logarithmic", "geometric", "poisson", "naive")
 REPETITIONS = tuple(member for member in setting.REPETITIONS if member.name in LAWS)
-COLUMNS = (
-    *figure_7_runs.SETTING_COLUMNS,
-    "repetition",
-    "mean",
-    "delta",
-    *(f"epsilon_{bound}" for bound in BOUNDS),
-    "trials",
-    "accuracy",
-    "accuracy_standard_error",
-    "accuracy_exact",
-)
+COLUMNS = {
+    **figure_7_runs.SETTING_COLUMNS, "repetition": "name", "mean": "runs", "delta": "probability",
+    **{f"epsilon_{bound}": "nats" for bound in BOUNDS}, "trials": "replays", "accuracy": "share",
+    "accuracy_standard_error": "share", "accuracy_exact": "share",
+}  # fmt: skip
 
 
 def epsilons(
@@ -131,13 +119,13 @@ def expected_accuracy(accuracies: np.ndarray, law: accounting.RepetitionLaw) -> 
     return float(np.diff(below) @ np.sort(accuracies) + below[0] * GUESS)
 
 
-def compute(settings: RunSettings, accuracies: np.ndarray, quick: bool) -> list[dict]:
+def compute(settings: RunSettings, accuracies: np.ndarray, size: str) -> list[dict]:
     """Returns one row for each law of K and mean.
 
     Args:
       settings: of the trained runs.
       accuracies: (N,) of the trained models.
-      quick: few means.
+      size: quick has few means.
     """
     source = np.random.default_rng(7)  # Of the replay only: another seed moves points, no claim.
     base = {
@@ -146,7 +134,7 @@ def compute(settings: RunSettings, accuracies: np.ndarray, quick: bool) -> list[
     }
     rows = []
     for member in REPETITIONS:
-        grid = (1.0, 10.0, 100.0) if quick else 10.0 ** np.arange(0.0, 3.01, 0.125)
+        grid = (1.0, 10.0, 100.0) if size == QUICK else 10.0 ** np.arange(0.0, 3.01, 0.125)
         means = sorted({float(f"{mean:.4g}") for mean in grid})
         if member.law is None:
             means = sorted({float(round(mean)) for mean in means})
@@ -202,86 +190,25 @@ def draw(rows: Sequence[Mapping]) -> Figure:
     return figure
 
 
-def replay(runs_path: str, out_dir: str, *, quick: bool = False) -> list[str]:
-    """Writes figure_7.csv, .png and .pdf from trained runs; returns their paths.
-
-    Raises:
-      FileNotFoundError: no runs there.
-      ValueError: as `figure_7_runs.read`.
-    """
-    settings, runs = figure_7_runs.read(runs_path)
+def derive(folder: RowFolder) -> list[dict]:
+    """Returns the figure's rows from the folder's trained runs; errors as `figure_7_runs.read`."""
+    settings, runs = figure_7_runs.read(folder)
     accuracies = np.array([row["accuracy"] for row in runs], np.float64)
-    path = os.path.join(out_dir, f"{NAME}.csv")
-    row_files.write_rows(path, COLUMNS, compute(settings, accuracies, quick))
-    # The picture is made from the file, so it can show nothing that the file does not hold.
-    figure = draw(row_files.read_rows(path))
-    return [runs_path, path, *plotting.save_figure(figure, out_dir, NAME)]
+    return compute(settings, accuracies, folder.size)
 
 
-def produce(settings: RunSettings, out_dir: str, *, quick: bool = False, **options) -> list[str]:
-    """Trains what is missing, then replays; returns the paths. Options: see `train`."""
-    os.makedirs(out_dir, exist_ok=True)
-    runs_path = os.path.join(out_dir, f"{NAME}_runs.csv")
-    figure_7_runs.train(settings, runs_path, **options)
-    return replay(runs_path, out_dir, quick=quick)
-
-
-def run() -> None:
-    """Runs the binary."""
-    # Defined here, not at import, so that several figures can be imported into one process.
-    started = {"module_name": sys.argv[0]}
-    out_dir = flags.DEFINE_string(
-        "out_dir", None, "Default: runs/figures/papernot_steinke[_quick|_mid_size].", **started
-    )
-    quick = flags.DEFINE_bool("quick", False, "Digits, 6 rates: seconds.", **started)
-    mid_size = flags.DEFINE_bool("mid_size", False, "MNIST on CPU: minutes.", **started)
-    redraw = flags.DEFINE_bool(
-        "redraw", False, "Train nothing; replay from the folder's figure_7_runs.csv.", **started
-    )
-    data_dir = flags.DEFINE_string("data_dir", None, "See experiments.tune.", **started)
-    cache_dir = flags.DEFINE_string("cache_dir", None, "See experiments.tune.", **started)
-    rates = flags.DEFINE_integer("rates", None, "Fewer rates, evenly thinned.", **started)
-    steps = flags.DEFINE_integer("steps", None, "Fewer steps a run.", **started)
-    placement = flags.DEFINE_enum(
-        "placement", "one_by_one", training.placement_names, "See experiments.tune.", **started
-    )
-    chunk_size = flags.DEFINE_integer("chunk_size", 8, "Nets at once: memory knob.", **started)
-
-    def main() -> int:
-        if quick.value + mid_size.value + redraw.value > 1:
-            raise ValueError("pass one of --quick, --mid_size and --redraw")
-        kind = "_quick" if quick.value else "_mid_size" if mid_size.value else ""
-        folder = out_dir.value or os.path.join("runs", "figures", f"papernot_steinke{kind}")
-        settings = figure_7_runs.FULL
-        if kind:
-            settings = figure_7_runs.QUICK if quick.value else figure_7_runs.MID
-        changes = {"rates": rates.value, "steps": steps.value}
-        settings = dataclasses.replace(
-            settings, **{name: value for name, value in changes.items() if value is not None}
-        )
-        start = time.monotonic()
-        if redraw.value:
-            paths = replay(os.path.join(folder, f"{NAME}_runs.csv"), folder)
-        else:
-            paths = produce(
-                settings,
-                folder,
-                quick=quick.value,
-                data_dir=data_dir.value,
-                cache_dir=cache_dir.value,
-                placement=placement.value,
-                chunk_size=chunk_size.value,
-                progress=lambda done, every: print(
-                    f"{done} of {every} rates, {time.monotonic() - start:.0f} s", flush=True
-                ),
-            )
-        for path in paths:
-            print(path)
-        print(f"{time.monotonic() - start:.1f} s")
-        return 0
-
-    command_line.run(main)
-
+FIGURE = FigureSpec(
+    "papernot_steinke",
+    "figure_7",
+    COLUMNS,
+    {FULL: "days on a CPU; for a GPU", MID: "two hours on 4 busy cores", QUICK: "20 s"},
+    draw,
+    train=figure_7_runs.train,
+    derive=derive,
+    trained=(figure_7_runs.NAME,),
+    options=figure_7_runs.Options(),
+    committed=MID,
+)
 
 if __name__ == "__main__":
-    run()
+    FIGURE.run()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import os
 from collections.abc import Callable, Sequence
 
 import jax
@@ -12,7 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax import accounting, data, models, training
-from experiments.figures import rows as row_files
+from experiments.figures import figure
+from experiments.figures.figure import FULL, MID, QUICK
+from experiments.figures.rows import RowFolder
 
 ALL_RATES, TRAINED_RATES = 1000, 400
 """The paper's: so many rates from 1e-4 to 1, evenly spaced in their logarithm; the largest are
@@ -81,12 +82,37 @@ class RunSettings:
         )
 
 
-SETTING_COLUMNS = tuple(field.name for field in dataclasses.fields(RunSettings))
+SETTING_COLUMNS = {
+    "dataset": "name", "rates": "rates", "lot_size": "records", "steps": "steps",
+    "clip_norm": "gradient", "noise_multiplier": "clip norms", "training_records": "records",
+    "test_records": "records",
+}  # fmt: skip
 COLUMNS = (*SETTING_COLUMNS, "rate", "accuracy")
+NAME = "figure_7_runs"
 
-FULL = RunSettings("mnist", 400, 256, 14062, 1.0, 1.1, 60_000, 10_000)
-MID = RunSettings("mnist", 20, 256, 468, 1.0, 1.1, 60_000, 10_000)
-QUICK = RunSettings("digits", 6, 64, 40, 1.0, 1.1, 1438, 359)
+SETTINGS = {
+    FULL: RunSettings("mnist", 400, 256, 14062, 1.0, 1.1, 60_000, 10_000),
+    MID: RunSettings("mnist", 20, 256, 468, 1.0, 1.1, 60_000, 10_000),
+    QUICK: RunSettings("digits", 6, 64, 40, 1.0, 1.1, 1438, 359),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Options(figure.DataFolders):
+    """What the command line may change; placement and chunk_size: see `training.sweep`."""
+
+    rates: int | None = figure.option(None, "Fewer rates, evenly thinned.")
+    steps: int | None = figure.option(None, "Fewer steps a run.")
+    placement: str = figure.option(
+        "one_by_one", "See experiments.tune.", choices=training.placement_names
+    )
+    chunk_size: int = figure.option(8, "Nets at once: memory knob.")
+
+    def settings(self, size: str) -> RunSettings:
+        """What is trained at a size."""
+        given = {"rates": self.rates, "steps": self.steps}
+        changes = {name: value for name, value in given.items() if value is not None}
+        return dataclasses.replace(SETTINGS[size], **changes)
 
 
 def learning_rates(number: int) -> np.ndarray:
@@ -101,40 +127,26 @@ def learning_rates(number: int) -> np.ndarray:
     return largest[np.round(np.linspace(0, TRAINED_RATES - 1, number)).astype(int)]
 
 
-def train(
-    settings: RunSettings,
-    path: str,
-    *,
-    data_dir: str | None = None,
-    cache_dir: str | None = None,
-    placement: str = "one_by_one",
-    chunk_size: int = 8,
-    progress: Callable[[int, int], None] | None = None,
-) -> None:
-    """Trains what the file does not hold yet and adds it, a row for each rate.
+def train(folder: RowFolder, options: Options = Options()) -> None:
+    """Trains what the folder's file does not hold yet and adds it, a row for each rate.
 
     Keys come from the operating system, so nothing but the file is needed to go on after a stop.
-
-    Args:
-      settings: what to train.
-      path: of figure_7_runs.csv, made if absent.
-      data_dir, cache_dir: see `data.load`.
-      placement, chunk_size: see `training.sweep`.
-      progress: called with (rates done, rates in all).
 
     Raises:
       ValueError: the file holds runs of other settings.
     """
-    rows = read(path)[1] if os.path.exists(path) else []
-    if rows and read(path)[0] != settings:
+    settings = options.settings(folder.size)
+    held, rows = read(folder) if folder.read(NAME) else (settings, [])
+    if held != settings:
         raise ValueError(
-            f"{path} holds runs of other settings: pass another --out_dir, or --redraw to draw them"
+            f"{folder.file(NAME)} holds runs of other settings: pass another --out_dir, or "
+            "--redraw to draw them"
         )
     done = {row["rate"] for row in rows}
     rates = np.array([rate for rate in learning_rates(settings.rates) if float(rate) not in done])
     if not len(rates):
         return
-    records = _records(settings, data_dir, cache_dir)
+    records = _records(settings, options)
     finished = training.sweep(
         _run(settings, records[0].shape[1:]),
         training.candidate_keys(len(rates)),
@@ -144,37 +156,36 @@ def train(
             "noise_multiplier": np.full(len(rates), settings.noise_multiplier),
         },
         records,
-        chunk_size=chunk_size,
-        placement=placement,
+        chunk_size=options.chunk_size,
+        placement=options.placement,
     )
     for indices, accuracies in finished:
         rows += [
             {**dataclasses.asdict(settings), "rate": float(rate), "accuracy": float(accuracy)}
             for rate, accuracy in zip(rates[indices], accuracies)
         ]
-        row_files.write_rows(path, COLUMNS, sorted(rows, key=lambda row: row["rate"]))
-        if progress is not None:
-            progress(len(rows), settings.rates)
+        folder.write(NAME, COLUMNS, sorted(rows, key=lambda row: row["rate"]))
+        folder.report(f"{len(rows)} of {settings.rates} rates")
 
 
-def read(path: str) -> tuple[RunSettings, list[dict]]:
-    """Returns the settings and the rows of a file of runs.
+def read(folder: RowFolder) -> tuple[RunSettings, list[dict]]:
+    """Returns the settings and the rows of a folder's runs.
 
     Raises:
-      ValueError: an empty file, other columns, or runs of different settings in one file.
+      ValueError: no runs, other columns, runs of another size or of different settings in one file.
     """
-    rows = row_files.read_rows(path)
+    rows, path = folder.read(NAME), folder.file(NAME)
     if not rows or tuple(rows[0]) != COLUMNS:
-        raise ValueError(f"{path} holds no runs of figure 7: pass the folder of figure_7_runs.csv")
+        raise ValueError(f"{path} holds no runs of figure 7: pass the folder of {NAME}.csv")
     found = {tuple(row[name] for name in SETTING_COLUMNS) for row in rows}
     if len(found) > 1:
         raise ValueError(f"{path} mixes runs of different settings: pass runs of one")
     return RunSettings(*found.pop()), rows
 
 
-def _records(settings: RunSettings, data_dir: str | None, cache_dir: str | None) -> tuple:
+def _records(settings: RunSettings, options: Options) -> tuple:
     """Training images and labels, test images and labels, on the host."""
-    loaded = data.load(settings.dataset, data_dir, cache_dir=cache_dir)
+    loaded = data.load(settings.dataset, **options.folders)
     parts: list[np.ndarray] = []
     counts = (settings.training_records, settings.test_records)
     for split, count in zip((loaded.train, loaded.test), counts, strict=True):

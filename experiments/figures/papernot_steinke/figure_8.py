@@ -46,13 +46,16 @@ from matplotlib.figure import Figure
 from scipy import optimize
 
 from dpjax import plotting
-from experiments.figures import job
+from experiments.figures.figure import FULL, QUICK, FigureSpec
 from experiments.figures.panels import legend_below, new_panels
 from experiments.figures.papernot_steinke.setting import RHO
 from experiments.figures.rows import select
 
 BOUNDS = ("lower", "upper", "upper_best_exponents", "upper_own_divergences")
-COLUMNS = ("example", "order", "a", "s", "t", "good_set_probability", *BOUNDS)
+COLUMNS = {
+    "example": "name", "order": "1", "a": "1", "s": "nats", "t": "nats",
+    "good_set_probability": "probability", **dict.fromkeys(BOUNDS, "nats"),
+}  # fmt: skip
 ONE_ORDER, EVERY_ORDER = "zcdp_at_this_order", "zcdp_at_every_order"
 LOOKS = {
     "upper": ("upper bound of the paper, 0.1-zCDP", plotting.PALETTE[1], "--"),
@@ -156,9 +159,9 @@ def bounds_row(example: str, order: float, a: float, s: float, t: float) -> dict
     }
 
 
-def compute(quick: bool) -> list[dict]:
+def compute(size: str) -> list[dict]:
     """Returns one row per example and order."""
-    orders = np.arange(3.0, 30.0, 0.5) if quick else np.arange(1.25, 30.0, 0.25)
+    orders = np.arange(3.0, 30.0, 0.5) if size == QUICK else np.arange(1.25, 30.0, 0.25)
     rows = []
     for a in (0.25, 0.05):
         # From the largest order down, where s and t have a closed form.
@@ -199,7 +202,9 @@ def draw(rows: Sequence[Mapping]) -> Figure:
     return figure
 
 
-JOB = job.FigureJob("papernot_steinke", "figure_8", COLUMNS, compute, draw)
+FIGURE = FigureSpec(
+    "papernot_steinke", "figure_8", COLUMNS, {FULL: "3 s", QUICK: "2 s"}, draw, rows=compute
+)
 
 if __name__ == "__main__":
-    JOB.run()
+    FIGURE.run()

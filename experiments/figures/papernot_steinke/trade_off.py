@@ -11,8 +11,8 @@ from experiments.figures.panels import legend_below, new_panels
 from experiments.figures.papernot_steinke import setting
 from experiments.figures.rows import distinct, select
 
-LAW_COLUMNS = ("repetition", "shape", "mean", "delta")
-EPSILON_COLUMNS = tuple(f"epsilon_{bound}" for bound in setting.BOUNDS)
+LAW_COLUMNS = {"repetition": "name", "shape": "1", "mean": "runs", "delta": "probability"}
+EPSILON_COLUMNS = {f"epsilon_{bound}": "nats" for bound in setting.BOUNDS}
 
 
 def law_cells(member: setting.Repetition, mean: float) -> dict:

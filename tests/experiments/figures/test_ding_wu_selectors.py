@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+import shutil
 
 import numpy as np
 import pytest
@@ -14,11 +15,11 @@ from experiments.figures.ding_wu import (
     selector_trainings,
     table_released,
 )
-from experiments.figures.rows import read_rows, select
+from experiments.figures.figure import FULL, QUICK
+from experiments.figures.rows import SIZE, RowFolder, read_rows, select
 
 TINY = selector_settings.Study("digits", 200, 0.4, 2.0, 1e-5, 2, (3,), (0.1,))
 RATES = selector_settings.RATES
-RAW = ("partitions", "finals")
 
 
 @pytest.fixture(scope="module")
@@ -30,14 +31,15 @@ def committed(request):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """Path of rows of two steps of training, and what was reported."""
-    stem, lines = str(tmp_path_factory.mktemp("selectors") / "figure_selectors"), []
-    selector_trainings.train([TINY], stem, report=lines.append)
-    return stem, lines
+    """Folder of rows of two steps of training, and what was reported."""
+    lines = []
+    folder = RowFolder(str(tmp_path_factory.mktemp("selectors")), QUICK, lines.append)
+    selector_trainings.train([TINY], folder)
+    return folder, lines
 
 
 def test_every_selector_spends_the_same_total():
-    study = selector_settings.STUDIES[0]
+    study = selector_settings.STUDIES[FULL][0]
     setup = selector_settings.set_up(study)
     study = dataclasses.replace(study, epsilons=(0.15, 1.0))
     rows = selector_settings.budgets(study, setup)
@@ -66,13 +68,12 @@ def test_every_selector_spends_the_same_total():
 
 
 def test_trained_rows(trained):
-    stem, lines = trained
+    folder, lines = trained
     assert len(lines) == 3
-    partitions = read_rows(f"{stem}_partitions.csv")
+    partitions, finals = map(folder.read, selector_trainings.FILES)
     assert tuple(partitions[0]) == selector_trainings.PARTITION_COLUMNS
     assert [row["candidate"] for row in partitions] == list(range(16))
     assert all(0 <= row["units"] <= 3 * row["validation_size"] for row in partitions)
-    finals = read_rows(f"{stem}_finals.csv")
     assert tuple(finals[0]) == selector_trainings.FINAL_COLUMNS
     # A random candidate, random repetitions, and three selectors, each trained twice.
     assert len(finals) == 16 * 5 * 2
@@ -82,31 +83,31 @@ def test_trained_rows(trained):
 
 
 def test_a_stopped_program_goes_on(trained, tmp_path, monkeypatch):
-    stem, _ = trained
-    whole = {name: pathlib.Path(f"{stem}_{name}.csv").read_text() for name in RAW}
-    lines = whole["finals"].splitlines(keepends=True)
+    folder, _ = trained
+    partitions, finals = (pathlib.Path(folder.file(name)) for name in selector_trainings.FILES)
+    lines = finals.read_text().splitlines(keepends=True)
     kept = "".join(lines[: 1 + len(lines) // 2])  # The columns' names and the first trainings.
-    (tmp_path / "y_partitions.csv").write_text(whole["partitions"])
-    (tmp_path / "y_finals.csv").write_text(kept)
+    shutil.copy(partitions, tmp_path)
+    (tmp_path / finals.name).write_text(kept)
     monkeypatch.setattr(selector_trainings, "partition_counts", None)  # Nothing to do there.
-    selector_trainings.train([TINY], str(tmp_path / "y"))
-    again = (tmp_path / "y_finals.csv").read_text()
+    selector_trainings.train([TINY], RowFolder(str(tmp_path), QUICK))
+    again = (tmp_path / finals.name).read_text()
     assert again.startswith(kept) and len(again.splitlines()) == len(lines)
     # And when all is there, nothing is loaded at all.
     monkeypatch.setattr(selector_settings, "set_up", None)
-    selector_trainings.train([TINY], stem)
+    selector_trainings.train([TINY], folder)
     with pytest.raises(ValueError, match="other settings.*--out_dir"):
-        selector_trainings.train([dataclasses.replace(TINY, epochs=9.0)], stem)
+        selector_trainings.train([dataclasses.replace(TINY, epochs=9.0)], folder)
 
 
 def test_pictures_come_from_the_trained_rows_alone(trained, monkeypatch):
-    stem, _ = trained
+    folder, _ = trained
     monkeypatch.setattr(selector_trainings, "train", None)
     monkeypatch.setattr(figure_selectors, "REPLAYS", 20)
-    *_, path, picture, _ = figure_selectors.replay(str(pathlib.Path(stem).parent))
+    *_, path, picture, _ = figure_selectors.FIGURE.produce(folder.path, redraw=True)
     assert pathlib.Path(picture).stat().st_size > 10_000
     rows = read_rows(path)
-    assert tuple(rows[0]) == selector_replays.COLUMNS
+    assert tuple(rows[0]) == (SIZE, *selector_replays.COLUMNS)
     assert {row["selector"] for row in rows} >= set(selector_settings.SELECTORS)
 
 
@@ -164,7 +165,7 @@ def test_committed_figure_comes_from_committed_trainings(committed):
     for name, epsilon in (("exponential", 0.5), ("segments", 0.05)):
         (row,) = select(rows, selector=name, epsilon_0=epsilon)
         again = selector_replays._replayed(finals, utilities, name, epsilon, row["replays"])
-        assert again == pytest.approx(row)
+        assert {SIZE: FULL} | again == pytest.approx(row)
 
 
 def test_summary_counts_wins_and_shares():
@@ -197,14 +198,16 @@ def test_the_table_in_the_docs_is_that_of_the_committed_rows(committed, request)
 
 def test_a_small_table(tmp_path, monkeypatch):
     monkeypatch.setattr(table_released, "LOTS", {"digits": (200, 0.4)})
-    path = str(tmp_path / "rows.csv")
+    folder = RowFolder(str(tmp_path), QUICK)
     setting = table_released.Setting("digits", 2.0, "exponential", 3, 1.0, "rehearsal")
-    rows = table_released.compute([setting], path, seeds=1, random_number=3)
+    table_released.compute([setting], folder, seeds=1, random_number=3)
+    rows = folder.read(table_released.NAME)
     assert [row["selector"] for row in rows] == ["random_candidate"] * 3 + ["exponential"]
-    assert tuple(read_rows(path)[0]) == table_released.COLUMNS
+    assert tuple(rows[0]) == tuple(table_released.COLUMNS)
     monkeypatch.setattr(table_released, "tasks", None)
-    assert table_released.compute([setting], path, seeds=1, random_number=3) == read_rows(path)
-    figure = table_released.draw(read_rows(path))
+    table_released.compute([setting], folder, seeds=1, random_number=3)
+    assert folder.read(table_released.NAME) == rows
+    figure = table_released.draw(rows)
     assert len(figure.axes[0].get_lines()) == 4
     (entry,) = table_released.summary(rows)
     assert table_released.table_line(entry).startswith("| digits | 2 | exponential | 3 | 1 |")

@@ -18,8 +18,9 @@ from experiments.figures.dp_hype import (
     tables,
     trade_off,
 )
-from experiments.figures.dp_hype.vote_figure import Options, VoteFigure
-from experiments.figures.rows import read_rows, select, write_rows
+from experiments.figures.dp_hype.vote_figure import Options, vote_figure
+from experiments.figures.figure import FULL, QUICK
+from experiments.figures.rows import RowFolder, read_rows, select, write_rows
 
 NUMBERS = (3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13)
 TINY = studies.Study("digits", 4, 0.0, net="5", epochs=1, rounds=1, records=60)
@@ -106,9 +107,9 @@ def test_noise_of_figure_2():
 
 def test_quick_figure_2(monkeypatch, tmp_path):
     monkeypatch.setattr(figure_2, "QUICK_SIMULATIONS", 4)
-    figure_2.JOB.produce(tmp_path, quick=True)
-    rows = read_rows(tmp_path / "figure_2.csv")
-    assert tuple(rows[0]) == figure_2.COLUMNS
+    figure_2.FIGURE.produce(tmp_path, QUICK)
+    rows = RowFolder(str(tmp_path), QUICK).read("figure_2")
+    assert tuple(rows[0]) == tuple(figure_2.COLUMNS)
     assert len(rows) == (6 + 8 + 2) * 5 * 2 * 2
     assert (tmp_path / "figure_2.png").stat().st_size > 10_000
 
@@ -117,7 +118,7 @@ def test_quick_figure_2(monkeypatch, tmp_path):
 
 
 def test_full_size_is_the_papers():
-    by_number = {number: list(_figure(number).studies("full")) for number in NUMBERS}
+    by_number = {number: list(_figure(number).rows.studies(FULL)) for number in NUMBERS}
     assert {len(by_number[n]) for n in (4, 5, 12, 13)} == {9}
     every = {study for found in by_number.values() for study in found}
     assert {study.clients for study in every} == {50, 100, 250}
@@ -137,9 +138,9 @@ def test_full_size_is_the_papers():
 @pytest.mark.parametrize("size", studies.SIZES)
 def test_every_size_has_studies_that_survive_their_rows(size, tmp_path):
     for number in NUMBERS:
-        found = list(_figure(number).studies(size))
+        found = list(_figure(number).rows.studies(size))
         assert len(set(found)) == len(found) > 0
-        assert size != "quick" or {study.dataset for study in found} == {"digits"}
+        assert size != QUICK or {study.dataset for study in found} == {"digits"}
         path = tmp_path / f"{number}.csv"
         write_rows(path, studies.STUDY_COLUMNS, map(dataclasses.asdict, found))
         assert [studies.study_of(row) for row in read_rows(path)] == found
@@ -159,18 +160,18 @@ def test_divisions():
 def produced(tmp_path_factory):
     """A folder with the rows and picture of one tiny federation, and its tables' folder."""
     folder = tmp_path_factory.mktemp("dp_hype")
-    options = Options(tables.Tables(str(folder / "tables"), chunk_size=60), runs=3)
-    figure = VoteFigure(
-        "tiny", trade_off.COLUMNS, lambda size: [TINY], trade_off.dp_hype_rows,
-        trade_off.drawer(3),
+    options = Options(tables_dir=str(folder / "tables"), chunk_size=60, runs=3)
+    figure = vote_figure(
+        99, trade_off.COLUMNS, lambda size: [TINY], trade_off.dp_hype_rows, trade_off.drawer(3),
+        quick="",
     )  # fmt: skip
-    figure.produce("quick", str(folder), options)
+    figure.produce(folder, QUICK, options=options)
     return figure, folder, options
 
 
 def test_rows_of_a_trade_off(produced):
     _, folder, options = produced
-    rows = read_rows(folder / "tiny.csv")
+    rows = read_rows(folder / "figure_99.csv")
     assert len(rows) == len(studies.EPSILONS) * 3
     federated = options.tables.federated(TINY)
     assert federated.shape == (100,)
@@ -178,7 +179,7 @@ def test_rows_of_a_trade_off(produced):
         assert row["accuracy"] == federated[row["winner"]]
         assert row["opt"] == federated.max() and row["rand_guess"] == federated.mean()
     assert len({row["winner"] for row in select(rows, epsilon=math.inf)}) == 1
-    assert (folder / "tiny.png").stat().st_size > 10_000
+    assert (folder / "figure_99.png").stat().st_size > 10_000
 
 
 def test_trained_tables_are_kept_and_redrawing_needs_none(produced, monkeypatch):
@@ -189,11 +190,11 @@ def test_trained_tables_are_kept_and_redrawing_needs_none(produced, monkeypatch)
 
     monkeypatch.setattr(tables, "train_clients", refuse)
     monkeypatch.setattr(tables, "federated_accuracies", refuse)
-    before = (folder / "tiny.csv").read_bytes()
-    figure.produce("quick", str(folder), options)
-    assert (folder / "tiny.csv").read_bytes() == before
-    figure.produce(None, str(folder), Options(tables.Tables(str(folder / "nowhere"))))
-    assert (folder / "tiny.csv").read_bytes() == before
+    before = (folder / "figure_99.csv").read_bytes()
+    figure.produce(folder, QUICK, options=options)
+    assert (folder / "figure_99.csv").read_bytes() == before
+    figure.produce(folder, redraw=True, options=Options(tables_dir=str(folder / "nowhere")))
+    assert (folder / "figure_99.csv").read_bytes() == before
     more_rounds = dataclasses.replace(TINY, rounds=2)  # The clients' own training is the same.
     assert options.tables.scores(more_rounds).losses.shape == (4, 100)
     for other in (more_rounds, dataclasses.replace(TINY, seed=1)):
@@ -226,7 +227,7 @@ def test_a_stopped_table_goes_on_with_the_piece_it_was_at(tmp_path, monkeypatch)
 
 
 def test_what_a_figure_shows_can_be_chosen():
-    every = list(_figure(12).studies("full"))
+    every = list(_figure(12).rows.studies(FULL))
     options = Options(rates="log_spaced", datasets=("adult",), concentrations=(2.0, 5.0))
     found = options.chosen(every)
     assert [study.concentration for study in found] == [5.0, 2.0]
@@ -238,18 +239,19 @@ def test_what_a_figure_shows_can_be_chosen():
 
 def test_histograms(produced, tmp_path):
     _, _, options = produced
-    figure = VoteFigure(
-        "bars", accuracy_histograms.COLUMNS, lambda size: [TINY],
+    figure = vote_figure(
+        98, accuracy_histograms.COLUMNS, lambda size: [TINY],
         accuracy_histograms.histogram_rows, accuracy_histograms.drawer(1, lambda study: "panel"),
+        quick="",
     )  # fmt: skip
-    figure.produce("quick", str(tmp_path), options)
-    rows = read_rows(tmp_path / "bars.csv")
+    figure.produce(tmp_path, QUICK, options=options)
+    rows = read_rows(tmp_path / "figure_98.csv")
     assert [row["candidate"] for row in rows] == list(range(100))
 
 
 def test_label_bars(tmp_path):
     figure = _figure(7)
-    figure.produce("quick", str(tmp_path), Options())
+    figure.produce(tmp_path, QUICK)
     rows = read_rows(tmp_path / "figure_7.csv")
     for concentration in studies.CONCENTRATIONS:
         members = select(rows, concentration=concentration)

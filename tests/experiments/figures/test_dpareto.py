@@ -8,12 +8,13 @@ from matplotlib.figure import Figure
 
 from dpjax.tuning.pareto import fronts
 from experiments.figures.dpareto import figure_1, figure_2, figure_3, maps, sparse_vector_search
-from experiments.figures.rows import read_rows, select, write_rows
+from experiments.figures.figure import QUICK
+from experiments.figures.rows import RowFolder, select
 
 
 @pytest.fixture(scope="module")
 def sparse_vector_rows():
-    return figure_1.compute(quick=True)
+    return figure_1.compute(QUICK)
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +34,7 @@ def test_docstrings_say_command_time_and_differences(name):
 
 def test_quick_figure_1(tmp_path, sparse_vector_rows):
     rows = sparse_vector_rows
-    assert len(rows) == 21 * 30 and all(tuple(row) == figure_1.COLUMNS for row in rows)
+    assert len(rows) == 21 * 30 and all(tuple(row) == tuple(figure_1.COLUMNS) for row in rows)
     epsilons = maps.column(rows, "epsilon")
     volumes = {
         name: maps.hypervolume(epsilons, maps.column(rows, name), (10, 1))
@@ -42,9 +43,8 @@ def test_quick_figure_1(tmp_path, sparse_vector_rows):
     # Even this coarse grid is within a percent of the whole domain's 1.541, and luck adds to it.
     assert volumes["error_exact"] == pytest.approx(1.527, abs=2e-3)
     assert volumes["error_exact"] < volumes["error_1000"] < volumes["error_50"]
-    path = tmp_path / "figure_1.csv"
-    write_rows(path, figure_1.COLUMNS, rows)
-    paths = figure_1.JOB.produce(tmp_path, redraw=True)
+    RowFolder(str(tmp_path), QUICK).write("figure_1", figure_1.COLUMNS, rows)
+    paths = figure_1.FIGURE.produce(tmp_path, redraw=True)
     assert [name.rsplit(".", 1)[1] for name in paths] == ["csv", "png", "pdf"]
     assert (tmp_path / "figure_1.png").stat().st_size > 20_000
 
@@ -72,7 +72,7 @@ def test_cells_of_a_map_lie_where_their_settings_are():
 
 def test_figure_2_rows(output_perturbation_rows):
     rows = output_perturbation_rows
-    assert len(rows) == 49 and all(tuple(row) == figure_2.COLUMNS for row in rows)
+    assert len(rows) == 49 and all(tuple(row) == tuple(figure_2.COLUMNS) for row in rows)
     ours, paper = maps.column(rows, "epsilon"), maps.column(rows, "epsilon_paper")
     assert np.all(ours < paper)
     error, exact = maps.column(rows, "error"), maps.column(rows, "error_exact")
@@ -89,8 +89,9 @@ def test_figure_2_rows(output_perturbation_rows):
 
 def test_figure_3_is_one_step(tmp_path, output_perturbation_rows):
     rows = figure_3.one_step(output_perturbation_rows, 25)
-    write_rows(tmp_path / "figure_3.csv", figure_3.COLUMNS, rows)
-    rows = read_rows(tmp_path / "figure_3.csv")
+    folder = RowFolder(str(tmp_path), QUICK)
+    folder.write("figure_3", figure_3.COLUMNS, rows)
+    rows = folder.read("figure_3")
     sampled = maps.column(rows, "sampled") > 0
     assert sampled.sum() == 25 and len(rows) == 49
     log_ratio = np.log(maps.column(rows, "predicted_epsilon") / maps.column(rows, "epsilon"))
@@ -138,7 +139,7 @@ def test_bayesian_optimisation_finds_the_front_of_the_sparse_vector_example(sear
 
 def test_the_four_judgements_are_in_order(searched):
     for row in searched:
-        assert tuple(row) == sparse_vector_search.COLUMNS
+        assert tuple(row) == tuple(sparse_vector_search.COLUMNS)
         assert row["measured_front"] <= row["all_evaluations"] + 1e-12
         assert row["model_front"] <= row["all_evaluations"] + 1e-12
     at_ten = select(searched, anti_ideal_epsilon=10.0)
@@ -156,7 +157,7 @@ def test_search_rows_are_drawn():
 
 
 def test_finished_searches_are_not_run_again(tmp_path, monkeypatch):
-    path = str(tmp_path / "rows.csv")
+    folder = RowFolder(str(tmp_path), QUICK)
     runs = []
 
     def run_search(method, batch_size, anti_ideal, seed, evaluations):
@@ -168,11 +169,13 @@ def test_finished_searches_are_not_run_again(tmp_path, monkeypatch):
 
     monkeypatch.setattr(sparse_vector_search, "run_search", run_search)
     with pytest.raises(KeyboardInterrupt):
-        sparse_vector_search.compute(True, path)
-    assert len(read_rows(path)) == 5
-    rows = sparse_vector_search.compute(True, path)
+        sparse_vector_search.compute(folder)
+    assert len(folder.read(sparse_vector_search.NAME)) == 5
+    sparse_vector_search.compute(folder)
+    rows = folder.read(sparse_vector_search.NAME)
     assert len(runs) == 9 and runs[5] == runs[6] and len(set(runs)) == 8
-    assert read_rows(path) == rows and len(rows) == 8
+    sparse_vector_search.compute(folder)
+    assert folder.read(sparse_vector_search.NAME) == rows and len(runs) == 9 and len(rows) == 8
 
 
 def test_fronts_are_drawn_as_staircases():

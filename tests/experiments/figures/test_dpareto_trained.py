@@ -18,10 +18,9 @@ from experiments.figures.dpareto import (
     figure_7,
     table_2,
     trained_fronts,
-    trained_job,
 )
 from experiments.figures.dpareto import trained_searches as trained
-from experiments.figures.rows import select
+from experiments.figures.rows import RowFolder, select
 
 NAMES = ("figure_4", "figure_5", "figure_6", "figure_7", "figure_8", "table_2")
 PROBLEM = "adult_logistic_regression_sgd"
@@ -59,7 +58,7 @@ def test_docstrings_say_command_time_and_differences(name):
 def test_every_figure_is_drawn_and_says_that_it_is_not_private(name):
     module = importlib.import_module(f"experiments.figures.dpareto.{name}")
     rows = module.rows(*made_up_rows())
-    assert rows and all(set(row) == set(module.COLUMNS) for row in rows)
+    assert rows and all(set(row) == set(module.FIGURE.columns) for row in rows)
     figure = module.draw(rows)
     assert isinstance(figure, Figure)
     said = [figure.get_suptitle(), *(axes.get_title() for axes in figure.axes)]
@@ -101,8 +100,9 @@ def test_a_search_is_trained_once_and_methods_share_their_start(tmp_path, monkey
     monkeypatch.setitem(trained.SIZES, (trained.QUICK, "a1a"), small)
     wanted = [(PROBLEM, "random", 0), (PROBLEM, "ehvi", 0)]
     said = []
-    trained.train(str(tmp_path), wanted, trained.QUICK, report=said.append)
-    evaluations, fresh = trained.stored(str(tmp_path))
+    folder = RowFolder(str(tmp_path), trained.QUICK, said.append)
+    trained.train(folder, wanted)
+    evaluations, fresh = trained.stored(folder)
     assert len(said) == 2 and len(evaluations) == 12 and fresh
     assert all(row["epsilon_classic"] > row["epsilon"] for row in evaluations)
     columns = (*trained.SETTING_COLUMNS, "epsilon", "utility")
@@ -117,18 +117,16 @@ def test_a_search_is_trained_once_and_methods_share_their_start(tmp_path, monkey
         raise AssertionError("trained again")
 
     monkeypatch.setattr(pareto, "search", never)
-    trained.train(str(tmp_path), wanted, trained.QUICK)
-    paths = trained_job.produce(
-        str(tmp_path), "figure_5", figure_5.COLUMNS, figure_5.rows, figure_5.draw
-    )
-    assert [path.rsplit(".", 1)[1] for path in paths] == ["csv", "png", "pdf"]
+    trained.train(folder, wanted)
+    paths = figure_5.FIGURE.produce(tmp_path, redraw=True)
+    assert [path.rsplit(".", 1)[1] for path in paths[2:]] == ["csv", "png", "pdf"]
+    with pytest.raises(ValueError, match="size quick, not mid: pass --size=quick"):
+        figure_5.FIGURE.produce(tmp_path, trained.MID)
 
 
 def test_nothing_to_draw_is_one_line(tmp_path):
-    with pytest.raises(ValueError, match="holds no search that figure_5 shows"):
-        trained_job.produce(
-            str(tmp_path), "figure_5", figure_5.COLUMNS, figure_5.rows, figure_5.draw
-        )
+    with pytest.raises(ValueError, match="holds nothing that figure_5 shows: leave --redraw"):
+        figure_5.FIGURE.produce(tmp_path, trained.FULL, redraw=True)
 
 
 def test_hypervolume_of_figure_4_grows_to_that_of_all():

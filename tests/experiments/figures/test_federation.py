@@ -5,18 +5,15 @@ import math
 import pytest
 
 from experiments.figures.federation import figure_training
+from experiments.figures.figure import QUICK
 
 
 def test_rows_are_runs_and_noise_is_that_of_the_plan(monkeypatch, tmp_path):
-    from absl import flags
-
-    if not flags.FLAGS.is_parsed():
-        flags.FLAGS.mark_as_parsed()
     small = figure_training.Setting("digits", 10, 1, 64, (40.0, math.inf), 1)
-    monkeypatch.setattr(figure_training, "QUICK", (small,))
-    figure_training.JOB.produce(tmp_path, quick=True)
+    monkeypatch.setitem(figure_training.SETTINGS, QUICK, (small,))
+    figure_training.FIGURE.produce(tmp_path, QUICK)
     assert (tmp_path / "figure_training.png").stat().st_size > 10_000
-    noisy, plain = figure_training.compute(True)
+    noisy, plain = figure_training.compute(QUICK)
     assert noisy["epsilon"] == 40.0 and plain["epsilon"] is None
     assert plain["step_noise"] == 0.0 < noisy["step_noise"]
     assert plain["test_accuracy"] > 0.6

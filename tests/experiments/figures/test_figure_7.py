@@ -1,15 +1,17 @@
 """Figure 7: the replay is exact, the runs are kept, and quick rows have their columns."""
 
 import dataclasses
+import shutil
 
 import numpy as np
 import pytest
 
 from dpjax import accounting
+from experiments.figures.figure import FULL, MID, QUICK
 from experiments.figures.papernot_steinke import figure_7, figure_7_runs
-from experiments.figures.rows import read_rows, select, write_rows
+from experiments.figures.rows import SIZE, RowFolder, read_rows, select
 
-TINY = dataclasses.replace(figure_7_runs.QUICK, rates=2, steps=2, test_records=30)
+TINY = figure_7_runs.Options(rates=2, steps=2)
 
 
 @pytest.fixture(scope="module")
@@ -17,7 +19,10 @@ def produced(tmp_path_factory):
     """A folder with a figure of two rates of two steps, and the progress that was reported."""
     folder = tmp_path_factory.mktemp("figure_7")
     reported = []
-    figure_7.produce(TINY, str(folder), quick=True, progress=lambda *done: reported.append(done))
+    with pytest.MonkeyPatch.context() as patch:
+        few = dataclasses.replace(figure_7_runs.SETTINGS[QUICK], test_records=30)
+        patch.setitem(figure_7_runs.SETTINGS, QUICK, few)
+        figure_7.FIGURE.produce(folder, QUICK, options=TINY, report=reported.append)
     return folder, reported
 
 
@@ -33,7 +38,7 @@ def test_rates_are_the_largest_400_of_1000():
 
 
 def test_full_size_is_the_papers():
-    full = figure_7_runs.FULL
+    full = figure_7_runs.SETTINGS[FULL]
     assert full.epochs == pytest.approx(60, rel=1e-3)
     assert (full.rates, full.lot_size, full.clip_norm, full.noise_multiplier) == (400, 256, 1, 1.1)
     assert full.guarantee(ideal=False).epsilon(1e-5) == pytest.approx(2.3821, abs=2e-4)
@@ -67,7 +72,7 @@ def test_fixed_one_run_is_the_plain_mean():
 def test_quick_rows(produced):
     folder, reported = produced
     rows = read_rows(folder / "figure_7.csv")
-    assert tuple(rows[0]) == figure_7.COLUMNS
+    assert tuple(rows[0]) == (SIZE, *figure_7.COLUMNS)
     assert {row["repetition"] for row in rows} == set(figure_7.LAWS)
     assert {row["trials"] for row in rows} == {500}
     assert all(row["epsilon_tight"] <= row["epsilon_papernot_steinke"] for row in rows)
@@ -78,10 +83,10 @@ def test_quick_rows(produced):
         if name != "poisson":
             assert np.all(np.diff([row["accuracy_exact"] for row in members]) > -1e-12)
     runs = read_rows(folder / "figure_7_runs.csv")
-    assert tuple(runs[0]) == figure_7_runs.COLUMNS
+    assert tuple(runs[0]) == (SIZE, *figure_7_runs.COLUMNS)
     assert [row["rate"] for row in runs] == list(figure_7_runs.learning_rates(2))
     assert all(0 <= row["accuracy"] <= 1 for row in runs)
-    assert reported == [(1, 2), (2, 2)]
+    assert reported == ["1 of 2 rates", "2 of 2 rates"]
     assert (folder / "figure_7.png").stat().st_size > 10_000
 
 
@@ -94,24 +99,30 @@ def test_finished_runs_are_not_trained_again(produced, monkeypatch):
     monkeypatch.setattr(figure_7_runs.training, "sweep", refuse)
     path = folder / "figure_7_runs.csv"
     before = path.read_bytes()
-    figure_7_runs.train(TINY, str(path))
+    few = dataclasses.replace(figure_7_runs.SETTINGS[QUICK], test_records=30)
+    monkeypatch.setitem(figure_7_runs.SETTINGS, QUICK, few)
+    figure_7_runs.train(RowFolder(str(folder), QUICK), TINY)
     assert path.read_bytes() == before
     with pytest.raises(ValueError, match="other settings.*--out_dir"):
-        figure_7_runs.train(dataclasses.replace(TINY, steps=3), str(path))
+        figure_7_runs.train(RowFolder(str(folder), QUICK), dataclasses.replace(TINY, steps=3))
+    with pytest.raises(ValueError, match="size quick, not mid: pass --size=quick"):
+        figure_7_runs.train(RowFolder(str(folder), MID), TINY)
 
 
 def test_redrawing_gives_the_same_rows(produced, tmp_path):
     folder, _ = produced
-    figure_7.replay(str(folder / "figure_7_runs.csv"), str(tmp_path), quick=True)
+    shutil.copy(folder / "figure_7_runs.csv", tmp_path)
+    figure_7.FIGURE.produce(tmp_path, redraw=True)
     assert (tmp_path / "figure_7.csv").read_bytes() == (folder / "figure_7.csv").read_bytes()
 
 
 def test_mixed_or_foreign_runs_are_refused(tmp_path):
-    path = str(tmp_path / "runs.csv")
-    row = {**dataclasses.asdict(TINY), "rate": 1.0, "accuracy": 0.5}
-    write_rows(path, figure_7_runs.COLUMNS, [row, {**row, "steps": 9}])
+    folder = RowFolder(str(tmp_path), QUICK)
+    row = {**dataclasses.asdict(TINY.settings(QUICK)), "rate": 1.0, "accuracy": 0.5}
+    folder.write(figure_7_runs.NAME, figure_7_runs.COLUMNS, [row, {**row, "steps": 9}])
     with pytest.raises(ValueError, match="different settings"):
-        figure_7_runs.read(path)
-    write_rows(str(tmp_path / "other.csv"), ("a",), [{"a": 1}])
+        figure_7_runs.read(folder)
+    (tmp_path / "figure_7_runs.csv").unlink()
+    folder.write(figure_7_runs.NAME, ("a",), [{"a": 1}])
     with pytest.raises(ValueError, match="no runs of figure 7"):
-        figure_7_runs.read(str(tmp_path / "other.csv"))
+        figure_7_runs.read(folder)

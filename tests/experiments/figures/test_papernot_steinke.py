@@ -8,6 +8,7 @@ import pytest
 from scipy import optimize
 
 from dpjax import accounting
+from experiments.figures.figure import QUICK
 from experiments.figures.papernot_steinke import (
     figure_1,
     figure_2,
@@ -18,7 +19,7 @@ from experiments.figures.papernot_steinke import (
     figure_8,
     setting,
 )
-from experiments.figures.rows import distinct, read_rows, select
+from experiments.figures.rows import SIZE, distinct, read_rows, select
 
 MODULES = (figure_1, figure_2, figure_3, figure_4, figure_5, figure_6, figure_8)
 COMMITTED = pathlib.Path(__file__).parents[3] / "docs" / "figures" / "papernot_steinke"
@@ -35,7 +36,7 @@ def quick_rows(tmp_path_factory):
     folder = tmp_path_factory.mktemp("figures")
     rows = {}
     for module in MODULES:
-        path, *pictures = module.JOB.produce(folder, quick=True)
+        path, *pictures = module.FIGURE.produce(folder, QUICK)
         assert len(pictures) == 2
         rows[module] = read_rows(path)
     return rows
@@ -47,13 +48,13 @@ def only(rows, **values):
     return row
 
 
-@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.JOB.name)
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.FIGURE.name)
 def test_columns(quick_rows, module):
-    assert tuple(quick_rows[module][0]) == module.COLUMNS
+    assert tuple(quick_rows[module][0]) == (SIZE, *module.COLUMNS)
     assert len(quick_rows[module]) > 10
 
 
-@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.JOB.name)
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.FIGURE.name)
 def test_the_picture_is_a_pure_function_of_rows(quick_rows, module, monkeypatch):
     def refuse(*_, **__):
         raise AssertionError("a picture must not compute")
@@ -75,16 +76,18 @@ def test_the_picture_is_a_pure_function_of_rows(quick_rows, module, monkeypatch)
     assert rows == kept
     assert lines(module.draw(rows)) == drawn
     # A changed number changes the picture: nothing else is drawn.
-    column = next(name for name in reversed(module.COLUMNS) if isinstance(rows[0][name], float))
+    column = next(
+        name for name in reversed(list(module.COLUMNS)) if isinstance(rows[0][name], float)
+    )
     changed = module.draw([row | {column: row[column] * 0.9} for row in rows])
     assert lines(changed) != drawn
     assert all(axes.get_xlabel() for axes in changed.axes)
 
 
-@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.JOB.name)
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.FIGURE.name)
 def test_committed_rows_are_current(quick_rows, module):
     """The full rows in docs/ hold the quick ones."""
-    committed = read_rows(COMMITTED / f"{module.JOB.name}.csv")
+    committed = read_rows(COMMITTED / f"{module.FIGURE.name}.csv")
     numbers = {"value", "accuracy", "expected_quantile", "success_probability", "s", "t"}
     numbers |= {"good_set_probability", *figure_8.BOUNDS}
     numbers |= {f"epsilon_{bound}" for bound in setting.BOUNDS}
@@ -201,7 +204,7 @@ def test_figure_4_epsilons_of_any_zcdp_run(quick_rows, name, mean, epsilon):
     assert row["epsilon_tight_zcdp"] == pytest.approx(epsilon, abs=5e-3)
 
 
-@pytest.mark.parametrize("module", [figure_4, figure_5, figure_6], ids=lambda m: m.JOB.name)
+@pytest.mark.parametrize("module", [figure_4, figure_5, figure_6], ids=lambda m: m.FIGURE.name)
 def test_ours_is_never_above_the_papers(quick_rows, module):
     for row in quick_rows[module]:
         slack = 1e-9 * row["epsilon_papernot_steinke"]
@@ -209,7 +212,7 @@ def test_ours_is_never_above_the_papers(quick_rows, module):
         assert row["epsilon_tight_gaussian"] <= row["epsilon_tight_zcdp"] + slack
 
 
-@pytest.mark.parametrize("module", [figure_4, figure_5, figure_6], ids=lambda m: m.JOB.name)
+@pytest.mark.parametrize("module", [figure_4, figure_5, figure_6], ids=lambda m: m.FIGURE.name)
 def test_epsilon_grows_with_the_mean(quick_rows, module):
     rows = quick_rows[module]
     for name in distinct(rows, "repetition"):

@@ -1,0 +1,244 @@
+"""The one way every figure runs: compute rows of a size, keep them, draw from the file.
+
+A figure is one `FigureSpec` in its own file, `<paper>/figure_<n>.py`, under the name FIGURE; its
+binary is three lines, and its flags follow from what it says. Three words say how much is computed,
+for all of them: --quick, --size=mid, and full, the default. Every row names its size, and rows of
+one size are never read, overwritten or gone on with at another.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import time
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from absl import flags
+from matplotlib.figure import Figure
+
+from dpjax import plotting
+from experiments import command_line
+from experiments.figures.rows import RowFolder, Rows, read_rows, size_of
+
+QUICK, MID, FULL = "quick", "mid", "full"
+"""Sizes: seconds; what four CPU cores compute in an hour or two; the paper's."""
+
+ROOT = os.path.join("runs", "figures")
+"""Where figures go by default, in a folder for each paper and size."""
+
+
+def option(
+    default: Any, words: str, *, choices: Sequence[str] | None = None, least: int | None = None
+) -> Any:
+    """A field of a figure's options, and so a flag of its binary.
+
+    Args:
+      default: of both.
+      words: for --help.
+      choices: the only values of a word, or of the words of a tuple.
+      least: the smallest whole number.
+    """
+    return dataclasses.field(
+        default=default, metadata={"help": words, "choices": choices, "least": least}
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class DataFolders:
+    """Options of a figure that loads data sets; see `data.load`."""
+
+    data_dir: str | None = option(None, "Folder of prepared or downloaded data sets.")
+    cache_dir: str | None = option(None, "Where prepared data goes, if not into --data_dir.")
+
+    @property
+    def folders(self) -> dict[str, str | None]:
+        """The two as arguments of `data.load`."""
+        return {"data_dir": self.data_dir, "cache_dir": self.cache_dir}
+
+
+DEFAULT_FOLDERS = DataFolders()
+
+
+@dataclasses.dataclass(frozen=True)
+class FigureSpec:
+    """One figure: what its rows are, how they are made, and how they are drawn.
+
+    Either `rows` is given, or, where numbers take long, `train`, which goes on where it stopped.
+
+    Attributes:
+      paper: folder name of the paper, as in `papernot_steinke`.
+      name: file name without ending, as in `figure_2`.
+      columns: of the rows, in order: name -> unit ("1": a pure number; "name": a word).
+      takes: the sizes that it knows -> wall time, of one CPU core unless it says more.
+      draw: `draw(rows)` returns the picture; a pure function of the rows.
+      rows: `rows(size)`, or `rows(size, options)`, returns the rows.
+      train: `train(folder)`, or `train(folder, options)`, computes what the folder's rows do not
+        hold yet and adds it.
+      derive: `derive(folder)` makes the figure's rows from trained ones; None: `train` wrote them.
+      trained: names of the other files of rows that `train` writes.
+      options: an instance of a frozen dataclass of `option` fields: the flags of this figure alone.
+      summary: `summary(rows)` returns lines to print.
+      committed: size of the rows under docs/figures.
+    """
+
+    paper: str
+    name: str
+    columns: Mapping[str, str]
+    takes: Mapping[str, str]
+    draw: Callable[[Rows], Figure]
+    rows: Callable[..., Rows] | None = None
+    train: Callable[..., None] | None = None
+    derive: Callable[[RowFolder], Rows] | None = None
+    trained: Sequence[str] = ()
+    options: Any = None
+    summary: Callable[[Rows], Sequence[str]] | None = None
+    committed: str = FULL
+
+    def default_folder(self, size: str | None, root: str = ROOT) -> str:
+        """Where it goes if nobody says: <root>/<paper>, the size after it unless it is full."""
+        ending = "" if size in (None, FULL) else f"_{size}"
+        return os.path.join(root, f"{self.paper}{ending}")
+
+    def produce(
+        self,
+        out_dir: str | os.PathLike,
+        size: str | None = None,
+        *,
+        redraw: bool = False,
+        options: Any = None,
+        report: Callable[[str], None] = lambda line: None,
+    ) -> list[str]:
+        """Writes `<name>.csv`, `.png` and `.pdf`; returns their paths, those of trained rows first.
+
+        Args:
+          out_dir: folder, made if absent.
+          size: one that it knows; full if None, or when redrawing that of the rows there.
+          redraw: compute nothing anew: draw from the rows, or the trained rows, in `out_dir`.
+          options: as `self.options`, which is the default.
+          report: called with a line for every finished piece of training.
+
+        Raises:
+          ValueError: a size that it does not know, or rows in the way of another size or figure.
+          FileNotFoundError: if `redraw` finds no rows.
+        """
+        os.makedirs(out_dir, exist_ok=True)
+        folder = RowFolder(os.fspath(out_dir), FULL, report)
+        if size is None and redraw:
+            size = size_of(folder.file((*self.trained, self.name)[0]))
+        folder = dataclasses.replace(folder, size=size or FULL)
+        if folder.size not in self.takes:
+            raise ValueError(
+                f"{self.name} has no size {folder.size}: pass --size={'|'.join(self.takes)}"
+            )
+        folder.read(self.name)  # Rows of another size are refused before anything is computed.
+        own = () if self.options is None else (options or self.options,)
+        if self.train is not None and not redraw:
+            self.train(folder, *own)
+        made = None
+        if self.derive is not None:
+            made = self.derive(folder)
+        elif self.rows is not None and not redraw:
+            made = self.rows(folder.size, *own)
+        if not (folder.read(self.name) if made is None else made):
+            raise ValueError(f"{out_dir} holds nothing that {self.name} shows: leave --redraw away")
+        if made is not None:
+            folder.write(self.name, self.columns, made)
+        # The picture is made from the file, so it can show nothing that the file does not hold.
+        figure = self.draw(folder.read(self.name))
+        paths = [folder.file(name) for name in (*self.trained, self.name)]
+        return [*paths, *plotting.save_figure(figure, out_dir, self.name)]
+
+    def run(self) -> None:
+        """Runs the binary: flags, rows, picture, paths."""
+        # Defined here, not at import, so that several figures can be imported into one process;
+        # as the started module's own, so that --help shows them.
+        started = {"module_name": sys.argv[0]}
+        out_dir = flags.DEFINE_string(
+            "out_dir",
+            None,
+            f"Folder to write into. Default: {self.default_folder(FULL)}, the size after it.",
+            **started,
+        )
+        asked = define_size(self.takes)
+        redraw = flags.DEFINE_bool(
+            "redraw", False, "Compute nothing anew; draw the rows in the folder.", **started
+        )
+        options = _define_options(self.options)
+
+        def main() -> int:
+            size, start = asked(), time.monotonic()
+            paths = self.produce(
+                out_dir.value or self.default_folder(size),
+                size,
+                redraw=redraw.value,
+                options=options(),
+                report=lambda line: print(f"{time.monotonic() - start:.0f} s  {line}", flush=True),
+            )
+            self.show(paths)
+            print(f"{time.monotonic() - start:.1f} s")
+            return 0
+
+        command_line.run(main)
+
+    def show(self, paths: Sequence[str]) -> None:
+        """Prints what `produce` returned, and what the figure says of its rows."""
+        for path in paths:
+            print(path)
+        if self.summary is not None:
+            for line in self.summary(read_rows(paths[len(self.trained)])):
+                print(line)
+
+
+def define_size(takes: Mapping[str, str]) -> Callable[[], str | None]:
+    """Defines --quick and --size; returns a function that reads them, None if neither is passed.
+
+    Args:
+      takes: size -> what --help says of it.
+    """
+    started = {"module_name": sys.argv[0]}
+    words = "; ".join(f"{size}: {time}" for size, time in takes.items())
+    quick = flags.DEFINE_bool("quick", False, "The same as --size=quick.", **started)
+    size = flags.DEFINE_enum("size", None, list(takes), f"{words}. Default: full.", **started)
+
+    def asked() -> str | None:
+        if quick.value and size.value not in (None, QUICK):
+            raise ValueError(f"--quick is a size: leave it or --size={size.value} away")
+        return QUICK if quick.value else size.value
+
+    return asked
+
+
+def _define_options(defaults: Any) -> Callable[[], Any]:
+    """Defines a flag for every field of a figure's options; returns a function that reads them."""
+    if defaults is None:
+        return lambda: None
+    kinds = typing.get_type_hints(type(defaults))
+    readers = {
+        field.name: _define_option(field, kinds[field.name], getattr(defaults, field.name))
+        for field in dataclasses.fields(defaults)
+    }
+    return lambda: type(defaults)(**{name: read() for name, read in readers.items()})
+
+
+def _define_option(field: dataclasses.Field, kind: Any, default: Any) -> Callable[[], Any]:
+    """Defines the flag of one field of type text, whole number, or tuple; returns its reader."""
+    choices, least = field.metadata["choices"], field.metadata["least"]
+    said = {"help": field.metadata["help"], "module_name": sys.argv[0]}
+    inner = typing.get_args(kind)
+    if typing.get_origin(kind) is tuple:
+        texts = [str(value) for value in default]
+        if choices:
+            holder = flags.DEFINE_multi_enum(field.name, texts, list(choices), **said)
+        else:
+            holder = flags.DEFINE_list(field.name, texts, **said)
+        return lambda: tuple(inner[0](text) for text in holder.value)
+    if choices:
+        holder = flags.DEFINE_enum(field.name, default, list(choices), **said)
+    elif int in (kind, *inner):
+        holder = flags.DEFINE_integer(field.name, default, lower_bound=least, **said)
+    else:
+        holder = flags.DEFINE_string(field.name, default, **said)
+    return lambda: holder.value

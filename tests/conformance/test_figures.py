@@ -1,0 +1,86 @@
+"""Every figure there is: its columns, its committed rows, and the picture made from them alone."""
+
+import importlib
+import pathlib
+import re
+
+import pytest
+
+from experiments.figures import registry
+from experiments.figures.figure import FULL, MID, QUICK
+from experiments.figures.rows import SIZE, read_rows, size_of
+
+ROOT = pathlib.Path(__file__).parents[2]
+NAMES = registry.names()
+
+
+@pytest.fixture(params=NAMES)
+def name(request):
+    return request.param
+
+
+def committed(name):
+    """The one file of a figure's rows under docs/figures; some sizes have a folder of their own."""
+    figure = registry.load(name)
+    (path,) = (ROOT / "docs" / "figures" / figure.paper).rglob(f"{figure.name}.csv")
+    return figure, path
+
+
+def test_the_registry_has_every_figure():
+    files = (ROOT / "experiments" / "figures").glob("*/*.py")
+    looks = {f"{path.parent.name}.{path.stem}" for path in files
+             if re.fullmatch(r"(figure|table)_.*", path.stem)}  # fmt: skip
+    assert set(NAMES) == looks - {"papernot_steinke.figure_7_runs"} | {
+        "dpareto.sparse_vector_search"
+    }
+    assert NAMES.index("dp_hype.figure_9") + 1 == NAMES.index("dp_hype.figure_10")
+    assert "-m experiments.figures --quick" in (ROOT / "Makefile").read_text()
+
+
+def test_what_a_figure_says_of_itself(name):
+    figure = registry.load(name)
+    assert name == f"{figure.paper}.{figure.name}"
+    assert (figure.rows is None) != (figure.train is None)
+    assert {QUICK, FULL, figure.committed} <= set(figure.takes) and all(figure.takes.values())
+    assert set(figure.takes) <= {QUICK, MID, FULL} or figure.paper == "dpareto"
+    assert figure.columns and SIZE not in figure.columns
+    assert all(column.isidentifier() and unit for column, unit in figure.columns.items())
+    module = importlib.import_module(f"experiments.figures.{name}")
+    assert len(module.__doc__.splitlines()[0]) > 20
+    source = pathlib.Path(module.__file__).read_text()
+    assert source.endswith('if __name__ == "__main__":\n    FIGURE.run()\n')
+
+
+def test_committed_rows_have_their_columns_and_size(name):
+    figure, path = committed(name)
+    assert tuple(read_rows(path)[0]) == (SIZE, *figure.columns)
+    for stem in (figure.name, *figure.trained):
+        assert size_of(path.with_stem(stem)) == figure.committed
+    assert all(path.with_suffix(ending).stat().st_size > 10_000 for ending in (".png", ".pdf"))
+
+
+def test_the_picture_is_made_from_the_committed_rows_and_labelled(name):
+    figure, path = committed(name)
+    rows = read_rows(path)
+    kept = [dict(row) for row in rows]
+    picture = figure.draw(rows)
+    assert rows == kept
+    bars = {axes for axes in picture.axes if hasattr(axes, "_colorbar")}
+    panels = [axes for axes in picture.axes if axes.axison and axes.get_visible()]
+    panels = [axes for axes in panels if axes not in bars]
+    assert panels
+    for axes in panels:
+        beside = [one for one in panels if _spans(one, "rowspan") & _spans(axes, "rowspan")]
+        above = [one for one in panels if _spans(one, "colspan") & _spans(axes, "colspan")]
+        assert _words(axes.xaxis) or any(one.get_xlabel() for one in above)
+        assert _words(axes.yaxis) or any(one.get_ylabel() for one in beside)
+
+
+def _spans(axes, direction):
+    """The rows or columns of the grid that a panel takes."""
+    return set(getattr(axes.get_subplotspec(), direction))
+
+
+def _words(axis):
+    """Whether an axis counts things that its ticks name."""
+    return any(re.search("[a-z]{3}", label.get_text()) for label in axis.get_ticklabels())
