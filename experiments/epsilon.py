@@ -207,11 +207,11 @@ def _renyi_epsilon(guarantee: accounting.Guarantee, delta: float) -> float | Non
 
 def verify(path: str) -> int:
     """Verifies a release; returns the exit code, 1 if it is not what its statement says."""
-    from dpjax.tuning import verification  # Imports JAX, which prices do not need.
+    from dpjax.tuning import tuner, verification  # Import JAX, which prices do not need.
 
-    def rebuild(claim: dict) -> verification.Rebuilt:
+    def rebuild(claim: dict) -> tuner.Restated:
         if "fingerprint" not in claim:
-            return verification.rebuilt(claim)
+            return tuner.restated(claim)
         try:
             from dpjax.federated.flower import vote_release
         except ImportError:

@@ -236,7 +236,8 @@ def noisy_update(
     Raises:
       ValueError: for another shape.
     """
-    return plan.noisy(quantised(update, plan), source, stream)
+    integers = quantised(update, plan)  # Refuses what is no plan.
+    return plan.noisy(integers, source, stream)
 
 
 def averaged(total: np.ndarray, plan: AveragingPlan, survivors: int) -> np.ndarray:

@@ -1,5 +1,7 @@
 """The tuning procedures: each composes training and accounting and ends in a release.
 
+`tune(task, space, tuner)` runs any of them; each has a function of its own too.
+
 | procedure | paper |
 |---|---|
 | `random_repetitions` | Papernot & Steinke, ICLR 2022 |
@@ -10,8 +12,8 @@
 """
 
 from dpjax.tuning import pareto
-from dpjax.tuning.evaluations.running import Result
 from dpjax.tuning.job import Job
+from dpjax.tuning.problem.run_settings import RunOptions
 from dpjax.tuning.problem.space import (
     Choice,
     LogUniform,
@@ -22,21 +24,31 @@ from dpjax.tuning.problem.space import (
 )
 from dpjax.tuning.problem.task import Records, Task, classification
 from dpjax.tuning.release import Release
-from dpjax.tuning.tuners.doubling import doubling
-from dpjax.tuning.tuners.exponential import exponential
-from dpjax.tuning.tuners.random_repetitions import DEFAULT_REPETITIONS, random_repetitions
-from dpjax.tuning.tuners.threshold_stopping import threshold_stopping
+from dpjax.tuning.tuner import Result, register_tuner, registered_tuners, tune
+from dpjax.tuning.tuners.doubling import Doubling, doubling
+from dpjax.tuning.tuners.exponential import Exponential, exponential
+from dpjax.tuning.tuners.random_repetitions import (
+    DEFAULT_REPETITIONS,
+    RandomRepetitions,
+    random_repetitions,
+)
+from dpjax.tuning.tuners.threshold_stopping import ThresholdStopping, threshold_stopping
 
 __all__ = [
     "DEFAULT_REPETITIONS",
     "Choice",
+    "Doubling",
+    "Exponential",
     "Job",
     "LogUniform",
+    "RandomRepetitions",
     "Records",
     "Release",
     "Result",
+    "RunOptions",
     "Space",
     "Task",
+    "ThresholdStopping",
     "Uniform",
     "classification",
     "doubling",
@@ -45,5 +57,8 @@ __all__ = [
     "parse_space",
     "random_repetitions",
     "read_space",
+    "register_tuner",
+    "registered_tuners",
     "threshold_stopping",
+    "tune",
 ]

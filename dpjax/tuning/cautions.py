@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import warnings
+
+_LIBRARY = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
 class LargeDeltaWarning(UserWarning):
@@ -17,32 +21,41 @@ class UntrainedReleaseWarning(UserWarning):
     """What is released was not trained; the release itself shows as much."""
 
 
-def of_arguments(delta: float, public_size: int, seed: int | None, *, stacklevel: int) -> None:
+def of_arguments(delta: float, public_size: int, seed: int | None) -> None:
     """Warns of a delta above one over the public number of training records, and of a seed.
 
     Args:
       delta: of the whole procedure.
       public_size: of the training records.
       seed: None for the operating system's randomness.
-      stacklevel: of the user's call, seen from the caller of this function.
     """
     if 1.0 / public_size < delta < 1.0:
         warnings.warn(
             f"delta {delta:g} is above 1/{public_size}, one over the number of records: publishing "
             "a whole record would be within it",
             LargeDeltaWarning,
-            stacklevel=stacklevel + 1,
+            stacklevel=users_level(),
         )
     if seed is not None:
         warnings.warn(
             "a seed makes the randomness known: no secret, no guarantee",
             KnownRandomnessWarning,
-            stacklevel=stacklevel + 1,
+            stacklevel=users_level(),
         )
 
 
-def of_untrained(why: str, *, stacklevel: int) -> None:
-    """Warns that untrained parameters are released, and why; arguments as above."""
+def of_untrained(why: str) -> None:
+    """Warns that untrained parameters are released, and why."""
     warnings.warn(
-        f"{why}: the model is an untrained default", UntrainedReleaseWarning, stacklevel + 1
+        f"{why}: the model is an untrained default",
+        UntrainedReleaseWarning,
+        stacklevel=users_level(),
     )
+
+
+def users_level() -> int:
+    """The `stacklevel` of the nearest call from outside the library, for the caller's warning."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_LIBRARY):
+        level, frame = level + 1, frame.f_back
+    return level

@@ -7,16 +7,10 @@ shapes, and the settings that were fixed before the data was touched.
 from __future__ import annotations
 
 import dataclasses
-import functools
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jax
-
-from dpjax.training import optimizers
-from dpjax.training.dp_sgd import partition
-from dpjax.tuning.evaluations.procedure import Optimizer
+from dpjax.tuning.problem import inspection
 from dpjax.tuning.problem.run_settings import RunOptions, RunSetting
 from dpjax.tuning.problem.task import Task
 
@@ -29,7 +23,7 @@ CANDIDATES = "a candidate, on all training records"
 
 def of_training(
     task: Task,
-    optimizer: Optimizer,
+    optimizer: Any,
     settings: Sequence[RunSetting],
     sampling: str,
     *,
@@ -46,8 +40,8 @@ def of_training(
     """
     return {
         "model": task.description,
-        "optimizer": of_optimizer(optimizer),
-        "trained_parameters": trained_parameters(task),
+        "optimizer": inspection.of_optimizer(optimizer),
+        "trained_parameters": inspection.trained_parameters(task),
         "settings": of_settings(settings, sampling, of=of),
         "training_records": {
             "public_size": task.train.public_size,
@@ -88,44 +82,6 @@ def _plain(number: float) -> int | float:
     """A number without its NumPy type."""
     number = float(number)
     return int(number) if number.is_integer() else number
-
-
-def of_optimizer(optimizer: Optimizer) -> dict[str, str]:
-    """An optimiser's name, and its schedule where it is known.
-
-    Returns:
-      `name`, the public name of the function that made the optimiser, or of it; and for those of
-      `dpjax.training` `learning_rate_schedule`. An optimiser with an attribute `description`, a
-      mapping of strings, says both itself.
-    """
-    own = getattr(optimizer, "description", None)
-    if isinstance(own, Mapping):
-        return {str(name): str(words) for name, words in own.items()}
-    described = {"name": _name(optimizer)}
-    if getattr(optimizer, "__module__", None) == optimizers.__name__:
-        # The functions of that module keep their schedule in this variable.
-        schedule = inspect.getclosurevars(optimizer).nonlocals.get("schedule")
-        described["learning_rate_schedule"] = "constant" if schedule is None else _name(schedule)
-    return described
-
-
-def _name(function: Callable[..., Any]) -> str:
-    """Where a function's code stands; never its values, nor an address in memory."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    named = function if hasattr(function, "__qualname__") else type(function)
-    return f"{named.__module__}.{named.__qualname__.split('.<locals>')[0]}"
-
-
-def trained_parameters(task: Task) -> list[str]:
-    """Names of the parameters that training changes, such as "params/Dense_0/kernel"."""
-    trained = jax.eval_shape(
-        lambda key: partition(task.initial(key), task.trainable)[0], jax.random.key(0)
-    )
-    return [
-        jax.tree_util.keystr(path, simple=True, separator="/")
-        for path, _ in jax.tree_util.tree_leaves_with_path(trained)
-    ]
 
 
 def as_used(hyperparameters: Mapping[str, float | None]) -> dict[str, float | None]:

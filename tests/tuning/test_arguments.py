@@ -12,9 +12,11 @@ import types
 import numpy as np
 import pytest
 
-from dpjax import accounting, models, tuning
+from dpjax import accounting, federated, models, tuning
+from dpjax.federated import averaging, voting
 from dpjax.randomness.host_randomness import HostRandomness
-from dpjax.tuning import averaging, pareto, partitioned_selection, running, voting
+from dpjax.tuning import pareto
+from dpjax.tuning.evaluations import partition_models, private_runs
 from dpjax.tuning.problem.task import Records, Task
 
 NOT_NUMBERS = [
@@ -65,10 +67,12 @@ BAD = {
 """What each kind of argument must refuse."""
 
 SPACE = tuning.Space(quality=0.5, clip_norm=1.0)
-VOTE_SETTINGS = tuning.VoteSettings(clients=10, candidates=4, votes=2, epsilon=20.0)
-VOTE = tuning.VotePlan(VOTE_SETTINGS, 2.0)
-AVERAGING_SETTINGS = tuning.AveragingSettings(clients=10, dimension=3, rounds=1, epsilon=math.inf)
-AVERAGING = tuning.AveragingPlan(AVERAGING_SETTINGS, 8, 0.0)
+VOTE_SETTINGS = federated.VoteSettings(clients=10, candidates=4, votes=2, epsilon=20.0)
+VOTE = federated.VotePlan(VOTE_SETTINGS, 2.0)
+AVERAGING_SETTINGS = federated.AveragingSettings(
+    clients=10, dimension=3, rounds=1, epsilon=math.inf
+)
+AVERAGING = federated.AveragingPlan(AVERAGING_SETTINGS, 8, 0.0)
 DOMAIN = pareto.Domain(rate=pareto.Log(0.001, 1.0))
 SHAPES = pareto.RunShapes(40)
 RECORD = pareto.SearchRecord(DOMAIN, (10.0, 1.0))
@@ -115,7 +119,7 @@ OF_RUNS = dict(
     optimizer=(None, "function?"),
     validation_is_public=(False, "flag"),
     seed=(None, "count?"),
-    chunk_size=(2, "whole"),
+    chunk_size=(2, "whole?"),
     progress=(print, "function?"),
     job=(tuning.Job(), "object?"),
 )
@@ -133,7 +137,7 @@ STARTED = dict(task=(None, "task"), space=(SPACE, "object"))
 
 PUBLIC = {
     "AveragingSettings": spec(
-        tuning.AveragingSettings,
+        federated.AveragingSettings,
         clients=(10, "whole"),
         dimension=(3, "whole"),
         rounds=(2, "whole"),
@@ -148,8 +152,8 @@ PUBLIC = {
         before=(accounting.gaussian(9.0, relation="replace_one"), "object?"),
     ),
     "AveragingPlan.local_noise": spec(
-        tuning.AveragingPlan(
-            tuning.AveragingSettings(clients=10, dimension=3), 8, 20.0
+        federated.AveragingPlan(
+            federated.AveragingSettings(clients=10, dimension=3), 8, 20.0
         ).local_noise,
         source=(HostRandomness(0), "source"),
         stream=(0, "count"),
@@ -204,7 +208,7 @@ PUBLIC = {
         method=("union", "word"),
     ),
     "VoteSettings": spec(
-        tuning.VoteSettings,
+        federated.VoteSettings,
         clients=(10, "whole"),
         candidates=(4, "whole"),
         votes=(2, "whole"),
@@ -247,6 +251,14 @@ PUBLIC = {
         repetitions=(accounting.Geometric(3.0), "object"),
     ),
     "read_space": spec(tuning.read_space, path=("space.json", "path")),
+    "RunOptions": spec(
+        tuning.RunOptions,
+        lot_size=(8, "whole?"),
+        steps=(2, "whole?"),
+        epochs=(None, "positive?"),
+        noise_multiplier=(3.0, "not negative?"),
+        sampling=("poisson", "word"),
+    ),
     "threshold_stopping": spec(
         tuning.threshold_stopping,
         **STARTED,
@@ -254,9 +266,23 @@ PUBLIC = {
         threshold=(0.5, "probability"),
         halting_probability=(0.5, "probability"),
     ),
+    "tune": spec(
+        tuning.tune,
+        **STARTED,
+        tuner=(tuning.RandomRepetitions(), "object"),
+        run=(tuning.RunOptions(lot_size=8, steps=2, noise_multiplier=3.0), "object"),
+        epsilon=(None, "positive?"),
+        delta=(1e-3, "probability"),
+        optimizer=(None, "function?"),
+        validation_is_public=(False, "flag"),
+        seed=(None, "count?"),
+        chunk_size=(2, "whole?"),
+        progress=(print, "function?"),
+        job=(tuning.Job(), "object?"),
+    ),
     "Release.save": spec(tuning.Release({}, {}, {}).save, folder=("release", "path")),
     "train_clients": spec(
-        tuning.train_clients,
+        federated.train_clients,
         model=(MODEL, ""),
         partitions=([(np.ones((4, 2)), np.zeros(4, int))], "object"),
         candidates=([{"learning_rate": 0.1, "decay": 1.0, "momentum": 0.0}], "listed"),
@@ -430,22 +456,24 @@ PUBLIC = {
 }
 
 NOT_CALLED = {
+    "Doubling": "its settings are asked as doubling's",
+    "Exponential": "its settings are asked as exponential's",
+    "RandomRepetitions": "its settings are asked as random_repetitions'",
+    "ThresholdStopping": "its settings are asked as threshold_stopping's",
+    "register_tuner": "a decorator; its errors are in conformance/test_own_tuner.py",
+    "registered_tuners": "without arguments",
     "DEFAULT_REPETITIONS": "a constant",
     "AveragingPlan": "made by AveragingSettings.plan",
     "Release": "made by the procedures",
     "Result": "made by the procedures",
     "VoteAborted": "an error",
     "VotePlan": "made by VoteSettings.plan",
-    "averaging": "a module; AveragingAborted is an error, HostRandomness is asked as a source",
-    "voting": "a module, its names are in the table",
     "pareto": "a module, its names are in the table",
     "voting.MINIMUM_CLIENTS": "a constant",
     "voting.NOISES": "a constant",
-    "voting.ClientScores": "made by train_clients",
     "voting.VoteAborted": "an error",
     "voting.VotePlan": "above",
     "voting.VoteSettings": "above",
-    "voting.train_clients": "above",
     "pareto.METHODS": "a constant",
     "pareto.Evaluation": "made by search",
     "pareto.FreshFront": "made by reevaluate",
@@ -476,6 +504,17 @@ ALSO = {
 """Other words that say which argument is meant."""
 
 
+OF_FEDERATIONS = {
+    "AveragingPlan",
+    "AveragingSettings",
+    "VoteAborted",
+    "VotePlan",
+    "VoteSettings",
+    "train_clients",
+}
+"""Of `dpjax.federated`, the names that need no Flower."""
+
+
 class Reached(Exception):
     """Everything was accepted: training would begin here."""
 
@@ -485,8 +524,8 @@ def nothing_is_trained(monkeypatch):
     def reached(*arguments, **named):
         raise Reached
 
-    monkeypatch.setattr(running, "execute", reached)
-    monkeypatch.setattr(partitioned_selection, "_selected_and_trained", reached)
+    monkeypatch.setattr(private_runs, "execute", reached)
+    monkeypatch.setattr(partition_models, "_selected_and_trained", reached)
     monkeypatch.setattr("dpjax.federated.vote_clients.train", reached)
 
 
@@ -517,19 +556,13 @@ def test_the_table_names_everything_public_and_every_argument():
         for name, one in vars(averaging).items()
         if inspect.isfunction(one) and one.__module__ == averaging.__name__ and name[0] != "_"
     }
-    public = set(tuning.__all__) | of_modules
+    public = set(tuning.__all__) | OF_FEDERATIONS | of_modules
     methods = {name for name in PUBLIC if name not in public}
     assert {name.rpartition(".")[0] for name in methods} <= public
     assert not set(PUBLIC) & set(NOT_CALLED)
     assert (set(PUBLIC) - methods) | set(NOT_CALLED) == public
-    settings = names_of(partitioned_selection.select_and_train) - {"selector"}
-    shared = {
-        "doubling": settings,
-        "exponential": settings,
-        "threshold_stopping": names_of(tuning.random_repetitions) - {"repetitions"},
-    }
     for name, (call, arguments) in PUBLIC.items():
-        assert set(arguments) == names_of(call) | shared.get(name, set()), name
+        assert set(arguments) == names_of(call), name
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
@@ -567,7 +600,7 @@ def test_what_is_no_grid_is_refused(bad):
 
 
 def test_numpy_scalars_are_numbers():
-    vote = tuning.VoteSettings(
+    vote = federated.VoteSettings(
         np.int64(10), 4.0, np.int32(2), np.float32(20.0), missing_fraction=np.float64(0.1)
     )
     assert vote.candidates == 4 and {type(vote.epsilon), type(vote.missing_fraction)} == {float}
@@ -578,5 +611,5 @@ def test_numpy_scalars_are_numbers():
 
 def test_a_setting_is_written_as_it_was_passed():
     """The fingerprint of a vote, and the words of a release, stay what they were."""
-    assert repr(tuning.VoteSettings(10, 4, 2, epsilon=1).epsilon) == "1"
+    assert repr(federated.VoteSettings(10, 4, 2, epsilon=1).epsilon) == "1"
     assert repr(tuning.Uniform(0, 1.0).low) == "0"

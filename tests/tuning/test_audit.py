@@ -2,7 +2,7 @@
 
 One-dimensional canary problem: the model is one number, a record's gradient is minus its value, the
 data with the canary has one record more. 100,000 independent executions of the real procedure
-(`execution.execute`: K drawn, candidates trained by the engine, scored with noise, the
+(`private_runs.execute`: K drawn, candidates trained by the engine, scored with noise, the
 best one kept) with and without the canary; an event chosen on one half of the outcomes is counted
 on the other half, and Clopper and Pearson's bounds turn the counts into a lower bound on epsilon
 that is wrong with probability at most 1e-6. The bound must stay below the claim, and must exceed it
@@ -21,12 +21,11 @@ from scipy import stats
 
 from dpjax import accounting, training
 from dpjax.randomness import host_randomness
-from dpjax.tuning.evaluations.execution import execute
-from dpjax.tuning.evaluations.procedure import plan_procedure
+from dpjax.tuning.choices import BestOf
+from dpjax.tuning.evaluations.private_runs import execute, plan_procedure
 from dpjax.tuning.problem.run_settings import RunOptions
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Records, Task
-from dpjax.tuning.tuners.selections import BestOf
 
 EXECUTIONS = 100_000
 DELTA = 0.02

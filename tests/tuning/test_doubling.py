@@ -8,7 +8,7 @@ import pytest
 from dpjax import accounting
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning.evaluations.partitions import AveragedUtility
-from dpjax.tuning.tuners.doubling import DEFAULT_CANDIDATE, DoublingSelector
+from dpjax.tuning.tuners.doubling import DEFAULT_CANDIDATE, DoublingChoice
 
 UTILITY = AveragedUtility(partitions=1000, validation_size=200)
 
@@ -22,7 +22,7 @@ def _selector(epsilon=0.1, **change):
         hits=None,
         failure_probability=1e-5,
     )
-    return DoublingSelector(epsilon, **(parameters | change))
+    return DoublingChoice(epsilon, **(parameters | change))
 
 
 def _select(selector, utilities, utility=UTILITY, stream=0):

@@ -11,13 +11,13 @@ import pytest
 
 from dpjax import accounting, training
 from dpjax.randomness import host_randomness
-from dpjax.tuning.evaluations import execution
+from dpjax.tuning.choices import BestOf
+from dpjax.tuning.evaluations import private_runs
 from dpjax.tuning.evaluations.best_of_runs import BestOfRuns
-from dpjax.tuning.evaluations.procedure import plan_procedure
+from dpjax.tuning.evaluations.private_runs import plan_procedure
 from dpjax.tuning.problem.run_settings import RunOptions
 from dpjax.tuning.problem.space import Choice, Space
 from dpjax.tuning.problem.task import Records, Task
-from dpjax.tuning.tuners.selections import BestOf
 
 SIZE = 2000
 RECORDS = 100
@@ -68,8 +68,8 @@ def test_every_candidate_gets_the_noise_it_is_charged_for(
         validation_is_public=True,
     )
     monkeypatch.setattr(EveryRun, "seen", {})
-    monkeypatch.setattr(execution, "BestOfRuns", EveryRun)
-    executed = execution.execute(
+    monkeypatch.setattr(private_runs, "BestOfRuns", EveryRun)
+    executed = private_runs.execute(
         task,
         procedure,
         randomness=host_randomness.HostRandomness(5),

@@ -9,8 +9,8 @@ from scipy import stats
 from dpjax import accounting
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning.evaluations.partitions import AveragedUtility
-from dpjax.tuning.tuners.doubling import DoublingSelector
-from dpjax.tuning.tuners.exponential import ExponentialSelector
+from dpjax.tuning.tuners.doubling import DoublingChoice
+from dpjax.tuning.tuners.exponential import ExponentialChoice
 
 UTILITY = AveragedUtility(partitions=10, validation_size=30)
 
@@ -24,7 +24,7 @@ def test_the_law_is_that_of_the_utilities_over_their_sensitivity():
     # One training record moves a utility by 1/10; weights exp(epsilon k u / 2). Errors 1e-5.
     epsilon, utilities = 0.8, np.array([0.1, 0.9, 0.5, 0.7])
     scores = [round(value * UTILITY.units) for value in utilities]
-    observed = np.bincount(_draws(ExponentialSelector(epsilon), scores, 8000), minlength=4)
+    observed = np.bincount(_draws(ExponentialChoice(epsilon), scores, 8000), minlength=4)
     for factor, accepted in ((1.0, True), (0.5, False), (2.0, False)):
         weights = np.exp(factor * epsilon * 10 * utilities / 2)
         pvalue = stats.chisquare(observed, 8000 * weights / weights.sum()).pvalue
@@ -33,7 +33,7 @@ def test_the_law_is_that_of_the_utilities_over_their_sensitivity():
 
 def test_any_two_probabilities_change_by_at_most_epsilon_between_neighbours():
     epsilon = 0.8
-    rate = float(ExponentialSelector(epsilon).describe(UTILITY, 0.5)["rate_for_a_unit"])
+    rate = float(ExponentialChoice(epsilon).describe(UTILITY, 0.5)["rate_for_a_unit"])
     assert rate == pytest.approx(epsilon / (2 * UTILITY.sensitivity))
     assert Fraction(epsilon) / (2 * UTILITY.sensitivity) == UTILITY.exponential_rate(epsilon)
     generator = np.random.default_rng(0)
@@ -50,8 +50,8 @@ def test_at_equal_cost_it_selects_better_than_the_loop():
     """k = 10, epsilon .7 spent: mean true utility .742 against the loop's .525."""
     utility = AveragedUtility(10, 1000, validation_is_public=True)
     shot, loop = (
-        ExponentialSelector(0.7),
-        DoublingSelector(0.1, 0.01, 0.0, "iterations", 7, None, 1e-5),
+        ExponentialChoice(0.7),
+        DoublingChoice(0.1, 0.01, 0.0, "iterations", 7, None, 1e-5),
     )
     assert loop.guarantee("add_or_remove_one").epsilon(1e-5) <= 0.7
     assert shot.guarantee("add_or_remove_one").epsilon(1e-5) <= 0.7
@@ -68,7 +68,7 @@ def test_at_equal_cost_it_selects_better_than_the_loop():
 
 
 def test_the_guarantee_is_the_bounded_range_one():
-    ours = ExponentialSelector(0.7).guarantee("replace_one")
+    ours = ExponentialChoice(0.7).guarantee("replace_one")
     assert ours.relation == "replace_one"
     assert ours.epsilon(1e-5) == accounting.exponential_mechanism(0.7).epsilon(1e-5)
     assert ours.epsilon(1e-5) < 0.7

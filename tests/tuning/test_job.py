@@ -22,14 +22,13 @@ import pytest
 from dpjax import accounting, training
 from dpjax.randomness import host_randomness
 from dpjax.tuning import job
-from dpjax.tuning.evaluations import execution
-from dpjax.tuning.evaluations.execution import execute
-from dpjax.tuning.evaluations.procedure import plan_procedure
+from dpjax.tuning.choices import BestOf
+from dpjax.tuning.evaluations import private_runs
+from dpjax.tuning.evaluations.private_runs import execute, plan_procedure
 from dpjax.tuning.job import Job
 from dpjax.tuning.problem.run_settings import RunOptions
 from dpjax.tuning.problem.space import Choice, LogUniform, Space
 from dpjax.tuning.problem.task import Records, Task
-from dpjax.tuning.tuners.selections import BestOf
 
 ROOT = pathlib.Path(__file__).parents[2]
 GENERATOR = np.random.default_rng(2)
@@ -197,7 +196,7 @@ def begun(folder, **options):
         raise Killed
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(execution, "_trained", killed)
+        patch.setattr(private_runs, "trained_runs", killed)
         run(folder=folder, **options)
 
 
@@ -219,8 +218,8 @@ def test_candidates_that_a_checkpoint_lost_are_not_left_out_of_the_selection(tmp
 
 def test_a_share_that_lacks_a_candidate_is_not_merged(monkeypatch, tmp_path):
     """Counted is what was trained, not what was meant to be."""
-    trained = execution._trained
-    monkeypatch.setattr(execution, "_trained", lambda *rest: list(trained(*rest))[:-1])
+    trained = private_runs.trained_runs
+    monkeypatch.setattr(private_runs, "trained_runs", lambda *rest: list(trained(*rest))[:-1])
     for options in ({}, {"folder": str(tmp_path / "work")}):
         with pytest.raises(ValueError, match="do not hold every candidate once"):
             run(**options)

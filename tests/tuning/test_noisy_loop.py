@@ -12,7 +12,7 @@ from dpjax import accounting
 from dpjax.randomness.exact_samplers import discrete_laplace
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning.evaluations.partitions import AveragedUtility
-from dpjax.tuning.tuners.noisy_loop import first_above, run_loop
+from dpjax.tuning.tuners.doubling import first_above, run_loop
 
 # Sensitivity 1, epsilon_0 = 1: neighbours that nearly exhaust it on "the last one answers".
 EPSILON = 1.0
@@ -141,7 +141,7 @@ def test_segments_keep_the_threshold_noise_through_misses_and_only_then(monkeypa
         drawn.append(scale)
         return 0
 
-    monkeypatch.setattr("dpjax.tuning.tuners.noisy_loop.discrete_laplace", noise)
+    monkeypatch.setattr("dpjax.tuning.tuners.doubling.discrete_laplace", noise)
     scores, scale = [1750], Fraction(3)
     fresh = _run(scores, scale=scale)
     assert drawn.count(scale) == fresh.iterations

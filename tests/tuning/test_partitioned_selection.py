@@ -14,10 +14,10 @@ import pytest
 from dpjax import accounting, data, models, training, tuning
 from dpjax.randomness import host_randomness
 from dpjax.tuning import cautions
-from dpjax.tuning.evaluations import partitioned_selection
+from dpjax.tuning.evaluations import partition_models
 from dpjax.tuning.evaluations.partitions import SelectionNoiseWarning
 from dpjax.tuning.job import Job
-from dpjax.tuning.tuners.exponential import ExponentialSelector
+from dpjax.tuning.tuners.exponential import ExponentialChoice
 
 PROCEDURES = {"doubling": tuning.doubling, "exponential": tuning.exponential}
 SPACE = tuning.Space(learning_rate=tuning.LogUniform(0.01, 1.0), clip_norm=1.0)
@@ -288,13 +288,13 @@ def test_a_job_that_stops_after_its_choice_does_not_choose_again(tmp_path, monke
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(partitioned_selection, "execute", stop)
+        patch.setattr(partition_models, "execute", stop)
         with pytest.raises(KeyboardInterrupt):
             _run("exponential", seed=None, job=job)
-    path = tmp_path / "work" / partitioned_selection.CHOICE_FILE
+    path = tmp_path / "work" / partition_models.CHOICE_FILE
     with np.load(path) as file:
         chosen, _ = json.loads(file["choice"].tobytes())
-    monkeypatch.setattr(ExponentialSelector, "select", stop)
+    monkeypatch.setattr(ExponentialChoice, "select", stop)
     first = _run("exponential", seed=None, job=job)
     assert first.curator.winner == chosen
     # Again, the release written or not: the same one, and no other procedure meets its noise.

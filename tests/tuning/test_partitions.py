@@ -14,7 +14,7 @@ import pytest
 from dpjax import accounting, data, training, tuning
 from dpjax.data import splitting
 from dpjax.tuning.evaluations import partitions
-from dpjax.tuning.evaluations.partition_models import partition_counts
+from dpjax.tuning.evaluations.partition_counts import partition_counts
 from dpjax.tuning.evaluations.partitions import AveragedUtility
 from dpjax.tuning.job import Job
 from dpjax.tuning.problem.run_settings import RunOptions, run_settings

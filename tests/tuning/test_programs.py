@@ -14,7 +14,7 @@ import pytest
 
 from dpjax import training, tuning
 from dpjax.data import Split
-from dpjax.tuning import programs
+from dpjax.tuning.problem import inspection
 
 ROOT = pathlib.Path(__file__).parents[2]
 GENERATOR = np.random.default_rng(0)
@@ -37,7 +37,7 @@ def task(**more):
 
 
 def of_task(task):
-    return programs.of_task(task, training.adam(), ["learning_rate", "steps"])
+    return inspection.programs(task, training.adam(), ["learning_rate", "steps"])
 
 
 def test_another_process_finds_the_same_fingerprints():
@@ -94,13 +94,13 @@ kept.defjvp(lambda primals, tangents: (primals[0], 2.0 * tangents[0]))
 )
 def test_whatever_changes_a_result_changes_the_fingerprint(one, other):
     x = jnp.ones(3)
-    assert programs.fingerprint(one, x) == programs.fingerprint(one, x)
-    assert programs.fingerprint(one, x) != programs.fingerprint(other, x)
+    assert inspection.fingerprint(one, x) == inspection.fingerprint(one, x)
+    assert inspection.fingerprint(one, x) != inspection.fingerprint(other, x)
 
 
 def test_a_key_that_was_closed_over_counts():
     keys = [jax.random.key(seed) for seed in (1, 2)]
     first, second = (
-        programs.fingerprint(lambda x, key=key: x + jax.random.normal(key), 1.0) for key in keys
+        inspection.fingerprint(lambda x, key=key: x + jax.random.normal(key), 1.0) for key in keys
     )
     assert first != second

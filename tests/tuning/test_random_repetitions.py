@@ -14,12 +14,11 @@ from flax import nnx
 
 from dpjax import accounting, models, training, tuning
 from dpjax.randomness import host_randomness
-from dpjax.tuning.evaluations.execution import execute
-from dpjax.tuning.evaluations.procedure import plan_procedure
+from dpjax.tuning.choices import BestOf
+from dpjax.tuning.evaluations.private_runs import execute, plan_procedure
 from dpjax.tuning.problem.run_settings import RunOptions
 from dpjax.tuning.problem.space import Choice, LogUniform, Space
 from dpjax.tuning.problem.task import Records
-from dpjax.tuning.tuners.selections import BestOf
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,11 +8,10 @@ import pytest
 
 from dpjax import accounting, data, training, tuning
 from dpjax.randomness import host_randomness
+from dpjax.tuning.choices import FirstAbove
 from dpjax.tuning.evaluations.best_of_runs import BestOfRuns
-from dpjax.tuning.evaluations.execution import execute
-from dpjax.tuning.evaluations.procedure import plan_procedure
+from dpjax.tuning.evaluations.private_runs import execute, plan_procedure
 from dpjax.tuning.problem.run_settings import RunOptions
-from dpjax.tuning.tuners.selections import FirstAbove
 
 SPACE = tuning.Space(learning_rate=tuning.LogUniform(0.01, 1.0), clip_norm=1.0)
 QUICK = dict(delta=1e-3, lot_size=20, steps=8, optimizer=training.sgd(), noise_multiplier=1.0)
@@ -110,8 +109,11 @@ def test_bad_input_is_refused(change, error):
 def test_settings_are_those_of_random_repetitions_and_all_are_named():
     shared = set(inspect.signature(tuning.random_repetitions).parameters)
     shared -= {"task", "space", "repetitions"}
+    own = inspect.signature(tuning.threshold_stopping).parameters
+    usual = inspect.signature(tuning.random_repetitions).parameters
     for name in shared:
-        assert f"`{name}`" in tuning.threshold_stopping.__doc__, name
+        assert own[name].default == usual[name].default, name
+        assert name in tuning.threshold_stopping.__doc__, name
     for unknown in ("repetitions", "momentum"):
-        with pytest.raises(TypeError, match=f"no setting {unknown}"):
+        with pytest.raises(TypeError, match=f"unexpected keyword argument '{unknown}'"):
             tuning.threshold_stopping(_task(), SPACE, threshold=0.5, **{unknown: 1})

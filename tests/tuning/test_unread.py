@@ -12,8 +12,8 @@ from dpjax import training, tuning
 from dpjax.federated import vote_clients
 from dpjax.tuning import pareto
 from dpjax.tuning.pareto import released_run as released
+from dpjax.tuning.problem.inspection import refuse_unread
 from dpjax.tuning.problem.task import Records, Task
-from dpjax.tuning.problem.unread import refuse_unread
 
 TASK = Task(
     initial=lambda key: {"w": jnp.zeros(3), "frozen": jnp.zeros(2, jnp.int32)},

@@ -14,7 +14,7 @@ import pytest
 
 from dpjax import accounting, data, training, tuning
 from dpjax.tuning import pareto, release, verification
-from dpjax.tuning.evaluations import partitioned_selection, running
+from dpjax.tuning.evaluations import partition_models, private_runs
 from dpjax.tuning.pareto.released_run import released_run
 
 SPACE = tuning.Space(learning_rate=tuning.LogUniform(0.01, 1.0), clip_norm=1.0)
@@ -187,7 +187,7 @@ FEDERATED = {"a vote": 0, "a vote, then training": 2}
 
 
 def _not_executed(task, procedure, **more):
-    """In the place of `execution.execute`: what is stated depends on no training."""
+    """In the place of `private_runs.execute`: what is stated depends on no training."""
     drawn = procedure.space.sample(1, np.random.default_rng(0))
     best = types.SimpleNamespace(
         candidate=np.zeros(1, int), score=np.ones(1), output=lambda place: {"kernel": np.ones(3)}
@@ -206,9 +206,9 @@ def _not_counted(task, records, lots, steps, hyperparameters, keys, **more):
 @functools.cache
 def _release(name):
     with (
-        mock.patch.object(running, "execute", _not_executed),
-        mock.patch.object(partitioned_selection, "execute", _not_executed),
-        mock.patch.object(partitioned_selection, "partition_counts", _not_counted),
+        mock.patch.object(private_runs, "execute", _not_executed),
+        mock.patch.object(partition_models, "execute", _not_executed),
+        mock.patch.object(partition_models, "partition_counts", _not_counted),
     ):
         return RELEASES[name]()
 
@@ -369,7 +369,7 @@ class _Mine(accounting.Poisson):
 
 
 def test_a_law_of_ones_own_cannot_be_rebuilt_and_another_version_is_named(tmp_path):
-    with mock.patch.object(running, "execute", _not_executed):
+    with mock.patch.object(private_runs, "execute", _not_executed):
         _random_repetitions(repetitions=_Mine(2.0)).save(tmp_path / "mine")
     with pytest.raises(verification.NotVerified, match="cannot be rebuilt.*unknown law 'mine'"):
         _verify(tmp_path / "mine")
@@ -383,7 +383,7 @@ def test_a_law_of_ones_own_cannot_be_rebuilt_and_another_version_is_named(tmp_pa
 
 def test_a_run_without_noise_is_not_verified(tmp_path):
     arguments = dict(noise_multiplier=0.0, not_private=True, repetitions=accounting.Fixed(1))
-    with mock.patch.object(running, "execute", _not_executed):
+    with mock.patch.object(private_runs, "execute", _not_executed):
         _random_repetitions(**arguments).save(tmp_path / "open")
     with pytest.raises(verification.NotVerified, match="no claim of privacy"):
         _verify(tmp_path / "open")

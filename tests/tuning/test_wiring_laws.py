@@ -6,11 +6,10 @@ from scipy import stats
 
 from dpjax import accounting
 from dpjax.randomness.host_randomness import HostRandomness
-from dpjax.tuning.evaluations.execution import execute
-from dpjax.tuning.evaluations.procedure import plan_procedure
+from dpjax.tuning.choices import BestOf, FirstAbove
+from dpjax.tuning.evaluations.private_runs import execute, plan_procedure
 from dpjax.tuning.problem.run_settings import RunOptions
 from dpjax.tuning.problem.space import Choice, LogUniform, Space
-from dpjax.tuning.tuners.selections import BestOf, FirstAbove
 
 EXECUTIONS = 1500
 QUALITIES = (0.1, 0.3, 0.5, 0.7, 0.9)

@@ -17,13 +17,12 @@ import pytest
 from dpjax import accounting, training, tuning
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning import pareto
-from dpjax.tuning.evaluations.execution import execute
-from dpjax.tuning.evaluations.procedure import plan_procedure
+from dpjax.tuning.choices import BestOf
+from dpjax.tuning.evaluations.private_runs import execute, plan_procedure
 from dpjax.tuning.job import Job
 from dpjax.tuning.pareto.released_run import released_run
 from dpjax.tuning.problem.run_settings import RunOptions
 from dpjax.tuning.problem.task import Records, Task
-from dpjax.tuning.tuners.selections import BestOf
 
 LAW = accounting.Geometric(4)
 SCORE_NOISE = 3.0
@@ -205,17 +204,17 @@ class EveryRun:
     """Notes what a sweep hands out, candidate by candidate."""
 
     def __init__(self, monkeypatch):
-        from dpjax.tuning.evaluations import execution
+        from dpjax.tuning.evaluations import private_runs
 
         self.seen = {}
-        usual, seen = execution.BestOfRuns, self.seen
+        usual, seen = private_runs.BestOfRuns, self.seen
 
         class Noting(usual):
             def update(self, owners, candidates, scores, outputs):
                 seen.update(zip(candidates.tolist(), np.asarray(outputs["w"], np.float64)))
                 super().update(owners, candidates, scores, outputs)
 
-        monkeypatch.setattr(execution, "BestOfRuns", Noting)
+        monkeypatch.setattr(private_runs, "BestOfRuns", Noting)
 
 
 def _check_trained(params, steps, noise_multiplier, lot_size=8, public=40, number=30):

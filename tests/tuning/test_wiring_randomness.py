@@ -19,9 +19,8 @@ from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning import pareto
 from dpjax.tuning.evaluations.partitions import AveragedUtility
 from dpjax.tuning.pareto.released_run import released_run
-from dpjax.tuning.tuners.doubling import DoublingSelector
-from dpjax.tuning.tuners.exponential import ExponentialSelector
-from dpjax.tuning.tuners.noisy_loop import run_loop
+from dpjax.tuning.tuners.doubling import DoublingChoice, run_loop
+from dpjax.tuning.tuners.exponential import ExponentialChoice
 
 QUALITIES = tuple(count / 18 for count in range(1, 17))
 
@@ -135,9 +134,9 @@ class Bits:
 
 
 SELECTORS = {
-    "exponential": ExponentialSelector(0.01),
-    "doubling": DoublingSelector(0.1, 0.1, 0.0, "iterations", 6, None, 1e-5),
-    "doubling, segments": DoublingSelector(0.1, 0.1, 0.0, "segments", None, 2, 1e-5),
+    "exponential": ExponentialChoice(0.01),
+    "doubling": DoublingChoice(0.1, 0.1, 0.0, "iterations", 6, None, 1e-5),
+    "doubling, segments": DoublingChoice(0.1, 0.1, 0.0, "segments", None, 2, 1e-5),
 }
 
 

@@ -6,16 +6,15 @@ from scipy import stats
 
 from dpjax import accounting
 from dpjax.randomness.host_randomness import HostRandomness
-from dpjax.tuning.evaluations import partitioned_selection
-from dpjax.tuning.evaluations.execution import execute
+from dpjax.tuning.choices import BestOf, FirstAbove
+from dpjax.tuning.evaluations import partition_models
 from dpjax.tuning.evaluations.partitions import AveragedUtility
-from dpjax.tuning.evaluations.procedure import plan_procedure
+from dpjax.tuning.evaluations.private_runs import execute, plan_procedure
 from dpjax.tuning.job import Job
 from dpjax.tuning.problem.run_settings import RunOptions
 from dpjax.tuning.problem.space import Choice, Space
-from dpjax.tuning.tuners.doubling import DoublingSelector
-from dpjax.tuning.tuners.exponential import ExponentialSelector
-from dpjax.tuning.tuners.selections import BestOf, FirstAbove
+from dpjax.tuning.tuners.doubling import DoublingChoice
+from dpjax.tuning.tuners.exponential import ExponentialChoice
 
 NOISE = 2.0
 EXECUTIONS = 600
@@ -131,7 +130,7 @@ class Told:
     epsilon = 4.0
 
     def __init__(self, choice):
-        self._real, self._choice = ExponentialSelector(self.epsilon), choice
+        self._real, self._choice = ExponentialChoice(self.epsilon), choice
         self.seen = None
 
     def guarantee(self, relation):
@@ -148,11 +147,11 @@ class Told:
 def test_partitioned_selections_train_and_release_what_the_selector_chose(toy, monkeypatch):
     """Neither the best nor the first: and the selector sees whole units over the public size."""
     monkeypatch.setattr(
-        partitioned_selection, "_facts", lambda *arguments: None
+        partition_models, "_facts", lambda *arguments: None
     )  # Told is no dataclass; there is no folder.
     listed = [dict(quality=count / 18, clip_norm=1.0) for count in (3, 9, 5, 18)]
     selector = Told(choice=2)
-    result = partitioned_selection.select_and_train(
+    result = partition_models.select_and_train(
         toy.task(), toy.space(*(one["quality"] for one in listed)), selector,
         candidates=listed, partitions=5, seed=2, chunk_size=4, **toy.settings,
     )  # fmt: skip
@@ -170,8 +169,8 @@ def test_partitioned_selections_train_and_release_what_the_selector_chose(toy, m
 
 
 SELECTORS = {
-    "exponential": ExponentialSelector(0.01),
-    "doubling": DoublingSelector(0.02, 0.1, 0.0, "iterations", 4, None, 1e-5),
+    "exponential": ExponentialChoice(0.01),
+    "doubling": DoublingChoice(0.02, 0.1, 0.0, "iterations", 4, None, 1e-5),
 }
 
 

@@ -28,7 +28,8 @@ from dpjax.federated.flower.outcome import Outcome
 from dpjax.federated.flower.sum_rules import MODULUS
 from dpjax.federated.voting import VoteSettings
 from dpjax.tuning.release import HYPERPARAMETERS_FILE, MODEL_FILE, json_bytes, sealed
-from dpjax.tuning.verification import Rebuilt, versions_in
+from dpjax.tuning.restating import versions as versions_in
+from dpjax.tuning.tuner import Restated
 
 VOTE_FILE = "vote.json"
 _WARNING = "For the curator only, never publish: this is not part of the release."
@@ -100,7 +101,7 @@ def statement(election: Election, versions: Mapping[str, str] | None = None) -> 
     return election.plan.statement(secret=True) | _released(election) | described
 
 
-def rebuilt(claim: Mapping[str, Any]) -> Rebuilt:
+def rebuilt(claim: Mapping[str, Any]) -> Restated:
     """A federation's statement as this version writes it, from the rules that `claim` names.
 
     Args:
@@ -124,7 +125,7 @@ def rebuilt(claim: Mapping[str, Any]) -> Rebuilt:
         ),
         Averaging(**averaging),
     )
-    return Rebuilt(
+    return Restated(
         # Through JSON: tuples are lists there.
         json.loads(json_bytes(statement(election, versions_in(claim, _VERSIONED)))),
         lambda hyperparameters: hyperparameters in candidates,

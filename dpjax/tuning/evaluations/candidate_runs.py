@@ -1,20 +1,32 @@
-"""One candidate's run, whatever procedure it is of: configured, trained from its key, judged."""
+"""Candidates' runs, whatever procedure they are of: configured, trained from their keys, judged."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from dpjax import training
-from dpjax.tuning.evaluations.procedure import Optimizer
+from dpjax.tuning.job import Job
 from dpjax.tuning.problem.run_settings import RunSetting
+from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Task, number_correct
 
 PyTree = Any
+Optimizer = Callable[[dict], Any]
+
+
+class PlannedRuns(Protocol):
+    """What training reads of a `private_runs.Procedure`."""
+
+    space: Space
+    selection: Any
+    settings: tuple[RunSetting, ...]
+    optimizer: Optimizer
 
 
 def train_config(
@@ -108,6 +120,151 @@ def judged(task: Task, params: PyTree, validation_arrays: PyTree) -> dict[str, P
         "correct": number_correct(task, params, validation_arrays),
         "finite": all_finite(params),
     }
+
+
+def trained_runs(
+    task: Task,
+    procedure: PlannedRuns,
+    hyperparameters: dict[str, np.ndarray],
+    keys: jax.Array,
+    members: np.ndarray,
+    chunk_size: int,
+    job: Job,
+) -> Iterator[tuple[np.ndarray, PyTree]]:
+    """Trains some of the candidates of a procedure, all at once; yields (indices, outputs).
+
+    Args:
+      task: what to learn.
+      procedure: its settings, optimiser and space; never how many runs there are.
+      hyperparameters: name -> (candidates,) float64.
+      keys: typed keys (candidates,).
+      members: (n,) int, those to train.
+      chunk_size: candidates trained at once; the last chunk is filled up.
+      job: placement and checkpoints.
+    """
+    if not len(members):
+        return
+    placement = _placement(task, procedure, chunk_size, job.placement)
+    if job.folder is None and len(procedure.settings) == 1:
+        yield from _alike(task, procedure, hyperparameters, keys, members, placement)
+    else:
+        yield from _unlike(task, procedure, hyperparameters, keys, members, placement, job)
+
+
+def _placement(
+    task: Task, procedure: PlannedRuns, chunk_size: int, name: str
+) -> training.Placement:
+    """The placement of a name; "auto" is measured on short runs of an invented candidate."""
+    if name != "auto":
+        return training.named_placement(name, chunk_size)
+    setting = procedure.settings[0]
+    config = config_of_setting(task, procedure.optimizer, setting)
+    typical = procedure.space.sample(1, np.random.default_rng(0))
+    told = hyperparameters_of_runs(typical, [setting])
+    first = {name: values[0] for name, values in told.items()}
+    options = training.placement_options(chunk_size)
+    trial = training.Trial(
+        lambda steps: run_of(task, dataclasses.replace(config, steps=steps)), setting.steps
+    )
+    return training.fastest_placement(trial, first, task.train.arrays, options)[0]
+
+
+def _alike(
+    task: Task,
+    procedure: PlannedRuns,
+    hyperparameters: dict[str, np.ndarray],
+    keys: jax.Array,
+    members: np.ndarray,
+    placement: training.Placement,
+) -> Iterator[tuple[np.ndarray, PyTree]]:
+    """Trains candidates of the one setting, in order."""
+    (setting,) = procedure.settings
+    # Whole chunks only: a program's shape, and with it the last bits of what it computes, must
+    # not depend on K. Lanes that fill up have keys of their own and are dropped.
+    fillers = -len(members) % placement.lanes
+    lanes = np.append(members, np.full(fillers, members[-1]))
+    values = {name: all_[lanes] for name, all_ in hyperparameters.items()}
+    for positions, outputs in training.sweep(
+        _candidate_run(task, procedure, setting),
+        jnp.concatenate([keys[members], training.candidate_keys(fillers)]),
+        hyperparameters_of_runs(values, [setting] * len(lanes)),
+        (task.train.arrays, task.validation.arrays),
+        chunk_size=placement.width,
+        placement=placement,
+    ):
+        real = int(np.sum(positions < len(members)))
+        yield members[positions[:real]], jax.tree.map(lambda leaf: leaf[:real], outputs)  # noqa: B023
+
+
+def _unlike(
+    task: Task,
+    procedure: PlannedRuns,
+    hyperparameters: dict[str, np.ndarray],
+    keys: jax.Array,
+    members: np.ndarray,
+    placement: training.Placement,
+    job: Job,
+) -> Iterator[tuple[np.ndarray, PyTree]]:
+    """Trains candidates of several settings, or of one with checkpoints; the longest first."""
+    settings = [None] * len(keys)
+    for setting, having in _by_setting(procedure, hyperparameters, len(keys)):
+        for member in having:
+            settings[member] = setting
+    own = [settings[member] for member in members]
+    configs = {
+        setting: config_of_setting(task, procedure.optimizer, setting)
+        for setting in procedure.settings
+    }
+    # Programs are planned for what is typical, never for what was drawn: see `_alike`.
+    runs = procedure.selection.expected_runs
+    population = [
+        configs[setting]
+        for setting in procedure.settings
+        for _ in range(max(1, round(setting.probability * runs)))
+    ]
+    for positions, outputs in training.mixed_sweep(
+        [configs[setting] for setting in own],
+        keys[members],
+        hyperparameters_of_runs(
+            {name: values[members] for name, values in hyperparameters.items()}, own
+        ),
+        task.train.arrays,
+        initial=task.initial,
+        finish=lambda params, arrays: judged(task, params, arrays),
+        finish_data=task.validation.arrays,
+        chunk_size=placement.width,
+        placement=placement,
+        population=population,
+        checkpoints=job.checkpoints(),
+    ):
+        yield members[positions], outputs
+
+
+def _by_setting(
+    procedure: PlannedRuns, hyperparameters: dict[str, np.ndarray], total: int
+) -> Iterator[tuple[RunSetting, np.ndarray]]:
+    """Yields (setting, members): which candidates run under which accounted setting."""
+    drawn = [values for values, _ in procedure.space.accounted_settings()]
+    for values, setting in zip(drawn, procedure.settings):
+        belongs = np.ones(total, dtype=bool)
+        for name, value in values.items():
+            belongs &= hyperparameters[name] == value
+        members = np.flatnonzero(belongs)
+        if len(members):
+            yield setting, members
+
+
+def _candidate_run(
+    task: Task, procedure: PlannedRuns, setting: RunSetting
+) -> Callable[[jax.Array, dict[str, jax.Array], PyTree], PyTree]:
+    """Returns run(key, hyperparameters, data): train one candidate and count what it gets right."""
+    trained = run_of(task, config_of_setting(task, procedure.optimizer, setting))
+
+    def run(key: jax.Array, hyperparameters: dict[str, jax.Array], data: PyTree) -> PyTree:
+        train_arrays, validation_arrays = data
+        return judged(task, trained(key, hyperparameters, train_arrays), validation_arrays)
+
+    return run
 
 
 def untrained(task: Task) -> PyTree:

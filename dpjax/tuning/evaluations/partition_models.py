@@ -1,178 +1,602 @@
-"""Trains every candidate on every partition, k x |S| models in one compiled sweep, and counts.
+"""Models of partitions: every candidate on every part of the records, one choice, one training.
 
-Nothing but a number of correct validation predictions leaves a model; its parameters are dropped on
-the device. The numbers are not private: only a selection with the noise of
-`partitions.AveragedUtility` may look at them.
+`PartitionModels` is the evaluation of `exponential` and `doubling`: partition models are trained
+and counted, one choice looks at the counts, and the winner alone is trained by DP-SGD on all
+training records; only that, and what was public before, is released.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
+import math
+import numbers
 import os
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Protocol
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from dpjax import private_files, training
-from dpjax.tuning.evaluations.candidate_runs import judged, train_config
-from dpjax.tuning.evaluations.partitions import PartitionedRecords, PartitionLots, padded
-from dpjax.tuning.evaluations.procedure import Optimizer
+from dpjax import accounting, checks, private_files, training
+from dpjax.neighbouring import ADD_OR_REMOVE_ONE
+from dpjax.randomness import keys as key_streams
+from dpjax.randomness.exact_samplers import UniformBelow
+from dpjax.randomness.host_randomness import HostRandomness
+from dpjax.training.sweep import hosts
+from dpjax.tuning import cautions, curator, described, restating
+from dpjax.tuning.choices import BestOf
+from dpjax.tuning.evaluations.candidate_runs import untrained
+from dpjax.tuning.evaluations.partition_counts import partition_counts
+from dpjax.tuning.evaluations.partitions import (
+    REHEARSAL,
+    AveragedUtility,
+    PartitionLots,
+    SelectionNoiseWarning,
+    check_partitions,
+    partition_lots,
+    partitioned,
+)
+from dpjax.tuning.evaluations.private_runs import Executed, Procedure, execute, facts_of_training
 from dpjax.tuning.job import Arrays, Job, bound, read_bound
-from dpjax.tuning.problem.task import Records, Task, is_correct
+from dpjax.tuning.problem import inspection
+from dpjax.tuning.problem.run_settings import (
+    RunOptions,
+    RunSetting,
+    calibrated,
+    run_settings,
+    training_guarantee,
+)
+from dpjax.tuning.problem.space import ACCOUNTED, Space, space_from
+from dpjax.tuning.problem.task import Task
+from dpjax.tuning.release import Release, statement
+from dpjax.tuning.tuner import (
+    Finish,
+    Optimizer,
+    Progress,
+    Request,
+    Restated,
+    Result,
+    TrainTheWinner,
+    check_target,
+)
 
-PyTree = Any
-Run = Callable[[jax.Array, dict[str, jax.Array], PyTree], PyTree]
+# Numbers of a seeded `HostRandomness`'s streams, apart from those of `execution`.
+_STREAM_OF_CANDIDATES, _STREAM_OF_PARTITIONS, _STREAM_OF_SELECTION = 11, 12, 13
+
+CHOICE_FILE = "choice.npz"
+
+FINAL_TRAINING = "the chosen candidate, on all training records"
+
+_ASSUMPTIONS = (
+    "the search space, the candidates and every setting were fixed before the data was seen",
+    "utilities, the number of iterations, the console and the wall clock stay with the curator",
+)
 
 
-def partition_counts(
+Candidates = int | Sequence[Mapping[str, float]]
+
+
+class UtilityChoice(Protocol):
+    """A private choice among candidates by integer utilities of one record's bounded influence.
+
+    Attributes:
+      epsilon: epsilon_0, of the choice or of one of its iterations.
+    """
+
+    epsilon: float
+
+    def guarantee(self, relation: str) -> accounting.Guarantee:
+        """The cost of the choice."""
+
+    def select(
+        self, scores: list[int], utility: AveragedUtility, below: UniformBelow
+    ) -> tuple[int, dict[str, Any]]:
+        """Returns the chosen index, and what happened: the curator's, JSON-able."""
+
+    def describe(self, utility: AveragedUtility, delta: float) -> dict[str, Any]:
+        """The public rule as JSON-able data."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PartitionModels:
+    """The evaluation: candidates' average accuracy over models of disjoint parts of the records.
+
+    Attributes:
+      candidates: how many are drawn, once, from the space; or a public list of them, each a mapping
+        of the space's names to numbers.
+      partitions: k, at most the public number of training records.
+      partition_training: one of `partitions.PARTITION_TRAININGS`; the guarantee is the same.
+    """
+
+    candidates: Candidates = 16
+    partitions: int = 24
+    partition_training: str = REHEARSAL
+    chunk_size: ClassVar[int] = 64
+
+    @classmethod
+    def from_statement(cls, claim: Mapping[str, Any]) -> PartitionModels:
+        """What a statement says of the evaluation."""
+        selection = claim["selection"]
+        return cls(
+            selection["candidates"],
+            selection["partitions"],
+            selection["partition_training"]["mode"],
+        )
+
+    def carry_out(
+        self,
+        task: Task,
+        request: Request,
+        choice: UtilityChoice,
+        finish: Finish,
+        *,
+        randomness: HostRandomness,
+        chunk_size: int,
+        progress: Progress | None,
+        job: Job,
+    ) -> Result | None:
+        """See `tuner.Evaluation`.
+
+        Raises:
+          ValueError: for another finish than `TrainTheWinner`: partition models are not private.
+        """
+        _check_finish(finish)
+        fixed = plan(
+            task,
+            request.space,
+            choice,
+            finish,
+            request.run,
+            candidates=self.candidates,
+            partition_number=self.partitions,
+            partition_training=self.partition_training,
+            epsilon=request.epsilon,
+            delta=request.delta,
+            optimizer=request.optimizer,
+            validation_is_public=request.validation_is_public,
+        )
+        warning = fixed.utility.noise_warning(fixed.number, choice.epsilon)
+        if warning is not None:
+            warnings.warn(warning, SelectionNoiseWarning, stacklevel=cautions.users_level())
+        with job.held():
+            return _selected_and_trained(
+                task,
+                fixed,
+                request.delta,
+                request.run,
+                randomness,
+                chunk_size,
+                progress,
+                job,
+                warning,
+            )
+
+    def restate(self, claim: Mapping[str, Any], choice: UtilityChoice, finish: Finish) -> Restated:
+        """See `tuner.Evaluation`."""
+        _check_finish(finish)
+        score, space = claim["score"], space_from(claim["candidates_drawn_from"])
+        asked, options = restating.options(claim, space)
+        listed = claim["selection"]["candidates"]
+        fixed = plan(
+            restating.task(claim),
+            space,
+            choice,
+            finish,
+            options,
+            candidates=len(listed),
+            partition_number=self.partitions,
+            partition_training=self.partition_training,
+            epsilon=None,
+            delta=claim["delta"],
+            optimizer=restating.reads_everything,
+            validation_is_public=restating.flag(score["validation_is_public"]),
+        )
+        statement = public_claim(
+            fixed,
+            asked,
+            delta=claim["delta"],
+            listed=listed,
+            training=restating.training(
+                claim,
+                described.of_settings(final_settings(fixed), asked.sampling, of=FINAL_TRAINING),
+            ),
+            secret=restating.flag(claim["randomness"]["secret"]),
+            versions=restating.versions(claim),
+        )
+        if not all(restating.is_public(candidate, space) for candidate in listed):
+            raise ValueError("selection.candidates are not of the space")
+        return Restated(statement, lambda chosen: chosen in listed)
+
+
+def _check_finish(finish: Finish) -> None:
+    if finish != TrainTheWinner():
+        raise ValueError(
+            f"partitions' models are not private: pass TrainTheWinner(), not {finish!r}"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Everything that is fixed, and public, before the data is touched.
+
+    Attributes:
+      space: the law that candidates are drawn from.
+      number: of candidates.
+      listed: the candidates, where the caller gave them.
+      choice: the private choice.
+      utility: units and sensitivity of the scores.
+      lots: how the models of partitions are trained.
+      partition_training: one of `PARTITION_TRAININGS`.
+      setting: of the final training.
+      optimizer: hyperparameters -> optax transformation.
+      selection_guarantee, training_guarantee, guarantee: the cost of the selection, of the final
+        training, of both together.
+    """
+
+    space: Space
+    number: int
+    listed: Sequence[Mapping[str, float]] | None
+    choice: UtilityChoice
+    utility: AveragedUtility
+    lots: PartitionLots
+    partition_training: str
+    setting: RunSetting
+    optimizer: Optimizer
+    selection_guarantee: accounting.Guarantee
+    training_guarantee: accounting.Guarantee
+    guarantee: accounting.Guarantee
+
+
+def plan(
     task: Task,
-    records: PartitionedRecords,
-    lots: PartitionLots,
-    steps: int,
-    hyperparameters: Mapping[str, np.ndarray],
-    keys: jax.Array,
+    space: Space,
+    choice: UtilityChoice,
+    finish: Finish,
+    options: RunOptions,
     *,
+    candidates: Candidates,
+    partition_number: int,
+    partition_training: str,
+    epsilon: float | None,
+    delta: float,
     optimizer: Optimizer,
-    chunk_size: int,
-    job: Job,
-    drawn: Arrays | None = None,
-    progress: Callable[[int], None] = lambda done: None,
-) -> np.ndarray | None:
-    """Counts what every candidate's model of every partition gets right.
+    validation_is_public: bool,
+) -> Plan:
+    """Fixes the procedure and its cost, from public numbers only.
 
-    Formal guarantees:
-      The count of candidate s on partition j is a function of the records of partition j in their
-      order, the validation records, `keys[s k + j]` and public numbers. No other partition has an
-      influence, and no number of records: all shapes are public, so neighbours run the same
-      compiled program and agree bit for bit on the partitions they share. It adds up over the
-      validation records, and is 0 for an empty partition and for a model that is not finite. This
-      is what `AveragedUtility.sensitivity` needs.
+    Raises:
+      ValueError: with one line naming what to pass instead.
+    """
+    check_target(task, space, epsilon, delta, validation_is_public)
+    if "clip_norm" in space.parameters and not space.parameters["clip_norm"].lowest > 0:
+        raise ValueError("clip_norm must be above 0: pass a law of positive numbers")
+    inspection.refuse_unread(task, optimizer, space.parameters)
+    number, listed = _candidates(candidates, space)
+    partition_number = check_partitions(task, partition_number)
+    for name in ACCOUNTED:
+        if name in space.parameters and len(set(space.parameters[name].values)) > 1:
+            raise ValueError(
+                f"the final training's cost must not depend on the candidate, and {name} changes "
+                f"it: fix {name}, outside the space"
+            )
+    (setting,) = run_settings(task, space, options)
+    given = not math.isnan(setting.noise_multiplier)
+    if given == (epsilon is not None):
+        raise ValueError(
+            "pass either a target epsilon or a noise multiplier, not "
+            + ("both" if given else "neither")
+        )
+    if given and not setting.noise_multiplier > 0:
+        raise ValueError("noise_multiplier 0 gives no privacy: pass a positive one")
+    selection = choice.guarantee(setting.relation)
+    if not given:
+        alone = selection.epsilon(delta)
+        if alone >= epsilon:
+            raise ValueError(
+                f"the selection alone costs epsilon {alone:.4g} of {epsilon:g}: pass a smaller "
+                "selection_epsilon, a cap on iterations or hits, or a larger epsilon"
+            )
+        (setting,) = calibrated([setting], lambda run: finish.total(selection, run), epsilon, delta)
+    final = training_guarantee([setting])
+    # Under replace one, run_settings has refused records that a replacement could move.
+    stay = setting.relation == ADD_OR_REMOVE_ONE or task.train.stable_under_replacement
+    utility = AveragedUtility(
+        partition_number, task.validation.public_size, validation_is_public, stay
+    )
+    return Plan(
+        space=space,
+        number=number,
+        listed=listed,
+        choice=choice,
+        utility=utility,
+        lots=partition_lots(setting, task.train.public_size, partition_number, partition_training),
+        partition_training=partition_training,
+        setting=setting,
+        optimizer=optimizer,
+        selection_guarantee=selection,
+        training_guarantee=final,
+        guarantee=finish.total(selection, final),
+    )
+
+
+def _candidates(
+    candidates: Candidates, space: Space
+) -> tuple[int, Sequence[Mapping[str, float]] | None]:
+    if isinstance(candidates, numbers.Real):
+        return checks.whole("candidates", candidates), None
+    listed = checks.listed("candidates", candidates, "mappings, or their number")
+    if not listed:
+        raise ValueError("the list of candidates is empty: pass at least one")
+    for candidate in listed:
+        checks.mapping("each of the candidates", candidate, "from the space's names to numbers")
+        if set(candidate) != set(space.parameters):
+            raise ValueError(
+                f"a listed candidate has {', '.join(sorted(candidate))}: give each the names of "
+                f"the space, {', '.join(sorted(space.parameters))}"
+            )
+        for name, value in candidate.items():
+            checks.number(f"{name} of a listed candidate", value)
+        for name in ACCOUNTED:
+            if name in candidate and candidate[name] not in space.parameters[name].values:
+                raise ValueError(f"{name} of a listed candidate is not the space's: pass the same")
+    return len(listed), listed
+
+
+def _selected_and_trained(
+    task: Task,
+    fixed: Plan,
+    delta: float,
+    options: RunOptions,
+    randomness: HostRandomness,
+    chunk_size: int,
+    progress: Callable[[int, int], None] | None,
+    job: Job,
+    warning: str | None,
+) -> Result | None:
+    """Trains, chooses and finishes, where no other process works in the job's folder."""
+    started = time.time()
+    partitions = fixed.utility.partitions
+    drawn, _ = job.agreed(
+        lambda: _drawn(fixed, randomness), lambda: _facts(task, fixed, randomness)
+    )
+    hyperparameters = {
+        name: drawn[f"hyperparameter_{name}"] for name in sorted(fixed.space.parameters)
+    }
+    records = partitioned(task, partitions, drawn["partition_key"].tobytes())
+    models = fixed.number * partitions
+    counts = partition_counts(
+        task,
+        records,
+        fixed.lots,
+        fixed.setting.steps,
+        hyperparameters,
+        jax.random.wrap_key_data(drawn["keys"], impl=key_streams.IMPLEMENTATION),
+        optimizer=fixed.optimizer,
+        chunk_size=chunk_size,
+        job=job,
+        drawn=drawn,
+        progress=lambda done: progress and progress(done, models + 1),
+    )
+    if counts is None:
+        return None
+    scores = fixed.utility.total(counts)
+    winner, events = _chosen_once(
+        job,
+        drawn,
+        lambda: fixed.choice.select(
+            scores, fixed.utility, randomness.uniform_integers(_STREAM_OF_SELECTION)
+        ),
+    )
+    chosen = {name: float(values[winner]) for name, values in hyperparameters.items()}
+    final = execute(
+        task,
+        _final_procedure(fixed, chosen),
+        randomness=randomness,
+        chunk_size=1,
+        job=_job_of_the_final_training(job),
+    )
+    if progress is not None:
+        progress(models + 1, models + 1)
+    utilities = np.asarray(scores, dtype=np.float64) / fixed.utility.units
+    return Result(
+        release=_release(task, fixed, delta, options, randomness, hyperparameters, chosen, final),
+        guarantee=fixed.guarantee,
+        run_guarantee=fixed.training_guarantee,
+        selection_guarantee=fixed.selection_guarantee,
+        curator=curator.CuratorRecord(
+            number_of_candidates=fixed.number,
+            winner=winner,
+            hyperparameters=hyperparameters,
+            scores=utilities,
+            accuracies=utilities,
+            seconds=time.time() - started,
+            details={
+                "what_scores_are": "average accuracy of the partition models, without noise",
+                "selection": events,
+                "partition_sizes": records.sizes.tolist(),
+                "final_model_validation_accuracy": float(final.correct[0])
+                / max(task.validation.number, 1),
+                "warning_about_noise": warning,
+            },
+        ),
+    )
+
+
+def _drawn(fixed: Plan, randomness: HostRandomness) -> dict[str, np.ndarray]:
+    """The candidates, the key of the partitions and every model's key."""
+    if fixed.listed is None:
+        hyperparameters = fixed.space.sample(
+            fixed.number, randomness.generator(_STREAM_OF_CANDIDATES)
+        )
+    else:
+        hyperparameters = {
+            name: np.asarray([float(candidate[name]) for candidate in fixed.listed])
+            for name in fixed.space.parameters
+        }
+    models = fixed.number * fixed.utility.partitions
+    # The first key of a seed is the final training's.
+    keys = training.candidate_keys(models + 1, seed=randomness.seed)[1:]
+    return {f"hyperparameter_{name}": values for name, values in hyperparameters.items()} | {
+        "partition_key": randomness.words(4, _STREAM_OF_PARTITIONS),
+        "keys": np.asarray(jax.random.key_data(keys)),
+    }
+
+
+def _chosen_once(
+    job: Job, drawn: Arrays, choose: Callable[[], tuple[int, dict]]
+) -> tuple[int, dict[str, Any]]:
+    """One choice for all processes, and for a job that goes on after a stop: never a second draw.
+
+    It is kept in the job's folder, with what happened; both the curator's until the release.
+    """
+    payload = None
+    if jax.process_index() == 0:
+        path = None if job.folder is None else os.path.join(job.folder, CHOICE_FILE)
+        if path is not None and os.path.lexists(path):
+            kept = read_bound(path, drawn, f"remove {job.folder} and begin anew")
+            payload = kept["choice"].tobytes()
+        else:
+            payload = json.dumps(choose()).encode()
+            if path is not None:
+                arrays = {"choice": np.frombuffer(payload, np.uint8)}
+                private_files.write_once(path, bound(arrays, drawn))
+    winner, events = json.loads(hosts.bytes_from_first(payload))
+    return winner, events
+
+
+def _facts(task: Task, fixed: Plan, randomness: HostRandomness) -> dict[str, Any]:
+    """What a draw, and what is trained from it, depend on; JSON-able, by name."""
+    names = {*fixed.space.parameters, "clip_norm", "noise_multiplier", "lot_size", "steps"}
+    return {
+        "method": "partitioned selection",
+        "settings": dataclasses.astuple(fixed.setting),
+        "partitions": [dataclasses.astuple(fixed.lots), dataclasses.astuple(fixed.utility)],
+        "candidates": [
+            fixed.number,
+            fixed.listed and [dict(candidate) for candidate in fixed.listed],
+        ],
+        "search space": fixed.space.describe(),
+        "selection": [type(fixed.choice).__name__, dataclasses.astuple(fixed.choice)],
+        "model": task.description,
+        "seed": randomness.seed,
+        "identifiers": curator.fingerprint(task.train.identifiers),
+    } | facts_of_training(task, fixed.optimizer, names)
+
+
+def _final_procedure(fixed: Plan, chosen: Mapping[str, float]) -> Procedure:
+    """One private run of the chosen candidate, on all training records."""
+    return Procedure(
+        space=Space(dict(chosen)),
+        selection=BestOf(accounting.Fixed(1)),
+        settings=tuple(final_settings(fixed)),
+        optimizer=fixed.optimizer,
+        score_noise=0.0,
+        run_guarantee=fixed.training_guarantee,
+        guarantee=fixed.guarantee,
+    )
+
+
+def _job_of_the_final_training(job: Job) -> Job:
+    """Its checkpoints stand in a folder of their own; a merge trains it, so no shards are left."""
+    folder = None if job.folder is None else f"{job.folder}/final"
+    return dataclasses.replace(job, folder=folder, shard=None, placement="one_by_one")
+
+
+def _release(
+    task: Task,
+    fixed: Plan,
+    delta: float,
+    options: RunOptions,
+    randomness: HostRandomness,
+    hyperparameters: Mapping[str, np.ndarray],
+    chosen: Mapping[str, float],
+    final: Executed,
+) -> Release:
+    """What may leave: the final training's parameters, the choice, and the claim."""
+    params = final.best.output(0)
+    if not np.isfinite(final.best.score[0]):
+        params = untrained(task)
+        cautions.of_untrained("the final training is not finite")
+    listed = [
+        described.as_used({name: float(values[index]) for name, values in hyperparameters.items()})
+        for index in range(fixed.number)
+    ]
+    claim = public_claim(
+        fixed,
+        options,
+        delta=delta,
+        listed=listed,
+        training=described.of_training(
+            task, fixed.optimizer, final_settings(fixed), options.sampling, of=FINAL_TRAINING
+        ),
+        secret=randomness.secret,
+    )
+    return Release(params=params, hyperparameters=described.as_used(chosen), statement=claim)
+
+
+def final_settings(fixed: Plan) -> list[RunSetting]:
+    """The accounted setting of the one private training of the winner."""
+    return [dataclasses.replace(fixed.setting, probability=1.0)]
+
+
+def public_claim(
+    fixed: Plan,
+    options: RunOptions,
+    *,
+    delta: float,
+    listed: Sequence[Mapping[str, float]],
+    training: Mapping[str, Any],
+    secret: bool,
+    versions: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """What the release of a plan states; a function of public words and numbers alone.
 
     Args:
-      task: what to learn.
-      records: the training records by partition, k of them.
-      lots: how a partition is trained.
-      steps: gradient steps of each model.
-      hyperparameters: name -> (candidates,).
-      keys: typed keys (candidates * k,), all different.
-      optimizer: hyperparameters -> optax transformation.
-      chunk_size: models trained at once; the memory knob.
-      job: placement, checkpoints (models that were counted are not trained again), shards.
-      drawn: what `job.agreed` returned; needed where the job has a folder.
-      progress: called with the number of this process's models done so far.
-
-    Returns:
-      Array (candidates, k), int64; None for a shard, which leaves its counts in the job's folder.
+      fixed: the plan.
+      options: what was asked of the final training beside the space.
+      delta: of the claim.
+      listed: the candidates, which are public.
+      training: as from `described.of_training`.
+      secret: whether no seed was given.
+      versions: see `release.statement`.
     """
-    partitions = len(records.sizes)
-    total = len(keys)
-    model = np.arange(total)
-    traced = {name: values[model // partitions] for name, values in hyperparameters.items()}
-    # What schedules may read; the clip norm is the candidate's, or none.
-    traced |= {
-        name: np.full(total, float(value))
-        for name, value in (
-            ("lot_size", lots.lot_size),
-            ("steps", steps),
-            ("noise_multiplier", lots.noise_multiplier),
-        )
+    utility, setting = fixed.utility, fixed.setting
+    claim = statement(
+        guarantee=fixed.guarantee,
+        delta=delta,
+        selection=fixed.choice.describe(utility, delta)
+        | {
+            "candidates": list(listed),
+            "partitions": utility.partitions,
+            "partition_training": {
+                "mode": fixed.partition_training,
+                "lot_size": fixed.lots.lot_size,
+                "steps": setting.steps,
+                "noise_over_clip_norm": fixed.lots.noise_multiplier,
+                "protection": "none of its own: a record influences one partition's models only",
+            },
+        },
+        space=fixed.space.describe(),
+        score={
+            "what": "correct validation predictions of the partitions' models, summed",
+            "units_of_a_utility_of_1": utility.units,
+            "sensitivity_in_units": utility.sensitivity,
+            "public_size": utility.validation_size,
+            "validation_is_public": utility.validation_is_public,
+        },
+        **training,
+        options=described.of_options(options),
+        randomness_is_secret=secret,
+        assumptions=_ASSUMPTIONS,
+        versions=versions,
+    )
+    return claim | {
+        "epsilon_of_parts": {
+            "selection_alone": fixed.selection_guarantee.epsilon(delta),
+            "final_training_alone": fixed.training_guarantee.epsilon(delta),
+            "a_private_validation_record_pays_for": "the selection alone",
+        }
     }
-    if not lots.clips:
-        traced["clip_norm"] = np.full(total, np.inf)
-    traced.setdefault("clip_norm", np.ones(total))
-    # A whole number below 2^24, which float32 holds; the rows themselves are looked up from it.
-    traced["partition"] = model % partitions
-    config = train_config(task, optimizer, lots.lots, steps, lots.lot_size)
-    members = job.share(total)
-    saved = _Saved(job, drawn)
-    counts = saved.restore(total)
-    waiting = members[counts[members] < 0]
-    progress(len(members) - len(waiting))
-    for positions, correct in training.sweep(
-        _model_run(task, config),
-        keys[waiting],
-        {name: values[waiting] for name, values in traced.items()},
-        (records.arrays, records.starts, records.sizes, _masked(task.validation)),
-        chunk_size=chunk_size,
-        placement=job.placement,
-        trial=training.Trial(
-            lambda short: _model_run(task, dataclasses.replace(config, steps=short)), steps
-        ),
-    ):
-        counts[waiting[positions]] = correct
-        saved.save(counts)
-        progress(int(np.sum(counts[members] >= 0)))
-    saved.save(counts, now=True)
-    shares = job.collected({"members": members, "counts": counts[members]}, drawn)
-    if shares is None:
-        return None
-    for share in shares:
-        counts[share["members"]] = share["counts"]
-    if (counts < 0).any():
-        raise ValueError("the shards do not hold every model: merge shards of one draw")
-    return counts.reshape(-1, partitions)
-
-
-def _model_run(task: Task, config: training.TrainConfig) -> Run:
-    """run(key, hyperparameters, data) -> correct predictions of one candidate on one partition."""
-    train = training.make_train(config)
-
-    def counted(params: PyTree, row: tuple[PyTree, jax.Array]) -> jax.Array:
-        example, real = row
-        return is_correct(task, params, example) & real
-
-    masked = dataclasses.replace(task, correct=counted)
-
-    def run(key: jax.Array, hyperparameters: dict[str, jax.Array], data: PyTree) -> jax.Array:
-        train_arrays, starts, sizes, validation = data
-        partition = hyperparameters["partition"].astype(jnp.int32)
-        size = jnp.asarray(sizes)[partition]
-        initial = task.initial(training.stream(key, "initial"))
-        params = train(
-            key,
-            hyperparameters,
-            initial,
-            train_arrays,
-            number_of_records=size,
-            first_record=jnp.asarray(starts)[partition],
-        )
-        seen = judged(masked, params, validation)
-        return jnp.where(seen["finite"] & (size > 0), seen["correct"], 0)
-
-    return run
-
-
-def _masked(records: Records) -> tuple[PyTree, np.ndarray]:
-    """Records with zeros up to their public bound, and which rows are real, (rows,) bool."""
-    real = np.arange(records.size_bound) < records.number
-    return padded(records.arrays, records.size_bound), real
-
-
-class _Saved:
-    """Counts of the models done so far, in the job's folder if it has one; the curator's."""
-
-    def __init__(self, job: Job, drawn: Arrays | None):
-        self._every, self._drawn = job.checkpoint_seconds, drawn
-        self._last = time.monotonic()
-        self._path = None
-        if job.folder is not None:
-            index, count = job.shard or (jax.process_index(), jax.process_count())
-            self._path = os.path.join(job.folder, f"partition_counts_{index}_of_{count}.npz")
-
-    def restore(self, total: int) -> np.ndarray:
-        """(total,) int64, -1 where nothing is known yet."""
-        if self._path is None or not os.path.lexists(self._path):
-            return np.full(total, -1, dtype=np.int64)
-        mend = "remove it, and its models are trained again"
-        return read_bound(self._path, self._drawn, mend)["counts"]
-
-    def save(self, counts: np.ndarray, now: bool = False) -> None:
-        """Writes the counts whole, if it is time."""
-        if self._path is None or not (now or time.monotonic() - self._last >= self._every):
-            return
-        self._last = time.monotonic()
-        private_files.write_anew(self._path, bound({"counts": counts}, self._drawn))

@@ -22,9 +22,9 @@ from dpjax.tuning.curator import fingerprint
 from dpjax.tuning.pareto.domain import Domain, select
 from dpjax.tuning.pareto.repeated_runs import RepeatedRuns
 from dpjax.tuning.pareto.run_shapes import RunShapes
+from dpjax.tuning.problem.inspection import refuse_unread
 from dpjax.tuning.problem.run_shape import FIXED, TRUNCATION_PROBABILITY
 from dpjax.tuning.problem.task import Task, check_correct
-from dpjax.tuning.problem.unread import refuse_unread
 
 PrivacyOracle = Callable[[Mapping[str, np.ndarray]], np.ndarray]
 UtilityOracle = Callable[..., np.ndarray]

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from dpjax import accounting, training
-from dpjax.tuning import cautions, described
+from dpjax.tuning import cautions, described, restating
 from dpjax.tuning.evaluations.candidate_runs import (
     all_finite,
     config_of_setting,
@@ -18,11 +18,13 @@ from dpjax.tuning.evaluations.candidate_runs import (
     untrained,
 )
 from dpjax.tuning.pareto.oracles import TrainingCost
+from dpjax.tuning.pareto.run_shapes import RunShapes
+from dpjax.tuning.problem import inspection
 from dpjax.tuning.problem.run_shape import FIXED
-from dpjax.tuning.problem.space import Space
+from dpjax.tuning.problem.space import Space, space_from
 from dpjax.tuning.problem.task import Task, check_neighbours
-from dpjax.tuning.problem.unread import refuse_unread
 from dpjax.tuning.release import Release, statement
+from dpjax.tuning.tuner import Restated, register_rule
 
 RULE = "one run; its hyperparameters were chosen on public data"
 THE_RUN = "the one run, on all training records"
@@ -71,8 +73,8 @@ def released_run(
             f"{records.size_bound}: pass RunShapes(..., size_bound={records.size_bound})"
         )
     check_neighbours(cost.shapes.sampling, records)
-    refuse_unread(task, optimizer, setting)
-    cautions.of_arguments(cost.delta, records.public_size, seed, stacklevel=2)
+    inspection.refuse_unread(task, optimizer, setting)
+    cautions.of_arguments(cost.delta, records.public_size, seed)
     (run,) = cost.shapes.accounted({name: np.array([v]) for name, v in setting.items()})
     trained = run_of(task, config_of_setting(task, optimizer, run))
 
@@ -86,7 +88,7 @@ def released_run(
     params, finite = jax.jit(whole_run)(key, first, records.arrays)
     if not finite:
         params = untrained(task)
-        cautions.of_untrained("the run is not finite", stacklevel=2)
+        cautions.of_untrained("the run is not finite")
     guarantee = run.guarantee()
     claim = public_claim(
         guarantee,
@@ -137,3 +139,41 @@ def public_claim(
         randomness_is_secret=secret,
         versions=versions,
     )
+
+
+def _restated(claim: Mapping[str, Any]) -> Restated:
+    """The statement of a release, written again from the rules that it names."""
+    options = claim["run_options"]
+    space = space_from(claim["candidates_drawn_from"])
+    setting = {}
+    for name, law in space.parameters.items():
+        (setting[name],) = law.values
+    fixed = options["sampling"] == FIXED
+    records = claim["training_records"]
+    cost = TrainingCost(
+        RunShapes(
+            records["number"] if fixed else records["public_size"],
+            options["sampling"],
+            options["steps_per_epoch"],
+            None if fixed else records["size_bound"],
+        ),
+        claim["delta"],
+    )
+    (run,) = cost.shapes.accounted({name: np.array([value]) for name, value in setting.items()})
+    restating.task(claim)  # For its checks.
+    statement = public_claim(
+        run.guarantee(),
+        cost,
+        setting,
+        public_data=restating.words(claim["selection"]["public_data"]),
+        training=restating.training(
+            claim,
+            described.of_settings([run], options["sampling"], of=THE_RUN),
+        ),
+        secret=restating.flag(claim["randomness"]["secret"]),
+        versions=restating.versions(claim),
+    )
+    return Restated(statement, lambda chosen: chosen == described.as_used(setting))
+
+
+register_rule(RULE, _restated)

@@ -69,6 +69,7 @@ class RunOptions:
     sampling: str = POISSON
 
     def __post_init__(self) -> None:
+        check_sampling(self.sampling)
         for name, check in _OPTION_CHECKS.items():
             value = getattr(self, name)
             if value is not None:

@@ -11,17 +11,32 @@ the same utilities at the same cost.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
 from dpjax import accounting, checks
-from dpjax.accounting.mechanisms.threshold_loop import ITERATIONS, SEGMENTS
-from dpjax.randomness.exact_samplers import UniformBelow
-from dpjax.tuning.evaluations.partitioned_selection import select_and_train
-from dpjax.tuning.evaluations.partitions import AveragedUtility
-from dpjax.tuning.evaluations.running import Result
+from dpjax.accounting.mechanisms.threshold_loop import (
+    ITERATIONS,
+    SEGMENTS,
+    ThresholdLoop,
+    check_variant,
+)
+from dpjax.randomness.exact_samplers import UniformBelow, discrete_laplace
+from dpjax.tuning.evaluations.partition_models import Candidates, PartitionModels
+from dpjax.tuning.evaluations.partitions import REHEARSAL, AveragedUtility
+from dpjax.tuning.job import Job
+from dpjax.tuning.problem.run_settings import RunOptions
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Task
-from dpjax.tuning.tuners.noisy_loop import run_loop
+from dpjax.tuning.tuner import (
+    Optimizer,
+    Progress,
+    Result,
+    TrainTheWinner,
+    register_tuner,
+    tune,
+)
 
 RULE = "doubling loop over thresholds (Ding & Wu 2022), then private training"
 
@@ -30,8 +45,119 @@ DEFAULT_CANDIDATE = 0
 
 
 @dataclasses.dataclass(frozen=True)
-class DoublingSelector:
-    """The doubling loop as a `selection_plan.Selector`.
+class LoopRun:
+    """What one run of the loop did. Only `selected` was paid for; the rest depends on the data.
+
+    Attributes:
+      selected: index of the candidate of the last hit; None if there was none.
+      levels: the threshold proposed in each iteration, in units of the granularity.
+      answers: whether each was a hit.
+      segments: mechanisms begun under the segment variant: hits, and a last run of misses.
+    """
+
+    selected: int | None
+    levels: tuple[int, ...]
+    answers: tuple[bool, ...]
+
+    @property
+    def iterations(self) -> int:
+        """Queries asked."""
+        return len(self.answers)
+
+    @property
+    def hits(self) -> int:
+        """Queries that some candidate passed."""
+        return sum(self.answers)
+
+    @property
+    def segments(self) -> int:
+        """Hits, and one more if the loop ended in misses."""
+        return self.hits + (not self.answers[-1])
+
+
+def first_above(
+    scores: Sequence[int],
+    noisy_threshold: int,
+    query_scale: Fraction,
+    below: UniformBelow,
+) -> int | None:
+    """The first candidate whose noisy score reaches a noisy threshold; None if none does.
+
+    Formal guarantees:
+      One iteration: a threshold t plus rho of discrete Laplace law with scale 2 D / e (drawn by the
+      caller), and this function with query_scale 4 D / e. If the integer scores each change by at
+      most D between neighbours, what it returns is e-differentially private, as with continuous
+      noise (Dwork & Roth 2014, Theorem 3.23). Proof. Fix the noises of all candidates before the
+      i-th. The output i needs m < t + rho <= s_i + noise_i, m their largest noisy score. For the
+      neighbour, m moves by at most D and s_i by at most D; so (rho, noise_i) -> (rho + D, noise_i +
+      2 D), a bijection of the integers, maps the event into the neighbour's. It changes the
+      probability of rho by at most e^{D / (2 D / e)} = e^{e/2} and that of noise_i by at most
+      e^{2 D / (4 D / e)} = e^{e/2}. The output None needs m < t + rho only, and costs e/2. D is a
+      whole number, so the shifts stay on the integers and no rounding enters. QED
+
+    Args:
+      scores: integers.
+      noisy_threshold: t + rho.
+      query_scale: of the noise on each score.
+      below: the source of randomness.
+    """
+    for index, score in enumerate(scores):
+        if score + discrete_laplace(query_scale, below) >= noisy_threshold:
+            return index
+    return None
+
+
+def run_loop(
+    scores: Sequence[int],
+    loop: ThresholdLoop,
+    threshold: Callable[[int], int],
+    *,
+    threshold_scale: Fraction,
+    query_scale: Fraction,
+    variant: str,
+    below: UniformBelow,
+) -> LoopRun:
+    """Runs Algorithm 1 of Ding & Wu (2022) on integer scores.
+
+    Formal guarantees:
+      With scales 2 D / e and 4 D / e and scores of sensitivity D, `LoopRun.selected` costs at most
+      `accounting.doubling_loop(e, ...)` with the caps of `loop`, for the same variant.
+      "iterations": each iteration is one `first_above` with a threshold that depends on earlier
+      answers only, all noise drawn anew. "segments": the threshold's noise is kept through
+      consecutive misses and drawn anew after a hit; a segment is one `first_above` over all its
+      queries, since its thresholds depend on answers only, and the noise of the last one is never
+      released. `loop` ends by a cap known beforehand, whatever the answers.
+
+    Args:
+      scores: integers, one for each candidate.
+      loop: fresh, with its caps.
+      threshold: level -> the least score that reaches it.
+      threshold_scale: of the noise on thresholds.
+      query_scale: of the noise on scores.
+      variant: "iterations" or "segments".
+      below: the source of randomness.
+
+    Raises:
+      ValueError: for an unknown variant.
+    """
+    check_variant(variant)
+    selected, noise = None, 0
+    levels, answers = [], []
+    while not loop.finished:
+        if variant == ITERATIONS or loop.starts_segment:
+            noise = discrete_laplace(threshold_scale, below)
+        levels.append(loop.propose())
+        found = first_above(scores, threshold(levels[-1]) + noise, query_scale, below)
+        if found is not None:
+            selected = found
+        answers.append(found is not None)
+        loop.record(found is not None)
+    return LoopRun(selected, tuple(levels), tuple(answers))
+
+
+@dataclasses.dataclass(frozen=True)
+class DoublingChoice:
+    """The doubling loop as a `partition_models.UtilityChoice`.
 
     Attributes:
       epsilon: epsilon_0, of one iteration (of one segment).
@@ -58,7 +184,7 @@ class DoublingSelector:
         return parameters["hits" if self.variant == SEGMENTS else "iterations"]
 
     def guarantee(self, relation: str) -> accounting.Guarantee:
-        """See `Selector`."""
+        """See `UtilityChoice`."""
         return accounting.doubling_loop(
             self.epsilon,
             self.iterations,
@@ -72,7 +198,7 @@ class DoublingSelector:
     def select(
         self, scores: list[int], utility: AveragedUtility, below: UniformBelow
     ) -> tuple[int, dict[str, Any]]:
-        """See `Selector`. Without any hit, `DEFAULT_CANDIDATE`."""
+        """See `UtilityChoice`. Without any hit, `DEFAULT_CANDIDATE`."""
         ran = run_loop(
             scores,
             accounting.ThresholdLoop(
@@ -102,7 +228,7 @@ class DoublingSelector:
         return (DEFAULT_CANDIDATE if ran.selected is None else ran.selected), events
 
     def describe(self, utility: AveragedUtility, delta: float) -> dict[str, Any]:
-        """See `Selector`."""
+        """See `UtilityChoice`."""
         return {
             "rule": RULE,
             "epsilon_0": self.epsilon,
@@ -122,6 +248,70 @@ class DoublingSelector:
         }
 
 
+@register_tuner("doubling", rule=RULE)
+@dataclasses.dataclass(frozen=True)
+class Doubling:
+    """Ding & Wu's loop over utility thresholds, then private training; see `doubling`.
+
+    Attributes:
+      selection_epsilon: epsilon_0, of one iteration (of one segment).
+      candidates: how many are drawn, once, from the space; public. Or a public list of them.
+      partitions: parts of the training records; each candidate is trained on each.
+      partition_training: how models of partitions are trained: rehearsal (with the clipping and the
+        noise of an averaged gradient that the final training will have), non_private or private;
+        the guarantee is the same.
+      granularity: smallest step of the threshold.
+      lower_bound: average accuracy that is known to be reached, in [0, 1).
+      variant: what is charged: every iteration, or hits only (segments: the threshold's noise is
+        kept through misses).
+      iterations: cap on iterations; the loop's own bound if unset.
+      hits: of segments, cap on hits; the loop's own bound if unset.
+      failure_probability: of the odometer's readings, for the curator.
+    """
+
+    selection_epsilon: float = 0.1
+    candidates: Candidates = 16
+    partitions: int = 24
+    partition_training: str = REHEARSAL
+    granularity: float = 0.01
+    lower_bound: float = 0.0
+    variant: str = ITERATIONS
+    iterations: int | None = None
+    hits: int | None = None
+    failure_probability: float = 1e-5
+
+    finish = TrainTheWinner()
+
+    @property
+    def evaluation(self) -> PartitionModels:
+        return PartitionModels(self.candidates, self.partitions, self.partition_training)
+
+    @property
+    def choice(self) -> DoublingChoice:
+        return DoublingChoice(
+            checks.positive("selection_epsilon", self.selection_epsilon),
+            checks.kept(self.granularity, checks.number("granularity", self.granularity)),
+            self.lower_bound,
+            self.variant,
+            self.iterations,
+            self.hits,
+            self.failure_probability,
+        )
+
+    @classmethod
+    def from_statement(cls, claim: Mapping[str, Any]) -> Doubling:
+        words = claim["selection"]
+        return cls(
+            float(words["epsilon_0"]),
+            **vars(PartitionModels.from_statement(claim)),
+            granularity=float(words["granularity"]),
+            lower_bound=float(words["lower_bound"]),
+            variant=words["variant"],
+            iterations=words["charged"].get("iterations"),
+            hits=words["charged"].get("segments"),
+        )
+
+
 def doubling(
     task: Task,
     space: Space,
@@ -132,8 +322,22 @@ def doubling(
     variant: str = ITERATIONS,
     iterations: int | None = None,
     hits: int | None = None,
+    candidates: Candidates = 16,
+    partitions: int = 24,
+    partition_training: str = REHEARSAL,
+    epsilon: float | None = None,
     delta: float = 1e-5,
-    **settings: Any,
+    noise_multiplier: float | None = None,
+    lot_size: int | None = None,
+    steps: int | None = None,
+    epochs: float | None = None,
+    sampling: str = "poisson",
+    optimizer: Optimizer | None = None,
+    validation_is_public: bool = False,
+    seed: int | None = None,
+    chunk_size: int = 64,
+    progress: Progress | None = None,
+    job: Job | None = None,
 ) -> Result | None:
     """Selects a candidate by Ding & Wu's doubling loop, then trains it privately on everything.
 
@@ -166,22 +370,21 @@ def doubling(
       iterations: cap on the iterations, at least 1; None: the loop's own bound.
       hits: cap on the hits, for "segments".
       delta: of the whole procedure, in (0, 1).
-      **settings: any of
-        candidates: how many are drawn, once, from the space (16); or a public list of them, each a
-          mapping of the space's names to numbers;
-        partitions: k, at most the public number of training records (24);
-        partition_training: "rehearsal" (default), "non_private" or "private", see
-          `partitions.PARTITION_TRAININGS`; the guarantee is the same. Without clipping and noise
-          ("non_private", the paper's) candidates that differ in clip_norm only are alike;
-        epsilon: target of the whole procedure; the final training's noise is calibrated to it; or
-        noise_multiplier: of the final training;
-        lot_size, steps, epochs, sampling, optimizer: of the final training, as in
-          `random_repetitions`; the models of partitions take as many steps;
-        validation_is_public: only training records are protected;
-        seed: for reproduction; the randomness is then not secret and the release says so;
-        chunk_size: models trained at once (64); the memory knob;
-        progress: called with (models done, models in all); the curator's to see;
-        job: placement over devices, checkpoints, shards; None for one plain job.
+      candidates: how many are drawn, once, from the space; or a public list of them, each a mapping
+        of the space's names to numbers.
+      partitions: k, at most the public number of training records.
+      partition_training: "rehearsal", "non_private" or "private", see
+        `partitions.PARTITION_TRAININGS`; the guarantee is the same. Without clipping and noise
+        ("non_private", the paper's) candidates that differ in clip_norm only are alike.
+      epsilon: target of the whole procedure; the final training's noise is calibrated to it; or
+      noise_multiplier: of the final training.
+      lot_size, steps, epochs, sampling, optimizer: of the final training, as in
+        `random_repetitions`; the models of partitions take as many steps.
+      validation_is_public: only training records are protected.
+      seed: for reproduction; the randomness is then not secret and the release says so.
+      chunk_size: models trained at once; the memory knob.
+      progress: called with (models done, models in all); the curator's to see.
+      job: placement over devices, checkpoints, shards; None for one plain job.
 
     Returns:
       A `Result`; None for a shard, whose results only a merge turns into one. Where the final
@@ -189,7 +392,6 @@ def doubling(
 
     Raises:
       ValueError: with one line naming what to pass instead.
-      TypeError: for an unknown setting.
 
     Warns:
       cautions.LargeDeltaWarning, cautions.KnownRandomnessWarning: before anything is drawn.
@@ -197,13 +399,28 @@ def doubling(
       partitions.SelectionNoiseWarning: if noise drowns the utilities, naming what would not.
       partitions.EmptyPartitionWarning: the curator's to see.
     """
-    selector = DoublingSelector(
-        checks.positive("selection_epsilon", selection_epsilon),
-        checks.kept(granularity, checks.number("granularity", granularity)),
-        lower_bound,
-        variant,
-        iterations,
-        hits,
-        failure_probability=delta,
+    return tune(
+        task,
+        space,
+        Doubling(
+            selection_epsilon,
+            candidates,
+            partitions,
+            partition_training,
+            granularity,
+            lower_bound,
+            variant,
+            iterations,
+            hits,
+            failure_probability=delta,
+        ),
+        epsilon=epsilon,
+        delta=delta,
+        run=RunOptions(lot_size, steps, epochs, noise_multiplier, sampling),
+        optimizer=optimizer,
+        validation_is_public=validation_is_public,
+        seed=seed,
+        chunk_size=chunk_size,
+        progress=progress,
+        job=job,
     )
-    return select_and_train(task, space, selector, delta=delta, **settings)

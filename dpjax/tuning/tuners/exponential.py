@@ -10,22 +10,32 @@ reaches .525.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from dpjax import accounting, checks
 from dpjax.randomness.exact_samplers import UniformBelow, exponential_choice
-from dpjax.tuning.evaluations.partitioned_selection import select_and_train
-from dpjax.tuning.evaluations.partitions import AveragedUtility
-from dpjax.tuning.evaluations.running import Result
+from dpjax.tuning.evaluations.partition_models import Candidates, PartitionModels
+from dpjax.tuning.evaluations.partitions import REHEARSAL, AveragedUtility
+from dpjax.tuning.job import Job
+from dpjax.tuning.problem.run_settings import RunOptions
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Task
+from dpjax.tuning.tuner import (
+    Optimizer,
+    Progress,
+    Result,
+    TrainTheWinner,
+    register_tuner,
+    tune,
+)
 
 RULE = "exponential mechanism, once, then private training"
 
 
 @dataclasses.dataclass(frozen=True)
-class ExponentialSelector:
-    """The exponential mechanism as a `selection_plan.Selector`.
+class ExponentialChoice:
+    """The exponential mechanism as a `partition_models.UtilityChoice`.
 
     Attributes:
       epsilon: epsilon_0, of the one choice.
@@ -34,17 +44,17 @@ class ExponentialSelector:
     epsilon: float
 
     def guarantee(self, relation: str) -> accounting.Guarantee:
-        """See `Selector`."""
+        """See `UtilityChoice`."""
         return accounting.exponential_mechanism(self.epsilon, relation=relation)
 
     def select(
         self, scores: list[int], utility: AveragedUtility, below: UniformBelow
     ) -> tuple[int, dict[str, Any]]:
-        """See `Selector`."""
+        """See `UtilityChoice`."""
         return exponential_choice(scores, utility.exponential_rate(self.epsilon), below), {}
 
     def describe(self, utility: AveragedUtility, delta: float) -> dict[str, Any]:
-        """See `Selector`."""
+        """See `UtilityChoice`."""
         return {
             "rule": RULE,
             "epsilon_0": self.epsilon,
@@ -53,12 +63,62 @@ class ExponentialSelector:
         }
 
 
+@register_tuner("exponential", rule=RULE)
+@dataclasses.dataclass(frozen=True)
+class Exponential:
+    """One private choice by averaged utilities, then private training; see `exponential`.
+
+    Attributes:
+      selection_epsilon: epsilon_0, of the one draw.
+      candidates: how many are drawn, once, from the space; public. Or a public list of them.
+      partitions: parts of the training records; each candidate is trained on each.
+      partition_training: how models of partitions are trained: rehearsal (with the clipping and the
+        noise of an averaged gradient that the final training will have), non_private or private;
+        the guarantee is the same.
+    """
+
+    selection_epsilon: float = 1.0
+    candidates: Candidates = 16
+    partitions: int = 24
+    partition_training: str = REHEARSAL
+
+    finish = TrainTheWinner()
+
+    @property
+    def evaluation(self) -> PartitionModels:
+        return PartitionModels(self.candidates, self.partitions, self.partition_training)
+
+    @property
+    def choice(self) -> ExponentialChoice:
+        return ExponentialChoice(checks.positive("selection_epsilon", self.selection_epsilon))
+
+    @classmethod
+    def from_statement(cls, claim: Mapping[str, Any]) -> Exponential:
+        models = PartitionModels.from_statement(claim)
+        return cls(float(claim["selection"]["epsilon_0"]), **vars(models))
+
+
 def exponential(
     task: Task,
     space: Space,
     *,
     selection_epsilon: float = 1.0,
-    **settings: Any,
+    candidates: Candidates = 16,
+    partitions: int = 24,
+    partition_training: str = REHEARSAL,
+    epsilon: float | None = None,
+    delta: float = 1e-5,
+    noise_multiplier: float | None = None,
+    lot_size: int | None = None,
+    steps: int | None = None,
+    epochs: float | None = None,
+    sampling: str = "poisson",
+    optimizer: Optimizer | None = None,
+    validation_is_public: bool = False,
+    seed: int | None = None,
+    chunk_size: int = 64,
+    progress: Progress | None = None,
+    job: Job | None = None,
 ) -> Result | None:
     """Selects a candidate by the exponential mechanism, then trains it privately on everything.
 
@@ -76,16 +136,15 @@ def exponential(
     Args:
       task, space: as in `doubling`.
       selection_epsilon: epsilon_0, of the whole selection.
-      **settings: `candidates`, `partitions`, `partition_training`, `epsilon`, `delta`,
-        `noise_multiplier`, `lot_size`, `steps`, `epochs`, `sampling`, `optimizer`,
-        `validation_is_public`, `seed`, `chunk_size`, `progress` and `job`, as in `doubling`.
+      candidates, partitions, partition_training, epsilon, delta, noise_multiplier, lot_size, steps,
+        epochs, sampling, optimizer, validation_is_public, seed, chunk_size, progress, job: as in
+        `doubling`.
 
     Returns:
       A `Result`; None for a shard, whose results only a merge turns into one.
 
     Raises:
       ValueError: with one line naming what to pass instead.
-      TypeError: for an unknown setting.
 
     Warns:
       cautions.LargeDeltaWarning, cautions.KnownRandomnessWarning: before anything is drawn.
@@ -93,5 +152,17 @@ def exponential(
       partitions.SelectionNoiseWarning: if noise drowns the utilities, naming what would not.
       partitions.EmptyPartitionWarning: the curator's to see.
     """
-    selector = ExponentialSelector(checks.positive("selection_epsilon", selection_epsilon))
-    return select_and_train(task, space, selector, **settings)
+    return tune(
+        task,
+        space,
+        Exponential(selection_epsilon, candidates, partitions, partition_training),
+        epsilon=epsilon,
+        delta=delta,
+        run=RunOptions(lot_size, steps, epochs, noise_multiplier, sampling),
+        optimizer=optimizer,
+        validation_is_public=validation_is_public,
+        seed=seed,
+        chunk_size=chunk_size,
+        progress=progress,
+        job=job,
+    )

@@ -8,18 +8,58 @@ run is released. The cost hardly grows with the mean of K, because nobody learns
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 from dpjax import accounting
-from dpjax.tuning.evaluations.procedure import Optimizer
-from dpjax.tuning.evaluations.running import Result, run_selection
+from dpjax.tuning.choices import BEST_OF, BestOf
+from dpjax.tuning.evaluations.private_runs import PrivateRuns
 from dpjax.tuning.job import Job
 from dpjax.tuning.problem.run_settings import RunOptions
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Task
-from dpjax.tuning.tuners.selections import BestOf
+from dpjax.tuning.tuner import (
+    KeepTheWinner,
+    Optimizer,
+    Progress,
+    Result,
+    register_tuner,
+    tune,
+)
 
 DEFAULT_REPETITIONS = accounting.AtMost(accounting.Geometric(mean=10), cap=64)
+
+
+@register_tuner("random_repetitions", rule=BEST_OF)
+@dataclasses.dataclass(frozen=True)
+class RandomRepetitions:
+    """The best of a secret random number of private runs; see `random_repetitions`.
+
+    Attributes:
+      repetitions: public law of the number K of candidates.
+      score_noise: standard deviation of the noise on the count of correct predictions, in records;
+        the least one that adds nothing to the total if unset.
+      not_private: train without noise, for comparison; the release then says so.
+    """
+
+    repetitions: accounting.RepetitionLaw = DEFAULT_REPETITIONS
+    score_noise: float | None = None
+    not_private: bool = False
+
+    finish = KeepTheWinner()
+
+    @property
+    def evaluation(self) -> PrivateRuns:
+        return PrivateRuns(self.score_noise, self.not_private)
+
+    @property
+    def choice(self) -> BestOf:
+        return BestOf(self.repetitions)
+
+    @classmethod
+    def from_statement(cls, claim: Mapping[str, Any]) -> RandomRepetitions:
+        return cls(accounting.law_from_dict(claim["selection"]["law_of_K"]))
 
 
 def random_repetitions(
@@ -40,7 +80,7 @@ def random_repetitions(
     not_private: bool = False,
     seed: int | None = None,
     chunk_size: int = 16,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
     job: Job | None = None,
 ) -> Result | None:
     """Trains a secret random number of candidates and releases the best one.
@@ -90,17 +130,15 @@ def random_repetitions(
       cautions.LargeDeltaWarning, cautions.KnownRandomnessWarning: before anything is drawn.
       cautions.UntrainedReleaseWarning: if no trained model is released.
     """
-    return run_selection(
+    return tune(
         task,
         space,
-        BestOf(repetitions),
-        RunOptions(lot_size, steps, epochs, noise_multiplier, sampling),
+        RandomRepetitions(repetitions, score_noise, not_private),
         epsilon=epsilon,
         delta=delta,
+        run=RunOptions(lot_size, steps, epochs, noise_multiplier, sampling),
         optimizer=optimizer,
         validation_is_public=validation_is_public,
-        score_noise=score_noise,
-        not_private=not_private,
         seed=seed,
         chunk_size=chunk_size,
         progress=progress,

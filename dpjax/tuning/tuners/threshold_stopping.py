@@ -8,24 +8,64 @@ long it searches depends on the data.
 from __future__ import annotations
 
 import dataclasses
-import inspect
+from collections.abc import Mapping
 from typing import Any
 
 from dpjax import checks
-from dpjax.tuning.evaluations.running import Result, run_selection
+from dpjax.tuning.choices import FIRST_ABOVE, FirstAbove
+from dpjax.tuning.evaluations.private_runs import PrivateRuns
+from dpjax.tuning.job import Job
 from dpjax.tuning.problem.run_settings import RunOptions
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Task
-from dpjax.tuning.tuners.random_repetitions import random_repetitions
-from dpjax.tuning.tuners.selections import FirstAbove
+from dpjax.tuning.tuner import (
+    KeepTheWinner,
+    Optimizer,
+    Progress,
+    Result,
+    register_tuner,
+    tune,
+)
 
-_OF_A_RUN = tuple(field.name for field in dataclasses.fields(RunOptions))
-_DEFAULTS = {
-    name: parameter.default
-    for name, parameter in inspect.signature(random_repetitions).parameters.items()
-    if parameter.kind is parameter.KEYWORD_ONLY and name != "repetitions"
-}
-"""The settings that it shares with `random_repetitions`, stated there."""
+
+@register_tuner("threshold_stopping", rule=FIRST_ABOVE)
+@dataclasses.dataclass(frozen=True)
+class ThresholdStopping:
+    """The first private run that is good enough, if a coin lets it come; see `threshold_stopping`.
+
+    Attributes:
+      threshold: the accuracy that is good enough, on the noisy score, in [0, 1].
+      halting_probability: chance to stop before each run, in (0, 1].
+      score_noise: standard deviation of the noise on the count of correct predictions, in records;
+        the least one that adds nothing to the total if unset.
+      not_private: train without noise, for comparison; the release then says so.
+    """
+
+    threshold: float
+    halting_probability: float = 0.05
+    score_noise: float | None = None
+    not_private: bool = False
+
+    finish = KeepTheWinner()
+
+    def __post_init__(self) -> None:
+        threshold = checks.probability("threshold", self.threshold, zero=True, one=True)
+        halting = checks.probability("halting_probability", self.halting_probability, one=True)
+        object.__setattr__(self, "threshold", threshold)
+        object.__setattr__(self, "halting_probability", halting)
+
+    @property
+    def evaluation(self) -> PrivateRuns:
+        return PrivateRuns(self.score_noise, self.not_private)
+
+    @property
+    def choice(self) -> FirstAbove:
+        return FirstAbove(self.threshold, self.halting_probability)
+
+    @classmethod
+    def from_statement(cls, claim: Mapping[str, Any]) -> ThresholdStopping:
+        words = claim["selection"]
+        return cls(float(words["threshold"]), float(words["halting_probability"]))
 
 
 def threshold_stopping(
@@ -34,7 +74,21 @@ def threshold_stopping(
     *,
     threshold: float,
     halting_probability: float = 0.05,
-    **settings: Any,
+    epsilon: float | None = None,
+    delta: float = 1e-5,
+    noise_multiplier: float | None = None,
+    lot_size: int | None = None,
+    steps: int | None = None,
+    epochs: float | None = None,
+    sampling: str = "poisson",
+    optimizer: Optimizer | None = None,
+    validation_is_public: bool = False,
+    score_noise: float | None = None,
+    not_private: bool = False,
+    seed: int | None = None,
+    chunk_size: int = 16,
+    progress: Progress | None = None,
+    job: Job | None = None,
 ) -> Result | None:
     """Trains candidates until one scores at least `threshold`, and releases that one.
 
@@ -53,9 +107,9 @@ def threshold_stopping(
       space: public law of the hyperparameters.
       threshold: on the score, the noisy validation accuracy over the public size, in [0, 1].
       halting_probability: of the coin, in (0, 1].
-      **settings: `epsilon`, `delta`, `noise_multiplier`, `lot_size`, `steps`, `epochs`, `sampling`,
-        `optimizer`, `validation_is_public`, `score_noise`, `not_private`, `seed`, `chunk_size`,
-        `progress` and `job`, as in `random_repetitions`.
+      epsilon, delta, noise_multiplier, lot_size, steps, epochs, sampling, optimizer: as in
+        `random_repetitions`.
+      validation_is_public, score_noise, not_private, seed, chunk_size, progress, job: as there.
 
     Returns:
       A `Result`; its curator's record shows how many runs there would have been and which won. None
@@ -64,23 +118,22 @@ def threshold_stopping(
     Raises:
       ValueError: for a threshold outside [0, 1] or a halting probability outside (0, 1], and as
         `random_repetitions`.
-      TypeError: for an unknown setting.
 
     Warns:
       cautions.LargeDeltaWarning, cautions.KnownRandomnessWarning: before anything is drawn.
       cautions.UntrainedReleaseWarning: if no trained model is released.
     """
-    threshold = checks.probability("threshold", threshold, zero=True, one=True)
-    halting_probability = checks.probability("halting_probability", halting_probability, one=True)
-    unknown = sorted(set(settings) - set(_DEFAULTS))
-    if unknown:
-        raise TypeError(f"threshold_stopping has no setting {', '.join(unknown)}")
-    settings = _DEFAULTS | settings
-    of_a_run = {name: settings.pop(name) for name in _OF_A_RUN}
-    return run_selection(
+    return tune(
         task,
         space,
-        FirstAbove(threshold, halting_probability),
-        RunOptions(**of_a_run),
-        **settings,
+        ThresholdStopping(threshold, halting_probability, score_noise, not_private),
+        epsilon=epsilon,
+        delta=delta,
+        run=RunOptions(lot_size, steps, epochs, noise_multiplier, sampling),
+        optimizer=optimizer,
+        validation_is_public=validation_is_public,
+        seed=seed,
+        chunk_size=chunk_size,
+        progress=progress,
+        job=job,
     )

@@ -9,12 +9,12 @@ import numpy as np
 
 from dpjax import accounting, training, tuning
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE
-from dpjax.tuning.evaluations.procedure import plan_procedure
+from dpjax.tuning.choices import BestOf
+from dpjax.tuning.evaluations.private_runs import plan_procedure
 from dpjax.tuning.problem.run_settings import RunOptions, RunSetting, calibrated, run_settings
 from dpjax.tuning.problem.task import Task
-from dpjax.tuning.tuners.doubling import DoublingSelector
-from dpjax.tuning.tuners.exponential import ExponentialSelector
-from dpjax.tuning.tuners.selections import BestOf
+from dpjax.tuning.tuners.doubling import DoublingChoice
+from dpjax.tuning.tuners.exponential import ExponentialChoice
 from experiments.figures.ding_wu import tasks
 from experiments.figures.figure import DEFAULT_FOLDERS, FULL, QUICK, DataFolders
 
@@ -104,7 +104,7 @@ def set_up(study: Study, options: DataFolders = DEFAULT_FOLDERS) -> Setup:
     return Setup(task, test, setting)
 
 
-def selector(name: str, epsilon: float) -> DoublingSelector | ExponentialSelector:
+def selector(name: str, epsilon: float) -> DoublingChoice | ExponentialChoice:
     """Returns a selector, the tuning's own, with the caps above.
 
     Args:
@@ -112,9 +112,9 @@ def selector(name: str, epsilon: float) -> DoublingSelector | ExponentialSelecto
       epsilon: epsilon_0: of one iteration, of one segment, or of the one draw.
     """
     if name == EXPONENTIAL:
-        return ExponentialSelector(epsilon)
+        return ExponentialChoice(epsilon)
     segments = name == SEGMENTS
-    return DoublingSelector(
+    return DoublingChoice(
         epsilon,
         GRANULARITY,
         lower_bound=0.0,

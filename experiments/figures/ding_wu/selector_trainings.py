@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from dpjax import training
-from dpjax.tuning.evaluations.partition_models import partition_counts
+from dpjax.tuning.evaluations.partition_counts import partition_counts
 from dpjax.tuning.evaluations.partitions import (
     REHEARSAL,
     AveragedUtility,

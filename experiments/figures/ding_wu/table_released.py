@@ -34,12 +34,11 @@ from matplotlib.figure import Figure
 from dpjax import accounting, plotting, training, tuning
 from dpjax.accounting.mechanisms.exponential import selection_noise_ratio
 from dpjax.randomness.host_randomness import HostRandomness
-from dpjax.tuning.evaluations.execution import execute
+from dpjax.tuning.choices import BestOf
 from dpjax.tuning.evaluations.partitions import NON_PRIVATE, REHEARSAL, SelectionNoiseWarning
-from dpjax.tuning.evaluations.procedure import plan_procedure
+from dpjax.tuning.evaluations.private_runs import execute, plan_procedure
 from dpjax.tuning.problem.run_settings import RunOptions
 from dpjax.tuning.problem.task import Task, number_correct
-from dpjax.tuning.tuners.selections import BestOf
 from experiments.figures.ding_wu import tasks
 from experiments.figures.figure import DEFAULT_FOLDERS, FULL, QUICK, DataFolders, FigureSpec
 from experiments.figures.panels import new_panels

@@ -1,9 +1,12 @@
-"""The selections: how many runs there are, which one is released, and what that costs."""
+"""Choices among scored private runs: how many runs there are, which one wins, what that costs.
+
+Choices among averaged utilities stand with their tuners (`tuners.exponential`, `tuners.doubling`);
+their protocol is `evaluations.partition_models.UtilityChoice`.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,7 +17,7 @@ BEST_OF = "best of K runs"
 FIRST_ABOVE = "first run whose score reaches the threshold"
 
 
-class Selection(Protocol):
+class RunChoice(Protocol):
     """A rule that looks at many scored runs and lets one out.
 
     Attributes:
@@ -39,7 +42,7 @@ class Selection(Protocol):
         """Ranks runs by their scores (n,); the largest wins, -inf is never released."""
 
     def describe(self) -> dict[str, Any]:
-        """Returns the public rule as JSON-able data."""
+        """Returns the public rule as JSON-able data; the tuner's `from_statement` reads it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,23 +62,23 @@ class BestOf:
 
     @property
     def expected_runs(self) -> float:
-        """See `Selection`."""
+        """See `RunChoice`."""
         return self.repetitions.mean
 
     def guarantee(self, run: accounting.Guarantee) -> accounting.Guarantee:
-        """See `Selection`."""
+        """See `RunChoice`."""
         return accounting.best_of(run, self.repetitions)
 
     def draw(self, executions: int, source: np.random.Generator | None) -> np.ndarray:
-        """See `Selection`."""
+        """See `RunChoice`."""
         return np.asarray(self.repetitions.sample(executions, source=source)).reshape(executions)
 
     def rank(self, scores: np.ndarray) -> np.ndarray:
-        """See `Selection`."""
+        """See `RunChoice`."""
         return scores
 
     def describe(self) -> dict[str, Any]:
-        """See `Selection`."""
+        """See `RunChoice`."""
         return {"rule": BEST_OF, "law_of_K": self.repetitions.to_dict()}
 
 
@@ -98,15 +101,15 @@ class FirstAbove:
 
     @property
     def expected_runs(self) -> float:
-        """See `Selection`."""
+        """See `RunChoice`."""
         return 1.0 / self.halting_probability - 1.0
 
     def guarantee(self, run: accounting.Guarantee) -> accounting.Guarantee:
-        """See `Selection`."""
+        """See `RunChoice`."""
         return accounting.stop_at_threshold(run, self.halting_probability)
 
     def draw(self, executions: int, source: np.random.Generator | None) -> np.ndarray:
-        """See `Selection`."""
+        """See `RunChoice`."""
         if self.halting_probability == 1.0:
             return np.zeros(executions, dtype=np.int64)
         rounds = accounting.Geometric(mean=1.0 / self.halting_probability)
@@ -114,30 +117,13 @@ class FirstAbove:
         return np.asarray(rounds.sample(executions, source=source)).reshape(executions) - 1
 
     def rank(self, scores: np.ndarray) -> np.ndarray:
-        """See `Selection`. All that pass rank alike; the earliest of equals wins."""
+        """See `RunChoice`. All that pass rank alike; the earliest of equals wins."""
         return np.where(scores >= self.threshold, 0.0, -np.inf)
 
     def describe(self) -> dict[str, Any]:
-        """See `Selection`."""
+        """See `RunChoice`."""
         return {
             "rule": FIRST_ABOVE,
             "threshold": self.threshold,
             "halting_probability": self.halting_probability,
         }
-
-
-def selection_from(description: Mapping[str, Any]) -> Selection:
-    """The selection that wrote a description.
-
-    Raises:
-      ValueError: for another rule, or a law of K that is not one of `accounting`'s.
-      KeyError: for a word that is missing.
-    """
-    rule = description["rule"]
-    if rule == BEST_OF:
-        return BestOf(accounting.law_from_dict(description["law_of_K"]))
-    if rule == FIRST_ABOVE:
-        return FirstAbove(
-            float(description["threshold"]), float(description["halting_probability"])
-        )
-    raise ValueError(f"the selection {rule!r} is none of {BEST_OF!r} and {FIRST_ABOVE!r}")

@@ -1,0 +1,177 @@
+"""Trains every candidate on every partition, k x |S| models in one compiled sweep, and counts.
+
+Nothing but a number of correct validation predictions leaves a model; its parameters are dropped on
+the device. The numbers are not private: only a selection with the noise of
+`partitions.AveragedUtility` may look at them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpjax import private_files, training
+from dpjax.tuning.evaluations.candidate_runs import Optimizer, judged, train_config
+from dpjax.tuning.evaluations.partitions import PartitionedRecords, PartitionLots, padded
+from dpjax.tuning.job import Arrays, Job, bound, read_bound
+from dpjax.tuning.problem.task import Records, Task, is_correct
+
+PyTree = Any
+Run = Callable[[jax.Array, dict[str, jax.Array], PyTree], PyTree]
+
+
+def partition_counts(
+    task: Task,
+    records: PartitionedRecords,
+    lots: PartitionLots,
+    steps: int,
+    hyperparameters: Mapping[str, np.ndarray],
+    keys: jax.Array,
+    *,
+    optimizer: Optimizer,
+    chunk_size: int,
+    job: Job,
+    drawn: Arrays | None = None,
+    progress: Callable[[int], None] = lambda done: None,
+) -> np.ndarray | None:
+    """Counts what every candidate's model of every partition gets right.
+
+    Formal guarantees:
+      The count of candidate s on partition j is a function of the records of partition j in their
+      order, the validation records, `keys[s k + j]` and public numbers. No other partition has an
+      influence, and no number of records: all shapes are public, so neighbours run the same
+      compiled program and agree bit for bit on the partitions they share. It adds up over the
+      validation records, and is 0 for an empty partition and for a model that is not finite. This
+      is what `AveragedUtility.sensitivity` needs.
+
+    Args:
+      task: what to learn.
+      records: the training records by partition, k of them.
+      lots: how a partition is trained.
+      steps: gradient steps of each model.
+      hyperparameters: name -> (candidates,).
+      keys: typed keys (candidates * k,), all different.
+      optimizer: hyperparameters -> optax transformation.
+      chunk_size: models trained at once; the memory knob.
+      job: placement, checkpoints (models that were counted are not trained again), shards.
+      drawn: what `job.agreed` returned; needed where the job has a folder.
+      progress: called with the number of this process's models done so far.
+
+    Returns:
+      Array (candidates, k), int64; None for a shard, which leaves its counts in the job's folder.
+    """
+    partitions = len(records.sizes)
+    total = len(keys)
+    model = np.arange(total)
+    traced = {name: values[model // partitions] for name, values in hyperparameters.items()}
+    # What schedules may read; the clip norm is the candidate's, or none.
+    traced |= {
+        name: np.full(total, float(value))
+        for name, value in (
+            ("lot_size", lots.lot_size),
+            ("steps", steps),
+            ("noise_multiplier", lots.noise_multiplier),
+        )
+    }
+    if not lots.clips:
+        traced["clip_norm"] = np.full(total, np.inf)
+    traced.setdefault("clip_norm", np.ones(total))
+    # A whole number below 2^24, which float32 holds; the rows themselves are looked up from it.
+    traced["partition"] = model % partitions
+    config = train_config(task, optimizer, lots.lots, steps, lots.lot_size)
+    members = job.share(total)
+    saved = _Saved(job, drawn)
+    counts = saved.restore(total)
+    waiting = members[counts[members] < 0]
+    progress(len(members) - len(waiting))
+    for positions, correct in training.sweep(
+        _model_run(task, config),
+        keys[waiting],
+        {name: values[waiting] for name, values in traced.items()},
+        (records.arrays, records.starts, records.sizes, _masked(task.validation)),
+        chunk_size=chunk_size,
+        placement=job.placement,
+        trial=training.Trial(
+            lambda short: _model_run(task, dataclasses.replace(config, steps=short)), steps
+        ),
+    ):
+        counts[waiting[positions]] = correct
+        saved.save(counts)
+        progress(int(np.sum(counts[members] >= 0)))
+    saved.save(counts, now=True)
+    shares = job.collected({"members": members, "counts": counts[members]}, drawn)
+    if shares is None:
+        return None
+    for share in shares:
+        counts[share["members"]] = share["counts"]
+    if (counts < 0).any():
+        raise ValueError("the shards do not hold every model: merge shards of one draw")
+    return counts.reshape(-1, partitions)
+
+
+def _model_run(task: Task, config: training.TrainConfig) -> Run:
+    """run(key, hyperparameters, data) -> correct predictions of one candidate on one partition."""
+    train = training.make_train(config)
+
+    def counted(params: PyTree, row: tuple[PyTree, jax.Array]) -> jax.Array:
+        example, real = row
+        return is_correct(task, params, example) & real
+
+    masked = dataclasses.replace(task, correct=counted)
+
+    def run(key: jax.Array, hyperparameters: dict[str, jax.Array], data: PyTree) -> jax.Array:
+        train_arrays, starts, sizes, validation = data
+        partition = hyperparameters["partition"].astype(jnp.int32)
+        size = jnp.asarray(sizes)[partition]
+        initial = task.initial(training.stream(key, "initial"))
+        params = train(
+            key,
+            hyperparameters,
+            initial,
+            train_arrays,
+            number_of_records=size,
+            first_record=jnp.asarray(starts)[partition],
+        )
+        seen = judged(masked, params, validation)
+        return jnp.where(seen["finite"] & (size > 0), seen["correct"], 0)
+
+    return run
+
+
+def _masked(records: Records) -> tuple[PyTree, np.ndarray]:
+    """Records with zeros up to their public bound, and which rows are real, (rows,) bool."""
+    real = np.arange(records.size_bound) < records.number
+    return padded(records.arrays, records.size_bound), real
+
+
+class _Saved:
+    """Counts of the models done so far, in the job's folder if it has one; the curator's."""
+
+    def __init__(self, job: Job, drawn: Arrays | None):
+        self._every, self._drawn = job.checkpoint_seconds, drawn
+        self._last = time.monotonic()
+        self._path = None
+        if job.folder is not None:
+            index, count = job.shard or (jax.process_index(), jax.process_count())
+            self._path = os.path.join(job.folder, f"partition_counts_{index}_of_{count}.npz")
+
+    def restore(self, total: int) -> np.ndarray:
+        """(total,) int64, -1 where nothing is known yet."""
+        if self._path is None or not os.path.lexists(self._path):
+            return np.full(total, -1, dtype=np.int64)
+        mend = "remove it, and its models are trained again"
+        return read_bound(self._path, self._drawn, mend)["counts"]
+
+    def save(self, counts: np.ndarray, now: bool = False) -> None:
+        """Writes the counts whole, if it is time."""
+        if self._path is None or not (now or time.monotonic() - self._last >= self._every):
+            return
+        self._last = time.monotonic()
+        private_files.write_anew(self._path, bound({"counts": counts}, self._drawn))

@@ -1,0 +1,555 @@
+"""Private runs: a secret number of candidates, each trained by DP-SGD and scored with noise.
+
+`PrivateRuns` is the evaluation of `random_repetitions` and `threshold_stopping`: `plan_procedure`
+fixes everything with its cost, `execute` draws, trains and chooses, and what may leave is stated.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar
+
+import jax
+import numpy as np
+
+from dpjax import accounting, checks, training
+from dpjax.randomness import integer_laws
+from dpjax.randomness import keys as key_streams
+from dpjax.randomness.host_randomness import HostRandomness
+from dpjax.tuning import cautions, curator, described, restating
+from dpjax.tuning.choices import RunChoice
+from dpjax.tuning.evaluations.best_of_runs import BestOfRuns
+from dpjax.tuning.evaluations.candidate_runs import trained_runs, untrained
+from dpjax.tuning.job import Arrays, Job, put_together, share_arrays
+from dpjax.tuning.problem import inspection
+from dpjax.tuning.problem.run_settings import (
+    RunOptions,
+    RunSetting,
+    calibrated,
+    run_settings,
+    training_guarantee,
+    validation_noise,
+)
+from dpjax.tuning.problem.space import Space, space_from
+from dpjax.tuning.problem.task import Task
+from dpjax.tuning.release import Release, statement
+from dpjax.tuning.tuner import (
+    Finish,
+    KeepTheWinner,
+    Optimizer,
+    Progress,
+    Request,
+    Restated,
+    Result,
+    check_target,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class PrivateRuns:
+    """The evaluation: runs of candidates drawn from the space, each with a private score.
+
+    Attributes:
+      score_noise: standard deviation of the discrete Gaussian on the count of correct validation
+        predictions, in records; None: the least one that adds nothing to the total.
+      not_private: allow noise multiplier 0; nothing is then guaranteed.
+    """
+
+    score_noise: float | None = None
+    not_private: bool = False
+    chunk_size: ClassVar[int] = 16
+
+    def carry_out(
+        self,
+        task: Task,
+        request: Request,
+        choice: RunChoice,
+        finish: Finish,
+        *,
+        randomness: HostRandomness,
+        chunk_size: int,
+        progress: Progress | None,
+        job: Job,
+    ) -> Result | None:
+        """See `tuner.Evaluation`; `choice` is a `choices.RunChoice`.
+
+        Raises:
+          ValueError: for another finish than `KeepTheWinner`, which has no price here.
+        """
+        _check_finish(finish)
+        procedure = plan_procedure(
+            task,
+            request.space,
+            selection=choice,
+            options=request.run,
+            optimizer=request.optimizer,
+            epsilon=request.epsilon,
+            delta=request.delta,
+            validation_is_public=request.validation_is_public,
+            score_noise=self.score_noise,
+            not_private=self.not_private,
+        )
+        started = time.time()
+        executed = execute(
+            task,
+            procedure,
+            randomness=randomness,
+            chunk_size=chunk_size,
+            progress=progress,
+            job=job,
+        )
+        if executed is None:
+            return None
+        release = _release(task, procedure, request, executed, randomness.secret)
+        return Result(
+            release=release,
+            guarantee=procedure.guarantee,
+            run_guarantee=procedure.run_guarantee,
+            curator=curator.CuratorRecord(
+                number_of_candidates=int(executed.counts[0]),
+                winner=int(executed.best.candidate[0]),
+                hyperparameters=executed.hyperparameters,
+                scores=executed.scores / task.validation.public_size,
+                accuracies=executed.correct / max(task.validation.number, 1),
+                seconds=time.time() - started,
+            ),
+        )
+
+    def restate(self, claim: Mapping[str, Any], choice: RunChoice, finish: Finish) -> Restated:
+        """See `tuner.Evaluation`; the noise of scores is read from the statement."""
+        _check_finish(finish)
+        score, space = claim["score"], space_from(claim["candidates_drawn_from"])
+        public = restating.flag(score["validation_is_public"])
+        asked, options = restating.options(claim, space)
+        procedure = plan_procedure(
+            restating.task(claim),
+            space,
+            selection=choice,
+            options=options,
+            optimizer=restating.reads_everything,
+            epsilon=None,
+            delta=claim["delta"],
+            validation_is_public=public,
+            score_noise=None if public else float(score["noise_standard_deviation_in_records"]),
+        )
+        statement = public_claim(
+            procedure,
+            asked,
+            delta=claim["delta"],
+            validation_size=score["public_size"],
+            validation_is_public=public,
+            training=restating.training(
+                claim, described.of_settings(procedure.settings, asked.sampling)
+            ),
+            secret=restating.flag(claim["randomness"]["secret"]),
+            versions=restating.versions(claim),
+        )
+        return Restated(statement, lambda chosen: restating.drawn_from(space, chosen))
+
+
+def _check_finish(finish: Finish) -> None:
+    if finish != KeepTheWinner():
+        raise ValueError(
+            f"private runs end in KeepTheWinner(), not in {finish!r}: their records were used up"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Procedure:
+    """Everything that is fixed, and public, before the data is touched.
+
+    Attributes:
+      space: the law candidates are drawn from.
+      selection: how many runs there are, and which of them is released.
+      settings: the accounted settings a candidate may have.
+      optimizer: hyperparameters -> optax transformation.
+      score_noise: standard deviation of the discrete Gaussian on the number of correct validation
+        predictions, in records; 0 for public validation data or a run that is not private.
+      run_guarantee: the cost of one candidate, its score included; None if not private.
+      guarantee: the cost of the release; None if not private.
+    """
+
+    space: Space
+    selection: RunChoice
+    settings: tuple[RunSetting, ...]
+    optimizer: Optimizer
+    score_noise: float
+    run_guarantee: accounting.Guarantee | None
+    guarantee: accounting.Guarantee | None
+
+
+def plan_procedure(
+    task: Task,
+    space: Space,
+    *,
+    selection: RunChoice,
+    options: RunOptions,
+    optimizer: Optimizer,
+    epsilon: float | None,
+    delta: float,
+    validation_is_public: bool = False,
+    score_noise: float | None = None,
+    not_private: bool = False,
+) -> Procedure:
+    """Fixes the procedure and its cost, from public numbers only.
+
+    Args:
+      task: only its public numbers are read (and, for fixed-size lots, the public number of
+        training records).
+      space: the law of the candidates.
+      selection: how many runs there are, and which of them is released.
+      options: lot size, steps and noise where the space does not draw them.
+      optimizer: hyperparameters -> optax transformation.
+      epsilon: target for the whole procedure; the noise multiplier is calibrated to it. None if
+        noise multipliers are given.
+      delta: of the whole procedure.
+      validation_is_public: the validation records are public, their score costs nothing.
+      score_noise: standard deviation for the validation count, in records; None: the least one
+        that adds nothing to the total.
+      not_private: allow noise_multiplier 0; nothing is then guaranteed.
+
+    Raises:
+      ValueError: if target and noise are both given or both missing, if the noise is 0 in a
+        private run, if nothing reads a hyperparameter of the space, or if the target cannot be met.
+    """
+    check_target(task, space, epsilon, delta, validation_is_public)
+    if score_noise is not None:
+        checks.positive("score_noise", score_noise)
+    checks.flag("not_private", not_private)
+    if "clip_norm" in space.parameters and not space.parameters["clip_norm"].lowest > 0:
+        raise ValueError("clip_norm must be above 0: pass a law of positive numbers")
+    settings = run_settings(task, space, options)
+    given = not any(math.isnan(setting.noise_multiplier) for setting in settings)
+    if given == (epsilon is not None):
+        raise ValueError(
+            "pass either a target epsilon or noise multipliers (in the space or beside it), not "
+            + ("both" if given else "neither")
+        )
+    inspection.refuse_unread(task, optimizer, space.parameters)
+    fixed = functools.partial(Procedure, space=space, selection=selection, optimizer=optimizer)
+    if not_private and max(setting.noise_multiplier for setting in settings) > 0:
+        raise ValueError("not_private trains without noise: drop it, or the noise_multiplier")
+    if not_private:
+        return fixed(settings=tuple(settings), score_noise=0.0, run_guarantee=None, guarantee=None)
+    if given:
+        if min(setting.noise_multiplier for setting in settings) <= 0:
+            raise ValueError(
+                "noise_multiplier 0 gives no privacy: pass a positive one, or say not_private"
+            )
+        run, deviation = _scored(settings, validation_is_public, score_noise)
+        guarantee = selection.guarantee(run)
+    else:
+        # Training alone is calibrated first; the score may add a little, and is then made room for.
+        aim = epsilon
+        for _ in range(6):
+            settings = calibrated(settings, selection.guarantee, aim, delta)
+            run, deviation = _scored(settings, validation_is_public, score_noise)
+            guarantee = selection.guarantee(run)
+            reached = guarantee.epsilon(delta)
+            if reached <= epsilon:
+                break
+            aim *= 0.9995 * epsilon / reached
+        else:
+            raise ValueError(
+                f"score_noise {score_noise} takes the total to epsilon {reached:.4g} at least, "
+                f"above the target {epsilon}: pass a larger score_noise or epsilon"
+            )
+    return fixed(
+        settings=tuple(settings), score_noise=deviation, run_guarantee=run, guarantee=guarantee
+    )
+
+
+def _scored(
+    settings: list[RunSetting], validation_is_public: bool, score_noise: float | None
+) -> tuple[accounting.Guarantee, float]:
+    """Returns the cost of one candidate with its score, and the score's noise, in records."""
+    train = training_guarantee(settings)
+    if validation_is_public:
+        return train, 0.0
+    relation = settings[0].relation
+    deviation = validation_noise(train, relation) if score_noise is None else score_noise
+    count = accounting.discrete_gaussian(noise_std=deviation, relation=relation)
+    return accounting.parallel(train, count), deviation
+
+
+# Numbers of a seeded `HostRandomness`'s streams, nothing to do with the named streams of a
+# candidate's key; without a seed every draw is the operating system's.
+_STREAM_OF_K, _STREAM_OF_SPACE, _STREAM_OF_SCORES = 1, 2, 3
+
+_ONLY_TO_TRAIN = ("keys", "noise")
+"""What of a draw nobody needs, and nobody may see, once it has decided a release."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Executed:
+    """What `execute` did; the curator's.
+
+    Attributes:
+      best: the winner of each execution.
+      counts: (executions,) int, the realised K of each.
+      hyperparameters: for each name (candidates,) float64, all executions' candidates in order.
+      correct: (candidates,) int, exact counts of correct validation predictions.
+      scores: (candidates,) float64, the counts with noise; -inf for failed candidates and for those
+        that a search in order did not come to.
+    """
+
+    best: BestOfRuns
+    counts: np.ndarray
+    hyperparameters: dict[str, np.ndarray]
+    correct: np.ndarray
+    scores: np.ndarray
+
+
+def execute(
+    task: Task,
+    procedure: Procedure,
+    *,
+    randomness: HostRandomness,
+    executions: int = 1,
+    chunk_size: int = 16,
+    progress: Callable[[int, int], None] | None = None,
+    job: Job = Job(),  # noqa: B008 (immutable)
+) -> Executed | None:
+    """Runs the procedure, once or many times independently over.
+
+    A release comes from one execution. Many serve audits: they share compilation and device calls,
+    nothing else.
+
+    Formal guarantees:
+      What is computed for a candidate depends on its own key and hyperparameters, the data,
+      `chunk_size` and the placement, never on K or on another candidate. K, keys and scores' noise
+      come from `randomness`; each candidate has its own key. Jobs that share a folder, and
+      processes, share ONE draw of K and candidates; each candidate is trained from its own key, by
+      one of them or, after an interruption, again to the same result; and one selection looks at
+      all, once each is known to have been trained: the cost is that of one execution. The draw in a
+      folder serves one procedure (records, traced programs and settings are compared by hash), one
+      process or one set of shards at a time, and one selection, after which it is no more: two
+      releases never share K, keys or noise, as long as the folder is not copied.
+
+    Args:
+      task: what to learn.
+      procedure: what was fixed beforehand.
+      randomness: where K, the candidates, their keys and the scores' noise come from.
+      executions: how many independent times.
+      chunk_size: candidates trained at once; the last chunk is filled up.
+      progress: called with (candidates done, candidates in all this process trains).
+      job: where and in which shares the candidates are trained.
+
+    Returns:
+      What was executed; None for a shard, which leaves its results in the job's folder. Where the
+      job's folder holds a spent draw of this procedure: what was executed then.
+
+    Raises:
+      ValueError: for a folder that is another procedure's, another process's or another user's, or
+        holds something damaged; one line that says which.
+    """
+    with job.held():
+        return _executed(task, procedure, randomness, executions, chunk_size, progress, job)
+
+
+def _executed(
+    task: Task,
+    procedure: Procedure,
+    randomness: HostRandomness,
+    executions: int,
+    chunk_size: int,
+    progress: Callable[[int, int], None] | None,
+    job: Job,
+) -> Executed | None:
+    """`execute`, where no other process works in the job's folder."""
+    drawn, spent = job.agreed(
+        lambda: _drawn(procedure, randomness, executions),
+        lambda: _facts(task, procedure, randomness, executions),
+    )
+    structure = jax.tree.structure(jax.eval_shape(task.initial, jax.random.key(0)))
+    if job.share_is_done(drawn) or (spent and job.shard is not None and not job.merges):
+        return None
+    if spent:
+        # Everything was trained and the selection made; only what came out had not left yet.
+        return _put_together([drawn], procedure, drawn, structure)
+    noise = drawn["noise"]
+    counts = drawn["counts"]
+    owners = np.repeat(np.arange(executions), counts)
+    total = len(owners)
+    hyperparameters = _hyperparameters(procedure, drawn)
+    keys = jax.random.wrap_key_data(drawn["keys"], impl=key_streams.IMPLEMENTATION)
+    correct = np.zeros(total, dtype=np.int64)
+    scores = np.full(total, -np.inf)
+    trained = np.zeros(total, dtype=bool)
+    best = BestOfRuns(executions)
+    # Candidates of one setting train in order, so that a search for the first may end early.
+    one_setting = len(procedure.settings) == 1
+    members = job.share(total)
+    for indices, outputs in trained_runs(
+        task, procedure, hyperparameters, keys, members, chunk_size, job
+    ):
+        correct[indices] = outputs["correct"]
+        scores[indices] = np.where(outputs["finite"], outputs["correct"] + noise[indices], -np.inf)
+        # Scores are ranked as accuracies over the public size.
+        ranks = procedure.selection.rank(scores[indices] / task.validation.public_size)
+        best.update(owners[indices], indices, ranks, outputs["params"])
+        trained[indices] = True
+        if progress is not None:
+            progress(int(np.sum(trained)), len(members))
+        if procedure.selection.in_order and one_setting and np.isfinite(best.score).all():
+            trained[members] = True  # those after the winner were not needed
+            break
+    # What stands in a share was trained, not merely meant to be: a merge counts it.
+    shares = job.collected(share_arrays(np.flatnonzero(trained), correct, scores, best), drawn)
+    if shares is None:
+        return None
+    executed = _put_together(shares, procedure, drawn, structure)
+    whole = share_arrays(np.arange(total), executed.correct, executed.scores, executed.best)
+    job.spend({name: drawn[name] for name in drawn if name not in _ONLY_TO_TRAIN} | whole)
+    return executed
+
+
+def _put_together(
+    shares: list[Arrays], procedure: Procedure, drawn: Arrays, structure: Any
+) -> Executed:
+    """What was executed, from the results of all shares."""
+    total = int(np.sum(drawn["counts"]))
+    correct, scores = np.zeros(total, dtype=np.int64), np.full(total, -np.inf)
+    best = put_together(shares, correct, scores, structure)
+    return Executed(best, drawn["counts"], _hyperparameters(procedure, drawn), correct, scores)
+
+
+def _hyperparameters(procedure: Procedure, drawn: Arrays) -> dict[str, np.ndarray]:
+    return {name: drawn[f"hyperparameter_{name}"] for name in sorted(procedure.space.parameters)}
+
+
+def _drawn(
+    procedure: Procedure, randomness: HostRandomness, executions: int
+) -> dict[str, np.ndarray]:
+    """K of every execution, and every candidate's hyperparameters, key and score noise."""
+    source = None if randomness.secret else randomness.generator(_STREAM_OF_K)
+    counts = procedure.selection.draw(executions, source)
+    total = int(np.sum(counts))
+    noise = np.zeros(total)
+    if procedure.score_noise > 0 and total:
+        noise = integer_laws.discrete_gaussian(
+            procedure.score_noise, total, randomness, _STREAM_OF_SCORES
+        )
+    hyperparameters = procedure.space.sample(total, randomness.generator(_STREAM_OF_SPACE))
+    keys = np.zeros((0, 2), np.uint32)
+    if total:
+        keys = np.asarray(jax.random.key_data(training.candidate_keys(total, seed=randomness.seed)))
+    return {"counts": counts, "noise": noise, "keys": keys} | {
+        f"hyperparameter_{name}": values for name, values in hyperparameters.items()
+    }
+
+
+def _facts(
+    task: Task, procedure: Procedure, randomness: HostRandomness, executions: int
+) -> dict[str, Any]:
+    """What a draw, and what is trained from it, depend on; JSON-able, by name."""
+    selection = procedure.selection
+    names = {*procedure.space.parameters, "clip_norm", "noise_multiplier", "lot_size", "steps"}
+    return {
+        "number of executions": executions,
+        "settings": [dataclasses.astuple(setting) for setting in procedure.settings],
+        "search space": procedure.space.describe(),
+        "selection": [
+            selection.describe(),
+            type(selection).__name__,
+            selection.expected_runs,
+        ],
+        "score noise": procedure.score_noise,
+        "model": task.description,
+        "seed": randomness.seed,
+    } | facts_of_training(task, procedure.optimizer, names)
+
+
+def facts_of_training(
+    task: Task, optimizer: Optimizer, hyperparameters: Iterable[str]
+) -> dict[str, Any]:
+    """What a candidate's training and its score depend on, its own settings apart; for `Job`.
+
+    Args:
+      task: what is learned.
+      optimizer: hyperparameters -> optax transformation.
+      hyperparameters: names that a candidate is given.
+    """
+    parts = (task.train, task.validation)
+    return inspection.programs(task, optimizer, hyperparameters) | {
+        "optimizer's name": inspection.of_optimizer(optimizer),
+        "trained parameters": inspection.trained_parameters(task),
+        "records": curator.fingerprint([part.arrays for part in parts]),
+        "numbers of records": [[part.public_size, part.size_bound] for part in parts],
+    }
+
+
+def _release(
+    task: Task, procedure: Procedure, request: Request, executed: Executed, secret: bool
+) -> Release:
+    """What may leave: the winner, or what no record had an influence on, and the claim."""
+    winner = int(executed.best.candidate[0])
+    names = sorted(executed.hyperparameters)
+    if winner < 0 or not np.isfinite(executed.best.score[0]):
+        # No candidate, or none that is finite: what comes out must not depend on data.
+        params = untrained(task)
+        hyperparameters = dict.fromkeys(names)
+        cautions.of_untrained("no run could be released (none was good enough, or none was drawn)")
+    else:
+        params = executed.best.output(0)
+        hyperparameters = described.as_used(
+            {name: float(executed.hyperparameters[name][winner]) for name in names}
+        )
+    claim = public_claim(
+        procedure,
+        request.run,
+        delta=request.delta,
+        validation_size=task.validation.public_size,
+        validation_is_public=request.validation_is_public,
+        training=described.of_training(
+            task, procedure.optimizer, procedure.settings, request.run.sampling
+        ),
+        secret=secret,
+    )
+    return Release(params=params, hyperparameters=hyperparameters, statement=claim)
+
+
+def public_claim(
+    procedure: Procedure,
+    options: RunOptions,
+    *,
+    delta: float,
+    validation_size: int,
+    validation_is_public: bool,
+    training: Mapping[str, Any],
+    secret: bool,
+    versions: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """What the release of a procedure states; a function of public words and numbers alone.
+
+    Args:
+      procedure: what was fixed before the data was touched.
+      options: what was asked of a run beside the space.
+      delta: of the claim.
+      validation_size: the public number of validation records.
+      validation_is_public: whether they are nobody's secret.
+      training: as from `described.of_training`.
+      secret: whether no seed was given.
+      versions: see `release.statement`.
+    """
+    return statement(
+        guarantee=procedure.guarantee,
+        delta=delta,
+        selection=procedure.selection.describe(),
+        space=procedure.space.describe(),
+        score={
+            "what": "number of correct validation predictions plus noise, over the public size",
+            "noise": "discrete Gaussian",
+            "noise_standard_deviation_in_records": procedure.score_noise,
+            "public_size": validation_size,
+            "validation_is_public": validation_is_public,
+        },
+        **training,
+        options=described.of_options(options),
+        randomness_is_secret=secret,
+        versions=versions,
+    )

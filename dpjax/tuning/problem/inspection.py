@@ -1,0 +1,219 @@
+"""What can be said of a task and an optimiser without a record: programs, names, what is read.
+
+Everything here is traced on shapes, before any record is touched. A job that goes on after a stop
+must train what it was begun with; names of functions do not tell (two lambdas have one name), so
+the programs that JAX traces of them are compared, with every number they closed over. A release
+names the optimiser and the trained parameters, and no hyperparameter that nothing reads.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core
+
+from dpjax.randomness import keys as key_streams
+from dpjax.training import optimizers
+from dpjax.training.dp_sgd import merge, partition
+from dpjax.tuning.problem.space import ACCOUNTED
+from dpjax.tuning.problem.task import Task
+
+PyTree = Any
+
+_ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
+
+
+def fingerprint(function: Callable[..., PyTree], *arguments: PyTree) -> str:
+    """A hash of the program that JAX traces of a function, equal in every process.
+
+    It covers every operation in its order, shapes, dtypes and the values of all constants. What the
+    code of a host callback does is not seen.
+
+    Args:
+      function: traceable.
+      *arguments: pytrees of arrays or of their shapes.
+
+    >>> fingerprint(lambda x: 2.0 * x, 1.0) == fingerprint(lambda y: 2.0 * y, 5.0)
+    True
+    >>> fingerprint(lambda x: 2.0 * x, 1.0) == fingerprint(lambda x: 3.0 * x, 1.0)
+    False
+    """
+    traced, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
+    # Addresses in memory, of functions that printed parameters name, differ in every process.
+    text = _ADDRESS.sub("", f"{jax.tree.structure(shapes)}\n{traced.jaxpr}")
+    digest = hashlib.blake2b(text.encode(), digest_size=16)
+    for constant in _constants(traced):
+        if jnp.issubdtype(jnp.result_type(constant), jax.dtypes.extended):
+            constant = jax.random.key_data(constant)
+        array = np.ascontiguousarray(constant)
+        digest.update(f"\n{array.shape}{array.dtype}\n".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+def _constants(part: Any) -> Iterable[Any]:
+    """Every array that a jaxpr, or a parameter of one of its equations, holds; in order."""
+    if isinstance(part, np.ndarray | jax.Array):
+        yield part
+    elif isinstance(part, tuple | list):
+        for one in part:
+            yield from _constants(one)
+    elif isinstance(part, dict):
+        for one in part.values():
+            yield from _constants(one)
+    elif hasattr(part, "consts") and hasattr(part, "jaxpr"):
+        yield from _constants(list(part.consts))
+        yield from _constants(part.jaxpr)
+    elif hasattr(part, "eqns"):
+        for equation in part.eqns:
+            yield from _literals(equation.invars)
+            yield from _constants(equation.params)
+        yield from _literals(part.outvars)
+
+
+def _literals(atoms: Iterable[Any]) -> Iterable[Any]:
+    return (np.asarray(atom.val) for atom in atoms if hasattr(atom, "val"))
+
+
+def programs(task: Task, optimizer: Any, hyperparameters: Iterable[str]) -> dict[str, str]:
+    """Fingerprints of all that decides what a candidate becomes, from its key and the records.
+
+    Args:
+      task: its loss (with the gradient), how it judges a prediction, its initial parameters.
+      optimizer: hyperparameters -> optax transformation.
+      hyperparameters: names that a candidate is given.
+    """
+    key = jax.random.key(0, impl=key_streams.IMPLEMENTATION)
+    params = jax.eval_shape(task.initial, key)
+    trained, frozen = jax.eval_shape(
+        lambda key: partition(task.initial(key), task.trainable), jax.random.key(0)
+    )
+
+    def loss(trained: PyTree, frozen: PyTree, *rest: Any) -> jax.Array:
+        return task.loss(merge(trained, frozen), *rest)
+
+    def update(values: dict[str, jax.Array], gradient: PyTree, trained: PyTree) -> PyTree:
+        transformation = optimizer(values)
+        state = transformation.init(trained)
+        return state, transformation.update(gradient, state, trained)
+
+    example, scored = (_one_record(part.arrays) for part in (task.train, task.validation))
+    values = {name: jax.ShapeDtypeStruct((), np.float32) for name in sorted(hyperparameters)}
+    drawn = (key,) if task.with_rng else ()
+    return {
+        "loss": fingerprint(jax.value_and_grad(loss), trained, frozen, example, *drawn),
+        "score": fingerprint(task.correct, params, scored),
+        "initial values": fingerprint(task.initial, key),
+        "optimizer": fingerprint(update, values, trained, trained),
+    }
+
+
+def _one_record(arrays: PyTree) -> PyTree:
+    """Shapes of one record, with the dtypes that JAX makes of the host's."""
+    return jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(
+            np.shape(leaf)[1:], jax.dtypes.canonicalize_dtype(np.asarray(leaf).dtype)
+        ),
+        arrays,
+    )
+
+
+OF_EVERY_RUN = ("clip_norm", *ACCOUNTED)
+"""Hyperparameters that every private run reads, whatever its optimiser."""
+
+
+def refuse_unread(task: Task, optimizer: Any, names: Iterable[str]) -> None:
+    """Refuses an optimiser that is no function, and hyperparameters that no step depends on.
+
+    An optimiser is traced as training traces it, on the shapes of the trained parameters. Looking a
+    hyperparameter up is not enough: an update, or what the optimiser keeps for later updates, must
+    be computed from it.
+
+    Args:
+      task: its parameters' shapes are looked at.
+      optimizer: hyperparameters -> optax transformation.
+      names: of the hyperparameters that candidates have.
+
+    Raises:
+      ValueError: naming those that nothing reads; or for an optimiser that is no function.
+    """
+    if not callable(optimizer):
+        raise ValueError(
+            "optimizer is no function: pass one of the hyperparameters that makes an optax "
+            "transformation, such as lambda h: optax.sgd(h['learning_rate'])"
+        )
+    own = set(names)
+    values = {
+        name: jax.ShapeDtypeStruct((), jnp.float32)
+        for name in sorted(own | {"clip_norm", "noise_multiplier", "lot_size", "steps"})
+    }
+    trained = jax.eval_shape(
+        lambda key: partition(task.initial(key), task.trainable)[0], jax.random.key(0)
+    )
+
+    def step(hyperparameters: dict[str, jax.Array], params: Any, gradient: Any) -> Any:
+        transformation = optimizer(hyperparameters)
+        return transformation.update(gradient, transformation.init(params), params)
+
+    traced = jax.make_jaxpr(step)(values, trained, trained).jaxpr
+    # Hyperparameters are the first inputs, sorted by name as a dictionary's leaves are.
+    inputs = dict(zip(traced.invars, values))
+    operands = [variable for equation in traced.eqns for variable in equation.invars]
+    read = {
+        inputs[variable]
+        for variable in [*operands, *traced.outvars]
+        if not isinstance(variable, core.Literal) and variable in inputs
+    }
+    unread = sorted(own - read - set(OF_EVERY_RUN))
+    if unread:
+        seen = ", ".join(sorted(read - {"steps", "lot_size"})) or "none"
+        raise ValueError(
+            f"candidates have {', '.join(unread)}, which nothing reads and a release would name: "
+            f"drop it, or read it in the optimizer (what it reads: {seen})"
+        )
+
+
+def of_optimizer(optimizer: Any) -> dict[str, str]:
+    """An optimiser's name, and its schedule where it is known.
+
+    Returns:
+      `name`, the public name of the function that made the optimiser, or of it; and for those of
+      `dpjax.training` `learning_rate_schedule`. An optimiser with an attribute `description`, a
+      mapping of strings, says both itself.
+    """
+    own = getattr(optimizer, "description", None)
+    if isinstance(own, Mapping):
+        return {str(name): str(words) for name, words in own.items()}
+    described = {"name": _name(optimizer)}
+    if getattr(optimizer, "__module__", None) == optimizers.__name__:
+        # The functions of that module keep their schedule in this variable.
+        schedule = inspect.getclosurevars(optimizer).nonlocals.get("schedule")
+        described["learning_rate_schedule"] = "constant" if schedule is None else _name(schedule)
+    return described
+
+
+def _name(function: Callable[..., Any]) -> str:
+    """Where a function's code stands; never its values, nor an address in memory."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    named = function if hasattr(function, "__qualname__") else type(function)
+    return f"{named.__module__}.{named.__qualname__.split('.<locals>')[0]}"
+
+
+def trained_parameters(task: Task) -> list[str]:
+    """Names of the parameters that training changes, such as "params/Dense_0/kernel"."""
+    trained = jax.eval_shape(
+        lambda key: partition(task.initial(key), task.trainable)[0], jax.random.key(0)
+    )
+    return [
+        jax.tree_util.keystr(path, simple=True, separator="/")
+        for path, _ in jax.tree_util.tree_leaves_with_path(trained)
+    ]

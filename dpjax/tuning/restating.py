@@ -1,0 +1,138 @@
+"""Reads the words of a statement, so that the code that wrote it can write it again.
+
+`guarantee.json` names the rules of a procedure: space, law of K, noise, lots, public numbers. Every
+evaluation rebuilds its statement from these alone; what all of them read is here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from dpjax.tuning import described
+from dpjax.tuning.problem.run_settings import RunOptions
+from dpjax.tuning.problem.space import Choice, Law, Space
+from dpjax.tuning.problem.task import Records, Task
+from dpjax.tuning.release import VERSIONED
+
+
+def task(claim: Mapping[str, Any]) -> Task:
+    """A task of the stated public numbers: planning reads nothing else of the records."""
+    records = claim["training_records"]
+    size, bound, number = (records[name] for name in ("public_size", "size_bound", "number"))
+    scored = whole(claim["score"].get("public_size", 1))
+    return Task(
+        # One parameter, for an optimiser to be looked at.
+        initial=lambda key: jnp.zeros(()),
+        loss=lambda params, example: params,
+        correct=lambda params, example: jnp.array(True),
+        train=_records(whole(size), whole(bound), 1 if number is None else whole(number)),
+        validation=_records(scored, scored, 1),
+    )
+
+
+def _records(public_size: int, size_bound: int, number: int) -> Records:
+    none = np.zeros((), np.int32)
+    return Records(
+        # Without memory, whatever the number.
+        (np.broadcast_to(none, (number,)),),
+        public_size,
+        size_bound,
+        stable_under_replacement=True,
+        stable_under_removal=True,
+        identifiers=np.broadcast_to(none, (number,)),
+    )
+
+
+def options(claim: Mapping[str, Any], space: Space) -> tuple[RunOptions, RunOptions]:
+    """What was asked of a run; and the same with the noise that was used, if it was calibrated."""
+    asked = RunOptions(**claim["run_options"])
+    for name, value in claim["run_options"].items():
+        if not (value is None or is_number(value) or name == "sampling"):
+            raise TypeError(f"run_options.{name} is no number")
+    if asked.noise_multiplier is not None or "noise_multiplier" in space.parameters:
+        return asked, asked
+    noise = claim["training"][0]["noise_multiplier"]
+    return asked, dataclasses.replace(asked, noise_multiplier=noise)
+
+
+def reads_everything(hyperparameters: Mapping[str, Any]) -> optax.GradientTransformation:
+    """An optimiser in the place of the one that is named, whose code is not here."""
+    return optax.scale(math.prod(hyperparameters.values()))
+
+
+def training(claim: Mapping[str, Any], settings: list[dict]) -> dict[str, Any]:
+    """`described.of_training` from words that are taken as they are, if they are words."""
+    optimizer, records = claim["optimizer"], claim["training_records"]
+    fixed = claim["run_options"]["sampling"] == "fixed"
+    return {
+        "model": words(claim["model"]),
+        "optimizer": {name: words(optimizer[name]) for name in optimizer},
+        "trained_parameters": [words(name) for name in claim["trained_parameters"]],
+        "settings": settings,
+        "training_records": {
+            "public_size": records["public_size"],
+            "size_bound": records["size_bound"],
+            "number": records["number"] if fixed else None,
+        },
+    }
+
+
+def versions(claim: Mapping[str, Any], names: Sequence[str] = VERSIONED) -> dict[str, str]:
+    """The versions that a statement names, of these libraries.
+
+    Raises:
+      KeyError, TypeError: for one that is missing or no words.
+    """
+    return {name: words(claim["library_versions"][name]) for name in names}
+
+
+def words(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("words are a number or a list")
+    return value
+
+
+def flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError("a word that is true or false is another")
+    return value
+
+
+def whole(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError("a public size is no whole number")
+    return value
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def drawn_from(space: Space, chosen: Mapping[str, Any]) -> bool:
+    """Whether a search over the space can release these: a candidate of it, or the default."""
+    if set(chosen) == set(space.parameters) and all(value is None for value in chosen.values()):
+        return True
+    return is_public(chosen, space)
+
+
+def is_public(candidate: Mapping[str, Any], space: Space) -> bool:
+    """Whether the space draws this candidate, lot size and steps rounded as they are used."""
+    return set(candidate) == set(space.parameters) and all(
+        is_number(value) and _in_law(name, value, space.parameters[name])
+        for name, value in candidate.items()
+    )
+
+
+def _in_law(name: str, value: float, law: Law) -> bool:
+    if isinstance(law, Choice):
+        return any(described.as_used({name: one})[name] == value for one in law.values)
+    # exp(log(end)) may leave the range by a rounding.
+    slack = 1e-12 * (abs(law.low) + abs(law.high))
+    return law.low - slack <= value <= law.high + slack

@@ -1,0 +1,346 @@
+"""What a tuner is, the tuners there are, and `tune`, which runs any of them.
+
+A tuner is evaluation x choice x finish: what is trained and scored before anything is chosen, how
+one of it is chosen, and what is done with the winner. Each is a small frozen dataclass; a tuner is
+one too, in one file, and everything else is derived from it: its name and rule here, its flags on
+the command line, its statement in a release and how `verification` rebuilds that.
+
+| tuner | evaluation | choice | finish |
+|---|---|---|---|
+| `RandomRepetitions` | private runs, K of them, secret | the best | its parameters |
+| `ThresholdStopping` | private runs in order | the first above | its parameters |
+| `Exponential` | models of partitions | one exact draw | the winner trained privately |
+| `Doubling` | models of partitions | the noisy loop | the winner trained privately |
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Protocol, TypeVar
+
+from dpjax import accounting, checks, training
+from dpjax.randomness.host_randomness import HostRandomness
+from dpjax.tuning import cautions
+from dpjax.tuning.curator import CuratorRecord
+from dpjax.tuning.job import Job, settled
+from dpjax.tuning.problem.run_settings import RunOptions
+from dpjax.tuning.problem.space import Space
+from dpjax.tuning.problem.task import Task
+from dpjax.tuning.release import Release
+
+Optimizer = Callable[[dict], Any]
+Progress = Callable[[int, int], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """What is asked of a tuner beside the task; public, and fixed before the data is touched.
+
+    Attributes:
+      space: law of the hyperparameters.
+      run: lot size, steps and noise where the space does not draw them.
+      optimizer: hyperparameters -> optax transformation.
+      epsilon: target of the whole procedure; None where noise multipliers are given.
+      delta: of the whole procedure, in (0, 1).
+      validation_is_public: scores cost nothing.
+    """
+
+    space: Space
+    run: RunOptions
+    optimizer: Optimizer
+    epsilon: float | None
+    delta: float
+    validation_is_public: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What a procedure ends in.
+
+    Attributes:
+      release: the only part that may leave the curator's hands.
+      guarantee: the cost of the release; None if the run is not private.
+      run_guarantee: the cost of one candidate alone; None if the run is not private.
+      curator: everything else; not private, never to be published.
+      selection_guarantee: the cost of the selection alone, where a private training follows it.
+    """
+
+    release: Release
+    guarantee: accounting.Guarantee | None
+    run_guarantee: accounting.Guarantee | None
+    curator: CuratorRecord
+    selection_guarantee: accounting.Guarantee | None = None
+
+    def __repr__(self) -> str:
+        """Shows what may be shown: the release's words, nothing of the curator's."""
+        return f"Result(release={self.release!r}, guarantee={self.guarantee!r}, curator=...)"
+
+
+@dataclasses.dataclass(frozen=True)
+class Restated:
+    """A statement as it would be written now, from rules that a statement names.
+
+    Attributes:
+      statement: without `release.SEAL`.
+      may_release: whether the procedure can release these hyperparameters.
+    """
+
+    statement: Mapping[str, Any]
+    may_release: Callable[[Mapping[str, Any]], bool]
+
+
+class Finish(Protocol):
+    """What is done with the winner, and what that adds to the cost."""
+
+    def total(
+        self, chosen: accounting.Guarantee, training: accounting.Guarantee
+    ) -> accounting.Guarantee:
+        """The cost of the release.
+
+        Args:
+          chosen: of evaluation and choice together.
+          training: of one private training on all training records.
+        """
+
+
+@dataclasses.dataclass(frozen=True)
+class KeepTheWinner:
+    """Releases the parameters that were scored: they were paid for by the choice."""
+
+    def total(
+        self, chosen: accounting.Guarantee, training: accounting.Guarantee
+    ) -> accounting.Guarantee:
+        """See `Finish`."""
+        return chosen
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainTheWinner:
+    """Trains the winner by DP-SGD on all training records; choice and training compose."""
+
+    def total(
+        self, chosen: accounting.Guarantee, training: accounting.Guarantee
+    ) -> accounting.Guarantee:
+        """See `Finish`."""
+        return accounting.compose(chosen, training)
+
+
+class Evaluation(Protocol):
+    """What is trained and scored before anything is chosen.
+
+    Attributes:
+      chunk_size: models trained at once where the caller names no number.
+    """
+
+    chunk_size: ClassVar[int]
+
+    def carry_out(
+        self,
+        task: Task,
+        request: Request,
+        choice: Any,
+        finish: Finish,
+        *,
+        randomness: HostRandomness,
+        chunk_size: int,
+        progress: Progress | None,
+        job: Job,
+    ) -> Result | None:
+        """Prices, trains, chooses and finishes; `tune` explains the arguments.
+
+        Everything is priced, and refused if it must be, before a record is touched. An evaluation
+        refuses a choice or a finish that it has no price for.
+        """
+
+    def restate(self, claim: Mapping[str, Any], choice: Any, finish: Finish) -> Restated:
+        """The statement of a release, written again from the rules that `claim` names.
+
+        Raises:
+          ValueError, KeyError, TypeError: for rules that are none.
+        """
+
+
+class Tuner(Protocol):
+    """A tuner: a frozen dataclass, registered by `register_tuner`; its fields are its settings.
+
+    Attributes:
+      name: as on the command line, `--method=<name>`.
+      rule: as in `guarantee.json`, `selection.rule`.
+      evaluation, choice, finish: what it is made of.
+    """
+
+    name: ClassVar[str]
+    rule: ClassVar[str]
+
+    @property
+    def evaluation(self) -> Evaluation:
+        """See above."""
+
+    @property
+    def choice(self) -> Any:
+        """See above; of a kind that the evaluation takes."""
+
+    @property
+    def finish(self) -> Finish:
+        """See above."""
+
+    @classmethod
+    def from_statement(cls, claim: Mapping[str, Any]) -> Tuner:
+        """The tuner that wrote a statement, as far as its cost depends on it.
+
+        Raises:
+          ValueError, KeyError, TypeError: for a statement that is none of its own.
+        """
+
+
+_TUNERS: dict[str, type[Tuner]] = {}
+_RESTATERS: dict[str, Callable[[Mapping[str, Any]], Restated]] = {}
+_Class = TypeVar("_Class", bound=type)
+
+
+def register_tuner(name: str, *, rule: str) -> Callable[[_Class], _Class]:
+    """Class decorator: makes a tuner known by name, and releases of its rule verifiable.
+
+    Args:
+      name: as on the command line; unique.
+      rule: `selection.rule` of its statements; unique.
+    """
+
+    def register(cls: _Class) -> _Class:
+        if name in _TUNERS:
+            raise ValueError(f"a tuner {name!r} is registered already: choose another name")
+        register_rule(rule, lambda claim: _restated(cls.from_statement(claim), claim))
+        cls.name, cls.rule = name, rule
+        _TUNERS[name] = cls
+        return cls
+
+    return register
+
+
+def _restated(rebuilt: Tuner, claim: Mapping[str, Any]) -> Restated:
+    return rebuilt.evaluation.restate(claim, rebuilt.choice, rebuilt.finish)
+
+
+def register_rule(rule: str, restate: Callable[[Mapping[str, Any]], Restated]) -> None:
+    """Makes releases of a rule verifiable that is no tuner's.
+
+    Args:
+      rule: `selection.rule` of its statements; unique.
+      restate: a statement -> the same, written again from the rules that it names.
+    """
+    if rule in _RESTATERS:
+        raise ValueError(f"the rule {rule!r} is registered already: choose other words")
+    _RESTATERS[rule] = restate
+
+
+def registered_tuners() -> dict[str, type[Tuner]]:
+    """The tuners there are, by name."""
+    return dict(_TUNERS)
+
+
+def restated(claim: Mapping[str, Any]) -> Restated:
+    """A statement as this version writes it, from the rules that `claim` names.
+
+    Args:
+      claim: what a `guarantee.json` holds, without its hashes.
+
+    Raises:
+      ValueError: for a rule that nothing here writes: a tuner of one's own, not imported.
+      ValueError, KeyError, TypeError: for rules that are none.
+    """
+    rule = claim["selection"]["rule"]
+    if rule not in _RESTATERS:
+        raise ValueError(
+            f"the rule {rule!r} is of no tuner known here: import the module that defines it"
+        )
+    return _RESTATERS[rule](claim)
+
+
+def check_target(
+    task: Task, space: Space, epsilon: float | None, delta: float, validation_is_public: bool
+) -> None:
+    """Refuses what is no task, no space or no target, whatever is then planned for them.
+
+    Raises:
+      ValueError: naming it.
+    """
+    checks.instance("task", task, Task, "tuning.classification(model, train, validation)")
+    checks.instance("space", space, Space, "tuning.Space(learning_rate=0.1)")
+    checks.probability("delta", delta, hint=", for example 1e-5")
+    if epsilon is not None:
+        checks.positive("epsilon", epsilon)
+    checks.flag("validation_is_public", validation_is_public)
+
+
+def tune(
+    task: Task,
+    space: Space,
+    tuner: Tuner,
+    *,
+    epsilon: float | None = None,
+    delta: float = 1e-5,
+    run: RunOptions = RunOptions(),  # noqa: B008 (immutable)
+    optimizer: Optimizer | None = None,
+    validation_is_public: bool = False,
+    seed: int | None = None,
+    chunk_size: int | None = None,
+    progress: Progress | None = None,
+    job: Job | None = None,
+) -> Result | None:
+    """Tunes by any tuner, and releases one model with a proven (epsilon, delta).
+
+    Formal guarantees:
+      `result.release` is (`result.guarantee.epsilon(delta)`, delta)-differentially private under
+      `result.guarantee.relation`, under the conditions that the tuner's own function states
+      (`random_repetitions`, `threshold_stopping`, `exponential`, `doubling`).
+
+    Args:
+      task: what to learn, with its training and validation records.
+      space: public law of the hyperparameters.
+      tuner: such as `RandomRepetitions(accounting.Geometric(20))`.
+      epsilon: target of the whole procedure; the noise is calibrated to it. Or
+        `run.noise_multiplier`.
+      delta: of the whole procedure, in (0, 1).
+      run: lot size, steps or epochs, noise multiplier and sampling of a private run, where the
+        space does not draw them.
+      optimizer: hyperparameters -> optax transformation; `training.momentum()` by default.
+      validation_is_public: only training records are protected.
+      seed: for reproduction; the randomness is then not secret and the release says so.
+      chunk_size: models trained at once, the memory knob; the evaluation's own by default.
+      progress: called with (models done, models in all); the curator's to see.
+      job: placement over devices, checkpoints, shards; None for one plain job.
+
+    Returns:
+      A `Result`; None for a shard, whose results only a merge turns into one.
+
+    Raises:
+      ValueError: with one line naming what to pass instead.
+
+    Warns:
+      cautions.LargeDeltaWarning, cautions.KnownRandomnessWarning: before anything is drawn.
+      cautions.UntrainedReleaseWarning: if no trained model is released.
+    """
+    evaluation = getattr(tuner, "evaluation", None)
+    if evaluation is None:
+        shown = checks.shown(tuner)
+        raise ValueError(f"tuner must be a tuner, such as RandomRepetitions(), not {shown}")
+    checks.instance("run", run, RunOptions, "tuning.RunOptions(lot_size=64, epochs=10)")
+    if chunk_size is None:
+        chunk_size = evaluation.chunk_size
+    chunk_size, job = settled(chunk_size, progress, job)
+    randomness = HostRandomness(seed)
+    check_target(task, space, epsilon, delta, validation_is_public)
+    cautions.of_arguments(delta, task.train.public_size, seed)
+    if optimizer is None:
+        optimizer = training.momentum()
+    return evaluation.carry_out(
+        task,
+        Request(space, run, optimizer, epsilon, delta, validation_is_public),
+        tuner.choice,
+        tuner.finish,
+        randomness=randomness,
+        chunk_size=chunk_size,
+        progress=progress,
+        job=job,
+    )

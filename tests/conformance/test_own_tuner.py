@@ -1,0 +1,129 @@
+"""A tuner in one file: defined here, with nothing of the library edited; priced, run, verified."""
+
+import dataclasses
+import json
+
+import flax.linen as nn
+import numpy as np
+import pytest
+
+from dpjax import accounting, data, training, tuning
+from dpjax.tuning import verification
+from dpjax.tuning.evaluations.private_runs import PrivateRuns
+from dpjax.tuning.tuner import KeepTheWinner, TrainTheWinner
+
+RULE = "the last of a fixed number of runs"
+
+
+@dataclasses.dataclass(frozen=True)
+class LastOf:
+    """Releases the last run, whatever the scores: K is public, and the others leave no trace."""
+
+    runs: int
+    in_order = False
+
+    @property
+    def expected_runs(self):
+        return float(self.runs)
+
+    def guarantee(self, run):
+        return run
+
+    def draw(self, executions, source):
+        return np.full(executions, self.runs)
+
+    def rank(self, scores):
+        # One chunk holds all runs of this test, in order.
+        return np.where(np.arange(len(scores)) == self.runs - 1, 0.0, -np.inf)
+
+    def describe(self):
+        return {"rule": RULE, "runs": self.runs}
+
+
+@tuning.register_tuner("last_run", rule=RULE)
+@dataclasses.dataclass(frozen=True)
+class LastRun:
+    """The last of a fixed number of runs.
+
+    Attributes:
+      runs: how many there are; public.
+    """
+
+    runs: int = 3
+
+    finish = KeepTheWinner()
+    evaluation = PrivateRuns()
+
+    @property
+    def choice(self):
+        return LastOf(self.runs)
+
+    @classmethod
+    def from_statement(cls, claim):
+        return cls(int(claim["selection"]["runs"]))
+
+
+@pytest.fixture(scope="module")
+def task():
+    generator = np.random.default_rng(0)
+    inputs = generator.normal(size=(96, 3)).astype(np.float32)
+    labels = (inputs[:, 0] > 0).astype(np.int32)
+    parts = data.from_arrays(inputs, labels, classes=2, public_size=96).parts(0.25, b"key")
+    return tuning.classification(nn.Dense(2), parts.train, parts.validation)
+
+
+SPACE = tuning.Space({"learning_rate": tuning.LogUniform(0.1, 1.0)}, clip_norm=1.0)
+RUN = tuning.RunOptions(lot_size=16, steps=2)
+
+
+def tuned(task, tuner, **arguments):
+    options = dict(epsilon=3.0, run=RUN, optimizer=training.sgd(), seed=5)
+    with pytest.warns(UserWarning, match="seed"):
+        return tuning.tune(task, SPACE, tuner, **(options | arguments))
+
+
+def test_it_is_priced_run_released_and_verified(task, tmp_path):
+    result = tuned(task, LastRun(2))
+    assert result.curator.winner == 1 and result.curator.number_of_candidates == 2
+    assert 2.9 < result.guarantee.epsilon(1e-5) <= 3.0
+    # Not chosen by its score, it costs what one run costs.
+    assert result.guarantee.epsilon(1e-5) == result.run_guarantee.epsilon(1e-5)
+    result.release.save(tmp_path / "release")
+    path = tmp_path / "release" / "guarantee.json"
+    assert verification.verify_release(path).epsilon <= 3.0
+    claim = json.loads(path.read_text())
+    assert claim["selection"] == {"rule": RULE, "runs": 2}
+
+
+def test_another_law_would_have_been_another_price(task):
+    best = tuned(task, tuning.RandomRepetitions(accounting.Fixed(2)), epsilon=None, run=_noisy())
+    last = tuned(task, LastRun(2), epsilon=None, run=_noisy())
+    assert best.guarantee.epsilon(1e-5) > last.guarantee.epsilon(1e-5)
+
+
+def _noisy():
+    return dataclasses.replace(RUN, noise_multiplier=2.0)
+
+
+def test_where_it_is_not_imported_verification_says_so(task, tmp_path, monkeypatch):
+    tuned(task, LastRun(2)).release.save(tmp_path / "release")
+    monkeypatch.setattr("dpjax.tuning.tuner._RESTATERS", {})
+    with pytest.raises(verification.NotVerified, match="of no tuner known here: import"):
+        verification.verify_release(tmp_path / "release" / "guarantee.json")
+
+
+def test_names_and_rules_are_unique():
+    with pytest.raises(ValueError, match="'last_run' is registered already"):
+        tuning.register_tuner("last_run", rule="another")(LastRun)
+    with pytest.raises(ValueError, match="the rule .* is registered already"):
+        tuning.register_tuner("another", rule=RULE)(LastRun)
+    assert tuning.registered_tuners()["last_run"] is LastRun
+
+
+def test_a_finish_that_has_no_price_is_refused(task):
+    @dataclasses.dataclass(frozen=True)
+    class TwiceUsed(LastRun):
+        finish = TrainTheWinner()
+
+    with pytest.raises(ValueError, match="private runs end in KeepTheWinner"):
+        tuned(task, TwiceUsed(2))
