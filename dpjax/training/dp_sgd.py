@@ -29,6 +29,7 @@ from dpjax.training.lots.sampling import FixedLots, PoissonLots
 Tree = Any
 Trainable = None | Tree | Callable[[tuple[str, ...], jax.Array], bool]
 
+_READ = ("clip_norm", "noise_multiplier")
 _RELATION_OF_LOTS = {PoissonLots: ADD_OR_REMOVE_ONE, FixedLots: REPLACE_ONE}
 
 
@@ -196,6 +197,8 @@ class RunState(NamedTuple):
 def begin(config: TrainConfig, hyperparameters: Mapping[str, jax.Array], params: Tree) -> RunState:
     """A run before its first step; takes what `make_train`'s function takes."""
     trained, frozen = partition(params, config.trainable)
+    # What every run needs is missed before what this optimiser needs.
+    optimizers.read(hyperparameters, "DP-SGD", *_READ)
     return RunState(frozen, config.optimizer(hyperparameters).init(trained), trained)
 
 
@@ -228,9 +231,7 @@ def advance(
       steps: how many, a uint32, static or traced.
       first: number of the first of them, static or a traced uint32.
     """
-    clip_norm, noise_multiplier = optimizers.read(
-        hyperparameters, "DP-SGD", "clip_norm", "noise_multiplier"
-    )
+    clip_norm, noise_multiplier = optimizers.read(hyperparameters, "DP-SGD", *_READ)
 
     def loss_of_trained(trained: Tree, example: Tree, *rng: jax.Array) -> jax.Array:
         return config.loss_fn(merge(trained, state.frozen), example, *rng)
