@@ -39,7 +39,7 @@ from absl import flags
 from rich.console import Console
 from rich.table import Table
 
-from experiments import command_line, data_flags, run_folder
+from dpjax.commands import command_line, data_flags, run_folder
 from experiments.federation import offline
 
 _RUNTIME = flags.DEFINE_enum(

@@ -34,11 +34,11 @@ from absl import flags
 from rich.console import Console
 
 from dpjax import data, private_files, tuning
+from dpjax.commands import command_line, data_flags, run_folder
 from dpjax.tuning import ledger, pareto
 from dpjax.tuning.pareto import extra, problems
 from dpjax.tuning.pareto.released_run import released_run
 from dpjax.tuning.problem.task import accuracy_of
-from experiments import command_line, data_flags, run_folder
 from experiments.pareto_report import RECORD_FILE, report, save_release, save_search
 
 _DATA = data_flags.define(

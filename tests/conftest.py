@@ -1,4 +1,14 @@
-"""Strictness for every test: warnings are errors (pyproject.toml), silent broadcasting too."""
+"""Strictness for every test: warnings are errors (pyproject.toml), silent broadcasting too.
+
+And what runs command lines of a binary in one process of its own: importing JAX is the slow part.
+"""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import threading
 
 import jax
 import pytest
@@ -33,3 +43,94 @@ def _no_global_double_precision():
     """No code may switch JAX to float64 for everyone; local contexts only."""
     yield
     assert not jax.config.jax_enable_x64, "a test left jax_enable_x64 on"
+
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+_DRIVER = """
+import contextlib, importlib, io, json, os, sys
+from absl.testing import flagsaver
+from dpjax.commands import command_line
+
+answers = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)  # Whatever else is printed goes to the log.
+module = importlib.import_module(sys.argv[1])
+for line in sys.stdin:
+    results = []
+    for arguments in json.loads(line):
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(flagsaver.flagsaver())
+            stack.enter_context(contextlib.redirect_stdout(out))
+            stack.enter_context(contextlib.redirect_stderr(err))
+            try:
+                command_line.parse([module.__name__, *arguments])
+                code = command_line.guarded(module.main)
+            except SystemExit as stop:
+                code = stop.code
+        results.append([code, out.getvalue(), err.getvalue()])
+    print(json.dumps(results), file=answers, flush=True)
+"""
+_SECONDS = 600
+
+
+class _Driver:
+    """One binary, imported once; every batch of command lines finds the flags' defaults."""
+
+    def __init__(self, module, folder):
+        self._log = folder / "log"
+        # Compiling is most of what these small runs do.
+        environment = os.environ | {
+            "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
+            "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        }
+        with open(self._log, "wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _DRIVER, module],
+                cwd=ROOT,
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+
+    def run(self, cases):
+        watch = threading.Timer(_SECONDS, self._process.kill)
+        watch.start()
+        try:
+            print(json.dumps(cases), file=self._process.stdin, flush=True)
+            answer = self._process.stdout.readline()
+        finally:
+            watch.cancel()
+        assert answer, self._log.read_text()
+        return [tuple(result) for result in json.loads(answer)]
+
+    def close(self):
+        self._process.communicate()
+
+
+@pytest.fixture(scope="session")
+def run_cases(tmp_path_factory):
+    """run_cases(module, list of argument lists) -> list of (exit code, stdout, stderr).
+
+    With `fresh`, in a new process, which knows nothing of what earlier ones computed.
+    """
+    drivers = {}
+
+    def run(module, cases, fresh=False):
+        if fresh and module in drivers:
+            drivers.pop(module).close()
+        if module not in drivers:
+            drivers[module] = _Driver(module, tmp_path_factory.mktemp("driver"))
+        try:
+            return drivers[module].run(cases)
+        except BaseException:
+            drivers.pop(module).close()
+            raise
+
+    yield run
+    for driver in drivers.values():
+        driver.close()

@@ -567,7 +567,7 @@ MISTAKES = [
     ),
     Mistake(
         "tune writes the exact test accuracy beside the release",
-        "experiments/tune.py",
+        "dpjax/commands/tune.py",
         '        result.release.save(os.path.join(partial, "release"))\n',
         '        result.release.save(os.path.join(partial, "release"))\n'
         '        with open(os.path.join(partial, "release", "test.json"), "w") as file:\n'
@@ -576,7 +576,7 @@ MISTAKES = [
     ),
     Mistake(
         "tune writes the exact test accuracy into the claim",
-        "experiments/tune.py",
+        "dpjax/commands/tune.py",
         '        result.release.save(os.path.join(partial, "release"))\n',
         '        result.release.statement["test_accuracy"] = test_accuracy\n'
         '        result.release.save(os.path.join(partial, "release"))\n',
@@ -584,7 +584,7 @@ MISTAKES = [
     ),
     Mistake(
         "tune writes the exact test accuracy among the hyperparameters",
-        "experiments/tune.py",
+        "dpjax/commands/tune.py",
         '        result.release.save(os.path.join(partial, "release"))\n',
         '        result.release.hyperparameters["test_accuracy"] = test_accuracy\n'
         '        result.release.save(os.path.join(partial, "release"))\n',

@@ -41,7 +41,7 @@ def test_the_sample_of_the_first_run_has_the_rows_that_are_printed():
     printed = {"one run", "the whole tuning", "neighbouring relation"}
     printed |= {"naive composition of 10 runs, K's mean is", "9.92"}
     assert printed | {"accuracy on test data (not in the release)"} <= set(names)
-    sources = (ROOT / "experiments" / name for name in ("selection_flags.py", "tune.py"))
+    sources = (ROOT / "dpjax" / "commands" / name for name in ("tuner_flags.py", "tune.py"))
     assert "runs, {whose}" in next(sources).read_text()
     assert '"accuracy on test data (not in the release)"' in next(sources).read_text()
 

@@ -17,7 +17,7 @@ import optax
 
 from dpjax.tuning import described
 from dpjax.tuning.problem.run_settings import RunOptions
-from dpjax.tuning.problem.space import Choice, Law, Space
+from dpjax.tuning.problem.space import Law, Space
 from dpjax.tuning.problem.task import Records, Task
 from dpjax.tuning.release import VERSIONED
 
@@ -131,8 +131,8 @@ def is_public(candidate: Mapping[str, Any], space: Space) -> bool:
 
 
 def _in_law(name: str, value: float, law: Law) -> bool:
-    if isinstance(law, Choice):
-        return any(described.as_used({name: one})[name] == value for one in law.values)
+    if law.values is not None:
+        return any(described.as_used({name: float(one)})[name] == value for one in law.values)
     # exp(log(end)) may leave the range by a rounding.
-    slack = 1e-12 * (abs(law.low) + abs(law.high))
-    return law.low - slack <= value <= law.high + slack
+    slack = 1e-12 * (abs(law.lowest) + abs(law.highest))
+    return law.lowest - slack <= value <= law.highest + slack

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dpjax import accounting
-from experiments import command_line
+from dpjax.commands import command_line
 
 _REPEATS = flags.DEFINE_integer("repeats", 5, "Timed calls of each, after one that is not.")
 

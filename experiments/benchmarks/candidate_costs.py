@@ -15,7 +15,7 @@ import numpy as np
 from absl import flags
 
 from dpjax import training
-from experiments import command_line
+from dpjax.commands import command_line
 from experiments.benchmarks import bound_process
 from experiments.benchmarks.clipped_grad import CLIP_NORM, PROBLEMS
 from experiments.benchmarks.step_costs import quartiles

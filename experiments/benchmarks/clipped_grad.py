@@ -33,8 +33,8 @@ from rich.console import Console
 from rich.table import Table
 
 from dpjax import models
+from dpjax.commands import command_line
 from dpjax.training import clipped_grad
-from experiments import command_line
 
 _MODELS = flags.DEFINE_list("models", [], "Which models to measure; all by default.")
 _TURNS = flags.DEFINE_integer("turns", 40, "Calls of each way, for each model.", lower_bound=1)

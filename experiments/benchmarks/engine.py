@@ -39,7 +39,7 @@ from absl import flags
 from rich.console import Console
 from rich.table import Table
 
-from experiments import command_line
+from dpjax.commands import command_line
 from experiments.benchmarks import bound_process, candidate_costs, clipped_grad, step_costs
 from experiments.benchmarks.other_work import OtherWork
 

@@ -19,7 +19,7 @@ from rich.table import Table
 from scipy import optimize, special
 
 from dpjax import accounting
-from experiments import command_line
+from dpjax.commands import command_line
 
 _RHO = flags.DEFINE_float("rho", 0.1, "The base run is a Gaussian release of this zCDP.")
 _DELTA = flags.DEFINE_float("delta", 1e-6, "Delta of every epsilon.")

@@ -23,8 +23,8 @@ import urllib.request
 from absl import app, flags
 from rich.console import Console
 
+from dpjax.commands import command_line, run_folder
 from dpjax.federated.flower import ledger
-from experiments import command_line, run_folder
 from experiments.federation import deployment, hospitals, offline
 
 _OUT_DIR = flags.DEFINE_string("out_dir", None, "Folder to make. Default: runs/attacked-<time>.")

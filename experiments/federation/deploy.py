@@ -34,7 +34,7 @@ from typing import Any
 from absl import app, flags
 from rich.console import Console
 
-from experiments import command_line, run_folder
+from dpjax.commands import command_line, run_folder
 from experiments.federation import offline
 
 _OUT_DIR = flags.DEFINE_string("out_dir", None, "Folder to make. Default: runs/hospitals-<time>.")

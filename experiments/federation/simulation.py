@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from rich.progress import Progress
 
+from dpjax.commands import run_folder
 from dpjax.federated import simulation, vote_clients, voting
 from dpjax.federated.flower import local_training, records
 from dpjax.federated.flower.election import Election
@@ -20,7 +21,6 @@ from dpjax.federated.flower.outcome import Outcome
 from dpjax.federated.local_updates import FederationUpdates
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning.release import json_bytes
-from experiments import run_folder
 
 
 def simulate(config: Mapping[str, Any], bar: Progress) -> tuple[Outcome, np.ndarray]:

@@ -13,7 +13,7 @@ import time
 
 from absl import flags
 
-from experiments import command_line
+from dpjax.commands import command_line
 from experiments.figures import registry
 from experiments.figures.figure import FULL, MID, QUICK, ROOT, define_size
 

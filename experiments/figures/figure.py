@@ -20,7 +20,7 @@ from absl import flags
 from matplotlib.figure import Figure
 
 from dpjax import plotting
-from experiments import command_line
+from dpjax.commands import command_line
 from experiments.figures.rows import RowFolder, Rows, read_rows, size_of
 
 QUICK, MID, FULL = "quick", "mid", "full"

@@ -12,7 +12,7 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
-from experiments import command_line
+from dpjax.commands import command_line
 from experiments.benchmarks import candidate_costs, engine, other_work, step_costs
 from experiments.benchmarks.clipped_grad import PROBLEMS
 

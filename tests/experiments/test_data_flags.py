@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from dpjax import training
-from experiments import data_flags
+from dpjax.commands import data_flags
 
 HYPERPARAMETERS = {"learning_rate": 0.5, "momentum": 0.9, "steps": 8.0}
 

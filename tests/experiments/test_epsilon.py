@@ -129,7 +129,7 @@ def test_runs_chosen_in_any_way_are_composed(run_cases):
     )
     assert "at most 20 runs, each chosen in any way" in " ".join(shown[0][1].split())
     # The help is the text of these two.
-    help_in = ("experiments/law_flags.py", "experiments/epsilon.py")
+    help_in = ("dpjax/commands/law_flags.py", "dpjax/commands/price.py")
     texts = [(ROOT / name).read_text() for name in ("README.md", "docs/sharp_edges.md", *help_in)]
     for words in (shown[1][1], *texts):
         for other in ("Optuna", "pruning", "stopping when", "adaptive", "independent"):
@@ -155,7 +155,7 @@ REFUSED = [
     (["--rho=0.1", "--steps=50"], "--steps is not read with --rho"),
     (["--rho=0.1", "--shape=3"], "--repetitions=negative_binomial"),
     (["--rho=0.1", "--repetitions=fixed", "--trials=50"], "the number of runs as --mean"),
-    (["--rho=0.1", "--repetitions=binomial", "--trials=0"], "--trials"),
+    (["--rho=0.1", "--repetitions=binomial", "--trials=0"], "trials must be a whole number"),
     (["--rho=0.1", "--repetitions=adaptive", "--mean=2.5"], "a whole number"),
     (["--rho=0.1", "--repetitions=adaptive", "--mean=0"], "a whole number"),
     (["--rho=0.1", "--repetitions=adaptive", "--cap=5"], "has no --cap"),

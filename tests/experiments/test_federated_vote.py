@@ -7,7 +7,7 @@ import os
 import numpy as np
 import pytest
 
-from experiments import run_folder
+from dpjax.commands import run_folder
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("flwr") is None, reason="needs the extra federated"

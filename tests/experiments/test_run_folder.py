@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from experiments import command_line, run_folder
+from dpjax.commands import command_line, run_folder
 
 
 def write(folder):
@@ -21,7 +21,7 @@ def write(folder):
 def in_another_process(folder):
     """What a second process with the same --out_dir ends in."""
     program = (
-        "import sys; from experiments import run_folder\n"
+        "import sys; from dpjax.commands import run_folder\n"
         "with run_folder.claimed(sys.argv[1], 'x', resumed=True): print('claimed')"
     )
     return subprocess.run([sys.executable, "-c", program, folder], capture_output=True, text=True)

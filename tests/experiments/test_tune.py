@@ -179,7 +179,7 @@ REFUSED = [
     (["--widths=5"], "--model=mlp"),
     (["--public_size=3"], "your own .npz"),
     (["--dataset=mine.npz", "--classes=1000000000", "--public_size=9"], "--classes="),
-    (["--repetitions=binomial", "--trials=0"], "--trials"),
+    (["--repetitions=binomial", "--trials=0"], "trials must be a whole number >= 1"),
     (["--noise_multiplier=0"], "not_private"),
     (["--lot_size=5000"], "lot_size 5000"),
     (["--space=learning_rate"], "NAME=LAW"),

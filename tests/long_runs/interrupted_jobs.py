@@ -62,7 +62,7 @@ def start(arguments, folder, kill_after_operation=None):
                     os.kill(os.getpid(), signal.SIGKILL)
 
         sys.addaudithook(count)
-    from experiments import command_line, tune
+    from dpjax.commands import command_line, tune
 
     code = 1
     with contextlib.suppress(SystemExit):

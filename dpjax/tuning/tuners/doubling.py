@@ -24,7 +24,7 @@ from dpjax.accounting.mechanisms.threshold_loop import (
 )
 from dpjax.randomness.exact_samplers import UniformBelow, discrete_laplace
 from dpjax.tuning.evaluations.partition_models import Candidates, PartitionModels
-from dpjax.tuning.evaluations.partitions import REHEARSAL, AveragedUtility
+from dpjax.tuning.evaluations.partitions import PARTITION_TRAININGS, REHEARSAL, AveragedUtility
 from dpjax.tuning.job import Job
 from dpjax.tuning.problem.run_settings import RunOptions
 from dpjax.tuning.problem.space import Space
@@ -264,21 +264,27 @@ class Doubling:
       lower_bound: average accuracy that is known to be reached, in [0, 1).
       variant: what is charged: every iteration, or hits only (segments: the threshold's noise is
         kept through misses).
-      iterations: cap on iterations; the loop's own bound if unset.
-      hits: of segments, cap on hits; the loop's own bound if unset.
+      iterations: cap on iterations; None for the loop's own bound. On command lines 0 stands for
+        that, and unset for 20, or none with segments.
+      hits: of segments, cap on hits; None for the loop's own bound. On command lines 0 stands for
+        that, and unset for 10.
       failure_probability: of the odometer's readings, for the curator.
     """
 
     selection_epsilon: float = 0.1
     candidates: Candidates = 16
     partitions: int = 24
-    partition_training: str = REHEARSAL
+    partition_training: str = dataclasses.field(
+        default=REHEARSAL, metadata={"choices": PARTITION_TRAININGS}
+    )
     granularity: float = 0.01
     lower_bound: float = 0.0
-    variant: str = ITERATIONS
-    iterations: int | None = None
-    hits: int | None = None
-    failure_probability: float = 1e-5
+    variant: str = dataclasses.field(
+        default=ITERATIONS, metadata={"choices": (ITERATIONS, SEGMENTS)}
+    )
+    iterations: int | None = dataclasses.field(default=None, metadata={"flag": "iterations_cap"})
+    hits: int | None = dataclasses.field(default=None, metadata={"flag": "hits_cap"})
+    failure_probability: float = dataclasses.field(default=1e-5, metadata={"flag": None})
 
     finish = TrainTheWinner()
 
@@ -297,6 +303,33 @@ class Doubling:
             self.hits,
             self.failure_probability,
         )
+
+    @classmethod
+    def from_flags(
+        cls,
+        *,
+        variant: str = ITERATIONS,
+        iterations: int | None = None,
+        hits: int | None = None,
+        **values: Any,
+    ) -> Doubling:
+        """The tuner that a command line asks for; see the caps above.
+
+        Raises:
+          ValueError: for caps below 0, or of what is not charged.
+        """
+        for name, cap in (("iterations_cap", iterations), ("hits_cap", hits)):
+            if cap is not None and cap < 0:
+                raise ValueError(f"--{name}={cap}: pass at least 1, or 0 for no cap")
+        if hits and variant != SEGMENTS:
+            raise ValueError(
+                "--hits_cap caps hits, which only --variant=segments charges: pass both"
+            )
+        if variant == SEGMENTS:
+            caps = iterations or None, 10 if hits is None else hits or None
+        else:
+            caps = 20 if iterations is None else iterations or None, None
+        return cls(variant=variant, iterations=caps[0], hits=caps[1], **values)
 
     @classmethod
     def from_statement(cls, claim: Mapping[str, Any]) -> Doubling:

@@ -16,7 +16,7 @@ from typing import Any
 from dpjax import accounting, checks
 from dpjax.randomness.exact_samplers import UniformBelow, exponential_choice
 from dpjax.tuning.evaluations.partition_models import Candidates, PartitionModels
-from dpjax.tuning.evaluations.partitions import REHEARSAL, AveragedUtility
+from dpjax.tuning.evaluations.partitions import PARTITION_TRAININGS, REHEARSAL, AveragedUtility
 from dpjax.tuning.job import Job
 from dpjax.tuning.problem.run_settings import RunOptions
 from dpjax.tuning.problem.space import Space
@@ -80,7 +80,9 @@ class Exponential:
     selection_epsilon: float = 1.0
     candidates: Candidates = 16
     partitions: int = 24
-    partition_training: str = REHEARSAL
+    partition_training: str = dataclasses.field(
+        default=REHEARSAL, metadata={"choices": PARTITION_TRAININGS}
+    )
 
     finish = TrainTheWinner()
 

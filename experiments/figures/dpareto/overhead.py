@@ -20,9 +20,9 @@ from collections.abc import Mapping
 import numpy as np
 from absl import flags
 
+from dpjax.commands import command_line
 from dpjax.tuning import pareto
 from dpjax.tuning.pareto import problems
-from experiments import command_line
 
 _BATCH_SIZES = flags.DEFINE_multi_integer("batch_size", [16, 1], "Proposals at a time, each timed.")
 _PROPOSALS = flags.DEFINE_integer("proposals", problems.PROPOSALS, "After 16 random settings.")

@@ -13,7 +13,7 @@ sys.modules.update(dict.fromkeys(hidden))  # Importing them fails.
 from absl import flags
 from dpjax.tuning import pareto
 from dpjax.tuning.pareto import fronts
-from experiments import command_line
+from dpjax.commands import command_line
 from experiments import pareto as binary
 
 domain = pareto.parse_domain(["clip_norm=log(0.1,1)"])

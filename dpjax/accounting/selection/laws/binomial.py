@@ -32,6 +32,18 @@ class Binomial(RepetitionLaw):
         share = checks.probability("probability", self.probability, one=True)
         set_field(self, "probability", share)
 
+    @classmethod
+    def of_mean(cls, mean: float, trials: int = 20) -> Binomial:
+        """The law of this mean, for command lines and curves over the mean.
+
+        Raises:
+          ValueError: for fewer trials than the mean.
+        """
+        trials = checks.whole("trials", trials, 1)
+        if not 0 < mean <= trials:
+            raise ValueError(f"trials={trials}: pass at least as many trials as the mean")
+        return Binomial(trials, mean / trials)
+
     @property
     def mean(self) -> float:
         return self.trials * self.probability
@@ -97,6 +109,15 @@ class Fixed(Binomial):
 
     def __init__(self, k: int):
         super().__init__(checks.whole("k", k, 1), 1.0)
+
+    @classmethod
+    def of_mean(cls, mean: float) -> Fixed:
+        """K = mean, a whole number, for command lines and curves over the mean.
+
+        Raises:
+          ValueError: for no whole number.
+        """
+        return cls(checks.whole("the number of runs", mean, 1))
 
     @property
     def k(self) -> int:

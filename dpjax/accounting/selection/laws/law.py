@@ -363,6 +363,7 @@ class RepetitionLaw(abc.ABC):
 
 
 _FAMILIES: dict[str, Callable[..., RepetitionLaw]] = {}
+_CLASSES: dict[str, type[RepetitionLaw]] = {}
 
 
 def law_family(name: str, **written_as: str) -> Callable[[type], type]:
@@ -380,10 +381,16 @@ def law_family(name: str, **written_as: str) -> Callable[[type], type]:
             field: written_as.get(field, field) for field in inspect.signature(cls).parameters
         }
         cls.family, cls._written = name, written
+        _CLASSES[name] = cls
         _FAMILIES[name] = lambda values: cls(**{f: _read(values[w]) for f, w in written.items()})
         return cls
 
     return register
+
+
+def families() -> dict[str, type[RepetitionLaw]]:
+    """The laws that have a name, by it; a family with `of_mean` is named on command lines too."""
+    return dict(_CLASSES)
 
 
 def law_from_dict(values: dict[str, Any]) -> RepetitionLaw:

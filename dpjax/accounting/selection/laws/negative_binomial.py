@@ -47,6 +47,11 @@ class TruncatedNegativeBinomial(RepetitionLaw):
         _check_mean(self.mean, 1.0)
         _ = self.gamma  # refuses what float64 cannot hold
 
+    @classmethod
+    def of_mean(cls, mean: float, shape: float = 0.5) -> TruncatedNegativeBinomial:
+        """The law of this mean, for command lines and curves over the mean."""
+        return TruncatedNegativeBinomial(shape, mean)
+
     @property
     def minimum(self) -> int:
         return 1
@@ -173,6 +178,11 @@ class Logarithmic(TruncatedNegativeBinomial):
     def __init__(self, mean: float):
         super().__init__(0.0, mean)
 
+    @classmethod
+    def of_mean(cls, mean: float) -> Logarithmic:
+        """The law of this mean, for command lines and curves over the mean."""
+        return cls(mean)
+
     def __repr__(self) -> str:
         return f"Logarithmic(mean={self.mean})"
 
@@ -183,6 +193,11 @@ class Geometric(TruncatedNegativeBinomial):
 
     def __init__(self, mean: float):
         super().__init__(1.0, mean)
+
+    @classmethod
+    def of_mean(cls, mean: float) -> Geometric:
+        """The law of this mean, for command lines and curves over the mean."""
+        return cls(mean)
 
     def __repr__(self) -> str:
         return f"Geometric(mean={self.mean})"

@@ -35,6 +35,11 @@ class Poisson(RepetitionLaw):
         if not (math.isfinite(self.mean) and self.mean > 0.0):
             raise ValueError(f"the mean of a Poisson law must be > 0, not {self.mean}")
 
+    @classmethod
+    def of_mean(cls, mean: float) -> Poisson:
+        """The law of this mean, for command lines and curves over the mean."""
+        return cls(mean)
+
     @property
     def minimum(self) -> int:
         return 0

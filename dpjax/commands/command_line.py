@@ -14,6 +14,8 @@ from absl import app, flags, logging
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from dpjax.commands import config
+
 _TRACEBACK = flags.DEFINE_bool(
     "traceback", False, "On an error, show Python's traceback instead of one line."
 )
@@ -22,7 +24,7 @@ _TRACEBACK = flags.DEFINE_bool(
 def parse(arguments: Sequence[str]) -> list[str]:
     """Parses flags; a bad one ends in one line and exit code 2."""
     try:
-        rest = flags.FLAGS(list(arguments))
+        rest = flags.FLAGS(config.expanded(arguments))
         if len(rest) > 1:
             raise flags.Error(f"unexpected argument {rest[1]!r}: every option is a --flag=value")
         return rest

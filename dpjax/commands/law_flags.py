@@ -1,29 +1,48 @@
-"""The flags that name a law of K, the secret number of runs; shared by the binaries."""
+"""The flags that name a law of K, the secret number of runs; shared by the binaries.
+
+A law has a name here if its family has `of_mean`; the arguments of that, beside the mean, are its
+flags.
+"""
 
 from __future__ import annotations
 
 from absl import flags
 
 from dpjax import accounting
+from dpjax.accounting.selection.laws.law import families
+from dpjax.commands import derived_flags
 
+LAW = accounting.RepetitionLaw
+ADAPTIVE, FIXED = "adaptive", "fixed"
+LARGEST_MEAN = 1e6
+
+_FAMILIES = {
+    name.removeprefix("truncated_"): cls
+    for name, cls in families().items()
+    if hasattr(cls, "of_mean")
+}
+_OPTIONS = {
+    name: derived_flags.options_of_call(cls.of_mean, derived_flags.attributes(cls))
+    for name, cls in _FAMILIES.items()
+}
 _REPETITIONS = flags.DEFINE_enum(
     "repetitions",
     "geometric",
-    ["geometric", "logarithmic", "negative_binomial", "poisson", "binomial", "fixed", "adaptive"],
+    [*_FAMILIES, ADAPTIVE],
     "Law of the number K of candidates, which are drawn independently from one public law. fixed: "
-    "--mean of them. adaptive (experiments.epsilon only): not so drawn, but a grid, or runs that "
-    "look at earlier ones (Optuna's samplers, pruning, stopping when good), at most --mean of "
-    "them; priced as the composition of all.",
+    "--mean of them. adaptive (prices only): not so drawn, but a grid, or runs that look at "
+    "earlier ones (Optuna's samplers, pruning, stopping when good), at most --mean of them; priced "
+    "as the composition of all.",
 )
 _MEAN = flags.DEFINE_float("mean", 10.0, "Mean of that law, before --cap.")
-_SHAPE = flags.DEFINE_float("shape", 0.5, "Shape of --repetitions=negative_binomial (eta > -1).")
-_TRIALS = flags.DEFINE_integer("trials", 20, "Trials of --repetitions=binomial.")
 _CAP = flags.DEFINE_integer("cap", 64, "K is drawn given K <= cap; 0 for no cap.")
 
-ADAPTIVE = "adaptive"
-LARGEST_MEAN = 1e6
-_NUMBERS = ("fixed", ADAPTIVE)
-_READ_BY = {"shape": ("negative_binomial",), "trials": ("binomial",)}
+derived_flags.define(_OPTIONS, "repetitions")
+
+
+def names() -> list[str]:
+    """The names of all these flags."""
+    return ["repetitions", "mean", "cap", *derived_flags.owners_of(_OPTIONS)]
 
 
 def law_of_repetitions(mean: float | None = None) -> accounting.RepetitionLaw:
@@ -44,21 +63,11 @@ def law_of_repetitions(mean: float | None = None) -> accounting.RepetitionLaw:
             "--repetitions=adaptive prices runs that were chosen in any way (experiments.epsilon); "
             "here candidates are drawn independently: pass a law of their number"
         )
-    if name == "fixed":
-        if mean != round(mean):
-            raise ValueError(f"--repetitions=fixed with --mean={mean}: pass a whole number")
-        return accounting.Fixed(round(mean))
-    if name == "geometric":
-        law = accounting.Geometric(mean=mean)
-    elif name == "logarithmic":
-        law = accounting.Logarithmic(mean=mean)
-    elif name == "negative_binomial":
-        law = accounting.TruncatedNegativeBinomial(shape=_SHAPE.value, mean=mean)
-    elif name == "poisson":
-        law = accounting.Poisson(mean=mean)
-    else:
-        law = accounting.Binomial(trials=_TRIALS.value, probability=mean / _TRIALS.value)
-    return accounting.AtMost(law, cap=_CAP.value) if _CAP.value else law
+    try:
+        law = _FAMILIES[name].of_mean(mean, **dict(derived_flags.given(_OPTIONS[name])))
+    except ValueError as error:
+        raise ValueError(f"--repetitions={name} with --mean={mean:g}: {error}") from None
+    return accounting.AtMost(law, cap=_CAP.value) if _CAP.value and name != FIXED else law
 
 
 def adaptive_runs(mean: float | None = None) -> int | None:
@@ -86,25 +95,16 @@ def adaptive_runs(mean: float | None = None) -> int | None:
 def _check() -> None:
     """Refuses flags that the law does not read, and means that it cannot have."""
     name, mean = _REPETITIONS.value, _MEAN.value
-    given = {flag for flag in ("shape", "trials", "cap") if flags.FLAGS[flag].present}
-    for flag in sorted(given & _READ_BY.keys()):
-        if name not in _READ_BY[flag]:
-            raise ValueError(
-                f"--{flag} belongs to --repetitions={_READ_BY[flag][0]}: drop it"
-                + (", and pass the number of runs as --mean" if name in _NUMBERS else "")
-            )
-    if name in _NUMBERS and "cap" in given:
+    counted = name in (FIXED, ADAPTIVE)
+    advice = ", and pass the number of runs as --mean" if counted else ""
+    derived_flags.refuse_others(_OPTIONS, name, "repetitions", advice)
+    if counted and flags.FLAGS["cap"].present:
         raise ValueError(f"--repetitions={name} has no --cap: drop it")
     if _CAP.value < 0:
         raise ValueError(f"--cap={_CAP.value}: pass 0 for no cap, or 1 or more")
     if not mean <= LARGEST_MEAN:
         raise ValueError(f"--mean={mean:g}: pass at most {LARGEST_MEAN:g}")
-    if name == "binomial" and not 0 < mean <= _TRIALS.value:
-        raise ValueError(
-            f"--repetitions=binomial with --mean={mean:g} and --trials={_TRIALS.value}: pass at "
-            "least as many --trials as the mean"
-        )
-    if name not in _NUMBERS and 0 < _CAP.value < mean:
+    if not counted and 0 < _CAP.value < mean:
         raise ValueError(
             f"--mean={mean:g} is above --cap={_CAP.value}, so K would hardly follow the law named: "
             "pass a larger --cap, or --cap=0 for none"
@@ -114,5 +114,5 @@ def _check() -> None:
 def description(law: accounting.RepetitionLaw) -> str:
     """The flags' law in words, with the mean that K has once it is capped."""
     name = _REPETITIONS.value.replace("_", " ")
-    capped = f" given K <= {_CAP.value}" if isinstance(law, accounting.AtMost) else ""
+    capped = f" given K <= {_CAP.value}" if _CAP.value and _REPETITIONS.value != FIXED else ""
     return f"K {name}{capped}, mean {law.mean:.4g}"

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 
 from dpjax import private_files
-from experiments import command_line
+from dpjax.commands import command_line
 
 NOTICE = "PARTIAL.txt"
 

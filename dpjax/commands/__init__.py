@@ -1,0 +1,1 @@
+"""Command lines: what `dpjax tune`, `dpjax price` and `dpjax verify` run."""

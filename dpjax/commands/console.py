@@ -1,0 +1,46 @@
+"""The command `dpjax`: tune a model, price tuning that was done, verify a release."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+USAGE = """usage: dpjax COMMAND [--flag=value ...]
+
+  tune     privately tune a classifier and release one model with a proven (epsilon, delta)
+  price    what tuning costs: the (epsilon, delta) of releasing the best of K private runs
+  verify   PATH of a release's guarantee.json: does its claim hold?
+
+dpjax COMMAND --help lists the flags of a command."""
+
+_MODULES = {"tune": "tune", "price": "price", "verify": "price"}
+
+
+def main() -> None:
+    """Runs a command; ends the process with its exit code."""
+    command, *rest = sys.argv[1:] or [""]
+    if command in ("-h", "--help", "help"):
+        print(USAGE)
+        sys.exit(0)
+    if command not in _MODULES:
+        said = f"unknown command {command!r}" if command else "no command"
+        print(f"error: {said}: pass one of {', '.join(_MODULES)}", file=sys.stderr)
+        sys.exit(2)
+    if command == "verify":
+        if len(rest) != 1:
+            print("error: dpjax verify takes one path, of a guarantee.json", file=sys.stderr)
+            sys.exit(2)
+        rest = rest if rest[0].startswith("--help") else [f"--verify={rest[0]}"]
+    # Each command has flags of its own: only its module is imported.
+    module = importlib.import_module(f"dpjax.commands.{_MODULES[command]}")
+    from absl import flags
+
+    from dpjax.commands import command_line
+
+    main_module = sys.modules["__main__"]
+    main_module.__doc__ = module.__doc__
+    sys.argv = [f"dpjax {command}", *rest]
+    # --help shows the key flags of the program's own module.
+    for flag in flags.FLAGS.get_key_flags_for_module(module):
+        flags.FLAGS.register_key_flag_for_module(sys.argv[0], flag)
+    command_line.run(module.main)

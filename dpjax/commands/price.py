@@ -1,0 +1,331 @@
+"""What does my tuning cost? The (epsilon, delta) of releasing the best of K private runs.
+
+Nothing is trained and no data is read: give the base run (what ONE training costs) and the law of
+K, whose runs are independent draws from one law of hyperparameters. Runs chosen in any other way (a
+grid, Optuna's samplers, pruning, stopping when one is good) are --repetitions=adaptive with the
+largest number there could have been as --mean: the composition of them all. Prints this project's
+bound, the papers' Renyi bound, naive composition at the mean of K, and the cost of one run. Answers
+in a few seconds.
+
+  # the DP-SGD run of Papernot & Steinke's MNIST experiment, Poisson lots
+  python -m experiments.epsilon --sampling_probability=0.0042666667 --noise_multiplier=1.1 \\
+      --steps=14062 --repetitions=geometric --mean=10 --cap=0
+  # your own library's Renyi curve: a CSV with the columns order,epsilon
+  python -m experiments.epsilon --rdp_csv=my_run.csv --repetitions=logarithmic --mean=50 --json
+  # fifty trials of Optuna
+  python -m experiments.epsilon --rho=0.01 --repetitions=adaptive --mean=50
+  # verify a release: its statement rebuilt from its own words, and its files
+  python -m experiments.epsilon --verify=runs/digits/release/guarantee.json
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+
+import numpy as np
+from absl import flags
+from rich.console import Console
+from rich.table import Table
+
+from dpjax import accounting
+from dpjax.accounting.calibration import check_worth_pricing
+from dpjax.commands import command_line, law_flags
+from dpjax.neighbouring import ADD_OR_REMOVE_ONE, RELATIONS
+
+_SAMPLING_PROBABILITY = flags.DEFINE_float(
+    "sampling_probability", None, "DP-SGD, Poisson lots: expected lot size over number of records."
+)
+_NOISE = flags.DEFINE_float(
+    "noise_multiplier", None, "DP-SGD: noise standard deviation over sensitivity."
+)
+_STEPS = flags.DEFINE_integer("steps", None, "DP-SGD: number of gradient steps.")
+_DATASET_SIZE = flags.DEFINE_integer(
+    "dataset_size", None, "DP-SGD with lots of fixed size (replace one): number of records."
+)
+_LOT_SIZE = flags.DEFINE_integer("lot_size", None, "With --dataset_size: records in a lot.")
+_RHO = flags.DEFINE_float("rho", None, "Base run that is rho-zCDP.")
+_PURE = flags.DEFINE_float("pure_epsilon", None, "Base run that is (epsilon, 0)-DP.")
+_RDP_CSV = flags.DEFINE_string(
+    "rdp_csv", None, "Base run known by its Renyi curve: a CSV with the columns order,epsilon."
+)
+_RELATION = flags.DEFINE_enum(
+    "neighbouring_relation",
+    ADD_OR_REMOVE_ONE,
+    RELATIONS,
+    "What --rho, --pure_epsilon or --rdp_csv was computed for.",
+)
+_SCORE_NOISE = flags.DEFINE_float(
+    "score_noise",
+    None,
+    "Charge a validation score: noise standard deviation on a count of correct predictions, on "
+    "records disjoint from the training's. Not charged if unset (public validation data).",
+)
+_RETRAIN = flags.DEFINE_bool(
+    "retrain", False, "After the selection, the base run is run once more and released too."
+)
+_DELTA = flags.DEFINE_float("delta", 1e-5, "Delta.")
+_JSON = flags.DEFINE_bool("json", False, "Print one JSON object instead of the table.")
+_PLOT = flags.DEFINE_string("plot", None, "Also draw epsilon against the mean of K, as PNG here.")
+_VERIFY = flags.DEFINE_string("verify", None, "Path of a release's guarantee.json to recompute.")
+
+
+def base_run() -> accounting.Guarantee:
+    """Returns the guarantee of one run that the flags describe.
+
+    Raises:
+      ValueError: if they describe none, more than one, or more than is read.
+    """
+    kinds = {
+        "--sampling_probability": _SAMPLING_PROBABILITY.value,
+        "--dataset_size": _DATASET_SIZE.value,
+        "--rho": _RHO.value,
+        "--pure_epsilon": _PURE.value,
+        "--rdp_csv": _RDP_CSV.value,
+    }
+    given = [name for name, value in kinds.items() if value is not None]
+    if len(given) != 1:
+        raise ValueError(
+            f"the base run is given {len(given)} times ({', '.join(given) or 'not at all'}): pass "
+            f"exactly one of {', '.join(kinds)}"
+        )
+    kind = given[0]
+    for flag in ("noise_multiplier", "steps", "lot_size", "neighbouring_relation"):
+        if flags.FLAGS[flag].present and kind not in _READ_WITH[flag]:
+            whole = ", which describes the whole run" if kind in _WHOLE_RUNS else ""
+            raise ValueError(f"--{flag} is not read with {kind}{whole}: drop it")
+    if kind in ("--sampling_probability", "--dataset_size"):
+        needed = {"--noise_multiplier": _NOISE.value, "--steps": _STEPS.value}
+        if kind == "--dataset_size":
+            needed["--lot_size"] = _LOT_SIZE.value
+        missing = [name for name, value in needed.items() if value is None]
+        if missing:
+            raise ValueError(f"{kind} needs {' and '.join(missing)} beside it")
+        rate = _SAMPLING_PROBABILITY.value
+        if kind == "--dataset_size":
+            rate = _LOT_SIZE.value / max(_DATASET_SIZE.value, 1)
+        check_worth_pricing(_STEPS.value, _NOISE.value, rate, prefix="--")
+        if kind == "--dataset_size":
+            return accounting.dp_sgd_fixed_lots(
+                dataset_size=_DATASET_SIZE.value,
+                lot_size=_LOT_SIZE.value,
+                noise_multiplier=_NOISE.value,
+                steps=_STEPS.value,
+            )
+        return accounting.dp_sgd(
+            sampling_probability=_SAMPLING_PROBABILITY.value,
+            noise_multiplier=_NOISE.value,
+            steps=_STEPS.value,
+        )
+    if kind == "--rho":
+        return accounting.zcdp(rho=_RHO.value, relation=_RELATION.value)
+    if kind == "--pure_epsilon":
+        return accounting.pure(epsilon=_PURE.value, relation=_RELATION.value)
+    orders, epsilons = read_rdp_csv(_RDP_CSV.value)
+    try:
+        return accounting.renyi_only(orders, epsilons, relation=_RELATION.value)
+    except ValueError as error:
+        raise ValueError(f"{_RDP_CSV.value}: {error}") from None
+
+
+def read_rdp_csv(path: str) -> tuple[list[float], list[float]]:
+    """Reads a Renyi curve.
+
+    Args:
+      path: of a CSV file with a header naming the columns order and epsilon.
+
+    Returns:
+      Orders, ascending, and epsilons.
+
+    Raises:
+      ValueError: if the file is not such a table.
+    """
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            rows = csv.reader(file)
+            header = [name.strip().lower() for name in next(rows, [])]
+            order, epsilon = header.index("order"), header.index("epsilon")
+            curve = sorted((float(row[order]), float(row[epsilon])) for row in rows if row)
+    except OSError as error:
+        raise ValueError(
+            f"--rdp_csv={path} cannot be read ({error.strerror}): pass the path of a CSV file"
+        ) from None
+    except (IndexError, ValueError, csv.Error):
+        curve = []
+    if not curve:
+        raise ValueError(
+            f"{path} holds no Renyi curve: write a header line order,epsilon and one line of two "
+            "numbers for each order above 1"
+        )
+    return [order for order, _ in curve], [epsilon for _, epsilon in curve]
+
+
+def price(
+    base: accounting.Guarantee, law: accounting.RepetitionLaw | int, delta: float
+) -> dict[str, float | None]:
+    """Returns epsilons at `delta` by name; None where a bound does not exist.
+
+    Args:
+      base: one run.
+      law: of K; or the number of runs that were chosen in any way.
+      delta: in (0, 1).
+    """
+    run = base
+    if _SCORE_NOISE.value is not None:
+        count = accounting.discrete_gaussian(noise_std=_SCORE_NOISE.value, relation=base.relation)
+        run = accounting.parallel(base, count)
+    adaptive = isinstance(law, int)
+    runs = law if adaptive else max(1, math.ceil(law.mean - 1e-9))
+    naive = accounting.repeat(run, runs)
+    whole = naive if adaptive else accounting.best_of(run, law)
+    papers = None if adaptive else accounting.best_of(run, law, method="rdp")
+    if _RETRAIN.value:
+        whole, naive = accounting.compose(whole, base), accounting.compose(naive, base)
+        papers = papers and accounting.compose(papers, base)
+    return {
+        "one_run": run.epsilon(delta),
+        "whole_tuning": whole.epsilon(delta),
+        "papers_bound": papers and _renyi_epsilon(papers, delta),
+        "naive_composition_at_mean": naive.epsilon(delta),
+    }
+
+
+def _selection(mean: float | None = None) -> accounting.RepetitionLaw | int:
+    """The flags' law of K, or their number of runs chosen in any way."""
+    return law_flags.adaptive_runs(mean) or law_flags.law_of_repetitions(mean)
+
+
+def _renyi_epsilon(guarantee: accounting.Guarantee, delta: float) -> float | None:
+    """The Renyi bound's epsilon, or None where the guarantee carries no Renyi curve."""
+    try:
+        return guarantee.epsilon(delta, method="rdp")
+    except ValueError:
+        return None
+
+
+def verify(path: str) -> int:
+    """Verifies a release; returns the exit code, 1 if it is not what its statement says."""
+    from dpjax.tuning import tuner, verification  # Import JAX, which prices do not need.
+
+    def rebuild(claim: dict) -> tuner.Restated:
+        if "fingerprint" not in claim:
+            return tuner.restated(claim)
+        try:
+            from dpjax.federated.flower import vote_release
+        except ImportError:
+            raise verification.NotVerified(
+                "it is of a federation: pip install -e '.[federated]' to verify it"
+            ) from None
+        return vote_release.rebuilt(claim)
+
+    try:
+        found = verification.verify_release(path, rebuild)
+    except verification.NotVerified as problem:
+        print(f"{path}: NOT VERIFIED: {problem}")
+        return 1
+    print(
+        f"claimed epsilon {found.epsilon:.6f}, recomputed {found.recomputed:.6f} at delta "
+        f"{found.delta:g} ({found.relation.replace('_', ' ')}): the claim holds"
+    )
+    if not found.secret:
+        print("but its randomness was seeded: it does not hold against whoever knows the seed")
+    return 0
+
+
+def _described(law: accounting.RepetitionLaw | int) -> dict:
+    return {"law": law_flags.ADAPTIVE, "runs": law} if isinstance(law, int) else law.to_dict()
+
+
+def _caption(law: accounting.RepetitionLaw | int) -> str:
+    """What the prices are of, and how to ask for another."""
+    if isinstance(law, int):
+        return f"at most {law} runs, each chosen in any way; all of them may be shown"
+    drawn = "" if law.minimum == law.maximum else ", drawn in secret before the first run"
+    return (
+        f"{law_flags.description(law)}{drawn}; candidates drawn independently from one law. A "
+        "grid, Optuna, pruning, or stopping when one is good? Pass --repetitions=adaptive "
+        "--mean=LARGEST_NUMBER"
+    )
+
+
+def draw(base: accounting.Guarantee, path: str) -> None:
+    """Draws epsilon against the mean of K under the flags' law, every other setting as given."""
+    from dpjax import plotting
+
+    means = np.unique(np.round(np.geomspace(2, 200, 9)))
+    rows = [price(base, _selection(float(mean)), _DELTA.value) for mean in means]
+    figure, axes = plotting.new_figure()
+    for name, label in _LABELS.items():
+        values = [math.nan if row[name] is None else row[name] for row in rows]
+        axes.plot(means, values, marker="o", markersize=4, label=label)
+    axes.set_xscale("log")
+    axes.set_ylim(0, 3 * max(row["whole_tuning"] for row in rows))
+    axes.set_xlabel("mean of K (before any cap)")
+    axes.set_ylabel(f"epsilon at delta = {_DELTA.value:g}")
+    axes.set_title("What tuning costs")
+    figure.legend(loc="outside lower center", ncols=2, fontsize=10)
+    folder, name = os.path.split(os.path.abspath(path))
+    plotting.save_figure(figure, folder, os.path.splitext(name)[0], formats=("png",))
+
+
+_READ_WITH = {
+    "noise_multiplier": ("--sampling_probability", "--dataset_size"),
+    "steps": ("--sampling_probability", "--dataset_size"),
+    "lot_size": ("--dataset_size",),
+    "neighbouring_relation": ("--rho", "--pure_epsilon", "--rdp_csv"),
+}
+_WHOLE_RUNS = _READ_WITH["neighbouring_relation"]
+
+_LABELS = {
+    "one_run": "one run",
+    "whole_tuning": "the whole tuning (this bound)",
+    "papers_bound": "the whole tuning (the papers' Renyi bound)",
+    "naive_composition_at_mean": "naive composition at the mean of K",
+}
+
+
+def main() -> int:
+    """Answers; returns the exit code."""
+    if _VERIFY.value:
+        return verify(_VERIFY.value)
+    if not 0 < _DELTA.value < 1:
+        raise ValueError(f"--delta={_DELTA.value}: pass a number between 0 and 1, such as 1e-5")
+    base, law = base_run(), _selection()
+    if _PLOT.value and not _PLOT.value.endswith(".png"):
+        raise ValueError(f"--plot={_PLOT.value}: pass a path that ends in .png")
+    if _PLOT.value and not os.path.isdir(os.path.dirname(os.path.abspath(_PLOT.value))):
+        raise ValueError(f"--plot={_PLOT.value}: there is no such folder; pass one that exists")
+    prices = price(base, law, _DELTA.value)
+    if _JSON.value:
+        print(
+            json.dumps(
+                {
+                    "delta": _DELTA.value,
+                    "neighbouring_relation": base.relation,
+                    "repetitions": _described(law),
+                    "mean": law if isinstance(law, int) else law.mean,
+                    "epsilon": prices,
+                }
+            )
+        )
+    else:
+        relation = base.relation.replace("_", " ")
+        title = f"epsilon at delta = {_DELTA.value:g}, {relation}"
+        table = Table(title=title, caption=_caption(law))
+        table.add_column("what")
+        table.add_column("epsilon", justify="right")
+        for name, label in _LABELS.items():
+            value = prices[name]
+            table.add_row(label, "no such bound" if value is None else f"{value:.4f}")
+        Console().print(table)
+    if _PLOT.value:
+        draw(base, _PLOT.value)
+        if not _JSON.value:
+            print(_PLOT.value)
+    return 0
+
+
+if __name__ == "__main__":
+    command_line.run(main)

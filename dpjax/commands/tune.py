@@ -1,0 +1,321 @@
+"""Privately tunes a classifier and releases one model with a proven (epsilon, delta).
+
+Draws a secret random number of candidates from a public search space, trains each by DP-SGD,
+scores each privately on validation data, and releases the best alone (Papernot & Steinke, ICLR
+2022); or, with --method=exponential or doubling, trains public candidates on partitions of the
+records, selects one by the average accuracy, and trains that one by DP-SGD (Ding & Wu 2022). The
+noise is calibrated so that the WHOLE procedure meets the target. Writes
+
+  <out_dir>/release/   model.msgpack, hyperparameters.json, guarantee.json: may be published
+  <out_dir>/curator/   every candidate, K, timings, plots, ledger: not private, never publish
+
+What this program prints, and how long it takes, may depend on K or the data: it is for the
+curator's eyes too.
+
+  python -m experiments.tune                                  # real handwritten digits, no download
+  python -m experiments.tune --dataset=mnist --model=mlp --widths=128,64 --epsilon=2
+  python -m experiments.tune --optimizer=sgd --space='learning_rate=loguniform(0.1,10)'
+  python -m experiments.tune --method=exponential --candidates=32 --partitions=40
+
+The default run takes about ten seconds on 4 CPU cores. --helpfull lists the flags of the methods
+and of devices, shards and hosts too. Your own .npz holds inputs, labels and, if you have them,
+validation_inputs, validation_labels, test_inputs, test_labels, identifiers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from absl import flags
+from rich.console import Console
+from rich.table import Table
+
+from dpjax import data, plotting, tuning
+from dpjax.accounting.calibration import check_worth_pricing
+from dpjax.commands import command_line, config, data_flags, job_flags, run_folder, tuner_flags
+from dpjax.tuning import ledger
+from dpjax.tuning.problem.task import accuracy_of
+
+_DATA = data_flags.define(
+    dataset_help="One of {names}, or the path of your own .npz file.",
+    public_size_help="Your own .npz: public nominal number of training records.",
+    widths=["64"],
+    optimizer="momentum",
+)
+_SIZE_BOUND = flags.DEFINE_integer(
+    "size_bound", None, "Your own .npz: public number never exceeded; public_size if unset."
+)
+_VALIDATION_FRACTION = flags.DEFINE_float(
+    "validation_fraction", 0.2, "Expected share of training records kept for scoring candidates."
+)
+_SPLIT_KEY = flags.DEFINE_string(
+    "split_key", "dpjax", "Public key of the hash that assigns records to training or validation."
+)
+_SCHEDULE = flags.DEFINE_enum(
+    "schedule",
+    data_flags.CONSTANT,
+    list(data_flags.SCHEDULES),
+    "Learning-rate schedule over a run's steps.",
+)
+_SPACE = flags.DEFINE_multi_string(
+    "space",
+    None,
+    "NAME=LAW, repeated: learning_rate, clip_norm, momentum, lot_size, steps, epochs, "
+    "noise_multiplier; LAW is loguniform(a,b), uniform(a,b), choice(a,b,...) or a number. "
+    "Replaces the default, learning_rate=loguniform(0.003,3) momentum=0.9 clip_norm=1 for momentum "
+    "(sgd: learning_rate=loguniform(0.03,30); adam: loguniform(0.0001,0.1)).",
+)
+_SPACE_FILE = flags.DEFINE_string("space_file", None, "The space as a JSON object, instead.")
+_EPSILON = flags.DEFINE_float(
+    "epsilon", None, "Target of the whole procedure; 4 if no noise_multiplier is given."
+)
+_DELTA = flags.DEFINE_float("delta", 1e-5, "Delta of the whole procedure.")
+_NOISE = flags.DEFINE_float("noise_multiplier", None, "Instead of --epsilon.")
+_LOT_SIZE = flags.DEFINE_integer("lot_size", None, "Records a step (expected).")
+_EPOCHS = flags.DEFINE_float("epochs", None, "Passes over the training data; 20 by default.")
+_STEPS = flags.DEFINE_integer("steps", None, "Steps, instead of --epochs.")
+_SAMPLING = flags.DEFINE_enum(
+    "sampling", "poisson", ["poisson", "fixed"], "Poisson lots (add-or-remove) or fixed (replace)."
+)
+_PUBLIC_VALIDATION = flags.DEFINE_bool(
+    "validation_is_public", False, "The validation records are public: their score costs nothing."
+)
+_PAPER_PROTOCOL = flags.DEFINE_bool(
+    "paper_protocol",
+    False,
+    "Score on the TEST data without noise, as papers do: NOT PRIVATE there.",
+)
+_OUT_DIR = flags.DEFINE_string("out_dir", None, "Folder to make; runs/<data set>-<time> if unset.")
+_SEED = flags.DEFINE_integer(
+    "seed", None, "Reproducible, hence NOT secret randomness; the release says so."
+)
+_CHUNK_SIZE = flags.DEFINE_integer(
+    "chunk_size", None, "Models trained at once, the memory knob; 16 (64 for partitions') if unset."
+)
+
+
+LARGEST_EPSILON = 1e4
+_KNOWN = ("clip_norm", "lot_size", "steps", "epochs", "noise_multiplier")
+
+
+def search_space() -> tuning.Space:
+    """Returns the search space that the flags ask for.
+
+    Raises:
+      ValueError: for a hyperparameter that nothing reads.
+    """
+    space = _search_space()
+    optimizer = _DATA.optimizer.value
+    known = (*data_flags.READS[optimizer], *_KNOWN)
+    unknown = sorted(set(space.parameters) - set(known))
+    if unknown:
+        raise ValueError(
+            f"the space names {', '.join(unknown)}, which --optimizer={optimizer} does not "
+            f"read: pass only {', '.join(known)}"
+        )
+    return space
+
+
+def _search_space() -> tuning.Space:
+    if _SPACE_FILE.value and _SPACE.value:
+        raise ValueError("--space and --space_file are both given: pass one of them")
+    if _SPACE_FILE.value:
+        return tuning.read_space(_SPACE_FILE.value)
+    if _SPACE.value:
+        return tuning.parse_space(_SPACE.value)
+    adam = _DATA.optimizer.value == "adam"
+    entries = {"learning_rate": tuning.LogUniform(*((1e-4, 0.1) if adam else (0.03, 30.0)))}
+    if _DATA.optimizer.value == "momentum":
+        entries["momentum"] = 0.9
+        entries["learning_rate"] = tuning.LogUniform(0.003, 3.0)
+    return tuning.Space(entries, clip_norm=1.0)
+
+
+def check_numbers() -> None:
+    """Refuses numbers that nothing can be done with, before anything is loaded or shown.
+
+    Raises:
+      ValueError: naming the flag and what to pass.
+    """
+    if _EPSILON.value is not None and not 0 < _EPSILON.value <= LARGEST_EPSILON:
+        raise ValueError(
+            f"--epsilon={_EPSILON.value:g}: pass a number above 0, at most {LARGEST_EPSILON:g}"
+        )
+    if not 0 < _DELTA.value < 1:
+        raise ValueError(f"--delta={_DELTA.value:g}: pass a number between 0 and 1, such as 1e-5")
+    for name in ("steps", "lot_size", "chunk_size", "size_bound"):
+        value = flags.FLAGS[name].value
+        if value is not None and value < 1:
+            raise ValueError(f"--{name}={value}: pass a whole number of 1 or more")
+    # Every other way to name steps and noise is refused where runs are planned.
+    check_worth_pricing(_STEPS.value or 1, _NOISE.value or 0.0, 0.0, prefix="--")
+    _DATA.refuse_unread(_DATA.dataset.value)
+
+
+def load_data() -> tuple[data.Dataset, data.Parts]:
+    """Returns the data set and its training, validation and test parts."""
+    loaded = _DATA.load(
+        _DATA.dataset.value,
+        public_size=_DATA.public_size.value,
+        size_bound=_SIZE_BOUND.value,
+        sampling=_SAMPLING.value,
+    )
+    if _PAPER_PROTOCOL.value:
+        return loaded, loaded.validation_is_test()
+    return loaded, loaded.parts(_VALIDATION_FRACTION.value, _SPLIT_KEY.value.encode())
+
+
+def report(
+    result: tuning.Result,
+    chosen: tuning.tuner.Tuner,
+    delta: float,
+    test_accuracy: float | None,
+    console: Console,
+) -> dict[str, float | None]:
+    """Prints the closing table; returns the numbers in it that are not in the release."""
+    table = Table(show_header=False, title="What was released, and what it cost")
+    for name, value in result.release.hyperparameters.items():
+        table.add_row(name, "default" if value is None else f"{value:.5g}")
+    table.add_row(
+        "accuracy on test data (not in the release)",
+        "no test data" if test_accuracy is None else f"{test_accuracy:.4f}",
+    )
+    facts = {"test_accuracy": test_accuracy}
+    if result.guarantee is None:
+        table.add_row("privacy", "NONE: trained without noise")
+    else:
+        said = f" at delta {delta:g}"
+        for name, epsilon, words in tuner_flags.cost_rows(result, chosen, delta):
+            facts[name] = epsilon
+            table.add_row(words, f"epsilon {epsilon:.4f}{said}")
+            said = ""  # once is enough
+        table.add_row("neighbouring relation", result.guarantee.relation.replace("_", " "))
+    console.print(table)
+    return facts
+
+
+def main() -> int:
+    """Runs the job; returns the exit code."""
+    check_numbers()
+    writes = job_flags.join_processes()
+    console = Console(highlight=False, soft_wrap=True, quiet=not writes)
+    chosen, space = tuner_flags.tuner(), search_space()
+    with contextlib.ExitStack() as held:
+        lasting, claims = job_flags.lasting(), not job_flags.writes_nothing()
+        folder = os.path.abspath(_OUT_DIR.value or os.path.join("runs", _DATA.name))
+        if claims:
+            claim = run_folder.claimed(_OUT_DIR.value, _DATA.name, resumed=lasting)
+            folder = held.enter_context(claim)
+        job = job_flags.job(folder, f"{_DATA.optimizer.value} {_SCHEDULE.value} {_SEED.value}")
+        if lasting and run_folder.is_finished(folder):
+            if claims:
+                job_flags.remove_working_folder(job)
+            console.print(f"{folder} is finished: there is nothing left to do")
+            return 0
+        run_folder.refuse_existing(folder)
+        held.enter_context(job.held())
+        return tune(folder, job, chosen, space, console)
+
+
+def tune(
+    folder: str,
+    job: tuning.Job,
+    chosen: tuning.tuner.Tuner,
+    space: tuning.Space,
+    console: Console,
+) -> int:
+    """Loads, trains, selects and writes.
+
+    Args:
+      folder: of the run, claimed by the process that writes it.
+      job: how to train.
+      chosen: the tuner.
+      space: public law of the hyperparameters.
+      console: where to say what was found.
+
+    Returns:
+      The exit code.
+    """
+    name = _DATA.name
+    loaded, parts = load_data()
+    train, validation = parts.train, parts.validation
+    warnings = [parts.non_private, loaded.caveat]
+    seen = ledger.SeenData.of(_DATA.dataset.value, (train.inputs, train.labels))
+    earlier = ledger.earlier_runs(os.path.dirname(folder), seen)
+    warnings += earlier.warnings(name)
+    for warning in filter(None, warnings):
+        console.print(f"warning: {warning}")
+    task = _DATA.task(loaded.classes, train, validation)
+    partitioned = tuner_flags.is_partitioned(chosen)
+    not_private = getattr(chosen, "not_private", False)
+    training_words = "models of partitions" if partitioned else "candidates (K is the curator's)"
+    epsilon = _EPSILON.value
+    if epsilon is None and _NOISE.value is None and "noise_multiplier" not in space.parameters:
+        epsilon = None if not_private else 4.0
+    with command_line.progress_bar(console) as bar:
+        line = bar.add_task("calibrating the noise", total=None)
+        noise = (_NOISE.value or 0.0) if not_private else _NOISE.value
+        with command_line.shown_warnings(console.print):
+            result = tuning.tune(
+                task,
+                space,
+                chosen,
+                epsilon=epsilon,
+                delta=_DELTA.value,
+                run=tuning.RunOptions(
+                    _LOT_SIZE.value, _STEPS.value, _EPOCHS.value, noise, _SAMPLING.value
+                ),
+                optimizer=data_flags.NamedOptimizer(_DATA.optimizer.value, _SCHEDULE.value),
+                validation_is_public=_PUBLIC_VALIDATION.value or _PAPER_PROTOCOL.value,
+                seed=_SEED.value,
+                chunk_size=_CHUNK_SIZE.value,
+                progress=lambda done, total: bar.update(
+                    line, description=training_words, completed=done, total=total
+                ),
+                job=job,
+            )
+    if result is None:
+        console.print("this shard has finished; when all have, run --shard=merge/N")
+        return 0
+    if job_flags.writes_nothing():
+        return 0
+    test_accuracy = None
+    if parts.test is not None:
+        # The test data is touched here, once, after the selection.
+        arrays = (parts.test.inputs, parts.test.labels)
+        test_accuracy = accuracy_of(task, result.release.params, arrays)
+    facts = report(result, chosen, _DELTA.value, test_accuracy, console)
+    with run_folder.written_whole(folder) as partial:
+        result.release.save(os.path.join(partial, "release"))
+        private_folder = os.path.join(partial, "curator")
+        result.curator.save(private_folder, **facts)
+        config.save(private_folder)
+        ledger.write_ledger(
+            private_folder,
+            earlier.entries,
+            run=folder,
+            seen=seen,
+            epsilon=result.guarantee and result.guarantee.epsilon(_DELTA.value),
+            delta=_DELTA.value,
+        )
+        rows = result.curator.rows()
+        if rows:
+            figure = plotting.candidate_scores(
+                rows,
+                against="learning_rate",
+                chance=1 / loaded.classes,
+                title=f"{name}, {_DATA.model.value}: "
+                + ("average over partitions" if partitioned else "every candidate")
+                + " (curator only)",
+            )
+            plotting.save_figure(figure, private_folder, "candidates", formats=("png",))
+    job_flags.remove_working_folder(job)
+    may = "NOT private, no guarantee" if result.guarantee is None else "may be published"
+    console.print(f"release ({may}):  {os.path.join(folder, 'release')}")
+    console.print(f"curator (never publish):     {os.path.join(folder, 'curator')}")
+    return 0
+
+
+if __name__ == "__main__":
+    command_line.run(main)

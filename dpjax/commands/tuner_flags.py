@@ -1,0 +1,92 @@
+"""The flags that name a tuner, and what it costs in words; its own flags are its fields."""
+
+from __future__ import annotations
+
+import math
+import typing
+
+from absl import flags
+
+from dpjax import accounting, tuning
+from dpjax.commands import derived_flags, law_flags
+from dpjax.tuning.evaluations.partition_models import PartitionModels
+
+_METHOD = flags.DEFINE_enum(
+    "method",
+    tuning.RandomRepetitions.name,
+    list(tuning.registered_tuners()),
+    "The tuner: "
+    + "; ".join(
+        f"{name}: {cls.__doc__.splitlines()[0].split('; see')[0].rstrip('.')}"
+        for name, cls in tuning.registered_tuners().items()
+    )
+    + ".",
+)
+
+_OPTIONS = {name: derived_flags.options_of(cls) for name, cls in tuning.registered_tuners().items()}
+_LAWS = {
+    name: [field for field, kind in typing.get_type_hints(cls).items() if kind is law_flags.LAW]
+    for name, cls in tuning.registered_tuners().items()
+}
+"""The fields of each tuner that are a law of K."""
+
+derived_flags.define(_OPTIONS, "method")
+
+
+def tuner() -> tuning.tuner.Tuner:
+    """The tuner that the flags ask for.
+
+    Raises:
+      ValueError: for flags of another tuner, or one that is missing.
+    """
+    chosen = _METHOD.value
+    advice = ", or change the method"
+    derived_flags.refuse_others(_OPTIONS, chosen, "method", advice)
+    if not _LAWS[chosen]:
+        owners = [name for name, fields in _LAWS.items() if fields]
+        for flag in law_flags.names():
+            if flags.FLAGS[flag].present:
+                raise ValueError(
+                    f"--{flag} belongs to --method={' or '.join(owners)}: drop it{advice}"
+                )
+    cls = tuning.registered_tuners()[chosen]
+    values = dict(derived_flags.given(_OPTIONS[chosen]))
+    for option in _OPTIONS[chosen]:
+        if option.default is derived_flags.REQUIRED and option.name not in values:
+            raise ValueError(f"--method={chosen} and --{option.flag} go together: pass both")
+    values |= {field: law_flags.law_of_repetitions() for field in _LAWS[chosen]}
+    made = getattr(cls, "from_flags", cls)
+    return made(**values)
+
+
+def is_partitioned(chosen: tuning.tuner.Tuner) -> bool:
+    """Whether it chooses by models of partitions, which are no candidates themselves."""
+    return isinstance(chosen.evaluation, PartitionModels)
+
+
+def cost_rows(
+    result: tuning.Result, chosen: tuning.tuner.Tuner, delta: float
+) -> list[tuple[str, float, str]]:
+    """What a private result and its parts cost, in the order to show.
+
+    Returns:
+      (name, epsilon at `delta`, words); the name of the whole is "epsilon".
+    """
+    one = result.run_guarantee.epsilon(delta)
+    whole = ("epsilon", result.guarantee.epsilon(delta), "[bold]the whole tuning")
+    if result.selection_guarantee is not None:
+        selection = result.selection_guarantee.epsilon(delta)
+        return [
+            ("epsilon_of_the_selection", selection, "the selection alone"),
+            ("epsilon_of_the_final_training", one, "the final training alone"),
+            whole,
+        ]
+    mean = chosen.choice.expected_runs
+    runs = max(1, math.ceil(mean - 1e-9))
+    whose = "the mean of K" if math.isclose(runs, mean) else f"K's mean is {mean:.3g}"
+    naive = accounting.compose(*[result.run_guarantee] * runs).epsilon(delta)
+    return [
+        ("epsilon_of_one_run", one, "one run"),
+        whole,
+        ("epsilon_of_naive_composition", naive, f"naive composition of {runs} runs, {whose}"),
+    ]
