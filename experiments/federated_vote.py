@@ -314,7 +314,7 @@ def hold(folder: str, config: Mapping[str, Any], nodes: list[dict], console: Con
       The exit code.
     """
     from dpjax import federated
-    from dpjax.federated import records
+    from dpjax.federated.flower import records
 
     load = records.records_in_folder if _FOLDERS.value else records.parts_of_data_set(config)
     client_app = federated.make_client_app(load, config)

@@ -76,14 +76,14 @@ MISTAKES = [
     # ---- which number is ranked
     Mistake(
         "candidates are ranked by exact counts, the noise is drawn and charged",
-        f"{_P}execution.py",
+        f"{_P}evaluations/private_runs.py",
         _RANKS,
         _RANKS.replace("scores[indices]", 'np.where(outputs["finite"], correct[indices], -np.inf)'),
         _SCORES,
     ),
     Mistake(
         "one score noise is shared by the candidates of a run",
-        f"{_P}execution.py",
+        f"{_P}evaluations/private_runs.py",
         "    hyperparameters = procedure.space.sample(total",
         "    noise = noise[np.repeat(np.arange(executions), counts) % max(total, 1)]\n"
         "    hyperparameters = procedure.space.sample(total",
@@ -91,21 +91,21 @@ MISTAKES = [
     ),
     Mistake(
         "ties are broken by the exact count",
-        f"{_P}execution.py",
+        f"{_P}evaluations/private_runs.py",
         _RANKS,
         _RANKS + " + 1e-9 * correct[indices]",
         _SCORES,
     ),
     Mistake(
         "runs are ranked with half of their noise",
-        f"{_P}execution.py",
+        f"{_P}evaluations/private_runs.py",
         _RANKS,
         _RANKS.replace("scores[indices]", "(scores[indices] - noise[indices] // 2)"),
         _SCORES,
     ),
     Mistake(
         "the first candidate of a run has no noise",
-        f"{_P}execution.py",
+        f"{_P}evaluations/private_runs.py",
         "    hyperparameters = procedure.space.sample(total",
         "    noise = np.array(noise)\n"
         "    noise[(np.cumsum(counts) - counts)[counts > 0]] = 0\n"
@@ -114,7 +114,7 @@ MISTAKES = [
     ),
     Mistake(
         "threshold stopping compares exact counts",
-        f"{_P}execution.py",
+        f"{_P}evaluations/private_runs.py",
         _RANKS,
         _RANKS.replace(
             "scores[indices]",
@@ -124,21 +124,21 @@ MISTAKES = [
     ),
     Mistake(
         "threshold stopping releases the best that passes, not the first",
-        f"{_P}selections.py",
+        f"{_P}choices.py",
         "np.where(scores >= self.threshold, 0.0, -np.inf)",
         "np.where(scores >= self.threshold, scores, -np.inf)",
         _SCORES,
     ),
     Mistake(
         "the score is over the real number of records",
-        f"{_P}execution.py",
+        f"{_P}evaluations/private_runs.py",
         _RANKS,
         _RANKS.replace("public_size", "number"),
         _SCORES,
     ),
     Mistake(
         "the released run is the one of the best exact count",
-        f"{_P}running.py",
+        f"{_P}evaluations/private_runs.py",
         "    winner = int(executed.best.candidate[0])\n",
         "    winner = int(executed.best.candidate[0])\n"
         "    if len(executed.correct):\n"
@@ -147,28 +147,28 @@ MISTAKES = [
     ),
     Mistake(
         "a run that failed is scored like others",
-        f"{_P}execution.py",
+        f"{_P}evaluations/private_runs.py",
         'np.where(outputs["finite"], outputs["correct"] + noise[indices], -np.inf)',
         'outputs["correct"] + noise[indices]',
         _ONCE,
     ),
     Mistake(
         "partitioned selections train the candidate of the best exact utility",
-        f"{_P}partitioned_selection.py",
+        f"{_P}evaluations/partition_models.py",
         "    chosen = {name: float(values[winner])",
         "    winner = int(np.argmax(scores))\n    chosen = {name: float(values[winner])",
         _SCORES,
     ),
     Mistake(
         "without a hit the loop trains the candidate of the best exact utility",
-        f"{_P}doubling.py",
+        f"{_P}tuners/doubling.py",
         "(DEFAULT_CANDIDATE if ran.selected is None else ran.selected)",
         "(scores.index(max(scores)) if ran.selected is None else ran.selected)",
         (f"{_T}test_doubling.py::test_no_hit_at_all_trains_the_default_whatever_the_data",),
     ),
     Mistake(
         "the exponential mechanism breaks in favour of the best",
-        f"{_P}exponential.py",
+        f"{_P}tuners/exponential.py",
         "exponential_choice(scores, utility.exponential_rate(self.epsilon), below), {}",
         "max((exponential_choice(scores, utility.exponential_rate(self.epsilon), below)"
         " for _ in range(2)), key=scores.__getitem__), {}",
@@ -192,7 +192,7 @@ MISTAKES = [
     ),
     Mistake(
         "the queries of one iteration share a noise",
-        f"{_P}noisy_loop.py",
+        f"{_P}tuners/doubling.py",
         "    for index, score in enumerate(scores):\n"
         "        if score + discrete_laplace(query_scale, below) >= noisy_threshold:",
         "    shared = discrete_laplace(query_scale, below)\n"
@@ -203,63 +203,63 @@ MISTAKES = [
     # ---- which randomness is used
     Mistake(
         "K from a seed although none was given",
-        f"{_P}execution.py",
+        f"{_P}evaluations/private_runs.py",
         "source = None if randomness.secret else randomness.generator(_STREAM_OF_K)",
         "source = HostRandomness(randomness.seed or 0).generator(_STREAM_OF_K)",
         _RANDOM,
     ),
     Mistake(
         "score noise from a seed although none was given",
-        f"{_P}execution.py",
+        f"{_P}evaluations/private_runs.py",
         "procedure.score_noise, total, randomness, _STREAM_OF_SCORES",
         "procedure.score_noise, total, HostRandomness(randomness.seed or 0), _STREAM_OF_SCORES",
         _RANDOM,
     ),
     Mistake(
         "candidates from a seed although none was given",
-        f"{_P}execution.py",
+        f"{_P}evaluations/private_runs.py",
         "randomness.generator(_STREAM_OF_SPACE)",
         "HostRandomness(randomness.seed or 0).generator(_STREAM_OF_SPACE)",
         _RANDOM,
     ),
     Mistake(
         "keys from a seed although none was given",
-        f"{_P}execution.py",
+        f"{_P}evaluations/private_runs.py",
         "training.candidate_keys(total, seed=randomness.seed)",
         "training.candidate_keys(total, seed=randomness.seed or 0)",
         _RANDOM,
     ),
     Mistake(
         "the partitions' choice from a seed although none was given",
-        f"{_P}partitioned_selection.py",
+        f"{_P}evaluations/partition_models.py",
         "randomness.uniform_integers(_STREAM_OF_SELECTION)",
         "HostRandomness(seed or 0).uniform_integers(_STREAM_OF_SELECTION)",
         _RANDOM,
     ),
     Mistake(
         "the partitions' key from a seed although none was given",
-        f"{_P}partitioned_selection.py",
+        f"{_P}evaluations/partition_models.py",
         "randomness.words(4, _STREAM_OF_PARTITIONS)",
         "HostRandomness(randomness.seed or 0).words(4, _STREAM_OF_PARTITIONS)",
         _RANDOM,
     ),
     Mistake(
         "the partitions' models have keys of a seed although none was given",
-        f"{_P}partitioned_selection.py",
+        f"{_P}evaluations/partition_models.py",
         "training.candidate_keys(models + 1, seed=randomness.seed)",
         "training.candidate_keys(models + 1, seed=randomness.seed or 0)",
         _RANDOM,
     ),
     Mistake(
         "the final training has a key of a seed although none was given",
-        f"{_P}partitioned_selection.py",
+        f"{_P}evaluations/partition_models.py",
         "        randomness=randomness,\n        chunk_size=1,",
         "        randomness=HostRandomness(seed or 0),\n        chunk_size=1,",
         _RANDOM,
     ),
     Mistake(
         "the loop draws from a source of its own",
-        f"{_P}doubling.py",
+        f"{_P}tuners/doubling.py",
         "            variant=self.variant,\n            below=below,",
         "            variant=self.variant,\n"
         "            below=__import__('random').Random(0).randrange,",
@@ -267,7 +267,7 @@ MISTAKES = [
     ),
     Mistake(
         "the exponential mechanism draws from a source of its own",
-        f"{_P}exponential.py",
+        f"{_P}tuners/exponential.py",
         "utility.exponential_rate(self.epsilon), below), {}",
         "utility.exponential_rate(self.epsilon), __import__('random').Random(0).randrange), {}",
         _RANDOM,
@@ -281,14 +281,14 @@ MISTAKES = [
     ),
     Mistake(
         "ballot noise from the public seed of the election",
-        f"{_F}local_training.py",
+        f"{_F}flower/local_training.py",
         "noisy_ballot(ballot, election.plan, HostRandomness())",
         "noisy_ballot(ballot, election.plan, HostRandomness(election.training.seed))",
         _FEDERATION,
     ),
     Mistake(
         "noise of an update from the number of the round",
-        f"{_F}local_rounds.py",
+        f"{_F}flower/local_rounds.py",
         "noisy_update(update, plan, HostRandomness())",
         "noisy_update(update, plan, HostRandomness(number))",
         _FEDERATION,
@@ -310,7 +310,7 @@ MISTAKES = [
     # ---- how often, and from what law
     Mistake(
         "a run that failed is trained again under another key",
-        f"{_P}execution.py",
+        f"{_P}evaluations/candidate_runs.py",
         "        yield from _alike(task, procedure, hyperparameters, keys, members, placement)",
         "        for indices, outputs in _alike(\n"
         "            task, procedure, hyperparameters, keys, members, placement\n"
@@ -325,21 +325,21 @@ MISTAKES = [
     ),
     Mistake(
         "the selection is held again where no run could be released",
-        f"{_P}running.py",
-        "    winner = int(executed.best.candidate[0])\n",
-        "    if not np.isfinite(executed.best.score[0]):\n"
-        "        executed = execute(\n"
-        "            task,\n"
-        "            procedure,\n"
-        "            randomness=host_randomness.HostRandomness(),\n"
-        "            chunk_size=chunk_size,\n"
-        "        )\n"
-        "    winner = int(executed.best.candidate[0])\n",
+        f"{_P}evaluations/private_runs.py",
+        "        release = _release(task, procedure, request, executed, randomness.secret)\n",
+        "        if not np.isfinite(executed.best.score[0]):\n"
+        "            executed = execute(\n"
+        "                task,\n"
+        "                procedure,\n"
+        "                randomness=HostRandomness(),\n"
+        "                chunk_size=chunk_size,\n"
+        "            )\n"
+        "        release = _release(task, procedure, request, executed, randomness.secret)\n",
         _ONCE,
     ),
     Mistake(
         "a final training that failed is done again",
-        f"{_P}partitioned_selection.py",
+        f"{_P}evaluations/partition_models.py",
         "    utilities = np.asarray(scores, dtype=np.float64)",
         "    if not np.isfinite(final.best.score[0]):\n"
         "        final = execute(\n"
@@ -363,14 +363,14 @@ MISTAKES = [
     ),
     Mistake(
         "K=0 becomes 1",
-        f"{_P}execution.py",
+        f"{_P}evaluations/private_runs.py",
         "counts = procedure.selection.draw(executions, source)",
         "counts = np.maximum(procedure.selection.draw(executions, source), 1)",
         (*_LAWS, *_ONCE),
     ),
     Mistake(
         "a secret number of no rounds becomes one",
-        f"{_P}selections.py",
+        f"{_P}choices.py",
         "return np.asarray(rounds.sample(executions, source=source)).reshape(executions) - 1",
         "return np.maximum(np.asarray(rounds.sample(executions, source=source)) - 1, 1)",
         _LAWS,
@@ -385,7 +385,7 @@ MISTAKES = [
     ),
     Mistake(
         "candidates drawn twice are drawn again",
-        f"{_P}execution.py",
+        f"{_P}evaluations/private_runs.py",
         "    keys = np.zeros((0, 2), np.uint32)\n",
         "    for name, values in hyperparameters.items():\n"
         "        law = procedure.space.parameters[name]\n"
@@ -398,7 +398,7 @@ MISTAKES = [
     # ---- which public number is passed
     Mistake(
         "the real number of validation records is released",
-        f"{_P}running.py",
+        f"{_P}evaluations/private_runs.py",
         "validation_size=task.validation.public_size,",
         "validation_size=task.validation.number,",
         _PUBLIC,
@@ -480,28 +480,28 @@ MISTAKES = [
     ),
     Mistake(
         "utilities of partitions are over the real number of records",
-        f"{_P}selection_plan.py",
+        f"{_P}evaluations/partition_models.py",
         "partition_number, task.validation.public_size, validation_is_public, stay",
         "partition_number, task.validation.number, validation_is_public, stay",
         (*_PUBLIC, *_SCORES),
     ),
     Mistake(
         "rows of padding count as records",
-        f"{_P}partition_models.py",
+        f"{_P}evaluations/partition_counts.py",
         "real = np.arange(records.size_bound) < records.number",
         "real = np.arange(records.size_bound) < records.size_bound",
         _SCORES,
     ),
     Mistake(
         "one survivor is enough in training rounds",
-        f"{_F}election.py",
+        f"{_F}flower/election.py",
         "            minimum_survivors=plan.minimum_survivors,",
         "            minimum_survivors=1,",
         _FEDERATION,
     ),
     Mistake(
         "one survivor is enough in the vote",
-        f"{_F}election.py",
+        f"{_F}flower/election.py",
         "            minimum_survivors=self.plan.minimum_survivors,",
         "            minimum_survivors=1,",
         _FEDERATION,
@@ -517,7 +517,7 @@ MISTAKES = [
     ),
     Mistake(
         "the noise of training counts on clients that may be missing",
-        f"{_F}election.py",
+        f"{_F}flower/election.py",
         "            missing_fraction=settings.missing_fraction,",
         "            missing_fraction=0.0,",
         _FEDERATION,
@@ -525,28 +525,28 @@ MISTAKES = [
     # ---- what the folder holds
     Mistake(
         "the winner's index is released",
-        f"{_P}running.py",
-        "hyperparameters=hyperparameters, statement=claim),",
-        'hyperparameters=hyperparameters, statement=claim | {"winner": winner}),',
+        f"{_P}evaluations/private_runs.py",
+        "hyperparameters=hyperparameters, statement=claim)",
+        'hyperparameters=hyperparameters, statement=claim | {"winner": winner})',
         _PUBLIC,
     ),
     Mistake(
         "a selection releases K among its public words",
-        f"{_P}running.py",
-        '"noise": "discrete Gaussian",',
-        '"noise": f"discrete Gaussian on {executed.counts[0]} counts",',
+        f"{_P}evaluations/private_runs.py",
+        "hyperparameters=hyperparameters, statement=claim)",
+        'hyperparameters=hyperparameters, statement=claim | {"runs": int(executed.counts[0])})',
         _PUBLIC,
     ),
     Mistake(
         "a partitioned selection releases the accuracy of its final model",
-        f"{_P}partitioned_selection.py",
+        f"{_P}evaluations/partition_models.py",
         "described.as_used(chosen), statement=claim)",
         'described.as_used(chosen), statement=claim | {"correct": int(final.correct[0])})',
         _PARTITIONED,
     ),
     Mistake(
         "a partitioned selection releases what its partitions held",
-        f"{_P}partitioned_selection.py",
+        f"{_P}evaluations/partition_models.py",
         '"protection": "none of its own: a record',
         '"protection": f"of {task.train.number} records none of its own: a record',
         _PARTITIONED,
@@ -592,15 +592,15 @@ MISTAKES = [
     ),
     Mistake(
         "a federation releases how many survived",
-        f"{_F}vote_release.py",
+        f"{_F}flower/vote_release.py",
         "sealed(released, statement(election))",
         'sealed(released, statement(election) | {"survivors": list(outcome.round_survivors)})',
         _FEDERATION,
     ),
     Mistake(
         "a release names what nothing read",
-        f"{_P}procedure.py",
-        "    refuse_unread(task, optimizer, space.parameters)\n",
+        f"{_P}evaluations/private_runs.py",
+        "    inspection.refuse_unread(task, optimizer, space.parameters)\n",
         "",
         _UNREAD,
     ),

@@ -48,6 +48,10 @@ class CuratorRecord:
     seconds: float
     details: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        """Shows no score, no candidate and no K: what is printed is easily published."""
+        return "CuratorRecord(not private: for the curator only)"
+
     def rows(self) -> list[dict[str, float | int]]:
         """Returns one row a candidate."""
         return [

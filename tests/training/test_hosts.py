@@ -62,7 +62,7 @@ def test_what_the_coordinator_listens_on(monkeypatch, coordinator, own, environm
 
 _LISTENERS = """
 import sys
-from dpjax.training import hosts
+from dpjax.training.sweep import hosts
 hosts.join(f"127.0.0.1:{sys.argv[1]}", 1, 0)
 for name in ("tcp", "tcp6"):
     with open(f"/proc/net/{name}", encoding="ascii") as file:

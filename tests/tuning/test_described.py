@@ -13,6 +13,7 @@ import pytest
 
 from dpjax import accounting, training, tuning
 from dpjax.tuning import described
+from dpjax.tuning.problem import inspection
 from dpjax.tuning.problem.space import Choice, Space
 from dpjax.tuning.problem.task import Records, Task
 
@@ -51,7 +52,7 @@ def _own(secret, hyperparameters):
 
 
 def test_optimizers_and_schedules_by_name():
-    of = described.of_optimizer
+    of = inspection.of_optimizer
     assert of(training.adam()) == {
         "name": "dpjax.training.optimizers.adam",
         "learning_rate_schedule": "constant",

@@ -418,7 +418,7 @@ def test_bad_input_is_refused():
 PROCESS = textwrap.dedent(
     """
     import json, sys
-    from dpjax.training import hosts
+    from dpjax.training.sweep import hosts
     count, index, port = map(int, sys.argv[1:])
     if count > 1:
         hosts.join(f"localhost:{port}", count, index)

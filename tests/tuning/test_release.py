@@ -9,7 +9,7 @@ import flax.serialization
 import numpy as np
 import pytest
 
-from dpjax import accounting
+from dpjax import accounting, tuning
 from dpjax.tuning import curator, ledger
 from dpjax.tuning.release import Release, json_bytes, statement
 
@@ -146,3 +146,15 @@ def test_fingerprint_tells_data_apart():
     inputs = np.arange(6.0).reshape(3, 2)
     assert curator.fingerprint((inputs,)) == curator.fingerprint((inputs.copy(),))
     assert curator.fingerprint((inputs,)) != curator.fingerprint((inputs.reshape(2, 3),))
+
+
+def test_nothing_private_is_printed():
+    secret = np.full(3, 7777.0, np.float32)
+    part = tuning.Records(secret, 3, 9)
+    task = tuning.Task(lambda key: 0.0, lambda p, x: 0.0, lambda p, x: True, part, part)
+    record = curator.CuratorRecord(7777, 77, {"rate": secret}, secret, secret, 777.0, {"a": 7777})
+    result = tuning.Result(tuning.Release({}, {"rate": 1.0}, {}), None, None, record)
+    for shown in (part, task, record, result):
+        for text in (repr(shown), str(shown), f"{shown}"):
+            assert "777" not in text, text
+    assert "public_size=3" in repr(part) and "not private" in repr(record)

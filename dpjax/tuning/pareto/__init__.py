@@ -4,6 +4,8 @@
 setting for a wanted epsilon. None of their results is private output, unless the data was public.
 """
 
+# Named here so that its releases are verified wherever this package is imported.
+from dpjax.tuning.pareto import released_run as released_run
 from dpjax.tuning.pareto.domain import (
     Domain,
     Log,

@@ -85,7 +85,7 @@ class Laws:
     def __post_init__(self) -> None:
         checks.mapping("laws", self.laws, "from names to laws or numbers")
         for name, law in self.laws.items():
-            if not isinstance(law, Law):
+            if not _drawn(law):
                 checks.number(name, law, "one of the laws, or a finite number")
 
     def sample(self, number: int, generator: np.random.Generator) -> Settings:

@@ -86,6 +86,10 @@ class Records:
                 "as data.from_arrays makes of texts"
             )
 
+    def __repr__(self) -> str:
+        """Shows public numbers alone."""
+        return f"Records(public_size={self.public_size}, size_bound={self.size_bound}, ...)"
+
     @property
     def number(self) -> int:
         """The real number of records: private under add-or-remove one."""

@@ -1,0 +1,20 @@
+"""The texts that planted mistakes replace are there: a rebuilding must not lose them unseen."""
+
+import importlib.util
+import pathlib
+import sys
+
+import pytest
+
+_PATH = pathlib.Path(__file__).parent / "planted_mistakes.py"
+_SPEC = importlib.util.spec_from_file_location("planted_mistakes", _PATH)
+planted = importlib.util.module_from_spec(_SPEC)
+sys.modules["planted_mistakes"] = planted  # Dataclasses look their module up.
+_SPEC.loader.exec_module(planted)
+
+
+@pytest.mark.parametrize("mistake", planted.MISTAKES, ids=lambda mistake: mistake.name)
+def test_each_text_occurs_once_and_its_tests_exist(mistake):
+    assert (planted.ROOT / mistake.file).read_text().count(mistake.old) == 1
+    for test in mistake.tests:
+        assert (planted.ROOT / test.partition("::")[0]).exists(), test
