@@ -19,6 +19,52 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_disable_most_optimizations", True)
 
 
+ROOT = pathlib.Path(__file__).parents[1]
+
+SLOW = (
+    "accounting/test_composition.py",
+    "accounting/test_dp_sgd.py",
+    "accounting/test_selection.py",
+    "accounting/test_selection_exact.py",
+    "accounting/test_selection_soundness.py",
+    "commands/",
+    "conformance/test_data_sets.py",
+    "conformance/test_figures.py",
+    "conformance/test_own_tuner.py",
+    "experiments/",
+    "federated/",
+    "test_readme.py",
+    "training/test_clipped_grad_arguments.py",
+    "training/test_clipped_grad_models.py",
+    "training/test_hosts.py",
+    "training/test_last_bits.py",
+    "training/test_mixed.py",
+    "training/test_placement.py",
+    "training/test_tpu_lowering.py",
+    "tuning/pareto/",
+    "tuning/test_audit.py",
+    "tuning/test_executed_noise.py",
+    "tuning/test_job.py",
+    "tuning/test_partitioned_selection.py",
+    "tuning/test_partitions.py",
+    "tuning/test_random_repetitions.py",
+    "tuning/test_threshold_stopping.py",
+    "tuning/test_verification.py",
+    "tuning/test_vote_clients.py",
+    "tuning/test_wiring_",
+)
+"""Files and folders left out by `make test_fast`: what trains, deploys, draws figures or prices at
+length. Nothing is left out of `make test`."""
+
+
+def pytest_collection_modifyitems(items):
+    """Marks the tests of slow files."""
+    for item in items:
+        place = pathlib.Path(item.fspath).relative_to(ROOT / "tests").as_posix()
+        if place.startswith(SLOW):
+            item.add_marker(pytest.mark.slow)
+
+
 def pytest_configure(config):
     """Hands files out in their order: by number of tests, the long ones with few would be last."""
     if hasattr(config.option, "loadscopereorder"):
@@ -44,8 +90,6 @@ def _no_global_double_precision():
     yield
     assert not jax.config.jax_enable_x64, "a test left jax_enable_x64 on"
 
-
-ROOT = pathlib.Path(__file__).parents[1]
 
 _DRIVER = """
 import contextlib, importlib, io, json, os, sys

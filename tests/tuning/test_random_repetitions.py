@@ -324,7 +324,7 @@ def test_an_optax_transformation_in_place_of_a_function_of_hyperparameters():
         (dict(steps=2, epochs=3.0), "both steps and epochs"),
         (dict(sampling="shuffled"), "poisson"),
         (dict(epsilon=3.0, noise_multiplier=None, delta=1e-10), "attain"),
-        (dict(epsilon=3.0, noise_multiplier=None, score_noise=0.3), "score_noise"),
+        (dict(epsilon=3.0, noise_multiplier=None, score_noise=1.0), "score_noise"),
     ],
 )
 def test_bad_input_gets_one_clear_line(change, message):

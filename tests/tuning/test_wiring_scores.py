@@ -1,10 +1,12 @@
 """Which number is ranked: the noisy score, one noise for each candidate, over the public size."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from scipy import stats
 
-from dpjax import accounting
+from dpjax import accounting, tuning
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning.choices import BestOf, FirstAbove
 from dpjax.tuning.evaluations import partition_models
@@ -144,6 +146,9 @@ class Told:
         return self._choice, {}
 
 
+RUN = [field.name for field in dataclasses.fields(tuning.RunOptions)]
+
+
 def test_partitioned_selections_train_and_release_what_the_selector_chose(toy, monkeypatch):
     """Neither the best nor the first: and the selector sees whole units over the public size."""
     monkeypatch.setattr(
@@ -151,9 +156,17 @@ def test_partitioned_selections_train_and_release_what_the_selector_chose(toy, m
     )  # Told is no dataclass; there is no folder.
     listed = [dict(quality=count / 18, clip_norm=1.0) for count in (3, 9, 5, 18)]
     selector = Told(choice=2)
-    result = partition_models.select_and_train(
-        toy.task(), toy.space(*(one["quality"] for one in listed)), selector,
-        candidates=listed, partitions=5, seed=2, chunk_size=4, **toy.settings,
+
+    @dataclasses.dataclass(frozen=True)
+    class Chosen(tuning.Exponential):
+        choice = selector
+
+    settings = dict(toy.settings)
+    run = {name: settings.pop(name) for name in RUN if name in settings}
+    result = tuning.tune(
+        toy.task(), toy.space(*(one["quality"] for one in listed)),
+        Chosen(candidates=listed, partitions=5),
+        run=tuning.RunOptions(**run), seed=2, chunk_size=4, **settings,
     )  # fmt: skip
     assert result.release.hyperparameters == listed[2]
     assert result.release.params["w"] == np.float32(5 / 18)
