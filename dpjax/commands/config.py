@@ -72,7 +72,10 @@ def _read(path: str) -> dict[str, Any]:
         with open(path, encoding="utf-8") as file:
             content = json.load(file)
     except (OSError, ValueError) as error:
-        raise flags.Error(f"--config={path} cannot be read: {error}") from None
+        why = error.strerror if isinstance(error, OSError) else "it is no JSON"
+        raise flags.Error(
+            f"--config={path} cannot be read ({why}): pass a JSON object of flags and values"
+        ) from None
     if not isinstance(content, dict):
         raise flags.Error(f"--config={path} must hold a JSON object of flags and values")
     return content

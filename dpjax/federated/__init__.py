@@ -66,6 +66,10 @@ _OF_FLOWER = (
 __all__ = [*_HOMES, *_OF_FLOWER]
 
 
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 def __getattr__(name: str) -> Any:
     """Imports a public name from its module on first use."""
     if name in _OF_FLOWER:

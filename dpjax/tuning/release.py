@@ -68,6 +68,13 @@ class Release:
     hyperparameters: Mapping[str, float | None]
     statement: Mapping[str, Any]
 
+    def __repr__(self) -> str:
+        """The hyperparameters and the cost; not the weights."""
+        costs = {
+            name: self.statement[name] for name in ("epsilon", "delta") if name in self.statement
+        }
+        return f"Release(hyperparameters={dict(self.hyperparameters)}, {costs})"
+
     def save(self, folder: str | os.PathLike) -> None:
         """Writes the release into a new folder, whole or not at all.
 

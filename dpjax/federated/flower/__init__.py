@@ -43,6 +43,11 @@ _HOMES = {
 
 __all__ = list(_HOMES)
 
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 # One clear line where Flower is missing, at once.
 importlib.import_module("dpjax.federated.flower.internals")
 
