@@ -35,8 +35,8 @@ _SERVER = '''
 """A server that asks for everything three times, and again after its nodes were started anew."""
 import json, os, time
 from dpjax.federated.flower import internals as flower
-from dpjax.federated.election import Election
-from dpjax.federated.server import run_election
+from dpjax.federated.flower.election import Election
+from dpjax.federated.flower.server import run_election
 
 app = flower.ServerApp()
 
