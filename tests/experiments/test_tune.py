@@ -214,7 +214,7 @@ REFUSED = [
         ],
         "fix steps",
     ),
-    (["--candidates=5"], "--candidates belongs to --method=exponential or doubling"),
+    (["--candidates=5"], "--candidates belongs to --method=doubling or exponential"),
 ]
 
 
