@@ -243,6 +243,12 @@ def plan_procedure(
         run, deviation = _scored(settings, validation_is_public, score_noise)
         guarantee = selection.guarantee(run)
     else:
+        if score_noise is not None and not validation_is_public:
+            # No noise of training makes room for scores that cost more than the target alone.
+            count = accounting.discrete_gaussian(
+                noise_std=score_noise, relation=settings[0].relation
+            )
+            _refuse_scores(score_noise, selection.guarantee(count).epsilon(delta), epsilon)
         # Training alone is calibrated first; the score may add a little, and is then made room for.
         aim = epsilon
         for _ in range(6):
@@ -254,13 +260,19 @@ def plan_procedure(
                 break
             aim *= 0.9995 * epsilon / reached
         else:
-            raise ValueError(
-                f"score_noise {score_noise} takes the total to epsilon {reached:.4g} at least, "
-                f"above the target {epsilon}: pass a larger score_noise or epsilon"
-            )
+            _refuse_scores(score_noise, reached, epsilon)
     return fixed(
         settings=tuple(settings), score_noise=deviation, run_guarantee=run, guarantee=guarantee
     )
+
+
+def _refuse_scores(score_noise: float | None, reached: float, epsilon: float) -> None:
+    """Refuses scores that take the total above its target."""
+    if reached > epsilon:
+        raise ValueError(
+            f"score_noise {score_noise} takes the total to epsilon {reached:.4g} at least, "
+            f"above the target {epsilon}: pass a larger score_noise or epsilon"
+        )
 
 
 def _scored(
