@@ -12,7 +12,7 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from absl import flags
@@ -134,25 +134,28 @@ def owners_of(by_owner: Mapping[str, list[Option]]) -> dict[str, dict[str, Optio
 
 
 def refuse_others(
-    by_owner: Mapping[str, list[Option]], chosen: str, of: str, advice: str = ""
+    owners_of_flags: Mapping[str, Collection[str]], chosen: str, of: str, advice: str = ""
 ) -> None:
     """Refuses flags that were given and that the chosen owner does not have.
+
+    Args:
+      owners_of_flags: flag -> the owners that have it.
+      chosen: the owner.
+      of: the flag that names an owner.
+      advice: what else to do, for the message.
 
     Raises:
       ValueError: naming the owners that have it.
     """
-    for flag, owners in owners_of(by_owner).items():
+    for flag, owners in owners_of_flags.items():
         if flags.FLAGS[flag].present and chosen not in owners:
             raise ValueError(f"--{flag} belongs to --{of}={' or '.join(owners)}: drop it{advice}")
 
 
-def given(options: list[Option]) -> Iterator[tuple[str, Any]]:
-    """(name, value) of the options whose flags were given.
-
-    Raises:
-      ValueError: for one that must be given.
-    """
-    for option in options:
-        holder = flags.FLAGS[option.flag]
-        if holder.present:
-            yield option.name, holder.value
+def given(options: list[Option]) -> dict[str, Any]:
+    """name -> value of the options whose flags were given."""
+    return {
+        option.name: flags.FLAGS[option.flag].value
+        for option in options
+        if flags.FLAGS[option.flag].present
+    }

@@ -64,7 +64,7 @@ def law_of_repetitions(mean: float | None = None) -> accounting.RepetitionLaw:
             "here candidates are drawn independently: pass a law of their number"
         )
     try:
-        law = _FAMILIES[name].of_mean(mean, **dict(derived_flags.given(_OPTIONS[name])))
+        law = _FAMILIES[name].of_mean(mean, **derived_flags.given(_OPTIONS[name]))
     except ValueError as error:
         raise ValueError(f"--repetitions={name} with --mean={mean:g}: {error}") from None
     return accounting.AtMost(law, cap=_CAP.value) if _CAP.value and name != FIXED else law
@@ -97,7 +97,7 @@ def _check() -> None:
     name, mean = _REPETITIONS.value, _MEAN.value
     counted = name in (FIXED, ADAPTIVE)
     advice = ", and pass the number of runs as --mean" if counted else ""
-    derived_flags.refuse_others(_OPTIONS, name, "repetitions", advice)
+    derived_flags.refuse_others(derived_flags.owners_of(_OPTIONS), name, "repetitions", advice)
     if counted and flags.FLAGS["cap"].present:
         raise ValueError(f"--repetitions={name} has no --cap: drop it")
     if _CAP.value < 0:

@@ -40,17 +40,11 @@ def tuner() -> tuning.tuner.Tuner:
       ValueError: for flags of another tuner, or one that is missing.
     """
     chosen = _METHOD.value
-    advice = ", or change the method"
-    derived_flags.refuse_others(_OPTIONS, chosen, "method", advice)
-    if not _LAWS[chosen]:
-        owners = [name for name, fields in _LAWS.items() if fields]
-        for flag in law_flags.names():
-            if flags.FLAGS[flag].present:
-                raise ValueError(
-                    f"--{flag} belongs to --method={' or '.join(owners)}: drop it{advice}"
-                )
+    with_a_law = [name for name, fields in _LAWS.items() if fields]
+    owners = {**derived_flags.owners_of(_OPTIONS), **dict.fromkeys(law_flags.names(), with_a_law)}
+    derived_flags.refuse_others(owners, chosen, "method", ", or change the method")
     cls = tuning.registered_tuners()[chosen]
-    values = dict(derived_flags.given(_OPTIONS[chosen]))
+    values = derived_flags.given(_OPTIONS[chosen])
     for option in _OPTIONS[chosen]:
         if option.default is derived_flags.REQUIRED and option.name not in values:
             raise ValueError(f"--method={chosen} and --{option.flag} go together: pass both")

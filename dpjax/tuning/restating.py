@@ -94,24 +94,28 @@ def versions(claim: Mapping[str, Any], names: Sequence[str] = VERSIONED) -> dict
 
 
 def words(value: Any) -> str:
+    """The value, if it is text; else a TypeError."""
     if not isinstance(value, str):
         raise TypeError("words are a number or a list")
     return value
 
 
 def flag(value: Any) -> bool:
+    """The value, if it is true or false; else a TypeError."""
     if not isinstance(value, bool):
         raise TypeError("a word that is true or false is another")
     return value
 
 
 def whole(value: Any) -> int:
+    """The value, if it is a whole number; else a TypeError."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError("a public size is no whole number")
     return value
 
 
 def is_number(value: Any) -> bool:
+    """Whether it is a number, and no truth value."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

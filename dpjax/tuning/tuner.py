@@ -271,6 +271,8 @@ def check_target(
     if epsilon is not None:
         checks.positive("epsilon", epsilon)
     checks.flag("validation_is_public", validation_is_public)
+    if "clip_norm" in space.parameters and not space.parameters["clip_norm"].lowest > 0:
+        raise ValueError("clip_norm must be above 0: pass a law of positive numbers")
 
 
 def tune(

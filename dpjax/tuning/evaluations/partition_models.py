@@ -271,8 +271,6 @@ def plan(
       ValueError: with one line naming what to pass instead.
     """
     check_target(task, space, epsilon, delta, validation_is_public)
-    if "clip_norm" in space.parameters and not space.parameters["clip_norm"].lowest > 0:
-        raise ValueError("clip_norm must be above 0: pass a law of positive numbers")
     inspection.refuse_unread(task, optimizer, space.parameters)
     number, listed = _candidates(candidates, space)
     partition_number = check_partitions(task, partition_number)

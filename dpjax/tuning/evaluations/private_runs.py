@@ -220,8 +220,6 @@ def plan_procedure(
     if score_noise is not None:
         checks.positive("score_noise", score_noise)
     checks.flag("not_private", not_private)
-    if "clip_norm" in space.parameters and not space.parameters["clip_norm"].lowest > 0:
-        raise ValueError("clip_norm must be above 0: pass a law of positive numbers")
     settings = run_settings(task, space, options)
     given = not any(math.isnan(setting.noise_multiplier) for setting in settings)
     if given == (epsilon is not None):
@@ -245,10 +243,8 @@ def plan_procedure(
     else:
         if score_noise is not None and not validation_is_public:
             # No noise of training makes room for scores that cost more than the target alone.
-            count = accounting.discrete_gaussian(
-                noise_std=score_noise, relation=settings[0].relation
-            )
-            _refuse_scores(score_noise, selection.guarantee(count).epsilon(delta), epsilon)
+            scores = selection.guarantee(_count(settings, score_noise))
+            _refuse_scores(score_noise, scores.epsilon(delta), epsilon)
         # Training alone is calibrated first; the score may add a little, and is then made room for.
         aim = epsilon
         for _ in range(6):
@@ -282,10 +278,15 @@ def _scored(
     train = training_guarantee(settings)
     if validation_is_public:
         return train, 0.0
-    relation = settings[0].relation
-    deviation = validation_noise(train, relation) if score_noise is None else score_noise
-    count = accounting.discrete_gaussian(noise_std=deviation, relation=relation)
-    return accounting.parallel(train, count), deviation
+    deviation = score_noise
+    if deviation is None:
+        deviation = validation_noise(train, settings[0].relation)
+    return accounting.parallel(train, _count(settings, deviation)), deviation
+
+
+def _count(settings: list[RunSetting], deviation: float) -> accounting.Guarantee:
+    """Returns the cost of one noisy count of correct validation predictions."""
+    return accounting.discrete_gaussian(noise_std=deviation, relation=settings[0].relation)
 
 
 # Numbers of a seeded `HostRandomness`'s streams, nothing to do with the named streams of a
