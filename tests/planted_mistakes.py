@@ -326,7 +326,7 @@ MISTAKES = [
     Mistake(
         "the selection is held again where no run could be released",
         f"{_P}evaluations/private_runs.py",
-        "        release = _release(task, procedure, request, executed, randomness.secret)\n",
+        "        release = _release(task, procedure, executed, randomness.secret)\n",
         "        if not np.isfinite(executed.best.score[0]):\n"
         "            executed = execute(\n"
         "                task,\n"
@@ -334,7 +334,7 @@ MISTAKES = [
         "                randomness=HostRandomness(),\n"
         "                chunk_size=chunk_size,\n"
         "            )\n"
-        "        release = _release(task, procedure, request, executed, randomness.secret)\n",
+        "        release = _release(task, procedure, executed, randomness.secret)\n",
         _ONCE,
     ),
     Mistake(
@@ -399,15 +399,15 @@ MISTAKES = [
     Mistake(
         "the real number of validation records is released",
         f"{_P}evaluations/private_runs.py",
-        "validation_size=task.validation.public_size,",
-        "validation_size=task.validation.number,",
+        "options, task.validation.public_size, words",
+        "options, task.validation.number, words",
         _PUBLIC,
     ),
     Mistake(
         "the real number of training records is released",
-        f"{_P}described.py",
-        '"size_bound": task.train.size_bound,',
-        '"size_bound": task.train.number,',
+        f"{_P}problem/inspection.py",
+        '"size_bound": records.size_bound,',
+        '"size_bound": records.number,',
         _PUBLIC,
     ),
     Mistake(
@@ -481,8 +481,8 @@ MISTAKES = [
     Mistake(
         "utilities of partitions are over the real number of records",
         f"{_P}evaluations/partition_models.py",
-        "partition_number, task.validation.public_size, validation_is_public, stay",
-        "partition_number, task.validation.number, validation_is_public, stay",
+        "partition_number, task.validation.public_size, request.validation_is_public, stay",
+        "partition_number, task.validation.number, request.validation_is_public, stay",
         (*_PUBLIC, *_SCORES),
     ),
     Mistake(
@@ -599,9 +599,9 @@ MISTAKES = [
     ),
     Mistake(
         "a release names what nothing read",
-        f"{_P}evaluations/private_runs.py",
-        "    inspection.refuse_unread(task, optimizer, space.parameters)\n",
-        "",
+        f"{_P}problem/inspection.py",
+        "        refuse_unread(self.task, self.optimizer, self.names)\n",
+        "        pass\n",
         _UNREAD,
     ),
 ]

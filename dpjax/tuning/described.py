@@ -1,8 +1,4 @@
-"""What was trained, and how, in words and numbers for a release: code and public choices alone.
-
-Nothing here reads a record, nor the value of a parameter: names of functions and of parameters,
-shapes, and the settings that were fixed before the data was touched.
-"""
+"""How was trained, in words and numbers for a release: the settings fixed before the data."""
 
 from __future__ import annotations
 
@@ -10,9 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dpjax.tuning.problem import inspection
 from dpjax.tuning.problem.run_settings import RunOptions, RunSetting
-from dpjax.tuning.problem.task import Task
 
 _COUNTS = ("lot_size", "steps")
 """Hyperparameters that are rounded to whole numbers where they are used."""
@@ -21,41 +15,16 @@ CANDIDATES = "a candidate, on all training records"
 """Which runs have the settings of a search, in words."""
 
 
-def of_training(
-    task: Task,
-    optimizer: Any,
-    settings: Sequence[RunSetting],
-    sampling: str,
-    *,
-    of: str = CANDIDATES,
-) -> dict[str, Any]:
-    """The arguments of `release.statement` that say what was trained.
-
-    Args:
-      task: what was learned; its loss and records are not looked at.
-      optimizer: hyperparameters -> optax transformation.
-      settings: the accounted settings that a run may have.
-      sampling: "poisson" or "fixed".
-      of: which runs have these settings, in words.
-    """
-    return {
-        "model": task.description,
-        "optimizer": inspection.of_optimizer(optimizer),
-        "trained_parameters": inspection.trained_parameters(task),
-        "settings": of_settings(settings, sampling, of=of),
-        "training_records": {
-            "public_size": task.train.public_size,
-            "size_bound": task.train.size_bound,
-            # Under replace-one the number is public: no neighbour has another.
-            "number": task.train.number if sampling == "fixed" else None,
-        },
-    }
-
-
 def of_settings(
     settings: Sequence[RunSetting], sampling: str, *, of: str = CANDIDATES
 ) -> list[dict[str, Any]]:
-    """The accounted settings of runs; arguments as `of_training`'s."""
+    """The accounted settings of runs, as `release.statement` takes them.
+
+    Args:
+      settings: those that a run may have.
+      sampling: "poisson" or "fixed".
+      of: which runs have these settings, in words.
+    """
     return [
         {
             "lot_size": setting.lot_size,

@@ -67,15 +67,14 @@ def reads_everything(hyperparameters: Mapping[str, Any]) -> optax.GradientTransf
     return optax.scale(math.prod(hyperparameters.values()))
 
 
-def training(claim: Mapping[str, Any], settings: list[dict]) -> dict[str, Any]:
-    """`described.of_training` from words that are taken as they are, if they are words."""
+def training(claim: Mapping[str, Any]) -> dict[str, Any]:
+    """`Inspection.words` from words that are taken as they are, if they are words."""
     optimizer, records = claim["optimizer"], claim["training_records"]
     fixed = claim["run_options"]["sampling"] == "fixed"
     return {
         "model": words(claim["model"]),
         "optimizer": {name: words(optimizer[name]) for name in optimizer},
         "trained_parameters": [words(name) for name in claim["trained_parameters"]],
-        "settings": settings,
         "training_records": {
             "public_size": records["public_size"],
             "size_bound": records["size_bound"],

@@ -44,14 +44,28 @@ class Request:
       epsilon: target of the whole procedure; None where noise multipliers are given.
       delta: of the whole procedure, in (0, 1).
       validation_is_public: scores cost nothing.
+
+    Raises:
+      ValueError: naming what is no space or no target, whatever is then planned for it.
     """
 
     space: Space
-    run: RunOptions
-    optimizer: Optimizer
-    epsilon: float | None
-    delta: float
-    validation_is_public: bool
+    run: RunOptions = RunOptions()
+    optimizer: Optimizer = dataclasses.field(default_factory=training.momentum)
+    epsilon: float | None = None
+    delta: float = 1e-5
+    validation_is_public: bool = False
+
+    def __post_init__(self) -> None:
+        checks.instance("space", self.space, Space, "tuning.Space(learning_rate=0.1)")
+        checks.instance("run", self.run, RunOptions, "tuning.RunOptions(lot_size=64, epochs=10)")
+        checks.probability("delta", self.delta, hint=", for example 1e-5")
+        if self.epsilon is not None:
+            checks.positive("epsilon", self.epsilon)
+        checks.flag("validation_is_public", self.validation_is_public)
+        law = self.space.parameters.get("clip_norm")
+        if law is not None and not law.lowest > 0:
+            raise ValueError("clip_norm must be above 0: pass a law of positive numbers")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -257,24 +271,6 @@ def restated(claim: Mapping[str, Any]) -> Restated:
     return _RESTATERS[rule](claim)
 
 
-def check_target(
-    task: Task, space: Space, epsilon: float | None, delta: float, validation_is_public: bool
-) -> None:
-    """Refuses what is no task, no space or no target, whatever is then planned for them.
-
-    Raises:
-      ValueError: naming it.
-    """
-    checks.instance("task", task, Task, "tuning.classification(model, train, validation)")
-    checks.instance("space", space, Space, "tuning.Space(learning_rate=0.1)")
-    checks.probability("delta", delta, hint=", for example 1e-5")
-    if epsilon is not None:
-        checks.positive("epsilon", epsilon)
-    checks.flag("validation_is_public", validation_is_public)
-    if "clip_norm" in space.parameters and not space.parameters["clip_norm"].lowest > 0:
-        raise ValueError("clip_norm must be above 0: pass a law of positive numbers")
-
-
 def tune(
     task: Task,
     space: Space,
@@ -327,18 +323,18 @@ def tune(
     if evaluation is None:
         shown = checks.shown(tuner)
         raise ValueError(f"tuner must be a tuner, such as RandomRepetitions(), not {shown}")
-    checks.instance("run", run, RunOptions, "tuning.RunOptions(lot_size=64, epochs=10)")
     if chunk_size is None:
         chunk_size = evaluation.chunk_size
     chunk_size, job = settled(chunk_size, progress, job)
     randomness = HostRandomness(seed)
-    check_target(task, space, epsilon, delta, validation_is_public)
-    cautions.of_arguments(delta, task.train.public_size, seed)
+    checks.instance("task", task, Task, "tuning.classification(model, train, validation)")
     if optimizer is None:
         optimizer = training.momentum()
+    request = Request(space, run, optimizer, epsilon, delta, validation_is_public)
+    cautions.of_arguments(delta, task.train.public_size, seed)
     return evaluation.carry_out(
         task,
-        Request(space, run, optimizer, epsilon, delta, validation_is_public),
+        request,
         tuner.choice,
         tuner.finish,
         randomness=randomness,

@@ -26,6 +26,7 @@ from dpjax.tuning.evaluations.private_runs import execute, plan_procedure
 from dpjax.tuning.problem.run_settings import RunOptions
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Records, Task
+from dpjax.tuning.tuner import Request
 
 EXECUTIONS = 100_000
 DELTA = 0.02
@@ -51,15 +52,14 @@ def _task(with_canary: bool) -> Task:
 def _procedure():
     return plan_procedure(
         _task(True),
-        Space(learning_rate=1.0, clip_norm=1.0),
-        selection=BestOf(LAW),
-        # Every record in every lot: nothing hides the canary but the noise.
-        options=RunOptions(lot_size=2, steps=1, noise_multiplier=NOISE_MULTIPLIER),
-        optimizer=training.sgd(),
-        epsilon=None,
-        delta=DELTA,
-        validation_is_public=False,
-        score_noise=None,
+        Request(
+            Space(learning_rate=1.0, clip_norm=1.0),
+            # Every record in every lot: nothing hides the canary but the noise.
+            RunOptions(lot_size=2, steps=1, noise_multiplier=NOISE_MULTIPLIER),
+            training.sgd(),
+            delta=DELTA,
+        ),
+        BestOf(LAW),
     )
 
 

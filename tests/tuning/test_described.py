@@ -140,5 +140,5 @@ def test_describing_touches_neither_loss_nor_records():
         validation=records,
         description="public words",
     )
-    said = described.of_training(task, training.sgd(), [], "poisson")
+    said = inspection.Inspection(task, training.sgd(), ["learning_rate"]).words("poisson")
     assert said["trained_parameters"] == ["a", "b/c"] and said["model"] == "public words"

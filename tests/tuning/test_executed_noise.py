@@ -18,6 +18,7 @@ from dpjax.tuning.evaluations.private_runs import plan_procedure
 from dpjax.tuning.problem.run_settings import RunOptions
 from dpjax.tuning.problem.space import Choice, Space
 from dpjax.tuning.problem.task import Records, Task
+from dpjax.tuning.tuner import Request
 
 SIZE = 2000
 RECORDS = 100
@@ -59,13 +60,8 @@ def test_every_candidate_gets_the_noise_it_is_charged_for(
         options = RunOptions(20, 3, None, 1.7, sampling)
     procedure = plan_procedure(
         task,
-        space,
-        selection=BestOf(accounting.Geometric(6)),
-        options=options,
-        optimizer=training.sgd(),
-        epsilon=None,
-        delta=1e-3,
-        validation_is_public=True,
+        Request(space, options, training.sgd(), delta=1e-3, validation_is_public=True),
+        BestOf(accounting.Geometric(6)),
     )
     monkeypatch.setattr(EveryRun, "seen", {})
     monkeypatch.setattr(private_runs, "BestOfRuns", EveryRun)

@@ -29,6 +29,7 @@ from dpjax.tuning.job import Job
 from dpjax.tuning.problem.run_settings import RunOptions
 from dpjax.tuning.problem.space import Choice, LogUniform, Space
 from dpjax.tuning.problem.task import Records, Task
+from dpjax.tuning.tuner import Request
 
 ROOT = pathlib.Path(__file__).parents[2]
 GENERATOR = np.random.default_rng(2)
@@ -48,13 +49,13 @@ TASK = Task(
 def procedure(law=None, **space):
     return plan_procedure(
         TASK,
-        Space(learning_rate=LogUniform(0.1, 1.0), lot_size=Choice([4, 8]), **space),
-        selection=BestOf(law or accounting.Fixed(7)),
-        options=RunOptions(steps=6, noise_multiplier=1.0),
-        optimizer=training.sgd(),
-        epsilon=None,
-        delta=1e-3,
-        not_private=False,
+        Request(
+            Space(learning_rate=LogUniform(0.1, 1.0), lot_size=Choice([4, 8]), **space),
+            RunOptions(steps=6, noise_multiplier=1.0),
+            training.sgd(),
+            delta=1e-3,
+        ),
+        BestOf(law or accounting.Fixed(7)),
         score_noise=1.0,
     )
 
@@ -143,12 +144,13 @@ def test_one_setting_with_and_without_checkpoints(tmp_path):
     """The two engines, whole runs in chunks and slots with checkpoints, agree."""
     plan = plan_procedure(
         TASK,
-        Space(learning_rate=LogUniform(0.1, 1.0)),
-        selection=BestOf(accounting.Fixed(3)),
-        options=RunOptions(lot_size=8, steps=6, noise_multiplier=1.0),
-        optimizer=training.sgd(),
-        epsilon=None,
-        delta=1e-3,
+        Request(
+            Space(learning_rate=LogUniform(0.1, 1.0)),
+            RunOptions(lot_size=8, steps=6, noise_multiplier=1.0),
+            training.sgd(),
+            delta=1e-3,
+        ),
+        BestOf(accounting.Fixed(3)),
     )
     slots = run(plan=plan, folder=str(tmp_path / "work"))
     assert_same(slots, run(plan=plan, placement="auto"), tolerance=1e-5)

@@ -166,10 +166,10 @@ def test_partitions_need_records_and_identifiers():
     task = _task(_parts())
     for wrong in (0, 64):
         with pytest.raises(ValueError, match="public number of training records, 63"):
-            partitions.partitioned(task, wrong, b"k")
+            partitions.partitioned(task.train, wrong, b"k")
     bare = Records((INPUTS,), public_size=90, size_bound=90)
     with pytest.raises(ValueError, match="identifiers"):
-        partitions.check_partitions(dataclasses.replace(task, train=bare, validation=bare), 3)
+        partitions.check_partitions(bare, 3)
     with pytest.raises(ValueError, match="one for each record"):
         Records((INPUTS,), public_size=90, size_bound=90, identifiers=np.arange(3))
 
@@ -183,7 +183,7 @@ def _counts(parts, partition_number=PARTITIONS, lots=None, rate=0.5):
     )
     return partition_counts(
         task,
-        partitions.partitioned(task, partition_number, b"k"),
+        partitions.partitioned(task.train, partition_number, b"k"),
         lots,
         6,
         {"learning_rate": np.array([rate, 2 * rate])},

@@ -19,6 +19,7 @@ from dpjax.tuning.evaluations.private_runs import execute, plan_procedure
 from dpjax.tuning.problem.run_settings import RunOptions
 from dpjax.tuning.problem.space import Choice, LogUniform, Space
 from dpjax.tuning.problem.task import Records
+from dpjax.tuning.tuner import Request
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,12 +100,8 @@ def test_validation_noise_costs_what_it_costs():
 def test_the_score_noise_reaches_the_scores_at_its_stated_scale():
     procedure = plan_procedure(
         _task(),
-        SPACE,
-        selection=BestOf(accounting.Fixed(1)),
-        options=RunOptions(lot_size=20, steps=1, noise_multiplier=5.0),
-        optimizer=training.sgd(),
-        epsilon=None,
-        delta=1e-3,
+        Request(SPACE, RunOptions(20, steps=1, noise_multiplier=5.0), training.sgd(), delta=1e-3),
+        BestOf(accounting.Fixed(1)),
         score_noise=7.0,
     )
     executed = execute(

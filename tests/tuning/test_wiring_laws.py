@@ -10,6 +10,7 @@ from dpjax.tuning.choices import BestOf, FirstAbove
 from dpjax.tuning.evaluations.private_runs import execute, plan_procedure
 from dpjax.tuning.problem.run_settings import RunOptions
 from dpjax.tuning.problem.space import Choice, LogUniform, Space
+from dpjax.tuning.tuner import Request
 
 EXECUTIONS = 1500
 QUALITIES = (0.1, 0.3, 0.5, 0.7, 0.9)
@@ -28,13 +29,14 @@ def test_k_and_the_candidates_follow_their_laws_and_every_candidate_counts(name,
     selection, law = LAWS[name]
     procedure = plan_procedure(
         toy.task(),
-        toy.space(*QUALITIES),
-        selection=selection,
-        options=RunOptions(8, 1, None, 3.0),
-        optimizer=toy.settings["optimizer"],
-        epsilon=None,
-        delta=1e-3,
-        validation_is_public=True,
+        Request(
+            toy.space(*QUALITIES),
+            RunOptions(8, 1, None, 3.0),
+            toy.settings["optimizer"],
+            delta=1e-3,
+            validation_is_public=True,
+        ),
+        selection,
     )
     executed = execute(
         toy.task(),

@@ -23,6 +23,7 @@ from dpjax.tuning.job import Job
 from dpjax.tuning.pareto.released_run import released_run
 from dpjax.tuning.problem.run_settings import RunOptions
 from dpjax.tuning.problem.task import Records, Task
+from dpjax.tuning.tuner import Request
 
 LAW = accounting.Geometric(4)
 SCORE_NOISE = 3.0
@@ -247,13 +248,14 @@ def test_runs_are_trained_at_the_rate_and_with_the_noise_that_are_charged(
         space = tuning.Space(space.parameters, lot_size=tuning.Choice([8, 8.0001]))
     procedure = plan_procedure(
         task,
-        space,
-        selection=BestOf(accounting.Fixed(24)),
-        options=RunOptions(None if way == "several settings" else 8, STEPS, None, 1.5),
-        optimizer=training.sgd(),
-        epsilon=None,
-        delta=1e-3,
-        validation_is_public=True,
+        Request(
+            space,
+            RunOptions(None if way == "several settings" else 8, STEPS, None, 1.5),
+            training.sgd(),
+            delta=1e-3,
+            validation_is_public=True,
+        ),
+        BestOf(accounting.Fixed(24)),
     )
     job = Job(folder=str(tmp_path / "work")) if way == "in a folder" else Job()
     execute(task, procedure, randomness=HostRandomness(2), executions=4, chunk_size=32, job=job)

@@ -15,6 +15,7 @@ from dpjax.tuning.evaluations.private_runs import execute, plan_procedure
 from dpjax.tuning.job import Job
 from dpjax.tuning.problem.run_settings import RunOptions
 from dpjax.tuning.problem.space import Choice, Space
+from dpjax.tuning.tuner import Request
 from dpjax.tuning.tuners.doubling import DoublingChoice
 from dpjax.tuning.tuners.exponential import ExponentialChoice
 
@@ -32,12 +33,8 @@ def _executed(toy, selection, space, *, executions=EXECUTIONS, **more):
     options |= dict.fromkeys(set(options) & set(space.parameters))
     procedure = plan_procedure(
         toy.task(),
-        space,
-        selection=selection,
-        options=RunOptions(**options),
-        optimizer=settings["optimizer"],
-        epsilon=None,
-        delta=1e-3,
+        Request(space, RunOptions(**options), settings["optimizer"], delta=1e-3),
+        selection,
         score_noise=NOISE,
     )
     return execute(

@@ -39,7 +39,7 @@ from dpjax.tuning.evaluations.partitions import (
     partition_lots,
     partitioned,
 )
-from dpjax.tuning.evaluations.private_runs import Executed, Procedure, execute, facts_of_training
+from dpjax.tuning.evaluations.private_runs import Executed, Procedure, execute
 from dpjax.tuning.job import Arrays, Job, bound, read_bound
 from dpjax.tuning.problem import inspection
 from dpjax.tuning.problem.run_settings import (
@@ -54,13 +54,11 @@ from dpjax.tuning.problem.task import Task
 from dpjax.tuning.release import Release, statement
 from dpjax.tuning.tuner import (
     Finish,
-    Optimizer,
     Progress,
     Request,
     Restated,
     Result,
     TrainTheWinner,
-    check_target,
 )
 
 # Numbers of a seeded `HostRandomness`'s streams, apart from those of `execution`.
@@ -144,34 +142,13 @@ class PartitionModels:
           ValueError: for another finish than `TrainTheWinner`: partition models are not private.
         """
         _check_finish(finish)
-        fixed = plan(
-            task,
-            request.space,
-            choice,
-            finish,
-            request.run,
-            candidates=self.candidates,
-            partition_number=self.partitions,
-            partition_training=self.partition_training,
-            epsilon=request.epsilon,
-            delta=request.delta,
-            optimizer=request.optimizer,
-            validation_is_public=request.validation_is_public,
-        )
+        fixed = plan(task, request, self, choice, finish)
         warning = fixed.utility.noise_warning(fixed.number, choice.epsilon)
         if warning is not None:
             warnings.warn(warning, SelectionNoiseWarning, stacklevel=cautions.users_level())
         with job.held():
             return _selected_and_trained(
-                task,
-                fixed,
-                request.delta,
-                request.run,
-                randomness,
-                chunk_size,
-                progress,
-                job,
-                warning,
+                task, fixed, randomness, chunk_size, progress, job, warning
             )
 
     def restate(self, claim: Mapping[str, Any], choice: UtilityChoice, finish: Finish) -> Restated:
@@ -180,29 +157,20 @@ class PartitionModels:
         score, space = claim["score"], space_from(claim["candidates_drawn_from"])
         asked, options = restating.options(claim, space)
         listed = claim["selection"]["candidates"]
-        fixed = plan(
-            restating.task(claim),
+        request = Request(
             space,
-            choice,
-            finish,
             options,
-            candidates=len(listed),
-            partition_number=self.partitions,
-            partition_training=self.partition_training,
-            epsilon=None,
+            restating.reads_everything,
             delta=claim["delta"],
-            optimizer=restating.reads_everything,
             validation_is_public=restating.flag(score["validation_is_public"]),
         )
+        models = dataclasses.replace(self, candidates=len(listed))
+        fixed = plan(restating.task(claim), request, models, choice, finish)
         statement = public_claim(
             fixed,
             asked,
-            delta=claim["delta"],
-            listed=listed,
-            training=restating.training(
-                claim,
-                described.of_settings(final_settings(fixed), asked.sampling, of=FINAL_TRAINING),
-            ),
+            listed,
+            restating.training(claim),
             secret=restating.flag(claim["randomness"]["secret"]),
             versions=restating.versions(claim),
         )
@@ -223,64 +191,57 @@ class Plan:
     """Everything that is fixed, and public, before the data is touched.
 
     Attributes:
-      space: the law that candidates are drawn from.
+      request: what was asked.
+      models: what is trained and counted.
       number: of candidates.
       listed: the candidates, where the caller gave them.
       choice: the private choice.
       utility: units and sensitivity of the scores.
       lots: how the models of partitions are trained.
-      partition_training: one of `PARTITION_TRAININGS`.
       setting: of the final training.
-      optimizer: hyperparameters -> optax transformation.
+      inspected: the task and the optimiser, as they were looked at.
       selection_guarantee, training_guarantee, guarantee: the cost of the selection, of the final
         training, of both together.
     """
 
-    space: Space
+    request: Request
+    models: PartitionModels
     number: int
     listed: Sequence[Mapping[str, float]] | None
     choice: UtilityChoice
     utility: AveragedUtility
     lots: PartitionLots
-    partition_training: str
     setting: RunSetting
-    optimizer: Optimizer
+    inspected: inspection.Inspection
     selection_guarantee: accounting.Guarantee
     training_guarantee: accounting.Guarantee
     guarantee: accounting.Guarantee
 
+    @property
+    def space(self) -> Space:
+        """The law that candidates are drawn from."""
+        return self.request.space
+
 
 def plan(
-    task: Task,
-    space: Space,
-    choice: UtilityChoice,
-    finish: Finish,
-    options: RunOptions,
-    *,
-    candidates: Candidates,
-    partition_number: int,
-    partition_training: str,
-    epsilon: float | None,
-    delta: float,
-    optimizer: Optimizer,
-    validation_is_public: bool,
+    task: Task, request: Request, models: PartitionModels, choice: UtilityChoice, finish: Finish
 ) -> Plan:
     """Fixes the procedure and its cost, from public numbers only.
 
     Raises:
       ValueError: with one line naming what to pass instead.
     """
-    check_target(task, space, epsilon, delta, validation_is_public)
-    inspection.refuse_unread(task, optimizer, space.parameters)
-    number, listed = _candidates(candidates, space)
-    partition_number = check_partitions(task, partition_number)
+    space, epsilon, delta = request.space, request.epsilon, request.delta
+    inspected = inspection.Inspection(task, request.optimizer, space.parameters)
+    number, listed = _candidates(models.candidates, space)
+    partition_number = check_partitions(task.train, models.partitions)
     for name in ACCOUNTED:
         if name in space.parameters and len(set(space.parameters[name].values)) > 1:
             raise ValueError(
                 f"the final training's cost must not depend on the candidate, and {name} changes "
                 f"it: fix {name}, outside the space"
             )
-    (setting,) = run_settings(task, space, options)
+    (setting,) = run_settings(task, space, request.run)
     given = not math.isnan(setting.noise_multiplier)
     if given == (epsilon is not None):
         raise ValueError(
@@ -302,18 +263,21 @@ def plan(
     # Under replace one, run_settings has refused records that a replacement could move.
     stay = setting.relation == ADD_OR_REMOVE_ONE or task.train.stable_under_replacement
     utility = AveragedUtility(
-        partition_number, task.validation.public_size, validation_is_public, stay
+        partition_number, task.validation.public_size, request.validation_is_public, stay
+    )
+    lots = partition_lots(
+        setting, task.train.public_size, partition_number, models.partition_training
     )
     return Plan(
-        space=space,
+        request=request,
+        models=models,
         number=number,
         listed=listed,
         choice=choice,
         utility=utility,
-        lots=partition_lots(setting, task.train.public_size, partition_number, partition_training),
-        partition_training=partition_training,
+        lots=lots,
         setting=setting,
-        optimizer=optimizer,
+        inspected=inspected,
         selection_guarantee=selection,
         training_guarantee=final,
         guarantee=finish.total(selection, final),
@@ -346,8 +310,6 @@ def _candidates(
 def _selected_and_trained(
     task: Task,
     fixed: Plan,
-    delta: float,
-    options: RunOptions,
     randomness: HostRandomness,
     chunk_size: int,
     progress: Callable[[int, int], None] | None,
@@ -357,13 +319,11 @@ def _selected_and_trained(
     """Trains, chooses and finishes, where no other process works in the job's folder."""
     started = time.time()
     partitions = fixed.utility.partitions
-    drawn, _ = job.agreed(
-        lambda: _drawn(fixed, randomness), lambda: _facts(task, fixed, randomness)
-    )
+    drawn, _ = job.agreed(lambda: _drawn(fixed, randomness), lambda: _facts(fixed, randomness))
     hyperparameters = {
         name: drawn[f"hyperparameter_{name}"] for name in sorted(fixed.space.parameters)
     }
-    records = partitioned(task, partitions, drawn["partition_key"].tobytes())
+    records = partitioned(task.train, partitions, drawn["partition_key"].tobytes())
     models = fixed.number * partitions
     counts = partition_counts(
         task,
@@ -372,7 +332,7 @@ def _selected_and_trained(
         fixed.setting.steps,
         hyperparameters,
         jax.random.wrap_key_data(drawn["keys"], impl=key_streams.IMPLEMENTATION),
-        optimizer=fixed.optimizer,
+        optimizer=fixed.request.optimizer,
         chunk_size=chunk_size,
         job=job,
         drawn=drawn,
@@ -400,7 +360,7 @@ def _selected_and_trained(
         progress(models + 1, models + 1)
     utilities = np.asarray(scores, dtype=np.float64) / fixed.utility.units
     return Result(
-        release=_release(task, fixed, delta, options, randomness, hyperparameters, chosen, final),
+        release=_release(task, fixed, randomness, hyperparameters, chosen, final),
         guarantee=fixed.guarantee,
         run_guarantee=fixed.training_guarantee,
         selection_guarantee=fixed.selection_guarantee,
@@ -465,9 +425,8 @@ def _chosen_once(
     return winner, events
 
 
-def _facts(task: Task, fixed: Plan, randomness: HostRandomness) -> dict[str, Any]:
+def _facts(fixed: Plan, randomness: HostRandomness) -> dict[str, Any]:
     """What a draw, and what is trained from it, depend on; JSON-able, by name."""
-    names = {*fixed.space.parameters, "clip_norm", "noise_multiplier", "lot_size", "steps"}
     return {
         "method": "partitioned selection",
         "settings": dataclasses.astuple(fixed.setting),
@@ -478,19 +437,18 @@ def _facts(task: Task, fixed: Plan, randomness: HostRandomness) -> dict[str, Any
         ],
         "search space": fixed.space.describe(),
         "selection": [type(fixed.choice).__name__, dataclasses.astuple(fixed.choice)],
-        "model": task.description,
         "seed": randomness.seed,
-        "identifiers": curator.fingerprint(task.train.identifiers),
-    } | facts_of_training(task, fixed.optimizer, names)
+        "identifiers": curator.fingerprint(fixed.inspected.task.train.identifiers),
+    } | fixed.inspected.facts()
 
 
 def _final_procedure(fixed: Plan, chosen: Mapping[str, float]) -> Procedure:
     """One private run of the chosen candidate, on all training records."""
     return Procedure(
-        space=Space(dict(chosen)),
+        request=dataclasses.replace(fixed.request, space=Space(dict(chosen))),
         selection=BestOf(accounting.Fixed(1)),
         settings=tuple(final_settings(fixed)),
-        optimizer=fixed.optimizer,
+        inspected=fixed.inspected,
         score_noise=0.0,
         run_guarantee=fixed.training_guarantee,
         guarantee=fixed.guarantee,
@@ -506,8 +464,6 @@ def _job_of_the_final_training(job: Job) -> Job:
 def _release(
     task: Task,
     fixed: Plan,
-    delta: float,
-    options: RunOptions,
     randomness: HostRandomness,
     hyperparameters: Mapping[str, np.ndarray],
     chosen: Mapping[str, float],
@@ -522,16 +478,9 @@ def _release(
         described.as_used({name: float(values[index]) for name, values in hyperparameters.items()})
         for index in range(fixed.number)
     ]
-    claim = public_claim(
-        fixed,
-        options,
-        delta=delta,
-        listed=listed,
-        training=described.of_training(
-            task, fixed.optimizer, final_settings(fixed), options.sampling, of=FINAL_TRAINING
-        ),
-        secret=randomness.secret,
-    )
+    options = fixed.request.run
+    words = fixed.inspected.words(options.sampling)
+    claim = public_claim(fixed, options, listed, words, secret=randomness.secret)
     return Release(params=params, hyperparameters=described.as_used(chosen), statement=claim)
 
 
@@ -543,10 +492,9 @@ def final_settings(fixed: Plan) -> list[RunSetting]:
 def public_claim(
     fixed: Plan,
     options: RunOptions,
-    *,
-    delta: float,
     listed: Sequence[Mapping[str, float]],
     training: Mapping[str, Any],
+    *,
     secret: bool,
     versions: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
@@ -555,13 +503,12 @@ def public_claim(
     Args:
       fixed: the plan.
       options: what was asked of the final training beside the space.
-      delta: of the claim.
       listed: the candidates, which are public.
-      training: as from `described.of_training`.
+      training: as from `Inspection.words`.
       secret: whether no seed was given.
       versions: see `release.statement`.
     """
-    utility, setting = fixed.utility, fixed.setting
+    utility, setting, delta = fixed.utility, fixed.setting, fixed.request.delta
     claim = statement(
         guarantee=fixed.guarantee,
         delta=delta,
@@ -570,7 +517,7 @@ def public_claim(
             "candidates": list(listed),
             "partitions": utility.partitions,
             "partition_training": {
-                "mode": fixed.partition_training,
+                "mode": fixed.models.partition_training,
                 "lot_size": fixed.lots.lot_size,
                 "steps": setting.steps,
                 "noise_over_clip_norm": fixed.lots.noise_multiplier,
@@ -585,6 +532,7 @@ def public_claim(
             "public_size": utility.validation_size,
             "validation_is_public": utility.validation_is_public,
         },
+        settings=described.of_settings(final_settings(fixed), options.sampling, of=FINAL_TRAINING),
         **training,
         options=described.of_options(options),
         randomness_is_secret=secret,

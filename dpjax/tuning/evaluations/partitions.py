@@ -20,7 +20,7 @@ import numpy as np
 from dpjax import accounting, checks, training
 from dpjax.data import splitting
 from dpjax.tuning.problem.run_settings import RunSetting
-from dpjax.tuning.problem.task import Task
+from dpjax.tuning.problem.task import Records
 
 NON_PRIVATE, REHEARSAL, PRIVATE = "non_private", "rehearsal", "private"
 PARTITION_TRAININGS = (REHEARSAL, NON_PRIVATE, PRIVATE)
@@ -166,8 +166,8 @@ class PartitionedRecords:
     sizes: np.ndarray
 
 
-def partitioned(task: Task, partitions: int, key: bytes) -> PartitionedRecords:
-    """Partitions the training records by a keyed hash of their identifiers.
+def partitioned(records: Records, partitions: int, key: bytes) -> PartitionedRecords:
+    """Partitions training records by a keyed hash of their identifiers.
 
     Raises:
       ValueError: for more partitions than public records, or records without identifiers.
@@ -175,8 +175,8 @@ def partitioned(task: Task, partitions: int, key: bytes) -> PartitionedRecords:
     Warns:
       EmptyPartitionWarning: for partitions without a record; the curator's to see.
     """
-    check_partitions(task, partitions)
-    order, sizes = splitting.partition_order(task.train.identifiers, partitions, key)
+    check_partitions(records, partitions)
+    order, sizes = splitting.partition_order(records.identifiers, partitions, key)
     empty = int(np.sum(sizes == 0))
     if empty:
         warnings.warn(
@@ -186,9 +186,9 @@ def partitioned(task: Task, partitions: int, key: bytes) -> PartitionedRecords:
             stacklevel=2,
         )
     starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-    sorted_arrays = jax.tree.map(lambda rows: np.asarray(rows)[order], task.train.arrays)
+    sorted_arrays = jax.tree.map(lambda rows: np.asarray(rows)[order], records.arrays)
     return PartitionedRecords(
-        padded(sorted_arrays, task.train.size_bound),
+        padded(sorted_arrays, records.size_bound),
         starts.astype(np.int32),
         sizes.astype(np.int32),
     )
@@ -204,19 +204,19 @@ def padded(arrays: object, rows: int) -> object:
     return jax.tree.map(one, arrays)
 
 
-def check_partitions(task: Task, partitions: int) -> int:
+def check_partitions(records: Records, partitions: int) -> int:
     """The number of partitions as an int, if the records can have as many by public numbers.
 
     Raises:
       ValueError: for fewer than 1, more than public records, or records without identifiers.
     """
     partitions = checks.whole("partitions", partitions, 0)
-    if not 1 <= partitions <= task.train.public_size:
+    if not 1 <= partitions <= records.public_size:
         raise ValueError(
             f"partitions={partitions}: pass between 1 and the public number of training records, "
-            f"{task.train.public_size}"
+            f"{records.public_size}"
         )
-    if task.train.identifiers is None:
+    if records.identifiers is None:
         raise ValueError(
             "the training records have no identifiers to partition them by: make the task from "
             "data.from_arrays(...).parts(...), or pass Records(identifiers=..., "

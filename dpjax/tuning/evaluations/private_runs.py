@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import jax
@@ -45,7 +45,6 @@ from dpjax.tuning.tuner import (
     Request,
     Restated,
     Result,
-    check_target,
 )
 
 
@@ -82,16 +81,7 @@ class PrivateRuns:
         """
         _check_finish(finish)
         procedure = plan_procedure(
-            task,
-            request.space,
-            selection=choice,
-            options=request.run,
-            optimizer=request.optimizer,
-            epsilon=request.epsilon,
-            delta=request.delta,
-            validation_is_public=request.validation_is_public,
-            score_noise=self.score_noise,
-            not_private=self.not_private,
+            task, request, choice, score_noise=self.score_noise, not_private=self.not_private
         )
         started = time.time()
         executed = execute(
@@ -104,7 +94,7 @@ class PrivateRuns:
         )
         if executed is None:
             return None
-        release = _release(task, procedure, request, executed, randomness.secret)
+        release = _release(task, procedure, executed, randomness.secret)
         return Result(
             release=release,
             guarantee=procedure.guarantee,
@@ -125,26 +115,24 @@ class PrivateRuns:
         score, space = claim["score"], space_from(claim["candidates_drawn_from"])
         public = restating.flag(score["validation_is_public"])
         asked, options = restating.options(claim, space)
-        procedure = plan_procedure(
-            restating.task(claim),
+        request = Request(
             space,
-            selection=choice,
-            options=options,
-            optimizer=restating.reads_everything,
-            epsilon=None,
+            options,
+            restating.reads_everything,
             delta=claim["delta"],
             validation_is_public=public,
+        )
+        procedure = plan_procedure(
+            restating.task(claim),
+            request,
+            choice,
             score_noise=None if public else float(score["noise_standard_deviation_in_records"]),
         )
         statement = public_claim(
             procedure,
             asked,
-            delta=claim["delta"],
-            validation_size=score["public_size"],
-            validation_is_public=public,
-            training=restating.training(
-                claim, described.of_settings(procedure.settings, asked.sampling)
-            ),
+            score["public_size"],
+            restating.training(claim),
             secret=restating.flag(claim["randomness"]["secret"]),
             versions=restating.versions(claim),
         )
@@ -163,35 +151,40 @@ class Procedure:
     """Everything that is fixed, and public, before the data is touched.
 
     Attributes:
-      space: the law candidates are drawn from.
+      request: what was asked.
       selection: how many runs there are, and which of them is released.
       settings: the accounted settings a candidate may have.
-      optimizer: hyperparameters -> optax transformation.
+      inspected: the task and the optimiser, as they were looked at.
       score_noise: standard deviation of the discrete Gaussian on the number of correct validation
         predictions, in records; 0 for public validation data or a run that is not private.
       run_guarantee: the cost of one candidate, its score included; None if not private.
       guarantee: the cost of the release; None if not private.
     """
 
-    space: Space
+    request: Request
     selection: RunChoice
     settings: tuple[RunSetting, ...]
-    optimizer: Optimizer
+    inspected: inspection.Inspection
     score_noise: float
     run_guarantee: accounting.Guarantee | None
     guarantee: accounting.Guarantee | None
 
+    @property
+    def space(self) -> Space:
+        """The law candidates are drawn from."""
+        return self.request.space
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """Hyperparameters -> optax transformation."""
+        return self.request.optimizer
+
 
 def plan_procedure(
     task: Task,
-    space: Space,
-    *,
+    request: Request,
     selection: RunChoice,
-    options: RunOptions,
-    optimizer: Optimizer,
-    epsilon: float | None,
-    delta: float,
-    validation_is_public: bool = False,
+    *,
     score_noise: float | None = None,
     not_private: bool = False,
 ) -> Procedure:
@@ -200,14 +193,8 @@ def plan_procedure(
     Args:
       task: only its public numbers are read (and, for fixed-size lots, the public number of
         training records).
-      space: the law of the candidates.
+      request: what is asked; the noise multiplier is calibrated to its target, if it has one.
       selection: how many runs there are, and which of them is released.
-      options: lot size, steps and noise where the space does not draw them.
-      optimizer: hyperparameters -> optax transformation.
-      epsilon: target for the whole procedure; the noise multiplier is calibrated to it. None if
-        noise multipliers are given.
-      delta: of the whole procedure.
-      validation_is_public: the validation records are public, their score costs nothing.
       score_noise: standard deviation for the validation count, in records; None: the least one
         that adds nothing to the total.
       not_private: allow noise_multiplier 0; nothing is then guaranteed.
@@ -216,19 +203,20 @@ def plan_procedure(
       ValueError: if target and noise are both given or both missing, if the noise is 0 in a
         private run, if nothing reads a hyperparameter of the space, or if the target cannot be met.
     """
-    check_target(task, space, epsilon, delta, validation_is_public)
+    epsilon, delta = request.epsilon, request.delta
+    validation_is_public = request.validation_is_public
     if score_noise is not None:
         checks.positive("score_noise", score_noise)
     checks.flag("not_private", not_private)
-    settings = run_settings(task, space, options)
+    settings = run_settings(task, request.space, request.run)
     given = not any(math.isnan(setting.noise_multiplier) for setting in settings)
     if given == (epsilon is not None):
         raise ValueError(
             "pass either a target epsilon or noise multipliers (in the space or beside it), not "
             + ("both" if given else "neither")
         )
-    inspection.refuse_unread(task, optimizer, space.parameters)
-    fixed = functools.partial(Procedure, space=space, selection=selection, optimizer=optimizer)
+    inspected = inspection.Inspection(task, request.optimizer, request.space.parameters)
+    fixed = functools.partial(Procedure, request, selection, inspected=inspected)
     if not_private and max(setting.noise_multiplier for setting in settings) > 0:
         raise ValueError("not_private trains without noise: drop it, or the noise_multiplier")
     if not_private:
@@ -376,7 +364,7 @@ def _executed(
     """`execute`, where no other process works in the job's folder."""
     drawn, spent = job.agreed(
         lambda: _drawn(procedure, randomness, executions),
-        lambda: _facts(task, procedure, randomness, executions),
+        lambda: _facts(procedure, randomness, executions),
     )
     structure = jax.tree.structure(jax.eval_shape(task.initial, jax.random.key(0)))
     if job.share_is_done(drawn) or (spent and job.shard is not None and not job.merges):
@@ -456,12 +444,9 @@ def _drawn(
     }
 
 
-def _facts(
-    task: Task, procedure: Procedure, randomness: HostRandomness, executions: int
-) -> dict[str, Any]:
+def _facts(procedure: Procedure, randomness: HostRandomness, executions: int) -> dict[str, Any]:
     """What a draw, and what is trained from it, depend on; JSON-able, by name."""
     selection = procedure.selection
-    names = {*procedure.space.parameters, "clip_norm", "noise_multiplier", "lot_size", "steps"}
     return {
         "number of executions": executions,
         "settings": [dataclasses.astuple(setting) for setting in procedure.settings],
@@ -472,33 +457,11 @@ def _facts(
             selection.expected_runs,
         ],
         "score noise": procedure.score_noise,
-        "model": task.description,
         "seed": randomness.seed,
-    } | facts_of_training(task, procedure.optimizer, names)
+    } | procedure.inspected.facts()
 
 
-def facts_of_training(
-    task: Task, optimizer: Optimizer, hyperparameters: Iterable[str]
-) -> dict[str, Any]:
-    """What a candidate's training and its score depend on, its own settings apart; for `Job`.
-
-    Args:
-      task: what is learned.
-      optimizer: hyperparameters -> optax transformation.
-      hyperparameters: names that a candidate is given.
-    """
-    parts = (task.train, task.validation)
-    return inspection.programs(task, optimizer, hyperparameters) | {
-        "optimizer's name": inspection.of_optimizer(optimizer),
-        "trained parameters": inspection.trained_parameters(task),
-        "records": curator.fingerprint([part.arrays for part in parts]),
-        "numbers of records": [[part.public_size, part.size_bound] for part in parts],
-    }
-
-
-def _release(
-    task: Task, procedure: Procedure, request: Request, executed: Executed, secret: bool
-) -> Release:
+def _release(task: Task, procedure: Procedure, executed: Executed, secret: bool) -> Release:
     """What may leave: the winner, or what no record had an influence on, and the claim."""
     winner = int(executed.best.candidate[0])
     names = sorted(executed.hyperparameters)
@@ -512,28 +475,18 @@ def _release(
         hyperparameters = described.as_used(
             {name: float(executed.hyperparameters[name][winner]) for name in names}
         )
-    claim = public_claim(
-        procedure,
-        request.run,
-        delta=request.delta,
-        validation_size=task.validation.public_size,
-        validation_is_public=request.validation_is_public,
-        training=described.of_training(
-            task, procedure.optimizer, procedure.settings, request.run.sampling
-        ),
-        secret=secret,
-    )
+    options = procedure.request.run
+    words = procedure.inspected.words(options.sampling)
+    claim = public_claim(procedure, options, task.validation.public_size, words, secret=secret)
     return Release(params=params, hyperparameters=hyperparameters, statement=claim)
 
 
 def public_claim(
     procedure: Procedure,
     options: RunOptions,
-    *,
-    delta: float,
     validation_size: int,
-    validation_is_public: bool,
     training: Mapping[str, Any],
+    *,
     secret: bool,
     versions: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
@@ -542,16 +495,14 @@ def public_claim(
     Args:
       procedure: what was fixed before the data was touched.
       options: what was asked of a run beside the space.
-      delta: of the claim.
       validation_size: the public number of validation records.
-      validation_is_public: whether they are nobody's secret.
-      training: as from `described.of_training`.
+      training: as from `Inspection.words`.
       secret: whether no seed was given.
       versions: see `release.statement`.
     """
     return statement(
         guarantee=procedure.guarantee,
-        delta=delta,
+        delta=procedure.request.delta,
         selection=procedure.selection.describe(),
         space=procedure.space.describe(),
         score={
@@ -559,8 +510,9 @@ def public_claim(
             "noise": "discrete Gaussian",
             "noise_standard_deviation_in_records": procedure.score_noise,
             "public_size": validation_size,
-            "validation_is_public": validation_is_public,
+            "validation_is_public": procedure.request.validation_is_public,
         },
+        settings=described.of_settings(procedure.settings, options.sampling),
         **training,
         options=described.of_options(options),
         randomness_is_secret=secret,

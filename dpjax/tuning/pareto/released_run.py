@@ -19,7 +19,8 @@ from dpjax.tuning.evaluations.candidate_runs import (
 )
 from dpjax.tuning.pareto.oracles import TrainingCost
 from dpjax.tuning.pareto.run_shapes import RunShapes
-from dpjax.tuning.problem import inspection
+from dpjax.tuning.problem.inspection import Inspection
+from dpjax.tuning.problem.run_settings import RunSetting
 from dpjax.tuning.problem.run_shape import FIXED
 from dpjax.tuning.problem.space import Space, space_from
 from dpjax.tuning.problem.task import Task, check_neighbours
@@ -73,7 +74,7 @@ def released_run(
             f"{records.size_bound}: pass RunShapes(..., size_bound={records.size_bound})"
         )
     check_neighbours(cost.shapes.sampling, records)
-    inspection.refuse_unread(task, optimizer, setting)
+    inspected = Inspection(task, optimizer, setting)
     cautions.of_arguments(cost.delta, records.public_size, seed)
     (run,) = cost.shapes.accounted({name: np.array([v]) for name, v in setting.items()})
     trained = run_of(task, config_of_setting(task, optimizer, run))
@@ -95,7 +96,8 @@ def released_run(
         cost,
         setting,
         public_data=public_data,
-        training=described.of_training(task, optimizer, [run], cost.shapes.sampling, of=THE_RUN),
+        run=run,
+        training=inspected.words(cost.shapes.sampling),
         secret=seed is None,
     )
     return Release(jax.device_get(params), described.as_used(setting), claim), guarantee
@@ -107,6 +109,7 @@ def public_claim(
     setting: Mapping[str, float],
     *,
     public_data: str,
+    run: RunSetting,
     training: Mapping[str, Any],
     secret: bool,
     versions: Mapping[str, str] | None = None,
@@ -118,7 +121,8 @@ def public_claim(
       cost: what priced it.
       setting: name -> number.
       public_data: what the setting was chosen on, in public words.
-      training: as from `described.of_training`.
+      run: the setting as it is accounted for.
+      training: as from `Inspection.words`.
       secret: whether no seed was given.
       versions: see `release.statement`.
     """
@@ -131,6 +135,7 @@ def public_claim(
         },
         space=Space(setting).describe(),
         score={"what": "none: nothing was measured on the records, nothing was selected"},
+        settings=described.of_settings([run], cost.shapes.sampling, of=THE_RUN),
         **training,
         options={
             "sampling": cost.shapes.sampling,
@@ -166,10 +171,8 @@ def _restated(claim: Mapping[str, Any]) -> Restated:
         cost,
         setting,
         public_data=restating.words(claim["selection"]["public_data"]),
-        training=restating.training(
-            claim,
-            described.of_settings([run], options["sampling"], of=THE_RUN),
-        ),
+        run=run,
+        training=restating.training(claim),
         secret=restating.flag(claim["randomness"]["secret"]),
         versions=restating.versions(claim),
     )

@@ -8,6 +8,7 @@ names the optimiser and the trained parameters, and no hyperparameter that nothi
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import inspect
@@ -23,6 +24,7 @@ from jax.extend import core
 from dpjax.randomness import keys as key_streams
 from dpjax.training import optimizers
 from dpjax.training.dp_sgd import merge, partition
+from dpjax.tuning.curator import fingerprint as fingerprint_of_records
 from dpjax.tuning.problem.space import ACCOUNTED
 from dpjax.tuning.problem.task import Task
 
@@ -116,6 +118,59 @@ def programs(task: Task, optimizer: Any, hyperparameters: Iterable[str]) -> dict
     }
 
 
+@dataclasses.dataclass(frozen=True)
+class Inspection:
+    """A task and an optimiser, looked at before a record is touched; all that is said of them.
+
+    Attributes:
+      task: what is learned.
+      optimizer: hyperparameters -> optax transformation.
+      names: of the hyperparameters that candidates have.
+
+    Raises:
+      ValueError: as `refuse_unread`.
+    """
+
+    task: Task
+    optimizer: Any
+    names: Iterable[str]
+
+    def __post_init__(self) -> None:
+        refuse_unread(self.task, self.optimizer, self.names)
+
+    def words(self, sampling: str) -> dict[str, Any]:
+        """The arguments of `release.statement` that say what was trained.
+
+        No record is read, nor the value of a parameter.
+
+        Args:
+          sampling: "poisson" or "fixed".
+        """
+        records = self.task.train
+        return {
+            "model": self.task.description,
+            "optimizer": of_optimizer(self.optimizer),
+            "trained_parameters": trained_parameters(self.task),
+            "training_records": {
+                "public_size": records.public_size,
+                "size_bound": records.size_bound,
+                # Under replace-one the number is public: no neighbour has another.
+                "number": records.number if sampling == "fixed" else None,
+            },
+        }
+
+    def facts(self) -> dict[str, Any]:
+        """What a candidate's training and its score depend on, its settings apart; for `Job`."""
+        parts = (self.task.train, self.task.validation)
+        return programs(self.task, self.optimizer, {*self.names, *GIVEN_TO_EVERY_RUN}) | {
+            "model": self.task.description,
+            "optimizer's name": of_optimizer(self.optimizer),
+            "trained parameters": trained_parameters(self.task),
+            "records": fingerprint_of_records([part.arrays for part in parts]),
+            "numbers of records": [[part.public_size, part.size_bound] for part in parts],
+        }
+
+
 def _one_record(arrays: PyTree) -> PyTree:
     """Shapes of one record, with the dtypes that JAX makes of the host's."""
     return jax.tree.map(
@@ -125,6 +180,9 @@ def _one_record(arrays: PyTree) -> PyTree:
         arrays,
     )
 
+
+GIVEN_TO_EVERY_RUN = ("clip_norm", "noise_multiplier", "lot_size", "steps")
+"""Hyperparameters that every private run is given, drawn or not."""
 
 OF_EVERY_RUN = ("clip_norm", *ACCOUNTED)
 """Hyperparameters that every private run reads, whatever its optimiser."""
@@ -153,7 +211,7 @@ def refuse_unread(task: Task, optimizer: Any, names: Iterable[str]) -> None:
     own = set(names)
     values = {
         name: jax.ShapeDtypeStruct((), jnp.float32)
-        for name in sorted(own | {"clip_norm", "noise_multiplier", "lot_size", "steps"})
+        for name in sorted(own.union(GIVEN_TO_EVERY_RUN))
     }
     trained = jax.eval_shape(
         lambda key: partition(task.initial(key), task.trainable)[0], jax.random.key(0)

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from dpjax import accounting, training, tuning
+from dpjax import accounting, tuning
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE
 from dpjax.tuning.choices import BestOf
 from dpjax.tuning.evaluations.private_runs import plan_procedure
 from dpjax.tuning.problem.run_settings import RunOptions, RunSetting, calibrated, run_settings
 from dpjax.tuning.problem.task import Task
+from dpjax.tuning.tuner import Request
 from dpjax.tuning.tuners.doubling import DoublingChoice
 from dpjax.tuning.tuners.exponential import ExponentialChoice
 from experiments.figures.ding_wu import tasks
@@ -137,12 +138,8 @@ def budgets(study: Study, setup: Setup) -> list[dict]:
     rows = [_budget(RANDOM, None, 0.0, setup.setting.noise_multiplier)]
     procedure = plan_procedure(
         setup.task,
-        space(),
-        selection=BestOf(tuning.DEFAULT_REPETITIONS),
-        options=_options(study),
-        optimizer=training.momentum(),
-        epsilon=study.epsilon,
-        delta=study.delta,
+        Request(space(), _options(study), epsilon=study.epsilon, delta=study.delta),
+        BestOf(tuning.DEFAULT_REPETITIONS),
     )
     noise = procedure.settings[0].noise_multiplier
     rows.append(_budget(REPETITIONS, None, None, noise, procedure.score_noise))

@@ -122,7 +122,7 @@ def _partition_rows(study: Study, setup: Setup, partitions: int) -> list[dict]:
     task, count = setup.task, len(CANDIDATES)
     counts = partition_counts(
         task,
-        partitioned(task, partitions, tasks.SPLIT_KEY),
+        partitioned(task.train, partitions, tasks.SPLIT_KEY),
         partition_lots(setup.setting, task.train.public_size, partitions, REHEARSAL),
         setup.setting.steps,
         selector_settings.hyperparameters(CANDIDATES),

@@ -31,7 +31,7 @@ import jax
 import numpy as np
 from matplotlib.figure import Figure
 
-from dpjax import accounting, plotting, training, tuning
+from dpjax import accounting, plotting, tuning
 from dpjax.accounting.mechanisms.exponential import selection_noise_ratio
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning.choices import BestOf
@@ -39,6 +39,7 @@ from dpjax.tuning.evaluations.partitions import NON_PRIVATE, REHEARSAL, Selectio
 from dpjax.tuning.evaluations.private_runs import execute, plan_procedure
 from dpjax.tuning.problem.run_settings import RunOptions
 from dpjax.tuning.problem.task import Task, number_correct
+from dpjax.tuning.tuner import Request
 from experiments.figures.ding_wu import tasks
 from experiments.figures.figure import DEFAULT_FOLDERS, FULL, QUICK, DataFolders, FigureSpec
 from experiments.figures.panels import new_panels
@@ -170,14 +171,15 @@ def random_candidates(setting: Setting, setup: Setup, number: int) -> list[dict]
     lot_size, epochs = LOTS[setting.dataset]
     procedure = plan_procedure(
         setup.task,
-        space(),
-        selection=BestOf(accounting.Fixed(1)),
-        options=RunOptions(lot_size=lot_size, epochs=epochs),
-        optimizer=training.momentum(),
-        epsilon=setting.epsilon,
-        delta=DELTA,
-        # No score is looked at, so none is paid for.
-        validation_is_public=True,
+        Request(
+            space(),
+            RunOptions(lot_size=lot_size, epochs=epochs),
+            epsilon=setting.epsilon,
+            delta=DELTA,
+            # No score is looked at, so none is paid for.
+            validation_is_public=True,
+        ),
+        BestOf(accounting.Fixed(1)),
     )
     done = execute(
         setup.task, procedure, randomness=HostRandomness(1000), executions=number, chunk_size=50
