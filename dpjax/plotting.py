@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from dpjax import files
+
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#333333")
 """Okabe and Ito's colours, told apart by readers with colour-blindness and in grey."""
 
@@ -52,8 +54,8 @@ def save_figure(
         path = os.path.join(os.fspath(out_dir), f"{name}.{ending}")
         # No creation date: the same rows give the same bytes.
         metadata = {"CreationDate": None} if ending == "pdf" else {}
-        figure.savefig(f"{path}.partial", format=ending, dpi=150, metadata=metadata)
-        os.replace(f"{path}.partial", path)
+        with files.replacing(path) as partial:
+            figure.savefig(partial, format=ending, dpi=150, metadata=metadata)
         paths.append(path)
     return paths
 

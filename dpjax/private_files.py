@@ -11,9 +11,10 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-import tempfile
 import threading
 from collections.abc import Iterator
+
+from dpjax import files
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
@@ -83,17 +84,12 @@ def write_anew(path: str | os.PathLike, payload: bytes) -> None:
 @contextlib.contextmanager
 def _written_aside(path: str | os.PathLike, payload: bytes) -> Iterator[str]:
     """A file of the payload beside `path`, which is gone afterwards."""
-    folder, name = os.path.split(os.path.abspath(os.fspath(path)))
-    descriptor, partial = tempfile.mkstemp(dir=folder, prefix=f"{name}.", suffix=".partial")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
+    with files.aside(path, 0o600) as partial:
+        with open(partial, "wb") as file:
             file.write(payload)
             file.flush()
             os.fsync(file.fileno())
         yield partial
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.remove(partial)
 
 
 class InUseError(ValueError):

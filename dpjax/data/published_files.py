@@ -18,6 +18,8 @@ from collections.abc import Iterable, Sequence
 
 from absl import logging
 
+from dpjax.files import replacing
+
 NETWORK_SECONDS = 8.0
 """How long a server may take to answer, or to send the next bytes, before a download gives up."""
 
@@ -128,21 +130,18 @@ def fetch(name: str, files: Sequence[PublishedFile], data_dir: pathlib.Path) -> 
         logging.info("downloading %s (%.1f MB)", file.address, file.size / 1e6)
         response = _open(file.address)
         folder.mkdir(parents=True, exist_ok=True)
-        partial = folder / f".{file.name}.{os.getpid()}.partial"
         try:
-            with response, partial.open("wb") as stream:
-                _copy_at_most(response, stream, file)
-            actual = sha256_of(partial)
-            if actual not in file.accepted:
-                raise DataCorruptedError(
-                    f"{file.address} sent a file of sha256 {actual}, expected {file.sha256}: "
-                    f"place the published file in {folder} yourself"
-                )
-            partial.replace(path)
+            with replacing(path) as partial:
+                with response, open(partial, "wb") as stream:
+                    _copy_at_most(response, stream, file)
+                actual = sha256_of(pathlib.Path(partial))
+                if actual not in file.accepted:
+                    raise DataCorruptedError(
+                        f"{file.address} sent a file of sha256 {actual}, expected {file.sha256}: "
+                        f"place the published file in {folder} yourself"
+                    )
         except http.client.HTTPException as error:
             raise OSError(f"{file.address} stopped sending: {error!r}") from error
-        finally:
-            partial.unlink(missing_ok=True)
     return folder
 
 

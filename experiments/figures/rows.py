@@ -7,6 +7,8 @@ import dataclasses
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from dpjax import files
+
 Value = str | int | float | None
 """What a cell holds; None is an empty cell: the row has no such number."""
 
@@ -36,15 +38,16 @@ def write_rows(path: str | os.PathLike, columns: Sequence[str], rows: Iterable[M
                 f"{path} holds another figure's rows (columns {', '.join(present)}): "
                 "pass another --out_dir, or move that file away"
             )
-    partial = f"{path}.partial"
-    with open(partial, "w", encoding="utf-8", newline="") as file:
+    with (
+        files.replacing(path) as partial,
+        open(partial, "w", encoding="utf-8", newline="") as file,
+    ):
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(columns)
         for row in rows:
             if set(row) != set(columns):
                 raise ValueError(f"a row has columns {sorted(row)}, not {sorted(columns)}")
             writer.writerow([_cell(row[column]) for column in columns])
-    os.replace(partial, path)
 
 
 def read_rows(path: str | os.PathLike) -> list[dict[str, Value]]:

@@ -17,6 +17,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from dpjax import files
 from dpjax.federated.simulation import federated_accuracies
 from dpjax.federated.vote_clients import ClientScores, Records, adapted, chunks, train_clients
 from experiments.figures.dp_hype.studies import Study
@@ -116,9 +117,8 @@ def _read(path: str) -> Arrays:
 
 def _write(path: str, arrays: Arrays) -> None:
     """Writes an .npz file whole or not at all."""
-    partial = f"{path}.partial.npz"
-    np.savez_compressed(partial, **arrays)
-    os.replace(partial, path)
+    with files.replacing(path) as partial:
+        np.savez_compressed(partial, **arrays)
 
 
 class _bar:

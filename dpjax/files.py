@@ -1,0 +1,46 @@
+"""Files that are whole or as they were: written aside, then put in their place."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def aside(path: str | os.PathLike, mode: int = 0o666) -> Iterator[str]:
+    """A new, empty file beside `path`, to be written to; after the block it is gone.
+
+    Its name is nobody else's and ends as that of `path`, for writers that go by endings.
+
+    Args:
+      path: in a folder that is there.
+      mode: of the file, less what the process's umask takes away.
+    """
+    folder, name = os.path.split(os.path.abspath(os.fspath(path)))
+    partial = os.path.join(folder, f".partial.{secrets.token_hex(8)}.{name}")
+    os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
+    try:
+        yield partial
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(partial)
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike) -> Iterator[str]:
+    """A file beside `path` to be written to; if the block succeeds, it takes the place of `path`.
+
+    Whoever opens `path` finds what was there before or all that was written, whatever fails.
+
+    >>> import tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "rows.csv")
+    >>> with replacing(path) as partial, open(partial, "w") as file:
+    ...     _ = file.write("epsilon")
+    >>> open(path).read()
+    'epsilon'
+    """
+    with aside(path) as partial:
+        yield partial
+        os.replace(partial, path)
