@@ -11,6 +11,7 @@ import math
 import numbers
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -75,7 +76,7 @@ def probability(
     return found
 
 
-def whole(name: str, value: object, smallest: int = 1) -> int:
+def whole(name: str, value: object, smallest: float = 1) -> int:
     """`value` as an int of at least `smallest`, or a ValueError that names it; 3.0 is whole."""
     wanted = f"a whole number >= {smallest}"
     scalar = value[()] if isinstance(value, np.ndarray) and value.ndim == 0 else value
@@ -194,7 +195,7 @@ def instance(name: str, value: object, kind: type, example: str) -> None:
         raise ValueError(f"{name} must be a {kind.__name__}, such as {example}, not {shown(value)}")
 
 
-def kept(value: object, found: float) -> float:
+def kept(value: Any, found: float) -> float:
     """`value` where it is one of Python's own numbers, else `found`, what a check made of it.
 
     What is written down of a setting, and hashed, then stays as it was passed, and can be written.

@@ -30,9 +30,9 @@ def style_axes(axes: Axes) -> None:
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     axes.tick_params(labelsize=11)
-    axes.xaxis.label.set_size(12)
-    axes.yaxis.label.set_size(12)
-    axes.title.set_size(12)
+    axes.xaxis.label.set_fontsize(12)
+    axes.yaxis.label.set_fontsize(12)
+    axes.title.set_fontsize(12)
 
 
 def save_figure(

@@ -94,31 +94,22 @@ def calibrate(
         return math.log(max(found, 1e-300) / epsilon) if found < math.inf else math.inf
 
     start = min(max(1.0, low), high)
-    value = excess(start)
-    failing, meeting = (start, None) if value > 0 else (None, start)
-    values = {start: value}
-    while meeting is None:
-        if failing >= high:
+    values = {start: excess(start)}
+    failing = meeting = start
+    while values[meeting] > 0:
+        if meeting >= high:
             attained = make_guarantee(high).epsilon(delta)
             raise ValueError(
                 f"epsilon {epsilon:g} at delta {delta:g} is out of reach: the largest noise "
                 f"multiplier {high:g} attains {attained:.4g}; pass at least that, or fewer steps"
             )
-        probe = min(failing * 2.0, high)
-        values[probe] = excess(probe)
-        if values[probe] <= 0:
-            meeting = probe
-        else:
-            failing = probe
-    while failing is None:
-        if meeting <= low:
-            return meeting
-        probe = max(meeting / 2.0, low)
-        values[probe] = excess(probe)
-        if values[probe] > 0:
-            failing = probe
-        else:
-            meeting = probe
+        failing, meeting = meeting, min(meeting * 2.0, high)
+        values[meeting] = excess(meeting)
+    while values[failing] <= 0:
+        if failing <= low:
+            return failing
+        meeting, failing = failing, max(failing / 2.0, low)
+        values[failing] = excess(failing)
     turn = 0
     while meeting / failing > 1.0 + TOLERANCE:
         above, below = values[failing], values[meeting]

@@ -8,7 +8,8 @@ public law costs the average of the profiles.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -19,6 +20,8 @@ from dpjax.accounting.numerics.composition import composition
 from dpjax.accounting.numerics.loss_distribution import LossPair, common_interval
 from dpjax.accounting.numerics.privacy_profile import pair_from_profiles
 from dpjax.checks import shown, vector, whole
+
+Known = TypeVar("Known")
 
 
 def compose(*guarantees: Guarantee) -> Guarantee:
@@ -86,14 +89,14 @@ def parallel(*guarantees: Guarantee) -> Guarantee:
     relation = _common_relation("parallel", guarantees)
     if len(guarantees) == 1:
         return guarantees[0]
-    curves = [guarantee.renyi for guarantee in guarantees]
-    pures = [guarantee.pure_epsilon for guarantee in guarantees]
+    curves = _all_known(guarantee.renyi for guarantee in guarantees)
+    pures = _all_known(guarantee.pure_epsilon for guarantee in guarantees)
     return Guarantee(
         relation=relation,
         provenance=provenance.node("parallel", {}, [g.provenance for g in guarantees]),
         pair=lambda: _larger_pair([guarantee.pair for guarantee in guarantees]),
-        renyi=None if None in curves else renyi.maximum_of(curves),
-        pure_epsilon=None if None in pures else max(pures),
+        renyi=None if curves is None else renyi.maximum_of(curves),
+        pure_epsilon=None if pures is None else max(pures),
     )
 
 
@@ -126,39 +129,46 @@ def mixture(guarantees: Sequence[Guarantee], weights: Sequence[float] | None = N
     shares = np.array([weight for _, weight in used])
     if len(parts) == 1:
         return parts[0]
-    curves = [guarantee.renyi for guarantee in parts]
-    pures = [guarantee.pure_epsilon for guarantee in parts]
+    curves = _all_known(guarantee.renyi for guarantee in parts)
+    pures = _all_known(guarantee.pure_epsilon for guarantee in parts)
     return Guarantee(
         relation=relation,
         provenance=provenance.node(
             "mixture", {"weights": shares.tolist()}, [guarantee.provenance for guarantee in parts]
         ),
         pair=lambda: parts[0].pair.mixed([g.pair for g in parts[1:]], shares),
-        renyi=None if None in curves else renyi.mixture_of(curves, shares),
-        pure_epsilon=None if None in pures else max(pures),
+        renyi=None if curves is None else renyi.mixture_of(curves, shares),
+        pure_epsilon=None if pures is None else max(pures),
     )
+
+
+def _all_known(values: Iterable[Known | None]) -> list[Known] | None:
+    """The values, or None where one of them is."""
+    found = list(values)
+    known = [value for value in found if value is not None]
+    return known if len(known) == len(found) else None
 
 
 def _composed(
     relation: str, tree: dict, parts: Sequence[Guarantee], counts: Sequence[int]
 ) -> Guarantee:
-    curves = [guarantee.renyi for guarantee in parts]
-    pures = [guarantee.pure_epsilon for guarantee in parts]
+    curves = _all_known(guarantee.renyi for guarantee in parts)
+    pures = _all_known(guarantee.pure_epsilon for guarantee in parts)
     all_by_renyi = all(guarantee.known_by_renyi_only for guarantee in parts)
     return Guarantee(
         relation=relation,
         provenance=tree,
         pair=None if all_by_renyi else lambda: _composed_pair(parts, counts),
-        renyi=None if None in curves else renyi.sum_of(curves, list(counts)),
+        renyi=None if curves is None else renyi.sum_of(curves, list(counts)),
         pure_epsilon=None
-        if None in pures
+        if pures is None
         else math.fsum(pure * count for pure, count in zip(pures, counts)),
     )
 
 
 def _composed_pair(parts: Sequence[Guarantee], counts: Sequence[int]) -> LossPair:
     # Parts known by Renyi alone add exactly as curves; converting each first would lose much.
-    by_renyi = [(g.renyi, n) for g, n in zip(parts, counts) if g.known_by_renyi_only]
+    by_renyi = [(g.renyi, n) for g, n in zip(parts, counts) if g.renyi and g.known_by_renyi_only]
     pairs = [(g.pair, n) for g, n in zip(parts, counts) if not g.known_by_renyi_only]
     if by_renyi:
         curve = renyi.sum_of([c for c, _ in by_renyi], [n for _, n in by_renyi])

@@ -43,6 +43,9 @@ class Guarantee:
     relation: str
     pure_epsilon: float | None
     renyi: RenyiCurve | None
+    _pair_source: LossPair | Callable[[], LossPair] | None
+    _tail: tuple[float, Callable[[], LossPair]] | None
+    _provenance: Mapping[str, Any] | None
 
     def __init__(
         self,
@@ -114,12 +117,12 @@ class Guarantee:
         if self._pair_source is None:
             if self.pure_epsilon is not None:
                 return pure_pair(self.pure_epsilon)
-            return pair_from_curve(self.renyi)
+            return pair_from_curve(self._curve())
         return self._pair_source if isinstance(self._pair_source, LossPair) else self._pair_source()
 
     @functools.cached_property
     def _tail_pair(self) -> LossPair:
-        return self._tail[1]()
+        return self.pair if self._tail is None else self._tail[1]()
 
     def epsilon(self, delta: float = 0.0, method: str = "tight") -> float:
         """Smallest epsilon known at a delta.
@@ -307,7 +310,7 @@ def register_reader(name: str, reader: Callable[..., Guarantee]) -> None:
     _READERS[name] = reader
 
 
-def check_guarantee(name: str, value: object) -> None:
+def check_guarantee(name: str, value: Any) -> None:
     """Refuses what is no Guarantee, with a line that names the argument."""
     try:
         value.relation  # noqa: B018 - an odometer says in its own words that it is none.

@@ -116,11 +116,12 @@ def plan(
     if base is None:
         plain = [p for p in fitting if _shape(p.law) >= 1.0]
         return min(plain or fitting, key=lambda p: _shape(p.law))
-    best = min(fitting, key=lambda p: p.epsilon)
-    if epsilon is not None and best.epsilon > epsilon:
+    priced = [(p.epsilon, p) for p in fitting if p.epsilon is not None]
+    cost, best = min(priced, key=lambda pair: pair[0])
+    if epsilon is not None and cost > epsilon:
         raise ValueError(
             f"epsilon {epsilon:g} is out of reach: the cheapest law, {best.law}, costs "
-            f"{best.epsilon:.4g}; pass at least that, a smaller success or more noise"
+            f"{cost:.4g}; pass at least that, a smaller success or more noise"
         )
     return best
 
@@ -160,7 +161,7 @@ def _smallest_law(shape: float, probability: float, success: float) -> Repetitio
 def _describe(
     law: RepetitionLaw, probability: float, base: Guarantee | None, delta: float | None
 ) -> Plan:
-    cost = None if base is None else best_of(base, law).epsilon(delta)
+    cost = None if base is None or delta is None else best_of(base, law).epsilon(delta)
     return Plan(
         law=law,
         success=float(law.success_probability(probability)),

@@ -6,6 +6,8 @@ import os
 import pathlib
 import stat
 import time
+from functools import partial
+from typing import Any
 
 from dpjax import checks
 from dpjax.data import (
@@ -64,7 +66,7 @@ def load(
         names addresses, file names, checksums and the folder to put them in.
       published_files.DataCorruptedError: a file at hand, or a download, has a wrong checksum.
     """
-    own = {
+    own: dict[str, Any] = {
         "public_size": public_size,
         "classes": classes,
         "size_bound": size_bound,
@@ -117,13 +119,12 @@ def _load(
     if published is None and known.in_tfds:
         found = (tfds_store.prepared(known.name, known.version, folder) for folder in folders)
         records = next(filter(None, found), None)
-    if published is None and records is None:
-        published = _fetched(known, cache_folder, download)
-    begin = time.process_time()
-    if published is not None:
-        arrays = known.read(published)
+    if records is None:
+        read = partial(known.read, published or _fetched(known, cache_folder, download))
     else:
-        arrays = tfds_store.read_images(records, known.counts)
+        read = partial(tfds_store.read_images, records, known.counts)
+    begin = time.process_time()
+    arrays = read()
     took = time.process_time() - begin
     loaded = known.dataset(arrays)
     if key is not None and took >= _WORTH_CACHING:

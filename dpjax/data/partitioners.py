@@ -81,7 +81,7 @@ def dirichlet(
             np.round(np.cumsum(share)[:-1] * len(member)).astype(np.int64)
             for share, member in zip(shares, members)
         ]
-        sizes = sum(np.diff(cut, prepend=0, append=len(m)) for cut, m in zip(cuts, members))
+        sizes = np.sum([np.diff(c, prepend=0, append=len(m)) for c, m in zip(cuts, members)], 0)
         if sizes.min() >= minimum_size:
             break
     else:

@@ -14,7 +14,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dpjax.data import dataset, splitting
+from dpjax.data import splitting
+from dpjax.data.dataset import Dataset, Split
 from dpjax.data.published_files import PublishedFile
 
 Arrays = dict[str, np.ndarray]
@@ -89,14 +90,14 @@ class Source:
         counts = {"train": self.train_count, "test": self.test_count}
         return {role: count for role, count in counts.items() if count is not None}
 
-    def dataset(self, arrays: Arrays) -> dataset.Dataset:
+    def dataset(self, arrays: Arrays) -> Dataset:
         """Returns the encoded data set.
 
         Raises:
           ValueError: if inputs have not the stated shape, the published count included.
         """
         splits = {role: self._split(arrays, role, count) for role, count in self.counts.items()}
-        return dataset.Dataset(
+        return Dataset(
             name=self.name,
             description=self.description,
             classes=self.classes,
@@ -107,7 +108,7 @@ class Source:
             caveat=self.caveat,
         )
 
-    def _split(self, arrays: Arrays, role: str, count: int) -> dataset.Split:
+    def _split(self, arrays: Arrays, role: str, count: int) -> Split:
         inputs = self.encode(arrays[f"{role}_inputs"])
         if inputs.shape != (count, *self.input_shape):
             raise ValueError(
@@ -115,7 +116,7 @@ class Source:
                 f"{(count, *self.input_shape)}: pass the published files, or state what they hold"
             )
         identifiers = arrays.get(f"{role}_identifiers")
-        return dataset.Split(
+        return Split(
             inputs=inputs,
             labels=arrays[f"{role}_labels"].astype(np.int32),
             public_size=count,

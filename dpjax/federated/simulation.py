@@ -150,11 +150,12 @@ def hold_votes(
         plan = settings.plan()
         for run in range(runs):
             first = (place * runs + run) * clients
-            total = sum(
+            noisy = [
                 voting.noisy_ballot(ballot, plan, source, stream=first + client)
                 for client, ballot in enumerate(ballots)
-            )
-            outcomes.append(VoteOutcome(epsilon, run, voting.tally(total, plan, clients)))
+            ]
+            winner = voting.tally(np.sum(noisy, axis=0), plan, clients)
+            outcomes.append(VoteOutcome(epsilon, run, winner))
     return outcomes
 
 
@@ -194,8 +195,8 @@ def train_privately(
     params = np.asarray(start, np.float32)
     for number in range(settings.rounds):
         total = sum(
-            averaging.quantised(update, plan)
-            for update in updates.of_round(params, candidate, number)
+            (averaging.quantised(u, plan) for u in updates.of_round(params, candidate, number)),
+            np.zeros(settings.dimension, np.int64),
         )
         if law is not None:
             total = total + law.draw(settings.dimension, source, number)

@@ -113,7 +113,7 @@ def train_clients(
     partitions = checks.listed("partitions", partitions, "pairs of inputs and labels")
     candidates = checks.listed("candidates", candidates, "mappings")
     hyperparameters = stacked_candidates(candidates)
-    ids = range(len(partitions))
+    ids: Sequence[int] = range(len(partitions))
     if client_ids is not None:
         ids = checks.listed("client_ids", client_ids, "whole numbers")
         ids = [checks.whole("each of the client_ids", one, 0) for one in ids]
@@ -129,7 +129,8 @@ def train_clients(
             start = broadcast(functional.init(key), len(chunk))
             trained = train(functional, loss, start, chosen, client, order)
             parts.append(evaluate(functional, loss, trained, client))
-        rows.append(tuple(np.concatenate(values) for values in zip(*parts)))
+        losses, accuracies = zip(*parts)
+        rows.append((np.concatenate(losses), np.concatenate(accuracies)))
         if progress is not None:
             progress(len(rows), len(clients))
     return ClientScores(*(np.stack(values) for values in zip(*rows)))
@@ -291,7 +292,9 @@ def evaluate(
     total, correct = _evaluator(model, loss)(
         params, client.inputs, client.labels, np.int32(client.training), np.int32(client.test)
     )
-    return tuple(np.asarray(values, np.float64) / client.test for values in (total, correct))
+    return np.asarray(total, np.float64) / client.test, np.asarray(
+        correct, np.float64
+    ) / client.test
 
 
 @functools.lru_cache(maxsize=16)

@@ -40,14 +40,14 @@ class HostRandomness:
     def generator(self, stream: int) -> np.random.Generator:
         """Returns a NumPy generator of its own for a numbered stream."""
         stream = checks.whole("stream", stream, 0)
-        if self.secret:
+        if self.seed is None:
             return np.random.default_rng(np.random.SeedSequence(secrets.randbits(256)))
         return np.random.default_rng(np.random.SeedSequence((self.seed, stream)))
 
     def words(self, number: int, stream: int) -> np.ndarray:
         """Returns `number` uniform 64-bit words, uint64."""
         stream = checks.whole("stream", stream, 0)
-        if self.secret:
+        if self.seed is None:
             return np.frombuffer(secrets.token_bytes(8 * number), dtype=np.uint64)
         return self.generator(stream).integers(0, 2**64, size=number, dtype=np.uint64)
 
@@ -57,7 +57,7 @@ class HostRandomness:
         Each call of the function draws anew; calling this method again restarts a seeded stream.
         """
         stream = checks.whole("stream", stream, 0)
-        if self.secret:
+        if self.seed is None:
             return secrets.randbelow
         words = np.random.SeedSequence((self.seed, stream)).generate_state(8)
         return random.Random(words.tobytes()).randrange

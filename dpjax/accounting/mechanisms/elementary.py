@@ -67,7 +67,7 @@ def _gaussian_grid(noise_multiplier: float) -> tuple[float, float]:
     return largest, grid_interval(min(1e-4, spread / 200.0), 2.0 * largest)
 
 
-def gaussian_delta(epsilons: np.ndarray, noise_multiplier: float) -> np.ndarray:
+def gaussian_delta(epsilons: np.ndarray | float, noise_multiplier: float) -> np.ndarray:
     """Hockey-stick divergence of N(1, s^2) and N(0, s^2) at any real epsilon; shape kept.
 
     Rounded up: for large noise it is a small difference of two tails, each of which is wrong by

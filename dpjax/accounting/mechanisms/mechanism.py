@@ -45,7 +45,7 @@ def _as_flag(name: str, value: object) -> bool:
     return bool(value)
 
 
-def _as_guarantee(name: str, value: object) -> Guarantee:
+def _as_guarantee(name: str, value: Any) -> Guarantee:
     checks.instance(name, value, Guarantee, "accounting.gaussian(1.0)")
     return value
 
@@ -119,11 +119,12 @@ def mechanism(body: Callable[P, Guarantee]) -> Callable[P, Guarantee]:
       ValueError: for a parameter of another kind; a name that is registered already.
     """
     signature = inspect.signature(body, eval_str=True)
+    called: Callable[..., Guarantee] = body  # By names, with the values that the tree holds.
     kinds = {name: _kind_of(body, parameter) for name, parameter in signature.parameters.items()}
     parts = [name for name, kind in kinds.items() if kind is _as_guarantee]
 
     @functools.wraps(body)
-    def constructor(*args: P.args, **kwargs: P.kwargs) -> Guarantee:
+    def constructor(*args: Any, **kwargs: Any) -> Guarantee:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         given, refusals = dict(bound.arguments), []
@@ -134,11 +135,11 @@ def mechanism(body: Callable[P, Guarantee]) -> Callable[P, Guarantee]:
             except ValueError as refusal:
                 refusals.append(refusal)
         try:
-            guarantee = body(**values)
+            guarantee = called(**values)
         except ValueError:
             # Once more with what was passed, for its words: -1 is -1.0 in `values`.
             lists = {name: v for name, v in values.items() if isinstance(v, np.ndarray)}
-            body(**(given | lists))
+            called(**(given | lists))
             raise
         if refusals:
             raise refusals[0]

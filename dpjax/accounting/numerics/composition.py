@@ -221,9 +221,9 @@ class _Sum:
     def top(self) -> int:
         """Last knot of the profile: beyond it, by Chernoff's bound, `negligible` mass is left."""
         orders = self.tilts[-1] * np.array([0.7, 0.9, 1.0, 1.1, 1.4])
-        reach = (self.cumulants(orders)[0] - math.log(self.negligible)) / orders / self.interval
+        reaches = (self.cumulants(orders)[0] - math.log(self.negligible)) / orders / self.interval
         end = self.lowest + self.width
-        reach = float(np.min(reach))
+        reach = float(np.min(reaches))
         return max(0, end if reach >= end else math.ceil(reach))
 
     @functools.cached_property
@@ -296,7 +296,7 @@ class _Sum:
         # of the inputs' moduli, which is 1.
         folds = max(law.masses.size for law in self.laws) / length
         transform = (6.0 * math.log2(max(length, 2)) + folds + 4.0) * unit
-        log_scale, relative, lost, reached = 0.0, 0.0, 400.0 * unit, 0.0
+        log_scale, relative, lost, reached = 0.0, 0.0, 400.0 * unit, np.zeros(length // 2 + 1)
         spectra = []
         for law, count in zip(self.laws, self.counts):
             log_moment = self._log_moment(law, theta)

@@ -162,10 +162,10 @@ class LossDistribution:
         block = max(1, size // outside)
         spread, weight = self.spread(), float(self.masses.sum())
         mean = float(self.masses @ self.losses) / weight if weight > 0.0 else 0.0
-        bulk = np.searchsorted(self.losses, [mean - 16.0 * spread, mean + 16.0 * spread])
+        first, last = np.searchsorted(self.losses, [mean - 16.0 * spread, mean + 16.0 * spread])
         fine = min(max(1, int(share * spread / self.interval)), block)
         return np.unique(
-            np.concatenate([np.arange(0, size, block), np.arange(*bulk, fine), [0, size - 1]])
+            np.concatenate([np.arange(0, size, block), np.arange(first, last, fine), [0, size - 1]])
         )
 
     def kept_at(self, knots: np.ndarray) -> LossDistribution:

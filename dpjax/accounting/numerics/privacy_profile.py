@@ -119,7 +119,7 @@ def pair_from_profiles(
     """
     symmetric = backward is None
     forward = np.minimum.accumulate(np.clip(forward, 0.0, 1.0))
-    backward = forward if symmetric else np.minimum.accumulate(np.clip(backward, 0.0, 1.0))
+    backward = forward if backward is None else np.minimum.accumulate(np.clip(backward, 0.0, 1.0))
     # H_1 is the total variation distance, the same in both directions. It is at most H_t at every
     # t < 1, the mirror image of the other direction's profile.
     start = min(
@@ -139,8 +139,8 @@ def pair_from_profiles(
     joined = _bridge(*halves)
     if joined is None:
         # One direction's bound says nothing at all: everything may be revealed.
-        law = LossDistribution(interval, 0, np.zeros(1), 1.0)
-        return LossPair(law, law)
+        revealed = LossDistribution(interval, 0, np.zeros(1), 1.0)
+        return LossPair(revealed, revealed)
     first, second, bridge = joined
     laws = []
     masses = [

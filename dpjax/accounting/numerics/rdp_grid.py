@@ -83,7 +83,7 @@ def rdp_grid(
     is_sampled = ~(is_all | is_none)
     if is_sampled.any():
         compute = _poisson if sampling == POISSON else _without_replacement
-        cumulants[is_sampled] = compute(*pairs[:, is_sampled], orders)
+        cumulants[is_sampled] = compute(pairs[0, is_sampled], pairs[1, is_sampled], orders)
     rdp = cumulants / (orders - 1.0)[None, :]
     return rdp[where.reshape(-1)] * counts[:, None]
 
@@ -111,7 +111,9 @@ def epsilon_grid(
     one_of("method", method, ("rdp", "rdp_classic"))
     rdp, orders, deltas = array("rdp", rdp), _orders(orders), array("delta", delta)
     if not np.all((deltas > 0.0) & (deltas < 1.0)):
-        raise ValueError(f"delta must lie strictly between 0 and 1, for example 1e-5; got {delta}")
+        raise ValueError(
+            f"delta must lie strictly between 0 and 1, for example 1e-5; got {delta!s}"
+        )
     if rdp.ndim == 0 or rdp.shape[-1] != orders.size:
         raise ValueError(
             f"rdp has shape {rdp.shape}: its last axis must match the {orders.size} orders"

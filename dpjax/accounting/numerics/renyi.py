@@ -189,7 +189,7 @@ def pure_curve(epsilon: float) -> RenyiCurve:
     return RenyiCurve(evaluate)
 
 
-def _log_cosh(x: np.ndarray) -> np.ndarray:
+def _log_cosh(x: np.ndarray | float) -> np.ndarray:
     """log cosh x at x >= 0 with all digits, near 0 too."""
     near = np.log1p(2.0 * np.sinh(0.5 * np.minimum(x, 1.0)) ** 2)
     far = x + np.log1p(np.exp(-2.0 * x)) - math.log(2.0)
@@ -300,7 +300,8 @@ def sum_of(curves: list[RenyiCurve], counts: list[int]) -> RenyiCurve:
     """Composition: curves add, each `counts` times; failure events union."""
     log_success = sum(n * math.log1p(-c.failure_mass) for c, n in zip(curves, counts))
     return RenyiCurve(
-        lambda orders: sum(n * c(orders) for c, n in zip(curves, counts)), -math.expm1(log_success)
+        lambda orders: sum((n * c(orders) for c, n in zip(curves, counts)), np.zeros(orders.shape)),
+        -math.expm1(log_success),
     )
 
 

@@ -96,7 +96,7 @@ def best_of(guarantee: Guarantee, law: RepetitionLaw, method: str = "tight") -> 
         )
     curve = None
     if guarantee.renyi is not None and method != "envelope":
-        curve = selection_curve(guarantee, law)
+        curve = selection_curve(guarantee, guarantee.renyi, law)
     pure = None
     if guarantee.pure_epsilon is not None:
         pure = selected_pure_epsilon(guarantee.pure_epsilon, law, as_published=method == "rdp")

@@ -230,8 +230,8 @@ class _Cells:
         widths = np.array([np.count_nonzero(self.useful_nodes >= t) for t in growth])
         start = 0
         while start < growth.size:
-            near = np.count_nonzero(widths[start:] >= ALIKE * widths[start])
-            near = min(near, np.count_nonzero(epsilons[start:] <= epsilons[start] + BLOCK))
+            alike = np.count_nonzero(widths[start:] >= ALIKE * widths[start])
+            near = int(min(alike, np.count_nonzero(epsilons[start:] <= epsilons[start] + BLOCK)))
             bounds[start : start + near] = self._largest(growth[start : start + near])
             start += near
         return np.minimum(bounds * UPWARDS + self.left_out, 1.0)
@@ -368,7 +368,7 @@ def _lines_above(
         h, slope = largest_mass(reverse, shifted), right_slopes(reverse, shifted)
         lines = (h - slope * (touch - begin), h + slope * (end - touch))
         lower = lines[0] + lines[1] < best[0] + best[1]
-        best = tuple(np.where(lower, line, known) for line, known in zip(lines, best))
+        best = (np.where(lower, lines[0], best[0]), np.where(lower, lines[1], best[1]))
     # A line that is negative at the left end is raised there, which keeps it above.
     return np.maximum(best[0], 0.0), best[1]
 

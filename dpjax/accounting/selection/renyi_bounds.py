@@ -22,11 +22,12 @@ from dpjax.accounting.numerics.renyi import ORDERS, RenyiCurve
 from dpjax.accounting.selection.laws.law import LogMoment, RepetitionLaw
 
 
-def selection_curve(guarantee: Guarantee, law: RepetitionLaw) -> RenyiCurve:
+def selection_curve(guarantee: Guarantee, base: RenyiCurve, law: RepetitionLaw) -> RenyiCurve:
     """Renyi curve of releasing the best of K runs.
 
     Args:
-      guarantee: of one run; its Renyi curve must be known.
+      guarantee: of one run.
+      base: its Renyi curve.
       law: of K.
 
     Returns:
@@ -37,7 +38,6 @@ def selection_curve(guarantee: Guarantee, law: RepetitionLaw) -> RenyiCurve:
       probability d fails with 1 - f(1 - d), and given no failure is selected by the thinned law
       (Lemma 20).
     """
-    base = guarantee.renyi
     failure = base.failure_mass
     inside = RenyiCurve(base.evaluate)
     failed = float(law.success_probability(failure)) if failure > 0.0 else 0.0

@@ -48,7 +48,9 @@ def read(folder: pathlib.Path) -> Arrays:
     with tarfile.open(folder / FILE.name, "r:gz") as archive:
         # In the archive's own order, because going back in a gzip file means unpacking it anew.
         contents = {
-            entry.name: archive.extractfile(entry).read() for entry in archive if entry.isfile()
+            entry.name: file.read()
+            for entry in archive
+            if entry.isfile() and (file := archive.extractfile(entry))
         }
     for role, members in _MEMBERS.items():
         missing = [member for member in members if member not in contents]

@@ -279,7 +279,7 @@ def _filled(kind: type, config: Config, given: Mapping[str, Any]) -> Any:
             if field.default is dataclasses.MISSING:
                 raise ValueError(f"the run's configuration has no {key!r}: pass it")
             continue
-        wanted = {"int": int, "float": float, "str": str}[field.type]
+        wanted = {"int": int, "float": float, "str": str}[str(field.type)]
         value = config[key]
         # TOML writes 1 for 1.0; nothing else is converted, so that nothing is lost.
         if wanted is float and type(value) is int:

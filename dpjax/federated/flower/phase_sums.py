@@ -38,7 +38,7 @@ def summed_phase(
       SumAborted: if too few are ready, or left.
     """
     ready = _prepared_nodes(grid, nodes, election, message_type, content, timeout)
-    instructions = {FINGERPRINT: election.fingerprint, PHASE: phase}
+    instructions: dict[str, str | int] = {FINGERPRINT: election.fingerprint, PHASE: phase}
     return secure_sum(grid, context, ready, rules, instructions=instructions, timeout=timeout)
 
 

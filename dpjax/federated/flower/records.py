@@ -71,7 +71,8 @@ def read_folder(folder: str) -> Records:
     names = sorted(name for name in os.listdir(folder) if name.endswith(".npz"))
     if not names:
         raise ValueError(f"{folder} holds no .npz file: put one there, with inputs and labels")
-    inputs, labels = [], []
+    inputs: list[np.ndarray] = []
+    labels: list[np.ndarray] = []
     for name in names:
         path = os.path.join(folder, name)
         if os.path.dirname(os.path.realpath(path)) != os.path.realpath(folder):

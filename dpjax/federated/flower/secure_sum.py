@@ -86,7 +86,7 @@ class _Node:
 class _Round:
     """Strategy and client manager of a workflow: fixed members, and a place for the outcome."""
 
-    def __init__(self, members: Sequence[int], instructions: Mapping[str, str]):
+    def __init__(self, members: Sequence[int], instructions: Mapping[str, str | int]):
         self.members = members
         self.instructions = dict(instructions)
         self.results: list[flower.FitRes] = []
@@ -114,7 +114,7 @@ class _Workflow(flower.SecAggPlusWorkflow):
         self,
         rules: SumRules,
         members: tuple[int, ...],
-        instructions: Mapping[str, str],
+        instructions: Mapping[str, str | int],
         timeout: float | None,
     ):
         settings = rules.settings(len(members))

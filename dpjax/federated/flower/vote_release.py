@@ -158,7 +158,8 @@ def _versions() -> dict[str, str]:
 
 def _released(election: Election) -> dict[str, Any]:
     """What of the statement depends on whether a model is released."""
-    if not _with_model(election):
+    total = election.averaging_plan.total if _with_model(election) else None
+    if total is None:
         return {"released": "the winning candidate's hyperparameters and nothing else"}
     plan = election.averaging_plan
     return {
@@ -166,8 +167,8 @@ def _released(election: Election) -> dict[str, Any]:
             "the winning candidate's hyperparameters and the parameters of the model that all "
             "clients trained with them; epsilon is that of the vote and the training together"
         ),
-        "epsilon": plan.total.epsilon(election.settings.delta),
-        "mechanism": plan.total.provenance,
+        "epsilon": total.epsilon(election.settings.delta),
+        "mechanism": total.provenance,
         "epsilon_if_one_clients_updates_were_unmasked": _updates_alone(election),
         "epsilon_of_the_vote_alone": election.plan.guarantee.epsilon(election.settings.delta),
         "federated_training": plan.statement()

@@ -33,7 +33,7 @@ from dpjax.training.clipping.checks import (
 from dpjax.training.clipping.explanation import Explanation, ParameterExplanation
 from dpjax.training.clipping.factored_norms import SquaredNorm
 from dpjax.training.clipping.jaxpr_graph import Value
-from dpjax.training.clipping.leaf_plans import Whole
+from dpjax.training.clipping.leaf_plans import Plan, Whole
 from dpjax.training.clipping.per_example_gradients import Loss, factored, materialised, trace
 
 PyTree = Any
@@ -224,7 +224,7 @@ class ClippedGrad:
         check_loss(self.loss_fn, self.has_aux, params, batch, keys)
         leaves = jax.tree_util.tree_leaves_with_path(params)
         if self.method == "materialised":
-            plans = [
+            plans: list[Plan] = [
                 Whole(Value(leaf), "materialised", "asked for")
                 for leaf in jax.tree.leaves(shapes_of(params))
             ]

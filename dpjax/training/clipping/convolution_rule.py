@@ -44,7 +44,7 @@ _MOST_TAPS = 64
 def convolution(operation: Operation) -> OuterProducts | None:
     """Recognises any real convolution of two values of the computation."""
     left, right = operation.inputs
-    if not all(isinstance(atom, Value) for atom in (left, right)):
+    if not (isinstance(left, Value) and isinstance(right, Value)):
         return None
     shape = _Shape.of(operation)
     axes: dict[int, list[tuple[str, int]]] = {

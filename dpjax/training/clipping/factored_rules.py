@@ -12,18 +12,26 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 
 from dpjax.training.clipping.convolution_rule import convolution
 from dpjax.training.clipping.factored_terms import Operand, OuterProducts, Shared
-from dpjax.training.clipping.jaxpr_graph import Atom, Constant, Operation, Value, is_zero, number_of
+from dpjax.training.clipping.jaxpr_graph import (
+    Atom,
+    Constant,
+    Operation,
+    Scan,
+    Value,
+    is_zero,
+    number_of,
+)
 from dpjax.training.clipping.leaf_layout import LEFT, RIGHT, STACK, Layout
 from dpjax.training.clipping.rearrangements import REARRANGEMENTS
 
-Terms = list[OuterProducts | Shared]
+Terms = Sequence[OuterProducts | Shared]
 
 # Beyond this many uses of one parameter, tracing and compiling the pieces costs more than it saves.
 _MOST_TERMS = 1000
@@ -52,7 +60,7 @@ class Recogniser:
             return None
         if operation.name in ("add", "add_any", "sub"):
             return self._sum(operation)
-        if operation.name == "scan":
+        if isinstance(operation, Scan):
             return self._loop(operation, operation.outputs.index(atom))
         if operation.name in ("mul", "div"):
             return self._scaled(operation)
@@ -69,39 +77,42 @@ class Recogniser:
             return None
         if operation.name == "sub":
             second = [term.scaled(-1.0) for term in second]
-        return first + second
+        return [*first, *second]
 
     def _scaled(self, operation: Operation) -> Terms | None:
         scalar = _scalar_factor(operation)
-        terms = None if scalar is None else self.terms_of(scalar[0])
-        return None if terms is None else [term.scaled(scalar[1]) for term in terms]
+        if scalar is None or (terms := self.terms_of(scalar[0])) is None:
+            return None
+        return [term.scaled(scalar[1]) for term in terms]
 
     def _rearranged(self, operation: Operation, index: int) -> Terms | None:
-        terms = self.terms_of(operation.inputs[0])
-        if terms is None or any(isinstance(term, Shared) for term in terms):
-            return None
+        terms = _products(self.terms_of(operation.inputs[0]))
         step = REARRANGEMENTS[operation.name]
-        changed = [step(term, operation, index) for term in terms]
-        return None if None in changed else changed
+        return None if terms is None else _products([step(t, operation, index) for t in terms])
 
-    def _loop(self, operation: Operation, index: int) -> Terms | None:
+    def _loop(self, operation: Scan, index: int) -> Terms | None:
         """Terms of an output of a `scan`: of stacked outputs, or of a carry that only adds up."""
         loop, inner = operation.loop, Recogniser(None)
         output = loop.body.outputs[index]
         if index >= loop.carries:
-            terms = inner.terms_of(output)
-            lifted = None if terms is None else [_as_stack(term, operation) for term in terms]
-            return None if lifted is None or None in lifted else lifted
+            steps = _products(inner.terms_of(output))
+            return None if steps is None else [_as_stack(term, operation) for term in steps]
         # A kernel that the loop's body reads at every step: its gradient is a carry to which each
         # step adds. The sum over steps is one more axis of positions.
         added = _added_to(loop.body.inputs[loop.constants + index], output)
         terms = self.terms_of(operation.inputs[loop.constants + index])
         for addend in () if added is None else added:
-            found = inner.terms_of(addend)
+            found = _products(inner.terms_of(addend))
             if found is None or terms is None:
                 return None
-            terms = terms + [_as_positions(term, operation) for term in found]
+            terms = [*terms, *(_as_positions(term, operation) for term in found)]
         return None if added is None else terms
+
+
+def _products(terms: Sequence[OuterProducts | Shared | None] | None) -> list[OuterProducts] | None:
+    """The terms, where all are outer products: no rule takes another one apart."""
+    found = [term for term in terms or () if isinstance(term, OuterProducts)]
+    return None if terms is None or len(found) < len(terms) else found
 
 
 def _added_to(carry: Value, output: Atom) -> list[Atom] | None:
@@ -162,19 +173,19 @@ def dense(operation: Operation) -> OuterProducts | None:
         for size in sizes
     ]
     layout = Layout(tuple(axes), tuple(size for _, size in axes))
-    return OuterProducts("dense", *operands, stack, positions, layout)
+    return OuterProducts("dense", operands[0], operands[1], stack, positions, layout)
 
 
 def embedding(operation: Operation) -> OuterProducts | None:
     """`scatter-add` of rows into zeros: the gradient of reading rows of a table."""
     table, indices, updates = operation.inputs
+    if not (isinstance(indices, Value) and isinstance(updates, Value)):
+        return None
     numbers = operation.params["dimension_numbers"]
     rank = len(table.aval.shape)
     window = tuple(numbers.update_window_dims)
     plain = (
         is_zero(table)
-        and isinstance(updates, Value)
-        and isinstance(indices, Value)
         and tuple(numbers.inserted_window_dims) == (0,)
         and tuple(numbers.scatter_dims_to_operand_dims) == (0,)
         and not numbers.operand_batching_dims
@@ -218,7 +229,7 @@ _SOURCES: dict[str, Callable[[Operation], OuterProducts | None]] = {
 # Loops ------------------------------------------------------------------------------------------
 
 
-def _as_stack(term: OuterProducts, operation: Operation) -> OuterProducts | None:
+def _as_stack(term: OuterProducts, operation: Scan) -> OuterProducts:
     """A term of one step of a loop whose steps are stacked: one more stack axis, in front."""
     length = operation.loop.length
 
@@ -232,7 +243,7 @@ def _as_stack(term: OuterProducts, operation: Operation) -> OuterProducts | None
     )
 
 
-def _as_positions(term: OuterProducts, operation: Operation) -> OuterProducts:
+def _as_positions(term: OuterProducts, operation: Scan) -> OuterProducts:
     """A term of one step of a loop that adds up its steps: more positions."""
     length = operation.loop.length
 
@@ -246,9 +257,7 @@ def _as_positions(term: OuterProducts, operation: Operation) -> OuterProducts:
     )
 
 
-def _stacked(
-    operand: Operand, operation: Operation, merge: Callable[[jax.Array], jax.Array]
-) -> Operand:
+def _stacked(operand: Operand, operation: Scan, merge: Callable[[jax.Array], jax.Array]) -> Operand:
     read = operand.read
     return dataclasses.replace(
         operand,

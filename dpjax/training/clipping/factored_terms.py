@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -225,7 +225,7 @@ class OuterProducts:
             **{name: changed},
         )
 
-    def _after(self, step: Callable[[jax.Array], jax.Array], **changes: object) -> OuterProducts:
+    def _after(self, step: Callable[[jax.Array], jax.Array], **changes: Any) -> OuterProducts:
         if self.direct is not None:
             changes["direct"] = self.direct.then(step)
         return dataclasses.replace(self, **changes)

@@ -62,16 +62,14 @@ class Operation:
     Attributes:
       name: name of the primitive.
       inputs: operands.
-      outputs: results; a loop's may grow, see `Loop.stack`.
+      outputs: results.
       equation: the jaxpr's equation; None for an optimisation barrier added by inlining `remat`.
-      loop: the body, where this is a `scan`.
     """
 
     name: str
     inputs: list[Atom]
     outputs: list[Value]
     equation: Any = None
-    loop: Loop | None = None
 
     @property
     def params(self) -> dict[str, Any]:
@@ -89,6 +87,13 @@ class Operation:
         with self.equation.ctx.manager:
             results = primitive.bind(*arguments, **primitive.get_bind_params(self.params))
         return results if primitive.multiple_results else [results]
+
+
+@dataclasses.dataclass(eq=False)
+class Scan(Operation):
+    """A `scan`: it has a body, and its outputs may grow, see `Loop.stack`."""
+
+    loop: Loop = dataclasses.field(kw_only=True)
 
 
 @dataclasses.dataclass(eq=False)
@@ -149,10 +154,10 @@ def is_zero(atom: Atom) -> bool:
 
 def number_of(atom: Atom) -> float | None:
     """The number that a constant scalar is."""
-    scalar = isinstance(atom, Constant) and np.ndim(atom.array) == 0
-    if not scalar or isinstance(atom.array, jax.core.Tracer):
+    if not isinstance(atom, Constant) or isinstance(atom.array, jax.core.Tracer):
         return None
-    return float(atom.array) if jnp.issubdtype(atom.aval.dtype, jnp.floating) else None
+    is_real_scalar = np.ndim(atom.array) == 0 and jnp.issubdtype(atom.aval.dtype, jnp.floating)
+    return float(atom.array) if is_real_scalar else None
 
 
 def graph_of(jaxpr: Any) -> Graph:
@@ -186,11 +191,11 @@ def _inline(jaxpr: Any, arguments: Sequence[Atom], operations: list[Operation]) 
             )
         else:
             operation = Operation(name, inputs, [], equation)
-            operation.outputs = [Value(variable.aval, operation) for variable in equation.outvars]
             if name == "scan":
-                operation.loop = _loop(equation)
+                operation = Scan(name, inputs, [], equation, loop=_loop(equation))
+            operation.outputs = [Value(variable.aval, operation) for variable in equation.outvars]
             operations.append(operation)
-            results = operation.outputs
+            results = list(operation.outputs)
         environment.update(zip(equation.outvars, results, strict=True))
     return [read(atom) for atom in inner.outvars]
 
@@ -211,7 +216,7 @@ def _held_apart(equation: Any, inputs: list[Atom], operations: list[Operation]) 
     barrier = Operation("optimization_barrier", list(values), [])
     barrier.outputs = [Value(value.aval, barrier) for value in values]
     operations.append(barrier)
-    behind = dict(zip(values, barrier.outputs, strict=True))
+    behind: dict[Atom, Atom] = dict(zip(values, barrier.outputs, strict=True))
     return [behind.get(atom, atom) for atom in inputs]
 
 
@@ -255,7 +260,7 @@ def evaluate(
         asked = [output in needed for output in operation.outputs]
         if not any(asked) and not (effects and operation.has_effects):
             continue
-        if operation.loop is not None:
+        if isinstance(operation, Scan):
             _run_loop(operation, asked, environment, read)
         else:
             results = operation.apply([read(atom) for atom in operation.inputs])
@@ -270,7 +275,7 @@ def _needed(graph: Graph, wanted: Iterable[Atom], effects: bool = True) -> set[V
         asked = [output in needed for output in operation.outputs]
         if not any(asked) and not (effects and operation.has_effects):
             continue
-        if operation.loop is not None:
+        if isinstance(operation, Scan):
             used, _ = _needed_of_loop(operation, asked)
             inputs = [atom for atom, use in zip(operation.inputs, used, strict=True) if use]
         else:
@@ -279,7 +284,7 @@ def _needed(graph: Graph, wanted: Iterable[Atom], effects: bool = True) -> set[V
     return needed
 
 
-def _needed_of_loop(operation: Operation, asked: Sequence[bool]) -> tuple[list[bool], list[bool]]:
+def _needed_of_loop(operation: Scan, asked: Sequence[bool]) -> tuple[list[bool], list[bool]]:
     """Which inputs a loop needs for the outputs asked for, and which outputs it must carry."""
     loop, body = operation.loop, operation.loop.body
     keep = [True] * len(asked) if operation.has_effects else list(asked)
@@ -296,7 +301,7 @@ def _needed_of_loop(operation: Operation, asked: Sequence[bool]) -> tuple[list[b
         keep = grown
 
 
-def _run_loop(operation: Operation, asked: Sequence[bool], environment: dict, read: Any) -> None:
+def _run_loop(operation: Scan, asked: Sequence[bool], environment: dict, read: Any) -> None:
     loop, body = operation.loop, operation.loop.body
     used, keep = _needed_of_loop(operation, asked)
     first_stacked = loop.constants + loop.carries

@@ -10,7 +10,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -33,42 +33,6 @@ from dpjax.training.clipping.factored_terms import (
 )
 from dpjax.training.clipping.jaxpr_graph import Atom
 from dpjax.training.clipping.leaf_layout import RIGHT, STACK
-
-
-class Plan(Protocol):
-    """What is done for one parameter.
-
-    Attributes:
-      rule: "dense", "embedding", "convolution", "small", "shared", "unused" or "materialised".
-      form: how the norm is formed, in words.
-      reason: why, with the numbers that decided.
-      held: elements per example held for this parameter's gradient (0 when it stays factored).
-      needs: values of the computation that it reads, one for each example.
-      shared_needs: values that it reads and that are the same for every example.
-    """
-
-    rule: str
-    form: str
-    reason: str
-    held: int
-    needs: tuple[Atom, ...]
-    shared_needs: tuple[Atom, ...]
-
-    def squared_norm(self, *arrays: jax.Array) -> tuple[SquaredNorm, Any]:
-        """One example's squared norm, and what `weighted_sum` may use again.
-
-        Args:
-          *arrays: the needed values, then the shared ones.
-        """
-
-    def weighted_sum(
-        self,
-        arrays: tuple[jax.Array, ...],
-        shared: tuple[jax.Array, ...],
-        kept: Any,
-        weights: jax.Array,
-    ) -> jax.Array:
-        """Sums weight times gradient over the batch; only `shared` lacks the batch axis."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -220,12 +184,28 @@ class Common:
         return _sum_of_shared(self.terms, shared) * jnp.sum(weights)
 
 
+Plan = Unused | Whole | Factored | Common
+"""What is done for one parameter. Each kind has
+
+* rule: "dense", "embedding", "convolution", "small", "shared", "unused" or "materialised";
+* form: how the norm is formed, in words;
+* reason: why, with the numbers that decided;
+* held: elements per example held for this parameter's gradient (0 when it stays factored);
+* needs: values of the computation that it reads, one for each example;
+* shared_needs: values that it reads and that are the same for every example;
+* squared_norm(*arrays): one example's squared norm, and what `weighted_sum` may use again, from the
+  needed values and then the shared ones;
+* weighted_sum(arrays, shared, kept, weights): weight times gradient summed over the batch; only
+  `shared` lacks the batch axis.
+"""
+
+
 def _sum_of_shared(terms: Sequence[Shared], arrays: Sequence[jax.Array]) -> jax.Array:
     parts = [widened(array) * term.scale for term, array in zip(terms, arrays, strict=True)]
     return sum(parts[1:], parts[0])
 
 
-def plan_terms(terms: list[OuterProducts | Shared], force: bool) -> Factored | Common | str:
+def plan_terms(terms: Sequence[OuterProducts | Shared], force: bool) -> Factored | Common | str:
     """Chooses the form for a parameter whose gradient is a sum of outer products.
 
     Args:

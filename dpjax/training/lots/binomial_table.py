@@ -111,7 +111,8 @@ def _weights(
     scale = 1 << (WORD_BITS * words + 256 + 2 * trials.bit_length())
 
     def away_from_mode(counts: range, upwards: bool) -> tuple[list[tuple[int, int]], int]:
-        found, (low, high) = [], (scale, scale)
+        found: list[tuple[int, int]] = []
+        low = high = scale
         for count in counts:
             if upwards:
                 factor, divisor = (trials - count + 1) * numerator, count * complement

@@ -51,11 +51,11 @@ class LotFamily:
     capacity: int
     lots: FixedLots | None = None
 
-    def numbers_of(self, lots: PoissonLots | FixedLots) -> dict[str, np.ndarray]:
+    def numbers_of(self, lots: PoissonLots | FixedLots) -> dict[str, np.ndarray | np.generic]:
         """What tells `lots` from the other members, as arrays of one shape for all of them."""
         if self.kind == ALONE:
             return {}
-        if self.kind == FIXED:
+        if isinstance(lots, FixedLots):
             return {"count": np.int32(lots.lot_size)}
         if self.kind == POISSON_DENSE:
             resolution = 1 << (WORD_BITS * UNIFORM_WORDS)
@@ -86,7 +86,7 @@ class LotFamily:
           numbers: of the member, from `numbers_of`; traced or not.
           number_of_records: actual number of records, at most the bound.
         """
-        if self.kind == ALONE:
+        if self.lots is not None:
             return self.lots.draw(key)
         rows = jnp.arange(self.capacity)
         if self.kind == POISSON_DENSE:

@@ -46,7 +46,7 @@ def join(
             "coordinator, process_count and process_id go together: pass all three, or none where "
             "JAX detects them (TPU slices, Slurm, Open MPI, Kubernetes)"
         )
-    if all(given) and not 0 <= process_id < process_count:
+    if process_id is not None and process_count is not None and not 0 <= process_id < process_count:
         raise ValueError(
             f"process_id is {process_id} of {process_count}: pass 0 to {process_count - 1}"
         )
@@ -87,11 +87,12 @@ def own_share(number: int, index: int | None = None, count: int | None = None) -
 
 def bytes_from_first(payload: bytes | None) -> bytes:
     """Process 0's bytes, in every process; what the others pass is ignored. Alone: `payload`."""
+    sent = payload if payload is not None and jax.process_index() == 0 else b""
     if jax.process_count() == 1:
-        return payload
+        return sent
     from jax.experimental import multihost_utils
 
-    own = np.frombuffer(payload if jax.process_index() == 0 else b"", np.uint8)
+    own = np.frombuffer(sent, np.uint8)
     length = int(multihost_utils.broadcast_one_to_all(np.int32(len(own))))
     padded = own if jax.process_index() == 0 else np.zeros(length, np.uint8)
     return np.asarray(multihost_utils.broadcast_one_to_all(padded)).astype(np.uint8).tobytes()

@@ -59,7 +59,7 @@ class Lanes(abc.ABC):
 
     @property
     def finished(self) -> bool:
-        return self.taken == len(self.bucket.members) and (self.member < 0).all()
+        return self.taken == len(self.bucket.members) and bool((self.member < 0).all())
 
     def take_candidates(self) -> np.ndarray:
         """Gives the next candidates to the lanes without one; says which lanes, bool (lanes,)."""
@@ -141,7 +141,7 @@ class BucketLoop:
                     most = min(2 * most, self.steps_per_call) if short else max(1, most // 2)
                     unsaved += [harvest] if found else []
                     if self.checkpoints.due():
-                        self._save(number, work, lanes, unsaved)
+                        self._save(self.checkpoints, number, work, lanes, unsaved)
                         unsaved = []
                 if not found:
                     continue
@@ -154,7 +154,9 @@ class BucketLoop:
         if report is not None:
             report(work)
 
-    def _save(self, number: int, work: Work, slots: Any, unsaved: list[Harvest]) -> None:
+    def _save(
+        self, checkpoints: Checkpoints, number: int, work: Work, slots: Any, unsaved: list[Harvest]
+    ) -> None:
         outputs = None
         if unsaved:
             members, trees = zip(*unsaved)
@@ -166,4 +168,4 @@ class BucketLoop:
             "bucket": np.int64(number),
             "work_before": np.asarray(dataclasses.astuple(work), np.int64),
         }
-        self.checkpoints.save(sweep | slots.to_arrays(), outputs)
+        checkpoints.save(sweep | slots.to_arrays(), outputs)

@@ -121,6 +121,7 @@ def mixed_sweep(
     program = SlotProgram(configs[0], initial, finish, data, finish_data) if configs else None
 
     def lanes_of(bucket: Bucket) -> Slots:
+        assert program is not None  # A bucket has members.
         return Slots(bucket, candidates, program, placement)
 
     loop = BucketLoop(buckets, lanes_of, steps_per_call, checkpoints, identity)

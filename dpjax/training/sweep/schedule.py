@@ -101,20 +101,20 @@ def plan_buckets(
         raise ValueError(f"useful_work is {useful_work}: pass a fraction in (0, 1], such as 0.85")
     if slots < slots_multiple or slots_multiple < 1:
         raise ValueError(f"{slots} slots: pass at least {slots_multiple}, one for each device")
-    capacities, steps = np.asarray(capacities, np.int64), np.asarray(steps, np.int64)
+    rows, lengths = np.asarray(capacities, np.int64), np.asarray(steps, np.int64)
     buckets = []
     for family in dict.fromkeys(families):
         waiting = [index for index, other in enumerate(families) if other == family]
-        waiting.sort(key=lambda index: (-capacities[index], index))
+        waiting.sort(key=lambda index: (-rows[index], index))
         while waiting:
-            capacity = int(capacities[waiting[0]])
-            members, padding = _next_bucket(waiting, capacities, steps, math.sqrt(useful_work))
+            capacity = int(rows[waiting[0]])
+            members, padding = _next_bucket(waiting, rows, lengths, math.sqrt(useful_work))
             waiting = waiting[len(members) :]
-            members.sort(key=lambda index: (-steps[index], index))
-            length = steps[members].tolist()
-            width = _slots(length, slots, slots_multiple, useful_work / padding)
+            members.sort(key=lambda index: (-lengths[index], index))
+            own = lengths[members].tolist()
+            width = _slots(own, slots, slots_multiple, useful_work / padding)
             buckets.append(Bucket(tuple(members), capacity, width))
-    buckets.sort(key=lambda bucket: -bucket.capacity * int(steps[list(bucket.members)].sum()))
+    buckets.sort(key=lambda bucket: -bucket.capacity * int(lengths[list(bucket.members)].sum()))
     return buckets
 
 

@@ -154,7 +154,7 @@ class Slots(Lanes):
         """All that changes while the bucket runs."""
         leaves = jax.device_get(jax.tree.leaves(self.state))
         return {
-            "taken": np.int64(self.taken),
+            "taken": np.asarray(self.taken, np.int64),
             "member": self.member,
             "done": self.done,
             "work": np.asarray(dataclasses.astuple(self.work), np.int64),

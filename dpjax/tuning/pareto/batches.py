@@ -9,7 +9,7 @@ Carraro 2010), so that a batch of q can be evaluated at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -35,7 +35,9 @@ _Criterion = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 class Domain(Protocol):
     """What a proposal needs of a domain of settings."""
 
-    dimension: int
+    @property
+    def dimension(self) -> int:
+        """Of the unit cube."""
 
     def sample(self, number: int, generator: np.random.Generator) -> np.ndarray:
         """Draws settings, (number, dimension) in the unit cube."""
@@ -80,11 +82,11 @@ class _Seen:
 
 
 def objectives_at(
-    processes: tuple[GaussianProcess, GaussianProcess], points: np.ndarray
+    processes: Sequence[GaussianProcess], points: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns posterior mean (m, 2) and variance (m, 2) of both processes at points (m, d)."""
-    predictions = [process.predict(points) for process in processes]
-    return tuple(np.stack(columns, axis=1) for columns in zip(*predictions))
+    means, variances = zip(*(process.predict(points) for process in processes))
+    return np.stack(means, axis=1), np.stack(variances, axis=1)
 
 
 class _Pool:
@@ -132,7 +134,7 @@ class _Pool:
 
 
 def propose(
-    processes: tuple[GaussianProcess, GaussianProcess],
+    processes: Sequence[GaussianProcess],
     domain: Domain,
     number: int,
     *,

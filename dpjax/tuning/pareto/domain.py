@@ -175,7 +175,7 @@ def number_of(settings: Mapping[str, np.ndarray]) -> int:
     return len(next(iter(settings.values())))
 
 
-def select(settings: Mapping[str, np.ndarray], which: object) -> Settings:
+def select(settings: Mapping[str, np.ndarray], which: np.ndarray | list[int] | slice) -> Settings:
     """The settings at some positions: an index array, a mask or a slice."""
     return {name: np.asarray(values)[which] for name, values in settings.items()}
 

@@ -86,9 +86,9 @@ def non_dominated(points: ArrayLike) -> np.ndarray:
 
 def front(points: ArrayLike) -> np.ndarray:
     """Returns the non-dominated points (k, 2) by increasing epsilon, hence decreasing error."""
-    points = _points(points)
-    points = points[non_dominated(points)]
-    return points[np.argsort(points[:, 0], kind="stable")]
+    found = _points(points)
+    found = found[non_dominated(found)]
+    return found[np.argsort(found[:, 0], kind="stable")]
 
 
 def hypervolume(points: ArrayLike, anti_ideal: ArrayLike) -> float:

@@ -325,8 +325,8 @@ class GaussianProcess:
 
 def _priors(dimension: int, noise_free: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns bounds (d + 3, 2), and centres and spreads (d + 3,) of the normal priors."""
-    bounds = [*[_BOUNDS_LENGTH_SCALE] * dimension, _BOUNDS_SIGNAL_VARIANCE, _BOUNDS_NOISE_VARIANCE]
-    bounds = np.append(np.log(bounds), [_BOUNDS_MEAN], axis=0)
+    ranges = [*[_BOUNDS_LENGTH_SCALE] * dimension, _BOUNDS_SIGNAL_VARIANCE, _BOUNDS_NOISE_VARIANCE]
+    bounds = np.append(np.log(ranges), [_BOUNDS_MEAN], axis=0)
     length = (_PRIOR_LENGTH_SCALE[0] * np.sqrt(dimension), _PRIOR_LENGTH_SCALE[1])
     priors = [*[length] * dimension, _PRIOR_SIGNAL_VARIANCE, _PRIOR_NOISE_VARIANCE]
     centre = np.append(np.log([middle for middle, _ in priors]), _PRIOR_MEAN[0])

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from dpjax import checks, private_files
 from dpjax.tuning.curator import WARNING
@@ -56,7 +57,7 @@ class SearchRecord:
     def __init__(
         self,
         domain: Domain,
-        anti_ideal: Sequence[float],
+        anti_ideal: ArrayLike,
         *,
         failed_as: float | None = None,
         identity: Mapping[str, Any] | None = None,

@@ -152,7 +152,7 @@ def _restated(claim: Mapping[str, Any]) -> Restated:
     space = space_from(claim["candidates_drawn_from"])
     setting = {}
     for name, law in space.parameters.items():
-        (setting[name],) = law.values
+        (setting[name],) = law.values or ()
     fixed = options["sampling"] == FIXED
     records = claim["training_records"]
     cost = TrainingCost(

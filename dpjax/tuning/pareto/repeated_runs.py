@@ -139,9 +139,9 @@ class RepeatedRuns:
         for member, one in enumerate(lots):
             waiting[class_of(one)].append(member)
         calls = []
-        for family, members in waiting.items():
+        for family, alike in waiting.items():
             # Runs of one length side by side; of equal ones in their order.
-            members = np.array(members)[np.argsort(-steps[members], kind="stable")]
+            members = np.array(alike)[np.argsort(-steps[alike], kind="stable")]
             for start in range(0, len(members), self._placement.width):
                 calls.append((family, members[start : start + self._placement.width]))
         return sorted(calls, key=lambda call: -int(steps[call[1]].max()) * call[0].capacity)

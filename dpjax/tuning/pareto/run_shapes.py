@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from dpjax.tuning.pareto.domain import Domain
 from dpjax.tuning.problem.run_settings import RunSetting
 from dpjax.tuning.problem.run_shape import FIXED, check_sampling, whole_lot_size
 
-_ROUNDINGS = {"round": np.round, "floor": np.floor}
+_ROUNDINGS: dict[str, Callable[[np.ndarray], np.ndarray]] = {"round": np.round, "floor": np.floor}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,9 +67,10 @@ class RunShapes:
                 f"the domain lacks {', '.join(missing)}: add it, for example "
                 f"{missing[0]}=log_integer(1,64)"
             )
-        if domain.largest("lot_size") > self.dataset_size:
+        largest = domain.largest("lot_size")
+        if largest is not None and largest > self.dataset_size:
             raise ValueError(
-                f"lot_size goes up to {domain.largest('lot_size'):g}, above the "
+                f"lot_size goes up to {largest:g}, above the "
                 f"{self.dataset_size} training records: pass a range that ends there or below"
             )
 

@@ -76,6 +76,10 @@ class Law:
         raise AssertionError(self.kind)
 
 
+_DRAWN = (Law, space.Law)
+"""What is drawn; all else is constant."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Laws:
     """Independent laws by name, those of a `Space` included, and constants; draws settings."""
@@ -85,7 +89,7 @@ class Laws:
     def __post_init__(self) -> None:
         checks.mapping("laws", self.laws, "from names to laws or numbers")
         for name, law in self.laws.items():
-            if not _drawn(law):
+            if not isinstance(law, _DRAWN):
                 checks.number(name, law, "one of the laws, or a finite number")
 
     def sample(self, number: int, generator: np.random.Generator) -> Settings:
@@ -93,17 +97,15 @@ class Laws:
         number = checks.whole("number", number, 0)
         checks.instance("generator", generator, np.random.Generator, "np.random.default_rng(0)")
         return {
-            name: law.sample(number, generator) if _drawn(law) else np.full(number, law)
+            name: law.sample(number, generator) if isinstance(law, _DRAWN) else np.full(number, law)
             for name, law in self.laws.items()
         }
 
     def describe(self) -> dict[str, str | float]:
         """The laws as JSON-able data."""
-        return {name: repr(law) if _drawn(law) else law for name, law in self.laws.items()}
-
-
-def _drawn(law: Law | space.Law | float) -> bool:
-    return isinstance(law, Law | space.Law)
+        return {
+            name: repr(law) if isinstance(law, _DRAWN) else law for name, law in self.laws.items()
+        }
 
 
 @dataclasses.dataclass(frozen=True)

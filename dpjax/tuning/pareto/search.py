@@ -12,10 +12,11 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from dpjax import checks
 from dpjax.tuning.pareto import acquisition as acquisitions
@@ -63,7 +64,7 @@ def search(
     evaluations: int = 272,
     initial: int = 16,
     batch_size: int = 16,
-    anti_ideal: Sequence[float] = (10.0, 1.0),
+    anti_ideal: ArrayLike = (10.0, 1.0),
     law: Sampler | None = None,
     grid: Mapping[str, np.ndarray] | None = None,
     seed: int | None = None,
@@ -213,7 +214,7 @@ def fitted(
     if not len(kept):
         raise ValueError("no evaluation succeeded: there is nothing to fit")
     inputs, outputs = evaluated_inputs(record)[kept], fronts.to_model_units(record.points)
-    return tuple(
+    epsilon, error = (
         GaussianProcess.fit(
             inputs,
             outputs[:, column],
@@ -223,6 +224,7 @@ def fitted(
         )
         for column in (0, 1)
     )
+    return epsilon, error
 
 
 def proposals(

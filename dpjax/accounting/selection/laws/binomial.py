@@ -111,7 +111,7 @@ class Fixed(Binomial):
         super().__init__(checks.whole("k", k, 1), 1.0)
 
     @classmethod
-    def of_mean(cls, mean: float) -> Fixed:
+    def of_mean(cls, mean: float) -> Fixed:  # type: ignore[override] # Its probability is 1.
         """K = mean, a whole number, for command lines and curves over the mean.
 
         Raises:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -59,7 +60,7 @@ def check_law(law: RepetitionLaw) -> None:
 
 
 def _ends(law: RepetitionLaw) -> tuple[float, int, float]:
-    mean = getattr(law, "mean", None)
+    mean: Any = getattr(law, "mean", None)
     try:
         mean, maximum = float(mean), float(law.maximum)
     except (TypeError, ValueError):
@@ -138,5 +139,5 @@ def _compare_plain_values(law: RepetitionLaw, k: np.ndarray) -> None:
         _refuse(law, f"to_dict() describes another law, {rebuilt!r}")
 
 
-def _refuse(law: RepetitionLaw, what: str) -> None:
+def _refuse(law: RepetitionLaw, what: str) -> NoReturn:
     raise ValueError(f"the law of K {type(law).__name__} contradicts itself: {what}")

@@ -16,7 +16,7 @@ import inspect
 import math
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 
@@ -110,16 +110,17 @@ class RepetitionLaw(abc.ABC):
       mean: E[K], finite and > 0.
     """
 
-    mean: float
+    if TYPE_CHECKING:  # A property here would stand in the way of a family's field.
+
+        @property
+        def mean(self) -> float: ...
 
     family: ClassVar[str | None] = None
     """The name that `law_from_dict` knows the law by; set by the decorator `law_family`."""
-    proved: ClassVar[bool] = False
-    """Whether the functions are known to belong to the pmf; all others are compared with it."""
+    _written: ClassVar[dict[str, str]]
+    """Field -> the name that `to_dict` writes it under; set with `family`."""
     has_formulas: ClassVar[bool] = False
     """Whether the functions are formulas, quick at any number of points."""
-    envelope_suffices: ClassVar[bool] = False
-    """Whether the exact bound gains nothing on the envelope at small deltas."""
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
@@ -128,6 +129,16 @@ class RepetitionLaw(abc.ABC):
             for name in SHORTCUTS:
                 if name not in cls.__dict__:
                     setattr(cls, name, getattr(RepetitionLaw, name))
+
+    @property
+    def proved(self) -> bool:
+        """Whether the functions are known to belong to the pmf; all others are compared with it."""
+        return False
+
+    @property
+    def envelope_suffices(self) -> bool:
+        """Whether the exact bound gains nothing on the envelope at small deltas."""
+        return False
 
     @property
     def minimum(self) -> int:
@@ -338,7 +349,7 @@ class RepetitionLaw(abc.ABC):
         draws = np.array([self._invert(u, "right") for u in uniforms], dtype=np.int64)
         return int(draws[0]) if size is None else draws
 
-    def _invert(self, probability: float, side: str) -> int:
+    def _invert(self, probability: float, side: Literal["left", "right"]) -> int:
         length = 1024
         while True:
             table = self._cumulative(length)
@@ -364,9 +375,10 @@ class RepetitionLaw(abc.ABC):
 
 _FAMILIES: dict[str, Callable[..., RepetitionLaw]] = {}
 _CLASSES: dict[str, type[RepetitionLaw]] = {}
+Law = TypeVar("Law", bound=RepetitionLaw)
 
 
-def law_family(name: str, **written_as: str) -> Callable[[type], type]:
+def law_family(name: str, **written_as: str) -> Callable[[type[Law]], type[Law]]:
     """Class decorator: plain values of this law are this name and its constructor's arguments.
 
     Args:
@@ -374,7 +386,7 @@ def law_family(name: str, **written_as: str) -> Callable[[type], type]:
       **written_as: other names for arguments, by argument.
     """
 
-    def register(cls: type) -> type:
+    def register(cls: type[Law]) -> type[Law]:
         if name in _FAMILIES or name == "own":
             raise ValueError(f"a law {name!r} is registered already: choose another name")
         written = {
@@ -393,7 +405,7 @@ def families() -> dict[str, type[RepetitionLaw]]:
     return dict(_CLASSES)
 
 
-def law_from_dict(values: dict[str, Any]) -> RepetitionLaw:
+def law_from_dict(values: Mapping[str, Any]) -> RepetitionLaw:
     """The law that wrote these plain values.
 
     Raises:

@@ -179,7 +179,7 @@ class Logarithmic(TruncatedNegativeBinomial):
         super().__init__(0.0, mean)
 
     @classmethod
-    def of_mean(cls, mean: float) -> Logarithmic:
+    def of_mean(cls, mean: float) -> Logarithmic:  # type: ignore[override] # Its shape is fixed.
         """The law of this mean, for command lines and curves over the mean."""
         return cls(mean)
 
@@ -195,7 +195,7 @@ class Geometric(TruncatedNegativeBinomial):
         super().__init__(1.0, mean)
 
     @classmethod
-    def of_mean(cls, mean: float) -> Geometric:
+    def of_mean(cls, mean: float) -> Geometric:  # type: ignore[override] # Its shape is fixed.
         """The law of this mean, for command lines and curves over the mean."""
         return cls(mean)
 
