@@ -1,6 +1,6 @@
 """Differentially private hyperparameter tuning in JAX.
 
-The rooms: `dpjax.accounting` (what a computation costs), `dpjax.training` (many private runs at
+The packages: `dpjax.accounting` (what a computation costs), `dpjax.training` (many private runs at
 once), `dpjax.tuning` (one selection, one release), `dpjax.models` and `dpjax.data`. Importing this
 package touches no device, environment variable or network.
 """

@@ -1,6 +1,6 @@
 """Neighbouring relations: which pairs of data sets a guarantee speaks of.
 
-A leaf module: every room may import it, it imports none of them.
+A leaf module: every package may import it, it imports none of them.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from dpjax import files
 
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#333333")
-"""Okabe and Ito's colours, told apart by readers with colour-blindness and in grey."""
+"""Okabe and Ito's colours, distinct for readers with colour-blindness and in grey."""
 
 
 def new_figure(width: float = 6.4, height: float = 4.2) -> tuple[Figure, Axes]:
@@ -23,7 +23,7 @@ def new_figure(width: float = 6.4, height: float = 4.2) -> tuple[Figure, Axes]:
 
 
 def style_axes(axes: Axes) -> None:
-    """Gives axes the house style: light grid behind, no box, the palette in order."""
+    """Gives axes the common style: light grid behind, no box, the palette in order."""
     axes.set_prop_cycle(color=PALETTE)
     axes.grid(True, which="major", color="#dddddd", linewidth=0.8)
     axes.set_axisbelow(True)

@@ -540,8 +540,8 @@ MISTAKES = [
     Mistake(
         "a partitioned selection releases the accuracy of its final model",
         f"{_P}evaluations/partition_models.py",
-        "described.as_used(chosen), statement=claim)",
-        'described.as_used(chosen), statement=claim | {"correct": int(final.correct[0])})',
+        "described.rounded(chosen), statement=claim)",
+        'described.rounded(chosen), statement=claim | {"correct": int(final.correct[0])})',
         _PARTITIONED,
     ),
     Mistake(
@@ -561,8 +561,8 @@ MISTAKES = [
     Mistake(
         "a run after a public search releases its exact accuracy",
         f"{_P}pareto/released_run.py",
-        "described.as_used(setting), claim)",
-        "described.as_used(setting | {'seen': float(records.arrays.sum())}), claim)",
+        "described.rounded(setting), claim)",
+        "described.rounded(setting | {'seen': float(records.arrays.sum())}), claim)",
         _SEARCH,
     ),
     Mistake(

@@ -57,7 +57,7 @@ class Guarantee:
         pure_epsilon: float | None = None,
         tail: tuple[float, Callable[[], LossPair]] | None = None,
     ):
-        """Internal constructor, for the modules of this room.
+        """Internal constructor, for the modules of this package.
 
         Args:
           relation: neighbouring relation.

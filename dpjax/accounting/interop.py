@@ -1,8 +1,8 @@
 """From dp_accounting's events to guarantees, with its known traps closed.
 
-Each event becomes the constructor it means, so that composition, sampling and selection are this
-room's. Single mechanisms without a constructor here (Laplace, randomised response, ...) are handed
-to dp_accounting one at a time: never with a count, which some of its code ignores.
+Each event becomes the constructor it means, so that composition, sampling and selection are those
+of this package. Single mechanisms without a constructor here (Laplace, randomised response, ...)
+are handed to dp_accounting one at a time: never with a count, which some of its code ignores.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class AveragingSettings:
       clients: n, all of whom take part in every round.
       dimension: d, number of the model's parameters.
       rounds: R.
-      epsilon: target of all rounds together with what `plan` is told was released before; infinite
+      epsilon: target of all rounds together with what `plan` is given as released before; infinite
         for training without noise, which is NOT private.
       delta: target.
       clip_norm: Euclidean norm that a client's update is cut to.

@@ -60,7 +60,7 @@ def flat_model(module: Any, input_shape: tuple[int, ...]) -> FlatModel:
 
 
 def whole_records(records: Records, capacity: int | None = None) -> LocalRecords:
-    """All of a client's records for training, padded to a power of two unless told."""
+    """All of a client's records for training, padded to a power of two unless given a number."""
     inputs, labels = records
     number = len(labels)
     capacity = capacity or max(64, 1 << max(number - 1, 0).bit_length())

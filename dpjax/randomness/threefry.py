@@ -120,8 +120,8 @@ def dithered_normal(key: jax.Array, number: int, scale: jax.Array | float) -> ja
             row = _dithered(*_blocks(key, length, start), scale)
             return jax.lax.dynamic_update_slice(numbers, row, (start,))
 
-        room = jnp.zeros((blocks * length,), jnp.float32)
-        return jax.lax.fori_loop(0, blocks, written, room)[:number]
+        empty = jnp.zeros((blocks * length,), jnp.float32)
+        return jax.lax.fori_loop(0, blocks, written, empty)[:number]
 
     return jax.lax.platform_dependent(key, scale, cpu=in_blocks, default=at_once)
 

@@ -53,7 +53,7 @@ def _plain(number: float) -> int | float:
     return int(number) if number.is_integer() else number
 
 
-def as_used(hyperparameters: Mapping[str, float | None]) -> dict[str, float | None]:
+def rounded(hyperparameters: Mapping[str, float | None]) -> dict[str, float | None]:
     """A candidate's hyperparameters as its run read them: lot size and steps are whole numbers."""
     return {
         name: int(round(value)) if name in _COUNTS and value is not None else value

@@ -137,7 +137,7 @@ class Job:
         index, count = self.shard or (jax.process_index(), jax.process_count())
         return f"{index}_of_{count}"
 
-    def agreed(
+    def one_draw(
         self, draw: Callable[[], Arrays], facts: Callable[[], Mapping[str, Any]]
     ) -> tuple[Arrays, bool]:
         """The draw that all jobs and processes share: whoever comes first draws, the others read.
@@ -194,7 +194,7 @@ class Job:
         decided one release cannot decide another, and an interruption from here on loses nothing.
 
         Args:
-          outcome: what the procedure goes on with, and all that `agreed` returns from now on.
+          outcome: what the procedure goes on with, and all that `one_draw` returns from now on.
         """
         if self.folder is None or jax.process_index() != 0:
             return
@@ -234,7 +234,7 @@ class Job:
 
         Args:
           own: of this process's share.
-          drawn: what `agreed` returned; needed for shards.
+          drawn: what `one_draw` returned; needed for shards.
 
         Raises:
           ValueError: if a shard to be merged has not finished, its file is damaged, or it was made
@@ -264,7 +264,7 @@ class Job:
 def settled(
     chunk_size: int, progress: Callable[[int, int], None] | None, job: Job | None
 ) -> tuple[int, Job]:
-    """What every procedure is told of how to train: the chunk size and the job, checked.
+    """What every procedure is given of how to train: the chunk size and the job, checked.
 
     Args:
       chunk_size: candidates trained at once.

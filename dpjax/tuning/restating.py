@@ -135,7 +135,7 @@ def is_public(candidate: Mapping[str, Any], space: Space) -> bool:
 
 def _in_law(name: str, value: float, law: Law) -> bool:
     if law.values is not None:
-        return any(described.as_used({name: float(one)})[name] == value for one in law.values)
+        return any(described.rounded({name: float(one)})[name] == value for one in law.values)
     # exp(log(end)) may leave the range by a rounding.
     slack = 1e-12 * (abs(law.lowest) + abs(law.highest))
     return law.lowest - slack <= value <= law.highest + slack

@@ -2,7 +2,7 @@
 
 Flower 1.41 serves control, nodes and run time from one port, and without its commercial part
 whoever reaches that port may start an app of his own on the SuperLink and on every node. Both
-remedies are Flower's own, but this SuperLink cannot be told to use them; this program does:
+remedies are Flower's own, but this SuperLink has no setting for them; this program does:
 
   * every control request must carry a token (Flower's account tokens; the `flwr` command reads
     them from its credentials file);

@@ -226,19 +226,19 @@ def _define_options(defaults: Any) -> Callable[[], Any]:
 def _define_option(field: dataclasses.Field, kind: Any, default: Any) -> Callable[[], Any]:
     """Defines the flag of one field of type text, whole number, or tuple; returns its reader."""
     choices, least = field.metadata["choices"], field.metadata["least"]
-    said = {"help": field.metadata["help"], "module_name": sys.argv[0]}
+    shared = {"help": field.metadata["help"], "module_name": sys.argv[0]}
     inner = typing.get_args(kind)
     if typing.get_origin(kind) is tuple:
         texts = [str(value) for value in default]
         if choices:
-            holder = flags.DEFINE_multi_enum(field.name, texts, list(choices), **said)
+            holder = flags.DEFINE_multi_enum(field.name, texts, list(choices), **shared)
         else:
-            holder = flags.DEFINE_list(field.name, texts, **said)
+            holder = flags.DEFINE_list(field.name, texts, **shared)
         return lambda: tuple(inner[0](text) for text in holder.value)
     if choices:
-        holder = flags.DEFINE_enum(field.name, default, list(choices), **said)
+        holder = flags.DEFINE_enum(field.name, default, list(choices), **shared)
     elif int in (kind, *inner):
-        holder = flags.DEFINE_integer(field.name, default, lower_bound=least, **said)
+        holder = flags.DEFINE_integer(field.name, default, lower_bound=least, **shared)
     else:
-        holder = flags.DEFINE_string(field.name, default, **said)
+        holder = flags.DEFINE_string(field.name, default, **shared)
     return lambda: holder.value

@@ -1,4 +1,4 @@
-"""Figures of several panels side by side, in the house style."""
+"""Figures of several panels side by side, in the common style."""
 
 from __future__ import annotations
 

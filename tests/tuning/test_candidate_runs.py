@@ -61,12 +61,12 @@ def test_one_number_that_is_not_finite_is_enough(bad):
     assert candidate_runs.all_finite(good)
     assert not candidate_runs.all_finite(good | {"b": jnp.array(bad)})
     assert not candidate_runs.all_finite(good | {"a": good["a"].at[1, 2].set(bad)})
-    seen = candidate_runs.judged(_task(), {"w": jnp.array(bad), "fixed": 2.0}, RECORDS.arrays)
+    seen = candidate_runs.scored_run(_task(), {"w": jnp.array(bad), "fixed": 2.0}, RECORDS.arrays)
     assert not seen["finite"]
 
 
 def test_judged_counts_and_untrained_sees_no_record():
-    seen = candidate_runs.judged(_task(), {"w": jnp.array(2.5)}, RECORDS.arrays)
+    seen = candidate_runs.scored_run(_task(), {"w": jnp.array(2.5)}, RECORDS.arrays)
     assert seen["correct"] == 3 and seen["finite"] and seen["params"]["w"] == 2.5
     other = Records((np.full(6, 99.0, np.float32),), public_size=6, size_bound=6)
     first, second = (candidate_runs.untrained(_task(train=part)) for part in (RECORDS, other))

@@ -117,7 +117,10 @@ def test_lot_size_and_steps_are_released_as_they_were_used():
     law = result.release.statement["candidates_drawn_from"]["lot_size"]
     assert law["values"] == [9.6]
     assert result.curator.hyperparameters["lot_size"].tolist() == [9.6]
-    assert described.as_used({"lot_size": None, "epochs": 1.5}) == {"lot_size": None, "epochs": 1.5}
+    assert described.rounded({"lot_size": None, "epochs": 1.5}) == {
+        "lot_size": None,
+        "epochs": 1.5,
+    }
 
 
 def test_no_word_depends_on_the_records():

@@ -367,7 +367,7 @@ def test_a_shard_of_another_draw_is_not_merged(tmp_path):
         for index in range(2):
             shard = Job(folder=folder, shard=(index, 2))
             with shard.held():
-                drawn, _ = shard.agreed(lambda: {"keys": np.arange(2)}, dict)
+                drawn, _ = shard.one_draw(lambda: {"keys": np.arange(2)}, dict)
                 assert shard.collected({"members": np.arange(index)}, drawn) is None
                 assert shard.share_is_done(drawn)
     merge = Job(folder=folders[1], shard=(None, 2))

@@ -5,7 +5,7 @@ candidate reaches it, doubles its step after a hit and halves it after a miss. T
 multiples of the granularity: with floating-point thresholds and a granularity of 0.1 the loop runs
 longer than its own bound, so nothing here is ever a fraction.
 
-No randomness in `ThresholdLoop`; whoever runs it on private data draws the noise (tuning room).
+No randomness in `ThresholdLoop`; whoever runs it on private data draws the noise (`dpjax.tuning`).
 `simulate_loop` draws from a generator it is given, for figures and tests on public numbers.
 """
 

@@ -1,4 +1,4 @@
-"""Privacy loss distributions on a grid: the exact currency of this room.
+"""Privacy loss distributions on a grid: the exact currency of this package.
 
 A pair of output distributions (P, Q) of one mechanism on two neighbouring data sets is kept as the
 law of its privacy loss log(dP/dQ) under P: masses on the multiples of one interval, plus the mass

@@ -58,7 +58,7 @@ def run_in_ray(
 ) -> Outcome:
     """Holds a vote among simulated nodes in Ray's processes, by Flower's simulation runtime.
 
-    Each process compiles the training for itself and takes about 0.6 GB. Nodes are told their
+    Each process compiles the training for itself and takes about 0.6 GB. Nodes are given their
     `partition-id`.
 
     Args:

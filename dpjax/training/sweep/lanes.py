@@ -22,15 +22,15 @@ from dpjax.training.sweep.placement import Placement
 from dpjax.training.sweep.schedule import Bucket, Work
 
 Tree = Any
-Fed = dict[str, Tree]
+LaneInputs = dict[str, Tree]
 """What the device is given of one candidate: arrays by name; `key`, uint32 (2,), is one of them."""
 Harvest = tuple[np.ndarray, Tree]
 """Finished candidates int64 (k,) and their outputs, host arrays (k, ...); None for k = 0."""
 
 
-def key_of(fed: Fed) -> jax.Array:
+def key_of(inputs: LaneInputs) -> jax.Array:
     """The candidate's typed key, shape ()."""
-    return jax.random.wrap_key_data(fed["key"], impl=key_streams.IMPLEMENTATION)
+    return jax.random.wrap_key_data(inputs["key"], impl=key_streams.IMPLEMENTATION)
 
 
 class Lanes(abc.ABC):
@@ -44,16 +44,18 @@ class Lanes(abc.ABC):
       placement: one that has as many lanes as the bucket asks for.
       taken: members that have, or have had, a lane.
       member: int64 (lanes,), who is in each; -1 without.
-      fed: pytree (lanes, ...) on the devices, what they are given of each.
+      inputs: pytree (lanes, ...) on the devices, what they are given of each.
       work: done so far, where it is counted.
     """
 
-    def __init__(self, bucket: Bucket, placement: Placement, fed_of: Callable[[int], Fed]):
-        """Lanes without candidates; `fed_of` gives what the device is given of a member."""
+    def __init__(
+        self, bucket: Bucket, placement: Placement, inputs_of: Callable[[int], LaneInputs]
+    ):
+        """Lanes without candidates; `inputs_of` gives what the device is given of a member."""
         self.bucket, self.placement = bucket, placement.with_lanes(bucket.slots)
         self.taken, self.member, self.work = 0, np.full(bucket.slots, -1), Work()
-        self._fed_of = fed_of
-        like, words = fed_of(bucket.members[0]), key_streams.candidate_keys(bucket.slots)
+        self._inputs_of = inputs_of
+        like, words = inputs_of(bucket.members[0]), key_streams.candidate_keys(bucket.slots)
         self._without = [like | {"key": own} for own in np.asarray(jax.random.key_data(words))]
         self.feed()
 
@@ -76,10 +78,10 @@ class Lanes(abc.ABC):
     def feed(self) -> None:
         """Gives the devices what they need of whoever is in the lanes."""
         feed = [
-            self._fed_of(int(member)) if member >= 0 else without
+            self._inputs_of(int(member)) if member >= 0 else without
             for member, without in zip(self.member, self._without)
         ]
-        self.fed = self.placement.put(jax.tree.map(lambda *leaves: np.stack(leaves), *feed))
+        self.inputs = self.placement.put(jax.tree.map(lambda *leaves: np.stack(leaves), *feed))
 
     @abc.abstractmethod
     def advance(self, most: int) -> Harvest:

@@ -20,7 +20,7 @@ from dpjax.randomness import keys as key_streams
 from dpjax.training.dp_sgd import RunState, TrainConfig, advance, begin
 from dpjax.training.lots.families import LotFamily, family_of
 from dpjax.training.sweep.checkpoints import Arrays, named_leaves, unnamed_leaves
-from dpjax.training.sweep.lanes import Fed, Harvest, Lanes, key_of
+from dpjax.training.sweep.lanes import Harvest, LaneInputs, Lanes, key_of
 from dpjax.training.sweep.placement import Placement
 from dpjax.training.sweep.schedule import Bucket, Work
 
@@ -49,8 +49,8 @@ class Candidates:
         digest.update(repr(buckets).encode())
         return digest.digest()
 
-    def fed(self, member: int, family: LotFamily) -> Fed:
-        """What the device is told of one candidate."""
+    def inputs(self, member: int, family: LotFamily) -> LaneInputs:
+        """What the device is given of one candidate."""
         config = self.configs[member]
         return {
             "key": self.key_words[member],
@@ -76,20 +76,20 @@ class SlotProgram:
         self._rows = len(jax.tree.leaves(data)[0])
         self.harvest = jax.jit(self._harvest)
 
-    def begin(self, fed: Fed) -> RunState:
+    def begin(self, inputs: LaneInputs) -> RunState:
         """The state of one slot before its first step."""
-        params = self._initial(key_streams.stream(key_of(fed), "initial"))
-        return jax.tree.map(jnp.asarray, begin(self._config, fed["hyperparameters"], params))
+        params = self._initial(key_streams.stream(key_of(inputs), "initial"))
+        return jax.tree.map(jnp.asarray, begin(self._config, inputs["hyperparameters"], params))
 
-    def refill(self, state: RunState, fed: Fed, fresh: jax.Array) -> RunState:
+    def refill(self, state: RunState, inputs: LaneInputs, fresh: jax.Array) -> RunState:
         """The state of one slot, begun anew where `fresh`."""
-        return jax.tree.map(lambda new, old: jnp.where(fresh, new, old), self.begin(fed), state)
+        return jax.tree.map(lambda new, old: jnp.where(fresh, new, old), self.begin(inputs), state)
 
     def advance(
         self,
         family: LotFamily,
         state: RunState,
-        fed: Fed,
+        inputs: LaneInputs,
         done: jax.Array,
         steps: jax.Array,
         data: Tree,
@@ -97,12 +97,12 @@ class SlotProgram:
         """One slot after `steps` more steps, the first of which has number `done`."""
         return advance(
             self._config,
-            key_of(fed),
-            fed["hyperparameters"],
+            key_of(inputs),
+            inputs["hyperparameters"],
             state,
             data,
-            draw=lambda lot_key: family.draw(lot_key, fed["lots"], self._rows),
-            expected_lot_size=fed["expected_lot_size"],
+            draw=lambda lot_key: family.draw(lot_key, inputs["lots"], self._rows),
+            expected_lot_size=inputs["expected_lot_size"],
             steps=steps,
             first=done,
         )
@@ -120,10 +120,10 @@ class Slots(Lanes):
     ):
         first = family_of(candidates.configs[bucket.members[0]].lots)
         family = dataclasses.replace(first, capacity=bucket.capacity)
-        # Kept for whoever is in a slot: all are fed again whenever one changes, and a binomial
-        # table takes a while.
+        # Kept for whoever is in a slot: all get their inputs again whenever one changes, and a
+        # binomial table takes a while.
         kept = functools.lru_cache(maxsize=bucket.slots)
-        super().__init__(bucket, placement, kept(lambda member: candidates.fed(member, family)))
+        super().__init__(bucket, placement, kept(lambda member: candidates.inputs(member, family)))
         self._candidates, self._program = candidates, program
         mapped = self.placement.mapped
         self._refill = jax.jit(mapped(program.refill, (0, 0, 0)), donate_argnums=0)
@@ -133,7 +133,7 @@ class Slots(Lanes):
         )
         self.done = np.zeros(bucket.slots, np.uint32)  # steps, of each slot
         # Slots begin by the program that refills them, so that nothing tells first from later.
-        shapes = jax.eval_shape(mapped(program.begin, (0,)), self.fed)
+        shapes = jax.eval_shape(mapped(program.begin, (0,)), self.inputs)
         zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
         self.state = self.placement.put(zeros)
 
@@ -147,7 +147,7 @@ class Slots(Lanes):
         fresh = super().take_candidates()
         if fresh.any():
             self.done[fresh] = 0
-            self.state = self._refill(self.state, self.fed, self.placement.put(fresh))
+            self.state = self._refill(self.state, self.inputs, self.placement.put(fresh))
         return fresh
 
     def to_arrays(self) -> Arrays:
@@ -177,7 +177,9 @@ class Slots(Lanes):
         left = self._left()
         steps = int(min(left.min(), most))
         done = self.placement.put(self.done)
-        self.state = self._advance(self.state, self.fed, done, np.uint32(steps), self._program.data)
+        self.state = self._advance(
+            self.state, self.inputs, done, np.uint32(steps), self._program.data
+        )
         self.done = self.done + np.uint32(steps)
         active = self.member >= 0
         needed = sum(self._candidates.capacity(m) for m in self.member[active])

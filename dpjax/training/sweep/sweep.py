@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from dpjax.randomness import keys as key_streams
-from dpjax.training.sweep.lanes import BucketLoop, Fed, Harvest, Lanes, key_of
+from dpjax.training.sweep.lanes import BucketLoop, Harvest, LaneInputs, Lanes, key_of
 from dpjax.training.sweep.placement import (
     Placement,
     Trial,
@@ -95,12 +95,12 @@ def sweep(
         )
     key_words = np.asarray(jax.random.key_data(keys))
 
-    def fed_of(member: int) -> Fed:
+    def inputs_of(member: int) -> LaneInputs:
         own = {name: value[member] for name, value in values.items()}
         return {"key": key_words[member], "hyperparameters": own}
 
     buckets = equal_bucket(number, slots=placement.lanes, slots_multiple=devices)
-    loop = BucketLoop(buckets, lambda bucket: _WholeRuns(bucket, placement, fed_of, run, data))
+    loop = BucketLoop(buckets, lambda bucket: _WholeRuns(bucket, placement, inputs_of, run, data))
     return loop.results(None, progress, None)
 
 
@@ -149,17 +149,17 @@ class _WholeRuns(Lanes):
         self,
         bucket: Bucket,
         placement: Placement,
-        fed_of: Callable[[int], Fed],
+        inputs_of: Callable[[int], LaneInputs],
         run: Run,
         data: Tree,
     ):
-        super().__init__(bucket, placement, fed_of)
+        super().__init__(bucket, placement, inputs_of)
         self._placed = _placed(run, self.placement)
         self._data = self.placement.put(data, whole=True)
 
     def advance(self, most: int) -> Harvest:
         members = self.member[self.member >= 0]  # the first lanes: those without are the last
-        outputs = jax.device_get(self._placed(self.fed, self._data))
+        outputs = jax.device_get(self._placed(self.inputs, self._data))
         self.member[:] = -1
         return members, jax.tree.map(lambda leaf: leaf[: len(members)], outputs)
 
@@ -169,7 +169,7 @@ def _placed(run: Run, placement: Placement) -> Callable[..., Tree]:
     """The jitted run over a chunk; kept for the last few runs, so that a repeated sweep (a doubling
     loop) does not compile again."""
 
-    def of_fed(fed: Fed, data: Tree) -> Tree:
-        return run(key_of(fed), fed["hyperparameters"], data)
+    def of_inputs(inputs: LaneInputs, data: Tree) -> Tree:
+        return run(key_of(inputs), inputs["hyperparameters"], data)
 
-    return jax.jit(placement.mapped(of_fed, (0, None)))
+    return jax.jit(placement.mapped(of_inputs, (0, None)))

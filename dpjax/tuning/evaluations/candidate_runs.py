@@ -1,4 +1,4 @@
-"""Candidates' runs, whatever procedure they are of: configured, trained from their keys, judged."""
+"""Candidates' runs, whatever procedure they are of: configured, trained from their keys, scored."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def config_of_setting(
 def hyperparameters_of_runs(
     drawn: Mapping[str, np.ndarray], settings: Sequence[RunSetting]
 ) -> dict[str, np.ndarray]:
-    """What runs are told.
+    """What runs are given.
 
     Args:
       drawn: name -> (runs,) float64, what was drawn or chosen for each.
@@ -79,11 +79,11 @@ def hyperparameters_of_runs(
       name -> (runs,) float64: what was drawn, a clip norm of 1 where none was, and
       `noise_multiplier`, `lot_size` and `steps` as the settings have them, whatever was drawn.
     """
-    told = dict(drawn)
+    given = dict(drawn)
     for name in ("noise_multiplier", "lot_size", "steps"):
-        told[name] = np.asarray([float(getattr(setting, name)) for setting in settings])
-    told.setdefault("clip_norm", np.ones(len(settings)))
-    return told
+        given[name] = np.asarray([float(getattr(setting, name)) for setting in settings])
+    given.setdefault("clip_norm", np.ones(len(settings)))
+    return given
 
 
 def run_of(
@@ -108,7 +108,7 @@ def all_finite(params: PyTree) -> jax.Array:
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(params)]))
 
 
-def judged(task: Task, params: PyTree, validation_arrays: PyTree) -> dict[str, PyTree]:
+def scored_run(task: Task, params: PyTree, validation_arrays: PyTree) -> dict[str, PyTree]:
     """What is kept of a trained candidate.
 
     Returns:
@@ -160,8 +160,8 @@ def _placement(
     setting = procedure.settings[0]
     config = config_of_setting(task, procedure.optimizer, setting)
     typical = procedure.space.sample(1, np.random.default_rng(0))
-    told = hyperparameters_of_runs(typical, [setting])
-    first = {name: values[0] for name, values in told.items()}
+    given = hyperparameters_of_runs(typical, [setting])
+    first = {name: values[0] for name, values in given.items()}
     options = training.placement_options(chunk_size)
     trial = training.Trial(
         lambda steps: run_of(task, dataclasses.replace(config, steps=steps)), setting.steps
@@ -230,7 +230,7 @@ def _unlike(
         ),
         task.train.arrays,
         initial=task.initial,
-        finish=lambda params, arrays: judged(task, params, arrays),
+        finish=lambda params, arrays: scored_run(task, params, arrays),
         finish_data=task.validation.arrays,
         chunk_size=placement.width,
         placement=placement,
@@ -262,7 +262,7 @@ def _candidate_run(
 
     def run(key: jax.Array, hyperparameters: dict[str, jax.Array], data: PyTree) -> PyTree:
         train_arrays, validation_arrays = data
-        return judged(task, trained(key, hyperparameters, train_arrays), validation_arrays)
+        return scored_run(task, trained(key, hyperparameters, train_arrays), validation_arrays)
 
     return run
 

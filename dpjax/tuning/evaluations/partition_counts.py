@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax import private_files, training
-from dpjax.tuning.evaluations.candidate_runs import Optimizer, judged, train_config
+from dpjax.tuning.evaluations.candidate_runs import Optimizer, scored_run, train_config
 from dpjax.tuning.evaluations.partitions import PartitionedRecords, PartitionLots, padded
 from dpjax.tuning.job import Arrays, Job, bound, read_bound
 from dpjax.tuning.problem.task import Records, Task, is_correct
@@ -61,7 +61,7 @@ def partition_counts(
       optimizer: hyperparameters -> optax transformation.
       chunk_size: models trained at once; the memory knob.
       job: placement, checkpoints (models that were counted are not trained again), shards.
-      drawn: what `job.agreed` returned; needed where the job has a folder.
+      drawn: what `job.one_draw` returned; needed where the job has a folder.
       progress: called with the number of this process's models done so far.
 
     Returns:
@@ -139,7 +139,7 @@ def _model_run(task: Task, config: training.TrainConfig) -> Run:
             number_of_records=size,
             first_record=jnp.asarray(starts)[partition],
         )
-        seen = judged(masked, params, validation)
+        seen = scored_run(masked, params, validation)
         return jnp.where(seen["finite"] & (size > 0), seen["correct"], 0)
 
     return run

@@ -319,7 +319,7 @@ def _selected_and_trained(
     """Trains, chooses and finishes, where no other process works in the job's folder."""
     started = time.time()
     partitions = fixed.utility.partitions
-    drawn, _ = job.agreed(lambda: _drawn(fixed, randomness), lambda: _facts(fixed, randomness))
+    drawn, _ = job.one_draw(lambda: _drawn(fixed, randomness), lambda: _facts(fixed, randomness))
     hyperparameters = {
         name: drawn[f"hyperparameter_{name}"] for name in sorted(fixed.space.parameters)
     }
@@ -475,13 +475,13 @@ def _release(
         params = untrained(task)
         cautions.of_untrained("the final training is not finite")
     listed = [
-        described.as_used({name: float(values[index]) for name, values in hyperparameters.items()})
+        described.rounded({name: float(values[index]) for name, values in hyperparameters.items()})
         for index in range(fixed.number)
     ]
     options = fixed.request.run
     words = fixed.inspected.words(options.sampling)
     claim = public_claim(fixed, options, listed, words, secret=randomness.secret)
-    return Release(params=params, hyperparameters=described.as_used(chosen), statement=claim)
+    return Release(params=params, hyperparameters=described.rounded(chosen), statement=claim)
 
 
 def final_settings(fixed: Plan) -> list[RunSetting]:

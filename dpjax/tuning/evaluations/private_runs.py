@@ -362,7 +362,7 @@ def _executed(
     job: Job,
 ) -> Executed | None:
     """`execute`, where no other process works in the job's folder."""
-    drawn, spent = job.agreed(
+    drawn, spent = job.one_draw(
         lambda: _drawn(procedure, randomness, executions),
         lambda: _facts(procedure, randomness, executions),
     )
@@ -472,7 +472,7 @@ def _release(task: Task, procedure: Procedure, executed: Executed, secret: bool)
         cautions.of_untrained("no run could be released (none was good enough, or none was drawn)")
     else:
         params = executed.best.output(0)
-        hyperparameters = described.as_used(
+        hyperparameters = described.rounded(
             {name: float(executed.hyperparameters[name][winner]) for name in names}
         )
     options = procedure.request.run

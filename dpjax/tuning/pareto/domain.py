@@ -21,7 +21,7 @@ Settings = dict[str, np.ndarray]
 """Settings of n evaluations: name -> float64 array (n,)."""
 
 _DRAWS_FOR_FEASIBLE = 200
-"""Draws per wanted point before a domain is said to hold no feasible setting."""
+"""Draws per wanted point before a domain counts as one without a feasible setting."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 The models see log epsilon and the logit of the error. A gain of area in those units counts a step
 from epsilon 0.01 to 0.001 as much as one from 10 to 1, though the hypervolume that a search is
-judged by hardly notices the first. Here the expectation is of the very area that is reported: with
+scored by hardly notices the first. Here the expectation is of the very area that is reported: with
 log epsilon normal and the logit of the error normal, and independent, it is again a sum over the
 strips of `acquisition.py`, sum_i (H1(a_(i+1)) - H1(a_i)) H2(c_i), H(t) = E max(t - Y, 0). For
 epsilon, log-normal, H1 is the Black-Scholes formula (of a put); for the error, logit-normal, H2 is

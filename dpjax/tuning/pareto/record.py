@@ -24,7 +24,7 @@ from dpjax.tuning.pareto.domain import Domain, Settings
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """One setting and what the oracles said of it.
+    """One setting and what the oracles answered.
 
     Attributes:
       batch: number of the batch it was evaluated in, from 0.

@@ -84,8 +84,8 @@ def released_run(
         return params, all_finite(params)
 
     (key,) = training.candidate_keys(1, seed=seed)
-    told = hyperparameters_of_runs({name: np.array([v]) for name, v in setting.items()}, [run])
-    first = {name: values[0] for name, values in told.items()}
+    values = hyperparameters_of_runs({name: np.array([v]) for name, v in setting.items()}, [run])
+    first = {name: array[0] for name, array in values.items()}
     params, finite = jax.jit(whole_run)(key, first, records.arrays)
     if not finite:
         params = untrained(task)
@@ -100,7 +100,7 @@ def released_run(
         training=inspected.words(cost.shapes.sampling),
         secret=seed is None,
     )
-    return Release(jax.device_get(params), described.as_used(setting), claim), guarantee
+    return Release(jax.device_get(params), described.rounded(setting), claim), guarantee
 
 
 def public_claim(
@@ -176,7 +176,7 @@ def _restated(claim: Mapping[str, Any]) -> Restated:
         secret=restating.flag(claim["randomness"]["secret"]),
         versions=restating.versions(claim),
     )
-    return Restated(statement, lambda chosen: chosen == described.as_used(setting))
+    return Restated(statement, lambda chosen: chosen == described.rounded(setting))
 
 
 register_rule(RULE, _restated)

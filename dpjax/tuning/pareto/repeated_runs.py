@@ -25,7 +25,7 @@ from dpjax import checks, training
 from dpjax.randomness import keys as key_streams
 from dpjax.training.dp_sgd import advance, begin
 from dpjax.training.lots.families import ALONE, POISSON_DENSE, LotFamily, family_of
-from dpjax.tuning.evaluations.candidate_runs import judged, train_config
+from dpjax.tuning.evaluations.candidate_runs import scored_run, train_config
 from dpjax.tuning.problem.task import Task
 
 PyTree = Any
@@ -116,8 +116,8 @@ class RepeatedRuns:
         def train(family: LotFamily, members: np.ndarray) -> None:
             device = free.get()
             try:
-                fed = self._fed(family, members, lots, steps, key_words, values)
-                outputs = self._program(family, device, fed)(fed, *self._data[device])
+                inputs = self._inputs(family, members, lots, steps, key_words, values)
+                outputs = self._program(family, device, inputs)(inputs, *self._data[device])
                 outputs = jax.device_get(outputs)
             finally:
                 free.put(device)
@@ -146,7 +146,7 @@ class RepeatedRuns:
                 calls.append((family, members[start : start + self._placement.width]))
         return sorted(calls, key=lambda call: -int(steps[call[1]].max()) * call[0].capacity)
 
-    def _fed(
+    def _inputs(
         self,
         family: LotFamily,
         members: np.ndarray,
@@ -155,7 +155,7 @@ class RepeatedRuns:
         key_words: np.ndarray,
         hyperparameters: Mapping[str, np.ndarray],
     ) -> PyTree:
-        """What the device is told of the runs; lanes without one repeat the last, with no steps."""
+        """What the device is given of runs; lanes without one repeat the last, with no steps."""
         lanes = np.append(members, np.full(self._placement.width - len(members), members[-1]))
         own = steps[lanes].astype(np.uint32)
         own[len(members) :] = 0
@@ -168,37 +168,37 @@ class RepeatedRuns:
             ),
         }
 
-    def _program(self, family: LotFamily, device: Any, fed: PyTree) -> Callable[..., PyTree]:
+    def _program(self, family: LotFamily, device: Any, inputs: PyTree) -> Callable[..., PyTree]:
         """The compiled program of a class of lots on a device."""
         with self._locks[family, device]:
             if (family, device) not in self._programs:
                 mapped = self._placement.mapped(self._run_of(family), (0, None, None))
                 with jax.default_device(device):
-                    lowered = jax.jit(mapped).lower(fed, *self._data[device])
+                    lowered = jax.jit(mapped).lower(inputs, *self._data[device])
                     self._programs[family, device] = lowered.compile()
                 self.compilations += 1
             return self._programs[family, device]
 
     def _run_of(self, family: LotFamily) -> Callable[[PyTree, PyTree, PyTree], PyTree]:
-        """run(fed, training records, validation records) -> (correct, finite), one run."""
+        """run(inputs, training records, validation records) -> (correct, finite), one run."""
         task, optimizer = self._task, self._optimizer
         rows = task.train.number
         config = train_config(task, optimizer, _any_member(family), steps=1, lot_size=1.0)
 
-        def run(fed: PyTree, records: PyTree, validation: PyTree) -> PyTree:
-            key = jax.random.wrap_key_data(fed["key"], impl=key_streams.IMPLEMENTATION)
-            hyperparameters = fed["hyperparameters"]
+        def run(inputs: PyTree, records: PyTree, validation: PyTree) -> PyTree:
+            key = jax.random.wrap_key_data(inputs["key"], impl=key_streams.IMPLEMENTATION)
+            hyperparameters = inputs["hyperparameters"]
             state = advance(
                 config,
                 key,
                 hyperparameters,
                 begin(config, hyperparameters, task.initial(key_streams.stream(key, "initial"))),
                 records,
-                draw=lambda lot_key: family.draw(lot_key, fed["lots"], rows),
+                draw=lambda lot_key: family.draw(lot_key, inputs["lots"], rows),
                 expected_lot_size=hyperparameters["lot_size"],
-                steps=fed["steps"],
+                steps=inputs["steps"],
             )
-            outputs = judged(task, state.params, validation)
+            outputs = scored_run(task, state.params, validation)
             return outputs["correct"], outputs["finite"]
 
         return run

@@ -1,4 +1,4 @@
-"""What can be said of a task and an optimiser without a record: programs, names, what is read.
+"""What a task and an optimiser show without a record: programs, names, what is read.
 
 Everything here is traced on shapes, before any record is touched. A job that goes on after a stop
 must train what it was begun with; names of functions do not tell (two lambdas have one name), so
@@ -120,7 +120,7 @@ def programs(task: Task, optimizer: Any, hyperparameters: Iterable[str]) -> dict
 
 @dataclasses.dataclass(frozen=True)
 class Inspection:
-    """A task and an optimiser, looked at before a record is touched; all that is said of them.
+    """A task and an optimiser, looked at before a record is touched.
 
     Attributes:
       task: what is learned.

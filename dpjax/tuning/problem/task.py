@@ -1,4 +1,4 @@
-"""What is to be learned: a model's loss, how a prediction is judged, and the records.
+"""What is to be learned: a model's loss, how a prediction is scored, and the records.
 
 A `Task` is what the four procedures train candidates of. Build one from a Flax model and arrays
 with `classification`, or directly from plain functions.
@@ -33,10 +33,10 @@ class Records:
         steps and the score's denominator come from it, never from n.
       size_bound: a public number that n never exceeds; the capacity of a lot comes from it.
       stable_under_replacement: whether replacing a record's value leaves every record in the part
-        (training or validation) it is in. Lots of fixed size need it said.
+        (training or validation) it is in. Lots of fixed size need it to be True.
       stable_under_removal: whether a record that comes or goes leaves every other one in its part,
         and with its identifier. Poisson lots need it. None: as parts made by hand do, so long as
-        there are no identifiers; with identifiers it must be said.
+        there are no identifiers; with identifiers it must be given.
       identifiers: (n,) integers or fixed-length bytes (NumPy void), one per record, or None;
         procedures that partition the training records need them (see `dpjax.data.splitting`).
     """
@@ -228,7 +228,7 @@ def accuracy_of(task: Task, params: PyTree, arrays: PyTree) -> float:
 
 
 def _batch(arrays: PyTree) -> int:
-    """Examples judged at once: enough to be quick, few enough that 16 candidates fit."""
+    """Examples scored at once: enough to be quick, few enough that 16 candidates fit."""
     return min(1024, len(jax.tree.leaves(arrays)[0]))
 
 

@@ -40,8 +40,9 @@ def searches(size: str) -> list[tuple[str, str, int]]:
 def rows(evaluations: Sequence[Mapping], fresh: Sequence[Mapping]) -> list[dict]:
     """One row an evaluation, of the search and of the front measured afresh."""
     return [
-        {name: row[name] for name in COLUMNS if name != "measurement"} | {"measurement": said}
-        for said, members in (("search", evaluations), ("afresh", fresh))
+        {name: row[name] for name in COLUMNS if name != "measurement"}
+        | {"measurement": measurement}
+        for measurement, members in (("search", evaluations), ("afresh", fresh))
         for row in select(members, problem=PROBLEM, seed=0)
         if row["method"] == "ehvi" or row["method"].startswith("grid_")
     ]

@@ -47,7 +47,7 @@ class GridAxis:
 
 
 def new_square(rows: int = 2, columns: int = 2, width: float = 11.0, height: float = 8.6):
-    """Returns a figure and its panels (rows, columns) in the house style."""
+    """Returns a figure and its panels (rows, columns) in the common style."""
     figure = Figure(figsize=(width, height), layout="constrained")
     panels = figure.subplots(rows, columns, squeeze=False)
     for axes in panels.flat:
