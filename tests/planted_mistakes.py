@@ -311,14 +311,14 @@ MISTAKES = [
     Mistake(
         "a run that failed is trained again under another key",
         f"{_P}evaluations/candidate_runs.py",
-        "        yield from _alike(task, procedure, hyperparameters, keys, members, placement)",
+        "        yield from _alike(procedure, hyperparameters, keys, members, placement)",
         "        for indices, outputs in _alike(\n"
-        "            task, procedure, hyperparameters, keys, members, placement\n"
+        "            procedure, hyperparameters, keys, members, placement\n"
         "        ):\n"
         "            if not outputs['finite'].all():\n"
         "                again = training.candidate_keys(len(keys))\n"
         "                ((_, outputs),) = _alike(\n"
-        "                    task, procedure, hyperparameters, again, indices, placement\n"
+        "                    procedure, hyperparameters, again, indices, placement\n"
         "                )\n"
         "            yield indices, outputs",
         _ONCE,
@@ -326,15 +326,14 @@ MISTAKES = [
     Mistake(
         "the selection is held again where no run could be released",
         f"{_P}evaluations/private_runs.py",
-        "        release = _release(task, procedure, executed, randomness.secret)\n",
+        "        release = _release(procedure, executed, randomness.secret)\n",
         "        if not np.isfinite(executed.best.score[0]):\n"
         "            executed = execute(\n"
-        "                task,\n"
         "                procedure,\n"
         "                randomness=HostRandomness(),\n"
         "                chunk_size=chunk_size,\n"
         "            )\n"
-        "        release = _release(task, procedure, executed, randomness.secret)\n",
+        "        release = _release(procedure, executed, randomness.secret)\n",
         _ONCE,
     ),
     Mistake(
@@ -343,7 +342,6 @@ MISTAKES = [
         "    utilities = np.asarray(scores, dtype=np.float64)",
         "    if not np.isfinite(final.best.score[0]):\n"
         "        final = execute(\n"
-        "            task,\n"
         "            _final_procedure(fixed, chosen),\n"
         "            randomness=HostRandomness(),\n"
         "            chunk_size=1,\n"
@@ -455,11 +453,11 @@ MISTAKES = [
     Mistake(
         "the failure of a run does not reach its guarantee",
         f"{_P}problem/run_shape.py",
-        "            sampling_probability=self.lots.sampling_probability,\n"
+        "            sampling_probability=lots.sampling_probability,\n"
         "            noise_multiplier=noise_multiplier,\n"
         "            steps=self.steps,\n"
         "            failure_probability=self.failure_probability,",
-        "            sampling_probability=self.lots.sampling_probability,\n"
+        "            sampling_probability=lots.sampling_probability,\n"
         "            noise_multiplier=noise_multiplier,\n"
         "            steps=self.steps,",
         _PUBLIC,

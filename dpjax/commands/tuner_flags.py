@@ -13,7 +13,7 @@ from dpjax.tuning.evaluations.partition_models import PartitionModels
 
 _METHOD = flags.DEFINE_enum(
     "method",
-    tuning.RandomRepetitions.name,
+    "random_repetitions",
     list(tuning.registered_tuners()),
     "The tuner: "
     + "; ".join(

@@ -34,6 +34,7 @@ _UNTIL_SPENT = (f"{DRAWN_FILE}*", "shard_*_of_*.npz*", "checkpoints_*_of_*")
 """What is removed when the draw is spent; with what a killed write of these files left."""
 
 DRAW, _IDENTITY, _SPENT, _HASH = "draw", "identity", "spent", "hash"
+_NONE = np.zeros(0)  # What stands where no hash does: equal to none.
 """Arrays in these files: the draw's own random name, which is written in every file of results made
 of it; what it was begun with; whether it is spent; and a hash of all the others."""
 
@@ -167,10 +168,10 @@ class Job:
             ).hexdigest()
             for name, fact in (*facts.items(), ("flags", self.label))
         }
-        drawn, outcome = (os.path.join(self.folder, name) for name in (DRAWN_FILE, OUTCOME_FILE))
+        drawn, outcome = self._path_of(DRAWN_FILE), self._path_of(OUTCOME_FILE)
         path = outcome if os.path.lexists(outcome) else drawn
         if not os.path.lexists(path):
-            if self.merges:
+            if self.shard is not None and self.merges:
                 raise ValueError(f"{path} is not there: run all {self.shard[1]} shards first")
             words = np.frombuffer(json.dumps(identity).encode(), np.uint8)
             name = np.frombuffer(secrets.token_bytes(16), np.uint8)
@@ -198,14 +199,14 @@ class Job:
         """
         if self.folder is None or jax.process_index() != 0:
             return
-        drawn = read_arrays(os.path.join(self.folder, DRAWN_FILE), "begin anew")
-        kept = outcome | {_IDENTITY: drawn[_IDENTITY], _SPENT: np.True_}
-        private_files.write_once(os.path.join(self.folder, OUTCOME_FILE), packed(kept))
+        drawn = read_arrays(self._path_of(DRAWN_FILE), "begin anew")
+        kept = outcome | {_IDENTITY: drawn[_IDENTITY], _SPENT: np.array(True)}
+        private_files.write_once(self._path_of(OUTCOME_FILE), packed(kept))
         self._remove_spent()
 
     def _remove_spent(self) -> None:
         for pattern in _UNTIL_SPENT:
-            for path in glob.glob(os.path.join(glob.escape(self.folder), pattern)):
+            for path in glob.glob(os.path.join(glob.escape(self._path_of("")), pattern)):
                 if os.path.isdir(path) and not os.path.islink(path):
                     shutil.rmtree(path)
                 else:
@@ -222,19 +223,20 @@ class Job:
 
     def share_is_done(self, drawn: Arrays) -> bool:
         """Whether this job is a shard whose results of the draw are in the folder already."""
-        if self.shard is None or self.merges:
+        index, count = self.shard or (None, 1)
+        if index is None:
             return False
-        path = self._path_of_share(self.shard[0])
+        path = self._path_of_share(index, count)
         return os.path.lexists(path) and self._share_at(path, drawn) is not None
 
-    def collected(self, own: Arrays, drawn: Arrays | None = None) -> list[Arrays] | None:
+    def collected(self, own: Arrays, drawn: Arrays) -> list[Arrays] | None:
         """Puts shares together: every share's results, or None where others are still to come.
 
         A shard's own are written to the folder; several processes exchange theirs.
 
         Args:
           own: of this process's share.
-          drawn: what `one_draw` returned; needed for shards.
+          drawn: what `one_draw` returned; read for shards.
 
         Raises:
           ValueError: if a shard to be merged has not finished, its file is damaged, or it was made
@@ -243,10 +245,10 @@ class Job:
         if self.shard is None:
             return [unpacked(payload) for payload in hosts.bytes_from_all(packed(own))]
         index, count = self.shard
-        if not self.merges:
-            private_files.write_once(self._path_of_share(index), bound(own, drawn))
+        if index is not None:
+            private_files.write_once(self._path_of_share(index, count), bound(own, drawn))
             return None
-        paths = [self._path_of_share(i) for i in range(count)]
+        paths = [self._path_of_share(i, count) for i in range(count)]
         missing = [str(i) for i, path in enumerate(paths) if not os.path.lexists(path)]
         if missing:
             raise ValueError(
@@ -254,8 +256,12 @@ class Job:
             )
         return [self._share_at(path, drawn) for path in paths]
 
-    def _path_of_share(self, index: int) -> str:
-        return os.path.join(self.folder, f"shard_{index}_of_{self.shard[1]}.npz")
+    def _path_of(self, name: str) -> str:
+        assert self.folder is not None  # Only what is kept in a folder is asked for.
+        return os.path.join(self.folder, name)
+
+    def _path_of_share(self, index: int, count: int) -> str:
+        return self._path_of(f"shard_{index}_of_{count}.npz")
 
     def _share_at(self, path: str, drawn: Arrays) -> Arrays:
         return read_bound(path, drawn, "remove it, and run that shard again")
@@ -329,7 +335,8 @@ def put_together(
 def packed(arrays: Arrays) -> bytes:
     """Arrays by name as the bytes of an .npz file, with a hash of them all."""
     buffer = io.BytesIO()
-    np.savez(buffer, **arrays, **{_HASH: _hash_of(arrays)})
+    content: dict[str, Any] = {**arrays, _HASH: _hash_of(arrays)}
+    np.savez(buffer, **content)
     return buffer.getvalue()
 
 
@@ -341,7 +348,7 @@ def unpacked(payload: bytes) -> Arrays:
     """
     with np.load(io.BytesIO(payload), allow_pickle=False) as file:
         arrays = dict(file)
-    if not np.array_equal(arrays.pop(_HASH, None), _hash_of(arrays)):
+    if not np.array_equal(arrays.pop(_HASH, _NONE), _hash_of(arrays)):
         raise ValueError("the hash is of other arrays")
     return arrays
 
@@ -384,7 +391,7 @@ def read_bound(path: str, drawn: Arrays, mend: str) -> Arrays:
       ValueError: if it was made of another draw.
     """
     arrays = read_arrays(path, mend)
-    if not np.array_equal(arrays.pop(DRAW, None), drawn[DRAW]):
+    if not np.array_equal(arrays.pop(DRAW, _NONE), drawn[DRAW]):
         raise ValueError(f"{path} was made of another draw than the folder's: {mend}")
     return arrays
 

@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 from dpjax import accounting, checks, training
 from dpjax.randomness.host_randomness import HostRandomness
+from dpjax.training.optimizers import Optimizer
 from dpjax.tuning import cautions
 from dpjax.tuning.curator import CuratorRecord
 from dpjax.tuning.job import Job, settled
@@ -29,7 +30,6 @@ from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Task
 from dpjax.tuning.release import Release
 
-Optimizer = Callable[[dict], Any]
 Progress = Callable[[int, int], None]
 
 
@@ -179,13 +179,8 @@ class Tuner(Protocol):
     """A tuner: a frozen dataclass, registered by `register_tuner`; its fields are its settings.
 
     Attributes:
-      name: as on the command line, `--method=<name>`.
-      rule: as in `guarantee.json`, `selection.rule`.
       evaluation, choice, finish: what it is made of.
     """
-
-    name: ClassVar[str]
-    rule: ClassVar[str]
 
     @property
     def evaluation(self) -> Evaluation:
@@ -210,10 +205,10 @@ class Tuner(Protocol):
 
 _TUNERS: dict[str, type[Tuner]] = {}
 _RESTATERS: dict[str, Callable[[Mapping[str, Any]], Restated]] = {}
-_Class = TypeVar("_Class", bound=type)
+_Tuner = TypeVar("_Tuner", bound=Tuner)
 
 
-def register_tuner(name: str, *, rule: str) -> Callable[[_Class], _Class]:
+def register_tuner(name: str, *, rule: str) -> Callable[[type[_Tuner]], type[_Tuner]]:
     """Class decorator: makes a tuner known by name, and releases of its rule verifiable.
 
     Args:
@@ -221,11 +216,10 @@ def register_tuner(name: str, *, rule: str) -> Callable[[_Class], _Class]:
       rule: `selection.rule` of its statements; unique.
     """
 
-    def register(cls: _Class) -> _Class:
+    def register(cls: type[_Tuner]) -> type[_Tuner]:
         if name in _TUNERS:
             raise ValueError(f"a tuner {name!r} is registered already: choose another name")
         register_rule(rule, lambda claim: _restated(cls.from_statement(claim), claim))
-        cls.name, cls.rule = name, rule
         _TUNERS[name] = cls
         return cls
 

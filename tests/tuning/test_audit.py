@@ -71,8 +71,11 @@ def _outcomes(with_canary: bool, noise_factor: float, seed: int) -> np.ndarray:
         for setting in procedure.settings
     )
     executed = execute(
-        _task(with_canary),
-        dataclasses.replace(procedure, settings=settings),
+        dataclasses.replace(
+            procedure,
+            settings=settings,
+            inspected=dataclasses.replace(procedure.inspected, task=_task(with_canary)),
+        ),
         randomness=host_randomness.HostRandomness(seed),
         executions=EXECUTIONS,
         chunk_size=1 << 16,

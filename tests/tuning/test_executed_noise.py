@@ -66,7 +66,6 @@ def test_every_candidate_gets_the_noise_it_is_charged_for(
     monkeypatch.setattr(EveryRun, "seen", {})
     monkeypatch.setattr(private_runs, "BestOfRuns", EveryRun)
     executed = private_runs.execute(
-        task,
         procedure,
         randomness=host_randomness.HostRandomness(5),
         executions=6,

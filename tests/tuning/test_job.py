@@ -63,11 +63,15 @@ def procedure(law=None, **space):
 PROCEDURE = procedure()
 
 
+def planned_with(optimizer):
+    inspected = dataclasses.replace(PROCEDURE.inspected, optimizer=optimizer)
+    return dataclasses.replace(PROCEDURE, inspected=inspected)
+
+
 def run(seed=4, plan=PROCEDURE, task=TASK, **options):
     progress = options.pop("progress", None)
     return execute(
-        task,
-        plan,
+        dataclasses.replace(plan, inspected=dataclasses.replace(plan.inspected, task=task)),
         randomness=host_randomness.HostRandomness(seed),
         chunk_size=2,
         progress=progress,
@@ -112,7 +116,7 @@ def test_shards_merge_to_what_one_job_gives(tmp_path, plain):
     with pytest.raises(ValueError, match="other data or flags"):
         run(folder=folder, shard=(0, 3), plan=procedure(accounting.Fixed(8)))
     with pytest.raises(ValueError, match="other data or flags"):
-        other = dataclasses.replace(PROCEDURE, optimizer=training.adam())
+        other = planned_with(training.adam())
         run(folder=folder, shard=(0, 3), plan=other)
     assert_same(run(folder=folder, shard=(None, 3)), plain)
     assert os.listdir(folder) == ["outcome.npz"], "keys and shards outlive the selection"
@@ -235,7 +239,7 @@ OTHERS = {
     "loss": other_task(loss=lambda params, example: 2.0 * TASK.loss(params, example)),
     "score": other_task(correct=lambda params, example: ~TASK.correct(params, example)),
     "initial values": other_task(initial=lambda key: {"w": jnp.ones(3), "b": jnp.zeros(())}),
-    "optimizer": {"plan": dataclasses.replace(PROCEDURE, optimizer=lambda h: optax.sgd(0.5))},
+    "optimizer": {"plan": planned_with(lambda h: optax.sgd(0.5 * h["learning_rate"]))},
     "trained parameters": other_task(trainable={"w": True, "b": False}),
     "records": other_task(train=Records((INPUTS[:40], 1 - LABELS[:40]), 40, 40)),
     "numbers of records": other_task(validation=Records(TASK.validation.arrays, 19, 20)),
@@ -271,7 +275,7 @@ def test_a_folder_serves_one_procedure_until_it_is_spent_and_afterwards(tmp_path
 
 def test_a_constant_that_a_function_closed_over_tells_two_procedures_apart(tmp_path):
     folder = str(tmp_path / "work")
-    plans = [dataclasses.replace(PROCEDURE, optimizer=named_optimizer(f)) for f in (1.0, 2.0)]
+    plans = [planned_with(named_optimizer(f)) for f in (1.0, 2.0)]
     begun(folder, plan=plans[0])
     with pytest.raises(ValueError, match=r"\(optimizer\)"):
         run(folder=folder, plan=plans[1])

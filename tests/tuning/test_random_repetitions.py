@@ -105,7 +105,6 @@ def test_the_score_noise_reaches_the_scores_at_its_stated_scale():
         score_noise=7.0,
     )
     executed = execute(
-        _task(),
         procedure,
         randomness=host_randomness.HostRandomness(1),
         executions=2000,

@@ -72,7 +72,6 @@ def test_many_executions_agree_with_the_closed_form():
         FirstAbove(threshold=0.8, halting_probability=0.25),
     )
     executed = execute(
-        _task(),
         procedure,
         randomness=host_randomness.HostRandomness(8),
         executions=4000,

@@ -39,7 +39,6 @@ def test_k_and_the_candidates_follow_their_laws_and_every_candidate_counts(name,
         selection,
     )
     executed = execute(
-        toy.task(),
         procedure,
         randomness=HostRandomness(9),
         executions=EXECUTIONS,

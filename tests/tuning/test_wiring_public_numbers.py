@@ -258,7 +258,7 @@ def test_runs_are_trained_at_the_rate_and_with_the_noise_that_are_charged(
         BestOf(accounting.Fixed(24)),
     )
     job = Job(folder=str(tmp_path / "work")) if way == "in a folder" else Job()
-    execute(task, procedure, randomness=HostRandomness(2), executions=4, chunk_size=32, job=job)
+    execute(procedure, randomness=HostRandomness(2), executions=4, chunk_size=32, job=job)
     assert len(runs.seen) == 96
     _check_trained(np.stack(list(runs.seen.values())), STEPS, 1.5)
 

@@ -38,7 +38,6 @@ def _executed(toy, selection, space, *, executions=EXECUTIONS, **more):
         score_noise=NOISE,
     )
     return execute(
-        toy.task(),
         procedure,
         randomness=HostRandomness(3),
         executions=executions,

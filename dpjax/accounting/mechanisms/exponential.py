@@ -111,7 +111,7 @@ def bounded_range_rdp(epsilon: float, orders: np.ndarray) -> np.ndarray:
     return np.minimum(rounded_up, orders * epsilon**2 / 8.0)
 
 
-def selection_noise_ratio(candidates: int, partitions: int, epsilon: float) -> float:
+def selection_noise_ratio(candidates: int, partitions: float, epsilon: float) -> float:
     """How much of a private selection's answer is noise: 4 log(candidates) / (partitions epsilon).
 
     The largest of the noises added to the candidates is about this much, on the scale of

@@ -11,22 +11,37 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax import training
+from dpjax.training.optimizers import Optimizer
 from dpjax.tuning.job import Job
 from dpjax.tuning.problem.run_settings import RunSetting
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Task, number_correct
 
 PyTree = Any
-Optimizer = Callable[[dict], Any]
 
 
 class PlannedRuns(Protocol):
     """What training reads of a `private_runs.Procedure`."""
 
-    space: Space
-    selection: Any
-    settings: tuple[RunSetting, ...]
-    optimizer: Optimizer
+    @property
+    def task(self) -> Task:
+        """What is learned."""
+
+    @property
+    def space(self) -> Space:
+        """The law of the candidates."""
+
+    @property
+    def selection(self) -> Any:
+        """How many runs there are: their mean alone is read."""
+
+    @property
+    def settings(self) -> tuple[RunSetting, ...]:
+        """The accounted settings a candidate may have."""
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """Hyperparameters -> optax transformation."""
 
 
 def train_config(
@@ -123,7 +138,6 @@ def scored_run(task: Task, params: PyTree, validation_arrays: PyTree) -> dict[st
 
 
 def trained_runs(
-    task: Task,
     procedure: PlannedRuns,
     hyperparameters: dict[str, np.ndarray],
     keys: jax.Array,
@@ -134,8 +148,7 @@ def trained_runs(
     """Trains some of the candidates of a procedure, all at once; yields (indices, outputs).
 
     Args:
-      task: what to learn.
-      procedure: its settings, optimiser and space; never how many runs there are.
+      procedure: its task, settings, optimiser and space; never how many runs there are.
       hyperparameters: name -> (candidates,) float64.
       keys: typed keys (candidates,).
       members: (n,) int, those to train.
@@ -144,20 +157,18 @@ def trained_runs(
     """
     if not len(members):
         return
-    placement = _placement(task, procedure, chunk_size, job.placement)
+    placement = _placement(procedure, chunk_size, job.placement)
     if job.folder is None and len(procedure.settings) == 1:
-        yield from _alike(task, procedure, hyperparameters, keys, members, placement)
+        yield from _alike(procedure, hyperparameters, keys, members, placement)
     else:
-        yield from _unlike(task, procedure, hyperparameters, keys, members, placement, job)
+        yield from _unlike(procedure, hyperparameters, keys, members, placement, job)
 
 
-def _placement(
-    task: Task, procedure: PlannedRuns, chunk_size: int, name: str
-) -> training.Placement:
+def _placement(procedure: PlannedRuns, chunk_size: int, name: str) -> training.Placement:
     """The placement of a name; "auto" is measured on short runs of an invented candidate."""
     if name != "auto":
         return training.named_placement(name, chunk_size)
-    setting = procedure.settings[0]
+    task, setting = procedure.task, procedure.settings[0]
     config = config_of_setting(task, procedure.optimizer, setting)
     typical = procedure.space.sample(1, np.random.default_rng(0))
     given = hyperparameters_of_runs(typical, [setting])
@@ -170,7 +181,6 @@ def _placement(
 
 
 def _alike(
-    task: Task,
     procedure: PlannedRuns,
     hyperparameters: dict[str, np.ndarray],
     keys: jax.Array,
@@ -185,10 +195,10 @@ def _alike(
     lanes = np.append(members, np.full(fillers, members[-1]))
     values = {name: all_[lanes] for name, all_ in hyperparameters.items()}
     for positions, outputs in training.sweep(
-        _candidate_run(task, procedure, setting),
+        _candidate_run(procedure, setting),
         jnp.concatenate([keys[members], training.candidate_keys(fillers)]),
         hyperparameters_of_runs(values, [setting] * len(lanes)),
-        (task.train.arrays, task.validation.arrays),
+        (procedure.task.train.arrays, procedure.task.validation.arrays),
         chunk_size=placement.width,
         placement=placement,
     ):
@@ -197,7 +207,6 @@ def _alike(
 
 
 def _unlike(
-    task: Task,
     procedure: PlannedRuns,
     hyperparameters: dict[str, np.ndarray],
     keys: jax.Array,
@@ -206,11 +215,13 @@ def _unlike(
     job: Job,
 ) -> Iterator[tuple[np.ndarray, PyTree]]:
     """Trains candidates of several settings, or of one with checkpoints; the longest first."""
-    settings = [None] * len(keys)
-    for setting, having in _by_setting(procedure, hyperparameters, len(keys)):
-        for member in having:
-            settings[member] = setting
-    own = [settings[member] for member in members]
+    task = procedure.task
+    setting_of = {
+        member: setting
+        for setting, having in _by_setting(procedure, hyperparameters, len(keys))
+        for member in having
+    }
+    own = [setting_of[member] for member in members]
     configs = {
         setting: config_of_setting(task, procedure.optimizer, setting)
         for setting in procedure.settings
@@ -255,9 +266,10 @@ def _by_setting(
 
 
 def _candidate_run(
-    task: Task, procedure: PlannedRuns, setting: RunSetting
+    procedure: PlannedRuns, setting: RunSetting
 ) -> Callable[[jax.Array, dict[str, jax.Array], PyTree], PyTree]:
     """Returns run(key, hyperparameters, data): train one candidate and count what it gets right."""
+    task = procedure.task
     trained = run_of(task, config_of_setting(task, procedure.optimizer, setting))
 
     def run(key: jax.Array, hyperparameters: dict[str, jax.Array], data: PyTree) -> PyTree:

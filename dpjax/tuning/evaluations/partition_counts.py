@@ -87,6 +87,7 @@ def partition_counts(
     traced["partition"] = model % partitions
     config = train_config(task, optimizer, lots.lots, steps, lots.lot_size)
     members = job.share(total)
+    drawn = drawn or {}
     saved = _Saved(job, drawn)
     counts = saved.restore(total)
     waiting = members[counts[members] < 0]
@@ -154,7 +155,7 @@ def _masked(records: Records) -> tuple[PyTree, np.ndarray]:
 class _Saved:
     """Counts of the models done so far, in the job's folder if it has one; the curator's."""
 
-    def __init__(self, job: Job, drawn: Arrays | None):
+    def __init__(self, job: Job, drawn: Arrays):
         self._every, self._drawn = job.checkpoint_seconds, drawn
         self._last = time.monotonic()
         self._path = None

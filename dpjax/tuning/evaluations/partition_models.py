@@ -147,9 +147,7 @@ class PartitionModels:
         if warning is not None:
             warnings.warn(warning, SelectionNoiseWarning, stacklevel=cautions.users_level())
         with job.held():
-            return _selected_and_trained(
-                task, fixed, randomness, chunk_size, progress, job, warning
-            )
+            return _selected_and_trained(fixed, randomness, chunk_size, progress, job, warning)
 
     def restate(self, claim: Mapping[str, Any], choice: UtilityChoice, finish: Finish) -> Restated:
         """See `tuner.Evaluation`."""
@@ -218,6 +216,11 @@ class Plan:
     guarantee: accounting.Guarantee
 
     @property
+    def task(self) -> Task:
+        """What is learned."""
+        return self.inspected.task
+
+    @property
     def space(self) -> Space:
         """The law that candidates are drawn from."""
         return self.request.space
@@ -236,7 +239,8 @@ def plan(
     number, listed = _candidates(models.candidates, space)
     partition_number = check_partitions(task.train, models.partitions)
     for name in ACCOUNTED:
-        if name in space.parameters and len(set(space.parameters[name].values)) > 1:
+        law = space.parameters.get(name)
+        if law is not None and len(set(law.values or ())) != 1:
             raise ValueError(
                 f"the final training's cost must not depend on the candidate, and {name} changes "
                 f"it: fix {name}, outside the space"
@@ -251,7 +255,7 @@ def plan(
     if given and not setting.noise_multiplier > 0:
         raise ValueError("noise_multiplier 0 gives no privacy: pass a positive one")
     selection = choice.guarantee(setting.relation)
-    if not given:
+    if epsilon is not None:
         alone = selection.epsilon(delta)
         if alone >= epsilon:
             raise ValueError(
@@ -302,13 +306,12 @@ def _candidates(
         for name, value in candidate.items():
             checks.number(f"{name} of a listed candidate", value)
         for name in ACCOUNTED:
-            if name in candidate and candidate[name] not in space.parameters[name].values:
+            if name in candidate and candidate[name] not in (space.parameters[name].values or ()):
                 raise ValueError(f"{name} of a listed candidate is not the space's: pass the same")
     return len(listed), listed
 
 
 def _selected_and_trained(
-    task: Task,
     fixed: Plan,
     randomness: HostRandomness,
     chunk_size: int,
@@ -317,7 +320,7 @@ def _selected_and_trained(
     warning: str | None,
 ) -> Result | None:
     """Trains, chooses and finishes, where no other process works in the job's folder."""
-    started = time.time()
+    started, task = time.time(), fixed.task
     partitions = fixed.utility.partitions
     drawn, _ = job.one_draw(lambda: _drawn(fixed, randomness), lambda: _facts(fixed, randomness))
     hyperparameters = {
@@ -350,17 +353,17 @@ def _selected_and_trained(
     )
     chosen = {name: float(values[winner]) for name, values in hyperparameters.items()}
     final = execute(
-        task,
         _final_procedure(fixed, chosen),
         randomness=randomness,
         chunk_size=1,
         job=_job_of_the_final_training(job),
     )
+    assert final is not None  # It is no shard's.
     if progress is not None:
         progress(models + 1, models + 1)
     utilities = np.asarray(scores, dtype=np.float64) / fixed.utility.units
     return Result(
-        release=_release(task, fixed, randomness, hyperparameters, chosen, final),
+        release=_release(fixed, randomness, hyperparameters, chosen, final),
         guarantee=fixed.guarantee,
         run_guarantee=fixed.training_guarantee,
         selection_guarantee=fixed.selection_guarantee,
@@ -436,9 +439,9 @@ def _facts(fixed: Plan, randomness: HostRandomness) -> dict[str, Any]:
             fixed.listed and [dict(candidate) for candidate in fixed.listed],
         ],
         "search space": fixed.space.describe(),
-        "selection": [type(fixed.choice).__name__, dataclasses.astuple(fixed.choice)],
+        "selection": [type(fixed.choice).__name__, list(vars(fixed.choice).values())],
         "seed": randomness.seed,
-        "identifiers": curator.fingerprint(fixed.inspected.task.train.identifiers),
+        "identifiers": curator.fingerprint(fixed.task.train.identifiers),
     } | fixed.inspected.facts()
 
 
@@ -462,7 +465,6 @@ def _job_of_the_final_training(job: Job) -> Job:
 
 
 def _release(
-    task: Task,
     fixed: Plan,
     randomness: HostRandomness,
     hyperparameters: Mapping[str, np.ndarray],
@@ -472,7 +474,7 @@ def _release(
     """What may leave: the final training's parameters, the choice, and the claim."""
     params = final.best.output(0)
     if not np.isfinite(final.best.score[0]):
-        params = untrained(task)
+        params = untrained(fixed.task)
         cautions.of_untrained("the final training is not finite")
     listed = [
         described.rounded({name: float(values[index]) for name, values in hyperparameters.items()})
@@ -492,7 +494,7 @@ def final_settings(fixed: Plan) -> list[RunSetting]:
 def public_claim(
     fixed: Plan,
     options: RunOptions,
-    listed: Sequence[Mapping[str, float]],
+    listed: Sequence[Mapping[str, float | None]],
     training: Mapping[str, Any],
     *,
     secret: bool,

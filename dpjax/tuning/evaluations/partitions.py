@@ -176,6 +176,7 @@ def partitioned(records: Records, partitions: int, key: bytes) -> PartitionedRec
       EmptyPartitionWarning: for partitions without a record; the curator's to see.
     """
     check_partitions(records, partitions)
+    assert records.identifiers is not None  # Else they were just refused.
     order, sizes = splitting.partition_order(records.identifiers, partitions, key)
     empty = int(np.sum(sizes == 0))
     if empty:

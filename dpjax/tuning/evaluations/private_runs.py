@@ -85,7 +85,6 @@ class PrivateRuns:
         )
         started = time.time()
         executed = execute(
-            task,
             procedure,
             randomness=randomness,
             chunk_size=chunk_size,
@@ -94,7 +93,7 @@ class PrivateRuns:
         )
         if executed is None:
             return None
-        release = _release(task, procedure, executed, randomness.secret)
+        release = _release(procedure, executed, randomness.secret)
         return Result(
             release=release,
             guarantee=procedure.guarantee,
@@ -170,6 +169,11 @@ class Procedure:
     guarantee: accounting.Guarantee | None
 
     @property
+    def task(self) -> Task:
+        """What is learned."""
+        return self.inspected.task
+
+    @property
     def space(self) -> Space:
         """The law candidates are drawn from."""
         return self.request.space
@@ -177,7 +181,7 @@ class Procedure:
     @property
     def optimizer(self) -> Optimizer:
         """Hyperparameters -> optax transformation."""
-        return self.request.optimizer
+        return self.inspected.optimizer
 
 
 def plan_procedure(
@@ -221,7 +225,7 @@ def plan_procedure(
         raise ValueError("not_private trains without noise: drop it, or the noise_multiplier")
     if not_private:
         return fixed(settings=tuple(settings), score_noise=0.0, run_guarantee=None, guarantee=None)
-    if given:
+    if epsilon is None:
         if min(setting.noise_multiplier for setting in settings) <= 0:
             raise ValueError(
                 "noise_multiplier 0 gives no privacy: pass a positive one, or say not_private"
@@ -306,7 +310,6 @@ class Executed:
 
 
 def execute(
-    task: Task,
     procedure: Procedure,
     *,
     randomness: HostRandomness,
@@ -332,7 +335,6 @@ def execute(
       releases never share K, keys or noise, as long as the folder is not copied.
 
     Args:
-      task: what to learn.
       procedure: what was fixed beforehand.
       randomness: where K, the candidates, their keys and the scores' noise come from.
       executions: how many independent times.
@@ -349,11 +351,10 @@ def execute(
         holds something damaged; one line that says which.
     """
     with job.held():
-        return _executed(task, procedure, randomness, executions, chunk_size, progress, job)
+        return _executed(procedure, randomness, executions, chunk_size, progress, job)
 
 
 def _executed(
-    task: Task,
     procedure: Procedure,
     randomness: HostRandomness,
     executions: int,
@@ -362,6 +363,7 @@ def _executed(
     job: Job,
 ) -> Executed | None:
     """`execute`, where no other process works in the job's folder."""
+    task = procedure.task
     drawn, spent = job.one_draw(
         lambda: _drawn(procedure, randomness, executions),
         lambda: _facts(procedure, randomness, executions),
@@ -386,7 +388,7 @@ def _executed(
     one_setting = len(procedure.settings) == 1
     members = job.share(total)
     for indices, outputs in trained_runs(
-        task, procedure, hyperparameters, keys, members, chunk_size, job
+        procedure, hyperparameters, keys, members, chunk_size, job
     ):
         correct[indices] = outputs["correct"]
         scores[indices] = np.where(outputs["finite"], outputs["correct"] + noise[indices], -np.inf)
@@ -461,8 +463,9 @@ def _facts(procedure: Procedure, randomness: HostRandomness, executions: int) ->
     } | procedure.inspected.facts()
 
 
-def _release(task: Task, procedure: Procedure, executed: Executed, secret: bool) -> Release:
+def _release(procedure: Procedure, executed: Executed, secret: bool) -> Release:
     """What may leave: the winner, or what no record had an influence on, and the claim."""
+    task = procedure.task
     winner = int(executed.best.candidate[0])
     names = sorted(executed.hyperparameters)
     if winner < 0 or not np.isfinite(executed.best.score[0]):

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from dpjax import accounting, checks
+from dpjax.training.optimizers import Optimizer
 from dpjax.tuning.curator import fingerprint
 from dpjax.tuning.pareto.domain import Domain, select
 from dpjax.tuning.pareto.repeated_runs import RepeatedRuns
@@ -136,7 +137,7 @@ class TrainedAccuracy:
         self,
         task: Task,
         shapes: RunShapes,
-        optimizer: Callable[[dict], Any],
+        optimizer: Optimizer,
         *,
         classes: int,
         repetitions: int = 10,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import numpy as np
 
 from dpjax import accounting, training
+from dpjax.training.optimizers import Optimizer
 from dpjax.tuning import cautions, described, restating
 from dpjax.tuning.evaluations.candidate_runs import (
     all_finite,
@@ -35,7 +36,7 @@ def released_run(
     task: Task,
     cost: TrainingCost,
     setting: Mapping[str, float],
-    optimizer: Callable[[dict], Any],
+    optimizer: Optimizer,
     *,
     public_data: str,
     seed: int | None = None,

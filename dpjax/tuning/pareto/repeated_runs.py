@@ -25,6 +25,7 @@ from dpjax import checks, training
 from dpjax.randomness import keys as key_streams
 from dpjax.training.dp_sgd import advance, begin
 from dpjax.training.lots.families import ALONE, POISSON_DENSE, LotFamily, family_of
+from dpjax.training.optimizers import Optimizer
 from dpjax.tuning.evaluations.candidate_runs import scored_run, train_config
 from dpjax.tuning.problem.task import Task
 
@@ -48,7 +49,7 @@ class RepeatedRuns:
     def __init__(
         self,
         task: Task,
-        optimizer: Callable[[dict], Any],
+        optimizer: Optimizer,
         *,
         width: int | None,
         usual_width: int,

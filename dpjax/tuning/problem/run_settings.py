@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -99,12 +100,12 @@ def run_settings(task: Task, space: Space, options: RunOptions) -> list[RunSetti
     for name in ("lot_size", "steps", "epochs", "noise_multiplier"):
         if name in space.parameters and getattr(options, name) is not None:
             raise ValueError(f"{name} is given both in the space and beside it: keep one of them")
-    for drawn, beside in (("steps", "epochs"), ("epochs", "steps")):
-        if drawn in space.parameters and getattr(options, beside) is not None:
-            raise ValueError(f"the space has {drawn}, so {beside} beside it is not read: drop it")
+    for name, beside in (("steps", "epochs"), ("epochs", "steps")):
+        if name in space.parameters and getattr(options, beside) is not None:
+            raise ValueError(f"the space has {name}, so {beside} beside it is not read: drop it")
     settings = []
     for drawn, probability in space.accounted_settings():
-        chosen: dict[str, float | None] = {**dataclasses.asdict(options), **drawn}
+        chosen: dict[str, Any] = {**dataclasses.asdict(options), **drawn}
         if "steps" in drawn:
             chosen["epochs"] = None
         if "epochs" in drawn:

@@ -92,13 +92,14 @@ class RunShape:
     @functools.cached_property
     def failure_probability(self) -> float:
         """The probability that any lot of the run is not as accounted."""
-        failure = self.steps * self.lots.failure_probability_per_draw
-        if self.sampling == FIXED:
+        lots = self.lots
+        failure = self.steps * lots.failure_probability_per_draw
+        if isinstance(lots, training.FixedLots):
             return failure
         return failure + accounting.truncation_probability(
             dataset_size=self.size_bound,
-            sampling_probability=self.lots.sampling_probability,
-            capacity=self.lots.capacity,
+            sampling_probability=lots.sampling_probability,
+            capacity=lots.capacity,
             steps=self.steps,
         )
 
@@ -108,7 +109,8 @@ class RunShape:
         Args:
           noise_multiplier: noise standard deviation over the sensitivity of the clipped sum.
         """
-        if self.sampling == FIXED:
+        lots = self.lots
+        if isinstance(lots, training.FixedLots):
             return accounting.dp_sgd_fixed_lots(
                 dataset_size=self.records,
                 lot_size=self.lot_size,
@@ -117,7 +119,7 @@ class RunShape:
                 failure_probability=self.failure_probability,
             )
         return accounting.dp_sgd(
-            sampling_probability=self.lots.sampling_probability,
+            sampling_probability=lots.sampling_probability,
             noise_multiplier=noise_multiplier,
             steps=self.steps,
             failure_probability=self.failure_probability,

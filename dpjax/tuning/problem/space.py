@@ -36,6 +36,11 @@ _LAWS: dict[str, type[Law]] = {}
 """Laws by the words they are written with; filled by `named_law`."""
 
 
+def _names(law: Any) -> list[str]:
+    """Names of a law's numbers: every law is a dataclass."""
+    return [field.name for field in dataclasses.fields(law)]
+
+
 class Law(abc.ABC):
     """A public law of one number. Subclasses are frozen dataclasses, named by `named_law`.
 
@@ -78,12 +83,9 @@ class Law(abc.ABC):
     Its statements are rebuilt wherever the class is imported, and refused as unknown elsewhere.
 
     Attributes:
-      lowest, highest: the smallest and the largest value drawn.
-      values: all of them, where they are finitely many; else None.
+      values: all that are drawn, where they are finitely many; else None.
     """
 
-    lowest: float
-    highest: float
     values: Sequence[float] | None = None
 
     words: ClassVar[tuple[str, ...]] = ()
@@ -93,6 +95,16 @@ class Law(abc.ABC):
     """What stands between the parentheses, for messages; None: the names of the fields."""
     whole: ClassVar[bool] = False
     """Whether every draw is a whole number."""
+
+    @property
+    @abc.abstractmethod
+    def lowest(self) -> float:
+        """The smallest value drawn."""
+
+    @property
+    @abc.abstractmethod
+    def highest(self) -> float:
+        """The largest value drawn."""
 
     @property
     def weights(self) -> tuple[float, ...] | None:
@@ -117,13 +129,11 @@ class Law(abc.ABC):
 
     def describe(self) -> dict[str, Any]:
         """Returns the law as JSON-able data; `law_from` rebuilds it."""
-        return {"law": self.words[0]} | {
-            field.name: getattr(self, field.name) for field in dataclasses.fields(self)
-        }
+        return {"law": self.words[0]} | {name: getattr(self, name) for name in _names(self)}
 
     def text(self, word: str | None = None) -> str:
         """The law as `parse_law` reads it back, to the same numbers; `word`: one of its words."""
-        numbers = [getattr(self, field.name) for field in dataclasses.fields(self)]
+        numbers = [getattr(self, name) for name in _names(self)]
         return f"{word or self.words[0]}({','.join(map(self._written, numbers))})"
 
     def __str__(self) -> str:
@@ -132,8 +142,8 @@ class Law(abc.ABC):
     @classmethod
     def usage(cls) -> str:
         """How the law is written, such as uniform(low,high)."""
-        names = ",".join(field.name for field in dataclasses.fields(cls))
-        return f"{cls.words[0]}({names if cls.arguments is None else cls.arguments})"
+        arguments = ",".join(_names(cls)) if cls.arguments is None else cls.arguments
+        return f"{cls.words[0]}({arguments})"
 
     @classmethod
     def read(cls, arguments: str) -> dict[str, Any]:
@@ -142,8 +152,7 @@ class Law(abc.ABC):
         Raises:
           ValueError: if they are no numbers, too few or too many.
         """
-        names = [field.name for field in dataclasses.fields(cls)]
-        return dict(zip(names, map(float, arguments.split(",")), strict=True))
+        return dict(zip(_names(cls), map(float, arguments.split(",")), strict=True))
 
     def _written(self, number: float) -> str:
         """A number as text that gives the same number."""
@@ -264,7 +273,7 @@ class Integer(_Range):
     whole: ClassVar[bool] = True
 
     @property
-    def values(self) -> Sequence[float]:
+    def values(self) -> Sequence[float]:  # type: ignore[override]  # Of laws nobody assigns.
         return range(round(self.low), round(self.high) + 1)
 
     @property
@@ -450,7 +459,7 @@ class Space:
         """Yields every combination of the values accounting depends on, with its probability."""
         names = [name for name in ACCOUNTED if name in self.parameters]
         laws = [self.parameters[name] for name in names]
-        for picks in itertools.product(*(zip(law.values, law.weights) for law in laws)):
+        for picks in itertools.product(*(zip(law.values or (), law.weights or ()) for law in laws)):
             yield {n: v for n, (v, _) in zip(names, picks)}, math.prod(w for _, w in picks)
 
     def describe(self) -> dict:
@@ -474,7 +483,7 @@ def space_from(description: Mapping[str, Mapping]) -> Space:
 def _law_from(description: Mapping[str, Any]) -> Law:
     """The law that wrote a description."""
     kind = _LAWS[description["law"]]
-    return kind(**{field.name: description[field.name] for field in dataclasses.fields(kind)})
+    return kind(**{name: description[name] for name in _names(kind)})
 
 
 _CALL = re.compile(r"^([a-z_][a-z0-9_]*)\((.*)\)$")

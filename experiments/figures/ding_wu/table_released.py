@@ -181,9 +181,7 @@ def random_candidates(setting: Setting, setup: Setup, number: int) -> list[dict]
         ),
         BestOf(accounting.Fixed(1)),
     )
-    done = execute(
-        setup.task, procedure, randomness=HostRandomness(1000), executions=number, chunk_size=50
-    )
+    done = execute(procedure, randomness=HostRandomness(1000), executions=number, chunk_size=50)
     rates = done.hyperparameters["learning_rate"]
     return [
         _row(setting, seed, float(rates[seed]), setup.accuracy(done.best.output(seed)))
