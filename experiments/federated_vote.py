@@ -39,30 +39,31 @@ from absl import flags
 from rich.console import Console
 from rich.table import Table
 
-from dpjax.commands import command_line, data_flags, run_folder
+from dpjax import models
+from dpjax.commands import command_line, derived_flags, run_folder
+from dpjax.commands import config as saved_config
+from dpjax.federated.federation_settings import Averaging, DataSplit, LocalTraining
+from dpjax.federated.vote_candidates import RATES
+from dpjax.federated.vote_plan import VoteSettings
 from experiments.federation import offline
 
+_VOTE = derived_flags.Group(VoteSettings, clients=50)
+_LOCAL = derived_flags.Group(
+    LocalTraining,
+    model={"choices": models.NAMES},
+    classes={"default": None, "words": "Number of classes; the data set's unless --folders."},
+    batch_size=8,
+)
+_AVERAGING = derived_flags.Group(Averaging)
+_SPLIT = derived_flags.Group(DataSplit, "clients")
 _RUNTIME = flags.DEFINE_enum(
     "runtime",
     "in_process",
     ["in_process", "ray", "simulation"],
     "Where the clients run: here, in Ray's processes, or here without messages and masks.",
 )
-_CLIENTS = flags.DEFINE_integer("clients", 50, "Number of clients, at least 3.")
-_DATASET = flags.DEFINE_string("dataset", "digits", "Data set to split over the clients.")
 _FOLDERS = flags.DEFINE_list(
     "folders", None, "One folder of .npz files (inputs, labels) a client, instead of --dataset."
-)
-_DATA_DIR, _CACHE_DIR = data_flags.define_folders(
-    "", "Where downloads and caches go, if elsewhere."
-)
-_CONCENTRATION = flags.DEFINE_float(
-    "concentration", 0.0, "Dirichlet alpha of label and size skew between clients; 0: none."
-)
-_MINIMUM_SIZE = flags.DEFINE_integer("minimum_size", 10, "Fewest records of a client.")
-_PARTITION_SEED = flags.DEFINE_integer("partition_seed", 0, "Public seed of the split.")
-_CLASSES = flags.DEFINE_integer(
-    "classes", None, "Number of classes, public; the data set's unless --folders."
 )
 _CANDIDATES = flags.DEFINE_string(
     "candidates",
@@ -70,40 +71,8 @@ _CANDIDATES = flags.DEFINE_string(
     "What is voted on: a named list (artifact, log_spaced: 100 each), or the path of a JSON file "
     "with a list of {learning_rate, decay, momentum}.",
 )
-_VOTES = flags.DEFINE_integer("votes", 5, "How many candidates each client names.")
-_EPSILON = flags.DEFINE_float("epsilon", 1.0, "Target of the whole vote.")
-_DELTA = flags.DEFINE_float("delta", 1e-5, "Target of the whole vote.")
-_MISSING_FRACTION = flags.DEFINE_float(
-    "missing_fraction", 0.1, "Largest fraction of clients that drop out or collude."
-)
-_NOISE = flags.DEFINE_enum("noise", "skellam", ["skellam", "discrete_gaussian"], "Kind of noise.")
-_SCALE = flags.DEFINE_integer("scale", 1, "Factor of votes before noise is added.")
-_MODEL = flags.DEFINE_string(
-    "model",
-    "mlp",
-    "What clients train: mlp, logistic_regression, ..., or DP-HYPE's conv_pool (MNIST) and "
-    "conv_blocks (CIFAR-10).",
-)
 _CHUNK_SIZE = flags.DEFINE_integer(
     "chunk_size", 0, "Candidates trained at once, the memory knob; 0: all."
-)
-_WIDTHS = flags.DEFINE_string("widths", "64", "Widths of an mlp's hidden layers.")
-_EPOCHS = flags.DEFINE_integer("epochs", 5, "Local epochs.")
-_BATCH_SIZE = flags.DEFINE_integer("batch_size", 8, "Local batch size (the paper's is 64).")
-_TRAIN_ROUNDS = flags.DEFINE_integer(
-    "train_rounds", 0, "Rounds of federated averaging with the winner; 0: the vote alone."
-)
-_TOTAL_EPSILON = flags.DEFINE_float(
-    "total_epsilon",
-    8.0,
-    "Target of the vote and the training together; inf: no noise, NOT private.",
-)
-_CLIP_NORM = flags.DEFINE_float("clip_norm", 1.0, "Longest update of a client in a round.")
-_SERVER_RATE = flags.DEFINE_float("server_rate", 1.0, "Factor of the averaged update.")
-_INPUT_SHAPE = flags.DEFINE_string(
-    "input_shape",
-    None,
-    "Public shape of one example, as in 28,28,1; the data set's unless --folders.",
 )
 _OUT_DIR = flags.DEFINE_string("out_dir", None, "Folder to make. Default: runs/<name>-<time>.")
 _TIMEOUT = flags.DEFINE_float("timeout_seconds", 600.0, "Wait for the clients' replies.")
@@ -111,62 +80,71 @@ _TIMEOUT = flags.DEFINE_float("timeout_seconds", 600.0, "Wait for the clients' r
 _MESSAGES_PER_PHASE = 5  # One to train, four stages of the secure sum.
 
 
+def check_flags() -> None:
+    """Refuses flags of what was not chosen.
+
+    Raises:
+      ValueError: naming the flag.
+    """
+    derived_flags.refuse_others({"widths": ["mlp"]}, [_LOCAL.model], "model")
+    if _FOLDERS.value:
+        split = ["clients", *_SPLIT.names.values()]
+        derived_flags.refuse(split, "belongs to --dataset, and --folders are given: drop it")
+    if not _AVERAGING.rounds:
+        rounds = sorted({*_AVERAGING.names.values()} - {"train_rounds"})
+        derived_flags.refuse(rounds, "belongs to --train_rounds: pass these too, or drop it")
+
+
+def candidates() -> str:
+    """--candidates: a name, or what a file holds.
+
+    Raises:
+      ValueError: for a file that cannot be read.
+    """
+    if not _CANDIDATES.value.endswith(".json"):
+        return _CANDIDATES.value
+    try:
+        with open(_CANDIDATES.value, encoding="utf-8") as file:
+            return file.read()
+    except (OSError, UnicodeError) as error:
+        why = getattr(error, "strerror", None) or "it is no text"
+        raise ValueError(
+            f"--candidates={_CANDIDATES.value} cannot be read ({why}): pass {' or '.join(RATES)}, "
+            "or a JSON file with a list of {learning_rate, decay, momentum}"
+        ) from None
+
+
 def settings() -> dict[str, str | int | float]:
-    """The flags as the flat configuration that the apps read."""
-    from dpjax import data
+    """The flags as the flat configuration that the apps read.
+
+    Raises:
+      ValueError: for what is wrong with the rules, now and not by fifty clients.
+    """
     from dpjax.federated.flower.election import Election
 
-    candidates = _CANDIDATES.value
-    if candidates.endswith(".json"):
-        with open(candidates, encoding="utf-8") as file:
-            candidates = file.read()
-    folders = _FOLDERS.value
-    classes, shape = _CLASSES.value, _INPUT_SHAPE.value
-    if folders:
-        if classes is None:
+    parts = (_VOTE, _LOCAL, _AVERAGING, _SPLIT)
+    rules = {"candidates": candidates()}
+    for part in parts:
+        rules |= part.values()
+    if _FOLDERS.value:
+        rules["clients"] = len(_FOLDERS.value)
+        if rules["classes"] is None:
             raise ValueError("--folders needs the public number of classes: pass --classes")
-        if _TRAIN_ROUNDS.value and not shape:
+        if rules["rounds"] and not rules["input_shape"]:
             raise ValueError(
                 "training needs the public shape of an example: pass --input_shape, as in 28,28,1"
             )
     else:
-        loaded = data.load(
-            _DATASET.value, _DATA_DIR.value or None, cache_dir=_CACHE_DIR.value or None
-        )
-        classes = loaded.classes if classes is None else classes
-        shape = shape or ",".join(map(str, np.shape(loaded.train.inputs)[1:]))
+        loaded = _SPLIT.made(DataSplit, _VOTE.clients).load()
+        rules["classes"] = loaded.classes if rules["classes"] is None else rules["classes"]
+        rules["input_shape"] = rules["input_shape"] or loaded.train.input_shape
     config = {
-        "clients": len(folders) if folders else _CLIENTS.value,
-        "candidates": candidates,
-        "votes": _VOTES.value,
-        "epsilon": _EPSILON.value,
-        "delta": _DELTA.value,
-        "missing-fraction": _MISSING_FRACTION.value,
-        "noise": _NOISE.value,
-        "scale": _SCALE.value,
-        "model": _MODEL.value,
-        "classes": classes,
-        "widths": _WIDTHS.value,
-        "epochs": _EPOCHS.value,
-        "batch-size": _BATCH_SIZE.value,
-        "rounds": _TRAIN_ROUNDS.value,
-        "total-epsilon": _TOTAL_EPSILON.value,
-        "clip-norm": _CLIP_NORM.value,
-        "server-rate": _SERVER_RATE.value,
-        "input-shape": shape or "",
+        name.replace("_", "-"): ",".join(map(str, value)) if isinstance(value, tuple) else value
+        for name, value in rules.items()
     }
-    # What is wrong is said now, not by fifty clients.
-    config = Election.from_config(config).config()
-    return config | {
-        "dataset": _DATASET.value,
-        "data-dir": _DATA_DIR.value,
-        "cache-dir": _CACHE_DIR.value,
-        "concentration": _CONCENTRATION.value,
-        "minimum-size": _MINIMUM_SIZE.value,
-        "partition-seed": _PARTITION_SEED.value,
-        "timeout-seconds": _TIMEOUT.value,
-        "chunk-size": _CHUNK_SIZE.value,
-    }
+    with derived_flags.named_as_flags({k: v for part in parts for k, v in part.names.items()}):
+        config |= Election.from_config(config).config()
+    return config | {"timeout-seconds": _TIMEOUT.value, "chunk-size": _CHUNK_SIZE.value}
 
 
 def node_configs(clients: int) -> list[dict[str, str | int | bool]]:
@@ -174,7 +152,7 @@ def node_configs(clients: int) -> list[dict[str, str | int | bool]]:
     numbered: list[dict[str, str | int | bool]] = [
         {"partition-id": number} for number in range(clients)
     ]
-    if math.isinf(_TOTAL_EPSILON.value):
+    if math.isinf(_AVERAGING.total_epsilon):
         from dpjax.federated.flower.node_settings import ALLOW_WITHOUT_NOISE
 
         # Whoever simulates owns every node, and has asked for it.
@@ -257,7 +235,6 @@ def report(
 
 def _report_training(outcome, table: Table) -> dict[str, Any]:
     """Rows about the trained model; returns findings."""
-    from dpjax import data
     from dpjax.federated import local_updates
 
     election = outcome.election
@@ -270,9 +247,7 @@ def _report_training(outcome, table: Table) -> dict[str, Any]:
     table.add_row("noise of an average, in clip norms", f"{step:.2f}")
     if _FOLDERS.value:
         return {}
-    test = data.load(
-        _DATASET.value, _DATA_DIR.value or None, cache_dir=_CACHE_DIR.value or None
-    ).test
+    test = _SPLIT.made(DataSplit, _VOTE.clients).load().test
     found = local_updates.accuracy(
         election.model, outcome.params, np.asarray(test.inputs), np.asarray(test.labels)
     )
@@ -284,11 +259,11 @@ def main() -> int:
     """Checks what was asked, claims a folder, holds the vote; returns the exit code."""
     offline.stay_offline()
     try:
-        from dpjax import federated  # noqa: F401 (whether it is there)
-        from dpjax.federated.flower import records  # noqa: F401
+        from dpjax.federated.flower import records  # noqa: F401 (whether it is there)
     except ImportError as error:
         raise ValueError(str(error)) from None
 
+    check_flags()
     console = Console(highlight=False, soft_wrap=True)
     logging.getLogger("flwr").setLevel(logging.ERROR)
     config = settings()
@@ -296,7 +271,7 @@ def main() -> int:
     check_all_records(config, nodes, console)
     # Clients' own logs; what they say was just said of all of them.
     logging.getLogger("dpjax.federated").setLevel(logging.ERROR)
-    name = "folders" if _FOLDERS.value else os.path.basename(_DATASET.value)
+    name = "folders" if _FOLDERS.value else os.path.basename(_SPLIT.dataset)
     with run_folder.claimed(_OUT_DIR.value, f"vote-{name}") as folder:
         return hold(folder, config, nodes, console)
 
@@ -320,7 +295,7 @@ def hold(folder: str, config: Mapping[str, Any], nodes: list[dict], console: Con
     client_app = federated.make_client_app(load, config)
     accuracies = None
     if _RUNTIME.value == "ray":
-        if _FOLDERS.value or math.isinf(_TOTAL_EPSILON.value):
+        if _FOLDERS.value or math.isinf(_AVERAGING.total_epsilon):
             raise ValueError(
                 "Ray's nodes know their number only: use --runtime=in_process, or "
                 "experiments.federation.deploy"
@@ -338,7 +313,7 @@ def hold(folder: str, config: Mapping[str, Any], nodes: list[dict], console: Con
         console.print(f"nothing is released; curator:  {os.path.join(folder, 'curator')}")
         return 0
     else:
-        phases = 1 + _TRAIN_ROUNDS.value
+        phases = 1 + _AVERAGING.rounds
         with command_line.progress_bar(console) as bar:
             total = _MESSAGES_PER_PHASE * phases * len(nodes)
             line = bar.add_task("messages answered", total=total)
@@ -347,6 +322,7 @@ def hold(folder: str, config: Mapping[str, Any], nodes: list[dict], console: Con
             )
     findings = report(outcome, accuracies, console)
     federated.save_outcome(outcome, folder, findings)
+    saved_config.save(os.path.join(folder, "curator"))
     console.print(f"release (may be published):  {os.path.join(folder, 'release')}")
     console.print(f"curator (never publish):     {os.path.join(folder, 'curator')}")
     return 0

@@ -33,19 +33,32 @@ from typing import Any
 from absl import flags
 from rich.console import Console
 
-from dpjax import data, private_files, tuning
-from dpjax.commands import command_line, data_flags, run_folder
+from dpjax import data, private_files, training, tuning
+from dpjax.commands import command_line, config, data_flags, derived_flags, run_folder
 from dpjax.tuning import ledger, pareto
 from dpjax.tuning.pareto import extra, problems
 from dpjax.tuning.pareto.released_run import released_run
 from dpjax.tuning.problem.task import accuracy_of
 from experiments.pareto_report import RECORD_FILE, report, save_release, save_search
 
-_DATA = data_flags.define(
+_DATA = data_flags.DataFlags(
     dataset_help="One of {names} (a1a is DPareto's division of Adult), or your own .npz.",
-    public_size_help="Your own .npz: public number of training records.",
     widths=["128", "64"],
     optimizer="adam",
+)
+_SHAPES = derived_flags.Group(pareto.RunShapes, "dataset_size", "size_bound")
+_COST = derived_flags.Group(pareto.TrainingCost)
+_TRAINED = derived_flags.Group(pareto.TrainedAccuracy.__init__, "classes", repetitions=5)
+_SEARCH = derived_flags.Group(
+    pareto.search,
+    *("evaluations", "path"),
+    method={"choices": pareto.METHODS},
+    seed={"words": "Reproducible; a released run is then NOT secret."},
+)
+_FRESH = derived_flags.Group(pareto.reevaluate, "by_means", rounds={"flag": "fresh_rounds"})
+_GRID = derived_flags.Group(pareto.grid, points_per_parameter={"flag": "grid_points", "default": 2})
+_PROPOSALS = flags.DEFINE_integer(
+    "proposals", 48, "Settings after the --initial ones; the paper has 256."
 )
 _PROXY = flags.DEFINE_string(
     "public_proxy",
@@ -69,40 +82,10 @@ _DOMAIN = flags.DEFINE_multi_string(
     "the optimiser reads; RANGE is log(a,b), real(a,b), integer(a,b), log_integer(a,b), "
     "choice(a,b,...) or a number. Replaces single entries of the usual domain.",
 )
-_SAMPLING = flags.DEFINE_enum(
-    "sampling",
-    "fixed",
-    ["fixed", "poisson"],
-    "Fixed lots (replace one) or Poisson (add or remove).",
-)
-_ACCOUNTING = flags.DEFINE_enum(
-    "accounting",
-    "tight",
-    ["tight", "rdp", "rdp_classic"],
-    "How epsilon is computed; rdp_classic is the paper's.",
-)
-_DELTA = flags.DEFINE_float("delta", 1e-5, "Delta of one run.")
-_METHOD = flags.DEFINE_enum("method", "ehvi", pareto.METHODS, "How settings are chosen.")
-_INITIAL = flags.DEFINE_integer("initial", 16, "Random settings before the first proposal.")
-_PROPOSALS = flags.DEFINE_integer("proposals", 48, "Settings after them; the paper has 256.")
-_BATCH_SIZE = flags.DEFINE_integer("batch_size", 16, "Settings proposed and trained at once.")
-_REPETITIONS = flags.DEFINE_integer("repetitions", 5, "Trainings of a setting; the paper has 10.")
-_FRESH_ROUNDS = flags.DEFINE_integer(
-    "fresh_rounds", 1, "Times --repetitions by which the front is measured afresh."
-)
-_GRID_POINTS = flags.DEFINE_integer("grid_points", 2, "--method=grid: values of each range.")
 _PAPERS_LAWS = flags.DEFINE_bool(
     "papers_laws", False, "Draw random settings from the paper's laws (a1a, mnist)."
 )
-_ANTI_IDEAL = flags.DEFINE_list(
-    "anti_ideal", ["10", "1"], "Worst epsilon and error that still count."
-)
 _EPSILON = flags.DEFINE_float("epsilon", None, "Suggest hyperparameters for this epsilon.")
-_SIDE_BY_SIDE = flags.DEFINE_integer(
-    "side_by_side", None, "Runs vectorised in one call: the memory knob."
-)
-_WORKERS = flags.DEFINE_integer("workers", None, "Calls at once; one for each CPU core by default.")
-_SEED = flags.DEFINE_integer("seed", None, "Reproducible; a released run is then NOT secret.")
 _QUICK = flags.DEFINE_bool("quick", False, "A small search, in seconds.")
 _RESUME = flags.DEFINE_bool(
     "resume",
@@ -112,7 +95,6 @@ _RESUME = flags.DEFINE_bool(
 _OUT_DIR = flags.DEFINE_string("out_dir", None, "Folder to make; runs/pareto-<time> if unset.")
 
 _PROXY_IS_PRIVATE = "--public_proxy is the private --dataset itself: pass other, public data"
-_QUICK_SIZES = {"initial": 8, "proposals": 8, "batch_size": 8, "repetitions": 2}
 _QUICK_EPOCHS = "log_integer(1,8)"
 
 
@@ -135,13 +117,10 @@ def task_of(loaded: data.Dataset) -> tuning.Task:
     return _DATA.task(loaded.classes, train, scored)
 
 
-def sizes() -> dict[str, int]:
-    """Numbers of evaluations and repetitions; --quick lowers those that were not given."""
-    chosen = {name: flags.FLAGS[name] for name in _QUICK_SIZES}
-    return {
-        name: _QUICK_SIZES[name] if _QUICK.value and not flag.present else flag.value
-        for name, flag in chosen.items()
-    }
+def size(name: str, quick: int) -> int:
+    """A number of evaluations or repetitions; --quick lowers what was not given."""
+    flag = flags.FLAGS[name]
+    return quick if _QUICK.value and not flag.present else flag.value
 
 
 def domain_of(dataset: str, training_records: int) -> pareto.Domain:
@@ -153,12 +132,12 @@ def domain_of(dataset: str, training_records: int) -> pareto.Domain:
     usual = problems.usual_domain(
         dataset, _DATA.model.value, _DATA.optimizer.value, training_records
     )
-    given = pareto.parse_domain(_DOMAIN.value) if _DOMAIN.value else None
     entries = {**usual.parameters, **usual.constants}
     if _QUICK.value:
         entries["epochs"] = pareto.parse_parameter(_QUICK_EPOCHS)
-    if given is not None:
-        known = {*entries, *data_flags.READS[_DATA.optimizer.value]}
+    if _DOMAIN.value:
+        given = pareto.parse_domain(_DOMAIN.value)
+        known = {*entries, *training.OPTIMIZERS[_DATA.optimizer.value].reads}
         unknown = sorted(set(given.names) - known)
         if unknown:
             raise ValueError(
@@ -179,19 +158,13 @@ def laws_of(dataset: str) -> pareto.Laws | None:
     raise ValueError(f"the paper has no laws for {dataset}: drop --papers_laws")
 
 
-def anti_ideal() -> list[float]:
-    """The anti-ideal point of the flags, as floats."""
-    try:
-        return [float(number) for number in _ANTI_IDEAL.value]
-    except ValueError:
-        raise ValueError(
-            f"--anti_ideal={_ANTI_IDEAL.value}: pass epsilon,error such as 10,1"
-        ) from None
-
-
 def check_flags() -> None:
     """Refuses flags that do not go together, before anything is loaded."""
     _DATA.refuse_unread(_DATA.dataset.value, _PROXY.value or "")
+    if _SEARCH.method != "grid":
+        derived_flags.refuse(_GRID.names.values(), "belongs to --method=grid: drop it")
+    if not _PROXY.value or not _PROXY.value.endswith(".npz"):
+        derived_flags.refuse(["proxy_size"], "belongs to a --public_proxy that is a file: drop it")
     if _PROXY.value and _EPSILON.value is None:
         raise ValueError("--public_proxy ends in a private run: pass its --epsilon too")
     if _PROXY.value and os.path.realpath(_PROXY.value) == os.path.realpath(_DATA.dataset.value):
@@ -213,7 +186,10 @@ def run_search(
     console: Console,
 ) -> tuple[pareto.SearchRecord, pareto.FreshFront]:
     """Searches, with a bar that shows the hypervolume, and measures the front afresh."""
-    chosen = sizes()
+    asked = _SEARCH.values() | {
+        name: size(name, 8) for name in ("initial", "proposals", "batch_size")
+    }
+    asked["evaluations"] = asked["initial"] + asked.pop("proposals")
     with command_line.progress_bar(console) as bar:
         line = bar.add_task("training the first settings", total=None)
 
@@ -225,24 +201,19 @@ def run_search(
             domain,
             cost,
             accuracy,
-            method=_METHOD.value,
-            evaluations=chosen["initial"] + chosen["proposals"],
-            initial=chosen["initial"],
-            batch_size=chosen["batch_size"],
-            anti_ideal=anti_ideal(),
+            **asked,
             law=laws_of(_PROXY.value or _DATA.dataset.value),
-            grid=pareto.grid(domain, _GRID_POINTS.value) if _METHOD.value == "grid" else None,
-            seed=_SEED.value,
+            grid=_GRID.made(pareto.grid, domain) if _SEARCH.method == "grid" else None,
             path=path,
             label=label,
             progress=show,
         )
-        again = bar.add_task("the front again, on fresh keys", total=_FRESH_ROUNDS.value)
+        again = bar.add_task("the front again, on fresh keys", total=_FRESH.rounds)
         front = pareto.reevaluate(
             record,
             accuracy,
-            rounds=_FRESH_ROUNDS.value,
-            by_means=_METHOD.value not in ("random", "grid"),
+            rounds=_FRESH.rounds,
+            by_means=_SEARCH.method not in ("random", "grid"),
             progress=lambda done, total: bar.update(again, completed=done, total=total),
         )
     return record, front
@@ -256,9 +227,10 @@ def main() -> int:
         raise ValueError(str(error)) from None
     check_flags()
     console = Console(highlight=False, soft_wrap=True)
-    wish = (_OUT_DIR.value, f"pareto-{_DATA.name}")
+    wish = _OUT_DIR.value, f"pareto-{_DATA.name}"
     with run_folder.claimed(*wish, resumed=_RESUME.value) as folder:
         if run_folder.is_finished(folder):
+            config.refuse_changes(folder)
             remove_working_folder(f"{folder}.curator")
             console.print(f"{folder} is finished: there is nothing left to do")
             return 0
@@ -270,6 +242,10 @@ def remove_working_folder(working: str) -> None:
     if os.path.lexists(working):
         private_files.private_folder(working)
         shutil.rmtree(working)
+
+
+def _seen(name: str, looked_at: data.Dataset) -> ledger.SeenData:
+    return ledger.SeenData.of(name, (looked_at.train.inputs, looked_at.train.labels))
 
 
 def search(folder: str, console: Console) -> int:
@@ -284,22 +260,15 @@ def search(folder: str, console: Console) -> int:
     """
     name, working = _DATA.name, f"{folder}.curator"
     path = os.path.join(working, RECORD_FILE)
-    loaded = _DATA.load(
-        _DATA.dataset.value, public_size=_DATA.public_size.value, sampling=_SAMPLING.value
-    )
-    searched = loaded
-    if _PROXY.value:
-        searched = _DATA.load(_PROXY.value, public_size=_PROXY_SIZE.value, sampling=_SAMPLING.value)
+    loaded = searched = _DATA.load(_DATA.dataset.value, _SHAPES.sampling)
     # What the search's record, public with a proxy, is known by: of the data that it looked at.
-    seen = ledger.SeenData.of(_DATA.dataset.value, (loaded.train.inputs, loaded.train.labels))
-    seen_by_search = seen
+    seen = seen_by_search = _seen(_DATA.dataset.value, loaded)
     if _PROXY.value:
-        seen_by_search = ledger.SeenData.of(
-            _PROXY.value, (searched.train.inputs, searched.train.labels)
-        )
-    # A copy under another name, a link: what counts is what the file holds.
-    if _PROXY.value and seen_by_search.fingerprint == seen.fingerprint:
-        raise ValueError(_PROXY_IS_PRIVATE)
+        searched = _DATA.load(_PROXY.value, _SHAPES.sampling, public_size=_PROXY_SIZE.value)
+        seen_by_search = _seen(_PROXY.value, searched)
+        # A copy under another name, a link: what counts is what the file holds.
+        if seen_by_search.fingerprint == seen.fingerprint:
+            raise ValueError(_PROXY_IS_PRIVATE)
     if (searched.train.input_shape, searched.classes) != (loaded.train.input_shape, loaded.classes):
         raise ValueError(
             f"the proxy has inputs {searched.train.input_shape} and {searched.classes} classes, "
@@ -310,61 +279,56 @@ def search(folder: str, console: Console) -> int:
     # (A task needs records to judge by; without test data the copy stands in, and is not read.)
     judged_on = loaded.test or dataclasses.replace(loaded.train)
     priced = _DATA.task(loaded.classes, loaded.train, judged_on) if _PROXY.value else task
-    fixed = _SAMPLING.value == "fixed"
+    fixed = _SHAPES.sampling == "fixed"
     if fixed and not priced.train.stable_under_replacement:
         raise ValueError("fixed lots need records that keep their place: pass --sampling=poisson")
-    size = priced.train.number if fixed else priced.train.public_size
-    shapes = pareto.RunShapes(
-        size, _SAMPLING.value, size_bound=None if fixed else priced.train.size_bound
-    )
-    cost = pareto.TrainingCost(shapes, _DELTA.value, _ACCOUNTING.value)
-    optimizer = data_flags.NamedOptimizer(_DATA.optimizer.value)
-    domain = domain_of(_DATA.dataset.value, min(size, task.train.number))
-    pareto.RunShapes(min(size, task.train.number)).check(domain)
-    accuracy = pareto.TrainedAccuracy(
+    records = priced.train.number if fixed else priced.train.public_size
+    bound = None if fixed else priced.train.size_bound
+    shapes = _SHAPES.made(pareto.RunShapes, records, size_bound=bound)
+    cost = _COST.made(pareto.TrainingCost, shapes)
+    optimizer = _DATA.named_optimizer(data_flags.CONSTANT)
+    domain = domain_of(_DATA.dataset.value, min(records, task.train.number))
+    pareto.RunShapes(min(records, task.train.number)).check(domain)
+    repetitions = size("repetitions", 2)
+    accuracy = _TRAINED.made(
+        pareto.TrainedAccuracy,
         task,
-        cost.shapes,
+        shapes,
         optimizer,
         classes=searched.classes,
-        repetitions=sizes()["repetitions"],
-        side_by_side=_SIDE_BY_SIDE.value,
-        workers=_WORKERS.value,
+        repetitions=repetitions,
     )
-    warnings, earlier = [loaded.caveat], None
-    if _PROXY.value:
-        earlier = ledger.earlier_runs(os.path.dirname(folder), seen)
-        warnings += earlier.warnings(name)
+    warnings, earlier = [loaded.caveat], ledger.earlier_runs(os.path.dirname(folder), seen)
     if not _PROXY.value:
         warnings.append("the front is NOT a private output: it and its settings are the curator's")
-    if _PROXY.value and _SEED.value is not None:
-        warnings.append("--seed makes the released run's noise known: no secret, no guarantee")
-    if _PROXY.value and not set(seen.smallest_hashes).isdisjoint(seen_by_search.smallest_hashes):
-        warnings.append("the proxy holds records of the private data: is it public?")
+    else:
+        warnings += earlier.warnings(name)
+        if _SEARCH.seed is not None:
+            warnings.append("--seed makes the released run's noise known: no secret, no guarantee")
+        if not set(seen.smallest_hashes).isdisjoint(seen_by_search.smallest_hashes):
+            warnings.append("the proxy holds records of the private data: is it public?")
     for warning in filter(None, warnings):
         console.print(f"warning: {warning}")
     label = [seen_by_search.fingerprint, _DATA.model.value, list(_DATA.widths.value)]
-    label += [_DATA.optimizer.value, str(cost)]
-    label += [os.path.basename(_PROXY.value or ""), sizes()["repetitions"]]
-    label.append(_VALIDATION_FRACTION.value)
-    pareto.check_anti_ideal(anti_ideal())
+    label += [_DATA.optimizer.value, str(cost), os.path.basename(_PROXY.value or "")]
+    label += [repetitions, _VALIDATION_FRACTION.value]
+    pareto.check_anti_ideal(_SEARCH.anti_ideal)
     private_files.private_folder(working)
     record, front = run_search(domain, cost, accuracy, path, label, console)
     suggestion = None
     if _EPSILON.value is not None:
         suggestion = pareto.suggest(record, cost, _EPSILON.value)
-    report(record, front, suggestion, _DELTA.value, console)
+    report(record, front, suggestion, cost.delta, console)
     with run_folder.written_whole(folder) as partial:
-        where = "search" if _PROXY.value else "curator"
         public = _PROXY.value
         title = f"{public or name}, {_DATA.model.value}, {_DATA.optimizer.value}"
-        save_search(
-            os.path.join(partial, where), record, front, suggestion, title=title, public=public
-        )
+        where = os.path.join(partial, "search" if public else "curator")
+        save_search(where, record, front, suggestion, title=title, public=public)
         if public:
             with command_line.shown_warnings(console.print):
                 release, guarantee = released_run(
                     priced, cost, suggestion.setting, optimizer,
-                    public_data=os.path.basename(public), seed=_SEED.value,
+                    public_data=os.path.basename(public), seed=_SEARCH.seed,
                 )  # fmt: skip
             epsilon = guarantee.epsilon(cost.delta)
             save_release(
@@ -379,6 +343,7 @@ def search(folder: str, console: Console) -> int:
                 f"[bold]released: one run on {_DATA.dataset.value}, epsilon {epsilon:.4f}[/bold] "
                 f"at delta {cost.delta:g} ({guarantee.relation.replace('_', ' ')}); {judged}"
             )
+        config.save(os.path.join(partial, "curator"))
     remove_working_folder(working)
     if _PROXY.value:
         console.print(f"release (may be published):  {os.path.join(folder, 'release')}")

@@ -31,6 +31,9 @@ def parse(arguments: Sequence[str]) -> list[str]:
     except flags.Error as error:
         lines = str(error).splitlines() or ["bad flags"]
         sys.exit(_refusal(" ".join(line.strip() for line in lines)))
+    except SystemExit:
+        # Of --help and its kin, for which absl knows no other code than 1.
+        sys.exit(0)
 
 
 def _refusal(message: str) -> int:
@@ -53,7 +56,8 @@ def guarded(main: Callable[[], int | None]) -> int | None:
     except (ValueError, OSError) as error:
         if _TRACEBACK.value:
             raise
-        return _refusal(" ".join(str(error).split()))
+        more = " (--traceback shows more)" if hasattr(error, "__notes__") else ""
+        return _refusal(" ".join(str(error).split()) + more)
     except MemoryError:
         if _TRACEBACK.value:
             raise

@@ -1,8 +1,9 @@
 """A run's flags as one file: read with --config=run.json, written into the curator's folder.
 
 The file is a JSON object of flags and values, as {"epsilon": 2.0, "space": ["learning_rate=1"]};
-flags on the command line win. What a run writes holds every flag that was not at its default, and
-is the curator's: a path may say more than it should.
+flags on the command line win. What a run writes holds every flag, null where it was not set, and is
+the curator's: a path may say more than it should. A value that is its flag's default is as if it
+were not there, so that what a run leaves can be read again.
 """
 
 from __future__ import annotations
@@ -15,7 +16,15 @@ from typing import Any
 from absl import flags
 
 CONFIG_FILE = "config.json"
-_NOT_OF_A_RUN = ("config", "out_dir", "resume", "shard", "traceback")
+_NOT_OF_A_RUN = (
+    *("config", "out_dir", "resume", "shard", "traceback"),
+    *("coordinator", "coordinator_bind_address", "process_count", "process_id", "distributed"),
+)
+_OF_A_MACHINE = (
+    *("placement", "checkpoint_seconds", "chunk_size", "side_by_side", "workers"),
+    *("data_dir", "cache_dir"),
+)
+"""What another process may choose otherwise that finds the same run finished."""
 
 _CONFIG = flags.DEFINE_string(
     "config",
@@ -46,15 +55,16 @@ def expanded(arguments: Sequence[str]) -> list[str]:
     found = [program]
     for name, value in _read(path).items():
         if name not in flags.FLAGS or name == _CONFIG.name:
-            raise flags.Error(f"--config={path} names {name!r}, which is no flag of this program")
-        if name not in beside and f"no{name}" not in beside:
-            values = value if isinstance(value, list) and _repeats(name) else [value]
-            found += [f"--{name}={_written(name, one, path)}" for one in values]
+            raise flags.Error(
+                f"--config={path} names {name!r}, which is no flag of this program: pass its flags "
+                "only (--helpfull lists them)"
+            )
+        if name in beside or f"no{name}" in beside or value in (None, flags.FLAGS[name].default):
+            continue
+        repeats = isinstance(flags.FLAGS[name], flags.MultiFlag)
+        values = value if isinstance(value, list) and repeats else [value]
+        found += [f"--{name}={_written(name, one, path)}" for one in values]
     return found + rest
-
-
-def _repeats(name: str) -> bool:
-    return isinstance(flags.FLAGS[name], flags.MultiFlag)
 
 
 def _written(name: str, value: Any, path: str) -> str:
@@ -64,7 +74,9 @@ def _written(name: str, value: Any, path: str) -> str:
         return ",".join(map(str, value))
     if isinstance(value, int | float | str):
         return repr(value) if isinstance(value, float) else str(value)
-    raise flags.Error(f"--config={path}: {name} must be a number, a text or a list of them")
+    raise flags.Error(
+        f"--config={path}: {name} must be a number, a text or a list of them: pass such a value"
+    )
 
 
 def _read(path: str) -> dict[str, Any]:
@@ -77,22 +89,49 @@ def _read(path: str) -> dict[str, Any]:
             f"--config={path} cannot be read ({why}): pass a JSON object of flags and values"
         ) from None
     if not isinstance(content, dict):
-        raise flags.Error(f"--config={path} must hold a JSON object of flags and values")
+        raise flags.Error(
+            f"--config={path} holds something else: pass a JSON object of flags and values"
+        )
     return content
 
 
+def _of_this_run() -> dict[str, Any]:
+    """Every flag of this program that a run depends on, by name."""
+    modules = flags.FLAGS.flags_by_module_dict().items()
+    own = {flag.name for module, some in modules if not module.startswith("absl") for flag in some}
+    return {name: flags.FLAGS[name].value for name in sorted(own - set(_NOT_OF_A_RUN))}
+
+
 def save(folder: str) -> None:
-    """Writes the flags of this run that are not at their defaults, for --config.
+    """Writes the flags of this run for --config.
 
     Args:
       folder: the curator's.
     """
-    values = {}
-    for name in sorted(flags.FLAGS):
-        holder = flags.FLAGS[name]
-        module = flags.FLAGS.find_module_defining_flag(name) or ""
-        of_program = not module.startswith("absl")
-        if of_program and name not in _NOT_OF_A_RUN and holder.value != holder.default:
-            values[name] = holder.value
     with open(os.path.join(folder, CONFIG_FILE), "x", encoding="utf-8") as file:
-        file.write(json.dumps(values, indent=2) + "\n")
+        file.write(json.dumps(_of_this_run(), indent=2) + "\n")
+
+
+def refuse_changes(folder: str) -> None:
+    """Refuses flags that are not those a finished run was made with.
+
+    Args:
+      folder: of the run. Where it says nothing of its flags, nothing is refused.
+
+    Raises:
+      ValueError: naming the flags.
+    """
+    path = os.path.join(folder, "curator", CONFIG_FILE)
+    if not os.path.exists(path):
+        return
+    recorded, asked = _read(path), _of_this_run()
+    changed = [
+        f"--{name}"
+        for name, value in asked.items()
+        if name not in _OF_A_MACHINE and recorded.get(name) != value
+    ]
+    if changed:
+        raise ValueError(
+            f"{folder} is finished, with other values of {', '.join(changed)}: pass those of "
+            f"{path}, or another --out_dir"
+        )

@@ -1,8 +1,8 @@
 """The flags that name data, model and optimiser, shared by the binaries; and what they stand for.
 
-A binary calls `define` (or `define_folders`) once, with the words and defaults that are its own;
-the flags then belong to that binary, as if it had defined them itself. Importing this module is
-cheap: JAX comes in with the functions.
+A binary makes `DataFlags` once, with the words and defaults that are its own; the flags then belong
+to that binary, as if it had defined them itself. What a data set, a file of your own and an
+optimiser take beside has flags by its fields (`derived_flags`).
 """
 
 from __future__ import annotations
@@ -10,57 +10,65 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import jax.numpy as jnp
 from absl import flags
 
-if TYPE_CHECKING:
-    from dpjax import data, tuning
+from dpjax import data, models, training, tuning
+from dpjax.commands import derived_flags
+from dpjax.data import source
 
 flags.disclaim_key_flags()
 
-READS = {
-    "sgd": ("learning_rate",),
-    "momentum": ("learning_rate", "momentum"),
-    "adam": ("learning_rate", "beta_1", "beta_2", "adam_epsilon"),
-}
-"""The hyperparameters that each optimiser reads."""
-
-LARGEST_SIZE, LARGEST_CLASSES = 10**9, 10**5
+LARGEST = {"public_size": 10**9, "classes": 10**5}
 CONSTANT, COSINE = "constant", "cosine"
 SCHEDULES = (CONSTANT, COSINE)
+OWN_FILE = "your own .npz"
 
 
-def define_folders(
-    unset: str | None = None,
-    cache_help: str = "Where downloads and caches go, if not into --data_dir.",
-) -> tuple[flags.FlagHolder, flags.FlagHolder]:
-    """Defines --data_dir and --cache_dir; returns their holders.
-
-    Args:
-      unset: the default of both.
-      cache_help: words for --cache_dir.
-    """
-    return (
-        flags.DEFINE_string(
-            "data_dir", unset, "Folder where the files of data sets are looked for."
-        ),
-        flags.DEFINE_string("cache_dir", unset, cache_help),
-    )
+def _kind(dataset: str) -> str:
+    return OWN_FILE if dataset.endswith(".npz") else dataset
 
 
-@dataclasses.dataclass(frozen=True)
 class DataFlags:
-    """Holders of the flags that `define` defined, and what is made of their values."""
+    """The flags, defined for the module that calls, and what is made of their values.
 
-    dataset: flags.FlagHolder[str]
-    public_size: flags.FlagHolder[int | None]
-    classes: flags.FlagHolder[int | None]
-    data_dir: flags.FlagHolder[str | None]
-    cache_dir: flags.FlagHolder[str | None]
-    model: flags.FlagHolder[str]
-    widths: flags.FlagHolder[Sequence[str]]
-    optimizer: flags.FlagHolder[str]
+    Attributes:
+      dataset, data_dir, cache_dir, model, widths, optimizer: holders of the flags.
+    """
+
+    def __init__(self, *, dataset_help: str, widths: Sequence[str], optimizer: str):
+        """Defines the flags.
+
+        Args:
+          dataset_help: words for --dataset; {names} stands for the names of published ones.
+          widths: default of --widths.
+          optimizer: default of --optimizer.
+        """
+        of_file = derived_flags.options_of(
+            data.load_arrays, "path", "identified_by", documented=data.from_arrays
+        )
+        self._of_data = {OWN_FILE: of_file} | {
+            name: derived_flags.options_of(one.encode) for name, one in source.SOURCES.items()
+        }
+        self._of_optimizers = {
+            name: derived_flags.options_of(one.make) for name, one in training.OPTIMIZERS.items()
+        }
+        derived_flags.define(self._of_data, "--dataset=")
+        derived_flags.define(self._of_optimizers, "--optimizer=")
+        dataset_help = dataset_help.format(names=", ".join(data.NAMES))
+        self.dataset = flags.DEFINE_string("dataset", "digits", dataset_help)
+        self.data_dir = flags.DEFINE_string(
+            "data_dir", None, "Folder where the files of data sets are looked for."
+        )
+        self.cache_dir = flags.DEFINE_string(
+            "cache_dir", None, "Where downloads and caches go, if not into --data_dir."
+        )
+        self.model = flags.DEFINE_enum("model", "logistic_regression", models.NAMES, "The model.")
+        self.widths = flags.DEFINE_list("widths", widths, "Widths of an mlp's hidden layers.")
+        names = list(training.OPTIMIZERS)
+        self.optimizer = flags.DEFINE_enum("optimizer", optimizer, names, "Optimiser.")
 
     @property
     def name(self) -> str:
@@ -68,7 +76,7 @@ class DataFlags:
         return os.path.splitext(os.path.basename(self.dataset.value))[0]
 
     def refuse_unread(self, *names: str) -> None:
-        """Refuses what would be ignored: a file's numbers without a file, widths without an mlp.
+        """Refuses what would be ignored: flags of another data set, optimiser or model.
 
         Args:
           names: of all data sets that are loaded.
@@ -76,46 +84,35 @@ class DataFlags:
         Raises:
           ValueError: such a flag, or a number that no data set can have.
         """
-        files = any(name.endswith(".npz") for name in names)
-        for flag, most in (("public_size", LARGEST_SIZE), ("classes", LARGEST_CLASSES)):
-            value = flags.FLAGS[flag].value
-            if value is not None and not files:
-                raise ValueError(f"--{flag} is for your own .npz; published data has its own")
+        for by_owner, chosen, of in (
+            (self._of_data, {_kind(name) for name in names}, "dataset"),
+            (self._of_optimizers, {self.optimizer.value}, "optimizer"),
+            ({"mlp": [_WIDTHS]}, {self.model.value}, "model"),
+        ):
+            derived_flags.refuse_others(derived_flags.owners_of(by_owner), chosen, of)
+        for name, most in LARGEST.items():
+            value = flags.FLAGS[name].value
             if value is not None and not 1 <= value <= most:
-                raise ValueError(f"--{flag}={value}: pass a whole number from 1 to {most}")
-        if flags.FLAGS["widths"].present and self.model.value != "mlp":
-            raise ValueError(f"--widths belongs to --model=mlp; {self.model.value} has none")
+                raise ValueError(f"--{name}={value}: pass a whole number from 1 to {most}")
 
-    def load(
-        self,
-        name: str,
-        *,
-        public_size: int | None,
-        sampling: str,
-        size_bound: int | None = None,
-    ) -> data.Dataset:
+    def load(self, name: str, sampling: str, **public: int | None) -> data.Dataset:
         """Loads a data set.
 
         Args:
           name: of a published one, or the path of an .npz file.
-          public_size: of the file's training records; not read for a published data set.
           sampling: "fixed" or "poisson".
-          size_bound: of the file's training records, if it is not public_size.
+          **public: numbers of a file that is not --dataset, instead of the flags'.
 
         Raises:
           ValueError: for a name or file that cannot be loaded.
         """
-        from dpjax import data
-
-        own = {}
-        if name.endswith(".npz"):
-            own = {
-                "public_size": public_size,
-                "size_bound": size_bound,
-                "classes": self.classes.value,
-                # Replacing a record must not move it from training to validation.
-                "identified_by": "slot" if sampling == "fixed" else None,
-            }
+        own = derived_flags.given(self._of_data.get(_kind(name), []))
+        if _kind(name) == OWN_FILE:
+            own = public | {"classes": own.get("classes")} if public else own
+            # Replacing a record must not move it from training to validation.
+            own["identified_by"] = "slot" if sampling == "fixed" else None
+        elif own:
+            own = {"settings": own}
         return data.load(name, data_dir=self.data_dir.value, cache_dir=self.cache_dir.value, **own)
 
     def task(self, classes: int, train: data.Split, scored: data.Split) -> tuning.Task:
@@ -124,49 +121,17 @@ class DataFlags:
         Raises:
           ValueError: for --widths that are no whole numbers, or a model that does not fit the data.
         """
-        from dpjax import models, tuning
-
-        try:
-            widths = [int(width) for width in self.widths.value]
-        except ValueError:
-            raise ValueError(
-                f"--widths={','.join(self.widths.value)}: pass whole numbers such as 128,64"
-            ) from None
-        module = models.build_module(self.model.value, classes, widths=widths)
+        module = models.build_module(self.model.value, classes, widths=_WIDTHS.value())
         loss = models.default_loss(self.model.value)
         return tuning.classification(module, train, scored, loss=loss)
 
+    def named_optimizer(self, schedule: str) -> NamedOptimizer:
+        """--optimizer with its own settings."""
+        kind = self.optimizer.value
+        return NamedOptimizer(kind, schedule, derived_flags.given(self._of_optimizers[kind]))
 
-def define(
-    *,
-    dataset_help: str,
-    public_size_help: str,
-    widths: Sequence[str],
-    optimizer: str,
-) -> DataFlags:
-    """Defines the flags, for the module that calls; returns their holders.
 
-    Args:
-      dataset_help: words for --dataset; {names} stands for the names of published ones.
-      public_size_help: words for --public_size.
-      widths: default of --widths.
-      optimizer: default of --optimizer.
-    """
-    from dpjax import data, models
-
-    data_dir, cache_dir = define_folders()
-    return DataFlags(
-        dataset=flags.DEFINE_string(
-            "dataset", "digits", dataset_help.format(names=", ".join(data.NAMES))
-        ),
-        public_size=flags.DEFINE_integer("public_size", None, public_size_help),
-        classes=flags.DEFINE_integer("classes", None, "Your own .npz: public number of classes."),
-        data_dir=data_dir,
-        cache_dir=cache_dir,
-        model=flags.DEFINE_enum("model", "logistic_regression", models.NAMES, "The model."),
-        widths=flags.DEFINE_list("widths", list(widths), "Widths of an mlp's hidden layers."),
-        optimizer=flags.DEFINE_enum("optimizer", optimizer, list(READS), "Optimiser."),
-    )
+_WIDTHS = derived_flags.Option("widths", "widths", int, "", None, listed=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,27 +139,32 @@ class NamedOptimizer:
     """An optimiser by its public name: hyperparameters -> optax transformation.
 
     Attributes:
-      kind: one of `READS`.
+      kind: a name in `training.OPTIMIZERS`.
       schedule: one of `SCHEDULES`, over a run's steps.
+      settings: its own, by name.
     """
 
     kind: str
     schedule: str = CONSTANT
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False)
+
+    def describe(self) -> str:
+        """What the record of a search says of it."""
+        return f"{self} with {dict(self.settings)}" if self.settings else str(self)
 
     @property
     def description(self) -> dict[str, str]:
         """What a release says of it."""
         of_steps = " over the run's steps" if self.schedule == COSINE else ""
-        return {"name": self.kind, "learning_rate_schedule": f"{self.schedule}{of_steps}"}
+        own = {name: str(value) for name, value in self.settings.items()}
+        return {"name": self.kind, "learning_rate_schedule": f"{self.schedule}{of_steps}", **own}
 
     def __call__(self, hyperparameters: Mapping[str, Any]) -> Any:
         """The optax transformation of one candidate; with a schedule reads `steps` too."""
-        import jax.numpy as jnp
-
-        from dpjax import training
 
         def cosine(step: Any) -> Any:
             return 0.5 * (1 + jnp.cos(jnp.pi * step / hyperparameters["steps"]))
 
-        kinds = {"sgd": training.sgd, "momentum": training.momentum, "adam": training.adam}
-        return kinds[self.kind](cosine if self.schedule == COSINE else None)(hyperparameters)
+        make = training.OPTIMIZERS[self.kind].make
+        schedule = cosine if self.schedule == COSINE else None
+        return make(schedule, **self.settings)(hyperparameters)

@@ -1,18 +1,22 @@
-"""Flags made from the fields of dataclasses: their names, types and words stand there alone.
+"""Flags made from the fields of dataclasses and the arguments of functions: stated there alone.
 
-A field's flag has the field's name, or `metadata["flag"]`; its type is the annotation's; its words
-are those of the class's docstring, under "Attributes". All are unset by default, so that what was
-given can be told from what was not, and what nothing reads can be refused.
+A flag has its field's or argument's name, or `metadata["flag"]`; its type is the annotation's; its
+words are the docstring's, under "Attributes" or "Args". What several owners may have, one of which
+is chosen (tuners, laws, optimisers, data sets), is unset by default, so that what was given can be
+told from what was not, and what the chosen one does not read is refused (`define`). What a program
+always makes is a `Group`, each flag with its default.
 """
 
 from __future__ import annotations
 
+import collections.abc
+import contextlib
 import dataclasses
 import inspect
 import re
 import types
 import typing
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from absl import flags
@@ -20,6 +24,7 @@ from absl import flags
 flags.disclaim_key_flags()  # They belong to the module that defines them through this one.
 
 _DEFINE = {int: flags.DEFINE_integer, float: flags.DEFINE_float, str: flags.DEFINE_string}
+_LISTS = (tuple, collections.abc.Sequence)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +38,7 @@ class Option:
       words: what it is.
       default: where the flag is not given; `REQUIRED` if it must be.
       choices: the words that it may be, of a text.
+      listed: whether it is several of that kind, written with commas.
     """
 
     name: str
@@ -41,71 +47,161 @@ class Option:
     words: str
     default: Any
     choices: tuple[str, ...] = ()
+    listed: bool = False
+
+    def define(self, default: Any, words: str) -> None:
+        """Defines the flag."""
+        if self.choices:
+            flags.DEFINE_enum(self.flag, default, list(self.choices), words)
+        elif self.listed:
+            flags.DEFINE_list(self.flag, default and [f"{one:g}" for one in default], words)
+        elif self.kind is bool:
+            flags.DEFINE_bool(self.flag, bool(default), words)
+        else:
+            _DEFINE[self.kind](self.flag, default, words)
+
+    def value(self) -> Any:
+        """The flag's value, or the default.
+
+        Raises:
+          ValueError: for a list of other things.
+        """
+        value = flags.FLAGS[self.flag].value
+        if value is None:
+            return None if self.default is REQUIRED else self.default
+        if not self.listed:
+            return value
+        try:
+            return tuple(map(self.kind, value))
+        except ValueError:
+            numbers = "whole numbers, as in 128,64" if self.kind is int else "numbers, as in 10,1"
+            raise ValueError(f"--{self.flag}={','.join(value)}: pass {numbers}") from None
 
 
 REQUIRED = dataclasses.MISSING
 
 
-def options_of(cls: type) -> list[Option]:
-    """The options of a dataclass: its fields that a flag can name."""
-    annotations, words = typing.get_type_hints(cls), attributes(cls)
+def options_of(
+    made: Callable[..., Any],
+    *but: str,
+    documented: Callable[..., Any] | None = None,
+    **changes: Any,
+) -> list[Option]:
+    """The options of a dataclass or function: what a flag can name of what it takes.
+
+    Args:
+      made: the class, or the function.
+      *but: names to leave out.
+      documented: whose docstring has the words, where it is not the own one.
+      **changes: name -> another default, or a mapping of what else of its `Option` is another.
+    """
+    annotations, words = typing.get_type_hints(made), attributes(documented or made)
     found = []
-    for field in dataclasses.fields(cls):
-        kind = _plain(annotations[field.name])
-        if kind is None or field.metadata.get("flag", "") is None:
+    for name, one in inspect.signature(made).parameters.items():
+        metadata = getattr(made, "__dataclass_fields__", {}).get(name, one)
+        metadata = getattr(metadata, "metadata", {})
+        kind, listed = _plain(annotations.get(name))
+        if kind is None or name in but or metadata.get("flag", "") is None:
             continue
-        found.append(
-            Option(
-                name=field.name,
-                flag=field.metadata.get("flag", field.name),
-                kind=kind,
-                words=words.get(field.name, ""),
-                default=field.default,
-                choices=tuple(field.metadata.get("choices", ())),
-            )
+        option = Option(
+            name=name,
+            flag=metadata.get("flag", name),
+            kind=kind,
+            words=words.get(name, ""),
+            default=REQUIRED if one.default is one.empty else one.default,
+            choices=tuple(metadata.get("choices", ())),
+            listed=listed,
         )
+        other = changes.get(name, {})
+        other = other if isinstance(other, Mapping) else {"default": other}
+        found.append(dataclasses.replace(option, **other))
     return found
 
 
-def options_of_call(function: typing.Callable, words: Mapping[str, str]) -> list[Option]:
-    """The options of a function's arguments that are numbers or texts, but its first."""
-    annotations = typing.get_type_hints(function)
-    return [
-        Option(
-            name=one.name,
-            flag=one.name,
-            kind=_plain(annotations[one.name]),
-            words=words.get(one.name, ""),
-            default=REQUIRED if one.default is one.empty else one.default,
-        )
-        for one in list(inspect.signature(function).parameters.values())[1:]
-    ]
-
-
-def attributes(cls: type) -> dict[str, str]:
+def attributes(made: Callable[..., Any]) -> dict[str, str]:
     """Words of a docstring's "Attributes" (or "Args"), by name."""
-    doc = inspect.getdoc(cls) or ""
+    doc = inspect.getdoc(made) or ""
     match = re.search(r"^(?:Attributes|Args):\n((?:  .*\n?|\n)+)", doc, re.M)
-    entries = re.findall(r"^  (\w+): (.*(?:\n    .*)*)", match[1] if match else "", re.M)
-    return {name: " ".join(text.split()) for name, text in entries}
+    entries = re.findall(r"^  ([\w, ]+): (.*(?:\n    .*)*)", match[1] if match else "", re.M)
+    return {name: " ".join(text.split()) for names, text in entries for name in names.split(", ")}
 
 
-def _plain(annotation: Any) -> type | None:
-    """int, float, str or bool that an annotation allows; None where it allows none of them."""
-    members = [annotation]
-    if typing.get_origin(annotation) in (types.UnionType, typing.Union):
-        members = list(typing.get_args(annotation))
-    return next((kind for kind in (bool, int, float, str) if kind in members), None)
+def _plain(annotation: Any) -> tuple[type | None, bool]:
+    """int, float, str or bool that an annotation allows, or None; and whether a list of it."""
+    either = typing.get_origin(annotation) in (types.UnionType, typing.Union)
+    members = typing.get_args(annotation) if either else [annotation]
+    for listed in (False, True):
+        for kind in (bool, int, float, str):
+            if kind in members:
+                return kind, listed
+        members = [typing.get_args(one)[0] for one in members if typing.get_origin(one) in _LISTS]
+    return None, False
 
 
-def define(by_owner: Mapping[str, list[Option]], of: str) -> None:
+class Group:
+    """Flags of what a program always makes.
+
+    Attributes:
+      options: of all that is made.
+    """
+
+    def __init__(self, made: Callable[..., Any], *but: str, **changes: Any):
+        """Defines them for the module that calls; arguments as of `options_of`."""
+        self.options = options_of(made, *but, **changes)
+        for option in self.options:
+            default = None if option.default is REQUIRED else option.default
+            option.define(default, option.words)
+
+    def __getattr__(self, name: str) -> Any:
+        """The value of the setting of that name."""
+        for option in self.__dict__.get("options", ()):
+            if option.name == name:
+                return option.value()
+        raise AttributeError(name)
+
+    @property
+    def names(self) -> dict[str, str]:
+        """name -> flag."""
+        return {option.name: option.flag for option in self.options}
+
+    def values(self) -> dict[str, Any]:
+        """name -> value."""
+        return {option.name: option.value() for option in self.options}
+
+    def made(self, make: Callable[..., Any], *rest: Any, **more: Any) -> Any:
+        """What a class or function makes of these values and of what is no flag.
+
+        Raises:
+          ValueError: naming the flag.
+        """
+        with named_as_flags(self.names):
+            return make(*rest, **(self.values() | more))
+
+
+@contextlib.contextmanager
+def named_as_flags(names: Mapping[str, str]) -> Iterator[None]:
+    """Errors raised inside that begin with the name of a setting begin with its flag instead.
+
+    Args:
+      names: setting -> flag.
+    """
+    try:
+        yield
+    except ValueError as error:
+        name, rest = re.fullmatch(r"(\w*)(.*)", str(error), re.S).groups()
+        if name not in names:
+            raise
+        raise ValueError(f"--{names[name]}{rest}") from None
+
+
+def define(by_owner: Mapping[str, list[Option]], by: str) -> None:
     """Defines one flag for each name, whatever number of owners share it.
 
     Args:
       by_owner: name of what is made (a tuner, a law) -> its options.
-      of: the flag that names an owner, as in "method", for the words.
+      by: how an owner is named, as in "--method=", for the words.
     """
-    for flag, owners in sorted(owners_of(by_owner).items()):
+    for _, owners in sorted(owners_of(by_owner).items()):
         options = list(owners.values())
         words = dict.fromkeys(option.words.rstrip(".") for option in options)
         known = {owner: option.default for owner, option in owners.items()}
@@ -115,13 +211,7 @@ def define(by_owner: Mapping[str, list[Option]], of: str) -> None:
         elif len(said) > 1:
             each = (f"{owner} {value}" for owner, value in known.items() if value is not None)
             words[f"if unset: {', '.join(each)}"] = None
-        text = f"--{of}={'|'.join(owners)}: {'; '.join(words)}."
-        if options[0].choices:
-            flags.DEFINE_enum(flag, None, list(options[0].choices), text)
-        elif options[0].kind is bool:
-            flags.DEFINE_bool(flag, False, text)
-        else:
-            _DEFINE[options[0].kind](flag, None, text)
+        options[0].define(None, f"{by}{'|'.join(owners)}: {'; '.join(words)}.")
 
 
 def owners_of(by_owner: Mapping[str, list[Option]]) -> dict[str, dict[str, Option]]:
@@ -133,14 +223,28 @@ def owners_of(by_owner: Mapping[str, list[Option]]) -> dict[str, dict[str, Optio
     return found
 
 
+def refuse(names: Iterable[str], why: str) -> None:
+    """Refuses flags that were given.
+
+    Raises:
+      ValueError: naming the first.
+    """
+    for name in names:
+        if flags.FLAGS[name].present:
+            raise ValueError(f"--{name} {why}")
+
+
 def refuse_others(
-    owners_of_flags: Mapping[str, Collection[str]], chosen: str, of: str, advice: str = ""
+    owners_of_flags: Mapping[str, Collection[str]],
+    chosen: Collection[str],
+    of: str,
+    advice: str = "",
 ) -> None:
-    """Refuses flags that were given and that the chosen owner does not have.
+    """Refuses flags that were given and that no chosen owner has.
 
     Args:
       owners_of_flags: flag -> the owners that have it.
-      chosen: the owner.
+      chosen: the owners.
       of: the flag that names an owner.
       advice: what else to do, for the message.
 
@@ -148,14 +252,19 @@ def refuse_others(
       ValueError: naming the owners that have it.
     """
     for flag, owners in owners_of_flags.items():
-        if flags.FLAGS[flag].present and chosen not in owners:
-            raise ValueError(f"--{flag} belongs to --{of}={' or '.join(owners)}: drop it{advice}")
+        if set(chosen).isdisjoint(owners):
+            refuse([flag], f"belongs to --{of}={' or '.join(owners)}: drop it{advice}")
 
 
-def given(options: list[Option]) -> dict[str, Any]:
-    """name -> value of the options whose flags were given."""
-    return {
-        option.name: flags.FLAGS[option.flag].value
-        for option in options
-        if flags.FLAGS[option.flag].present
-    }
+def given(options: Sequence[Option], owner: str = "") -> dict[str, Any]:
+    """name -> value of the options whose flags were given.
+
+    Raises:
+      ValueError: naming those that `owner`, if it is named, needs beside.
+    """
+    found = {one.name: one.value() for one in options if flags.FLAGS[one.flag].present}
+    missing = [one for one in options if one.default is REQUIRED and one.name not in found]
+    if owner and missing:
+        flags_of_them = " and ".join(f"--{one.flag}" for one in missing)
+        raise ValueError(f"{owner} needs {flags_of_them} beside it: pass them too")
+    return found

@@ -10,23 +10,17 @@ import jax
 from absl import flags
 
 from dpjax import training
+from dpjax.commands import derived_flags
 from dpjax.training.sweep import hosts
 from dpjax.tuning.job import Job
 
-_PLACEMENT = flags.DEFINE_enum(
-    "placement",
-    "vmap",
-    list(training.placement_names),
-    "How candidates lie on the devices; auto measures a few steps of each way and takes the best.",
-)
+_JOB = derived_flags.Group(Job, "folder", "label", placement={"choices": training.placement_names})
+_HOSTS = derived_flags.Group(hosts.join)
 _RESUME = flags.DEFINE_bool(
     "resume",
     False,
     "Keep checkpoints in <out_dir>.curator, and go on from those that an earlier, interrupted run "
     "with the same flags left there. A run that has finished already is left as it is.",
-)
-_CHECKPOINT_SECONDS = flags.DEFINE_float(
-    "checkpoint_seconds", 300.0, "--resume, --shard: least time between two checkpoints."
 )
 _SHARD = flags.DEFINE_string(
     "shard",
@@ -34,17 +28,6 @@ _SHARD = flags.DEFINE_string(
     "i/N: train the i-th (from 0) of N shares of the candidates and select nothing; when all have "
     "finished, merge/N selects and writes the release. All with the same flags and --out_dir.",
 )
-_COORDINATOR = flags.DEFINE_string(
-    "coordinator", None, "Several processes: host:port of process 0, the same for all."
-)
-_COORDINATOR_BIND_ADDRESS = flags.DEFINE_string(
-    "coordinator_bind_address",
-    None,
-    "Several processes: host:port that process 0 listens on, where --coordinator is not its own "
-    "address or --distributed finds it; JAX itself would listen on every interface.",
-)
-_PROCESS_COUNT = flags.DEFINE_integer("process_count", None, "Several processes: how many.")
-_PROCESS_ID = flags.DEFINE_integer("process_id", None, "Several processes: this one, from 0.")
 _DISTRIBUTED = flags.DEFINE_bool(
     "distributed",
     False,
@@ -54,9 +37,10 @@ _DISTRIBUTED = flags.DEFINE_bool(
 
 def join_processes() -> bool:
     """Joins the other processes, if the flags ask for any; returns whether this one writes."""
-    given = (_COORDINATOR.value, _PROCESS_COUNT.value, _PROCESS_ID.value)
-    if _DISTRIBUTED.value or any(value is not None for value in given):
-        hosts.join(*given, coordinator_bind_address=_COORDINATOR_BIND_ADDRESS.value)
+    others = _HOSTS.values()
+    named = any(others[name] is not None for name in ("coordinator", "process_count", "process_id"))
+    if _DISTRIBUTED.value or named:
+        hosts.join(**others)
     return jax.process_index() == 0
 
 
@@ -92,13 +76,8 @@ def job(folder: str, label: str) -> Job:
     Raises:
       ValueError: for a --shard that cannot be read, or a folder that a next job would not find.
     """
-    return Job(
-        placement=_PLACEMENT.value,
-        folder=f"{folder}.curator" if lasting() else None,
-        shard=_shard(),
-        label=label,
-        checkpoint_seconds=_CHECKPOINT_SECONDS.value,
-    )
+    working = f"{folder}.curator" if lasting() else None
+    return _JOB.made(Job, folder=working, shard=_shard(), label=label)
 
 
 def _shard() -> tuple[int | None, int] | None:

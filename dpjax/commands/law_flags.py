@@ -22,7 +22,7 @@ _FAMILIES = {
     if hasattr(cls, "of_mean")
 }
 _OPTIONS = {
-    name: derived_flags.options_of_call(cls.of_mean, derived_flags.attributes(cls))
+    name: derived_flags.options_of(cls.of_mean, "mean", documented=cls)
     for name, cls in _FAMILIES.items()
 }
 _REPETITIONS = flags.DEFINE_enum(
@@ -37,7 +37,7 @@ _REPETITIONS = flags.DEFINE_enum(
 _MEAN = flags.DEFINE_float("mean", 10.0, "Mean of that law, before --cap.")
 _CAP = flags.DEFINE_integer("cap", 64, "K is drawn given K <= cap; 0 for no cap.")
 
-derived_flags.define(_OPTIONS, "repetitions")
+derived_flags.define(_OPTIONS, "--repetitions=")
 
 
 def names() -> list[str]:
@@ -97,7 +97,7 @@ def _check() -> None:
     name, mean = _REPETITIONS.value, _MEAN.value
     counted = name in (FIXED, ADAPTIVE)
     advice = ", and pass the number of runs as --mean" if counted else ""
-    derived_flags.refuse_others(derived_flags.owners_of(_OPTIONS), name, "repetitions", advice)
+    derived_flags.refuse_others(derived_flags.owners_of(_OPTIONS), [name], "repetitions", advice)
     if counted and flags.FLAGS["cap"].present:
         raise ValueError(f"--repetitions={name} has no --cap: drop it")
     if _CAP.value < 0:

@@ -32,31 +32,30 @@ from rich.table import Table
 
 from dpjax import accounting
 from dpjax.accounting.calibration import check_worth_pricing
-from dpjax.commands import command_line, law_flags
+from dpjax.commands import command_line, derived_flags, law_flags
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE, RELATIONS
 
-_SAMPLING_PROBABILITY = flags.DEFINE_float(
-    "sampling_probability", None, "DP-SGD, Poisson lots: expected lot size over number of records."
+_BASE_RUNS = {
+    "sampling_probability": accounting.dp_sgd,
+    "dataset_size": accounting.dp_sgd_fixed_lots,
+    "rho": accounting.zcdp,
+    "pure_epsilon": accounting.pure,
+    "rdp_csv": accounting.renyi_only,
+}
+"""By the flag that says which it is."""
+_OPTIONS = {
+    kind: derived_flags.options_of(make, "failure_probability", epsilon={"flag": "pure_epsilon"})
+    for kind, make in _BASE_RUNS.items()
+}
+_RELATION = derived_flags.Option(
+    *("relation", "neighbouring_relation", str, "what it was computed for", ADD_OR_REMOVE_ONE),
+    choices=RELATIONS,
 )
-_NOISE = flags.DEFINE_float(
-    "noise_multiplier", None, "DP-SGD: noise standard deviation over sensitivity."
-)
-_STEPS = flags.DEFINE_integer("steps", None, "DP-SGD: number of gradient steps.")
-_DATASET_SIZE = flags.DEFINE_integer(
-    "dataset_size", None, "DP-SGD with lots of fixed size (replace one): number of records."
-)
-_LOT_SIZE = flags.DEFINE_integer("lot_size", None, "With --dataset_size: records in a lot.")
-_RHO = flags.DEFINE_float("rho", None, "Base run that is rho-zCDP.")
-_PURE = flags.DEFINE_float("pure_epsilon", None, "Base run that is (epsilon, 0)-DP.")
-_RDP_CSV = flags.DEFINE_string(
-    "rdp_csv", None, "Base run known by its Renyi curve: a CSV with the columns order,epsilon."
-)
-_RELATION = flags.DEFINE_enum(
-    "neighbouring_relation",
-    ADD_OR_REMOVE_ONE,
-    RELATIONS,
-    "What --rho, --pure_epsilon or --rdp_csv was computed for.",
-)
+_CURVE = "known by its Renyi curve: a CSV with the columns order,epsilon"
+_OPTIONS["rdp_csv"].append(derived_flags.Option("rdp_csv", "rdp_csv", str, _CURVE, None))
+for _whole_run in ("rho", "pure_epsilon", "rdp_csv"):
+    _OPTIONS[_whole_run].append(_RELATION)
+derived_flags.define(_OPTIONS, "Base run by --")
 _SCORE_NOISE = flags.DEFINE_float(
     "score_noise",
     None,
@@ -78,56 +77,30 @@ def base_run() -> accounting.Guarantee:
     Raises:
       ValueError: if they describe none, more than one, or more than is read.
     """
-    kinds = {
-        "--sampling_probability": _SAMPLING_PROBABILITY.value,
-        "--dataset_size": _DATASET_SIZE.value,
-        "--rho": _RHO.value,
-        "--pure_epsilon": _PURE.value,
-        "--rdp_csv": _RDP_CSV.value,
-    }
-    given = [name for name, value in kinds.items() if value is not None]
+    kinds = [f"--{kind}" for kind in _BASE_RUNS]
+    given = [kind for kind in _BASE_RUNS if flags.FLAGS[kind].present]
     if len(given) != 1:
         raise ValueError(
-            f"the base run is given {len(given)} times ({', '.join(given) or 'not at all'}): pass "
-            f"exactly one of {', '.join(kinds)}"
+            f"the base run is given {len(given)} times: pass exactly one of {', '.join(kinds)}"
         )
-    kind = given[0]
-    for flag in ("noise_multiplier", "steps", "lot_size", "neighbouring_relation"):
-        if flags.FLAGS[flag].present and kind not in _READ_WITH[flag]:
-            whole = ", which describes the whole run" if kind in _WHOLE_RUNS else ""
-            raise ValueError(f"--{flag} is not read with {kind}{whole}: drop it")
-    if kind in ("--sampling_probability", "--dataset_size"):
-        needed = {"--noise_multiplier": _NOISE.value, "--steps": _STEPS.value}
-        if kind == "--dataset_size":
-            needed["--lot_size"] = _LOT_SIZE.value
-        missing = [name for name, value in needed.items() if value is None]
-        if missing:
-            raise ValueError(f"{kind} needs {' and '.join(missing)} beside it")
-        rate = _SAMPLING_PROBABILITY.value
-        if kind == "--dataset_size":
-            rate = _LOT_SIZE.value / max(_DATASET_SIZE.value, 1)
-        check_worth_pricing(_STEPS.value, _NOISE.value, rate, prefix="--")
-        if kind == "--dataset_size":
-            return accounting.dp_sgd_fixed_lots(
-                dataset_size=_DATASET_SIZE.value,
-                lot_size=_LOT_SIZE.value,
-                noise_multiplier=_NOISE.value,
-                steps=_STEPS.value,
-            )
-        return accounting.dp_sgd(
-            sampling_probability=_SAMPLING_PROBABILITY.value,
-            noise_multiplier=_NOISE.value,
-            steps=_STEPS.value,
-        )
-    if kind == "--rho":
-        return accounting.zcdp(rho=_RHO.value, relation=_RELATION.value)
-    if kind == "--pure_epsilon":
-        return accounting.pure(epsilon=_PURE.value, relation=_RELATION.value)
-    orders, epsilons = read_rdp_csv(_RDP_CSV.value)
-    try:
-        return accounting.renyi_only(orders, epsilons, relation=_RELATION.value)
-    except ValueError as error:
-        raise ValueError(f"{_RDP_CSV.value}: {error}") from None
+    kind, options = given[0], _OPTIONS[given[0]]
+    for flag, owners in derived_flags.owners_of(_OPTIONS).items():
+        if kind not in owners:
+            whole = ", which describes the whole run" if _RELATION in options else ""
+            derived_flags.refuse([flag], f"is not read with --{kind}{whole}: drop it")
+    values = derived_flags.given(options, f"--{kind}")
+    if "steps" in values:
+        rate = values.get("sampling_probability")
+        if rate is None:
+            rate = values["lot_size"] / max(values["dataset_size"], 1)
+        check_worth_pricing(values["steps"], values["noise_multiplier"], rate, prefix="--")
+    if "rdp_csv" in values:
+        values["orders"], values["divergences"] = read_rdp_csv(values.pop("rdp_csv"))
+    names = {option.name: option.flag for option in options}
+    with derived_flags.named_as_flags(
+        names | {one: f"{kind}: {one}" for one in ("orders", "divergences")}
+    ):
+        return _BASE_RUNS[kind](**values)
 
 
 def read_rdp_csv(path: str) -> tuple[list[float], list[float]]:
@@ -174,7 +147,8 @@ def price(
     """
     run = base
     if _SCORE_NOISE.value is not None:
-        count = accounting.discrete_gaussian(noise_std=_SCORE_NOISE.value, relation=base.relation)
+        with derived_flags.named_as_flags({"noise_std": "score_noise"}):
+            count = accounting.discrete_gaussian(_SCORE_NOISE.value, relation=base.relation)
         run = accounting.parallel(base, count)
     adaptive = isinstance(law, int)
     runs = law if adaptive else max(1, math.ceil(law.mean - 1e-9))
@@ -257,7 +231,7 @@ def draw(base: accounting.Guarantee, path: str) -> None:
     means = np.unique(np.round(np.geomspace(2, 200, 9)))
     rows = [price(base, _selection(float(mean)), _DELTA.value) for mean in means]
     figure, axes = plotting.new_figure()
-    for name, label in _LABELS.items():
+    for name, label in _labels(_selection()).items():
         values = [math.nan if row[name] is None else row[name] for row in rows]
         axes.plot(means, values, marker="o", markersize=4, label=label)
     axes.set_xscale("log")
@@ -270,20 +244,18 @@ def draw(base: accounting.Guarantee, path: str) -> None:
     plotting.save_figure(figure, folder, os.path.splitext(name)[0], formats=("png",))
 
 
-_READ_WITH = {
-    "noise_multiplier": ("--sampling_probability", "--dataset_size"),
-    "steps": ("--sampling_probability", "--dataset_size"),
-    "lot_size": ("--dataset_size",),
-    "neighbouring_relation": ("--rho", "--pure_epsilon", "--rdp_csv"),
-}
-_WHOLE_RUNS = _READ_WITH["neighbouring_relation"]
-
 _LABELS = {
     "one_run": "one run",
     "whole_tuning": "the whole tuning (this bound)",
     "papers_bound": "the whole tuning (the papers' Renyi bound)",
     "naive_composition_at_mean": "naive composition at the mean of K",
 }
+
+
+def _labels(law: accounting.RepetitionLaw | int) -> dict[str, str]:
+    """The rows to show. Runs chosen in any way have no law of K, hence no bound by one."""
+    adaptive = {"one_run": _LABELS["one_run"], "whole_tuning": "all of them, composed"}
+    return adaptive if isinstance(law, int) else _LABELS
 
 
 def main() -> int:
@@ -316,7 +288,7 @@ def main() -> int:
         table = Table(title=title, caption=_caption(law))
         table.add_column("what")
         table.add_column("epsilon", justify="right")
-        for name, label in _LABELS.items():
+        for name, label in _labels(law).items():
             value = prices[name]
             table.add_row(label, "no such bound" if value is None else f"{value:.4f}")
         Console().print(table)

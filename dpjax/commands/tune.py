@@ -25,27 +25,37 @@ validation_inputs, validation_labels, test_inputs, test_labels, identifiers.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 
 from absl import flags
 from rich.console import Console
 from rich.table import Table
 
-from dpjax import data, plotting, tuning
+from dpjax import data, plotting, training, tuning
 from dpjax.accounting.calibration import check_worth_pricing
-from dpjax.commands import command_line, config, data_flags, job_flags, run_folder, tuner_flags
+from dpjax.commands import (
+    command_line,
+    config,
+    data_flags,
+    derived_flags,
+    job_flags,
+    run_folder,
+    tuner_flags,
+)
 from dpjax.tuning import ledger
 from dpjax.tuning.problem.task import accuracy_of
 
-_DATA = data_flags.define(
+_DATA = data_flags.DataFlags(
     dataset_help="One of {names}, or the path of your own .npz file.",
-    public_size_help="Your own .npz: public nominal number of training records.",
     widths=["64"],
     optimizer="momentum",
 )
-_SIZE_BOUND = flags.DEFINE_integer(
-    "size_bound", None, "Your own .npz: public number never exceeded; public_size if unset."
+_TUNE = derived_flags.Group(
+    tuning.tune,
+    epsilon={"words": "Target of the whole procedure; 4 if no noise_multiplier is given."},
 )
+_RUN = derived_flags.Group(tuning.RunOptions)
 _VALIDATION_FRACTION = flags.DEFINE_float(
     "validation_fraction", 0.2, "Expected share of training records kept for scoring candidates."
 )
@@ -67,35 +77,15 @@ _SPACE = flags.DEFINE_multi_string(
     "(sgd: learning_rate=loguniform(0.03,30); adam: loguniform(0.0001,0.1)).",
 )
 _SPACE_FILE = flags.DEFINE_string("space_file", None, "The space as a JSON object, instead.")
-_EPSILON = flags.DEFINE_float(
-    "epsilon", None, "Target of the whole procedure; 4 if no noise_multiplier is given."
-)
-_DELTA = flags.DEFINE_float("delta", 1e-5, "Delta of the whole procedure.")
-_NOISE = flags.DEFINE_float("noise_multiplier", None, "Instead of --epsilon.")
-_LOT_SIZE = flags.DEFINE_integer("lot_size", None, "Records a step (expected).")
-_EPOCHS = flags.DEFINE_float("epochs", None, "Passes over the training data; 20 by default.")
-_STEPS = flags.DEFINE_integer("steps", None, "Steps, instead of --epochs.")
-_SAMPLING = flags.DEFINE_enum(
-    "sampling", "poisson", ["poisson", "fixed"], "Poisson lots (add-or-remove) or fixed (replace)."
-)
-_PUBLIC_VALIDATION = flags.DEFINE_bool(
-    "validation_is_public", False, "The validation records are public: their score costs nothing."
-)
 _PAPER_PROTOCOL = flags.DEFINE_bool(
     "paper_protocol",
     False,
     "Score on the TEST data without noise, as papers do: NOT PRIVATE there.",
 )
 _OUT_DIR = flags.DEFINE_string("out_dir", None, "Folder to make; runs/<data set>-<time> if unset.")
-_SEED = flags.DEFINE_integer(
-    "seed", None, "Reproducible, hence NOT secret randomness; the release says so."
-)
-_CHUNK_SIZE = flags.DEFINE_integer(
-    "chunk_size", None, "Models trained at once, the memory knob; 16 (64 for partitions') if unset."
-)
-
 
 LARGEST_EPSILON = 1e4
+DEFAULT_EPSILON = 4.0
 _KNOWN = ("clip_norm", "lot_size", "steps", "epochs", "noise_multiplier")
 
 
@@ -105,62 +95,59 @@ def search_space() -> tuning.Space:
     Raises:
       ValueError: for a hyperparameter that nothing reads.
     """
-    space = _search_space()
-    optimizer = _DATA.optimizer.value
-    known = (*data_flags.READS[optimizer], *_KNOWN)
+    if _SPACE_FILE.value and _SPACE.value:
+        raise ValueError("--space and --space_file are both given: pass one of them")
+    optimizer = training.OPTIMIZERS[_DATA.optimizer.value]
+    if _SPACE_FILE.value:
+        space = tuning.read_space(_SPACE_FILE.value)
+    elif _SPACE.value:
+        space = tuning.parse_space(_SPACE.value)
+    else:
+        space = tuning.Space(
+            {
+                name: tuning.LogUniform(*one) if isinstance(one, tuple) else one
+                for name, one in optimizer.usual.items()
+            },
+            clip_norm=1.0,
+        )
+    known = (*optimizer.reads, *_KNOWN)
     unknown = sorted(set(space.parameters) - set(known))
     if unknown:
         raise ValueError(
-            f"the space names {', '.join(unknown)}, which --optimizer={optimizer} does not "
-            f"read: pass only {', '.join(known)}"
+            f"the space names {', '.join(unknown)}, which --optimizer={_DATA.optimizer.value} does "
+            f"not read: pass only {', '.join(known)}"
         )
     return space
 
 
-def _search_space() -> tuning.Space:
-    if _SPACE_FILE.value and _SPACE.value:
-        raise ValueError("--space and --space_file are both given: pass one of them")
-    if _SPACE_FILE.value:
-        return tuning.read_space(_SPACE_FILE.value)
-    if _SPACE.value:
-        return tuning.parse_space(_SPACE.value)
-    adam = _DATA.optimizer.value == "adam"
-    entries = {"learning_rate": tuning.LogUniform(*((1e-4, 0.1) if adam else (0.03, 30.0)))}
-    if _DATA.optimizer.value == "momentum":
-        entries["momentum"] = 0.9
-        entries["learning_rate"] = tuning.LogUniform(0.003, 3.0)
-    return tuning.Space(entries, clip_norm=1.0)
-
-
-def check_numbers() -> None:
+def checked_run() -> tuning.RunOptions:
     """Refuses numbers that nothing can be done with, before anything is loaded or shown.
+
+    Returns:
+      What is asked of a private run beside the space.
 
     Raises:
       ValueError: naming the flag and what to pass.
     """
-    if _EPSILON.value is not None and not 0 < _EPSILON.value <= LARGEST_EPSILON:
+    epsilon, chunk_size = _TUNE.epsilon, _TUNE.chunk_size
+    if epsilon is not None and not 0 < epsilon <= LARGEST_EPSILON:
         raise ValueError(
-            f"--epsilon={_EPSILON.value:g}: pass a number above 0, at most {LARGEST_EPSILON:g}"
+            f"--epsilon={epsilon:g}: pass a number above 0, at most {LARGEST_EPSILON:g}"
         )
-    if not 0 < _DELTA.value < 1:
-        raise ValueError(f"--delta={_DELTA.value:g}: pass a number between 0 and 1, such as 1e-5")
-    for name in ("steps", "lot_size", "chunk_size", "size_bound"):
-        value = flags.FLAGS[name].value
-        if value is not None and value < 1:
-            raise ValueError(f"--{name}={value}: pass a whole number of 1 or more")
+    if not 0 < _TUNE.delta < 1:
+        raise ValueError(f"--delta={_TUNE.delta:g}: pass a number between 0 and 1, such as 1e-5")
+    if chunk_size is not None and chunk_size < 1:
+        raise ValueError(f"--chunk_size={chunk_size}: pass a whole number of 1 or more")
+    run = _RUN.made(tuning.RunOptions)
     # Every other way to name steps and noise is refused where runs are planned.
-    check_worth_pricing(_STEPS.value or 1, _NOISE.value or 0.0, 0.0, prefix="--")
+    check_worth_pricing(run.steps or 1, run.noise_multiplier or 0.0, 0.0, prefix="--")
     _DATA.refuse_unread(_DATA.dataset.value)
+    return run
 
 
 def load_data() -> tuple[data.Dataset, data.Parts]:
     """Returns the data set and its training, validation and test parts."""
-    loaded = _DATA.load(
-        _DATA.dataset.value,
-        public_size=_DATA.public_size.value,
-        size_bound=_SIZE_BOUND.value,
-        sampling=_SAMPLING.value,
-    )
+    loaded = _DATA.load(_DATA.dataset.value, _RUN.sampling)
     if _PAPER_PROTOCOL.value:
         return loaded, loaded.validation_is_test()
     return loaded, loaded.parts(_VALIDATION_FRACTION.value, _SPLIT_KEY.value.encode())
@@ -197,7 +184,7 @@ def report(
 
 def main() -> int:
     """Runs the job; returns the exit code."""
-    check_numbers()
+    run = checked_run()
     writes = job_flags.join_processes()
     console = Console(highlight=False, soft_wrap=True, quiet=not writes)
     chosen, space = tuner_flags.tuner(), search_space()
@@ -207,15 +194,16 @@ def main() -> int:
         if claims:
             claim = run_folder.claimed(_OUT_DIR.value, _DATA.name, resumed=lasting)
             folder = held.enter_context(claim)
-        job = job_flags.job(folder, f"{_DATA.optimizer.value} {_SCHEDULE.value} {_SEED.value}")
+        job = job_flags.job(folder, f"{_DATA.optimizer.value} {_SCHEDULE.value} {_TUNE.seed}")
         if lasting and run_folder.is_finished(folder):
+            config.refuse_changes(folder)
             if claims:
                 job_flags.remove_working_folder(job)
             console.print(f"{folder} is finished: there is nothing left to do")
             return 0
         run_folder.refuse_existing(folder)
         held.enter_context(job.held())
-        return tune(folder, job, chosen, space, console)
+        return tune(folder, job, chosen, space, run, console)
 
 
 def tune(
@@ -223,6 +211,7 @@ def tune(
     job: tuning.Job,
     chosen: tuning.tuner.Tuner,
     space: tuning.Space,
+    run: tuning.RunOptions,
     console: Console,
 ) -> int:
     """Loads, trains, selects and writes.
@@ -232,6 +221,7 @@ def tune(
       job: how to train.
       chosen: the tuner.
       space: public law of the hyperparameters.
+      run: what is asked of a private run beside.
       console: where to say what was found.
 
     Returns:
@@ -250,26 +240,22 @@ def tune(
     partitioned = tuner_flags.is_partitioned(chosen)
     not_private = getattr(chosen, "not_private", False)
     training_words = "models of partitions" if partitioned else "candidates (K is the curator's)"
-    epsilon = _EPSILON.value
-    if epsilon is None and _NOISE.value is None and "noise_multiplier" not in space.parameters:
-        epsilon = None if not_private else 4.0
+    asked = _TUNE.values()
+    if not_private:
+        run = dataclasses.replace(run, noise_multiplier=run.noise_multiplier or 0.0)
+    elif not ("noise_multiplier" in space.parameters or run.noise_multiplier is not None):
+        asked["epsilon"] = asked["epsilon"] or DEFAULT_EPSILON
+    asked["validation_is_public"] |= _PAPER_PROTOCOL.value
     with command_line.progress_bar(console) as bar:
         line = bar.add_task("calibrating the noise", total=None)
-        noise = (_NOISE.value or 0.0) if not_private else _NOISE.value
         with command_line.shown_warnings(console.print):
             result = tuning.tune(
                 task,
                 space,
                 chosen,
-                epsilon=epsilon,
-                delta=_DELTA.value,
-                run=tuning.RunOptions(
-                    _LOT_SIZE.value, _STEPS.value, _EPOCHS.value, noise, _SAMPLING.value
-                ),
-                optimizer=data_flags.NamedOptimizer(_DATA.optimizer.value, _SCHEDULE.value),
-                validation_is_public=_PUBLIC_VALIDATION.value or _PAPER_PROTOCOL.value,
-                seed=_SEED.value,
-                chunk_size=_CHUNK_SIZE.value,
+                **asked,
+                run=run,
+                optimizer=_DATA.named_optimizer(_SCHEDULE.value),
                 progress=lambda done, total: bar.update(
                     line, description=training_words, completed=done, total=total
                 ),
@@ -285,7 +271,7 @@ def tune(
         # The test data is touched here, once, after the selection.
         arrays = (parts.test.inputs, parts.test.labels)
         test_accuracy = accuracy_of(task, result.release.params, arrays)
-    facts = report(result, chosen, _DELTA.value, test_accuracy, console)
+    facts = report(result, chosen, _TUNE.delta, test_accuracy, console)
     with run_folder.written_whole(folder) as partial:
         result.release.save(os.path.join(partial, "release"))
         private_folder = os.path.join(partial, "curator")
@@ -296,8 +282,8 @@ def tune(
             earlier.entries,
             run=folder,
             seen=seen,
-            epsilon=result.guarantee and result.guarantee.epsilon(_DELTA.value),
-            delta=_DELTA.value,
+            epsilon=result.guarantee and result.guarantee.epsilon(_TUNE.delta),
+            delta=_TUNE.delta,
         )
         rows = result.curator.rows()
         if rows:

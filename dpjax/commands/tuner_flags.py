@@ -30,7 +30,7 @@ _LAWS = {
 }
 """The fields of each tuner that are a law of K."""
 
-derived_flags.define(_OPTIONS, "method")
+derived_flags.define(_OPTIONS, "--method=")
 
 
 def tuner() -> tuning.tuner.Tuner:
@@ -42,12 +42,9 @@ def tuner() -> tuning.tuner.Tuner:
     chosen = _METHOD.value
     with_a_law = [name for name, fields in _LAWS.items() if fields]
     owners = {**derived_flags.owners_of(_OPTIONS), **dict.fromkeys(law_flags.names(), with_a_law)}
-    derived_flags.refuse_others(owners, chosen, "method", ", or change the method")
+    derived_flags.refuse_others(owners, [chosen], "method", ", or change the method")
     cls = tuning.registered_tuners()[chosen]
-    values = derived_flags.given(_OPTIONS[chosen])
-    for option in _OPTIONS[chosen]:
-        if option.default is derived_flags.REQUIRED and option.name not in values:
-            raise ValueError(f"--method={chosen} and --{option.flag} go together: pass both")
+    values = derived_flags.given(_OPTIONS[chosen], f"--method={chosen}")
     values |= {field: law_flags.law_of_repetitions() for field in _LAWS[chosen]}
     made = getattr(cls, "from_flags", cls)
     return made(**values)

@@ -6,6 +6,7 @@ import os
 import pathlib
 import stat
 import time
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -42,6 +43,7 @@ def load(
     size_bound: int | None = None,
     validation_public_size: int | None = None,
     identified_by: str | None = None,
+    settings: Mapping[str, Any] | None = None,
 ) -> dataset.Dataset:
     """Returns a data set by name.
 
@@ -63,7 +65,7 @@ def load(
     Raises:
       ValueError: for an unknown name, or an argument that does not belong to the data set.
       published_files.DataNotFoundError: files neither at hand nor reachable; the message
-        names addresses, file names, checksums and the folder to put them in.
+        names the files and the folder to put them in, its notes their addresses and checksums.
       published_files.DataCorruptedError: a file at hand, or a download, has a wrong checksum.
     """
     own: dict[str, Any] = {
@@ -78,7 +80,11 @@ def load(
         if folder is not None:
             checks.path(argument, folder)
     checks.flag("download", download)
+    settings = {} if settings is None else settings
+    checks.mapping("settings", settings, "from names to numbers or words")
     if str(name).endswith(".npz"):
+        if settings:
+            raise ValueError("settings= is for data sets with a name: leave it out for a file")
         return user_arrays.load_arrays(name, **own)
     if name not in NAMES:
         raise ValueError(
@@ -89,20 +95,25 @@ def load(
     if given:
         raise ValueError(f"{given[0]}= is for .npz files: {name!r} has its own, leave it out")
     known = source.SOURCES[name]
+    known.check_settings(settings)
     data_folder = pathlib.Path(data_dir or DEFAULT_DATA_DIR).expanduser()
     if not known.files:
-        return known.dataset(known.read(data_folder))
+        return known.dataset(known.read(data_folder), settings)
     if cache_dir is not None:
         cache_folder = pathlib.Path(cache_dir).expanduser()
     elif _is_read_only(data_folder):
         cache_folder = DEFAULT_DATA_DIR.expanduser()
     else:
         cache_folder = data_folder
-    return _load(known, data_folder, cache_folder, download)
+    return _load(known, settings, data_folder, cache_folder, download)
 
 
 def _load(
-    known: source.Source, data_folder: pathlib.Path, cache_folder: pathlib.Path, download: bool
+    known: source.Source,
+    settings: Mapping[str, Any],
+    data_folder: pathlib.Path,
+    cache_folder: pathlib.Path,
+    download: bool,
 ) -> dataset.Dataset:
     """Returns the data set from the cheapest place that has it."""
     folders = list(dict.fromkeys((data_folder, cache_folder)))
@@ -113,7 +124,7 @@ def _load(
         for folder in folders:
             arrays = cache.read(folder / beside, key)
             if arrays is not None:
-                return known.dataset(arrays)
+                return known.dataset(arrays, settings)
     published = published_files.find(known.folder, known.files, folders)
     records = None
     if published is None and known.in_tfds:
@@ -126,7 +137,7 @@ def _load(
     begin = time.process_time()
     arrays = read()
     took = time.process_time() - begin
-    loaded = known.dataset(arrays)
+    loaded = known.dataset(arrays, settings)
     if key is not None and took >= _WORTH_CACHING:
         cache.write(cache_folder / beside, key, arrays)
     return loaded

@@ -29,7 +29,10 @@ _EQUIVALENT_MAY_BE_LARGER = 1 << 20
 
 
 class DataNotFoundError(FileNotFoundError, ValueError):
-    """The published files are neither at hand nor reachable; the message says how to place them."""
+    """The published files are neither at hand nor reachable; the message says how to place them.
+
+    Its notes (`__notes__`, shown with a traceback) name each file's address and checksum.
+    """
 
 
 class DataCorruptedError(ValueError):
@@ -165,14 +168,15 @@ def _copy_at_most(response, stream, file: PublishedFile) -> None:
 def not_found(
     name: str, files: Sequence[PublishedFile], data_dir: pathlib.Path, why: str
 ) -> DataNotFoundError:
-    """Returns the error that tells a user what to place where."""
-    lines = [
-        f"data set {name!r} is not at hand and {why}. Place these files in "
-        f"{manual_folder(data_dir, name)} (or pass data_dir= a folder that has them in "
-        f"{name}{os.sep}):"
-    ]
-    lines += [f"  {file.name}  sha256 {file.sha256}  from {file.address}" for file in files]
-    return DataNotFoundError("\n".join(lines))
+    """Returns the error that tells a user what to place where: in one line, addresses as notes."""
+    error = DataNotFoundError(
+        f"data set {name!r} is not at hand and {why}: place {', '.join(f.name for f in files)} in "
+        f"{manual_folder(data_dir, name)}, or pass as data_dir a folder that has them in "
+        f"{name}{os.sep}"
+    )
+    for file in files:
+        error.add_note(f"{file.name}  sha256 {file.sha256}  from {file.address}")
+    return error
 
 
 def _open(address: str):

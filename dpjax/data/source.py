@@ -8,9 +8,11 @@ what it states.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import pathlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -46,7 +48,8 @@ class Source:
       read: from the folder that holds all `files` to `Arrays`, as compact as they come. Without
         files it is called with the data folder, which it need not look at.
       encode: from stored inputs (n, ...) to float32 inputs (n, *input_shape), record by record and
-        by public constants alone.
+        by public constants alone. Further arguments, with a default each, are settings of the data
+        set: `load(name, settings=...)` and flags of the commands.
       files: the published files.
       folder: name of the folder they lie in where that is another data set's.
       version: of the data set, in the path of its cache; TFDS's where `in_tfds`.
@@ -68,7 +71,7 @@ class Source:
     train_count: int
     test_count: int | None = None
     read: Callable[[pathlib.Path], Arrays]
-    encode: Callable[[np.ndarray], np.ndarray] = as_float32
+    encode: Callable[..., np.ndarray] = as_float32
     files: tuple[PublishedFile, ...] = ()
     folder: str = ""
     version: str = "1.0.0"
@@ -90,13 +93,29 @@ class Source:
         counts = {"train": self.train_count, "test": self.test_count}
         return {role: count for role, count in counts.items() if count is not None}
 
-    def dataset(self, arrays: Arrays) -> Dataset:
-        """Returns the encoded data set.
+    def check_settings(self, settings: Mapping[str, Any]) -> None:
+        """Refuses settings that the data set does not have.
+
+        Raises:
+          ValueError: naming those that it has.
+        """
+        own = list(inspect.signature(self.encode).parameters)[1:]
+        for name in settings:
+            if name not in own:
+                raise ValueError(
+                    f"settings: {self.name} has no {name}: pass "
+                    + (f"only {', '.join(own)}" if own else "none")
+                )
+
+    def dataset(self, arrays: Arrays, settings: Mapping[str, Any]) -> Dataset:
+        """Returns the data set, encoded with its own settings.
 
         Raises:
           ValueError: if inputs have not the stated shape, the published count included.
         """
-        splits = {role: self._split(arrays, role, count) for role, count in self.counts.items()}
+        splits = {
+            role: self._split(arrays, role, count, settings) for role, count in self.counts.items()
+        }
         return Dataset(
             name=self.name,
             description=self.description,
@@ -108,8 +127,8 @@ class Source:
             caveat=self.caveat,
         )
 
-    def _split(self, arrays: Arrays, role: str, count: int) -> Split:
-        inputs = self.encode(arrays[f"{role}_inputs"])
+    def _split(self, arrays: Arrays, role: str, count: int, settings: Mapping[str, Any]) -> Split:
+        inputs = self.encode(arrays[f"{role}_inputs"], **settings)
         if inputs.shape != (count, *self.input_shape):
             raise ValueError(
                 f"{self.name}: {role} inputs of shape {inputs.shape} were read, not "

@@ -184,9 +184,11 @@ def _readable(path: pathlib.Path) -> Iterator[None]:
         AttributeError, EOFError, NotImplementedError, OSError, RuntimeError, TypeError, ValueError,
         zipfile.BadZipFile, zlib.error,
     ) as error:  # fmt: skip
+        # A parser's own words would name settings of NumPy that nobody should touch.
+        why = getattr(error, "strerror", None)
         raise ValueError(
-            f"{path} is not an .npz file of plain arrays (np.savez writes one): "
-            f"{' '.join(str(error).split())}"
+            f"{path} is no .npz file of plain arrays{f' ({why})' if why else ''}: pass one that "
+            "np.savez wrote, of numbers and texts"
         ) from error
 
 

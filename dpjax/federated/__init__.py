@@ -14,6 +14,7 @@ runs them over Flower. Its names are found here too, and imported when first ask
 | `summed` | what both share: a sum of clients' integers, everyone's own noise |
 | `averaging` | private federated averaging: what a client sends, what the server makes of it |
 | `vote_clients`, `local_updates` | what a client trains on its own records, in JAX |
+| `federation_settings` | local training, averaging and a simulation's split, as settings |
 | `simulation` | both without a network: accuracy of the ballots' winner, rounds, baselines |
 | `flower` | the same through Flower's messages, masked |
 
@@ -29,9 +30,11 @@ from typing import Any
 # Flower starts a process for every message to a client. What such a process does not use is not
 # imported: four of five messages need no JAX.
 _HOMES = {
+    "Averaging": "federation_settings",
     "AveragingAborted": "averaging",
     "AveragingPlan": "averaging",
     "AveragingSettings": "averaging",
+    "LocalTraining": "federation_settings",
     "VoteAborted": "voting",
     "VotePlan": "vote_plan",
     "VoteSettings": "vote_plan",
@@ -42,10 +45,8 @@ _HOMES = {
     "flower": "",
 }
 _OF_FLOWER = (
-    "Averaging",
     "Election",
     "InProcessGrid",
-    "LocalTraining",
     "Outcome",
     "Spending",
     "SumAborted",

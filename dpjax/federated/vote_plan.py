@@ -44,12 +44,12 @@ class VoteSettings:
     """
 
     clients: int
-    candidates: int
+    candidates: int = dataclasses.field(metadata={"flag": None})
     votes: int = 5
     epsilon: float = 1.0
     delta: float = 1e-5
     missing_fraction: float = 0.1
-    noise: str = "skellam"
+    noise: str = dataclasses.field(default="skellam", metadata={"choices": NOISES})
     scale: int = 1
 
     def __post_init__(self):

@@ -5,7 +5,7 @@ from dpjax.randomness.noise import add_gaussian_noise
 from dpjax.training.clipping.clipped_grad import clipped_grad
 from dpjax.training.dp_sgd import TrainConfig, make_train
 from dpjax.training.lots.sampling import FixedLots, PoissonLots
-from dpjax.training.optimizers import adam, momentum, sgd
+from dpjax.training.optimizers import OPTIMIZERS, adam, momentum, register_optimizer, sgd
 from dpjax.training.sweep.checkpoints import Checkpoints
 from dpjax.training.sweep.mixed import mixed_sweep
 from dpjax.training.sweep.placement import NAMES as placement_names
@@ -19,6 +19,7 @@ from dpjax.training.sweep.placement import (
 from dpjax.training.sweep.sweep import sweep
 
 __all__ = [
+    "OPTIMIZERS",
     "Checkpoints",
     "FixedLots",
     "Placement",
@@ -36,6 +37,7 @@ __all__ = [
     "named_placement",
     "placement_names",
     "placement_options",
+    "register_optimizer",
     "sgd",
     "stream",
     "sweep",

@@ -1,4 +1,4 @@
-"""Optimisers as functions of a candidate's hyperparameters.
+"""Optimisers as functions of a candidate's hyperparameters; and the registry of those with names.
 
 An optax optimiser is built inside the traced training function, from traced numbers: many
 candidates with different learning rates share one compilation, and no state has to carry the
@@ -7,6 +7,7 @@ numbers.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 
 import jax
@@ -19,6 +20,55 @@ Optimizer = Callable[[Mapping[str, jax.Array]], optax.GradientTransformation]
 """Hyperparameters (traced float32 scalars by name) -> optax transformation."""
 
 
+@dataclasses.dataclass(frozen=True)
+class NamedFamily:
+    """What `register_optimizer` knows of one name.
+
+    Attributes:
+      make: from an optax schedule, and its own settings by name, to an `Optimizer`. The settings
+        (arguments with a default, a number or a word each) are flags of the commands.
+      usual: the hyperparameters that it needs: ends of the logarithmic range that is searched where
+        nothing is said, or a number.
+      optional: hyperparameters that it reads where they are given.
+    """
+
+    make: Callable[..., Optimizer]
+    usual: Mapping[str, tuple[float, float] | float]
+    optional: tuple[str, ...] = ()
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Every hyperparameter that it reads."""
+        return (*self.usual, *self.optional)
+
+
+OPTIMIZERS: dict[str, NamedFamily] = {}
+"""By name; filled by `register_optimizer`."""
+
+
+def register_optimizer(
+    name: str, *optional: str, **usual: tuple[float, float] | float
+) -> Callable[[Callable[..., Optimizer]], Callable[..., Optimizer]]:
+    """Makes an optimiser known by name: to the commands, and to the usual search spaces.
+
+    Args:
+      name: its public name.
+      *optional, **usual: see `NamedFamily`.
+
+    Raises:
+      ValueError: if the name is taken.
+    """
+
+    def registered(make: Callable[..., Optimizer]) -> Callable[..., Optimizer]:
+        if name in OPTIMIZERS:
+            raise ValueError(f"optimizer {name!r} is registered already: choose another name")
+        OPTIMIZERS[name] = NamedFamily(make, usual, optional)
+        return make
+
+    return registered
+
+
+@register_optimizer("sgd", learning_rate=(0.03, 30.0))
 def sgd(schedule: Schedule | None = None) -> Optimizer:
     """Stochastic gradient descent. Reads `learning_rate`.
 
@@ -34,6 +84,7 @@ def sgd(schedule: Schedule | None = None) -> Optimizer:
     return build
 
 
+@register_optimizer("momentum", learning_rate=(0.003, 3.0), momentum=0.9)
 def momentum(schedule: Schedule | None = None) -> Optimizer:
     """Heavy-ball momentum (trace of gradients). Reads `learning_rate` and `momentum`."""
 
@@ -44,6 +95,7 @@ def momentum(schedule: Schedule | None = None) -> Optimizer:
     return build
 
 
+@register_optimizer("adam", "beta_1", "beta_2", "adam_epsilon", learning_rate=(1e-4, 0.1))
 def adam(schedule: Schedule | None = None) -> Optimizer:
     """Adam (Kingma & Ba 2015). Reads `learning_rate`; `beta_1`, `beta_2`, `adam_epsilon` if given.
 

@@ -44,7 +44,8 @@ class Job:
     """How the candidates are trained.
 
     Attributes:
-      placement: see `training.sweep`.
+      placement: how candidates lie on the devices; auto measures a few steps of each way and takes
+        the best. See `training.sweep`.
       folder: the curator's working folder, or None. It holds the draw (with every candidate's
         secret key), checkpoints and shards' results, all unprotected, then what came out; delete
         it with the release written. One procedure's own: a draw decides one release. Once it has,
@@ -55,7 +56,8 @@ class Job:
         (None, N): train nothing, merge the results of all N shares and select.
       label: whatever else the result depends on, for example the command line: jobs that share a
         folder must agree on it.
-      checkpoint_seconds: least time between two checkpoints; 0 for as often as possible.
+      checkpoint_seconds: least time between two checkpoints, where there is a folder; 0 for as
+        often as possible.
 
     Raises:
       ValueError: for a shard without a folder, or one out of range.

@@ -186,6 +186,10 @@ def read_json(path: str) -> Any:
         )
     except RecursionError:
         raise ValueError(f"{path} is no guarantee.json: it is nested too deep") from None
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        raise ValueError(
+            f"{path} is no guarantee.json: it is no JSON; pass that of a release"
+        ) from None
     except ValueError as error:
         raise ValueError(f"{path} is no guarantee.json: {_short(error)}") from None
 

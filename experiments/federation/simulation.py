@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from rich.progress import Progress
 
+from dpjax.commands import config as saved_config
 from dpjax.commands import run_folder
 from dpjax.federated import simulation, vote_clients, voting
 from dpjax.federated.flower import local_training, records
@@ -116,3 +117,4 @@ def save(folder: str, findings: Mapping[str, Any]) -> None:
         path = os.path.join(half, "simulation.json")
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(json_bytes(dict(findings)))
+        saved_config.save(half)

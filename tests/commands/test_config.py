@@ -19,7 +19,7 @@ def first(run_cases, tmp_path_factory):
 
 def test_it_holds_what_was_asked_in_the_curators_folder(first):
     held = json.loads((first / "curator" / "config.json").read_text())
-    assert held == {
+    given = {
         "epochs": 0.2,
         "lot_size": 256,
         "mean": 2.0,
@@ -28,6 +28,9 @@ def test_it_holds_what_was_asked_in_the_curators_folder(first):
         "space": ["learning_rate=choice(0.1,0.2)", "clip_norm=1"],
         "validation_is_public": True,
     }
+    # Every field, those of other tuners too.
+    unset = {"cap": 64, "delta": 1e-5, "epsilon": None, "partitions": None, "widths": ["64"]}
+    assert held | given | unset == held
     assert not (first / "release" / "config.json").exists()
 
 
@@ -50,7 +53,7 @@ def test_it_makes_the_same_release_again_and_flags_beside_it_win(run_cases, firs
 @pytest.mark.parametrize(
     "content,message",
     [
-        ("[1]", "must hold a JSON object"),
+        ("[1]", "pass a JSON object of flags"),
         ("{", "cannot be read"),
         ('{"wieght": 1}', "names 'wieght', which is no flag of this program"),
         ('{"mean": {"a": 1}}', "mean must be a number, a text or a list"),

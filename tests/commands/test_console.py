@@ -43,4 +43,5 @@ def test_what_is_wrong_is_said_in_one_line(arguments, message):
 
 def test_help_names_the_commands_and_the_flags_of_one():
     assert all(word in run("--help").stdout for word in ("tune", "price", "verify"))
-    assert "--noise_multiplier" in run("price", "--help").stdout
+    of_price = run("price", "--help")
+    assert of_price.returncode == 0 and "--noise_multiplier" in of_price.stdout

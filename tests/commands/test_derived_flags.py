@@ -70,6 +70,123 @@ def test_every_setting_of_every_tuner_and_every_law_with_a_mean_has_a_flag():
     )
 
 
+def made(threshold: float, sizes: tuple[int, ...] = (64,), *, seed: int | None = None, path="x"):
+    """Makes something.
+
+    Args:
+      threshold, seed: two numbers.
+      sizes: of all.
+    """
+    if threshold > 1:
+        raise ValueError(f"threshold={threshold:g}: pass at most 1")
+    return threshold, sizes, seed
+
+
+def test_options_of_a_function_are_its_arguments():
+    changes = {"threshold": {"flag": "limit"}, "seed": 3}
+    found = {option.name: option for option in derived_flags.options_of(made, **changes)}
+    assert set(found) == {"threshold", "sizes", "seed"}  # The path says no kind.
+    assert found["threshold"].flag == "limit" and found["seed"].default == 3
+    assert found["seed"].words == found["threshold"].words == "two numbers."
+    assert found["sizes"].listed and found["sizes"].kind is int
+    without = derived_flags.options_of(made, "sizes")
+    assert [option.name for option in without] == ["threshold", "seed"]
+
+
+_GROUP = """
+import sys
+sys.path.insert(0, "tests/commands")
+from absl import flags
+from dpjax.commands import derived_flags
+from test_derived_flags import made
+
+group = derived_flags.Group(made, threshold={"flag": "limit"})
+flags.FLAGS(["program", *sys.argv[1:]])
+try:
+    print(group.made(made), group.threshold)
+except ValueError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    "arguments,printed",
+    [
+        (["--limit=.5"], "(0.5, (64,), None) 0.5"),
+        (["--limit=.5", "--sizes=1,2", "--seed=4"], "(0.5, (1, 2), 4) 0.5"),
+        (["--limit=2"], "--limit=2: pass at most 1"),
+        (["--limit=.5", "--sizes=1,x"], "--sizes=1,x: pass whole numbers, as in 128,64"),
+    ],
+)
+def test_what_a_group_makes_and_its_errors_name_the_flags(arguments, printed):
+    done = subprocess.run(
+        [sys.executable, "-c", _GROUP, *arguments], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == printed
+
+
+_OF_ONES_OWN = """
+import sys
+import numpy as np
+import optax
+from absl import flags
+from dpjax import data, training
+
+@training.register_optimizer("decayed", learning_rate=(0.1, 1.0))
+def decayed(schedule=None, *, weight_decay: float = 0.0):
+    \"\"\"Shrinks parameters.
+
+    Args:
+      weight_decay: by how much.
+    \"\"\"
+    shrink = optax.add_decayed_weights(weight_decay)
+    return lambda h: optax.chain(shrink, optax.sgd(h["learning_rate"]))
+
+def encode(stored, *, scale: float = 1.0):
+    return (scale * stored).astype(np.float32)
+
+arrays = {"train_inputs": np.ones((60, 2)), "train_labels": np.arange(60) % 2}
+data.register(
+    data.Source(
+        name="ones", description="Ones.", classes=2, input_shape=(2,), train_count=60,
+        read=lambda folder: arrays, encode=encode,
+    )
+)
+from dpjax.commands import tune
+
+flags.FLAGS(["program", *sys.argv[1:]])
+try:
+    tune.checked_run()
+    loaded, _ = tune.load_data()
+    print(float(loaded.train.inputs[0, 0]), tune._DATA.named_optimizer("constant").description)
+    print(tune.search_space().parameters["learning_rate"].highest)
+except ValueError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    "arguments,printed",
+    [
+        (
+            ["--dataset=ones", "--scale=3", "--optimizer=decayed", "--weight_decay=0.25"],
+            "3.0 {'name': 'decayed', 'learning_rate_schedule': 'constant', "
+            "'weight_decay': '0.25'}\n1.0",
+        ),
+        (["--scale=3"], "--scale belongs to --dataset=ones: drop it"),
+        (["--weight_decay=1"], "--weight_decay belongs to --optimizer=decayed: drop it"),
+    ],
+)
+def test_an_optimizer_and_a_data_set_of_ones_own_have_flags_for_their_settings(arguments, printed):
+    done = subprocess.run(
+        [sys.executable, "-c", _OF_ONES_OWN, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.strip() == printed, done.stderr
+
+
 _OWN = """
 import sys
 from absl import flags

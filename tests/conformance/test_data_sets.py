@@ -75,9 +75,8 @@ def test_it_loads_or_says_what_is_missing(name, tmp_path):
     try:
         loaded = data.load(name, AT_HAND, cache_dir=tmp_path, download=False)
     except data.DataNotFoundError as error:
-        first, *files = str(error).splitlines()
-        assert str(tmp_path / "downloads" / "manual" / known.folder) in first
-        assert [line.split()[0] for line in files] == [file.name for file in known.files]
+        assert str(tmp_path / "downloads" / "manual" / known.folder) in str(error)
+        assert [note.split()[0] for note in error.__notes__] == [file.name for file in known.files]
         return
     assert (loaded.name, loaded.classes) == (name, known.classes)
     assert (loaded.class_names, loaded.caveat) == (known.class_names, known.caveat)
@@ -121,6 +120,7 @@ FLOWERS = data.Source(
         ),
     ),
     read=lambda folder: _read_flowers(folder / "flowers.csv"),
+    encode=lambda stored, *, scale=1.0: (scale * stored).astype(np.float32),
 )
 
 
@@ -155,6 +155,18 @@ def test_an_own_data_set_is_loaded_by_its_name(own_flowers):
     (own_flowers / "own_flowers" / "flowers.csv").write_bytes(CONTENT[:-1])
     with pytest.raises(data.DataCorruptedError, match="not the published file"):
         data.load("own_flowers", own_flowers, download=False)
+
+
+def test_an_own_data_sets_settings_are_arguments_of_its_encoding(own_flowers):
+    plain = data.load("own_flowers", own_flowers)
+    halved = data.load("own_flowers", own_flowers, settings={"scale": 0.5})
+    np.testing.assert_array_equal(halved.train.inputs, 0.5 * plain.train.inputs)
+    with pytest.raises(ValueError, match="own_flowers has no size: pass only scale"):
+        data.load("own_flowers", own_flowers, settings={"size": 0.5})
+    with pytest.raises(ValueError, match="digits has no scale: pass none"):
+        data.load("digits", settings={"scale": 0.5})
+    with pytest.raises(ValueError, match="leave it out for a file"):
+        data.load("mine.npz", settings={"scale": 0.5})
 
 
 def test_an_own_data_set_is_never_cached_unless_it_names_its_reading(own_flowers, monkeypatch):

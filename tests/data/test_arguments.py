@@ -42,6 +42,7 @@ BAD = {
     "texts": [3, "ab", b"ab", math.nan, True, [3, 4], (None, None)],
     "word": [3, b"slot", math.nan, True, ("slot",), "nonsense"],
     "name": [3, None, b"digits", math.nan, True, ("digits",), "nonsense"],
+    "mapping": [3, "scale", math.nan, True, ("a",)],
     "path": [3, None, math.nan, True, ("a",), 2.5],
     "key": [math.nan, 2.5, None, "key", b"", (1,), True, bytes(65)],
     "records": [*NOT_ARRAYS, np.full((4, 2), math.nan), np.full((4, 2), 1j)],
@@ -127,6 +128,7 @@ PUBLIC = {
         size_bound=(None, ""),
         validation_public_size=(None, ""),
         identified_by=(None, ""),
+        settings=(None, "mapping?"),
     ),
     "split_train_validation": spec(
         data.split_train_validation,

@@ -45,10 +45,10 @@ def test_offline_and_unprepared_is_one_clear_error_within_seconds(name, tmp_path
     message = str(raised.value)
     known = source.SOURCES[name]
     assert str(tmp_path / "downloads" / "manual" / known.folder) in message
-    for file in known.files:
+    for file, note in zip(known.files, raised.value.__notes__, strict=True):
         assert file.name in message
-        assert file.sha256 in message
-        assert file.address in message
+        assert file.sha256 in note
+        assert file.address in note
     assert raised.value.__context__ is None or raised.value.__suppress_context__
     assert not list(tmp_path.iterdir())
 

@@ -14,7 +14,8 @@ HYPERPARAMETERS = {"learning_rate": 0.5, "momentum": 0.9, "steps": 8.0}
 
 def test_every_optimizer_reads_what_it_says():
     params = {"w": jnp.array([1.0])}
-    for kind, names in data_flags.READS.items():
+    for kind, known in training.OPTIMIZERS.items():
+        names = known.reads
         built = data_flags.NamedOptimizer(kind)(
             {name: 0.5 for name in names if name != "adam_epsilon"}
         )
@@ -38,7 +39,7 @@ def test_a_cosine_ends_at_zero_after_the_candidates_own_steps():
 
 
 BINARIES = {
-    "tune": ["--widths=64", "--optimizer=momentum", "public nominal number of training records"],
+    "tune": ["--widths=64", "--optimizer=momentum", "nominal number of training records"],
     "pareto": ["--widths=128,64", "--optimizer=adam", "DPareto's division of Adult"],
     "federated_vote": [],
 }

@@ -128,6 +128,9 @@ def test_runs_chosen_in_any_way_are_composed(run_cases):
         [[*common, "--repetitions=adaptive"], [*common, "--repetitions=fixed"]],
     )
     assert "at most 20 runs, each chosen in any way" in " ".join(shown[0][1].split())
+    # A law of K is needed for the other two rows.
+    assert all(row in shown[1][1] for row in ("Renyi", "naive composition at the mean of K"))
+    assert not any(row in shown[0][1] for row in ("Renyi", "the mean of K", "no such bound"))
     # The help is the text of these two.
     help_in = ("dpjax/commands/law_flags.py", "dpjax/commands/price.py")
     texts = [(ROOT / name).read_text() for name in ("README.md", "docs/sharp_edges.md", *help_in)]
@@ -149,7 +152,9 @@ REFUSED = [
     (["--rho=0.1", "--mean=0.5"], "mean"),
     (["--rdp_csv=/nowhere.csv"], "nowhere"),
     (["--rdp_csv=pyproject.toml"], "order,epsilon"),
-    (["--verify=README.md"], "no guarantee.json"),
+    (["--verify=README.md"], "no guarantee.json: it is no JSON; pass that of a release\n"),
+    (["--rho=0.1", "--score_noise=-1"], "--score_noise must be finite and > 0"),
+    (["--rho=-1"], "--rho must be finite and > 0"),
     (["--rho=0.1", "--plot=cost.gif"], ".png"),
     (["--rho=0.1", "--plot=/nowhere/cost.png"], "no such folder"),
     (["--rho=0.1", "--steps=50"], "--steps is not read with --rho"),

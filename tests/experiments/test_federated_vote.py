@@ -63,6 +63,14 @@ def test_a_vote_end_to_end_and_what_is_refused(run_cases, folders, tmp_path):
         ([*of_folders, "--candidates=all"], "pass one of artifact"),
         ([*of_folders, "--runtime=ray"], "Ray's nodes know their number only"),
         ([f"--folders={','.join(folders[:3])}"], "pass --classes"),
+        ([*of_folders, "--clients=3"], "--clients belongs to --dataset, and --folders are given"),
+        ([*of_folders, "--concentration=1"], "--concentration belongs to --dataset"),
+        ([*of_folders, "--clip_norm=1"], "--clip_norm belongs to --train_rounds"),
+        ([*trained, "--widths=5"], "--widths belongs to --model=mlp"),
+        ([*of_folders, "--batch_size=0"], "batch_size=0"),
+        ([*of_folders, "--train_rounds=-1", "--input_shape=3"], "--train_rounds=-1: pass 0"),
+        (["--candidates=missing.json"], "--candidates=missing.json cannot be read (No such file"),
+        ([f"--candidates={folders[0]}/records.npz.json"], "pass artifact or log_spaced, or a JSON"),
     ]
     digits = [
         *small[:4],
@@ -78,7 +86,7 @@ def test_a_vote_end_to_end_and_what_is_refused(run_cases, folders, tmp_path):
     one_class = [*small, f"--folders={','.join(folders[1:])}", f"--out_dir={tmp_path / 'odd'}"]
     held = tmp_path / "held"
     with run_folder.claimed(str(held), "x"):
-        first, again, odd, model, simulated, beside, *others = run_cases(
+        first, again, odd, model, simulated, beside, by_config, *others = run_cases(
             "experiments.federated_vote",
             [
                 [*of_folders, f"--out_dir={out}"],
@@ -87,6 +95,7 @@ def test_a_vote_end_to_end_and_what_is_refused(run_cases, folders, tmp_path):
                 with_model,
                 digits,
                 [*of_folders, f"--out_dir={held}"],
+                [f"--config={out / 'curator' / 'config.json'}", f"--out_dir={tmp_path / 'same'}"],
                 *([*arguments, f"--out_dir={tmp_path / 'no'}"] for arguments, _ in refusals),
             ],
         )
@@ -106,6 +115,17 @@ def test_a_vote_end_to_end_and_what_is_refused(run_cases, folders, tmp_path):
     ]
     assert simulated[0] == 0 and "nothing is released" in simulated[1], simulated
     assert os.listdir(tmp_path / "simulated") == ["curator"]
+    # What a run leaves makes the same election again.
+    assert by_config[0] == 0, by_config
+    claims = [
+        json.loads((folder / "release" / "guarantee.json").read_text())
+        for folder in (out, tmp_path / "same")
+    ]
+    assert claims[0]["fingerprint"] == claims[1]["fingerprint"]
+    held_flags = json.loads((out / "curator" / "config.json").read_text())
+    given = {"folders": folders[:3], "votes": 1, "train_rounds": 0, "epsilon": 5.0, "scale": 1}
+    assert held_flags | given == held_flags
+    assert (tmp_path / "simulated" / "curator" / "config.json").exists()
     winner = json.loads((out / "release" / "hyperparameters.json").read_text())
     assert winner["momentum"] == 0.5
     assert again[0] == 2 and "exists already" in again[2]

@@ -27,6 +27,7 @@ def test_digits_end_to_end_and_resumed(run_cases, tmp_path):
     curator = folder / "curator"
     assert stat.S_IMODE(os.stat(curator).st_mode) == 0o700
     assert sorted(os.listdir(curator)) == [
+        "config.json",
         "evaluations.csv",
         "evaluations.jsonl",
         "front.csv",
@@ -51,7 +52,12 @@ def test_digits_end_to_end_and_resumed(run_cases, tmp_path):
     arguments[0] = f"--out_dir={again}"
     stopped, other, resumed = run_cases(
         "experiments.pareto",
-        [arguments, [*arguments, "--resume", "--seed=2"], [*arguments, "--resume"]],
+        [
+            arguments,
+            [*arguments, "--resume", "--seed=2"],
+            # By what the first run left: every flag is the same.
+            [f"--config={curator / 'config.json'}", arguments[0], "--resume"],
+        ],
         fresh=True,
     )
     assert stopped[0] == 2 and "--resume" in stopped[2]
@@ -59,6 +65,20 @@ def test_digits_end_to_end_and_resumed(run_cases, tmp_path):
     assert resumed[0] == 0, resumed
     same = (again / "curator" / "evaluations.jsonl").read_text()
     assert same.splitlines() == [line.rstrip("\n") for line in lines]
+    assert _config(again) == _config(folder)
+    assert _config(folder) | {"epsilon": 5.0, "quick": True, "initial": 16} == _config(folder)
+
+    # What is finished stays as it is, and is not taken for a run with other flags.
+    done, changed = run_cases(
+        "experiments.pareto",
+        [[*arguments, "--resume", "--workers=1"], [*arguments, "--resume", "--epsilon=4"]],
+    )
+    assert done[0] == 0 and "is finished" in done[1], done
+    assert changed[0] == 2 and "with other values of --epsilon: pass" in changed[2], changed
+
+
+def _config(folder):
+    return json.loads((folder / "curator" / "config.json").read_text())
 
 
 def _made_up(number, seed):
@@ -113,7 +133,9 @@ REFUSED = [
     (["--domain=momentum=real(0,0.9)"], "nothing reads"),
     (["--domain=learning_rate"], "NAME=RANGE"),
     (["--anti_ideal=10"], "anti_ideal"),
-    (["--anti_ideal=ten,1"], "epsilon,error"),
+    (["--anti_ideal=ten,1"], "pass numbers, as in 10,1"),
+    (["--grid_points=3"], "--grid_points belongs to --method=grid"),
+    (["--proxy_size=3"], "--proxy_size belongs to a --public_proxy that is a file"),
     (["--anti_ideal=10,2"], "at most 1"),
     (["--epsilon=0"], "above 0"),
     (["--delta=1"], "delta"),
@@ -134,7 +156,7 @@ REFUSED = [
 def test_bad_input_is_one_clear_line(run_cases, tmp_path):
     elsewhere = tmp_path / "elsewhere"
     cases = [[*arguments, f"--out_dir={elsewhere}"] for arguments, _ in REFUSED]
-    cases[15] = ["--resume"]
+    cases[[one for one, _ in REFUSED].index(["--resume"])] = ["--resume"]
     results = run_cases("experiments.pareto", cases)
     for (arguments, message), (code, _, errors) in zip(REFUSED, results):
         assert code == 2, (arguments, code, errors)

@@ -73,6 +73,16 @@ def test_digits_end_to_end_and_the_claim_verifies(run_cases, tmp_path):
     for code, printed, errors in (again, shard):
         assert code == 0 and "is finished: there is nothing left to do" in printed, errors
     assert not working.exists() and saved[0].read_bytes() == saved[1].read_bytes()
+    # Nor is it taken for a run with other flags, but where it is trained is nothing of the run's.
+    changed, elsewhere = run_cases(
+        "experiments.tune",
+        [
+            [*arguments, "--resume", "--seed=4", "--cap=5"],
+            [*arguments, "--resume", "--chunk_size=2"],
+        ],
+    )
+    assert changed[0] == 2 and "with other values of --cap, --seed: pass" in changed[2], changed
+    assert elsewhere[0] == 0 and "is finished" in elsewhere[1]
 
 
 def test_a_working_folder_is_gone_on_with_or_refused_never_left_or_trusted(run_cases, tmp_path):
@@ -170,14 +180,16 @@ REFUSED = [
     (["--epsilon=1e9"], "at most 10000"),
     (["--epsilon=nan"], "above 0"),
     (["--delta=1"], "between 0 and 1"),
-    (["--steps=0"], "1 or more"),
+    (["--steps=0"], "--steps must be a whole number >= 1"),
+    (["--epochs=-2"], "--epochs must be finite and > 0"),
+    (["--lot_size=0"], "--lot_size must be a whole number >= 1"),
     (["--steps=1000000000"], "--steps=1e+09: pass at most 1e+07"),
     (["--epochs=1e9"], "steps=1.61972e+10: pass at most 1e+07"),
     (["--noise_multiplier=1e-12"], "--noise_multiplier=1e-12 protects nothing"),
     (["--space=learning_rate=1", "--space=noise_multiplier=choice(1,1e-12)"], "protects nothing"),
     (["--space=learning_rate=1", "--space=epochs=2", "--steps=5"], "steps beside it is not read"),
     (["--widths=5"], "--model=mlp"),
-    (["--public_size=3"], "your own .npz"),
+    (["--public_size=3"], "--public_size belongs to --dataset=your own .npz: drop it"),
     (["--dataset=mine.npz", "--classes=1000000000", "--public_size=9"], "--classes="),
     (["--repetitions=binomial", "--trials=0"], "trials must be a whole number >= 1"),
     (["--noise_multiplier=0"], "not_private"),
@@ -226,6 +238,24 @@ def test_bad_input_is_one_line_exit_code_2_and_nothing_written(run_cases, tmp_pa
         lines = [line for line in errors.splitlines() if line.startswith("error: ")]
         assert len(lines) == 1 and message in lines[0], arguments
     assert os.listdir(tmp_path) == []
+
+
+def test_what_cannot_be_loaded_is_one_short_line(run_cases, tmp_path):
+    """Neither a parser's words nor a list of checksums."""
+    text = tmp_path / "text.npz"
+    text.write_text("inputs, labels\n")
+    place = f"--out_dir={tmp_path / 'run'}"
+    of_text, missing = run_cases(
+        "experiments.tune",
+        [
+            [f"--dataset={text}", "--public_size=3", "--classes=2", place],
+            ["--dataset=cifar10_subset", f"--data_dir={tmp_path}", place],
+        ],
+    )
+    assert of_text[0] == 2 and "pickle" not in of_text[2]
+    assert f"{text} is no .npz file of plain arrays: pass one that np.savez wrote" in of_text[2]
+    assert missing[0] == 2 and ": place cifar10_subset.npz in" in missing[2], missing
+    assert "--traceback" in missing[2] and "sha256" not in missing[2]
 
 
 def test_warnings(run_cases, tmp_path):

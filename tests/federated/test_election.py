@@ -5,7 +5,8 @@ import json
 
 import pytest
 
-from dpjax.federated.flower.election import Election, LocalTraining, parse_candidates
+from dpjax.federated.federation_settings import LocalTraining
+from dpjax.federated.flower.election import Election, parse_candidates
 from dpjax.federated.voting import VoteSettings
 
 _CANDIDATES = tuple(

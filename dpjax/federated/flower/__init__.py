@@ -20,10 +20,8 @@ import importlib
 from typing import Any
 
 _HOMES = {
-    "Averaging": "election",
     "Election": "election",
     "InProcessGrid": "in_process",
-    "LocalTraining": "election",
     "Outcome": "outcome",
     "Spending": "ledger",
     "SumAborted": "sum_rules",

@@ -11,13 +11,11 @@ import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flax import linen as nn
-
-from dpjax import models
 from dpjax.federated.averaging import AveragingPlan, AveragingSettings
+from dpjax.federated.federation_settings import Averaging, Config, LocalTraining, filled
 from dpjax.federated.flower.sum_rules import SumRules
 from dpjax.federated.local_updates import FlatModel, flat_model
 from dpjax.federated.vote_candidates import RATES, candidate_grid
@@ -25,83 +23,6 @@ from dpjax.federated.vote_clients import stacked_candidates
 from dpjax.federated.voting import VotePlan, VoteSettings
 
 Candidate = Mapping[str, float]
-Config = Mapping[str, str | int | float | bool]
-
-
-@dataclasses.dataclass(frozen=True)
-class LocalTraining:
-    """How every client trains every candidate on its own records; see `tuning.train_clients`.
-
-    Attributes:
-      model: a name in `models.NAMES`; DP-HYPE's are conv_pool (MNIST), conv_blocks (CIFAR-10) and
-        an mlp of widths 64,64 (Adult).
-      classes: number of classes, public.
-      widths: hidden layers of an mlp.
-      epochs: local epochs.
-      batch_size: of local SGD.
-      test_fraction: share of its records a client tests on.
-      seed: of initial parameters, splits and order; public.
-    """
-
-    model: str = "mlp"
-    classes: int = 10
-    widths: tuple[int, ...] = (64,)
-    epochs: int = 5
-    batch_size: int = 64
-    test_fraction: float = 0.2
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        self.module()
-        if min(self.epochs, self.batch_size) < 1 or not 0.0 < self.test_fraction < 1.0:
-            raise ValueError(
-                f"epochs={self.epochs}, batch_size={self.batch_size}, test_fraction="
-                f"{self.test_fraction}: pass whole numbers of at least 1 and a fraction between 0 "
-                "and 1"
-            )
-
-    def module(self) -> nn.Module:
-        """The Linen module.
-
-        Raises:
-          ValueError: for an unknown name, fewer than two classes, or widths below 1.
-        """
-        return models.build_module(self.model, self.classes, widths=self.widths)
-
-    def loss(self) -> Callable[[Any, Any], Any]:
-        """The loss that the model is meant for."""
-        return models.default_loss(self.model)
-
-
-@dataclasses.dataclass(frozen=True)
-class Averaging:
-    """Private federated averaging with the winner, after the vote; see `tuning.averaging`.
-
-    Delta, the fraction of missing clients and local training are the vote's.
-
-    Attributes:
-      rounds: how many; 0 for none, the vote alone.
-      total_epsilon: target of the vote and all rounds together; infinite for training without
-        noise, which is NOT private: clients refuse it unless their owners allow it.
-      clip_norm: Euclidean norm that a client's update is cut to.
-      server_rate: factor of the averaged update.
-      input_shape: of one example, public: the server builds the model without any record.
-    """
-
-    rounds: int = 0
-    total_epsilon: float = 8.0
-    clip_norm: float = 1.0
-    server_rate: float = 1.0
-    input_shape: tuple[int, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.rounds < 0:
-            raise ValueError(f"rounds={self.rounds}: pass 0 for the vote alone, or more")
-        if self.rounds and (not self.input_shape or min(self.input_shape) < 1):
-            raise ValueError(
-                f"input_shape {self.input_shape}: training needs the public shape of one example, "
-                "as in input-shape=28,28,1"
-            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -226,14 +147,14 @@ class Election:
           ValueError: for a value of the wrong kind or out of range.
         """
         candidates = parse_candidates(str(config.get("candidates", "artifact")))
-        settings = _filled(VoteSettings, config, {"candidates": len(candidates)})
+        settings = filled(VoteSettings, config, {"candidates": len(candidates)})
         widths = _whole_numbers(config, "widths", LocalTraining.widths)
         shape = _whole_numbers(config, "input-shape", Averaging.input_shape)
         return cls(
             settings,
             candidates,
-            _filled(LocalTraining, config, {"widths": widths}),
-            _filled(Averaging, config, {"input_shape": shape}),
+            filled(LocalTraining, config, {"widths": widths}),
+            filled(Averaging, config, {"input_shape": shape}),
         )
 
 
@@ -266,27 +187,3 @@ def _whole_numbers(config: Config, key: str, default: tuple[int, ...]) -> tuple[
         return tuple(int(number) for number in text.split(",") if number.strip())
     except ValueError:
         raise ValueError(f"{key} {text!r}: pass numbers, as in 128,64") from None
-
-
-def _filled(kind: type, config: Config, given: Mapping[str, Any]) -> Any:
-    """An instance of a dataclass from the keys of a configuration that are its fields."""
-    values = dict(given)
-    for field in dataclasses.fields(kind):
-        key = field.name.replace("_", "-")
-        if field.name in given:
-            continue
-        if key not in config:
-            if field.default is dataclasses.MISSING:
-                raise ValueError(f"the run's configuration has no {key!r}: pass it")
-            continue
-        wanted = {"int": int, "float": float, "str": str}[str(field.type)]
-        value = config[key]
-        # TOML writes 1 for 1.0; nothing else is converted, so that nothing is lost.
-        if wanted is float and type(value) is int:
-            value = float(value)
-        if type(value) is not wanted:
-            raise ValueError(
-                f"{key}={value!r}: pass {'an' if wanted is int else 'a'} {wanted.__name__}"
-            )
-        values[field.name] = value
-    return kind(**values)

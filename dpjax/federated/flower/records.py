@@ -11,6 +11,7 @@ the same public seed and keeps its own part.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 from collections.abc import Callable, Mapping
@@ -18,19 +19,12 @@ from typing import Any
 
 import numpy as np
 
+from dpjax.federated.federation_settings import DataSplit, filled
 from dpjax.federated.flower import internals as flower
 
 Records = tuple[np.ndarray, np.ndarray]
 
-SPLIT_SETTINGS = (
-    "dataset",
-    "data-dir",
-    "cache-dir",
-    "clients",
-    "concentration",
-    "minimum-size",
-    "partition-seed",
-)
+SPLIT_SETTINGS = tuple(field.name.replace("_", "-") for field in dataclasses.fields(DataSplit))
 """What `parts_of_data_set` reads, beside a node's `partition-id`."""
 
 
@@ -102,9 +96,8 @@ def read_folder(folder: str) -> Records:
 def parts_of_data_set(defaults: Mapping[str, Any]) -> Callable[[flower.Context], Records]:
     """Makes the function that gives a simulated node its part of a split data set.
 
-    Settings are read from `defaults`, then the run's configuration, then the node's: `dataset` (a
-    name for `data.load`), `data-dir`, `cache-dir`, `clients`, `concentration` (of the Dirichlet
-    label skew; 0: even), `minimum-size`, `partition-seed`; and the node's own `partition-id`.
+    Settings are read from `defaults`, then the run's configuration, then the node's: those of a
+    `DataSplit`, and the node's own `partition-id`.
 
     Args:
       defaults: settings that the run's configuration need not repeat.
@@ -127,51 +120,25 @@ def parts_of_data_set(defaults: Mapping[str, Any]) -> Callable[[flower.Context],
 
 def divided_as(settings: Mapping[str, Any]) -> list[Records]:
     """Every simulated client's records, by the settings named at `parts_of_data_set`."""
-    return divided(
-        str(settings.get("dataset", "digits")),
-        clients=int(settings["clients"]),
-        concentration=float(settings.get("concentration", 0.0)),
-        minimum_size=int(settings.get("minimum-size", 10)),
-        seed=int(settings.get("partition-seed", 0)),
-        data_dir=str(settings.get("data-dir", "")),
-        cache_dir=str(settings.get("cache-dir", "")),
-    )
+    return divided(filled(DataSplit, settings))
 
 
 @functools.lru_cache(maxsize=4)
-def divided(
-    dataset: str,
-    *,
-    clients: int,
-    concentration: float,
-    minimum_size: int,
-    seed: int,
-    data_dir: str = "",
-    cache_dir: str = "",
-) -> list[Records]:
+def divided(split: DataSplit) -> list[Records]:
     """Every simulated client's records; the same in every process that asks with the same words.
-
-    Args:
-      dataset: name for `data.load`.
-      clients: how many parts.
-      concentration: alpha of the Dirichlet law of label and size skew; 0: even parts.
-      minimum_size: fewest records of a part.
-      seed: public.
-      data_dir, cache_dir: for `data.load`; empty for its defaults.
 
     Raises:
       ValueError: if some client would get too few records.
     """
-    # A deployed client reads its folder and needs no published data set.
-    from dpjax import data
     from dpjax.data import partitioners
 
-    train = data.load(dataset, data_dir or None, cache_dir=cache_dir or None).train
+    train = split.load().train
     inputs, labels = np.asarray(train.inputs), np.asarray(train.labels)
-    if concentration:
+    clients, seed, least = split.clients, split.partition_seed, split.minimum_size
+    if split.concentration:
         parts = partitioners.dirichlet(
-            labels, clients, concentration, seed, minimum_size=minimum_size
+            labels, clients, split.concentration, seed, minimum_size=least
         )
     else:
-        parts = partitioners.iid(len(labels), clients, seed, minimum_size=minimum_size)
+        parts = partitioners.iid(len(labels), clients, seed, minimum_size=least)
     return [(inputs[part], labels[part]) for part in parts]

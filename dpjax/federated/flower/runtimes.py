@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from dpjax.federated.federation_settings import Config
 from dpjax.federated.flower import internals as flower
-from dpjax.federated.flower.election import Config
 from dpjax.federated.flower.in_process import InProcessGrid
 from dpjax.federated.flower.node_settings import LEDGER
 from dpjax.federated.flower.outcome import Outcome

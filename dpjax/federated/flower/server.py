@@ -10,8 +10,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from dpjax.federated.federation_settings import Config
 from dpjax.federated.flower import internals as flower
-from dpjax.federated.flower.election import Config, Election
+from dpjax.federated.flower.election import Election
 from dpjax.federated.flower.outcome import Outcome
 from dpjax.federated.flower.phase_sums import summed_phase
 from dpjax.federated.flower.phases import ELECTION_RECORD, FINGERPRINT, TRAIN_MESSAGE, VOTE_PHASE

@@ -22,7 +22,8 @@ import numpy as np
 
 import dpjax
 from dpjax import accounting
-from dpjax.federated.flower.election import Averaging, Election, LocalTraining
+from dpjax.federated.federation_settings import Averaging, LocalTraining
+from dpjax.federated.flower.election import Election
 from dpjax.federated.flower.internals import RECORD_KEY_CONFIGS
 from dpjax.federated.flower.outcome import Outcome
 from dpjax.federated.flower.sum_rules import MODULUS

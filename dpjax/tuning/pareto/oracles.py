@@ -49,7 +49,7 @@ class TrainingCost:
 
     Attributes:
       shapes: from settings to runs.
-      delta: in (0, 1).
+      delta: of one run, in (0, 1).
       method: "tight", the loss distributions of one step, composed; "rdp", Renyi divergences at
         integer orders with the best conversion; "rdp_classic", the same with the conversion of the
         paper (rdp + log(1/delta) / (order - 1)), for reproducing it. All three charge the
@@ -62,7 +62,9 @@ class TrainingCost:
 
     shapes: RunShapes
     delta: float = 1e-5
-    method: str = TIGHT
+    method: str = dataclasses.field(
+        default=TIGHT, metadata={"flag": "accounting", "choices": (TIGHT, RDP, CLASSIC)}
+    )
 
     def __post_init__(self) -> None:
         checks.instance("shapes", self.shapes, RunShapes, "pareto.RunShapes(dataset_size=60000)")
@@ -153,7 +155,7 @@ class TrainedAccuracy:
             of the private run, drawn from fewer records.
           optimizer: hyperparameters -> optax transformation.
           classes: of the task.
-          repetitions: R, >= 1.
+          repetitions: trainings of a setting, R, >= 1.
           side_by_side: THE memory knob: runs vectorised in one call; None: `repetitions` for models
             of few parameters and on accelerators, else 1.
           workers: calls at the same time; None: one for each CPU core, or each accelerator.

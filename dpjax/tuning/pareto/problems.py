@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from dpjax.training.optimizers import OPTIMIZERS
 from dpjax.tuning.pareto.domain import Domain, Log, Real
 from dpjax.tuning.pareto.sampling_laws import Law, Laws
 from dpjax.tuning.problem.space import Integer, LogInteger
@@ -95,6 +96,9 @@ PROBLEMS = {
 }
 """The five of the paper's Figures 5 to 8."""
 
+_RATES = {"sgd": {"learning_rate": (0.01, 10.0)}, "momentum": {"learning_rate": (1e-3, 1.0)}}
+"""Where they are not the optimiser's usual ones: lots are searched here, too."""
+
 
 def usual_domain(dataset: str, model: str, optimizer: str, training_records: int) -> Domain:
     """The domain to search where none is given: the paper's where it has one, else ours.
@@ -108,15 +112,13 @@ def usual_domain(dataset: str, model: str, optimizer: str, training_records: int
             problem.dataset == dataset or (dataset in ("adult", "a9a") and _is_adult(problem))
         ):
             return problem.domain
-    rates = {"sgd": (0.01, 10.0), "momentum": (1e-3, 1.0), "adam": (1e-4, 0.1)}[optimizer]
-    momentum = {"momentum": 0.9} if optimizer == "momentum" else {}
+    usual = OPTIMIZERS[optimizer].usual | _RATES.get(optimizer, {})
     return Domain(
         epochs=LogInteger(1, 64),
         lot_size=LogInteger(8, max(9, min(512, training_records // 2))),
-        learning_rate=Log(*rates),
+        **{name: Log(*one) if isinstance(one, tuple) else one for name, one in usual.items()},
         clip_norm=Log(0.1, 4.0),
         noise_multiplier=Log(0.1, 16.0),
-        **momentum,
     )
 
 

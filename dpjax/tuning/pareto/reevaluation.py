@@ -117,7 +117,7 @@ def reevaluate(
     Args:
       record: of a search.
       utility: the oracle of the search.
-      rounds: times the oracle is asked, so `rounds` times its R repetitions, >= 1.
+      rounds: times the front is measured afresh, each by the oracle's R repetitions, >= 1.
       by_means: measure the settings of `front_by_means` too.
       progress: called with (rounds done, rounds).
 

@@ -10,7 +10,7 @@ import numpy as np
 from dpjax import checks
 from dpjax.tuning.pareto.domain import Domain
 from dpjax.tuning.problem.run_settings import RunSetting
-from dpjax.tuning.problem.run_shape import FIXED, check_sampling, whole_lot_size
+from dpjax.tuning.problem.run_shape import FIXED, POISSON, check_sampling, whole_lot_size
 
 _ROUNDINGS: dict[str, Callable[[np.ndarray], np.ndarray]] = {"round": np.round, "floor": np.floor}
 
@@ -33,8 +33,10 @@ class RunShapes:
     """
 
     dataset_size: int
-    sampling: str = FIXED
-    steps_per_epoch: str = "round"
+    sampling: str = dataclasses.field(default=FIXED, metadata={"choices": (FIXED, POISSON)})
+    steps_per_epoch: str = dataclasses.field(
+        default="round", metadata={"choices": tuple(_ROUNDINGS)}
+    )
     size_bound: int | None = None
 
     def __post_init__(self) -> None:

@@ -133,7 +133,8 @@ def grid(domain: Domain, points_per_parameter: int | Mapping[str, int]) -> Setti
 
     Args:
       domain: what to cover.
-      points_per_parameter: of each range, ends included, >= 1 (one: the middle); or by name.
+      points_per_parameter: values of each range, ends included, >= 1 (one: the middle); or by
+        name.
 
     Raises:
       ValueError: fewer than one point, or a name that the domain lacks.

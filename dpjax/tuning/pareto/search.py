@@ -90,8 +90,8 @@ def search(
         error; "ehvi_log_epsilon", the same in the units of the models, where tiny epsilons count
         for more; "hvpoi", the paper's criterion, on the measured points; "random"; "grid".
       evaluations: in all; the paper's 16 + 256. A grid has its own number.
-      initial: evaluated at random before the first proposal.
-      batch_size: q, proposed and evaluated at once.
+      initial: settings evaluated at random before the first proposal.
+      batch_size: settings proposed and evaluated at once, q.
       anti_ideal: the worst epsilon and error that still count.
       law: draws the initial settings, and all of "random"; None: uniform over the unit cube.
       grid: the settings of "grid", as from `sampling_laws.grid`.

@@ -56,10 +56,10 @@ class RunOptions:
     """The caller's choices for hyperparameters the space does not draw.
 
     Attributes:
-      lot_size: records a step; None: a sixteenth of the public size.
-      steps: gradient steps; or
-      epochs: expected passes over the public number of records.
-      noise_multiplier: None to calibrate it to a target epsilon.
+      lot_size: records a step (expected); a sixteenth of the public size if unset.
+      steps: gradient steps, instead of epochs.
+      epochs: expected passes over the public number of records; 20 if steps are unset, too.
+      noise_multiplier: instead of a target epsilon, to which it is calibrated if unset.
       sampling: "poisson" (add-or-remove one) or "fixed" (replace one).
     """
 
@@ -67,7 +67,7 @@ class RunOptions:
     steps: int | None = None
     epochs: float | None = None
     noise_multiplier: float | None = None
-    sampling: str = POISSON
+    sampling: str = dataclasses.field(default=POISSON, metadata={"choices": (POISSON, FIXED)})
 
     def __post_init__(self) -> None:
         check_sampling(self.sampling)

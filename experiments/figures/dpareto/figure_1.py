@@ -1,7 +1,7 @@
 """Figure 1: the sparse vector example - epsilon and error over the domain, and the Pareto front.
 
 One hundred binary queries, ten of them 1, are answered by the sparse vector technique with noise b
-and at most C positive answers (`tuning.pareto.sparse_vector_example`). Top: epsilon, and error 1 -
+and at most C positive answers (`sparse_vector_example`). Top: epsilon, and error 1 -
 F1, over the domain, b in [0.01, 100] and C in 1..30. Below: the Pareto front, and the settings that
 make it.
 
@@ -32,8 +32,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from dpjax import plotting
-from dpjax.tuning.pareto import fronts, sparse_vector_example
-from experiments.figures.dpareto import maps
+from dpjax.tuning.pareto import fronts
+from experiments.figures.dpareto import maps, sparse_vector_example
 from experiments.figures.figure import FULL, QUICK, FigureSpec
 
 COLUMNS = {

@@ -1,7 +1,7 @@
 """Figure 2: the output perturbation example - epsilon and error over the domain, and the front.
 
 Logistic regression on Adult by stochastic gradient descent, Gaussian noise on the final parameters
-(`tuning.pareto.output_perturbation_example`): regularisation gamma in [1e-4, 1], noise sigma in
+(`output_perturbation_example`): regularisation gamma in [1e-4, 1], noise sigma in
 [0.1, 10], both on a logarithmic grid of 55 values, ten epochs, 50 runs a setting, epsilon at delta
 = 1e-6, the authors' division of Adult (LIBSVM's a1a.t to train, 30,956 records; a1a to test).
 Top: epsilon and classification error over the domain. Below: the Pareto front, and the settings
@@ -36,9 +36,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from dpjax import data, plotting
-from dpjax.tuning.pareto import fronts, output_perturbation_example
-from dpjax.tuning.pareto.output_perturbation_example import OutputPerturbationExample
-from experiments.figures.dpareto import maps
+from dpjax.tuning.pareto import fronts
+from experiments.figures.dpareto import maps, output_perturbation_example
+from experiments.figures.dpareto.output_perturbation_example import OutputPerturbationExample
 from experiments.figures.figure import DEFAULT_FOLDERS, FULL, QUICK, DataFolders, FigureSpec
 
 COLUMNS = {

@@ -39,10 +39,10 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
 from dpjax import plotting
-from dpjax.tuning.pareto import acquisition, batches, fronts, output_perturbation_example
+from dpjax.tuning.pareto import acquisition, batches, fronts
 from dpjax.tuning.pareto.gaussian_process import GaussianProcess
 from dpjax.tuning.pareto.original_units import expected_hypervolume_improvement_in_original_units
-from experiments.figures.dpareto import figure_2, maps
+from experiments.figures.dpareto import figure_2, maps, output_perturbation_example
 from experiments.figures.dpareto.figure_2 import ANTI_IDEAL, NOISE_STD, REGULARISATION
 from experiments.figures.figure import FULL, QUICK, DataFolders, FigureSpec
 from experiments.figures.rows import RowFolder

@@ -57,9 +57,9 @@ from matplotlib.figure import Figure
 
 from dpjax import plotting
 from dpjax.tuning import pareto
-from dpjax.tuning.pareto import batches, fronts, sparse_vector_example
+from dpjax.tuning.pareto import batches, fronts
 from dpjax.tuning.pareto.search import evaluated_inputs
-from experiments.figures.dpareto import maps
+from experiments.figures.dpareto import maps, sparse_vector_example
 from experiments.figures.figure import FULL, QUICK, FigureSpec, option
 from experiments.figures.rows import RowFolder, distinct, select
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from dpjax import accounting, data
-from dpjax.tuning.pareto import output_perturbation_example
-from dpjax.tuning.pareto.output_perturbation_example import OutputPerturbationExample
+from experiments.figures.dpareto import output_perturbation_example
+from experiments.figures.dpareto.output_perturbation_example import OutputPerturbationExample
 
 ORACLES = pathlib.Path(__file__).parents[2] / "accounting" / "oracles"
 PREPARED = pathlib.Path(__file__).parents[4] / "shared" / "data"

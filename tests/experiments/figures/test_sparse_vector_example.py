@@ -6,8 +6,9 @@ import pathlib
 import numpy as np
 import pytest
 
-from dpjax.tuning.pareto import fronts, sparse_vector_example
-from dpjax.tuning.pareto.sparse_vector_example import SparseVectorExample
+from dpjax.tuning.pareto import fronts
+from experiments.figures.dpareto import sparse_vector_example
+from experiments.figures.dpareto.sparse_vector_example import SparseVectorExample
 
 EXAMPLE = SparseVectorExample()
 ORACLES = pathlib.Path(__file__).parents[2] / "accounting" / "oracles"
