@@ -188,10 +188,11 @@ def named_as_flags(names: Mapping[str, str]) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        name, rest = re.fullmatch(r"(\w*)(.*)", str(error), re.S).groups()
+        message = str(error)
+        name = re.split(r"\W", message, maxsplit=1)[0]
         if name not in names:
             raise
-        raise ValueError(f"--{names[name]}{rest}") from None
+        raise ValueError(f"--{names[name]}{message[len(name) :]}") from None
 
 
 def define(by_owner: Mapping[str, list[Option]], by: str) -> None:

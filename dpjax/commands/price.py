@@ -24,6 +24,7 @@ import csv
 import json
 import math
 import os
+from collections.abc import Callable
 
 import numpy as np
 from absl import flags
@@ -35,7 +36,7 @@ from dpjax.accounting.calibration import check_worth_pricing
 from dpjax.commands import command_line, derived_flags, law_flags
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE, RELATIONS
 
-_BASE_RUNS = {
+_BASE_RUNS: dict[str, Callable[..., accounting.Guarantee]] = {
     "sampling_probability": accounting.dp_sgd,
     "dataset_size": accounting.dp_sgd_fixed_lots,
     "rho": accounting.zcdp,
@@ -150,18 +151,20 @@ def price(
         with derived_flags.named_as_flags({"noise_std": "score_noise"}):
             count = accounting.discrete_gaussian(_SCORE_NOISE.value, relation=base.relation)
         run = accounting.parallel(base, count)
-    adaptive = isinstance(law, int)
-    runs = law if adaptive else max(1, math.ceil(law.mean - 1e-9))
-    naive = accounting.repeat(run, runs)
-    whole = naive if adaptive else accounting.best_of(run, law)
-    papers = None if adaptive else accounting.best_of(run, law, method="rdp")
+    if isinstance(law, int):
+        naive = whole = accounting.repeat(run, law)
+        papers = None
+    else:
+        naive = accounting.repeat(run, max(1, math.ceil(law.mean - 1e-9)))
+        whole = accounting.best_of(run, law)
+        papers = accounting.best_of(run, law, method="rdp")
     if _RETRAIN.value:
         whole, naive = accounting.compose(whole, base), accounting.compose(naive, base)
         papers = papers and accounting.compose(papers, base)
     return {
         "one_run": run.epsilon(delta),
         "whole_tuning": whole.epsilon(delta),
-        "papers_bound": papers and _renyi_epsilon(papers, delta),
+        "papers_bound": None if papers is None else _renyi_epsilon(papers, delta),
         "naive_composition_at_mean": naive.epsilon(delta),
     }
 
@@ -232,10 +235,10 @@ def draw(base: accounting.Guarantee, path: str) -> None:
     rows = [price(base, _selection(float(mean)), _DELTA.value) for mean in means]
     figure, axes = plotting.new_figure()
     for name, label in _labels(_selection()).items():
-        values = [math.nan if row[name] is None else row[name] for row in rows]
+        values = [math.nan if (value := row[name]) is None else value for row in rows]
         axes.plot(means, values, marker="o", markersize=4, label=label)
     axes.set_xscale("log")
-    axes.set_ylim(0, 3 * max(row["whole_tuning"] for row in rows))
+    axes.set_ylim(0, 3 * max(row["whole_tuning"] or 0.0 for row in rows))
     axes.set_xlabel("mean of K (before any cap)")
     axes.set_ylabel(f"epsilon at delta = {_DELTA.value:g}")
     axes.set_title("What tuning costs")

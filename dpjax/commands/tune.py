@@ -282,7 +282,7 @@ def tune(
             earlier.entries,
             run=folder,
             seen=seen,
-            epsilon=result.guarantee and result.guarantee.epsilon(_TUNE.delta),
+            epsilon=result.guarantee.epsilon(_TUNE.delta) if result.guarantee else None,
             delta=_TUNE.delta,
         )
         rows = result.curator.rows()

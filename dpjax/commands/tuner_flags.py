@@ -17,7 +17,7 @@ _METHOD = flags.DEFINE_enum(
     list(tuning.registered_tuners()),
     "The tuner: "
     + "; ".join(
-        f"{name}: {cls.__doc__.splitlines()[0].split('; see')[0].rstrip('.')}"
+        f"{name}: {(cls.__doc__ or '').splitlines()[0].split('; see')[0].rstrip('.')}"
         for name, cls in tuning.registered_tuners().items()
     )
     + ".",
@@ -63,8 +63,10 @@ def cost_rows(
     Returns:
       (name, epsilon at `delta`, words); the name of the whole is "epsilon".
     """
-    one = result.run_guarantee.epsilon(delta)
-    whole = ("epsilon", result.guarantee.epsilon(delta), "[bold]the whole tuning")
+    run, total = result.run_guarantee, result.guarantee
+    assert run is not None and total is not None  # The result is private.
+    one = run.epsilon(delta)
+    whole = ("epsilon", total.epsilon(delta), "[bold]the whole tuning")
     if result.selection_guarantee is not None:
         selection = result.selection_guarantee.epsilon(delta)
         return [
@@ -75,7 +77,7 @@ def cost_rows(
     mean = chosen.choice.expected_runs
     runs = max(1, math.ceil(mean - 1e-9))
     whose = "the mean of K" if math.isclose(runs, mean) else f"K's mean is {mean:.3g}"
-    naive = accounting.compose(*[result.run_guarantee] * runs).epsilon(delta)
+    naive = accounting.compose(*[run] * runs).epsilon(delta)
     return [
         ("epsilon_of_one_run", one, "one run"),
         whole,

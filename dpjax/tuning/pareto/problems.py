@@ -11,6 +11,7 @@ Adult, beyond the 0.05 of their domain; so does ours.
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from dpjax.training.optimizers import OPTIMIZERS
 from dpjax.tuning.pareto.domain import Domain, Log, Real
@@ -112,11 +113,14 @@ def usual_domain(dataset: str, model: str, optimizer: str, training_records: int
             problem.dataset == dataset or (dataset in ("adult", "a9a") and _is_adult(problem))
         ):
             return problem.domain
-    usual = OPTIMIZERS[optimizer].usual | _RATES.get(optimizer, {})
+    usual = {**OPTIMIZERS[optimizer].usual, **_RATES.get(optimizer, {})}
+    own: dict[str, Any] = {
+        name: Log(*one) if isinstance(one, tuple) else one for name, one in usual.items()
+    }
     return Domain(
         epochs=LogInteger(1, 64),
         lot_size=LogInteger(8, max(9, min(512, training_records // 2))),
-        **{name: Log(*one) if isinstance(one, tuple) else one for name, one in usual.items()},
+        **own,
         clip_norm=Log(0.1, 4.0),
         noise_multiplier=Log(0.1, 16.0),
     )
