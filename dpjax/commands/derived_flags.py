@@ -25,6 +25,7 @@ flags.disclaim_key_flags()  # They belong to the module that defines them throug
 
 _DEFINE = {int: flags.DEFINE_integer, float: flags.DEFINE_float, str: flags.DEFINE_string}
 _LISTS = (tuple, collections.abc.Sequence)
+REQUIRED = dataclasses.MISSING
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,9 +79,6 @@ class Option:
             raise ValueError(f"--{self.flag}={','.join(value)}: pass {numbers}") from None
 
 
-REQUIRED = dataclasses.MISSING
-
-
 def options_of(
     made: Callable[..., Any],
     *but: str,
@@ -96,10 +94,10 @@ def options_of(
       **changes: name -> another default, or a mapping of what else of its `Option` is another.
     """
     annotations, words = typing.get_type_hints(made), attributes(documented or made)
+    fields = getattr(made, "__dataclass_fields__", {})
     found = []
     for name, one in inspect.signature(made).parameters.items():
-        metadata = getattr(made, "__dataclass_fields__", {}).get(name, one)
-        metadata = getattr(metadata, "metadata", {})
+        metadata = fields[name].metadata if name in fields else {}
         kind, listed = _plain(annotations.get(name))
         if kind is None or name in but or metadata.get("flag", "") is None:
             continue

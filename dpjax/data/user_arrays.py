@@ -187,7 +187,7 @@ def _readable(path: pathlib.Path) -> Iterator[None]:
         # A parser's own words would name settings of NumPy that nobody should touch.
         why = getattr(error, "strerror", None)
         raise ValueError(
-            f"{path} is no .npz file of plain arrays{f' ({why})' if why else ''}: pass one that "
+            f"{path} is not an .npz file of plain arrays{f' ({why})' if why else ''}: pass one that "
             "np.savez wrote, of numbers and texts"
         ) from error
 

@@ -253,7 +253,7 @@ def test_what_cannot_be_loaded_is_one_short_line(run_cases, tmp_path):
         ],
     )
     assert of_text[0] == 2 and "pickle" not in of_text[2]
-    assert f"{text} is no .npz file of plain arrays: pass one that np.savez wrote" in of_text[2]
+    assert f"{text} is not an .npz file of plain arrays: pass one that np.savez wrote" in of_text[2]
     assert missing[0] == 2 and ": place cifar10_subset.npz in" in missing[2], missing
     assert "--traceback" in missing[2] and "sha256" not in missing[2]
 
