@@ -187,8 +187,8 @@ def _readable(path: pathlib.Path) -> Iterator[None]:
         # A parser's own words would name settings of NumPy that nobody should touch.
         why = getattr(error, "strerror", None)
         raise ValueError(
-            f"{path} is not an .npz file of plain arrays{f' ({why})' if why else ''}: pass one that "
-            "np.savez wrote, of numbers and texts"
+            f"{path} is not an .npz file of plain arrays{f' ({why})' if why else ''}: pass one "
+            "that np.savez wrote, of numbers and texts"
         ) from error
 
 

@@ -14,7 +14,12 @@ import pytest
 from dpjax import accounting, data, training, tuning
 from dpjax.data import splitting
 from dpjax.tuning.evaluations import partitions
-from dpjax.tuning.evaluations.partition_counts import partition_counts
+from dpjax.tuning.evaluations.partition_counts import (
+    EmptyPartitionWarning,
+    check_partitions,
+    partition_counts,
+    partitioned,
+)
 from dpjax.tuning.evaluations.partitions import AveragedUtility
 from dpjax.tuning.job import Job
 from dpjax.tuning.problem.run_settings import RunOptions, run_settings
@@ -166,10 +171,10 @@ def test_partitions_need_records_and_identifiers():
     task = _task(_parts())
     for wrong in (0, 64):
         with pytest.raises(ValueError, match="public number of training records, 63"):
-            partitions.partitioned(task.train, wrong, b"k")
+            partitioned(task.train, wrong, b"k")
     bare = Records((INPUTS,), public_size=90, size_bound=90)
     with pytest.raises(ValueError, match="identifiers"):
-        partitions.check_partitions(bare, 3)
+        check_partitions(bare, 3)
     with pytest.raises(ValueError, match="one for each record"):
         Records((INPUTS,), public_size=90, size_bound=90, identifiers=np.arange(3))
 
@@ -183,7 +188,7 @@ def _counts(parts, partition_number=PARTITIONS, lots=None, rate=0.5):
     )
     return partition_counts(
         task,
-        partitions.partitioned(task.train, partition_number, b"k"),
+        partitioned(task.train, partition_number, b"k"),
         lots,
         6,
         {"learning_rate": np.array([rate, 2 * rate])},
@@ -234,7 +239,7 @@ def test_on_real_trainings_a_validation_record_moves_every_count_by_one_at_most(
 
 def test_empty_partitions_score_zero_and_warn_the_curator():
     parts = _parts()
-    with pytest.warns(partitions.EmptyPartitionWarning, match="curator"):
+    with pytest.warns(EmptyPartitionWarning, match="curator"):
         counts = _counts(parts, partition_number=60)
     _, sizes = splitting.partition_order(parts.train.identifiers, 60, b"k")
     assert np.all(counts[:, sizes == 0] == 0) and np.any(counts[:, sizes > 0] > 0)

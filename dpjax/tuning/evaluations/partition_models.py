@@ -29,15 +29,17 @@ from dpjax.training.sweep import hosts
 from dpjax.tuning import cautions, curator, described, restating
 from dpjax.tuning.choices import BestOf
 from dpjax.tuning.evaluations.candidate_runs import untrained
-from dpjax.tuning.evaluations.partition_counts import partition_counts
+from dpjax.tuning.evaluations.partition_counts import (
+    check_partitions,
+    partition_counts,
+    partitioned,
+)
 from dpjax.tuning.evaluations.partitions import (
     REHEARSAL,
     AveragedUtility,
     PartitionLots,
     SelectionNoiseWarning,
-    check_partitions,
     partition_lots,
-    partitioned,
 )
 from dpjax.tuning.evaluations.private_runs import Executed, Procedure, execute
 from dpjax.tuning.job import Arrays, Job, bound, read_bound

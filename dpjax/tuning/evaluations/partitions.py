@@ -11,16 +11,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import warnings
 from fractions import Fraction
 
-import jax
 import numpy as np
 
-from dpjax import accounting, checks, training
-from dpjax.data import splitting
+from dpjax import accounting, training
 from dpjax.tuning.problem.run_settings import RunSetting
-from dpjax.tuning.problem.task import Records
 
 NON_PRIVATE, REHEARSAL, PRIVATE = "non_private", "rehearsal", "private"
 PARTITION_TRAININGS = (REHEARSAL, NON_PRIVATE, PRIVATE)
@@ -37,10 +33,6 @@ _SMALLEST_LOT = 16
 
 class SelectionNoiseWarning(UserWarning):
     """The noise of a selection is as large as what it selects by."""
-
-
-class EmptyPartitionWarning(UserWarning):
-    """A partition holds no record; depends on the data, so it is for the curator only."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,82 +140,6 @@ class AveragedUtility:
             f"{candidates} candidates, {self.partitions} partitions and epsilon_0 = {epsilon:g} it "
             f"picks nearly at random; {more}, or epsilon_0 >= {least:g}, would not"
         )
-
-
-@dataclasses.dataclass(frozen=True)
-class PartitionedRecords:
-    """Training records by partition, on the host; everything but k is the curator's.
-
-    Attributes:
-      arrays: pytree of arrays (size_bound, ...), rows of one partition together, zeros after the
-        last: shapes are public, so the compiled program is the same for all neighbours.
-      starts: (k,) int32, first row of each partition.
-      sizes: (k,) int32, its number of rows.
-    """
-
-    arrays: object
-    starts: np.ndarray
-    sizes: np.ndarray
-
-
-def partitioned(records: Records, partitions: int, key: bytes) -> PartitionedRecords:
-    """Partitions training records by a keyed hash of their identifiers.
-
-    Raises:
-      ValueError: for more partitions than public records, or records without identifiers.
-
-    Warns:
-      EmptyPartitionWarning: for partitions without a record; the curator's to see.
-    """
-    check_partitions(records, partitions)
-    assert records.identifiers is not None  # Else they were just refused.
-    order, sizes = splitting.partition_order(records.identifiers, partitions, key)
-    empty = int(np.sum(sizes == 0))
-    if empty:
-        warnings.warn(
-            f"{empty} of {partitions} partitions hold no record: every candidate scores 0 there "
-            "(for the curator's eyes); pass fewer partitions",
-            EmptyPartitionWarning,
-            stacklevel=2,
-        )
-    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-    sorted_arrays = jax.tree.map(lambda rows: np.asarray(rows)[order], records.arrays)
-    return PartitionedRecords(
-        padded(sorted_arrays, records.size_bound),
-        starts.astype(np.int32),
-        sizes.astype(np.int32),
-    )
-
-
-def padded(arrays: object, rows: int) -> object:
-    """Appends rows of zeros to a pytree of arrays (n, ...), up to a public number of rows."""
-
-    def one(leaf: np.ndarray) -> np.ndarray:
-        leaf = np.asarray(leaf)
-        return np.concatenate([leaf, np.zeros((rows - len(leaf), *leaf.shape[1:]), leaf.dtype)])
-
-    return jax.tree.map(one, arrays)
-
-
-def check_partitions(records: Records, partitions: int) -> int:
-    """The number of partitions as an int, if the records can have as many by public numbers.
-
-    Raises:
-      ValueError: for fewer than 1, more than public records, or records without identifiers.
-    """
-    partitions = checks.whole("partitions", partitions, 0)
-    if not 1 <= partitions <= records.public_size:
-        raise ValueError(
-            f"partitions={partitions}: pass between 1 and the public number of training records, "
-            f"{records.public_size}"
-        )
-    if records.identifiers is None:
-        raise ValueError(
-            "the training records have no identifiers to partition them by: make the task from "
-            "data.from_arrays(...).parts(...), or pass Records(identifiers=..., "
-            "stable_under_removal=True)"
-        )
-    return partitions
 
 
 @dataclasses.dataclass(frozen=True)

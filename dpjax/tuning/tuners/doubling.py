@@ -430,7 +430,7 @@ def doubling(
       cautions.LargeDeltaWarning, cautions.KnownRandomnessWarning: before anything is drawn.
       cautions.UntrainedReleaseWarning: if no trained model is released.
       partitions.SelectionNoiseWarning: if noise drowns the utilities, naming what would not.
-      partitions.EmptyPartitionWarning: the curator's to see.
+      partition_counts.EmptyPartitionWarning: the curator's to see.
     """
     return tune(
         task,

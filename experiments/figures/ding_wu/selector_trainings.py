@@ -14,12 +14,11 @@ import jax
 import numpy as np
 
 from dpjax import training
-from dpjax.tuning.evaluations.partition_counts import partition_counts
+from dpjax.tuning.evaluations.partition_counts import partition_counts, partitioned
 from dpjax.tuning.evaluations.partitions import (
     REHEARSAL,
     AveragedUtility,
     partition_lots,
-    partitioned,
 )
 from dpjax.tuning.job import Job
 from dpjax.tuning.problem.task import number_correct
