@@ -67,6 +67,7 @@ _SEARCH = tuple(
     )
 )
 _LAWS = (f"{_T}test_wiring_laws.py",)
+_ANY_SCORE = (f"{_T}test_any_score.py",)
 _FEDERATION = ("tests/federated/test_wiring_federation.py",)
 _TUNE = ("tests/experiments/test_tune.py::test_digits_end_to_end_and_the_claim_verifies",)
 _UNREAD = (f"{_T}test_unread.py",)
@@ -78,7 +79,7 @@ MISTAKES = [
         "candidates are ranked by exact counts, the noise is drawn and charged",
         f"{_P}evaluations/private_runs.py",
         _RANKS,
-        _RANKS.replace("scores[indices]", 'np.where(outputs["finite"], correct[indices], -np.inf)'),
+        _RANKS.replace("scores[indices]", 'np.where(outputs["finite"], units[indices], -np.inf)'),
         _SCORES,
     ),
     Mistake(
@@ -93,7 +94,7 @@ MISTAKES = [
         "ties are broken by the exact count",
         f"{_P}evaluations/private_runs.py",
         _RANKS,
-        _RANKS + " + 1e-9 * correct[indices]",
+        _RANKS + " + 1e-9 * units[indices]",
         _SCORES,
     ),
     Mistake(
@@ -118,7 +119,7 @@ MISTAKES = [
         _RANKS,
         _RANKS.replace(
             "scores[indices]",
-            "(correct if procedure.selection.in_order else scores)[indices]",
+            "(units if procedure.selection.in_order else scores)[indices]",
         ),
         _SCORES,
     ),
@@ -141,15 +142,15 @@ MISTAKES = [
         f"{_P}evaluations/private_runs.py",
         "    winner = int(executed.best.candidate[0])\n",
         "    winner = int(executed.best.candidate[0])\n"
-        "    if len(executed.correct):\n"
-        "        winner = int(np.argmax(executed.correct))\n",
+        "    if len(executed.units):\n"
+        "        winner = int(np.argmax(executed.units))\n",
         (*_PUBLIC, *_SCORES),
     ),
     Mistake(
         "a run that failed is scored like others",
         f"{_P}evaluations/private_runs.py",
-        'np.where(outputs["finite"], outputs["correct"] + noise[indices], -np.inf)',
-        'outputs["correct"] + noise[indices]',
+        'np.where(outputs["finite"], noisy, -np.inf)',
+        "noisy",
         _ONCE,
     ),
     Mistake(
@@ -211,8 +212,8 @@ MISTAKES = [
     Mistake(
         "score noise from a seed although none was given",
         f"{_P}evaluations/private_runs.py",
-        "procedure.score_noise, total, randomness, _STREAM_OF_SCORES",
-        "procedure.score_noise, total, HostRandomness(randomness.seed or 0), _STREAM_OF_SCORES",
+        "(deviation, total, randomness, _STREAM_OF_SCORES",
+        "(deviation, total, HostRandomness(randomness.seed or 0), _STREAM_OF_SCORES",
         _RANDOM,
     ),
     Mistake(
@@ -477,10 +478,38 @@ MISTAKES = [
         _SEARCH,
     ),
     Mistake(
+        "a score in [0, 1] gets the noise of one unit, not of a record",
+        f"{_P}evaluations/private_runs.py",
+        "deviation = procedure.score_noise * procedure.task.units",
+        "deviation = procedure.score_noise",
+        _ANY_SCORE,
+    ),
+    Mistake(
+        "a score in [0, 1] is charged as if a record moved the sum by one unit",
+        f"{_P}problem/run_settings.py",
+        "accounting.discrete_gaussian(deviation * units, units, relation=relation)",
+        "accounting.discrete_gaussian(deviation * units, relation=relation)",
+        _ANY_SCORE,
+    ),
+    Mistake(
+        "scores are not clipped",
+        f"{_P}problem/task.py",
+        "jnp.clip(value, 0.0, 1.0)",
+        "value",
+        _ANY_SCORE,
+    ),
+    Mistake(
+        "the sensitivity of averaged scores forgets their units",
+        f"{_P}evaluations/partitions.py",
+        "of_training = self.units_of_a_model",
+        "of_training = self.validation_size",
+        _ANY_SCORE,
+    ),
+    Mistake(
         "utilities of partitions are over the real number of records",
         f"{_P}evaluations/partition_models.py",
-        "partition_number, task.validation.public_size, request.validation_is_public, stay",
-        "partition_number, task.validation.number, request.validation_is_public, stay",
+        "        task.validation.public_size,\n        request.validation_is_public,\n",
+        "        task.validation.number,\n        request.validation_is_public,\n",
         (*_PUBLIC, *_SCORES),
     ),
     Mistake(
@@ -539,7 +568,7 @@ MISTAKES = [
         "a partitioned selection releases the accuracy of its final model",
         f"{_P}evaluations/partition_models.py",
         "described.rounded(chosen), statement=claim)",
-        'described.rounded(chosen), statement=claim | {"correct": int(final.correct[0])})',
+        'described.rounded(chosen), statement=claim | {"correct": int(final.units[0])})',
         _PARTITIONED,
     ),
     Mistake(

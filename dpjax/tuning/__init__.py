@@ -13,6 +13,7 @@
 
 from dpjax.tuning import pareto
 from dpjax.tuning.job import Job
+from dpjax.tuning.problem.ready_tasks import classification, multi_label, next_token, regression
 from dpjax.tuning.problem.run_settings import RunOptions
 from dpjax.tuning.problem.space import (
     Choice,
@@ -22,7 +23,7 @@ from dpjax.tuning.problem.space import (
     parse_space,
     read_space,
 )
-from dpjax.tuning.problem.task import Records, Task, classification
+from dpjax.tuning.problem.task import Records, Task
 from dpjax.tuning.release import Release
 from dpjax.tuning.tuner import Result, register_tuner, registered_tuners, tune
 from dpjax.tuning.tuners.doubling import Doubling, doubling
@@ -53,12 +54,15 @@ __all__ = [
     "classification",
     "doubling",
     "exponential",
+    "multi_label",
+    "next_token",
     "pareto",
     "parse_space",
     "random_repetitions",
     "read_space",
     "register_tuner",
     "registered_tuners",
+    "regression",
     "threshold_stopping",
     "tune",
 ]

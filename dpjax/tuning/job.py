@@ -290,12 +290,12 @@ def settled(
 
 
 def share_arrays(
-    members: np.ndarray, correct: np.ndarray, scores: np.ndarray, best: BestOfRuns
+    members: np.ndarray, units: np.ndarray, scores: np.ndarray, best: BestOfRuns
 ) -> Arrays:
     """One share's results, for `Job.collected`: members (n,), their counts and scores, the best."""
     return {
         "members": members,
-        "correct": correct[members],
+        "units": units[members],
         "scores": scores[members],
         "best_score": best.score,
         "best_candidate": best.candidate,
@@ -308,19 +308,19 @@ def _named_outputs(best: BestOfRuns) -> Arrays:
 
 
 def put_together(
-    shares: list[Arrays], correct: np.ndarray, scores: np.ndarray, structure: Any
+    shares: list[Arrays], units: np.ndarray, scores: np.ndarray, structure: Any
 ) -> BestOfRuns:
-    """Fills `correct` and `scores` (candidates,) from all shares; returns the best of all.
+    """Fills `units` and `scores` (candidates,) from all shares; returns the best of all.
 
     Raises:
       ValueError: if the shares do not hold every candidate exactly once.
     """
     members = np.concatenate([share["members"] for share in shares])
-    if not np.array_equal(np.sort(members), np.arange(len(correct))):
+    if not np.array_equal(np.sort(members), np.arange(len(units))):
         raise ValueError("the shares do not hold every candidate once: merge shards of one draw")
     best = BestOfRuns(len(shares[0]["best_score"]))
     for share in shares:
-        correct[share["members"]] = share["correct"]
+        units[share["members"]] = share["units"]
         scores[share["members"]] = share["scores"]
         owners = np.flatnonzero(share["best_candidate"] >= 0)
         if len(owners):

@@ -67,7 +67,7 @@ def test_one_number_that_is_not_finite_is_enough(bad):
 
 def test_judged_counts_and_untrained_sees_no_record():
     seen = candidate_runs.scored_run(_task(), {"w": jnp.array(2.5)}, RECORDS.arrays)
-    assert seen["correct"] == 3 and seen["finite"] and seen["params"]["w"] == 2.5
+    assert seen["units"] == 3 and seen["finite"] and seen["params"]["w"] == 2.5
     other = Records((np.full(6, 99.0, np.float32),), public_size=6, size_bound=6)
     first, second = (candidate_runs.untrained(_task(train=part)) for part in (RECORDS, other))
     assert isinstance(first["w"], np.ndarray | np.generic) and first["w"] == second["w"]

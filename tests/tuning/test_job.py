@@ -81,7 +81,7 @@ def run(seed=4, plan=PROCEDURE, task=TASK, **options):
 
 def assert_same(left, right, tolerance=0.0):
     np.testing.assert_array_equal(left.counts, right.counts)
-    np.testing.assert_array_equal(left.correct, right.correct)
+    np.testing.assert_array_equal(left.units, right.units)
     np.testing.assert_array_equal(left.scores, right.scores)
     assert left.best.candidate.tolist() == right.best.candidate.tolist()
     jax.tree.map(
@@ -292,7 +292,7 @@ def test_a_job_stopped_while_it_spends_its_draw_goes_on(tmp_path, monkeypatch):
     drawn = np.load(os.path.join(folder, "drawn.npz"))
     outcome = run(seed=None, folder=folder)
     np.testing.assert_array_equal(
-        outcome.scores, outcome.correct + drawn["noise"], err_msg="not of that draw"
+        outcome.scores, outcome.units + drawn["noise"], err_msg="not of that draw"
     )
     assert os.listdir(folder) == ["outcome.npz"]
 
@@ -433,7 +433,7 @@ PROCESS = textwrap.dedent(
     executed = test_job.run(placement="devices")
     print(json.dumps({
         "share": test_job.Job().share(7).tolist(),
-        "correct": executed.correct.tolist(),
+        "correct": executed.units.tolist(),
         "scores": executed.scores.tolist(),
         "best": executed.best.candidate.tolist(),
         "w": executed.best.output(0)["w"].tolist(),
@@ -473,7 +473,7 @@ def test_two_processes_give_what_one_gives(plain):
     first, second = outputs
     assert first[0].pop("share") == [0, 2, 4, 6] and second[0].pop("share") == [1, 3, 5]
     assert first == second, "processes disagree"
-    assert first[0]["correct"] == plain.correct.tolist()
+    assert first[0]["correct"] == plain.units.tolist()
     assert first[0]["scores"] == plain.scores.tolist()
     assert first[0]["best"] == plain.best.candidate.tolist()
     np.testing.assert_allclose(first[0]["w"], plain.best.output(0)["w"], rtol=1e-5, atol=1e-6)

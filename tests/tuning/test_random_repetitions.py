@@ -110,7 +110,7 @@ def test_the_score_noise_reaches_the_scores_at_its_stated_scale():
         executions=2000,
         chunk_size=500,
     )
-    spread = np.std(executed.scores - executed.correct)
+    spread = np.std(executed.scores - executed.units)
     # Standard error 1.6%: 7 is accepted, 2/3 and 3/2 of it are far outside.
     assert 6.4 < spread < 7.6
 

@@ -151,7 +151,13 @@ def test_fingerprint_tells_data_apart():
 def test_nothing_private_is_printed():
     secret = np.full(3, 7777.0, np.float32)
     part = tuning.Records(secret, 3, 9)
-    task = tuning.Task(lambda key: 0.0, lambda p, x: 0.0, lambda p, x: True, part, part)
+    task = tuning.Task(
+        initial=lambda key: 0.0,
+        loss=lambda p, x: 0.0,
+        correct=lambda p, x: True,
+        train=part,
+        validation=part,
+    )
     record = curator.CuratorRecord(7777, 77, {"rate": secret}, secret, secret, 777.0, {"a": 7777})
     result = tuning.Result(tuning.Release({}, {"rate": 1.0}, {}), None, None, record)
     for shown in (part, task, record, result):

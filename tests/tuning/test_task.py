@@ -15,7 +15,7 @@ from flax import nnx
 from dpjax import accounting, data, models, training, tuning
 from dpjax.tuning import pareto
 from dpjax.tuning.pareto.released_run import released_run
-from dpjax.tuning.problem.task import Records, check_correct, check_neighbours, number_correct
+from dpjax.tuning.problem.task import Records, check_neighbours, check_score, total_units
 
 GENERATOR = np.random.default_rng(0)
 INPUTS = GENERATOR.normal(size=(1000, 2)).astype(np.float32)
@@ -150,13 +150,13 @@ def test_what_is_no_boolean_scalar_is_refused_before_training(correct):
         pareto.TrainedAccuracy(task, pareto.RunShapes(100), training.sgd(), classes=2)
     # Whoever counts without asking first meets it there.
     with pytest.raises(ValueError, match="one boolean scalar"):
-        number_correct(task, task.initial(jax.random.key(0)), task.validation.arrays)
+        total_units(task, task.initial(jax.random.key(0)), task.validation.arrays)
 
 
 def test_booleans_of_any_make_are_counted():
     task = dataclasses.replace(_task(), correct=lambda params, example: True)
-    check_correct(task)
-    assert number_correct(task, None, (INPUTS, LABELS)) == 1000
+    check_score(task)
+    assert total_units(task, None, (INPUTS, LABELS)) == 1000
 
 
 class LinenDropout(nn.Module):

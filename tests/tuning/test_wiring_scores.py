@@ -63,12 +63,12 @@ def _by_execution(executed):
     """(scores, exact counts, first candidate) of each execution."""
     ends = np.cumsum(executed.counts)
     for first, end in zip(ends - executed.counts, ends):
-        yield executed.scores[first:end], executed.correct[first:end], first
+        yield executed.scores[first:end], executed.units[first:end], first
 
 
 def test_the_best_noisy_score_wins_and_of_equals_the_earliest(best_of, toy):
     quality = best_of.hyperparameters["quality"]
-    np.testing.assert_array_equal(best_of.correct, toy.correct(quality))
+    np.testing.assert_array_equal(best_of.units, toy.correct(quality))
     winners = [first + np.argmax(scores) for scores, _, first in _by_execution(best_of)]
     np.testing.assert_array_equal(best_of.best.candidate, winners)
     # What is handed out is the winner's, not that of another.
@@ -86,7 +86,7 @@ def test_the_best_noisy_score_wins_and_of_equals_the_earliest(best_of, toy):
 
 
 def test_every_candidate_has_a_score_noise_of_its_own_of_the_charged_law(best_of):
-    noise = best_of.scores - best_of.correct
+    noise = best_of.scores - best_of.units
     np.testing.assert_array_equal(noise, np.rint(noise))
     values = np.arange(-5, 6)
     mass = np.exp(-(np.arange(-40, 41) ** 2) / (2 * NOISE**2))
@@ -102,7 +102,7 @@ def test_every_candidate_has_a_score_noise_of_its_own_of_the_charged_law(best_of
     for one, other in ((0, 1), (1, 2), (0, 3)):
         assert abs(np.corrcoef(runs[:, one], runs[:, other])[0, 1]) < bound
     assert abs(np.corrcoef(runs[:-1, 0], runs[1:, 0])[0, 1]) < bound
-    assert abs(np.corrcoef(noise, best_of.correct)[0, 1]) < 5.0 / np.sqrt(len(noise))
+    assert abs(np.corrcoef(noise, best_of.units)[0, 1]) < 5.0 / np.sqrt(len(noise))
 
 
 def test_the_first_that_passes_is_the_first_whose_noisy_score_does(toy):

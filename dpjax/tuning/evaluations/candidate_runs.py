@@ -15,7 +15,7 @@ from dpjax.training.optimizers import Optimizer
 from dpjax.tuning.job import Job
 from dpjax.tuning.problem.run_settings import RunSetting
 from dpjax.tuning.problem.space import Space
-from dpjax.tuning.problem.task import Task, number_correct
+from dpjax.tuning.problem.task import Task, total_units
 
 PyTree = Any
 
@@ -123,16 +123,24 @@ def all_finite(params: PyTree) -> jax.Array:
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(params)]))
 
 
-def scored_run(task: Task, params: PyTree, validation_arrays: PyTree) -> dict[str, PyTree]:
+def scored_run(
+    task: Task, params: PyTree, validation_arrays: PyTree, counts: jax.Array | None = None
+) -> dict[str, PyTree]:
     """What is kept of a trained candidate.
 
+    Args:
+      task: whose `correct` or `score` judges.
+      params: the candidate's.
+      validation_arrays: pytree of arrays (n, ...).
+      counts: bool (n,), the records that count; None for all.
+
     Returns:
-      `params`; `correct`, int32, the validation records it gets right; `finite`, whether all of it
-      is.
+      `params`; `units`, int32, what the validation records score in whole units (`Task.units`): the
+      number it gets right, with `correct`; `finite`, whether all of it is.
     """
     return {
         "params": params,
-        "correct": number_correct(task, params, validation_arrays),
+        "units": total_units(task, params, validation_arrays, counts),
         "finite": all_finite(params),
     }
 

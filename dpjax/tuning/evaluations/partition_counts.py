@@ -23,7 +23,7 @@ from dpjax.data import splitting
 from dpjax.tuning.evaluations.candidate_runs import Optimizer, scored_run, train_config
 from dpjax.tuning.evaluations.partitions import PartitionLots
 from dpjax.tuning.job import Arrays, Job, bound, read_bound
-from dpjax.tuning.problem.task import Records, Task, is_correct
+from dpjax.tuning.problem.task import Records, Task
 
 PyTree = Any
 Run = Callable[[jax.Array, dict[str, jax.Array], PyTree], PyTree]
@@ -203,12 +203,6 @@ def _model_run(task: Task, config: training.TrainConfig) -> Run:
     """run(key, hyperparameters, data) -> correct predictions of one candidate on one partition."""
     train = training.make_train(config)
 
-    def counted(params: PyTree, row: tuple[PyTree, jax.Array]) -> jax.Array:
-        example, real = row
-        return is_correct(task, params, example) & real
-
-    masked = dataclasses.replace(task, correct=counted)
-
     def run(key: jax.Array, hyperparameters: dict[str, jax.Array], data: PyTree) -> jax.Array:
         train_arrays, starts, sizes, validation = data
         partition = hyperparameters["partition"].astype(jnp.int32)
@@ -222,8 +216,8 @@ def _model_run(task: Task, config: training.TrainConfig) -> Run:
             number_of_records=size,
             first_record=jnp.asarray(starts)[partition],
         )
-        seen = scored_run(masked, params, validation)
-        return jnp.where(seen["finite"] & (size > 0), seen["correct"], 0)
+        seen = scored_run(task, params, *validation)
+        return jnp.where(seen["finite"] & (size > 0), seen["units"], 0)
 
     return run
 

@@ -52,7 +52,7 @@ from dpjax.tuning.problem.run_settings import (
     training_guarantee,
 )
 from dpjax.tuning.problem.space import ACCOUNTED, Space, space_from
-from dpjax.tuning.problem.task import Task
+from dpjax.tuning.problem.task import SCORE_UNITS, Task
 from dpjax.tuning.release import Release, statement
 from dpjax.tuning.tuner import (
     Finish,
@@ -269,7 +269,11 @@ def plan(
     # Under replace one, run_settings has refused records that a replacement could move.
     stay = setting.relation == ADD_OR_REMOVE_ONE or task.train.stable_under_replacement
     utility = AveragedUtility(
-        partition_number, task.validation.public_size, request.validation_is_public, stay
+        partition_number,
+        task.validation.public_size,
+        request.validation_is_public,
+        stay,
+        task.units,
     )
     lots = partition_lots(
         setting, task.train.public_size, partition_number, models.partition_training
@@ -380,8 +384,8 @@ def _selected_and_trained(
                 "what_scores_are": "average accuracy of the partition models, without noise",
                 "selection": events,
                 "partition_sizes": records.sizes.tolist(),
-                "final_model_validation_accuracy": float(final.correct[0])
-                / max(task.validation.number, 1),
+                "final_model_validation_accuracy": float(final.units[0])
+                / (task.units * max(task.validation.number, 1)),
                 "warning_about_noise": warning,
             },
         ),
@@ -493,6 +497,16 @@ def final_settings(fixed: Plan) -> list[RunSetting]:
     return [dataclasses.replace(fixed.setting, probability=1.0)]
 
 
+_IN_WORDS: dict[bool, dict[str, Any]] = {
+    True: {"what": "correct validation predictions of the partitions' models, summed"},
+    False: {
+        "what": "scores in [0, 1] of validation records with the partitions' models, summed",
+        "units_of_a_score_of_1": SCORE_UNITS,
+    },
+}
+"""What is summed, by whether a record is right or wrong."""
+
+
 def public_claim(
     fixed: Plan,
     options: RunOptions,
@@ -529,8 +543,8 @@ def public_claim(
             },
         },
         space=fixed.space.describe(),
-        score={
-            "what": "correct validation predictions of the partitions' models, summed",
+        score=_IN_WORDS[utility.units_of_a_record == 1]
+        | {
             "units_of_a_utility_of_1": utility.units,
             "sensitivity_in_units": utility.sensitivity,
             "public_size": utility.validation_size,

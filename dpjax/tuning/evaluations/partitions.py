@@ -4,7 +4,8 @@ Ding & Wu (2022) train every candidate on each of k disjoint partitions of the t
 average the k accuracies. A record sits in one partition, so it moves one of the k terms, whatever
 the training does: it need not be private. Here the utility of a candidate is kept as a whole number
 (correct predictions of all k models together, out of k times the public number of validation
-records), so that selection noise can be exact.
+records), so that selection noise can be exact. Where a task has scores in [0, 1] in place of right
+or wrong, a unit is a fraction of a record's score (`Task.units`).
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class AveragedUtility:
     """The utility of a candidate in whole units, its sensitivity, and the noise that fits.
 
     A unit is one correct prediction by one of the k models: utility = units / (k n), with n the
-    public number of validation records. A model's count enters as min(count, n).
+    public number of validation records. A model's count enters as min(count, n). (Where a record
+    scores 0 to g units, n stands for g n and a validation record moves a count by g.)
 
     Formal guarantees:
       `sensitivity` bounds, for every candidate at once and every pair of neighbours, how far its
@@ -60,28 +62,37 @@ class AveragedUtility:
       validation_is_public: whether the validation records are no one's secret.
       records_stay: whether neighbours differ in one part and one partition only: always under
         add-or-remove one; under replace one if the replacement keeps the identifier.
+      units_of_a_record: g, what one validation record scores at most with one model.
     """
 
     partitions: int
     validation_size: int
     validation_is_public: bool = False
     records_stay: bool = True
+    units_of_a_record: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("partitions", "validation_size"):
+        for name in ("partitions", "validation_size", "units_of_a_record"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: pass at least 1")
 
     @property
     def units(self) -> int:
-        """Units in a utility of 1, k n."""
-        return self.partitions * self.validation_size
+        """Units in a utility of 1, k g n."""
+        return self.partitions * self.units_of_a_model
+
+    @property
+    def units_of_a_model(self) -> int:
+        """Units that one model may add, g n."""
+        return self.validation_size * self.units_of_a_record
 
     @property
     def sensitivity(self) -> int:
         """Units by which one record moves any candidate's utility, at most."""
-        of_training = self.validation_size
-        of_validation = 0 if self.validation_is_public else self.partitions
+        of_training = self.units_of_a_model
+        of_validation = self.partitions * self.units_of_a_record
+        if self.validation_is_public:
+            of_validation = 0
         if self.records_stay:
             return max(of_training, of_validation)
         return of_training + max(of_training, of_validation)
@@ -116,13 +127,13 @@ class AveragedUtility:
         """Adds the models' counts up to units.
 
         Args:
-          counts: (candidates, k) int, correct validation predictions of each model, 0 where a
-            partition is empty or a model is not finite.
+          counts: (candidates, k) int, what the validation records score with each model, in units
+            (correct predictions), 0 where a partition is empty or a model is not finite.
 
         Returns:
           One Python integer for each candidate.
         """
-        return [int(row) for row in np.minimum(counts, self.validation_size).sum(axis=1)]
+        return [int(row) for row in np.minimum(counts, self.units_of_a_model).sum(axis=1)]
 
     def noise_warning(self, candidates: int, epsilon: float) -> str | None:
         """What to tell if noise drowns the utilities: one line naming what would not; else None."""

@@ -27,15 +27,17 @@ from dpjax.tuning.evaluations.candidate_runs import trained_runs, untrained
 from dpjax.tuning.job import Arrays, Job, put_together, share_arrays
 from dpjax.tuning.problem import inspection
 from dpjax.tuning.problem.run_settings import (
+    LARGEST_DEVIATION,
     RunOptions,
     RunSetting,
     calibrated,
+    count_guarantee,
     run_settings,
     training_guarantee,
     validation_noise,
 )
 from dpjax.tuning.problem.space import Space, space_from
-from dpjax.tuning.problem.task import Task
+from dpjax.tuning.problem.task import SCORE_UNITS, Task
 from dpjax.tuning.release import Release, statement
 from dpjax.tuning.tuner import (
     Finish,
@@ -53,8 +55,9 @@ class PrivateRuns:
     """The evaluation: runs of candidates drawn from the space, each with a private score.
 
     Attributes:
-      score_noise: standard deviation of the discrete Gaussian on the count of correct validation
-        predictions, in records; None: the least one that adds nothing to the total.
+      score_noise: standard deviation of the discrete Gaussian on the sum of validation scores (the
+        count of correct predictions), in records; None: the least one that adds nothing to the
+        total.
       not_private: allow noise multiplier 0; nothing is then guaranteed.
     """
 
@@ -103,7 +106,7 @@ class PrivateRuns:
                 winner=int(executed.best.candidate[0]),
                 hyperparameters=executed.hyperparameters,
                 scores=executed.scores / task.validation.public_size,
-                accuracies=executed.correct / max(task.validation.number, 1),
+                accuracies=executed.units / (task.units * max(task.validation.number, 1)),
                 seconds=time.time() - started,
             ),
         )
@@ -154,8 +157,9 @@ class Procedure:
       selection: how many runs there are, and which of them is released.
       settings: the accounted settings a candidate may have.
       inspected: the task and the optimiser, as they were looked at.
-      score_noise: standard deviation of the discrete Gaussian on the number of correct validation
-        predictions, in records; 0 for public validation data or a run that is not private.
+      score_noise: standard deviation of the discrete Gaussian on the sum of validation scores (the
+        number of correct predictions), in records; 0 for public validation data or a run that is
+        not private.
       run_guarantee: the cost of one candidate, its score included; None if not private.
       guarantee: the cost of the release; None if not private.
     """
@@ -208,9 +212,19 @@ def plan_procedure(
         private run, if nothing reads a hyperparameter of the space, or if the target cannot be met.
     """
     epsilon, delta = request.epsilon, request.delta
-    validation_is_public = request.validation_is_public
+    charged = functools.partial(
+        _scored,
+        units=task.units,
+        validation_is_public=request.validation_is_public,
+        score_noise=score_noise,
+    )
     if score_noise is not None:
         checks.positive("score_noise", score_noise)
+        if score_noise * task.units > LARGEST_DEVIATION:
+            raise ValueError(
+                f"score_noise {score_noise}: pass at most {LARGEST_DEVIATION / task.units:.4g}, "
+                "which exact noise can still be drawn with"
+            )
     checks.flag("not_private", not_private)
     settings = run_settings(task, request.space, request.run)
     given = not any(math.isnan(setting.noise_multiplier) for setting in settings)
@@ -230,18 +244,19 @@ def plan_procedure(
             raise ValueError(
                 "noise_multiplier 0 gives no privacy: pass a positive one, or say not_private"
             )
-        run, deviation = _scored(settings, validation_is_public, score_noise)
+        run, deviation = charged(settings)
         guarantee = selection.guarantee(run)
     else:
-        if score_noise is not None and not validation_is_public:
+        if score_noise is not None and not request.validation_is_public:
             # No noise of training makes room for scores that cost more than the target alone.
-            scores = selection.guarantee(_count(settings, score_noise))
+            alone = count_guarantee(score_noise, settings[0].relation, task.units)
+            scores = selection.guarantee(alone)
             _refuse_scores(score_noise, scores.epsilon(delta), epsilon)
         # Training alone is calibrated first; the score may add a little, and is then made room for.
         aim = epsilon
         for _ in range(6):
             settings = calibrated(settings, selection.guarantee, aim, delta)
-            run, deviation = _scored(settings, validation_is_public, score_noise)
+            run, deviation = charged(settings)
             guarantee = selection.guarantee(run)
             reached = guarantee.epsilon(delta)
             if reached <= epsilon:
@@ -264,7 +279,11 @@ def _refuse_scores(score_noise: float | None, reached: float, epsilon: float) ->
 
 
 def _scored(
-    settings: list[RunSetting], validation_is_public: bool, score_noise: float | None
+    settings: list[RunSetting],
+    *,
+    units: int,
+    validation_is_public: bool,
+    score_noise: float | None,
 ) -> tuple[accounting.Guarantee, float]:
     """Returns the cost of one candidate with its score, and the score's noise, in records."""
     train = training_guarantee(settings)
@@ -272,13 +291,9 @@ def _scored(
         return train, 0.0
     deviation = score_noise
     if deviation is None:
-        deviation = validation_noise(train, settings[0].relation)
-    return accounting.parallel(train, _count(settings, deviation)), deviation
-
-
-def _count(settings: list[RunSetting], deviation: float) -> accounting.Guarantee:
-    """Returns the cost of one noisy count of correct validation predictions."""
-    return accounting.discrete_gaussian(noise_std=deviation, relation=settings[0].relation)
+        deviation = validation_noise(train, settings[0].relation, units)
+    count = count_guarantee(deviation, settings[0].relation, units)
+    return accounting.parallel(train, count), deviation
 
 
 # Numbers of a seeded `HostRandomness`'s streams, nothing to do with the named streams of a
@@ -297,15 +312,16 @@ class Executed:
       best: the winner of each execution.
       counts: (executions,) int, the realised K of each.
       hyperparameters: for each name (candidates,) float64, all executions' candidates in order.
-      correct: (candidates,) int, exact counts of correct validation predictions.
-      scores: (candidates,) float64, the counts with noise; -inf for failed candidates and for those
-        that a search in order did not come to.
+      units: (candidates,) int, exact sums of validation scores in whole units (`Task.units`): with
+        `correct`, the number of correct predictions.
+      scores: (candidates,) float64, these with noise, in records; -inf for failed candidates and
+        for those that a search in order did not come to.
     """
 
     best: BestOfRuns
     counts: np.ndarray
     hyperparameters: dict[str, np.ndarray]
-    correct: np.ndarray
+    units: np.ndarray
     scores: np.ndarray
 
 
@@ -380,7 +396,7 @@ def _executed(
     total = len(owners)
     hyperparameters = _hyperparameters(procedure, drawn)
     keys = jax.random.wrap_key_data(drawn["keys"], impl=key_streams.IMPLEMENTATION)
-    correct = np.zeros(total, dtype=np.int64)
+    units = np.zeros(total, dtype=np.int64)
     scores = np.full(total, -np.inf)
     trained = np.zeros(total, dtype=bool)
     best = BestOfRuns(executions)
@@ -390,8 +406,9 @@ def _executed(
     for indices, outputs in trained_runs(
         procedure, hyperparameters, keys, members, chunk_size, job
     ):
-        correct[indices] = outputs["correct"]
-        scores[indices] = np.where(outputs["finite"], outputs["correct"] + noise[indices], -np.inf)
+        units[indices] = outputs["units"]
+        noisy = (outputs["units"] + noise[indices]) / task.units
+        scores[indices] = np.where(outputs["finite"], noisy, -np.inf)
         # Scores are ranked as accuracies over the public size.
         ranks = procedure.selection.rank(scores[indices] / task.validation.public_size)
         best.update(owners[indices], indices, ranks, outputs["params"])
@@ -402,11 +419,11 @@ def _executed(
             trained[members] = True  # those after the winner were not needed
             break
     # What stands in a share was trained, not merely meant to be: a merge counts it.
-    shares = job.collected(share_arrays(np.flatnonzero(trained), correct, scores, best), drawn)
+    shares = job.collected(share_arrays(np.flatnonzero(trained), units, scores, best), drawn)
     if shares is None:
         return None
     executed = _put_together(shares, procedure, drawn, structure)
-    whole = share_arrays(np.arange(total), executed.correct, executed.scores, executed.best)
+    whole = share_arrays(np.arange(total), executed.units, executed.scores, executed.best)
     job.spend({name: drawn[name] for name in drawn if name not in _ONLY_TO_TRAIN} | whole)
     return executed
 
@@ -416,9 +433,9 @@ def _put_together(
 ) -> Executed:
     """What was executed, from the results of all shares."""
     total = int(np.sum(drawn["counts"]))
-    correct, scores = np.zeros(total, dtype=np.int64), np.full(total, -np.inf)
-    best = put_together(shares, correct, scores, structure)
-    return Executed(best, drawn["counts"], _hyperparameters(procedure, drawn), correct, scores)
+    units, scores = np.zeros(total, dtype=np.int64), np.full(total, -np.inf)
+    best = put_together(shares, units, scores, structure)
+    return Executed(best, drawn["counts"], _hyperparameters(procedure, drawn), units, scores)
 
 
 def _hyperparameters(procedure: Procedure, drawn: Arrays) -> dict[str, np.ndarray]:
@@ -434,9 +451,8 @@ def _drawn(
     total = int(np.sum(counts))
     noise = np.zeros(total)
     if procedure.score_noise > 0 and total:
-        noise = integer_laws.discrete_gaussian(
-            procedure.score_noise, total, randomness, _STREAM_OF_SCORES
-        )
+        deviation = procedure.score_noise * procedure.task.units
+        noise = integer_laws.discrete_gaussian(deviation, total, randomness, _STREAM_OF_SCORES)
     hyperparameters = procedure.space.sample(total, randomness.generator(_STREAM_OF_SPACE))
     keys = np.zeros((0, 2), np.uint32)
     if total:
@@ -484,6 +500,16 @@ def _release(procedure: Procedure, executed: Executed, secret: bool) -> Release:
     return Release(params=params, hyperparameters=hyperparameters, statement=claim)
 
 
+_IN_WORDS: dict[bool, dict[str, Any]] = {
+    True: {"what": "number of correct validation predictions plus noise, over the public size"},
+    False: {
+        "what": "sum of validation records' scores in [0, 1] plus noise, over the public size",
+        "units_of_a_score_of_1": SCORE_UNITS,
+    },
+}
+"""What is ranked, by whether a record is right or wrong."""
+
+
 def public_claim(
     procedure: Procedure,
     options: RunOptions,
@@ -508,8 +534,8 @@ def public_claim(
         delta=procedure.request.delta,
         selection=procedure.selection.describe(),
         space=procedure.space.describe(),
-        score={
-            "what": "number of correct validation predictions plus noise, over the public size",
+        score=_IN_WORDS[procedure.task.units == 1]
+        | {
             "noise": "discrete Gaussian",
             "noise_standard_deviation_in_records": procedure.score_noise,
             "public_size": validation_size,

@@ -25,7 +25,7 @@ from dpjax.tuning.pareto.repeated_runs import RepeatedRuns
 from dpjax.tuning.pareto.run_shapes import RunShapes
 from dpjax.tuning.problem.inspection import refuse_unread
 from dpjax.tuning.problem.run_shape import FIXED, TRUNCATION_PROBABILITY
-from dpjax.tuning.problem.task import Task, check_correct
+from dpjax.tuning.problem.task import Task, check_score
 
 PrivacyOracle = Callable[[Mapping[str, np.ndarray]], np.ndarray]
 UtilityOracle = Callable[..., np.ndarray]
@@ -161,14 +161,14 @@ class TrainedAccuracy:
           workers: calls at the same time; None: one for each CPU core, or each accelerator.
 
         Raises:
-          ValueError: no repetition, or a task whose `correct` is no boolean.
+          ValueError: no repetition, or a task whose `correct` is no boolean or `score` no number.
         """
         repetitions = checks.whole("repetitions", repetitions)
         classes = checks.whole("classes", classes)
         checks.instance("task", task, Task, "tuning.classification(model, train, validation)")
         checks.instance("shapes", shapes, RunShapes, "pareto.RunShapes(dataset_size=60000)")
         checks.function("optimizer", optimizer, "of hyperparameters")
-        check_correct(task)
+        check_score(task)
         self.task, self.shapes, self._optimizer = task, shapes, optimizer
         self.repetitions, self.failed_as = repetitions, 1.0 / classes
         self._runs = RepeatedRuns(
@@ -218,8 +218,8 @@ class TrainedAccuracy:
             for seed in seeds
             for repetition in range(self.repetitions)
         ]
-        correct, finite = self._runs(lots, steps, np.asarray(words), hyperparameters)
-        accuracy = np.where(finite, correct / self._records, np.nan)
+        scored, finite = self._runs(lots, steps, np.asarray(words), hyperparameters)
+        accuracy = np.where(finite, scored / (self.task.units * self._records), np.nan)
         return accuracy.reshape(number, self.repetitions)
 
 

@@ -100,7 +100,8 @@ class RepeatedRuns:
             divided by.
 
         Returns:
-          Correct validation predictions (n,) int64, and whether all parameters are finite (n,).
+          What the validation records score (n,) int64, in units (`Task.units`), and whether all
+          parameters are finite (n,).
 
         Raises:
           ValueError: two runs with one key.
@@ -109,7 +110,7 @@ class RepeatedRuns:
         if len(np.unique(key_words, axis=0)) < number:
             raise ValueError("two runs share a key and would get identical noise: pass other seeds")
         values = {name: np.asarray(v, np.float32) for name, v in hyperparameters.items()}
-        correct, finite = np.zeros(number, np.int64), np.zeros(number, bool)
+        units, finite = np.zeros(number, np.int64), np.zeros(number, bool)
         free: queue.SimpleQueue = queue.SimpleQueue()
         for device in self._devices:
             free.put(device)
@@ -123,7 +124,7 @@ class RepeatedRuns:
             finally:
                 free.put(device)
             kept = slice(0, len(members))
-            correct[members], finite[members] = outputs[0][kept], outputs[1][kept]
+            units[members], finite[members] = outputs[0][kept], outputs[1][kept]
 
         for device in set(self._devices) - set(self._data):
             arrays = (self._task.train.arrays, self._task.validation.arrays)
@@ -132,7 +133,7 @@ class RepeatedRuns:
             running = [pool.submit(train, *call) for call in self._calls(lots, steps)]
             for done in running:
                 done.result()
-        return correct, finite
+        return units, finite
 
     def _calls(self, lots: Sequence[Lots], steps: np.ndarray) -> list[tuple[LotFamily, np.ndarray]]:
         """Which runs go together, the most work first."""
@@ -181,7 +182,7 @@ class RepeatedRuns:
             return self._programs[family, device]
 
     def _run_of(self, family: LotFamily) -> Callable[[PyTree, PyTree, PyTree], PyTree]:
-        """run(inputs, training records, validation records) -> (correct, finite), one run."""
+        """run(inputs, training records, validation records) -> (units, finite), one run."""
         task, optimizer = self._task, self._optimizer
         rows = task.train.number
         config = train_config(task, optimizer, _any_member(family), steps=1, lot_size=1.0)
@@ -200,7 +201,7 @@ class RepeatedRuns:
                 steps=inputs["steps"],
             )
             outputs = scored_run(task, state.params, validation)
-            return outputs["correct"], outputs["finite"]
+            return outputs["units"], outputs["finite"]
 
         return run
 

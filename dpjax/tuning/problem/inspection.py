@@ -26,7 +26,7 @@ from dpjax.training import optimizers
 from dpjax.training.dp_sgd import merge, partition
 from dpjax.tuning.curator import fingerprint as fingerprint_of_records
 from dpjax.tuning.problem.space import ACCOUNTED
-from dpjax.tuning.problem.task import Task
+from dpjax.tuning.problem.task import Task, units_of
 
 PyTree = Any
 
@@ -112,7 +112,7 @@ def programs(task: Task, optimizer: Any, hyperparameters: Iterable[str]) -> dict
     drawn = (key,) if task.with_rng else ()
     return {
         "loss": fingerprint(jax.value_and_grad(loss), trained, frozen, example, *drawn),
-        "score": fingerprint(task.correct, params, scored),
+        "score": fingerprint(lambda *given: units_of(task, *given), params, scored),
         "initial values": fingerprint(task.initial, key),
         "optimizer": fingerprint(update, values, trained, trained),
     }

@@ -25,7 +25,10 @@ from dpjax.tuning.problem.run_shape import (
     whole_lot_size,
 )
 from dpjax.tuning.problem.space import Space
-from dpjax.tuning.problem.task import Task, check_correct, check_neighbours
+from dpjax.tuning.problem.task import Task, check_neighbours, check_score
+
+LARGEST_DEVIATION = 40_000.0
+"""Of score noise, in units of a score: wider discrete Gaussians are not tabulated."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,11 +93,12 @@ def run_settings(task: Task, space: Space, options: RunOptions) -> list[RunSetti
 
     Raises:
       ValueError: for a lot larger than the data, fewer than one step, an unknown sampling, records
-        that a neighbour of theirs would divide otherwise, or a task whose `correct` is no boolean.
+        that a neighbour of theirs would divide otherwise, or a task whose `correct` is no
+        boolean or whose `score` is no number.
     """
     check_sampling(options.sampling)
     check_neighbours(options.sampling, task.train, task.validation)
-    check_correct(task)
+    check_score(task)
     if options.steps is not None and options.epochs is not None:
         raise ValueError("both steps and epochs are given: pass one of them")
     for name in ("lot_size", "steps", "epochs", "noise_multiplier"):
@@ -175,17 +179,29 @@ def calibrated(
     return [dataclasses.replace(setting, noise_multiplier=noise) for setting in settings]
 
 
-def validation_noise(base: accounting.Guarantee, relation: str) -> float:
+def count_guarantee(deviation: float, relation: str, units: int = 1) -> accounting.Guarantee:
+    """Returns the cost of one noisy sum of scores.
+
+    Args:
+      deviation: standard deviation of the discrete Gaussian, in records.
+      relation: the neighbouring relation.
+      units: `Task.units`, by which one record may move the sum.
+    """
+    return accounting.discrete_gaussian(deviation * units, units, relation=relation)
+
+
+def validation_noise(base: accounting.Guarantee, relation: str, units: int = 1) -> float:
     """Returns the least standard deviation whose count costs no more than training does.
 
     A record is in the training part or in the validation part, so the two compose in parallel, and
     a noisy count whose privacy profile lies below the training run's adds nothing to the total.
-    The deviation is searched over powers of 1.05 between 0.5 and 1e4 and never needs to be exact:
-    the total is computed from the deviation found.
+    The deviation is searched over powers of 1.05 between 0.5 and 1e4 (or what can still be drawn)
+    and never needs to be exact: the total is computed from the deviation found.
 
     Args:
       base: cost of training one candidate.
       relation: the neighbouring relation.
+      units: `Task.units`, by which one record may move the sum.
 
     Returns:
       Standard deviation of the discrete Gaussian on the count, in records.
@@ -201,10 +217,11 @@ def validation_noise(base: accounting.Guarantee, relation: str) -> float:
     allowed = base.pair.delta(grid) + 1e-13
 
     def dominated(deviation: float) -> bool:
-        count = accounting.discrete_gaussian(noise_std=deviation, relation=relation)
+        count = count_guarantee(deviation, relation, units)
         return bool(np.all(count.pair.delta(grid) <= allowed))
 
-    low, high = 0, 203
+    most = min(1e4, LARGEST_DEVIATION / units)
+    low, high = 0, math.ceil(math.log(most / 0.5) / math.log(1.05))
     while low < high:
         middle = (low + high) // 2
         if dominated(0.5 * 1.05**middle):

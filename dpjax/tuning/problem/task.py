@@ -1,25 +1,26 @@
 """What is to be learned: a model's loss, how a prediction is scored, and the records.
 
-A `Task` is what the four procedures train candidates of. Build one from a Flax model and arrays
-with `classification`, or directly from plain functions.
+A `Task` is what all tuners train candidates of. Build one from a Flax model and arrays
+(`ready_tasks`), or directly from plain functions.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import linen as nn
-from flax import nnx
 
-from dpjax import checks, models
+from dpjax import checks
 
 PyTree = Any
+
+SCORE_UNITS = 256
+"""Whole units of a score of 1: a record's score is rounded to a multiple of 1/256, so that sums are
+whole numbers, one record's influence on them is exact, and so is the noise."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,16 +123,31 @@ def check_neighbours(sampling: str, *records: Records) -> None:
         )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Task:
     """One learning problem.
+
+    What candidates are ranked by is a sum over validation records of something bounded, so that one
+    record's influence is: `correct`, right or wrong, or `score`, anything in [0, 1]. A measure of
+    all records together (AUC, F1, perplexity) has no such bound; pass what a record adds to one
+    instead, such as `correct` or a clipped loss.
+
+        tuning.Task(
+            initial=lambda key: {"w": jnp.zeros(3)},
+            loss=lambda params, example: (example[0] @ params["w"] - example[1]) ** 2,
+            score=lambda params, example: 1 - abs(example[0] @ params["w"] - example[1]) / 2,
+            train=tuning.Records((inputs, targets), public_size=1000, size_bound=1200),
+            validation=tuning.Records((more, others), public_size=300, size_bound=400),
+        )
 
     Attributes:
       initial: key -> parameters before training (a pytree of float arrays); must not see data.
       loss: (parameters, example) -> scalar, or (parameters, example, key) with `with_rng`; one
         example, no batch axis.
       correct: (parameters, example) -> whether the prediction is right, a boolean scalar (a score
-        in counts rests on it; anything else is refused before training).
+        in counts rests on it; anything else is refused before training). Or None, with
+      score: (parameters, example) -> a floating scalar, the higher the better; taken as 0 below 0
+        and where it is no number, as 1 above 1, and rounded to a multiple of 1 / `SCORE_UNITS`.
       train: the records trained on.
       validation: the records candidates are scored on; disjoint from `train`.
       trainable: None (all), a pytree of booleans, or (path, leaf) -> boolean.
@@ -141,7 +157,8 @@ class Task:
 
     initial: Callable[[jax.Array], PyTree]
     loss: Callable[..., jax.Array]
-    correct: Callable[[PyTree, PyTree], jax.Array]
+    correct: Callable[[PyTree, PyTree], jax.Array] | None = None
+    score: Callable[[PyTree, PyTree], jax.Array] | None = None
     train: Records
     validation: Records
     trainable: Any = None
@@ -151,7 +168,19 @@ class Task:
     def __post_init__(self) -> None:
         checks.function("initial", self.initial, "of a key")
         checks.function("loss", self.loss, "of parameters and example")
-        checks.function("correct", self.correct, "of parameters and example")
+        if (self.correct is None) == (self.score is None):
+            raise ValueError(
+                "pass either correct (parameters, example) -> boolean, or score -> number in [0, 1]"
+            )
+        if isinstance(self.score, str):
+            raise ValueError(
+                f"score={self.score!r}: pass a function of (parameters, ONE example) with values "
+                "in [0, 1]; what is measured on all records at once (AUC, F1) has no bound on one "
+                "record's influence"
+            )
+        for name in ("correct", "score"):
+            if getattr(self, name) is not None:
+                checks.function(name, getattr(self, name), "of parameters and example")
         for name in ("train", "validation"):
             records = getattr(self, name)
             if not isinstance(records, Records):
@@ -162,54 +191,85 @@ class Task:
                 )
         checks.flag("with_rng", self.with_rng)
         checks.text("description", self.description)
+        if self.validation.size_bound * self.units >= 2**31:
+            raise ValueError(
+                f"a size_bound of {self.validation.size_bound} validation records is too large for "
+                f"scores: pass at most {2**31 // self.units - 1}"
+            )
+
+    @property
+    def units(self) -> int:
+        """Whole units that a record's score is counted in: 1, right or wrong, or `SCORE_UNITS`."""
+        return 1 if self.score is None else SCORE_UNITS
 
 
-def number_correct(task: Task, params: PyTree, arrays: PyTree) -> jax.Array:
-    """Counts the examples that `params` gets right.
+def total_units(
+    task: Task, params: PyTree, arrays: PyTree, counts: jax.Array | None = None
+) -> jax.Array:
+    """Adds up what the examples score, in whole units: with `correct`, counts those it gets right.
 
-    One record more or less, or one replaced, moves the count by at most 1.
+    One record more or less, or one replaced, moves the sum by at most `task.units`.
 
     Args:
-      task: whose `correct` judges.
+      task: whose `correct` or `score` judges.
       params: one candidate's parameters.
       arrays: pytree of arrays (n, ...).
+      counts: bool (n,), the examples that count; None for all.
 
     Returns:
       int32 scalar.
 
     Raises:
-      ValueError: `correct` returns anything but a boolean scalar.
+      ValueError: as `units_of`.
     """
-    right = jax.lax.map(
-        lambda example: is_correct(task, params, example), arrays, batch_size=_batch(arrays)
+    units = jax.lax.map(
+        lambda example: units_of(task, params, example), arrays, batch_size=_batch(arrays)
     )
-    return jnp.sum(right.astype(jnp.int32))
+    return jnp.sum(units if counts is None else jnp.where(counts, units, 0))
 
 
-def is_correct(task: Task, params: PyTree, example: PyTree) -> jax.Array:
-    """What `task.correct` returns, bool of shape ().
+def units_of(task: Task, params: PyTree, example: PyTree) -> jax.Array:
+    """What one example scores, int32 of shape (), from 0 to `task.units`.
 
     Raises:
-      ValueError: it returns anything else, by which one record could move a count by more than 1.
+      ValueError: `correct` returns anything but a boolean scalar, or `score` anything but a
+        floating one, by which one record could move a sum by more.
     """
-    right = task.correct(params, example)
-    if right is None or not jax.tree_util.all_leaves([right]):
-        found = f"a {type(right).__name__}"
+    if task.score is None:
+        assert task.correct is not None  # One of them is given.
+        return _scalar("correct", task.correct(params, example)).astype(jnp.int32)
+    value = _scalar("score", task.score(params, example)).astype(jnp.float32)
+    value = jnp.where(jnp.isnan(value), 0.0, jnp.clip(value, 0.0, 1.0))
+    return jnp.round(value * SCORE_UNITS).astype(jnp.int32)
+
+
+_WANTED = {
+    "correct": "one boolean scalar, such as prediction == label; a count of those is the score",
+    "score": "one floating scalar in [0, 1]; their sum over the records is what is ranked",
+}
+
+
+def _scalar(name: str, value: Any) -> jax.Array:
+    """The value, if it is what `correct` or `score` must return."""
+    if value is None or not jax.tree_util.all_leaves([value]):
+        found = f"a {type(value).__name__}"
     else:
-        found = f"{jnp.result_type(right)} of shape {jnp.shape(right)}"
-    if found != "bool of shape ()":
-        raise ValueError(
-            f"the task's correct returns {found}: pass a function of (parameters, example) that "
-            "returns one boolean scalar, such as prediction == label; a count of those is the score"
-        )
-    return jnp.asarray(right)
+        kind = jnp.result_type(value)
+        fits = kind == jnp.bool_ if name == "correct" else jnp.issubdtype(kind, jnp.floating)
+        if fits and jnp.shape(value) == ():
+            return jnp.asarray(value)
+        found = f"{kind} of shape {jnp.shape(value)}"
+    raise ValueError(
+        f"the task's {name} returns {found}: pass a function of (parameters, example) that "
+        f"returns {_WANTED[name]}"
+    )
 
 
-def check_correct(task: Task) -> None:
-    """Runs `task.correct` on shapes alone, before anything is trained.
+def check_score(task: Task) -> None:
+    """Runs `task.correct` or `task.score` on shapes alone, before anything is trained.
 
     Raises:
-      ValueError: as `is_correct`.
+      ValueError: as `units_of`.
     """
     params = jax.eval_shape(task.initial, jax.random.key(0))
     example = jax.tree.map(
@@ -218,159 +278,18 @@ def check_correct(task: Task) -> None:
         ),
         task.validation.arrays,
     )
-    jax.eval_shape(lambda params, example: is_correct(task, params, example), params, example)
+    jax.eval_shape(lambda params, example: units_of(task, params, example), params, example)
 
 
 def accuracy_of(task: Task, params: PyTree, arrays: PyTree) -> float:
-    """The share of examples that `params` gets right, exact: not private where the arrays are."""
-    right = jax.jit(lambda params, arrays: number_correct(task, params, arrays))(params, arrays)
-    return float(right) / len(jax.tree.leaves(arrays)[0])
+    """The mean score of examples, the share that `params` gets right where a task has `correct`.
+
+    Exact: not private where the arrays are not public.
+    """
+    units = jax.jit(lambda params, arrays: total_units(task, params, arrays))(params, arrays)
+    return float(units) / (task.units * len(jax.tree.leaves(arrays)[0]))
 
 
 def _batch(arrays: PyTree) -> int:
     """Examples scored at once: enough to be quick, few enough that 16 candidates fit."""
     return min(1024, len(jax.tree.leaves(arrays)[0]))
-
-
-_OF_A_SPLIT = ("inputs", "labels", "public_size", "size_bound")
-
-
-def classification(
-    model: Any,
-    train: Any,
-    validation: Any,
-    *,
-    loss: Callable[[jax.Array, jax.Array], jax.Array] = models.cross_entropy,
-    trainable: Any = None,
-    initial: PyTree | None = None,
-    with_rng: bool = False,
-    description: str | None = None,
-) -> Task:
-    """Makes a classification task of a Flax model and two sets of labelled records.
-
-    Args:
-      model: a Linen module, an NNX module, a function of `nnx.Rngs` that makes an NNX module, or
-        a `models.FunctionalModel`. Called on inputs (batch, ...), it gives scores (batch, classes).
-      train: has `inputs` (n, ...), `labels` (n,) int, `public_size`, `size_bound`; what
-        `dpjax.data` returns. Without `stable_under_removal`, Poisson lots will refuse it, without
-        `stable_under_replacement` lots of fixed size (see `Records`).
-      validation: likewise, disjoint from `train`.
-      loss: (scores (batch, classes), labels (batch,)) -> (batch,).
-      trainable: which parameters train: None (all), a pytree of booleans, or (path, leaf) ->
-        boolean; the others stay as they are, bit for bit.
-      initial: parameters to start every candidate from, for fine-tuning; they must come from
-        public data. None: each candidate draws its own.
-      with_rng: whether the model is given a key in training (dropout). Without one it is run as
-        for predictions, with a warning if training it would draw random numbers.
-      description: public words about the model for the release; None: its definition (Linen), its
-        class's name, or that of the function that makes it (of what a lambda makes).
-
-    Raises:
-      ValueError: if the model keeps batch statistics, which couple the examples of a lot; has too
-        few outputs for the labels; or `initial` is not a tree of its parameters.
-    """
-    for name, split in (("train", train), ("validation", validation)):
-        missing = [word for word in _OF_A_SPLIT if not hasattr(split, word)]
-        if missing:
-            # Not the value itself, which may be records.
-            raise ValueError(
-                f"{name} is a {type(split).__name__} without {', '.join(missing)}: pass a "
-                "data.Split, for example of data.from_arrays(...).parts(...)"
-            )
-    checks.function("loss", loss, "of scores and labels")
-    checks.flag("with_rng", with_rng)
-    if description is not None:
-        checks.text("description", description)
-    if validation is train:
-        raise ValueError(
-            "training and validation records are the same: pass disjoint ones, for example by "
-            "data.split_train_validation"
-        )
-    if isinstance(model, models.FunctionalModel):
-        functional = model
-    else:
-        one = jax.ShapeDtypeStruct(np.shape(train.inputs)[1:], np.float32)
-        functional = models.functional(model, one)
-    _check_fit(functional, train, initial)
-    if not with_rng and _draws_in_training(functional, train):
-        warnings.warn(
-            "the model draws random numbers in training (dropout), and is given no key: it trains "
-            "without them; pass with_rng=True, or take them out of the model",
-            stacklevel=2,
-        )
-
-    def correct(params: PyTree, example: PyTree) -> jax.Array:
-        inputs, label = example
-        scores = functional.apply(params, inputs[None])[0]
-        # One score is a binary margin: positive means class 1.
-        predicted = jnp.argmax(scores) if scores.shape[-1] > 1 else (scores[0] > 0)
-        return predicted.astype(jnp.int32) == label
-
-    def records(split: Any) -> Records:
-        return Records(
-            (split.inputs, split.labels),
-            split.public_size,
-            split.size_bound,
-            getattr(split, "stable_under_replacement", False),
-            getattr(split, "identifiers", None),
-            getattr(split, "stable_under_removal", False),
-        )
-
-    return Task(
-        initial=functional.init if initial is None else lambda key: initial,
-        loss=functional.example_loss(loss, with_rng=with_rng),
-        correct=correct,
-        train=records(train),
-        validation=records(validation),
-        trainable=trainable,
-        with_rng=with_rng,
-        description=_describe(model) if description is None else description,
-    )
-
-
-def _check_fit(functional: models.FunctionalModel, train: Any, initial: PyTree | None) -> None:
-    """Refuses parameters that are not the model's, and labels that it has no output for."""
-    own = jax.eval_shape(functional.init, jax.random.key(0))
-    if initial is not None:
-        shapes, given = (jax.tree.map(jnp.shape, tree) for tree in (own, initial))
-        if shapes != given:
-            hint = " (of Linen's variables: variables['params'])" if "params" in initial else ""
-            raise ValueError(
-                f"initial is not a tree of the model's parameters: pass one like init's{hint}"
-            )
-    scores = jax.eval_shape(functional.apply, own, _one_input(train))
-    outputs, largest = max(2, scores.shape[-1]), int(np.max(train.labels, initial=0))
-    if largest >= outputs:
-        raise ValueError(
-            f"the model has {scores.shape[-1]} output(s) and there are labels to {largest}: pass a "
-            f"model with {largest + 1} outputs or more (this message is the curator's to see)"
-        )
-
-
-def _one_input(train: Any) -> jax.ShapeDtypeStruct:
-    # What JAX makes of float64 inputs; asked for by its own name, float64 is a warning.
-    dtype = jax.dtypes.canonicalize_dtype(np.asarray(train.inputs).dtype)
-    return jax.ShapeDtypeStruct((1, *np.shape(train.inputs)[1:]), dtype)
-
-
-def _draws_in_training(functional: models.FunctionalModel, train: Any) -> bool:
-    """Whether scores depend on the key that the model is given in training."""
-    own = jax.eval_shape(functional.init, jax.random.key(0))
-    traced = jax.make_jaxpr(functional.apply)(own, _one_input(train), jax.random.key(0)).jaxpr
-    reached = {id(traced.invars[-1])}
-    for equation in traced.eqns:
-        if any(id(operand) in reached for operand in equation.invars):
-            reached.update(id(result) for result in equation.outvars)
-    return any(id(score) in reached for score in traced.outvars)
-
-
-def _describe(model: Any) -> str:
-    """Public words about a model; never its parameters, nor an address in memory."""
-    if isinstance(model, nn.Module):
-        return " ".join(repr(model).split())
-    kind = model if hasattr(model, "__qualname__") else type(model)
-    makes_one = callable(model) and not isinstance(model, nnx.Module)
-    if makes_one and "<lambda>" in getattr(model, "__qualname__", "<lambda>"):
-        # A lambda or a partial function has no name worth releasing; what it makes has.
-        kind = type(nnx.eval_shape(lambda: model(nnx.Rngs(0))))
-    return f"{kind.__module__}.{kind.__qualname__}"

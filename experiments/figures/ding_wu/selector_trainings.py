@@ -21,7 +21,7 @@ from dpjax.tuning.evaluations.partitions import (
     partition_lots,
 )
 from dpjax.tuning.job import Job
-from dpjax.tuning.problem.task import number_correct
+from dpjax.tuning.problem.task import total_units
 from experiments.figures.ding_wu import selector_settings, tasks
 from experiments.figures.ding_wu.selector_settings import Setup, Study
 from experiments.figures.figure import DEFAULT_FOLDERS, DataFolders
@@ -192,8 +192,8 @@ def _final_run(study: Study, setup: Setup) -> Callable:
         train_arrays, validation_arrays, test_arrays = records
         initial = task.initial(training.stream(key, "initial"))
         params = train_one(key, given, initial, train_arrays)
-        right = number_correct(task, params, test_arrays)
+        right = total_units(task, params, test_arrays)
         accuracy = right / len(test_arrays[1])
-        return number_correct(task, params, validation_arrays), accuracy
+        return total_units(task, params, validation_arrays), accuracy
 
     return run

@@ -38,7 +38,7 @@ from dpjax.tuning.choices import BestOf
 from dpjax.tuning.evaluations.partitions import NON_PRIVATE, REHEARSAL, SelectionNoiseWarning
 from dpjax.tuning.evaluations.private_runs import execute, plan_procedure
 from dpjax.tuning.problem.run_settings import RunOptions
-from dpjax.tuning.problem.task import Task, number_correct
+from dpjax.tuning.problem.task import Task, total_units
 from dpjax.tuning.tuner import Request
 from experiments.figures.ding_wu import tasks
 from experiments.figures.figure import DEFAULT_FOLDERS, FULL, QUICK, DataFolders, FigureSpec
@@ -124,7 +124,7 @@ class Setup:
 
     @functools.cached_property
     def _judge(self) -> Callable[[Any, Any], jax.Array]:
-        return jax.jit(lambda params, arrays: number_correct(self.task, params, arrays))
+        return jax.jit(lambda params, arrays: total_units(self.task, params, arrays))
 
     def accuracy(self, params: Any) -> float:
         """Returns the test accuracy of parameters."""

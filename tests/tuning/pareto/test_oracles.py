@@ -11,7 +11,7 @@ import pytest
 from dpjax import accounting, data, models, training, tuning
 from dpjax.tuning import pareto
 from dpjax.tuning.pareto.repeated_runs import class_of
-from dpjax.tuning.problem.task import number_correct
+from dpjax.tuning.problem.task import total_units
 
 ORACLES = pathlib.Path(__file__).parent / "oracles"
 ACCOUNTING_ORACLES = pathlib.Path(__file__).parents[2] / "accounting" / "oracles"
@@ -186,7 +186,7 @@ def test_each_repetition_is_trained_as_make_train_trains_it(task, sampling):
         def right(key, train=train, hyperparameters=hyperparameters):
             initial = task.initial(training.stream(key, "initial"))
             params = train(key, hyperparameters, initial, task.train.arrays)
-            return number_correct(task, params, task.validation.arrays)
+            return total_units(task, params, task.validation.arrays)
 
         words = [np.random.SeedSequence((int(seeds[place]), r)).generate_state(2) for r in (0, 1)]
         keys = jax.random.wrap_key_data(np.array(words), impl="threefry2x32")

@@ -1,0 +1,388 @@
+"""Tasks of a Flax model: classification, regression, several labels at once, the next token.
+
+Each takes a model, training and validation records, and says what an example's loss and its score
+are. Where none fits, a `Task` of plain functions is three lines (see there).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import linen as nn
+from flax import nnx
+
+from dpjax import checks, models
+from dpjax.tuning.problem.task import Records, Task
+
+PyTree = Any
+Loss = Callable[[jax.Array, jax.Array], jax.Array]
+
+_OF_A_SPLIT = ("inputs", "labels", "public_size", "size_bound")
+
+
+def classification(
+    model: Any,
+    train: Any,
+    validation: Any,
+    *,
+    loss: Loss = models.cross_entropy,
+    trainable: Any = None,
+    initial: PyTree | None = None,
+    with_rng: bool = False,
+    description: str | None = None,
+) -> Task:
+    """Makes a classification task of a Flax model and two sets of labelled records.
+
+    Candidates are ranked by the number of validation records whose label has the largest score.
+
+    Args:
+      model: a Linen module, an NNX module, a function of `nnx.Rngs` that makes an NNX module, or
+        a `models.FunctionalModel`. Called on inputs (batch, ...), it gives scores (batch, classes).
+      train: has `inputs` (n, ...), `labels` (n,) int, `public_size`, `size_bound`; what
+        `dpjax.data` returns; or `Records` of a pair (inputs, labels). Without
+        `stable_under_removal`, Poisson lots will refuse it, without `stable_under_replacement` lots
+        of fixed size (see `Records`).
+      validation: likewise, disjoint from `train`.
+      loss: (scores (batch, classes), labels (batch,)) -> (batch,).
+      trainable: which parameters train: None (all), a pytree of booleans, or (path, leaf) ->
+        boolean; the others stay as they are, bit for bit.
+      initial: parameters to start every candidate from, for fine-tuning; they must come from
+        public data. None: each candidate draws its own.
+      with_rng: whether the model is given a key in training (dropout). Without one it is run as
+        for predictions, with a warning if training it would draw random numbers.
+      description: public words about the model for the release; None: its definition (Linen), its
+        class's name, or that of the function that makes it (of what a lambda makes).
+
+    Raises:
+      ValueError: if the model keeps batch statistics, which couple the examples of a lot; has too
+        few outputs for the labels; or `initial` is not a tree of its parameters.
+    """
+
+    def correct(scores: jax.Array, label: jax.Array) -> jax.Array:
+        # One score is a binary margin: positive means class 1.
+        predicted = jnp.argmax(scores) if scores.shape[-1] > 1 else (scores[0] > 0)
+        return predicted.astype(jnp.int32) == label
+
+    def fits(scores: jax.ShapeDtypeStruct, labels: np.ndarray) -> None:
+        outputs, largest = max(2, scores.shape[-1]), int(np.max(labels, initial=0))
+        if largest >= outputs:
+            raise ValueError(
+                f"the model has {scores.shape[-1]} output(s) and there are labels to {largest}: "
+                f"pass a model with {largest + 1} outputs or more (this message is the curator's "
+                "to see)"
+            )
+
+    own = (trainable, initial, with_rng, description)
+    return _task_of(model, train, validation, loss, "correct", correct, fits, *own)
+
+
+def regression(
+    model: Any,
+    train: Any,
+    validation: Any,
+    *,
+    error_scale: float,
+    loss: Loss | None = None,
+    trainable: Any = None,
+    initial: PyTree | None = None,
+    with_rng: bool = False,
+    description: str | None = None,
+) -> Task:
+    """Makes a regression task: a record scores 1 minus its absolute error over `error_scale`.
+
+        task = tuning.regression(
+            nn.Dense(1),
+            tuning.Records((inputs, targets), public_size=1000, size_bound=1200),
+            tuning.Records((more_inputs, more_targets), public_size=300, size_bound=400),
+            error_scale=0.5,
+        )
+
+    Args:
+      model: as in `classification`; it gives predictions (batch, outputs), or (batch,).
+      train: `Records` of a pair (inputs (n, ...), targets (n,) or (n, outputs) float), or what has
+        `inputs`, `labels`, `public_size` and `size_bound`.
+      validation: likewise, disjoint from `train`.
+      error_scale: public; the absolute error, in units of the target, from which a record scores 0.
+        Choose it without looking at the data: a difference that is of no use.
+      loss: (predictions (batch, outputs), targets (batch, outputs)) -> (batch,); half the squared
+        error, averaged over outputs, by default.
+      trainable, initial, with_rng, description: as in `classification`.
+
+    Raises:
+      ValueError: as `classification`; or if predictions and targets differ in shape.
+    """
+    scale = checks.positive("error_scale", error_scale)
+
+    def score(predicted: jax.Array, target: jax.Array) -> jax.Array:
+        error = jnp.abs(jnp.reshape(predicted, -1) - jnp.reshape(target, -1))
+        return jnp.mean(1.0 - jnp.minimum(error / scale, 1.0))
+
+    def squared_error(predicted: jax.Array, target: jax.Array) -> jax.Array:
+        rows = len(predicted)
+        difference = jnp.reshape(predicted, (rows, -1)) - jnp.reshape(target, (rows, -1))
+        return 0.5 * jnp.mean(jnp.square(difference), axis=1)
+
+    own = (trainable, initial, with_rng, description)
+    loss = squared_error if loss is None else loss
+    return _task_of(model, train, validation, loss, "score", score, _same_numbers, *own)
+
+
+def multi_label(
+    model: Any,
+    train: Any,
+    validation: Any,
+    *,
+    loss: Loss | None = None,
+    trainable: Any = None,
+    initial: PyTree | None = None,
+    with_rng: bool = False,
+    description: str | None = None,
+) -> Task:
+    """Makes a task of several labels at once: a record scores the share of labels that are right.
+
+        task = tuning.multi_label(
+            nn.Dense(5),
+            tuning.Records((inputs, labels), public_size=1000, size_bound=1200),  # labels (n, 5)
+            tuning.Records((more_inputs, more_labels), public_size=300, size_bound=400),
+        )
+
+    Args:
+      model: as in `classification`; it gives scores (batch, labels), positive for a label that
+        holds.
+      train: `Records` of a pair (inputs (n, ...), labels (n, labels) of 0 and 1), or what has
+        `inputs`, `labels`, `public_size` and `size_bound`.
+      validation: likewise, disjoint from `train`.
+      loss: (scores (batch, labels), labels (batch, labels)) -> (batch,); the sigmoid cross-entropy,
+        averaged over labels, by default.
+      trainable, initial, with_rng, description: as in `classification`.
+
+    Raises:
+      ValueError: as `classification`; or if scores and labels differ in number.
+    """
+
+    def score(scores: jax.Array, labels: jax.Array) -> jax.Array:
+        return jnp.mean(((scores > 0) == (labels > 0)).astype(jnp.float32))
+
+    def cross_entropy(scores: jax.Array, labels: jax.Array) -> jax.Array:
+        each = optax.sigmoid_binary_cross_entropy(scores, labels.astype(scores.dtype))
+        return jnp.mean(each, axis=-1)
+
+    own = (trainable, initial, with_rng, description)
+    loss = cross_entropy if loss is None else loss
+    return _task_of(model, train, validation, loss, "score", score, _same_numbers, *own)
+
+
+def next_token(
+    model: Any,
+    train: Any,
+    validation: Any,
+    *,
+    padding: int | None = None,
+    trainable: Any = None,
+    initial: PyTree | None = None,
+    with_rng: bool = False,
+    description: str | None = None,
+) -> Task:
+    """Makes a language-modelling task: a record scores the share of its next tokens that are right.
+
+    One record is one sequence: what is protected is a sequence, not a person who wrote several.
+
+        task = tuning.next_token(
+            model,  # tokens (batch, length) int -> logits (batch, length, vocabulary)
+            tuning.Records(sequences, public_size=1000, size_bound=1200),  # (n, length + 1) int
+            tuning.Records(more_sequences, public_size=300, size_bound=400),
+            padding=0,
+        )
+
+    Args:
+      model: as in `classification`; called on tokens (batch, length) int, it gives logits (batch,
+        length, vocabulary) and must not look ahead.
+      train: `Records` of tokens (n, length + 1) int.
+      validation: likewise, disjoint from `train`.
+      padding: a token that is neither learned nor scored where it comes next; None: there is none.
+        A sequence of padding alone scores 0.
+      trainable, initial, with_rng, description: as in `classification`.
+
+    Raises:
+      ValueError: as `classification`; or for records that are no whole numbers (n, length + 1).
+    """
+    if padding is not None:
+        padding = checks.whole("padding", padding, 0)
+
+    def weights(following: jax.Array) -> jax.Array:
+        counted = jnp.ones(following.shape, jnp.float32)
+        if padding is not None:
+            counted = (following != padding).astype(jnp.float32)
+        return counted / jnp.maximum(jnp.sum(counted, axis=-1, keepdims=True), 1.0)
+
+    def loss(logits: jax.Array, following: jax.Array) -> jax.Array:
+        return jnp.sum(models.cross_entropy(logits, following) * weights(following), axis=-1)
+
+    def score(logits: jax.Array, following: jax.Array) -> jax.Array:
+        right = jnp.argmax(logits, axis=-1) == following
+        return jnp.sum(jnp.where(right, weights(following), 0.0))
+
+    def fits(logits: jax.ShapeDtypeStruct, following: np.ndarray) -> None:
+        largest = int(np.max(following, initial=0))
+        if logits.shape[1:-1] != following.shape[1:] or largest >= logits.shape[-1]:
+            raise ValueError(
+                f"the model gives logits {logits.shape[1:]} for {following.shape[1]} next tokens "
+                f"up to {largest}: pass a model with one row of logits for each token, and a "
+                "vocabulary that holds them all (this message is the curator's to see)"
+            )
+
+    own = (trainable, initial, with_rng, description)
+    parts = (_shifted("train", train), _shifted("validation", validation))
+    return _task_of(model, *parts, loss, "score", score, fits, *own)
+
+
+def _shifted(name: str, records: Any) -> Records:
+    """Records of sequences as records of pairs, (tokens, those that come next)."""
+    tokens = records.arrays if isinstance(records, Records) else None
+    if not (
+        isinstance(tokens, np.ndarray | jax.Array)
+        and tokens.ndim == 2
+        and tokens.shape[1] > 1
+        and jnp.issubdtype(tokens.dtype, jnp.integer)
+    ):
+        raise ValueError(
+            f"{name}: pass tuning.Records(tokens, public_size=..., size_bound=...), tokens an "
+            "array (n, length + 1) of whole numbers"
+        )
+    return dataclasses.replace(records, arrays=(tokens[:, :-1], tokens[:, 1:]))
+
+
+def _same_numbers(outputs: jax.ShapeDtypeStruct, targets: np.ndarray) -> None:
+    if int(np.prod(outputs.shape[1:])) != int(np.prod(np.shape(targets)[1:])):
+        raise ValueError(
+            f"the model gives outputs {outputs.shape[1:]} for targets {np.shape(targets)[1:]}: "
+            "pass a model with one output for each"
+        )
+
+
+def _task_of(
+    model: Any,
+    train: Any,
+    validation: Any,
+    loss: Loss,
+    judge: str,
+    of_one: Callable[[jax.Array, jax.Array], jax.Array],
+    fits: Callable[[jax.ShapeDtypeStruct, np.ndarray], None],
+    trainable: Any,
+    initial: PyTree | None,
+    with_rng: bool,
+    description: str | None,
+) -> Task:
+    """A task of a Flax model.
+
+    Args:
+      model, train, validation, loss, trainable, initial, with_rng, description: the caller's.
+      judge: "correct" or "score", what `of_one` is for `Task`.
+      of_one: (outputs of one example, its label) -> how good they are.
+      fits: refuses outputs (1, ...) that do not suit the labels (n, ...).
+    """
+    if validation is train:
+        raise ValueError(
+            "training and validation records are the same: pass disjoint ones, for example by "
+            "data.split_train_validation"
+        )
+    train, validation = _pairs("train", train), _pairs("validation", validation)
+    checks.function("loss", loss, "of scores and labels")
+    checks.flag("with_rng", with_rng)
+    if description is not None:
+        checks.text("description", description)
+    one = _one_input(train)
+    if isinstance(model, models.FunctionalModel):
+        functional = model
+    else:
+        functional = models.functional(model, jax.ShapeDtypeStruct(one.shape[1:], one.dtype))
+    own = jax.eval_shape(functional.init, jax.random.key(0))
+    if initial is not None:
+        shapes, given = (jax.tree.map(jnp.shape, tree) for tree in (own, initial))
+        if shapes != given:
+            hint = " (of Linen's variables: variables['params'])" if "params" in initial else ""
+            raise ValueError(
+                f"initial is not a tree of the model's parameters: pass one like init's{hint}"
+            )
+    fits(jax.eval_shape(functional.apply, own, one), train.arrays[1])
+    if not with_rng and _draws_in_training(functional, train):
+        warnings.warn(
+            "the model draws random numbers in training (dropout), and is given no key: it trains "
+            "without them; pass with_rng=True, or take them out of the model",
+            stacklevel=3,
+        )
+
+    def judged_by(params: PyTree, example: PyTree) -> jax.Array:
+        inputs, label = example
+        return of_one(functional.apply(params, inputs[None])[0], label)
+
+    return Task(
+        initial=functional.init if initial is None else lambda key: initial,
+        loss=functional.example_loss(loss, with_rng=with_rng),
+        train=train,
+        validation=validation,
+        trainable=trainable,
+        with_rng=with_rng,
+        description=_describe(model) if description is None else description,
+        **{judge: judged_by},
+    )
+
+
+def _pairs(name: str, split: Any) -> Records:
+    """Records of a pair (inputs, labels)."""
+    if isinstance(split, Records):
+        if not (isinstance(split.arrays, tuple) and len(split.arrays) == 2):
+            raise ValueError(f"{name}: pass Records of a pair of arrays, (inputs, labels)")
+        return split
+    missing = [word for word in _OF_A_SPLIT if not hasattr(split, word)]
+    if missing:
+        # Not the value itself, which may be records.
+        raise ValueError(
+            f"{name} is a {type(split).__name__} without {', '.join(missing)}: pass a "
+            "data.Split, for example of data.from_arrays(...).parts(...)"
+        )
+    return Records(
+        (split.inputs, split.labels),
+        split.public_size,
+        split.size_bound,
+        getattr(split, "stable_under_replacement", False),
+        getattr(split, "identifiers", None),
+        getattr(split, "stable_under_removal", False),
+    )
+
+
+def _one_input(train: Records) -> jax.ShapeDtypeStruct:
+    """The shape and type of a batch of one; whole numbers stay whole (tokens, categories)."""
+    inputs = np.asarray(train.arrays[0])
+    # What JAX makes of float64 inputs; asked for by its own name, float64 is a warning.
+    return jax.ShapeDtypeStruct((1, *inputs.shape[1:]), jax.dtypes.canonicalize_dtype(inputs.dtype))
+
+
+def _draws_in_training(functional: models.FunctionalModel, train: Records) -> bool:
+    """Whether scores depend on the key that the model is given in training."""
+    own = jax.eval_shape(functional.init, jax.random.key(0))
+    traced = jax.make_jaxpr(functional.apply)(own, _one_input(train), jax.random.key(0)).jaxpr
+    reached = {id(traced.invars[-1])}
+    for equation in traced.eqns:
+        if any(id(operand) in reached for operand in equation.invars):
+            reached.update(id(result) for result in equation.outvars)
+    return any(id(score) in reached for score in traced.outvars)
+
+
+def _describe(model: Any) -> str:
+    """Public words about a model; never its parameters, nor an address in memory."""
+    if isinstance(model, nn.Module):
+        return " ".join(repr(model).split())
+    kind = model if hasattr(model, "__qualname__") else type(model)
+    makes_one = callable(model) and not isinstance(model, nnx.Module)
+    if makes_one and "<lambda>" in getattr(model, "__qualname__", "<lambda>"):
+        # A lambda or a partial function has no name worth releasing; what it makes has.
+        kind = type(nnx.eval_shape(lambda: model(nnx.Rngs(0))))
+    return f"{kind.__module__}.{kind.__qualname__}"
