@@ -11,6 +11,7 @@ import sys
 import threading
 
 import jax
+import priced_once
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
@@ -20,6 +21,7 @@ jax.config.update("jax_disable_most_optimizations", True)
 
 
 ROOT = pathlib.Path(__file__).parents[1]
+HELPERS = ROOT / "tests" / "helpers"
 
 SLOW = (
     "accounting/test_composition.py",
@@ -57,6 +59,10 @@ SLOW = (
 length. Nothing is left out of `make test`."""
 
 
+PRICES = ("accounting/", "conformance/test_laws.py", "conformance/test_mechanisms.py")
+"""Tests of prices themselves, which keep none; see helpers/priced_once.py."""
+
+
 def pytest_collection_modifyitems(items):
     """Marks the tests of slow files."""
     for item in items:
@@ -84,6 +90,24 @@ def _compile_equal_programs_once(tmp_path_factory):
     compilation_cache.reset_cache()  # What collecting compiled has settled that there is none.
 
 
+def pytest_runtest_setup(item):
+    """Tests of prices compute theirs; before any fixture, of a module or a session too."""
+    place = pathlib.Path(item.fspath).relative_to(ROOT / "tests").as_posix()
+    priced_once.USED = not place.startswith(PRICES)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _price_folder(tmp_path_factory):
+    """Where the processes of this session keep what they priced."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    folder = folder / "priced"
+    folder.mkdir(exist_ok=True)
+    priced_once.keep_in(folder)
+    return folder
+
+
 @pytest.fixture(autouse=True)
 def _no_global_double_precision():
     """No code may switch JAX to float64 for everyone; local contexts only."""
@@ -99,6 +123,9 @@ from dpjax.commands import command_line
 answers = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)  # Whatever else is printed goes to the log.
 module = importlib.import_module(sys.argv[1])
+sys.path.append(sys.argv[2])
+import priced_once
+priced_once.keep_in(sys.argv[3])
 for line in sys.stdin:
     results = []
     for arguments in json.loads(line):
@@ -121,7 +148,7 @@ _SECONDS = 600
 class _Driver:
     """One binary, imported once; every batch of command lines finds the flags' defaults."""
 
-    def __init__(self, module, folder):
+    def __init__(self, module, folder, prices):
         self._log = folder / "log"
         # Compiling is most of what these small runs do.
         environment = os.environ | {
@@ -132,7 +159,14 @@ class _Driver:
         }
         with open(self._log, "wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _DRIVER, module],
+                [
+                    sys.executable,
+                    "-c",
+                    _DRIVER,
+                    module,
+                    str(ROOT / "tests" / "helpers"),
+                    str(prices),
+                ],
                 cwd=ROOT,
                 env=environment,
                 stdin=subprocess.PIPE,
@@ -157,7 +191,7 @@ class _Driver:
 
 
 @pytest.fixture(scope="session")
-def run_cases(tmp_path_factory):
+def run_cases(tmp_path_factory, _price_folder):
     """run_cases(module, list of argument lists) -> list of (exit code, stdout, stderr).
 
     With `fresh`, in a new process, which knows nothing of what earlier ones computed.
@@ -168,7 +202,7 @@ def run_cases(tmp_path_factory):
         if fresh and module in drivers:
             drivers.pop(module).close()
         if module not in drivers:
-            drivers[module] = _Driver(module, tmp_path_factory.mktemp("driver"))
+            drivers[module] = _Driver(module, tmp_path_factory.mktemp("driver"), _price_folder)
         try:
             return drivers[module].run(cases)
         except BaseException:
