@@ -59,7 +59,13 @@ SLOW = (
 length. Nothing is left out of `make test`."""
 
 
-PRICES = ("accounting/", "conformance/test_laws.py", "conformance/test_mechanisms.py")
+PRICES = (
+    "accounting/",
+    "conformance/test_laws.py",
+    "conformance/test_mechanisms.py",
+    "conformance/test_own_law.py",
+    "conformance/test_own_mechanism.py",
+)
 """Tests of prices themselves, which keep none; see helpers/priced_once.py."""
 
 

@@ -164,10 +164,10 @@ NOT_CALLED = {
     "NAMES": "a constant",
     "DataCorruptedError": "an error",
     "DataNotFoundError": "an error",
-    "PublishedFile": "made by the files of sources; see conformance/test_data_sets.py",
-    "Source": "made by the files of sources; see conformance/test_data_sets.py",
+    "PublishedFile": "made by the files of sources; see conformance/test_own_data_set.py",
+    "Source": "made by the files of sources; see conformance/test_own_data_set.py",
     "partitioners": "a module, its functions are in the table",
-    "register": "of a Source; its errors are in conformance/test_data_sets.py",
+    "register": "of a Source; its errors are in conformance/test_own_data_set.py",
 }
 """Public names that are in no row, and why."""
 
