@@ -334,10 +334,7 @@ def good(arguments: dict) -> dict:
 def test_the_table_names_every_public_function_and_every_argument():
     named = {name for name in PUBLIC if "." not in name}
     apart = {"compose", "parallel"}  # Below.
-    apart |= {
-        "law_family",
-        "mechanism",
-    }  # In conformance/test_own_law.py and test_own_mechanism.py.
+    apart |= {"law_family", "mechanism"}  # Have worked examples in conformance/.
     assert named | RECORDS | apart == set(accounting.__all__)
     for name, (call, arguments) in PUBLIC.items():
         wanted = set(inspect.signature(call).parameters) - {"source", "provenance", "renyi"}

@@ -1,5 +1,5 @@
-"""A mechanism in one file: priced, composed and rebuilt like the library's, with nothing of it edited;
-run by a tuner whose choice it is, released and verified.
+"""A mechanism in one file: priced, composed and rebuilt like the library's, run by a tuner whose
+choice it is, released and verified, with nothing of the library edited.
 """
 
 import dataclasses
