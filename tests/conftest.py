@@ -24,17 +24,21 @@ ROOT = pathlib.Path(__file__).parents[1]
 HELPERS = ROOT / "tests" / "helpers"
 
 SLOW = (
-    "accounting/numerics/test_composition.py",
     "accounting/mechanisms/test_dp_sgd.py",
+    "accounting/numerics/test_composition.py",
+    "accounting/numerics/test_rdp_grid.py",
     "accounting/selection/test_selection.py",
     "accounting/selection/test_selection_exact.py",
     "accounting/selection/test_selection_soundness.py",
     "commands/",
     "conformance/test_data_sets.py",
     "conformance/test_figures.py",
-    "conformance/test_own_tuner.py",
+    "conformance/test_models.py",
+    "conformance/test_own_",
     "experiments/",
     "federated/",
+    "models/test_pooled_convolutions.py",
+    "randomness/test_noise.py",
     "test_readme.py",
     "training/clipping/test_clipped_grad_arguments.py",
     "training/clipping/test_clipped_grad_models.py",
@@ -52,7 +56,6 @@ SLOW = (
     "tuning/tuners/test_random_repetitions.py",
     "tuning/tuners/test_threshold_stopping.py",
     "tuning/test_verification.py",
-    "federated/test_vote_clients.py",
     "tuning/test_wiring_",
 )
 """Files and folders left out by `make test_fast`: what trains, deploys, draws figures or prices at
@@ -67,6 +70,14 @@ PRICES = (
     "conformance/test_own_mechanism.py",
 )
 """Tests of prices themselves, which keep none; see helpers/priced_once.py."""
+
+
+def pytest_ignore_collect(collection_path, config):
+    """`make test_fast` does not even import the slow files."""
+    place = collection_path.relative_to(ROOT / "tests").as_posix()
+    if config.option.markexpr == "not slow" and (place.startswith(SLOW) or f"{place}/" in SLOW):
+        return True
+    return None
 
 
 def pytest_collection_modifyitems(items):

@@ -1,26 +1,22 @@
 """What the worked examples share: a small task, a small run of any tuner, its release verified."""
 
-import flax.linen as nn
-import numpy as np
 import pytest
+import small_tasks
 
-from dpjax import accounting, data, training, tuning
+from dpjax import accounting, training, tuning
 from dpjax.tuning import verification
 
 
 @pytest.fixture(scope="session")
 def parts():
-    """96 records of three numbers, the class in the first's sign; split in 72 and 24."""
-    generator = np.random.default_rng(0)
-    inputs = generator.normal(size=(96, 3)).astype(np.float32)
-    labels = (inputs[:, 0] > 0).astype(np.int32)
-    return data.from_arrays(inputs, labels, classes=2, public_size=96).parts(0.25, b"key")
+    """96 records of three numbers, split in 72 and 24."""
+    return small_tasks.parts(96, share=0.25)
 
 
 @pytest.fixture(scope="session")
 def task(parts):
     """A linear classifier of `parts`."""
-    return tuning.classification(nn.Dense(2), parts.train, parts.validation)
+    return small_tasks.linear(parts)
 
 
 @pytest.fixture(scope="session")

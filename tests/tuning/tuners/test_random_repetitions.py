@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import small_tasks
 from flax import nnx
 
 from dpjax import accounting, models, training, tuning
@@ -22,29 +23,14 @@ from dpjax.tuning.problem.task import Records
 from dpjax.tuning.tuner import Request
 
 
-@dataclasses.dataclass(frozen=True)
-class Part:
-    """Labelled records as `classification` wants them."""
-
-    inputs: np.ndarray
-    labels: np.ndarray
-    public_size: int
-    size_bound: int
-    stable_under_replacement: bool = True
-    stable_under_removal: bool = True
-
-
-def _parts(number=200, seed=0):
-    generator = np.random.default_rng(seed)
-    labels = generator.integers(0, 2, number).astype(np.int32)
-    inputs = generator.normal(size=(number, 4)).astype(np.float32) + 2.0 * labels[:, None]
-    half = number // 2
-    first = Part(inputs[:half], labels[:half], half, half)
-    return first, Part(inputs[half:], labels[half:], half, half)
+def _parts(**options):
+    """200 records in halves."""
+    both = small_tasks.parts(200, 4, 0.5, **options)
+    return both.train, both.validation
 
 
 def _task(**more):
-    return tuning.classification(nn.Dense(2), *_parts(), **more)
+    return small_tasks.linear(small_tasks.parts(200, 4, 0.5), **more)
 
 
 SPACE = Space(learning_rate=LogUniform(0.1, 1.0), clip_norm=1.0)
@@ -94,9 +80,11 @@ def test_validation_noise_costs_what_it_costs():
     assert loud.guarantee.epsilon(DELTA) > 1.5 * free.guarantee.epsilon(DELTA)
     assert public.guarantee.epsilon(DELTA) <= free.guarantee.epsilon(DELTA)
     assert free.guarantee.epsilon(DELTA) <= 1.02 * public.guarantee.epsilon(DELTA)
-    exact = public.curator.scores * 100
-    np.testing.assert_allclose(exact, public.curator.accuracies * 100)
-    assert np.any(free.curator.scores != free.curator.accuracies)
+    # A score is a count over the public size, an accuracy one over the real number.
+    validation = _task().validation
+    exact = public.curator.scores * validation.public_size
+    np.testing.assert_allclose(exact, public.curator.accuracies * validation.number)
+    assert np.any(free.curator.scores != public.curator.scores)
 
 
 def test_the_score_noise_reaches_the_scores_at_its_stated_scale():
@@ -208,7 +196,8 @@ def test_spaces_over_accounted_settings_cost_their_mixture():
 
 
 def test_fixed_lots_are_replace_one():
-    result = _run(sampling="fixed")
+    slots = small_tasks.parts(200, 4, 0.5, identified_by="slot")
+    result = _run(task=small_tasks.linear(slots), sampling="fixed")
     assert result.guarantee.relation == "replace_one"
     assert result.release.statement["neighbouring_relation"] == "replace_one"
 
@@ -341,7 +330,7 @@ def test_more_records_than_the_public_bound_are_refused():
 def test_fixed_lots_refuse_a_split_by_content():
     first, second = _parts()
     unstable = [
-        Records((part.inputs, part.labels), 100, 100, stable_under_replacement=False)
+        Records((part.inputs, part.labels), 100, 200, stable_under_replacement=False)
         for part in (first, second)
     ]
     task = dataclasses.replace(_task(), train=unstable[0], validation=unstable[1])
