@@ -11,6 +11,7 @@ import sys
 import threading
 
 import jax
+import priced_once
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
@@ -20,41 +21,63 @@ jax.config.update("jax_disable_most_optimizations", True)
 
 
 ROOT = pathlib.Path(__file__).parents[1]
+HELPERS = ROOT / "tests" / "helpers"
 
 SLOW = (
-    "accounting/test_composition.py",
-    "accounting/test_dp_sgd.py",
-    "accounting/test_selection.py",
-    "accounting/test_selection_exact.py",
-    "accounting/test_selection_soundness.py",
+    "accounting/mechanisms/test_dp_sgd.py",
+    "accounting/numerics/test_composition.py",
+    "accounting/numerics/test_rdp_grid.py",
+    "accounting/selection/test_selection.py",
+    "accounting/selection/test_selection_exact.py",
+    "accounting/selection/test_selection_soundness.py",
     "commands/",
     "conformance/test_data_sets.py",
     "conformance/test_figures.py",
-    "conformance/test_own_tuner.py",
+    "conformance/test_models.py",
+    "conformance/test_own_",
     "experiments/",
     "federated/",
+    "models/test_pooled_convolutions.py",
+    "randomness/test_noise.py",
     "test_readme.py",
-    "training/test_clipped_grad_arguments.py",
-    "training/test_clipped_grad_models.py",
-    "training/test_hosts.py",
+    "training/clipping/test_clipped_grad_arguments.py",
+    "training/clipping/test_clipped_grad_models.py",
+    "training/sweep/test_hosts.py",
     "training/test_last_bits.py",
-    "training/test_mixed.py",
-    "training/test_placement.py",
+    "training/sweep/test_mixed.py",
+    "training/sweep/test_placement.py",
     "training/test_tpu_lowering.py",
     "tuning/pareto/",
     "tuning/test_audit.py",
     "tuning/test_executed_noise.py",
     "tuning/test_job.py",
-    "tuning/test_partitioned_selection.py",
-    "tuning/test_partitions.py",
-    "tuning/test_random_repetitions.py",
-    "tuning/test_threshold_stopping.py",
+    "tuning/evaluations/test_partitioned_selection.py",
+    "tuning/evaluations/test_partitions.py",
+    "tuning/tuners/test_random_repetitions.py",
+    "tuning/tuners/test_threshold_stopping.py",
     "tuning/test_verification.py",
-    "tuning/test_vote_clients.py",
     "tuning/test_wiring_",
 )
 """Files and folders left out by `make test_fast`: what trains, deploys, draws figures or prices at
 length. Nothing is left out of `make test`."""
+
+
+PRICES = (
+    "accounting/",
+    "conformance/test_laws.py",
+    "conformance/test_mechanisms.py",
+    "conformance/test_own_law.py",
+    "conformance/test_own_mechanism.py",
+)
+"""Tests of prices themselves, which keep none; see helpers/priced_once.py."""
+
+
+def pytest_ignore_collect(collection_path, config):
+    """`make test_fast` does not even import the slow files."""
+    place = collection_path.relative_to(ROOT / "tests").as_posix()
+    if config.option.markexpr == "not slow" and (place.startswith(SLOW) or f"{place}/" in SLOW):
+        return True
+    return None
 
 
 def pytest_collection_modifyitems(items):
@@ -84,6 +107,24 @@ def _compile_equal_programs_once(tmp_path_factory):
     compilation_cache.reset_cache()  # What collecting compiled has settled that there is none.
 
 
+def pytest_runtest_setup(item):
+    """Tests of prices compute theirs; before any fixture, of a module or a session too."""
+    place = pathlib.Path(item.fspath).relative_to(ROOT / "tests").as_posix()
+    priced_once.USED = not place.startswith(PRICES)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _price_folder(tmp_path_factory):
+    """Where the processes of this session keep what they priced."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    folder = folder / "priced"
+    folder.mkdir(exist_ok=True)
+    priced_once.keep_in(folder)
+    return folder
+
+
 @pytest.fixture(autouse=True)
 def _no_global_double_precision():
     """No code may switch JAX to float64 for everyone; local contexts only."""
@@ -99,6 +140,9 @@ from dpjax.commands import command_line
 answers = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)  # Whatever else is printed goes to the log.
 module = importlib.import_module(sys.argv[1])
+sys.path.append(sys.argv[2])
+import priced_once
+priced_once.keep_in(sys.argv[3])
 for line in sys.stdin:
     results = []
     for arguments in json.loads(line):
@@ -121,7 +165,7 @@ _SECONDS = 600
 class _Driver:
     """One binary, imported once; every batch of command lines finds the flags' defaults."""
 
-    def __init__(self, module, folder):
+    def __init__(self, module, folder, prices):
         self._log = folder / "log"
         # Compiling is most of what these small runs do.
         environment = os.environ | {
@@ -132,7 +176,14 @@ class _Driver:
         }
         with open(self._log, "wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _DRIVER, module],
+                [
+                    sys.executable,
+                    "-c",
+                    _DRIVER,
+                    module,
+                    str(ROOT / "tests" / "helpers"),
+                    str(prices),
+                ],
                 cwd=ROOT,
                 env=environment,
                 stdin=subprocess.PIPE,
@@ -157,7 +208,7 @@ class _Driver:
 
 
 @pytest.fixture(scope="session")
-def run_cases(tmp_path_factory):
+def run_cases(tmp_path_factory, _price_folder):
     """run_cases(module, list of argument lists) -> list of (exit code, stdout, stderr).
 
     With `fresh`, in a new process, which knows nothing of what earlier ones computed.
@@ -168,7 +219,7 @@ def run_cases(tmp_path_factory):
         if fresh and module in drivers:
             drivers.pop(module).close()
         if module not in drivers:
-            drivers[module] = _Driver(module, tmp_path_factory.mktemp("driver"))
+            drivers[module] = _Driver(module, tmp_path_factory.mktemp("driver"), _price_folder)
         try:
             return drivers[module].run(cases)
         except BaseException:

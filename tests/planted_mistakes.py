@@ -165,7 +165,7 @@ MISTAKES = [
         f"{_P}tuners/doubling.py",
         "(DEFAULT_CANDIDATE if ran.selected is None else ran.selected)",
         "(scores.index(max(scores)) if ran.selected is None else ran.selected)",
-        (f"{_T}test_doubling.py::test_no_hit_at_all_trains_the_default_whatever_the_data",),
+        (f"{_T}tuners/test_doubling.py::test_no_hit_at_all_trains_the_default_whatever_the_data",),
     ),
     Mistake(
         "the exponential mechanism breaks in favour of the best",

@@ -38,7 +38,8 @@ def claimed(out_dir: str | None, name: str, *, resumed: bool = False) -> Iterato
         written there.
     """
     with contextlib.ExitStack() as stack:
-        folder = os.path.abspath(out_dir or _usual(name))
+        usual = f"runs/{name}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
+        folder = os.path.abspath(out_dir or usual)
         with _writable(folder):
             os.makedirs(os.path.dirname(folder), exist_ok=True)
             if out_dir is not None:
@@ -95,10 +96,6 @@ def _clear(partial: str, folder: str) -> None:
         os.rename(partial, folder)
     else:
         refuse_existing(partial)
-
-
-def _usual(name: str) -> str:
-    return os.path.join("runs", f"{name}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}")
 
 
 @contextlib.contextmanager

@@ -3,11 +3,10 @@
 import dataclasses
 import json
 
-import flax.linen as nn
 import numpy as np
 import pytest
 
-from dpjax import accounting, data, training, tuning
+from dpjax import accounting, tuning
 from dpjax.tuning import verification
 from dpjax.tuning.evaluations.private_runs import PrivateRuns
 from dpjax.tuning.tuner import KeepTheWinner, TrainTheWinner
@@ -63,53 +62,32 @@ class LastRun:
         return cls(int(claim["selection"]["runs"]))
 
 
-@pytest.fixture(scope="module")
-def task():
-    generator = np.random.default_rng(0)
-    inputs = generator.normal(size=(96, 3)).astype(np.float32)
-    labels = (inputs[:, 0] > 0).astype(np.int32)
-    parts = data.from_arrays(inputs, labels, classes=2, public_size=96).parts(0.25, b"key")
-    return tuning.classification(nn.Dense(2), parts.train, parts.validation)
+TARGET = dict(epsilon=3.0, run=tuning.RunOptions(lot_size=16, steps=2), delta=1e-5)
 
 
-SPACE = tuning.Space({"learning_rate": tuning.LogUniform(0.1, 1.0)}, clip_norm=1.0)
-RUN = tuning.RunOptions(lot_size=16, steps=2)
-
-
-def tuned(task, tuner, **arguments):
-    options = dict(epsilon=3.0, run=RUN, optimizer=training.sgd(), seed=5)
-    with pytest.warns(UserWarning, match="seed"):
-        return tuning.tune(task, SPACE, tuner, **(options | arguments))
-
-
-def test_it_is_priced_run_released_and_verified(task, tmp_path):
-    result = tuned(task, LastRun(2))
+def test_it_is_priced_run_released_and_verified(task, tuned, statement_of):
+    result = tuned(task, LastRun(2), **TARGET)
     assert result.curator.winner == 1 and result.curator.number_of_candidates == 2
     assert 2.9 < result.guarantee.epsilon(1e-5) <= 3.0
     # Not chosen by its score, it costs what one run costs.
     assert result.guarantee.epsilon(1e-5) == result.run_guarantee.epsilon(1e-5)
-    result.release.save(tmp_path / "release")
-    path = tmp_path / "release" / "guarantee.json"
+    path = statement_of(result)
     assert verification.verify_release(path).epsilon <= 3.0
     claim = json.loads(path.read_text())
     assert claim["selection"] == {"rule": RULE, "runs": 2}
 
 
-def test_another_law_would_have_been_another_price(task):
-    best = tuned(task, tuning.RandomRepetitions(accounting.Fixed(2)), epsilon=None, run=_noisy())
-    last = tuned(task, LastRun(2), epsilon=None, run=_noisy())
+def test_another_law_would_have_been_another_price(task, tuned):
+    best = tuned(task, tuning.RandomRepetitions(accounting.Fixed(2)))
+    last = tuned(task, LastRun(2))
     assert best.guarantee.epsilon(1e-5) > last.guarantee.epsilon(1e-5)
 
 
-def _noisy():
-    return dataclasses.replace(RUN, noise_multiplier=2.0)
-
-
-def test_where_it_is_not_imported_verification_says_so(task, tmp_path, monkeypatch):
-    tuned(task, LastRun(2)).release.save(tmp_path / "release")
+def test_where_it_is_not_imported_verification_says_so(task, tuned, statement_of, monkeypatch):
+    path = statement_of(tuned(task, LastRun(2)))
     monkeypatch.setattr("dpjax.tuning.tuner._RESTATERS", {})
     with pytest.raises(verification.NotVerified, match="of no tuner known here: import"):
-        verification.verify_release(tmp_path / "release" / "guarantee.json")
+        verification.verify_release(path)
 
 
 def test_names_and_rules_are_unique():
@@ -120,7 +98,7 @@ def test_names_and_rules_are_unique():
     assert tuning.registered_tuners()["last_run"] is LastRun
 
 
-def test_a_finish_that_has_no_price_is_refused(task):
+def test_a_finish_that_has_no_price_is_refused(task, tuned):
     @dataclasses.dataclass(frozen=True)
     class TwiceUsed(LastRun):
         finish = TrainTheWinner()

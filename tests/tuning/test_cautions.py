@@ -2,12 +2,11 @@
 
 import warnings
 
-import flax.linen as nn
-import numpy as np
 import optax
 import pytest
+import small_tasks
 
-from dpjax import accounting, data, tuning
+from dpjax import accounting, tuning
 from dpjax.tuning import cautions, pareto
 from dpjax.tuning.pareto.released_run import released_run
 
@@ -19,12 +18,7 @@ PARTITIONED = RUN | dict(candidates=1, partitions=4, selection_epsilon=8.0)
 
 
 def _task(**options):
-    generator = np.random.default_rng(0)
-    labels = generator.integers(0, 2, 60)
-    inputs = generator.normal(size=(60, 3))
-    loaded = data.from_arrays(inputs, labels, public_size=60, classes=2, **options)
-    parts = loaded.parts(0.5, key=1)
-    return tuning.classification(nn.Dense(2), parts.train, parts.validation)
+    return small_tasks.linear(small_tasks.parts(60, share=0.5, **options))
 
 
 def _one_run(task, *, delta, seed):

@@ -8,11 +8,11 @@ import re
 import types
 from unittest import mock
 
-import flax.linen as nn
 import numpy as np
 import pytest
+import small_tasks
 
-from dpjax import accounting, data, training, tuning
+from dpjax import accounting, training, tuning
 from dpjax.tuning import pareto, release, verification
 from dpjax.tuning.evaluations import partition_models, private_runs
 from dpjax.tuning.pareto.released_run import released_run
@@ -29,12 +29,7 @@ PARTITIONED = RUN | dict(candidates=3, partitions=4, selection_epsilon=8.0)
 
 
 def _task(**options):
-    generator = np.random.default_rng(0)
-    labels = generator.integers(0, 2, 120)
-    inputs = generator.normal(size=(120, 3)) + 2.0 * labels[:, None]
-    loaded = data.from_arrays(inputs, labels, public_size=120, classes=2, **options)
-    parts = loaded.parts(1 / 3, key=1)
-    return tuning.classification(nn.Dense(2), parts.train, parts.validation)
+    return small_tasks.linear(small_tasks.parts(**options))
 
 
 def _random_repetitions(space=SPACE, task=None, **more):

@@ -1,4 +1,6 @@
-"""Laws of K written by users: priced by bounds that hold for every law, or refused."""
+"""A law of K in one file: priced by bounds that hold for every law, run, released, verified; or
+refused.
+"""
 
 import dataclasses
 import inspect
@@ -10,11 +12,12 @@ import textwrap
 import numpy as np
 import pytest
 
-from dpjax import accounting
+from dpjax import accounting, tuning
 from dpjax.accounting.selection import best_of as selection
 from dpjax.accounting.selection import exact, renyi_bounds
 from dpjax.accounting.selection.laws import law as repetition_law
 from dpjax.accounting.selection.laws.check import check_law
+from dpjax.tuning import verification
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +60,59 @@ class Unbounded(accounting.RepetitionLaw):
 
     def second_derivative(self, y):
         return sum(share * law.second_derivative(y) for share, law in self.parts)
+
+
+def test_it_is_priced_run_released_and_verified(task, tuned, released_and_verified):
+    """What gives its masses alone is written as its table, and rebuilt from that."""
+    law = TwoPoints(many=4, share=0.5)
+    result = tuned(task, tuning.RandomRepetitions(law))
+    assert result.curator.number_of_candidates in (1, 4)
+    masses = {"law": "tabulated", "k": [1, 4], "masses": [0.5, 0.5]}
+    assert result.release.statement["selection"]["law_of_K"] == masses
+    verified = released_and_verified(result)
+    assert verified.epsilon == verified.recomputed == result.guarantee.epsilon(1e-6)
+    # More than one run, no more than all four together; orders that cost so much are below.
+    one = result.run_guarantee
+    assert one.epsilon(1e-6) < verified.epsilon <= accounting.repeat(one, 4).epsilon(1e-6)
+
+
+def test_what_cannot_be_rebuilt_is_priced_released_and_verification_says_so(
+    task, tuned, released_and_verified
+):
+    result = tuned(task, tuning.RandomRepetitions(Unbounded()))
+    # Its functions are priced as they are: as little as by its table, cut where nothing is left.
+    table = accounting.AtMost(_masses_of(Unbounded(), 3000), 3000)
+    assert result.guarantee.epsilon(1e-6) == pytest.approx(
+        accounting.best_of(result.run_guarantee, table).epsilon(1e-6), rel=1e-3
+    )
+    says = "law Unbounded is a class of your own, which cannot be rebuilt from plain values"
+    with pytest.raises(verification.NotVerified, match=says):
+        released_and_verified(result)
+
+
+def _masses_of(law, top):
+    masses = law.pmf(np.arange(1, top + 1))
+    return accounting.Tabulated(list(range(1, top + 1)), masses / masses.sum())
+
+
+def test_one_with_a_name_is_verified_where_its_class_is_imported(
+    task, tuned, statement_of, monkeypatch
+):
+    for registry in ("_FAMILIES", "_CLASSES"):
+        monkeypatch.setattr(repetition_law, registry, dict(getattr(repetition_law, registry)))
+
+    @accounting.law_family("one or four")
+    @dataclasses.dataclass(frozen=True)
+    class OneOrFour(TwoPoints):
+        many: int = 4
+        share: float = 0.5
+
+    result = tuned(task, tuning.RandomRepetitions(OneOrFour()))
+    path = statement_of(result)
+    assert verification.verify_release(path).epsilon == result.guarantee.epsilon(1e-6)
+    monkeypatch.delitem(repetition_law._FAMILIES, "one or four")
+    with pytest.raises(verification.NotVerified, match="unknown law 'one or four': pass one of"):
+        verification.verify_release(path)
 
 
 def test_the_docstrings_example_runs():
@@ -224,7 +280,10 @@ def test_power_series_keep_their_digits():
         np.testing.assert_allclose(found, exact, rtol=1e-12)
 
 
-def test_a_law_with_a_name_of_its_own_is_rebuilt_where_its_class_is_known():
+def test_a_law_with_a_name_of_its_own_is_rebuilt_where_its_class_is_known(monkeypatch):
+    for registry in ("_FAMILIES", "_CLASSES"):
+        monkeypatch.setattr(repetition_law, registry, dict(getattr(repetition_law, registry)))
+
     @accounting.law_family("one or two")
     @dataclasses.dataclass(frozen=True)
     class OneOrTwo(accounting.RepetitionLaw):

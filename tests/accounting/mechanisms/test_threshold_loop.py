@@ -17,7 +17,7 @@ from dpjax.accounting.mechanisms.threshold_loop import (
     threshold_levels,
 )
 
-ORACLES = pathlib.Path(__file__).parent / "oracles"
+ORACLES = pathlib.Path(__file__).parents[1] / "oracles"
 UTILITY_RANGE = {  # partitions k and largest true utility of each simulated setting
     "paper k=10 eps0=.1": (10, 1.0),
     "k=100": (100, 1.0),

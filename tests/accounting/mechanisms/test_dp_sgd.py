@@ -16,7 +16,7 @@ from dpjax import accounting
 from dpjax.accounting.mechanisms.elementary import gaussian_delta
 
 dp_sgd_module = importlib.import_module("dpjax.accounting.mechanisms.dp_sgd")
-ORACLES = pathlib.Path(__file__).parent / "oracles"
+ORACLES = pathlib.Path(__file__).parents[1] / "oracles"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from dpjax.accounting.mechanisms.output_perturbation import (
     regularised_logistic_sensitivity,
 )
 
-ORACLES = pathlib.Path(__file__).parent / "oracles"
+ORACLES = pathlib.Path(__file__).parents[1] / "oracles"
 LOGREG = [
     row
     for row in json.loads((ORACLES / "dpareto_logreg.json").read_text())

@@ -84,7 +84,7 @@ def in_a_process(devices: int):
         "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
         "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
         "JAX_PLATFORMS": "cpu",
-        "PYTHONPATH": str(pathlib.Path(__file__).parents[2]),
+        "PYTHONPATH": str(pathlib.Path(__file__).parents[3]),
     }
     output = subprocess.run(
         [sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, timeout=300

@@ -2,11 +2,11 @@
 
 import inspect
 
-import flax.linen as nn
 import numpy as np
 import pytest
+import small_tasks
 
-from dpjax import accounting, data, training, tuning
+from dpjax import accounting, training, tuning
 from dpjax.randomness import host_randomness
 from dpjax.tuning.choices import FirstAbove
 from dpjax.tuning.evaluations.best_of_runs import BestOfRuns
@@ -19,11 +19,7 @@ QUICK = dict(delta=1e-3, lot_size=20, steps=8, optimizer=training.sgd(), noise_m
 
 
 def _task():
-    generator = np.random.default_rng(0)
-    labels = generator.integers(0, 2, 200)
-    inputs = generator.normal(size=(200, 4)) + 2.0 * labels[:, None]
-    parts = data.from_arrays(inputs, labels, public_size=200, classes=2).parts(0.5, key=1)
-    return tuning.classification(nn.Dense(2), parts.train, parts.validation)
+    return small_tasks.linear(small_tasks.parts(200, 4, 0.5))
 
 
 def test_the_first_run_that_passes_is_released_and_later_ones_are_not_trained():

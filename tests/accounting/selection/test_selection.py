@@ -18,7 +18,7 @@ from dpjax import accounting
 from dpjax.accounting.numerics.loss_distribution import LossDistribution, LossPair
 from dpjax.accounting.selection import best_of as selection
 
-ORACLES = pathlib.Path(__file__).parent / "oracles"
+ORACLES = pathlib.Path(__file__).parents[1] / "oracles"
 
 
 def oracle(name: str):

@@ -6,12 +6,12 @@ import inspect
 import json
 import os
 
-import flax.linen as nn
 import jax
 import numpy as np
 import pytest
+import small_tasks
 
-from dpjax import accounting, data, models, training, tuning
+from dpjax import accounting, models, training, tuning
 from dpjax.randomness import host_randomness
 from dpjax.tuning import cautions
 from dpjax.tuning.evaluations import partition_models
@@ -38,17 +38,12 @@ QUICK = dict(
 OWN = {"doubling": dict(granularity=0.1), "exponential": {}}
 
 
-def _parts(seed=0, number=150, **options):
-    generator = np.random.default_rng(seed)
-    labels = generator.integers(0, 2, number)
-    inputs = generator.normal(size=(number, 4)) + 2.0 * labels[:, None]
-    loaded = data.from_arrays(inputs, labels, public_size=150, classes=2, **options)
-    return loaded.parts(1 / 3, key=1)
+def _parts(**options):
+    return small_tasks.parts(150, 4, **options)
 
 
 def _task(parts=None, **more):
-    parts = parts or _parts()
-    return tuning.classification(nn.Dense(2), parts.train, parts.validation, **more)
+    return small_tasks.linear(parts or _parts(), **more)
 
 
 def _run(name, task=None, space=SPACE, **more):
@@ -228,7 +223,12 @@ def test_a_final_training_that_fails_releases_a_default_that_saw_no_data():
     listed = [dict(learning_rate=3e38, clip_norm=1.0)] * 2
     with pytest.warns(cautions.UntrainedReleaseWarning):
         first, second = (
-            _run("exponential", task=_task(_parts(seed)), candidates=listed, noise_multiplier=200.0)
+            _run(
+                "exponential",
+                task=_task(_parts(seed=seed)),
+                candidates=listed,
+                noise_multiplier=200.0,
+            )
             for seed in (0, 9)
         )
     for one, other in zip(

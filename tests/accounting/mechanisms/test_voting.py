@@ -22,7 +22,7 @@ from dpjax.accounting.mechanisms.vote import (
 )
 from dpjax.accounting.numerics.integer_noise import discrete_gaussian_sum, skellam_noise
 
-ORACLES = pathlib.Path(__file__).parent / "oracles"
+ORACLES = pathlib.Path(__file__).parents[1] / "oracles"
 SIGMAS = json.loads((ORACLES / "dphype_sigma.json").read_text())
 # The paper's Table of "sigma^2", and what Theorem II.1 and the analytic Gaussian give for sigma.
 PAPER_LIST = {

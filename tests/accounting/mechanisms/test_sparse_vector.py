@@ -20,7 +20,7 @@ from dpjax.accounting.numerics.composition import composition
 from dpjax.accounting.numerics.renyi import RenyiCurve
 from dpjax.accounting.provenance import from_provenance
 
-ORACLES = pathlib.Path(__file__).parent / "oracles"
+ORACLES = pathlib.Path(__file__).parents[1] / "oracles"
 
 
 @pytest.mark.parametrize("row", json.loads((ORACLES / "svt_composition.json").read_text()))

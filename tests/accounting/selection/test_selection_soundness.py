@@ -20,6 +20,7 @@ from dpjax.accounting.numerics.renyi import RenyiCurve
 from dpjax.accounting.numerics.tradeoff import right_slopes, tradeoff_vertices
 from dpjax.accounting.selection.envelope import selected_profiles
 from dpjax.accounting.selection.exact import exact_profile
+from dpjax.accounting.selection.laws.law import families
 
 LAWS = [
     accounting.Fixed(2),
@@ -39,6 +40,12 @@ LAWS = [
     accounting.Tabulated([1, 100], [0.9, 0.1]),
     accounting.Tabulated([0, 2, 7], [0.3, 0.5, 0.2]),
     accounting.AtMost(accounting.Tabulated([1, 5, 300], [0.5, 0.2, 0.3]), 20),
+]
+# A family that is new to the registry is held against the truth without a line here.
+LAWS += [
+    family.of_mean(4.0)
+    for name, family in families().items()
+    if hasattr(family, "of_mean") and not any(law.family == name for law in LAWS)
 ]
 INTERVAL = 1e-3
 GRID = np.array([0.0, 0.01, 0.1, 0.3, 0.7, 1.3, 2.5, 4.0, 7.0])

@@ -13,7 +13,7 @@ from dp_accounting.rdp import rdp_privacy_accountant as reference
 
 from dpjax.accounting.numerics.rdp_grid import epsilon_grid, rdp_grid
 
-ORACLES = pathlib.Path(__file__).parent / "oracles"
+ORACLES = pathlib.Path(__file__).parents[1] / "oracles"
 
 
 def _settings(number, seed=0, least_noise=0.3):

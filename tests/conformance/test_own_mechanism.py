@@ -1,5 +1,8 @@
-"""Mechanisms written by users: priced, composed, selected and rebuilt like the library's."""
+"""A mechanism in one file: priced, composed and rebuilt like the library's, run by a tuner whose
+choice it is, released and verified, with nothing of the library edited.
+"""
 
+import dataclasses
 import inspect
 import json
 import math
@@ -9,14 +12,96 @@ import textwrap
 import numpy as np
 import pytest
 
-from dpjax import accounting
+from dpjax import accounting, tuning
 from dpjax.accounting import provenance
+from dpjax.randomness.exact_samplers import bernoulli_exp
+from dpjax.tuning import tuner, verification
+from dpjax.tuning.evaluations.partition_models import PartitionModels
 
 
 @pytest.fixture(autouse=True)
-def _registry_of_its_own(monkeypatch):
-    """Mechanisms of these tests are unknown to all others."""
-    monkeypatch.setattr(provenance, "_REBUILDERS", dict(provenance._REBUILDERS))
+def _registries_of_their_own(monkeypatch):
+    """Mechanisms and tuners of these tests are unknown to all others."""
+    for module, name in (
+        (provenance, "_REBUILDERS"),
+        (tuner, "_TUNERS"),
+        (tuner, "_RESTATERS"),
+    ):
+        monkeypatch.setattr(module, name, dict(getattr(module, name)))
+
+
+RULE = "permute and flip, once, then private training"
+
+
+def _permute_and_flip():
+    """The mechanism, and the tuner that chooses by it."""
+
+    @accounting.mechanism
+    def permute_and_flip(
+        epsilon: float, *, relation: object = "add_or_remove_one"
+    ) -> accounting.Guarantee:
+        """Candidates in random order, the first whose coin says yes (McKenna & Sheldon 2020)."""
+        return accounting.pure(epsilon, relation=relation)
+
+    @dataclasses.dataclass(frozen=True)
+    class Choice:
+        epsilon: float
+
+        def guarantee(self, relation):
+            return permute_and_flip(self.epsilon, relation=relation)
+
+        def select(self, scores, utility, below):
+            left = list(range(len(scores)))
+            while True:
+                index = left.pop(below(len(left)))
+                gap = max(scores) - scores[index]
+                if bernoulli_exp(utility.exponential_rate(self.epsilon) * gap, below):
+                    return index, {"flips": len(scores) - len(left)}
+
+        def describe(self, utility, delta):
+            return {"rule": RULE, "epsilon_0": self.epsilon}
+
+    @tuning.register_tuner("permute_and_flip", rule=RULE)
+    @dataclasses.dataclass(frozen=True)
+    class PermuteAndFlip:
+        selection_epsilon: float = 1.0
+
+        finish = tuner.TrainTheWinner()
+        evaluation = PartitionModels(candidates=3, partitions=4)
+
+        @property
+        def choice(self):
+            return Choice(self.selection_epsilon)
+
+        @classmethod
+        def from_statement(cls, claim):
+            return cls(float(claim["selection"]["epsilon_0"]))
+
+    return permute_and_flip, PermuteAndFlip
+
+
+@pytest.mark.filterwarnings(
+    "ignore::dpjax.tuning.evaluations.partition_models.SelectionNoiseWarning"
+)
+def test_it_is_priced_run_released_and_verified(task, tuned, statement_of, monkeypatch):
+    mechanism, own = _permute_and_flip()
+    result = tuned(task, own(0.7))
+    assert result.selection_guarantee.epsilon(0) == 0.7
+    train = accounting.dp_sgd(16 / 72, 2.0, 2)
+    both = accounting.compose(mechanism(0.7), train).epsilon(1e-6)
+    assert both <= result.guarantee.epsilon(1e-6) <= 1.01 * both
+    path = statement_of(result)
+    assert verification.verify_release(path).epsilon == result.guarantee.epsilon(1e-6)
+    tree = json.loads(path.read_text())["mechanism"]
+    assert {part["mechanism"] for part in tree["parts"]} >= {"permute_and_flip"}
+    assert accounting.from_provenance(tree).epsilon(1e-6) == result.guarantee.epsilon(1e-6)
+    # Where it is not imported, the tree alone cannot be rebuilt, and says what is missing.
+    monkeypatch.delitem(provenance._REBUILDERS, "permute_and_flip")
+    with pytest.raises(ValueError, match="unknown mechanism 'permute_and_flip': pass one of"):
+        accounting.from_provenance(tree)
+    monkeypatch.delitem(tuner._RESTATERS, RULE)
+    with pytest.raises(verification.NotVerified, match="of no tuner known here: import"):
+        verification.verify_release(path)
 
 
 def _from_json(guarantee):

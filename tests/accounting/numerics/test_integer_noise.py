@@ -20,7 +20,7 @@ from dpjax.accounting.numerics.integer_noise import (
     skellam_noise,
 )
 
-ORACLES = pathlib.Path(__file__).parent / "oracles"
+ORACLES = pathlib.Path(__file__).parents[1] / "oracles"
 
 
 def _exact_sum(local_variance, clients, reach):

@@ -2,7 +2,7 @@
 
 Not collected by pytest (minutes). From the repository's root:
 
-    python tests/accounting/long_fuzz_selection.py --seconds=60
+    python tests/accounting/selection/long_fuzz_selection.py --seconds=60
 
 prints, for each part, how many comparisons were made and how many fell short; it exits with 1 if
 any did. `--seconds` is the CPU time given to each random part, `--seed` starts another sequence,
@@ -20,16 +20,19 @@ import collections
 import dataclasses
 import itertools
 import math
+import pathlib
 import sys
 import time
 
 import mpmath
 import numpy as np
-import test_loss_distribution as profiles
 import test_selection_soundness as soundness
 
 from dpjax import accounting
 from dpjax.accounting import provenance
+
+sys.path.append(str(pathlib.Path(__file__).parents[1] / "numerics"))
+import test_loss_distribution as profiles
 
 LONGEST = 1 << 17
 """Largest K of the oracle's sums; laws drawn here have 1e-15 of their mass beyond at most."""

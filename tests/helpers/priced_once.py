@@ -1,0 +1,90 @@
+"""What a session of tests prices more than once is computed once, in whichever process needs it.
+
+Tests of tuners differ in what they look at, and mostly run the same law of K over the same small
+runs; computing its profiles anew is most of their time. Kept is what three pure functions return,
+by all they are given, value for value (arrays by their hash): a run that is rebuilt, calibrated or
+tampered with is another key as soon as one bit of it differs, so no check of a price is answered by
+what it should be compared with. Tests of the accounting itself do without (`USED` is false).
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import pathlib
+import pickle
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from dpjax import accounting
+from dpjax.accounting.numerics import composition
+from dpjax.accounting.numerics.loss_distribution import LossDistribution, LossPair
+from dpjax.accounting.selection import best_of, threshold
+
+USED = True
+"""Whether what was kept is looked up."""
+
+KEPT = (
+    (best_of, "_selected_pair"),
+    (threshold, "_stopped_pair"),
+    (composition, "_copies"),
+)
+"""Functions of pairs, laws of K and numbers alone, by their modules."""
+
+
+class _OwnValue(Exception):
+    """An argument that its values do not tell apart."""
+
+
+def keep_in(folder: str | os.PathLike[str]) -> None:
+    """From now on results are kept, in memory and for other processes in this folder."""
+    for module, name in KEPT:
+        setattr(module, name, _kept(getattr(module, name), pathlib.Path(folder)))
+
+
+def _kept(function: Callable[..., Any], folder: pathlib.Path) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def once(*arguments: Any, **options: Any) -> Any:
+        if not USED:
+            return function(*arguments, **options)
+        try:
+            words = [function.__name__, _key(arguments), _key(sorted(options.items()))]
+        except _OwnValue:
+            return function(*arguments, **options)
+        key = hashlib.sha256(json.dumps(words).encode()).hexdigest()
+        if key not in known:
+            path = folder / key
+            try:
+                known[key] = pickle.loads(path.read_bytes())
+            except FileNotFoundError:
+                known[key] = function(*arguments, **options)
+                with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
+                    file.write(pickle.dumps(known[key]))
+                os.replace(file.name, path)
+        return known[key]
+
+    known: dict[str, Any] = {}
+    return once
+
+
+def _key(value: Any) -> Any:
+    """The value in JSON, every bit of it."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float | np.floating):
+        return float(value).hex()
+    if isinstance(value, list | tuple):
+        return [_key(one) for one in value]
+    if isinstance(value, LossPair):
+        return [_key(value.forward), None if value.symmetric else _key(value.backward)]
+    if isinstance(value, LossDistribution):
+        masses = hashlib.sha256(np.ascontiguousarray(value.masses).tobytes()).hexdigest()
+        return [*map(_key, (value.interval, int(value.lowest), value.infinity_mass)), masses]
+    if isinstance(value, accounting.RepetitionLaw) and value.proved:
+        return _key([type(value).__qualname__, json.dumps(value.to_dict())])
+    raise _OwnValue
