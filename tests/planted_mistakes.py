@@ -67,7 +67,7 @@ _SEARCH = tuple(
     )
 )
 _LAWS = (f"{_T}test_wiring_laws.py",)
-_ANY_SCORE = (f"{_T}test_any_score.py",)
+_ANY_SCORE = (f"{_T}problem/test_any_score.py",)
 _FEDERATION = ("tests/federated/test_wiring_federation.py",)
 _TUNE = ("tests/experiments/test_tune.py::test_digits_end_to_end_and_the_claim_verifies",)
 _UNREAD = (f"{_T}test_unread.py",)
