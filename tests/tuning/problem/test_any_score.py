@@ -126,10 +126,10 @@ def test_the_run_is_charged_for_its_score():
 
 
 TUNERS = {
-    "random_repetitions": tuning.RandomRepetitions(accounting.Fixed(3)),
+    "random_repetitions": tuning.RandomRepetitions(accounting.Geometric(2)),
     "threshold_stopping": tuning.ThresholdStopping(0.6, 0.5),
     "exponential": tuning.Exponential(2.0, 3, 4),
-    "doubling": tuning.Doubling(2.0, 3, 4),
+    "doubling": tuning.Doubling(0.5, 3, 12, iterations=3),
 }
 
 
@@ -137,7 +137,7 @@ TUNERS = {
 def test_every_tuner_ranks_by_scores_and_its_release_is_verified(name, tmp_path):
     with pytest.warns(UserWarning, match="seed"):
         result = tuning.tune(
-            _linear(), SPACE, TUNERS[name], epsilon=12.0, delta=1e-3, run=RUN,
+            _linear(), SPACE, TUNERS[name], epsilon=12.0, delta=1e-6, run=RUN,
             optimizer=training.sgd(), seed=5,
         )  # fmt: skip
     path = tmp_path / "release"
