@@ -181,7 +181,7 @@ def _federation(folder, rounds):
 FEDERATED = {"a vote": 0, "a vote, then training": 2}
 
 
-def _not_executed(task, procedure, **more):
+def _not_executed(procedure, **more):
     """In the place of `private_runs.execute`: what is stated depends on no training."""
     drawn = procedure.space.sample(1, np.random.default_rng(0))
     best = types.SimpleNamespace(
