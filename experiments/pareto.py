@@ -194,8 +194,8 @@ def run_search(
         line = bar.add_task("training the first settings", total=None)
 
         def show(done: int, total: int, hypervolume: float) -> None:
-            said = f"hypervolume {hypervolume:.4f}" if done else "training the first settings"
-            bar.update(line, description=said, completed=done, total=total)
+            progress = f"hypervolume {hypervolume:.4f}" if done else "training the first settings"
+            bar.update(line, description=progress, completed=done, total=total)
 
         record = pareto.search(
             domain,
@@ -335,13 +335,13 @@ def search(folder: str, console: Console) -> int:
                 partial, folder, release,
                 epsilon=epsilon, delta=cost.delta, seen=seen, earlier=earlier.entries,
             )  # fmt: skip
-            judged = "no test data to judge it by"
+            tested = "no test data to judge it by"
             if loaded.test is not None:
                 accuracy_there = accuracy_of(priced, release.params, priced.validation.arrays)
-                judged = f"accuracy on test data, not in the release: {accuracy_there:.4f}"
+                tested = f"accuracy on test data, not in the release: {accuracy_there:.4f}"
             console.print(
                 f"[bold]released: one run on {_DATA.dataset.value}, epsilon {epsilon:.4f}[/bold] "
-                f"at delta {cost.delta:g} ({guarantee.relation.replace('_', ' ')}); {judged}"
+                f"at delta {cost.delta:g} ({guarantee.relation.replace('_', ' ')}); {tested}"
             )
         config.save(os.path.join(partial, "curator"))
     remove_working_folder(working)

@@ -23,8 +23,8 @@ def main() -> None:
         print(USAGE)
         sys.exit(0)
     if command not in _MODULES:
-        said = f"unknown command {command!r}" if command else "no command"
-        print(f"error: {said}: pass one of {', '.join(_MODULES)}", file=sys.stderr)
+        problem = f"unknown command {command!r}" if command else "no command"
+        print(f"error: {problem}: pass one of {', '.join(_MODULES)}", file=sys.stderr)
         sys.exit(2)
     if command == "verify":
         if len(rest) != 1:

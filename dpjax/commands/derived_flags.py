@@ -204,10 +204,12 @@ def define(by_owner: Mapping[str, list[Option]], by: str) -> None:
         options = list(owners.values())
         words = dict.fromkeys(option.words.rstrip(".") for option in options)
         known = {owner: option.default for owner, option in owners.items()}
-        said = {value for value in known.values() if value is not None and value is not REQUIRED}
-        if len(said) == 1 and said != {False}:
-            words[f"{said.pop()} if unset"] = None
-        elif len(said) > 1:
+        defaults = {
+            value for value in known.values() if value is not None and value is not REQUIRED
+        }
+        if len(defaults) == 1 and defaults != {False}:
+            words[f"{defaults.pop()} if unset"] = None
+        elif len(defaults) > 1:
             each = (f"{owner} {value}" for owner, value in known.items() if value is not None)
             words[f"if unset: {', '.join(each)}"] = None
         options[0].define(None, f"{by}{'|'.join(owners)}: {'; '.join(words)}.")

@@ -172,11 +172,11 @@ def report(
     if result.guarantee is None:
         table.add_row("privacy", "NONE: trained without noise")
     else:
-        said = f" at delta {delta:g}"
+        where = f" at delta {delta:g}"
         for name, epsilon, words in tuner_flags.cost_rows(result, chosen, delta):
             facts[name] = epsilon
-            table.add_row(words, f"epsilon {epsilon:.4f}{said}")
-            said = ""  # once is enough
+            table.add_row(words, f"epsilon {epsilon:.4f}{where}")
+            where = ""  # once is enough
         table.add_row("neighbouring relation", result.guarantee.relation.replace("_", " "))
     console.print(table)
     return facts
