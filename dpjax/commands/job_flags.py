@@ -14,7 +14,13 @@ from dpjax.commands import derived_flags
 from dpjax.training.sweep import hosts
 from dpjax.tuning.job import Job
 
-_JOB = derived_flags.Group(Job, "folder", "label", placement={"choices": training.placement_names})
+_JOB = derived_flags.Group(
+    Job,
+    "folder",
+    "label",
+    placement={"choices": training.placement_names},
+    micro_batch_size={"kind": str},
+)
 _HOSTS = derived_flags.Group(hosts.join)
 _RESUME = flags.DEFINE_bool(
     "resume",
@@ -77,7 +83,20 @@ def job(folder: str, label: str) -> Job:
       ValueError: for a --shard that cannot be read, or a folder that a next job would not find.
     """
     working = f"{folder}.curator" if lasting() else None
-    return _JOB.made(Job, folder=working, shard=_shard(), label=label)
+    return _JOB.made(
+        Job, folder=working, shard=_shard(), label=label, micro_batch_size=_micro_batch_size()
+    )
+
+
+def _micro_batch_size() -> int | str | None:
+    """What the text means, or the text where it means nothing: `Job` refuses it."""
+    text = _JOB.micro_batch_size
+    if text.lower() == "none":
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        return text
 
 
 def _shard() -> tuple[int | None, int] | None:

@@ -33,7 +33,12 @@ LEAST_DEVIATION = 2.0**-100
 """The grid gets no finer for smaller deviations; it stays far from where float32 underflows."""
 
 
-def add_gaussian_noise(key: jax.Array, tree: Tree, standard_deviation: float | jax.Array) -> Tree:
+def add_gaussian_noise(
+    key: jax.Array,
+    tree: Tree,
+    standard_deviation: float | jax.Array,
+    remainder: Tree | None = None,
+) -> Tree:
     """Adds independent N(0, standard_deviation^2) noise to every entry of a pytree, on a grid.
 
     All of the noise comes from one threefry draw, which is then cut into leaves: that compiles and
@@ -45,11 +50,12 @@ def add_gaussian_noise(key: jax.Array, tree: Tree, standard_deviation: float | j
         and entries. The caller must never reuse a key, nor broadcast one over candidates: equal
         keys give IDENTICAL noise.
       * The noise does not depend on the values in `tree`, only on their shapes.
-      * In floating point: let x be an entry, rounded to float32 if its type is wider, and g the
-        power of two with standard_deviation / g in [2^19, 2^20). The result is the whole number
-        floor((x + v) / g + 1/2), times g, rounded to float32. It is computed from x and v without
-        rounding (2^-22 g at most), so it is a function of the exact sum of x and v: their last bits
-        and those of the sum, by which floating-point additions give records away (Mironov, "On
+      * In floating point: let x be an entry, rounded to float32 if its type is wider, plus its
+        remainder, if any, and g the power of two with standard_deviation / g in [2^19, 2^20). The
+        result is the whole number floor((x + v) / g + 1/2), times g, rounded to float32. It is
+        computed from x and v without rounding (2^-22 g at most; 2^-21 g with remainders, for x
+        below 2^26 standard deviations), so it is a function of the exact sum of x and v: their last
+        bits and those of the sum, by which floating-point additions give records away (Mironov, "On
         significance of the least significant bits for differential privacy", CCS 2012), are
         rounded off together.
       * v is standard_deviation, never less, times a normal number, plus an independent dither,
@@ -65,6 +71,8 @@ def add_gaussian_noise(key: jax.Array, tree: Tree, standard_deviation: float | j
       tree: pytree of floating-point arrays of any shapes.
       standard_deviation: of every entry, scalar, static or traced; 0 adds exactly nothing. Below
         `LEAST_DEVIATION` the grid gets no finer.
+      remainder: pytree like `tree` of what its entries lack of a sum that they are the nearest
+        floats to; None for nothing.
 
     Returns:
       A pytree like `tree`, dtypes kept: a float64 leaf holds float32 numbers, a narrower one the
@@ -75,15 +83,21 @@ def add_gaussian_noise(key: jax.Array, tree: Tree, standard_deviation: float | j
     deviation = jnp.asarray(standard_deviation, jnp.float32) * np.float32(NOISE_ALLOWANCE)
     power = _power_of_two(deviation)
     cells = dithered_normal(key, sum(sizes), deviation / power * np.float32(_CELLS))
+    remainders = [None] * len(leaves) if remainder is None else jax.tree.leaves(remainder)
     noisy, start = [], 0
-    for leaf, size in zip(leaves, sizes, strict=True):
+    for leaf, rest, size in zip(leaves, remainders, sizes, strict=True):
         noise = jax.lax.slice(cells, (start,), (start + size,)).reshape(leaf.shape)
         value = leaf.astype(jnp.float32)
         # Scaling by powers of two and taking whole parts is exact. The whole part of the noise fits
         # 24 bits, so the one addition that may round sees the two summands exactly.
         exact = value * (np.float32(_CELLS) / power)
         whole, whole_noise = jnp.floor(exact), jnp.floor(noise)
-        carried = jnp.floor((exact - whole) + (noise - whole_noise) + np.float32(0.5))
+        parts = (exact - whole) + (noise - whole_noise)
+        if rest is not None:
+            exact_rest = rest.astype(jnp.float32) * (np.float32(_CELLS) / power)
+            whole_rest = jnp.floor(exact_rest)
+            parts, whole_noise = parts + (exact_rest - whole_rest), whole_noise + whole_rest
+        carried = jnp.floor(parts + np.float32(0.5))
         summed = (whole + (whole_noise + carried)) * (power / np.float32(_CELLS))
         noisy.append(jnp.where(deviation == 0, leaf, summed.astype(leaf.dtype)))
         start += size

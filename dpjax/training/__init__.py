@@ -5,6 +5,8 @@ from dpjax.randomness.noise import add_gaussian_noise
 from dpjax.training.clipping.clipped_grad import clipped_grad
 from dpjax.training.dp_sgd import TrainConfig, make_train
 from dpjax.training.lots.sampling import FixedLots, PoissonLots
+from dpjax.training.micro_batches import MicroBatchSize
+from dpjax.training.micro_batches import checked as checked_micro_batch_size
 from dpjax.training.optimizers import OPTIMIZERS, adam, momentum, register_optimizer, sgd
 from dpjax.training.sweep.checkpoints import Checkpoints
 from dpjax.training.sweep.mixed import mixed_sweep
@@ -22,6 +24,7 @@ __all__ = [
     "OPTIMIZERS",
     "Checkpoints",
     "FixedLots",
+    "MicroBatchSize",
     "Placement",
     "PoissonLots",
     "TrainConfig",
@@ -29,6 +32,7 @@ __all__ = [
     "adam",
     "add_gaussian_noise",
     "candidate_keys",
+    "checked_micro_batch_size",
     "clipped_grad",
     "fastest_placement",
     "make_train",

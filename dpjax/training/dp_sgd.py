@@ -22,9 +22,10 @@ import optax
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE, REPLACE_ONE, normalise_relation
 from dpjax.randomness import keys, threefry
 from dpjax.randomness.noise import LEAST_DEVIATION, add_gaussian_noise
-from dpjax.training import optimizers
-from dpjax.training.clipping.clipped_grad import clipped_grad
+from dpjax.training import micro_batches, optimizers
+from dpjax.training.clipping.clipped_grad import ClippedGrad, clipped_grad
 from dpjax.training.lots.sampling import FixedLots, PoissonLots
+from dpjax.training.micro_batches import AUTO, Lot, MicroBatchSize
 
 Tree = Any
 Trainable = None | Tree | Callable[[tuple[str, ...], jax.Array], bool]
@@ -50,6 +51,9 @@ class TrainConfig:
         or a function of (path as a tuple of strings, leaf). The others are neither differentiated
         nor noised: they come back bit for bit, and cost nothing in the clip norm.
       with_rng: whether the loss takes a key of its own (dropout), a fresh one per step and example.
+      micro_batch_size: rows of which gradients are taken at once, the knob for memory and time: a
+        number, None for the whole lot, or "auto", by a rule from public numbers
+        (`micro_batches.rows_by_rule`). It changes the last bits of a result and no guarantee.
 
     Raises:
       ValueError: for steps or a lot size that are not positive, and for a relation that the lots do
@@ -64,6 +68,7 @@ class TrainConfig:
     relation: str | None = None
     trainable: Trainable = None
     with_rng: bool = False
+    micro_batch_size: MicroBatchSize = AUTO
 
     def __post_init__(self) -> None:
         if type(self.lots) not in _RELATION_OF_LOTS:
@@ -83,6 +88,8 @@ class TrainConfig:
                 f"expected_lot_size is {self.expected_lot_size}: pass the public lot size, "
                 "sampling probability times public data set size"
             )
+        size = micro_batches.checked("micro_batch_size", self.micro_batch_size)
+        object.__setattr__(self, "micro_batch_size", size)
 
 
 Train = Callable[..., Tree]
@@ -120,9 +127,11 @@ def make_train(config: TrainConfig) -> Train:
           each step folds its number in, so no two draws share a key;
         * an empty lot still gets noise; the number of records only limits which rows a lot may
           hold;
-        * frozen leaves are returned unchanged.
+        * frozen leaves are returned unchanged;
+        * a lot's sum may be taken in micro-batches (`micro_batches.sum_of_lot`), as many as the lot
+          needs: noise is added once, to their total. How long a step takes then follows the lot.
       In floating point: whatever the type of the parameters (float64 under `jax_enable_x64`
-      included), the clipped sum is rounded to float32 and the noisy one to a grid of at most 2^-19
+      included), the clipped sum (of a lot, or of a micro-batch) is rounded to float32 and the noisy one to a grid of at most 2^-19
       of the noise's standard deviation, which shows no last bit of either
       (`add_gaussian_noise`); the clip norm has an allowance for the rounding of norms and of the
       sum (`clipped_grad`), the noise one for its own.
@@ -169,10 +178,6 @@ def make_train(config: TrainConfig) -> Train:
         return state.params
 
     return train
-
-
-Lot = tuple[jax.Array, jax.Array]
-"""(indices, mask), both (capacity,), as `lots.draw` returns them."""
 
 
 class RunState(NamedTuple):
@@ -233,10 +238,10 @@ def advance(
     """
     clip_norm, noise_multiplier = optimizers.read(hyperparameters, "DP-SGD", *_READ)
 
-    def loss_of_trained(trained: Tree, example: Tree, *rng: jax.Array) -> jax.Array:
-        return config.loss_fn(merge(trained, state.frozen), example, *rng)
-
-    grad_fn = clipped_grad(loss_of_trained, with_rng=config.with_rng)
+    grad_fn = _grad_fn(config, state)
+    lots_key, noise_key, loss_key = (keys.stream(key, name) for name in ("lots", "noise", "loss"))
+    capacity = jax.eval_shape(draw, lots_key)[1].shape[0]
+    rows_at_once = rows_of_micro_batch(config, state, data, capacity)
     optimizer = config.optimizer(hyperparameters)
     # Zero noise stays zero at an infinite clip norm, where 0 * inf would not be a number; and only
     # zero noise is none, whatever underflows.
@@ -247,17 +252,17 @@ def advance(
             noise_multiplier * grad_fn.sensitivity(config.relation, clip_norm), LEAST_DEVIATION
         ),
     )
-    lots_key, noise_key, loss_key = (keys.stream(key, name) for name in ("lots", "noise", "loss"))
 
     def step(offset: jax.Array, carry: tuple[Tree, Tree]) -> tuple[Tree, Tree]:
         trained, optimizer_state = carry
         number = first + offset
-        indices, mask = draw(threefry.fold_in(lots_key, number))
-        records = jax.tree.map(lambda rows: rows.at[indices].get(mode="clip"), data)
-        rng = {"rng": threefry.fold_in(loss_key, number)} if config.with_rng else {}
-        clipped_sum, _ = grad_fn(trained, records, clip_norm=clip_norm, mask=mask, **rng)
+        lot = draw(threefry.fold_in(lots_key, number))
+        rng = threefry.fold_in(loss_key, number) if config.with_rng else None
+        clipped_sum, lost = micro_batches.sum_of_lot(
+            grad_fn, trained, data, lot, clip_norm, rng, rows_at_once
+        )
         noisy_sum = add_gaussian_noise(
-            threefry.fold_in(noise_key, number), clipped_sum, noise_deviation
+            threefry.fold_in(noise_key, number), clipped_sum, noise_deviation, lost
         )
         gradient = jax.tree.map(
             lambda leaf: leaf / jnp.asarray(expected_lot_size, leaf.dtype), noisy_sum
@@ -271,6 +276,29 @@ def advance(
         np.uint32(0), steps, step, (state.trained, state.optimizer)
     )
     return RunState(state.frozen, optimizer_state, trained)
+
+
+def rows_of_micro_batch(config: TrainConfig, state: RunState, data: Tree, capacity: int) -> int:
+    """Rows of which `advance` takes gradients at once: the setting's, or those of its rule.
+
+    Args:
+      config: its loss and `micro_batch_size` are read.
+      state: from `begin`; nothing is computed of it.
+      data: pytree of arrays (rows, ...), or their shapes.
+      capacity: rows of a lot.
+    """
+    grad_fn = _grad_fn(config, state)
+    setting = config.micro_batch_size
+    return micro_batches.rows_at_once(setting, grad_fn, state.trained, data, capacity)
+
+
+def _grad_fn(config: TrainConfig, state: RunState) -> ClippedGrad:
+    """Sums of clipped gradients with respect to what is trained."""
+
+    def loss_of_trained(trained: Tree, example: Tree, *rng: jax.Array) -> jax.Array:
+        return config.loss_fn(merge(trained, state.frozen), example, *rng)
+
+    return clipped_grad(loss_of_trained, with_rng=config.with_rng)
 
 
 def checked_number_of_records(

@@ -58,9 +58,12 @@ class Job:
         folder must agree on it.
       checkpoint_seconds: least time between two checkpoints, where there is a folder; 0 for as
         often as possible.
+      micro_batch_size: records of which gradients are taken at once, the knob for memory and time:
+        a number, None for the whole lot ("none" on a command line), or "auto" for what suits the
+        model. It moves results by rounding only, and what they cost not at all.
 
     Raises:
-      ValueError: for a shard without a folder, or one out of range.
+      ValueError: for a shard without a folder, or one out of range; for no such micro-batch size.
     """
 
     placement: str = "vmap"
@@ -68,6 +71,7 @@ class Job:
     shard: tuple[int | None, int] | None = None
     label: str = ""
     checkpoint_seconds: float = 300.0
+    micro_batch_size: training.MicroBatchSize = "auto"
 
     def __post_init__(self) -> None:
         if self.placement not in training.placement_names:
@@ -78,6 +82,8 @@ class Job:
             object.__setattr__(self, "folder", os.fspath(checks.path("folder", self.folder)))
         checks.text("label", self.label)
         checks.not_negative("checkpoint_seconds", self.checkpoint_seconds)
+        size = training.checked_micro_batch_size("micro_batch_size", self.micro_batch_size)
+        object.__setattr__(self, "micro_batch_size", size)
         if self.shard is None:
             return
         index, count = self._checked_shard()

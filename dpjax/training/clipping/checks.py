@@ -33,12 +33,30 @@ def checked_mask(mask: jax.Array | None, size: int) -> jax.Array:
 
 
 def row_keys(rng: jax.Array | None, size: int, with_rng: bool) -> jax.Array | None:
-    """One key for each row, or None for a loss that takes none."""
+    """One key for each row, split from one where needed; None for a loss that takes none."""
     if with_rng and rng is None:
         raise ValueError("this loss takes a key: pass rng=jax.random.key(...)")
     if not with_rng and rng is not None:
         raise ValueError("this loss takes no key: leave rng out, or pass with_rng=True")
-    return jax.random.split(rng, size) if with_rng else None
+    if rng is None:
+        return None
+    typed = jax.dtypes.issubdtype(getattr(rng, "dtype", None), jax.dtypes.prng_key)
+    if not typed or np.ndim(rng) == 0:
+        return jax.random.split(rng, size)
+    if np.shape(rng) != (size,):
+        raise ValueError(
+            f"rng has shape {np.shape(rng)}: pass one key, or one for each of {size} rows"
+        )
+    return rng
+
+
+def checked_rows(rows_in_sum: int | None, size: int) -> int:
+    """How many rows the sum has that a batch of `size` is a part of; `size` by default."""
+    if rows_in_sum is None:
+        return size
+    if rows_in_sum < size:
+        raise ValueError(f"rows_in_sum is {rows_in_sum}: pass at least {size}, the batch's rows")
+    return rows_in_sum
 
 
 def check_clip_norm(clip_norm: PyTree, params: PyTree, per_leaf: bool) -> None:

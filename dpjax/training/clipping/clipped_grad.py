@@ -26,15 +26,23 @@ from dpjax.training.clipping.checks import (
     check_clip_norm,
     check_loss,
     checked_mask,
+    checked_rows,
+    one_row,
     path_name,
     row_keys,
     shapes_of,
 )
 from dpjax.training.clipping.explanation import Explanation, ParameterExplanation
 from dpjax.training.clipping.factored_norms import SquaredNorm
-from dpjax.training.clipping.jaxpr_graph import Value
+from dpjax.training.clipping.jaxpr_graph import Value, bytes_of, graph_of
 from dpjax.training.clipping.leaf_plans import Plan, Whole
-from dpjax.training.clipping.per_example_gradients import Loss, factored, materialised, trace
+from dpjax.training.clipping.per_example_gradients import (
+    Loss,
+    bytes_a_row,
+    factored,
+    materialised,
+    trace,
+)
 
 PyTree = Any
 
@@ -47,7 +55,7 @@ rounding, for the rounding of norms and of the scaled gradient. So the sensitivi
 clip norm and needs no padding."""
 
 SUM_ALLOWANCE = 2.0**-23
-"""What the rounding of the sum may add, for each row of the batch, to what one row moves it by; so
+"""What the rounding of the sum may add, for each row of it, to what one row moves it by; so
 contributions are also divided by `1 + rows * SUM_ALLOWANCE`. A row that joins `rows` aligned ones
 moves the rounding of a sum of `rows` clip norms. The most found was a seventh of this, in sums of
 4,096; rounding a float64 sum to float32 can reach all of it. Errors that all point one way could in
@@ -98,7 +106,9 @@ def clipped_grad(
          (`replace_one`). In floating point that takes rounding errors of the sum below `B * 2**-24`
          clip norms, a share of `2**-24` for each row (in the type of the sum, or once rounded to
          float32). They were 0.27 of that at most in float32 sums of 64 to 16,384 nearly equal
-         rows; no bound on them is proven that holds for every order of summation.
+         rows; no bound on them is proven that holds for every order of summation. Where batches are
+         added up, B is `rows_in_sum`, the rows of all of them, and what rounds between the batches
+         is the caller's (`micro_batches.sum_of_lot` adds nothing to it).
 
       `aux` carries no guarantee: it is per-example information.
 
@@ -152,6 +162,7 @@ class ClippedGrad:
         clip_norm: PyTree,
         mask: jax.Array | None = None,
         rng: jax.Array | None = None,
+        rows_in_sum: int | None = None,
     ) -> tuple[PyTree, Auxiliary]:
         """Sums the clipped gradients of the rows of a batch.
 
@@ -161,7 +172,10 @@ class ClippedGrad:
           clip_norm: scalar >= 0, may be traced; infinity gives the plain sum, zero gives zero. With
             per-leaf clipping possibly a pytree like `params`.
           mask: (batch,) bool; rows at False are left out. All rows count by default.
-          rng: a key, split into one for each row; required by `with_rng`.
+          rng: a key, split into one for each row, or (batch,) typed keys, the rows' own; required
+            by `with_rng`.
+          rows_in_sum: rows of all batches whose sums are added up (`micro_batches.py`); those of
+            this batch by default.
 
         Returns:
           The sum, a pytree like `params` in float32 or wider, and an `Auxiliary`.
@@ -173,6 +187,7 @@ class ClippedGrad:
         keys = row_keys(rng, size, self.with_rng)
         mask = checked_mask(mask, size)
         check_clip_norm(clip_norm, params, self.clipping == "per_leaf")
+        rows = checked_rows(rows_in_sum, size)
         check_loss(self.loss_fn, self.has_aux, params, batch, keys)
         loss = Loss(self.loss_fn, self.has_aux)
         if self.method == "materialised":
@@ -181,7 +196,7 @@ class ClippedGrad:
             tracing = trace(loss, params, batch, keys, force=self.method == "factored")
             results = factored(tracing, params, batch, keys)
         squares = results.gradients.squared_norms()
-        weights = self._weights(squares, clip_norm, mask)
+        weights = self._weights(squares, clip_norm, mask, rows)
         tree = jax.tree.structure(params)
         norms = jnp.sqrt(sum(square.value for square in squares))
         leaf_norms = None
@@ -218,9 +233,7 @@ class ClippedGrad:
         Args:
           params, batch: as passed to the call, or their shapes (`jax.ShapeDtypeStruct`).
         """
-        size, keys = batch_size(batch), None
-        if self.with_rng:
-            keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), size))
+        keys = self._shapes_of_keys(batch_size(batch))
         check_loss(self.loss_fn, self.has_aux, params, batch, keys)
         leaves = jax.tree_util.tree_leaves_with_path(params)
         if self.method == "materialised":
@@ -237,26 +250,51 @@ class ClippedGrad:
             for (path, leaf), plan in zip(leaves, plans, strict=True)
         )  # fmt: skip
 
+    def bytes_a_row(self, params: PyTree, batch: PyTree) -> int:
+        """How much memory a row of a batch takes, roughly; of shapes alone, nothing is computed.
+
+        All that depends on the row is counted, as if the compiler fused and freed nothing: one to
+        seven times of what it reserves.
+
+        Args:
+          params, batch: as passed to the call, or their shapes (`jax.ShapeDtypeStruct`).
+        """
+        keys = self._shapes_of_keys(batch_size(batch))
+        check_loss(self.loss_fn, self.has_aux, params, batch, keys)
+        loss = Loss(self.loss_fn, self.has_aux)
+        if self.method != "materialised":
+            tracing = trace(loss, params, batch, keys, force=self.method == "factored")
+            return bytes_a_row(tracing)
+        rows = (one_row(batch),) if keys is None else (one_row(batch), one_row(keys))
+        graph = graph_of(jax.make_jaxpr(loss.value_and_grad)(shapes_of(params), *rows))
+        inputs = graph.inputs[len(jax.tree.leaves(params)) :]
+        return bytes_of(graph, graph.outputs, graph.influenced_by(inputs))
+
+    def _shapes_of_keys(self, size: int) -> Any:
+        if not self.with_rng:
+            return None
+        return jax.eval_shape(lambda: jax.random.split(jax.random.key(0), size))
+
     def _weights(
-        self, squares: list[SquaredNorm], clip_norm: PyTree, mask: jax.Array
+        self, squares: list[SquaredNorm], clip_norm: PyTree, mask: jax.Array, rows: int
     ) -> list[jax.Array]:
         """By what each row's gradient is multiplied, (batch,) for each parameter."""
         total = sum(square.value for square in squares)
         live = mask & jnp.isfinite(total)
         if self.clipping == "global":
             upper = total + sum(square.slack for square in squares)
-            return [_clip_weights(upper, clip_norm, live)] * len(squares)
+            return [_clip_weights(upper, clip_norm, live, rows)] * len(squares)
         clip_norms = jax.tree.leaves(clip_norm)
         if jax.tree_util.treedef_is_leaf(jax.tree.structure(clip_norm)):
             clip_norms = [clip_norm / math.sqrt(len(squares))] * len(squares)
         return [
-            _clip_weights(square.value + square.slack, norm, live)
+            _clip_weights(square.value + square.slack, norm, live, rows)
             for square, norm in zip(squares, clip_norms, strict=True)
         ]
 
 
-def _clip_weights(upper_square: jax.Array, clip_norm: Any, live: jax.Array) -> jax.Array:
-    """min(1, clip_norm / norm) for live rows, else exactly zero; (batch,).
+def _clip_weights(upper_square: jax.Array, clip_norm: Any, live: jax.Array, rows: int) -> jax.Array:
+    """min(1, clip_norm / norm) for live rows of a sum of `rows`, else exactly zero; (batch,).
 
     Written as one division, clip_norm / max(norm, clip_norm), that comes last: XLA repeats cheap
     producers in every consumer but not a division. Otherwise the weight of a row, with the sum over
@@ -264,7 +302,7 @@ def _clip_weights(upper_square: jax.Array, clip_norm: Any, live: jax.Array) -> j
     """
     upper = jnp.sqrt(upper_square)
     numbers = jnp.finfo(upper.dtype)
-    allowed = (1 - ROUNDING_ALLOWANCE) / (1 + live.shape[0] * SUM_ALLOWANCE)
+    allowed = (1 - ROUNDING_ALLOWANCE) / (1 + rows * SUM_ALLOWANCE)
     # Infinity over infinity is not 1.
     most = jnp.minimum(jnp.asarray(clip_norm, upper.dtype), numbers.max) * allowed
     least = jnp.maximum(jnp.maximum(upper, most), numbers.tiny)

@@ -13,6 +13,7 @@ Written against the jaxprs of jax 0.10.2 to 0.11: the only attributes read are `
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -333,3 +334,29 @@ def _run_loop(operation: Scan, asked: Sequence[bool], environment: dict, read: A
     )
     environment.update((operation.outputs[i], array) for i, array in zip(carried, last))
     environment.update((operation.outputs[i], array) for i, array in zip(stacked, stacks))
+
+
+def bytes_of(graph: Graph, wanted: Sequence[Atom], among: Iterable[Value]) -> int:
+    """Bytes of what the wanted values are computed from, and of themselves.
+
+    As if nothing were fused or freed. A loop counts what it stacks, and one turn of its body.
+
+    Args:
+      graph: the computation.
+      wanted: values of the graph, or constants.
+      among: what is counted; bodies of loops, which have values of their own, are counted whole.
+    """
+    counted = _needed(graph, wanted).intersection(among)
+    total = sum(_bytes(value) for value in counted)
+    for operation in graph.operations:
+        if isinstance(operation, Scan) and any(value in counted for value in operation.outputs):
+            body = operation.loop.body
+            inner = {value for each in body.operations for value in each.outputs}
+            total += bytes_of(body, body.outputs, inner)
+    return total
+
+
+def _bytes(value: Value) -> int:
+    size = math.prod(value.aval.shape)
+    # Keys, and what else has a type of JAX's own: a few words.
+    return size * getattr(value.aval.dtype, "itemsize", 8)

@@ -18,8 +18,24 @@ import numpy as np
 from dpjax.training.clipping.checks import one_row, shapes_of
 from dpjax.training.clipping.factored_norms import SquaredNorm, whole_squared_norm
 from dpjax.training.clipping.factored_rules import Recogniser
-from dpjax.training.clipping.jaxpr_graph import Atom, Constant, Graph, Value, evaluate, graph_of
-from dpjax.training.clipping.leaf_plans import Plan, Unused, Whole, plan_terms, whole_weighted_sum
+from dpjax.training.clipping.factored_terms import accumulator
+from dpjax.training.clipping.jaxpr_graph import (
+    Atom,
+    Constant,
+    Graph,
+    Value,
+    bytes_of,
+    evaluate,
+    graph_of,
+)
+from dpjax.training.clipping.leaf_plans import (
+    Factored,
+    Plan,
+    Unused,
+    Whole,
+    plan_terms,
+    whole_weighted_sum,
+)
 
 PyTree = Any
 
@@ -112,15 +128,31 @@ def _holds_a_product(atom: Atom) -> bool:
     return operation.name not in ("reduce_sum", "mul", "div", "select_n")
 
 
+def _wanted(tracing: Tracing) -> list[Atom]:
+    """The values that are evaluated: results, and what the plans need."""
+    wanted = dict.fromkeys(tracing.results)
+    for plan in tracing.plans:
+        wanted |= dict.fromkeys((*plan.needs, *plan.shared_needs))
+    return list(wanted)
+
+
+def bytes_a_row(tracing: Tracing) -> int:
+    """Bytes that one row takes: its own values, and gradients formed for it (see `bytes_of`)."""
+    formed = sum(
+        plan.held * jnp.dtype(accumulator(leaf.aval.dtype)).itemsize
+        for plan, leaf in zip(tracing.plans, tracing.graph.inputs, strict=False)
+        if isinstance(plan, Factored)
+    )
+    return bytes_of(tracing.graph, _wanted(tracing), tracing.per_row) + formed
+
+
 def factored(tracing: Tracing, params: PyTree, batch: PyTree, keys: Any) -> Results:
     """Evaluates what the plans need, for every row of the batch."""
     graph, plans = tracing.graph, tracing.plans
     leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(params)]
     rows = [*map(jnp.asarray, jax.tree.leaves(batch)), *([] if keys is None else [keys])]
     size = rows[0].shape[0]
-    wanted = dict.fromkeys(tracing.results)
-    for plan in plans:
-        wanted |= dict.fromkeys((*plan.needs, *plan.shared_needs))
+    wanted = _wanted(tracing)
     own = [atom for atom in wanted if atom in tracing.per_row]
     common = [atom for atom in wanted if atom not in tracing.per_row]
 

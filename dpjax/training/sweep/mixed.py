@@ -71,8 +71,8 @@ def mixed_sweep(
         arrays; the parameters by default.
       finish_data: pytree of arrays that `finish` reads, for example validation records.
       chunk_size: THE memory knob: at most so many candidates side by side on one device.
-      useful_work: least planned fraction of useful work, in (0, 1] (see `schedule.Work`). Lower:
-        fewer compilations, more candidates side by side, more padding and waiting.
+      useful_work: least planned fraction of useful work, in (0, 1] (see `schedule.plan_buckets`).
+        Lower: fewer compilations, more candidates side by side, more padding and waiting.
       steps_per_call: at most so many steps in one call to the device; the host can do nothing in
         between (progress, interruption, a checkpoint).
       placement: devices to spread over; its width is an upper limit beside chunk_size. None: the

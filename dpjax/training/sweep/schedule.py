@@ -35,11 +35,14 @@ class Bucket:
 class Work:
     """How much of what the device executed was needed.
 
-    One unit is one row of one lot in one step of one candidate. What is needed is every candidate's
-    steps times its own lot's capacity; what is executed is, for every bucket, slots times steps
-    advanced times the bucket's capacity: rows added to reach the bucket's capacity, slots that wait
-    for others to finish and slots without a candidate are all lost. (Rows that a Poisson lot needs
-    as a reserve against truncation belong to the lot's own capacity and count as needed.)
+    One unit is one row of one lot in one step of one candidate. What is needed are records: every
+    candidate's steps times its expected lot size. What is executed is, for every bucket, slots
+    times steps advanced times the rows of a step: the bucket's capacity or, in micro-batches, as
+    many as the largest of the expected lots needs. Lots' padding, the reserve of Poisson lots
+    against truncation included, rows added to reach the bucket's capacity, a last micro-batch that
+    is part empty, slots that wait for others to finish and slots without a candidate are all lost.
+    (All numbers are public: how large lots came out is not looked at. `planned_work` counts in
+    whatever rows it is given.)
 
     Attributes:
       needed: rows.
@@ -76,7 +79,9 @@ def plan_buckets(
     useful_work: float = 0.85,
     slots_multiple: int = 1,
 ) -> list[Bucket]:
-    """Groups candidates so that at least `useful_work` of what is executed is needed.
+    """Groups candidates so that at least `useful_work` of executed rows are of their own lots.
+
+    A lot's own padding counts as its own here: no grouping saves it (micro-batches do, `dp_sgd`).
 
     Within a family, the candidate of the largest lot opens a bucket and the next smaller ones join
     while the padding stays small enough; then the bucket gets the most slots that waiting allows.
@@ -87,7 +92,7 @@ def plan_buckets(
       capacities: rows of each candidate's own lot.
       steps: of each candidate.
       slots: at most this many side by side; the memory knob.
-      useful_work: wanted least fraction of useful work, in (0, 1]. It is met, unless
+      useful_work: wanted least fraction of useful rows, in (0, 1]. It is met, unless
         `slots_multiple` asks for more slots than the candidates can fill.
       slots_multiple: the number of slots is a multiple of this (devices).
 
@@ -169,7 +174,14 @@ def makespan(lengths: Sequence[int], slots: int) -> int:
 def planned_work(
     buckets: Sequence[Bucket], capacities: Sequence[int], steps: Sequence[int]
 ) -> Work:
-    """The work that a sweep over these buckets will execute, without training anything."""
+    """The work that a sweep over these buckets will execute, without training anything.
+
+    Args:
+      buckets: of `plan_buckets`.
+      capacities: rows of each candidate that count as needed, of its own lot or of records alone;
+        whole lots are executed, each of its bucket's capacity.
+      steps: of each candidate.
+    """
     total = Work()
     for bucket in buckets:
         lengths = [int(steps[member]) for member in bucket.members]

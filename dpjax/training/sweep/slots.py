@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax.randomness import keys as key_streams
-from dpjax.training.dp_sgd import RunState, TrainConfig, advance, begin
+from dpjax.training.dp_sgd import RunState, TrainConfig, advance, begin, rows_of_micro_batch
 from dpjax.training.lots.families import LotFamily, family_of
 from dpjax.training.sweep.checkpoints import Arrays, named_leaves, unnamed_leaves
 from dpjax.training.sweep.lanes import Harvest, LaneInputs, Lanes, key_of
@@ -35,9 +35,9 @@ class Candidates:
     key_words: np.ndarray  # uint32 (candidates, 2)
     hyperparameters: dict[str, np.ndarray]  # float32 (candidates,)
 
-    def capacity(self, member: int) -> int:
-        """Rows of a candidate's own lot."""
-        return self.configs[member].lots.capacity
+    def records(self, member: int) -> int:
+        """Expected records of a candidate's lot, to the nearest whole number."""
+        return round(self.configs[member].expected_lot_size)
 
     def identity(self, buckets: list[Bucket]) -> bytes:
         """Tells one sweep from another, for checkpoints."""
@@ -46,6 +46,7 @@ class Candidates:
             digest.update(name.encode() + self.hyperparameters[name].tobytes())
         for config in self.configs:
             digest.update(f"{config.lots} {config.steps} {config.expected_lot_size}".encode())
+            digest.update(f" {config.micro_batch_size}".encode())
         digest.update(repr(buckets).encode())
         return digest.digest()
 
@@ -85,6 +86,23 @@ class SlotProgram:
         """The state of one slot, begun anew where `fresh`."""
         return jax.tree.map(lambda new, old: jnp.where(fresh, new, old), self.begin(inputs), state)
 
+    def rows_at_once(self, capacity: int, inputs: LaneInputs) -> int:
+        """Rows of a micro-batch of lots of this capacity; nothing is computed.
+
+        Args:
+          capacity: rows of a lot.
+          inputs: of all slots, (slots, ...).
+        """
+        found = []
+
+        def look(inputs: LaneInputs, data: Tree) -> None:
+            state = self.begin(jax.tree.map(lambda leaf: leaf[0], inputs))
+            found.append(rows_of_micro_batch(self._config, state, data, capacity))
+
+        # Abstract arrays, not shapes: the loss of what is trained closes over what is not.
+        jax.eval_shape(look, inputs, self.data)
+        return found[0]
+
     def advance(
         self,
         family: LotFamily,
@@ -93,10 +111,17 @@ class SlotProgram:
         done: jax.Array,
         steps: jax.Array,
         data: Tree,
+        rows_at_once: int | None = None,
     ) -> RunState:
-        """One slot after `steps` more steps, the first of which has number `done`."""
+        """One slot after `steps` more steps, the first of which has number `done`.
+
+        In micro-batches of `rows_at_once`, if that is known already.
+        """
+        config = self._config
+        if rows_at_once is not None:
+            config = dataclasses.replace(config, micro_batch_size=rows_at_once)
         return advance(
-            self._config,
+            config,
             key_of(inputs),
             inputs["hyperparameters"],
             state,
@@ -127,10 +152,12 @@ class Slots(Lanes):
         self._candidates, self._program = candidates, program
         mapped = self.placement.mapped
         self._refill = jax.jit(mapped(program.refill, (0, 0, 0)), donate_argnums=0)
-        self._advance = jax.jit(
-            mapped(lambda *arguments: program.advance(family, *arguments), (0, 0, 0, None, None)),
-            donate_argnums=0,
-        )
+        rows = self._rows_at_once = program.rows_at_once(family.capacity, self.inputs)
+
+        def advance_one(*arguments: Any) -> RunState:
+            return program.advance(family, *arguments, rows_at_once=rows)
+
+        self._advance = jax.jit(mapped(advance_one, (0, 0, 0, None, None)), donate_argnums=0)
         self.done = np.zeros(bucket.slots, np.uint32)  # steps, of each slot
         # Slots begin by the program that refills them, so that nothing tells first from later.
         shapes = jax.eval_shape(mapped(program.begin, (0,)), self.inputs)
@@ -182,10 +209,12 @@ class Slots(Lanes):
         )
         self.done = self.done + np.uint32(steps)
         active = self.member >= 0
-        needed = sum(self._candidates.capacity(m) for m in self.member[active])
+        records = [self._candidates.records(m) for m in self.member[active]]
+        # Slots side by side take as many turns as the largest of their lots needs.
+        rows = -(-max(1, *records) // self._rows_at_once) * self._rows_at_once
         self.work += Work(
-            needed * steps,
-            self.bucket.slots * self.bucket.capacity * steps,
+            sum(records) * steps,
+            self.bucket.slots * rows * steps,
             int(active.sum()) * steps,
             self.bucket.slots * steps,
         )

@@ -50,6 +50,7 @@ def train_config(
     lots: training.PoissonLots | training.FixedLots,
     steps: int,
     lot_size: float,
+    micro_batch_size: training.MicroBatchSize = "auto",
 ) -> training.TrainConfig:
     """What is static about training on a task.
 
@@ -59,6 +60,7 @@ def train_config(
       lots: how the records of a step are drawn; they also fix the neighbouring relation.
       steps: gradient steps.
       lot_size: what the noisy sum is divided by: the expected number of records of a lot.
+      micro_batch_size: see `Job`.
 
     Raises:
       ValueError: for steps or a lot size that are not positive.
@@ -71,14 +73,20 @@ def train_config(
         optimizer=optimizer,
         trainable=task.trainable,
         with_rng=task.with_rng,
+        micro_batch_size=micro_batch_size,
     )
 
 
 def config_of_setting(
-    task: Task, optimizer: Optimizer, setting: RunSetting
+    task: Task,
+    optimizer: Optimizer,
+    setting: RunSetting,
+    micro_batch_size: training.MicroBatchSize = "auto",
 ) -> training.TrainConfig:
     """`train_config` of a run that is accounted for as `setting`."""
-    return train_config(task, optimizer, setting.lots, setting.steps, setting.lot_size)
+    return train_config(
+        task, optimizer, setting.lots, setting.steps, setting.lot_size, micro_batch_size
+    )
 
 
 def hyperparameters_of_runs(
@@ -165,19 +173,19 @@ def trained_runs(
     """
     if not len(members):
         return
-    placement = _placement(procedure, chunk_size, job.placement)
+    placement = _placement(procedure, chunk_size, job)
     if job.folder is None and len(procedure.settings) == 1:
-        yield from _alike(procedure, hyperparameters, keys, members, placement)
+        yield from _alike(procedure, hyperparameters, keys, members, placement, job)
     else:
         yield from _unlike(procedure, hyperparameters, keys, members, placement, job)
 
 
-def _placement(procedure: PlannedRuns, chunk_size: int, name: str) -> training.Placement:
-    """The placement of a name; "auto" is measured on short runs of an invented candidate."""
-    if name != "auto":
-        return training.named_placement(name, chunk_size)
+def _placement(procedure: PlannedRuns, chunk_size: int, job: Job) -> training.Placement:
+    """A job's placement; "auto" is measured on short runs of an invented candidate."""
+    if job.placement != "auto":
+        return training.named_placement(job.placement, chunk_size)
     task, setting = procedure.task, procedure.settings[0]
-    config = config_of_setting(task, procedure.optimizer, setting)
+    config = config_of_setting(task, procedure.optimizer, setting, job.micro_batch_size)
     typical = procedure.space.sample(1, np.random.default_rng(0))
     given = hyperparameters_of_runs(typical, [setting])
     first = {name: values[0] for name, values in given.items()}
@@ -194,6 +202,7 @@ def _alike(
     keys: jax.Array,
     members: np.ndarray,
     placement: training.Placement,
+    job: Job,
 ) -> Iterator[tuple[np.ndarray, PyTree]]:
     """Trains candidates of the one setting, in order."""
     (setting,) = procedure.settings
@@ -203,7 +212,7 @@ def _alike(
     lanes = np.append(members, np.full(fillers, members[-1]))
     values = {name: all_[lanes] for name, all_ in hyperparameters.items()}
     for positions, outputs in training.sweep(
-        _candidate_run(procedure, setting),
+        _candidate_run(procedure, setting, job),
         jnp.concatenate([keys[members], training.candidate_keys(fillers)]),
         hyperparameters_of_runs(values, [setting] * len(lanes)),
         (procedure.task.train.arrays, procedure.task.validation.arrays),
@@ -231,7 +240,7 @@ def _unlike(
     }
     own = [setting_of[member] for member in members]
     configs = {
-        setting: config_of_setting(task, procedure.optimizer, setting)
+        setting: config_of_setting(task, procedure.optimizer, setting, job.micro_batch_size)
         for setting in procedure.settings
     }
     # Programs are planned for what is typical, never for what was drawn: see `_alike`.
@@ -274,11 +283,12 @@ def _by_setting(
 
 
 def _candidate_run(
-    procedure: PlannedRuns, setting: RunSetting
+    procedure: PlannedRuns, setting: RunSetting, job: Job
 ) -> Callable[[jax.Array, dict[str, jax.Array], PyTree], PyTree]:
     """Returns run(key, hyperparameters, data): train one candidate and count what it gets right."""
     task = procedure.task
-    trained = run_of(task, config_of_setting(task, procedure.optimizer, setting))
+    config = config_of_setting(task, procedure.optimizer, setting, job.micro_batch_size)
+    trained = run_of(task, config)
 
     def run(key: jax.Array, hyperparameters: dict[str, jax.Array], data: PyTree) -> PyTree:
         train_arrays, validation_arrays = data

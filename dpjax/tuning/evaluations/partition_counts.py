@@ -142,7 +142,8 @@ def partition_counts(
       keys: typed keys (candidates * k,), all different.
       optimizer: hyperparameters -> optax transformation.
       chunk_size: models trained at once; the memory knob.
-      job: placement, checkpoints (models that were counted are not trained again), shards.
+      job: placement, micro-batches, checkpoints (models that were counted are not trained again),
+        shards.
       drawn: what `job.one_draw` returned; needed where the job has a folder.
       progress: called with the number of this process's models done so far.
 
@@ -167,7 +168,7 @@ def partition_counts(
     traced.setdefault("clip_norm", np.ones(total))
     # A whole number below 2^24, which float32 holds; the rows themselves are looked up from it.
     traced["partition"] = model % partitions
-    config = train_config(task, optimizer, lots.lots, steps, lots.lot_size)
+    config = train_config(task, optimizer, lots.lots, steps, lots.lot_size, job.micro_batch_size)
     members = job.share(total)
     drawn = drawn or {}
     saved = _Saved(job, drawn)

@@ -1,0 +1,219 @@
+"""A lot's clipped sum, in as many micro-batches as the lot that was drawn needs.
+
+A compiled step has arrays of fixed size, a Poisson lot has none: it is padded to a capacity that it
+hardly ever exceeds, one and a half to two times its mean. Where a row is dear (images, sequences),
+the rows that were drawn are taken in micro-batches instead, and a loop with a number of turns that
+is known only once the lot is drawn leaves the padding out; what is held is then that of one
+micro-batch, whatever the lot.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpjax import checks
+from dpjax.training.clipping.checks import row_keys
+from dpjax.training.clipping.clipped_grad import ClippedGrad
+from dpjax.training.clipping.factored_terms import accumulator
+from dpjax.training.lots.distinct_draws import compact
+
+Tree = Any
+Lot = tuple[jax.Array, jax.Array]
+"""(indices, mask), both (capacity,), as `lots.draw` returns them."""
+
+AUTO = "auto"
+MicroBatchSize = int | str | None
+"""Rows of a micro-batch: a number, None for the whole lot at once, "auto" for `rows_by_rule`."""
+
+
+def checked(name: str, value: object) -> MicroBatchSize:
+    """A micro-batch size, or a ValueError that names it."""
+    if value is None or (isinstance(value, str) and value == AUTO):
+        return value
+    wanted = f"a whole number >= 1, {AUTO!r}, or None for the whole lot"
+    try:
+        return checks.whole(name, value)
+    except ValueError:
+        raise ValueError(f"{name} must be {wanted}, not {checks.shown(value)}") from None
+
+
+_BYTES_OF_A_TURN = 2**26
+"""What a micro-batch's rows may take on a CPU, as `bytes_a_row` counts it; half of it is too little
+for several turns. Measured on 2 cores, CPU time of a whole step at lot 64 over the whole lot's: the
+all-convolutional net .37 to .41 with 4 to 16 rows (8 MB a row), .54 with 32, and .47 to .56 with 1 to
+16 for 4 candidates side by side; the transformer of the benchmarks .47 with 4 to 16 (14 MB a row), .61
+with 32; the net of plain convolutions .47 with 4 to 16 (1.5 MB a row), .61 with 32."""
+
+_TIMES_ON_AN_ACCELERATOR = 64
+"""How much more an accelerator is given at once: it idles on small arrays, and has the memory. Not
+measured."""
+
+_PASSES = 16
+"""A turn reads and writes arrays like the parameters some times; its rows should take this many
+times the parameters' bytes. The wide MLP of the benchmarks (3 MB of them, 32 kB a row) took 1.2 of the
+whole lot's time with 128 rows, 1.9 with 32."""
+
+_TURNS = 8
+"""At least so many turns for a full lot: the last one is part empty, by half on average."""
+
+
+def rows_by_rule(bytes_a_row: int, bytes_of_params: int, capacity: int, accelerator: bool) -> int:
+    """Rows of a micro-batch, from public numbers: what "auto" means.
+
+    Args:
+      bytes_a_row: `ClippedGrad.bytes_a_row`.
+      bytes_of_params: of those that are trained, as they are added up.
+      capacity: rows of a lot.
+      accelerator: whether it is for a GPU or TPU.
+
+    Returns:
+      A power of two, or `capacity`: the whole lot, where rows are cheap (logistic regression, small
+      MLPs) or too few.
+    """
+    bytes_a_row = max(bytes_a_row, 1)
+    fitting = _BYTES_OF_A_TURN * (_TIMES_ON_AN_ACCELERATOR if accelerator else 1)
+    if 2 * capacity * bytes_a_row <= fitting:
+        return capacity
+    most = capacity // _TURNS
+    rows = min(fitting // bytes_a_row, most)
+    rows = max(1, rows, -(-_PASSES * bytes_of_params // bytes_a_row))
+    if rows > most:
+        return capacity
+    return 1 << (rows.bit_length() - 1)
+
+
+def rows_at_once(
+    setting: MicroBatchSize, grad_fn: ClippedGrad, params: Tree, data: Tree, capacity: int
+) -> int:
+    """Rows of a micro-batch under a setting, at most `capacity`; of shapes alone.
+
+    Args:
+      setting: as `checked` gives it.
+      grad_fn: of the loss.
+      params: pytree of those that are trained; they and `data` may be shapes
+        (`jax.ShapeDtypeStruct`).
+      data: pytree of arrays (rows, ...).
+      capacity: rows of a lot.
+    """
+    if setting is None:
+        return capacity
+    if isinstance(setting, int):
+        return min(setting, capacity)
+    leaves = jax.tree.leaves(params)
+    bytes_of_params = sum(
+        math.prod(leaf.shape) * jnp.dtype(accumulator(leaf.dtype)).itemsize for leaf in leaves
+    )
+    accelerator = jax.default_backend() != "cpu"
+    return rows_by_rule(grad_fn.bytes_a_row(params, data), bytes_of_params, capacity, accelerator)
+
+
+def sum_of_lot(
+    grad_fn: ClippedGrad,
+    params: Tree,
+    data: Tree,
+    lot: Lot,
+    clip_norm: jax.Array,
+    rng: jax.Array | None,
+    size: int,
+) -> tuple[Tree, Tree | None]:
+    """The sum of the clipped gradients of a lot's records.
+
+    Formal guarantees:
+      The sum is that of `grad_fn` over the whole lot, whatever `size` is, up to rounding:
+
+      1. Every row whose mask is True stands in exactly one micro-batch, wherever in the lot it was;
+         no other row counts. A row's key is its own in the lot (`row_keys`).
+      2. Contributions are clipped for a sum of `capacity` rows, whatever `size`, so that
+         `grad_fn.sensitivity` holds where rounding errors stay below `capacity * 2**-24` clip
+         norms. They are those of the micro-batches' own sums, of which `clipped_grad` takes a share
+         for each of their rows; masked rows add exact zeros, so that is `capacity` shares at most
+         for all of them. Nothing is added between turns: sums are added up in pairs of floats
+         (`_added`), which lose less than 2**-46 of a total a turn, and noise is added to the pair
+         before anything rounds it (`add_gaussian_noise`). With plain additions a sum of equal rows
+         would be off by a share for each row and turn.
+      3. An empty lot takes no turn: its sum is zero.
+
+    How many turns are taken, and so how long it takes, depends on the lot.
+
+    Args:
+      grad_fn: of the loss.
+      params: pytree, differentiated.
+      data: pytree of arrays (rows, ...).
+      lot: indices into the rows of data, and which of them count; (capacity,).
+      clip_norm: scalar.
+      rng: the key that the keys of rows are split from; None for a loss that takes none.
+      size: rows of a micro-batch; `capacity` or more: the whole lot at once, without a loop.
+
+    Returns:
+      The sum, a pytree like `params` in float32 or wider, and what it lacks of the unrounded total:
+      a pytree like it, None for the whole lot at once.
+    """
+    indices, mask = lot
+    capacity = mask.shape[0]
+    if size >= capacity:
+        records = _rows(data, indices)
+        given = {} if rng is None else {"rng": rng}
+        return grad_fn(params, records, clip_norm=clip_norm, mask=mask, **given)[0], None
+    # True rows may lie anywhere. Padding repeats the lot's last row, which is masked.
+    places, live = compact(mask, -(-capacity // size) * size)
+    indices = _rows(indices, places)
+    row_rngs = row_keys(rng, capacity, grad_fn.with_rng)
+    if row_rngs is not None:
+        row_rngs = _rows(row_rngs, places)
+
+    def turn(number: jax.Array, total: tuple[Tree, Tree]) -> tuple[Tree, Tree]:
+        def own(rows: jax.Array) -> jax.Array:
+            return jax.lax.dynamic_slice_in_dim(rows, number * np.uint32(size), size)
+
+        given = {} if row_rngs is None else {"rng": own(row_rngs)}
+        part, _ = grad_fn(
+            params,
+            _rows(data, own(indices)),
+            clip_norm=clip_norm,
+            mask=own(live),
+            rows_in_sum=capacity,
+            **given,
+        )
+        return _added(total, part)
+
+    zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, accumulator(leaf.dtype)), params)
+    count = jnp.sum(mask, dtype=jnp.uint32)
+    turns = (count + np.uint32(size - 1)) // np.uint32(size)
+    return jax.lax.fori_loop(np.uint32(0), turns, turn, (zero, zero))
+
+
+def _rows(data: Tree, indices: jax.Array) -> Tree:
+    return jax.tree.map(lambda rows: rows.at[indices].get(mode="clip"), data)
+
+
+def _added(total: tuple[Tree, Tree], part: Tree) -> tuple[Tree, Tree]:
+    """A pair of pytrees whose unrounded sum is that of `total`, and of `part`.
+
+    The second of a pair is at most half a unit in the last place of the first. Adding up floats
+    would round once a turn, and for equal parts every time the same way.
+    """
+
+    def one(high: jax.Array, low: jax.Array, new: jax.Array) -> tuple[jax.Array, jax.Array]:
+        high, error = _two_sum(high, new)
+        return _two_sum(high, low + error)
+
+    pairs = [one(*leaves) for leaves in zip(*map(jax.tree.leaves, (*total, part)), strict=True)]
+    structure = jax.tree.structure(part)
+    return (
+        jax.tree.unflatten(structure, [high for high, _ in pairs]),
+        jax.tree.unflatten(structure, [low for _, low in pairs]),
+    )
+
+
+def _two_sum(left: jax.Array, right: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The rounded sum, and what rounding took from it: exact (Knuth, TAOCP 2, theorem 4.2.2B)."""
+    rounded = left + right
+    of_right = rounded - left
+    error = (left - (rounded - of_right)) + (right - of_right)
+    # An infinite sum stays infinite.
+    return rounded, jnp.where(jnp.isfinite(rounded), error, 0)

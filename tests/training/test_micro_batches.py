@@ -1,0 +1,477 @@
+"""A lot's clipped sum in micro-batches: the whole lot's numbers, in no more turns than it needs."""
+
+import dataclasses
+import functools
+from fractions import Fraction
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import export
+
+from dpjax import models, training, tuning
+from dpjax.randomness import keys as key_streams
+from dpjax.randomness import noise, threefry
+from dpjax.training import micro_batches
+from dpjax.training.sweep.schedule import Work
+
+ROWS, FEATURES = 40, 3
+GENERATOR = np.random.default_rng(11)
+DATA = {
+    "x": GENERATOR.normal(size=(ROWS, FEATURES)).astype(np.float32),
+    "y": GENERATOR.normal(size=ROWS).astype(np.float32),
+}
+START = {
+    "bias": np.float32(0.1),
+    "frozen": np.float32(2.0),
+    "kernel": np.array([[0.3, -0.2, 0.5], [0.1, 0.4, -0.6]], np.float32).T,
+}
+GIVEN = {"clip_norm": 0.7, "noise_multiplier": 0.5, "learning_rate": 0.3}
+NOISELESS = GIVEN | {"noise_multiplier": 0.0}
+
+
+def loss(params, example, rng):
+    """One that reads a key, and a leaf that is not trained; clipped rows and others."""
+    kept = jax.random.bernoulli(rng, 0.5, (FEATURES,))
+    hidden = (example["x"] * kept) @ params["kernel"] * params["frozen"]
+    return 0.5 * (jnp.sum(jnp.tanh(hidden)) + params["bias"] - example["y"]) ** 2
+
+
+BASE = training.TrainConfig(
+    loss_fn=loss,
+    lots=training.PoissonLots(ROWS, 0.3, 20),
+    steps=3,
+    expected_lot_size=12,
+    optimizer=training.momentum(),
+    trainable=lambda path, leaf: path != ("frozen",),
+    with_rng=True,
+)
+LOTS = {
+    # Of a data set smaller than its bound, members lie anywhere in the lot.
+    "poisson": (training.PoissonLots(ROWS, 0.3, 20), 31),
+    "dense poisson": (training.PoissonLots(ROWS, 0.6, 33), 31),
+    "fixed": (training.FixedLots(ROWS, 11), ROWS),
+    "most of the records": (training.FixedLots(ROWS, 27), ROWS),
+}
+
+
+def given(**changes):
+    return {n: np.float32(v) for n, v in (GIVEN | {"momentum": 0.9} | changes).items()}
+
+
+@functools.cache
+def compiled(config):
+    return jax.jit(training.make_train(config))
+
+
+def trained(size, key=3, number=None, data=DATA, config=BASE, hyperparameters=None, **changes):
+    config = dataclasses.replace(config, micro_batch_size=size, **changes)
+    number = np.int32(ROWS if number is None else number)
+    values = given() if hyperparameters is None else hyperparameters
+    return jax.device_get(compiled(config)(jax.random.key(key), values, START, data, number))
+
+
+def assert_close(left, right):
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6), left, right)
+
+
+def assert_identical(left, right):
+    jax.tree.map(np.testing.assert_array_equal, left, right)
+
+
+def moved(params):
+    return max(float(np.abs(params[name] - START[name]).max()) for name in ("bias", "kernel"))
+
+
+# The same numbers as the whole lot's -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 4, 7, 100])
+@pytest.mark.parametrize("name", LOTS)
+def test_micro_batches_give_the_whole_lots_numbers(name, size):
+    """Keys of rows, rows that are clipped or not, frozen leaves, and members that lie anywhere."""
+    lots, number = LOTS[name]
+    changes = {"lots": lots, "relation": None, "number": number}
+    whole = trained(None, **changes)
+    assert_close(trained(size, **changes), whole)
+    assert moved(whole) > 0.05
+    assert whole["frozen"] == START["frozen"]
+
+
+def test_members_of_these_lots_do_lie_anywhere():
+    """Else the equality above says nothing of where they stand."""
+    lots, number = LOTS["poisson"]
+    lots_key = key_streams.stream(jax.random.key(3), "lots")
+    masks = [lots.draw(jax.random.fold_in(lots_key, step), number)[1] for step in range(3)]
+    assert any((np.diff(np.asarray(mask, int)) > 0).any() for mask in masks)
+
+
+def test_a_size_above_the_capacity_is_the_whole_lot_bit_for_bit():
+    assert_identical(trained(100), trained(None))
+    assert_identical(trained(20), trained(None))
+
+
+ALL = {"lots": training.PoissonLots(12, 1.0, 12), "data": {n: v[:12] for n, v in DATA.items()}}
+
+
+@pytest.mark.parametrize(
+    ("number", "size", "executed"),
+    [(0, 6, 0), (6, 6, 6), (7, 6, 12), (12, 5, 15), (5, 1, 5), (12, 6, 12), (3, 12, 12)],
+)
+def test_turns_are_those_that_the_lot_needs(number, size, executed):
+    """Every row whose loss is evaluated counts itself; lots of known sizes, all of the records."""
+    seen = []
+
+    def counting(params, example, rng):
+        jax.debug.callback(lambda y: seen.append(float(y)), example["y"])
+        return loss(params, example, rng)
+
+    result = trained(size, number=number, loss_fn=counting, steps=2, **ALL)
+    jax.effects_barrier()
+    assert len(seen) == 2 * executed
+    whole = trained(None, number=number, loss_fn=counting, steps=2, **ALL)
+    jax.effects_barrier()
+    assert len(seen) == 2 * executed + 2 * 12
+    assert_close(result, whole)
+
+
+def test_an_empty_lot_takes_no_turn_and_still_gets_noise():
+    poisoned = {name: np.full_like(rows, np.nan) for name, rows in DATA.items()}
+    noisy, quiet = trained(4, number=0, data=poisoned), given(noise_multiplier=0.0)
+    assert moved(noisy) > 0.01
+    assert_identical(noisy, trained(4, number=0))
+    assert moved(trained(4, number=0, hyperparameters=quiet)) == 0.0
+    assert_close(noisy, trained(None, number=0))
+
+
+def test_rows_that_fail_and_rows_beyond_the_records_count_for_nothing():
+    records = {name: rows.copy() for name, rows in DATA.items()}
+    records["y"][2], records["x"][5, 0] = np.nan, np.inf
+    for rows in records.values():
+        rows[31:] = np.nan
+    for lots in (training.PoissonLots(ROWS, 0.5, 20), training.PoissonLots(ROWS, 0.9, 40)):
+        result = trained(3, data=records, number=31, lots=lots)
+        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(result))
+        assert_close(result, trained(None, data=records, number=31, lots=lots))
+
+
+def test_every_row_of_every_step_has_a_key_of_its_own():
+    def marking_loss(params, example, rng):
+        return params["w"][jax.random.randint(rng, (), 0, 100_000)] + 0.0 * example["y"]
+
+    config = dataclasses.replace(
+        BASE, loss_fn=marking_loss, lots=ALL["lots"], expected_lot_size=1, trainable=None,
+        optimizer=training.sgd(), micro_batch_size=5,
+    )  # fmt: skip
+    values = given(clip_norm=np.inf, noise_multiplier=0.0, learning_rate=1.0)
+    run = jax.jit(training.make_train(config))
+    result = run(jax.random.key(0), values, {"w": jnp.zeros(100_000)}, ALL["data"])
+    assert np.count_nonzero(result["w"]) == 3 * 12  # a collision by chance: probability 0.6 %
+
+
+# Side by side ------------------------------------------------------------------------------------
+
+
+@functools.cache
+def side_by_side():
+    config = dataclasses.replace(BASE, micro_batch_size=4)
+    return jax.jit(jax.vmap(training.make_train(config), (0, None, None, None, 0)))
+
+
+def test_candidates_side_by_side_are_as_alone_and_do_not_see_each_other():
+    """Lots of other sizes, an empty one among them: lanes wait for the largest, and stay."""
+    keys, numbers = training.candidate_keys(4, seed=1), np.array([40, 0, 17, 31], np.int32)
+    together = jax.device_get(side_by_side()(keys, given(), START, DATA, numbers))
+    for lane, number in enumerate(numbers):
+        alone = compiled(dataclasses.replace(BASE, micro_batch_size=4))(
+            keys[lane], given(), START, DATA, number
+        )
+        own = jax.tree.map(lambda leaf, lane=lane: leaf[lane], together)
+        assert_close(own, jax.device_get(alone))
+    # Others with other keys, and with lots that need more turns or fewer, change no bit.
+    others = training.candidate_keys(4, seed=2)
+    keys = jax.random.wrap_key_data(
+        jnp.where(np.array([1, 0, 1, 0], bool)[:, None], *map(jax.random.key_data, (keys, others)))
+    )
+    numbers = np.array([40, 40, 17, 0], np.int32)
+    again = jax.device_get(side_by_side()(keys, given(), START, DATA, numbers))
+    for lane in (0, 2):
+        assert_identical(*(jax.tree.map(lambda leaf: leaf[lane], r) for r in (together, again)))  # noqa: B023
+
+
+SLOT_CONFIGS = [
+    dataclasses.replace(
+        BASE,
+        lots=training.PoissonLots(ROWS, rate, capacity),
+        steps=steps,
+        expected_lot_size=rate * ROWS,
+        micro_batch_size=4,
+    )
+    for rate, capacity, steps in ((0.1, 12, 5), (0.2, 18, 7), (0.1, 12, 2), (0.3, 20, 4))
+]
+KEYS = training.candidate_keys(len(SLOT_CONFIGS), seed=5)
+
+
+def initial(key):
+    return jax.tree.map(jnp.asarray, START)
+
+
+def mixed(configs=SLOT_CONFIGS, **options):
+    found = {}
+    for indices, outputs in training.mixed_sweep(
+        configs,
+        KEYS[: len(configs)],
+        {name: np.full(len(configs), value) for name, value in given().items()},
+        DATA,
+        initial=initial,
+        **{"chunk_size": 2, "useful_work": 0.3} | options,
+    ):
+        for row, index in enumerate(indices.tolist()):
+            found[index] = jax.tree.map(lambda leaf, row=row: leaf[row], outputs)
+    return [found[index] for index in range(len(configs))]
+
+
+def test_slots_train_as_alone_in_whole_lots():
+    for index, result in enumerate(mixed()):
+        whole = dataclasses.replace(SLOT_CONFIGS[index], micro_batch_size=None)
+        assert_close(result, jax.device_get(compiled(whole)(KEYS[index], given(), START, DATA)))
+
+
+def test_slots_count_records_as_needed_and_turns_as_executed():
+    """Runs of 6, 3, 2 and 2 steps in two slots: 13 of 14 slot steps, 4 records expected."""
+    configs = [dataclasses.replace(SLOT_CONFIGS[0], steps=steps) for steps in (2, 6, 3, 2)]
+    for size, rows in ((None, 12), (3, 6), (4, 4)):
+        reports = []
+        of_size = [dataclasses.replace(config, micro_batch_size=size) for config in configs]
+        mixed(of_size, useful_work=0.5, report=reports.append)
+        assert reports == [Work(13 * 4, 14 * rows, 13, 14)]
+
+
+def test_a_killed_sweep_resumes_to_the_identical_result(tmp_path):
+    folder = str(tmp_path / "checkpoints")
+
+    def saved():
+        return {"checkpoints": training.Checkpoints(folder, every_seconds=0.0)}
+
+    class Killed(Exception):
+        pass
+
+    def kill(done, total):
+        if done == 2:
+            raise Killed
+
+    undisturbed = mixed(steps_per_call=2)
+    with pytest.raises(Killed):
+        mixed(steps_per_call=2, progress=kill, **saved())
+    others = [dataclasses.replace(config, micro_batch_size=5) for config in SLOT_CONFIGS]
+    with pytest.raises(ValueError, match="checkpoints of another sweep"):
+        mixed(others, steps_per_call=2, **saved())
+    for left, right in zip(mixed(steps_per_call=2, **saved()), undisturbed):
+        assert_identical(left, right)
+
+
+def test_the_loss_is_traced_no_oftener_for_more_candidates_or_slots():
+    traces = []
+
+    def counted(params, example, rng):
+        traces.append(1)
+        return loss(params, example, rng)
+
+    def of(count, size):
+        configs = [dataclasses.replace(SLOT_CONFIGS[0], steps=steps) for steps in (4, 3, 2, 2)]
+        traces.clear()
+        mixed([
+            dataclasses.replace(config, loss_fn=counted, micro_batch_size=size)
+            for config in configs[:count]
+        ])  # fmt: skip
+        return len(traces)
+
+    for size in (4, "auto"):
+        assert of(4, size) == of(1, size)
+
+
+# Rounding ----------------------------------------------------------------------------------------
+
+
+def sums(size, mask, vectors):
+    """High and low parts of the clipped sum of rows that are their own gradients."""
+    grad_fn = training.clipped_grad(lambda params, row: jnp.vdot(params["w"], row))
+    params, lot = {"w": jnp.zeros(vectors.shape[1])}, (jnp.arange(len(vectors)), mask)
+    high, low = micro_batches.sum_of_lot(grad_fn, params, vectors, lot, 1.0, None, size)
+    return high["w"], jnp.zeros_like(high["w"]) if low is None else low["w"]
+
+
+@pytest.mark.parametrize("size", [1, 37, 512])
+def test_rounding_moves_a_long_sum_no_further_than_the_clip_norm(size):
+    """4,096 nearly equal rows, with and without one of them: every later micro-batch shifts."""
+    rows, generator = 4096, np.random.default_rng(0)
+    vectors = generator.normal(size=256) + 1e-3 * generator.normal(size=(rows, 256))
+    summed = jax.jit(functools.partial(sums, size, vectors=jnp.asarray(vectors, jnp.float32)))
+    masks = np.ones((6, rows), bool)
+    masks[np.arange(5), generator.integers(0, rows, 5)] = False
+    *without, whole = (sum(np.asarray(part, np.float64) for part in summed(m)) for m in masks)
+    assert max(np.linalg.norm(whole - less) for less in without) <= 1.0
+    # A row by itself shows how much is held back: an allowance for all rows of the lot.
+    alone = np.linalg.norm(sum(np.asarray(p, np.float64) for p in summed(np.arange(rows) == 7)))
+    assert 1 - 2.0**-17 < alone * (1 + rows * 2.0**-23) <= 1.0
+
+
+@pytest.mark.parametrize("size", [1, 16])
+def test_nothing_is_rounded_between_turns(size):
+    """Equal rows, so that plain additions would round the same way many times."""
+    vectors = jnp.asarray(np.tile(np.random.default_rng(1).normal(size=256), (3000, 1)), np.float32)
+    part = np.asarray(sums(size, np.arange(3000) < size, vectors)[0], np.float64)
+    turns = 3000 // size
+    high, low = (np.asarray(each, np.float64) for each in sums(
+        size, np.arange(3000) < turns * size, vectors
+    ))  # fmt: skip
+    np.testing.assert_allclose(high + low, turns * part, rtol=1e-10)
+    assert (np.abs(low) <= np.spacing(np.abs(high).astype(np.float32)) / 2).all()
+    plain = functools.reduce(np.add, [part.astype(np.float32)] * turns)
+    assert np.abs(plain / (turns * part) - 1).max() > 1e-6
+
+
+def test_a_sum_that_overflows_is_infinite_as_without_turns():
+    large, zero = {"w": jnp.full(3, 3e38)}, {"w": jnp.zeros(3)}
+    high, low = micro_batches._added((large, zero), large)
+    assert np.isinf(high["w"]).all() and (low["w"] == 0).all()
+    assert np.isinf(micro_batches._added((high, low), zero)[0]["w"]).all()
+
+
+def test_noise_meets_the_sum_that_nothing_has_rounded():
+    """Against fractions: entries with what they lack, of all sizes and signs."""
+    generator, size, deviation = np.random.default_rng(1), 300, 0.7
+    exponents = generator.uniform(-40, 24, size)
+    high = (deviation * generator.choice([-1, 1], size) * 2.0**exponents).astype(np.float32)
+    low = (np.spacing(np.abs(high)) * generator.uniform(-0.5, 0.5, size)).astype(np.float32)
+    key = jax.random.key(4, impl="threefry2x32")
+    seen = np.asarray(noise.add_gaussian_noise(key, high, deviation, low))
+    used = np.float32(np.float32(deviation) * np.float32(noise.NOISE_ALLOWANCE))
+    cell = 2.0 ** np.floor(np.log2(used)) / noise._CELLS
+    drawn = np.asarray(threefry.dithered_normal(key, size, np.float32(used / cell)))
+    decided = 0
+    for value, rest, sample, found in zip(high, low, drawn, seen):
+        exact = (Fraction(float(value)) + Fraction(float(rest))) / Fraction(float(cell))
+        exact += Fraction(float(sample))
+        wholes = [(exact + Fraction(1, 2) + Fraction(sign, 2**21)) // 1 for sign in (-1, 1)]
+        assert found in [np.float32(float(whole)) * np.float64(cell) for whole in wholes]
+        decided += abs(Fraction(float(rest)) / Fraction(float(cell))) > 1
+    assert decided > 10  # remainders of more than a cell
+    zero = np.asarray(noise.add_gaussian_noise(key, high, 0.0, low))
+    np.testing.assert_array_equal(zero, high)
+
+
+# The rule, and what is refused -------------------------------------------------------------------
+
+
+def rows_of(model, example, capacity, setting="auto"):
+    """What "auto" means for a model; nothing is computed."""
+    functional = models.functional(model, example)
+    params = jax.eval_shape(functional.init, jax.random.key(0))
+    grad_fn = training.clipped_grad(functional.example_loss(models.cross_entropy))
+    data = (
+        jax.ShapeDtypeStruct((60_000, *example.shape), jnp.float32),
+        jax.ShapeDtypeStruct((60_000,), jnp.int32),
+    )
+    return micro_batches.rows_at_once(setting, grad_fn, params, data, capacity)
+
+
+def test_auto_is_the_whole_lot_for_small_models_and_few_rows_for_large_ones():
+    flat, image = np.zeros(784, np.float32), np.zeros((28, 28, 1), np.float32)
+    for model in (
+        models.LogisticRegression(10),
+        models.MLP((128, 64), 10),
+        models.MLP((1000,), 10),
+    ):
+        assert [rows_of(model, flat, capacity) for capacity in (52, 377, 1256)] == [52, 377, 1256]
+    # What is held does not grow with the lot.
+    net = models.AllConvNet(10)
+    assert [rows_of(net, image, capacity) for capacity in (129, 377, 17_156)] == [8, 8, 8]
+    assert rows_of(net, image, 17_156, None) == 17_156
+    assert rows_of(net, image, 129, 1000) == 129
+
+
+@pytest.mark.parametrize("accelerator", [False, True])
+def test_the_rule_depends_on_its_arguments_alone_and_is_monotone(accelerator):
+    rule = functools.partial(micro_batches.rows_by_rule, accelerator=accelerator)
+    for capacity in (1, 7, 129, 20_000):
+        found = [rule(size, 10**6, capacity) for size in (0, 10, 10**4, 10**7, 10**10)]
+        assert found == sorted(found, reverse=True)
+        assert found[0] == capacity and all(1 <= rows <= capacity for rows in found)
+    assert rule(10**7, 10**12, 129) == 129  # a turn would read the parameters for next to nothing
+
+
+@pytest.mark.parametrize("value", [0, -1, 2.5, "x", True, "4", float("nan"), "whole"])
+def test_bad_sizes_are_refused_in_one_line(value):
+    for made in (
+        lambda: dataclasses.replace(BASE, micro_batch_size=value),
+        lambda: tuning.Job(micro_batch_size=value),
+    ):
+        with pytest.raises(ValueError, match="^micro_batch_size must be a whole number") as error:
+            made()
+        assert "\n" not in str(error.value)
+
+
+def test_good_sizes_are_kept():
+    for value in (1, 64, None, "auto", np.int64(8)):
+        assert dataclasses.replace(BASE, micro_batch_size=value).micro_batch_size == value
+        assert tuning.Job(micro_batch_size=value).micro_batch_size == value
+    assert BASE.micro_batch_size == "auto"
+
+
+def test_keys_of_rows_and_rows_of_a_sum_are_checked():
+    grad_fn = training.clipped_grad(loss, with_rng=True)
+    batch = jax.tree.map(lambda rows: rows[:4], DATA)
+    params = {name: jnp.asarray(value) for name, value in START.items()}
+    keys = jax.random.split(jax.random.key(0), 4)
+    own = grad_fn(params, batch, 1.0, rng=keys)[0]
+    assert_identical(own, grad_fn(params, batch, 1.0, rng=jax.random.key(0))[0])
+    with pytest.raises(ValueError, match="pass one key, or one for each of 4 rows"):
+        grad_fn(params, batch, 1.0, rng=keys[:3])
+    with pytest.raises(ValueError, match="rows_in_sum is 3: pass at least 4"):
+        grad_fn(params, batch, 1.0, rng=keys, rows_in_sum=3)
+
+
+def test_memory_is_that_of_a_micro_batch_whatever_the_lot():
+    image = np.zeros((16, 16, 1), np.float32)
+    functional = models.functional(models.AllConvNet(10), image)
+    data = (
+        jax.ShapeDtypeStruct((60_000, *image.shape), jnp.float32),
+        jax.ShapeDtypeStruct((60_000,), jnp.int32),
+    )
+    params, held = jax.eval_shape(functional.init, jax.random.key(0)), []
+    for lot, capacity in ((256, 377), (16_384, 17_156)):
+        train = training.make_train(
+            dataclasses.replace(
+                BASE,
+                loss_fn=functional.example_loss(models.cross_entropy),
+                lots=training.PoissonLots(60_000, lot / 60_000, capacity),
+                with_rng=False,
+                steps=2,
+                trainable=None,
+            )
+        )
+        shapes = (jax.eval_shape(lambda: jax.random.key(0)), given(), params, data)
+        held.append(jax.jit(train).lower(*shapes).compile().memory_analysis().temp_size_in_bytes)
+    assert held[1] <= 1.2 * held[0]
+
+
+def test_micro_batches_lower_for_tpu():
+    config = dataclasses.replace(BASE, micro_batch_size=4)
+    run = jax.vmap(training.make_train(config), (0, None, None, None))
+    shapes = (jax.eval_shape(lambda: training.candidate_keys(3, seed=0)), given(), START, DATA)
+    exported = export.export(jax.jit(run), platforms=["tpu"])(*shapes)
+    assert "stablehlo.while" in exported.mlir_module()
+    assert "f64" not in exported.mlir_module()
+
+
+def test_formal_guarantees_are_stated():
+    stated = " ".join(micro_batches.sum_of_lot.__doc__.split())
+    assert "Formal guarantees:" in stated
+    for words in (
+        "Every row whose mask is True stands in exactly one micro-batch",
+        "Contributions are clipped for a sum of `capacity` rows, whatever `size`",
+        "An empty lot takes no turn",
+    ):
+        assert words in stated
