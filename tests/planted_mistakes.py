@@ -71,6 +71,8 @@ _ANY_SCORE = (f"{_T}problem/test_any_score.py",)
 _FEDERATION = ("tests/federated/test_wiring_federation.py",)
 _TUNE = ("tests/experiments/test_tune.py::test_digits_end_to_end_and_the_claim_verifies",)
 _UNREAD = (f"{_T}test_unread.py",)
+_MICRO = ("tests/training/test_micro_batches.py",)
+_MICRO_FILE = "dpjax/training/micro_batches.py"
 
 _RANKS = "ranks = procedure.selection.rank(scores[indices] / task.validation.public_size)"
 MISTAKES = [
@@ -630,6 +632,66 @@ MISTAKES = [
         "        refuse_unread(self.task, self.optimizer, self.names)\n",
         "        pass\n",
         _UNREAD,
+    ),
+    # ---- micro-batches of a lot
+    Mistake(
+        "every micro-batch has noise of its own",
+        _MICRO_FILE,
+        "        return _added(total, part)\n",
+        "        key = jax.random.key(7)\n"
+        "        part = jax.tree.map(lambda one: one + jax.random.normal(key, one.shape), part)\n"
+        "        return _added(total, part)\n",
+        _MICRO,
+    ),
+    Mistake(
+        "a last micro-batch that is part empty is dropped",
+        _MICRO_FILE,
+        "(count + np.uint32(size - 1)) // np.uint32(size)",
+        "count // np.uint32(size)",
+        _MICRO,
+    ),
+    Mistake(
+        "a row's key is that of its place in the micro-batch",
+        _MICRO_FILE,
+        '{"rng": own(row_rngs)}',
+        '{"rng": row_rngs[:size]}',
+        _MICRO,
+    ),
+    Mistake(
+        "the members of a lot are taken to stand first in it",
+        _MICRO_FILE,
+        "    places, live = compact(mask, -(-capacity // size) * size)\n",
+        "    places = jnp.arange(-(-capacity // size) * size)\n"
+        "    live = jnp.pad(mask, (0, len(places) - capacity))\n",
+        _MICRO,
+    ),
+    Mistake(
+        "contributions have an allowance for the rows of their micro-batch only",
+        _MICRO_FILE,
+        "rows_in_sum=capacity",
+        "rows_in_sum=size",
+        _MICRO,
+    ),
+    Mistake(
+        "sums of micro-batches are rounded whenever one is added",
+        _MICRO_FILE,
+        "high, error = _two_sum(high, new)",
+        "high, error = high + new, 0.0 * high",
+        _MICRO,
+    ),
+    Mistake(
+        "noise meets a total that was rounded",
+        "dpjax/training/dp_sgd.py",
+        "noise_deviation, lost\n",
+        "noise_deviation, None\n",
+        _MICRO,
+    ),
+    Mistake(
+        "noise is added to what the total lacks, whole cells of it apart",
+        "dpjax/randomness/noise.py",
+        "parts + (exact_rest - whole_rest), whole_noise + whole_rest",
+        "parts + (exact_rest - whole_rest), whole_noise",
+        _MICRO,
     ),
 ]
 

@@ -45,9 +45,9 @@ def checked(name: str, value: object) -> MicroBatchSize:
 _BYTES_OF_A_TURN = 2**26
 """What a micro-batch's rows may take on a CPU, as `bytes_a_row` counts it; half of it is too little
 for several turns. Measured on 2 cores, CPU time of a whole step at lot 64 over the whole lot's: the
-all-convolutional net .37 to .41 with 4 to 16 rows (8 MB a row), .54 with 32, and .47 to .56 with 1 to
-16 for 4 candidates side by side; the transformer of the benchmarks .47 with 4 to 16 (14 MB a row), .61
-with 32; the net of plain convolutions .47 with 4 to 16 (1.5 MB a row), .61 with 32."""
+all-convolutional net .37 to .41 with 4 to 16 rows (8 MB a row), .54 with 32, and .47 to .56 with 1
+to 16 for 4 candidates side by side; the transformer of the benchmarks .47 with 4 to 16 (14 MB a
+row), .61 with 32; the net of plain convolutions .47 with 4 to 16 (1.5 MB a row), .61 with 32."""
 
 _TIMES_ON_AN_ACCELERATOR = 64
 """How much more an accelerator is given at once: it idles on small arrays, and has the memory. Not
@@ -55,8 +55,8 @@ measured."""
 
 _PASSES = 16
 """A turn reads and writes arrays like the parameters some times; its rows should take this many
-times the parameters' bytes. The wide MLP of the benchmarks (3 MB of them, 32 kB a row) took 1.2 of the
-whole lot's time with 128 rows, 1.9 with 32."""
+times the parameters' bytes. The wide MLP of the benchmarks (3 MB of them, 32 kB a row) took 1.2 of
+the whole lot's time with 128 rows, 1.9 with 32."""
 
 _TURNS = 8
 """At least so many turns for a full lot: the last one is part empty, by half on average."""

@@ -13,7 +13,7 @@ from jax import export
 from dpjax import models, training, tuning
 from dpjax.randomness import keys as key_streams
 from dpjax.randomness import noise, threefry
-from dpjax.training import micro_batches
+from dpjax.training import dp_sgd, micro_batches
 from dpjax.training.sweep.schedule import Work
 
 ROWS, FEATURES = 40, 3
@@ -28,7 +28,6 @@ START = {
     "kernel": np.array([[0.3, -0.2, 0.5], [0.1, 0.4, -0.6]], np.float32).T,
 }
 GIVEN = {"clip_norm": 0.7, "noise_multiplier": 0.5, "learning_rate": 0.3}
-NOISELESS = GIVEN | {"noise_multiplier": 0.0}
 
 
 def loss(params, example, rng):
@@ -360,6 +359,20 @@ def test_noise_meets_the_sum_that_nothing_has_rounded():
     assert decided > 10  # remainders of more than a cell
     zero = np.asarray(noise.add_gaussian_noise(key, high, 0.0, low))
     np.testing.assert_array_equal(zero, high)
+
+
+def test_the_noise_is_given_what_the_sum_lacks(monkeypatch):
+    seen = []
+
+    def watched(key, tree, deviation, remainder=None):
+        jax.debug.callback(lambda rest: seen.append(np.abs(rest).max()), remainder["kernel"])
+        return noise.add_gaussian_noise(key, tree, deviation, remainder)
+
+    monkeypatch.setattr(dp_sgd, "add_gaussian_noise", watched)
+    config = dataclasses.replace(BASE, micro_batch_size=2)
+    jax.jit(training.make_train(config))(jax.random.key(0), given(), START, DATA)
+    jax.effects_barrier()
+    assert len(seen) == 3 and 0 < max(seen) < 2.0**-22
 
 
 # The rule, and what is refused -------------------------------------------------------------------

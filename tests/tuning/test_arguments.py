@@ -147,6 +147,7 @@ PUBLIC = {
         shard=((0, 2), "shard?"),
         label=("", "text"),
         checkpoint_seconds=(0.0, "not negative"),
+        micro_batch_size=("auto", "whole?"),
     ),
     "LogUniform": spec(tuning.LogUniform, low=(0.1, "number"), high=(1.0, "number")),
     "LogUniform.sample": spec(tuning.LogUniform(0.1, 1.0).sample, **DRAWN),

@@ -130,10 +130,10 @@ def mixed_of(number, steps, **options):
 
 
 def test_work_is_counted():
-    """Runs of 6, 3, 2 and 2 steps in two slots: 13 of 14 slot steps, all lots of one capacity."""
+    """Runs of 6, 3, 2 and 2 steps in two slots: 13 of 14 slot steps; 4 records in 12 rows."""
     reports = []
     list(mixed_of(4, [2, 6, 3, 2], chunk_size=2, useful_work=0.5, report=reports.append))
-    assert reports == [Work(13 * 12, 14 * 12, 13, 14)]
+    assert reports == [Work(13 * 4, 14 * 12, 13, 14)]
 
 
 def test_progress_finish_and_one_compilation_a_bucket():
