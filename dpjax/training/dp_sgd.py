@@ -133,8 +133,8 @@ def make_train(config: TrainConfig) -> Train:
       In floating point: whatever the type of the parameters (float64 under `jax_enable_x64`
       included), the clipped sum (of a lot, or of a micro-batch) is rounded to float32 and the noisy
       one to a grid of at most 2^-19 of the noise's standard deviation, which shows no last bit of
-      either (`add_gaussian_noise`); the clip norm has an allowance for the rounding of norms and of the
-      sum (`clipped_grad`), the noise one for its own.
+      either (`add_gaussian_noise`); the clip norm has an allowance for the rounding of norms and of
+      the sum (`clipped_grad`), the noise one for its own.
       The guarantee fails where the loss of an example depends on anything private but that example,
       where `params` or hyperparameters were computed from the records, or where keys are reused.
       `noise_multiplier` 0 and infinite `clip_norm` are allowed, for tests: the run is then plain

@@ -1,0 +1,44 @@
+"""--micro_batch_size: read, refused in one line, and no part of what is stated."""
+
+import pathlib
+import subprocess
+import sys
+
+RUN = [
+    "--dataset=digits", "--mean=1", "--lot_size=64", "--steps=2", "--noise_multiplier=2", "--seed=3"
+]  # fmt: skip
+
+
+def test_it_is_read_and_refused_and_does_not_change_the_statement(run_cases, tmp_path):
+    def run(size, name):
+        return [*RUN, f"--micro_batch_size={size}", f"--out_dir={tmp_path / name}"]
+
+    sizes = {"auto": "auto", "none": "None", "some": "16"}
+    found = run_cases("experiments.tune", [run(size, name) for name, size in sizes.items()])
+    assert [code for code, _, _ in found] == [0, 0, 0], found
+
+    def written(name, file):
+        return pathlib.Path(tmp_path / name / "release" / file).read_bytes()
+
+    # A small model: the rule takes the whole lot, and not a bit is another.
+    for file in sorted(path.name for path in (tmp_path / "auto" / "release").iterdir()):
+        assert written("auto", file) == written("none", file)
+    hashes = {b'"sha256"'}
+    left, right = (written(name, "guarantee.json").splitlines() for name in ("none", "some"))
+    differing = [line for line in left if line not in right]
+    assert len(left) == len(right) and len(differing) <= 1, (differing, hashes)
+    for size in ("0", "-1", "2.5", "x"):
+        ((code, _, error),) = run_cases("experiments.tune", [run(size, "refused")])
+        assert code == 2 and len(error.strip().splitlines()) == 1
+        assert "--micro_batch_size must be a whole number >= 1" in error
+        assert not (tmp_path / "refused").exists()
+
+
+def test_its_default_and_words_are_those_of_the_job():
+    text = (
+        "from absl import flags\n"
+        "from dpjax.commands import job_flags\n"
+        "flag = flags.FLAGS['micro_batch_size']\n"
+        "assert flag.default == 'auto' and 'none' in flag.help, flag.help\n"
+    )
+    subprocess.run([sys.executable, "-c", text], check=True)
