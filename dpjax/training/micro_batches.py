@@ -58,6 +58,10 @@ _PASSES = 16
 times the parameters' bytes. The wide MLP of the benchmarks (3 MB of them, 32 kB a row) took 1.2 of
 the whole lot's time with 128 rows, 1.9 with 32."""
 
+_FITTING_TURNS = 16
+"""Lots of at most so many turns' bytes are taken whole where turns would mostly be passes over the
+parameters; larger ones are not: memory comes first."""
+
 _TURNS = 8
 """At least so many turns for a full lot: the last one is part empty, by half on average."""
 
@@ -79,11 +83,11 @@ def rows_by_rule(bytes_a_row: int, bytes_of_params: int, capacity: int, accelera
     fitting = _BYTES_OF_A_TURN * (_TIMES_ON_AN_ACCELERATOR if accelerator else 1)
     if 2 * capacity * bytes_a_row <= fitting:
         return capacity
-    most = capacity // _TURNS
-    rows = min(fitting // bytes_a_row, most)
-    rows = max(1, rows, -(-_PASSES * bytes_of_params // bytes_a_row))
-    if rows > most:
+    most, least = capacity // _TURNS, -(-_PASSES * bytes_of_params // bytes_a_row)
+    fits = capacity * bytes_a_row <= _FITTING_TURNS * fitting
+    if most < 1 or (least > most and fits):
         return capacity
+    rows = max(1, min(fitting // bytes_a_row, most), min(least, most))
     return 1 << (rows.bit_length() - 1)
 
 
