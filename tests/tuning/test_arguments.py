@@ -9,6 +9,7 @@ import inspect
 import math
 import types
 
+import jax
 import numpy as np
 import pytest
 from bad_arguments import BAD as SHARED
@@ -54,6 +55,9 @@ AVERAGING = federated.AveragingPlan(AVERAGING_SETTINGS, 8, 0.0)
 DOMAIN = pareto.Domain(rate=pareto.Log(0.001, 1.0))
 SHAPES = pareto.RunShapes(40)
 RECORD = pareto.SearchRecord(DOMAIN, (10.0, 1.0))
+TOKENS = models.FunctionalModel(
+    lambda key: np.zeros(2, np.float32), lambda params, inputs, rng=None: jax.nn.one_hot(inputs, 5)
+)
 MODEL = models.FunctionalModel(
     lambda key: np.zeros(2, np.float32), lambda params, inputs, rng=None: inputs
 )
@@ -167,6 +171,7 @@ PUBLIC = {
         initial=(print, "function"),
         loss=(print, "function"),
         correct=(print, "function"),
+        score=(None, ""),  # In place of correct; see problem/test_any_score.py.
         train=(records(), "object"),
         validation=(records(), "object"),
         trainable=(None, ""),
@@ -196,6 +201,40 @@ PUBLIC = {
         missing_fraction=(0.1, "probability"),
         noise=("skellam", "word"),
         scale=(1, "whole"),
+    ),
+    "regression": spec(
+        tuning.regression,
+        model=(MODEL, ""),
+        train=(split(labels=np.zeros((4, 2))), "object"),
+        validation=(split(labels=np.zeros((4, 2))), "object"),
+        error_scale=(0.5, "positive"),
+        loss=(None, "function?"),
+        trainable=(None, ""),
+        initial=(None, ""),
+        with_rng=(False, "flag"),
+        description=("a model", "text?"),
+    ),
+    "multi_label": spec(
+        tuning.multi_label,
+        model=(MODEL, ""),
+        train=(split(labels=np.zeros((4, 2))), "object"),
+        validation=(split(labels=np.zeros((4, 2))), "object"),
+        loss=(None, "function?"),
+        trainable=(None, ""),
+        initial=(None, ""),
+        with_rng=(False, "flag"),
+        description=("a model", "text?"),
+    ),
+    "next_token": spec(
+        tuning.next_token,
+        model=(TOKENS, ""),
+        train=(Records(np.zeros((4, 3), np.int32), 4, 4), "object"),
+        validation=(Records(np.zeros((4, 3), np.int32), 4, 4), "object"),
+        padding=(0, "count?"),
+        trainable=(None, ""),
+        initial=(None, ""),
+        with_rng=(False, "flag"),
+        description=("a model", "text?"),
     ),
     "classification": spec(
         tuning.classification,

@@ -189,7 +189,7 @@ def _not_executed(procedure, **more):
     )
     one = np.ones(1, int)
     return types.SimpleNamespace(
-        best=best, counts=one, hyperparameters=drawn, correct=one, scores=np.ones(1)
+        best=best, counts=one, hyperparameters=drawn, units=one, scores=np.ones(1)
     )
 
 

@@ -154,9 +154,7 @@ class Slots(Lanes):
         self._refill = jax.jit(mapped(program.refill, (0, 0, 0)), donate_argnums=0)
         rows = self._rows_at_once = program.rows_at_once(family.capacity, self.inputs)
 
-        def advance_one(*arguments: Any) -> RunState:
-            return program.advance(family, *arguments, rows_at_once=rows)
-
+        advance_one = functools.partial(program.advance, family, rows_at_once=rows)
         self._advance = jax.jit(mapped(advance_one, (0, 0, 0, None, None)), donate_argnums=0)
         self.done = np.zeros(bucket.slots, np.uint32)  # steps, of each slot
         # Slots begin by the program that refills them, so that nothing tells first from later.

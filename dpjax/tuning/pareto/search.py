@@ -12,11 +12,10 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from dpjax import checks
 from dpjax.tuning.pareto import acquisition as acquisitions
@@ -64,7 +63,7 @@ def search(
     evaluations: int = 272,
     initial: int = 16,
     batch_size: int = 16,
-    anti_ideal: ArrayLike = (10.0, 1.0),
+    anti_ideal: Sequence[float] = (10.0, 1.0),
     law: Sampler | None = None,
     grid: Mapping[str, np.ndarray] | None = None,
     seed: int | None = None,
@@ -114,7 +113,7 @@ def search(
     checks.instance("domain", domain, Domain, "pareto.Domain(rate=pareto.Log(0.001, 1))")
     checks.function("privacy", privacy, "of settings")
     checks.function("utility", utility, "of settings")
-    anti_ideal = fronts.check_anti_ideal(anti_ideal)
+    worst = fronts.check_anti_ideal(anti_ideal)
     if method not in METHODS:
         raise ValueError(f"method {method!r}: pass one of {', '.join(METHODS)}")
     if (method == GRID) != (grid is not None):
@@ -150,7 +149,7 @@ def search(
         "utility": described(utility),
     }
     identity = json.loads(json.dumps(identity))
-    record = _begun(domain, anti_ideal, privacy, utility, identity, seed, path)
+    record = _begun(domain, worst, privacy, utility, identity, seed, path)
     failures = 0
     if progress is not None:
         progress(len(record), total, record.hypervolume())
