@@ -19,7 +19,7 @@ test_fast: $(VENV)/installed_for_tests
 # The lines of the library that the quick tests execute; fails below a floor.
 coverage: $(VENV)/installed_for_tests
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m "not slow" \
-	  --cov=dpjax --cov-report=term --cov-fail-under=70 tests
+	  --cov=dpjax --cov-report=term --cov-fail-under=65 tests
 
 lint: $(VENV)/installed_for_tests
 	$(BIN)/ruff check dpjax experiments tests
