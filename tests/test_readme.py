@@ -27,6 +27,15 @@ def test_the_example_runs_as_written(tmp_path):
     assert (tmp_path / "runs" / "mine" / "guarantee.json").exists()
 
 
+def test_the_examples_of_tasks_run_as_written(capsys):
+    page = (ROOT / "docs" / "tasks.md").read_text()
+    examples = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    assert len(examples) == 2
+    for example in examples:
+        exec(compile(example, "docs/tasks.md", "exec"), {})
+    assert len(capsys.readouterr().out.splitlines()) >= 2
+
+
 def test_tables_are_whole():
     """A row after a blank line is no row of the table above it."""
     lines = README.splitlines()
