@@ -39,6 +39,16 @@ def of_settings(
     ]
 
 
+def of_score(units: int, counted: str, summed: str) -> dict[str, Any]:
+    """What candidates are ranked by, in words, and in which units.
+
+    Args:
+      units: `Task.units`.
+      counted, summed: the words where a record is right or wrong, and where it has a score.
+    """
+    return {"what": counted} if units == 1 else {"what": summed, "units_of_a_score_of_1": units}
+
+
 def of_options(options: RunOptions) -> dict[str, Any]:
     """What was asked of a run beside the space, as plain numbers and words; None: not asked."""
     return {

@@ -52,7 +52,7 @@ from dpjax.tuning.problem.run_settings import (
     training_guarantee,
 )
 from dpjax.tuning.problem.space import ACCOUNTED, Space, space_from
-from dpjax.tuning.problem.task import SCORE_UNITS, Task
+from dpjax.tuning.problem.task import Task
 from dpjax.tuning.release import Release, statement
 from dpjax.tuning.tuner import (
     Finish,
@@ -497,16 +497,6 @@ def final_settings(fixed: Plan) -> list[RunSetting]:
     return [dataclasses.replace(fixed.setting, probability=1.0)]
 
 
-_IN_WORDS: dict[bool, dict[str, Any]] = {
-    True: {"what": "correct validation predictions of the partitions' models, summed"},
-    False: {
-        "what": "scores in [0, 1] of validation records with the partitions' models, summed",
-        "units_of_a_score_of_1": SCORE_UNITS,
-    },
-}
-"""What is summed, by whether a record is right or wrong."""
-
-
 def public_claim(
     fixed: Plan,
     options: RunOptions,
@@ -543,7 +533,11 @@ def public_claim(
             },
         },
         space=fixed.space.describe(),
-        score=_IN_WORDS[utility.units_of_a_record == 1]
+        score=described.of_score(
+            utility.units_of_a_record,
+            counted="correct validation predictions of the partitions' models, summed",
+            summed="scores in [0, 1] of validation records with the partitions' models, summed",
+        )
         | {
             "units_of_a_utility_of_1": utility.units,
             "sensitivity_in_units": utility.sensitivity,

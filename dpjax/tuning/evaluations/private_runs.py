@@ -37,7 +37,7 @@ from dpjax.tuning.problem.run_settings import (
     validation_noise,
 )
 from dpjax.tuning.problem.space import Space, space_from
-from dpjax.tuning.problem.task import SCORE_UNITS, Task
+from dpjax.tuning.problem.task import Task
 from dpjax.tuning.release import Release, statement
 from dpjax.tuning.tuner import (
     Finish,
@@ -500,16 +500,6 @@ def _release(procedure: Procedure, executed: Executed, secret: bool) -> Release:
     return Release(params=params, hyperparameters=hyperparameters, statement=claim)
 
 
-_IN_WORDS: dict[bool, dict[str, Any]] = {
-    True: {"what": "number of correct validation predictions plus noise, over the public size"},
-    False: {
-        "what": "sum of validation records' scores in [0, 1] plus noise, over the public size",
-        "units_of_a_score_of_1": SCORE_UNITS,
-    },
-}
-"""What is ranked, by whether a record is right or wrong."""
-
-
 def public_claim(
     procedure: Procedure,
     options: RunOptions,
@@ -534,7 +524,11 @@ def public_claim(
         delta=procedure.request.delta,
         selection=procedure.selection.describe(),
         space=procedure.space.describe(),
-        score=_IN_WORDS[procedure.task.units == 1]
+        score=described.of_score(
+            procedure.task.units,
+            counted="number of correct validation predictions plus noise, over the public size",
+            summed="sum of validation records' scores in [0, 1] plus noise, over the public size",
+        )
         | {
             "noise": "discrete Gaussian",
             "noise_standard_deviation_in_records": procedure.score_noise,

@@ -26,7 +26,7 @@ from dpjax.training import optimizers
 from dpjax.training.dp_sgd import merge, partition
 from dpjax.tuning.curator import fingerprint as fingerprint_of_records
 from dpjax.tuning.problem.space import ACCOUNTED
-from dpjax.tuning.problem.task import Task, units_of
+from dpjax.tuning.problem.task import Task, one_record, units_of
 
 PyTree = Any
 
@@ -107,7 +107,7 @@ def programs(task: Task, optimizer: Any, hyperparameters: Iterable[str]) -> dict
         state = transformation.init(trained)
         return state, transformation.update(gradient, state, trained)
 
-    example, scored = (_one_record(part.arrays) for part in (task.train, task.validation))
+    example, scored = (one_record(part.arrays) for part in (task.train, task.validation))
     values = {name: jax.ShapeDtypeStruct((), np.float32) for name in sorted(hyperparameters)}
     drawn = (key,) if task.with_rng else ()
     return {
@@ -169,16 +169,6 @@ class Inspection:
             "records": fingerprint_of_records([part.arrays for part in parts]),
             "numbers of records": [[part.public_size, part.size_bound] for part in parts],
         }
-
-
-def _one_record(arrays: PyTree) -> PyTree:
-    """Shapes of one record, with the dtypes that JAX makes of the host's."""
-    return jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(
-            np.shape(leaf)[1:], jax.dtypes.canonicalize_dtype(np.asarray(leaf).dtype)
-        ),
-        arrays,
-    )
 
 
 GIVEN_TO_EVERY_RUN = ("clip_norm", "noise_multiplier", "lot_size", "steps")

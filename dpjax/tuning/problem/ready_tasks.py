@@ -19,7 +19,7 @@ from flax import linen as nn
 from flax import nnx
 
 from dpjax import checks, models
-from dpjax.tuning.problem.task import Records, Task
+from dpjax.tuning.problem.task import Records, Task, one_record
 
 PyTree = Any
 Loss = Callable[[jax.Array, jax.Array], jax.Array]
@@ -298,11 +298,13 @@ def _task_of(
     checks.flag("with_rng", with_rng)
     if description is not None:
         checks.text("description", description)
-    one = _one_input(train)
+    # Whole numbers stay whole: tokens, categories.
+    inputs = one_record(train.arrays[0])
+    one = jax.ShapeDtypeStruct((1, *inputs.shape), inputs.dtype)
     if isinstance(model, models.FunctionalModel):
         functional = model
     else:
-        functional = models.functional(model, jax.ShapeDtypeStruct(one.shape[1:], one.dtype))
+        functional = models.functional(model, inputs)
     own = jax.eval_shape(functional.init, jax.random.key(0))
     if initial is not None:
         shapes, given = (jax.tree.map(jnp.shape, tree) for tree in (own, initial))
@@ -312,7 +314,7 @@ def _task_of(
                 f"initial is not a tree of the model's parameters: pass one like init's{hint}"
             )
     fits(jax.eval_shape(functional.apply, own, one), train.arrays[1])
-    if not with_rng and _draws_in_training(functional, train):
+    if not with_rng and _draws_in_training(functional, own, one):
         warnings.warn(
             "the model draws random numbers in training (dropout), and is given no key: it trains "
             "without them; pass with_rng=True, or take them out of the model",
@@ -358,17 +360,11 @@ def _pairs(name: str, split: Any) -> Records:
     )
 
 
-def _one_input(train: Records) -> jax.ShapeDtypeStruct:
-    """The shape and type of a batch of one; whole numbers stay whole (tokens, categories)."""
-    inputs = np.asarray(train.arrays[0])
-    # What JAX makes of float64 inputs; asked for by its own name, float64 is a warning.
-    return jax.ShapeDtypeStruct((1, *inputs.shape[1:]), jax.dtypes.canonicalize_dtype(inputs.dtype))
-
-
-def _draws_in_training(functional: models.FunctionalModel, train: Records) -> bool:
-    """Whether scores depend on the key that the model is given in training."""
-    own = jax.eval_shape(functional.init, jax.random.key(0))
-    traced = jax.make_jaxpr(functional.apply)(own, _one_input(train), jax.random.key(0)).jaxpr
+def _draws_in_training(
+    functional: models.FunctionalModel, params: PyTree, inputs: jax.ShapeDtypeStruct
+) -> bool:
+    """Whether scores of inputs (1, ...) depend on the key that the model is given in training."""
+    traced = jax.make_jaxpr(functional.apply)(params, inputs, jax.random.key(0)).jaxpr
     reached = {id(traced.invars[-1])}
     for equation in traced.eqns:
         if any(id(operand) in reached for operand in equation.invars):

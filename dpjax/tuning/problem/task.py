@@ -272,13 +272,18 @@ def check_score(task: Task) -> None:
       ValueError: as `units_of`.
     """
     params = jax.eval_shape(task.initial, jax.random.key(0))
-    example = jax.tree.map(
+    example = one_record(task.validation.arrays)
+    jax.eval_shape(lambda params, example: units_of(task, params, example), params, example)
+
+
+def one_record(arrays: PyTree) -> PyTree:
+    """Shapes of one record, with the dtypes that JAX makes of the host's."""
+    return jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(
             np.shape(leaf)[1:], jax.dtypes.canonicalize_dtype(np.asarray(leaf).dtype)
         ),
-        task.validation.arrays,
+        arrays,
     )
-    jax.eval_shape(lambda params, example: units_of(task, params, example), params, example)
 
 
 def accuracy_of(task: Task, params: PyTree, arrays: PyTree) -> float:
