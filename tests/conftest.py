@@ -42,6 +42,7 @@ SLOW = (
     "test_readme.py",
     "training/clipping/test_clipped_grad_arguments.py",
     "training/clipping/test_clipped_grad_models.py",
+    "training/clipping/test_zoo.py",
     "training/sweep/test_checkpoints.py",
     "training/sweep/test_hosts.py",
     "training/sweep/test_mixed.py",

@@ -117,16 +117,64 @@ def gram_norm(terms: Sequence[OuterProducts], pairs: Sequence[Rows]) -> SquaredN
     return SquaredNorm(jnp.maximum(value, 0), _PRODUCT_ROUNDING * slack + tiny)
 
 
+def entrywise_norm(
+    terms: Sequence[OuterProducts],
+    pairs: Sequence[Rows],
+    weights: Sequence[jax.Array | None],
+) -> SquaredNorm:
+    """One position in each block of every term, each multiplied by a weight entry by entry.
+
+    With weights D_k: sum_{k,m} sum_{r,c} (left_k left_m)[r] (D_k D_m)[r, c] (right_k right_m)[c], a
+    product of the batch with matrices that it shares. Terms may cancel; the slack is relative to
+    the square of the sum of their norms, which also bounds what the rounding of the terms' separate
+    sums over the batch adds.
+    """
+    value = jnp.zeros((), pairs[0][1].dtype)
+    sizes, lost = value, value
+    blocks = [
+        jnp.ones((), value.dtype)
+        if weight is None
+        else term.layout.disassemble(weight).astype(value.dtype)
+        for term, weight in zip(terms, weights, strict=True)
+    ]
+    shape = (terms[0].stack, terms[0].left.features, terms[0].right.features)
+    rows = [(left[:, 0], right[:, 0]) for left, right in pairs]
+    tiny = underflow(1, value.dtype)
+    for number, (left, right) in enumerate(rows):
+        for other, (other_left, other_right) in enumerate(rows[: number + 1]):
+            matrix = jnp.broadcast_to(blocks[number] * blocks[other], shape)
+            picked = jnp.einsum("sr,src->sc", left * other_left, matrix, precision=HIGHEST)
+            inner = jnp.sum(picked * right * other_right)
+            value += inner if other == number else 2 * inner
+        own = jnp.square(blocks[number])
+        left_squares, right_squares = sum_of_squares(left), sum_of_squares(right)
+        weight_squares = jnp.sum(jnp.broadcast_to(own, shape))
+        sizes += jnp.sqrt(jnp.maximum(inner, 0))
+        # What the squares, and the sums over one factor, can lose by underflow.
+        count = math.prod(shape)
+        lost += tiny * (
+            left_squares * right_squares
+            + left_squares * weight_squares
+            + (weight_squares + count) * right_squares
+        )
+        lost += count * tiny
+    slack = _PRODUCT_ROUNDING * jnp.square(sizes) + len(rows) * lost
+    return SquaredNorm(jnp.maximum(value, 0), slack)
+
+
 def with_shared(
     norm: SquaredNorm,
     terms: Sequence[OuterProducts],
     pairs: Sequence[Rows],
-    shared: jax.Array,
+    weights: Sequence[jax.Array | None],
+    common: jax.Array,
 ) -> SquaredNorm:
     """Adds a term that all examples share to the gradient whose squared norm is given."""
     inner = most = jnp.zeros((), norm.value.dtype)
-    size = jnp.sqrt(sum_of_squares(shared))
-    for term, (left, right) in zip(terms, pairs, strict=True):
+    whole = sum_of_squares(common)
+    for term, (left, right), weight in zip(terms, pairs, weights, strict=True):
+        shared = common if weight is None else common * weight
+        size = jnp.sqrt(sum_of_squares(shared))
         blocks = term.layout.disassemble(shared)
         if term.left.indices:
             picked = jax.vmap(lambda index, block: block.at[index].get(mode="fill", fill_value=0))(
@@ -136,8 +184,8 @@ def with_shared(
             picked = jnp.einsum("str,src->stc", left, blocks, precision=HIGHEST)
         inner += jnp.sum(picked * right)
         most += size * jnp.sum(_sizes(term.left, left) * _sizes(term.right, right))
-    value = norm.value + 2 * inner + jnp.square(size)
-    lost = _PRODUCT_ROUNDING * (norm.value + 2 * most + jnp.square(size))
+    value = norm.value + 2 * inner + whole
+    lost = _PRODUCT_ROUNDING * (norm.value + 2 * most + whole)
     return SquaredNorm(jnp.maximum(value, 0), norm.slack + lost)
 
 

@@ -4,8 +4,9 @@ Every rule looks at one operation of the jaxpr of `grad(loss)` for one example. 
 from a parameter's gradient back through steps that only rearrange or add, and stops at operations
 that a rule knows: a `dot_general` (dense maps of any shape), a `scatter-add` into zeros
 (embeddings), a `conv_general_dilated` of activations with cotangents, or a `scan` whose body holds
-one of these. Where a step is not understood the answer is None and the gradient is materialised:
-always correct.
+one of these. Linear maps with coefficients that all examples share, or that act on one factor only,
+are carried through (`kernel_functions`). Where a step is not understood the answer is None and the
+gradient is materialised: always correct.
 """
 
 from __future__ import annotations
@@ -22,11 +23,19 @@ from dpjax.training.clipping.factored_terms import Operand, OuterProducts, Share
 from dpjax.training.clipping.jaxpr_graph import (
     Atom,
     Constant,
+    Derived,
+    Graph,
     Operation,
     Scan,
     Value,
     is_zero,
     number_of,
+    rows_of_body,
+)
+from dpjax.training.clipping.kernel_functions import (
+    KernelFunctions,
+    divided,
+    multiplied,
 )
 from dpjax.training.clipping.leaf_layout import LEFT, RIGHT, STACK, Layout
 from dpjax.training.clipping.rearrangements import REARRANGEMENTS
@@ -41,11 +50,16 @@ class Recogniser:
     """Finds the terms of values of one graph (or of the body of a loop in it).
 
     Args:
-      per_row: the values that depend on the example; None inside a loop, where all are taken to.
+      graph: values that terms need are added to it: `put_in_order` before evaluating.
+      rows: its values that depend on the example; those added are put in.
+      in_loop: whether the graph is a loop's body. There no term is the same for every example.
     """
 
-    def __init__(self, per_row: set[Value] | None) -> None:
-        self._per_row = per_row
+    def __init__(self, graph: Graph, rows: set[Value], in_loop: bool = False) -> None:
+        self._rows, self._in_loop = rows, in_loop
+        self._functions = KernelFunctions(graph, rows, in_loop)
+        self._known: dict[Value, Terms | None] = {}
+        self._bodies: dict[Scan, Recogniser] = {}
 
     def terms_of(self, atom: Atom) -> Terms | None:
         """The terms that add up to a value; an empty list for zero, None where no rule matches."""
@@ -53,10 +67,15 @@ class Recogniser:
             return []
         if isinstance(atom, Constant) or not _is_real(atom):
             return None
-        if self._per_row is not None and atom not in self._per_row:
+        if atom not in self._known:
+            self._known[atom] = self._terms_of(atom)
+        return self._known[atom]
+
+    def _terms_of(self, atom: Value) -> Terms | None:
+        if not self._in_loop and atom not in self._rows:
             return [Shared(atom)]
         operation = atom.producer
-        if operation is None:
+        if operation is None or isinstance(operation, Derived) and operation.name != "select_n":
             return None
         if operation.name in ("add", "add_any", "sub"):
             return self._sum(operation)
@@ -64,14 +83,92 @@ class Recogniser:
             return self._loop(operation, operation.outputs.index(atom))
         if operation.name in ("mul", "div"):
             return self._scaled(operation)
+        if operation.name == "select_n":
+            return self._selected(operation)
+        if operation.name == "dynamic_update_slice":
+            return self._placed(operation)
+        if operation.name in ("scatter-add", "scatter"):
+            terms = self._scattered(operation)
+            if terms is not None:
+                return terms
+        if operation.name == "dot_general":
+            terms = self._contracted(operation)
+            if terms is not None:
+                return terms
         if operation.name in _SOURCES:
             term = _SOURCES[operation.name](operation)
             return None if term is None else [term]
         if operation.name in REARRANGEMENTS:
-            return self._rearranged(operation, operation.outputs.index(atom))
+            terms = self._rearranged(operation, operation.outputs.index(atom))
+            if terms is None and operation.name == "broadcast_in_dim":
+                return _products([self._functions.spread(operation)])
+            return terms
         return None
 
+    def spare_products(self, atom: Atom) -> bool:
+        """Rewrites sums over axes of products, on the way to a value, that need not be formed.
+
+        The sums that a value is made of by maps with shared coefficients: gradients of scales, and
+        the sums inside the gradient of a normalised kernel.
+
+        Returns:
+          Whether anything was rewritten; terms are then looked for anew.
+        """
+        done, seen = False, set()
+
+        def look(atom: Atom) -> None:
+            nonlocal done
+            if isinstance(atom, Constant) or atom.producer is None or atom in seen:
+                return
+            seen.add(atom)
+            operation = atom.producer
+            if isinstance(operation, Derived) or operation.name not in LINEAR:
+                return
+            rows = [each for each in operation.inputs if each in self._rows]
+            if len(rows) != 1 and operation.name not in ("add", "add_any", "sub"):
+                return
+            for each in rows:
+                look(each)
+            if operation.name == "reduce_sum":
+                terms = self._of_rows(rows[0])
+                if terms and self._functions.sum_without_product(operation, terms):
+                    done = True
+                    self._known.clear()
+
+        look(atom)
+        return done
+
+    def forms_a_product(self, atom: Atom) -> bool:
+        """Whether a value is larger than the activations that it is formed from.
+
+        Looks behind what is linear with shared coefficients: a scaled product is still one.
+        """
+        if isinstance(atom, Constant) or atom.producer is None or atom not in self._rows:
+            return False
+        operation = atom.producer
+        if isinstance(operation, Scan):
+            return self._loop_forms_a_product(operation, operation.outputs.index(atom))
+        rows = [each for each in operation.inputs if each in self._rows]
+        if operation.name in ("add", "add_any", "sub", "select_n", "concatenate"):
+            return any(self.forms_a_product(each) for each in rows)
+        if isinstance(operation, Derived):
+            return False
+        if operation.name in LINEAR:
+            return len(rows) == 1 and self.forms_a_product(rows[0])
+        inputs = [each for each in operation.inputs if not is_zero(each)]
+        return math.prod(atom.aval.shape) > sum(math.prod(each.aval.shape) for each in inputs)
+
+    def _loop_forms_a_product(self, operation: Scan, index: int) -> bool:
+        loop, inner = operation.loop, self._inside(operation)
+        output = loop.body.outputs[index]
+        if index >= loop.carries:
+            return inner.forms_a_product(output)
+        added = _added_to(loop.body.inputs[loop.constants + index], output)
+        return added is None or any(inner.forms_a_product(each) for each in added)
+
     def _sum(self, operation: Operation) -> Terms | None:
+        if any(atom.aval.shape != operation.outputs[0].aval.shape for atom in operation.inputs):
+            return None  # one of them is repeated along axes of size 1
         first, second = (self.terms_of(atom) for atom in operation.inputs)
         if first is None or second is None or len(first) + len(second) > _MOST_TERMS:
             return None
@@ -81,18 +178,138 @@ class Recogniser:
 
     def _scaled(self, operation: Operation) -> Terms | None:
         scalar = _scalar_factor(operation)
-        if scalar is None or (terms := self.terms_of(scalar[0])) is None:
+        if scalar is not None:
+            terms = self.terms_of(scalar[0])
+            return None if terms is None else [term.scaled(scalar[1]) for term in terms]
+        first, second = operation.inputs
+        combine = multiplied if operation.name == "mul" else divided
+        for atom, by in ((first, second), (second, first))[: 2 if operation.name == "mul" else 1]:
+            if atom.aval.shape != operation.outputs[0].aval.shape:
+                continue
+            terms = self._of_rows(atom)
+            if terms is not None:
+                return _products([self._functions.times(term, by, combine) for term in terms])
+        return None
+
+    def _of_rows(self, atom: Atom) -> list[OuterProducts] | None:
+        """Terms of a kernel's gradient: of a matrix larger than its factors, or of rows' factors.
+
+        Products of activations with kernels are activations, and no map of a kernel's gradient.
+        """
+        if atom not in self._rows or sum(size > 1 for size in atom.aval.shape) < 2:
             return None
-        return [term.scaled(scalar[1]) for term in terms]
+        terms = _products(self.terms_of(atom))
+        if terms and all(map(self._is_of_rows, terms)):
+            return terms
+        return None
+
+    def _is_of_rows(self, term: OuterProducts) -> bool:
+        left, right = (operand.features for operand in term.operands)
+        larger = left * right > term.positions * (left + right)
+        return larger or all(operand.value in self._rows for operand in term.operands)
+
+    def _selected(self, operation: Operation) -> Terms | None:
+        which, *cases = operation.inputs
+        found: list[OuterProducts | None] = []
+        for case, atom in enumerate(cases):
+            if is_zero(atom):
+                continue
+            terms = self._of_rows(atom)
+            if terms is None:
+                return None
+            found += self._functions.chosen(terms, which, case, len(cases))
+        return _products(found)
+
+    def _placed(self, operation: Operation) -> Terms | None:
+        """`dynamic_update_slice` of zeros: one entry of one axis."""
+        zeros, update, *starts = operation.inputs
+        outer, inner = zeros.aval.shape, update.aval.shape
+        (axis, *more) = [i for i, size in enumerate(outer) if size != inner[i]] or [None, None]
+        if axis is None or more or inner[axis] != 1 or not is_zero(zeros):
+            return None
+        size = outer[axis]
+        terms = self._of_rows(update)
+        if terms is None:
+            return None
+        start = starts[axis]
+
+        def number(value: jax.Array) -> jax.Array:
+            return jnp.clip(value, 0, size - 1)
+
+        return _products(
+            [self._functions.placed(term, axis, size, [start], number) for term in terms]
+        )
+
+    def _scattered(self, operation: Operation) -> Terms | None:
+        """A scatter of one entry into zeros."""
+        zeros, indices, updates = operation.inputs
+        numbers = operation.params["dimension_numbers"]
+        rank = len(zeros.aval.shape)
+        plain = (
+            is_zero(zeros)
+            and isinstance(indices, Value)
+            and tuple(numbers.inserted_window_dims) == (0,)
+            and tuple(numbers.scatter_dims_to_operand_dims) == (0,)
+            and not numbers.operand_batching_dims
+            and tuple(numbers.update_window_dims) == tuple(range(rank - 1))
+            and updates.aval.shape == zeros.aval.shape[1:]
+        )
+        terms = self._of_rows(updates) if plain else None
+        if terms is None:
+            return None
+        size = zeros.aval.shape[0]
+        clipped = operation.params["mode"] == jax.lax.GatherScatterMode.CLIP
+
+        def number(value: jax.Array) -> jax.Array:
+            index = value.reshape(())
+            return jnp.clip(index, 0, size - 1) if clipped else index
+
+        leaves = [term.reshaped((1, *updates.aval.shape)) for term in terms]
+        return _products(
+            [self._functions.placed(term, 0, size, [indices], number) for term in leaves]
+        )
+
+    def _contracted(self, operation: Operation) -> Terms | None:
+        """A product of an outer product with what all examples share: `x @ (a @ b)`."""
+        for side, atom in enumerate(operation.inputs):
+            other = operation.inputs[1 - side]
+            shared = isinstance(other, Value) and other not in self._rows and _is_real(other)
+            terms = self._of_rows(atom) if shared else None
+            if terms is not None:
+                return _products(
+                    [self._functions.contracted(term, operation, side) for term in terms]
+                )
+        return None
 
     def _rearranged(self, operation: Operation, index: int) -> Terms | None:
         terms = _products(self.terms_of(operation.inputs[0]))
-        step = REARRANGEMENTS[operation.name]
-        return None if terms is None else _products([step(t, operation, index) for t in terms])
+        if terms is None:
+            return None
+        return _products([self._moved(term, operation, index) for term in terms])
+
+    def _moved(self, term: OuterProducts, operation: Operation, index: int) -> OuterProducts | None:
+        """A term after a rearrangement, and its weight with it."""
+        moved = REARRANGEMENTS[operation.name](term, operation, index)
+        if moved is None or moved.weight is None or operation.name == "convert_element_type":
+            return moved
+        dtype = operation.inputs[0].aval.dtype
+
+        def move(weight: jax.Array, *others: jax.Array) -> jax.Array:
+            return operation.apply([weight.astype(dtype), *others])[index]
+
+        inputs = [moved.weight, *operation.inputs[1:]]
+        return dataclasses.replace(moved, weight=self._functions.derive("weight", inputs, move))
+
+    def _inside(self, operation: Scan) -> Recogniser:
+        if operation not in self._bodies:
+            rows = rows_of_body(operation, self._rows)
+            self._bodies[operation] = Recogniser(operation.loop.body, rows, in_loop=True)
+        return self._bodies[operation]
 
     def _loop(self, operation: Scan, index: int) -> Terms | None:
         """Terms of an output of a `scan`: of stacked outputs, or of a carry that only adds up."""
-        loop, inner = operation.loop, Recogniser(None)
+        loop = operation.loop
+        inner = self._inside(operation)
         output = loop.body.outputs[index]
         if index >= loop.carries:
             steps = _products(inner.terms_of(output))
@@ -217,6 +434,14 @@ def embedding(operation: Operation) -> OuterProducts | None:
 
 def _rows(order: tuple[int, ...], shape: tuple[int, ...]) -> Callable[[jax.Array], jax.Array]:
     return lambda array: array.transpose(order).reshape(shape)
+
+
+LINEAR = frozenset(
+    {"add", "add_any", "sub", "neg", "mul", "div", "reduce_sum", "select_n", "slice", "pad"}
+    | {"reshape", "squeeze", "broadcast_in_dim", "transpose", "convert_element_type", "copy"}
+)
+"""Operations that are linear in one input where the others are shared: those that
+`Recogniser.spare_products` looks behind."""
 
 
 _SOURCES: dict[str, Callable[[Operation], OuterProducts | None]] = {

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from dpjax.training.clipping.jaxpr_graph import Value
+from dpjax.training.clipping.jaxpr_graph import Atom, Value
 from dpjax.training.clipping.leaf_layout import LEFT, RIGHT, STACK, Layout
 
 HIGHEST = jax.lax.Precision.HIGHEST
@@ -124,6 +124,8 @@ class OuterProducts:
       layout: how the leaf is made of them.
       scale: a constant factor.
       direct: ways to the leaf without reading the operands as rows, where there are any.
+      weight: a value shaped like the leaf that multiplies it entry by entry, the same for every
+        example; `gradient` and `weighted_sum` leave it to the caller.
     """
 
     rule: str
@@ -134,6 +136,7 @@ class OuterProducts:
     layout: Layout
     scale: float = 1.0
     direct: Direct | None = None
+    weight: Atom | None = None
 
     @property
     def operands(self) -> tuple[Operand, Operand]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -91,6 +91,16 @@ class Operation:
 
 
 @dataclasses.dataclass(eq=False)
+class Derived(Operation):
+    """A value that no equation forms: `function` of the inputs gives the only output."""
+
+    function: Callable[..., Any] = dataclasses.field(kw_only=True)
+
+    def apply(self, arguments: Sequence[Any]) -> Sequence[Any]:
+        return [self.function(*arguments)]
+
+
+@dataclasses.dataclass(eq=False)
 class Scan(Operation):
     """A `scan`: it has a body, and its outputs may grow, see `Loop.stack`."""
 
@@ -139,6 +149,47 @@ class Graph:
             if any(atom in reached for atom in operation.inputs):
                 reached.update(operation.outputs)
         return reached
+
+    def derive(self, name: str, inputs: Sequence[Atom], function: Callable[..., Any]) -> Value:
+        """Adds a value, a function of others of this graph; `put_in_order` before evaluating."""
+        aval = jax.eval_shape(function, *(_shape_of(atom) for atom in inputs))
+        operation = Derived(name, list(inputs), [], function=function)
+        operation.outputs = [Value(aval, operation)]
+        self.operations.append(operation)
+        return operation.outputs[0]
+
+    def replace(
+        self, operation: Operation, inputs: Sequence[Atom], function: Callable[..., Any]
+    ) -> None:
+        """Forms the one output of an operation in another way; `put_in_order` before evaluating."""
+        (output,) = operation.outputs
+        place = self.operations.index(operation)
+        other = Derived(operation.name, list(inputs), [output], function=function)
+        output.producer, self.operations[place] = other, other
+
+    def put_in_order(self) -> None:
+        """Moves operations before those that read what they form, in loops' bodies too."""
+        ordered: list[Operation] = []
+        placed: set[int] = set()
+
+        def place(operation: Operation) -> None:
+            if id(operation) in placed:
+                return
+            placed.add(id(operation))
+            for atom in operation.inputs:
+                if isinstance(atom, Value) and atom.producer is not None:
+                    place(atom.producer)
+            ordered.append(operation)
+
+        for operation in self.operations:
+            place(operation)
+            if isinstance(operation, Scan):
+                operation.loop.body.put_in_order()
+        self.operations = ordered
+
+
+def _shape_of(atom: Atom) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype)
 
 
 def is_zero(atom: Atom) -> bool:
@@ -235,6 +286,65 @@ def _loop(equation: Any) -> Loop:
         params["reverse"],
         params["unroll"],
     )
+
+
+def spread_branches(graph: Graph, rows: set[Value]) -> None:
+    """Writes every `cond` whose predicate depends on the row as all its branches and selections.
+
+    That is what mapping it over rows makes of it; written out, the branches can be looked into.
+
+    Args:
+      graph: changed in place, the bodies of its loops too.
+      rows: its values that depend on the row; values added are put in.
+    """
+    operations: list[Operation] = []
+    for operation in graph.operations:
+        if isinstance(operation, Scan):
+            spread_branches(operation.loop.body, rows_of_body(operation, rows))
+        chosen = operation.inputs[0] if operation.name == "cond" else None
+        if chosen is None or chosen not in rows or operation.has_effects:
+            operations.append(operation)
+            continue
+        branches = Graph([], [], [])
+        found = [
+            _inline(branch, operation.inputs[1:], branches.operations)
+            for branch in operation.params["branches"]
+        ]
+        rows |= branches.influenced_by(rows)
+        spread_branches(branches, rows)
+        operations += branches.operations
+        for output, cases in zip(operation.outputs, zip(*found, strict=True), strict=True):
+            # Written as if it were the equation's own, since others read these very values.
+            selection = Derived("select_n", [chosen, *cases], [output], function=_selected)
+            output.producer = selection
+            operations.append(selection)
+    graph.operations = operations
+
+
+def _selected(chosen: jax.Array, *cases: jax.Array) -> jax.Array:
+    """The case whose number is chosen; the first or last for numbers outside."""
+    if len(cases) == 1:
+        return jnp.asarray(cases[0])
+    number = jnp.clip(chosen, 0, len(cases) - 1).astype(jnp.int32)
+    return jax.lax.select_n(number if len(cases) > 2 else number.astype(bool), *cases)
+
+
+def rows_of_body(operation: Scan, rows: set[Value]) -> set[Value]:
+    """The values of a loop's body that depend on the row, of those outside that do."""
+    loop, body = operation.loop, operation.loop.body
+    inputs = {
+        inner for atom, inner in zip(operation.inputs, body.inputs, strict=True) if atom in rows
+    }
+    while True:
+        inner = body.influenced_by(inputs)
+        carried = {
+            body.inputs[loop.constants + carry]
+            for carry in range(loop.carries)
+            if body.outputs[carry] in inner
+        }
+        if carried <= inputs:
+            return inner
+        inputs |= carried
 
 
 def evaluate(

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 
 from dpjax.training.clipping.factored_norms import (
     SquaredNorm,
+    entrywise_norm,
     gram_norm,
     outer_norm,
     touched_rows_norm,
@@ -102,8 +103,9 @@ class Factored:
       terms: aligned outer products (same blocks in the same order).
       shared: terms that are the same for every example.
       form: "outer" (one position: product of two norms), "rows" (a table's few rows that an example
-        touches), "gram" (inner products between positions) or "product" (the per-example gradient,
-        formed from the rows and used again for the sum).
+        touches), "gram" (inner products between positions), "entrywise" (one position a term, some
+        weighted entry by entry: products of squares with squared weights) or "product" (the
+        per-example gradient, formed from the rows and used again for the sum).
     """
 
     terms: tuple[OuterProducts, ...]
@@ -121,17 +123,32 @@ class Factored:
 
     @property
     def shared_needs(self) -> tuple[Atom, ...]:
-        return tuple(term.value for term in self.shared)
+        return (*(term.value for term in self.shared), *self._weights)
+
+    @property
+    def _weights(self) -> tuple[Atom, ...]:
+        return tuple(term.weight for term in self.terms if term.weight is not None)
+
+    def _split(self, arrays: Sequence[jax.Array]) -> tuple[list[jax.Array], list]:
+        """What `shared_needs` names: of the shared terms, and the terms' weights or None."""
+        shared, weights = list(arrays[: len(self.shared)]), list(arrays[len(self.shared) :])
+        return shared, [
+            None if term.weight is None else widened(weights.pop(0)) for term in self.terms
+        ]
 
     @property
     def held(self) -> int:
         return math.prod(self.terms[0].layout.shape) if self.form == "product" else 0
 
     def squared_norm(self, *arrays: jax.Array) -> tuple[SquaredNorm, Any]:
-        own, shared = arrays[: len(self.needs)], arrays[len(self.needs) :]
+        own = arrays[: len(self.needs)]
+        shared, weights = self._split(arrays[len(self.needs) :])
         operands = list(zip(self.terms, own[::2], own[1::2], strict=True))
         if self.form == "product":
-            parts = [term.gradient(left, right) for term, left, right in operands]
+            parts = [
+                _weighted(term.gradient(left, right), weight)
+                for (term, left, right), weight in zip(operands, weights, strict=True)
+            ]
             product = sum(parts[1:], parts[0])
             if self.shared:
                 product += _sum_of_shared(self.shared, shared)
@@ -140,10 +157,15 @@ class Factored:
             (term.left.rows(left), term.right.rows(right) * term.scale)
             for term, left, right in operands
         ]
-        forms = {"outer": outer_norm, "rows": touched_rows_norm, "gram": gram_norm}
-        norm = forms[self.form](self.terms, pairs)
+        if self.form == "entrywise":
+            norm = entrywise_norm(self.terms, pairs, weights)
+        else:
+            forms = {"outer": outer_norm, "rows": touched_rows_norm, "gram": gram_norm}
+            norm = forms[self.form](self.terms, pairs)
         if self.shared:
-            norm = with_shared(norm, self.terms, pairs, _sum_of_shared(self.shared, shared))
+            norm = with_shared(
+                norm, self.terms, pairs, weights, _sum_of_shared(self.shared, shared)
+            )
         return norm, None
 
     def weighted_sum(
@@ -151,12 +173,15 @@ class Factored:
     ) -> jax.Array:
         if kept is not None:
             return whole_weighted_sum(kept, weights)
+        common, entries = self._split(shared)
         parts = [
-            term.weighted_sum(left, right, weights)
-            for term, left, right in zip(self.terms, arrays[::2], arrays[1::2], strict=True)
+            _weighted(term.weighted_sum(left, right, weights), entry)
+            for term, left, right, entry in zip(
+                self.terms, arrays[::2], arrays[1::2], entries, strict=True
+            )
         ]
         if self.shared:
-            parts.append(_sum_of_shared(self.shared, shared) * jnp.sum(weights))
+            parts.append(_sum_of_shared(self.shared, common) * jnp.sum(weights))
         return sum(parts[1:], parts[0])
 
 
@@ -200,6 +225,10 @@ Plan = Unused | Whole | Factored | Common
 """
 
 
+def _weighted(leaf: jax.Array, weight: jax.Array | None) -> jax.Array:
+    return leaf if weight is None else leaf * weight
+
+
 def _sum_of_shared(terms: Sequence[Shared], arrays: Sequence[jax.Array]) -> jax.Array:
     parts = [widened(array) * term.scale for term, array in zip(terms, arrays, strict=True)]
     return sum(parts[1:], parts[0])
@@ -226,6 +255,12 @@ def plan_terms(terms: Sequence[OuterProducts | Shared], force: bool) -> Factored
     stack = aligned[0].stack
     positions = sum(term.positions for term in aligned)
     left, right = aligned[0].left.features, aligned[0].right.features
+    weighted = any(term.weight is not None for term in aligned)
+    if weighted and all(term.positions == 1 and not term.left.indices for term in aligned):
+        times = f"{len(aligned)} times" if len(aligned) > 1 else "a function of parameters"
+        return plan("entrywise", f"one position, {times}: {left} x {right} weights")
+    if weighted:
+        return plan("product", f"{positions} positions of {left} x {right}, weighted by entry")
     if len(aligned) == 1 and aligned[0].left.indices:
         return plan("rows", f"{positions} positions touch at most as many of {left} rows")
     if positions == 1 and not aligned[0].left.indices:

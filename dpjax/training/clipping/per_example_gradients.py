@@ -16,17 +16,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax.training.clipping.checks import one_row, shapes_of
+from dpjax.training.clipping.convolution_rule import form_kernels_directly
 from dpjax.training.clipping.factored_norms import SquaredNorm, whole_squared_norm
 from dpjax.training.clipping.factored_rules import Recogniser
 from dpjax.training.clipping.factored_terms import accumulator
 from dpjax.training.clipping.jaxpr_graph import (
     Atom,
-    Constant,
     Graph,
     Value,
     bytes_of,
     evaluate,
     graph_of,
+    spread_branches,
 )
 from dpjax.training.clipping.leaf_plans import (
     Factored,
@@ -86,8 +87,14 @@ def trace(loss: Loss, params: PyTree, batch: PyTree, keys: Any, force: bool) -> 
     graph = graph_of(jaxpr)
     leaves = jax.tree.leaves(arguments[0])
     inputs = graph.inputs[len(leaves) :]
-    recogniser = Recogniser(graph.influenced_by(inputs))
+    rows = graph.influenced_by(inputs)
+    spread_branches(graph, rows)
+    recogniser = Recogniser(graph, rows)
+    for atom in graph.outputs[: len(leaves)]:
+        recogniser.spare_products(atom)
     plans = [_plan(recogniser, atom, leaf, force) for atom, leaf in zip(graph.outputs, leaves)]
+    form_kernels_directly(graph, rows)
+    graph.put_in_order()
     # Planning may have asked loops for more outputs, so what depends on the row is looked up again.
     return Tracing(
         graph,
@@ -110,22 +117,9 @@ def _plan(recogniser: Recogniser, atom: Atom, leaf: Any, force: bool) -> Plan:
         reason = plan
     if sum(size > 1 for size in leaf.shape) <= 1:
         return Whole(atom, "small", "a vector: held like an activation")
-    if not _holds_a_product(atom):
+    if not recogniser.forms_a_product(atom):
         return Whole(atom, "small", "no larger than the activations that it is summed from")
     return Whole(atom, "materialised", reason)
-
-
-def _holds_a_product(atom: Atom) -> bool:
-    """Whether a gradient is formed by anything but rearranging, adding up and scaling values."""
-    light = {"reshape", "squeeze", "broadcast_in_dim", "convert_element_type", "transpose", "neg"}
-    if isinstance(atom, Constant) or atom.producer is None:
-        return False
-    operation = atom.producer
-    if operation.name in light:
-        return _holds_a_product(operation.inputs[0])
-    if operation.name in ("add_any", "add", "sub"):
-        return any(_holds_a_product(each) for each in operation.inputs)
-    return operation.name not in ("reduce_sum", "mul", "div", "select_n")
 
 
 def _wanted(tracing: Tracing) -> list[Atom]:
