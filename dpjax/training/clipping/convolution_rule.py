@@ -20,7 +20,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -66,7 +66,7 @@ def convolution(operation: Operation) -> OuterProducts | None:
     features = shape.left_features * math.prod(shape.taps)
     return OuterProducts(
         "convolution",
-        Operand(left, shape.patches, features),
+        shape.left_operand(left, features),
         Operand(right, shape.cotangents, shape.right_features),
         shape.groups,
         shape.contracted * math.prod(shape.window),
@@ -149,27 +149,34 @@ class _Shape:
     def _views(self, left: jax.Array) -> Iterator[jax.Array]:
         """For each tap in order, the pixels of the left operand that it multiplies."""
         spatial = self.params["dimension_numbers"].lhs_spec[2:]
-        padding = [(0, 0, 0)] * left.ndim
+        padded = self._padded(left, spatial)
+        for tap in itertools.product(*map(range, self.taps)):
+            yield self._view(padded, spatial, tap)
+
+    def _padded(self, array: jax.Array, spatial: Sequence[int]) -> jax.Array:
+        """Pads and dilates the axes of pixels as the convolution does."""
+        padding = [(0, 0, 0)] * array.ndim
         for axis, (low, high), dilation in zip(
             spatial, self.params["padding"], self.params["lhs_dilation"], strict=True
         ):
             padding[axis] = (low, high, dilation - 1)
-        padded = jax.lax.pad(left, jnp.zeros((), left.dtype), padding)
-        for tap in itertools.product(*map(range, self.taps)):
-            view = padded
-            for axis, place, stride, dilation, size in zip(
-                spatial,
-                tap,
-                self.params["window_strides"],
-                self.params["rhs_dilation"],
-                self.window,
-                strict=True,
-            ):
-                start = place * stride
-                view = jax.lax.slice_in_dim(
-                    view, start, start + (size - 1) * dilation + 1, dilation, axis
-                )
-            yield view
+        return jax.lax.pad(array, jnp.zeros((), array.dtype), padding)
+
+    def _view(self, padded: jax.Array, spatial: Sequence[int], tap: Sequence[int]) -> jax.Array:
+        """The pixels that one tap multiplies."""
+        for axis, place, stride, dilation, size in zip(
+            spatial,
+            tap,
+            self.params["window_strides"],
+            self.params["rhs_dilation"],
+            self.window,
+            strict=True,
+        ):
+            start = place * stride
+            padded = jax.lax.slice_in_dim(
+                padded, start, start + (size - 1) * dilation + 1, dilation, axis
+            )
+        return padded
 
     def _left_letters(self) -> tuple[str, int]:
         """Names of the left operand's axes, and which of them holds the groups as well."""
@@ -197,6 +204,41 @@ class _Shape:
         order = sorted(range(len(places)), key=places.__getitem__)
         stacked = stacked.transpose(*range(first), *(first + axis for axis in order))
         return stacked.reshape(self.groups, self.contracted * math.prod(self.window), -1)
+
+    def left_operand(self, left: Value, features: int) -> Operand:
+        """The patches, and their inner products by the image's own where that is cheaper."""
+        pixels = math.prod(self._pixels(left.aval.shape))
+        positions = self.contracted * math.prod(self.window)
+        taps = math.prod(self.taps)
+        cost = pixels**2 * self.left_features + taps * positions**2
+        if self.contracted > 1 or cost >= positions**2 * features or taps > _MOST_TAPS:
+            return Operand(left, self.patches, features)
+        return Operand(left, self.patches, features, inner=self.gram, inner_cost=float(cost))
+
+    def _pixels(self, shape: Sequence[int]) -> tuple[int, ...]:
+        return tuple(shape[axis] for axis in self.params["dimension_numbers"].lhs_spec[2:])
+
+    def gram(self, left: jax.Array) -> jax.Array:
+        """Inner products between patches, (groups, positions, positions), from those of pixels.
+
+        <patch at u, patch at v> = sum over taps of <pixel u + tap, pixel v + tap>: the products
+        between pixels are formed once, and shifted views of them added up. By Cauchy and Schwarz
+        rounding stays relative to the products of the patches' norms.
+        """
+        letters, grouped = self._left_letters()
+        spatial = self._pixels(left.shape)
+        names = _pixel_letters(len(spatial))
+        split = _split(widened(left), grouped, self.groups)
+        rows = _arrange(split, _named(letters, grouped), f"gc{names}n")
+        rows = rows.reshape(self.groups, -1, self.left_features)
+        inner = jnp.einsum("gpn,gqn->gpq", rows, rows, precision=HIGHEST)
+        inner = inner.reshape(self.groups, *spatial, *spatial)
+        first, second = (tuple(range(1 + k, 1 + k + len(spatial))) for k in (0, len(spatial)))
+        total = 0
+        padded = self._padded(self._padded(inner, first), second)
+        for tap in itertools.product(*map(range, self.taps)):
+            total += self._view(self._view(padded, first, tap), second, tap)
+        return total.reshape(self.groups, math.prod(self.window), math.prod(self.window))
 
     def cotangents(self, right: jax.Array) -> jax.Array:
         """(groups, positions, right features)."""

@@ -95,6 +95,29 @@ def _totals_by_sorting(index: jax.Array, rows: jax.Array) -> jax.Array:
     return jnp.zeros_like(rows).at[segment].add(rows[order])
 
 
+def own_gram_norm(term: OuterProducts, left: jax.Array, right: jax.Array) -> SquaredNorm:
+    """One term, by inner products of its operands' own making; operands as they are held."""
+
+    def inner(operand: Operand, array: jax.Array) -> jax.Array:
+        if operand.inner is not None:
+            return operand.inner(array)
+        rows = operand.rows(array)
+        return jnp.einsum("stf,suf->stu", rows, rows, precision=HIGHEST)
+
+    lefts, rights = inner(term.left, left), inner(term.right, right)
+    # A little more than the root of a rounded square: that rounding is relative to it as well.
+    left_sizes, right_sizes = (
+        jnp.sqrt(jnp.maximum(jnp.diagonal(each, axis1=1, axis2=2), 0)) for each in (lefts, rights)
+    )
+    value = jnp.sum(lefts * rights)
+    most = _pairs(left_sizes, left_sizes) * jnp.abs(rights)
+    most += jnp.abs(lefts) * _pairs(right_sizes, right_sizes)
+    scale = term.scale**2
+    tiny = underflow(math.prod(term.layout.shape), value.dtype)
+    slack = _PRODUCT_ROUNDING * (1 + _PRODUCT_ROUNDING) * jnp.sum(most) + tiny
+    return SquaredNorm(scale * jnp.maximum(value, 0), scale * slack + tiny)
+
+
 def gram_norm(terms: Sequence[OuterProducts], pairs: Sequence[Rows]) -> SquaredNorm:
     """Inner products between the positions of all terms.
 

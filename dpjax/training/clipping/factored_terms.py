@@ -16,6 +16,7 @@ independent blocks (layers of a scanned network, groups of a grouped convolution
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -56,20 +57,26 @@ class Operand:
         that stand for one-hot rows; an integer outside [0, features) stands for a row of zeros.
       features: number of features.
       indices: whether the rows are one-hot.
+      inner: a way to the inner products between an example's own rows, (stack, positions,
+        positions), from the value as it is held: cheaper than from the rows, where there is one.
+      inner_cost: multiplications of it.
     """
 
     value: Value
     read: Callable[[jax.Array], jax.Array]
     features: int
     indices: bool = False
+    inner: Callable[[jax.Array], jax.Array] | None = None
+    inner_cost: float = math.inf
 
     def then(self, change: Callable, features: int | None = None) -> Operand:
         """The same operand with one more step of reading."""
         first = self.read
-        return dataclasses.replace(
-            self,
-            read=lambda array: change(first(array)),
-            features=self.features if features is None else features,
+        return Operand(
+            self.value,
+            lambda array: change(first(array)),
+            self.features if features is None else features,
+            self.indices,
         )
 
     def rows(self, array: jax.Array) -> jax.Array:

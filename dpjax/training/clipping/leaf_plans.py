@@ -20,6 +20,7 @@ from dpjax.training.clipping.factored_norms import (
     entrywise_norm,
     gram_norm,
     outer_norm,
+    own_gram_norm,
     touched_rows_norm,
     whole_squared_norm,
     with_shared,
@@ -153,6 +154,9 @@ class Factored:
             if self.shared:
                 product += _sum_of_shared(self.shared, shared)
             return whole_squared_norm(product), product
+        (first, *more) = self.terms
+        if self.form == "gram" and first.left.inner is not None and not more and not self.shared:
+            return own_gram_norm(first, *own), None
         pairs = [
             (term.left.rows(left), term.right.rows(right) * term.scale)
             for term, left, right in operands
@@ -266,6 +270,8 @@ def plan_terms(terms: Sequence[OuterProducts | Shared], force: bool) -> Factored
     if positions == 1 and not aligned[0].left.indices:
         return plan("outer", f"one position: {left} + {right} numbers for {left} x {right}")
     gram, product = gram_cost(positions, left, right), product_cost(positions, left, right)
+    if len(aligned) == 1 and not shared:
+        gram = min(gram, 3.0 * (aligned[0].left.inner_cost + positions**2 * right))
     if shared:
         gram += product
     numbers = f"{positions} positions of {left} x {right}"
