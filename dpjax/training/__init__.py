@@ -5,6 +5,7 @@ from dpjax.randomness.noise import add_gaussian_noise
 from dpjax.training.clipping.clipped_grad import clipped_grad
 from dpjax.training.dp_sgd import TrainConfig, make_train
 from dpjax.training.lots.sampling import FixedLots, PoissonLots
+from dpjax.training.mesh import LotMesh
 from dpjax.training.micro_batches import MicroBatchSize
 from dpjax.training.micro_batches import checked as checked_micro_batch_size
 from dpjax.training.optimizers import OPTIMIZERS, adam, momentum, register_optimizer, sgd
@@ -24,6 +25,7 @@ __all__ = [
     "OPTIMIZERS",
     "Checkpoints",
     "FixedLots",
+    "LotMesh",
     "MicroBatchSize",
     "Placement",
     "PoissonLots",
