@@ -4,6 +4,7 @@ from dpjax.randomness.keys import candidate_keys, stream
 from dpjax.randomness.noise import add_gaussian_noise
 from dpjax.training.clipping.clipped_grad import clipped_grad
 from dpjax.training.dp_sgd import TrainConfig, make_train
+from dpjax.training.host_data import HostData, train_from_host
 from dpjax.training.lots.sampling import FixedLots, PoissonLots
 from dpjax.training.mesh import LotMesh
 from dpjax.training.micro_batches import MicroBatchSize
@@ -25,6 +26,7 @@ __all__ = [
     "OPTIMIZERS",
     "Checkpoints",
     "FixedLots",
+    "HostData",
     "LotMesh",
     "MicroBatchSize",
     "Placement",
@@ -47,4 +49,5 @@ __all__ = [
     "sgd",
     "stream",
     "sweep",
+    "train_from_host",
 ]

@@ -167,6 +167,7 @@ def sum_of_lot(
         records = _rows(data, indices)
         given = {} if rng is None else {"rng": rng}
         return grad_fn(params, records, clip_norm=clip_norm, mask=mask, **given)[0], None
+    size = min(size, capacity)
     # True rows may lie anywhere. Padding repeats the lot's last row, which is masked.
     places, live = compact(mask, -(-capacity // size) * size)
     indices = _rows(indices, places)
