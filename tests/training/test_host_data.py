@@ -179,6 +179,19 @@ def test_an_empty_lot_reads_nothing_and_still_gets_noise():
     assert moved(from_host(DATA, config, hyperparameters=given(noise_multiplier=0.0))) == 0.0
 
 
+def test_a_record_is_held_back_for_the_rows_of_a_whole_lot():
+    """A lot of one record and a capacity of 2^14, in micro-batches of 4."""
+    config = dataclasses.replace(
+        BASE, lots=training.PoissonLots(ROWS, 1.0, 2**14), steps=1, expected_lot_size=1,
+        optimizer=training.sgd(),
+    )  # fmt: skip
+    values = given(clip_norm=0.01, noise_multiplier=0.0, learning_rate=1.0)
+    result = from_host(DATA, config, number=1, hyperparameters=values)
+    steps = [np.ravel(result[name] - START[name]) for name in ("bias", "kernel")]
+    held = np.linalg.norm(np.concatenate(steps).astype(np.float64)) / 0.01
+    assert held * (1 + 2**14 * 2.0**-23) == pytest.approx(1.0, abs=1e-4)
+
+
 def test_rows_that_fail_count_for_nothing():
     records = {name: rows.copy() for name, rows in DATA.items()}
     records["y"][2], records["x"][5, 0] = np.nan, np.inf

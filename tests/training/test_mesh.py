@@ -157,6 +157,20 @@ def evaluated(mesh):
     return sorted(seen)
 
 
+def held_back(mesh):
+    """The norm of a lot of one clipped record, in clip norms; of a capacity of 2^14."""
+    config = dataclasses.replace(
+        BASE, lots=training.PoissonLots(ROWS, 1.0, 2**14), steps=1, expected_lot_size=1,
+        optimizer=training.sgd(), mesh=mesh,
+    )  # fmt: skip
+    small = {"clip_norm": 0.01, "noise_multiplier": 0.0, "learning_rate": 1.0}
+    values = {name: np.float32(value) for name, value in small.items()}
+    run = jax.jit(training.make_train(config))
+    result = run(jax.random.key(KEY), values, START, DATA, np.int32(1))
+    steps = [np.ravel(result[name] - START[name]) for name in ("bias", "kernel")]
+    return float(np.linalg.norm(np.concatenate(steps).astype(np.float64)) / 0.01)
+
+
 def on_four_devices():
     mesh, folder = training.LotMesh(), tempfile.mkdtemp()
     three = training.LotMesh(tuple(jax.devices()[:3]), shard_state=True)
@@ -177,6 +191,7 @@ def on_four_devices():
         "sweep resumed": sweep,
         "sweep": undisturbed,
         "evaluated": evaluated(mesh),
+        "held back": held_back(mesh),
     }
 
 
@@ -258,6 +273,10 @@ def test_an_empty_lot_gets_the_one_noise(four):
 def test_every_record_of_a_lot_is_on_one_device_once(four):
     """11 records in turns of 4: three turns, of which one device sits out the last."""
     assert four["evaluated"] == sorted(float(np.float32(y)) for y in DATA["y"][:11])
+
+
+def test_a_record_is_held_back_for_the_rows_of_a_whole_lot(four):
+    assert four["held back"] * (1 + 2**14 * 2.0**-23) == pytest.approx(1.0, abs=1e-4)
 
 
 def test_runs_over_a_mesh_resume_to_the_identical_result(four):
