@@ -3,7 +3,7 @@
 from dpjax.randomness.keys import candidate_keys, stream
 from dpjax.randomness.noise import add_gaussian_noise
 from dpjax.training.clipping.clipped_grad import clipped_grad
-from dpjax.training.dp_sgd import TrainConfig, make_train
+from dpjax.training.dp_sgd import TrainConfig, bytes_of_step, make_train
 from dpjax.training.host_data import HostData, train_from_host
 from dpjax.training.lots.sampling import FixedLots, PoissonLots
 from dpjax.training.mesh import LotMesh
@@ -18,6 +18,7 @@ from dpjax.training.sweep.placement import (
     Trial,
     fastest_placement,
     named_placement,
+    placement_by_rule,
     placement_options,
 )
 from dpjax.training.sweep.sweep import sweep
@@ -35,6 +36,7 @@ __all__ = [
     "Trial",
     "adam",
     "add_gaussian_noise",
+    "bytes_of_step",
     "candidate_keys",
     "checked_micro_batch_size",
     "clipped_grad",
@@ -43,6 +45,7 @@ __all__ = [
     "mixed_sweep",
     "momentum",
     "named_placement",
+    "placement_by_rule",
     "placement_names",
     "placement_options",
     "register_optimizer",

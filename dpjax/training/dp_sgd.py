@@ -309,6 +309,36 @@ def rows_of_micro_batch(config: TrainConfig, state: RunState, data: Tree, capaci
     return micro_batches.rows_at_once(setting, grad_fn, state.trained, data, capacity)
 
 
+def bytes_of_step(config: TrainConfig, params: Tree, data: Tree) -> int:
+    """How much memory one step of a run touches, roughly; of shapes alone, nothing is computed.
+
+    Its rows as `ClippedGrad.bytes_a_row` counts them, of one micro-batch, and what is like the
+    parameters: sums, noise, the optimiser's.
+
+    Args:
+      config: its loss, lots, `trainable` and `micro_batch_size` are read.
+      params: pytree of the initial parameters, or their shapes.
+      data: pytree of arrays (rows, ...), or their shapes.
+    """
+    found = []
+
+    def look(params: Tree, data: Tree) -> None:
+        trained, frozen = partition(params, config.trainable)
+        state = RunState(frozen, None, trained)
+        rows = rows_of_micro_batch(config, state, data, config.lots.capacity)
+        of_params = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(trained))
+        own = grad_fn_of(config, state).bytes_a_row(trained, data)
+        found.append(rows * own + _PASSES * of_params)
+
+    # Abstract arrays, not shapes: the loss of what is trained closes over what is not.
+    jax.eval_shape(look, params, data)
+    return found[0]
+
+
+_PASSES = 16
+"""How often a step reads or writes arrays like the parameters, about; see `micro_batches`."""
+
+
 def _sums_of_lots(
     config: TrainConfig,
     key: jax.Array,

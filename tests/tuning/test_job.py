@@ -139,7 +139,7 @@ def test_without_a_seed_all_jobs_share_one_secret_draw(tmp_path):
     assert len(np.unique(draw["keys"], axis=0)) == merged.counts.sum()
 
 
-@pytest.mark.parametrize("placement", ["auto", "one_by_one"])
+@pytest.mark.parametrize("placement", ["auto", "one_by_one", "vmap"])
 def test_placement_changes_no_result(placement, plain):
     assert_same(run(placement=placement), plain, tolerance=1e-5)
 

@@ -89,6 +89,12 @@ def config_of_setting(
     )
 
 
+def bytes_of_step(task: Task, config: training.TrainConfig) -> int:
+    """What a step of a candidate touches, of shapes alone; see `training.bytes_of_step`."""
+    params = jax.eval_shape(task.initial, training.candidate_keys(1, seed=0)[0])
+    return training.bytes_of_step(config, params, task.train.arrays)
+
+
 def hyperparameters_of_runs(
     drawn: Mapping[str, np.ndarray], settings: Sequence[RunSetting]
 ) -> dict[str, np.ndarray]:
@@ -183,7 +189,13 @@ def trained_runs(
 def _placement(procedure: PlannedRuns, chunk_size: int, job: Job) -> training.Placement:
     """A job's placement; "auto" is measured on short runs of an invented candidate."""
     if job.placement != "auto":
-        return training.named_placement(job.placement, chunk_size)
+        # By what is public: the largest of all settings, never of those that were drawn.
+        largest = max(procedure.settings, key=lambda setting: setting.lots.capacity)
+        config = config_of_setting(
+            procedure.task, procedure.optimizer, largest, job.micro_batch_size
+        )
+        own = bytes_of_step(procedure.task, config) if job.placement == "rule" else None
+        return training.named_placement(job.placement, chunk_size, own)
     task, setting = procedure.task, procedure.settings[0]
     config = config_of_setting(task, procedure.optimizer, setting, job.micro_batch_size)
     typical = procedure.space.sample(1, np.random.default_rng(0))

@@ -20,7 +20,12 @@ import numpy as np
 
 from dpjax import checks, private_files, training
 from dpjax.data import splitting
-from dpjax.tuning.evaluations.candidate_runs import Optimizer, scored_run, train_config
+from dpjax.tuning.evaluations.candidate_runs import (
+    Optimizer,
+    bytes_of_step,
+    scored_run,
+    train_config,
+)
 from dpjax.tuning.evaluations.partitions import PartitionLots
 from dpjax.tuning.job import Arrays, Job, bound, read_bound
 from dpjax.tuning.problem.task import Records, Task
@@ -182,6 +187,7 @@ def partition_counts(
         (records.arrays, records.starts, records.sizes, _masked(task.validation)),
         chunk_size=chunk_size,
         placement=job.placement,
+        bytes_of_step=bytes_of_step(task, config),
         trial=training.Trial(
             lambda short: _model_run(task, dataclasses.replace(config, steps=short)), steps
         ),
