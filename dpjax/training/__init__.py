@@ -14,6 +14,7 @@ from dpjax.training.sweep.checkpoints import Checkpoints
 from dpjax.training.sweep.mixed import mixed_sweep
 from dpjax.training.sweep.placement import NAMES as placement_names
 from dpjax.training.sweep.placement import (
+    SPREAD,
     Placement,
     Trial,
     fastest_placement,
@@ -25,6 +26,7 @@ from dpjax.training.sweep.sweep import sweep
 
 __all__ = [
     "OPTIMIZERS",
+    "SPREAD",
     "Checkpoints",
     "FixedLots",
     "HostData",

@@ -109,6 +109,12 @@ class Job:
         return shard
 
     @property
+    def mesh(self) -> training.LotMesh | None:
+        """The devices of this process, where they share the lots of one candidate at a time."""
+        spread = self.placement == training.SPREAD
+        return training.LotMesh(tuple(jax.local_devices())) if spread else None
+
+    @property
     def merges(self) -> bool:
         """Whether this job only merges what others trained."""
         return self.shard is not None and self.shard[0] is None

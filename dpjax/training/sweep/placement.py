@@ -22,7 +22,8 @@ from dpjax.randomness import keys as key_streams
 
 Tree = Any
 AXIS = "candidates"
-NAMES = ("rule", "auto", "vmap", "one_by_one", "devices", "devices_one_by_one")
+SPREAD = "lot_over_devices"
+NAMES = ("rule", "auto", "vmap", "one_by_one", "devices", "devices_one_by_one", SPREAD)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,7 +134,8 @@ def named_placement(name: str, chunk_size: int, bytes_of_step: int | None = None
     `rule`: `placement_by_rule` where `bytes_of_step` is known, else as `vmap`;
     `vmap`: chunk_size candidates vectorised on the default device; `one_by_one`: no vectorisation;
     `devices`: chunk_size candidates vectorised on every device of this process;
-    `devices_one_by_one`: one candidate at a time on each of them.
+    `devices_one_by_one`: one candidate at a time on each of them; `lot_over_devices`: one candidate
+    at a time, whose run spreads its lots over the devices itself (`TrainConfig(mesh=LotMesh())`).
 
     Raises:
       ValueError: an unknown name, or "auto", which must be measured.
@@ -144,7 +146,7 @@ def named_placement(name: str, chunk_size: int, bytes_of_step: int | None = None
     if name == "rule" and bytes_of_step is not None:
         return placement_by_rule(chunk_size, bytes_of_step)
     devices = tuple(jax.local_devices()) if name.startswith("devices") else None
-    return Placement(1 if name.endswith("one_by_one") else chunk_size, devices)
+    return Placement(1 if name == SPREAD or name.endswith("one_by_one") else chunk_size, devices)
 
 
 def placement_options(chunk_size: int) -> list[Placement]:

@@ -173,7 +173,9 @@ def partition_counts(
     traced.setdefault("clip_norm", np.ones(total))
     # A whole number below 2^24, which float32 holds; the rows themselves are looked up from it.
     traced["partition"] = model % partitions
-    config = train_config(task, optimizer, lots.lots, steps, lots.lot_size, job.micro_batch_size)
+    config = train_config(
+        task, optimizer, lots.lots, steps, lots.lot_size, job.micro_batch_size, job.mesh
+    )
     members = job.share(total)
     drawn = drawn or {}
     saved = _Saved(job, drawn)
