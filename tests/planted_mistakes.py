@@ -78,6 +78,8 @@ _KERNELS = ("tests/training/clipping/test_kernel_functions.py",)
 _MODELS = (
     "tests/training/clipping/test_clipped_grad_models.py::test_equals_clipped_per_example_gradients",
 )
+_MESH, _MESH_FILE = ("tests/training/test_mesh.py",), "dpjax/training/mesh.py"
+_HOST, _HOST_FILE = ("tests/training/test_host_data.py",), "dpjax/training/host_data.py"
 
 _RANKS = "ranks = procedure.selection.rank(scores[indices] / task.validation.public_size)"
 MISTAKES = [
@@ -642,10 +644,10 @@ MISTAKES = [
     Mistake(
         "every micro-batch has noise of its own",
         _MICRO_FILE,
-        "        return _added(total, part)\n",
+        "        return added(total, part)\n",
         "        key = jax.random.key(7)\n"
         "        part = jax.tree.map(lambda one: one + jax.random.normal(key, one.shape), part)\n"
-        "        return _added(total, part)\n",
+        "        return added(total, part)\n",
         _MICRO,
     ),
     Mistake(
@@ -687,8 +689,8 @@ MISTAKES = [
     Mistake(
         "noise meets a total that was rounded",
         "dpjax/training/dp_sgd.py",
-        "noise_deviation, lost\n",
-        "noise_deviation, None\n",
+        "            lost,\n            draw=",
+        "            None,\n            draw=",
         _MICRO,
     ),
     Mistake(
@@ -749,6 +751,91 @@ MISTAKES = [
         "total += term.scale * _sum_over(",
         "total += _sum_over(",
         _KERNELS,
+    ),
+    # ---- one lot over several devices, and records on the host
+    Mistake(
+        "every device of a mesh has noise of its own",
+        _MESH_FILE,
+        "            return jax.lax.all_gather(piece, AXIS, tiled=True)\n",
+        "            key = threefry.fold_in(key, jax.lax.axis_index(AXIS))\n"
+        "            return threefry.dithered_normal(key, number, scale) + 0.0 * piece[0]\n",
+        _MESH,
+    ),
+    Mistake(
+        "every device of a mesh makes the same piece of the noise",
+        _MESH_FILE,
+        "threefry.dithered_normal(key, length, scale, start=start)",
+        "threefry.dithered_normal(key, length, scale)",
+        _MESH,
+    ),
+    Mistake(
+        "noise is added to every device's sum",
+        _MESH_FILE,
+        "        if self.size == 1:\n            return own\n",
+        "        if self.size == 1:\n            return own\n"
+        "        key = jax.random.fold_in(jax.random.key(0), jax.lax.axis_index(AXIS))\n"
+        "        own = jax.tree.map(lambda a: a + 0.3 * jax.random.normal(key, a.shape), own)\n",
+        _MESH,
+    ),
+    Mistake(
+        "every device of a mesh takes every micro-batch",
+        _MESH_FILE,
+        "share = jax.lax.axis_index(AXIS), self.size",
+        "share = 0, 1",
+        _MESH,
+    ),
+    Mistake(
+        "contributions to a spread sum have an allowance for their device's rows only",
+        _MESH_FILE,
+        "            share = jax.lax.axis_index(AXIS), self.size\n",
+        "            share = jax.lax.axis_index(AXIS), self.size\n"
+        "            lot = tuple(part[: self.share_of(part.shape[0])] for part in lot)\n",
+        _MESH,
+    ),
+    Mistake(
+        "noise is added to every micro-batch of the host",
+        _HOST_FILE,
+        "micro_batches.added(one, part)",
+        "micro_batches.added(one, "
+        "jax.tree.map(lambda a: a + 0.3 * jax.random.normal(key, a.shape), part))",
+        _HOST,
+    ),
+    Mistake(
+        "a record that ends a micro-batch of the host begins the next one too",
+        _HOST_FILE,
+        "for start in range(0, len(places), rows):",
+        "for start in range(0, len(places), max(1, rows - 1)):",
+        _HOST,
+    ),
+    Mistake(
+        "a run from the host divides by the lot that was drawn",
+        _HOST_FILE,
+        "            places = np.flatnonzero(mask).astype(np.int32)\n",
+        "            places = np.flatnonzero(mask).astype(np.int32)\n"
+        "            self.config = dataclasses.replace(\n"
+        "                self.config, expected_lot_size=max(1.0, len(places)))\n",
+        _HOST,
+    ),
+    Mistake(
+        "contributions from the host have an allowance for their micro-batch's rows only",
+        _HOST_FILE,
+        "rows_in_sum=capacity",
+        "rows_in_sum=live.shape[0]",
+        _HOST,
+    ),
+    Mistake(
+        "a run that resumes takes its last step's noise again",
+        _HOST_FILE,
+        "first=number,\n            summed",
+        "first=jnp.minimum(number, np.uint32(2)),\n            summed",
+        _HOST,
+    ),
+    Mistake(
+        "threads make some normal numbers twice",
+        "dpjax/randomness/threefry.py",
+        "start + row * np.uint32(_ROW) + column",
+        "start + row * np.uint32(_ROW - 1) + column",
+        ("tests/randomness/test_threefry.py",),
     ),
 ]
 

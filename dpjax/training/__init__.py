@@ -3,8 +3,10 @@
 from dpjax.randomness.keys import candidate_keys, stream
 from dpjax.randomness.noise import add_gaussian_noise
 from dpjax.training.clipping.clipped_grad import clipped_grad
-from dpjax.training.dp_sgd import TrainConfig, make_train
+from dpjax.training.dp_sgd import TrainConfig, bytes_of_step, make_train
+from dpjax.training.host_data import HostData, train_from_host
 from dpjax.training.lots.sampling import FixedLots, PoissonLots
+from dpjax.training.mesh import LotMesh
 from dpjax.training.micro_batches import MicroBatchSize
 from dpjax.training.micro_batches import checked as checked_micro_batch_size
 from dpjax.training.optimizers import OPTIMIZERS, adam, momentum, register_optimizer, sgd
@@ -12,18 +14,23 @@ from dpjax.training.sweep.checkpoints import Checkpoints
 from dpjax.training.sweep.mixed import mixed_sweep
 from dpjax.training.sweep.placement import NAMES as placement_names
 from dpjax.training.sweep.placement import (
+    SPREAD,
     Placement,
     Trial,
     fastest_placement,
     named_placement,
+    placement_by_rule,
     placement_options,
 )
 from dpjax.training.sweep.sweep import sweep
 
 __all__ = [
     "OPTIMIZERS",
+    "SPREAD",
     "Checkpoints",
     "FixedLots",
+    "HostData",
+    "LotMesh",
     "MicroBatchSize",
     "Placement",
     "PoissonLots",
@@ -31,6 +38,7 @@ __all__ = [
     "Trial",
     "adam",
     "add_gaussian_noise",
+    "bytes_of_step",
     "candidate_keys",
     "checked_micro_batch_size",
     "clipped_grad",
@@ -39,10 +47,12 @@ __all__ = [
     "mixed_sweep",
     "momentum",
     "named_placement",
+    "placement_by_rule",
     "placement_names",
     "placement_options",
     "register_optimizer",
     "sgd",
     "stream",
     "sweep",
+    "train_from_host",
 ]

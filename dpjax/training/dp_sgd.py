@@ -25,6 +25,7 @@ from dpjax.randomness.noise import LEAST_DEVIATION, add_gaussian_noise
 from dpjax.training import micro_batches, optimizers
 from dpjax.training.clipping.clipped_grad import ClippedGrad, clipped_grad
 from dpjax.training.lots.sampling import FixedLots, PoissonLots
+from dpjax.training.mesh import LotMesh
 from dpjax.training.micro_batches import AUTO, Lot, MicroBatchSize
 
 Tree = Any
@@ -54,10 +55,12 @@ class TrainConfig:
       micro_batch_size: rows of which gradients are taken at once, the knob for memory and time: a
         number, None for the whole lot, or "auto", by a rule from public numbers
         (`micro_batches.rows_by_rule`). It changes the last bits of a result and no guarantee.
+      mesh: devices over which every lot of the one run is spread, see `mesh.py`; None for one
+        device. It changes the last bits of a result and no guarantee.
 
     Raises:
-      ValueError: for steps or a lot size that are not positive, and for a relation that the lots do
-        not have.
+      ValueError: for steps or a lot size that are not positive, for a relation that the lots do not
+        have, and for a mesh that is none.
     """
 
     loss_fn: Callable[..., jax.Array]
@@ -69,6 +72,7 @@ class TrainConfig:
     trainable: Trainable = None
     with_rng: bool = False
     micro_batch_size: MicroBatchSize = AUTO
+    mesh: LotMesh | None = None
 
     def __post_init__(self) -> None:
         if type(self.lots) not in _RELATION_OF_LOTS:
@@ -90,6 +94,8 @@ class TrainConfig:
             )
         size = micro_batches.checked("micro_batch_size", self.micro_batch_size)
         object.__setattr__(self, "micro_batch_size", size)
+        if not isinstance(self.mesh, LotMesh | None):
+            raise ValueError(f"mesh is {self.mesh!r}: pass a training.LotMesh, or None")
 
 
 Train = Callable[..., Tree]
@@ -129,7 +135,8 @@ def make_train(config: TrainConfig) -> Train:
           hold;
         * frozen leaves are returned unchanged;
         * a lot's sum may be taken in micro-batches (`micro_batches.sum_of_lot`), as many as the lot
-          needs: noise is added once, to their total. How long a step takes then follows the lot.
+          needs, and on several devices (`mesh.LotMesh`): noise is added once, to their total. How
+          long a step takes then follows the lot.
       In floating point: whatever the type of the parameters (float64 under `jax_enable_x64`
       included), the clipped sum (of a lot, or of a micro-batch) is rounded to float32 and the noisy
       one to a grid of at most 2^-19 of the noise's standard deviation, which shows no last bit of
@@ -175,9 +182,13 @@ def make_train(config: TrainConfig) -> Train:
             expected_lot_size=config.expected_lot_size,
             steps=np.uint32(config.steps),
         )
-        return state.params
+        return state.params if config.mesh is None else config.mesh.gathered(state.params)
 
     return train
+
+
+Summed = Callable[[jax.Array, Tree], tuple[Tree, Tree | None]]
+"""summed(number of the step, what is trained) -> what `micro_batches.sum_of_lot` returns."""
 
 
 class RunState(NamedTuple):
@@ -218,12 +229,14 @@ def advance(
     expected_lot_size: float | jax.Array,
     steps: np.uint32 | jax.Array,
     first: int | jax.Array = 0,
+    summed: Summed | None = None,
 ) -> RunState:
     """`steps` more noisy steps of one run, each on a lot of its own.
 
     Formal guarantees:
       Those of `make_train`, where `draw` draws the lots that the run is accounted for with and no
-      step number is given to one key twice.
+      step number is given to one key twice; with `summed`, where it sums what `draw` would have
+      drawn, as `micro_batches.sum_of_lot` does.
 
     Args:
       config: its lots, steps and expected lot size are not read.
@@ -235,13 +248,15 @@ def advance(
       expected_lot_size: public number that the noisy sum is divided by.
       steps: how many, a uint32, static or traced.
       first: number of the first of them, static or a traced uint32.
+      summed: the sums of the lots, where they are formed elsewhere (`host_data.py`); data and draw
+        are not read then.
     """
     clip_norm, noise_multiplier = optimizers.read(hyperparameters, "DP-SGD", *_READ)
 
-    grad_fn = _grad_fn(config, state)
-    lots_key, noise_key, loss_key = (keys.stream(key, name) for name in ("lots", "noise", "loss"))
-    capacity = jax.eval_shape(draw, lots_key)[1].shape[0]
-    rows_at_once = rows_of_micro_batch(config, state, data, capacity)
+    grad_fn = grad_fn_of(config, state)
+    mesh, noise_key = config.mesh, keys.stream(key, "noise")
+    if summed is None:
+        summed = _sums_of_lots(config, key, clip_norm, state, data, draw)
     optimizer = config.optimizer(hyperparameters)
     # Zero noise stays zero at an infinite clip norm, where 0 * inf would not be a number; and only
     # zero noise is none, whatever underflows.
@@ -256,19 +271,20 @@ def advance(
     def step(offset: jax.Array, carry: tuple[Tree, Tree]) -> tuple[Tree, Tree]:
         trained, optimizer_state = carry
         number = first + offset
-        lot = draw(threefry.fold_in(lots_key, number))
-        rng = threefry.fold_in(loss_key, number) if config.with_rng else None
-        clipped_sum, lost = micro_batches.sum_of_lot(
-            grad_fn, trained, data, lot, clip_norm, rng, rows_at_once
-        )
+        clipped_sum, lost = summed(number, trained)
         noisy_sum = add_gaussian_noise(
-            threefry.fold_in(noise_key, number), clipped_sum, noise_deviation, lost
+            threefry.fold_in(noise_key, number),
+            clipped_sum,
+            noise_deviation,
+            lost,
+            draw=threefry.dithered_normal if mesh is None else mesh.dithered_normal,
         )
         gradient = jax.tree.map(
             lambda leaf: leaf / jnp.asarray(expected_lot_size, leaf.dtype), noisy_sum
         )
         updates, optimizer_state = optimizer.update(gradient, optimizer_state, trained)
-        return optax.apply_updates(trained, updates), optimizer_state
+        carry = optax.apply_updates(trained, updates), optimizer_state
+        return carry if mesh is None else mesh.between_steps(carry)
 
     # From 0 for everyone: bounds that differ between vectorised runs would cost a selection of the
     # whole state at every step.
@@ -287,12 +303,66 @@ def rows_of_micro_batch(config: TrainConfig, state: RunState, data: Tree, capaci
       data: pytree of arrays (rows, ...), or their shapes.
       capacity: rows of a lot.
     """
-    grad_fn = _grad_fn(config, state)
-    setting = config.micro_batch_size
+    grad_fn, setting = grad_fn_of(config, state), config.micro_batch_size
+    if config.mesh is not None:
+        capacity = config.mesh.share_of(capacity)
     return micro_batches.rows_at_once(setting, grad_fn, state.trained, data, capacity)
 
 
-def _grad_fn(config: TrainConfig, state: RunState) -> ClippedGrad:
+def bytes_of_step(config: TrainConfig, params: Tree, data: Tree) -> int:
+    """How much memory one step of a run touches, roughly; of shapes alone, nothing is computed.
+
+    Its rows as `ClippedGrad.bytes_a_row` counts them, of one micro-batch, and what is like the
+    parameters: sums, noise, the optimiser's.
+
+    Args:
+      config: its loss, lots, `trainable` and `micro_batch_size` are read.
+      params: pytree of the initial parameters, or their shapes.
+      data: pytree of arrays (rows, ...), or their shapes.
+    """
+    found = []
+
+    def look(params: Tree, data: Tree) -> None:
+        trained, frozen = partition(params, config.trainable)
+        state = RunState(frozen, None, trained)
+        rows = rows_of_micro_batch(config, state, data, config.lots.capacity)
+        of_params = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(trained))
+        own = grad_fn_of(config, state).bytes_a_row(trained, data)
+        found.append(rows * own + _PASSES * of_params)
+
+    # Abstract arrays, not shapes: the loss of what is trained closes over what is not.
+    jax.eval_shape(look, params, data)
+    return found[0]
+
+
+_PASSES = 16
+"""How often a step reads or writes arrays like the parameters, about; see `micro_batches`."""
+
+
+def _sums_of_lots(
+    config: TrainConfig,
+    key: jax.Array,
+    clip_norm: jax.Array,
+    state: RunState,
+    data: Tree,
+    draw: Callable[[jax.Array], Lot],
+) -> Summed:
+    """The sums of lots drawn of arrays on the devices."""
+    grad_fn = grad_fn_of(config, state)
+    lots_key, loss_key = (keys.stream(key, name) for name in ("lots", "loss"))
+    capacity = jax.eval_shape(draw, lots_key)[1].shape[0]
+    rows_at_once = rows_of_micro_batch(config, state, data, capacity)
+    sum_of_lot = micro_batches.sum_of_lot if config.mesh is None else config.mesh.sum_of_lot
+
+    def summed(number: jax.Array, trained: Tree) -> tuple[Tree, Tree | None]:
+        lot = draw(threefry.fold_in(lots_key, number))
+        rng = threefry.fold_in(loss_key, number) if config.with_rng else None
+        return sum_of_lot(grad_fn, trained, data, lot, clip_norm, rng, rows_at_once)
+
+    return summed
+
+
+def grad_fn_of(config: TrainConfig, state: RunState) -> ClippedGrad:
     """Sums of clipped gradients with respect to what is trained."""
 
     def loss_of_trained(trained: Tree, example: Tree, *rng: jax.Array) -> jax.Array:

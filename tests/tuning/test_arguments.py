@@ -146,7 +146,7 @@ PUBLIC = {
     "Choice.sample": spec(tuning.Choice([1.0]).sample, **DRAWN),
     "Job": spec(
         tuning.Job,
-        placement=("vmap", "word"),
+        placement=("rule", "word"),
         folder=("work", "path?"),
         shard=((0, 2), "shard?"),
         label=("", "text"),

@@ -47,6 +47,8 @@ class Candidates:
         for config in self.configs:
             digest.update(f"{config.lots} {config.steps} {config.expected_lot_size}".encode())
             digest.update(f" {config.micro_batch_size}".encode())
+            if config.mesh is not None:
+                digest.update(f" over {config.mesh.size}".encode())
         digest.update(repr(buckets).encode())
         return digest.digest()
 

@@ -51,6 +51,7 @@ def train_config(
     steps: int,
     lot_size: float,
     micro_batch_size: training.MicroBatchSize = "auto",
+    mesh: training.LotMesh | None = None,
 ) -> training.TrainConfig:
     """What is static about training on a task.
 
@@ -61,6 +62,7 @@ def train_config(
       steps: gradient steps.
       lot_size: what the noisy sum is divided by: the expected number of records of a lot.
       micro_batch_size: see `Job`.
+      mesh: devices that share every lot, or None.
 
     Raises:
       ValueError: for steps or a lot size that are not positive.
@@ -74,6 +76,7 @@ def train_config(
         trainable=task.trainable,
         with_rng=task.with_rng,
         micro_batch_size=micro_batch_size,
+        mesh=mesh,
     )
 
 
@@ -82,11 +85,18 @@ def config_of_setting(
     optimizer: Optimizer,
     setting: RunSetting,
     micro_batch_size: training.MicroBatchSize = "auto",
+    mesh: training.LotMesh | None = None,
 ) -> training.TrainConfig:
     """`train_config` of a run that is accounted for as `setting`."""
     return train_config(
-        task, optimizer, setting.lots, setting.steps, setting.lot_size, micro_batch_size
+        task, optimizer, setting.lots, setting.steps, setting.lot_size, micro_batch_size, mesh
     )
+
+
+def bytes_of_step(task: Task, config: training.TrainConfig) -> int:
+    """What a step of a candidate touches, of shapes alone; see `training.bytes_of_step`."""
+    params = jax.eval_shape(task.initial, training.candidate_keys(1, seed=0)[0])
+    return training.bytes_of_step(config, params, task.train.arrays)
 
 
 def hyperparameters_of_runs(
@@ -183,9 +193,15 @@ def trained_runs(
 def _placement(procedure: PlannedRuns, chunk_size: int, job: Job) -> training.Placement:
     """A job's placement; "auto" is measured on short runs of an invented candidate."""
     if job.placement != "auto":
-        return training.named_placement(job.placement, chunk_size)
+        # By what is public: the largest of all settings, never of those that were drawn.
+        largest = max(procedure.settings, key=lambda setting: setting.lots.capacity)
+        config = config_of_setting(
+            procedure.task, procedure.optimizer, largest, job.micro_batch_size
+        )
+        own = bytes_of_step(procedure.task, config) if job.placement == "rule" else None
+        return training.named_placement(job.placement, chunk_size, own)
     task, setting = procedure.task, procedure.settings[0]
-    config = config_of_setting(task, procedure.optimizer, setting, job.micro_batch_size)
+    config = config_of_setting(task, procedure.optimizer, setting, job.micro_batch_size, job.mesh)
     typical = procedure.space.sample(1, np.random.default_rng(0))
     given = hyperparameters_of_runs(typical, [setting])
     first = {name: values[0] for name, values in given.items()}
@@ -240,7 +256,9 @@ def _unlike(
     }
     own = [setting_of[member] for member in members]
     configs = {
-        setting: config_of_setting(task, procedure.optimizer, setting, job.micro_batch_size)
+        setting: config_of_setting(
+            task, procedure.optimizer, setting, job.micro_batch_size, job.mesh
+        )
         for setting in procedure.settings
     }
     # Programs are planned for what is typical, never for what was drawn: see `_alike`.
@@ -287,7 +305,7 @@ def _candidate_run(
 ) -> Callable[[jax.Array, dict[str, jax.Array], PyTree], PyTree]:
     """Returns run(key, hyperparameters, data): train one candidate and count what it gets right."""
     task = procedure.task
-    config = config_of_setting(task, procedure.optimizer, setting, job.micro_batch_size)
+    config = config_of_setting(task, procedure.optimizer, setting, job.micro_batch_size, job.mesh)
     trained = run_of(task, config)
 
     def run(key: jax.Array, hyperparameters: dict[str, jax.Array], data: PyTree) -> PyTree:
