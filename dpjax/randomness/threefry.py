@@ -153,10 +153,10 @@ def _shared(number: int, key: jax.Array, scale: jax.Array, start: jax.Array) -> 
     """`dithered_normal` on several threads, which share out the rows of its one turn.
 
     On 2 cores .8 of the time of `_in_blocks` for 1e5 numbers, .65 to .7 for 4 or 16 such draws side
-    by side (8e5 were measured beside other work only: .9 to 1.15); on one core 1.0 (.97 to 1.05), so that a second core which other work
-    takes costs nothing. Without a loop, "at once", it is 0.5 and 1.2 where one operation reads the
-    numbers, more where several do or their number is odd (8 for 101,001), and takes twice the
-    memory.
+    by side (8e5 were measured beside other work only: .9 to 1.15); on one core 1.0 (.97 to 1.05),
+    so that a second core which other work takes costs nothing. Without a loop, "at once", it is 0.5
+    and 1.2 where one operation reads the numbers, more where several do or their number is odd (8
+    for 101,001), and takes twice the memory.
     """
     rows = -(-number // _ROW)
     row, column = (jax.lax.broadcasted_iota(jnp.uint32, (rows, _ROW), axis) for axis in (0, 1))
