@@ -2,12 +2,22 @@
 
 from dpjax.randomness.keys import candidate_keys, stream
 from dpjax.randomness.noise import add_gaussian_noise
+from dpjax.training.clipping.clip_rules import (
+    CLIP_RULES,
+    AutomaticClipping,
+    ClipRule,
+    GlobalClipping,
+    GroupedClipping,
+    PerLeafClipping,
+)
+from dpjax.training.clipping.clip_rules import checked_rule as checked_clip_rule
 from dpjax.training.clipping.clipped_grad import clipped_grad
 from dpjax.training.dp_sgd import TrainConfig, make_train
 from dpjax.training.lots.sampling import FixedLots, PoissonLots
 from dpjax.training.micro_batches import MicroBatchSize
 from dpjax.training.micro_batches import checked as checked_micro_batch_size
 from dpjax.training.optimizers import OPTIMIZERS, adam, momentum, register_optimizer, sgd
+from dpjax.training.quantile_clipping import QuantileClipping
 from dpjax.training.sweep.checkpoints import Checkpoints
 from dpjax.training.sweep.mixed import mixed_sweep
 from dpjax.training.sweep.placement import NAMES as placement_names
@@ -21,17 +31,25 @@ from dpjax.training.sweep.placement import (
 from dpjax.training.sweep.sweep import sweep
 
 __all__ = [
+    "CLIP_RULES",
     "OPTIMIZERS",
+    "AutomaticClipping",
     "Checkpoints",
+    "ClipRule",
     "FixedLots",
+    "GlobalClipping",
+    "GroupedClipping",
     "MicroBatchSize",
+    "PerLeafClipping",
     "Placement",
     "PoissonLots",
+    "QuantileClipping",
     "TrainConfig",
     "Trial",
     "adam",
     "add_gaussian_noise",
     "candidate_keys",
+    "checked_clip_rule",
     "checked_micro_batch_size",
     "clipped_grad",
     "fastest_placement",

@@ -23,6 +23,7 @@ from dpjax.neighbouring import ADD_OR_REMOVE_ONE, REPLACE_ONE, normalise_relatio
 from dpjax.randomness import keys, threefry
 from dpjax.randomness.noise import LEAST_DEVIATION, add_gaussian_noise
 from dpjax.training import micro_batches, optimizers
+from dpjax.training.clipping.clip_rules import ClipRule, GlobalClipping, checked_rule
 from dpjax.training.clipping.clipped_grad import ClippedGrad, clipped_grad
 from dpjax.training.lots.sampling import FixedLots, PoissonLots
 from dpjax.training.micro_batches import AUTO, Lot, MicroBatchSize
@@ -54,10 +55,12 @@ class TrainConfig:
       micro_batch_size: rows of which gradients are taken at once, the knob for memory and time: a
         number, None for the whole lot, or "auto", by a rule from public numbers
         (`micro_batches.rows_by_rule`). It changes the last bits of a result and no guarantee.
+      clipping: how gradients are clipped: a rule of `clip_rules.py` or `QuantileClipping`, or its
+        name where it needs no settings. None changes what a run costs.
 
     Raises:
-      ValueError: for steps or a lot size that are not positive, and for a relation that the lots do
-        not have.
+      ValueError: for steps or a lot size that are not positive, for a relation that the lots do not
+        have, and for no such clipping.
     """
 
     loss_fn: Callable[..., jax.Array]
@@ -69,6 +72,7 @@ class TrainConfig:
     trainable: Trainable = None
     with_rng: bool = False
     micro_batch_size: MicroBatchSize = AUTO
+    clipping: ClipRule = GlobalClipping()
 
     def __post_init__(self) -> None:
         if type(self.lots) not in _RELATION_OF_LOTS:
@@ -90,6 +94,7 @@ class TrainConfig:
             )
         size = micro_batches.checked("micro_batch_size", self.micro_batch_size)
         object.__setattr__(self, "micro_batch_size", size)
+        object.__setattr__(self, "clipping", checked_rule("clipping", self.clipping))
 
 
 Train = Callable[..., Tree]
@@ -118,10 +123,12 @@ def make_train(config: TrainConfig) -> Train:
       Let C = clip_norm and S = `grad_fn.sensitivity(relation, C)` (C for add or remove one, 2C for
       replace one). Every step t draws a lot, computes the sum over the lot of per-example gradients
       clipped to L2 norm C over all trainable leaves together, and adds N(0, (noise_multiplier S)^2)
-      to every entry. The sequence of noisy sums is therefore the adaptive composition of `steps`
-      subsampled Gaussian mechanisms of noise multiplier `noise_multiplier`, each on its own lot,
-      and all that `train` computes after a noisy sum (division by the public `expected_lot_size`,
-      the optimiser, later steps' parameters, the result) is post-processing of these sums. In
+      to every entry. (Other rules of `clipping` bound contributions by C, too; `QuantileClipping`
+      raises this noise for the records that it counts, and changes C from step to step.) The
+      sequence of noisy sums is therefore the adaptive composition of `steps` subsampled Gaussian
+      mechanisms of noise multiplier `noise_multiplier`, each on its own lot, and all that `train`
+      computes after a noisy sum (division by the public `expected_lot_size`, the optimiser, later
+      steps' parameters, the result) is post-processing of these sums. In
       particular:
         * lots, noise and loss randomness of all steps come from different streams of `key`, and
           each step folds its number in, so no two draws share a key;
@@ -187,11 +194,13 @@ class RunState(NamedTuple):
       frozen: the leaves of the parameters that are not trained, None for the others.
       optimizer: its state.
       trained: the other half of `partition(params, trainable)`.
+      clipping: what the clip rule keeps, `()` where the clip norm stays.
     """
 
     frozen: Tree
     optimizer: Tree
     trained: Tree
+    clipping: Tree = ()
 
     @property
     def params(self) -> Tree:
@@ -203,8 +212,9 @@ def begin(config: TrainConfig, hyperparameters: Mapping[str, jax.Array], params:
     """A run before its first step; takes what `make_train`'s function takes."""
     trained, frozen = partition(params, config.trainable)
     # What every run needs is missed before what this optimiser needs.
-    optimizers.read(hyperparameters, "DP-SGD", *_READ)
-    return RunState(frozen, config.optimizer(hyperparameters).init(trained), trained)
+    clip_norm, _ = optimizers.read(hyperparameters, "DP-SGD", *_READ)
+    clipping = config.clipping.begin(clip_norm)
+    return RunState(frozen, config.optimizer(hyperparameters).init(trained), trained, clipping)
 
 
 def advance(
@@ -236,31 +246,39 @@ def advance(
       steps: how many, a uint32, static or traced.
       first: number of the first of them, static or a traced uint32.
     """
-    clip_norm, noise_multiplier = optimizers.read(hyperparameters, "DP-SGD", *_READ)
+    initial_clip_norm, noise_multiplier = optimizers.read(hyperparameters, "DP-SGD", *_READ)
 
-    grad_fn = _grad_fn(config, state)
-    lots_key, noise_key, loss_key = (keys.stream(key, name) for name in ("lots", "noise", "loss"))
+    grad_fn, rule = _grad_fn(config, state), config.clipping
+    relation = normalise_relation(config.relation)
+    lots_key, noise_key, loss_key, count_key = (
+        keys.stream(key, name) for name in ("lots", "noise", "loss", "count")
+    )
     capacity = jax.eval_shape(draw, lots_key)[1].shape[0]
     rows_at_once = rows_of_micro_batch(config, state, data, capacity)
     optimizer = config.optimizer(hyperparameters)
-    # Zero noise stays zero at an infinite clip norm, where 0 * inf would not be a number; and only
-    # zero noise is none, whatever underflows.
-    noise_deviation = jnp.where(
-        noise_multiplier == 0.0,
-        0.0,
-        jnp.maximum(
-            noise_multiplier * grad_fn.sensitivity(config.relation, clip_norm), LEAST_DEVIATION
-        ),
-    )
+    of_sums = noise_multiplier * np.float32(rule.noise_factor())
 
-    def step(offset: jax.Array, carry: tuple[Tree, Tree]) -> tuple[Tree, Tree]:
-        trained, optimizer_state = carry
+    def step(offset: jax.Array, carry: tuple[Tree, Tree, Tree]) -> tuple[Tree, Tree, Tree]:
+        trained, optimizer_state, clipping = carry
         number = first + offset
+        clip_norm = rule.clip_norm(initial_clip_norm, clipping)
+        # Zero noise stays zero at an infinite clip norm, where 0 * inf would not be a number; and
+        # only zero noise is none, whatever underflows.
+        noise_deviation = jnp.where(
+            noise_multiplier == 0.0,
+            0.0,
+            jnp.maximum(of_sums * grad_fn.sensitivity(relation, clip_norm), LEAST_DEVIATION),
+        )
         lot = draw(threefry.fold_in(lots_key, number))
         rng = threefry.fold_in(loss_key, number) if config.with_rng else None
+        measure, measured = rule.measure(clip_norm), None
         clipped_sum, lost = micro_batches.sum_of_lot(
-            grad_fn, trained, data, lot, clip_norm, rng, rows_at_once
+            grad_fn, trained, data, lot, clip_norm, rng, rows_at_once, measure
         )
+        if measure is not None:
+            # What was counted is as private as the sum; the rule adds its noise.
+            (clipped_sum, count), (lost, of_count) = clipped_sum, lost or (None, None)
+            measured = count, of_count
         noisy_sum = add_gaussian_noise(
             threefry.fold_in(noise_key, number), clipped_sum, noise_deviation, lost
         )
@@ -268,14 +286,22 @@ def advance(
             lambda leaf: leaf / jnp.asarray(expected_lot_size, leaf.dtype), noisy_sum
         )
         updates, optimizer_state = optimizer.update(gradient, optimizer_state, trained)
-        return optax.apply_updates(trained, updates), optimizer_state
+        clipping = rule.after_step(
+            clipping,
+            measured,
+            threefry.fold_in(count_key, number),
+            noise_multiplier=noise_multiplier,
+            relation=relation,
+            expected_lot_size=expected_lot_size,
+        )
+        return optax.apply_updates(trained, updates), optimizer_state, clipping
 
     # From 0 for everyone: bounds that differ between vectorised runs would cost a selection of the
     # whole state at every step.
-    trained, optimizer_state = jax.lax.fori_loop(
-        np.uint32(0), steps, step, (state.trained, state.optimizer)
+    trained, optimizer_state, clipping = jax.lax.fori_loop(
+        np.uint32(0), steps, step, (state.trained, state.optimizer, state.clipping)
     )
-    return RunState(state.frozen, optimizer_state, trained)
+    return RunState(state.frozen, optimizer_state, trained, clipping)
 
 
 def rows_of_micro_batch(config: TrainConfig, state: RunState, data: Tree, capacity: int) -> int:
@@ -298,7 +324,7 @@ def _grad_fn(config: TrainConfig, state: RunState) -> ClippedGrad:
     def loss_of_trained(trained: Tree, example: Tree, *rng: jax.Array) -> jax.Array:
         return config.loss_fn(merge(trained, state.frozen), example, *rng)
 
-    return clipped_grad(loss_of_trained, with_rng=config.with_rng)
+    return clipped_grad(loss_of_trained, with_rng=config.with_rng, clipping=config.clipping)
 
 
 def checked_number_of_records(

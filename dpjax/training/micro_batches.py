@@ -18,7 +18,8 @@ import numpy as np
 
 from dpjax import checks
 from dpjax.training.clipping.checks import row_keys
-from dpjax.training.clipping.clipped_grad import ClippedGrad
+from dpjax.training.clipping.clip_rules import Measure
+from dpjax.training.clipping.clipped_grad import Auxiliary, ClippedGrad
 from dpjax.training.clipping.factored_terms import accumulator
 from dpjax.training.lots.distinct_draws import compact
 
@@ -124,6 +125,7 @@ def sum_of_lot(
     clip_norm: jax.Array,
     rng: jax.Array | None,
     size: int,
+    measure: Measure | None = None,
 ) -> tuple[Tree, Tree | None]:
     """The sum of the clipped gradients of a lot's records.
 
@@ -152,17 +154,20 @@ def sum_of_lot(
       clip_norm: scalar.
       rng: the key that the keys of rows are split from; None for a loss that takes none.
       size: rows of a micro-batch; `capacity` or more: the whole lot at once, without a loop.
+      measure: what else is added up of the records, of the norms of their gradients.
 
     Returns:
       The sum, a pytree like `params` in float32 or wider, and what it lacks of the unrounded total:
-      a pytree like it, None for the whole lot at once.
+      a pytree like it, None for the whole lot at once. With `measure` the sum is the pair of that
+      and of the float32 scalar that was measured.
     """
     indices, mask = lot
     capacity = mask.shape[0]
     if size >= capacity:
         records = _rows(data, indices)
         given = {} if rng is None else {"rng": rng}
-        return grad_fn(params, records, clip_norm=clip_norm, mask=mask, **given)[0], None
+        summed, auxiliary = grad_fn(params, records, clip_norm=clip_norm, mask=mask, **given)
+        return _with_measured(measure, summed, auxiliary, mask), None
     # True rows may lie anywhere. Padding repeats the lot's last row, which is masked.
     places, live = compact(mask, -(-capacity // size) * size)
     indices = _rows(indices, places)
@@ -175,7 +180,7 @@ def sum_of_lot(
             return jax.lax.dynamic_slice_in_dim(rows, number * np.uint32(size), size)
 
         given = {} if row_rngs is None else {"rng": own(row_rngs)}
-        part, _ = grad_fn(
+        part, auxiliary = grad_fn(
             params,
             _rows(data, own(indices)),
             clip_norm=clip_norm,
@@ -183,12 +188,20 @@ def sum_of_lot(
             rows_in_sum=capacity,
             **given,
         )
+        part = _with_measured(measure, part, auxiliary, own(live))
         return _added(total, part)
 
     zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, accumulator(leaf.dtype)), params)
+    zero = zero if measure is None else (zero, jnp.float32(0.0))
     count = jnp.sum(mask, dtype=jnp.uint32)
     turns = (count + np.uint32(size - 1)) // np.uint32(size)
     return jax.lax.fori_loop(np.uint32(0), turns, turn, (zero, zero))
+
+
+def _with_measured(
+    measure: Measure | None, summed: Tree, auxiliary: Auxiliary, mask: jax.Array
+) -> Tree:
+    return summed if measure is None else (summed, measure(auxiliary.norms, mask))
 
 
 def _rows(data: Tree, indices: jax.Array) -> Tree:
