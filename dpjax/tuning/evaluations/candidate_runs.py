@@ -43,6 +43,10 @@ class PlannedRuns(Protocol):
     def optimizer(self) -> Optimizer:
         """Hyperparameters -> optax transformation."""
 
+    @property
+    def clipping(self) -> training.ClipRule:
+        """How gradients are clipped."""
+
 
 def train_config(
     task: Task,
@@ -51,6 +55,7 @@ def train_config(
     steps: int,
     lot_size: float,
     micro_batch_size: training.MicroBatchSize = "auto",
+    clipping: training.ClipRule = training.GlobalClipping(),  # noqa: B008 (immutable)
 ) -> training.TrainConfig:
     """What is static about training on a task.
 
@@ -61,6 +66,7 @@ def train_config(
       steps: gradient steps.
       lot_size: what the noisy sum is divided by: the expected number of records of a lot.
       micro_batch_size: see `Job`.
+      clipping: how gradients are clipped.
 
     Raises:
       ValueError: for steps or a lot size that are not positive.
@@ -74,6 +80,7 @@ def train_config(
         trainable=task.trainable,
         with_rng=task.with_rng,
         micro_batch_size=micro_batch_size,
+        clipping=clipping,
     )
 
 
@@ -82,10 +89,18 @@ def config_of_setting(
     optimizer: Optimizer,
     setting: RunSetting,
     micro_batch_size: training.MicroBatchSize = "auto",
+    clipping: training.ClipRule = training.GlobalClipping(),  # noqa: B008 (immutable)
 ) -> training.TrainConfig:
     """`train_config` of a run that is accounted for as `setting`."""
     return train_config(
-        task, optimizer, setting.lots, setting.steps, setting.lot_size, micro_batch_size
+        task, optimizer, setting.lots, setting.steps, setting.lot_size, micro_batch_size, clipping
+    )
+
+
+def _config(procedure: PlannedRuns, setting: RunSetting, job: Job) -> training.TrainConfig:
+    """How a job trains the candidates of a procedure that have this setting."""
+    return config_of_setting(
+        procedure.task, procedure.optimizer, setting, job.micro_batch_size, procedure.clipping
     )
 
 
@@ -185,7 +200,7 @@ def _placement(procedure: PlannedRuns, chunk_size: int, job: Job) -> training.Pl
     if job.placement != "auto":
         return training.named_placement(job.placement, chunk_size)
     task, setting = procedure.task, procedure.settings[0]
-    config = config_of_setting(task, procedure.optimizer, setting, job.micro_batch_size)
+    config = _config(procedure, setting, job)
     typical = procedure.space.sample(1, np.random.default_rng(0))
     given = hyperparameters_of_runs(typical, [setting])
     first = {name: values[0] for name, values in given.items()}
@@ -239,10 +254,7 @@ def _unlike(
         for member in having
     }
     own = [setting_of[member] for member in members]
-    configs = {
-        setting: config_of_setting(task, procedure.optimizer, setting, job.micro_batch_size)
-        for setting in procedure.settings
-    }
+    configs = {setting: _config(procedure, setting, job) for setting in procedure.settings}
     # Programs are planned for what is typical, never for what was drawn: see `_alike`.
     runs = procedure.selection.expected_runs
     population = [
@@ -287,7 +299,7 @@ def _candidate_run(
 ) -> Callable[[jax.Array, dict[str, jax.Array], PyTree], PyTree]:
     """Returns run(key, hyperparameters, data): train one candidate and count what it gets right."""
     task = procedure.task
-    config = config_of_setting(task, procedure.optimizer, setting, job.micro_batch_size)
+    config = _config(procedure, setting, job)
     trained = run_of(task, config)
 
     def run(key: jax.Array, hyperparameters: dict[str, jax.Array], data: PyTree) -> PyTree:

@@ -118,6 +118,7 @@ def partition_counts(
     keys: jax.Array,
     *,
     optimizer: Optimizer,
+    clipping: training.ClipRule = training.GlobalClipping(),  # noqa: B008 (immutable)
     chunk_size: int,
     job: Job,
     drawn: Arrays | None = None,
@@ -141,6 +142,7 @@ def partition_counts(
       hyperparameters: name -> (candidates,).
       keys: typed keys (candidates * k,), all different.
       optimizer: hyperparameters -> optax transformation.
+      clipping: how gradients are clipped, where models of partitions clip at all.
       chunk_size: models trained at once; the memory knob.
       job: placement, micro-batches, checkpoints (models that were counted are not trained again),
         shards.
@@ -168,7 +170,10 @@ def partition_counts(
     traced.setdefault("clip_norm", np.ones(total))
     # A whole number below 2^24, which float32 holds; the rows themselves are looked up from it.
     traced["partition"] = model % partitions
-    config = train_config(task, optimizer, lots.lots, steps, lots.lot_size, job.micro_batch_size)
+    rule = clipping if lots.clips else training.GlobalClipping()
+    config = train_config(
+        task, optimizer, lots.lots, steps, lots.lot_size, job.micro_batch_size, rule
+    )
     members = job.share(total)
     drawn = drawn or {}
     saved = _Saved(job, drawn)
