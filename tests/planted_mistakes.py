@@ -72,6 +72,10 @@ _FEDERATION = ("tests/federated/test_wiring_federation.py",)
 _TUNE = ("tests/experiments/test_tune.py::test_digits_end_to_end_and_the_claim_verifies",)
 _UNREAD = (f"{_T}test_unread.py",)
 _MICRO = ("tests/training/test_micro_batches.py",)
+_CLIP = ("tests/training/clipping/test_clip_rules.py",)
+_QUANTILE = ("tests/training/test_quantile_clipping.py",)
+_QUANTILE_FILE = "dpjax/training/quantile_clipping.py"
+_CLIP_TUNED = (f"{_T}test_clipping.py",)
 _MICRO_FILE = "dpjax/training/micro_batches.py"
 _CLIP = "dpjax/training/clipping/"
 _KERNELS = ("tests/training/clipping/test_kernel_functions.py",)
@@ -644,10 +648,10 @@ MISTAKES = [
     Mistake(
         "every micro-batch has noise of its own",
         _MICRO_FILE,
-        "        return added(total, part)\n",
+        "        return added(total, with_measured(",
         "        key = jax.random.key(7)\n"
         "        part = jax.tree.map(lambda one: one + jax.random.normal(key, one.shape), part)\n"
-        "        return added(total, part)\n",
+        "        return added(total, with_measured(",
         _MICRO,
     ),
     Mistake(
@@ -836,6 +840,113 @@ MISTAKES = [
         "start + row * np.uint32(_ROW) + column",
         "start + row * np.uint32(_ROW - 1) + column",
         ("tests/randomness/test_threefry.py",),
+    ),
+    # ---- which rule clips
+    Mistake(
+        "clip rule: the noise of the sum is not raised for the count",
+        _QUANTILE_FILE,
+        "return float(np.nextafter(np.float32(factor), np.float32(np.inf)))",
+        "return 1.0 + 0.0 * factor",
+        _QUANTILE,
+    ),
+    Mistake(
+        "clip rule: the count is not centred",
+        _QUANTILE_FILE,
+        "np.float32(0.5), np.float32(-0.5))",
+        "np.float32(1.0), np.float32(0.0))",
+        _QUANTILE,
+    ),
+    Mistake(
+        "clip rule: the count is not noised",
+        _QUANTILE_FILE,
+        "noisy = add_gaussian_noise(key, count, deviation, lost)",
+        "noisy = count",
+        _QUANTILE,
+    ),
+    Mistake(
+        "clip rule: the noise of the count is drawn from the sum's stream",
+        "dpjax/training/dp_sgd.py",
+        'for name in ("noise", "count"))',
+        'for name in ("noise", "noise"))',
+        _QUANTILE,
+    ),
+    Mistake(
+        "clip rule: all steps share one noise of the count",
+        "dpjax/training/dp_sgd.py",
+        "threefry.fold_in(count_key, number)",
+        "count_key",
+        _QUANTILE,
+    ),
+    Mistake(
+        "clip rule: replacing a record is taken to move the count by a half",
+        _QUANTILE_FILE,
+        "return 0.5 if relation == ADD_OR_REMOVE_ONE else 1.0",
+        "return 0.5",
+        _QUANTILE,
+    ),
+    Mistake(
+        "clip rule: rows that are not in the lot are counted",
+        _QUANTILE_FILE,
+        "mask & jnp.isfinite(norms), half",
+        "jnp.isfinite(norms), half",
+        _QUANTILE,
+    ),
+    Mistake(
+        "clip rule: noise stays that of the clip norm of the first step",
+        "dpjax/training/dp_sgd.py",
+        "grad_fn.sensitivity(relation, clip_norm)",
+        "grad_fn.sensitivity(relation, initial_clip_norm)",
+        _QUANTILE,
+    ),
+    Mistake(
+        "clip rule: a slot's next candidate begins with the clip norm of the one before",
+        "dpjax/training/sweep/slots.py",
+        "jnp.where(fresh, new, old), self.begin(inputs), state)",
+        "jnp.where(fresh, new, old),\n"
+        "            self.begin(inputs)._replace(clipping=state.clipping), state)",
+        _QUANTILE,
+    ),
+    Mistake(
+        "clip rule: a sweep goes on from checkpoints of another rule",
+        "dpjax/training/sweep/slots.py",
+        " {config.clipping}",
+        "",
+        _QUANTILE,
+    ),
+    Mistake(
+        "clip rule: shares of groups are taken as they are given",
+        "dpjax/training/clipping/clip_rules.py",
+        "shares[name] / whole",
+        "shares[name]",
+        _CLIP,
+    ),
+    Mistake(
+        "clip rule: groups that are finite of a row that fails still count",
+        "dpjax/training/clipping/clipped_grad.py",
+        "_clip_weights(upper, allowed, live, rows, stability)",
+        "_clip_weights(upper, allowed, mask & jnp.isfinite(upper), rows, stability)",
+        _CLIP,
+    ),
+    Mistake(
+        "clip rule: automatic clipping goes by norms without their rounding and underflow",
+        "dpjax/training/clipping/clipped_grad.py",
+        "+ sum(square.slack for square in own)",
+        "",
+        ("tests/training/clipping/test_clipped_grad.py", *_CLIP),
+    ),
+    Mistake(
+        "clip rule: candidates are trained by another rule than is stated",
+        f"{_P}evaluations/candidate_runs.py",
+        "job.micro_batch_size, job.mesh, procedure.clipping",
+        "job.micro_batch_size, job.mesh, training.GlobalClipping()",
+        _CLIP_TUNED,
+    ),
+    Mistake(
+        "clip rule: a folder that was begun with another rule goes on",
+        f"{_P}evaluations/private_runs.py",
+        '        "clipping": procedure.clipping.describe(),\n',
+        "",
+        _CLIP_TUNED,
     ),
 ]
 

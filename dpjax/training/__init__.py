@@ -2,6 +2,15 @@
 
 from dpjax.randomness.keys import candidate_keys, stream
 from dpjax.randomness.noise import add_gaussian_noise
+from dpjax.training.clipping.clip_rules import (
+    CLIP_RULES,
+    AutomaticClipping,
+    ClipRule,
+    GlobalClipping,
+    GroupedClipping,
+    PerLeafClipping,
+)
+from dpjax.training.clipping.clip_rules import checked_rule as checked_clip_rule
 from dpjax.training.clipping.clipped_grad import clipped_grad
 from dpjax.training.dp_sgd import TrainConfig, bytes_of_step, make_train
 from dpjax.training.host_data import HostData, train_from_host
@@ -10,6 +19,7 @@ from dpjax.training.mesh import LotMesh
 from dpjax.training.micro_batches import MicroBatchSize
 from dpjax.training.micro_batches import checked as checked_micro_batch_size
 from dpjax.training.optimizers import OPTIMIZERS, adam, momentum, register_optimizer, sgd
+from dpjax.training.quantile_clipping import QuantileClipping
 from dpjax.training.sweep.checkpoints import Checkpoints
 from dpjax.training.sweep.mixed import mixed_sweep
 from dpjax.training.sweep.placement import NAMES as placement_names
@@ -25,21 +35,29 @@ from dpjax.training.sweep.placement import (
 from dpjax.training.sweep.sweep import sweep
 
 __all__ = [
+    "CLIP_RULES",
     "OPTIMIZERS",
     "SPREAD",
+    "AutomaticClipping",
     "Checkpoints",
+    "ClipRule",
     "FixedLots",
     "HostData",
     "LotMesh",
+    "GlobalClipping",
+    "GroupedClipping",
     "MicroBatchSize",
+    "PerLeafClipping",
     "Placement",
     "PoissonLots",
+    "QuantileClipping",
     "TrainConfig",
     "Trial",
     "adam",
     "add_gaussian_noise",
     "bytes_of_step",
     "candidate_keys",
+    "checked_clip_rule",
     "checked_micro_batch_size",
     "clipped_grad",
     "fastest_placement",

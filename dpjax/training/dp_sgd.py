@@ -23,6 +23,7 @@ from dpjax.neighbouring import ADD_OR_REMOVE_ONE, REPLACE_ONE, normalise_relatio
 from dpjax.randomness import keys, threefry
 from dpjax.randomness.noise import LEAST_DEVIATION, add_gaussian_noise
 from dpjax.training import micro_batches, optimizers
+from dpjax.training.clipping.clip_rules import ClipRule, GlobalClipping, checked_rule
 from dpjax.training.clipping.clipped_grad import ClippedGrad, clipped_grad
 from dpjax.training.lots.sampling import FixedLots, PoissonLots
 from dpjax.training.mesh import LotMesh
@@ -57,10 +58,12 @@ class TrainConfig:
         (`micro_batches.rows_by_rule`). It changes the last bits of a result and no guarantee.
       mesh: devices over which every lot of the one run is spread, see `mesh.py`; None for one
         device. It changes the last bits of a result and no guarantee.
+      clipping: how gradients are clipped: a rule of `clip_rules.py` or `QuantileClipping`, or its
+        name where it needs no settings. None changes what a run costs.
 
     Raises:
       ValueError: for steps or a lot size that are not positive, for a relation that the lots do not
-        have, and for a mesh that is none.
+        have, for a mesh that is none, and for no such clipping.
     """
 
     loss_fn: Callable[..., jax.Array]
@@ -73,6 +76,7 @@ class TrainConfig:
     with_rng: bool = False
     micro_batch_size: MicroBatchSize = AUTO
     mesh: LotMesh | None = None
+    clipping: ClipRule = GlobalClipping()
 
     def __post_init__(self) -> None:
         if type(self.lots) not in _RELATION_OF_LOTS:
@@ -96,6 +100,7 @@ class TrainConfig:
         object.__setattr__(self, "micro_batch_size", size)
         if not isinstance(self.mesh, LotMesh | None):
             raise ValueError(f"mesh is {self.mesh!r}: pass a training.LotMesh, or None")
+        object.__setattr__(self, "clipping", checked_rule("clipping", self.clipping))
 
 
 Train = Callable[..., Tree]
@@ -124,10 +129,12 @@ def make_train(config: TrainConfig) -> Train:
       Let C = clip_norm and S = `grad_fn.sensitivity(relation, C)` (C for add or remove one, 2C for
       replace one). Every step t draws a lot, computes the sum over the lot of per-example gradients
       clipped to L2 norm C over all trainable leaves together, and adds N(0, (noise_multiplier S)^2)
-      to every entry. The sequence of noisy sums is therefore the adaptive composition of `steps`
-      subsampled Gaussian mechanisms of noise multiplier `noise_multiplier`, each on its own lot,
-      and all that `train` computes after a noisy sum (division by the public `expected_lot_size`,
-      the optimiser, later steps' parameters, the result) is post-processing of these sums. In
+      to every entry. (Other rules of `clipping` bound contributions by C, too; `QuantileClipping`
+      raises this noise for the records that it counts, and changes C from step to step.) The
+      sequence of noisy sums is therefore the adaptive composition of `steps` subsampled Gaussian
+      mechanisms of noise multiplier `noise_multiplier`, each on its own lot, and all that `train`
+      computes after a noisy sum (division by the public `expected_lot_size`, the optimiser, later
+      steps' parameters, the result) is post-processing of these sums. In
       particular:
         * lots, noise and loss randomness of all steps come from different streams of `key`, and
           each step folds its number in, so no two draws share a key;
@@ -187,8 +194,9 @@ def make_train(config: TrainConfig) -> Train:
     return train
 
 
-Summed = Callable[[jax.Array, Tree], tuple[Tree, Tree | None]]
-"""summed(number of the step, what is trained) -> what `micro_batches.sum_of_lot` returns."""
+Summed = Callable[[jax.Array, Tree, jax.Array], tuple[Tree, Tree | None]]
+"""summed(number of the step, what is trained, clip norm) -> what `micro_batches.sum_of_lot`
+returns, with what the clip rule measures."""
 
 
 class RunState(NamedTuple):
@@ -198,11 +206,13 @@ class RunState(NamedTuple):
       frozen: the leaves of the parameters that are not trained, None for the others.
       optimizer: its state.
       trained: the other half of `partition(params, trainable)`.
+      clipping: what the clip rule keeps, `()` where the clip norm stays.
     """
 
     frozen: Tree
     optimizer: Tree
     trained: Tree
+    clipping: Tree = ()
 
     @property
     def params(self) -> Tree:
@@ -214,8 +224,9 @@ def begin(config: TrainConfig, hyperparameters: Mapping[str, jax.Array], params:
     """A run before its first step; takes what `make_train`'s function takes."""
     trained, frozen = partition(params, config.trainable)
     # What every run needs is missed before what this optimiser needs.
-    optimizers.read(hyperparameters, "DP-SGD", *_READ)
-    return RunState(frozen, config.optimizer(hyperparameters).init(trained), trained)
+    clip_norm, _ = optimizers.read(hyperparameters, "DP-SGD", *_READ)
+    clipping = config.clipping.begin(clip_norm)
+    return RunState(frozen, config.optimizer(hyperparameters).init(trained), trained, clipping)
 
 
 def advance(
@@ -251,27 +262,34 @@ def advance(
       summed: the sums of the lots, where they are formed elsewhere (`host_data.py`); data and draw
         are not read then.
     """
-    clip_norm, noise_multiplier = optimizers.read(hyperparameters, "DP-SGD", *_READ)
+    initial_clip_norm, noise_multiplier = optimizers.read(hyperparameters, "DP-SGD", *_READ)
 
-    grad_fn = grad_fn_of(config, state)
-    mesh, noise_key = config.mesh, keys.stream(key, "noise")
+    grad_fn, rule = grad_fn_of(config, state), config.clipping
+    relation = normalise_relation(config.relation)
+    mesh = config.mesh
+    noise_key, count_key = (keys.stream(key, name) for name in ("noise", "count"))
     if summed is None:
-        summed = _sums_of_lots(config, key, clip_norm, state, data, draw)
+        summed = _sums_of_lots(config, key, state, data, draw)
     optimizer = config.optimizer(hyperparameters)
-    # Zero noise stays zero at an infinite clip norm, where 0 * inf would not be a number; and only
-    # zero noise is none, whatever underflows.
-    noise_deviation = jnp.where(
-        noise_multiplier == 0.0,
-        0.0,
-        jnp.maximum(
-            noise_multiplier * grad_fn.sensitivity(config.relation, clip_norm), LEAST_DEVIATION
-        ),
-    )
+    of_sums = noise_multiplier * np.float32(rule.noise_factor())
 
-    def step(offset: jax.Array, carry: tuple[Tree, Tree]) -> tuple[Tree, Tree]:
-        trained, optimizer_state = carry
+    def step(offset: jax.Array, carry: tuple[Tree, Tree, Tree]) -> tuple[Tree, Tree, Tree]:
+        trained, optimizer_state, clipping = carry
         number = first + offset
-        clipped_sum, lost = summed(number, trained)
+        clip_norm = rule.clip_norm(initial_clip_norm, clipping)
+        # Zero noise stays zero at an infinite clip norm, where 0 * inf would not be a number; and
+        # only zero noise is none, whatever underflows.
+        noise_deviation = jnp.where(
+            noise_multiplier == 0.0,
+            0.0,
+            jnp.maximum(of_sums * grad_fn.sensitivity(relation, clip_norm), LEAST_DEVIATION),
+        )
+        measured = None
+        clipped_sum, lost = summed(number, trained, clip_norm)
+        if rule.measure(clip_norm) is not None:
+            # What was counted is as private as the sum; the rule adds its noise.
+            (clipped_sum, count), (lost, of_count) = clipped_sum, lost or (None, None)
+            measured = count, of_count
         noisy_sum = add_gaussian_noise(
             threefry.fold_in(noise_key, number),
             clipped_sum,
@@ -283,15 +301,23 @@ def advance(
             lambda leaf: leaf / jnp.asarray(expected_lot_size, leaf.dtype), noisy_sum
         )
         updates, optimizer_state = optimizer.update(gradient, optimizer_state, trained)
-        carry = optax.apply_updates(trained, updates), optimizer_state
+        clipping = rule.after_step(
+            clipping,
+            measured,
+            threefry.fold_in(count_key, number),
+            noise_multiplier=noise_multiplier,
+            relation=relation,
+            expected_lot_size=expected_lot_size,
+        )
+        carry = optax.apply_updates(trained, updates), optimizer_state, clipping
         return carry if mesh is None else mesh.between_steps(carry)
 
     # From 0 for everyone: bounds that differ between vectorised runs would cost a selection of the
     # whole state at every step.
-    trained, optimizer_state = jax.lax.fori_loop(
-        np.uint32(0), steps, step, (state.trained, state.optimizer)
+    trained, optimizer_state, clipping = jax.lax.fori_loop(
+        np.uint32(0), steps, step, (state.trained, state.optimizer, state.clipping)
     )
-    return RunState(state.frozen, optimizer_state, trained)
+    return RunState(state.frozen, optimizer_state, trained, clipping)
 
 
 def rows_of_micro_batch(config: TrainConfig, state: RunState, data: Tree, capacity: int) -> int:
@@ -342,7 +368,6 @@ _PASSES = 16
 def _sums_of_lots(
     config: TrainConfig,
     key: jax.Array,
-    clip_norm: jax.Array,
     state: RunState,
     data: Tree,
     draw: Callable[[jax.Array], Lot],
@@ -354,10 +379,13 @@ def _sums_of_lots(
     rows_at_once = rows_of_micro_batch(config, state, data, capacity)
     sum_of_lot = micro_batches.sum_of_lot if config.mesh is None else config.mesh.sum_of_lot
 
-    def summed(number: jax.Array, trained: Tree) -> tuple[Tree, Tree | None]:
+    def summed(number: jax.Array, trained: Tree, clip_norm: jax.Array) -> tuple[Tree, Tree | None]:
         lot = draw(threefry.fold_in(lots_key, number))
         rng = threefry.fold_in(loss_key, number) if config.with_rng else None
-        return sum_of_lot(grad_fn, trained, data, lot, clip_norm, rng, rows_at_once)
+        measure = config.clipping.measure(clip_norm)
+        return sum_of_lot(
+            grad_fn, trained, data, lot, clip_norm, rng, rows_at_once, measure=measure
+        )
 
     return summed
 
@@ -368,7 +396,7 @@ def grad_fn_of(config: TrainConfig, state: RunState) -> ClippedGrad:
     def loss_of_trained(trained: Tree, example: Tree, *rng: jax.Array) -> jax.Array:
         return config.loss_fn(merge(trained, state.frozen), example, *rng)
 
-    return clipped_grad(loss_of_trained, with_rng=config.with_rng)
+    return clipped_grad(loss_of_trained, with_rng=config.with_rng, clipping=config.clipping)
 
 
 def checked_number_of_records(

@@ -277,9 +277,11 @@ class _HostRun:
 
     def _nothing(self, state: RunState) -> tuple[Tree, Tree]:
         """Pairs of zeros for every device, (devices, ...)."""
+        like = jax.eval_shape(micro_batches.zeros_like, state.trained)
+        if self.config.clipping.measure(jnp.float32(1.0)) is not None:
+            like = like, jax.ShapeDtypeStruct((), jnp.float32)
         zeros = jax.tree.map(
-            lambda leaf: jnp.zeros((self.mesh.size, *leaf.shape), leaf.dtype),
-            jax.eval_shape(micro_batches.zeros_like, state.trained),
+            lambda leaf: jnp.zeros((self.mesh.size, *leaf.shape), leaf.dtype), like
         )
         return zeros, zeros
 
@@ -305,7 +307,8 @@ class _HostRun:
           live: bool (devices * rows,), which of them count.
         """
         config, capacity = self.config, self.capacity
-        clip_norm, _ = optimizers.read(given, "DP-SGD", "clip_norm", "noise_multiplier")
+        initial, _ = optimizers.read(given, "DP-SGD", "clip_norm", "noise_multiplier")
+        clip_norm = config.clipping.clip_norm(initial, state.clipping)
         rng = threefry.fold_in(keys.stream(key, "loss"), number) if config.with_rng else None
 
         def own(
@@ -316,7 +319,7 @@ class _HostRun:
             records: Tree,
             live: jax.Array,
         ) -> tuple[Tree, Tree]:
-            part, _ = dp_sgd.grad_fn_of(config, state)(
+            part, auxiliary = dp_sgd.grad_fn_of(config, state)(
                 state.trained,
                 records,
                 clip_norm=clip_norm,
@@ -324,6 +327,8 @@ class _HostRun:
                 rows_in_sum=capacity,
                 **({} if rngs is None else {"rng": rngs}),
             )
+            measure = config.clipping.measure(clip_norm)
+            part = micro_batches.with_measured(measure, part, auxiliary, live)
             one = jax.tree.map(lambda leaf: leaf[0], total)
             return jax.tree.map(lambda leaf: leaf[None], micro_batches.added(one, part))
 
@@ -358,7 +363,7 @@ class _HostRun:
             expected_lot_size=self.config.expected_lot_size,
             steps=np.uint32(1),
             first=number,
-            summed=lambda number, trained: summed(total),
+            summed=lambda number, trained, clip_norm: summed(total),
         )
 
     # Lots and their records ------------------------------------------------------------------

@@ -18,7 +18,8 @@ import numpy as np
 
 from dpjax import checks
 from dpjax.training.clipping.checks import row_keys
-from dpjax.training.clipping.clipped_grad import ClippedGrad
+from dpjax.training.clipping.clip_rules import Measure
+from dpjax.training.clipping.clipped_grad import Auxiliary, ClippedGrad
 from dpjax.training.clipping.factored_terms import accumulator
 from dpjax.training.lots.distinct_draws import compact
 
@@ -125,6 +126,7 @@ def sum_of_lot(
     rng: jax.Array | None,
     size: int,
     share: tuple[int | jax.Array, int] = (0, 1),
+    measure: Measure | None = None,
 ) -> tuple[Tree, Tree | None]:
     """The sum of the clipped gradients of a lot's records.
 
@@ -155,10 +157,12 @@ def sum_of_lot(
       size: rows of a micro-batch; `capacity` or more: the whole lot at once, without a loop.
       share: (i, n), i traced perhaps: only every n-th micro-batch from the i-th on. The n shares
         add up to the lot's sum; they are always in pairs.
+      measure: what else is added up of the records, of the norms of their gradients.
 
     Returns:
       The sum, a pytree like `params` in float32 or wider, and what it lacks of the unrounded total:
-      a pytree like it, None for the whole lot at once.
+      a pytree like it, None for the whole lot at once. With `measure` the sum is the pair of that
+      and of the float32 scalar that was measured.
     """
     indices, mask = lot
     capacity = mask.shape[0]
@@ -166,7 +170,8 @@ def sum_of_lot(
     if size >= capacity and shares == 1:
         records = _rows(data, indices)
         given = {} if rng is None else {"rng": rng}
-        return grad_fn(params, records, clip_norm=clip_norm, mask=mask, **given)[0], None
+        summed, auxiliary = grad_fn(params, records, clip_norm=clip_norm, mask=mask, **given)
+        return with_measured(measure, summed, auxiliary, mask), None
     size = min(size, capacity)
     # True rows may lie anywhere. Padding repeats the lot's last row, which is masked.
     places, live = compact(mask, -(-capacity // size) * size)
@@ -184,7 +189,7 @@ def sum_of_lot(
             return jax.lax.dynamic_slice_in_dim(rows, micro_batch * np.uint32(size), size)
 
         given = {} if row_rngs is None else {"rng": own(row_rngs)}
-        part, _ = grad_fn(
+        part, auxiliary = grad_fn(
             params,
             _rows(data, own(indices)),
             clip_norm=clip_norm,
@@ -192,9 +197,9 @@ def sum_of_lot(
             rows_in_sum=capacity,
             **given,
         )
-        return added(total, part)
+        return added(total, with_measured(measure, part, auxiliary, own(live)))
 
-    zero = zeros_like(params)
+    zero = zeros_like(params) if measure is None else (zeros_like(params), jnp.float32(0.0))
     count = jnp.sum(mask, dtype=jnp.uint32)
     turns = (count + np.uint32(size - 1)) // np.uint32(size)
     if shares > 1:
@@ -205,6 +210,13 @@ def sum_of_lot(
 def zeros_like(params: Tree) -> Tree:
     """The sum of no gradients: of the types that `clipped_grad` returns."""
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, accumulator(leaf.dtype)), params)
+
+
+def with_measured(
+    measure: Measure | None, summed: Tree, auxiliary: Auxiliary, mask: jax.Array
+) -> Tree:
+    """A sum of gradients, and what else is added up of the same records, where anything is."""
+    return summed if measure is None else (summed, measure(auxiliary.norms, mask))
 
 
 def _rows(data: Tree, indices: jax.Array) -> Tree:

@@ -7,15 +7,16 @@
 Ways of taking one step, all called in turn, ratios taken within a turn (median, quartiles):
 
   plain: gradient of the mean loss of a fixed batch, SGD. No privacy.
-  engine: what `training.make_train` does in a step: draw a Poisson lot of that expected size, gather
-    it, clip in micro-batches, add noise, SGD.
+  engine: what `training.make_train` does in a step: draw a Poisson lot of that expected size,
+    gather it, clip in micro-batches, add noise, SGD.
   ours: the clipped sum of the fixed batch in micro-batches of `auto` size, SGD; no draw, no noise.
   vmap: per-example gradients of the whole batch by `jax.vmap`, clipped and added up, SGD.
-  jax-privacy: `jax_privacy.clipped_grad` of the fixed batch, SGD, with the `microbatch_size` that was
-    fastest of --peer_rows in one trial each; where installed.
+  jax-privacy: `jax_privacy.clipped_grad` of the fixed batch, SGD, with the `microbatch_size` that
+    was fastest of --peer_rows in one trial each; where installed.
 
 Seconds are CPU time of the process over the calls of a turn, so that work beside it weighs little;
-hold it to one core to compare arithmetic alone. Memory is the scratch that XLA reserves. With --out_dir: zoo_steps.csv.
+hold it to one core to compare arithmetic alone. Memory is the scratch that XLA reserves. With
+--out_dir: zoo_steps.csv.
 """
 
 from __future__ import annotations
@@ -204,8 +205,10 @@ def main() -> None:
         raise ValueError(f"unknown model {unknown[0]!r}: pass some of {', '.join(ZOO)}")
     lot, turns = (16, 2) if _QUICK.value else (_LOT.value, _TURNS.value)
     peer_rows = [int(rows) for rows in _PEER_ROWS.value]
-    columns = ("model", "plain ms", "engine / plain", "ours / plain", "vmap / ours",
-               "jax-privacy / ours", "MB plain, engine, vmap, jax-privacy", "compile s")  # fmt: skip
+    columns = (
+        *("model", "plain ms", "engine / plain", "ours / plain", "vmap / ours"),
+        *("jax-privacy / ours", "MB plain, engine, vmap, jax-privacy", "compile s"),
+    )
     table = Table(title=f"One step, lot {lot}; {jax.devices()[0].device_kind}")
     for column in columns:
         table.add_column(column)

@@ -99,6 +99,7 @@ OF_RUNS = dict(
     epochs=(None, "positive?"),
     sampling=("poisson", "word"),
     optimizer=(None, "function?"),
+    clipping=("automatic", "word"),
     validation_is_public=(False, "flag"),
     seed=(None, "count?"),
     chunk_size=(2, "whole?"),
@@ -276,6 +277,7 @@ PUBLIC = {
         epochs=(None, "positive?"),
         noise_multiplier=(3.0, "not negative?"),
         sampling=("poisson", "word"),
+        clipping=("automatic", "word"),
     ),
     "threshold_stopping": spec(
         tuning.threshold_stopping,

@@ -123,6 +123,7 @@ def partition_counts(
     keys: jax.Array,
     *,
     optimizer: Optimizer,
+    clipping: training.ClipRule = training.GlobalClipping(),  # noqa: B008 (immutable)
     chunk_size: int,
     job: Job,
     drawn: Arrays | None = None,
@@ -146,6 +147,7 @@ def partition_counts(
       hyperparameters: name -> (candidates,).
       keys: typed keys (candidates * k,), all different.
       optimizer: hyperparameters -> optax transformation.
+      clipping: how gradients are clipped, where models of partitions clip at all.
       chunk_size: models trained at once; the memory knob.
       job: placement, micro-batches, checkpoints (models that were counted are not trained again),
         shards.
@@ -173,9 +175,9 @@ def partition_counts(
     traced.setdefault("clip_norm", np.ones(total))
     # A whole number below 2^24, which float32 holds; the rows themselves are looked up from it.
     traced["partition"] = model % partitions
-    config = train_config(
-        task, optimizer, lots.lots, steps, lots.lot_size, job.micro_batch_size, job.mesh
-    )
+    rule = clipping if lots.clips else training.GlobalClipping()
+    given = job.micro_batch_size, job.mesh, rule
+    config = train_config(task, optimizer, lots.lots, steps, lots.lot_size, *given)
     members = job.share(total)
     drawn = drawn or {}
     saved = _Saved(job, drawn)
