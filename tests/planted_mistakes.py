@@ -77,7 +77,7 @@ _QUANTILE = ("tests/training/test_quantile_clipping.py",)
 _QUANTILE_FILE = "dpjax/training/quantile_clipping.py"
 _CLIP_TUNED = (f"{_T}test_clipping.py",)
 _MICRO_FILE = "dpjax/training/micro_batches.py"
-_CLIP = "dpjax/training/clipping/"
+_CLIPPING = "dpjax/training/clipping/"
 _KERNELS = ("tests/training/clipping/test_kernel_functions.py",)
 _MODELS = (
     "tests/training/clipping/test_clipped_grad_models.py::test_equals_clipped_per_example_gradients",
@@ -707,28 +707,28 @@ MISTAKES = [
     # ---- norms and sums of kernels that are functions of parameters
     Mistake(
         "norm of a masked kernel's gradient, without the mask",
-        f"{_CLIP}factored_norms.py",
+        f"{_CLIPPING}factored_norms.py",
         "matrix = jnp.broadcast_to(blocks[number] * blocks[other], shape)",
         "matrix = jnp.ones(shape, value.dtype)",
         _KERNELS,
     ),
     Mistake(
         "sum of a masked kernel's gradients, without the mask",
-        f"{_CLIP}leaf_plans.py",
+        f"{_CLIPPING}leaf_plans.py",
         "_weighted(term.weighted_sum(left, right, weights), entry)",
         "_weighted(term.weighted_sum(left, right, weights), None)",
         _KERNELS,
     ),
     Mistake(
         "terms that cancel have no slack",
-        f"{_CLIP}factored_norms.py",
+        f"{_CLIPPING}factored_norms.py",
         "slack = _PRODUCT_ROUNDING * jnp.square(sizes) + len(rows) * lost",
         "slack = len(rows) * lost - 2.0**-12 * jnp.square(sizes)",
         _KERNELS,
     ),
     Mistake(
         "norms of patches leave out a tap",
-        f"{_CLIP}convolution_rule.py",
+        f"{_CLIPPING}convolution_rule.py",
         """        padded = self._padded(self._padded(inner, first), second)
         for tap in itertools.product(*map(range, self.taps)):""",
         """        padded = self._padded(self._padded(inner, first), second)
@@ -737,21 +737,21 @@ MISTAKES = [
     ),
     Mistake(
         "the gradient of a branch not taken counts",
-        f"{_CLIP}kernel_functions.py",
+        f"{_CLIPPING}kernel_functions.py",
         "return jnp.clip(number.astype(jnp.int32), 0, cases - 1) == case",
         "return jnp.clip(number.astype(jnp.int32), 0, cases - 1) >= case",
         _KERNELS,
     ),
     Mistake(
         "the gradient of one expert goes to all",
-        f"{_CLIP}kernel_functions.py",
+        f"{_CLIPPING}kernel_functions.py",
         "return jnp.where(here, rows, 0).reshape(*rows.shape[:2], -1)",
         "return jnp.where(here | True, rows, 0).reshape(*rows.shape[:2], -1)",
         _KERNELS,
     ),
     Mistake(
         "sums of products forget a constant factor",
-        f"{_CLIP}kernel_functions.py",
+        f"{_CLIPPING}kernel_functions.py",
         "total += term.scale * _sum_over(",
         "total += _sum_over(",
         _KERNELS,
