@@ -234,10 +234,10 @@ class _Shape:
         inner = jnp.einsum("gpn,gqn->gpq", rows, rows, precision=HIGHEST)
         inner = inner.reshape(self.groups, *spatial, *spatial)
         first, second = (tuple(range(1 + k, 1 + k + len(spatial))) for k in (0, len(spatial)))
-        total = 0
+        total = jnp.zeros((), inner.dtype)
         padded = self._padded(self._padded(inner, first), second)
         for tap in itertools.product(*map(range, self.taps)):
-            total += self._view(self._view(padded, first, tap), second, tap)
+            total = total + self._view(self._view(padded, first, tap), second, tap)
         return total.reshape(self.groups, math.prod(self.window), math.prod(self.window))
 
     def cotangents(self, right: jax.Array) -> jax.Array:
