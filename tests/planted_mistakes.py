@@ -72,6 +72,8 @@ _FEDERATION = ("tests/federated/test_wiring_federation.py",)
 _TUNE = ("tests/experiments/test_tune.py::test_digits_end_to_end_and_the_claim_verifies",)
 _UNREAD = (f"{_T}test_unread.py",)
 _MICRO = ("tests/training/test_micro_batches.py",)
+_USERS = ("tests/training/test_users.py",)
+_USER_TASKS = (f"{_T}problem/test_user_tasks.py",)
 _MICRO_FILE = "dpjax/training/micro_batches.py"
 
 _RANKS = "ranks = procedure.selection.rank(scores[indices] / task.validation.public_size)"
@@ -692,6 +694,50 @@ MISTAKES = [
         "parts + (exact_rest - whole_rest), whole_noise + whole_rest",
         "parts + (exact_rest - whole_rest), whole_noise",
         _MICRO,
+    ),
+    # ---- users
+    Mistake(
+        "a user's padding repeats a record of another user",
+        "dpjax/training/users.py",
+        "np.where(present, places, 0)",
+        "np.where(present, places, -first[:, None])",
+        _USERS,
+    ),
+    Mistake(
+        "which records of a user count depends on where they stand among all",
+        "dpjax/training/users.py",
+        "place = np.arange(len(ids)) - np.repeat(first, counts)",
+        "place = order",
+        _USERS,
+    ),
+    Mistake(
+        "a user's loss is the sum over its records",
+        "dpjax/training/users.py",
+        "        return mean_of_present(losses, user.present)\n",
+        "        return jnp.sum(jnp.where(user.present, losses, 0))\n",
+        _USERS,
+    ),
+    Mistake(
+        "a user may stand in training and in validation",
+        f"{_P}problem/task.py",
+        " or len(np.intersect1d(*ids))",
+        "",
+        _USER_TASKS,
+    ),
+    Mistake(
+        "lots are of users, and losses of one record of them",
+        f"{_P}problem/task.py",
+        "        return grouping.per_user(self.loss, with_rng=self.with_rng)",
+        "        return lambda params, user, *rest: self.loss(\n"
+        "            params, jax.tree.map(lambda leaf: leaf[0], user.records), *rest)",
+        _USER_TASKS,
+    ),
+    Mistake(
+        "a release of users claims nothing but a record",
+        f"{_P}problem/privacy_unit.py",
+        "    if users is not None:\n        one =",
+        "    if False:\n        one =",
+        _USER_TASKS,
     ),
 ]
 

@@ -36,6 +36,14 @@ def test_the_examples_of_tasks_run_as_written(capsys):
     assert len(capsys.readouterr().out.splitlines()) >= 2
 
 
+def test_the_examples_of_training_run_as_written(capsys):
+    page = (ROOT / "docs" / "training.md").read_text()
+    examples = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    for example in examples:
+        exec(compile(example, "docs/training.md", "exec"), {})
+    assert len(capsys.readouterr().out.splitlines()) >= len(examples) >= 1
+
+
 def test_tables_are_whole():
     """A row after a blank line is no row of the table above it."""
     lines = README.splitlines()

@@ -19,6 +19,7 @@ from dpjax.training.sweep.placement import (
     placement_options,
 )
 from dpjax.training.sweep.sweep import sweep
+from dpjax.training.users import UserRecords, per_user
 
 __all__ = [
     "OPTIMIZERS",
@@ -29,6 +30,7 @@ __all__ = [
     "PoissonLots",
     "TrainConfig",
     "Trial",
+    "UserRecords",
     "adam",
     "add_gaussian_noise",
     "candidate_keys",
@@ -39,6 +41,7 @@ __all__ = [
     "mixed_sweep",
     "momentum",
     "named_placement",
+    "per_user",
     "placement_names",
     "placement_options",
     "register_optimizer",

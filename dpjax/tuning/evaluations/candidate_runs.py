@@ -66,7 +66,7 @@ def train_config(
       ValueError: for steps or a lot size that are not positive.
     """
     return training.TrainConfig(
-        loss_fn=task.loss,
+        loss_fn=task.example_loss,
         lots=lots,
         steps=steps,
         expected_lot_size=lot_size,

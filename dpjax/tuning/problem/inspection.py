@@ -100,7 +100,7 @@ def programs(task: Task, optimizer: Any, hyperparameters: Iterable[str]) -> dict
     )
 
     def loss(trained: PyTree, frozen: PyTree, *rest: Any) -> jax.Array:
-        return task.loss(merge(trained, frozen), *rest)
+        return task.example_loss(merge(trained, frozen), *rest)
 
     def update(values: dict[str, jax.Array], gradient: PyTree, trained: PyTree) -> PyTree:
         transformation = optimizer(values)
@@ -156,6 +156,7 @@ class Inspection:
                 "size_bound": records.size_bound,
                 # Under replace-one the number is public: no neighbour has another.
                 "number": records.number if sampling == "fixed" else None,
+                **(self.task.users.numbers if self.task.users else {}),
             },
         }
 
