@@ -2,6 +2,7 @@
 
 from dpjax.randomness.keys import candidate_keys, stream
 from dpjax.randomness.noise import add_gaussian_noise
+from dpjax.training.averages import Averages, ExponentialAverage, TailAverage
 from dpjax.training.clipping.clipped_grad import clipped_grad
 from dpjax.training.dp_sgd import TrainConfig, make_train
 from dpjax.training.lots.sampling import FixedLots, PoissonLots
@@ -23,11 +24,14 @@ from dpjax.training.users import UserRecords, per_user
 
 __all__ = [
     "OPTIMIZERS",
+    "Averages",
     "Checkpoints",
+    "ExponentialAverage",
     "FixedLots",
     "MicroBatchSize",
     "Placement",
     "PoissonLots",
+    "TailAverage",
     "TrainConfig",
     "Trial",
     "UserRecords",

@@ -22,6 +22,7 @@ import optax
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE, REPLACE_ONE, normalise_relation
 from dpjax.randomness import keys, threefry
 from dpjax.randomness.noise import LEAST_DEVIATION, add_gaussian_noise
+from dpjax.training import averages as averaging
 from dpjax.training import micro_batches, optimizers
 from dpjax.training.clipping.clipped_grad import ClippedGrad, clipped_grad
 from dpjax.training.lots.sampling import FixedLots, PoissonLots
@@ -54,6 +55,8 @@ class TrainConfig:
       micro_batch_size: rows of which gradients are taken at once, the knob for memory and time: a
         number, None for the whole lot, or "auto", by a rule from public numbers
         (`micro_batches.rows_by_rule`). It changes the last bits of a result and no guarantee.
+      averages: of the iterates, kept beside them; the one that `Averages.returned` names (the only
+        one, if one is given) is what the run returns. None: the last iterate. No cost.
 
     Raises:
       ValueError: for steps or a lot size that are not positive, and for a relation that the lots do
@@ -69,6 +72,7 @@ class TrainConfig:
     trainable: Trainable = None
     with_rng: bool = False
     micro_batch_size: MicroBatchSize = AUTO
+    averages: averaging.Average | averaging.Averages | None = None
 
     def __post_init__(self) -> None:
         if type(self.lots) not in _RELATION_OF_LOTS:
@@ -90,6 +94,7 @@ class TrainConfig:
             )
         size = micro_batches.checked("micro_batch_size", self.micro_batch_size)
         object.__setattr__(self, "micro_batch_size", size)
+        object.__setattr__(self, "averages", averaging.checked(self.averages))
 
 
 Train = Callable[..., Tree]
@@ -111,8 +116,9 @@ def make_train(config: TrainConfig) -> Train:
       number_of_records: static or traced; None for all rows from the first on.
       first_record: static or traced; the records are the rows from this one on, so that runs on
         different partitions of one array share a compilation.
-    and returns the final full parameters, a pytree like `params`. It is pure: it may be jitted, and
-    vmapped over the first three arguments.
+    and returns the final full parameters, a pytree like `params`, or the average that
+    `config.averages` chooses. It is pure: it may be jitted, and vmapped over the first three
+    arguments.
 
     Formal guarantees:
       Let C = clip_norm and S = `grad_fn.sensitivity(relation, C)` (C for add or remove one, 2C for
@@ -175,7 +181,7 @@ def make_train(config: TrainConfig) -> Train:
             expected_lot_size=config.expected_lot_size,
             steps=np.uint32(config.steps),
         )
-        return state.params
+        return returned(config, state)
 
     return train
 
@@ -187,11 +193,13 @@ class RunState(NamedTuple):
       frozen: the leaves of the parameters that are not trained, None for the others.
       optimizer: its state.
       trained: the other half of `partition(params, trainable)`.
+      averages: of what is trained, one for each that is kept.
     """
 
     frozen: Tree
     optimizer: Tree
     trained: Tree
+    averages: tuple[Tree, ...] = ()
 
     @property
     def params(self) -> Tree:
@@ -204,7 +212,18 @@ def begin(config: TrainConfig, hyperparameters: Mapping[str, jax.Array], params:
     trained, frozen = partition(params, config.trainable)
     # What every run needs is missed before what this optimiser needs.
     optimizers.read(hyperparameters, "DP-SGD", *_READ)
-    return RunState(frozen, config.optimizer(hyperparameters).init(trained), trained)
+    averages = () if config.averages is None else config.averages.begin(trained)
+    return RunState(frozen, config.optimizer(hyperparameters).init(trained), trained, averages)
+
+
+def returned(config: TrainConfig, state: RunState) -> Tree:
+    """What a run that ends here returns: its full parameters, or the average that is chosen."""
+    if config.averages is None:
+        return state.params
+    chosen = config.averages.result(state.averages, state.trained)
+    if config.averages.returned == averaging.ALL:
+        return tuple(merge(one, state.frozen) for one in chosen)
+    return merge(chosen, state.frozen)
 
 
 def advance(
@@ -218,6 +237,7 @@ def advance(
     expected_lot_size: float | jax.Array,
     steps: np.uint32 | jax.Array,
     first: int | jax.Array = 0,
+    total_steps: int | jax.Array | None = None,
 ) -> RunState:
     """`steps` more noisy steps of one run, each on a lot of its own.
 
@@ -226,7 +246,7 @@ def advance(
       step number is given to one key twice.
 
     Args:
-      config: its lots, steps and expected lot size are not read.
+      config: its lots and expected lot size are not read.
       key: the run's key, shape ().
       hyperparameters: float32 scalars by name.
       state: from `begin` or an earlier `advance`.
@@ -235,6 +255,7 @@ def advance(
       expected_lot_size: public number that the noisy sum is divided by.
       steps: how many, a uint32, static or traced.
       first: number of the first of them, static or a traced uint32.
+      total_steps: of the whole run, static or traced; read by averages alone. None: `config.steps`.
     """
     clip_norm, noise_multiplier = optimizers.read(hyperparameters, "DP-SGD", *_READ)
 
@@ -253,8 +274,10 @@ def advance(
         ),
     )
 
-    def step(offset: jax.Array, carry: tuple[Tree, Tree]) -> tuple[Tree, Tree]:
-        trained, optimizer_state = carry
+    total_steps = config.steps if total_steps is None else total_steps
+
+    def step(offset: jax.Array, carry: tuple[Tree, Tree, Tree]) -> tuple[Tree, Tree, Tree]:
+        trained, optimizer_state, averages = carry
         number = first + offset
         lot = draw(threefry.fold_in(lots_key, number))
         rng = threefry.fold_in(loss_key, number) if config.with_rng else None
@@ -268,14 +291,17 @@ def advance(
             lambda leaf: leaf / jnp.asarray(expected_lot_size, leaf.dtype), noisy_sum
         )
         updates, optimizer_state = optimizer.update(gradient, optimizer_state, trained)
-        return optax.apply_updates(trained, updates), optimizer_state
+        trained = optax.apply_updates(trained, updates)
+        if config.averages is not None:
+            averages = config.averages.after_step(averages, trained, number, total_steps)
+        return trained, optimizer_state, averages
 
     # From 0 for everyone: bounds that differ between vectorised runs would cost a selection of the
     # whole state at every step.
-    trained, optimizer_state = jax.lax.fori_loop(
-        np.uint32(0), steps, step, (state.trained, state.optimizer)
+    trained, optimizer_state, averages = jax.lax.fori_loop(
+        np.uint32(0), steps, step, (state.trained, state.optimizer, state.averages)
     )
-    return RunState(state.frozen, optimizer_state, trained)
+    return RunState(state.frozen, optimizer_state, trained, averages)
 
 
 def rows_of_micro_batch(config: TrainConfig, state: RunState, data: Tree, capacity: int) -> int:

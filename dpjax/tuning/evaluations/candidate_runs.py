@@ -73,6 +73,7 @@ def train_config(
         optimizer=optimizer,
         trainable=task.trainable,
         with_rng=task.with_rng,
+        averages=task.averages,
         micro_batch_size=micro_batch_size,
     )
 

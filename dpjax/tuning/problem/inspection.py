@@ -149,7 +149,7 @@ class Inspection:
         records = self.task.train
         return {
             "model": self.task.description,
-            "optimizer": of_optimizer(self.optimizer),
+            "optimizer": of_optimizer(self.optimizer) | self._released,
             "trained_parameters": trained_parameters(self.task),
             "training_records": {
                 "public_size": records.public_size,
@@ -160,12 +160,18 @@ class Inspection:
             },
         }
 
+    @property
+    def _released(self) -> dict[str, str]:
+        """What of the iterates is released, where it is not the last of them."""
+        averages = self.task.averages
+        return {} if averages is None else {"released": averages.words}
+
     def facts(self) -> dict[str, Any]:
         """What a candidate's training and its score depend on, its settings apart; for `Job`."""
         parts = (self.task.train, self.task.validation)
         return programs(self.task, self.optimizer, {*self.names, *GIVEN_TO_EVERY_RUN}) | {
             "model": self.task.description,
-            "optimizer's name": of_optimizer(self.optimizer),
+            "optimizer's name": of_optimizer(self.optimizer) | self._released,
             "trained parameters": trained_parameters(self.task),
             "records": fingerprint_of_records([part.arrays for part in parts]),
             "numbers of records": [[part.public_size, part.size_bound] for part in parts],

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax import checks
+from dpjax.training import averages as averaging
 from dpjax.training import users as grouping
 from dpjax.tuning.problem.privacy_unit import Users
 
@@ -199,6 +200,8 @@ class Task:
       validation: the records candidates are scored on; disjoint from `train`.
       trainable: None (all), a pytree of booleans, or (path, leaf) -> boolean.
       with_rng: whether `loss` takes a key.
+      averages: as of `training.TrainConfig`: what is scored and released is this average of a run's
+        iterates, instead of the last one.
       description: public words for the release, for example the model's repr.
     """
 
@@ -210,6 +213,7 @@ class Task:
     validation: Records
     trainable: Any = None
     with_rng: bool = False
+    averages: Any = None
     description: str = ""
 
     def __post_init__(self) -> None:
@@ -238,6 +242,13 @@ class Task:
                 )
         checks.flag("with_rng", self.with_rng)
         checks.text("description", self.description)
+        averages = averaging.checked(self.averages)
+        if averages is not None and averages.returned == averaging.ALL:
+            raise ValueError(
+                "averages return all of them, and one is scored and released: pass "
+                "training.Averages((...), returned=0)"
+            )
+        object.__setattr__(self, "averages", averages)
         _check_users(self.train, self.validation)
         if self.validation.size_bound * self.units >= 2**31:
             raise ValueError(
