@@ -2,6 +2,7 @@
 
 from dpjax.randomness.keys import candidate_keys, stream
 from dpjax.randomness.noise import add_gaussian_noise
+from dpjax.training.augmentations import augmented
 from dpjax.training.averages import Averages, ExponentialAverage, TailAverage
 from dpjax.training.clipping.clipped_grad import clipped_grad
 from dpjax.training.dp_sgd import TrainConfig, make_train
@@ -37,6 +38,7 @@ __all__ = [
     "UserRecords",
     "adam",
     "add_gaussian_noise",
+    "augmented",
     "candidate_keys",
     "checked_micro_batch_size",
     "clipped_grad",
