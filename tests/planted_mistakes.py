@@ -74,6 +74,7 @@ _UNREAD = (f"{_T}test_unread.py",)
 _MICRO = ("tests/training/test_micro_batches.py",)
 _USERS = ("tests/training/test_users.py",)
 _AUGMENTED = ("tests/training/test_augmentations.py",)
+_READS = ("tests/tuning/problem/test_loss_reads.py",)
 _USER_TASKS = (f"{_T}problem/test_user_tasks.py",)
 _MICRO_FILE = "dpjax/training/micro_batches.py"
 
@@ -754,6 +755,21 @@ MISTAKES = [
         "return jnp.mean(jax.vmap(one)(jax.random.split(rng, multiplicity)))",
         "return one(jax.random.split(rng, multiplicity)[0])",
         _AUGMENTED,
+    ),
+    # ---- what the loss is given
+    Mistake(
+        "the loss is given every hyperparameter of a run",
+        "dpjax/training/dp_sgd.py",
+        "{name: hyperparameters[name] for name in config.loss_reads},",
+        "dict(hyperparameters),",
+        _READS,
+    ),
+    Mistake(
+        "the loss may read what is no hyperparameter of the space",
+        f"{_P}problem/inspection.py",
+        "missing = sorted(set(task.loss_reads) - own)",
+        "missing = sorted(set(task.loss_reads) - own - set(values) - {'partition'})",
+        _READS,
     ),
 ]
 

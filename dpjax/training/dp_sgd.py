@@ -41,8 +41,8 @@ class TrainConfig:
 
     Attributes:
       loss_fn: loss of ONE example, `loss_fn(params, example) -> scalar`, or
-        `loss_fn(params, example, rng)` with `with_rng`. `example` is `data` without its leading
-        axis.
+        `loss_fn(params, example, rng)` with `with_rng`; see `loss_reads` too. `example` is `data`
+        without its leading axis.
       lots: how lots are drawn; `PoissonLots` or `FixedLots`.
       steps: number of steps, public.
       expected_lot_size: public number that the noisy sum is divided by. Never the realised lot.
@@ -57,10 +57,12 @@ class TrainConfig:
         (`micro_batches.rows_by_rule`). It changes the last bits of a result and no guarantee.
       averages: of the iterates, kept beside them; the one that `Averages.returned` names (the only
         one, if one is given) is what the run returns. None: the last iterate. No cost.
+      loss_reads: names of hyperparameters that the loss is given, a mapping of these alone from
+        name to scalar, as its last argument: dropout, weight decay, strength of an augmentation.
 
     Raises:
-      ValueError: for steps or a lot size that are not positive, and for a relation that the lots do
-        not have.
+      ValueError: for steps or a lot size that are not positive, for a relation that the lots do not
+        have, and for names that are none.
     """
 
     loss_fn: Callable[..., jax.Array]
@@ -73,6 +75,7 @@ class TrainConfig:
     with_rng: bool = False
     micro_batch_size: MicroBatchSize = AUTO
     averages: averaging.Average | averaging.Averages | None = None
+    loss_reads: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if type(self.lots) not in _RELATION_OF_LOTS:
@@ -95,6 +98,7 @@ class TrainConfig:
         size = micro_batches.checked("micro_batch_size", self.micro_batch_size)
         object.__setattr__(self, "micro_batch_size", size)
         object.__setattr__(self, "averages", averaging.checked(self.averages))
+        object.__setattr__(self, "loss_reads", optimizers.names("loss_reads", self.loss_reads))
 
 
 Train = Callable[..., Tree]
@@ -212,6 +216,7 @@ def begin(config: TrainConfig, hyperparameters: Mapping[str, jax.Array], params:
     trained, frozen = partition(params, config.trainable)
     # What every run needs is missed before what this optimiser needs.
     optimizers.read(hyperparameters, "DP-SGD", *_READ)
+    optimizers.read(hyperparameters, "the loss", *config.loss_reads)
     averages = () if config.averages is None else config.averages.begin(trained)
     return RunState(frozen, config.optimizer(hyperparameters).init(trained), trained, averages)
 
@@ -259,10 +264,10 @@ def advance(
     """
     clip_norm, noise_multiplier = optimizers.read(hyperparameters, "DP-SGD", *_READ)
 
-    grad_fn = _grad_fn(config, state)
+    grad_fn = _grad_fn(config, hyperparameters, state)
     lots_key, noise_key, loss_key = (keys.stream(key, name) for name in ("lots", "noise", "loss"))
     capacity = jax.eval_shape(draw, lots_key)[1].shape[0]
-    rows_at_once = rows_of_micro_batch(config, state, data, capacity)
+    rows_at_once = rows_of_micro_batch(config, hyperparameters, state, data, capacity)
     optimizer = config.optimizer(hyperparameters)
     # Zero noise stays zero at an infinite clip norm, where 0 * inf would not be a number; and only
     # zero noise is none, whatever underflows.
@@ -304,25 +309,36 @@ def advance(
     return RunState(state.frozen, optimizer_state, trained, averages)
 
 
-def rows_of_micro_batch(config: TrainConfig, state: RunState, data: Tree, capacity: int) -> int:
+def rows_of_micro_batch(
+    config: TrainConfig,
+    hyperparameters: Mapping[str, jax.Array],
+    state: RunState,
+    data: Tree,
+    capacity: int,
+) -> int:
     """Rows of which `advance` takes gradients at once: the setting's, or those of its rule.
 
     Args:
       config: its loss and `micro_batch_size` are read.
+      hyperparameters: float32 scalars by name.
       state: from `begin`; nothing is computed of it.
       data: pytree of arrays (rows, ...), or their shapes.
       capacity: rows of a lot.
     """
-    grad_fn = _grad_fn(config, state)
+    grad_fn = _grad_fn(config, hyperparameters, state)
     setting = config.micro_batch_size
     return micro_batches.rows_at_once(setting, grad_fn, state.trained, data, capacity)
 
 
-def _grad_fn(config: TrainConfig, state: RunState) -> ClippedGrad:
+def _grad_fn(
+    config: TrainConfig, hyperparameters: Mapping[str, jax.Array], state: RunState
+) -> ClippedGrad:
     """Sums of clipped gradients with respect to what is trained."""
+    given = ({name: hyperparameters[name] for name in config.loss_reads},)
+    given = given if config.loss_reads else ()
 
     def loss_of_trained(trained: Tree, example: Tree, *rng: jax.Array) -> jax.Array:
-        return config.loss_fn(merge(trained, state.frozen), example, *rng)
+        return config.loss_fn(merge(trained, state.frozen), example, *rng, *given)
 
     return clipped_grad(loss_of_trained, with_rng=config.with_rng)
 

@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping
 import jax
 import optax
 
+from dpjax import checks
+
 Schedule = Callable[[jax.Array], jax.Array]
 """An optax schedule: step number -> factor on the candidate's learning rate."""
 
@@ -114,6 +116,30 @@ def adam(schedule: Schedule | None = None) -> Optimizer:
     return build
 
 
+@register_optimizer(
+    "adamw", "beta_1", "beta_2", "adam_epsilon", learning_rate=(1e-4, 0.1), weight_decay=(1e-5, 0.1)
+)
+def adamw(schedule: Schedule | None = None) -> Optimizer:
+    """Adam with decoupled weight decay (Loshchilov & Hutter 2019). Reads what `adam` does, and
+    `weight_decay`.
+
+    The decay shrinks the parameters after the noisy gradient, and is neither clipped nor noised; a
+    penalty inside the loss is part of every example's gradient and is both.
+    """
+
+    def build(hyperparameters: Mapping[str, jax.Array]) -> optax.GradientTransformation:
+        learning_rate, decay = read(hyperparameters, "adamw", "learning_rate", "weight_decay")
+        return optax.adamw(
+            _scheduled(learning_rate, schedule),
+            b1=hyperparameters.get("beta_1", 0.9),
+            b2=hyperparameters.get("beta_2", 0.999),
+            eps=hyperparameters.get("adam_epsilon", 1e-8),
+            weight_decay=decay,
+        )
+
+    return build
+
+
 def read(
     hyperparameters: Mapping[str, jax.Array], reader: str, *names: str
 ) -> tuple[jax.Array, ...]:
@@ -129,6 +155,14 @@ def read(
             f"{', '.join(sorted(hyperparameters)) or 'none so far'}"
         )
     return tuple(hyperparameters[name] for name in names)
+
+
+def names(argument: str, given: object) -> tuple[str, ...]:
+    """Names of hyperparameters, each once, or a ValueError that names the argument."""
+    found = tuple(checks.listed(argument, given, "names, such as ('dropout',)"))
+    if len({checks.text(f"each of {argument}", name) for name in found}) < len(found):
+        raise ValueError(f"{argument} names one twice: pass each of {found} once")
+    return found
 
 
 def _scheduled(learning_rate: jax.Array, schedule: Schedule | None) -> jax.Array | Schedule:

@@ -106,8 +106,10 @@ class SlotProgram:
         found = []
 
         def look(inputs: LaneInputs, data: Tree) -> None:
-            state = self.begin(jax.tree.map(lambda leaf: leaf[0], inputs))
-            found.append(rows_of_micro_batch(self._config, state, data, capacity))
+            inputs = jax.tree.map(lambda leaf: leaf[0], inputs)
+            state = self.begin(inputs)
+            given = inputs["hyperparameters"]
+            found.append(rows_of_micro_batch(self._config, given, state, data, capacity))
 
         # Abstract arrays, not shapes: the loss of what is trained closes over what is not.
         jax.eval_shape(look, inputs, self.data)

@@ -74,6 +74,7 @@ def train_config(
         trainable=task.trainable,
         with_rng=task.with_rng,
         averages=task.averages,
+        loss_reads=task.loss_reads,
         micro_batch_size=micro_batch_size,
     )
 

@@ -109,7 +109,9 @@ def programs(task: Task, optimizer: Any, hyperparameters: Iterable[str]) -> dict
 
     example, scored = (one_record(part.arrays) for part in (task.train, task.validation))
     values = {name: jax.ShapeDtypeStruct((), np.float32) for name in sorted(hyperparameters)}
-    drawn = (key,) if task.with_rng else ()
+    drawn: tuple[Any, ...] = (key,) if task.with_rng else ()
+    if task.loss_reads:
+        drawn += ({name: values[name] for name in task.loss_reads},)
     return {
         "loss": fingerprint(jax.value_and_grad(loss), trained, frozen, example, *drawn),
         "score": fingerprint(lambda *given: units_of(task, *given), params, scored),
@@ -218,22 +220,43 @@ def refuse_unread(task: Task, optimizer: Any, names: Iterable[str]) -> None:
         transformation = optimizer(hyperparameters)
         return transformation.update(gradient, transformation.init(params), params)
 
-    traced = jax.make_jaxpr(step)(values, trained, trained).jaxpr
-    # Hyperparameters are the first inputs, sorted by name as a dictionary's leaves are.
-    inputs = dict(zip(traced.invars, values))
-    operands = [variable for equation in traced.eqns for variable in equation.invars]
-    read = {
-        inputs[variable]
-        for variable in [*operands, *traced.outvars]
-        if not isinstance(variable, core.Literal) and variable in inputs
-    }
+    read = _read_by(step, values, trained, trained)
+    if task.loss_reads:
+        missing = sorted(set(task.loss_reads) - own)
+        if missing:
+            raise ValueError(
+                f"the loss reads {', '.join(missing)}, which the space does not have: add it to "
+                f"the space ({', '.join(sorted(own)) or 'it is empty'}), or drop it from loss_reads"
+            )
+        read |= _read_by(
+            lambda given, *rest: task.example_loss(*rest, given),
+            {name: values[name] for name in sorted(task.loss_reads)},
+            jax.eval_shape(task.initial, jax.random.key(0)),
+            one_record(task.train.arrays),
+            *((jax.random.key(0),) if task.with_rng else ()),
+        )
     unread = sorted(own - read - set(OF_EVERY_RUN))
     if unread:
         seen = ", ".join(sorted(read - {"steps", "lot_size"})) or "none"
         raise ValueError(
             f"candidates have {', '.join(unread)}, which nothing reads and a release would name: "
-            f"drop it, or read it in the optimizer (what it reads: {seen})"
+            f"drop it, or read it in the optimizer (what it reads: {seen}) or the loss (loss_reads)"
         )
+
+
+def _read_by(
+    function: Callable[..., Any], values: Mapping[str, Any], *arguments: PyTree
+) -> set[str]:
+    """Names of the values (sorted by name) that an output of the function is computed from."""
+    traced = jax.make_jaxpr(function)(values, *arguments).jaxpr
+    # They are the first inputs, sorted by name as a dictionary's leaves are.
+    inputs = dict(zip(traced.invars, values))
+    operands = [variable for equation in traced.eqns for variable in equation.invars]
+    return {
+        inputs[variable]
+        for variable in [*operands, *traced.outvars]
+        if not isinstance(variable, core.Literal) and variable in inputs
+    }
 
 
 def of_optimizer(optimizer: Any) -> dict[str, str]:

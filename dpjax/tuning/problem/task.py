@@ -16,6 +16,7 @@ import numpy as np
 
 from dpjax import checks
 from dpjax.training import averages as averaging
+from dpjax.training import optimizers
 from dpjax.training import users as grouping
 from dpjax.tuning.problem.privacy_unit import Users
 
@@ -202,6 +203,8 @@ class Task:
       with_rng: whether `loss` takes a key.
       averages: as of `training.TrainConfig`: what is scored and released is this average of a run's
         iterates, instead of the last one.
+      loss_reads: names of the space's hyperparameters that `loss` is given, a mapping of these
+        alone, as its last argument.
       description: public words for the release, for example the model's repr.
     """
 
@@ -214,6 +217,7 @@ class Task:
     trainable: Any = None
     with_rng: bool = False
     averages: Any = None
+    loss_reads: tuple[str, ...] = ()
     description: str = ""
 
     def __post_init__(self) -> None:
@@ -249,6 +253,7 @@ class Task:
                 "training.Averages((...), returned=0)"
             )
         object.__setattr__(self, "averages", averages)
+        object.__setattr__(self, "loss_reads", optimizers.names("loss_reads", self.loss_reads))
         _check_users(self.train, self.validation)
         if self.validation.size_bound * self.units >= 2**31:
             raise ValueError(
