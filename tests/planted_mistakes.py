@@ -771,6 +771,14 @@ MISTAKES = [
         "missing = sorted(set(task.loss_reads) - own - set(values) - {'partition'})",
         _READS,
     ),
+    # ---- what an optimiser is told
+    Mistake(
+        "an optimiser is told the noise multiplier for the noise",
+        "dpjax/training/dp_sgd.py",
+        "gradient_noise = noise_deviation / expected_lot_size",
+        "gradient_noise = noise_multiplier * clip_norm / expected_lot_size",
+        ("tests/training/test_optimizers.py",),
+    ),
 ]
 
 

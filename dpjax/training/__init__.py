@@ -9,7 +9,15 @@ from dpjax.training.dp_sgd import TrainConfig, make_train
 from dpjax.training.lots.sampling import FixedLots, PoissonLots
 from dpjax.training.micro_batches import MicroBatchSize
 from dpjax.training.micro_batches import checked as checked_micro_batch_size
-from dpjax.training.optimizers import OPTIMIZERS, adam, adamw, momentum, register_optimizer, sgd
+from dpjax.training.optimizers import (
+    OPTIMIZERS,
+    adam,
+    adam_bc,
+    adamw,
+    momentum,
+    register_optimizer,
+    sgd,
+)
 from dpjax.training.sweep.checkpoints import Checkpoints
 from dpjax.training.sweep.mixed import mixed_sweep
 from dpjax.training.sweep.placement import NAMES as placement_names
@@ -37,6 +45,7 @@ __all__ = [
     "Trial",
     "UserRecords",
     "adam",
+    "adam_bc",
     "adamw",
     "add_gaussian_noise",
     "augmented",

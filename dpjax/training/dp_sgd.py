@@ -281,6 +281,9 @@ def advance(
 
     total_steps = config.steps if total_steps is None else total_steps
 
+    # What is added to the sum, as the gradient has it: optimisers may know it, it is public.
+    gradient_noise = noise_deviation / expected_lot_size
+
     def step(offset: jax.Array, carry: tuple[Tree, Tree, Tree]) -> tuple[Tree, Tree, Tree]:
         trained, optimizer_state, averages = carry
         number = first + offset
@@ -295,7 +298,9 @@ def advance(
         gradient = jax.tree.map(
             lambda leaf: leaf / jnp.asarray(expected_lot_size, leaf.dtype), noisy_sum
         )
-        updates, optimizer_state = optimizer.update(gradient, optimizer_state, trained)
+        updates, optimizer_state = optimizers.updated(
+            optimizer, gradient, optimizer_state, trained, gradient_noise
+        )
         trained = optax.apply_updates(trained, updates)
         if config.averages is not None:
             averages = config.averages.after_step(averages, trained, number, total_steps)

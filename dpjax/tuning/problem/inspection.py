@@ -105,7 +105,7 @@ def programs(task: Task, optimizer: Any, hyperparameters: Iterable[str]) -> dict
     def update(values: dict[str, jax.Array], gradient: PyTree, trained: PyTree) -> PyTree:
         transformation = optimizer(values)
         state = transformation.init(trained)
-        return state, transformation.update(gradient, state, trained)
+        return state, optimizers.updated(transformation, gradient, state, trained, 1.0)
 
     example, scored = (one_record(part.arrays) for part in (task.train, task.validation))
     values = {name: jax.ShapeDtypeStruct((), np.float32) for name in sorted(hyperparameters)}
@@ -218,7 +218,8 @@ def refuse_unread(task: Task, optimizer: Any, names: Iterable[str]) -> None:
 
     def step(hyperparameters: dict[str, jax.Array], params: Any, gradient: Any) -> Any:
         transformation = optimizer(hyperparameters)
-        return transformation.update(gradient, transformation.init(params), params)
+        state = transformation.init(params)
+        return optimizers.updated(transformation, gradient, state, params, 1.0)
 
     read = _read_by(step, values, trained, trained)
     if task.loss_reads:
