@@ -18,6 +18,7 @@ from dpjax.training.optimizers import (
     register_optimizer,
     sgd,
 )
+from dpjax.training.schedules import SCHEDULES, register_schedule, scheduled
 from dpjax.training.sweep.checkpoints import Checkpoints
 from dpjax.training.sweep.mixed import mixed_sweep
 from dpjax.training.sweep.placement import NAMES as placement_names
@@ -33,6 +34,7 @@ from dpjax.training.users import UserRecords, per_user
 
 __all__ = [
     "OPTIMIZERS",
+    "SCHEDULES",
     "Averages",
     "Checkpoints",
     "ExponentialAverage",
@@ -61,6 +63,8 @@ __all__ = [
     "placement_names",
     "placement_options",
     "register_optimizer",
+    "register_schedule",
+    "scheduled",
     "sgd",
     "stream",
     "sweep",

@@ -27,7 +27,7 @@ def test_every_optimizer_reads_what_it_says():
 
 def test_a_cosine_ends_at_zero_after_the_candidates_own_steps():
     params, gradient = {"w": jnp.array([1.0])}, {"w": jnp.array([2.0])}
-    optimizer = data_flags.NamedOptimizer("sgd", data_flags.COSINE)(HYPERPARAMETERS)
+    optimizer = data_flags.NamedOptimizer("sgd", "cosine")(HYPERPARAMETERS)
     state, updates = optimizer.init(params), []
     for _ in range(9):
         update, state = optimizer.update(gradient, state, params)
