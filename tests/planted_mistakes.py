@@ -76,7 +76,18 @@ _USERS = ("tests/training/test_users.py",)
 _AUGMENTED = ("tests/training/test_augmentations.py",)
 _READS = ("tests/tuning/problem/test_loss_reads.py",)
 _USER_TASKS = (f"{_T}problem/test_user_tasks.py",)
+_CLIP = ("tests/training/clipping/test_clip_rules.py",)
+_QUANTILE = ("tests/training/test_quantile_clipping.py",)
+_QUANTILE_FILE = "dpjax/training/quantile_clipping.py"
+_CLIP_TUNED = (f"{_T}test_clipping.py",)
 _MICRO_FILE = "dpjax/training/micro_batches.py"
+_CLIP_FOLDER = "dpjax/training/clipping/"
+_KERNELS = ("tests/training/clipping/test_kernel_functions.py",)
+_MODELS = (
+    "tests/training/clipping/test_clipped_grad_models.py::test_equals_clipped_per_example_gradients",
+)
+_MESH, _MESH_FILE = ("tests/training/test_mesh.py",), "dpjax/training/mesh.py"
+_HOST, _HOST_FILE = ("tests/training/test_host_data.py",), "dpjax/training/host_data.py"
 
 _RANKS = "ranks = procedure.selection.rank(scores[indices] / task.validation.public_size)"
 MISTAKES = [
@@ -641,10 +652,10 @@ MISTAKES = [
     Mistake(
         "every micro-batch has noise of its own",
         _MICRO_FILE,
-        "        return _added(total, part)\n",
+        "        return added(total, with_measured(",
         "        key = jax.random.key(7)\n"
         "        part = jax.tree.map(lambda one: one + jax.random.normal(key, one.shape), part)\n"
-        "        return _added(total, part)\n",
+        "        return added(total, with_measured(",
         _MICRO,
     ),
     Mistake(
@@ -686,8 +697,8 @@ MISTAKES = [
     Mistake(
         "noise meets a total that was rounded",
         "dpjax/training/dp_sgd.py",
-        "noise_deviation, lost\n",
-        "noise_deviation, None\n",
+        "            lost,\n            draw=",
+        "            None,\n            draw=",
         _MICRO,
     ),
     Mistake(
@@ -778,6 +789,250 @@ MISTAKES = [
         "gradient_noise = noise_deviation / expected_lot_size",
         "gradient_noise = noise_multiplier * clip_norm / expected_lot_size",
         ("tests/training/test_optimizers.py",),
+    ),
+    # ---- norms and sums of kernels that are functions of parameters
+    Mistake(
+        "norm of a masked kernel's gradient, without the mask",
+        f"{_CLIP_FOLDER}factored_norms.py",
+        "matrix = jnp.broadcast_to(blocks[number] * blocks[other], shape)",
+        "matrix = jnp.ones(shape, value.dtype)",
+        _KERNELS,
+    ),
+    Mistake(
+        "sum of a masked kernel's gradients, without the mask",
+        f"{_CLIP_FOLDER}leaf_plans.py",
+        "_weighted(term.weighted_sum(left, right, weights), entry)",
+        "_weighted(term.weighted_sum(left, right, weights), None)",
+        _KERNELS,
+    ),
+    Mistake(
+        "terms that cancel have no slack",
+        f"{_CLIP_FOLDER}factored_norms.py",
+        "slack = _PRODUCT_ROUNDING * jnp.square(sizes) + len(rows) * lost",
+        "slack = len(rows) * lost - 2.0**-12 * jnp.square(sizes)",
+        _KERNELS,
+    ),
+    Mistake(
+        "norms of patches leave out a tap",
+        f"{_CLIP_FOLDER}convolution_rule.py",
+        """        padded = self._padded(self._padded(inner, first), second)
+        for tap in itertools.product(*map(range, self.taps)):""",
+        """        padded = self._padded(self._padded(inner, first), second)
+        for tap in list(itertools.product(*map(range, self.taps)))[1:]:""",
+        _MODELS,
+    ),
+    Mistake(
+        "the gradient of a branch not taken counts",
+        f"{_CLIP_FOLDER}kernel_functions.py",
+        "return jnp.clip(number.astype(jnp.int32), 0, cases - 1) == case",
+        "return jnp.clip(number.astype(jnp.int32), 0, cases - 1) >= case",
+        _KERNELS,
+    ),
+    Mistake(
+        "the gradient of one expert goes to all",
+        f"{_CLIP_FOLDER}kernel_functions.py",
+        "return jnp.where(here, rows, 0).reshape(*rows.shape[:2], -1)",
+        "return jnp.where(here | True, rows, 0).reshape(*rows.shape[:2], -1)",
+        _KERNELS,
+    ),
+    Mistake(
+        "sums of products forget a constant factor",
+        f"{_CLIP_FOLDER}kernel_functions.py",
+        "total += term.scale * _sum_over(",
+        "total += _sum_over(",
+        _KERNELS,
+    ),
+    # ---- one lot over several devices, and records on the host
+    Mistake(
+        "every device of a mesh has noise of its own",
+        _MESH_FILE,
+        "            return jax.lax.all_gather(piece, AXIS, tiled=True)\n",
+        "            key = threefry.fold_in(key, jax.lax.axis_index(AXIS))\n"
+        "            return threefry.dithered_normal(key, number, scale) + 0.0 * piece[0]\n",
+        _MESH,
+    ),
+    Mistake(
+        "every device of a mesh makes the same piece of the noise",
+        _MESH_FILE,
+        "threefry.dithered_normal(key, length, scale, start=start)",
+        "threefry.dithered_normal(key, length, scale)",
+        _MESH,
+    ),
+    Mistake(
+        "noise is added to every device's sum",
+        _MESH_FILE,
+        "        if self.size == 1:\n            return own\n",
+        "        if self.size == 1:\n            return own\n"
+        "        key = jax.random.fold_in(jax.random.key(0), jax.lax.axis_index(AXIS))\n"
+        "        own = jax.tree.map(lambda a: a + 0.3 * jax.random.normal(key, a.shape), own)\n",
+        _MESH,
+    ),
+    Mistake(
+        "every device of a mesh takes every micro-batch",
+        _MESH_FILE,
+        "share = jax.lax.axis_index(AXIS), self.size",
+        "share = 0, 1",
+        _MESH,
+    ),
+    Mistake(
+        "contributions to a spread sum have an allowance for their device's rows only",
+        _MESH_FILE,
+        "            share = jax.lax.axis_index(AXIS), self.size\n",
+        "            share = jax.lax.axis_index(AXIS), self.size\n"
+        "            lot = tuple(part[: self.share_of(part.shape[0])] for part in lot)\n",
+        _MESH,
+    ),
+    Mistake(
+        "noise is added to every micro-batch of the host",
+        _HOST_FILE,
+        "micro_batches.added(one, part)",
+        "micro_batches.added(one, "
+        "jax.tree.map(lambda a: a + 0.3 * jax.random.normal(key, a.shape), part))",
+        _HOST,
+    ),
+    Mistake(
+        "a record that ends a micro-batch of the host begins the next one too",
+        _HOST_FILE,
+        "for start in range(0, len(places), rows):",
+        "for start in range(0, len(places), max(1, rows - 1)):",
+        _HOST,
+    ),
+    Mistake(
+        "a run from the host divides by the lot that was drawn",
+        _HOST_FILE,
+        "            places = np.flatnonzero(mask).astype(np.int32)\n",
+        "            places = np.flatnonzero(mask).astype(np.int32)\n"
+        "            self.config = dataclasses.replace(\n"
+        "                self.config, expected_lot_size=max(1.0, len(places)))\n",
+        _HOST,
+    ),
+    Mistake(
+        "contributions from the host have an allowance for their micro-batch's rows only",
+        _HOST_FILE,
+        "rows_in_sum=capacity",
+        "rows_in_sum=live.shape[0]",
+        _HOST,
+    ),
+    Mistake(
+        "a run that resumes takes its last step's noise again",
+        _HOST_FILE,
+        "first=number,\n            summed",
+        "first=jnp.minimum(number, np.uint32(2)),\n            summed",
+        _HOST,
+    ),
+    Mistake(
+        "threads make some normal numbers twice",
+        "dpjax/randomness/threefry.py",
+        "start + row * np.uint32(_ROW) + column",
+        "start + row * np.uint32(_ROW - 1) + column",
+        ("tests/randomness/test_threefry.py",),
+    ),
+    # ---- which rule clips
+    Mistake(
+        "clip rule: the noise of the sum is not raised for the count",
+        _QUANTILE_FILE,
+        "return float(np.nextafter(np.float32(factor), np.float32(np.inf)))",
+        "return 1.0 + 0.0 * factor",
+        _QUANTILE,
+    ),
+    Mistake(
+        "clip rule: the count is not centred",
+        _QUANTILE_FILE,
+        "np.float32(0.5), np.float32(-0.5))",
+        "np.float32(1.0), np.float32(0.0))",
+        _QUANTILE,
+    ),
+    Mistake(
+        "clip rule: the count is not noised",
+        _QUANTILE_FILE,
+        "noisy = add_gaussian_noise(key, count, deviation, lost)",
+        "noisy = count",
+        _QUANTILE,
+    ),
+    Mistake(
+        "clip rule: the noise of the count is drawn from the sum's stream",
+        "dpjax/training/dp_sgd.py",
+        'for name in ("noise", "count"))',
+        'for name in ("noise", "noise"))',
+        _QUANTILE,
+    ),
+    Mistake(
+        "clip rule: all steps share one noise of the count",
+        "dpjax/training/dp_sgd.py",
+        "threefry.fold_in(count_key, number)",
+        "count_key",
+        _QUANTILE,
+    ),
+    Mistake(
+        "clip rule: replacing a record is taken to move the count by a half",
+        _QUANTILE_FILE,
+        "return 0.5 if relation == ADD_OR_REMOVE_ONE else 1.0",
+        "return 0.5",
+        _QUANTILE,
+    ),
+    Mistake(
+        "clip rule: rows that are not in the lot are counted",
+        _QUANTILE_FILE,
+        "mask & jnp.isfinite(norms), half",
+        "jnp.isfinite(norms), half",
+        _QUANTILE,
+    ),
+    Mistake(
+        "clip rule: noise stays that of the clip norm of the first step",
+        "dpjax/training/dp_sgd.py",
+        "grad_fn.sensitivity(relation, clip_norm)",
+        "grad_fn.sensitivity(relation, initial_clip_norm)",
+        _QUANTILE,
+    ),
+    Mistake(
+        "clip rule: a slot's next candidate begins with the clip norm of the one before",
+        "dpjax/training/sweep/slots.py",
+        "jnp.where(fresh, new, old), self.begin(inputs), state)",
+        "jnp.where(fresh, new, old),\n"
+        "            self.begin(inputs)._replace(clipping=state.clipping), state)",
+        _QUANTILE,
+    ),
+    Mistake(
+        "clip rule: a sweep goes on from checkpoints of another rule",
+        "dpjax/training/sweep/slots.py",
+        " {config.clipping}",
+        "",
+        _QUANTILE,
+    ),
+    Mistake(
+        "clip rule: shares of groups are taken as they are given",
+        "dpjax/training/clipping/clip_rules.py",
+        "shares[name] / whole",
+        "shares[name]",
+        _CLIP,
+    ),
+    Mistake(
+        "clip rule: groups that are finite of a row that fails still count",
+        "dpjax/training/clipping/clipped_grad.py",
+        "_clip_weights(upper, allowed, live, rows, stability)",
+        "_clip_weights(upper, allowed, mask & jnp.isfinite(upper), rows, stability)",
+        _CLIP,
+    ),
+    Mistake(
+        "clip rule: automatic clipping goes by norms without their rounding and underflow",
+        "dpjax/training/clipping/clipped_grad.py",
+        "+ sum(square.slack for square in own)",
+        "",
+        ("tests/training/clipping/test_clipped_grad.py", *_CLIP),
+    ),
+    Mistake(
+        "clip rule: candidates are trained by another rule than is stated",
+        f"{_P}evaluations/candidate_runs.py",
+        "job.micro_batch_size, job.mesh, procedure.clipping",
+        "job.micro_batch_size, job.mesh, training.GlobalClipping()",
+        _CLIP_TUNED,
+    ),
+    Mistake(
+        "clip rule: a folder that was begun with another rule goes on",
+        f"{_P}evaluations/private_runs.py",
+        '        "clipping": procedure.clipping.describe(),\n',
+        "",
+        _CLIP_TUNED,
     ),
 ]
 

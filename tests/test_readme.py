@@ -39,9 +39,10 @@ def test_the_examples_of_tasks_run_as_written(capsys):
 def test_the_examples_of_training_run_as_written(capsys):
     page = (ROOT / "docs" / "training.md").read_text()
     examples = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    assert examples
     for example in examples:
         exec(compile(example, "docs/training.md", "exec"), {})
-    assert len(capsys.readouterr().out.splitlines()) >= len(examples) >= 1
+    assert len(capsys.readouterr().out.splitlines()) >= len(examples)
 
 
 def test_tables_are_whole():

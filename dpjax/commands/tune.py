@@ -35,6 +35,7 @@ from rich.table import Table
 from dpjax import data, plotting, training, tuning
 from dpjax.accounting.calibration import check_worth_pricing
 from dpjax.commands import (
+    clipping_flags,
     command_line,
     config,
     data_flags,
@@ -156,7 +157,7 @@ def checked_run() -> tuning.RunOptions:
         raise ValueError(f"--delta={_TUNE.delta:g}: pass a number between 0 and 1, such as 1e-5")
     if chunk_size is not None and chunk_size < 1:
         raise ValueError(f"--chunk_size={chunk_size}: pass a whole number of 1 or more")
-    run = _RUN.made(tuning.RunOptions)
+    run = _RUN.made(tuning.RunOptions, clipping=clipping_flags.rule())
     # Every other way to name steps and noise is refused where runs are planned.
     check_worth_pricing(run.steps or 1, run.noise_multiplier or 0.0, 0.0, prefix="--")
     _DATA.refuse_unread(_DATA.dataset.value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -38,6 +39,7 @@ def add_gaussian_noise(
     tree: Tree,
     standard_deviation: float | jax.Array,
     remainder: Tree | None = None,
+    draw: Callable[[jax.Array, int, jax.Array], jax.Array] = dithered_normal,
 ) -> Tree:
     """Adds independent N(0, standard_deviation^2) noise to every entry of a pytree, on a grid.
 
@@ -73,6 +75,8 @@ def add_gaussian_noise(
         `LEAST_DEVIATION` the grid gets no finer.
       remainder: pytree like `tree` of what its entries lack of a sum that they are the nearest
         floats to; None for nothing.
+      draw: `dithered_normal`, or what returns the numbers that it does (pieces of the one draw on
+        several devices).
 
     Returns:
       A pytree like `tree`, dtypes kept: a float64 leaf holds float32 numbers, a narrower one the
@@ -82,7 +86,7 @@ def add_gaussian_noise(
     sizes = [math.prod(leaf.shape) for leaf in leaves]
     deviation = jnp.asarray(standard_deviation, jnp.float32) * np.float32(NOISE_ALLOWANCE)
     power = _power_of_two(deviation)
-    cells = dithered_normal(key, sum(sizes), deviation / power * np.float32(_CELLS))
+    cells = draw(key, sum(sizes), deviation / power * np.float32(_CELLS))
     remainders = [None] * len(leaves) if remainder is None else jax.tree.leaves(remainder)
     noisy, start = [], 0
     for leaf, rest, size in zip(leaves, remainders, sizes, strict=True):

@@ -4,9 +4,20 @@ from dpjax.randomness.keys import candidate_keys, stream
 from dpjax.randomness.noise import add_gaussian_noise
 from dpjax.training.augmentations import augmented
 from dpjax.training.averages import Averages, ExponentialAverage, TailAverage
+from dpjax.training.clipping.clip_rules import (
+    CLIP_RULES,
+    AutomaticClipping,
+    ClipRule,
+    GlobalClipping,
+    GroupedClipping,
+    PerLeafClipping,
+)
+from dpjax.training.clipping.clip_rules import checked_rule as checked_clip_rule
 from dpjax.training.clipping.clipped_grad import clipped_grad
-from dpjax.training.dp_sgd import TrainConfig, make_train
+from dpjax.training.dp_sgd import TrainConfig, bytes_of_step, make_train
+from dpjax.training.host_data import HostData, train_from_host
 from dpjax.training.lots.sampling import FixedLots, PoissonLots
+from dpjax.training.mesh import LotMesh
 from dpjax.training.micro_batches import MicroBatchSize
 from dpjax.training.micro_batches import checked as checked_micro_batch_size
 from dpjax.training.optimizers import (
@@ -18,30 +29,43 @@ from dpjax.training.optimizers import (
     register_optimizer,
     sgd,
 )
+from dpjax.training.quantile_clipping import QuantileClipping
 from dpjax.training.schedules import SCHEDULES, register_schedule, scheduled
 from dpjax.training.sweep.checkpoints import Checkpoints
 from dpjax.training.sweep.mixed import mixed_sweep
 from dpjax.training.sweep.placement import NAMES as placement_names
 from dpjax.training.sweep.placement import (
+    SPREAD,
     Placement,
     Trial,
     fastest_placement,
     named_placement,
+    placement_by_rule,
     placement_options,
 )
 from dpjax.training.sweep.sweep import sweep
 from dpjax.training.users import UserRecords, per_user
 
 __all__ = [
+    "CLIP_RULES",
     "OPTIMIZERS",
     "SCHEDULES",
+    "SPREAD",
+    "AutomaticClipping",
     "Averages",
     "Checkpoints",
+    "ClipRule",
     "ExponentialAverage",
     "FixedLots",
+    "HostData",
+    "LotMesh",
+    "GlobalClipping",
+    "GroupedClipping",
     "MicroBatchSize",
+    "PerLeafClipping",
     "Placement",
     "PoissonLots",
+    "QuantileClipping",
     "TailAverage",
     "TrainConfig",
     "Trial",
@@ -51,7 +75,9 @@ __all__ = [
     "adamw",
     "add_gaussian_noise",
     "augmented",
+    "bytes_of_step",
     "candidate_keys",
+    "checked_clip_rule",
     "checked_micro_batch_size",
     "clipped_grad",
     "fastest_placement",
@@ -60,6 +86,7 @@ __all__ = [
     "momentum",
     "named_placement",
     "per_user",
+    "placement_by_rule",
     "placement_names",
     "placement_options",
     "register_optimizer",
@@ -68,4 +95,5 @@ __all__ = [
     "sgd",
     "stream",
     "sweep",
+    "train_from_host",
 ]

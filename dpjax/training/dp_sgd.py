@@ -24,8 +24,10 @@ from dpjax.randomness import keys, threefry
 from dpjax.randomness.noise import LEAST_DEVIATION, add_gaussian_noise
 from dpjax.training import averages as averaging
 from dpjax.training import micro_batches, optimizers
+from dpjax.training.clipping.clip_rules import ClipRule, GlobalClipping, checked_rule
 from dpjax.training.clipping.clipped_grad import ClippedGrad, clipped_grad
 from dpjax.training.lots.sampling import FixedLots, PoissonLots
+from dpjax.training.mesh import LotMesh
 from dpjax.training.micro_batches import AUTO, Lot, MicroBatchSize
 
 Tree = Any
@@ -55,6 +57,10 @@ class TrainConfig:
       micro_batch_size: rows of which gradients are taken at once, the knob for memory and time: a
         number, None for the whole lot, or "auto", by a rule from public numbers
         (`micro_batches.rows_by_rule`). It changes the last bits of a result and no guarantee.
+      mesh: devices over which every lot of the one run is spread, see `mesh.py`; None for one
+        device. It changes the last bits of a result and no guarantee.
+      clipping: how gradients are clipped: a rule of `clip_rules.py` or `QuantileClipping`, or its
+        name where it needs no settings. None changes what a run costs.
       averages: of the iterates, kept beside them; the one that `Averages.returned` names (the only
         one, if one is given) is what the run returns. None: the last iterate. No cost.
       loss_reads: names of hyperparameters that the loss is given, a mapping of these alone from
@@ -62,7 +68,7 @@ class TrainConfig:
 
     Raises:
       ValueError: for steps or a lot size that are not positive, for a relation that the lots do not
-        have, and for names that are none.
+        have, for a mesh that is none, for no such clipping, and for names that are none.
     """
 
     loss_fn: Callable[..., jax.Array]
@@ -74,6 +80,8 @@ class TrainConfig:
     trainable: Trainable = None
     with_rng: bool = False
     micro_batch_size: MicroBatchSize = AUTO
+    mesh: LotMesh | None = None
+    clipping: ClipRule = GlobalClipping()
     averages: averaging.Average | averaging.Averages | None = None
     loss_reads: tuple[str, ...] = ()
 
@@ -97,6 +105,9 @@ class TrainConfig:
             )
         size = micro_batches.checked("micro_batch_size", self.micro_batch_size)
         object.__setattr__(self, "micro_batch_size", size)
+        if not isinstance(self.mesh, LotMesh | None):
+            raise ValueError(f"mesh is {self.mesh!r}: pass a training.LotMesh, or None")
+        object.__setattr__(self, "clipping", checked_rule("clipping", self.clipping))
         object.__setattr__(self, "averages", averaging.checked(self.averages))
         object.__setattr__(self, "loss_reads", optimizers.names("loss_reads", self.loss_reads))
 
@@ -128,10 +139,12 @@ def make_train(config: TrainConfig) -> Train:
       Let C = clip_norm and S = `grad_fn.sensitivity(relation, C)` (C for add or remove one, 2C for
       replace one). Every step t draws a lot, computes the sum over the lot of per-example gradients
       clipped to L2 norm C over all trainable leaves together, and adds N(0, (noise_multiplier S)^2)
-      to every entry. The sequence of noisy sums is therefore the adaptive composition of `steps`
-      subsampled Gaussian mechanisms of noise multiplier `noise_multiplier`, each on its own lot,
-      and all that `train` computes after a noisy sum (division by the public `expected_lot_size`,
-      the optimiser, later steps' parameters, the result) is post-processing of these sums. In
+      to every entry. (Other rules of `clipping` bound contributions by C, too; `QuantileClipping`
+      raises this noise for the records that it counts, and changes C from step to step.) The
+      sequence of noisy sums is therefore the adaptive composition of `steps` subsampled Gaussian
+      mechanisms of noise multiplier `noise_multiplier`, each on its own lot, and all that `train`
+      computes after a noisy sum (division by the public `expected_lot_size`, the optimiser, later
+      steps' parameters, the result) is post-processing of these sums. In
       particular:
         * lots, noise and loss randomness of all steps come from different streams of `key`, and
           each step folds its number in, so no two draws share a key;
@@ -139,7 +152,8 @@ def make_train(config: TrainConfig) -> Train:
           hold;
         * frozen leaves are returned unchanged;
         * a lot's sum may be taken in micro-batches (`micro_batches.sum_of_lot`), as many as the lot
-          needs: noise is added once, to their total. How long a step takes then follows the lot.
+          needs, and on several devices (`mesh.LotMesh`): noise is added once, to their total. How
+          long a step takes then follows the lot.
       In floating point: whatever the type of the parameters (float64 under `jax_enable_x64`
       included), the clipped sum (of a lot, or of a micro-batch) is rounded to float32 and the noisy
       one to a grid of at most 2^-19 of the noise's standard deviation, which shows no last bit of
@@ -185,9 +199,15 @@ def make_train(config: TrainConfig) -> Train:
             expected_lot_size=config.expected_lot_size,
             steps=np.uint32(config.steps),
         )
-        return returned(config, state)
+        found = returned(config, state)
+        return found if config.mesh is None else config.mesh.gathered(found)
 
     return train
+
+
+Summed = Callable[[jax.Array, Tree, jax.Array], tuple[Tree, Tree | None]]
+"""summed(number of the step, what is trained, clip norm) -> what `micro_batches.sum_of_lot`
+returns, with what the clip rule measures."""
 
 
 class RunState(NamedTuple):
@@ -197,12 +217,14 @@ class RunState(NamedTuple):
       frozen: the leaves of the parameters that are not trained, None for the others.
       optimizer: its state.
       trained: the other half of `partition(params, trainable)`.
+      clipping: what the clip rule keeps, `()` where the clip norm stays.
       averages: of what is trained, one for each that is kept.
     """
 
     frozen: Tree
     optimizer: Tree
     trained: Tree
+    clipping: Tree = ()
     averages: tuple[Tree, ...] = ()
 
     @property
@@ -215,10 +237,11 @@ def begin(config: TrainConfig, hyperparameters: Mapping[str, jax.Array], params:
     """A run before its first step; takes what `make_train`'s function takes."""
     trained, frozen = partition(params, config.trainable)
     # What every run needs is missed before what this optimiser needs.
-    optimizers.read(hyperparameters, "DP-SGD", *_READ)
+    clip_norm, _ = optimizers.read(hyperparameters, "DP-SGD", *_READ)
     optimizers.read(hyperparameters, "the loss", *config.loss_reads)
+    optimizer = config.optimizer(hyperparameters).init(trained)
     averages = () if config.averages is None else config.averages.begin(trained)
-    return RunState(frozen, config.optimizer(hyperparameters).init(trained), trained, averages)
+    return RunState(frozen, optimizer, trained, config.clipping.begin(clip_norm), averages)
 
 
 def returned(config: TrainConfig, state: RunState) -> Tree:
@@ -243,12 +266,14 @@ def advance(
     steps: np.uint32 | jax.Array,
     first: int | jax.Array = 0,
     total_steps: int | jax.Array | None = None,
+    summed: Summed | None = None,
 ) -> RunState:
     """`steps` more noisy steps of one run, each on a lot of its own.
 
     Formal guarantees:
       Those of `make_train`, where `draw` draws the lots that the run is accounted for with and no
-      step number is given to one key twice.
+      step number is given to one key twice; with `summed`, where it sums what `draw` would have
+      drawn, as `micro_batches.sum_of_lot` does.
 
     Args:
       config: its lots and expected lot size are not read.
@@ -261,57 +286,75 @@ def advance(
       steps: how many, a uint32, static or traced.
       first: number of the first of them, static or a traced uint32.
       total_steps: of the whole run, static or traced; read by averages alone. None: `config.steps`.
+      summed: the sums of the lots, where they are formed elsewhere (`host_data.py`); data and draw
+        are not read then.
     """
-    clip_norm, noise_multiplier = optimizers.read(hyperparameters, "DP-SGD", *_READ)
+    initial_clip_norm, noise_multiplier = optimizers.read(hyperparameters, "DP-SGD", *_READ)
 
-    grad_fn = _grad_fn(config, hyperparameters, state)
-    lots_key, noise_key, loss_key = (keys.stream(key, name) for name in ("lots", "noise", "loss"))
-    capacity = jax.eval_shape(draw, lots_key)[1].shape[0]
-    rows_at_once = rows_of_micro_batch(config, hyperparameters, state, data, capacity)
+    grad_fn, rule = grad_fn_of(config, hyperparameters, state), config.clipping
+    relation = normalise_relation(config.relation)
+    mesh = config.mesh
+    noise_key, count_key = (keys.stream(key, name) for name in ("noise", "count"))
+    if summed is None:
+        summed = _sums_of_lots(config, key, hyperparameters, state, data, draw)
     optimizer = config.optimizer(hyperparameters)
-    # Zero noise stays zero at an infinite clip norm, where 0 * inf would not be a number; and only
-    # zero noise is none, whatever underflows.
-    noise_deviation = jnp.where(
-        noise_multiplier == 0.0,
-        0.0,
-        jnp.maximum(
-            noise_multiplier * grad_fn.sensitivity(config.relation, clip_norm), LEAST_DEVIATION
-        ),
-    )
+    of_sums = noise_multiplier * np.float32(rule.noise_factor())
 
     total_steps = config.steps if total_steps is None else total_steps
+    carried = (state.trained, state.optimizer, state.clipping, state.averages)
 
-    # What is added to the sum, as the gradient has it: optimisers may know it, it is public.
-    gradient_noise = noise_deviation / expected_lot_size
-
-    def step(offset: jax.Array, carry: tuple[Tree, Tree, Tree]) -> tuple[Tree, Tree, Tree]:
-        trained, optimizer_state, averages = carry
+    def step(offset: jax.Array, carry: tuple[Tree, ...]) -> tuple[Tree, ...]:
+        trained, optimizer_state, clipping, averages = carry
         number = first + offset
-        lot = draw(threefry.fold_in(lots_key, number))
-        rng = threefry.fold_in(loss_key, number) if config.with_rng else None
-        clipped_sum, lost = micro_batches.sum_of_lot(
-            grad_fn, trained, data, lot, clip_norm, rng, rows_at_once
+        clip_norm = rule.clip_norm(initial_clip_norm, clipping)
+        # Zero noise stays zero at an infinite clip norm, where 0 * inf would not be a number; and
+        # only zero noise is none, whatever underflows.
+        noise_deviation = jnp.where(
+            noise_multiplier == 0.0,
+            0.0,
+            jnp.maximum(of_sums * grad_fn.sensitivity(relation, clip_norm), LEAST_DEVIATION),
         )
+        measured = None
+        clipped_sum, lost = summed(number, trained, clip_norm)
+        if rule.measure(clip_norm) is not None:
+            # What was counted is as private as the sum; the rule adds its noise.
+            (clipped_sum, count), (lost, of_count) = clipped_sum, lost or (None, None)
+            measured = count, of_count
         noisy_sum = add_gaussian_noise(
-            threefry.fold_in(noise_key, number), clipped_sum, noise_deviation, lost
+            threefry.fold_in(noise_key, number),
+            clipped_sum,
+            noise_deviation,
+            lost,
+            draw=threefry.dithered_normal if mesh is None else mesh.dithered_normal,
         )
         gradient = jax.tree.map(
             lambda leaf: leaf / jnp.asarray(expected_lot_size, leaf.dtype), noisy_sum
         )
+        # Optimisers may know what noise the gradient has: it is public.
+        gradient_noise = noise_deviation / expected_lot_size
         updates, optimizer_state = optimizers.updated(
             optimizer, gradient, optimizer_state, trained, gradient_noise
+        )
+        clipping = rule.after_step(
+            clipping,
+            measured,
+            threefry.fold_in(count_key, number),
+            noise_multiplier=noise_multiplier,
+            relation=relation,
+            expected_lot_size=expected_lot_size,
         )
         trained = optax.apply_updates(trained, updates)
         if config.averages is not None:
             averages = config.averages.after_step(averages, trained, number, total_steps)
-        return trained, optimizer_state, averages
+        carry = trained, optimizer_state, clipping, averages
+        return carry if mesh is None else mesh.between_steps(carry)
 
     # From 0 for everyone: bounds that differ between vectorised runs would cost a selection of the
     # whole state at every step.
-    trained, optimizer_state, averages = jax.lax.fori_loop(
-        np.uint32(0), steps, step, (state.trained, state.optimizer, state.averages)
+    trained, optimizer_state, clipping, averages = jax.lax.fori_loop(
+        np.uint32(0), steps, step, carried
     )
-    return RunState(state.frozen, optimizer_state, trained, averages)
+    return RunState(state.frozen, optimizer_state, trained, clipping, averages)
 
 
 def rows_of_micro_batch(
@@ -330,12 +373,70 @@ def rows_of_micro_batch(
       data: pytree of arrays (rows, ...), or their shapes.
       capacity: rows of a lot.
     """
-    grad_fn = _grad_fn(config, hyperparameters, state)
-    setting = config.micro_batch_size
+    grad_fn, setting = grad_fn_of(config, hyperparameters, state), config.micro_batch_size
+    if config.mesh is not None:
+        capacity = config.mesh.share_of(capacity)
     return micro_batches.rows_at_once(setting, grad_fn, state.trained, data, capacity)
 
 
-def _grad_fn(
+def bytes_of_step(config: TrainConfig, params: Tree, data: Tree) -> int:
+    """How much memory one step of a run touches, roughly; of shapes alone, nothing is computed.
+
+    Its rows as `ClippedGrad.bytes_a_row` counts them, of one micro-batch, and what is like the
+    parameters: sums, noise, the optimiser's.
+
+    Args:
+      config: its loss, lots, `trainable` and `micro_batch_size` are read.
+      params: pytree of the initial parameters, or their shapes.
+      data: pytree of arrays (rows, ...), or their shapes.
+    """
+    found = []
+
+    def look(params: Tree, data: Tree) -> None:
+        trained, frozen = partition(params, config.trainable)
+        state = RunState(frozen, None, trained)
+        given = dict.fromkeys(config.loss_reads, jnp.float32(1.0))
+        rows = rows_of_micro_batch(config, given, state, data, config.lots.capacity)
+        of_params = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(trained))
+        own = grad_fn_of(config, given, state).bytes_a_row(trained, data)
+        found.append(rows * own + _PASSES * of_params)
+
+    # Abstract arrays, not shapes: the loss of what is trained closes over what is not.
+    jax.eval_shape(look, params, data)
+    return found[0]
+
+
+_PASSES = 16
+"""How often a step reads or writes arrays like the parameters, about; see `micro_batches`."""
+
+
+def _sums_of_lots(
+    config: TrainConfig,
+    key: jax.Array,
+    hyperparameters: Mapping[str, jax.Array],
+    state: RunState,
+    data: Tree,
+    draw: Callable[[jax.Array], Lot],
+) -> Summed:
+    """The sums of lots drawn of arrays on the devices."""
+    grad_fn = grad_fn_of(config, hyperparameters, state)
+    lots_key, loss_key = (keys.stream(key, name) for name in ("lots", "loss"))
+    capacity = jax.eval_shape(draw, lots_key)[1].shape[0]
+    rows_at_once = rows_of_micro_batch(config, hyperparameters, state, data, capacity)
+    sum_of_lot = micro_batches.sum_of_lot if config.mesh is None else config.mesh.sum_of_lot
+
+    def summed(number: jax.Array, trained: Tree, clip_norm: jax.Array) -> tuple[Tree, Tree | None]:
+        lot = draw(threefry.fold_in(lots_key, number))
+        rng = threefry.fold_in(loss_key, number) if config.with_rng else None
+        measure = config.clipping.measure(clip_norm)
+        return sum_of_lot(
+            grad_fn, trained, data, lot, clip_norm, rng, rows_at_once, measure=measure
+        )
+
+    return summed
+
+
+def grad_fn_of(
     config: TrainConfig, hyperparameters: Mapping[str, jax.Array], state: RunState
 ) -> ClippedGrad:
     """Sums of clipped gradients with respect to what is trained."""
@@ -345,7 +446,7 @@ def _grad_fn(
     def loss_of_trained(trained: Tree, example: Tree, *rng: jax.Array) -> jax.Array:
         return config.loss_fn(merge(trained, state.frozen), example, *rng, *given)
 
-    return clipped_grad(loss_of_trained, with_rng=config.with_rng)
+    return clipped_grad(loss_of_trained, with_rng=config.with_rng, clipping=config.clipping)
 
 
 def checked_number_of_records(

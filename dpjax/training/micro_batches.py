@@ -18,7 +18,8 @@ import numpy as np
 
 from dpjax import checks
 from dpjax.training.clipping.checks import row_keys
-from dpjax.training.clipping.clipped_grad import ClippedGrad
+from dpjax.training.clipping.clip_rules import Measure
+from dpjax.training.clipping.clipped_grad import Auxiliary, ClippedGrad
 from dpjax.training.clipping.factored_terms import accumulator
 from dpjax.training.lots.distinct_draws import compact
 
@@ -124,6 +125,8 @@ def sum_of_lot(
     clip_norm: jax.Array,
     rng: jax.Array | None,
     size: int,
+    share: tuple[int | jax.Array, int] = (0, 1),
+    measure: Measure | None = None,
 ) -> tuple[Tree, Tree | None]:
     """The sum of the clipped gradients of a lot's records.
 
@@ -137,7 +140,7 @@ def sum_of_lot(
          norms. They are those of the micro-batches' own sums, of which `clipped_grad` takes a share
          for each of their rows; masked rows add exact zeros, so that is `capacity` shares at most
          for all of them. Nothing is added between turns: sums are added up in pairs of floats
-         (`_added`), which lose less than 2**-46 of a total a turn, and noise is added to the pair
+         (`added`), which lose less than 2**-46 of a total a turn, and noise is added to the pair
          before anything rounds it (`add_gaussian_noise`). With plain additions a sum of equal rows
          would be off by a share for each row and turn.
       3. An empty lot takes no turn: its sum is zero.
@@ -152,17 +155,24 @@ def sum_of_lot(
       clip_norm: scalar.
       rng: the key that the keys of rows are split from; None for a loss that takes none.
       size: rows of a micro-batch; `capacity` or more: the whole lot at once, without a loop.
+      share: (i, n), i traced perhaps: only every n-th micro-batch from the i-th on. The n shares
+        add up to the lot's sum; they are always in pairs.
+      measure: what else is added up of the records, of the norms of their gradients.
 
     Returns:
       The sum, a pytree like `params` in float32 or wider, and what it lacks of the unrounded total:
-      a pytree like it, None for the whole lot at once.
+      a pytree like it, None for the whole lot at once. With `measure` the sum is the pair of that
+      and of the float32 scalar that was measured.
     """
     indices, mask = lot
     capacity = mask.shape[0]
-    if size >= capacity:
+    number, shares = share
+    if size >= capacity and shares == 1:
         records = _rows(data, indices)
         given = {} if rng is None else {"rng": rng}
-        return grad_fn(params, records, clip_norm=clip_norm, mask=mask, **given)[0], None
+        summed, auxiliary = grad_fn(params, records, clip_norm=clip_norm, mask=mask, **given)
+        return with_measured(measure, summed, auxiliary, mask), None
+    size = min(size, capacity)
     # True rows may lie anywhere. Padding repeats the lot's last row, which is masked.
     places, live = compact(mask, -(-capacity // size) * size)
     indices = _rows(indices, places)
@@ -170,12 +180,16 @@ def sum_of_lot(
     if row_rngs is not None:
         row_rngs = _rows(row_rngs, places)
 
-    def turn(number: jax.Array, total: tuple[Tree, Tree]) -> tuple[Tree, Tree]:
+    first = jnp.asarray(number, jnp.uint32)
+
+    def turn(turn: jax.Array, total: tuple[Tree, Tree]) -> tuple[Tree, Tree]:
+        micro_batch = first + turn * np.uint32(shares)
+
         def own(rows: jax.Array) -> jax.Array:
-            return jax.lax.dynamic_slice_in_dim(rows, number * np.uint32(size), size)
+            return jax.lax.dynamic_slice_in_dim(rows, micro_batch * np.uint32(size), size)
 
         given = {} if row_rngs is None else {"rng": own(row_rngs)}
-        part, _ = grad_fn(
+        part, auxiliary = grad_fn(
             params,
             _rows(data, own(indices)),
             clip_norm=clip_norm,
@@ -183,30 +197,47 @@ def sum_of_lot(
             rows_in_sum=capacity,
             **given,
         )
-        return _added(total, part)
+        return added(total, with_measured(measure, part, auxiliary, own(live)))
 
-    zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, accumulator(leaf.dtype)), params)
+    zero = zeros_like(params) if measure is None else (zeros_like(params), jnp.float32(0.0))
     count = jnp.sum(mask, dtype=jnp.uint32)
     turns = (count + np.uint32(size - 1)) // np.uint32(size)
+    if shares > 1:
+        turns = (turns + np.uint32(shares - 1) - first) // np.uint32(shares)
     return jax.lax.fori_loop(np.uint32(0), turns, turn, (zero, zero))
+
+
+def zeros_like(params: Tree) -> Tree:
+    """The sum of no gradients: of the types that `clipped_grad` returns."""
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, accumulator(leaf.dtype)), params)
+
+
+def with_measured(
+    measure: Measure | None, summed: Tree, auxiliary: Auxiliary, mask: jax.Array
+) -> Tree:
+    """A sum of gradients, and what else is added up of the same records, where anything is."""
+    return summed if measure is None else (summed, measure(auxiliary.norms, mask))
 
 
 def _rows(data: Tree, indices: jax.Array) -> Tree:
     return jax.tree.map(lambda rows: rows.at[indices].get(mode="clip"), data)
 
 
-def _added(total: tuple[Tree, Tree], part: Tree) -> tuple[Tree, Tree]:
-    """A pair of pytrees whose unrounded sum is that of `total`, and of `part`.
+def added(total: tuple[Tree, Tree], part: Tree, rest: Tree | None = None) -> tuple[Tree, Tree]:
+    """A pair of pytrees whose unrounded sum is that of `total`, of `part` and of `rest`, if any.
 
-    The second of a pair is at most half a unit in the last place of the first. Adding up floats
-    would round once a turn, and for equal parts every time the same way.
+    The second of a pair is at most half a unit in the last place of the first; so must `rest` be of
+    `part`. Adding up floats would round once a turn, and for equal parts every time the same way.
     """
 
-    def one(high: jax.Array, low: jax.Array, new: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def one(
+        high: jax.Array, low: jax.Array, new: jax.Array, *rest: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
         high, error = _two_sum(high, new)
-        return _two_sum(high, low + error)
+        return _two_sum(high, sum(rest, low) + error)
 
-    pairs = [one(*leaves) for leaves in zip(*map(jax.tree.leaves, (*total, part)), strict=True)]
+    trees = (*total, part) if rest is None else (*total, part, rest)
+    pairs = [one(*leaves) for leaves in zip(*map(jax.tree.leaves, trees), strict=True)]
     structure = jax.tree.structure(part)
     return (
         jax.tree.unflatten(structure, [high for high, _ in pairs]),

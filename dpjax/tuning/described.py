@@ -57,10 +57,16 @@ def of_score(units: int, counted: str, summed: str, users: Users | None = None) 
 
 
 def of_options(options: RunOptions) -> dict[str, Any]:
-    """What was asked of a run beside the space, as plain numbers and words; None: not asked."""
-    return {
+    """What was asked of a run beside the space, as plain numbers and words; None: not asked.
+
+    The clip rule is named where it is not the usual one.
+    """
+    values = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
+    rule = values.pop("clipping")
+    named = {} if rule == RunOptions().clipping else {"clipping": rule.describe()}
+    return named | {
         name: value if value is None or isinstance(value, str) else _plain(value)
-        for name, value in dataclasses.asdict(options).items()
+        for name, value in values.items()
     }
 
 

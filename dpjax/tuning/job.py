@@ -44,8 +44,9 @@ class Job:
     """How the candidates are trained.
 
     Attributes:
-      placement: how candidates lie on the devices; auto measures a few steps of each way and takes
-        the best. See `training.sweep`.
+      placement: how candidates lie on the devices: by a rule from public sizes; auto measures a few
+        steps of each way and takes the best. It moves results by rounding only. See
+        `training.sweep`.
       folder: the curator's working folder, or None. It holds the draw (with every candidate's
         secret key), checkpoints and shards' results, all unprotected, then what came out; delete
         it with the release written. One procedure's own: a draw decides one release. Once it has,
@@ -66,7 +67,7 @@ class Job:
       ValueError: for a shard without a folder, or one out of range; for no such micro-batch size.
     """
 
-    placement: str = "vmap"
+    placement: str = "rule"
     folder: str | None = None
     shard: tuple[int | None, int] | None = None
     label: str = ""
@@ -106,6 +107,12 @@ class Job:
         shard = index, checks.whole("the second number of a shard", count)
         object.__setattr__(self, "shard", shard)
         return shard
+
+    @property
+    def mesh(self) -> training.LotMesh | None:
+        """The devices of this process, where they share the lots of one candidate at a time."""
+        spread = self.placement == training.SPREAD
+        return training.LotMesh(tuple(jax.local_devices())) if spread else None
 
     @property
     def merges(self) -> bool:

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from dpjax.training.clipping.clip_rules import rule_from_dict
 from dpjax.training.users import UserRecords
 from dpjax.tuning import described
 from dpjax.tuning.problem import privacy_unit
@@ -68,8 +69,10 @@ def _users(claim: Mapping[str, Any]) -> Users | None:
 
 def options(claim: Mapping[str, Any], space: Space) -> tuple[RunOptions, RunOptions]:
     """What was asked of a run; and the same with the noise that was used, if it was calibrated."""
-    asked = RunOptions(**claim["run_options"])
-    for name, value in claim["run_options"].items():
+    stated = dict(claim["run_options"])
+    rule = rule_from_dict(stated.pop("clipping", {"rule": "global"}))
+    asked = RunOptions(**stated, clipping=rule)
+    for name, value in stated.items():
         if not (value is None or is_number(value) or name == "sampling"):
             raise TypeError(f"run_options.{name} is no number")
     if asked.noise_multiplier is not None or "noise_multiplier" in space.parameters:

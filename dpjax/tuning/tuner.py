@@ -25,6 +25,7 @@ from dpjax.training.optimizers import Optimizer
 from dpjax.tuning import cautions
 from dpjax.tuning.curator import CuratorRecord
 from dpjax.tuning.job import Job, settled
+from dpjax.tuning.problem.inspection import trained_parameters
 from dpjax.tuning.problem.run_settings import RunOptions
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Task
@@ -325,6 +326,7 @@ def tune(
     if optimizer is None:
         optimizer = training.momentum()
     request = Request(space, run, optimizer, epsilon, delta, validation_is_public)
+    run.clipping.groups(trained_parameters(task))  # Refuses groups that are not of this task.
     cautions.of_arguments(delta, task.train.public_size, seed)
     return evaluation.carry_out(
         task,

@@ -1,5 +1,7 @@
 """The cipher written out is the cipher: published vectors, and jax.random's bits; its normals."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -96,6 +98,57 @@ def test_normal_numbers_do_not_depend_on_blocks_or_vectorisation(number):
     alone = jax.jit(threefry.dithered_normal, static_argnums=1)(keys[0], number, scales[0])
     np.testing.assert_allclose(alone, expected, rtol=1e-6, atol=0.5)
     assert number == 0 or not np.array_equal(found[0], found[1])
+
+
+WAYS = (threefry._in_blocks, threefry._shared)
+
+
+@pytest.mark.parametrize("number", [0, 1, 1001, 2048, 30_011, 2 * threefry._BLOCK + 5])
+def test_one_thread_and_several_make_the_same_bits(number):
+    """Alone and side by side, and beside what reads the numbers twice, as the noise's grid does."""
+    keys = jax.random.split(jax.random.key(8, impl="threefry2x32"), 3)
+    scales, starts = np.float32([2.0**20, 2.0**19.3, 2.0**19]), np.uint32([0, 5, 70_001])
+
+    def read_twice(way, *arguments):
+        numbers = way(number, *arguments)
+        return numbers, jnp.floor(numbers) * 2 + (numbers - jnp.floor(numbers))
+
+    def compiled(function, *arguments):
+        # As in earnest, not as in tests: vectorised, and fused into one pass.
+        options = {"xla_backend_optimization_level": 3, "xla_llvm_disable_expensive_passes": False}
+        program = jax.jit(function).lower(*arguments).compile(compiler_options=options)
+        return program(*arguments)
+
+    found = []
+    for way in WAYS:
+        function = functools.partial(read_twice, way)
+        together = compiled(jax.vmap(function), keys, scales, starts)
+        alone = compiled(function, keys[1], scales[1], starts[1])
+        for left, right in zip(alone, together):
+            np.testing.assert_array_equal(left, right[1])
+        found += together
+    for left, right in zip(found[:2], found[2:]):
+        np.testing.assert_array_equal(left, right)
+
+
+@pytest.mark.parametrize(("threads", "number"), [(1, 9000), (2, 9000), (64, 9000), (64, 100)])
+def test_several_threads_share_long_draws_in_a_loop_that_stays(monkeypatch, threads, number):
+    """The one turn would be no loop, and no one pass, if the compiler knew of it."""
+    ways = []
+    monkeypatch.setattr(threefry, "threads", lambda: threads)
+    for way in WAYS:
+        monkeypatch.setattr(threefry, way.__name__, lambda *a, way=way: ways.append(way) or way(*a))
+    key = jax.random.key(9, impl="threefry2x32")
+    draw = jax.jit(lambda key: threefry.dithered_normal(key, number, 2.0**20))
+    assert "while" in draw.lower(key).compile().as_text()
+    assert ways == [WAYS[1 if threads > 1 and number == 9000 else 0]]
+
+
+def test_normal_numbers_in_pieces_are_the_draw():
+    key, scale = jax.random.key(4, impl="threefry2x32"), np.float32(2.0**20)
+    draw = jax.jit(threefry.dithered_normal, static_argnums=1)
+    pieces = [draw(key, 4096, scale), draw(key, 3000, scale, start=np.uint32(4096))]
+    np.testing.assert_array_equal(np.concatenate(pieces), draw(key, 7096, scale))
 
 
 def test_the_way_of_other_devices_gives_the_same_numbers():

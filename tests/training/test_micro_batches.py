@@ -333,9 +333,9 @@ def test_nothing_is_rounded_between_turns(size):
 
 def test_a_sum_that_overflows_is_infinite_as_without_turns():
     large, zero = {"w": jnp.full(3, 3e38)}, {"w": jnp.zeros(3)}
-    high, low = micro_batches._added((large, zero), large)
+    high, low = micro_batches.added((large, zero), large)
     assert np.isinf(high["w"]).all() and (low["w"] == 0).all()
-    assert np.isinf(micro_batches._added((high, low), zero)[0]["w"]).all()
+    assert np.isinf(micro_batches.added((high, low), zero)[0]["w"]).all()
 
 
 def test_noise_meets_the_sum_that_nothing_has_rounded():

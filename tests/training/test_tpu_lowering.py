@@ -1,5 +1,6 @@
 """The sweeps lower for TPU, with the sums that privacy rests on at full precision."""
 
+import dataclasses
 import re
 
 import jax
@@ -11,6 +12,7 @@ from jax import export
 from dpjax import models, training
 from dpjax.training.lots.families import family_of
 from dpjax.training.sweep.slots import SlotProgram
+from experiments.benchmarks.zoo import ZOO
 
 LANES, ROWS, LAYERS = 3, 600, 2
 MODEL = models.functional(models.MLP((8,), 5), np.zeros(12, np.float32))
@@ -71,3 +73,24 @@ def test_the_sweep_lowers_for_tpu_with_exact_clipped_sums(program):
     # products, forwards and backwards, whose rounding one example shares with no other.
     assert len(exact) == 2 * LAYERS
     assert len(products) == len(exact) + LAYERS + (LAYERS - 1)
+
+
+@pytest.mark.parametrize("platform", ["tpu", "cuda"])
+@pytest.mark.parametrize(
+    ("name", "loops"),
+    [("mlp_784_128_64_10", 0), ("text_convolution", 0), ("mixture_of_experts", 0), ("gpt", 2)],
+)
+def test_a_step_lowers_without_wide_numbers_or_serial_loops(name, loops, platform):
+    """Loops: over steps, over micro-batches, and the model's own scans there and back."""
+    problem = ZOO[name](True, ROWS)
+    shapes = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), (problem.params, problem.records)
+    )
+    config = dataclasses.replace(CONFIG, loss_fn=problem.loss, micro_batch_size=4)
+    key = jax.eval_shape(lambda: training.candidate_keys(1, seed=0)[0])
+    given = {name: jax.ShapeDtypeStruct((), jnp.float32) for name in GIVEN}
+    train = jax.jit(training.make_train(config))
+    module = export.export(train, platforms=[platform])(key, given, *shapes).mlir_module()
+    wide = re.findall(r"tensor<(?:\d+x)*(?:f64|i64|ui64)>", module)
+    assert not wide
+    assert len(re.findall(r"stablehlo\.while", module)) == 2 + loops

@@ -99,6 +99,7 @@ OF_RUNS = dict(
     epochs=(None, "positive?"),
     sampling=("poisson", "word"),
     optimizer=(None, "function?"),
+    clipping=("automatic", "word"),
     validation_is_public=(False, "flag"),
     seed=(None, "count?"),
     chunk_size=(2, "whole?"),
@@ -146,7 +147,7 @@ PUBLIC = {
     "Choice.sample": spec(tuning.Choice([1.0]).sample, **DRAWN),
     "Job": spec(
         tuning.Job,
-        placement=("vmap", "word"),
+        placement=("rule", "word"),
         folder=("work", "path?"),
         shard=((0, 2), "shard?"),
         label=("", "text"),
@@ -276,6 +277,7 @@ PUBLIC = {
         epochs=(None, "positive?"),
         noise_multiplier=(3.0, "not negative?"),
         sampling=("poisson", "word"),
+        clipping=("automatic", "word"),
     ),
     "threshold_stopping": spec(
         tuning.threshold_stopping,

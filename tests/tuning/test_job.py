@@ -139,7 +139,7 @@ def test_without_a_seed_all_jobs_share_one_secret_draw(tmp_path):
     assert len(np.unique(draw["keys"], axis=0)) == merged.counts.sum()
 
 
-@pytest.mark.parametrize("placement", ["auto", "one_by_one"])
+@pytest.mark.parametrize("placement", ["auto", "one_by_one", "vmap", "lot_over_devices"])
 def test_placement_changes_no_result(placement, plain):
     assert_same(run(placement=placement), plain, tolerance=1e-5)
 
@@ -437,6 +437,7 @@ PROCESS = textwrap.dedent(
         "scores": executed.scores.tolist(),
         "best": executed.best.candidate.tolist(),
         "w": executed.best.output(0)["w"].tolist(),
+        "spread": test_job.run(placement="lot_over_devices").units.tolist(),
     }))
     secret = test_job.run(seed=None)  # drawn by one of them, the same for both
     print(json.dumps(secret.scores.tolist()))
@@ -473,7 +474,7 @@ def test_two_processes_give_what_one_gives(plain):
     first, second = outputs
     assert first[0].pop("share") == [0, 2, 4, 6] and second[0].pop("share") == [1, 3, 5]
     assert first == second, "processes disagree"
-    assert first[0]["correct"] == plain.units.tolist()
+    assert first[0]["correct"] == first[0]["spread"] == plain.units.tolist()
     assert first[0]["scores"] == plain.scores.tolist()
     assert first[0]["best"] == plain.best.candidate.tolist()
     np.testing.assert_allclose(first[0]["w"], plain.best.output(0)["w"], rtol=1e-5, atol=1e-6)

@@ -32,6 +32,13 @@ from dpjax.training.clipping.checks import (
     row_keys,
     shapes_of,
 )
+from dpjax.training.clipping.clip_rules import (
+    CLIP_RULES,
+    ClipRule,
+    GlobalClipping,
+    PerLeafClipping,
+    checked_rule,
+)
 from dpjax.training.clipping.explanation import Explanation, ParameterExplanation
 from dpjax.training.clipping.factored_norms import SquaredNorm
 from dpjax.training.clipping.jaxpr_graph import Value, bytes_of, graph_of
@@ -47,7 +54,8 @@ from dpjax.training.clipping.per_example_gradients import (
 PyTree = Any
 
 METHODS = ("auto", "factored", "materialised")
-CLIPPINGS = ("global", "per_leaf")
+CLIPPINGS = tuple(CLIP_RULES)
+"""Names of the rules of `clip_rules.py`; `grouped` needs its groups, so the rule itself."""
 
 ROUNDING_ALLOWANCE = 2.0**-18
 """Contributions are clipped to `(1 - ROUNDING_ALLOWANCE) * clip_norm`: 64 units of float32
@@ -85,7 +93,7 @@ def clipped_grad(
     has_aux: bool = False,
     with_rng: bool = False,
     method: str = "auto",
-    clipping: str = "global",
+    clipping: str | ClipRule = "global",
 ) -> ClippedGrad:
     """Transforms a loss of one example into the sum of clipped gradients over a batch.
 
@@ -95,9 +103,12 @@ def clipped_grad(
       1. Bounded contribution. `summed` is the sum over rows of a contribution that depends on that
          row (and `params`, `clip_norm`, the row's mask and key) only, and whose l2 norm over all
          parameters is at most `clip_norm`. With per-leaf clipping each parameter's part is at most
-         its own clip norm. Float rounding of norms is inside the bound: gradients are clipped to
-         `(1 - 2**-18) / (1 + B * 2**-23) * clip_norm`, and norms formed by inner products between
-         positions are first increased by a bound on their rounding.
+         its own clip norm; with groups each group's is at most its share of it, and the squares of
+         shares add up to 1. With automatic clipping it is `g * c / (norm + stability)`, strictly
+         shorter than c, for a finite `clip_norm`. Float rounding of norms is inside the bound: c,
+         and what gradients are clipped to, is `(1 - 2**-18) / (1 + B * 2**-23) * clip_norm`, and
+         norms formed by inner products between positions are first increased by a bound on their
+         rounding.
       2. Masked rows contribute exactly zero, whatever they hold, NaN and infinity included.
       3. So do rows whose gradient norm is NaN or infinite; a norm whose square overflows (over
          1.8e19 in float32) counts as infinite.
@@ -126,7 +137,8 @@ def clipped_grad(
         matches), or "materialised" (per-example gradients by `vmap`: slow, the reference).
       clipping: "global" clips the norm of the whole gradient. "per_leaf" clips each parameter by
         itself: a scalar `clip_norm` C is then shared out evenly, C / sqrt(number of parameters)
-        each; a pytree like `params` gives each its own.
+        each; a pytree like `params` gives each its own. "automatic" scales every gradient to just
+        below `clip_norm`. Or a rule of `clip_rules.py`: groups, shares, a stability.
 
     Returns:
       A `ClippedGrad`.
@@ -136,9 +148,8 @@ def clipped_grad(
     """
     if method not in METHODS:
         raise ValueError(f"unknown method {method!r}: pass one of {', '.join(METHODS)}")
-    if clipping not in CLIPPINGS:
-        raise ValueError(f"unknown clipping {clipping!r}: pass one of {', '.join(CLIPPINGS)}")
-    return ClippedGrad(loss_fn, has_aux, with_rng, method, clipping)
+    rule = checked_rule("clipping", clipping)
+    return ClippedGrad(loss_fn, has_aux, with_rng, method, rule)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,7 +164,7 @@ class ClippedGrad:
     has_aux: bool = False
     with_rng: bool = False
     method: str = "auto"
-    clipping: str = "global"
+    clipping: ClipRule = GlobalClipping()
 
     def __call__(
         self,
@@ -186,7 +197,7 @@ class ClippedGrad:
         size = batch_size(batch)
         keys = row_keys(rng, size, self.with_rng)
         mask = checked_mask(mask, size)
-        check_clip_norm(clip_norm, params, self.clipping == "per_leaf")
+        check_clip_norm(clip_norm, params, self.clipping.by_leaf)
         rows = checked_rows(rows_in_sum, size)
         check_loss(self.loss_fn, self.has_aux, params, batch, keys)
         loss = Loss(self.loss_fn, self.has_aux)
@@ -196,11 +207,12 @@ class ClippedGrad:
             tracing = trace(loss, params, batch, keys, force=self.method == "factored")
             results = factored(tracing, params, batch, keys)
         squares = results.gradients.squared_norms()
-        weights = self._weights(squares, clip_norm, mask, rows)
         tree = jax.tree.structure(params)
+        names = [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+        weights = self._weights(squares, names, clip_norm, mask, rows)
         norms = jnp.sqrt(sum(square.value for square in squares))
         leaf_norms = None
-        if self.clipping == "per_leaf":
+        if isinstance(self.clipping, PerLeafClipping):
             leaf_norms = jax.tree.unflatten(tree, [jnp.sqrt(square.value) for square in squares])
         summed = jax.tree.unflatten(tree, results.gradients.weighted_sums(weights))
         return summed, Auxiliary(norms, results.values, results.aux, leaf_norms)
@@ -221,7 +233,7 @@ class ClippedGrad:
         """
         times = 1 if neighbouring.normalise_relation(relation) == "add_or_remove_one" else 2
         norms = jax.tree.leaves(clip_norm)
-        if self.clipping == "per_leaf" and len(norms) > 1:
+        if self.clipping.by_leaf and len(norms) > 1:
             if any(isinstance(norm, jax.Array) for norm in norms):
                 return times * jnp.sqrt(sum(jnp.square(norm) for norm in norms))
             return times * math.hypot(*norms)
@@ -276,25 +288,33 @@ class ClippedGrad:
         return jax.eval_shape(lambda: jax.random.split(jax.random.key(0), size))
 
     def _weights(
-        self, squares: list[SquaredNorm], clip_norm: PyTree, mask: jax.Array, rows: int
+        self,
+        squares: list[SquaredNorm],
+        names: list[str],
+        clip_norm: PyTree,
+        mask: jax.Array,
+        rows: int,
     ) -> list[jax.Array]:
         """By what each row's gradient is multiplied, (batch,) for each parameter."""
-        total = sum(square.value for square in squares)
-        live = mask & jnp.isfinite(total)
-        if self.clipping == "global":
-            upper = total + sum(square.slack for square in squares)
-            return [_clip_weights(upper, clip_norm, live, rows)] * len(squares)
+        live = mask & jnp.isfinite(sum(square.value for square in squares))
+        scalar = jax.tree_util.treedef_is_leaf(jax.tree.structure(clip_norm))
         clip_norms = jax.tree.leaves(clip_norm)
-        if jax.tree_util.treedef_is_leaf(jax.tree.structure(clip_norm)):
-            clip_norms = [clip_norm / math.sqrt(len(squares))] * len(squares)
-        return [
-            _clip_weights(square.value + square.slack, norm, live, rows)
-            for square, norm in zip(squares, clip_norms, strict=True)
-        ]
+        weights: dict[int, jax.Array] = {}
+        for members, share in self.clipping.groups(names):
+            own = [squares[member] for member in members]
+            upper = sum(square.value for square in own) + sum(square.slack for square in own)
+            allowed = clip_norm * share if scalar else clip_norms[members[0]]
+            stability = self.clipping.stability
+            weights |= dict.fromkeys(members, _clip_weights(upper, allowed, live, rows, stability))
+        return [weights[place] for place in range(len(squares))]
 
 
-def _clip_weights(upper_square: jax.Array, clip_norm: Any, live: jax.Array, rows: int) -> jax.Array:
+def _clip_weights(
+    upper_square: jax.Array, clip_norm: Any, live: jax.Array, rows: int, stability: float | None
+) -> jax.Array:
     """min(1, clip_norm / norm) for live rows of a sum of `rows`, else exactly zero; (batch,).
+
+    With a stability clip_norm / (norm + stability).
 
     Written as one division, clip_norm / max(norm, clip_norm), that comes last: XLA repeats cheap
     producers in every consumer but not a division. Otherwise the weight of a row, with the sum over
@@ -305,5 +325,10 @@ def _clip_weights(upper_square: jax.Array, clip_norm: Any, live: jax.Array, rows
     allowed = (1 - ROUNDING_ALLOWANCE) / (1 + rows * SUM_ALLOWANCE)
     # Infinity over infinity is not 1.
     most = jnp.minimum(jnp.asarray(clip_norm, upper.dtype), numbers.max) * allowed
-    least = jnp.maximum(jnp.maximum(upper, most), numbers.tiny)
+    if stability is None:
+        floor = most
+    else:
+        # No weight above 2^100: the gradient of a row may be zero.
+        upper, floor = upper + np.asarray(stability, upper.dtype), most * 2.0**-100
+    least = jnp.maximum(jnp.maximum(upper, floor), numbers.tiny)
     return jnp.where(live, most, 0) / jnp.where(live, least, 1)

@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from dpjax.training.clipping import costs
 from dpjax.training.clipping.factored_norms import (
     SquaredNorm,
     entrywise_norm,
@@ -269,35 +270,27 @@ def plan_terms(terms: Sequence[OuterProducts | Shared], force: bool) -> Factored
         return plan("rows", f"{positions} positions touch at most as many of {left} rows")
     if positions == 1 and not aligned[0].left.indices:
         return plan("outer", f"one position: {left} + {right} numbers for {left} x {right}")
-    gram, product = gram_cost(positions, left, right), product_cost(positions, left, right)
+    used = costs.machine(*(operand.value.aval.dtype for operand in aligned[0].operands))
+    multiplications = float(positions) ** 2 * (left + right)
     if len(aligned) == 1 and not shared:
-        gram = min(gram, 3.0 * (aligned[0].left.inner_cost + positions**2 * right))
+        by_pixels = aligned[0].left.inner_cost + float(positions) ** 2 * right
+        multiplications = min(multiplications, by_pixels)
+    gram = used.gram(positions, multiplications)
+    product = used.formed(positions, left, right)
     if shared:
         gram += product
     numbers = f"{positions} positions of {left} x {right}"
     if stack > 1:
         numbers += f" in {stack} blocks"
     if gram <= product:
-        return plan("gram", f"{numbers}: cost {gram:.3g}, of the product {product:.3g}")
+        return plan(
+            "gram", f"{numbers}: cost {gram:.3g}, of the product {product:.3g} ({used.basis})"
+        )
     if force:
         return plan("gram", f"{numbers}: asked for, though the product is cheaper")
-    return plan("product", f"{numbers}: cost {product:.3g}, of inner products {gram:.3g}")
-
-
-def gram_cost(positions: int, left: int, right: int) -> float:
-    """Multiplications of the inner products between positions, relative cost 3 (see below)."""
-    return 3.0 * positions**2 * (left + right)
-
-
-def product_cost(positions: int, left: int, right: int) -> float:
-    """Multiplications of the per-example product.
-
-    Formed once, the product serves the sum as well, which the inner products do not: then the sum
-    over positions is formed again. Measured on 4 CPU cores (batch 32, 4 to 128 positions, 64 to
-    1024 features), the two ways break even where the inner products take about a third of the
-    multiplications of the product.
-    """
-    return float(positions) * left * right
+    return plan(
+        "product", f"{numbers}: cost {product:.3g}, of inner products {gram:.3g} ({used.basis})"
+    )
 
 
 def _aligned(terms: list[OuterProducts]) -> tuple[OuterProducts, ...] | None:

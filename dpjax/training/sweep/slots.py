@@ -53,7 +53,9 @@ class Candidates:
             digest.update(name.encode() + self.hyperparameters[name].tobytes())
         for config in self.configs:
             digest.update(f"{config.lots} {config.steps} {config.expected_lot_size}".encode())
-            digest.update(f" {config.micro_batch_size}".encode())
+            digest.update(f" {config.micro_batch_size} {config.clipping}".encode())
+            if config.mesh is not None:
+                digest.update(f" over {config.mesh.size}".encode())
             if config.averages is not None:
                 digest.update(f" {config.averages}".encode())
         digest.update(repr(buckets).encode())

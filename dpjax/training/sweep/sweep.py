@@ -33,7 +33,8 @@ def sweep(
     data: Tree,
     *,
     chunk_size: int = 32,
-    placement: str | Placement = "vmap",
+    placement: str | Placement = "rule",
+    bytes_of_step: int | None = None,
     trial: Run | Trial | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Iterator[tuple[np.ndarray, Tree]]:
@@ -60,9 +61,12 @@ def sweep(
       chunk_size: THE memory knob: at most this many candidates live on one device at a time, each
         with parameters, optimiser state, a lot and its activations. The candidates are spread
         evenly over as few chunks as that allows.
-      placement: "vmap", "one_by_one", "devices", "devices_one_by_one" (`named_placement`), a
-        `Placement`, or "auto": all of these are measured on `trial` and the best is taken. Where
-        the candidates do not divide by the devices, the last lanes are filled up, with a warning.
+      placement: "rule", "vmap", "one_by_one", "devices", "devices_one_by_one"
+        (`named_placement`), a `Placement`, or "auto": all of these are measured on `trial` and the
+        best is taken. Where the candidates do not divide by the devices, the last lanes are filled
+        up, with a warning.
+      bytes_of_step: of one candidate's step, `training.bytes_of_step`: what "rule" goes by. Without
+        it "rule" is "vmap".
       trial: short runs of the same model, for "auto" (see `fastest_placement`); by default `run`
         itself is measured.
       progress: called with (candidates done, candidates in all) after every chunk.
@@ -86,7 +90,7 @@ def sweep(
             run if trial is None else trial, first, data, placement_options(chunk_size)
         )
     elif isinstance(placement, str):
-        placement = named_placement(placement, chunk_size)
+        placement = named_placement(placement, chunk_size, bytes_of_step)
     number, devices = keys.shape[0], placement.device_count
     if number % devices:
         warnings.warn(

@@ -43,6 +43,10 @@ class PlannedRuns(Protocol):
     def optimizer(self) -> Optimizer:
         """Hyperparameters -> optax transformation."""
 
+    @property
+    def clipping(self) -> training.ClipRule:
+        """How gradients are clipped."""
+
 
 def train_config(
     task: Task,
@@ -51,6 +55,8 @@ def train_config(
     steps: int,
     lot_size: float,
     micro_batch_size: training.MicroBatchSize = "auto",
+    mesh: training.LotMesh | None = None,
+    clipping: training.ClipRule = training.GlobalClipping(),  # noqa: B008 (immutable)
 ) -> training.TrainConfig:
     """What is static about training on a task.
 
@@ -61,6 +67,8 @@ def train_config(
       steps: gradient steps.
       lot_size: what the noisy sum is divided by: the expected number of records of a lot.
       micro_batch_size: see `Job`.
+      mesh: devices that share every lot, or None.
+      clipping: how gradients are clipped.
 
     Raises:
       ValueError: for steps or a lot size that are not positive.
@@ -76,6 +84,8 @@ def train_config(
         averages=task.averages,
         loss_reads=task.loss_reads,
         micro_batch_size=micro_batch_size,
+        mesh=mesh,
+        clipping=clipping,
     )
 
 
@@ -84,11 +94,26 @@ def config_of_setting(
     optimizer: Optimizer,
     setting: RunSetting,
     micro_batch_size: training.MicroBatchSize = "auto",
+    mesh: training.LotMesh | None = None,
+    clipping: training.ClipRule = training.GlobalClipping(),  # noqa: B008 (immutable)
 ) -> training.TrainConfig:
     """`train_config` of a run that is accounted for as `setting`."""
+    lots, size = setting.lots, setting.lot_size
     return train_config(
-        task, optimizer, setting.lots, setting.steps, setting.lot_size, micro_batch_size
+        task, optimizer, lots, setting.steps, size, micro_batch_size, mesh, clipping
     )
+
+
+def _config(procedure: PlannedRuns, setting: RunSetting, job: Job) -> training.TrainConfig:
+    """How a job trains the candidates of a procedure that have this setting."""
+    given = job.micro_batch_size, job.mesh, procedure.clipping
+    return config_of_setting(procedure.task, procedure.optimizer, setting, *given)
+
+
+def bytes_of_step(task: Task, config: training.TrainConfig) -> int:
+    """What a step of a candidate touches, of shapes alone; see `training.bytes_of_step`."""
+    params = jax.eval_shape(task.initial, training.candidate_keys(1, seed=0)[0])
+    return training.bytes_of_step(config, params, task.train.arrays)
 
 
 def hyperparameters_of_runs(
@@ -185,9 +210,15 @@ def trained_runs(
 def _placement(procedure: PlannedRuns, chunk_size: int, job: Job) -> training.Placement:
     """A job's placement; "auto" is measured on short runs of an invented candidate."""
     if job.placement != "auto":
-        return training.named_placement(job.placement, chunk_size)
+        # By what is public: the largest of all settings, never of those that were drawn.
+        largest = max(procedure.settings, key=lambda setting: setting.lots.capacity)
+        config = config_of_setting(
+            procedure.task, procedure.optimizer, largest, job.micro_batch_size
+        )
+        own = bytes_of_step(procedure.task, config) if job.placement == "rule" else None
+        return training.named_placement(job.placement, chunk_size, own)
     task, setting = procedure.task, procedure.settings[0]
-    config = config_of_setting(task, procedure.optimizer, setting, job.micro_batch_size)
+    config = _config(procedure, setting, job)
     typical = procedure.space.sample(1, np.random.default_rng(0))
     given = hyperparameters_of_runs(typical, [setting])
     first = {name: values[0] for name, values in given.items()}
@@ -241,10 +272,7 @@ def _unlike(
         for member in having
     }
     own = [setting_of[member] for member in members]
-    configs = {
-        setting: config_of_setting(task, procedure.optimizer, setting, job.micro_batch_size)
-        for setting in procedure.settings
-    }
+    configs = {setting: _config(procedure, setting, job) for setting in procedure.settings}
     # Programs are planned for what is typical, never for what was drawn: see `_alike`.
     runs = procedure.selection.expected_runs
     population = [
@@ -289,7 +317,7 @@ def _candidate_run(
 ) -> Callable[[jax.Array, dict[str, jax.Array], PyTree], PyTree]:
     """Returns run(key, hyperparameters, data): train one candidate and count what it gets right."""
     task = procedure.task
-    config = config_of_setting(task, procedure.optimizer, setting, job.micro_batch_size)
+    config = _config(procedure, setting, job)
     trained = run_of(task, config)
 
     def run(key: jax.Array, hyperparameters: dict[str, jax.Array], data: PyTree) -> PyTree:

@@ -20,7 +20,12 @@ import numpy as np
 
 from dpjax import checks, private_files, training
 from dpjax.data import splitting
-from dpjax.tuning.evaluations.candidate_runs import Optimizer, scored_run, train_config
+from dpjax.tuning.evaluations.candidate_runs import (
+    Optimizer,
+    bytes_of_step,
+    scored_run,
+    train_config,
+)
 from dpjax.tuning.evaluations.partitions import PartitionLots
 from dpjax.tuning.job import Arrays, Job, bound, read_bound
 from dpjax.tuning.problem.task import Records, Task
@@ -118,6 +123,7 @@ def partition_counts(
     keys: jax.Array,
     *,
     optimizer: Optimizer,
+    clipping: training.ClipRule = training.GlobalClipping(),  # noqa: B008 (immutable)
     chunk_size: int,
     job: Job,
     drawn: Arrays | None = None,
@@ -141,6 +147,7 @@ def partition_counts(
       hyperparameters: name -> (candidates,).
       keys: typed keys (candidates * k,), all different.
       optimizer: hyperparameters -> optax transformation.
+      clipping: how gradients are clipped, where models of partitions clip at all.
       chunk_size: models trained at once; the memory knob.
       job: placement, micro-batches, checkpoints (models that were counted are not trained again),
         shards.
@@ -168,7 +175,9 @@ def partition_counts(
     traced.setdefault("clip_norm", np.ones(total))
     # A whole number below 2^24, which float32 holds; the rows themselves are looked up from it.
     traced["partition"] = model % partitions
-    config = train_config(task, optimizer, lots.lots, steps, lots.lot_size, job.micro_batch_size)
+    rule = clipping if lots.clips else training.GlobalClipping()
+    given = job.micro_batch_size, job.mesh, rule
+    config = train_config(task, optimizer, lots.lots, steps, lots.lot_size, *given)
     members = job.share(total)
     drawn = drawn or {}
     saved = _Saved(job, drawn)
@@ -182,6 +191,7 @@ def partition_counts(
         (records.arrays, records.starts, records.sizes, _masked(task.validation)),
         chunk_size=chunk_size,
         placement=job.placement,
+        bytes_of_step=bytes_of_step(task, config),
         trial=training.Trial(
             lambda short: _model_run(task, dataclasses.replace(config, steps=short)), steps
         ),

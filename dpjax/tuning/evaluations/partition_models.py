@@ -342,6 +342,7 @@ def _selected_and_trained(
         hyperparameters,
         jax.random.wrap_key_data(drawn["keys"], impl=key_streams.IMPLEMENTATION),
         optimizer=fixed.request.optimizer,
+        clipping=fixed.request.run.clipping,
         chunk_size=chunk_size,
         job=job,
         drawn=drawn,
@@ -439,6 +440,7 @@ def _facts(fixed: Plan, randomness: HostRandomness) -> dict[str, Any]:
     return {
         "method": "partitioned selection",
         "settings": dataclasses.astuple(fixed.setting),
+        "clipping": fixed.request.run.clipping.describe(),
         "partitions": [dataclasses.astuple(fixed.lots), dataclasses.astuple(fixed.utility)],
         "candidates": [
             fixed.number,

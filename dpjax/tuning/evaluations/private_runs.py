@@ -187,6 +187,11 @@ class Procedure:
         """Hyperparameters -> optax transformation."""
         return self.inspected.optimizer
 
+    @property
+    def clipping(self) -> training.ClipRule:
+        """How gradients are clipped."""
+        return self.request.run.clipping
+
 
 def plan_procedure(
     task: Task,
@@ -468,6 +473,7 @@ def _facts(procedure: Procedure, randomness: HostRandomness, executions: int) ->
     return {
         "number of executions": executions,
         "settings": [dataclasses.astuple(setting) for setting in procedure.settings],
+        "clipping": procedure.clipping.describe(),
         "search space": procedure.space.describe(),
         "selection": [
             selection.describe(),

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from dpjax import accounting, checks
+from dpjax import accounting, checks, training
 from dpjax.accounting.calibration import check_worth_pricing
 from dpjax.neighbouring import REPLACE_ONE
 from dpjax.tuning.problem.run_shape import (
@@ -64,6 +64,8 @@ class RunOptions:
       epochs: expected passes over the public number of records; 20 if steps are unset, too.
       noise_multiplier: instead of a target epsilon, to which it is calibrated if unset.
       sampling: "poisson" (add-or-remove one) or "fixed" (replace one).
+      clipping: how gradients are clipped, a rule of `training.CLIP_RULES` (or its name) that can
+        be stated in a release; it changes what is learned, never what it costs.
     """
 
     lot_size: int | None = None
@@ -71,9 +73,13 @@ class RunOptions:
     epochs: float | None = None
     noise_multiplier: float | None = None
     sampling: str = dataclasses.field(default=POISSON, metadata={"choices": (POISSON, FIXED)})
+    clipping: training.ClipRule = training.GlobalClipping()
 
     def __post_init__(self) -> None:
         check_sampling(self.sampling)
+        rule = training.checked_clip_rule("clipping", self.clipping)
+        rule.describe()  # Refuses what a release cannot state.
+        object.__setattr__(self, "clipping", rule)
         for name, check in _OPTION_CHECKS.items():
             value = getattr(self, name)
             if value is not None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-from dpjax import accounting, checks
+from dpjax import accounting, checks, training
 from dpjax.accounting.mechanisms.threshold_loop import (
     ITERATIONS,
     SEGMENTS,
@@ -366,6 +366,7 @@ def doubling(
     epochs: float | None = None,
     sampling: str = "poisson",
     optimizer: Optimizer | None = None,
+    clipping: training.ClipRule = training.GlobalClipping(),  # noqa: B008 (immutable)
     validation_is_public: bool = False,
     seed: int | None = None,
     chunk_size: int = 64,
@@ -411,7 +412,7 @@ def doubling(
         ("non_private", the paper's) candidates that differ in clip_norm only are alike.
       epsilon: target of the whole procedure; the final training's noise is calibrated to it; or
       noise_multiplier: of the final training.
-      lot_size, steps, epochs, sampling, optimizer: of the final training, as in
+      lot_size, steps, epochs, sampling, optimizer, clipping: of the final training, as in
         `random_repetitions`; the models of partitions take as many steps.
       validation_is_public: only training records are protected.
       seed: for reproduction; the randomness is then not secret and the release says so.
@@ -449,7 +450,7 @@ def doubling(
         ),
         epsilon=epsilon,
         delta=delta,
-        run=RunOptions(lot_size, steps, epochs, noise_multiplier, sampling),
+        run=RunOptions(lot_size, steps, epochs, noise_multiplier, sampling, clipping),
         optimizer=optimizer,
         validation_is_public=validation_is_public,
         seed=seed,

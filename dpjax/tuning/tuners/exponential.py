@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from dpjax import accounting, checks
+from dpjax import accounting, checks, training
 from dpjax.randomness.exact_samplers import UniformBelow, exponential_choice
 from dpjax.tuning.evaluations.partition_models import Candidates, PartitionModels
 from dpjax.tuning.evaluations.partitions import PARTITION_TRAININGS, REHEARSAL, AveragedUtility
@@ -116,6 +116,7 @@ def exponential(
     epochs: float | None = None,
     sampling: str = "poisson",
     optimizer: Optimizer | None = None,
+    clipping: training.ClipRule = training.GlobalClipping(),  # noqa: B008 (immutable)
     validation_is_public: bool = False,
     seed: int | None = None,
     chunk_size: int = 64,
@@ -139,8 +140,8 @@ def exponential(
       task, space: as in `doubling`.
       selection_epsilon: epsilon_0, of the whole selection.
       candidates, partitions, partition_training, epsilon, delta, noise_multiplier, lot_size, steps,
-        epochs, sampling, optimizer, validation_is_public, seed, chunk_size, progress, job: as in
-        `doubling`.
+        epochs, sampling, optimizer, clipping, validation_is_public, seed, chunk_size, progress,
+        job: as in `doubling`.
 
     Returns:
       A `Result`; None for a shard, whose results only a merge turns into one.
@@ -160,7 +161,7 @@ def exponential(
         Exponential(selection_epsilon, candidates, partitions, partition_training),
         epsilon=epsilon,
         delta=delta,
-        run=RunOptions(lot_size, steps, epochs, noise_multiplier, sampling),
+        run=RunOptions(lot_size, steps, epochs, noise_multiplier, sampling, clipping),
         optimizer=optimizer,
         validation_is_public=validation_is_public,
         seed=seed,

@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from dpjax import accounting
+from dpjax import accounting, training
 from dpjax.tuning.choices import BEST_OF, BestOf
 from dpjax.tuning.evaluations.private_runs import PrivateRuns
 from dpjax.tuning.job import Job
@@ -75,6 +75,7 @@ def random_repetitions(
     epochs: float | None = None,
     sampling: str = "poisson",
     optimizer: Optimizer | None = None,
+    clipping: training.ClipRule = training.GlobalClipping(),  # noqa: B008 (immutable)
     validation_is_public: bool = False,
     score_noise: float | None = None,
     not_private: bool = False,
@@ -112,6 +113,7 @@ def random_repetitions(
       optimizer: hyperparameters -> optax transformation; `training.momentum()` by default. Beside
         what the space draws, the hyperparameters hold `noise_multiplier`, `lot_size` and `steps`,
         for schedules.
+      clipping: how gradients are clipped: a rule of `training.CLIP_RULES`, or its name.
       validation_is_public: scores cost nothing.
       score_noise: standard deviation of the noise on the count of correct predictions, in records.
       not_private: with noise_multiplier 0, for comparison; the release then says so.
@@ -136,7 +138,7 @@ def random_repetitions(
         RandomRepetitions(repetitions, score_noise, not_private),
         epsilon=epsilon,
         delta=delta,
-        run=RunOptions(lot_size, steps, epochs, noise_multiplier, sampling),
+        run=RunOptions(lot_size, steps, epochs, noise_multiplier, sampling, clipping),
         optimizer=optimizer,
         validation_is_public=validation_is_public,
         seed=seed,

@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from dpjax import checks
+from dpjax import checks, training
 from dpjax.tuning.choices import FIRST_ABOVE, FirstAbove
 from dpjax.tuning.evaluations.private_runs import PrivateRuns
 from dpjax.tuning.job import Job
@@ -82,6 +82,7 @@ def threshold_stopping(
     epochs: float | None = None,
     sampling: str = "poisson",
     optimizer: Optimizer | None = None,
+    clipping: training.ClipRule = training.GlobalClipping(),  # noqa: B008 (immutable)
     validation_is_public: bool = False,
     score_noise: float | None = None,
     not_private: bool = False,
@@ -107,8 +108,8 @@ def threshold_stopping(
       space: public law of the hyperparameters.
       threshold: on the score, the noisy validation accuracy over the public size, in [0, 1].
       halting_probability: of the coin, in (0, 1].
-      epsilon, delta, noise_multiplier, lot_size, steps, epochs, sampling, optimizer: as in
-        `random_repetitions`.
+      epsilon, delta, noise_multiplier, lot_size, steps, epochs, sampling, optimizer,
+        clipping: as in `random_repetitions`.
       validation_is_public, score_noise, not_private, seed, chunk_size, progress, job: as there.
 
     Returns:
@@ -129,7 +130,7 @@ def threshold_stopping(
         ThresholdStopping(threshold, halting_probability, score_noise, not_private),
         epsilon=epsilon,
         delta=delta,
-        run=RunOptions(lot_size, steps, epochs, noise_multiplier, sampling),
+        run=RunOptions(lot_size, steps, epochs, noise_multiplier, sampling, clipping),
         optimizer=optimizer,
         validation_is_public=validation_is_public,
         seed=seed,

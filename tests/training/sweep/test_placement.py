@@ -8,6 +8,7 @@ import sys
 import textwrap
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -18,6 +19,7 @@ from dpjax.training.sweep.placement import (
     Trial,
     fastest_placement,
     named_placement,
+    placement_by_rule,
     placement_options,
 )
 
@@ -59,7 +61,7 @@ SCRIPT = textwrap.dedent(
         return [results[index] for index in range(6)]
 
     results, padded = {}, {}
-    for name in ("vmap", "one_by_one", "devices", "devices_one_by_one", "auto"):
+    for name in ("rule", "vmap", "one_by_one", "devices", "devices_one_by_one", "auto"):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             results[name] = collect(
@@ -96,7 +98,7 @@ def in_a_process(devices: int):
 def test_four_devices_give_what_one_gives():
     found, results, padded = in_a_process(4)
     assert found == 4
-    for name in ("one_by_one", "devices", "devices_one_by_one", "auto"):
+    for name in ("rule", "one_by_one", "devices", "devices_one_by_one", "auto"):
         np.testing.assert_allclose(results[name], results["vmap"], rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(results["mixed devices"], results["mixed"], rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(results["mixed"][0], results["vmap"][0], rtol=1e-5, atol=1e-6)
@@ -175,7 +177,56 @@ def test_a_trial_is_long_enough_to_be_measured(monkeypatch, seconds_a_step, real
     assert seconds[Timed(4)] == pytest.approx(real * seconds_a_step * 2.5 / 4)
 
 
+@pytest.mark.parametrize(
+    ("bytes_of_step", "width"), [(0, 16), (10**5, 16), (10**6, 16), (2**20, 16), (2**20 + 1, 1)]
+)
+def test_the_rule_goes_by_public_sizes(monkeypatch, bytes_of_step, width):
+    """Small steps side by side on a CPU, all on an accelerator; several devices share them."""
+    assert placement_by_rule(16, bytes_of_step) == Placement(width)
+    assert named_placement("rule", 16, bytes_of_step) == Placement(width)
+    several = jax.local_devices() * 3
+    monkeypatch.setattr(placement.jax, "local_devices", lambda: several)
+    assert placement_by_rule(16, bytes_of_step) == Placement(width, tuple(several))
+    monkeypatch.setattr(placement.jax, "default_backend", lambda: "gpu")
+    assert placement_by_rule(16, bytes_of_step) == Placement(16, tuple(several))
+
+
+def test_the_rule_keeps_what_stands_side_by_side_small():
+    assert placement_by_rule(10_000, 2**20) == Placement(16)
+    assert placement_by_rule(10_000, 2**12) == Placement(2**12)
+
+
+def test_a_step_is_as_large_as_its_rows_and_its_parameters():
+    """Of shapes alone, and whatever the steps; what is not trained counts for nothing."""
+
+    def loss(params, example):
+        return jnp.sum((example @ params["w"] + params["frozen"].sum()) ** 2)
+
+    def of(capacity, wide, **changes):
+        config = training.TrainConfig(
+            loss_fn=loss,
+            lots=training.PoissonLots(10_000, 0.001, capacity),
+            steps=1,
+            expected_lot_size=10,
+            optimizer=training.sgd(),
+            trainable={"w": True, "frozen": False},
+            **changes,
+        )
+        params = {
+            "w": jax.ShapeDtypeStruct((8, wide), np.float32),
+            "frozen": jax.ShapeDtypeStruct((10**6,), np.float32),
+        }
+        return training.bytes_of_step(config, params, np.zeros((10_000, 8), np.float32))
+
+    row = of(21, 3) - of(20, 3)
+    assert row > 8 * 4
+    assert of(20, 3) == 20 * row + 16 * 4 * 24
+    assert of(20, 3, micro_batch_size=5) == 5 * row + 16 * 4 * 24
+    assert of(20, 3000) > 16 * 4 * 24_000
+
+
 def test_names_and_options():
+    assert named_placement("rule", 8) == Placement(8)
     assert named_placement("vmap", 8) == Placement(8)
     assert named_placement("devices_one_by_one", 8).width == 1
     assert [option.width for option in placement_options(8)][:3] == [8, 2, 1]
@@ -184,7 +235,7 @@ def test_names_and_options():
 
 
 def test_bad_input_is_refused():
-    with pytest.raises(ValueError, match="pass one of vmap"):
+    with pytest.raises(ValueError, match="pass one of rule, vmap"):
         named_placement("pmap", 8)
     with pytest.raises(ValueError, match="at least 1"):
         Placement(0)

@@ -1,0 +1,328 @@
+"""Clip rules: how one example's gradient is brought to a bounded norm; one frozen dataclass each.
+
+A rule says of which parameters one norm is taken (`groups`), and what is done with it: scaled down
+to the clip norm where it is larger, or always (`stability`). `clipped_grad` takes one and proves
+the bound; `TrainConfig(clipping=)` trains by it. A rule that changes the clip norm during a run
+overrides what a run asks of it, too (`quantile_clipping.py`).
+
+| rule | name | source |
+|---|---|---|
+| `GlobalClipping` | global | Abadi et al. 2016, https://arxiv.org/abs/1607.00133 |
+| `PerLeafClipping` | per_leaf | McMahan et al. 2018, https://arxiv.org/abs/1710.06963 |
+| `GroupedClipping` | grouped | McMahan et al. 2018, with groups in the place of layers |
+| `AutomaticClipping` | automatic | Bu et al. 2023, https://arxiv.org/abs/2206.07136 |
+| `QuantileClipping` | quantile | Andrew et al. 2021, https://arxiv.org/abs/1905.03871 |
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, TypeVar
+
+import jax
+
+from dpjax import checks
+
+Tree = Any
+Measure = Callable[[jax.Array, jax.Array], jax.Array]
+"""(norms, mask), both (batch,) -> a scalar, the sum over the rows that count of what each has."""
+
+
+class Group(NamedTuple):
+    """Parameters whose gradients have one norm.
+
+    Attributes:
+      members: their places among all parameters.
+      share: of the clip norm; the squares of all groups' shares add up to 1.
+    """
+
+    members: tuple[int, ...]
+    share: float
+
+
+@dataclasses.dataclass(frozen=True)
+class ClipRule:
+    """What all rules have; the defaults are those of a clip norm that stays, for one norm of all.
+
+    Attributes:
+      name: as `clipped_grad`, the commands and a release name it.
+      stability: None where gradients are scaled down to the clip norm if they are larger; a number
+        where they always are scaled, which is added to their norms.
+      by_leaf: whether every parameter is a group of its own, with equal shares, so that a pytree of
+        clip norms may be given, too.
+    """
+
+    name: ClassVar[str]
+    stability: ClassVar[float | None] = None
+    by_leaf: ClassVar[bool] = False
+
+    def groups(self, names: Sequence[str]) -> list[Group]:
+        """The groups of the parameters of these names ("params/Dense_0/kernel"), each in one.
+
+        Raises:
+          ValueError: for groups or shares that are not those of these parameters.
+        """
+        return [Group(tuple(range(len(names))), 1.0)]
+
+    def describe(self) -> dict[str, Any]:
+        """The rule in plain words and numbers, as a release states it; see `rule_from_dict`."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {"rule": self.name} | {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in fields.items()
+        }
+
+    # ---- what a run asks of it
+
+    def noise_factor(self) -> float:
+        """Noise multiplier of the clipped sums, over the run's, which its accounting was given."""
+        return 1.0
+
+    def begin(self, clip_norm: jax.Array) -> Tree:
+        """What a run keeps between steps, a pytree; `clip_norm` is the hyperparameter."""
+        return ()
+
+    def clip_norm(self, clip_norm: jax.Array, state: Tree) -> jax.Array:
+        """The clip norm of the next step."""
+        return clip_norm
+
+    def measure(self, clip_norm: jax.Array) -> Measure | None:
+        """What a step adds up of a lot's records beside their gradients; None: nothing."""
+        return None
+
+    def after_step(
+        self,
+        state: Tree,
+        measured: tuple[jax.Array, jax.Array | None] | None,
+        key: jax.Array,
+        *,
+        noise_multiplier: jax.Array,
+        relation: str,
+        expected_lot_size: float | jax.Array,
+    ) -> Tree:
+        """The state after a step; what leaves `measured` must be noised here.
+
+        Args:
+          state: before it.
+          measured: the sum over the lot that `measure` asked for, and what it lacks of the
+            unrounded one (None: nothing); None without `measure`.
+          key: of this step and this use alone.
+          noise_multiplier: of the whole step, which its accounting was given.
+          relation: neighbouring relation.
+          expected_lot_size: public number.
+        """
+        return state
+
+
+CLIP_RULES: dict[str, type[ClipRule]] = {}
+"""By name; filled by `register_clip_rule`."""
+_Rule = TypeVar("_Rule", bound=type[ClipRule])
+
+
+def register_clip_rule(name: str) -> Callable[[_Rule], _Rule]:
+    """Class decorator: makes a rule known by name, and releases that name it verifiable."""
+
+    def registered(cls: _Rule) -> _Rule:
+        if name in CLIP_RULES:
+            raise ValueError(f"clipping {name!r} is registered already: choose another name")
+        cls.name = name
+        CLIP_RULES[name] = cls
+        return cls
+
+    return registered
+
+
+def checked_rule(name: str, value: object) -> ClipRule:
+    """A rule, or one of the names of those that need no settings; else a ValueError."""
+    usual = [known for known, cls in CLIP_RULES.items() if not _needed(cls)]
+    if isinstance(value, str) and value in usual:
+        return CLIP_RULES[value]()
+    if isinstance(value, ClipRule):
+        return value
+    raise ValueError(
+        f"unknown {name} {checks.shown(value)}: pass one of {', '.join(usual)}, or a rule such as "
+        "training.GroupedClipping(('encoder', 'head'))"
+    )
+
+
+def rule_from_dict(described: Mapping[str, Any]) -> ClipRule:
+    """The rule that `ClipRule.describe` described.
+
+    Raises:
+      ValueError, KeyError, TypeError: for what describes none.
+    """
+    settings = dict(described)
+    return CLIP_RULES[settings.pop("rule")](**settings)
+
+
+def _needed(cls: type[ClipRule]) -> list[str]:
+    missing = dataclasses.MISSING
+    return [
+        field.name
+        for field in dataclasses.fields(cls)
+        if field.default is missing and field.default_factory is missing
+    ]
+
+
+@register_clip_rule("global")
+@dataclasses.dataclass(frozen=True)
+class GlobalClipping(ClipRule):
+    """g min(1, C / |g|), with the norm of the whole gradient."""
+
+
+class _Shared(ClipRule):
+    """Rules whose groups have shares of the clip norm."""
+
+    shares: Mapping[str, float] | None
+
+    def _check_shares(self) -> None:
+        if self.shares is None:
+            return
+        checks.mapping("shares", self.shares, "from the names of groups to positive numbers")
+        shares = {
+            checks.text("a group's name", group): checks.positive(f"share of {group!r}", share)
+            for group, share in self.shares.items()
+        }
+        object.__setattr__(self, "shares", dict(sorted(shares.items())))
+
+    def _with_shares(self, groups: dict[str, list[int]]) -> list[Group]:
+        """Shares that are given stand to each other as these numbers; equal ones otherwise."""
+        shares = dict.fromkeys(groups, 1.0) if self.shares is None else self.shares
+        if set(shares) != set(groups):
+            wrong = ", ".join(sorted(set(shares) ^ set(groups)))
+            raise ValueError(
+                f"shares and groups differ in {wrong}: pass one share for each of "
+                f"{', '.join(sorted(groups))}"
+            )
+        whole = math.hypot(*shares.values())
+        return [Group(tuple(members), shares[name] / whole) for name, members in groups.items()]
+
+    def __hash__(self) -> int:
+        return hash((type(self), repr(self)))
+
+
+@register_clip_rule("per_leaf")
+@dataclasses.dataclass(frozen=True, eq=True)
+class PerLeafClipping(_Shared):
+    """Every parameter's gradient is clipped by itself, to its share of the clip norm.
+
+    Attributes:
+      shares: name of every trained parameter ("params/Dense_0/kernel") -> its share, relative to
+        the others'; equal shares, C / sqrt(parameters) each, if None.
+    """
+
+    shares: Mapping[str, float] | None = None
+    __hash__ = _Shared.__hash__
+
+    def __post_init__(self) -> None:
+        self._check_shares()
+
+    @property
+    def by_leaf(self) -> bool:  # type: ignore[override]
+        """See `ClipRule`."""
+        return self.shares is None
+
+    def groups(self, names: Sequence[str]) -> list[Group]:
+        """See `ClipRule`."""
+        return self._with_shares({name: [place] for place, name in enumerate(names)})
+
+
+@register_clip_rule("grouped")
+@dataclasses.dataclass(frozen=True, eq=True, repr=False)
+class GroupedClipping(_Shared):
+    """The gradient of every group of parameters is clipped by itself, to its share.
+
+    Attributes:
+      groups_of: prefixes of parameters' names, each the name of a group ("params/Dense_0" holds
+        "params/Dense_0/kernel"; the longest that fits counts, "" fits all); or a function from a
+        parameter's name to its group's, which no release can state.
+      shares: name of every group -> its share of the clip norm, relative to the others'; equal
+        shares, C / sqrt(groups) each, if None.
+    """
+
+    groups_of: tuple[str, ...] | Callable[[str], str] = dataclasses.field(
+        metadata={"flag": "clip_groups"}
+    )
+    shares: Mapping[str, float] | None = None
+    __hash__ = _Shared.__hash__
+
+    def __post_init__(self) -> None:
+        if not callable(self.groups_of):
+            listed = checks.listed("groups_of", self.groups_of, "prefixes of parameters' names")
+            if not listed:
+                raise ValueError("groups_of is empty: pass at least one prefix, '' for all")
+            prefixes = tuple(checks.text("a prefix in groups_of", one) for one in listed)
+            object.__setattr__(self, "groups_of", prefixes)
+        self._check_shares()
+
+    def groups(self, names: Sequence[str]) -> list[Group]:
+        """See `ClipRule`."""
+        found: dict[str, list[int]] = {}
+        if not callable(self.groups_of):
+            found = {prefix: [] for prefix in self.groups_of}
+        for place, name in enumerate(names):
+            found.setdefault(self._group_of(name), []).append(place)
+        empty = [group for group, members in found.items() if not members]
+        if empty:
+            raise ValueError(
+                f"groups_of has {empty[0]!r}, which holds no trained parameter: pass prefixes of "
+                f"{', '.join(names)}"
+            )
+        return self._with_shares(found)
+
+    def _group_of(self, name: str) -> str:
+        if callable(self.groups_of):
+            return checks.text(f"the group of {name}", self.groups_of(name))
+        fitting = [
+            prefix for prefix in self.groups_of if not prefix or f"{name}/".startswith(f"{prefix}/")
+        ]
+        if not fitting:
+            raise ValueError(
+                f"the parameter {name} is in no group: pass a prefix of it in groups_of, or '' for "
+                "all others"
+            )
+        return max(fitting, key=len)
+
+    def __repr__(self) -> str:
+        """A function by its name: an address is another one in every process."""
+        shown: Any = self.groups_of
+        if callable(shown):
+            shown = getattr(shown, "__qualname__", type(shown).__name__)
+        return f"GroupedClipping({shown!r}, shares={self.shares!r})"
+
+    def describe(self) -> dict[str, Any]:
+        """See `ClipRule`.
+
+        Raises:
+          ValueError: for groups that a function makes.
+        """
+        if callable(self.groups_of):
+            raise ValueError(
+                "groups_of is a function, which a release cannot state: pass prefixes of "
+                "parameters' names"
+            )
+        return super().describe()
+
+
+@register_clip_rule("automatic")
+@dataclasses.dataclass(frozen=True)
+class AutomaticClipping(ClipRule):
+    """g C / (|g| + stability): every gradient is scaled, small ones up; nothing to tune in C.
+
+    Bu et al. 2023 (AUTO-S; with stability 0, AUTO-V), equation (1) of https://arxiv.org/abs/2206.07136.
+    A contribution is strictly shorter than C. The clip norm only scales the noisy sum (an optimiser
+    such as Adam does not notice), and must be finite.
+
+    Attributes:
+      stability: added to the norms, in the gradient's own unit, so that gradients far below it
+        stay short.
+    """
+
+    stability: float = dataclasses.field(  # type: ignore[misc]
+        default=0.01, metadata={"flag": "clip_stability"}
+    )
+
+    def __post_init__(self) -> None:
+        checks.not_negative("stability", self.stability)

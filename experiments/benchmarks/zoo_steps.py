@@ -1,0 +1,242 @@
+"""A private step of every model of the zoo, against the plain step and the others at their best.
+
+  python -m experiments.benchmarks.zoo_steps --out_dir=out             # an hour on one core
+  python -m experiments.benchmarks.zoo_steps --models=gpt,vit_ti --turns=3
+  python -m experiments.benchmarks.zoo_steps --quick                   # tiny models, a few minutes
+
+Ways of taking one step, all called in turn, ratios taken within a turn (median, quartiles):
+
+  plain: gradient of the mean loss of a fixed batch, SGD. No privacy.
+  engine: what `training.make_train` does in a step: draw a Poisson lot of that expected size,
+    gather it, clip in micro-batches, add noise, SGD.
+  ours: the clipped sum of the fixed batch in micro-batches of `auto` size, SGD; no draw, no noise.
+  vmap: per-example gradients of the whole batch by `jax.vmap`, clipped and added up, SGD.
+  jax-privacy: `jax_privacy.clipped_grad` of the fixed batch, SGD, with the `microbatch_size` that
+    was fastest of --peer_rows in one trial each; where installed.
+
+Seconds are CPU time of the process over the calls of a turn, so that work beside it weighs little;
+hold it to one core to compare arithmetic alone. Memory is the scratch that XLA reserves. With
+--out_dir: zoo_steps.csv.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import os
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import flags
+from rich.console import Console
+from rich.table import Table
+
+from dpjax import accounting, files, training
+from dpjax.commands import command_line
+from dpjax.training import micro_batches
+from experiments.benchmarks.zoo import ZOO, Problem
+
+_MODELS = flags.DEFINE_list("models", [], "Which models to measure; all by default.")
+_LOT = flags.DEFINE_integer("lot", 64, "Expected lot, and rows of the fixed batch.", lower_bound=2)
+_TURNS = flags.DEFINE_integer("turns", 5, "Turns; each way is called in each.", lower_bound=1)
+_PEER_ROWS = flags.DEFINE_list("peer_rows", ["4", "16", "64"], "Micro-batches tried for the peer.")
+_QUICK = flags.DEFINE_bool("quick", False, "Tiny models, two turns.")
+_OUT_DIR = flags.DEFINE_string("out_dir", None, "Folder for zoo_steps.csv.")
+
+_RATE, _CLIP_NORM = 0.1, 1.0
+_RECORDS = 6000
+"""Rows that lots are drawn from; lots of the expected size among more are no different."""
+
+_LEAST_SECONDS = 0.05
+"""CPU time that a way's calls in one turn fill."""
+
+
+class Way(NamedTuple):
+    """One compiled way of taking a step.
+
+    Attributes:
+      call: takes `arguments`.
+      arguments: see there.
+      megabytes: of scratch.
+      compile_seconds: CPU time of tracing and compiling.
+    """
+
+    call: Callable[..., Any]
+    arguments: tuple
+    megabytes: float
+    compile_seconds: float
+
+    def seconds(self) -> float:
+        """CPU time of one call."""
+        start, calls = time.process_time(), 0
+        while not calls or time.process_time() - start < _LEAST_SECONDS:
+            jax.block_until_ready(self.call(*self.arguments))
+            calls += 1
+        return (time.process_time() - start) / calls
+
+
+def _compiled(function: Callable[..., Any], *arguments: Any) -> Way:
+    start = time.process_time()
+    with warnings.catch_warnings():
+        # jax_privacy 2.0.0 calls names that its dependencies have deprecated.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        compiled = jax.jit(function).lower(*arguments).compile()
+    seconds = time.process_time() - start
+    jax.block_until_ready(compiled(*arguments))
+    return Way(compiled, arguments, compiled.memory_analysis().temp_size_in_bytes / 2**20, seconds)
+
+
+def _updated(params: Any, summed: Any, size: int) -> Any:
+    return jax.tree.map(
+        lambda value, slope: (value - _RATE / size * slope).astype(value.dtype), params, summed
+    )
+
+
+def ways(problem: Problem, lot: int, peer_rows: list[int]) -> dict[str, Way]:
+    """The ways of taking one step of a problem whose records are the fixed batch."""
+    params, batch = problem.params, problem.records
+    grad_fn = training.clipped_grad(problem.loss)
+    every = jnp.arange(lot, dtype=jnp.uint32), jnp.ones(lot, bool)
+
+    def plain(params: Any, batch: Any) -> Any:
+        def mean_loss(params: Any) -> jax.Array:
+            return jax.vmap(problem.loss, (None, 0))(params, batch).mean()
+
+        return _updated(params, jax.grad(mean_loss)(params), 1)
+
+    def ours(params: Any, batch: Any) -> Any:
+        rows = micro_batches.rows_at_once("auto", grad_fn, params, batch, lot)
+        summed, _ = micro_batches.sum_of_lot(
+            grad_fn, params, batch, every, jnp.float32(_CLIP_NORM), None, rows
+        )
+        return _updated(params, summed, lot)
+
+    def by_vmap(params: Any, batch: Any) -> Any:
+        formed = training.clipped_grad(problem.loss, method="materialised")
+        return _updated(params, formed(params, batch, _CLIP_NORM)[0], lot)
+
+    found = {
+        "plain": _compiled(plain, params, batch),
+        "engine": _engine(problem, lot),
+        "ours": _compiled(ours, params, batch),
+        "vmap": _compiled(by_vmap, params, batch),
+    }
+    if importlib.util.find_spec("jax_privacy") is not None:
+        peers = [_peer(problem, lot, rows) for rows in peer_rows if lot % rows == 0]
+        found["jax-privacy"] = min(peers, key=Way.seconds)
+    return found
+
+
+def _engine(problem: Problem, lot: int) -> Way:
+    probability = lot / _RECORDS
+    capacity = accounting.lot_capacity(_RECORDS, probability, 1000, 1e-8)
+    records = jax.tree.map(
+        lambda rows: jnp.tile(rows, (-(-_RECORDS // lot), *(1,) * (rows.ndim - 1)))[:_RECORDS],
+        problem.records,
+    )
+    train = training.make_train(
+        training.TrainConfig(
+            loss_fn=problem.loss,
+            lots=training.PoissonLots(_RECORDS, probability, capacity),
+            steps=1,
+            expected_lot_size=lot,
+            optimizer=training.sgd(),
+        )
+    )
+    numbers = {"learning_rate": _RATE, "clip_norm": _CLIP_NORM, "noise_multiplier": 1.0}
+
+    def step(number: jax.Array, params: Any, records: Any) -> Any:
+        key = jax.random.fold_in(training.candidate_keys(1, seed=0)[0], number)
+        return train(key, numbers, params, records)
+
+    way = _compiled(step, jnp.uint32(0), problem.params, records)
+    lots = iter(range(2**31))
+
+    def next_lot(_: Any, *rest: Any) -> Any:
+        return way.call(jnp.uint32(next(lots)), *rest)
+
+    return way._replace(call=next_lot)
+
+
+def _peer(problem: Problem, lot: int, rows: int) -> Way:
+    import jax_privacy
+
+    theirs = jax_privacy.clipped_grad(
+        problem.loss,
+        l2_clip_norm=_CLIP_NORM,
+        keep_batch_dim=False,
+        normalize_by=float(lot),
+        microbatch_size=None if rows == lot else rows,
+    )
+    return _compiled(
+        lambda params, batch: _updated(params, theirs(params, batch), 1),
+        problem.params,
+        problem.records,
+    )
+
+
+def measured(found: dict[str, Way], turns: int) -> dict[str, list[float]]:
+    """Seconds of every way in every turn."""
+    seconds: dict[str, list[float]] = {name: [] for name in found}
+    for _ in range(turns):
+        for name, way in found.items():
+            seconds[name].append(way.seconds())
+    return seconds
+
+
+def ratio(seconds: dict[str, list[float]], over: str, under: str) -> str:
+    """Median and quartiles of ratios within turns."""
+    if over not in seconds:
+        return "-"
+    low, middle, high = np.quantile(
+        np.asarray(seconds[over]) / np.asarray(seconds[under]), (0.25, 0.5, 0.75)
+    )
+    return f"{middle:.2f} ({low:.2f}-{high:.2f})"
+
+
+def main() -> None:
+    unknown = sorted(set(_MODELS.value) - set(ZOO))
+    if unknown:
+        raise ValueError(f"unknown model {unknown[0]!r}: pass some of {', '.join(ZOO)}")
+    lot, turns = (16, 2) if _QUICK.value else (_LOT.value, _TURNS.value)
+    peer_rows = [int(rows) for rows in _PEER_ROWS.value]
+    columns = (
+        *("model", "plain ms", "engine / plain", "ours / plain", "vmap / ours"),
+        *("jax-privacy / ours", "MB plain, engine, vmap, jax-privacy", "compile s"),
+    )
+    table = Table(title=f"One step, lot {lot}; {jax.devices()[0].device_kind}")
+    for column in columns:
+        table.add_column(column)
+    rows = [("model", "way", "turn", "seconds", "scratch_megabytes", "compile_seconds")]
+    for name in _MODELS.value or ZOO:
+        found = ways(ZOO[name](_QUICK.value, lot), lot, peer_rows)
+        seconds = measured(found, turns)
+        shown = [way for way in ("plain", "engine", "vmap", "jax-privacy") if way in found]
+        table.add_row(
+            name,
+            f"{1e3 * float(np.median(seconds['plain'])):.3g}",
+            ratio(seconds, "engine", "plain"),
+            ratio(seconds, "ours", "plain"),
+            ratio(seconds, "vmap", "ours"),
+            ratio(seconds, "jax-privacy", "ours"),
+            ", ".join(f"{found[way].megabytes:.3g}" for way in shown),
+            ", ".join(f"{found[way].compile_seconds:.0f}" for way in shown),
+        )
+        for way, taken in seconds.items():
+            more = f"{found[way].megabytes:.4g}", f"{found[way].compile_seconds:.3g}"
+            rows += [(name, way, turn, f"{each:.6g}", *more) for turn, each in enumerate(taken)]
+        if _OUT_DIR.value:  # after every model: an hour's work is not lost to the last one
+            os.makedirs(_OUT_DIR.value, exist_ok=True)
+            path = os.path.join(_OUT_DIR.value, "zoo_steps.csv")
+            with files.replacing(path) as partial, open(partial, "w", newline="") as file:
+                csv.writer(file).writerows(rows)
+    Console(width=170).print(table)
+
+
+if __name__ == "__main__":
+    command_line.run(main)

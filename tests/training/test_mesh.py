@@ -1,0 +1,370 @@
+"""A lot spread over devices, of one process or two, trains what one device trains."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import tempfile
+import textwrap
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpjax import training
+from dpjax.randomness import keys as key_streams
+from dpjax.randomness import threefry
+from dpjax.training import mesh as mesh_module
+from dpjax.training import micro_batches
+
+ROOT = pathlib.Path(__file__).parents[2]
+ROWS, FEATURES, HIDDEN = 40, 3, 8
+GENERATOR = np.random.default_rng(11)
+DATA = {
+    "x": GENERATOR.normal(size=(ROWS, FEATURES)).astype(np.float32),
+    "y": GENERATOR.normal(size=ROWS).astype(np.float32),
+}
+START = {
+    "bias": np.float32(0.1),
+    "frozen": np.float32(2.0),
+    # 8 hidden units: divisible by 2 and 4 devices, not by 3; 24 and 1 entries by neither.
+    "kernel": GENERATOR.normal(size=(FEATURES, HIDDEN)).astype(np.float32),
+}
+GIVEN = {"clip_norm": 0.7, "noise_multiplier": 0.5, "learning_rate": 0.3, "momentum": 0.9}
+KEY = 3
+
+
+def loss(params, example, rng):
+    """One that reads a key, and a leaf that is not trained; clipped rows and others."""
+    kept = jax.random.bernoulli(rng, 0.5, (FEATURES,))
+    hidden = (example["x"] * kept) @ params["kernel"] * params["frozen"]
+    return 0.5 * (jnp.sum(jnp.tanh(hidden)) + params["bias"] - example["y"]) ** 2
+
+
+BASE = training.TrainConfig(
+    loss_fn=loss,
+    # Of a data set smaller than its bound, members lie anywhere in the lot.
+    lots=training.PoissonLots(ROWS, 0.3, 20),
+    steps=4,
+    expected_lot_size=12,
+    optimizer=training.momentum(),
+    trainable=lambda path, leaf: path != ("frozen",),
+    with_rng=True,
+    micro_batch_size=2,
+)
+NUMBER = 31
+
+
+def flat(params):
+    return {name: np.asarray(value).ravel().tolist() for name, value in params.items()}
+
+
+def on_device(mesh=None, **changes):
+    """By `make_train`, with arrays where a mesh wants them."""
+    config = dataclasses.replace(BASE, mesh=mesh, **changes)
+    arguments = (jax.random.key(KEY), given(), START, DATA)
+    if mesh is not None:
+        arguments = mesh.put(arguments)
+    return flat(jax.jit(training.make_train(config))(*arguments, np.int32(NUMBER)))
+
+
+def given():
+    return {name: np.float32(value) for name, value in GIVEN.items()}
+
+
+def from_host(mesh=None, key=KEY, number=NUMBER, data=DATA, checkpoints=None, progress=None, **kw):
+    config = dataclasses.replace(BASE, mesh=mesh, **kw)
+    return flat(
+        training.train_from_host(config)(
+            jax.random.key(key), given(), START, data, number,
+            checkpoints=checkpoints, progress=progress,
+        )
+    )  # fmt: skip
+
+
+class Killed(Exception):
+    pass
+
+
+def kill(done, total):
+    if done == 3:
+        raise Killed
+
+
+def resumed_from_host(mesh, folder):
+    """Killed after three steps, the last of them not saved; `folder` None in other processes."""
+
+    def checkpoints():
+        return None if folder is None else training.Checkpoints(folder, every_seconds=0.0)
+
+    with contextlib.suppress(Killed):
+        from_host(mesh, checkpoints=checkpoints(), progress=kill)
+    later = []
+    result = from_host(mesh, checkpoints=checkpoints(), progress=lambda *done: later.append(done))
+    return result, later
+
+
+def resumed_in_a_sweep(mesh, folder):
+    """By `mixed_sweep`, which saves itself; killed once, and undisturbed."""
+    configs = [dataclasses.replace(BASE, mesh=mesh, steps=steps) for steps in (4, 2)]
+
+    def swept(progress=None, **options):
+        found = {}
+        for indices, outputs in training.mixed_sweep(
+            configs, training.candidate_keys(2, seed=5),
+            {name: np.full(2, value) for name, value in GIVEN.items()}, DATA,
+            initial=lambda key: jax.tree.map(jnp.asarray, START), chunk_size=1,
+            progress=progress, **options,
+        ):  # fmt: skip
+            for row, index in enumerate(indices.tolist()):
+                found[index] = flat(jax.tree.map(lambda leaf, row=row: leaf[row], outputs))
+        return [found[index] for index in range(2)]
+
+    def saved():
+        return {"checkpoints": training.Checkpoints(folder, every_seconds=0.0)}
+
+    def kill_first(done, total):
+        raise Killed
+
+    with contextlib.suppress(Killed):
+        swept(kill_first, **saved())
+    return swept(**saved()), swept()
+
+
+def evaluated(mesh):
+    """The targets of the rows whose loss is evaluated, one of 11 records in every lot."""
+    seen = []
+
+    def counting(params, example, rng):
+        jax.debug.callback(lambda y: seen.append(float(y)), example["y"])
+        return loss(params, example, rng)
+
+    config = dataclasses.replace(
+        BASE, loss_fn=counting, lots=training.PoissonLots(ROWS, 1.0, ROWS), steps=1, mesh=mesh,
+        micro_batch_size=1,
+    )  # fmt: skip
+    jax.block_until_ready(
+        jax.jit(training.make_train(config))(
+            jax.random.key(KEY), given(), START, DATA, np.int32(11)
+        )
+    )
+    jax.effects_barrier()
+    return sorted(seen)
+
+
+def held_back(mesh):
+    """The norm of a lot of one clipped record, in clip norms; of a capacity of 2^14."""
+    config = dataclasses.replace(
+        BASE, lots=training.PoissonLots(ROWS, 1.0, 2**14), steps=1, expected_lot_size=1,
+        optimizer=training.sgd(), mesh=mesh,
+    )  # fmt: skip
+    small = {"clip_norm": 0.01, "noise_multiplier": 0.0, "learning_rate": 1.0}
+    values = {name: np.float32(value) for name, value in small.items()}
+    run = jax.jit(training.make_train(config))
+    result = run(jax.random.key(KEY), values, START, DATA, np.int32(1))
+    steps = [np.ravel(result[name] - START[name]) for name in ("bias", "kernel")]
+    return float(np.linalg.norm(np.concatenate(steps).astype(np.float64)) / 0.01)
+
+
+def on_four_devices():
+    mesh, folder = training.LotMesh(), tempfile.mkdtemp()
+    three = training.LotMesh(tuple(jax.devices()[:3]), shard_state=True)
+    host, later = resumed_from_host(mesh, os.path.join(folder, "run"))
+    sweep, undisturbed = resumed_in_a_sweep(mesh, os.path.join(folder, "sweep"))
+    return {
+        "devices": len(jax.devices()),
+        "alone": on_device(),
+        "mesh": on_device(mesh),
+        "three": on_device(three, micro_batch_size=None),
+        "split state": on_device(training.LotMesh(shard_state=True)),
+        "empty lots": [
+            on_device(m, lots=training.PoissonLots(ROWS, 1e-30, 20)) for m in (None, mesh)
+        ],
+        "host": from_host(mesh),
+        "host resumed": host,
+        "later": later,
+        "sweep resumed": sweep,
+        "sweep": undisturbed,
+        "evaluated": evaluated(mesh),
+        "held back": held_back(mesh),
+    }
+
+
+def in_one_of_two_processes(port, index):
+    from dpjax.training.sweep import hosts
+
+    hosts.join(f"localhost:{port}", 2, index)
+    split = training.LotMesh(shard_state=True)
+    folder = os.path.join(tempfile.mkdtemp(), "run") if index == 0 else None
+    host, later = resumed_from_host(split, folder)
+    return {
+        "devices": len(jax.devices()),
+        "mesh": on_device(training.LotMesh()),
+        "host": from_host(training.LotMesh()),
+        "host resumed": host,
+        "later": later,
+    }
+
+
+SCRIPT = textwrap.dedent(
+    """
+    import json, sys
+    sys.path.insert(0, "tests/training")
+    import jax, test_mesh
+    name, *arguments = sys.argv[1:]
+    print(json.dumps(getattr(test_mesh, name)(*map(int, arguments))))
+    """
+)
+
+
+def in_processes(devices, *commands):
+    """What functions of this module return, each in a process with so many devices of its own."""
+    environment = os.environ | {
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+        "JAX_PLATFORMS": "cpu",
+        "PYTHONPATH": str(ROOT),
+    }
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, *map(str, command)],
+            cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for command in commands
+    ]  # fmt: skip
+    outputs = []
+    for process in processes:
+        printed, errors = process.communicate(timeout=300)
+        assert process.returncode == 0, errors
+        outputs.append(json.loads(printed.splitlines()[-1]))
+    return outputs
+
+
+def assert_close(left, right):
+    assert left.keys() == right.keys()
+    for name in left:
+        np.testing.assert_allclose(left[name], right[name], rtol=1e-5, atol=1e-6)
+
+
+@pytest.fixture(scope="module")
+def four():
+    return in_processes(4, ("on_four_devices",))[0]
+
+
+def test_four_devices_train_what_one_trains(four):
+    assert four["devices"] == 4
+    for name in ("mesh", "three", "split state", "host"):
+        assert_close(four[name], four["alone"])
+    assert np.abs(np.array(four["alone"]["kernel"]) - START["kernel"].ravel()).max() > 0.05
+    assert four["alone"]["frozen"] == [2.0]
+
+
+def test_an_empty_lot_gets_the_one_noise(four):
+    alone, spread = four["empty lots"]
+    assert alone == spread
+    assert np.abs(np.array(alone["kernel"]) - START["kernel"].ravel()).max() > 0.05
+
+
+def test_every_record_of_a_lot_is_on_one_device_once(four):
+    """11 records in turns of 4: three turns, of which one device sits out the last."""
+    assert four["evaluated"] == sorted(float(np.float32(y)) for y in DATA["y"][:11])
+
+
+def test_a_record_is_held_back_for_the_rows_of_a_whole_lot(four):
+    assert four["held back"] * (1 + 2**14 * 2.0**-23) == pytest.approx(1.0, abs=1e-4)
+
+
+def test_runs_over_a_mesh_resume_to_the_identical_result(four):
+    assert four["host resumed"] == four["host"]
+    assert four["later"] == [[3, 4], [4, 4]]
+    assert four["sweep resumed"] == four["sweep"]
+
+
+def test_two_processes_train_what_one_device_trains(four):
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    both = in_processes(2, *(("in_one_of_two_processes", port, index) for index in range(2)))
+    assert both[0] == both[1], "processes disagree"
+    assert both[0]["devices"] == 4
+    assert_close(both[0]["mesh"], four["alone"])
+    assert_close(both[0]["host"], four["alone"])
+    assert_close(both[0]["host resumed"], four["alone"])
+    assert both[0]["later"] == [[3, 4], [4, 4]]
+
+
+# Shares, on the one device of this process -------------------------------------------------------
+
+
+@pytest.mark.parametrize(("shares", "size"), [(1, 3), (2, 3), (4, 2), (7, 1), (3, 20)])
+def test_shares_add_up_to_the_lot(shares, size):
+    """Rows that are powers of two: the sum tells which of them it holds, how often."""
+    grad_fn = training.clipped_grad(lambda params, row: params["w"] * row)
+    rows = jnp.asarray(2.0 ** np.arange(18), jnp.float32)
+    mask = jnp.asarray(GENERATOR.random(18) < 0.7)
+    lot, held = (jnp.arange(18), mask), []
+    for share in range(shares):
+        high, low = micro_batches.sum_of_lot(
+            grad_fn, {"w": jnp.zeros(())}, rows, lot, np.float32(1e30), None, size,
+            share=(np.uint32(share), shares),
+        )  # fmt: skip
+        low = np.zeros(()) if low is None else low["w"]
+        held.append(float(high["w"]) + float(low))
+    factor = 1 + 18 * 2.0**-23
+    assert sum(held) * factor == pytest.approx(float(rows[mask].sum()), rel=1e-5)
+    numbers = [round(each * factor) for each in held]
+    assert all(a & b == 0 for i, a in enumerate(numbers) for b in numbers[:i])
+
+
+def test_pairs_add_up_without_rounding():
+    """2,000 devices' pairs: the rest counts too, to 2**-46 of the total."""
+    generator = np.random.default_rng(3)
+    highs = generator.normal(size=(2000, 64)).astype(np.float32)
+    lows = (np.spacing(np.abs(highs)) * generator.uniform(-0.5, 0.5, highs.shape)).astype(
+        np.float32
+    )
+    total = jnp.asarray(highs[0]), jnp.asarray(lows[0])
+    add = jax.jit(micro_batches.added)
+    for high, low in zip(highs[1:], lows[1:]):
+        total = add(total, high, low)
+    exact = highs.astype(np.float64).sum(0) + lows.astype(np.float64).sum(0)
+    found = np.asarray(total[0], np.float64) + np.asarray(total[1], np.float64)
+    np.testing.assert_allclose(found, exact, atol=2000 * np.abs(highs).max() * 2.0**-42)
+
+
+def test_a_mesh_of_one_device_is_that_device():
+    one = training.LotMesh((jax.devices()[0],))
+    assert on_device(one) == on_device()
+    assert one.size == 1 and one.share_of(7) == 7
+
+
+def test_noise_in_pieces_is_the_draw():
+    key = key_streams.stream(jax.random.key(0, impl="threefry2x32"), "noise")
+    mesh = training.LotMesh((jax.devices()[0],))
+    found = jax.jit(mesh.dithered_normal, static_argnums=1)(key, 77, np.float32(2.0**20))
+    np.testing.assert_array_equal(found, threefry.dithered_normal(key, 77, np.float32(2.0**20)))
+
+
+def test_bad_meshes_are_refused():
+    device = jax.devices()[0]
+    for devices in ((), (device, device)):
+        with pytest.raises(ValueError, match="pass different ones"):
+            training.LotMesh(devices)
+    with pytest.raises(ValueError, match="pass a training.LotMesh"):
+        dataclasses.replace(BASE, mesh=[device])
+
+
+def test_formal_guarantees_are_stated():
+    stated = " ".join(mesh_module.LotMesh.__doc__.split())
+    for words in (
+        "Formal guarantees:",
+        "Every row of a lot that counts is on exactly one device",
+        "Contributions are clipped for a sum of the whole lot's `capacity` rows",
+        "Noise is one draw",
+    ):
+        assert words in stated

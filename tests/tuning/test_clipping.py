@@ -1,0 +1,137 @@
+"""Clip rules of tuned candidates: trained by, stated, verified, and part of what a job is."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+import small_tasks
+
+from dpjax import accounting, training, tuning
+from dpjax.tuning.evaluations import candidate_runs, partition_counts
+from dpjax.tuning.verification import NotVerified, verify_release
+
+RULES = {
+    "per_leaf": training.PerLeafClipping(),
+    "shares": training.PerLeafClipping({"kernel": 3.0, "bias": 1.0}),
+    "grouped": training.GroupedClipping(["kernel", ""]),
+    "automatic": training.AutomaticClipping(stability=0.1),
+    "quantile": training.QuantileClipping(rate=0.4),
+}
+SPACE = tuning.Space(learning_rate=tuning.LogUniform(0.05, 0.5), clip_norm=0.05, momentum=0.5)
+# The noise is given, and scores are public: pricing takes longer than training.
+OPTIONS = dict(
+    noise_multiplier=2.0, validation_is_public=True, delta=1e-3, lot_size=20, steps=4, seed=3
+)
+
+
+@pytest.fixture(autouse=True)
+def _quiet(recwarn):
+    """A seed and a large delta are meant."""
+    yield
+    recwarn.clear()
+
+
+def tuned(clipping="global", **changes):
+    options = OPTIONS | {"repetitions": accounting.Fixed(2)} | changes
+    return tuning.random_repetitions(small_tasks.linear(), SPACE, clipping=clipping, **options)
+
+
+def leaves(result):
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(result.release.params)]
+
+
+@pytest.fixture(scope="module")
+def usual():
+    return tuned()
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_release_is_of_its_rule_says_so_and_verifies(name, usual, tmp_path):
+    """The same price, another model."""
+    result = tuned(RULES[name])
+    assert result.guarantee.epsilon(1e-3) == usual.guarantee.epsilon(1e-3)
+    assert any(np.abs(a - b).max() > 1e-4 for a, b in zip(leaves(result), leaves(usual)))
+    folder = tmp_path / "release"
+    result.release.save(str(folder))
+    stated = json.loads((folder / "guarantee.json").read_text())
+    assert stated["run_options"]["clipping"] == RULES[name].describe()
+    assert stated["run_options"]["clipping"]["rule"] == RULES[name].name
+    assert verify_release(str(folder / "guarantee.json")).epsilon == stated["epsilon"]
+    rest = {key: value for key, value in stated["run_options"].items() if key != "clipping"}
+    assert rest == usual.release.statement["run_options"]
+
+
+def test_the_usual_rule_is_not_named(usual):
+    assert "clipping" not in usual.release.statement["run_options"]
+    again = tuned(training.GlobalClipping())
+    assert again.release.statement == usual.release.statement
+
+
+def test_a_statement_of_the_usual_rule_or_of_none_is_not_verified(tmp_path, usual):
+    """It would be another than what is written."""
+    for number, clipping in enumerate(({"rule": "global"}, {"rule": "none"}, {"rule": "quantile"})):
+        statement = dict(usual.release.statement)
+        statement["run_options"] = statement["run_options"] | {"clipping": clipping}
+        release = tuning.Release(
+            usual.release.params, usual.release.hyperparameters, statement
+        )  # Sealed anew.
+        release.save(str(tmp_path / str(number)))
+        with pytest.raises(NotVerified):
+            verify_release(str(tmp_path / str(number) / "guarantee.json"))
+
+
+@pytest.mark.parametrize("tuner", ["threshold_stopping", "exponential", "doubling"])
+def test_every_tuner_trains_by_the_rule(tuner, monkeypatch, tmp_path):
+    """The models of partitions, which clip as the final training does, too."""
+    seen = []
+
+    def recorded(*arguments, **named):
+        seen.append((config := made(*arguments, **named)).clipping)
+        return config
+
+    made = training.TrainConfig
+    monkeypatch.setattr(candidate_runs.training, "TrainConfig", recorded)
+    own = {
+        "threshold_stopping": dict(threshold=0.1, halting_probability=0.2),
+        "exponential": dict(candidates=2, partitions=2),
+        "doubling": dict(candidates=2, partitions=2, granularity=0.5),
+    }[tuner]
+    result = getattr(tuning, tuner)(
+        small_tasks.linear(), SPACE, clipping=RULES["quantile"], **OPTIONS, **own
+    )
+    assert set(seen) == {RULES["quantile"]}
+    assert len(seen) >= (1 if tuner == "threshold_stopping" else 2)
+    folder = tmp_path / "release"
+    result.release.save(str(folder))
+    verify_release(str(folder / "guarantee.json"))
+
+
+def test_models_of_partitions_that_do_not_clip_have_no_rule(monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        partition_counts, "train_config",
+        lambda *arguments: seen.append(arguments[-1]) or candidate_runs.train_config(*arguments),
+    )  # fmt: skip
+    tuning.exponential(
+        small_tasks.linear(), SPACE, clipping=RULES["quantile"], candidates=2, partitions=2,
+        partition_training="non_private", **OPTIONS,
+    )  # fmt: skip
+    assert seen == [training.GlobalClipping()]
+
+
+def test_a_folder_that_was_begun_with_another_rule_is_refused(tmp_path):
+    job = tuning.Job(folder=str(tmp_path / "work"), shard=(0, 2))
+    assert tuned("automatic", job=job) is None
+    for other in ("global", training.AutomaticClipping(stability=0.02)):
+        with pytest.raises(ValueError, match=r"other data or flags \(clipping\)"):
+            tuned(other, job=job)
+
+
+def test_what_no_release_can_state_or_the_model_lacks_is_refused_before_training():
+    with pytest.raises(ValueError, match="groups_of is a function, which a release cannot state"):
+        tuned(training.GroupedClipping(lambda name: "one"))
+    with pytest.raises(ValueError, match="'head', which holds no trained parameter: pass prefixes"):
+        tuned(training.GroupedClipping(["head", ""]))
+    with pytest.raises(ValueError, match="unknown clipping 'none': pass one of global, per_leaf"):
+        tuning.RunOptions(clipping="none")
