@@ -286,7 +286,7 @@ def search(folder: str, console: Console) -> int:
     bound = None if fixed else priced.train.size_bound
     shapes = _SHAPES.made(pareto.RunShapes, records, size_bound=bound)
     cost = _COST.made(pareto.TrainingCost, shapes)
-    optimizer = _DATA.named_optimizer(data_flags.CONSTANT)
+    optimizer = _DATA.named_optimizer()
     domain = domain_of(_DATA.dataset.value, min(records, task.train.number))
     pareto.RunShapes(min(records, task.train.number)).check(domain)
     repetitions = size("repetitions", 2)

@@ -65,6 +65,8 @@ SLOW = (
     "tuning/evaluations/test_partitioned_selection.py",
     "tuning/evaluations/test_partitions.py",
     "tuning/problem/test_any_score.py",
+    "tuning/problem/test_loss_reads.py",
+    "tuning/problem/test_user_tasks.py",
     "tuning/tuners/test_random_repetitions.py",
     "tuning/tuners/test_threshold_stopping.py",
     "tuning/test_verification.py",

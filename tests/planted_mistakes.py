@@ -72,12 +72,16 @@ _FEDERATION = ("tests/federated/test_wiring_federation.py",)
 _TUNE = ("tests/experiments/test_tune.py::test_digits_end_to_end_and_the_claim_verifies",)
 _UNREAD = (f"{_T}test_unread.py",)
 _MICRO = ("tests/training/test_micro_batches.py",)
+_USERS = ("tests/training/test_users.py",)
+_AUGMENTED = ("tests/training/test_augmentations.py",)
+_READS = ("tests/tuning/problem/test_loss_reads.py",)
+_USER_TASKS = (f"{_T}problem/test_user_tasks.py",)
 _CLIP = ("tests/training/clipping/test_clip_rules.py",)
 _QUANTILE = ("tests/training/test_quantile_clipping.py",)
 _QUANTILE_FILE = "dpjax/training/quantile_clipping.py"
 _CLIP_TUNED = (f"{_T}test_clipping.py",)
 _MICRO_FILE = "dpjax/training/micro_batches.py"
-_CLIPPING = "dpjax/training/clipping/"
+_CLIP_FOLDER = "dpjax/training/clipping/"
 _KERNELS = ("tests/training/clipping/test_kernel_functions.py",)
 _MODELS = (
     "tests/training/clipping/test_clipped_grad_models.py::test_equals_clipped_per_example_gradients",
@@ -704,31 +708,113 @@ MISTAKES = [
         "parts + (exact_rest - whole_rest), whole_noise",
         _MICRO,
     ),
+    # ---- users
+    Mistake(
+        "a user's padding repeats a record of another user",
+        "dpjax/training/users.py",
+        "np.where(present, places, 0)",
+        "np.where(present, places, -first[:, None])",
+        _USERS,
+    ),
+    Mistake(
+        "which records of a user count depends on where they stand among all",
+        "dpjax/training/users.py",
+        "place = np.arange(len(ids)) - np.repeat(first, counts)",
+        "place = order",
+        _USERS,
+    ),
+    Mistake(
+        "a user's loss is the sum over its records",
+        "dpjax/training/users.py",
+        "        return mean_of_present(losses, user.present)\n",
+        "        return jnp.sum(jnp.where(user.present, losses, 0))\n",
+        _USERS,
+    ),
+    Mistake(
+        "a user may stand in training and in validation",
+        f"{_P}problem/task.py",
+        " or len(np.intersect1d(*ids))",
+        "",
+        _USER_TASKS,
+    ),
+    Mistake(
+        "lots are of users, and losses of one record of them",
+        f"{_P}problem/task.py",
+        "        return grouping.per_user(self.loss, with_rng=self.with_rng)",
+        "        return lambda params, user, *rest: self.loss(\n"
+        "            params, jax.tree.map(lambda leaf: leaf[0], user.records), *rest)",
+        _USER_TASKS,
+    ),
+    Mistake(
+        "a release of users claims nothing but a record",
+        f"{_P}problem/privacy_unit.py",
+        "    if users is not None:\n        one =",
+        "    if False:\n        one =",
+        _USER_TASKS,
+    ),
+    # ---- augmentations
+    Mistake(
+        "augmentations of a record share one key",
+        "dpjax/training/augmentations.py",
+        "jax.random.split(rng, multiplicity)",
+        "jax.random.wrap_key_data(jnp.stack([jax.random.key_data(rng)] * multiplicity))",
+        _AUGMENTED,
+    ),
+    Mistake(
+        "one augmentation of a record counts, whatever the multiplicity",
+        "dpjax/training/augmentations.py",
+        "return jnp.mean(jax.vmap(one)(jax.random.split(rng, multiplicity)))",
+        "return one(jax.random.split(rng, multiplicity)[0])",
+        _AUGMENTED,
+    ),
+    # ---- what the loss is given
+    Mistake(
+        "the loss is given every hyperparameter of a run",
+        "dpjax/training/dp_sgd.py",
+        "{name: hyperparameters[name] for name in config.loss_reads},",
+        "dict(hyperparameters),",
+        _READS,
+    ),
+    Mistake(
+        "the loss may read what is no hyperparameter of the space",
+        f"{_P}problem/inspection.py",
+        "missing = sorted(set(task.loss_reads) - own)",
+        "missing = sorted(set(task.loss_reads) - own - set(values) - {'partition'})",
+        _READS,
+    ),
+    # ---- what an optimiser is told
+    Mistake(
+        "an optimiser is told the noise multiplier for the noise",
+        "dpjax/training/dp_sgd.py",
+        "gradient_noise = noise_deviation / expected_lot_size",
+        "gradient_noise = noise_multiplier * clip_norm / expected_lot_size",
+        ("tests/training/test_optimizers.py",),
+    ),
     # ---- norms and sums of kernels that are functions of parameters
     Mistake(
         "norm of a masked kernel's gradient, without the mask",
-        f"{_CLIPPING}factored_norms.py",
+        f"{_CLIP_FOLDER}factored_norms.py",
         "matrix = jnp.broadcast_to(blocks[number] * blocks[other], shape)",
         "matrix = jnp.ones(shape, value.dtype)",
         _KERNELS,
     ),
     Mistake(
         "sum of a masked kernel's gradients, without the mask",
-        f"{_CLIPPING}leaf_plans.py",
+        f"{_CLIP_FOLDER}leaf_plans.py",
         "_weighted(term.weighted_sum(left, right, weights), entry)",
         "_weighted(term.weighted_sum(left, right, weights), None)",
         _KERNELS,
     ),
     Mistake(
         "terms that cancel have no slack",
-        f"{_CLIPPING}factored_norms.py",
+        f"{_CLIP_FOLDER}factored_norms.py",
         "slack = _PRODUCT_ROUNDING * jnp.square(sizes) + len(rows) * lost",
         "slack = len(rows) * lost - 2.0**-12 * jnp.square(sizes)",
         _KERNELS,
     ),
     Mistake(
         "norms of patches leave out a tap",
-        f"{_CLIPPING}convolution_rule.py",
+        f"{_CLIP_FOLDER}convolution_rule.py",
         """        padded = self._padded(self._padded(inner, first), second)
         for tap in itertools.product(*map(range, self.taps)):""",
         """        padded = self._padded(self._padded(inner, first), second)
@@ -737,21 +823,21 @@ MISTAKES = [
     ),
     Mistake(
         "the gradient of a branch not taken counts",
-        f"{_CLIPPING}kernel_functions.py",
+        f"{_CLIP_FOLDER}kernel_functions.py",
         "return jnp.clip(number.astype(jnp.int32), 0, cases - 1) == case",
         "return jnp.clip(number.astype(jnp.int32), 0, cases - 1) >= case",
         _KERNELS,
     ),
     Mistake(
         "the gradient of one expert goes to all",
-        f"{_CLIPPING}kernel_functions.py",
+        f"{_CLIP_FOLDER}kernel_functions.py",
         "return jnp.where(here, rows, 0).reshape(*rows.shape[:2], -1)",
         "return jnp.where(here | True, rows, 0).reshape(*rows.shape[:2], -1)",
         _KERNELS,
     ),
     Mistake(
         "sums of products forget a constant factor",
-        f"{_CLIPPING}kernel_functions.py",
+        f"{_CLIP_FOLDER}kernel_functions.py",
         "total += term.scale * _sum_over(",
         "total += _sum_over(",
         _KERNELS,

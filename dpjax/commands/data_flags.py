@@ -12,18 +12,16 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jax.numpy as jnp
 from absl import flags
 
 from dpjax import data, models, training, tuning
 from dpjax.commands import derived_flags
 from dpjax.data import source
+from dpjax.training import schedules
 
 flags.disclaim_key_flags()
 
 LARGEST = {"public_size": 10**9, "classes": 10**5}
-CONSTANT, COSINE = "constant", "cosine"
-SCHEDULES = (CONSTANT, COSINE)
 OWN_FILE = "your own .npz"
 
 
@@ -125,10 +123,15 @@ class DataFlags:
         loss = models.default_loss(self.model.value)
         return tuning.classification(module, train, scored, loss=loss)
 
-    def named_optimizer(self, schedule: str) -> NamedOptimizer:
-        """--optimizer with its own settings."""
+    def named_optimizer(
+        self,
+        schedule: str = schedules.CONSTANT,
+        schedule_settings: Mapping[str, Any] | None = None,
+    ) -> NamedOptimizer:
+        """--optimizer with its own settings, and a schedule with its own."""
         kind = self.optimizer.value
-        return NamedOptimizer(kind, schedule, derived_flags.given(self._of_optimizers[kind]))
+        settings = derived_flags.given(self._of_optimizers[kind])
+        return NamedOptimizer(kind, schedule, settings, schedule_settings or {})
 
 
 _WIDTHS = derived_flags.Option("widths", "widths", int, "", None, listed=True)
@@ -140,13 +143,15 @@ class NamedOptimizer:
 
     Attributes:
       kind: a name in `training.OPTIMIZERS`.
-      schedule: one of `SCHEDULES`, over a run's steps.
+      schedule: one of `training.SCHEDULES`, over a run's steps.
       settings: its own, by name.
+      schedule_settings: the schedule's own, by name.
     """
 
     kind: str
-    schedule: str = CONSTANT
+    schedule: str = schedules.CONSTANT
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False)
+    schedule_settings: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False)
 
     def describe(self) -> str:
         """What the record of a search says of it."""
@@ -155,16 +160,12 @@ class NamedOptimizer:
     @property
     def description(self) -> dict[str, str]:
         """What a release says of it."""
-        of_steps = " over the run's steps" if self.schedule == COSINE else ""
+        words = schedules.in_words(self.schedule, self.schedule_settings)
         own = {name: str(value) for name, value in self.settings.items()}
-        return {"name": self.kind, "learning_rate_schedule": f"{self.schedule}{of_steps}", **own}
+        return {"name": self.kind, "learning_rate_schedule": words, **own}
 
     def __call__(self, hyperparameters: Mapping[str, Any]) -> Any:
         """The optax transformation of one candidate; with a schedule reads `steps` too."""
-
-        def cosine(step: Any) -> Any:
-            return 0.5 * (1 + jnp.cos(jnp.pi * step / hyperparameters["steps"]))
-
         make = training.OPTIMIZERS[self.kind].make
-        schedule = cosine if self.schedule == COSINE else None
-        return make(schedule, **self.settings)(hyperparameters)
+        shape = schedules.shape_of(self.schedule, self.schedule_settings)
+        return make(schedules.of_run(shape, hyperparameters), **self.settings)(hyperparameters)

@@ -44,6 +44,7 @@ from dpjax.commands import (
     run_folder,
     tuner_flags,
 )
+from dpjax.training import schedules
 from dpjax.tuning import ledger
 from dpjax.tuning.problem.task import accuracy_of
 
@@ -65,10 +66,12 @@ _SPLIT_KEY = flags.DEFINE_string(
 )
 _SCHEDULE = flags.DEFINE_enum(
     "schedule",
-    data_flags.CONSTANT,
-    list(data_flags.SCHEDULES),
+    schedules.CONSTANT,
+    list(training.SCHEDULES),
     "Learning-rate schedule over a run's steps.",
 )
+_OF_SCHEDULES = {name: derived_flags.options_of(make) for name, make in training.SCHEDULES.items()}
+derived_flags.define(_OF_SCHEDULES, "--schedule=")
 _SPACE = flags.DEFINE_multi_string(
     "space",
     None,
@@ -121,6 +124,21 @@ def search_space() -> tuning.Space:
     return space
 
 
+def schedule_settings() -> dict[str, float]:
+    """Settings of --schedule that were given.
+
+    Raises:
+      ValueError: for those of another schedule, or a value that is none.
+    """
+    chosen = _SCHEDULE.value
+    derived_flags.refuse_others(derived_flags.owners_of(_OF_SCHEDULES), [chosen], "schedule")
+    options = _OF_SCHEDULES[chosen]
+    given = derived_flags.given(options)
+    with derived_flags.named_as_flags({one.name: one.flag for one in options}):
+        schedules.shape_of(chosen, given)
+    return given
+
+
 def checked_run() -> tuning.RunOptions:
     """Refuses numbers that nothing can be done with, before anything is loaded or shown.
 
@@ -143,6 +161,7 @@ def checked_run() -> tuning.RunOptions:
     # Every other way to name steps and noise is refused where runs are planned.
     check_worth_pricing(run.steps or 1, run.noise_multiplier or 0.0, 0.0, prefix="--")
     _DATA.refuse_unread(_DATA.dataset.value)
+    schedule_settings()
     return run
 
 
@@ -256,7 +275,7 @@ def tune(
                 chosen,
                 **asked,
                 run=run,
-                optimizer=_DATA.named_optimizer(_SCHEDULE.value),
+                optimizer=_DATA.named_optimizer(_SCHEDULE.value, schedule_settings()),
                 progress=lambda done, total: bar.update(
                     line, description=training_words, completed=done, total=total
                 ),

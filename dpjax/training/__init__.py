@@ -2,6 +2,8 @@
 
 from dpjax.randomness.keys import candidate_keys, stream
 from dpjax.randomness.noise import add_gaussian_noise
+from dpjax.training.augmentations import augmented
+from dpjax.training.averages import Averages, ExponentialAverage, TailAverage
 from dpjax.training.clipping.clip_rules import (
     CLIP_RULES,
     AutomaticClipping,
@@ -18,8 +20,17 @@ from dpjax.training.lots.sampling import FixedLots, PoissonLots
 from dpjax.training.mesh import LotMesh
 from dpjax.training.micro_batches import MicroBatchSize
 from dpjax.training.micro_batches import checked as checked_micro_batch_size
-from dpjax.training.optimizers import OPTIMIZERS, adam, momentum, register_optimizer, sgd
+from dpjax.training.optimizers import (
+    OPTIMIZERS,
+    adam,
+    adam_bc,
+    adamw,
+    momentum,
+    register_optimizer,
+    sgd,
+)
 from dpjax.training.quantile_clipping import QuantileClipping
+from dpjax.training.schedules import SCHEDULES, register_schedule, scheduled
 from dpjax.training.sweep.checkpoints import Checkpoints
 from dpjax.training.sweep.mixed import mixed_sweep
 from dpjax.training.sweep.placement import NAMES as placement_names
@@ -33,14 +44,18 @@ from dpjax.training.sweep.placement import (
     placement_options,
 )
 from dpjax.training.sweep.sweep import sweep
+from dpjax.training.users import UserRecords, per_user
 
 __all__ = [
     "CLIP_RULES",
     "OPTIMIZERS",
+    "SCHEDULES",
     "SPREAD",
     "AutomaticClipping",
+    "Averages",
     "Checkpoints",
     "ClipRule",
+    "ExponentialAverage",
     "FixedLots",
     "HostData",
     "LotMesh",
@@ -51,10 +66,15 @@ __all__ = [
     "Placement",
     "PoissonLots",
     "QuantileClipping",
+    "TailAverage",
     "TrainConfig",
     "Trial",
+    "UserRecords",
     "adam",
+    "adam_bc",
+    "adamw",
     "add_gaussian_noise",
+    "augmented",
     "bytes_of_step",
     "candidate_keys",
     "checked_clip_rule",
@@ -65,10 +85,13 @@ __all__ = [
     "mixed_sweep",
     "momentum",
     "named_placement",
+    "per_user",
     "placement_by_rule",
     "placement_names",
     "placement_options",
     "register_optimizer",
+    "register_schedule",
+    "scheduled",
     "sgd",
     "stream",
     "sweep",

@@ -22,6 +22,7 @@ import optax
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE, REPLACE_ONE, normalise_relation
 from dpjax.randomness import keys, threefry
 from dpjax.randomness.noise import LEAST_DEVIATION, add_gaussian_noise
+from dpjax.training import averages as averaging
 from dpjax.training import micro_batches, optimizers
 from dpjax.training.clipping.clip_rules import ClipRule, GlobalClipping, checked_rule
 from dpjax.training.clipping.clipped_grad import ClippedGrad, clipped_grad
@@ -42,8 +43,8 @@ class TrainConfig:
 
     Attributes:
       loss_fn: loss of ONE example, `loss_fn(params, example) -> scalar`, or
-        `loss_fn(params, example, rng)` with `with_rng`. `example` is `data` without its leading
-        axis.
+        `loss_fn(params, example, rng)` with `with_rng`; see `loss_reads` too. `example` is `data`
+        without its leading axis.
       lots: how lots are drawn; `PoissonLots` or `FixedLots`.
       steps: number of steps, public.
       expected_lot_size: public number that the noisy sum is divided by. Never the realised lot.
@@ -60,10 +61,14 @@ class TrainConfig:
         device. It changes the last bits of a result and no guarantee.
       clipping: how gradients are clipped: a rule of `clip_rules.py` or `QuantileClipping`, or its
         name where it needs no settings. None changes what a run costs.
+      averages: of the iterates, kept beside them; the one that `Averages.returned` names (the only
+        one, if one is given) is what the run returns. None: the last iterate. No cost.
+      loss_reads: names of hyperparameters that the loss is given, a mapping of these alone from
+        name to scalar, as its last argument: dropout, weight decay, strength of an augmentation.
 
     Raises:
       ValueError: for steps or a lot size that are not positive, for a relation that the lots do not
-        have, for a mesh that is none, and for no such clipping.
+        have, for a mesh that is none, for no such clipping, and for names that are none.
     """
 
     loss_fn: Callable[..., jax.Array]
@@ -77,6 +82,8 @@ class TrainConfig:
     micro_batch_size: MicroBatchSize = AUTO
     mesh: LotMesh | None = None
     clipping: ClipRule = GlobalClipping()
+    averages: averaging.Average | averaging.Averages | None = None
+    loss_reads: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if type(self.lots) not in _RELATION_OF_LOTS:
@@ -101,6 +108,8 @@ class TrainConfig:
         if not isinstance(self.mesh, LotMesh | None):
             raise ValueError(f"mesh is {self.mesh!r}: pass a training.LotMesh, or None")
         object.__setattr__(self, "clipping", checked_rule("clipping", self.clipping))
+        object.__setattr__(self, "averages", averaging.checked(self.averages))
+        object.__setattr__(self, "loss_reads", optimizers.names("loss_reads", self.loss_reads))
 
 
 Train = Callable[..., Tree]
@@ -122,8 +131,9 @@ def make_train(config: TrainConfig) -> Train:
       number_of_records: static or traced; None for all rows from the first on.
       first_record: static or traced; the records are the rows from this one on, so that runs on
         different partitions of one array share a compilation.
-    and returns the final full parameters, a pytree like `params`. It is pure: it may be jitted, and
-    vmapped over the first three arguments.
+    and returns the final full parameters, a pytree like `params`, or the average that
+    `config.averages` chooses. It is pure: it may be jitted, and vmapped over the first three
+    arguments.
 
     Formal guarantees:
       Let C = clip_norm and S = `grad_fn.sensitivity(relation, C)` (C for add or remove one, 2C for
@@ -189,7 +199,8 @@ def make_train(config: TrainConfig) -> Train:
             expected_lot_size=config.expected_lot_size,
             steps=np.uint32(config.steps),
         )
-        return state.params if config.mesh is None else config.mesh.gathered(state.params)
+        found = returned(config, state)
+        return found if config.mesh is None else config.mesh.gathered(found)
 
     return train
 
@@ -207,12 +218,14 @@ class RunState(NamedTuple):
       optimizer: its state.
       trained: the other half of `partition(params, trainable)`.
       clipping: what the clip rule keeps, `()` where the clip norm stays.
+      averages: of what is trained, one for each that is kept.
     """
 
     frozen: Tree
     optimizer: Tree
     trained: Tree
     clipping: Tree = ()
+    averages: tuple[Tree, ...] = ()
 
     @property
     def params(self) -> Tree:
@@ -225,8 +238,20 @@ def begin(config: TrainConfig, hyperparameters: Mapping[str, jax.Array], params:
     trained, frozen = partition(params, config.trainable)
     # What every run needs is missed before what this optimiser needs.
     clip_norm, _ = optimizers.read(hyperparameters, "DP-SGD", *_READ)
-    clipping = config.clipping.begin(clip_norm)
-    return RunState(frozen, config.optimizer(hyperparameters).init(trained), trained, clipping)
+    optimizers.read(hyperparameters, "the loss", *config.loss_reads)
+    optimizer = config.optimizer(hyperparameters).init(trained)
+    averages = () if config.averages is None else config.averages.begin(trained)
+    return RunState(frozen, optimizer, trained, config.clipping.begin(clip_norm), averages)
+
+
+def returned(config: TrainConfig, state: RunState) -> Tree:
+    """What a run that ends here returns: its full parameters, or the average that is chosen."""
+    if config.averages is None:
+        return state.params
+    chosen = config.averages.result(state.averages, state.trained)
+    if config.averages.returned == averaging.ALL:
+        return tuple(merge(one, state.frozen) for one in chosen)
+    return merge(chosen, state.frozen)
 
 
 def advance(
@@ -240,6 +265,7 @@ def advance(
     expected_lot_size: float | jax.Array,
     steps: np.uint32 | jax.Array,
     first: int | jax.Array = 0,
+    total_steps: int | jax.Array | None = None,
     summed: Summed | None = None,
 ) -> RunState:
     """`steps` more noisy steps of one run, each on a lot of its own.
@@ -250,7 +276,7 @@ def advance(
       drawn, as `micro_batches.sum_of_lot` does.
 
     Args:
-      config: its lots, steps and expected lot size are not read.
+      config: its lots and expected lot size are not read.
       key: the run's key, shape ().
       hyperparameters: float32 scalars by name.
       state: from `begin` or an earlier `advance`.
@@ -259,22 +285,26 @@ def advance(
       expected_lot_size: public number that the noisy sum is divided by.
       steps: how many, a uint32, static or traced.
       first: number of the first of them, static or a traced uint32.
+      total_steps: of the whole run, static or traced; read by averages alone. None: `config.steps`.
       summed: the sums of the lots, where they are formed elsewhere (`host_data.py`); data and draw
         are not read then.
     """
     initial_clip_norm, noise_multiplier = optimizers.read(hyperparameters, "DP-SGD", *_READ)
 
-    grad_fn, rule = grad_fn_of(config, state), config.clipping
+    grad_fn, rule = grad_fn_of(config, hyperparameters, state), config.clipping
     relation = normalise_relation(config.relation)
     mesh = config.mesh
     noise_key, count_key = (keys.stream(key, name) for name in ("noise", "count"))
     if summed is None:
-        summed = _sums_of_lots(config, key, state, data, draw)
+        summed = _sums_of_lots(config, key, hyperparameters, state, data, draw)
     optimizer = config.optimizer(hyperparameters)
     of_sums = noise_multiplier * np.float32(rule.noise_factor())
 
-    def step(offset: jax.Array, carry: tuple[Tree, Tree, Tree]) -> tuple[Tree, Tree, Tree]:
-        trained, optimizer_state, clipping = carry
+    total_steps = config.steps if total_steps is None else total_steps
+    carried = (state.trained, state.optimizer, state.clipping, state.averages)
+
+    def step(offset: jax.Array, carry: tuple[Tree, ...]) -> tuple[Tree, ...]:
+        trained, optimizer_state, clipping, averages = carry
         number = first + offset
         clip_norm = rule.clip_norm(initial_clip_norm, clipping)
         # Zero noise stays zero at an infinite clip norm, where 0 * inf would not be a number; and
@@ -300,7 +330,11 @@ def advance(
         gradient = jax.tree.map(
             lambda leaf: leaf / jnp.asarray(expected_lot_size, leaf.dtype), noisy_sum
         )
-        updates, optimizer_state = optimizer.update(gradient, optimizer_state, trained)
+        # Optimisers may know what noise the gradient has: it is public.
+        gradient_noise = noise_deviation / expected_lot_size
+        updates, optimizer_state = optimizers.updated(
+            optimizer, gradient, optimizer_state, trained, gradient_noise
+        )
         clipping = rule.after_step(
             clipping,
             measured,
@@ -309,27 +343,37 @@ def advance(
             relation=relation,
             expected_lot_size=expected_lot_size,
         )
-        carry = optax.apply_updates(trained, updates), optimizer_state, clipping
+        trained = optax.apply_updates(trained, updates)
+        if config.averages is not None:
+            averages = config.averages.after_step(averages, trained, number, total_steps)
+        carry = trained, optimizer_state, clipping, averages
         return carry if mesh is None else mesh.between_steps(carry)
 
     # From 0 for everyone: bounds that differ between vectorised runs would cost a selection of the
     # whole state at every step.
-    trained, optimizer_state, clipping = jax.lax.fori_loop(
-        np.uint32(0), steps, step, (state.trained, state.optimizer, state.clipping)
+    trained, optimizer_state, clipping, averages = jax.lax.fori_loop(
+        np.uint32(0), steps, step, carried
     )
-    return RunState(state.frozen, optimizer_state, trained, clipping)
+    return RunState(state.frozen, optimizer_state, trained, clipping, averages)
 
 
-def rows_of_micro_batch(config: TrainConfig, state: RunState, data: Tree, capacity: int) -> int:
+def rows_of_micro_batch(
+    config: TrainConfig,
+    hyperparameters: Mapping[str, jax.Array],
+    state: RunState,
+    data: Tree,
+    capacity: int,
+) -> int:
     """Rows of which `advance` takes gradients at once: the setting's, or those of its rule.
 
     Args:
       config: its loss and `micro_batch_size` are read.
+      hyperparameters: float32 scalars by name.
       state: from `begin`; nothing is computed of it.
       data: pytree of arrays (rows, ...), or their shapes.
       capacity: rows of a lot.
     """
-    grad_fn, setting = grad_fn_of(config, state), config.micro_batch_size
+    grad_fn, setting = grad_fn_of(config, hyperparameters, state), config.micro_batch_size
     if config.mesh is not None:
         capacity = config.mesh.share_of(capacity)
     return micro_batches.rows_at_once(setting, grad_fn, state.trained, data, capacity)
@@ -351,9 +395,10 @@ def bytes_of_step(config: TrainConfig, params: Tree, data: Tree) -> int:
     def look(params: Tree, data: Tree) -> None:
         trained, frozen = partition(params, config.trainable)
         state = RunState(frozen, None, trained)
-        rows = rows_of_micro_batch(config, state, data, config.lots.capacity)
+        given = dict.fromkeys(config.loss_reads, jnp.float32(1.0))
+        rows = rows_of_micro_batch(config, given, state, data, config.lots.capacity)
         of_params = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(trained))
-        own = grad_fn_of(config, state).bytes_a_row(trained, data)
+        own = grad_fn_of(config, given, state).bytes_a_row(trained, data)
         found.append(rows * own + _PASSES * of_params)
 
     # Abstract arrays, not shapes: the loss of what is trained closes over what is not.
@@ -368,15 +413,16 @@ _PASSES = 16
 def _sums_of_lots(
     config: TrainConfig,
     key: jax.Array,
+    hyperparameters: Mapping[str, jax.Array],
     state: RunState,
     data: Tree,
     draw: Callable[[jax.Array], Lot],
 ) -> Summed:
     """The sums of lots drawn of arrays on the devices."""
-    grad_fn = grad_fn_of(config, state)
+    grad_fn = grad_fn_of(config, hyperparameters, state)
     lots_key, loss_key = (keys.stream(key, name) for name in ("lots", "loss"))
     capacity = jax.eval_shape(draw, lots_key)[1].shape[0]
-    rows_at_once = rows_of_micro_batch(config, state, data, capacity)
+    rows_at_once = rows_of_micro_batch(config, hyperparameters, state, data, capacity)
     sum_of_lot = micro_batches.sum_of_lot if config.mesh is None else config.mesh.sum_of_lot
 
     def summed(number: jax.Array, trained: Tree, clip_norm: jax.Array) -> tuple[Tree, Tree | None]:
@@ -390,11 +436,15 @@ def _sums_of_lots(
     return summed
 
 
-def grad_fn_of(config: TrainConfig, state: RunState) -> ClippedGrad:
+def grad_fn_of(
+    config: TrainConfig, hyperparameters: Mapping[str, jax.Array], state: RunState
+) -> ClippedGrad:
     """Sums of clipped gradients with respect to what is trained."""
+    given = ({name: hyperparameters[name] for name in config.loss_reads},)
+    given = given if config.loss_reads else ()
 
     def loss_of_trained(trained: Tree, example: Tree, *rng: jax.Array) -> jax.Array:
-        return config.loss_fn(merge(trained, state.frozen), example, *rng)
+        return config.loss_fn(merge(trained, state.frozen), example, *rng, *given)
 
     return clipped_grad(loss_of_trained, with_rng=config.with_rng, clipping=config.clipping)
 

@@ -239,13 +239,13 @@ class _HostRun:
         local_key, (key, given) = key, mesh.put((key, given))
         state = self._begin(given, mesh.put(params))
         done, state = self._restored(checkpoints, identity, state)
-        size = dp_sgd.rows_of_micro_batch(config, state, shapes, self.capacity)
+        size = dp_sgd.rows_of_micro_batch(config, given, state, shapes, self.capacity)
         batches = self._micro_batches(data, local_key, number, done, size)
         with contextlib.closing(_ahead(batches, data.prefetch)) as ahead:
             total = params = None
             for step, batch in ahead:
                 if total is None:
-                    total, params = self._zero(state), self._whole(state._replace(optimizer=None))
+                    total, params = self._zero(state), self._whole(self._to_lose(state))
                 if batch is not None:
                     total = self._add(total, params, key, given, np.uint32(step), *batch)
                     # Else the device's queue would hold the batches that the thread's must not.
@@ -259,7 +259,12 @@ class _HostRun:
                     self._save(checkpoints, identity, done, state)
         if checkpoints is not None:
             checkpoints.remove()
-        return jax.tree.map(np.asarray, self._whole(state).params)
+        return jax.tree.map(np.asarray, dp_sgd.returned(config, self._whole(state)))
+
+    @staticmethod
+    def _to_lose(state: RunState) -> RunState:
+        """What a loss and its clip norm read of a state."""
+        return state._replace(optimizer=None, averages=())
 
     # Programs --------------------------------------------------------------------------------
 
@@ -315,12 +320,13 @@ class _HostRun:
         def own(
             total: tuple[Tree, Tree],
             state: RunState,
+            given: Mapping[str, jax.Array],
             clip_norm: jax.Array,
             rngs: jax.Array | None,
             records: Tree,
             live: jax.Array,
         ) -> tuple[Tree, Tree]:
-            part, auxiliary = dp_sgd.grad_fn_of(config, state)(
+            part, auxiliary = dp_sgd.grad_fn_of(config, given, state)(
                 state.trained,
                 records,
                 clip_norm=clip_norm,
@@ -336,9 +342,9 @@ class _HostRun:
         rngs = row_keys(rng, capacity, config.with_rng)
         rngs = None if rngs is None else rngs[places]
         split, whole = P(AXIS), P()
-        specs = (split, whole, whole, split, split, split)
+        specs = (split, whole, whole, whole, split, split, split)
         mapped = self.mesh.on_each(own, specs, split)
-        return mapped(total, state, clip_norm, rngs, records, live)
+        return mapped(total, state, given, clip_norm, rngs, records, live)
 
     def _stepped(
         self,
@@ -434,7 +440,8 @@ class _HostRun:
         for leaf in jax.tree.leaves(params):
             digest.update(np.asarray(leaf).tobytes())
         public = (config.lots, config.steps, config.expected_lot_size, config.micro_batch_size)
-        digest.update(repr((*public, self.mesh.size, shapes, number)).encode())
+        rules = (config.clipping, config.averages)
+        digest.update(repr((*public, *rules, self.mesh.size, shapes, number)).encode())
         return np.frombuffer(digest.digest(), np.uint8)
 
     def _restored(

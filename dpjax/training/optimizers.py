@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
+
+from dpjax import checks
 
 Schedule = Callable[[jax.Array], jax.Array]
 """An optax schedule: step number -> factor on the candidate's learning rate."""
@@ -114,6 +118,104 @@ def adam(schedule: Schedule | None = None) -> Optimizer:
     return build
 
 
+@register_optimizer(
+    "adamw", "beta_1", "beta_2", "adam_epsilon", learning_rate=(1e-4, 0.1), weight_decay=(1e-5, 0.1)
+)
+def adamw(schedule: Schedule | None = None) -> Optimizer:
+    """Adam with decoupled weight decay (Loshchilov & Hutter 2019). Reads what `adam` does, and
+    `weight_decay`.
+
+    The decay shrinks the parameters after the noisy gradient, and is neither clipped nor noised; a
+    penalty inside the loss is part of every example's gradient and is both.
+    """
+
+    def build(hyperparameters: Mapping[str, jax.Array]) -> optax.GradientTransformation:
+        learning_rate, decay = read(hyperparameters, "adamw", "learning_rate", "weight_decay")
+        return optax.adamw(
+            _scheduled(learning_rate, schedule),
+            b1=hyperparameters.get("beta_1", 0.9),
+            b2=hyperparameters.get("beta_2", 0.999),
+            eps=hyperparameters.get("adam_epsilon", 1e-8),
+            weight_decay=decay,
+        )
+
+    return build
+
+
+@register_optimizer("adam_bc", "beta_1", "beta_2", "variance_floor", learning_rate=(1e-4, 0.1))
+def adam_bc(schedule: Schedule | None = None) -> Optimizer:
+    """DP-AdamBC: Adam whose second moment is rid of the noise (Tang et al. 2023).
+
+    "DP-AdamBC: Your DP-Adam is actually DP-SGD (unless you apply bias correction)",
+    https://arxiv.org/abs/2312.14334, algorithm 1: the noise adds its variance, which is public, to
+    every entry of Adam's second moment and drowns it; here it is subtracted, and what is left is at
+    least `variance_floor` (gamma' there).
+
+    Reads `learning_rate`; `beta_1`, `beta_2`, `variance_floor` (5e-8) if given. The deviation of
+    the noise on the gradient is the one of the run itself (`updated`).
+    """
+
+    def build(hyperparameters: Mapping[str, jax.Array]) -> optax.GradientTransformation:
+        (learning_rate,) = read(hyperparameters, "adam_bc", "learning_rate")
+        beta_1, beta_2 = hyperparameters.get("beta_1", 0.9), hyperparameters.get("beta_2", 0.999)
+        floor = hyperparameters.get("variance_floor", 5e-8)
+
+        def init(params: optax.Params) -> optax.ScaleByAdamState:
+            return optax.scale_by_adam().init(params)
+
+        def update(
+            gradient: optax.Updates,
+            state: optax.ScaleByAdamState,
+            params: optax.Params | None = None,
+            *,
+            gradient_noise: jax.Array | float,
+            **others: Any,
+        ) -> tuple[optax.Updates, optax.ScaleByAdamState]:
+            count = optax.safe_increment(state.count)
+            first = optax.tree.update_moment(gradient, state.mu, beta_1, 1)
+            second = optax.tree.update_moment_per_elem_norm(gradient, state.nu, beta_2, 2)
+            noise_variance = jnp.square(gradient_noise)
+
+            def moved(one: jax.Array, square: jax.Array) -> jax.Array:
+                signal = jnp.maximum(square - noise_variance.astype(square.dtype), floor)
+                return one / jnp.sqrt(signal.astype(one.dtype))
+
+            updates = jax.tree.map(
+                moved,
+                optax.tree.bias_correction(first, beta_1, count),
+                optax.tree.bias_correction(second, beta_2, count),
+            )
+            return updates, optax.ScaleByAdamState(count=count, mu=first, nu=second)
+
+        return optax.chain(
+            optax.GradientTransformationExtraArgs(init, update),
+            optax.scale_by_learning_rate(_scheduled(learning_rate, schedule)),
+        )
+
+    return build
+
+
+def updated(
+    transformation: optax.GradientTransformation,
+    gradient: optax.Updates,
+    state: optax.OptState,
+    params: optax.Params,
+    gradient_noise: jax.Array | float,
+) -> tuple[optax.Updates, optax.OptState]:
+    """One update by any optax transformation.
+
+    Args:
+      transformation: one that takes optax's extra arguments is given `gradient_noise`; the others
+        are as they were.
+      gradient: the noisy sum over the public lot size.
+      state, params: as optax's.
+      gradient_noise: standard deviation of the noise in every entry of the gradient, as it was
+        added: noise multiplier times sensitivity (of the relation) over the public lot size.
+    """
+    extended = optax.with_extra_args_support(transformation)
+    return extended.update(gradient, state, params, gradient_noise=gradient_noise)
+
+
 def read(
     hyperparameters: Mapping[str, jax.Array], reader: str, *names: str
 ) -> tuple[jax.Array, ...]:
@@ -129,6 +231,14 @@ def read(
             f"{', '.join(sorted(hyperparameters)) or 'none so far'}"
         )
     return tuple(hyperparameters[name] for name in names)
+
+
+def names(argument: str, given: object) -> tuple[str, ...]:
+    """Names of hyperparameters, each once, or a ValueError that names the argument."""
+    found = tuple(checks.listed(argument, given, "names, such as ('dropout',)"))
+    if len({checks.text(f"each of {argument}", name) for name in found}) < len(found):
+        raise ValueError(f"{argument} names one twice: pass each of {found} once")
+    return found
 
 
 def _scheduled(learning_rate: jax.Array, schedule: Schedule | None) -> jax.Array | Schedule:

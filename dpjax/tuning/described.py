@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dpjax.tuning.problem.privacy_unit import Users
 from dpjax.tuning.problem.run_settings import RunOptions, RunSetting
 
 _COUNTS = ("lot_size", "steps")
@@ -39,14 +40,20 @@ def of_settings(
     ]
 
 
-def of_score(units: int, counted: str, summed: str) -> dict[str, Any]:
+def of_score(units: int, counted: str, summed: str, users: Users | None = None) -> dict[str, Any]:
     """What candidates are ranked by, in words, and in which units.
 
     Args:
       units: `Task.units`.
       counted, summed: the words where a record is right or wrong, and where it has a score.
+      users: `Task.users`.
     """
-    return {"what": counted} if units == 1 else {"what": summed, "units_of_a_score_of_1": units}
+    if units == 1:
+        return {"what": counted}
+    words = {"what": summed, "units_of_a_score_of_1": units}
+    if users is None:
+        return words
+    return words | {"a_record_is": "one user, whose score is the mean over its records that count"}
 
 
 def of_options(options: RunOptions) -> dict[str, Any]:

@@ -23,6 +23,7 @@ import numpy as np
 import dpjax
 from dpjax import accounting, checks
 from dpjax.randomness import noise
+from dpjax.tuning.problem import privacy_unit
 
 PyTree = Any
 
@@ -184,7 +185,7 @@ def statement(
       trained_parameters: names of the parameters that are not as they were initially.
       settings: the accounted settings of a candidate.
       training_records: the public numbers about them: `public_size`, `size_bound` and, under
-        replace-one alone, `number`.
+        replace-one alone, `number`; of users also `privacy_unit.MOST_RECORDS`.
       options: what was asked of a run beside the space.
       randomness_is_secret: whether no seed was given.
       assumptions: what was fixed beforehand and what stays with the curator, in words.
@@ -211,20 +212,17 @@ def statement(
         return common | {
             "warning": "NOT PRIVATE: trained without noise; this release carries no guarantee"
         }
+    users = privacy_unit.users_of(training_records)
+    bound = f"{training_records['size_bound']} {privacy_unit.counted(users)}"
     return common | {
         "epsilon": guarantee.epsilon(delta),
         "delta": delta,
         "neighbouring_relation": guarantee.relation,
-        "unit_of_privacy": (
-            "one labelled record of the training data; the validation records were declared public "
-            "and are NOT protected"
-            if score.get("validation_is_public")
-            else "one labelled record of the training or validation data"
-        ),
+        "unit_of_privacy": privacy_unit.in_words(users, score.get("validation_is_public", False)),
         "mechanism": guarantee.provenance,
         "assumptions": [
             *assumptions,
-            f"the training part never holds more than {training_records['size_bound']} records",
+            f"the training part never holds more than {bound}",
             "no other computation on the same records is released, or it is composed with this",
             noise.IN_FLOATING_POINT,
             "threefry with a secret key is indistinguishable from true randomness",

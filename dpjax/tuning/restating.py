@@ -16,7 +16,10 @@ import numpy as np
 import optax
 
 from dpjax.training.clipping.clip_rules import rule_from_dict
+from dpjax.training.users import UserRecords
 from dpjax.tuning import described
+from dpjax.tuning.problem import privacy_unit
+from dpjax.tuning.problem.privacy_unit import Users
 from dpjax.tuning.problem.run_settings import RunOptions
 from dpjax.tuning.problem.space import Law, Space
 from dpjax.tuning.problem.task import Records, Task
@@ -27,7 +30,7 @@ def task(claim: Mapping[str, Any]) -> Task:
     """A task of the stated public numbers: planning reads nothing else of the records."""
     records = claim["training_records"]
     size, bound, number = (records[name] for name in ("public_size", "size_bound", "number"))
-    scored = whole(claim["score"].get("public_size", 1))
+    scored, users = whole(claim["score"].get("public_size", 1)), _users(claim)
     judge: dict[str, Any] = {"correct": lambda params, example: jnp.array(True)}
     if claim["score"].get("units_of_a_score_of_1", 1) != 1:
         judge = {"score": lambda params, example: jnp.array(1.0)}
@@ -36,22 +39,32 @@ def task(claim: Mapping[str, Any]) -> Task:
         initial=lambda key: jnp.zeros(()),
         loss=lambda params, example: params,
         **judge,
-        train=_records(whole(size), whole(bound), 1 if number is None else whole(number)),
-        validation=_records(scored, scored, 1),
+        train=_records(whole(size), whole(bound), 1 if number is None else whole(number), users),
+        # Users that are in one part alone have other identifiers there.
+        validation=dataclasses.replace(_records(scored, scored, 1, users), identifiers=None),
     )
 
 
-def _records(public_size: int, size_bound: int, number: int) -> Records:
+def _records(public_size: int, size_bound: int, number: int, users: Users | None) -> Records:
     none = np.zeros((), np.int32)
+    # Without memory, whatever the numbers.
+    arrays: Any = (np.broadcast_to(none, (number,)),)
+    if users is not None:
+        places = (number, users.most_records)
+        arrays = UserRecords((np.broadcast_to(none, places),), np.broadcast_to(none > 0, places))
     return Records(
-        # Without memory, whatever the number.
-        (np.broadcast_to(none, (number,)),),
+        arrays,
         public_size,
         size_bound,
         stable_under_replacement=True,
         stable_under_removal=True,
         identifiers=np.broadcast_to(none, (number,)),
     )
+
+
+def _users(claim: Mapping[str, Any]) -> Users | None:
+    found = privacy_unit.users_of(claim["training_records"])
+    return found and Users(whole(found.most_records))
 
 
 def options(claim: Mapping[str, Any], space: Space) -> tuple[RunOptions, RunOptions]:
@@ -85,6 +98,7 @@ def training(claim: Mapping[str, Any]) -> dict[str, Any]:
             "public_size": records["public_size"],
             "size_bound": records["size_bound"],
             "number": records["number"] if fixed else None,
+            **(users.numbers if (users := _users(claim)) else {}),
         },
     }
 

@@ -6,6 +6,7 @@ import numpy as np
 import optax
 import pytest
 
+from dpjax import training
 from dpjax.training import optimizers
 
 PARAMS = {"a": np.array([1.0, -2.0, 3.0], np.float32), "b": np.float32(0.5)}
@@ -83,3 +84,62 @@ def test_a_schedule_of_optax_fits():
 def test_missing_hyperparameters_are_named(build, given, missing):
     with pytest.raises(ValueError, match=missing):
         build(given)
+
+
+def bias_corrected_adam(gradients, noise, rate, beta_1, beta_2, floor):
+    """Algorithm 1 of Tang et al. 2023, in NumPy float64; returns the parameters' moves."""
+    first = second = 0.0
+    for t, gradient in enumerate(gradients, start=1):
+        first = beta_1 * first + (1 - beta_1) * gradient
+        second = beta_2 * second + (1 - beta_2) * gradient**2
+        corrected = second / (1 - beta_2**t) - noise**2
+        yield -rate * first / (1 - beta_1**t) / np.sqrt(np.maximum(corrected, floor))
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.3, 5.0])
+def test_adam_bc_equals_the_papers_algorithm(noise):
+    given = {"learning_rate": 0.1, "beta_1": 0.8, "beta_2": 0.95, "variance_floor": 1e-3}
+    optimizer = optimizers.adam_bc(halving)({name: jnp.float32(v) for name, v in given.items()})
+    gradients = np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32)
+    state = optimizer.init(jnp.zeros(4))
+    expected = bias_corrected_adam(gradients.astype(float), noise, 0.1, 0.8, 0.95, 1e-3)
+    for number, (gradient, wanted) in enumerate(zip(gradients, expected, strict=True)):
+        moved, state = optimizers.updated(optimizer, gradient, state, jnp.zeros(4), noise)
+        np.testing.assert_allclose(moved, wanted * halving(number), rtol=2e-4)
+
+
+@pytest.mark.parametrize(
+    ("lots", "sensitivity"),
+    [(training.PoissonLots(12, 0.5, 12), 1.0), (training.FixedLots(12, 6), 2.0)],
+)
+@pytest.mark.parametrize("mixed", [False, True])
+def test_an_optimiser_is_told_the_noise_that_is_in_the_gradient(lots, sensitivity, mixed):
+    """Of gradients that are noise alone: their deviation, in whole runs and in slots."""
+
+    def tells(hyperparameters):
+        def update(gradient, state, params, *, gradient_noise, **others):
+            del others
+            own = jnp.stack([jnp.std(gradient), jnp.asarray(gradient_noise)])
+            return jax.tree.map(lambda leaf: leaf.at[:2].set(own) - params, gradient), state
+
+        empty = lambda params: optax.EmptyState()  # noqa: E731
+        return optax.GradientTransformationExtraArgs(empty, update)
+
+    config = training.TrainConfig(
+        loss_fn=lambda params, example: 0.0 * jnp.sum(params) * example,
+        lots=lots, steps=1, expected_lot_size=7, optimizer=tells,
+    )  # fmt: skip
+    given = {"clip_norm": np.float32(0.4), "noise_multiplier": np.float32(1.7)}
+    start, data = jnp.zeros(20_000), np.ones(12, np.float32)
+    if mixed:
+        ((_, found),) = training.mixed_sweep(
+            [config], training.candidate_keys(1, seed=1),
+            {name: value[None] for name, value in given.items()}, data,
+            initial=lambda key: start,
+        )  # fmt: skip
+        found = found[0]
+    else:
+        found = training.make_train(config)(jax.random.key(0), given, start, data)
+    executed, said = found[:2]
+    assert said == pytest.approx(1.7 * 0.4 * sensitivity / 7, rel=1e-4)
+    assert executed == pytest.approx(float(said), rel=0.03)

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import stats
+from audits import epsilon_lower_bound
 
 from dpjax import accounting, training
 from dpjax.randomness import host_randomness
@@ -30,7 +30,6 @@ from dpjax.tuning.tuner import Request
 
 EXECUTIONS = 100_000
 DELTA = 0.02
-CONFIDENCE_FAILURE = 1e-6
 NOISE_MULTIPLIER = 2.0
 LAW = accounting.AtMost(accounting.Geometric(mean=3), cap=8)
 
@@ -84,32 +83,9 @@ def _outcomes(with_canary: bool, noise_factor: float, seed: int) -> np.ndarray:
     return executed.best._outputs
 
 
-def _epsilon_lower_bound(inside: np.ndarray, outside: np.ndarray) -> float:
-    """Lower bound on epsilon at DELTA from outcomes of two neighbouring inputs."""
-    half = EXECUTIONS // 2
-    thresholds = np.unique(np.quantile(np.concatenate([inside, outside]), np.linspace(0, 1, 400)))
-    best = -np.inf
-    for sign in (1.0, -1.0):
-        for p_sample, q_sample in ((inside, outside), (outside, inside)):
-            p = np.asarray([np.mean(sign * p_sample[:half] > sign * t) for t in thresholds])
-            q = np.asarray([np.mean(sign * q_sample[:half] > sign * t) for t in thresholds])
-            # The event is chosen on the first half, with a guard against chance in rare events.
-            choice = np.argmax(np.log(np.maximum(p - DELTA, 1e-9) / (q + 20 / half)))
-            t = thresholds[choice]
-            hits_p = int(np.sum(sign * p_sample[half:] > sign * t))
-            hits_q = int(np.sum(sign * q_sample[half:] > sign * t))
-            # Four events, two bounds each.
-            level = CONFIDENCE_FAILURE / 8
-            p_low = stats.beta.ppf(level, hits_p, half - hits_p + 1) if hits_p else 0.0
-            q_high = stats.beta.ppf(1 - level, hits_q + 1, half - hits_q) if hits_q < half else 1.0
-            if p_low > DELTA:
-                best = max(best, float(np.log((p_low - DELTA) / q_high)))
-    return best
-
-
 def _audit(noise_factor: float) -> float:
-    return _epsilon_lower_bound(
-        _outcomes(True, noise_factor, seed=11), _outcomes(False, noise_factor, seed=12)
+    return epsilon_lower_bound(
+        _outcomes(True, noise_factor, seed=11), _outcomes(False, noise_factor, seed=12), DELTA
     )
 
 

@@ -17,7 +17,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax.randomness import keys as key_streams
-from dpjax.training.dp_sgd import RunState, TrainConfig, advance, begin, rows_of_micro_batch
+from dpjax.training.dp_sgd import (
+    RunState,
+    TrainConfig,
+    advance,
+    begin,
+    returned,
+    rows_of_micro_batch,
+)
 from dpjax.training.lots.families import LotFamily, family_of
 from dpjax.training.sweep.checkpoints import Arrays, named_leaves, unnamed_leaves
 from dpjax.training.sweep.lanes import Harvest, LaneInputs, Lanes, key_of
@@ -49,6 +56,8 @@ class Candidates:
             digest.update(f" {config.micro_batch_size} {config.clipping}".encode())
             if config.mesh is not None:
                 digest.update(f" over {config.mesh.size}".encode())
+            if config.averages is not None:
+                digest.update(f" {config.averages}".encode())
         digest.update(repr(buckets).encode())
         return digest.digest()
 
@@ -60,6 +69,7 @@ class Candidates:
             "hyperparameters": {name: all_[member] for name, all_ in self.hyperparameters.items()},
             "lots": family.numbers_of(config.lots),
             "expected_lot_size": np.float32(config.expected_lot_size),
+            "total_steps": np.uint32(config.steps),
         }
 
 
@@ -98,8 +108,10 @@ class SlotProgram:
         found = []
 
         def look(inputs: LaneInputs, data: Tree) -> None:
-            state = self.begin(jax.tree.map(lambda leaf: leaf[0], inputs))
-            found.append(rows_of_micro_batch(self._config, state, data, capacity))
+            inputs = jax.tree.map(lambda leaf: leaf[0], inputs)
+            state = self.begin(inputs)
+            given = inputs["hyperparameters"]
+            found.append(rows_of_micro_batch(self._config, given, state, data, capacity))
 
         # Abstract arrays, not shapes: the loss of what is trained closes over what is not.
         jax.eval_shape(look, inputs, self.data)
@@ -132,11 +144,12 @@ class SlotProgram:
             expected_lot_size=inputs["expected_lot_size"],
             steps=steps,
             first=done,
+            total_steps=inputs["total_steps"],
         )
 
     def _harvest(self, state: RunState, slot: jax.Array) -> Tree:
         one = jax.tree.map(lambda leaf: leaf[slot], state)
-        return self._finish(one.params, self._finish_data)
+        return self._finish(returned(self._config, one), self._finish_data)
 
 
 class Slots(Lanes):

@@ -74,13 +74,15 @@ def train_config(
       ValueError: for steps or a lot size that are not positive.
     """
     return training.TrainConfig(
-        loss_fn=task.loss,
+        loss_fn=task.example_loss,
         lots=lots,
         steps=steps,
         expected_lot_size=lot_size,
         optimizer=optimizer,
         trainable=task.trainable,
         with_rng=task.with_rng,
+        averages=task.averages,
+        loss_reads=task.loss_reads,
         micro_batch_size=micro_batch_size,
         mesh=mesh,
         clipping=clipping,

@@ -539,6 +539,7 @@ def public_claim(
             utility.units_of_a_record,
             counted="correct validation predictions of the partitions' models, summed",
             summed="scores in [0, 1] of validation records with the partitions' models, summed",
+            users=fixed.task.users,
         )
         | {
             "units_of_a_utility_of_1": utility.units,

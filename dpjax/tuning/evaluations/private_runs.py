@@ -534,6 +534,7 @@ def public_claim(
             procedure.task.units,
             counted="number of correct validation predictions plus noise, over the public size",
             summed="sum of validation records' scores in [0, 1] plus noise, over the public size",
+            users=procedure.task.users,
         )
         | {
             "noise": "discrete Gaussian",

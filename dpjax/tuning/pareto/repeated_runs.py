@@ -23,7 +23,7 @@ import numpy as np
 
 from dpjax import checks, training
 from dpjax.randomness import keys as key_streams
-from dpjax.training.dp_sgd import advance, begin
+from dpjax.training.dp_sgd import advance, begin, returned
 from dpjax.training.lots.families import ALONE, POISSON_DENSE, LotFamily, family_of
 from dpjax.training.optimizers import Optimizer
 from dpjax.tuning.evaluations.candidate_runs import scored_run, train_config
@@ -199,8 +199,9 @@ class RepeatedRuns:
                 draw=lambda lot_key: family.draw(lot_key, inputs["lots"], rows),
                 expected_lot_size=hyperparameters["lot_size"],
                 steps=inputs["steps"],
+                total_steps=inputs["steps"],
             )
-            outputs = scored_run(task, state.params, validation)
+            outputs = scored_run(task, returned(config, state), validation)
             return outputs["units"], outputs["finite"]
 
         return run

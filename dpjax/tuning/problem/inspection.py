@@ -100,16 +100,18 @@ def programs(task: Task, optimizer: Any, hyperparameters: Iterable[str]) -> dict
     )
 
     def loss(trained: PyTree, frozen: PyTree, *rest: Any) -> jax.Array:
-        return task.loss(merge(trained, frozen), *rest)
+        return task.example_loss(merge(trained, frozen), *rest)
 
     def update(values: dict[str, jax.Array], gradient: PyTree, trained: PyTree) -> PyTree:
         transformation = optimizer(values)
         state = transformation.init(trained)
-        return state, transformation.update(gradient, state, trained)
+        return state, optimizers.updated(transformation, gradient, state, trained, 1.0)
 
     example, scored = (one_record(part.arrays) for part in (task.train, task.validation))
     values = {name: jax.ShapeDtypeStruct((), np.float32) for name in sorted(hyperparameters)}
-    drawn = (key,) if task.with_rng else ()
+    drawn: tuple[Any, ...] = (key,) if task.with_rng else ()
+    if task.loss_reads:
+        drawn += ({name: values[name] for name in task.loss_reads},)
     return {
         "loss": fingerprint(jax.value_and_grad(loss), trained, frozen, example, *drawn),
         "score": fingerprint(lambda *given: units_of(task, *given), params, scored),
@@ -149,22 +151,29 @@ class Inspection:
         records = self.task.train
         return {
             "model": self.task.description,
-            "optimizer": of_optimizer(self.optimizer),
+            "optimizer": of_optimizer(self.optimizer) | self._released,
             "trained_parameters": trained_parameters(self.task),
             "training_records": {
                 "public_size": records.public_size,
                 "size_bound": records.size_bound,
                 # Under replace-one the number is public: no neighbour has another.
                 "number": records.number if sampling == "fixed" else None,
+                **(self.task.users.numbers if self.task.users else {}),
             },
         }
+
+    @property
+    def _released(self) -> dict[str, str]:
+        """What of the iterates is released, where it is not the last of them."""
+        averages = self.task.averages
+        return {} if averages is None else {"released": averages.words}
 
     def facts(self) -> dict[str, Any]:
         """What a candidate's training and its score depend on, its settings apart; for `Job`."""
         parts = (self.task.train, self.task.validation)
         return programs(self.task, self.optimizer, {*self.names, *GIVEN_TO_EVERY_RUN}) | {
             "model": self.task.description,
-            "optimizer's name": of_optimizer(self.optimizer),
+            "optimizer's name": of_optimizer(self.optimizer) | self._released,
             "trained parameters": trained_parameters(self.task),
             "records": fingerprint_of_records([part.arrays for part in parts]),
             "numbers of records": [[part.public_size, part.size_bound] for part in parts],
@@ -209,24 +218,46 @@ def refuse_unread(task: Task, optimizer: Any, names: Iterable[str]) -> None:
 
     def step(hyperparameters: dict[str, jax.Array], params: Any, gradient: Any) -> Any:
         transformation = optimizer(hyperparameters)
-        return transformation.update(gradient, transformation.init(params), params)
+        state = transformation.init(params)
+        return optimizers.updated(transformation, gradient, state, params, 1.0)
 
-    traced = jax.make_jaxpr(step)(values, trained, trained).jaxpr
-    # Hyperparameters are the first inputs, sorted by name as a dictionary's leaves are.
-    inputs = dict(zip(traced.invars, values))
-    operands = [variable for equation in traced.eqns for variable in equation.invars]
-    read = {
-        inputs[variable]
-        for variable in [*operands, *traced.outvars]
-        if not isinstance(variable, core.Literal) and variable in inputs
-    }
+    read = _read_by(step, values, trained, trained)
+    if task.loss_reads:
+        missing = sorted(set(task.loss_reads) - own)
+        if missing:
+            raise ValueError(
+                f"the loss reads {', '.join(missing)}, which the space does not have: add it to "
+                f"the space ({', '.join(sorted(own)) or 'it is empty'}), or drop it from loss_reads"
+            )
+        read |= _read_by(
+            lambda given, *rest: task.example_loss(*rest, given),
+            {name: values[name] for name in sorted(task.loss_reads)},
+            jax.eval_shape(task.initial, jax.random.key(0)),
+            one_record(task.train.arrays),
+            *((jax.random.key(0),) if task.with_rng else ()),
+        )
     unread = sorted(own - read - set(OF_EVERY_RUN))
     if unread:
         seen = ", ".join(sorted(read - {"steps", "lot_size"})) or "none"
         raise ValueError(
             f"candidates have {', '.join(unread)}, which nothing reads and a release would name: "
-            f"drop it, or read it in the optimizer (what it reads: {seen})"
+            f"drop it, or read it in the optimizer (what it reads: {seen}) or the loss (loss_reads)"
         )
+
+
+def _read_by(
+    function: Callable[..., Any], values: Mapping[str, Any], *arguments: PyTree
+) -> set[str]:
+    """Names of the values (sorted by name) that an output of the function is computed from."""
+    traced = jax.make_jaxpr(function)(values, *arguments).jaxpr
+    # They are the first inputs, sorted by name as a dictionary's leaves are.
+    inputs = dict(zip(traced.invars, values))
+    operands = [variable for equation in traced.eqns for variable in equation.invars]
+    return {
+        inputs[variable]
+        for variable in [*operands, *traced.outvars]
+        if not isinstance(variable, core.Literal) and variable in inputs
+    }
 
 
 def of_optimizer(optimizer: Any) -> dict[str, str]:

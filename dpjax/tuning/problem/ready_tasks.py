@@ -1,7 +1,8 @@
 """Tasks of a Flax model: classification, regression, several labels at once, the next token.
 
-Each takes a model, training and validation records, and says what an example's loss and its score
-are. Where none fits, a `Task` of plain functions is three lines (see there).
+Each takes a model, training and validation records (or users, `Records.of_users`), and says what an
+example's loss and its score are. Where none fits, a `Task` of plain functions is three lines (see
+there).
 """
 
 from __future__ import annotations
@@ -245,7 +246,7 @@ def next_token(
 
 def _shifted(name: str, records: Any) -> Records:
     """Records of sequences as records of pairs, (tokens, those that come next)."""
-    tokens = records.arrays if isinstance(records, Records) else None
+    tokens = records.single if isinstance(records, Records) else None
     if not (
         isinstance(tokens, np.ndarray | jax.Array)
         and tokens.ndim == 2
@@ -256,7 +257,14 @@ def _shifted(name: str, records: Any) -> Records:
             f"{name}: pass tuning.Records(tokens, public_size=..., size_bound=...), tokens an "
             "array (n, length + 1) of whole numbers"
         )
-    return dataclasses.replace(records, arrays=(tokens[:, :-1], tokens[:, 1:]))
+
+    def pair(tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return tokens[..., :-1], tokens[..., 1:]
+
+    arrays = records.arrays
+    if records.users is None:
+        return dataclasses.replace(records, arrays=pair(arrays))
+    return dataclasses.replace(records, arrays=arrays._replace(records=pair(arrays.records)))
 
 
 def _same_numbers(outputs: jax.ShapeDtypeStruct, targets: np.ndarray) -> None:
@@ -299,7 +307,8 @@ def _task_of(
     if description is not None:
         checks.text("description", description)
     # Whole numbers stay whole: tokens, categories.
-    inputs = one_record(train.arrays[0])
+    single_inputs, labels = train.single
+    inputs = one_record(single_inputs)
     one = jax.ShapeDtypeStruct((1, *inputs.shape), inputs.dtype)
     if isinstance(model, models.FunctionalModel):
         functional = model
@@ -313,7 +322,7 @@ def _task_of(
             raise ValueError(
                 f"initial is not a tree of the model's parameters: pass one like init's{hint}"
             )
-    fits(jax.eval_shape(functional.apply, own, one), train.arrays[1])
+    fits(jax.eval_shape(functional.apply, own, one), labels)
     if not with_rng and _draws_in_training(functional, own, one):
         warnings.warn(
             "the model draws random numbers in training (dropout), and is given no key: it trains "
@@ -340,7 +349,7 @@ def _task_of(
 def _pairs(name: str, split: Any) -> Records:
     """Records of a pair (inputs, labels)."""
     if isinstance(split, Records):
-        if not (isinstance(split.arrays, tuple) and len(split.arrays) == 2):
+        if not (isinstance(split.single, tuple) and len(split.single) == 2):
             raise ValueError(f"{name}: pass Records of a pair of arrays, (inputs, labels)")
         return split
     missing = [word for word in _OF_A_SPLIT if not hasattr(split, word)]

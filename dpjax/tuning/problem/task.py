@@ -15,6 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax import checks
+from dpjax.training import averages as averaging
+from dpjax.training import optimizers
+from dpjax.training import users as grouping
+from dpjax.tuning.problem.privacy_unit import Users
 
 PyTree = Any
 
@@ -87,6 +91,33 @@ class Records:
                 "as data.from_arrays makes of texts"
             )
 
+    @classmethod
+    def of_users(
+        cls,
+        arrays: PyTree,
+        user_ids: Any,
+        *,
+        most_records: int,
+        public_size: int,
+        size_bound: int,
+        key: bytes | None = None,
+    ) -> Records:
+        """Users as records: what a task of them protects is a user with all of its records.
+
+        Whose validation records are not to be trained on is settled by user, too: a user belongs to
+        one part alone (`data.splitting.validation_members(user_ids, fraction, key)`).
+
+        Args:
+          arrays: pytree of arrays (n, ...) of single records.
+          user_ids: (n,) integers or fixed-length bytes; whose record each is.
+          most_records: public; of a user with more, so many count.
+          public_size, size_bound: as of `Records`, of users.
+          key: which of a user's records count; see `training.users.group`.
+        """
+        grouped, users = grouping.group(arrays, user_ids, most_records, key=key)
+        # A user keeps its id, whoever comes, goes or has other records.
+        return cls(grouped, public_size, size_bound, True, users, True)
+
     def __repr__(self) -> str:
         """Shows public numbers alone."""
         return f"Records(public_size={self.public_size}, size_bound={self.size_bound}, ...)"
@@ -95,6 +126,20 @@ class Records:
     def number(self) -> int:
         """The real number of records: private under add-or-remove one."""
         return len(jax.tree.leaves(self.arrays)[0])
+
+    @property
+    def users(self) -> Users | None:
+        """How many records a user counts with, where these are users."""
+        if not isinstance(self.arrays, grouping.UserRecords):
+            return None
+        return Users(np.shape(self.arrays.present)[1])
+
+    @property
+    def single(self) -> PyTree:
+        """Single records, pytree of arrays (n, ...); of users, all their places."""
+        if self.users is None:
+            return self.arrays
+        return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), self.arrays.records)
 
 
 def check_neighbours(sampling: str, *records: Records) -> None:
@@ -140,6 +185,10 @@ class Task:
             validation=tuning.Records((more, others), public_size=300, size_bound=400),
         )
 
+    Where the records are users (`Records.of_users`), `loss`, `correct` and `score` are of ONE
+    record all the same: a user's loss, whose gradient is clipped, is the mean over its records, and
+    so is its score.
+
     Attributes:
       initial: key -> parameters before training (a pytree of float arrays); must not see data.
       loss: (parameters, example) -> scalar, or (parameters, example, key) with `with_rng`; one
@@ -152,6 +201,10 @@ class Task:
       validation: the records candidates are scored on; disjoint from `train`.
       trainable: None (all), a pytree of booleans, or (path, leaf) -> boolean.
       with_rng: whether `loss` takes a key.
+      averages: as of `training.TrainConfig`: what is scored and released is this average of a run's
+        iterates, instead of the last one.
+      loss_reads: names of the space's hyperparameters that `loss` is given, a mapping of these
+        alone, as its last argument.
       description: public words for the release, for example the model's repr.
     """
 
@@ -163,6 +216,8 @@ class Task:
     validation: Records
     trainable: Any = None
     with_rng: bool = False
+    averages: Any = None
+    loss_reads: tuple[str, ...] = ()
     description: str = ""
 
     def __post_init__(self) -> None:
@@ -191,6 +246,15 @@ class Task:
                 )
         checks.flag("with_rng", self.with_rng)
         checks.text("description", self.description)
+        averages = averaging.checked(self.averages)
+        if averages is not None and averages.returned == averaging.ALL:
+            raise ValueError(
+                "averages return all of them, and one is scored and released: pass "
+                "training.Averages((...), returned=0)"
+            )
+        object.__setattr__(self, "averages", averages)
+        object.__setattr__(self, "loss_reads", optimizers.names("loss_reads", self.loss_reads))
+        _check_users(self.train, self.validation)
         if self.validation.size_bound * self.units >= 2**31:
             raise ValueError(
                 f"a size_bound of {self.validation.size_bound} validation records is too large for "
@@ -200,7 +264,41 @@ class Task:
     @property
     def units(self) -> int:
         """Whole units that a record's score is counted in: 1, right or wrong, or `SCORE_UNITS`."""
-        return 1 if self.score is None else SCORE_UNITS
+        return 1 if self.score is None and self.users is None else SCORE_UNITS
+
+    @property
+    def users(self) -> Users | None:
+        """The unit of privacy where it is a user; None: a record."""
+        return self.train.users
+
+    @property
+    def example_loss(self) -> Callable[..., jax.Array]:
+        """The loss of what is clipped, takes what `loss` takes: of a record, or of a user."""
+        if self.users is None:
+            return self.loss
+        return grouping.per_user(self.loss, with_rng=self.with_rng)
+
+
+def _check_users(train: Records, validation: Records) -> None:
+    """Refuses records of users beside others, and users that are in both parts.
+
+    Parts compose in parallel, since one unit of privacy is in one of them.
+    """
+    if train.users != validation.users:
+        raise ValueError(
+            f"train is of {train.users or 'single records'}, validation of "
+            f"{validation.users or 'single records'}: make both by Records.of_users with one "
+            "most_records, or neither"
+        )
+    ids = [part.identifiers for part in (train, validation) if part.identifiers is not None]
+    if train.users is None or len(ids) < 2:
+        return
+    if len({found.dtype.kind for found in ids}) > 1 or len(np.intersect1d(*ids)):
+        raise ValueError(
+            "a user stands in train and in validation: divide records by whose they are, for "
+            "example data.splitting.validation_members(user_ids, 0.2, key) (this message is the "
+            "curator's to see)"
+        )
 
 
 def total_units(
@@ -235,12 +333,24 @@ def units_of(task: Task, params: PyTree, example: PyTree) -> jax.Array:
       ValueError: `correct` returns anything but a boolean scalar, or `score` anything but a
         floating one, by which one record could move a sum by more.
     """
+    if task.users is not None:
+        grouping.check_grouped("the score of a user", example)
+        values = jax.vmap(lambda record: _value_of(task, params, record))(example.records)
+        value = grouping.mean_of_present(values.astype(jnp.float32), example.present)
+    else:
+        value = _value_of(task, params, example)
+    if task.units == 1:
+        return value.astype(jnp.int32)
+    return jnp.round(value * SCORE_UNITS).astype(jnp.int32)
+
+
+def _value_of(task: Task, params: PyTree, record: PyTree) -> jax.Array:
+    """What one record scores: right or wrong, or a float32 in [0, 1]; shape ()."""
     if task.score is None:
         assert task.correct is not None  # One of them is given.
-        return _scalar("correct", task.correct(params, example)).astype(jnp.int32)
-    value = _scalar("score", task.score(params, example)).astype(jnp.float32)
-    value = jnp.where(jnp.isnan(value), 0.0, jnp.clip(value, 0.0, 1.0))
-    return jnp.round(value * SCORE_UNITS).astype(jnp.int32)
+        return _scalar("correct", task.correct(params, record))
+    value = _scalar("score", task.score(params, record)).astype(jnp.float32)
+    return jnp.where(jnp.isnan(value), 0.0, jnp.clip(value, 0.0, 1.0))
 
 
 _WANTED = {
@@ -297,4 +407,7 @@ def accuracy_of(task: Task, params: PyTree, arrays: PyTree) -> float:
 
 def _batch(arrays: PyTree) -> int:
     """Examples scored at once: enough to be quick, few enough that 16 candidates fit."""
-    return min(1024, len(jax.tree.leaves(arrays)[0]))
+    most = 1024
+    if isinstance(arrays, grouping.UserRecords):
+        most = max(1, most // arrays.present.shape[1])
+    return min(most, len(jax.tree.leaves(arrays)[0]))

@@ -1,0 +1,208 @@
+"""Schedules by name: what a run's learning rate is multiplied by, from its step and its length.
+
+A schedule is a function of the step's number and of the run's number of steps, both public, and the
+latter the candidate's own: traced where candidates side by side differ in it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from dpjax import checks
+from dpjax.training import optimizers
+
+Shape = Callable[[Any, Any], Any]
+"""(step from 0, steps of the run) -> factor on the candidate's learning rate; maybe traced."""
+
+CONSTANT = "constant"
+SCHEDULES: dict[str, Callable[..., Shape | None]] = {}
+"""By name: functions of a schedule's own settings; filled by `register_schedule`."""
+
+
+def register_schedule(
+    name: str,
+) -> Callable[[Callable[..., Shape | None]], Callable[..., Shape | None]]:
+    """Makes a schedule known by name: to `scheduled`, and to the commands as --schedule.
+
+    Args:
+      name: its public name. The settings of what is decorated (arguments with a default, numbers)
+        are flags of the commands.
+
+    Raises:
+      ValueError: if the name is taken.
+    """
+
+    def registered(make: Callable[..., Shape | None]) -> Callable[..., Shape | None]:
+        if name in SCHEDULES:
+            raise ValueError(f"schedule {name!r} is registered already: choose another name")
+        SCHEDULES[name] = make
+        return make
+
+    return registered
+
+
+@register_schedule(CONSTANT)
+def constant() -> None:
+    """One learning rate for all steps."""
+
+
+@register_schedule("cosine")
+def cosine() -> Shape:
+    """From 1 down to 0 along half a cosine (Loshchilov & Hutter 2017)."""
+    return lambda step, steps: 0.5 * (1 + jnp.cos(jnp.pi * step / steps))
+
+
+@register_schedule("linear")
+def linear(end_factor: float = 0.0) -> Shape:
+    """From 1 in a straight line.
+
+    Args:
+      end_factor: what the factor goes down to, in [0, 1].
+    """
+    return polynomial(end_factor, 1.0)
+
+
+@register_schedule("polynomial")
+def polynomial(end_factor: float = 0.0, decay_power: float = 2.0) -> Shape:
+    """From 1 down, by a power of the steps that are left.
+
+    Args:
+      end_factor: what the factor goes down to, in [0, 1].
+      decay_power: above 0; 1 is a straight line.
+    """
+    end = checks.probability("end_factor", end_factor, zero=True, one=True)
+    power = checks.positive("decay_power", decay_power)
+
+    def factor(step: Any, steps: Any) -> Any:
+        left = jnp.clip(1.0 - step / steps, 0.0, 1.0)
+        return end + (1.0 - end) * left**power
+
+    return factor
+
+
+@register_schedule("warmup_cosine")
+def warmup_cosine(warmup_share: float = 0.1) -> Shape:
+    """From 0 up to 1 in a straight line, then down to 0 along half a cosine.
+
+    Args:
+      warmup_share: of the steps that lead up, in (0, 1); rounded up to whole ones.
+    """
+    share = checks.probability("warmup_share", warmup_share, hint=", of a run's steps")
+
+    def factor(step: Any, steps: Any) -> Any:
+        warm = jnp.ceil(share * jnp.asarray(steps, jnp.float32))
+        done = jnp.clip((step - warm) / jnp.maximum(steps - warm, 1.0), 0.0, 1.0)
+        up = (step + 1) / jnp.maximum(warm, 1.0)
+        return jnp.where(step < warm, up, 0.5 * (1 + jnp.cos(jnp.pi * done)))
+
+    return factor
+
+
+@register_schedule("step")
+def step_decay(drops: int = 2, drop_factor: float = 0.1) -> Shape:
+    """Equal stretches of one factor each.
+
+    Args:
+      drops: how often the factor drops; the stretches are one more.
+      drop_factor: by what it is multiplied at each, in (0, 1).
+    """
+    drops, by = checks.whole("drops", drops), checks.probability("drop_factor", drop_factor)
+
+    def factor(step: Any, steps: Any) -> Any:
+        stretch = jnp.floor((drops + 1) * jnp.asarray(step, jnp.float32) / steps)
+        return by ** jnp.clip(stretch, 0, drops)
+
+    return factor
+
+
+def shape_of(name: str, settings: Mapping[str, Any] | None = None) -> Shape | None:
+    """The schedule of that name; None: constant.
+
+    Raises:
+      ValueError: for a name or a setting that is none.
+    """
+    checks.one_of("schedule", name, tuple(SCHEDULES))
+    known = inspect.signature(SCHEDULES[name]).parameters
+    unknown = sorted(set(settings or {}) - set(known))
+    if unknown:
+        raise ValueError(
+            f"schedule {name} has no setting {', '.join(unknown)}: pass "
+            f"{', '.join(known) or 'none'}"
+        )
+    return SCHEDULES[name](**(settings or {}))
+
+
+def in_words(name: str, settings: Mapping[str, Any] | None = None) -> str:
+    """What a release says of a schedule: its name, over what, and every setting's value."""
+    if name == CONSTANT:
+        return name
+    known = inspect.signature(SCHEDULES[name]).parameters
+    values = {one: (settings or {}).get(one, known[one].default) for one in known}
+    own = "".join(f", {one} {value:g}" for one, value in values.items())
+    return f"{name} over the run's steps{own}"
+
+
+def of_run(shape: Shape | None, hyperparameters: Mapping[str, Any]) -> optimizers.Schedule | None:
+    """The optax schedule of a run of `steps` steps, one of its hyperparameters.
+
+    Raises:
+      ValueError: if `steps` is missing.
+    """
+    if shape is None:
+        return None
+    (steps,) = optimizers.read(hyperparameters, "the schedule", "steps")
+    return lambda step: shape(step, steps)
+
+
+@dataclasses.dataclass(frozen=True)
+class Scheduled:
+    """An optimiser whose learning rate follows a named schedule; made by `scheduled`.
+
+    Attributes:
+      make: from an optax schedule to an optimiser, such as `training.adam`.
+      schedule: a name in `SCHEDULES`.
+      settings: the schedule's own.
+    """
+
+    make: Callable[..., optimizers.Optimizer]
+    schedule: str
+    settings: Mapping[str, Any]
+
+    @property
+    def description(self) -> dict[str, str]:
+        """What a release says of it."""
+        named = f"{self.make.__module__}.{self.make.__qualname__}"
+        words = in_words(self.schedule, self.settings)
+        return {"name": named, "learning_rate_schedule": words}
+
+    def __call__(self, hyperparameters: Mapping[str, jax.Array]) -> optax.GradientTransformation:
+        """The optax transformation of one candidate; reads `steps` too."""
+        shape = shape_of(self.schedule, self.settings)
+        return self.make(of_run(shape, hyperparameters))(hyperparameters)
+
+
+def scheduled(
+    make: Callable[..., optimizers.Optimizer], schedule: str, **settings: float
+) -> Scheduled:
+    """An optimiser whose learning rate follows a named schedule over each candidate's own steps.
+
+        training.scheduled(training.adam, "warmup_cosine", warmup_share=0.05)
+
+    Args:
+      make: such as `training.sgd`.
+      schedule: a name in `training.SCHEDULES`.
+      **settings: the schedule's own.
+
+    Raises:
+      ValueError: for a name or a setting that is none.
+    """
+    checks.function("make", make, "such as training.adam")
+    shape_of(schedule, settings)
+    return Scheduled(make, schedule, settings)

@@ -1,0 +1,233 @@
+"""Averages of iterates: against the iterates themselves, in every way a run is trained."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import small_tasks
+
+from dpjax import accounting, training, tuning
+from dpjax.tuning import verification
+
+ROWS, STEPS = 20, 7
+GENERATOR = np.random.default_rng(2)
+DATA = (
+    GENERATOR.normal(size=(ROWS, 3)).astype(np.float32),
+    GENERATOR.normal(size=ROWS).astype(np.float32),
+)
+START = {"w": np.array([0.5, -0.2, 0.1], np.float32), "frozen": np.float32(3.0)}
+GIVEN = {"clip_norm": 1.0, "noise_multiplier": 0.7, "learning_rate": 0.3}
+KEPT = (
+    training.ExponentialAverage(0.5),
+    training.ExponentialAverage(0.99),
+    training.TailAverage(0.5),
+    training.TailAverage(1.0),
+)
+SEVERAL = training.Averages(KEPT, returned="all")
+
+
+def _loss(params, example):
+    return 0.5 * (example[0] @ params["w"] - example[1]) ** 2 + 0.0 * params["frozen"]
+
+
+BASE = training.TrainConfig(
+    loss_fn=_loss,
+    lots=training.PoissonLots(ROWS, 0.3, ROWS),
+    steps=STEPS,
+    expected_lot_size=6,
+    optimizer=training.adam(),
+    trainable={"w": True, "frozen": False},
+)
+
+
+def _train(config, key=0, start=START):
+    run = jax.jit(training.make_train(config))
+    return jax.device_get(run(jax.random.key(key), GIVEN, start, DATA))
+
+
+@functools.cache
+def _iterates(key=0, steps=STEPS):
+    """(steps, 3): the iterate after every step, each of a run that ends there."""
+    runs = [_train(dataclasses.replace(BASE, steps=n + 1), key) for n in range(steps)]
+    return np.stack([run["w"] for run in runs]).astype(np.float64)
+
+
+def _expected(rule, iterates):
+    number = len(iterates)
+    if isinstance(rule, training.ExponentialAverage):
+        weights = rule.decay ** np.arange(number)[::-1]
+    else:
+        tail = min(max(1, int(np.round(np.float32(rule.share * number)))), number)
+        weights = (np.arange(number) >= number - tail) * 1.0
+    return weights @ iterates / weights.sum()
+
+
+def _check(found, key=0, steps=STEPS):
+    last, *averages = found
+    iterates = _iterates(key, steps)
+    np.testing.assert_allclose(last["w"], iterates[-1], rtol=1e-5)
+    for rule, average in zip(KEPT, averages, strict=True):
+        np.testing.assert_allclose(average["w"], _expected(rule, iterates), rtol=3e-5, atol=1e-6)
+        assert average["frozen"] == START["frozen"]
+
+
+@pytest.mark.parametrize("steps", [1, 2, STEPS])
+def test_averages_are_those_of_the_iterates(steps):
+    _check(_train(dataclasses.replace(BASE, averages=SEVERAL, steps=steps)), steps=steps)
+
+
+@pytest.mark.parametrize("place", range(len(KEPT)))
+def test_the_chosen_one_is_returned(place):
+    one = _train(dataclasses.replace(BASE, averages=training.Averages(KEPT, place)))
+    np.testing.assert_allclose(one["w"], _expected(KEPT[place], _iterates()), rtol=3e-5, atol=1e-6)
+    alone = _train(dataclasses.replace(BASE, averages=KEPT[place]))
+    np.testing.assert_allclose(alone["w"], one["w"], rtol=1e-6)
+
+
+def test_runs_from_the_host_and_over_a_mesh_average_the_same():
+    config = dataclasses.replace(BASE, averages=SEVERAL)
+    given = {name: np.float32(value) for name, value in GIVEN.items()}
+    _check(training.train_from_host(config)(jax.random.key(0), given, START, DATA))
+    mesh = training.LotMesh()
+    spread = jax.jit(training.make_train(dataclasses.replace(config, mesh=mesh)))
+    _check(jax.device_get(spread(*mesh.put((jax.random.key(0), given, START, DATA)))))
+
+
+def test_vectorised_runs_keep_their_own():
+    run = jax.vmap(
+        training.make_train(dataclasses.replace(BASE, averages=SEVERAL)),
+        in_axes=(0, None, None, None),
+    )
+    keys = jnp.stack([jax.random.key(number) for number in range(3)])
+    found = jax.device_get(jax.jit(run)(keys, GIVEN, START, DATA))
+    for number in range(3):
+        _check(jax.tree.map(lambda leaf: leaf[number], found), number)  # noqa: B023
+
+
+def _mixed(steps, folder=None, averages=SEVERAL):
+    configs = [dataclasses.replace(BASE, steps=one, averages=averages) for one in steps]
+    return training.mixed_sweep(
+        configs,
+        jnp.stack([jax.random.key(number) for number in range(len(steps))]),
+        {name: np.full(len(steps), value) for name, value in GIVEN.items()},
+        DATA,
+        initial=lambda key: START,
+        chunk_size=2,
+        steps_per_call=2,
+        checkpoints=folder and training.Checkpoints(folder, every_seconds=0.0),
+    )
+
+
+STEPS_OF = (5, 2, STEPS, 1)
+
+
+def test_slots_at_steps_of_their_own_and_a_killed_sweep_that_goes_on(tmp_path):
+    killed = _mixed(STEPS_OF, tmp_path / "saved")
+    next(killed)
+    del killed
+    met = 0
+    for indices, found in _mixed(STEPS_OF, tmp_path / "saved"):
+        for row, index in enumerate(indices):
+            _check(jax.tree.map(lambda leaf: leaf[row], found), int(index), STEPS_OF[index])  # noqa: B023
+            met += 1
+    assert met == len(STEPS_OF)
+
+
+def test_a_save_of_other_averages_is_refused(tmp_path):
+    killed = _mixed(STEPS_OF, tmp_path / "saved", KEPT[0])
+    next(killed)
+    del killed
+    with pytest.raises(ValueError, match="another sweep"):
+        list(_mixed(STEPS_OF, tmp_path / "saved", KEPT[1]))
+
+
+def test_half_precision_parameters_are_averaged_in_full():
+    """Moves of a share of 2^-10 would be lost between bfloat16 numbers near 1."""
+    rule = training.Averages((training.TailAverage(1.0),))
+    newest = {"w": jnp.asarray([1.0], jnp.bfloat16)}
+    averages = rule.begin(newest)
+    for number in range(1000):
+        value = {"w": jnp.asarray([1.0 + (number % 2) / 128], jnp.bfloat16)}
+        averages = rule.after_step(averages, value, np.uint32(number), 1000)
+    assert averages[0]["w"].dtype == jnp.float32
+    assert float(averages[0]["w"][0]) == pytest.approx(1.0 + 0.5 / 128, abs=1e-5)
+    assert rule.result(averages, newest)["w"].dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize("rule", KEPT)
+def test_shares_are_shares(rule):
+    shares = [float(rule.share_of_newest(np.uint32(n), np.uint32(50))) for n in range(50)]
+    assert shares[0] == 1.0 and all(0 < one <= 1 for one in shares)
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: training.ExponentialAverage(1.0), "decay must be in"),
+        (lambda: training.ExponentialAverage("slow"), "decay must be in"),
+        (lambda: training.TailAverage(0.0), "share must be in"),
+        (lambda: training.Averages(KEPT, 4), "pass the place of one"),
+        (lambda: training.Averages((), 0), "pass the place of one"),
+        (lambda: training.Averages((0.9,)), "pass averages, such as"),
+        (lambda: dataclasses.replace(BASE, averages=0.9), "averages is 0.9: pass training"),
+        (lambda: _task(SEVERAL), "one is scored and released"),
+    ],
+)
+def test_what_is_no_average_is_refused_in_one_line(make, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        make()
+    assert "\n" not in str(caught.value)
+
+
+def _task(averages):
+    return dataclasses.replace(small_tasks.linear(), averages=averages)
+
+
+def _released(averages, tuner, **run):
+    with pytest.warns(UserWarning, match="seed"):
+        return tuning.tune(
+            _task(averages), tuning.Space(learning_rate=0.5, clip_norm=1.0), tuner, epsilon=9.0,
+            delta=1e-5, run=tuning.RunOptions(lot_size=20, steps=6), optimizer=training.sgd(),
+            seed=1,
+        )  # fmt: skip
+
+
+def test_a_release_is_of_the_average_costs_the_same_and_says_so(tmp_path):
+    tuner = tuning.RandomRepetitions(accounting.Fixed(1))
+    plain, averaged = _released(None, tuner), _released(training.TailAverage(0.5), tuner)
+    averaged.release.save(tmp_path / "release")
+    assert verification.verify_release(tmp_path / "release" / "guarantee.json").epsilon <= 9.0
+    claims = [result.release.statement for result in (plain, averaged)]
+    assert claims[1]["optimizer"].pop("released") == training.TailAverage(0.5).words
+    assert claims[0] == claims[1]
+    kernels = [result.release.params["kernel"] for result in (plain, averaged)]
+    assert np.max(np.abs(kernels[0] - kernels[1])) > 1e-3
+
+
+def test_what_is_scored_is_the_average():
+    """Of a run that jumps from one side to the other, the mean alone is right everywhere."""
+    records = tuning.Records((np.zeros((8, 1), np.float32),), 8, 9)
+    task = tuning.Task(
+        initial=lambda key: jnp.float32(1.0),
+        loss=lambda params, example: 0.0 * params,
+        correct=lambda params, example: jnp.abs(params) < 0.5,
+        train=records,
+        validation=dataclasses.replace(records),
+        averages=training.TailAverage(1.0),
+    )
+
+    def jump(hyperparameters):
+        return optax.stateless(lambda updates, params: -2.0 * params)
+
+    for averages, right in ((None, 0), (training.TailAverage(1.0), 8)):
+        with pytest.warns(UserWarning):
+            result = tuning.random_repetitions(
+                dataclasses.replace(task, averages=averages), tuning.Space(clip_norm=1.0),
+                repetitions=accounting.Fixed(1), noise_multiplier=1.0, lot_size=4, steps=6,
+                optimizer=jump, delta=1e-3, seed=2, score_noise=1.0,
+            )  # fmt: skip
+        assert result.curator.accuracies[0] == right / 8
