@@ -41,13 +41,14 @@ from dpjax.training.clipping.clip_rules import (
 )
 from dpjax.training.clipping.explanation import Explanation, ParameterExplanation
 from dpjax.training.clipping.factored_norms import SquaredNorm
-from dpjax.training.clipping.jaxpr_graph import Value, bytes_of, graph_of
+from dpjax.training.clipping.jaxpr_graph import Value, bytes_of, graph_of, multiplications_of
 from dpjax.training.clipping.leaf_plans import Plan, Whole
 from dpjax.training.clipping.per_example_gradients import (
     Loss,
-    bytes_a_row,
+    RowCost,
     factored,
     materialised,
+    row_cost,
     trace,
 )
 
@@ -271,16 +272,21 @@ class ClippedGrad:
         Args:
           params, batch: as passed to the call, or their shapes (`jax.ShapeDtypeStruct`).
         """
+        return self.row_cost(params, batch).bytes
+
+    def row_cost(self, params: PyTree, batch: PyTree) -> RowCost:
+        """How much memory and arithmetic a row of a batch takes; see `bytes_a_row`."""
         keys = self._shapes_of_keys(batch_size(batch))
         check_loss(self.loss_fn, self.has_aux, params, batch, keys)
         loss = Loss(self.loss_fn, self.has_aux)
         if self.method != "materialised":
-            tracing = trace(loss, params, batch, keys, force=self.method == "factored")
-            return bytes_a_row(tracing)
+            return row_cost(trace(loss, params, batch, keys, force=self.method == "factored"))
         rows = (one_row(batch),) if keys is None else (one_row(batch), one_row(keys))
         graph = graph_of(jax.make_jaxpr(loss.value_and_grad)(shapes_of(params), *rows))
-        inputs = graph.inputs[len(jax.tree.leaves(params)) :]
-        return bytes_of(graph, graph.outputs, graph.influenced_by(inputs))
+        own = graph.influenced_by(graph.inputs[len(jax.tree.leaves(params)) :])
+        return RowCost(
+            bytes_of(graph, graph.outputs, own), multiplications_of(graph, graph.outputs, own)
+        )
 
     def _shapes_of_keys(self, size: int) -> Any:
         if not self.with_rng:

@@ -164,7 +164,9 @@ class Graph:
         """Forms the one output of an operation in another way; `put_in_order` before evaluating."""
         (output,) = operation.outputs
         place = self.operations.index(operation)
-        other = Derived(operation.name, list(inputs), [output], function=function)
+        other = Derived(
+            operation.name, list(inputs), [output], operation.equation, function=function
+        )
         output.producer, self.operations[place] = other, other
 
     def put_in_order(self) -> None:
@@ -463,6 +465,33 @@ def bytes_of(graph: Graph, wanted: Sequence[Atom], among: Iterable[Value]) -> in
             body = operation.loop.body
             inner = {value for each in body.operations for value in each.outputs}
             total += bytes_of(body, body.outputs, inner)
+    return total
+
+
+def multiplications_of(graph: Graph, wanted: Sequence[Atom], among: Iterable[Value]) -> float:
+    """Multiplications of the products and convolutions that the wanted values need.
+
+    Args:
+      graph, wanted, among: as for `bytes_of`; a loop counts all of its turns.
+    """
+    counted = _needed(graph, wanted).intersection(among)
+    total = 0.0
+    for operation in graph.operations:
+        if not any(value in counted for value in operation.outputs):
+            continue
+        if isinstance(operation, Scan):
+            body = operation.loop.body
+            inner = {value for each in body.operations for value in each.outputs}
+            total += operation.loop.length * multiplications_of(body, body.outputs, inner)
+        elif operation.name in ("dot_general", "conv_general_dilated") and operation.params:
+            left, right = (atom.aval.shape for atom in operation.inputs)
+            entries = float(math.prod(operation.outputs[0].aval.shape))
+            if operation.name == "dot_general":
+                contracted = operation.params["dimension_numbers"][0][0]
+                total += entries * math.prod(left[axis] for axis in contracted)
+            else:
+                features = operation.params["dimension_numbers"].rhs_spec[0]
+                total += entries * math.prod(right) / right[features]
     return total
 
 

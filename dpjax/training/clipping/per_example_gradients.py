@@ -8,6 +8,7 @@ slow, and the reference that the other is tested against.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -27,6 +28,7 @@ from dpjax.training.clipping.jaxpr_graph import (
     bytes_of,
     evaluate,
     graph_of,
+    multiplications_of,
     spread_branches,
 )
 from dpjax.training.clipping.leaf_plans import (
@@ -130,14 +132,31 @@ def _wanted(tracing: Tracing) -> list[Atom]:
     return list(wanted)
 
 
-def bytes_a_row(tracing: Tracing) -> int:
-    """Bytes that one row takes: its own values, and gradients formed for it (see `bytes_of`)."""
-    formed = sum(
-        plan.held * jnp.dtype(accumulator(leaf.aval.dtype)).itemsize
-        for plan, leaf in zip(tracing.plans, tracing.graph.inputs, strict=False)
-        if isinstance(plan, Factored)
+class RowCost(NamedTuple):
+    """What one row of a batch takes, roughly; of shapes alone.
+
+    Attributes:
+      bytes: of its own values, and of gradients formed for it, as if the compiler fused and freed
+        nothing.
+      multiplications: of its products and convolutions, and of the sum over rows.
+    """
+
+    bytes: int
+    multiplications: float
+
+
+def row_cost(tracing: Tracing) -> RowCost:
+    """What one row takes."""
+    wanted = _wanted(tracing)
+    formed, sums = 0, 0.0
+    for plan, leaf in zip(tracing.plans, tracing.graph.inputs, strict=False):
+        if isinstance(plan, Factored):
+            formed += plan.held * jnp.dtype(accumulator(leaf.aval.dtype)).itemsize
+            sums += sum(float(term.positions) * math.prod(term.layout.shape) for term in plan.terms)
+    return RowCost(
+        bytes_of(tracing.graph, wanted, tracing.per_row) + formed,
+        multiplications_of(tracing.graph, wanted, tracing.per_row) + sums,
     )
-    return bytes_of(tracing.graph, _wanted(tracing), tracing.per_row) + formed
 
 
 def factored(tracing: Tracing, params: PyTree, batch: PyTree, keys: Any) -> Results:
