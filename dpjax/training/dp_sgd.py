@@ -240,16 +240,18 @@ def begin(config: TrainConfig, hyperparameters: Mapping[str, jax.Array], params:
     clip_norm, _ = optimizers.read(hyperparameters, "DP-SGD", *_READ)
     optimizers.read(hyperparameters, "the loss", *config.loss_reads)
     optimizer = config.optimizer(hyperparameters).init(trained)
-    averages = () if config.averages is None else config.averages.begin(trained)
+    kept = averaging.checked(config.averages)
+    averages = () if kept is None else kept.begin(trained)
     return RunState(frozen, optimizer, trained, config.clipping.begin(clip_norm), averages)
 
 
 def returned(config: TrainConfig, state: RunState) -> Tree:
     """What a run that ends here returns: its full parameters, or the average that is chosen."""
-    if config.averages is None:
+    kept = averaging.checked(config.averages)
+    if kept is None:
         return state.params
-    chosen = config.averages.result(state.averages, state.trained)
-    if config.averages.returned == averaging.ALL:
+    chosen = kept.result(state.averages, state.trained)
+    if kept.returned == averaging.ALL:
         return tuple(merge(one, state.frozen) for one in chosen)
     return merge(chosen, state.frozen)
 
@@ -298,6 +300,7 @@ def advance(
     if summed is None:
         summed = _sums_of_lots(config, key, hyperparameters, state, data, draw)
     optimizer = config.optimizer(hyperparameters)
+    kept = averaging.checked(config.averages)
     of_sums = noise_multiplier * np.float32(rule.noise_factor())
 
     total_steps = config.steps if total_steps is None else total_steps
@@ -344,8 +347,8 @@ def advance(
             expected_lot_size=expected_lot_size,
         )
         trained = optax.apply_updates(trained, updates)
-        if config.averages is not None:
-            averages = config.averages.after_step(averages, trained, number, total_steps)
+        if kept is not None:
+            averages = kept.after_step(averages, trained, number, total_steps)
         carry = trained, optimizer_state, clipping, averages
         return carry if mesh is None else mesh.between_steps(carry)
 
@@ -440,8 +443,8 @@ def grad_fn_of(
     config: TrainConfig, hyperparameters: Mapping[str, jax.Array], state: RunState
 ) -> ClippedGrad:
     """Sums of clipped gradients with respect to what is trained."""
-    given = ({name: hyperparameters[name] for name in config.loss_reads},)
-    given = given if config.loss_reads else ()
+    read = {name: hyperparameters[name] for name in config.loss_reads}
+    given = (read,) if read else ()
 
     def loss_of_trained(trained: Tree, example: Tree, *rng: jax.Array) -> jax.Array:
         return config.loss_fn(merge(trained, state.frozen), example, *rng, *given)

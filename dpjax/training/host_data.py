@@ -17,7 +17,7 @@ import io
 import itertools
 import queue
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -31,6 +31,7 @@ from dpjax.training import dp_sgd, micro_batches, optimizers
 from dpjax.training.clipping.checks import row_keys
 from dpjax.training.dp_sgd import RunState, TrainConfig
 from dpjax.training.mesh import AXIS, LotMesh
+from dpjax.training.micro_batches import Lot
 from dpjax.training.sweep import hosts
 from dpjax.training.sweep.checkpoints import Arrays, Checkpoints, named_leaves, unnamed_leaves
 
@@ -194,7 +195,7 @@ def train_from_host(config: TrainConfig) -> TrainFromHost:
       ValueError: as `make_train`, as `HostData`, and for checkpoints of another run.
     """
     mesh = config.mesh or LotMesh((_default_device(),))
-    return _HostRun(dataclasses.replace(config, mesh=mesh)).train
+    return _HostRun(dataclasses.replace(config, mesh=mesh), mesh).train
 
 
 def _default_device() -> jax.Device:
@@ -203,10 +204,10 @@ def _default_device() -> jax.Device:
 
 
 class _HostRun:
-    """The programs of a run whose records stay on the host; `config.mesh` is not None."""
+    """The programs of a run whose records stay on the host; `config.mesh` is `mesh`."""
 
-    def __init__(self, config: TrainConfig):
-        self.config, self.mesh = config, config.mesh
+    def __init__(self, config: TrainConfig, mesh: LotMesh):
+        self.config, self.mesh = config, mesh
         self.capacity = config.lots.capacity
         self._draw = jax.jit(self._lots)
         self._begin = jax.jit(self._begun)
@@ -240,9 +241,9 @@ class _HostRun:
         done, state = self._restored(checkpoints, identity, state)
         size = dp_sgd.rows_of_micro_batch(config, given, state, shapes, self.capacity)
         batches = self._micro_batches(data, local_key, number, done, size)
-        with contextlib.closing(_ahead(batches, data.prefetch)) as batches:
+        with contextlib.closing(_ahead(batches, data.prefetch)) as ahead:
             total = params = None
-            for step, batch in batches:
+            for step, batch in ahead:
                 if total is None:
                     total, params = self._zero(state), self._whole(self._to_lose(state))
                 if batch is not None:
@@ -365,7 +366,7 @@ class _HostRun:
             given,
             state,
             None,
-            draw=None,
+            draw=_no_draw,
             expected_lot_size=self.config.expected_lot_size,
             steps=np.uint32(1),
             first=number,
@@ -384,7 +385,7 @@ class _HostRun:
         rows = size * self.mesh.size
         local = [
             (place, device)
-            for place, device in enumerate(self.mesh.devices)
+            for place, device in enumerate(self.mesh.devices or ())
             if device.process_index == jax.process_index()
         ]
 
@@ -472,20 +473,24 @@ class _HostRun:
     ) -> None:
         leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(self._whole(state))]
         if checkpoints is not None:
-            own: Arrays = {"identity": identity, "done": np.int64(done)}
+            own: Arrays = {"identity": identity, "done": np.asarray(done, np.int64)}
             checkpoints.save(own | named_leaves("state", leaves), None)
 
     @property
     def _several(self) -> bool:
         """Whether other processes have devices of the mesh."""
-        return len({device.process_index for device in self.mesh.devices}) > 1
+        return len({device.process_index for device in self.mesh.devices or ()}) > 1
+
+
+def _no_draw(key: jax.Array) -> Lot:
+    raise AssertionError("lots of records on the host are drawn and summed before the step")
 
 
 def _bytes(arrays: Arrays | None) -> bytes:
     if not arrays:
         return b""
     file = io.BytesIO()
-    np.savez(file, **arrays)
+    np.savez(file, **dict[str, Any](arrays))
     return file.getvalue()
 
 
@@ -493,7 +498,7 @@ def _arrays(payload: bytes) -> Arrays:
     return dict(np.load(io.BytesIO(payload))) if payload else {}
 
 
-def _ahead(items: Iterator[Any], depth: int) -> Iterator[Any]:
+def _ahead(items: Iterator[Any], depth: int) -> Generator[Any, None, None]:
     """The same items in the same order, up to `depth` of them made ahead by a thread.
 
     What the items raise is raised here, after those before it. The thread ends with this iterator.

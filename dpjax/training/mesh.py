@@ -73,7 +73,7 @@ class LotMesh:
     @property
     def size(self) -> int:
         """Number of devices."""
-        return len(self.devices)
+        return len(self.devices or ())
 
     @property
     def mesh(self) -> Mesh:
@@ -181,7 +181,7 @@ class LotMesh:
 
         def one(leaf: jax.Array) -> jax.Array:
             even = [axis for axis in range(leaf.ndim) if leaf.shape[axis] % self.size == 0]
-            axes = [None] * leaf.ndim
+            axes: list[str | None] = [None] * leaf.ndim
             if leaf.size and even:
                 axes[max(even, key=lambda axis: leaf.shape[axis])] = AXIS
             return jax.lax.with_sharding_constraint(leaf, NamedSharding(self.mesh, P(*axes)))

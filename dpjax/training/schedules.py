@@ -66,7 +66,18 @@ def linear(end_factor: float = 0.0) -> Shape:
     Args:
       end_factor: what the factor goes down to, in [0, 1].
     """
-    return polynomial(end_factor, 1.0)
+    return _powers(end_factor, 1.0)
+
+
+def _powers(end_factor: float, decay_power: float) -> Shape:
+    end = checks.probability("end_factor", end_factor, zero=True, one=True)
+    power = checks.positive("decay_power", decay_power)
+
+    def factor(step: Any, steps: Any) -> Any:
+        left = jnp.clip(1.0 - step / steps, 0.0, 1.0)
+        return end + (1.0 - end) * left**power
+
+    return factor
 
 
 @register_schedule("polynomial")
@@ -77,14 +88,7 @@ def polynomial(end_factor: float = 0.0, decay_power: float = 2.0) -> Shape:
       end_factor: what the factor goes down to, in [0, 1].
       decay_power: above 0; 1 is a straight line.
     """
-    end = checks.probability("end_factor", end_factor, zero=True, one=True)
-    power = checks.positive("decay_power", decay_power)
-
-    def factor(step: Any, steps: Any) -> Any:
-        left = jnp.clip(1.0 - step / steps, 0.0, 1.0)
-        return end + (1.0 - end) * left**power
-
-    return factor
+    return _powers(end_factor, decay_power)
 
 
 @register_schedule("warmup_cosine")

@@ -42,13 +42,21 @@ from dpjax.training import micro_batches
 from experiments.benchmarks.zoo import ZOO, Problem
 
 _MODELS = flags.DEFINE_list("models", [], "Which models to measure; all by default.")
-_LOT = flags.DEFINE_integer("lot", 64, "Expected lot, and rows of the fixed batch.", lower_bound=2)
+_LOT = flags.DEFINE_integer(
+    "lot", None, "Expected lot, and rows of the fixed batch; 256 for small models, else 64."
+)
 _TURNS = flags.DEFINE_integer("turns", 5, "Turns; each way is called in each.", lower_bound=1)
 _PEER_ROWS = flags.DEFINE_list("peer_rows", ["4", "16", "64"], "Micro-batches tried for the peer.")
 _QUICK = flags.DEFINE_bool("quick", False, "Tiny models, two turns.")
 _OUT_DIR = flags.DEFINE_string("out_dir", None, "Folder for zoo_steps.csv.")
 
 _RATE, _CLIP_NORM = 0.1, 1.0
+_LOTS = {"logistic_regression": 256, "mlp_784_128_64_10": 256, "mlp_784_1000_10": 256}
+"""Lots of models that take the whole of one at once; 64 for others."""
+
+_STEPS = 4
+"""Steps in one call of the engine, so that what a run does once weighs little."""
+
 _RECORDS = 6000
 """Rows that lots are drawn from; lots of the expected size among more are no different."""
 
@@ -64,20 +72,22 @@ class Way(NamedTuple):
       arguments: see there.
       megabytes: of scratch.
       compile_seconds: CPU time of tracing and compiling.
+      steps: taken by one call.
     """
 
     call: Callable[..., Any]
     arguments: tuple
     megabytes: float
     compile_seconds: float
+    steps: int = 1
 
     def seconds(self) -> float:
-        """CPU time of one call."""
+        """CPU time of one step."""
         start, calls = time.process_time(), 0
         while not calls or time.process_time() - start < _LEAST_SECONDS:
             jax.block_until_ready(self.call(*self.arguments))
             calls += 1
-        return (time.process_time() - start) / calls
+        return (time.process_time() - start) / calls / self.steps
 
 
 def _compiled(function: Callable[..., Any], *arguments: Any) -> Way:
@@ -143,7 +153,7 @@ def _engine(problem: Problem, lot: int) -> Way:
         training.TrainConfig(
             loss_fn=problem.loss,
             lots=training.PoissonLots(_RECORDS, probability, capacity),
-            steps=1,
+            steps=_STEPS,
             expected_lot_size=lot,
             optimizer=training.sgd(),
         )
@@ -160,7 +170,7 @@ def _engine(problem: Problem, lot: int) -> Way:
     def next_lot(_: Any, *rest: Any) -> Any:
         return way.call(jnp.uint32(next(lots)), *rest)
 
-    return way._replace(call=next_lot)
+    return way._replace(call=next_lot, steps=_STEPS)
 
 
 def _peer(problem: Problem, lot: int, rows: int) -> Way:
@@ -203,22 +213,24 @@ def main() -> None:
     unknown = sorted(set(_MODELS.value) - set(ZOO))
     if unknown:
         raise ValueError(f"unknown model {unknown[0]!r}: pass some of {', '.join(ZOO)}")
-    lot, turns = (16, 2) if _QUICK.value else (_LOT.value, _TURNS.value)
+    turns = 2 if _QUICK.value else _TURNS.value
     peer_rows = [int(rows) for rows in _PEER_ROWS.value]
     columns = (
-        *("model", "plain ms", "engine / plain", "ours / plain", "vmap / ours"),
+        *("model", "lot", "plain ms", "engine / plain", "ours / plain", "vmap / ours"),
         *("jax-privacy / ours", "MB plain, engine, vmap, jax-privacy", "compile s"),
     )
-    table = Table(title=f"One step, lot {lot}; {jax.devices()[0].device_kind}")
+    table = Table(title=f"One step; {jax.devices()[0].device_kind}")
     for column in columns:
         table.add_column(column)
-    rows = [("model", "way", "turn", "seconds", "scratch_megabytes", "compile_seconds")]
+    rows = [("model", "lot", "way", "turn", "seconds", "scratch_megabytes", "compile_seconds")]
     for name in _MODELS.value or ZOO:
+        lot = _LOT.value or (16 if _QUICK.value else _LOTS.get(name, 64))
         found = ways(ZOO[name](_QUICK.value, lot), lot, peer_rows)
         seconds = measured(found, turns)
         shown = [way for way in ("plain", "engine", "vmap", "jax-privacy") if way in found]
         table.add_row(
             name,
+            str(lot),
             f"{1e3 * float(np.median(seconds['plain'])):.3g}",
             ratio(seconds, "engine", "plain"),
             ratio(seconds, "ours", "plain"),
@@ -229,7 +241,9 @@ def main() -> None:
         )
         for way, taken in seconds.items():
             more = f"{found[way].megabytes:.4g}", f"{found[way].compile_seconds:.3g}"
-            rows += [(name, way, turn, f"{each:.6g}", *more) for turn, each in enumerate(taken)]
+            rows += [
+                (name, lot, way, turn, f"{each:.6g}", *more) for turn, each in enumerate(taken)
+            ]
         if _OUT_DIR.value:  # after every model: an hour's work is not lost to the last one
             os.makedirs(_OUT_DIR.value, exist_ok=True)
             path = os.path.join(_OUT_DIR.value, "zoo_steps.csv")

@@ -224,9 +224,10 @@ class Recogniser:
         """`dynamic_update_slice` of zeros: one entry of one axis."""
         zeros, update, *starts = operation.inputs
         outer, inner = zeros.aval.shape, update.aval.shape
-        (axis, *more) = [i for i, size in enumerate(outer) if size != inner[i]] or [None, None]
-        if axis is None or more or inner[axis] != 1 or not is_zero(zeros):
+        differing = [i for i, size in enumerate(outer) if size != inner[i]]
+        if len(differing) != 1 or inner[differing[0]] != 1 or not is_zero(zeros):
             return None
+        (axis,) = differing
         size = outer[axis]
         terms = self._of_rows(update)
         if terms is None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -132,7 +133,7 @@ class KernelFunctions:
             return combine(widened(array), other.reshape(-1)[0])
 
         sides = ("left", "right") if combine is kept_where else ("right",)
-        changed = {}
+        changed: dict[str, Any] = {}
         for side in sides:
             operand = getattr(term, side)
             value = self.derive("factor", [operand.value, by], change)
@@ -217,9 +218,10 @@ class KernelFunctions:
 
         value = self.derive("factor", [operand.value, shared], change)
         changed = Operand(value, _as_it_is, math.prod(value.aval.shape[2:]))
-        name = "left" if owner == LEFT else "right"
         layout = Layout(tuple(axes), tuple(operation.outputs[0].aval.shape))
-        return dataclasses.replace(term, layout=layout, **{name: changed})
+        if owner == LEFT:
+            return dataclasses.replace(term, layout=layout, left=changed)
+        return dataclasses.replace(term, layout=layout, right=changed)
 
     def placed(
         self,
@@ -268,7 +270,9 @@ class KernelFunctions:
 
     def spread(self, operation: Operation) -> OuterProducts | None:
         """`broadcast_in_dim` of a value to a larger one: ones times the value."""
-        (small,) = operation.inputs[:1]
+        small = operation.inputs[0]
+        if isinstance(small, Constant):
+            return None
         shape = operation.outputs[0].aval.shape
         matrix = sum(size > 1 for size in shape) > 1
         if not matrix or 2 * math.prod(small.aval.shape) > math.prod(shape):
@@ -313,7 +317,7 @@ class KernelFunctions:
         ]
 
         def function(*arrays: jax.Array) -> jax.Array:
-            rest, total = list(arrays), 0
+            rest, total = list(arrays), jnp.zeros(())
             for term, finer, runs in parts:
                 left, right = term.left.rows(rest.pop(0)), term.right.rows(rest.pop(0))
                 weight = None if term.weight is None else rest.pop(0)

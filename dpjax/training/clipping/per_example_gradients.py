@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax.training.clipping.checks import one_row, shapes_of
-from dpjax.training.clipping.convolution_rule import form_kernels_directly
+from dpjax.training.clipping.convolution_rule import convolve_well
 from dpjax.training.clipping.factored_norms import SquaredNorm, whole_squared_norm
 from dpjax.training.clipping.factored_rules import Recogniser
 from dpjax.training.clipping.factored_terms import accumulator
@@ -93,7 +93,7 @@ def trace(loss: Loss, params: PyTree, batch: PyTree, keys: Any, force: bool) -> 
     for atom in graph.outputs[: len(leaves)]:
         recogniser.spare_products(atom)
     plans = [_plan(recogniser, atom, leaf, force) for atom, leaf in zip(graph.outputs, leaves)]
-    form_kernels_directly(graph, rows)
+    convolve_well(graph, rows)
     graph.put_in_order()
     # Planning may have asked loops for more outputs, so what depends on the row is looked up again.
     return Tracing(

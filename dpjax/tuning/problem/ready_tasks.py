@@ -342,7 +342,7 @@ def _task_of(
         trainable=trainable,
         with_rng=with_rng,
         description=_describe(model) if description is None else description,
-        **{judge: judged_by},
+        **dict[str, Any]({judge: judged_by}),
     )
 
 

@@ -293,7 +293,7 @@ def _check_users(train: Records, validation: Records) -> None:
     ids = [part.identifiers for part in (train, validation) if part.identifiers is not None]
     if train.users is None or len(ids) < 2:
         return
-    if len({found.dtype.kind for found in ids}) > 1 or len(np.intersect1d(*ids)):
+    if len({found.dtype.kind for found in ids}) > 1 or len(np.intersect1d(ids[0], ids[1])):
         raise ValueError(
             "a user stands in train and in validation: divide records by whose they are, for "
             "example data.splitting.validation_members(user_ids, 0.2, key) (this message is the "
