@@ -733,7 +733,7 @@ MISTAKES = [
     Mistake(
         "a user may stand in training and in validation",
         f"{_P}problem/task.py",
-        " or len(np.intersect1d(*ids))",
+        " or len(np.intersect1d(ids[0], ids[1]))",
         "",
         _USER_TASKS,
     ),
@@ -771,8 +771,8 @@ MISTAKES = [
     Mistake(
         "the loss is given every hyperparameter of a run",
         "dpjax/training/dp_sgd.py",
-        "{name: hyperparameters[name] for name in config.loss_reads},",
-        "dict(hyperparameters),",
+        "read = {name: hyperparameters[name] for name in config.loss_reads}",
+        "read = dict(hyperparameters) if config.loss_reads else {}",
         _READS,
     ),
     Mistake(
