@@ -212,9 +212,7 @@ def _placement(procedure: PlannedRuns, chunk_size: int, job: Job) -> training.Pl
     if job.placement != "auto":
         # By what is public: the largest of all settings, never of those that were drawn.
         largest = max(procedure.settings, key=lambda setting: setting.lots.capacity)
-        config = config_of_setting(
-            procedure.task, procedure.optimizer, largest, job.micro_batch_size
-        )
+        config = _config(procedure, largest, job)
         own = bytes_of_step(procedure.task, config) if job.placement == "rule" else None
         return training.named_placement(job.placement, chunk_size, own)
     task, setting = procedure.task, procedure.settings[0]
