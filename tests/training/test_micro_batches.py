@@ -364,9 +364,9 @@ def test_noise_meets_the_sum_that_nothing_has_rounded():
 def test_the_noise_is_given_what_the_sum_lacks(monkeypatch):
     seen = []
 
-    def watched(key, tree, deviation, remainder=None):
-        jax.debug.callback(lambda rest: seen.append(np.abs(rest).max()), remainder["kernel"])
-        return noise.add_gaussian_noise(key, tree, deviation, remainder)
+    def watched(key, tree, deviation, remainder=None, **rest):
+        jax.debug.callback(lambda lost: seen.append(np.abs(lost).max()), remainder["kernel"])
+        return noise.add_gaussian_noise(key, tree, deviation, remainder, **rest)
 
     monkeypatch.setattr(dp_sgd, "add_gaussian_noise", watched)
     config = dataclasses.replace(BASE, micro_batch_size=2)
