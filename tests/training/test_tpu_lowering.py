@@ -51,6 +51,7 @@ def slots_of_a_mixed_sweep():
         "key": jax.ShapeDtypeStruct((LANES, 2), jnp.uint32),
         "hyperparameters": GIVEN,
         "expected_lot_size": jax.ShapeDtypeStruct((LANES,), jnp.float32),
+        "total_steps": jax.ShapeDtypeStruct((LANES,), jnp.uint32),
         "lots": jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct((LANES, *leaf.shape), leaf.dtype),
             family.numbers_of(CONFIG.lots),

@@ -177,6 +177,8 @@ PUBLIC = {
         validation=(records(), "object"),
         trainable=(None, ""),
         with_rng=(False, "flag"),
+        averages=(None, ""),  # See training/test_averages.py.
+        loss_reads=((), ""),  # See problem/test_loss_reads.py.
         description=("", "text"),
     ),
     "Uniform": spec(tuning.Uniform, low=(0.1, "number"), high=(1.0, "number")),

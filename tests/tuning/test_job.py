@@ -413,7 +413,7 @@ def test_a_second_process_in_the_folder_is_refused_at_once(tmp_path):
 
 def test_bad_input_is_refused():
     for options, message in (
-        ({"placement": "pmap"}, "pass one of auto"),
+        ({"placement": "pmap"}, "pass one of rule"),
         ({"shard": (0, 2)}, "working folder"),
         ({"shard": (2, 2), "folder": "x"}, "0/2 to 1/2"),
     ):
