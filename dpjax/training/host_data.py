@@ -283,9 +283,8 @@ class _HostRun:
 
     def _nothing(self, state: RunState) -> tuple[Tree, Tree]:
         """Pairs of zeros for every device, (devices, ...)."""
-        like = jax.eval_shape(micro_batches.zeros_like, state.trained)
-        if self.config.clipping.measure(jnp.float32(1.0)) is not None:
-            like = like, jax.ShapeDtypeStruct((), jnp.float32)
+        measure = self.config.clipping.measure(jnp.float32(1.0))
+        like = jax.eval_shape(lambda params: micro_batches.nothing(params, measure), state.trained)
         zeros = jax.tree.map(
             lambda leaf: jnp.zeros((self.mesh.size, *leaf.shape), leaf.dtype), like
         )

@@ -226,7 +226,7 @@ def sum_of_lot(
         )
         return added(total, with_measured(measure, part, auxiliary, own(live)))
 
-    zero = zeros_like(params) if measure is None else (zeros_like(params), jnp.float32(0.0))
+    zero = nothing(params, measure)
     count = jnp.sum(mask, dtype=jnp.uint32)
     turns = (count + np.uint32(size - 1)) // np.uint32(size)
     if shares > 1:
@@ -234,9 +234,10 @@ def sum_of_lot(
     return jax.lax.fori_loop(np.uint32(0), turns, turn, (zero, zero))
 
 
-def zeros_like(params: Tree) -> Tree:
-    """The sum of no gradients: of the types that `clipped_grad` returns."""
-    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, accumulator(leaf.dtype)), params)
+def nothing(params: Tree, measure: Measure | None) -> Tree:
+    """The sum over no records, of the types that `clipped_grad` returns; as `with_measured`."""
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, accumulator(leaf.dtype)), params)
+    return zeros if measure is None else (zeros, jnp.float32(0.0))
 
 
 def with_measured(

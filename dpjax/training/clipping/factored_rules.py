@@ -32,11 +32,7 @@ from dpjax.training.clipping.jaxpr_graph import (
     number_of,
     rows_of_body,
 )
-from dpjax.training.clipping.kernel_functions import (
-    KernelFunctions,
-    divided,
-    multiplied,
-)
+from dpjax.training.clipping.kernel_functions import KernelFunctions, divided, multiplied
 from dpjax.training.clipping.leaf_layout import LEFT, RIGHT, STACK, Layout
 from dpjax.training.clipping.rearrangements import REARRANGEMENTS
 
@@ -105,19 +101,15 @@ class Recogniser:
             return terms
         return None
 
-    def spare_products(self, atom: Atom) -> bool:
+    def spare_products(self, atom: Atom) -> None:
         """Rewrites sums over axes of products, on the way to a value, that need not be formed.
 
         The sums that a value is made of by maps with shared coefficients: gradients of scales, and
-        the sums inside the gradient of a normalised kernel.
-
-        Returns:
-          Whether anything was rewritten; terms are then looked for anew.
+        the sums inside the gradient of a normalised kernel. Terms are then looked for anew.
         """
-        done, seen = False, set()
+        seen: set[Atom] = set()
 
         def look(atom: Atom) -> None:
-            nonlocal done
             if isinstance(atom, Constant) or atom.producer is None or atom in seen:
                 return
             seen.add(atom)
@@ -132,11 +124,9 @@ class Recogniser:
             if operation.name == "reduce_sum":
                 terms = self._of_rows(rows[0])
                 if terms and self._functions.sum_without_product(operation, terms):
-                    done = True
                     self._known.clear()
 
         look(atom)
-        return done
 
     def forms_a_product(self, atom: Atom) -> bool:
         """Whether a value is larger than the activations that it is formed from.

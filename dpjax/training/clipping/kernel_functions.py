@@ -35,10 +35,12 @@ Combine = Callable[[jax.Array, jax.Array], jax.Array]
 
 
 def multiplied(rows: jax.Array, by: jax.Array) -> jax.Array:
+    """Entries of a factor times the multiplier's."""
     return rows * widened(by)
 
 
 def divided(rows: jax.Array, by: jax.Array) -> jax.Array:
+    """Entries of a factor over the multiplier's."""
     return rows / widened(by)
 
 
@@ -100,10 +102,8 @@ class KernelFunctions:
             right = self._changed(
                 term.right, by, lambda rows, array: combine(rows, blocks(array)[:, :1, :])
             )
-            if combine is not kept_where or term.left.indices:
-                return dataclasses.replace(term, right=right)
             # A branch not taken may leave anything in either factor.
-            if factors <= {STACK}:
+            if combine is kept_where and factors <= {STACK} and not term.left.indices:
                 left = self._changed(
                     term.left, by, lambda rows, array: combine(rows, blocks(array)[:, :1, :1])
                 )
@@ -353,11 +353,7 @@ def _sum_over(
     kept = [axis for axis in range(len(runs)) if axis not in axes]
     out = "".join(letters[index] for axis in kept for index in runs[axis])
     summed = jnp.einsum(f"{','.join(read)}->{out}", *arrays, optimize="optimal")
-    return summed.reshape([finer_size(finer, runs[axis]) for axis in kept])
-
-
-def finer_size(finer: Layout, run: Sequence[int]) -> int:
-    return math.prod(finer.axes[index][1] for index in run)
+    return summed.reshape([finer.shape[axis] for axis in kept])
 
 
 def _repeats_to(shape: Sequence[int], wanted: Sequence[int]) -> bool:
