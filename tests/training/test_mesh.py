@@ -14,7 +14,9 @@ import textwrap
 import jax
 import jax.numpy as jnp
 import numpy as np
+import one_run
 import pytest
+from one_run import DATA, FEATURES, GIVEN, ROWS, loss
 
 from dpjax import training
 from dpjax.randomness import keys as key_streams
@@ -23,41 +25,13 @@ from dpjax.training import mesh as mesh_module
 from dpjax.training import micro_batches
 
 ROOT = pathlib.Path(__file__).parents[2]
-ROWS, FEATURES, HIDDEN = 40, 3, 8
-GENERATOR = np.random.default_rng(11)
-DATA = {
-    "x": GENERATOR.normal(size=(ROWS, FEATURES)).astype(np.float32),
-    "y": GENERATOR.normal(size=ROWS).astype(np.float32),
-}
-START = {
-    "bias": np.float32(0.1),
-    "frozen": np.float32(2.0),
-    # 8 hidden units: divisible by 2 and 4 devices, not by 3; 24 and 1 entries by neither.
-    "kernel": GENERATOR.normal(size=(FEATURES, HIDDEN)).astype(np.float32),
-}
-GIVEN = {"clip_norm": 0.7, "noise_multiplier": 0.5, "learning_rate": 0.3, "momentum": 0.9}
+GENERATOR = np.random.default_rng(12)
+# 8 hidden units: divisible by 2 and 4 devices, not by 3; 24 and 1 entries by neither.
+HIDDEN = 8
+START = one_run.START | {"kernel": GENERATOR.normal(size=(FEATURES, HIDDEN)).astype(np.float32)}
 KEY = 3
-
-
-def loss(params, example, rng):
-    """One that reads a key, and a leaf that is not trained; clipped rows and others."""
-    kept = jax.random.bernoulli(rng, 0.5, (FEATURES,))
-    hidden = (example["x"] * kept) @ params["kernel"] * params["frozen"]
-    return 0.5 * (jnp.sum(jnp.tanh(hidden)) + params["bias"] - example["y"]) ** 2
-
-
-BASE = training.TrainConfig(
-    loss_fn=loss,
-    # Of a data set smaller than its bound, members lie anywhere in the lot.
-    lots=training.PoissonLots(ROWS, 0.3, 20),
-    steps=4,
-    expected_lot_size=12,
-    optimizer=training.momentum(),
-    trainable=lambda path, leaf: path != ("frozen",),
-    with_rng=True,
-    micro_batch_size=2,
-)
-NUMBER = 31
+BASE = dataclasses.replace(one_run.BASE, steps=4, micro_batch_size=2)
+NUMBER = 31  # Of a data set smaller than its bound, members lie anywhere in the lot.
 
 
 def flat(params):
@@ -214,7 +188,7 @@ def in_one_of_two_processes(port, index):
 SCRIPT = textwrap.dedent(
     """
     import json, sys
-    sys.path.insert(0, "tests/training")
+    sys.path[:0] = ["tests/training", "tests/helpers"]
     import jax, test_mesh
     name, *arguments = sys.argv[1:]
     print(json.dumps(getattr(test_mesh, name)(*map(int, arguments))))

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import export
+from one_run import BASE, DATA, GIVEN, ROWS, START, loss
 
 from dpjax import models, training, tuning
 from dpjax.randomness import keys as key_streams
@@ -16,36 +17,6 @@ from dpjax.randomness import noise, threefry
 from dpjax.training import dp_sgd, micro_batches
 from dpjax.training.sweep.schedule import Work
 
-ROWS, FEATURES = 40, 3
-GENERATOR = np.random.default_rng(11)
-DATA = {
-    "x": GENERATOR.normal(size=(ROWS, FEATURES)).astype(np.float32),
-    "y": GENERATOR.normal(size=ROWS).astype(np.float32),
-}
-START = {
-    "bias": np.float32(0.1),
-    "frozen": np.float32(2.0),
-    "kernel": np.array([[0.3, -0.2, 0.5], [0.1, 0.4, -0.6]], np.float32).T,
-}
-GIVEN = {"clip_norm": 0.7, "noise_multiplier": 0.5, "learning_rate": 0.3}
-
-
-def loss(params, example, rng):
-    """One that reads a key, and a leaf that is not trained; clipped rows and others."""
-    kept = jax.random.bernoulli(rng, 0.5, (FEATURES,))
-    hidden = (example["x"] * kept) @ params["kernel"] * params["frozen"]
-    return 0.5 * (jnp.sum(jnp.tanh(hidden)) + params["bias"] - example["y"]) ** 2
-
-
-BASE = training.TrainConfig(
-    loss_fn=loss,
-    lots=training.PoissonLots(ROWS, 0.3, 20),
-    steps=3,
-    expected_lot_size=12,
-    optimizer=training.momentum(),
-    trainable=lambda path, leaf: path != ("frozen",),
-    with_rng=True,
-)
 LOTS = {
     # Of a data set smaller than its bound, members lie anywhere in the lot.
     "poisson": (training.PoissonLots(ROWS, 0.3, 20), 31),
@@ -56,7 +27,7 @@ LOTS = {
 
 
 def given(**changes):
-    return {n: np.float32(v) for n, v in (GIVEN | {"momentum": 0.9} | changes).items()}
+    return {n: np.float32(v) for n, v in (GIVEN | changes).items()}
 
 
 @functools.cache
