@@ -1,0 +1,158 @@
+"""Scattering against sums written out in float64, what it must leave alone, and what is refused."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from dpjax import data
+from dpjax.data import features
+from dpjax.data.feature_maps import scattering
+
+
+def _images(*shape, seed=0):
+    return np.random.default_rng(seed).random(shape).astype(np.float32)
+
+
+def _convolved(image, kernel, step):
+    """Periodic convolution at every `step`-th pixel, by the sum that defines it."""
+    height, width = image.shape
+    y, x = np.mgrid[:height, :width]
+    out = np.empty((height // step, width // step), complex)
+    for row in range(0, height, step):
+        for column in range(0, width, step):
+            moved = kernel[(row - y) % height, (column - x) % width]
+            out[row // step, column // step] = np.sum(image * moved)
+    return out
+
+
+def _written_out(image):
+    """81 paths (81, height / 4, width / 4), by sums in float64."""
+    sides = image.shape
+    angles = [np.pi * angle / 8 for angle in range(8)]
+    small, large = (
+        [scattering._wavelet(sides, scale, angle) for angle in angles] for scale in (0, 1)
+    )
+    average = scattering._average(sides)
+    first = [abs(_convolved(image, kernel, 1)) for kernel in small]
+    second = [abs(_convolved(image, kernel, 2)) for kernel in large]
+    both = [abs(_convolved(one, kernel, 2)) for one in first for kernel in large]
+    # At half the pixels the average weighs every second one, four times as much.
+    halved = 4 * average[::2, ::2]
+    fine = [_convolved(one, average, 4).real for one in (image, *first)]
+    return np.stack(fine + [_convolved(one, halved, 2).real for one in (*second, *both)])
+
+
+def test_paths_are_the_sums_written_out():
+    image = _images(8, 16)
+    found = np.asarray(scattering.paths(image[None]))[0]
+    np.testing.assert_allclose(found, _written_out(image.astype(np.float64)), atol=2e-6)
+
+
+@pytest.mark.parametrize("scale", [0, 1])
+def test_a_wavelet_is_a_wave_under_a_gaussian_less_its_mean(scale):
+    kernel = scattering._wavelet((64, 64), scale, 0.0)
+    assert abs(kernel.sum()) < 1e-12
+    deviation, frequency = 0.8 * 2**scale, 0.75 * np.pi / 2**scale
+    places = np.arange(-20, 21)
+    gauss = np.exp(-(places**2) / (2 * deviation**2))
+    wave = np.exp(1j * frequency * places)
+    wanted = gauss * (wave - np.sum(gauss * wave) / np.sum(gauss))
+    # Along the wave, and beside it, where the envelope is twice as wide.
+    np.testing.assert_allclose(kernel[places, 0] / kernel[0, 0], wanted / wanted[20], atol=1e-12)
+    beside = np.exp(-(places**2) / (8 * deviation**2))
+    np.testing.assert_allclose(kernel[0, places] / kernel[0, 0], beside, atol=1e-12)
+
+
+def test_a_constant_image_has_its_average_and_nothing_else():
+    found = np.asarray(scattering.paths(np.full((1, 16, 16), 0.3, np.float32)))[0]
+    np.testing.assert_allclose(found[0], 0.3, atol=1e-6)
+    np.testing.assert_allclose(found[1:], 0.0, atol=1e-6)
+
+
+def test_shifting_by_a_kept_pixel_shifts_the_features():
+    image = _images(1, 16, 16)
+    moved = np.roll(image, (4, 8), axis=(1, 2))
+    wanted = np.roll(np.asarray(scattering.paths(image)), (1, 2), axis=(2, 3))
+    np.testing.assert_allclose(np.asarray(scattering.paths(moved)), wanted, atol=1e-6)
+
+
+def test_turning_by_a_right_angle_moves_every_angle_by_four():
+    image = _images(16, 16)
+    turned = image.T[::-1]  # (y, x) -> (-x, y), about a pixel of the periodic grid
+    turned = np.roll(turned, 1, axis=0)
+    plain, other = (np.asarray(scattering.paths(one[None]))[0] for one in (image, turned))
+
+    def back(path):
+        return np.roll(path, -1, axis=0)[::-1].T
+
+    four = (np.arange(8) + 4) % 8
+    for start in (1, 9):
+        for angle in range(8):
+            np.testing.assert_allclose(
+                back(other[start + four[angle]]), plain[start + angle], atol=1e-5
+            )
+    for first in range(8):
+        for second in range(8):
+            np.testing.assert_allclose(
+                back(other[17 + 8 * four[first] + four[second]]),
+                plain[17 + 8 * first + second],
+                atol=1e-5,
+            )
+
+
+def test_groups_are_normalised_within_each_record():
+    found = np.asarray(scattering.scattering(_images(3, 28, 28, 1)))
+    assert found.shape == (3, 8, 8, 81)
+    groups = np.moveaxis(found, -1, 1).reshape(3, 27, -1)
+    np.testing.assert_allclose(groups.mean(axis=-1), 0.0, atol=1e-5)
+    planes = np.pad(_images(3, 28, 28, 1)[..., 0], ((0, 0), (2, 2), (2, 2)))
+    before = np.asarray(scattering.paths(planes)).reshape(3, 27, -1).var(axis=-1)
+    np.testing.assert_allclose(groups.var(axis=-1), before / (before + 1e-5), rtol=1e-3)
+
+
+def test_padding_is_even_and_channels_are_apart():
+    image = _images(2, 6, 8, 2)
+    padded = np.pad(image, ((0, 0), (1, 1), (0, 0), (0, 0)))
+    found = np.asarray(scattering.scattering(image))
+    np.testing.assert_array_equal(found, np.asarray(scattering.scattering(padded)))
+    assert found.shape == (2, 2, 2, 162)
+
+
+def test_more_records_than_are_mapped_at_once(monkeypatch):
+    images = _images(7, 8, 8, 1)
+    whole = scattering.apply(images)
+    monkeypatch.setattr(scattering, "_AT_ONCE", 3)
+    np.testing.assert_allclose(scattering.apply(images), whole, atol=1e-6)
+
+
+def test_a_data_set_and_its_parts_have_the_same_features():
+    digits = data.load("digits")
+    of_parts = data.with_features(digits.parts(0.2, b"key"), "scattering")
+    parts_of = data.with_features(digits, "scattering").parts(0.2, b"key")
+    for role in ("train", "validation", "test"):
+        one, other = getattr(of_parts, role), getattr(parts_of, role)
+        np.testing.assert_array_equal(one.inputs, other.inputs)
+        np.testing.assert_array_equal(one.identifiers, other.identifiers)
+
+
+def test_what_is_refused():
+    digits = data.load("digits")
+    with pytest.raises(ValueError, match="unknown features 'fourier': pass one of scattering"):
+        data.with_features(digits, "fourier")
+    with pytest.raises(ValueError, match="not a Split: pass data.load"):
+        data.with_features(digits.train, "scattering")
+    flat = dataclasses.replace(digits.train, inputs=digits.train.inputs.reshape(-1, 64))
+    with pytest.raises(ValueError, match=r"images \(height, width, channels\), not .* \(64,\)"):
+        data.FEATURES["scattering"].of_split(flat)
+    with pytest.raises(ValueError, match="are registered already: choose another name"):
+        data.register_features(data.FEATURES["scattering"])
+
+
+def test_a_map_that_gives_another_shape_is_refused_without_a_count():
+    wrong = features.FeatureMap(
+        name="wrong", description="half", shape=lambda shape: (3,), apply=lambda x: x[:, 0, 0]
+    )
+    with pytest.raises(ValueError, match=r"features of shape \(1,\), not \(3,\)") as caught:
+        wrong.of_split(data.load("digits").train)
+    assert "1438" not in str(caught.value)
