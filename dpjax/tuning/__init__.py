@@ -13,6 +13,7 @@
 
 from dpjax.tuning import pareto
 from dpjax.tuning.job import Job
+from dpjax.tuning.problem.log_normal import LogNormal
 from dpjax.tuning.problem.ready_tasks import classification, multi_label, next_token, regression
 from dpjax.tuning.problem.run_settings import RunOptions
 from dpjax.tuning.problem.space import (
@@ -41,6 +42,7 @@ __all__ = [
     "Doubling",
     "Exponential",
     "Job",
+    "LogNormal",
     "LogUniform",
     "RandomRepetitions",
     "Records",

@@ -154,6 +154,8 @@ PUBLIC = {
         checkpoint_seconds=(0.0, "not negative"),
         micro_batch_size=("auto", "whole?"),
     ),
+    "LogNormal": spec(tuning.LogNormal, median=(0.1, "positive"), factor=(2.0, "positive")),
+    "LogNormal.sample": spec(tuning.LogNormal(0.1, 2.0).sample, **DRAWN),
     "LogUniform": spec(tuning.LogUniform, low=(0.1, "number"), high=(1.0, "number")),
     "LogUniform.sample": spec(tuning.LogUniform(0.1, 1.0).sample, **DRAWN),
     "Records": spec(

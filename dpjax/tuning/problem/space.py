@@ -121,7 +121,8 @@ class Law(abc.ABC):
 
     def sample(self, number: int, generator: np.random.Generator) -> np.ndarray:
         """Returns `number` independent draws with replacement, float64."""
-        return self.from_unit(generator.random(_checked_draws(number, generator)))
+        number = _checked_draws(number, generator)
+        return self.from_unit(generator.random(number))
 
     def grid(self, points: int) -> np.ndarray:
         """Values (points,) evenly spaced in the unit interval, ends included; one: the middle."""

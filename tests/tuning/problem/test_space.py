@@ -8,6 +8,7 @@ import pytest
 from scipy import stats
 
 from dpjax.tuning.problem import space as laws
+from dpjax.tuning.problem.log_normal import LogNormal
 
 
 def test_draws_follow_their_laws():
@@ -20,6 +21,10 @@ def test_draws_follow_their_laws():
     span = np.log(1000.0)
     assert stats.kstest(logs, stats.uniform(np.log(0.01), span).cdf).pvalue > 1e-6
     assert stats.kstest(logs, stats.uniform(np.log(0.01), span * 1.5).cdf).pvalue < 1e-6
+    normal = np.log(LogNormal(3.0, 2.0).sample(4000, generator))
+    centre, spread = np.log(3.0), np.log(2.0)
+    assert stats.kstest(normal, stats.truncnorm(-3, 3, centre, spread).cdf).pvalue > 1e-6
+    assert stats.kstest(normal, stats.truncnorm(-3, 3, centre, 1.3 * spread).cdf).pvalue < 1e-6
     picks = laws.Choice([1, 2, 4], [0.2, 0.3, 0.5]).sample(4000, generator)
     counts = [np.sum(picks == value) for value in (1, 2, 4)]
     assert stats.chisquare(counts, [800, 1200, 2000]).pvalue > 1e-6
@@ -49,6 +54,7 @@ LAWS = [
     laws.Uniform(-1.0, 0.3),
     laws.Uniform(0, 1),
     laws.LogUniform(5e-4, 0.1),
+    LogNormal(0.3, 2.5),
     laws.Integer(-2, 9),
     laws.LogInteger(8, 512),
     laws.Choice([4, 0.1, 2]),
@@ -89,6 +95,30 @@ def test_every_law(law):
             expected = len(values) * np.asarray(law.weights)
             assert len(counts) == 1 or stats.chisquare(counts, expected).pvalue > 1e-6
         assert sum(law.weights) == pytest.approx(1, abs=1e-12)
+
+
+def test_a_log_normal_law_is_within_its_factor_two_thirds_of_the_time():
+    law = LogNormal(2.0, 3.0)
+    np.testing.assert_allclose(law.from_unit(np.array([0.5])), 2.0)
+    inside = law.to_unit(np.array([2.0 / 3.0, 6.0]))
+    assert inside[1] - inside[0] == pytest.approx(0.6827, abs=2e-3)
+    assert (law.lowest, law.highest) == pytest.approx((2.0 / 27.0, 54.0))
+    assert str(law) == "lognormal(2.0,3.0)"
+
+
+@pytest.mark.parametrize(
+    ("median", "factor", "message"),
+    [
+        (0.0, 2.0, "median must be"),
+        (1.0, 1.0, "factor=1.0: pass a number above 1"),
+        (1.0, 0.5, "factor=0.5: pass a number above 1"),
+        (1.0, 1e200, "no floating-point numbers; pass a smaller factor"),
+        (1e-300, 1e10, "no floating-point numbers; pass a smaller factor"),
+    ],
+)
+def test_log_normal_laws_that_are_none(median, factor, message):
+    with pytest.raises(ValueError, match=message):
+        LogNormal(median, factor)
 
 
 def test_laws_without_a_name_of_their_own_are_refused():
