@@ -78,7 +78,8 @@ _SPACE = flags.DEFINE_multi_string(
     "NAME=LAW, repeated: learning_rate, clip_norm, momentum, lot_size, steps, epochs, "
     "noise_multiplier; LAW is loguniform(a,b), uniform(a,b), lognormal(median,factor), "
     "choice(a,b,...) or a number. Replaces the default, learning_rate=loguniform(0.003,3) "
-    "momentum=0.9 clip_norm=1 for momentum (sgd: learning_rate=loguniform(0.03,30); adam: loguniform(0.0001,0.1)).",
+    "momentum=0.9 clip_norm=1 for momentum (sgd: learning_rate=loguniform(0.03,30); adam: "
+    "loguniform(0.0001,0.1)).",
 )
 _SPACE_FILE = flags.DEFINE_string("space_file", None, "The space as a JSON object, instead.")
 _PAPER_PROTOCOL = flags.DEFINE_bool(
