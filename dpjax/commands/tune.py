@@ -46,6 +46,7 @@ from dpjax.commands import (
 )
 from dpjax.training import schedules
 from dpjax.tuning import ledger
+from dpjax.tuning.problem.public_defaults import defaults_of
 from dpjax.tuning.problem.task import accuracy_of
 
 _DATA = data_flags.DataFlags(
@@ -94,14 +95,21 @@ DEFAULT_EPSILON = 4.0
 _KNOWN = ("clip_norm", "lot_size", "steps", "epochs", "noise_multiplier")
 
 
-def search_space() -> tuning.Space:
-    """Returns the search space that the flags ask for.
+def search_space(chosen: tuning.tuner.Tuner) -> tuning.Space | None:
+    """Returns the search space that the flags ask for; None: the public default, without a search.
 
     Raises:
-      ValueError: for a hyperparameter that nothing reads.
+      ValueError: for a hyperparameter that nothing reads, or an optimiser without a default.
     """
     if _SPACE_FILE.value and _SPACE.value:
         raise ValueError("--space and --space_file are both given: pass one of them")
+    if tuner_flags.scores_nothing(chosen) and not (_SPACE_FILE.value or _SPACE.value):
+        if _DATA.optimizer.value != "momentum":
+            raise ValueError(
+                f"--optimizer={_DATA.optimizer.value} has no public default: pass --space, a "
+                "number for each hyperparameter, or --optimizer=momentum"
+            )
+        return None
     optimizer = training.OPTIMIZERS[_DATA.optimizer.value]
     if _SPACE_FILE.value:
         space = tuning.read_space(_SPACE_FILE.value)
@@ -166,12 +174,34 @@ def checked_run() -> tuning.RunOptions:
     return run
 
 
-def load_data() -> tuple[data.Dataset, data.Parts]:
+def load_data(chosen: tuning.tuner.Tuner) -> tuple[data.Dataset, data.Parts]:
     """Returns the data set and its training, validation and test parts."""
     loaded = _DATA.load(_DATA.dataset.value, _RUN.sampling)
+    if tuner_flags.scores_nothing(chosen):
+        return loaded, loaded.without_validation()
     if _PAPER_PROTOCOL.value:
         return loaded, loaded.validation_is_test()
     return loaded, loaded.parts(_VALIDATION_FRACTION.value, _SPLIT_KEY.value.encode())
+
+
+def public_default(
+    task: tuning.Task, run: tuning.RunOptions, epsilon: float | None
+) -> tuple[tuning.Space, tuning.RunOptions]:
+    """The public default of one run, for the lots and steps that the flags ask for.
+
+    Raises:
+      ValueError: for flags that leave nothing to go by.
+    """
+    for name, value, instead in (
+        ("noise_multiplier", run.noise_multiplier, "--epsilon"),
+        ("epochs", run.epochs, "--steps"),
+    ):
+        if value is not None:
+            raise ValueError(f"--{name} beside no --space: pass {instead}, or a --space of numbers")
+    assert epsilon is not None  # It has a default where no noise is given.
+    default = defaults_of(task, epsilon, _TUNE.delta, lot_size=run.lot_size, steps=run.steps)
+    run = dataclasses.replace(run, lot_size=default.lot_size, steps=default.steps)
+    return default.space(), run
 
 
 def report(
@@ -208,7 +238,8 @@ def main() -> int:
     run = checked_run()
     writes = job_flags.join_processes()
     console = Console(highlight=False, soft_wrap=True, quiet=not writes)
-    chosen, space = tuner_flags.tuner(), search_space()
+    chosen = tuner_flags.tuner()
+    space = search_space(chosen)
     with contextlib.ExitStack() as held:
         lasting, claims = job_flags.lasting(), not job_flags.writes_nothing()
         folder = os.path.abspath(_OUT_DIR.value or os.path.join("runs", _DATA.name))
@@ -231,7 +262,7 @@ def tune(
     folder: str,
     job: tuning.Job,
     chosen: tuning.tuner.Tuner,
-    space: tuning.Space,
+    space: tuning.Space | None,
     run: tuning.RunOptions,
     console: Console,
 ) -> int:
@@ -241,7 +272,7 @@ def tune(
       folder: of the run, claimed by the process that writes it.
       job: how to train.
       chosen: the tuner.
-      space: public law of the hyperparameters.
+      space: public law of the hyperparameters; None: the public default.
       run: what is asked of a private run beside.
       console: where to say what was found.
 
@@ -249,7 +280,7 @@ def tune(
       The exit code.
     """
     name = _DATA.name
-    loaded, parts = load_data()
+    loaded, parts = load_data(chosen)
     warnings = [parts.non_private, loaded.caveat]
     # People are known by their records, whatever features a run makes of them.
     seen = ledger.SeenData.of(_DATA.dataset.value, (parts.train.inputs, parts.train.labels))
@@ -263,11 +294,17 @@ def tune(
     partitioned = tuner_flags.is_partitioned(chosen)
     not_private = getattr(chosen, "not_private", False)
     training_words = "models of partitions" if partitioned else "candidates (K is the curator's)"
+    if tuner_flags.scores_nothing(chosen):
+        training_words = "the one run"
     asked = _TUNE.values()
     if not_private:
         run = dataclasses.replace(run, noise_multiplier=run.noise_multiplier or 0.0)
-    elif not ("noise_multiplier" in space.parameters or run.noise_multiplier is not None):
+    elif run.noise_multiplier is None and (
+        space is None or "noise_multiplier" not in space.parameters
+    ):
         asked["epsilon"] = asked["epsilon"] or DEFAULT_EPSILON
+    if space is None:
+        space, run = public_default(task, run, asked["epsilon"])
     asked["validation_is_public"] |= _PAPER_PROTOCOL.value
     with command_line.progress_bar(console) as bar:
         line = bar.add_task("calibrating the noise", total=None)

@@ -9,6 +9,7 @@ from absl import flags
 
 from dpjax import accounting, tuning
 from dpjax.commands import derived_flags, law_flags
+from dpjax.tuning.evaluations.one_run import OneRun
 from dpjax.tuning.evaluations.partition_models import PartitionModels
 
 _METHOD = flags.DEFINE_enum(
@@ -55,6 +56,11 @@ def is_partitioned(chosen: tuning.tuner.Tuner) -> bool:
     return isinstance(chosen.evaluation, PartitionModels)
 
 
+def scores_nothing(chosen: tuning.tuner.Tuner) -> bool:
+    """Whether it has no use for validation records."""
+    return isinstance(chosen.evaluation, OneRun)
+
+
 def cost_rows(
     result: tuning.Result, chosen: tuning.tuner.Tuner, delta: float
 ) -> list[tuple[str, float, str]]:
@@ -65,6 +71,8 @@ def cost_rows(
     """
     run, total = result.run_guarantee, result.guarantee
     assert run is not None and total is not None  # The result is private.
+    if scores_nothing(chosen):
+        return [("epsilon", total.epsilon(delta), "[bold]the one run, nothing tuned")]
     one = run.epsilon(delta)
     whole = ("epsilon", total.epsilon(delta), "[bold]the whole tuning")
     if result.selection_guarantee is not None:

@@ -266,6 +266,21 @@ class Dataset:
         train, validation = split_train_validation(self.train, validation_fraction, key)
         return Parts(train, validation, self.test)
 
+    def without_validation(self) -> Parts:
+        """Returns all training records for training; a record of zeros stands in for validation.
+
+        For a run that scores nothing, such as `tuning.untuned`.
+        """
+        invented = dataclasses.replace(
+            self.train,
+            inputs=np.zeros((1, *self.input_shape), np.float32),
+            labels=np.zeros(1, np.int32),
+            public_size=1,
+            size_bound=1,
+            identifiers=np.zeros(1, self.train.identifiers.dtype),
+        )
+        return Parts(self.train, invented, self.test)
+
     def validation_is_test(self) -> Parts:
         """Returns all training records, with the test data standing in as validation data.
 

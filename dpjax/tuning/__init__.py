@@ -8,12 +8,14 @@
 | `exponential` | McSherry & Talwar, FOCS 2007, on the utilities of Ding & Wu 2022 |
 | `doubling` | Ding & Wu, 2022 |
 | `threshold_stopping` | Liu & Talwar, STOC 2019; Papernot & Steinke, Appendix C |
+| `untuned` | none: one run with a public default, what the others have to beat |
 | `pareto.search`; its front is NOT private | Avent et al. 2020 (DPareto) |
 """
 
 from dpjax.tuning import pareto
 from dpjax.tuning.job import Job
 from dpjax.tuning.problem.log_normal import LogNormal
+from dpjax.tuning.problem.public_defaults import PublicDefaults, public_defaults
 from dpjax.tuning.problem.ready_tasks import classification, multi_label, next_token, regression
 from dpjax.tuning.problem.run_settings import RunOptions
 from dpjax.tuning.problem.space import (
@@ -35,6 +37,7 @@ from dpjax.tuning.tuners.random_repetitions import (
     random_repetitions,
 )
 from dpjax.tuning.tuners.threshold_stopping import ThresholdStopping, threshold_stopping
+from dpjax.tuning.tuners.untuned import Untuned, untuned
 
 __all__ = [
     "DEFAULT_REPETITIONS",
@@ -44,6 +47,7 @@ __all__ = [
     "Job",
     "LogNormal",
     "LogUniform",
+    "PublicDefaults",
     "RandomRepetitions",
     "Records",
     "Release",
@@ -53,12 +57,14 @@ __all__ = [
     "Task",
     "ThresholdStopping",
     "Uniform",
+    "Untuned",
     "classification",
     "doubling",
     "exponential",
     "multi_label",
     "next_token",
     "pareto",
+    "public_defaults",
     "parse_space",
     "random_repetitions",
     "read_space",
@@ -67,4 +73,5 @@ __all__ = [
     "regression",
     "threshold_stopping",
     "tune",
+    "untuned",
 ]

@@ -11,6 +11,7 @@ the command line, its statement in a release and how `verification` rebuilds tha
 | `ThresholdStopping` | private runs in order | the first above | its parameters |
 | `Exponential` | models of partitions | one exact draw | the winner trained privately |
 | `Doubling` | models of partitions | the noisy loop | the winner trained privately |
+| `Untuned` | none | a public default | its parameters |
 """
 
 from __future__ import annotations

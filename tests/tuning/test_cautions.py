@@ -35,6 +35,9 @@ CALLS = {
     "threshold stopping": lambda task, **more: tuning.threshold_stopping(
         task, SPACE, threshold=0.0, halting_probability=0.5, **RUN, **more
     ),
+    "untuned": lambda task, **more: tuning.untuned(
+        task, tuning.Space(learning_rate=1.0, clip_norm=1.0), **RUN, **more
+    ),
     "exponential": lambda task, **more: tuning.exponential(task, SPACE, **PARTITIONED, **more),
     "doubling": lambda task, **more: tuning.doubling(
         task, SPACE, granularity=0.5, **PARTITIONED, **more

@@ -74,6 +74,9 @@ RELEASES = {
         epsilon=3.0,
     ),
     "threshold stopping": _threshold_stopping,
+    "untuned": lambda: (
+        tuning.untuned(_task(), tuning.Space(learning_rate=0.5, clip_norm=1.0), **RUN).release
+    ),
     "exponential": lambda: tuning.exponential(_task(), SPACE, **PARTITIONED).release,
     "doubling": lambda: tuning.doubling(_task(), SPACE, granularity=0.2, **PARTITIONED).release,
     "doubling, segments": lambda: (

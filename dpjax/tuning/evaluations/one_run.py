@@ -1,0 +1,207 @@
+"""One private run whose hyperparameters were public beforehand: nothing is scored or chosen.
+
+`OneRun` is the evaluation of `untuned`, what every tuner has to beat.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dpjax import accounting
+from dpjax.randomness.host_randomness import HostRandomness
+from dpjax.tuning import cautions, curator, described, restating
+from dpjax.tuning.evaluations.candidate_runs import untrained
+from dpjax.tuning.evaluations.private_runs import (
+    Executed,
+    Procedure,
+    execute,
+    plan_procedure,
+)
+from dpjax.tuning.job import Job
+from dpjax.tuning.problem.run_settings import RunOptions
+from dpjax.tuning.problem.space import Space, space_from
+from dpjax.tuning.problem.task import Task
+from dpjax.tuning.release import Release, statement
+from dpjax.tuning.tuner import (
+    Finish,
+    KeepTheWinner,
+    Progress,
+    Request,
+    Restated,
+    Result,
+)
+
+RULE = "none: one private run with hyperparameters that were public beforehand"
+
+THE_RUN = "the one run, on all training records"
+
+_ASSUMPTIONS = (
+    "the hyperparameters and every setting were fixed before the data was seen",
+    "the console and the wall clock stay with the curator",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class NothingToChoose:
+    """One run, which is released whatever it scores; a `choices.RunChoice`."""
+
+    in_order = False
+
+    @property
+    def expected_runs(self) -> float:
+        """See `RunChoice`."""
+        return 1.0
+
+    def guarantee(self, run: accounting.Guarantee) -> accounting.Guarantee:
+        """See `RunChoice`: what the run costs."""
+        return run
+
+    def draw(self, executions: int, source: np.random.Generator | None) -> np.ndarray:
+        """See `RunChoice`."""
+        return np.ones(executions, dtype=np.int64)
+
+    def rank(self, scores: np.ndarray) -> np.ndarray:
+        """See `RunChoice`: no score decides anything, but a run that is not finite is not kept."""
+        return np.where(scores > -np.inf, 0.0, -np.inf)
+
+    def describe(self) -> dict[str, Any]:
+        """See `RunChoice`."""
+        return {"rule": RULE}
+
+
+@dataclasses.dataclass(frozen=True)
+class OneRun:
+    """The evaluation: none. One run of public hyperparameters; validation records are not used."""
+
+    chunk_size: ClassVar[int] = 1
+
+    def carry_out(
+        self,
+        task: Task,
+        request: Request,
+        choice: NothingToChoose,
+        finish: Finish,
+        *,
+        randomness: HostRandomness,
+        chunk_size: int,
+        progress: Progress | None,
+        job: Job,
+    ) -> Result | None:
+        """See `tuner.Evaluation`.
+
+        Raises:
+          ValueError: for another finish than `KeepTheWinner`, or a space that draws anything.
+        """
+        fixed = _plan(task, request, choice, finish)
+        started = time.time()
+        executed = execute(
+            fixed, randomness=randomness, chunk_size=chunk_size, progress=progress, job=job
+        )
+        if executed is None:
+            return None
+        return Result(
+            release=_release(fixed, executed, randomness.secret),
+            guarantee=fixed.guarantee,
+            run_guarantee=fixed.run_guarantee,
+            curator=curator.CuratorRecord(
+                number_of_candidates=1,
+                winner=int(executed.best.candidate[0]),
+                hyperparameters=executed.hyperparameters,
+                scores=executed.scores / task.validation.public_size,
+                accuracies=executed.units / (task.units * max(task.validation.number, 1)),
+                seconds=time.time() - started,
+            ),
+        )
+
+    def restate(
+        self, claim: Mapping[str, Any], choice: NothingToChoose, finish: Finish
+    ) -> Restated:
+        """See `tuner.Evaluation`."""
+        space = space_from(claim["candidates_drawn_from"])
+        asked, options = restating.options(claim, space)
+        request = Request(space, options, restating.reads_everything, delta=claim["delta"])
+        fixed = _plan(restating.task(claim), request, choice, finish)
+        statement = public_claim(
+            fixed,
+            asked,
+            restating.training(claim),
+            secret=restating.flag(claim["randomness"]["secret"]),
+            versions=restating.versions(claim),
+        )
+        setting = _hyperparameters(space)
+        return Restated(
+            statement, lambda chosen: chosen in (setting, dict.fromkeys(sorted(setting)))
+        )
+
+
+def _plan(task: Task, request: Request, choice: NothingToChoose, finish: Finish) -> Procedure:
+    if finish != KeepTheWinner():
+        raise ValueError(f"one run ends in KeepTheWinner(), not in {finish!r}: it is the release")
+    for name, law in request.space.parameters.items():
+        if len(set(law.values or ())) != 1:
+            raise ValueError(
+                f"one run has hyperparameters that are fixed beforehand, and {name} is drawn from "
+                f"{law}: pass a number for it"
+            )
+    # No score is released, and none decides: there is nothing to add noise to.
+    unscored = dataclasses.replace(request, validation_is_public=True)
+    return plan_procedure(task, unscored, choice)
+
+
+def _hyperparameters(space: Space) -> dict[str, float | None]:
+    """What stands in the release, of a space of numbers."""
+    return described.rounded(
+        {name: float(law.lowest) for name, law in sorted(space.parameters.items())}
+    )
+
+
+def _release(fixed: Procedure, executed: Executed, secret: bool) -> Release:
+    """What may leave: the run's parameters, and the claim."""
+    params = executed.best.output(0)
+    hyperparameters = _hyperparameters(fixed.space)
+    if not np.isfinite(executed.best.score[0]):
+        # Not finite: what comes out must not depend on data.
+        params = untrained(fixed.task)
+        hyperparameters = dict.fromkeys(hyperparameters)
+        cautions.of_untrained("the run is not finite")
+    options = fixed.request.run
+    words = fixed.inspected.words(options.sampling)
+    claim = public_claim(fixed, options, words, secret=secret)
+    return Release(params=params, hyperparameters=hyperparameters, statement=claim)
+
+
+def public_claim(
+    fixed: Procedure,
+    options: RunOptions,
+    training: Mapping[str, Any],
+    *,
+    secret: bool,
+    versions: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """What the release of one run states; a function of public words and numbers alone.
+
+    Args:
+      fixed: what was fixed before the data was touched.
+      options: what was asked of the run beside the space.
+      training: as from `Inspection.words`.
+      secret: whether no seed was given.
+      versions: see `release.statement`.
+    """
+    return statement(
+        guarantee=fixed.guarantee,
+        delta=fixed.request.delta,
+        selection=fixed.selection.describe(),
+        space=fixed.space.describe(),
+        score={"what": "none: nothing was measured on the records, nothing was selected"},
+        settings=described.of_settings(fixed.settings, options.sampling, of=THE_RUN),
+        **training,
+        options=described.of_options(options),
+        randomness_is_secret=secret,
+        assumptions=_ASSUMPTIONS,
+        versions=versions,
+    )

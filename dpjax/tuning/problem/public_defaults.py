@@ -1,0 +1,141 @@
+"""A public default for a private run: what to use where nothing was tuned, from public numbers.
+
+The rule knows the number of records, how many inputs an output has and the privacy target, and
+nothing of the data. Its constants were chosen on public data sets alone; `docs/public_defaults.md`
+has the measurements, and the command that makes them.
+
+**Lots and steps.** A sixteenth of the records a lot, 320 steps: twenty passes. Under differential
+privacy a few steps on large lots lose little against many on small ones, and they are fast.
+
+**Clip norm.** 0.1, below nearly every gradient: each record then pulls with the same force, and the
+product of clip norm and learning rate is all that matters.
+
+**Learning rate.** Noise of standard deviation `noise multiplier * clip norm / lot size` enters each
+parameter in each step, and momentum b carries it on 1 / (1 - b) times. After T steps an output that
+is a sum over d inputs of size 1 has noise of standard deviation
+
+    learning rate / (1 - b) * clip norm * noise multiplier / lot size * sqrt(T * d).
+
+The rule makes that a constant, `OUTPUT_NOISE`: larger rates drown the model, smaller ones waste
+steps, and where that begins hardly depends on the privacy target, the lots or the number of steps.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import jax
+
+from dpjax import accounting, checks
+from dpjax.training.dp_sgd import partition
+from dpjax.tuning.problem.log_normal import LogNormal
+from dpjax.tuning.problem.run_settings import RunOptions
+from dpjax.tuning.problem.run_shape import POISSON, RunShape
+from dpjax.tuning.problem.space import Space
+from dpjax.tuning.problem.task import Task
+
+OUTPUT_NOISE = 5.0
+"""Standard deviation of the noise that a run leaves in an output whose inputs have size 1."""
+
+LOTS_IN_THE_DATA, STEPS = 16, 320
+CLIP_NORM, MOMENTUM = 0.1, 0.9
+
+
+@dataclasses.dataclass(frozen=True)
+class PublicDefaults:
+    """What a private run is given where nothing was tuned, for `training.momentum()`.
+
+    Attributes:
+      learning_rate: of heavy-ball momentum.
+      lot_size: expected records of a step.
+      steps: gradient steps.
+      clip_norm: of each record's gradient.
+      momentum: decay of the trace of gradients.
+    """
+
+    learning_rate: float
+    lot_size: int
+    steps: int = STEPS
+    clip_norm: float = CLIP_NORM
+    momentum: float = MOMENTUM
+
+    def space(self, factor: float | None = None) -> Space:
+        """The space of the defaults alone; or a prior around them, to be tuned.
+
+        Args:
+          factor: how far off the learning rate is expected to be; see `LogNormal`.
+        """
+        rate = self.learning_rate
+        return Space(
+            learning_rate=rate if factor is None else LogNormal(rate, factor),
+            momentum=self.momentum,
+            clip_norm=self.clip_norm,
+        )
+
+    @property
+    def run(self) -> RunOptions:
+        """Lots and steps, as tuners take them."""
+        return RunOptions(lot_size=self.lot_size, steps=self.steps)
+
+
+def public_defaults(
+    records: int,
+    inputs: int,
+    epsilon: float,
+    delta: float = 1e-5,
+    *,
+    lot_size: int | None = None,
+    steps: int | None = None,
+) -> PublicDefaults:
+    """The default of a private run, for this many records, and inputs of an output.
+
+    ```python
+    from dpjax import tuning
+
+    tuning.public_defaults(60_000, 785, epsilon=2.0).learning_rate
+    ```
+
+    Args:
+      records: public number of training records.
+      inputs: parameters that enter one output of the widest layer, its bias included: 785 for a
+        dense layer on 28 x 28 pixels.
+      epsilon: of the one run; for a tuner's prior the total does.
+      delta: of the run, in (0, 1).
+      lot_size, steps: the rate's for these instead of the rule's own.
+
+    Raises:
+      ValueError: for numbers that are none, or a target out of reach.
+    """
+    records = checks.whole("records", records)
+    inputs = checks.whole("inputs", inputs)
+    checks.positive("epsilon", epsilon)
+    checks.probability("delta", delta, hint=", for example 1e-5")
+    if lot_size is None:
+        lot_size = max(1, round(records / LOTS_IN_THE_DATA))
+    steps = STEPS if steps is None else steps
+    shape = RunShape(lot_size, steps, POISSON, records, records)
+    noise = accounting.calibrate(shape.price, epsilon=epsilon, delta=delta)
+    spread = noise * CLIP_NORM / lot_size * math.sqrt(steps * inputs) / (1.0 - MOMENTUM)
+    return PublicDefaults(OUTPUT_NOISE / spread, lot_size, steps)
+
+
+def defaults_of(
+    task: Task,
+    epsilon: float,
+    delta: float = 1e-5,
+    *,
+    lot_size: int | None = None,
+    steps: int | None = None,
+) -> PublicDefaults:
+    """`public_defaults` of a task: of its public number of records, and of its widest layer.
+
+    A layer's outputs are the last axis of its kernel, as in Flax; one more input is its bias.
+    """
+    trained = jax.eval_shape(
+        lambda key: partition(task.initial(key), task.trainable)[0], jax.random.key(0)
+    )
+    kernels = [leaf for leaf in jax.tree.leaves(trained) if leaf.ndim > 1]
+    inputs = 1 + max((leaf.size // leaf.shape[-1] for leaf in kernels), default=0)
+    given = task.train.public_size, inputs, epsilon, delta
+    return public_defaults(*given, lot_size=lot_size, steps=steps)
