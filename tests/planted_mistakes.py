@@ -89,8 +89,37 @@ _MODELS = (
 _MESH, _MESH_FILE = ("tests/training/test_mesh.py",), "dpjax/training/mesh.py"
 _HOST, _HOST_FILE = ("tests/training/test_host_data.py",), "dpjax/training/host_data.py"
 
+_UNTUNED = (f"{_T}tuners/test_untuned.py",)
 _RANKS = "ranks = procedure.selection.rank(scores[indices] / task.validation.public_size)"
 MISTAKES = [
+    Mistake(
+        "the untuned run is one of two, and the one that did not fail",
+        f"{_P}evaluations/one_run.py",
+        "return np.ones(executions, dtype=np.int64)",
+        "return np.full(executions, 2, dtype=np.int64)",
+        _UNTUNED,
+    ),
+    Mistake(
+        "the untuned run draws its hyperparameters unseen",
+        f"{_P}evaluations/one_run.py",
+        "        if len(set(law.values or ())) != 1:\n",
+        "        if False:\n",
+        _UNTUNED,
+    ),
+    Mistake(
+        "the untuned run that failed is released",
+        f"{_P}evaluations/one_run.py",
+        "    if not np.isfinite(executed.best.score[0]):\n",
+        "    if executed.best.score[0] > 0:\n",
+        _UNTUNED,
+    ),
+    Mistake(
+        "the public default knows the real number of records",
+        f"{_P}problem/public_defaults.py",
+        "task.train.public_size, inputs",
+        "task.train.number, inputs",
+        _UNTUNED,
+    ),
     # ---- which number is ranked
     Mistake(
         "candidates are ranked by exact counts, the noise is drawn and charged",

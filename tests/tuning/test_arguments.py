@@ -290,6 +290,24 @@ PUBLIC = {
         threshold=(0.5, "probability"),
         halting_probability=(0.5, "probability"),
     ),
+    "public_defaults": spec(
+        tuning.public_defaults,
+        records=(100, "whole"),
+        inputs=(3, "whole"),
+        epsilon=(1.0, "positive"),
+        delta=(1e-3, "probability"),
+        lot_size=(8, "whole?"),
+        steps=(2, "whole?"),
+    ),
+    "untuned": spec(
+        tuning.untuned,
+        **STARTED,
+        **{
+            name: one
+            for name, one in OF_RUNS.items()
+            if name not in ("validation_is_public", "chunk_size")
+        },
+    ),
     "tune": spec(
         tuning.tune,
         **STARTED,
@@ -482,8 +500,10 @@ PUBLIC = {
 NOT_CALLED = {
     "Doubling": "its settings are asked as doubling's",
     "Exponential": "its settings are asked as exponential's",
+    "PublicDefaults": "made by public_defaults",
     "RandomRepetitions": "its settings are asked as random_repetitions'",
     "ThresholdStopping": "its settings are asked as threshold_stopping's",
+    "Untuned": "it has no settings",
     "register_tuner": "a decorator; its errors are in conformance/test_own_tuner.py",
     "registered_tuners": "without arguments",
     "DEFAULT_REPETITIONS": "a constant",

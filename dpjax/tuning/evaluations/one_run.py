@@ -109,7 +109,7 @@ class OneRun:
             guarantee=fixed.guarantee,
             run_guarantee=fixed.run_guarantee,
             curator=curator.CuratorRecord(
-                number_of_candidates=1,
+                number_of_candidates=int(executed.counts[0]),
                 winner=int(executed.best.candidate[0]),
                 hyperparameters=executed.hyperparameters,
                 scores=executed.scores / task.validation.public_size,

@@ -113,7 +113,8 @@ def public_defaults(
     checks.probability("delta", delta, hint=", for example 1e-5")
     if lot_size is None:
         lot_size = max(1, round(records / LOTS_IN_THE_DATA))
-    steps = STEPS if steps is None else steps
+    lot_size = checks.whole("lot_size", lot_size)
+    steps = checks.whole("steps", STEPS if steps is None else steps)
     shape = RunShape(lot_size, steps, POISSON, records, records)
     noise = accounting.calibrate(shape.price, epsilon=epsilon, delta=delta)
     spread = noise * CLIP_NORM / lot_size * math.sqrt(steps * inputs) / (1.0 - MOMENTUM)

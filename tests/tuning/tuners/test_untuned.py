@@ -25,6 +25,8 @@ def test_the_cost_is_that_of_one_run():
     alone = shape.price(stated["noise_multiplier"])
     assert result.guarantee.epsilon(1e-3) == alone.epsilon(1e-3)
     assert result.release.statement["epsilon"] == alone.epsilon(1e-3)
+    assert result.curator.number_of_candidates == 1
+    assert result.curator.number_of_candidates == 1
     assert result.release.hyperparameters == dict(learning_rate=0.3, momentum=0.5, clip_norm=1.0)
     assert result.release.statement["selection"] == {
         "rule": "none: one private run with hyperparameters that were public beforehand"
@@ -133,6 +135,7 @@ def test_a_task_is_known_by_its_public_size_and_by_its_widest_layer():
 
     parts = small_tasks.parts(size_bound=200)
     task = tuning.classification(Two(), parts.train, parts.validation)
+    assert task.train.number != 80  # Which is what may not be known of them.
     assert defaults_of(task, 2.0, 1e-3) == tuning.public_defaults(80, 51, 2.0, 1e-3)
     frozen = tuning.classification(
         Two(), parts.train, parts.validation, trainable=lambda path, leaf: "Dense_1" in path
