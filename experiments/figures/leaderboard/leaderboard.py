@@ -1,0 +1,244 @@
+"""Every tuner, the untuned rule first, at equal TOTAL epsilon: accuracy of what is released.
+
+A row is one attempt: a data set, a total epsilon (delta 1e-5, add or remove one record; tuning,
+scores and training together), a method, a seed. Seeds are paired: methods of one seed divide the
+records alike. Untuned rules train on all training records; tuners keep a part of them to score by.
+`runs` says what the attempt's work is worth, in trainings of one model on all training records. Of
+every data set, epsilon and method the statement stands in `guarantees/`, one for all seeds: it says
+nothing else of another seed. Where every method stands by rule beforehand, "best in hindsight" is
+no method.
+
+  python -m experiments.leaderboard --out_dir=docs/figures/leaderboard
+  python -m experiments.leaderboard --quick
+  python -m experiments.leaderboard --contests=Adult --contests=a9a --out_dir=runs/mine
+
+Attempts that the folder's rows hold already are not made again. Test accuracies of the releases are
+not private where records are not public. The picture: accuracy less that of the untuned rule with
+the same seed, mean and 95% intervals, against total epsilon; below, accuracy at the largest epsilon
+against work.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+
+import jax
+import numpy as np
+from matplotlib.figure import Figure
+from scipy import stats
+
+from dpjax import files, plotting
+from experiments.figures.figure import FULL, QUICK, DataFolders, FigureSpec, option
+from experiments.figures.leaderboard import contests
+from experiments.figures.leaderboard.methods import (
+    DELTA,
+    HINDSIGHT,
+    METHODS,
+    UNTUNED,
+    Entry,
+    Outcome,
+)
+from experiments.figures.rows import RowFolder, distinct, select
+
+GUARANTEES = "guarantees"
+EPSILONS = {QUICK: (1.0, 4.0), FULL: (0.5, 1.0, 2.0, 4.0)}
+COLUMNS = {
+    "contest": "name", "epsilon": "nats", "method": "name", "seed": "1", "delta": "probability",
+    "accuracy": "1", "learning_rate": "1", "runs": "trainings", "guarantee": "name",
+}  # fmt: skip
+_QUICK_CONTESTS, _QUICK_SEEDS = ("digits",), 2
+_CONFIDENCE = 0.95
+
+
+@dataclasses.dataclass(frozen=True)
+class Options(DataFolders):
+    """What is competed in."""
+
+    contests: tuple[str, ...] = option(
+        tuple(contests.CONTESTS), "Data sets to compete on.", choices=tuple(contests.CONTESTS)
+    )
+    methods: tuple[str, ...] = option(
+        tuple(METHODS), "Methods that compete.", choices=tuple(METHODS)
+    )
+    compile_cache: str = option(
+        os.path.join("runs", "compile_cache"), "Folder where JAX keeps what it compiled."
+    )
+
+
+def attempts(size: str, options: Options) -> Iterator[tuple[str, int, float, str]]:
+    """What is tried, as (contest, seed, epsilon, method), seeds outside: rows come evenly."""
+    for contest in options.contests:
+        if size == QUICK and contest not in _QUICK_CONTESTS:
+            continue
+        seeds = _QUICK_SEEDS if size == QUICK else contests.CONTESTS[contest].seeds
+        for seed in range(seeds):
+            for epsilon in EPSILONS[size]:
+                for name in options.methods:
+                    yield contest, seed, epsilon, name
+
+
+def train(folder: RowFolder, options: Options) -> None:
+    """Makes the attempts that the folder's rows do not hold yet."""
+    # Every attempt traces its programs anew; most of them are the same.
+    jax.config.update("jax_compilation_cache_dir", os.path.abspath(options.compile_cache))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+    rows = folder.read(FIGURE.name)
+    columns = ("contest", "seed", "epsilon", "method")
+    done = {tuple(row[column] for column in columns) for row in rows}
+    folders = DataFolders(options.data_dir, options.cache_dir)
+    for contest, seed, epsilon, name in attempts(folder.size, options):
+        if (contest, seed, epsilon, name) in done:
+            continue
+        entry = Entry(contest, contests.loaded(contest, folders), epsilon, seed)
+        outcome = METHODS[name](entry)
+        row = {
+            "contest": contest,
+            "epsilon": epsilon,
+            "method": name,
+            "seed": seed,
+            "delta": DELTA,
+            "accuracy": outcome.accuracy,
+            "learning_rate": outcome.learning_rate,
+            "runs": outcome.runs,
+            "guarantee": _guarantee(folder, entry, name, outcome),
+        }
+        rows.append(row)
+        folder.write(FIGURE.name, COLUMNS, rows)
+        folder.report(f"{contest}, epsilon {epsilon:g}, seed {seed}: {name}")
+
+
+def _guarantee(folder: RowFolder, entry: Entry, name: str, outcome: Outcome) -> str:
+    """Writes what the release states; returns the file's name.
+
+    Raises:
+      ValueError: for a release that costs more than it may.
+    """
+    if name == HINDSIGHT:
+        return "none"
+    statement = outcome.result.release.statement
+    if not statement["epsilon"] <= entry.epsilon:
+        raise ValueError(f"{name} costs {statement['epsilon']}, more than {entry.epsilon}")
+    words = (entry.contest, f"{entry.epsilon:g}", name)
+    file = "-".join("_".join(one.replace(",", "").split()) for one in words) + ".json"
+    path = os.path.join(folder.path, GUARANTEES, file)
+    if not os.path.exists(path):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with files.replacing(path) as partial, open(partial, "w", encoding="utf-8") as out:
+            json.dump(statement, out, indent=2, sort_keys=True)
+            out.write("\n")
+    return file
+
+
+# What the rows say -------------------------------------------------------------------------------
+
+
+def differences(rows: Sequence[Mapping], contest: str, epsilon: float, name: str) -> np.ndarray:
+    """Accuracy less that of the untuned rule with the same seed, (seeds that both have,)."""
+    of = {
+        one: {row["seed"]: row["accuracy"] for row in select(rows, contest=contest, epsilon=epsilon)
+              if row["method"] == one}
+        for one in (name, UNTUNED)
+    }  # fmt: skip
+    seeds = sorted(set(of[name]) & set(of[UNTUNED]))
+    return np.array([of[name][seed] - of[UNTUNED][seed] for seed in seeds])
+
+
+def interval(values: np.ndarray) -> tuple[float, float, float]:
+    """The mean and its 95% interval by Student's t; without a width for one value."""
+    mean = float(values.mean())
+    if len(values) < 2:
+        return mean, mean, mean
+    spread = float(values.std(ddof=1)) / np.sqrt(len(values))
+    reach = spread * float(stats.t.ppf(0.5 + _CONFIDENCE / 2, len(values) - 1))
+    return mean, mean - reach, mean + reach
+
+
+def draw(rows: Sequence[Mapping]) -> Figure:
+    """A column for each data set: difference to the untuned rule; accuracy against work."""
+    names = distinct(rows, "contest")
+    across = len(names)
+    figure = Figure(figsize=(3.0 * across + 1.2, 7.4), layout="constrained")
+    panels = figure.subplots(2, across, squeeze=False)
+    shown = [name for name in METHODS if name in distinct(rows, "method")]
+    looks = {name: (f"C{number % 10}", "osD^vPX*<>"[number % 10]) for number, name in
+             enumerate(shown)}  # fmt: skip
+    for column, contest in enumerate(names):
+        _differences_panel(panels[0, column], rows, contest, looks)
+        _work_panel(panels[1, column], rows, contest, looks)
+    panels[0, 0].set_ylabel("accuracy less the untuned rule's,\npercentage points")
+    panels[1, 0].set_ylabel("test accuracy")
+    handles, labels = panels[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=10.5)
+    return figure
+
+
+def _differences_panel(axes, rows: Sequence[Mapping], contest: str, looks: Mapping) -> None:
+    plotting.style_axes(axes)
+    epsilons = sorted(distinct(select(rows, contest=contest), "epsilon"))
+    for number, (name, (color, marker)) in enumerate(looks.items()):
+        points = []
+        for place, epsilon in enumerate(epsilons):
+            values = differences(rows, contest, epsilon, name)
+            if len(values):
+                aside = place + 0.6 * (number / max(1, len(looks) - 1) - 0.5)
+                points.append((aside, *interval(100 * values)))
+        if points:
+            where, mean, low, high = np.transpose(points)
+            axes.errorbar(
+                where, mean, (mean - low, high - mean), color=color, marker=marker, linestyle="",
+                markersize=4.5, elinewidth=1.0, label=name,
+            )  # fmt: skip
+    axes.set_xticks(range(len(epsilons)), [f"{epsilon:g}" for epsilon in epsilons])
+    axes.set_xlabel("total epsilon")
+    axes.set_ylim(-10.0, 4.0)
+    axes.set_title(contest, fontsize=11)
+
+
+def _work_panel(axes, rows: Sequence[Mapping], contest: str, looks: Mapping) -> None:
+    plotting.style_axes(axes)
+    own = select(rows, contest=contest)
+    largest = max(distinct(own, "epsilon"))
+    for name, (color, marker) in looks.items():
+        some = select(own, epsilon=largest, method=name)
+        if some:
+            runs = float(np.mean([row["runs"] for row in some]))
+            accuracy = float(np.mean([row["accuracy"] for row in some]))
+            axes.plot(runs, accuracy, color=color, marker=marker, linestyle="", markersize=5.5)
+    axes.set_xscale("log")
+    axes.set_xlabel(f"work, trainings of one model\n(total epsilon {largest:g})")
+
+
+def summary(rows: Sequence[Mapping]) -> list[str]:
+    """For each data set and epsilon: the untuned rule's accuracy, and how the others differ."""
+    lines = []
+    for contest in distinct(rows, "contest"):
+        for epsilon in sorted(distinct(select(rows, contest=contest), "epsilon")):
+            some = select(rows, contest=contest, epsilon=epsilon, method=UNTUNED)
+            if not some:
+                continue
+            usual = float(np.mean([row["accuracy"] for row in some]))
+            lines.append(f"{contest}, epsilon {epsilon:g}: untuned {usual:.4f}")
+            for name in METHODS:
+                values = differences(rows, contest, epsilon, name)
+                if name != UNTUNED and len(values):
+                    mean, low, high = interval(values)
+                    lines.append(f"  {name}: {mean:+.4f} ({low:+.4f} to {high:+.4f})")
+    return lines
+
+
+FIGURE = FigureSpec(
+    paper="leaderboard",
+    name="leaderboard",
+    columns=COLUMNS,
+    takes={QUICK: "three minutes", FULL: "eight core-hours"},
+    train=train,
+    draw=draw,
+    options=Options(),
+    summary=summary,
+)
+
+if __name__ == "__main__":
+    FIGURE.run()
