@@ -35,7 +35,6 @@ from experiments.figures.rows import RowFolder, distinct, select
 DELTA = 1e-5
 OUTPUT_NOISES = (0.625, 1.25, 2.5, 5.0, 10.0, 20.0)
 EPSILONS = {QUICK: (0.5, 2.0), FULL: (0.5, 1.0, 2.0, 4.0)}
-SEEDS = {QUICK: 2, FULL: 3}
 COLUMNS = {
     "problem": "name", "records": "records", "inputs": "1", "epsilon": "nats",
     "lots_in_the_data": "1", "steps": "1", "noise_multiplier": "1", "output_noise": "1",
@@ -73,12 +72,12 @@ def train(folder: RowFolder, options: DataFolders = DEFAULT_FOLDERS) -> None:
             continue
         if loaded is None or loaded[0] != setting.name:
             loaded = setting.name, PROBLEMS[setting.name].load(options)
-        rows += _trained(PROBLEMS[setting.name], loaded[1], setting, SEEDS[folder.size])
+        rows += _trained(PROBLEMS[setting.name], loaded[1], setting)
         folder.write(FIGURE.name, COLUMNS, rows)
         folder.report(f"{setting.name}: {setting.steps} steps of 1/{setting.lots}")
 
 
-def _trained(problem: Problem, arrays: Arrays, setting: Setting, seeds: int) -> list[dict]:
+def _trained(problem: Problem, arrays: Arrays, setting: Setting) -> list[dict]:
     records = len(arrays.labels)
     shape = RunShape(round(records / setting.lots), setting.steps, POISSON, records, records)
     module = models.build_module(
@@ -120,7 +119,7 @@ def _trained(problem: Problem, arrays: Arrays, setting: Setting, seeds: int) -> 
                 "clip_norm": default.clip_norm,
                 "noise_multiplier": noise,
             }
-            for seed in range(seeds):
+            for seed in range(problem.seeds):
                 (key,) = training.candidate_keys(1, seed=seed)
                 found = accuracy(key, {one: jnp.float32(given[one]) for one in given}, held)
                 numbers = records, inputs, epsilon, setting.lots, setting.steps, noise

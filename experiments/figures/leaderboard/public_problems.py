@@ -42,10 +42,12 @@ class Problem:
     Attributes:
       load: folders of data -> its records.
       widths: of the hidden layers; none for a linear model.
+      seeds: runs of each setting; fewer where a run is long.
     """
 
     load: Callable[[DataFolders], Arrays]
     widths: tuple[int, ...] = ()
+    seeds: int = 3
 
 
 def _published(name: str, features: str | None = None) -> Callable[[DataFolders], Arrays]:
@@ -95,8 +97,8 @@ PROBLEMS: Mapping[str, Problem] = {
     "digits": Problem(_published("digits")),
     "digits, 128 hidden": Problem(_published("digits"), (128,)),
     "MNIST": Problem(_published("mnist")),
-    "MNIST, 128 hidden": Problem(_published("mnist"), (128,)),
-    "MNIST, scattering": Problem(_published("mnist", "scattering")),
+    "MNIST, 128 hidden": Problem(_published("mnist"), (128,), seeds=1),
+    "MNIST, scattering": Problem(_published("mnist", "scattering"), seeds=1),
     "20 normal, 5,000": Problem(_drawn(_gauss, 5_000, 2)),
     "20 normal, 50,000": Problem(_drawn(_gauss, 50_000, 5)),
     "50 uniform, 20,000": Problem(_drawn(_unit, 20_000, 3)),
