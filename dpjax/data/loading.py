@@ -48,7 +48,8 @@ def load(
     """Returns a data set by name.
 
     Published files are read as they are (MNIST in half a second); where that takes over a second
-    a `.npy` cache is left. `digits` needs neither files nor network.
+    a `.npy` cache is left. `digits` needs neither files nor network, nor do the tables of the extra
+    `tables`.
 
     Args:
       name: one of `NAMES`, or the path of an `.npz` file (see `dpjax.data.user_arrays`). A data set
@@ -65,7 +66,8 @@ def load(
     Raises:
       ValueError: for an unknown name, or an argument that does not belong to the data set.
       published_files.DataNotFoundError: files neither at hand nor reachable; the message
-        names the files and the folder to put them in, its notes their addresses and checksums.
+        names the files and the folder to put them in, its notes their addresses and checksums;
+        or the extra, where a data set comes with a package that is not installed.
       published_files.DataCorruptedError: a file at hand, or a download, has a wrong checksum.
     """
     own: dict[str, Any] = {

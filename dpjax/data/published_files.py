@@ -29,9 +29,9 @@ _EQUIVALENT_MAY_BE_LARGER = 1 << 20
 
 
 class DataNotFoundError(FileNotFoundError, ValueError):
-    """The published files are neither at hand nor reachable; the message says how to place them.
+    """Data is neither at hand nor reachable; the message says what to place or install.
 
-    Its notes (`__notes__`, shown with a traceback) name each file's address and checksum.
+    Notes (`__notes__`, shown with a traceback) name each file's address and checksum.
     """
 
 

@@ -33,7 +33,7 @@ def test_digits_need_no_file_and_no_network(offline):
     assert sorted(together) == list(range(1797))
 
 
-NEEDS_FILES = [name for name in data.NAMES if name != "digits"]
+NEEDS_FILES = [name for name in data.NAMES if source.SOURCES[name].files]
 
 
 @pytest.mark.parametrize("name", NEEDS_FILES)
