@@ -36,10 +36,14 @@ class Contest:
 
 CONTESTS: Mapping[str, Contest] = {
     "digits": Contest("digits", validation=0.2),
-    "digits, scattering": Contest("digits", features="scattering", validation=0.2),
+    "digits, 128 hidden": Contest("digits", widths=(128,), validation=0.2),
     "Adult": Contest("adult"),
     "a9a": Contest("a9a"),
-    "MNIST, scattering": Contest("mnist", features="scattering", seeds=5),
+    "Fertility": Contest("fertility", seeds=10),
+    "TV16": Contest("tv16"),
+    "nassCDS": Contest("nass_cds"),
+    "flights": Contest("flights", seeds=10),
+    "MNIST, scattering": Contest("mnist", features="scattering", seeds=10),
     "MNIST, 128 hidden": Contest("mnist", widths=(128,), seeds=5),
     "CIFAR-10 subset, scattering": Contest("cifar10_subset", features="scattering", seeds=5),
     "invented texts": Contest(None),
