@@ -154,7 +154,7 @@ def draw(rows: Sequence[Mapping]) -> Figure:
             for lots, steps in dict.fromkeys(lines):
                 usual = (lots, steps) == LOTS[0]
                 lost = [100 * (found[name, epsilon, lots, steps, one] - best) for one in noises]
-                label = f"epsilon {epsilon:g}" if usual else None
+                label = f"epsilon {epsilon:g}" if usual else "the same, other lots and steps"
                 axes.plot(
                     noises, lost, "-o" if usual else ":", color=color, label=label, markersize=3.5
                 )
@@ -169,7 +169,10 @@ def draw(rows: Sequence[Mapping]) -> Figure:
     figure.supxlabel("noise in an output of inputs of size 1, standard deviations", fontsize=11)
     figure.supylabel("accuracy less the best\nof that epsilon, percentage points", fontsize=11)
     handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), fontsize=10.5)
+    once = dict(zip(labels, handles, strict=True))
+    figure.legend(
+        once.values(), once.keys(), loc="outside upper center", ncols=len(once), fontsize=10.5
+    )
     return figure
 
 
@@ -191,7 +194,7 @@ FIGURE = FigureSpec(
     paper="leaderboard",
     name="figure_public_defaults",
     columns=COLUMNS,
-    takes={QUICK: "20 seconds", FULL: "40 minutes"},
+    takes={QUICK: "20 seconds", FULL: "15 minutes"},
     train=train,
     draw=draw,
     options=DEFAULT_FOLDERS,
