@@ -8,9 +8,6 @@ import pathlib
 import subprocess
 from collections.abc import Sequence
 
-WAYS = ("torch", "opacus-hooks", "opacus-ghost")
-"""The ways of taking a step that `opacus_steps` has."""
-
 
 class OpacusProcess:
     """`opacus_steps` on one model; each call is one turn there.
