@@ -24,6 +24,7 @@ class OpacusProcess:
 
     Attributes:
       rows: way -> the micro-batch size it takes, for the ways that can train the model.
+      megabytes: way -> memory that a step takes beside model and lot; None where unknown.
       refused: way -> why it cannot, in Opacus's words.
       versions: of torch and opacus.
 
@@ -67,6 +68,9 @@ class OpacusProcess:
                     "expected: make opacus_zoo.py and zoo.py agree"
                 )
         self.rows: dict[str, int] = {way: found["rows"] for way, found in hello["ways"].items()}
+        self.megabytes: dict[str, float | None] = {
+            way: found["megabytes"] for way, found in hello["ways"].items()
+        }
         self.refused: dict[str, str] = hello["refused"]
         self.versions: str = hello["versions"]
 

@@ -7,9 +7,9 @@ starts it:
   python opacus_steps.py gpt 16 16 4 --tiny
   python opacus_steps.py --check            # every model, tiny: are the updates right?
 
-It prints one JSON line that says what each way is: its number of trained parameters and the
-micro-batch size that was fastest in one trial each. Every line on standard input then names a way
-and is answered by a JSON line with the seconds of a step:
+It prints one JSON line that says what each way is: its number of trained parameters, the
+micro-batch size that was fastest in one trial each, and the memory that a step takes. Every line
+on standard input then names a way and is answered by a JSON line with the seconds of a step:
 
   torch: gradient of the mean loss of a fixed lot, SGD. No privacy.
   opacus-hooks: `GradSampleModule` and `DPOptimizer`: per-example gradients by hooks.
@@ -24,8 +24,11 @@ from __future__ import annotations
 
 import argparse
 import copy
+import ctypes
 import json
 import os
+import pathlib
+import re
 import sys
 import time
 import warnings
@@ -123,6 +126,35 @@ class Step:
         return {clock: total / steps for clock, total in taken.items()}
 
 
+def scratch_megabytes(step: Step) -> float | None:
+    """What a step adds to resident memory at most, beyond the model
+    and the lot; None where the system does not tell (Linux does), and on a GPU.
+
+    Args:
+      step: of `Step`; taken once.
+    """
+    if torch.cuda.is_available():
+        return None
+    step.optimizer.zero_grad(set_to_none=True)
+    try:
+        ctypes.CDLL(None).malloc_trim(0)  # What earlier steps freed is to be counted again.
+        pathlib.Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+        before = _most_resident_kilobytes()
+    except (OSError, AttributeError):
+        return None
+    step()
+    return (_most_resident_kilobytes() - before) / 1024
+
+
+def _most_resident_kilobytes() -> int:
+    """Since the process started or last forgot it by writing 5 to clear_refs."""
+    status = pathlib.Path("/proc/self/status").read_text(encoding="ascii")
+    found = re.search(r"VmHWM:\s+(\d+) kB", status)
+    if found is None:
+        raise OSError("/proc/self/status has no VmHWM")
+    return int(found.group(1))
+
+
 def fastest(data: Twin, way: str, sizes: list[int]) -> Step:
     """The step with the micro-batch size that took least time in one trial each.
 
@@ -211,7 +243,8 @@ def main() -> None:
             print(name, "is right", flush=True)
         return
     data = TWINS[arguments.model](arguments.tiny, arguments.lot)
-    found, refused = {}, {}
+    found: dict[str, Step] = {}
+    refused: dict[str, str] = {}
     for way in WAYS:
         try:
             found[way] = fastest(data, way, arguments.rows or [arguments.lot])
@@ -225,6 +258,7 @@ def main() -> None:
                 "rows": step.rows,
                 "parameters": step.parameters,
                 "more_parameters": data.more.get(way, 0),
+                "megabytes": scratch_megabytes(step),
             }
             for way, step in found.items()
         },

@@ -22,8 +22,8 @@ out if it names none. Theirs is to be compared with `engine`, which draws and ga
 besides.
 
 Seconds are CPU time of the process over the calls of a turn, so that work beside it weighs little;
-hold it to one core to compare arithmetic alone. Memory is the scratch that XLA reserves. With
---out_dir: zoo_steps.csv.
+hold it to one core to compare arithmetic alone. Memory is the scratch that XLA reserves, for
+torch what a step adds to resident memory. With --out_dir: zoo_steps.csv.
 """
 
 from __future__ import annotations
@@ -112,10 +112,18 @@ class Way(NamedTuple):
 
 
 class TorchWay(NamedTuple):
-    """One way of taking a step in the process of torch; `rows` of a micro-batch."""
+    """One way of taking a step in the process of torch.
+
+    Attributes:
+      process: of torch.
+      name: of the way there.
+      megabytes: that a step adds to resident memory; None if unknown.
+      rows: of a micro-batch.
+    """
 
     process: OpacusProcess
     name: str
+    megabytes: float | None
     rows: int
 
     def seconds(self) -> float:
@@ -234,7 +242,10 @@ def _peer(problem: Problem, lot: int, rows: int) -> Way:
 
 def torch_ways(process: OpacusProcess) -> dict[str, TorchWay]:
     """The ways that the process of torch has, by the names that `opacus_steps` gives them."""
-    return {way: TorchWay(process, way, rows) for way, rows in process.rows.items()}
+    return {
+        way: TorchWay(process, way, process.megabytes[way], rows)
+        for way, rows in process.rows.items()
+    }
 
 
 def opacus_process(name: str, problem: Problem, lot: int) -> OpacusProcess | None:
@@ -274,10 +285,9 @@ def ratio(seconds: dict[str, list[float]], over: str, under: str) -> str:
 
 def _costs(way: Way | TorchWay) -> tuple[str, str, str]:
     """Cells of the scratch, of compilation and of the micro-batch size, empty where unknown."""
-    rows = str(way.rows or "")
-    if isinstance(way, TorchWay):
-        return "", "", rows
-    return f"{way.megabytes:.4g}", f"{way.compile_seconds:.3g}", rows
+    megabytes = "" if way.megabytes is None else f"{way.megabytes:.4g}"
+    seconds = "" if isinstance(way, TorchWay) else f"{way.compile_seconds:.3g}"
+    return megabytes, seconds, str(way.rows or "")
 
 
 def main() -> None:

@@ -160,7 +160,7 @@ def interpreter(tmp_path):
 
 
 def _ways(parameters, *names, **more):
-    way = {"rows": 4, "parameters": parameters, "more_parameters": 0, **more}
+    way = {"rows": 4, "parameters": parameters, "more_parameters": 0, "megabytes": 7.0, **more}
     return dict.fromkeys(names, way)
 
 
@@ -223,9 +223,11 @@ def test_the_zoo_puts_opacus_beside_ours(run_cases, tmp_path, interpreter):
     with open(tmp_path / "zoo_steps.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["way"] for row in rows[::2]] == ["plain", "engine", "ours", *ways]
-    seconds = {row["way"]: (float(row["seconds"]), row["micro_batch_rows"]) for row in rows}
-    assert seconds["torch"] == (0.25, "4") and seconds["opacus-hooks"] == (0.5, "4")
-    assert 0 < seconds["engine"][0] < 0.25 and seconds["engine"][1] == ""
+    columns = "seconds", "scratch_megabytes", "compile_seconds", "micro_batch_rows"
+    cells = {row["way"]: [row[column] for column in columns] for row in rows}
+    assert cells["torch"] == ["0.25", "7", "", "4"]
+    assert cells["opacus-hooks"] == ["0.5", "7", "", "4"]
+    assert 0 < float(cells["engine"][0]) < 0.25 and cells["engine"][3] == ""
 
 
 def test_every_model_of_the_zoo_has_a_twin_in_torch():
