@@ -30,7 +30,6 @@ import json
 import os
 import pathlib
 import platform
-import subprocess
 import sys
 from collections.abc import Sequence
 
@@ -41,6 +40,7 @@ from rich.table import Table
 
 from dpjax.commands import command_line
 from experiments.benchmarks import bound_process, candidate_costs, clipped_grad, step_costs
+from experiments.benchmarks.opacus_process import OpacusProcess
 from experiments.benchmarks.other_work import OtherWork
 
 # --models, --turns, --slow_turns, --quick and --out_dir.
@@ -56,38 +56,6 @@ _HOST_DEVICES = flags.DEFINE_integer("host_devices", 4, "CPU: devices to spread 
 COLUMNS = ("model", "part", "what", "median", "low", "high", "unit")
 MODELS = ("logistic_regression", "mlp_784_1000_10", "mlp_784_128_64_10", "all_conv_net",
           "transformer")  # fmt: skip
-
-
-class OpacusProcess:
-    """Opacus in a process of its own; each call is one turn there.
-
-    Raises:
-      RuntimeError: the process did not get ready; the message is its last line.
-    """
-
-    def __init__(self, python: str, model: str, batch: int) -> None:
-        script = pathlib.Path(__file__).with_name("opacus_steps.py")
-        # Threads that spin while they wait would take the processor from the other process.
-        environment = os.environ | {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0"}
-        self._process = subprocess.Popen(
-            [python, str(script), model, str(batch)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
-        if self._process.stdout.readline().strip() != "ready":
-            error = (self._process.communicate()[1].strip().splitlines() or ["no output"])[-1]
-            raise RuntimeError(error)
-
-    def __call__(self) -> dict[str, float]:
-        """Seconds of one step, "opacus" and "torch"."""
-        print("step", file=self._process.stdin, flush=True)
-        return json.loads(self._process.stdout.readline())
-
-    def close(self) -> None:
-        self._process.communicate()
 
 
 @functools.cache
@@ -107,15 +75,26 @@ def step_rows(model: str, quick: bool, turns: int, slow_turns: int) -> list[dict
     """Rows of one model's step."""
     full, small, build = clipped_grad.PROBLEMS[model]
     batch = small if quick else full
-    beside, python = None, opacus_python()
+    problem, process, python = build(batch), None, opacus_python()
     if python is not None:
+        parameters = sum(leaf.size for leaf in jax.tree.leaves(problem.params))
         try:
-            beside = OpacusProcess(python, model, batch)
+            process = OpacusProcess(python, model, batch, parameters)
         except (OSError, RuntimeError) as error:
             print(f"opacus left out for {model}: {error}")
-    seconds, memory = step_costs.measure(step_costs.ways(build(batch)), turns, slow_turns, beside)
-    if beside is not None:
-        beside.close()
+
+    def beside() -> dict[str, float]:
+        taken = {}
+        for name, way in (("opacus", "opacus-hooks"), ("torch", "torch")):
+            process(way)  # This one had the processor: wake the other's threads.
+            taken[name] = process(way)["wall"]
+        return taken
+
+    seconds, memory = step_costs.measure(
+        step_costs.ways(problem), turns, slow_turns, beside if process else None
+    )
+    if process is not None:
+        process.close()
     return step_costs.rows(model, seconds, memory)
 
 

@@ -1,117 +1,277 @@
-"""Opacus's step and the plain torch step, in a process without JAX.
+"""Steps of the zoo's models in torch, without privacy and by Opacus, in a process without JAX.
 
-Needs torch and opacus alone (`pip install torch opacus`, or the `bench` extra); started by
-`experiments.benchmarks.engine` as `python opacus_steps.py MODEL BATCH`. Answers every line on
-standard input with one JSON line: the seconds of one Opacus step (noise multiplier 1, clip norm 1)
-and of one plain step, taken one after the other.
+Needs torch and opacus alone (`pip install torch opacus`, or the `bench` extra). `OpacusProcess`
+starts it:
+
+  python opacus_steps.py gpt 64 64 16 4     # model, lot, micro-batch sizes tried
+  python opacus_steps.py gpt 16 16 4 --tiny
+  python opacus_steps.py --check            # every model, tiny: are the updates right?
+
+It prints one JSON line that says what each way is: its number of trained parameters, the
+micro-batch size that was fastest in a trial of each, and the memory that a step takes. Every line
+on standard input then names a way and is answered by a JSON line with the seconds of a step:
+
+  torch: gradient of the mean loss of a fixed lot, SGD. No privacy.
+  opacus-hooks: `GradSampleModule` and `DPOptimizer`: per-example gradients by hooks.
+  opacus-ghost: `GradSampleModuleFastGradientClipping`, `DPLossFastGradientClipping` and
+    `DPOptimizerFastGradientClipping`: norms first, then a second pass back.
+
+All go through the lot in micro-batches whose gradients add up, as `BatchMemoryManager` has it;
+noise is drawn once a lot. No lot is drawn or gathered.
 """
 
 from __future__ import annotations
 
+import argparse
+import copy
+import ctypes
 import json
+import os
+import pathlib
+import re
 import sys
 import time
 import warnings
 from collections.abc import Callable
 
+import opacus
 import torch
-from opacus import GradSampleModule
-from opacus.layers import DPMultiheadAttention
-from opacus.optimizers import DPOptimizer
-from torch import nn
+from opacus.grad_sample import GradSampleModule, GradSampleModuleFastGradientClipping
+from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
+from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
+from opacus_zoo import TWINS, WAYS, Twin
+from torch import Tensor, nn
+
+RATE, CLIP_NORM, NOISE_MULTIPLIER = 0.1, 1.0, 1.0
+
+_LEAST_SECONDS = 0.05
+"""CPU time that the steps of one measurement fill, as in `zoo_steps`."""
+
+_LONG = 1.0
+"""Seconds of a step that is tried once with each micro-batch size; shorter ones are warmed up, and
+the lower of two measurements counts."""
 
 
-class Transformer(nn.Module):
-    """As `clipped_grad.Transformer`: blocks with LayerNorm before attention and dense layers."""
+class _Criterion:
+    """The losses of examples, or their mean, as the `reduction` that Opacus sets asks for."""
 
-    def __init__(self, blocks: int = 2, width: int = 128, vocabulary: int = 1000) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(vocabulary, width)
-        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2 * blocks))
-        self.attentions = nn.ModuleList(
-            DPMultiheadAttention(width, 4, batch_first=True) for _ in range(blocks)
-        )
-        self.dense = nn.ModuleList(
-            nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
-            for _ in range(blocks)
-        )
-        self.out = nn.Linear(width, 10)
+    def __init__(self, losses: Callable[[Tensor, Tensor], Tensor]) -> None:
+        self.losses, self.reduction = losses, "mean"
 
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        x = self.embedding(tokens)
-        for number, (attention, dense) in enumerate(zip(self.attentions, self.dense)):
-            y = self.norms[2 * number](x)
-            x = x + attention(y, y, y)[0]
-            x = x + dense(self.norms[2 * number + 1](x))
-        return self.out(x.mean(dim=-2))
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        each = self.losses(outputs, targets)
+        return each if self.reduction == "none" else each.mean()
 
 
-def conv_net() -> nn.Module:
-    """The all-convolutional net, 3 x 3, strides 1 and 2 in turn."""
-    layers: list[nn.Module] = []
-    before = 1
-    for channels, stride in zip((32, 32, 64, 64, 64), (1, 2, 1, 2, 1)):
-        layers += [nn.Conv2d(before, channels, 3, stride=stride, padding=1), nn.ReLU()]
-        before = channels
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, 10))
+class Step:
+    """One way of taking a step of a model on its whole lot; each call changes the model.
 
+    Attributes:
+      rows: of a micro-batch.
+      parameters: number of those that are trained.
+    """
 
-MODELS: dict[str, Callable[[], nn.Module]] = {
-    "logistic_regression": lambda: nn.Sequential(nn.Linear(784, 10)),
-    "mlp_784_1000_10": lambda: nn.Sequential(nn.Linear(784, 1000), nn.ReLU(), nn.Linear(1000, 10)),
-    "mlp_784_128_64_10": lambda: nn.Sequential(
-        nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 10)
-    ),
-    "transformer": Transformer,
-    "all_conv_net": conv_net,
-}
-
-
-def steps(name: str, batch: int) -> dict[str, Callable[[], None]]:
-    """The two steps: calls that change their model and return when the device is done."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    if name == "transformer":
-        inputs = torch.randint(1000, (batch, 64))
-    elif name == "all_conv_net":
-        inputs = torch.randn(batch, 1, 28, 28)
-    else:
-        inputs = torch.randn(batch, 784)
-    inputs, labels = inputs.to(device), (torch.arange(batch) % 10).to(device)
-    found = {}
-    for kind in ("opacus", "torch"):
-        model = MODELS[name]().to(device)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        if kind == "opacus":
+    def __init__(
+        self,
+        model: nn.Module,
+        data: Twin,
+        way: str,
+        rows: int,
+        clip_norm: float = CLIP_NORM,
+        noise_multiplier: float = NOISE_MULTIPLIER,
+    ) -> None:
+        self.rows, self._private = rows, way != "torch"
+        self._parts = list(zip(data.inputs.split(rows), data.targets.split(rows)))
+        self._lot = len(data.inputs)
+        trained = [leaf for leaf in model.parameters() if leaf.requires_grad]
+        self.parameters = sum(leaf.numel() for leaf in trained)
+        optimizer, criterion = torch.optim.SGD(trained, lr=RATE), _Criterion(data.losses)
+        numbers = {
+            "noise_multiplier": noise_multiplier,
+            "max_grad_norm": clip_norm,
+            "expected_batch_size": self._lot,
+        }
+        if way == "opacus-hooks":
             model = GradSampleModule(model)
-            optimizer = DPOptimizer(
-                optimizer, noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=batch
-            )
+            optimizer = DPOptimizer(optimizer, **numbers)
+        elif way == "opacus-ghost":
+            model = GradSampleModuleFastGradientClipping(model, max_grad_norm=clip_norm)
+            optimizer = DPOptimizerFastGradientClipping(optimizer, **numbers)
+            criterion = DPLossFastGradientClipping(model, optimizer, criterion)
+        self.model, self.optimizer, self._criterion = model, optimizer, criterion
 
-        def step(model: nn.Module = model, optimizer: torch.optim.Optimizer = optimizer) -> None:
-            optimizer.zero_grad(set_to_none=True)
-            nn.functional.cross_entropy(model(inputs), labels).backward()
-            optimizer.step()
-            if device == "cuda":
-                torch.cuda.synchronize()
+    def __call__(self) -> None:
+        if self._private:
+            self._private_step()
+        else:
+            self.optimizer.zero_grad(set_to_none=True)
+            for inputs, targets in self._parts:
+                mean = self._criterion(self.model(inputs), targets)
+                (mean * (len(inputs) / self._lot)).backward()
+            self.optimizer.step()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
 
-        found[kind] = step
-    return found
+    def _private_step(self) -> None:
+        for number, (inputs, targets) in enumerate(self._parts):
+            # What `BatchMemoryManager` signals: only a lot's last micro-batch brings an update.
+            self.optimizer.signal_skip_step(number + 1 < len(self._parts))
+            self.optimizer.zero_grad(set_to_none=True)
+            self._criterion(self.model(inputs), targets).backward()
+            self.optimizer.step()
+
+    def seconds(self) -> dict[str, float]:
+        """CPU time and wall time of one step, means over the steps that fill `_LEAST_SECONDS`."""
+        start, wall, steps = time.process_time(), time.perf_counter(), 0
+        while not steps or time.process_time() - start < _LEAST_SECONDS:
+            self()
+            steps += 1
+        taken = {"cpu": time.process_time() - start, "wall": time.perf_counter() - wall}
+        return {clock: total / steps for clock, total in taken.items()}
+
+
+def scratch_megabytes(step: Step) -> float | None:
+    """What a step adds to resident memory at most, beyond the model
+    and the lot; None where the system does not tell (Linux does), and on a GPU.
+
+    Args:
+      step: of `Step`; taken once.
+    """
+    if torch.cuda.is_available():
+        return None
+    step.optimizer.zero_grad(set_to_none=True)
+    try:
+        ctypes.CDLL(None).malloc_trim(0)  # What earlier steps freed is to be counted again.
+        pathlib.Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+        before = _most_resident_kilobytes()
+    except (OSError, AttributeError):
+        return None
+    step()
+    return (_most_resident_kilobytes() - before) / 1024
+
+
+def _most_resident_kilobytes() -> int:
+    """Since the process started or last forgot it by writing 5 to clear_refs."""
+    status = pathlib.Path("/proc/self/status").read_text(encoding="ascii")
+    found = re.search(r"VmHWM:\s+(\d+) kB", status)
+    if found is None:
+        raise OSError("/proc/self/status has no VmHWM")
+    return int(found.group(1))
+
+
+def fastest(data: Twin, way: str, sizes: list[int]) -> Step:
+    """The step with the micro-batch size that took least time.
+
+    Args:
+      data: the twin.
+      way: one of `WAYS`.
+      sizes: rows of a micro-batch that are tried.
+    """
+    clock = "wall" if torch.cuda.is_available() else "cpu"
+    best, least = None, float("inf")
+    for rows in sizes:
+        step = Step(data.build(way), data, way, rows)
+        taken = step.seconds()[clock]
+        if taken < _LONG:  # else what a first step does besides is little
+            taken = min(step.seconds()[clock] for _ in range(2))
+        if taken < least:
+            best, least = step, taken
+    assert best is not None
+    return best
+
+
+def check(name: str, lot: int = 16) -> None:
+    """Takes steps of a tiny model and compares them with what a private step should be.
+
+    Without noise the update is that of gradients taken example by example, clipped, added up and
+    divided by the lot, whatever the micro-batches; with noise it is off by normal numbers of
+    deviation noise multiplier x clip norm / lot, drawn once.
+
+    Raises:
+      AssertionError: it is not.
+    """
+    data = TWINS[name](True, lot)
+    tolerance = 5e-2 if name.startswith("bfloat16") else 1e-4
+    for way in WAYS[1:]:
+        start = data.build(way)
+        trained = [leaf for leaf in start.parameters() if leaf.requires_grad]
+        gradients = []
+        for row in range(lot):
+            outputs = start(data.inputs[row : row + 1])
+            loss = data.losses(outputs, data.targets[row : row + 1])[0]
+            gradients.append(_flat(torch.autograd.grad(loss, trained)))
+        norms = torch.stack([gradient.norm() for gradient in gradients])
+        clip_norm = float(norms.median())
+        weights = (clip_norm / norms).clamp(max=1)
+        wanted = sum(weight * gradient for weight, gradient in zip(weights, gradients)) / lot
+        for rows in (lot, 4):
+            for noise in (0.0, 1.0):
+                model = copy.deepcopy(start)
+                step = Step(model, data, way, rows, clip_norm, noise)
+                draws: list[object] = []
+                step.optimizer.attach_step_hook(draws.append)
+                step()
+                assert len(draws) == 1, f"{name}, {way}: noise is drawn {len(draws)} times a lot"
+                after = [leaf for leaf in model.parameters() if leaf.requires_grad]
+                off = _flat([leaf.grad for leaf in after]) - wanted
+                if noise:
+                    ratio = float(off.std()) / (noise * clip_norm / lot)
+                    bound = 6 / (2 * len(off)) ** 0.5 + tolerance
+                    assert abs(ratio - 1) < bound, f"{name}, {way}: noise of {ratio} times"
+                else:
+                    error = float(off.abs().max() / wanted.abs().max())
+                    assert error < tolerance, f"{name}, {way}, {rows} rows: off by {error}"
+
+
+def _flat(tensors: list[Tensor] | tuple[Tensor, ...]) -> Tensor:
+    return torch.cat([tensor.detach().float().flatten() for tensor in tensors])
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model", nargs="?", choices=list(TWINS))
+    parser.add_argument("lot", nargs="?", type=int)
+    parser.add_argument("rows", nargs="*", type=int)
+    parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--check", action="store_true")
+    arguments = parser.parse_args()
     warnings.simplefilter("ignore")
-    found = steps(sys.argv[1], int(sys.argv[2]))
-    for step in found.values():
-        step()
-    print("ready", flush=True)
-    for _ in sys.stdin:
-        taken = {}
-        for name, step in found.items():
-            step()  # The other process had the processor: wake this one's threads.
-            start = time.perf_counter()
-            step()
-            taken[name] = time.perf_counter() - start
-        print(json.dumps(taken), flush=True)
+    torch.manual_seed(0)
+    if torch.cuda.is_available():
+        torch.set_default_device("cuda")
+    # As many threads as XLA takes: those of the processors that this process may use.
+    if hasattr(os, "sched_getaffinity"):
+        torch.set_num_threads(len(os.sched_getaffinity(0)))
+    if arguments.check:
+        for name in TWINS:
+            check(name)
+            print(name, "is right", flush=True)
+        return
+    data = TWINS[arguments.model](arguments.tiny, arguments.lot)
+    found: dict[str, Step] = {}
+    refused: dict[str, str] = {}
+    for way in WAYS:
+        try:
+            found[way] = fastest(data, way, arguments.rows or [arguments.lot])
+        except NotImplementedError as error:  # what Opacus raises for what it cannot train
+            refused[way] = str(error).splitlines()[0]
+    hello = {
+        "versions": f"torch {torch.__version__}, opacus {opacus.__version__}",
+        "threads": torch.get_num_threads(),
+        "ways": {
+            way: {
+                "rows": step.rows,
+                "parameters": step.parameters,
+                "more_parameters": data.more.get(way, 0),
+                "megabytes": scratch_megabytes(step),
+            }
+            for way, step in found.items()
+        },
+        "refused": refused,
+    }
+    print(json.dumps(hello), flush=True)
+    for line in sys.stdin:
+        print(json.dumps(found[line.strip()].seconds()), flush=True)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
   python -m experiments.benchmarks.zoo_steps --out_dir=out             # an hour on one core
   python -m experiments.benchmarks.zoo_steps --models=gpt,vit_ti --turns=3
   python -m experiments.benchmarks.zoo_steps --quick                   # tiny models, a few minutes
+  python -m experiments.benchmarks.zoo_steps --opacus_python=/some/environment/bin/python
 
 Ways of taking one step, all called in turn, ratios taken within a turn (median, quartiles):
 
@@ -13,10 +14,16 @@ Ways of taking one step, all called in turn, ratios taken within a turn (median,
   vmap: per-example gradients of the whole batch by `jax.vmap`, clipped and added up, SGD.
   jax-privacy: `jax_privacy.clipped_grad` of the fixed batch, SGD, with the `microbatch_size` that
     was fastest of --peer_rows in one trial each; where installed.
+  torch, opacus-hooks, opacus-ghost: the twin in torch, see `opacus_steps`: plain, and private by
+    Opacus with noise, on a fixed batch; each with the fastest micro-batches of --opacus_rows.
+
+Those of torch run in a process of their own, by the interpreter that --opacus_python names; left
+out if it names none. Theirs is to be compared with `engine`, which draws and gathers its lots
+besides.
 
 Seconds are CPU time of the process over the calls of a turn, so that work beside it weighs little;
-hold it to one core to compare arithmetic alone. Memory is the scratch that XLA reserves. With
---out_dir: zoo_steps.csv.
+hold it to one core to compare arithmetic alone. Memory is the scratch that XLA reserves, for
+torch what a step adds to resident memory. With --out_dir: zoo_steps.csv.
 """
 
 from __future__ import annotations
@@ -26,7 +33,7 @@ import importlib.util
 import os
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -39,6 +46,7 @@ from rich.table import Table
 from dpjax import accounting, files, training
 from dpjax.commands import command_line
 from dpjax.training import micro_batches
+from experiments.benchmarks.opacus_process import OpacusProcess
 from experiments.benchmarks.zoo import ZOO, Problem
 
 _MODELS = flags.DEFINE_list("models", [], "Which models to measure; all by default.")
@@ -46,7 +54,14 @@ _LOT = flags.DEFINE_integer(
     "lot", None, "Expected lot, and rows of the fixed batch; 256 for small models, else 64."
 )
 _TURNS = flags.DEFINE_integer("turns", 5, "Turns; each way is called in each.", lower_bound=1)
+_AT_ONCE = flags.DEFINE_bool("at_once", True, "Measure vmap, which holds every gradient at once.")
 _PEER_ROWS = flags.DEFINE_list("peer_rows", ["4", "16", "64"], "Micro-batches tried for the peer.")
+_OPACUS_PYTHON = flags.DEFINE_string(
+    "opacus_python", None, "Interpreter that has torch and opacus; left out if unset."
+)
+_OPACUS_ROWS = flags.DEFINE_list(
+    "opacus_rows", ["4", "16"], "Micro-batches tried for torch and Opacus, beside the whole lot."
+)
 _QUICK = flags.DEFINE_bool("quick", False, "Tiny models, two turns.")
 _OUT_DIR = flags.DEFINE_string("out_dir", None, "Folder for zoo_steps.csv.")
 
@@ -77,6 +92,7 @@ class Way(NamedTuple):
       megabytes: of scratch.
       compile_seconds: CPU time of tracing and compiling.
       steps: taken by one call.
+      rows: of a micro-batch, where it was chosen by trial.
     """
 
     call: Callable[..., Any]
@@ -84,6 +100,7 @@ class Way(NamedTuple):
     megabytes: float
     compile_seconds: float
     steps: int = 1
+    rows: int | None = None
 
     def seconds(self) -> float:
         """CPU time of one step."""
@@ -92,6 +109,25 @@ class Way(NamedTuple):
             jax.block_until_ready(self.call(*self.arguments))
             calls += 1
         return (time.process_time() - start) / calls / self.steps
+
+
+class TorchWay(NamedTuple):
+    """One way of taking a step in the process of torch.
+
+    Attributes:
+      process: of torch.
+      name: of the way there.
+      megabytes: that a step adds to resident memory; None if unknown.
+      rows: of a micro-batch.
+    """
+
+    process: OpacusProcess
+    name: str
+    megabytes: float | None
+    rows: int
+
+    def seconds(self) -> float:
+        return self.process(self.name)["cpu"]
 
 
 def _compiled(function: Callable[..., Any], *arguments: Any) -> Way:
@@ -201,10 +237,34 @@ def _peer(problem: Problem, lot: int, rows: int) -> Way:
         lambda params, batch: _updated(params, theirs(params, batch), 1),
         problem.params,
         problem.records,
-    )
+    )._replace(rows=rows)
 
 
-def measured(found: dict[str, Way], turns: int) -> dict[str, list[float]]:
+def torch_ways(process: OpacusProcess) -> dict[str, TorchWay]:
+    """The ways that the process of torch has, by the names that `opacus_steps` gives them."""
+    return {
+        way: TorchWay(process, way, process.megabytes[way], rows)
+        for way, rows in process.rows.items()
+    }
+
+
+def opacus_process(name: str, problem: Problem, lot: int) -> OpacusProcess | None:
+    """Torch beside a problem of the zoo; None, after saying so, if it does not start."""
+    rows = {lot, *(int(rows) for rows in _OPACUS_ROWS.value if int(rows) < lot)}
+    parameters = sum(leaf.size for leaf in jax.tree.leaves(problem.params))
+    try:
+        process = OpacusProcess(
+            _OPACUS_PYTHON.value, name, lot, parameters, sorted(rows), _QUICK.value
+        )
+    except (OSError, RuntimeError) as error:
+        print(f"opacus left out for {name}: {error}")
+        return None
+    for way, reason in process.refused.items():
+        print(f"{way} cannot train {name}: {reason}")
+    return process
+
+
+def measured(found: Mapping[str, Way | TorchWay], turns: int) -> dict[str, list[float]]:
     """Seconds of every way in every turn."""
     seconds: dict[str, list[float]] = {name: [] for name in found}
     for _ in range(turns):
@@ -215,12 +275,19 @@ def measured(found: dict[str, Way], turns: int) -> dict[str, list[float]]:
 
 def ratio(seconds: dict[str, list[float]], over: str, under: str) -> str:
     """Median and quartiles of ratios within turns."""
-    if over not in seconds:
+    if over not in seconds or under not in seconds:
         return "-"
     low, middle, high = np.quantile(
         np.asarray(seconds[over]) / np.asarray(seconds[under]), (0.25, 0.5, 0.75)
     )
     return f"{middle:.2f} ({low:.2f}-{high:.2f})"
+
+
+def _costs(way: Way | TorchWay) -> tuple[str, str, str]:
+    """Cells of the scratch, of compilation and of the micro-batch size, empty where unknown."""
+    megabytes = "" if way.megabytes is None else f"{way.megabytes:.4g}"
+    seconds = "" if isinstance(way, TorchWay) else f"{way.compile_seconds:.3g}"
+    return megabytes, seconds, str(way.rows or "")
 
 
 def main() -> None:
@@ -232,16 +299,26 @@ def main() -> None:
     columns = (
         *("model", "lot", "plain ms", "engine / plain", "ours / plain", "vmap / ours"),
         *("jax-privacy / ours", "MB plain, engine, vmap, jax-privacy", "compile s"),
+        *("torch / plain", "hooks / engine", "ghost / engine"),
     )
+    if not _OPACUS_PYTHON.value:
+        print("opacus left out: name an interpreter that has torch and opacus by --opacus_python")
     table = Table(title=f"One step; {jax.devices()[0].device_kind}")
     for column in columns:
         table.add_column(column)
-    rows = [("model", "lot", "way", "turn", "seconds", "scratch_megabytes", "compile_seconds")]
+    costs = "scratch_megabytes", "compile_seconds", "micro_batch_rows"
+    rows = [("model", "lot", "way", "turn", "seconds", *costs)]
     for name in _MODELS.value or ZOO:
         lot = _LOT.value or (16 if _QUICK.value else _LOTS.get(name, 64))
-        at_once = _QUICK.value or name not in _NOT_AT_ONCE
-        found = ways(ZOO[name](_QUICK.value, lot), lot, peer_rows, at_once)
+        at_once = _AT_ONCE.value and (_QUICK.value or name not in _NOT_AT_ONCE)
+        problem = ZOO[name](_QUICK.value, lot)
+        found: dict[str, Way | TorchWay] = {**ways(problem, lot, peer_rows, at_once)}
+        process = opacus_process(name, problem, lot) if _OPACUS_PYTHON.value else None
+        if process is not None:
+            found |= torch_ways(process)
         seconds = measured(found, turns)
+        if process is not None:
+            process.close()
         shown = [way for way in ("plain", "engine", "vmap", "jax-privacy") if way in found]
         table.add_row(
             name,
@@ -253,18 +330,21 @@ def main() -> None:
             ratio(seconds, "jax-privacy", "ours"),
             ", ".join(f"{found[way].megabytes:.3g}" for way in shown),
             ", ".join(f"{found[way].compile_seconds:.0f}" for way in shown),
+            ratio(seconds, "torch", "plain"),
+            ratio(seconds, "opacus-hooks", "engine"),
+            ratio(seconds, "opacus-ghost", "engine"),
         )
         for way, taken in seconds.items():
-            more = f"{found[way].megabytes:.4g}", f"{found[way].compile_seconds:.3g}"
             rows += [
-                (name, lot, way, turn, f"{each:.6g}", *more) for turn, each in enumerate(taken)
+                (name, lot, way, turn, f"{each:.6g}", *_costs(found[way]))
+                for turn, each in enumerate(taken)
             ]
         if _OUT_DIR.value:  # after every model: an hour's work is not lost to the last one
             os.makedirs(_OUT_DIR.value, exist_ok=True)
             path = os.path.join(_OUT_DIR.value, "zoo_steps.csv")
             with files.replacing(path) as partial, open(partial, "w", newline="") as file:
                 csv.writer(file).writerows(rows)
-    Console(width=170).print(table)
+    Console(width=200).print(table)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,13 @@
 """Benchmarks run small, measure what they say, and write the columns that they promise."""
 
+import ast
 import contextlib
 import csv
+import importlib.util
 import io
-import json
 import os
+import pathlib
+import subprocess
 import sys
 
 import numpy as np
@@ -15,6 +18,8 @@ from absl.testing import flagsaver
 from dpjax.commands import command_line
 from experiments.benchmarks import candidate_costs, engine, other_work, step_costs
 from experiments.benchmarks.clipped_grad import PROBLEMS
+from experiments.benchmarks.opacus_process import OpacusProcess
+from experiments.benchmarks.zoo import ZOO
 
 
 @pytest.fixture
@@ -26,6 +31,7 @@ def run_engine(tmp_path, monkeypatch):
 
     def run(*arguments):
         errors = io.StringIO()
+        engine.opacus_python.cache_clear()  # It says once in a process what it has found.
         with flagsaver.flagsaver(), contextlib.redirect_stderr(errors):
             command_line.parse(["engine", f"--out_dir={tmp_path}", *arguments])
             code = command_line.guarded(engine.main)
@@ -130,10 +136,13 @@ def test_markdown_leaves_a_cell_empty_where_nothing_was_measured():
 
 
 FAKE_OPACUS = """#!{python}
-import sys
-print("ready", flush=True)
+import json, sys
+ways = {ways}
+hello = dict(ways=ways, refused={refused}, versions=" ".join(sys.argv[2:]))
+print(json.dumps(hello), flush=True)
 for line in sys.stdin:
-    print('{{"opacus": 0.5, "torch": 0.25}}', flush=True)
+    cpu = {{"torch": 0.25, "opacus-hooks": 0.5, "opacus-ghost": 0.75}}[line.strip()]
+    print(json.dumps(dict(cpu=cpu, wall=cpu**2)), flush=True)
 """
 
 
@@ -141,22 +150,100 @@ for line in sys.stdin:
 def interpreter(tmp_path):
     """Makes an executable that stands in for the interpreter with torch."""
 
-    def make(text):
+    def make(text, **values):
         path = tmp_path / "python"
-        path.write_text(text.format(python=sys.executable))
+        path.write_text(text.format(python=sys.executable, **values))
         os.chmod(path, 0o755)
         return str(path)
 
     return make
 
 
+def _ways(parameters, *names, **more):
+    way = {"rows": 4, "parameters": parameters, "more_parameters": 0, "megabytes": 7.0, **more}
+    return dict.fromkeys(names, way)
+
+
 def test_opacus_takes_turns_in_its_own_process(interpreter):
-    process = engine.OpacusProcess(interpreter(FAKE_OPACUS), "mlp_784_1000_10", 8)
-    assert [process(), process()] == [json.loads('{"opacus": 0.5, "torch": 0.25}')] * 2
+    ways, refused = _ways(10, "torch", "opacus-hooks"), {"opacus-ghost": "not this one"}
+    fake = interpreter(FAKE_OPACUS, ways=ways, refused=refused)
+    process = OpacusProcess(fake, "gpt", 8, 10, [2, 8], tiny=True)
+    assert [process("torch"), process("opacus-hooks"), process("torch")] == [
+        {"cpu": 0.25, "wall": 0.0625},
+        {"cpu": 0.5, "wall": 0.25},
+        {"cpu": 0.25, "wall": 0.0625},
+    ]
+    assert process.rows == {"torch": 4, "opacus-hooks": 4} and process.refused == refused
+    assert process.versions == "gpt 8 2 8 --tiny"
     process.close()
 
 
 def test_an_interpreter_without_opacus_says_so(interpreter):
     broken = interpreter("#!{python}\nimport a_module_that_nobody_has\n")
     with pytest.raises(RuntimeError, match="No module named 'a_module_that_nobody_has'"):
-        engine.OpacusProcess(broken, "mlp_784_1000_10", 8)
+        OpacusProcess(broken, "mlp_784_1000_10", 8, 795_010)
+
+
+def test_a_twin_of_another_size_is_not_compared(interpreter):
+    fake = interpreter(FAKE_OPACUS, ways=_ways(12, "torch"), refused={})
+    with pytest.raises(RuntimeError, match="gru has 12 parameters by torch and 10 are expected"):
+        OpacusProcess(fake, "gru", 8, 10)
+    # What the twin is said to have besides is no difference.
+    fake = interpreter(FAKE_OPACUS, ways=_ways(12, "torch", more_parameters=2), refused={})
+    OpacusProcess(fake, "gru", 8, 10).close()
+
+
+def test_the_engine_compares_wall_times_with_opacus(run_engine, tmp_path, interpreter):
+    ways = _ways(7850, "torch", "opacus-hooks", "opacus-ghost")
+    python = interpreter(FAKE_OPACUS, ways=ways, refused={})
+    arguments = ["--quick", "--nocandidates", "--models=logistic_regression"]
+    assert run_engine(*arguments, f"--opacus_python={python}") == (0, "")
+    with open(tmp_path / "engine.csv", newline="") as file:
+        medians = {row["what"]: float(row["median"]) for row in csv.DictReader(file)}
+    assert medians["opacus / non-private torch"] == 4
+    assert medians["time opacus"] == 250
+
+
+def test_the_zoo_puts_opacus_beside_ours(run_cases, tmp_path, interpreter):
+    ways = _ways(210, "torch", "opacus-hooks")
+    refused = {"opacus-ghost": "not this one"}
+    python = interpreter(FAKE_OPACUS, ways=ways, refused=refused)
+    arguments = ["--quick", "--models=logistic_regression", "--noat_once", "--peer_rows="]
+    cases = [
+        [*arguments, f"--opacus_python={python}", f"--out_dir={tmp_path}"],
+        arguments,
+        [*arguments, f"--opacus_python={tmp_path}/nothing"],
+    ]
+    results = run_cases("experiments.benchmarks.zoo_steps", cases)
+    assert [code or 0 for code, _, _ in results] == [0, 0, 0]
+    printed = [output.splitlines()[0] for _, output, _ in results]
+    assert printed[0] == "opacus-ghost cannot train logistic_regression: not this one"
+    assert printed[1].startswith("opacus left out: name an interpreter")
+    assert printed[2].startswith("opacus left out for logistic_regression: ")
+    with open(tmp_path / "zoo_steps.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["way"] for row in rows[::2]] == ["plain", "engine", "ours", *ways]
+    columns = "seconds", "scratch_megabytes", "compile_seconds", "micro_batch_rows"
+    cells = {row["way"]: [row[column] for column in columns] for row in rows}
+    assert cells["torch"] == ["0.25", "7", "", "4"]
+    assert cells["opacus-hooks"] == ["0.5", "7", "", "4"]
+    assert 0 < float(cells["engine"][0]) < 0.25 and cells["engine"][3] == ""
+
+
+def test_every_model_of_the_zoo_has_a_twin_in_torch():
+    source = pathlib.Path(engine.__file__).with_name("opacus_zoo.py").read_text()
+    twins = {
+        node.name
+        for node in ast.parse(source).body
+        if isinstance(node, ast.FunctionDef) and node.decorator_list
+    }
+    assert twins == {*ZOO, *engine.MODELS}
+
+
+@pytest.mark.skipif(
+    not (importlib.util.find_spec("torch") and importlib.util.find_spec("opacus")),
+    reason="needs the bench extra",
+)
+def test_opacus_makes_the_updates_that_it_is_timed_for():
+    script = pathlib.Path(engine.__file__).with_name("opacus_steps.py")
+    subprocess.run([sys.executable, str(script), "--check"], check=True)
