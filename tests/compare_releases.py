@@ -44,6 +44,7 @@ CASES = {
         ["--method=threshold_stopping", "--threshold=0.5", "--halting_probability=0.3", *_SMALL],
     ),
     "exponential": ("experiments.tune", ["--method=exponential", *_PARTITIONED]),
+    "permute_and_flip": ("experiments.tune", ["--method=permute_and_flip", *_PARTITIONED]),
     "doubling": ("experiments.tune", ["--method=doubling", *_PARTITIONED]),
     "federated_vote": (
         "experiments.federated_vote",

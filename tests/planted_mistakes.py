@@ -66,6 +66,7 @@ _SEARCH = tuple(
         "a_searchs_privacy_oracle_charges_lots_that_overflow",
     )
 )
+_PERMUTED = (f"{_T}tuners/test_permute_and_flip.py",)
 _LAWS = (f"{_T}test_wiring_laws.py",)
 _ANY_SCORE = (f"{_T}problem/test_any_score.py",)
 _FEDERATION = ("tests/federated/test_wiring_federation.py",)
@@ -222,6 +223,27 @@ MISTAKES = [
         _SCORES,
     ),
     Mistake(
+        "permute-and-flip flips coins of twice the rate",
+        "dpjax/randomness/exact_samplers.py",
+        "index = waiting.pop()\n        if bernoulli_exp(rate *",
+        "index = waiting.pop()\n        if bernoulli_exp(2 * rate *",
+        _PERMUTED,
+    ),
+    Mistake(
+        "permute-and-flip takes candidates in the order of their list",
+        "dpjax/randomness/exact_samplers.py",
+        "place = below(len(waiting))",
+        "place = 0",
+        _PERMUTED,
+    ),
+    Mistake(
+        "permute-and-flip is charged as bounded-range",
+        f"{_P}tuners/permute_and_flip.py",
+        "return accounting.pure(self.epsilon, relation=relation)",
+        "return accounting.exponential_mechanism(self.epsilon, relation=relation)",
+        _PERMUTED,
+    ),
+    Mistake(
         "the server names the winner of counts without noise of their own",
         f"{_F}summed.py",
         "        return self._law.draw(self.entries, source, stream)",
@@ -260,6 +282,13 @@ MISTAKES = [
         f"{_P}evaluations/private_runs.py",
         "(deviation, total, randomness, _STREAM_OF_SCORES",
         "(deviation, total, HostRandomness(randomness.seed or 0), _STREAM_OF_SCORES",
+        _RANDOM,
+    ),
+    Mistake(
+        "permute-and-flip draws from a source of its own",
+        f"{_P}tuners/permute_and_flip.py",
+        "utility.exponential_rate(self.epsilon), below), {}",
+        "utility.exponential_rate(self.epsilon), __import__('random').Random(0).randrange), {}",
         _RANDOM,
     ),
     Mistake(

@@ -6,6 +6,7 @@
 |---|---|
 | `random_repetitions` | Papernot & Steinke, ICLR 2022 |
 | `exponential` | McSherry & Talwar, FOCS 2007, on the utilities of Ding & Wu 2022 |
+| `permute_and_flip` | McKenna & Sheldon, NeurIPS 2020, on the same utilities |
 | `doubling` | Ding & Wu, 2022 |
 | `threshold_stopping` | Liu & Talwar, STOC 2019; Papernot & Steinke, Appendix C |
 | `untuned` | none: one run with a public default, what the others have to beat |
@@ -31,6 +32,7 @@ from dpjax.tuning.release import Release
 from dpjax.tuning.tuner import Result, register_tuner, registered_tuners, tune
 from dpjax.tuning.tuners.doubling import Doubling, doubling
 from dpjax.tuning.tuners.exponential import Exponential, exponential
+from dpjax.tuning.tuners.permute_and_flip import PermuteAndFlip, permute_and_flip
 from dpjax.tuning.tuners.random_repetitions import (
     DEFAULT_REPETITIONS,
     RandomRepetitions,
@@ -47,6 +49,7 @@ __all__ = [
     "Job",
     "LogNormal",
     "LogUniform",
+    "PermuteAndFlip",
     "PublicDefaults",
     "RandomRepetitions",
     "Records",
@@ -66,6 +69,7 @@ __all__ = [
     "pareto",
     "public_defaults",
     "parse_space",
+    "permute_and_flip",
     "random_repetitions",
     "read_space",
     "register_tuner",

@@ -104,7 +104,8 @@ def test_a_working_folder_is_gone_on_with_or_refused_never_left_or_trusted(run_c
 
 
 def test_selections_by_partitions_end_to_end_and_their_claims_verify(run_cases, tmp_path):
-    folders = {method: tmp_path / method for method in ("exponential", "doubling")}
+    methods = ("exponential", "permute_and_flip", "doubling")
+    folders = {method: tmp_path / method for method in methods}
     small = ["--steps=3", "--epsilon=8", "--candidates=3", "--partitions=3", "--seed=3"]
     results = run_cases(
         "experiments.tune",
@@ -226,7 +227,10 @@ REFUSED = [
         ],
         "fix steps",
     ),
-    (["--candidates=5"], "--candidates belongs to --method=doubling or exponential"),
+    (
+        ["--candidates=5"],
+        "--candidates belongs to --method=doubling, exponential or permute_and_flip",
+    ),
 ]
 
 

@@ -267,6 +267,9 @@ PUBLIC = {
         tuning.exponential, **STARTED, **OF_PARTITIONS, selection_epsilon=(100.0, "positive")
     ),
     "parse_space": spec(tuning.parse_space, entries=(["rate=1"], "texts")),
+    "permute_and_flip": spec(
+        tuning.permute_and_flip, **STARTED, **OF_PARTITIONS, selection_epsilon=(100.0, "positive")
+    ),
     "random_repetitions": spec(
         tuning.random_repetitions,
         **STARTED,
@@ -500,6 +503,7 @@ PUBLIC = {
 NOT_CALLED = {
     "Doubling": "its settings are asked as doubling's",
     "Exponential": "its settings are asked as exponential's",
+    "PermuteAndFlip": "its settings are asked as permute_and_flip's",
     "PublicDefaults": "made by public_defaults",
     "RandomRepetitions": "its settings are asked as random_repetitions'",
     "ThresholdStopping": "its settings are asked as threshold_stopping's",

@@ -102,6 +102,9 @@ CALLS = {
     "exponential": lambda: tuning.exponential(
         TASK, _space(dropout=0.5), partitions=2, candidates=2, **ARGUMENTS
     ),
+    "permute_and_flip": lambda: tuning.permute_and_flip(
+        TASK, _space(dropout=0.5), partitions=2, candidates=2, **ARGUMENTS
+    ),
     "doubling, listed": lambda: tuning.doubling(
         TASK,
         _space(dropout=0.5),

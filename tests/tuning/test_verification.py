@@ -78,6 +78,7 @@ RELEASES = {
         tuning.untuned(_task(), tuning.Space(learning_rate=0.5, clip_norm=1.0), **RUN).release
     ),
     "exponential": lambda: tuning.exponential(_task(), SPACE, **PARTITIONED).release,
+    "permute_and_flip": lambda: tuning.permute_and_flip(_task(), SPACE, **PARTITIONED).release,
     "doubling": lambda: tuning.doubling(_task(), SPACE, granularity=0.2, **PARTITIONED).release,
     "doubling, segments": lambda: (
         tuning.doubling(

@@ -52,6 +52,13 @@ def _exponential(toy, which):
     )  # fmt: skip
 
 
+def _permute_and_flip(toy, which):
+    return tuning.permute_and_flip(
+        toy.task(which), SPACE, candidates=LISTED, partitions=4,
+        selection_epsilon=20.0, chunk_size=6, **toy.settings,
+    )  # fmt: skip
+
+
 def _doubling(toy, which):
     return tuning.doubling(
         toy.task(which), SPACE, candidates=LISTED, partitions=4,
@@ -63,6 +70,7 @@ PROCEDURES = {
     "random repetitions": (_random_repetitions, (0, 1, 2)),
     "threshold stopping": (_threshold_stopping, (0, 1)),
     "exponential": (_exponential, (0, 1)),
+    "permute_and_flip": (_permute_and_flip, (0, 1)),
     "doubling": (_doubling, (0, 1)),
 }
 """What is called, and with which streams of the operating system, the two data sets in turn."""
