@@ -12,6 +12,7 @@ the command line, its statement in a release and how `verification` rebuilds tha
 | `Exponential` | models of partitions | one exact draw | the winner trained privately |
 | `PermuteAndFlip` | models of partitions | one exact draw | the winner trained privately |
 | `Doubling` | models of partitions | the noisy loop | the winner trained privately |
+| `Extrapolation` | private runs at small epsilons | a fitted line | one private training |
 | `Untuned` | none | a public default | its parameters |
 """
 
@@ -288,7 +289,8 @@ def tune(
     Formal guarantees:
       `result.release` is (`result.guarantee.epsilon(delta)`, delta)-differentially private under
       `result.guarantee.relation`, under the conditions that the tuner's own function states
-      (`random_repetitions`, `threshold_stopping`, `exponential`, `permute_and_flip`, `doubling`).
+      (`random_repetitions`, `threshold_stopping`, `exponential`, `permute_and_flip`, `doubling`,
+      `extrapolation`).
 
     Args:
       task: what to learn, with its training and validation records.

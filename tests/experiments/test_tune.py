@@ -210,8 +210,14 @@ REFUSED = [
     (["--method=threshold_stopping"], "--threshold"),
     (["--method=exponential", "--partitions=5000"], "partitions=5000"),
     (["--method=exponential", "--candidates=0"], "candidates must be"),
-    (["--method=exponential", "--mean=5"], "--mean belongs to --method=random_repetitions"),
+    (
+        ["--method=exponential", "--mean=5"],
+        "--mean belongs to --method=extrapolation or random_repetitions",
+    ),
     (["--method=exponential", "--granularity=0.1"], "--granularity belongs to --method=doubling"),
+    (["--method=extrapolation", "--stage_shares=0.3,2"], "--stage_shares must be two or more"),
+    (["--method=extrapolation", "--space=learning_rate=1"], "must be drawn from a range"),
+    (["--stage_noise=9,5"], "--stage_noise belongs to --method=extrapolation"),
     (["--method=doubling", "--not_private"], "--not_private belongs to"),
     (["--method=doubling", "--lower_bound=1"], "lower_bound must lie in [0, 1)"),
     (["--method=doubling", "--granularity=1.5"], "granularity must lie in (0, 1"),
@@ -229,7 +235,7 @@ REFUSED = [
     ),
     (
         ["--candidates=5"],
-        "--candidates belongs to --method=doubling, exponential or permute_and_flip",
+        "--candidates belongs to --method=doubling or exponential or permute_and_flip",
     ),
 ]
 
