@@ -276,6 +276,7 @@ PUBLIC = {
         stage_shares=((0.1, 0.2), "numbers"),
         stage_noise=((9.0, 5.0), "numbers?"),
         extrapolated=("quality", "text"),
+        fit=("free", "word"),
     ),
     "parse_space": spec(tuning.parse_space, entries=(["rate=1"], "texts")),
     "permute_and_flip": spec(

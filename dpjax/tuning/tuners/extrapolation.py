@@ -4,7 +4,8 @@ Ashwinee Panda, Xinyu Tang, Saeed Mahloujifar, Vikash Sehwag and Prateek Mittal,
 Scaling Rule for Private Adaptive Hyperparameter Optimization", ICML 2024,
 https://arxiv.org/abs/2212.04486. Runs at small epsilons are cheap, and what is best there, as
 learning rate x steps, is taken to grow linearly in epsilon: a line through two or more such winners
-is read at the epsilon of the final training.
+is read at the epsilon of the final training. Read far outside of them, a free line multiplies their
+noise, and often ends at an end of the law; one through the origin is the default here.
 
 Here everything is charged: each stage is the best of a secret number K of runs with private scores
 (`random_repetitions`, Papernot & Steinke 2022), which costs less than three composed runs at K of
@@ -38,6 +39,19 @@ from dpjax.tuning.tuners.random_repetitions import DEFAULT_REPETITIONS
 
 RULE = "a line through the best of K runs at several small epsilons, then private training"
 
+ORIGIN, FREE = "through_origin", "free"
+FITS = (ORIGIN, FREE)
+"""Lines: proportional to epsilon, or of any height at 0, as the paper's through two points."""
+
+_LEAST_SQUARES = (
+    "least squares of it times the steps, which are the same in all runs, in the epsilon of a run"
+)
+_READ = "read at the final run's and clamped to its law"
+_LINES = {
+    ORIGIN: f"{_LEAST_SQUARES}, through the origin; {_READ}",
+    FREE: f"{_LEAST_SQUARES}; {_READ}",
+}
+
 DEFAULT_SHARES = (0.1, 0.25)
 """Of the target, for the stages: the final training keeps nine tenths of it or so."""
 
@@ -48,13 +62,16 @@ class FittedLine:
 
     Attributes:
       extrapolated: the hyperparameter's name.
+      fit: one of `FITS`.
     """
 
     extrapolated: str
+    fit: str = ORIGIN
 
     def check(self, space: Space) -> None:
         """See `LineChoice`."""
         checks.text("extrapolated", self.extrapolated)
+        checks.one_of("fit", self.fit, FITS)
         law = space.parameters.get(self.extrapolated)
         if law is None or not law.lowest < law.highest:
             raise ValueError(
@@ -79,9 +96,12 @@ class FittedLine:
         law = space.parameters[self.extrapolated]
         heights = steps * np.stack([stage[self.extrapolated] for stage in winners], axis=1)
         places = np.asarray(epsilons, np.float64)
-        away = places - places.mean()
-        slopes = heights @ away / (away @ away)
-        reached = heights.mean(axis=1) + slopes * (final_epsilon - places.mean())
+        centre, level = 0.0, np.zeros(len(heights))
+        if self.fit == FREE:
+            centre, level = places.mean(), heights.mean(axis=1)
+        away = places - centre
+        slopes = (heights - level[:, None]) @ away / (away @ away)
+        reached = level + slopes * (final_epsilon - centre)
         values = np.clip(reached / steps, law.lowest, law.highest)
         if law.values is not None:
             listed = np.asarray(law.values, np.float64)
@@ -98,8 +118,8 @@ class FittedLine:
         return {
             "rule": RULE,
             "extrapolated": self.extrapolated,
-            "line": "least squares of it times the steps, which are the same in all runs, in the "
-            "epsilon of a run; read at the final run's and clamped to its law",
+            "fit": self.fit,
+            "line": _LINES[self.fit],
             "other_hyperparameters": "of the last stage's best run",
             "where_a_stage_finds_nothing": "the middle of every law",
             "not_stated": "what the stages found; they have paid for it",
@@ -116,12 +136,14 @@ class Extrapolation:
       stage_shares: each stage's epsilon over the target of the whole, ascending; public.
       stage_noise: noise multipliers of the stages' runs, descending; in place of stage_shares.
       extrapolated: the hyperparameter that the line is of.
+      fit: through_origin, or a free line, which multiplies the noise of the stages' winners.
     """
 
     repetitions: accounting.RepetitionLaw = DEFAULT_REPETITIONS
     stage_shares: Sequence[float] = DEFAULT_SHARES
     stage_noise: Sequence[float] | None = None
     extrapolated: str = "learning_rate"
+    fit: str = dataclasses.field(default=ORIGIN, metadata={"choices": FITS})
 
     finish = TrainTheWinner()
 
@@ -131,13 +153,13 @@ class Extrapolation:
 
     @property
     def choice(self) -> FittedLine:
-        return FittedLine(self.extrapolated)
+        return FittedLine(self.extrapolated, self.fit)
 
     @classmethod
     def from_statement(cls, claim: Mapping[str, Any]) -> Extrapolation:
         selection = claim["selection"]
         law = accounting.law_from_dict(selection["law_of_K"])
-        return cls(law, extrapolated=selection["extrapolated"])
+        return cls(law, extrapolated=selection["extrapolated"], fit=selection["fit"])
 
 
 def extrapolation(
@@ -148,6 +170,7 @@ def extrapolation(
     stage_shares: Sequence[float] = DEFAULT_SHARES,
     stage_noise: Sequence[float] | None = None,
     extrapolated: str = "learning_rate",
+    fit: str = ORIGIN,
     epsilon: float | None = None,
     delta: float = 1e-5,
     noise_multiplier: float | None = None,
@@ -187,6 +210,7 @@ def extrapolation(
       stage_shares: each stage's epsilon over the target of the whole, ascending.
       stage_noise: noise multipliers of the stages' runs, descending; in place of stage_shares.
       extrapolated: the hyperparameter that the line is of.
+      fit: "through_origin", or "free": any line, as in the paper.
       epsilon: target of the whole procedure; the noise of stages and final training is calibrated
         to it.
       noise_multiplier: instead of `epsilon`, of the final training; with `stage_noise`.
@@ -208,7 +232,7 @@ def extrapolation(
     return tune(
         task,
         space,
-        Extrapolation(repetitions, stage_shares, stage_noise, extrapolated),
+        Extrapolation(repetitions, stage_shares, stage_noise, extrapolated, fit),
         epsilon=epsilon,
         delta=delta,
         run=RunOptions(lot_size, steps, epochs, noise_multiplier, sampling, clipping),

@@ -23,14 +23,14 @@ ALL = 2.0
 """A share of unlucky keys that leaves none out."""
 
 
-def _line(law, heights, epsilons, at, steps=7, **others):
+def _line(law, heights, epsilons, at, steps=7, fit="free", **others):
     """The extrapolated rates of winners' rates (executions, stages)."""
     space = tuning.Space(rate=law, **{name: tuning.Uniform(0.0, 1.0) for name in others})
     winners = [
         {"rate": column} | {name: values[:, place] for name, values in others.items()}
         for place, column in enumerate(np.asarray(heights, float).T)
     ]
-    return FittedLine("rate").values(space, winners, epsilons, at, steps)
+    return FittedLine("rate", fit).values(space, winners, epsilons, at, steps)
 
 
 def test_the_line_goes_through_two_points_and_is_least_squares_through_more():
@@ -40,6 +40,15 @@ def test_the_line_goes_through_two_points_and_is_least_squares_through_more():
     heights, places = np.random.default_rng(0).uniform(size=(5, 3)), [0.1, 0.25, 0.7]
     expected = [np.polyval(np.polyfit(places, row, 1), 2.0) for row in heights]
     np.testing.assert_allclose(_line(wide, heights, places, 2.0)["rate"], expected)
+
+
+def test_the_line_through_the_origin_is_proportional_to_epsilon():
+    wide = tuning.Uniform(-100.0, 100.0)
+    heights, places = np.array([[0.2, 0.6], [0.5, 0.1]]), np.array([0.1, 0.3])
+    found = _line(wide, heights, places, 1.5, fit="through_origin")["rate"]
+    slopes = [np.linalg.lstsq(places[:, None], row, rcond=None)[0][0] for row in heights]
+    np.testing.assert_allclose(found, 1.5 * np.array(slopes))
+    assert found[0] == pytest.approx(3.0)
 
 
 def test_what_leaves_the_law_is_clamped_to_it_and_stays_one_of_its_values():
@@ -276,6 +285,7 @@ REFUSED = [
     (dict(stage_shares=(0.2,)), "stage_shares must be two or more"),
     (dict(extrapolated="clip_norm"), "must be drawn from a range"),
     (dict(extrapolated="momentum"), "must be drawn from a range"),
+    (dict(fit="bent"), "unknown fit 'bent'"),
     (dict(epsilon=1.0), "both"),
     (dict(noise_multiplier=None), "neither"),
     (dict(noise_multiplier=0.0), "noise_multiplier 0"),
