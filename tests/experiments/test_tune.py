@@ -236,7 +236,7 @@ REFUSED = [
         "--mean belongs to --method=random_repetitions or extrapolation",
     ),
     (["--method=exponential", "--granularity=0.1"], "--granularity belongs to --method=doubling"),
-    (["--method=extrapolation", "--stage_shares=0.3,2"], "--stage_shares must be two or more"),
+    (["--method=extrapolation", "--stage_shares=0.3,2"], "stage_shares must be two or more"),
     (["--method=extrapolation", "--space=learning_rate=1"], "must be drawn from a range"),
     (["--stage_noise=9,5"], "--stage_noise belongs to --method=extrapolation"),
     (["--method=doubling", "--not_private"], "--not_private belongs to"),

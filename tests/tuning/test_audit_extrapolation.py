@@ -22,7 +22,7 @@ from dpjax.tuning.evaluations import staged_runs
 from dpjax.tuning.problem.task import Records, Task
 from dpjax.tuning.tuner import Request
 
-EXECUTIONS = 20_000
+EXECUTIONS = 12_000
 DELTA = 0.02
 STAGE_NOISE, FINAL_NOISE = (4.0, 3.0), 2.0
 LAW = accounting.AtMost(accounting.Geometric(mean=2), cap=4)

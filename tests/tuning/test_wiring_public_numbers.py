@@ -79,7 +79,7 @@ PROCEDURES = {
     "exponential": (_exponential, (0, 1)),
     "permute_and_flip": (_permute_and_flip, (0, 1)),
     "doubling": (_doubling, (0, 1)),
-    "extrapolation": (_extrapolation, (0, 1, 2, 3, 4, 5)),
+    "extrapolation": (_extrapolation, (0, 1)),
 }
 """What is called, and with which streams of the operating system, the two data sets in turn."""
 

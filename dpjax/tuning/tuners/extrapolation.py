@@ -5,7 +5,8 @@ Scaling Rule for Private Adaptive Hyperparameter Optimization", ICML 2024,
 https://arxiv.org/abs/2212.04486. Runs at small epsilons are cheap, and what is best there, as
 learning rate x steps, is taken to grow linearly in epsilon: a line through two or more such winners
 is read at the epsilon of the final training. Read far outside of them, a free line multiplies their
-noise, and often ends at an end of the law; one through the origin is the default here.
+noise, and often ends at an end of the law; one through the origin is the default here. What was
+measured, and that random repetitions did better, is in `third_party_notes/papers.md`.
 
 Here everything is charged: each stage is the best of a secret number K of runs with private scores
 (`random_repetitions`, Papernot & Steinke 2022), which costs less than three composed runs at K of
