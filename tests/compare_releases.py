@@ -44,7 +44,12 @@ CASES = {
         ["--method=threshold_stopping", "--threshold=0.5", "--halting_probability=0.3", *_SMALL],
     ),
     "exponential": ("experiments.tune", ["--method=exponential", *_PARTITIONED]),
+    "permute_and_flip": ("experiments.tune", ["--method=permute_and_flip", *_PARTITIONED]),
     "doubling": ("experiments.tune", ["--method=doubling", *_PARTITIONED]),
+    "extrapolation": (
+        "experiments.tune",
+        ["--method=extrapolation", "--mean=2", "--cap=3", *_SMALL],
+    ),
     "federated_vote": (
         "experiments.federated_vote",
         ["--model=logistic_regression", "--clients=6", "--epsilon=60"],

@@ -66,6 +66,19 @@ _SEARCH = tuple(
         "a_searchs_privacy_oracle_charges_lots_that_overflow",
     )
 )
+_PERMUTED = (f"{_T}tuners/test_permute_and_flip.py",)
+_EXTRAPOLATED = {
+    word: (f"{_T}tuners/test_extrapolation.py::test_{test}",)
+    for word, test in {
+        "charged": "everything_is_charged_stages_scores_selection_and_the_final_training",
+        "trained": "each_part_is_trained_as_charged_and_the_final_one_with_what_the_line_says",
+        "clamped": "what_leaves_the_law_is_clamped_to_it_and_stays_one_of_its_values",
+        "nothing": "where_a_stage_finds_nothing_every_hyperparameter_is_the_middle_of_its_law",
+        "redrawn": "an_interruption_redraws_nothing",
+        "goes on": "a_final_training_goes_on_with_its_own_hyperparameters_only",
+    }.items()
+}
+_STAGED_FILE = f"{_P}evaluations/staged_runs.py"
 _LAWS = (f"{_T}test_wiring_laws.py",)
 _ANY_SCORE = (f"{_T}problem/test_any_score.py",)
 _FEDERATION = ("tests/federated/test_wiring_federation.py",)
@@ -222,6 +235,34 @@ MISTAKES = [
         _SCORES,
     ),
     Mistake(
+        "permute-and-flip flips coins of twice the rate",
+        "dpjax/randomness/exact_samplers.py",
+        "index = waiting.pop()\n        if bernoulli_exp(rate *",
+        "index = waiting.pop()\n        if bernoulli_exp(2 * rate *",
+        _PERMUTED,
+    ),
+    Mistake(
+        "permute-and-flip takes candidates in the order of their list",
+        "dpjax/randomness/exact_samplers.py",
+        "place = below(len(waiting))",
+        "place = 0",
+        _PERMUTED,
+    ),
+    Mistake(
+        "permute-and-flip is charged as bounded-range",
+        f"{_P}tuners/permute_and_flip.py",
+        "return accounting.pure(self.epsilon, relation=relation)",
+        "return accounting.exponential_mechanism(self.epsilon, relation=relation)",
+        _PERMUTED,
+    ),
+    Mistake(
+        "extrapolation: the line goes through the best exact counts",
+        _STAGED_FILE,
+        "where = np.where(found, best.candidate, 0)",
+        "where = np.where(found, np.argmax(ran.units) if len(ran.units) else 0, 0)",
+        _EXTRAPOLATED["trained"],
+    ),
+    Mistake(
         "the server names the winner of counts without noise of their own",
         f"{_F}summed.py",
         "        return self._law.draw(self.entries, source, stream)",
@@ -260,6 +301,13 @@ MISTAKES = [
         f"{_P}evaluations/private_runs.py",
         "(deviation, total, randomness, _STREAM_OF_SCORES",
         "(deviation, total, HostRandomness(randomness.seed or 0), _STREAM_OF_SCORES",
+        _RANDOM,
+    ),
+    Mistake(
+        "permute-and-flip draws from a source of its own",
+        f"{_P}tuners/permute_and_flip.py",
+        "utility.exponential_rate(self.epsilon), below), {}",
+        "utility.exponential_rate(self.epsilon), __import__('random').Random(0).randrange), {}",
         _RANDOM,
     ),
     Mistake(
@@ -955,6 +1003,64 @@ MISTAKES = [
         "start + row * np.uint32(_ROW) + column",
         "start + row * np.uint32(_ROW - 1) + column",
         ("tests/randomness/test_threefry.py",),
+    ),
+    # ---- stages at small epsilons, and the line through them
+    Mistake(
+        "extrapolation: one stage alone is charged",
+        _STAGED_FILE,
+        "accounting.compose(*(_paid(stage) for stage in stages))",
+        "_paid(stages[-1])",
+        _EXTRAPOLATED["charged"],
+    ),
+    Mistake(
+        "extrapolation: stages are charged as one run",
+        _STAGED_FILE,
+        "    return stage.guarantee\n",
+        "    return stage.run_guarantee\n",
+        _EXTRAPOLATED["charged"],
+    ),
+    Mistake(
+        "extrapolation: stages are trained with the final training's noise",
+        _STAGED_FILE,
+        "            procedure,\n            randomness=_of_part(randomness, number),",
+        "            dataclasses.replace(procedure, settings=(fixed.setting,)),\n"
+        "            randomness=_of_part(randomness, number),",
+        _EXTRAPOLATED["trained"],
+    ),
+    Mistake(
+        "extrapolation: under a seed stages and final training share keys and noise",
+        _STAGED_FILE,
+        "(randomness.seed, _STREAM_OF_PARTS, part)",
+        "(randomness.seed, _STREAM_OF_PARTS)",
+        _EXTRAPOLATED["trained"],
+    ),
+    Mistake(
+        "extrapolation: a value may leave the public law",
+        f"{_P}tuners/extrapolation.py",
+        "np.clip(reached / steps, law.lowest, law.highest)",
+        "reached / steps",
+        _EXTRAPOLATED["clamped"],
+    ),
+    Mistake(
+        "extrapolation: a stage that found nothing is left out of the line",
+        f"{_P}tuners/extrapolation.py",
+        "found = np.all(np.isfinite(heights), axis=1)",
+        "found = np.any(np.isfinite(heights), axis=1)",
+        _EXTRAPOLATED["nothing"],
+    ),
+    Mistake(
+        "extrapolation: a job that goes on draws its stages anew",
+        _STAGED_FILE,
+        'folder = None if job.folder is None else f"{job.folder}/{name}"',
+        'folder = None if job.folder is None or name != "final" else f"{job.folder}/{name}"',
+        _EXTRAPOLATED["redrawn"],
+    ),
+    Mistake(
+        "extrapolation: a final training's key serves whatever was extrapolated",
+        _STAGED_FILE,
+        "return {name: given[name].tolist() for name in sorted(given)}",
+        "return {name: None for name in sorted(given)}",
+        _EXTRAPOLATED["goes on"],
     ),
     # ---- which rule clips
     Mistake(

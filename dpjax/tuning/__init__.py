@@ -6,7 +6,9 @@
 |---|---|
 | `random_repetitions` | Papernot & Steinke, ICLR 2022 |
 | `exponential` | McSherry & Talwar, FOCS 2007, on the utilities of Ding & Wu 2022 |
+| `permute_and_flip` | McKenna & Sheldon, NeurIPS 2020, on the same utilities |
 | `doubling` | Ding & Wu, 2022 |
+| `extrapolation` | Panda et al., ICML 2024 |
 | `threshold_stopping` | Liu & Talwar, STOC 2019; Papernot & Steinke, Appendix C |
 | `untuned` | none: one run with a public default, what the others have to beat |
 | `pareto.search`; its front is NOT private | Avent et al. 2020 (DPareto) |
@@ -31,6 +33,8 @@ from dpjax.tuning.release import Release
 from dpjax.tuning.tuner import Result, register_tuner, registered_tuners, tune
 from dpjax.tuning.tuners.doubling import Doubling, doubling
 from dpjax.tuning.tuners.exponential import Exponential, exponential
+from dpjax.tuning.tuners.extrapolation import Extrapolation, extrapolation
+from dpjax.tuning.tuners.permute_and_flip import PermuteAndFlip, permute_and_flip
 from dpjax.tuning.tuners.random_repetitions import (
     DEFAULT_REPETITIONS,
     RandomRepetitions,
@@ -44,9 +48,11 @@ __all__ = [
     "Choice",
     "Doubling",
     "Exponential",
+    "Extrapolation",
     "Job",
     "LogNormal",
     "LogUniform",
+    "PermuteAndFlip",
     "PublicDefaults",
     "RandomRepetitions",
     "Records",
@@ -61,11 +67,13 @@ __all__ = [
     "classification",
     "doubling",
     "exponential",
+    "extrapolation",
     "multi_label",
     "next_token",
     "pareto",
     "public_defaults",
     "parse_space",
+    "permute_and_flip",
     "random_repetitions",
     "read_space",
     "register_tuner",

@@ -1,7 +1,7 @@
 """Choices among scored private runs: how many runs there are, which one wins, what that costs.
 
-Choices among averaged utilities stand with their tuners (`tuners.exponential`, `tuners.doubling`);
-their protocol is `evaluations.partition_models.UtilityChoice`.
+Choices among averaged utilities stand with their tuners (`tuners.exponential`, for one); their
+protocol is `evaluations.partition_models.UtilityChoice`.
 """
 
 from __future__ import annotations

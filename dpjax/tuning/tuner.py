@@ -10,7 +10,9 @@ the command line, its statement in a release and how `verification` rebuilds tha
 | `RandomRepetitions` | private runs, K of them, secret | the best | its parameters |
 | `ThresholdStopping` | private runs in order | the first above | its parameters |
 | `Exponential` | models of partitions | one exact draw | the winner trained privately |
+| `PermuteAndFlip` | models of partitions | one exact draw | the winner trained privately |
 | `Doubling` | models of partitions | the noisy loop | the winner trained privately |
+| `Extrapolation` | private runs at small epsilons | a fitted line | one private training |
 | `Untuned` | none | a public default | its parameters |
 """
 
@@ -287,7 +289,8 @@ def tune(
     Formal guarantees:
       `result.release` is (`result.guarantee.epsilon(delta)`, delta)-differentially private under
       `result.guarantee.relation`, under the conditions that the tuner's own function states
-      (`random_repetitions`, `threshold_stopping`, `exponential`, `doubling`).
+      (`random_repetitions`, `threshold_stopping`, `exponential`, `permute_and_flip`, `doubling`,
+      `extrapolation`).
 
     Args:
       task: what to learn, with its training and validation records.

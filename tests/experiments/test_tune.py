@@ -104,7 +104,8 @@ def test_a_working_folder_is_gone_on_with_or_refused_never_left_or_trusted(run_c
 
 
 def test_selections_by_partitions_end_to_end_and_their_claims_verify(run_cases, tmp_path):
-    folders = {method: tmp_path / method for method in ("exponential", "doubling")}
+    methods = ("exponential", "permute_and_flip", "doubling")
+    folders = {method: tmp_path / method for method in methods}
     small = ["--steps=3", "--epsilon=8", "--candidates=3", "--partitions=3", "--seed=3"]
     results = run_cases(
         "experiments.tune",
@@ -144,6 +145,27 @@ def test_selections_by_partitions_end_to_end_and_their_claims_verify(run_cases, 
     path.write_text(json.dumps(claim))
     ((code, printed, _),) = run_cases("experiments.epsilon", [[f"--verify={path}"]])
     assert code == 1 and "NOT VERIFIED: it was changed after it was written" in printed
+
+
+def test_an_extrapolation_end_to_end_and_its_claim_verifies(run_cases, tmp_path):
+    folder = tmp_path / "run"
+    small = ["--steps=3", "--noise_multiplier=2", "--stage_noise=9,5", "--mean=2", "--cap=3"]
+    done, sharded = run_cases(
+        "experiments.tune",
+        [
+            ["--method=extrapolation", f"--out_dir={folder}", "--seed=3", *small],
+            ["--method=extrapolation", f"--out_dir={tmp_path / 'two'}", "--shard=0/2", *small],
+        ],
+    )
+    assert done[0] == 0, done[2]
+    for words in ("the selection alone", "the final training alone", "the whole tuning"):
+        assert words in done[1]
+    assert sharded[0] == 2 and "drop the shard" in sharded[2]
+    claim = json.loads((folder / "release" / "guarantee.json").read_text())
+    assert [one["noise_multiplier"] for one in claim["training"]] == [9.0, 5.0, 2.0]
+    path = f"--verify={folder / 'release' / 'guarantee.json'}"
+    ((code, printed, _),) = run_cases("experiments.epsilon", [[path]])
+    assert code == 0 and "the claim holds" in printed
 
 
 def test_your_own_arrays(run_cases, tmp_path):
@@ -209,8 +231,14 @@ REFUSED = [
     (["--method=threshold_stopping"], "--threshold"),
     (["--method=exponential", "--partitions=5000"], "partitions=5000"),
     (["--method=exponential", "--candidates=0"], "candidates must be"),
-    (["--method=exponential", "--mean=5"], "--mean belongs to --method=random_repetitions"),
+    (
+        ["--method=exponential", "--mean=5"],
+        "--mean belongs to --method=random_repetitions or extrapolation",
+    ),
     (["--method=exponential", "--granularity=0.1"], "--granularity belongs to --method=doubling"),
+    (["--method=extrapolation", "--stage_shares=0.3,2"], "stage_shares must be two or more"),
+    (["--method=extrapolation", "--space=learning_rate=1"], "must be drawn from a range"),
+    (["--stage_noise=9,5"], "--stage_noise belongs to --method=extrapolation"),
     (["--method=doubling", "--not_private"], "--not_private belongs to"),
     (["--method=doubling", "--lower_bound=1"], "lower_bound must lie in [0, 1)"),
     (["--method=doubling", "--granularity=1.5"], "granularity must lie in (0, 1"),
@@ -226,7 +254,10 @@ REFUSED = [
         ],
         "fix steps",
     ),
-    (["--candidates=5"], "--candidates belongs to --method=doubling or exponential"),
+    (
+        ["--candidates=5"],
+        "--candidates belongs to --method=doubling or exponential or permute_and_flip",
+    ),
 ]
 
 

@@ -19,7 +19,7 @@ from dpjax import accounting, federated, models, tuning
 from dpjax.federated import averaging, voting
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning import pareto
-from dpjax.tuning.evaluations import partition_models, private_runs
+from dpjax.tuning.evaluations import partition_models, private_runs, staged_runs
 from dpjax.tuning.problem.task import Records, Task
 
 NOT_ARRAYS = ["12", b"1", {"a": 1}, 1j, object(), None, ["a", "b"], [[1.0], [1.0, 2.0]], True]
@@ -46,6 +46,7 @@ BAD = SHARED | {
 """What each kind of argument must refuse."""
 
 SPACE = tuning.Space(quality=0.5, clip_norm=1.0)
+DRAWN_FROM = tuning.Space(quality=tuning.Uniform(0.1, 0.9), clip_norm=1.0)
 VOTE_SETTINGS = federated.VoteSettings(clients=10, candidates=4, votes=2, epsilon=20.0)
 VOTE = federated.VotePlan(VOTE_SETTINGS, 2.0)
 AVERAGING_SETTINGS = federated.AveragingSettings(
@@ -266,7 +267,21 @@ PUBLIC = {
     "exponential": spec(
         tuning.exponential, **STARTED, **OF_PARTITIONS, selection_epsilon=(100.0, "positive")
     ),
+    "extrapolation": spec(
+        tuning.extrapolation,
+        task=(None, "task"),
+        space=(DRAWN_FROM, "object"),
+        **OF_RUNS,
+        repetitions=(accounting.AtMost(accounting.Geometric(2.0), 4), "object"),
+        stage_shares=((0.1, 0.2), "numbers"),
+        stage_noise=((9.0, 5.0), "numbers?"),
+        extrapolated=("quality", "text"),
+        fit=("free", "word"),
+    ),
     "parse_space": spec(tuning.parse_space, entries=(["rate=1"], "texts")),
+    "permute_and_flip": spec(
+        tuning.permute_and_flip, **STARTED, **OF_PARTITIONS, selection_epsilon=(100.0, "positive")
+    ),
     "random_repetitions": spec(
         tuning.random_repetitions,
         **STARTED,
@@ -500,6 +515,8 @@ PUBLIC = {
 NOT_CALLED = {
     "Doubling": "its settings are asked as doubling's",
     "Exponential": "its settings are asked as exponential's",
+    "Extrapolation": "its settings are asked as extrapolation's",
+    "PermuteAndFlip": "its settings are asked as permute_and_flip's",
     "PublicDefaults": "made by public_defaults",
     "RandomRepetitions": "its settings are asked as random_repetitions'",
     "ThresholdStopping": "its settings are asked as threshold_stopping's",
@@ -569,6 +586,7 @@ def nothing_is_trained(monkeypatch):
         raise Reached
 
     monkeypatch.setattr(private_runs, "execute", reached)
+    monkeypatch.setattr(staged_runs, "execute", reached)
     monkeypatch.setattr(partition_models, "_selected_and_trained", reached)
     monkeypatch.setattr("dpjax.federated.vote_clients.train", reached)
 

@@ -11,6 +11,7 @@ from dpjax.tuning import cautions, pareto
 from dpjax.tuning.pareto.released_run import released_run
 
 SPACE = tuning.Space(learning_rate=0.5)
+DRAWN_FROM = tuning.Space(learning_rate=tuning.Uniform(0.4, 0.6))
 # No run of it is finite, so that an untrained default is released.
 INFINITE = lambda h: optax.scale(h["learning_rate"] * 1e38 * 1e38)  # noqa: E731
 RUN = dict(noise_multiplier=2.0, lot_size=10, steps=1, optimizer=INFINITE)
@@ -39,8 +40,19 @@ CALLS = {
         task, tuning.Space(learning_rate=1.0, clip_norm=1.0), **RUN, **more
     ),
     "exponential": lambda task, **more: tuning.exponential(task, SPACE, **PARTITIONED, **more),
+    "permute_and_flip": lambda task, **more: tuning.permute_and_flip(
+        task, SPACE, **PARTITIONED, **more
+    ),
     "doubling": lambda task, **more: tuning.doubling(
         task, SPACE, granularity=0.5, **PARTITIONED, **more
+    ),
+    "extrapolation": lambda task, **more: tuning.extrapolation(
+        task,
+        DRAWN_FROM,
+        repetitions=accounting.AtMost(accounting.Geometric(2), 3),
+        stage_noise=(3.0, 2.5),
+        **RUN,
+        **more,
     ),
     "one run": _one_run,
 }

@@ -81,7 +81,9 @@ def test_a_statement_of_the_usual_rule_or_of_none_is_not_verified(tmp_path, usua
             verify_release(str(tmp_path / str(number) / "guarantee.json"))
 
 
-@pytest.mark.parametrize("tuner", ["threshold_stopping", "exponential", "doubling"])
+@pytest.mark.parametrize(
+    "tuner", ["threshold_stopping", "exponential", "permute_and_flip", "doubling", "extrapolation"]
+)
 def test_every_tuner_trains_by_the_rule(tuner, monkeypatch, tmp_path):
     """The models of partitions, which clip as the final training does, too."""
     seen = []
@@ -95,6 +97,8 @@ def test_every_tuner_trains_by_the_rule(tuner, monkeypatch, tmp_path):
     own = {
         "threshold_stopping": dict(threshold=0.1, halting_probability=0.2),
         "exponential": dict(candidates=2, partitions=2),
+        "permute_and_flip": dict(candidates=2, partitions=2),
+        "extrapolation": dict(repetitions=accounting.Fixed(1), stage_noise=(9.0, 5.0)),
         "doubling": dict(candidates=2, partitions=2, granularity=0.5),
     }[tuner]
     result = getattr(tuning, tuner)(

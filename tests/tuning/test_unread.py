@@ -102,6 +102,15 @@ CALLS = {
     "exponential": lambda: tuning.exponential(
         TASK, _space(dropout=0.5), partitions=2, candidates=2, **ARGUMENTS
     ),
+    "permute_and_flip": lambda: tuning.permute_and_flip(
+        TASK, _space(dropout=0.5), partitions=2, candidates=2, **ARGUMENTS
+    ),
+    "extrapolation": lambda: tuning.extrapolation(
+        TASK,
+        tuning.Space(learning_rate=tuning.Uniform(0.1, 1.0), clip_norm=1.0, dropout=0.5),
+        stage_noise=(9.0, 5.0),
+        **ARGUMENTS,
+    ),
     "doubling, listed": lambda: tuning.doubling(
         TASK,
         _space(dropout=0.5),

@@ -14,7 +14,7 @@ import small_tasks
 
 from dpjax import accounting, training, tuning
 from dpjax.tuning import pareto, release, verification
-from dpjax.tuning.evaluations import partition_models, private_runs
+from dpjax.tuning.evaluations import partition_models, private_runs, staged_runs
 from dpjax.tuning.pareto.released_run import released_run
 
 SPACE = tuning.Space(learning_rate=tuning.LogUniform(0.01, 1.0), clip_norm=1.0)
@@ -36,6 +36,12 @@ def _random_repetitions(space=SPACE, task=None, **more):
     law = accounting.AtMost(accounting.Geometric(mean=2), cap=3)
     arguments = dict(repetitions=law) | RUN | more
     return tuning.random_repetitions(task or _task(), space, **arguments).release
+
+
+def _extrapolation(**more):
+    law = accounting.AtMost(accounting.Geometric(mean=2), cap=3)
+    arguments = dict(repetitions=law, stage_noise=(8.0, 4.0)) | RUN | more
+    return tuning.extrapolation(_task(), SPACE, **arguments).release
 
 
 def _mixed():
@@ -78,11 +84,20 @@ RELEASES = {
         tuning.untuned(_task(), tuning.Space(learning_rate=0.5, clip_norm=1.0), **RUN).release
     ),
     "exponential": lambda: tuning.exponential(_task(), SPACE, **PARTITIONED).release,
+    "permute_and_flip": lambda: tuning.permute_and_flip(_task(), SPACE, **PARTITIONED).release,
     "doubling": lambda: tuning.doubling(_task(), SPACE, granularity=0.2, **PARTITIONED).release,
     "doubling, segments": lambda: (
         tuning.doubling(
             _task(), SPACE, granularity=0.2, variant="segments", hits=3, **PARTITIONED
         ).release
+    ),
+    "extrapolation": _extrapolation,
+    "extrapolation, calibrated, public validation": lambda: _extrapolation(
+        noise_multiplier=None,
+        epsilon=3.0,
+        stage_noise=None,
+        validation_is_public=True,
+        repetitions=accounting.Fixed(1),
     ),
     "one run after a search on public data": _one_run,
 }
@@ -206,6 +221,7 @@ def _release(name):
     with (
         mock.patch.object(private_runs, "execute", _not_executed),
         mock.patch.object(partition_models, "execute", _not_executed),
+        mock.patch.object(staged_runs, "execute", _not_executed),
         mock.patch.object(partition_models, "partition_counts", _not_counted),
     ):
         return RELEASES[name]()

@@ -52,6 +52,13 @@ def _exponential(toy, which):
     )  # fmt: skip
 
 
+def _permute_and_flip(toy, which):
+    return tuning.permute_and_flip(
+        toy.task(which), SPACE, candidates=LISTED, partitions=4,
+        selection_epsilon=20.0, chunk_size=6, **toy.settings,
+    )  # fmt: skip
+
+
 def _doubling(toy, which):
     return tuning.doubling(
         toy.task(which), SPACE, candidates=LISTED, partitions=4,
@@ -59,11 +66,20 @@ def _doubling(toy, which):
     )  # fmt: skip
 
 
+def _extrapolation(toy, which):
+    return tuning.extrapolation(
+        toy.task(which), SPACE, repetitions=accounting.AtMost(LAW, cap=6),
+        stage_noise=(9.0, 6.0), extrapolated="quality", chunk_size=2, **toy.settings,
+    )  # fmt: skip
+
+
 PROCEDURES = {
     "random repetitions": (_random_repetitions, (0, 1, 2)),
     "threshold stopping": (_threshold_stopping, (0, 1)),
     "exponential": (_exponential, (0, 1)),
+    "permute_and_flip": (_permute_and_flip, (0, 1)),
     "doubling": (_doubling, (0, 1)),
+    "extrapolation": (_extrapolation, (0, 1)),
 }
 """What is called, and with which streams of the operating system, the two data sets in turn."""
 
@@ -132,13 +148,13 @@ def test_the_folder_holds_what_is_listed_here_and_public_numbers(results, toy, t
     assert set(said) == {"quality", "clip_norm"}
     claim = json.loads((folder / "guarantee.json").read_text())
     _check_keys(claim, name)
-    (training_said,) = claim["training"]
+    assert len(claim["training"]) == (3 if name == "extrapolation" else 1)
     assert claim["score"]["public_size"] == toy.public_validation
     assert any(f"more than {toy.training_bound} records" in words for words in claim["assumptions"])
     public = {"public_size": toy.public_training, "size_bound": toy.training_bound, "number": None}
     assert claim["training_records"] == public
     capacity = accounting.lot_capacity(toy.training_bound, 8 / toy.public_training, 2, 1e-9)
-    assert training_said["capacity"] == capacity
+    assert all(said["capacity"] == capacity for said in claim["training"])
     _check_run(toy, result.run_guarantee, steps=2)
 
 

@@ -21,6 +21,7 @@ from dpjax.tuning.evaluations.partitions import AveragedUtility
 from dpjax.tuning.pareto.released_run import released_run
 from dpjax.tuning.tuners.doubling import DoublingChoice, run_loop
 from dpjax.tuning.tuners.exponential import ExponentialChoice
+from dpjax.tuning.tuners.permute_and_flip import PermuteAndFlipChoice
 
 QUALITIES = tuple(count / 18 for count in range(1, 17))
 
@@ -44,14 +45,14 @@ def _selected(toy, **more):
     }
 
 
-def _partitioned(toy):
+def _partitioned(toy, call=tuning.exponential):
     """What a selection by partitions drew, beside candidates: partitions, keys, the choice.
 
     The candidates are alike, so that the choice is noise alone.
     """
     listed = [dict(quality=0.5, clip_norm=1.0)] * 8
     with toy.noting() as keys:
-        result = tuning.exponential(
+        result = call(
             toy.task(record=True), toy.space(0.5), candidates=listed, partitions=4,
             selection_epsilon=6.0, chunk_size=1, **toy.settings,
         )  # fmt: skip
@@ -95,6 +96,7 @@ RUNS = {
     "random repetitions": lambda toy: _selected(toy, repetitions=accounting.Poisson(9)),
     "threshold stopping": lambda toy: _selected(toy, threshold=1.0, halting_probability=0.15),
     "exponential": _partitioned,
+    "permute_and_flip": lambda toy: _partitioned(toy, tuning.permute_and_flip),
     "a run after a public search": _released,
     "the clients of a federation": _sent,
 }
@@ -104,7 +106,8 @@ RUNS = {
 def test_what_is_drawn_is_the_operating_systems_and_nothing_elses(name, toy, operating_system):
     drawn = []
     # A choice among few comes out alike now and then.
-    several = {"random repetitions": (1, 2, 3), "exponential": (1, 2, 3, 4, 5, 6)}
+    few = (1, 2, 3, 4, 5, 6)
+    several = {"random repetitions": (1, 2, 3), "exponential": few, "permute_and_flip": few}
     streams = several.get(name, (1, 2))
     for stream in (*streams, streams[-1]):
         with operating_system(stream):
@@ -137,6 +140,7 @@ class Bits:
 
 SELECTORS = {
     "exponential": ExponentialChoice(0.01),
+    "permute_and_flip": PermuteAndFlipChoice(0.01),
     "doubling": DoublingChoice(0.1, 0.1, 0.0, "iterations", 6, None, 1e-5),
     "doubling, segments": DoublingChoice(0.1, 0.1, 0.0, "segments", None, 2, 1e-5),
 }

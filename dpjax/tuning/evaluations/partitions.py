@@ -111,7 +111,7 @@ class AveragedUtility:
         return Fraction(4 * self.sensitivity) / Fraction(epsilon)
 
     def exponential_rate(self, epsilon: float) -> Fraction:
-        """Rate of the exponential mechanism, for a unit: epsilon / (2 Delta)."""
+        """Rate of the exponential mechanism and of permute-and-flip: epsilon / (2 Delta) a unit."""
         return Fraction(epsilon) / (2 * self.sensitivity)
 
     def threshold(self, level: int, granularity: float, lower_bound: float = 0.0) -> int:

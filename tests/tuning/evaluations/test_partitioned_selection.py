@@ -19,7 +19,11 @@ from dpjax.tuning.evaluations.partitions import SelectionNoiseWarning
 from dpjax.tuning.job import Job
 from dpjax.tuning.tuners.exponential import ExponentialChoice
 
-PROCEDURES = {"doubling": tuning.doubling, "exponential": tuning.exponential}
+PROCEDURES = {
+    "doubling": tuning.doubling,
+    "exponential": tuning.exponential,
+    "permute_and_flip": tuning.permute_and_flip,
+}
 SPACE = tuning.Space(learning_rate=tuning.LogUniform(0.01, 1.0), clip_norm=1.0)
 # Loud enough to select well, so that no test is warned of noise.
 QUICK = dict(
@@ -34,8 +38,8 @@ QUICK = dict(
     seed=5,
     chunk_size=8,
 )
-# What only one of the two takes; fewer thresholds keep its cost finite.
-OWN = {"doubling": dict(granularity=0.1), "exponential": {}}
+# What only one of them takes; fewer thresholds keep its cost finite.
+OWN = {"doubling": dict(granularity=0.1), "exponential": {}, "permute_and_flip": {}}
 
 
 def _parts(**options):
@@ -64,6 +68,8 @@ def name(request):
 def _selection(name):
     if name == "doubling":
         return accounting.doubling_loop(8.0, granularity=0.1)
+    if name == "permute_and_flip":
+        return accounting.pure(8.0)
     return accounting.exponential_mechanism(8.0)
 
 
@@ -169,6 +175,12 @@ def test_sections_of_formal_guarantees_are_kept(name):
             "first candidate of the public list",
             "the loop and the final DP-SGD are composed",
             "stay with the curator",
+        ),
+        "permute_and_flip": (
+            "one partition by a keyed hash",
+            "pure, NOT as bounded-range",
+            "the draw and the final DP-SGD are composed",
+            "the conditions of `doubling`",
         ),
         "exponential": (
             "one partition by a keyed hash",

@@ -129,6 +129,7 @@ TUNERS = {
     "threshold_stopping": tuning.ThresholdStopping(0.6, 0.5),
     "exponential": tuning.Exponential(2.0, 3, 4),
     "doubling": tuning.Doubling(0.5, 3, 12, iterations=3),
+    "extrapolation": tuning.Extrapolation(accounting.Fixed(1)),
 }
 
 

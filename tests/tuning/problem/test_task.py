@@ -31,6 +31,9 @@ PROCEDURES = {
     ),
     "doubling": functools.partial(tuning.doubling, partitions=2, candidates=2, **ONE_RUN),
     "exponential": functools.partial(tuning.exponential, partitions=2, candidates=2, **ONE_RUN),
+    "permute_and_flip": functools.partial(
+        tuning.permute_and_flip, partitions=2, candidates=2, **ONE_RUN
+    ),
     "threshold_stopping": functools.partial(tuning.threshold_stopping, threshold=0.5, **ONE_RUN),
 }
 

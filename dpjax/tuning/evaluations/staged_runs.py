@@ -1,0 +1,595 @@
+"""Private runs at several small epsilons, one stage after another, then one training on the rest.
+
+`StagedRuns` is the evaluation of `extrapolation`: in each stage a secret number of candidates is
+trained, scored and the best one kept, as in `private_runs`; a fitted line (the choice) turns what
+the stages found into hyperparameters of one final private training. Stages and final training
+compose; nothing is used that none of them has paid for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+
+from dpjax import accounting, checks
+from dpjax.randomness.host_randomness import HostRandomness
+from dpjax.tuning import cautions, curator, described, restating
+from dpjax.tuning.choices import BestOf
+from dpjax.tuning.evaluations import private_runs
+from dpjax.tuning.evaluations.candidate_runs import untrained
+from dpjax.tuning.evaluations.private_runs import Executed, Procedure, execute
+from dpjax.tuning.job import Job
+from dpjax.tuning.problem import inspection
+from dpjax.tuning.problem.run_settings import (
+    RunOptions,
+    RunSetting,
+    calibrated,
+    run_settings,
+    training_guarantee,
+)
+from dpjax.tuning.problem.space import ACCOUNTED, Law, Space, space_from
+from dpjax.tuning.problem.task import Task
+from dpjax.tuning.release import Release, statement
+from dpjax.tuning.tuner import (
+    Finish,
+    Progress,
+    Request,
+    Restated,
+    Result,
+    TrainTheWinner,
+)
+
+_STREAM_OF_PARTS = 21
+"""Of a seeded `HostRandomness`, from which every stage and the final training have their own."""
+
+STAGE, FINAL_TRAINING = "a candidate of stage {}", "the extrapolated candidate"
+"""Which runs have the settings that a release states, in words."""
+
+_ASSUMPTIONS = (
+    "the search space, the law of K, the split between stages and every setting were fixed before "
+    "the data was seen",
+    "K of every stage, its candidates and scores, the console and the wall clock stay with the "
+    "curator",
+)
+
+
+class LineChoice(Protocol):
+    """What turns the winners of the stages into the hyperparameters of the final training."""
+
+    def check(self, space: Space) -> None:
+        """Refuses a space that it has nothing to extrapolate in.
+
+        Raises:
+          ValueError: naming what to pass instead.
+        """
+
+    def values(
+        self,
+        space: Space,
+        winners: Sequence[Mapping[str, np.ndarray]],
+        epsilons: Sequence[float],
+        final_epsilon: float,
+        steps: int,
+    ) -> dict[str, np.ndarray]:
+        """The final training's hyperparameters, a function of public numbers and of the winners.
+
+        Args:
+          space: public law of the hyperparameters.
+          winners: of each stage, name -> (executions,) float64, nan where a stage found nothing.
+          epsilons: of one run of each stage, ascending; public.
+          final_epsilon: of the final training; public.
+          steps: of every run; public.
+
+        Returns:
+          name -> (executions,) float64, within the space's laws.
+        """
+
+    def describe(self) -> dict[str, Any]:
+        """The public rule as JSON-able data."""
+
+
+@dataclasses.dataclass(frozen=True)
+class StagedRuns:
+    """The evaluation: the best of K runs, K secret, at each of several small epsilons.
+
+    Attributes:
+      repetitions: public law of the number K of candidates of a stage.
+      stage_shares: each stage's epsilon over the target of the whole, ascending, in (0, 1).
+      stage_noise: noise multipliers of the stages' runs, descending; in place of the shares.
+      score_noise: standard deviations of the noise on the sum of validation scores, of each stage,
+        in records; None: the least ones that add nothing to a run's cost.
+    """
+
+    repetitions: accounting.RepetitionLaw
+    stage_shares: Sequence[float]
+    stage_noise: Sequence[float] | None = None
+    score_noise: Sequence[float] | None = None
+    chunk_size: ClassVar[int] = 16
+
+    def carry_out(
+        self,
+        task: Task,
+        request: Request,
+        choice: LineChoice,
+        finish: Finish,
+        *,
+        randomness: HostRandomness,
+        chunk_size: int,
+        progress: Progress | None,
+        job: Job,
+    ) -> Result | None:
+        """See `tuner.Evaluation`.
+
+        Raises:
+          ValueError: for another finish than `TrainTheWinner`, or for shards: a stage is small, and
+            the next one begins when it has ended.
+        """
+        _check_finish(finish)
+        if job.shard is not None:
+            raise ValueError(
+                "stages are trained one after another: drop the shard, and pass one job"
+            )
+        fixed = plan(task, request, self, choice, finish)
+        started = time.time()
+        ran = executed(
+            fixed, randomness=randomness, chunk_size=chunk_size, progress=progress, job=job
+        )
+        return Result(
+            release=_release(fixed, ran, randomness.secret),
+            guarantee=fixed.guarantee,
+            run_guarantee=fixed.training_guarantee,
+            selection_guarantee=fixed.selection_guarantee,
+            curator=_record(fixed, ran, time.time() - started),
+        )
+
+    def restate(self, claim: Mapping[str, Any], choice: LineChoice, finish: Finish) -> Restated:
+        """See `tuner.Evaluation`; all noise is read from the statement."""
+        _check_finish(finish)
+        score, space = claim["score"], space_from(claim["candidates_drawn_from"])
+        public = restating.flag(score["validation_is_public"])
+        asked, _ = restating.options(claim, space)
+        *stages, final = [float(one["noise_multiplier"]) for one in claim["training"]]
+        request = Request(
+            space,
+            asked
+            if asked.noise_multiplier is not None
+            else dataclasses.replace(asked, noise_multiplier=final),
+            restating.reads_everything,
+            delta=claim["delta"],
+            validation_is_public=public,
+        )
+        deviations = score["noise_standard_deviations_in_records"]
+        runs = dataclasses.replace(
+            self,
+            stage_noise=tuple(stages),
+            score_noise=None if public else tuple(map(float, deviations)),
+        )
+        fixed = plan(restating.task(claim), request, runs, choice, finish)
+        statement = public_claim(
+            fixed,
+            asked,
+            score["public_size"],
+            restating.training(claim),
+            secret=restating.flag(claim["randomness"]["secret"]),
+            versions=restating.versions(claim),
+        )
+        return Restated(statement, lambda chosen: restating.is_public(chosen, space))
+
+
+def _check_finish(finish: Finish) -> None:
+    if finish != TrainTheWinner():
+        raise ValueError(
+            "stages' runs have other epsilons than the release: pass TrainTheWinner(), not "
+            f"{finish!r}"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Everything that is fixed, and public, before the data is touched.
+
+    Attributes:
+      request: what was asked.
+      choice: what turns winners into the final hyperparameters.
+      repetitions: the law of K of every stage.
+      stages: the procedures of the stages, in order.
+      setting: of the final training.
+      inspected: the task and the optimiser, as they were looked at.
+      selection_guarantee, training_guarantee, guarantee: the cost of all stages together, of the
+        final training, of everything.
+    """
+
+    request: Request
+    choice: LineChoice
+    repetitions: accounting.RepetitionLaw
+    stages: tuple[Procedure, ...]
+    setting: RunSetting
+    inspected: inspection.Inspection
+    selection_guarantee: accounting.Guarantee
+    training_guarantee: accounting.Guarantee
+    guarantee: accounting.Guarantee
+
+    @property
+    def task(self) -> Task:
+        """What is learned."""
+        return self.inspected.task
+
+    @property
+    def epsilons(self) -> list[float]:
+        """What training one run of each stage costs, by itself; the line's public places."""
+        delta = self.request.delta
+        return [training_guarantee(list(one.settings)).epsilon(delta) for one in self.stages]
+
+    @property
+    def final_epsilon(self) -> float:
+        """What the final training costs, by itself: where the line is read."""
+        return self.training_guarantee.epsilon(self.request.delta)
+
+
+def plan(
+    task: Task, request: Request, runs: StagedRuns, choice: LineChoice, finish: Finish
+) -> Plan:
+    """Fixes the procedure and its cost, from public numbers only.
+
+    Raises:
+      ValueError: with one line naming what to pass instead.
+    """
+    space, epsilon, delta = request.space, request.epsilon, request.delta
+    accounted = [name for name in ACCOUNTED if name in space.parameters]
+    if accounted:
+        raise ValueError(
+            f"{accounted[0]} is the same for all runs of an extrapolation: pass it beside the "
+            "space, not in it"
+        )
+    choice.check(space)
+    inspected = inspection.Inspection(task, request.optimizer, space.parameters)
+    (setting,) = run_settings(task, space, request.run)
+    given = not math.isnan(setting.noise_multiplier)
+    if given == (epsilon is not None):
+        raise ValueError(
+            "pass either a target epsilon or a noise multiplier, not "
+            + ("both" if given else "neither")
+        )
+    if given and not setting.noise_multiplier > 0:
+        raise ValueError("noise_multiplier 0 gives no privacy: pass a positive one")
+    targets, noises = _targets(runs, epsilon)
+    deviations = _each(runs.score_noise, len(targets))
+    selection = BestOf(runs.repetitions)
+    stages = tuple(
+        private_runs.plan_procedure(
+            task,
+            dataclasses.replace(
+                request,
+                epsilon=target,
+                run=dataclasses.replace(request.run, noise_multiplier=noise),
+            ),
+            selection,
+            score_noise=deviation,
+        )
+        for target, noise, deviation in zip(targets, noises, deviations, strict=True)
+    )
+    chosen = accounting.compose(*(_paid(stage) for stage in stages))
+    if epsilon is not None:
+        alone = chosen.epsilon(delta)
+        if alone >= epsilon:
+            raise ValueError(
+                f"the stages alone cost epsilon {alone:.4g} of {epsilon:g}: pass smaller "
+                "stage_shares, more stage_noise, or a larger epsilon"
+            )
+        (setting,) = calibrated([setting], lambda run: finish.total(chosen, run), epsilon, delta)
+    final = training_guarantee([setting])
+    fixed = Plan(
+        request=request,
+        choice=choice,
+        repetitions=runs.repetitions,
+        stages=stages,
+        setting=setting,
+        inspected=inspected,
+        selection_guarantee=chosen,
+        training_guarantee=final,
+        guarantee=finish.total(chosen, final),
+    )
+    places = fixed.epsilons
+    if not all(one < other for one, other in zip(places, places[1:])):
+        raise ValueError(
+            "the stages' runs must cost ascending epsilons, for a line through them: pass "
+            "ascending stage_shares, or descending stage_noise"
+        )
+    return fixed
+
+
+def _targets(
+    runs: StagedRuns, epsilon: float | None
+) -> tuple[Sequence[float | None], Sequence[float | None]]:
+    """Each stage's target epsilon and noise multiplier, of which one is None."""
+    shares = checks.vector("stage_shares", runs.stage_shares).tolist()
+    if len(shares) < 2 or not 0 < min(shares) <= max(shares) < 1:
+        raise ValueError("stage_shares must be two or more numbers between 0 and 1, as in 0.1,0.25")
+    if runs.stage_noise is not None:
+        noises = checks.vector("stage_noise", runs.stage_noise).tolist()
+        if len(noises) < 2 or not min(noises) > 0:
+            raise ValueError("stage_noise must be two or more numbers above 0, as in 20,10")
+        return [None] * len(noises), noises
+    if epsilon is None:
+        raise ValueError("stage_shares are of a target epsilon: pass one, or stage_noise instead")
+    return [share * epsilon for share in shares], [None] * len(shares)
+
+
+def _each(values: Sequence[float] | None, number: int) -> Sequence[float | None]:
+    return [None] * number if values is None else values
+
+
+def _paid(stage: Procedure) -> accounting.Guarantee:
+    """What a stage costs, training, scores and selection."""
+    assert stage.guarantee is not None  # It was planned as private.
+    return stage.guarantee
+
+
+@dataclasses.dataclass(frozen=True)
+class Ran:
+    """What `executed` did; the curator's.
+
+    Attributes:
+      stages: what was executed in each.
+      chosen: the final trainings' hyperparameters, name -> (executions,) float64.
+      final: the final trainings.
+    """
+
+    stages: tuple[Executed, ...]
+    chosen: Mapping[str, np.ndarray]
+    final: Executed
+
+
+class _Given(Space):
+    """A space of which the candidates are already there: what an extrapolation names, in order."""
+
+    def __init__(self, space: Space, chosen: Mapping[str, np.ndarray]):
+        super().__init__(dict(space.parameters))
+        object.__setattr__(self, "chosen", dict(chosen))
+
+    def sample(self, number: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
+        """All of them; there is nothing to draw."""
+        given: dict[str, np.ndarray] = vars(self)["chosen"]
+        assert all(len(values) == number for values in given.values())
+        return given
+
+    def describe(self) -> dict:
+        """The candidates themselves: a folder's final training is of these and no others."""
+        given: dict[str, np.ndarray] = vars(self)["chosen"]
+        return {name: given[name].tolist() for name in sorted(given)}
+
+
+def executed(
+    fixed: Plan,
+    *,
+    randomness: HostRandomness,
+    executions: int = 1,
+    chunk_size: int = 16,
+    progress: Progress | None = None,
+    job: Job = Job(),  # noqa: B008 (immutable)
+) -> Ran:
+    """Runs all stages and the final training, once or many times independently over.
+
+    A release comes from one execution. Many serve audits.
+
+    Formal guarantees:
+      Every stage is one execution of `private_runs.execute`, which enforces what its price needs;
+      the final training is one private run whose hyperparameters are a function of the stages'
+      winners and of public numbers. Stages and final training share no key, no K and no noise: all
+      are the operating system's or, under a seed, of seeds apart. In a job's folder each has a
+      folder of its own, in which it draws once: what has been drawn is not drawn again, and a final
+      training that was begun goes on only with the hyperparameters that it was begun with.
+
+    Args:
+      fixed: what was fixed beforehand.
+      randomness: where everything random comes from.
+      executions: how many independent times.
+      chunk_size: candidates trained at once.
+      progress: called with (runs done, runs in all) of each stage in turn.
+      job: where the candidates are trained.
+    """
+    with job.held():
+        return _executed(fixed, randomness, executions, chunk_size, progress, job)
+
+
+def _executed(
+    fixed: Plan,
+    randomness: HostRandomness,
+    executions: int,
+    chunk_size: int,
+    progress: Progress | None,
+    job: Job,
+) -> Ran:
+    """`executed`, where no other process works in the job's folder."""
+    job.one_draw(dict, lambda: _facts(fixed, randomness, executions))
+    common: dict[str, Any] = dict(executions=executions, chunk_size=chunk_size, progress=progress)
+    stages: list[Executed] = []
+    for number, procedure in enumerate(fixed.stages):
+        ran = execute(
+            procedure,
+            randomness=_of_part(randomness, number),
+            job=_job_of_part(job, f"stage_{number + 1}"),
+            **common,
+        )
+        assert ran is not None  # It is no shard's.
+        stages.append(ran)
+    chosen = fixed.choice.values(
+        fixed.request.space,
+        [_winners(ran) for ran in stages],
+        fixed.epsilons,
+        fixed.final_epsilon,
+        fixed.setting.steps,
+    )
+    final = execute(
+        _final_procedure(fixed, chosen),
+        randomness=_of_part(randomness, len(stages)),
+        job=_job_of_part(job, "final"),
+        **common,
+    )
+    assert final is not None
+    return Ran(tuple(stages), chosen, final)
+
+
+def _facts(fixed: Plan, randomness: HostRandomness, executions: int) -> dict[str, Any]:
+    """What the whole depends on, beside what every part looks at itself."""
+    return {
+        "method": "stages, then one training",
+        "number of executions": executions,
+        "stages": [[dataclasses.astuple(one) for one in stage.settings] for stage in fixed.stages],
+        "final training": dataclasses.astuple(fixed.setting),
+        "line": fixed.choice.describe(),
+        "search space": fixed.request.space.describe(),
+        "seed": randomness.seed,
+    }
+
+
+def _of_part(randomness: HostRandomness, part: int) -> HostRandomness:
+    """The randomness of one stage or of the final training; seeds apart, where there is a seed."""
+    if randomness.seed is None:
+        return randomness
+    words = np.random.SeedSequence((randomness.seed, _STREAM_OF_PARTS, part)).generate_state(1)
+    return HostRandomness(int(words[0]))
+
+
+def _job_of_part(job: Job, name: str) -> Job:
+    """The same job in a folder of its own, which draws once."""
+    folder = None if job.folder is None else f"{job.folder}/{name}"
+    return dataclasses.replace(job, folder=folder)
+
+
+def _winners(ran: Executed) -> dict[str, np.ndarray]:
+    """Hyperparameters of a stage's winners; nan where there was none, or none that is finite."""
+    best = ran.best
+    found = (np.asarray(best.candidate) >= 0) & np.isfinite(best.score)
+    where = np.where(found, best.candidate, 0)
+    return {
+        name: np.where(found, np.append(values, np.nan)[where], np.nan)
+        for name, values in ran.hyperparameters.items()
+    }
+
+
+def _final_procedure(fixed: Plan, chosen: Mapping[str, np.ndarray]) -> Procedure:
+    """One private run of what was extrapolated, on all training records; no score."""
+    return Procedure(
+        request=dataclasses.replace(fixed.request, space=_Given(fixed.request.space, chosen)),
+        selection=BestOf(accounting.Fixed(1)),
+        settings=(fixed.setting,),
+        inspected=fixed.inspected,
+        score_noise=0.0,
+        run_guarantee=fixed.training_guarantee,
+        guarantee=fixed.guarantee,
+    )
+
+
+def middle(law: Law) -> float:
+    """The public default of a hyperparameter: the middle of its law."""
+    return float(law.grid(1)[0])
+
+
+def _release(fixed: Plan, ran: Ran, secret: bool) -> Release:
+    """What may leave: the final training's parameters, its hyperparameters, and the claim."""
+    params = ran.final.best.output(0)
+    if not np.isfinite(ran.final.best.score[0]):
+        params = untrained(fixed.task)
+        cautions.of_untrained("the final training is not finite")
+    options = fixed.request.run
+    words = fixed.inspected.words(options.sampling)
+    size = fixed.task.validation.public_size
+    claim = public_claim(fixed, options, size, words, secret=secret)
+    chosen = {name: float(ran.chosen[name][0]) for name in sorted(ran.chosen)}
+    return Release(params=params, hyperparameters=chosen, statement=claim)
+
+
+def _record(fixed: Plan, ran: Ran, seconds: float) -> curator.CuratorRecord:
+    """What stays with the curator: the candidates of all stages, one stage after another."""
+    task = fixed.task
+    counts = [int(stage.counts[0]) for stage in ran.stages]
+    last = int(ran.stages[-1].best.candidate[0])
+    return curator.CuratorRecord(
+        number_of_candidates=sum(counts),
+        winner=last if last < 0 else sum(counts[:-1]) + last,
+        hyperparameters={
+            name: np.concatenate([stage.hyperparameters[name] for stage in ran.stages])
+            for name in sorted(fixed.request.space.parameters)
+        },
+        scores=np.concatenate([stage.scores for stage in ran.stages]) / task.validation.public_size,
+        accuracies=np.concatenate([stage.units for stage in ran.stages])
+        / (task.units * max(task.validation.number, 1)),
+        seconds=seconds,
+        details={
+            "candidates_of_stages": counts,
+            "winners_of_stages": [int(stage.best.candidate[0]) for stage in ran.stages],
+            "extrapolated": {name: float(ran.chosen[name][0]) for name in sorted(ran.chosen)},
+            "final_model_validation_accuracy": float(ran.final.units[0])
+            / (task.units * max(task.validation.number, 1)),
+        },
+    )
+
+
+def public_claim(
+    fixed: Plan,
+    options: RunOptions,
+    validation_size: int,
+    training: Mapping[str, Any],
+    *,
+    secret: bool,
+    versions: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """What the release of a plan states; a function of public words and numbers alone.
+
+    Args:
+      fixed: the plan.
+      options: what was asked of the runs beside the space.
+      validation_size: the public number of validation records.
+      training: as from `Inspection.words`.
+      secret: whether no seed was given.
+      versions: see `release.statement`.
+    """
+    delta = fixed.request.delta
+    settings = [(one.settings[0], STAGE.format(n + 1)) for n, one in enumerate(fixed.stages)]
+    settings.append((fixed.setting, FINAL_TRAINING))
+    claim = statement(
+        guarantee=fixed.guarantee,
+        delta=delta,
+        selection=fixed.choice.describe()
+        | {
+            "law_of_K": fixed.repetitions.to_dict(),
+            "stages": len(fixed.stages),
+            "epsilon_of_a_run_of_each_stage": fixed.epsilons,
+            "epsilon_of_the_final_run": fixed.final_epsilon,
+        },
+        space=fixed.request.space.describe(),
+        score=described.of_score(
+            fixed.task.units,
+            counted="number of correct validation predictions plus noise, over the public size",
+            summed="sum of validation records' scores in [0, 1] plus noise, over the public size",
+            users=fixed.task.users,
+        )
+        | {
+            "noise": "discrete Gaussian",
+            "noise_standard_deviations_in_records": [one.score_noise for one in fixed.stages],
+            "public_size": validation_size,
+            "validation_is_public": fixed.request.validation_is_public,
+        },
+        settings=[
+            described.of_settings([setting], options.sampling, of=of)[0] for setting, of in settings
+        ],
+        **training,
+        options=described.of_options(options),
+        randomness_is_secret=secret,
+        assumptions=_ASSUMPTIONS,
+        versions=versions,
+    )
+    return claim | {
+        "epsilon_of_parts": {
+            "each_stage_alone": [_paid(stage).epsilon(delta) for stage in fixed.stages],
+            "selection_alone": fixed.selection_guarantee.epsilon(delta),
+            "final_training_alone": fixed.final_epsilon,
+            "a_private_validation_record_pays_for": "the stages alone",
+        }
+    }

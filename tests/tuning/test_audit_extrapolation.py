@@ -1,0 +1,113 @@
+"""An audit of extrapolation end to end: stages, line and final training, against what is claimed.
+
+The canary problem of `test_audit.py`: the model is one number, a record's gradient is minus its
+value, the data with the canary has one record more. Independent executions of the real procedure
+(`staged_runs.executed`: K of two stages drawn, candidates trained by the engine, scored with noise,
+the best kept, the line read, the final training run) with and without the canary. Two views are
+audited: the release alone, and everything that the price pays for, the stages' winners with it. The
+bounds must stay below the claim; the second one must exceed it when all noise is half of what is
+claimed.
+"""
+
+import dataclasses
+import functools
+
+import jax.numpy as jnp
+import numpy as np
+from audits import epsilon_lower_bound
+
+from dpjax import accounting, training, tuning
+from dpjax.randomness.host_randomness import HostRandomness
+from dpjax.tuning.evaluations import staged_runs
+from dpjax.tuning.problem.task import Records, Task
+from dpjax.tuning.tuner import Request
+
+EXECUTIONS = 12_000
+DELTA = 0.02
+STAGE_NOISE, FINAL_NOISE = (4.0, 3.0), 2.0
+LAW = accounting.AtMost(accounting.Geometric(mean=2), cap=4)
+
+
+def _task(with_canary: bool) -> Task:
+    """Training pulls the number up if the canary is there; the score prefers a larger number."""
+    values = np.asarray([0.0, 1.0] if with_canary else [0.0], dtype=np.float32)
+    thresholds = np.linspace(-3.0, 3.0, 61, dtype=np.float32)
+    return Task(
+        initial=lambda key: jnp.zeros(()),
+        loss=lambda params, value: -params * value,
+        correct=lambda params, threshold: params > threshold,
+        train=Records(values, public_size=2, size_bound=2),
+        validation=Records(thresholds, public_size=61, size_bound=61),
+    )
+
+
+@functools.cache
+def _plan() -> staged_runs.Plan:
+    tuner = tuning.Extrapolation(LAW, stage_noise=STAGE_NOISE)
+    request = Request(
+        tuning.Space(learning_rate=tuning.Uniform(0.5, 1.5), clip_norm=1.0),
+        # Every record in every lot: nothing hides the canary but the noise.
+        tuning.RunOptions(lot_size=2, steps=1, noise_multiplier=FINAL_NOISE),
+        training.sgd(),
+        delta=DELTA,
+    )
+    return staged_runs.plan(_task(True), request, tuner.evaluation, tuner.choice, tuner.finish)
+
+
+def _executed(with_canary: bool, noise_factor: float, seed: int) -> staged_runs.Ran:
+    """Every execution, its noise `noise_factor` of what is charged."""
+
+    def quieter(setting):
+        return dataclasses.replace(
+            setting, noise_multiplier=setting.noise_multiplier * noise_factor
+        )
+
+    fixed = _plan()
+    inspected = dataclasses.replace(fixed.inspected, task=_task(with_canary))
+    stages = tuple(
+        dataclasses.replace(
+            stage, settings=tuple(map(quieter, stage.settings)), inspected=inspected
+        )
+        for stage in fixed.stages
+    )
+    changed = dataclasses.replace(
+        fixed, stages=stages, setting=quieter(fixed.setting), inspected=inspected
+    )
+    return staged_runs.executed(
+        changed,
+        randomness=HostRandomness(seed),
+        executions=EXECUTIONS,
+        chunk_size=1 << 14,
+    )
+
+
+def _views(ran: staged_runs.Ran) -> tuple[np.ndarray, np.ndarray]:
+    """(EXECUTIONS,) each, larger with the canary: of the release; of all that is paid for."""
+    rates = ran.chosen["learning_rate"]
+    final = np.asarray(ran.final.best.outputs) / rates
+    everything = final / FINAL_NOISE**2
+    for stage, noise in zip(ran.stages, STAGE_NOISE, strict=True):
+        candidate = stage.best.candidate
+        assert candidate.min() >= 0
+        own = np.asarray(stage.best.outputs) / stage.hyperparameters["learning_rate"][candidate]
+        everything = everything + own / noise**2
+    return final, everything
+
+
+@functools.cache
+def _audits(noise_factor: float) -> tuple[float, float]:
+    inside = _views(_executed(True, noise_factor, seed=11))
+    outside = _views(_executed(False, noise_factor, seed=12))
+    return tuple(epsilon_lower_bound(one, other, DELTA) for one, other in zip(inside, outside))
+
+
+def test_what_is_claimed_is_not_exceeded_and_the_audit_has_power():
+    claim = _plan().guarantee.epsilon(DELTA)
+    released, everything = _audits(1.0)
+    assert released <= claim and everything <= claim
+    # The audit is no toy: it finds a good part of what is claimed.
+    assert everything >= 0.4 * claim
+
+
+def test_half_the_noise_is_caught():
+    assert _audits(0.5)[1] > _plan().guarantee.epsilon(DELTA)

@@ -1,0 +1,312 @@
+"""Extrapolation: its line, its price, what each part is trained with, what a stop leaves."""
+
+import dataclasses
+import inspect
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from dpjax import accounting, tuning
+from dpjax.randomness.host_randomness import HostRandomness
+from dpjax.tuning import cautions
+from dpjax.tuning.evaluations import staged_runs
+from dpjax.tuning.job import Job
+from dpjax.tuning.problem.space import Integer
+from dpjax.tuning.tuner import KeepTheWinner, Request
+from dpjax.tuning.tuners.extrapolation import FittedLine
+
+LAW = accounting.AtMost(accounting.Geometric(mean=3), cap=4)
+NOISE = (12.0, 6.0)
+ALL = 2.0
+"""A share of unlucky keys that leaves none out."""
+
+
+def _line(law, heights, epsilons, at, steps=7, fit="free", **others):
+    """The extrapolated rates of winners' rates (executions, stages)."""
+    space = tuning.Space(rate=law, **{name: tuning.Uniform(0.0, 1.0) for name in others})
+    winners = [
+        {"rate": column} | {name: values[:, place] for name, values in others.items()}
+        for place, column in enumerate(np.asarray(heights, float).T)
+    ]
+    return FittedLine("rate", fit).values(space, winners, epsilons, at, steps)
+
+
+def test_the_line_goes_through_two_points_and_is_least_squares_through_more():
+    wide = tuning.Uniform(-100.0, 100.0)
+    found = _line(wide, [[1.0, 2.0], [3.0, 1.0]], [0.1, 0.3], 0.6)["rate"]
+    np.testing.assert_allclose(found, [3.5, -2.0])
+    heights, places = np.random.default_rng(0).uniform(size=(5, 3)), [0.1, 0.25, 0.7]
+    expected = [np.polyval(np.polyfit(places, row, 1), 2.0) for row in heights]
+    np.testing.assert_allclose(_line(wide, heights, places, 2.0)["rate"], expected)
+
+
+def test_the_line_through_the_origin_is_proportional_to_epsilon():
+    wide = tuning.Uniform(-100.0, 100.0)
+    heights, places = np.array([[0.2, 0.6], [0.5, 0.1]]), np.array([0.1, 0.3])
+    found = _line(wide, heights, places, 1.5, fit="through_origin")["rate"]
+    slopes = [np.linalg.lstsq(places[:, None], row, rcond=None)[0][0] for row in heights]
+    np.testing.assert_allclose(found, 1.5 * np.array(slopes))
+    assert found[0] == pytest.approx(3.0)
+
+
+def test_what_leaves_the_law_is_clamped_to_it_and_stays_one_of_its_values():
+    heights = [[1.0, 9.0], [9.0, 1.0], [2.0, 2.1]]
+    inside = _line(tuning.LogUniform(0.5, 10.0), heights, [0.1, 0.2], 2.0)["rate"]
+    np.testing.assert_allclose(inside, [10.0, 0.5, 3.9])
+    for law in (tuning.Choice([10.0, 0.5, 4.0, 9.0]), Integer(1, 10)):
+        found = _line(law, heights, [0.1, 0.2], 2.0)["rate"]
+        assert found.tolist() == [10.0, min(law.values), 4.0]
+
+
+def test_where_a_stage_finds_nothing_every_hyperparameter_is_the_middle_of_its_law():
+    other = np.array([[0.9, 0.8], [0.9, 0.8], [0.9, np.nan]])
+    heights = [[1.0, 2.0], [np.nan, 2.0], [1.0, np.nan]]
+    found = _line(tuning.LogUniform(0.1, 10.0), heights, [0.1, 0.2], 0.3, other=other)
+    np.testing.assert_allclose(found["rate"], [3.0, 1.0, 1.0])
+    # Of a space's other hyperparameters the last stage's, of the largest epsilon.
+    np.testing.assert_allclose(found["other"], [0.8, 0.5, 0.5])
+
+
+SPACE = tuning.Space(quality=tuning.Uniform(0.05, 0.95), clip_norm=1.0)
+
+
+def _tuner(**more):
+    return tuning.Extrapolation(
+        **(dict(repetitions=LAW, stage_noise=NOISE, extrapolated="quality") | more)
+    )
+
+
+def _plan(toy, tuner=None, which=0, space=SPACE, **more):
+    """The plan of the toy's settings."""
+    settings = toy.settings | more
+    options = {name: settings[name] for name in ("noise_multiplier", "lot_size", "steps")}
+    request = Request(
+        space,
+        tuning.RunOptions(**options),
+        settings["optimizer"],
+        delta=settings["delta"],
+        epsilon=settings.get("epsilon"),
+    )
+    tuner = tuner or _tuner()
+    return staged_runs.plan(toy.task(which), request, tuner.evaluation, tuner.choice, tuner.finish)
+
+
+def _called(toy, task=None, **more):
+    arguments = dict(repetitions=LAW, stage_noise=NOISE, extrapolated="quality", chunk_size=4)
+    return tuning.extrapolation(task or toy.task(), SPACE, **(arguments | toy.settings | more))
+
+
+def _run(toy, noise):
+    """The cost of one run, its score aside, from the definition."""
+    bound, rate, steps = toy.training_bound, 8 / toy.public_training, 2
+    return accounting.dp_sgd(rate, noise, steps), accounting.lot_capacity(bound, rate, steps, 1e-9)
+
+
+def test_everything_is_charged_stages_scores_selection_and_the_final_training(toy):
+    fixed, delta = _plan(toy), 1e-3
+    for stage, noise in zip(fixed.stages, NOISE, strict=True):
+        (setting,) = stage.settings
+        plain, capacity = _run(toy, noise)
+        assert (setting.noise_multiplier, setting.lots.capacity) == (noise, capacity)
+        # The score hides behind the training, and is charged in parallel with it.
+        assert stage.score_noise > 0
+        count = accounting.discrete_gaussian(stage.score_noise)
+        one = accounting.parallel(plain, count)
+        expected = accounting.best_of(one, LAW).epsilon(delta)
+        # Grids differ, and lots that overflow are charged beside.
+        assert stage.guarantee.epsilon(delta) == pytest.approx(expected, rel=2e-3)
+    final, _ = _run(toy, 3.0)
+    whole = accounting.compose(*(stage.guarantee for stage in fixed.stages), final)
+    assert fixed.guarantee.epsilon(delta) == pytest.approx(whole.epsilon(delta), rel=1e-3)
+    for part in (*(stage.guarantee for stage in fixed.stages), fixed.training_guarantee):
+        assert part.epsilon(delta) < fixed.guarantee.epsilon(delta)
+    without = accounting.compose(fixed.stages[1].guarantee, fixed.training_guarantee)
+    assert fixed.guarantee.epsilon(delta) > without.epsilon(delta) * (1 + 1e-6)
+    assert fixed.final_epsilon > fixed.epsilons[1] > fixed.epsilons[0] > 0
+
+
+def test_a_target_is_met_and_split_by_the_public_shares(toy):
+    tuner = _tuner(stage_noise=None, stage_shares=(0.2, 0.4), repetitions=accounting.Fixed(1))
+    fixed = _plan(toy, tuner, epsilon=2.0, noise_multiplier=None)
+    assert 1.96 < fixed.guarantee.epsilon(1e-3) <= 2.0
+    for stage, share in zip(fixed.stages, (0.2, 0.4), strict=True):
+        assert 0.98 * share * 2.0 < stage.guarantee.epsilon(1e-3) <= share * 2.0
+
+
+def _recorded(monkeypatch):
+    """What every part was executed with, and gave: (procedure, randomness, job, executed)."""
+    seen, usual = [], staged_runs.execute
+
+    def execute(procedure, *, randomness, job, **more):
+        ran = usual(procedure, randomness=randomness, job=job, **more)
+        seen.append((procedure, randomness, job, ran))
+        return ran
+
+    monkeypatch.setattr(staged_runs, "execute", execute)
+    return seen
+
+
+def test_each_part_is_trained_as_charged_and_the_final_one_with_what_the_line_says(
+    toy, monkeypatch
+):
+    seen = _recorded(monkeypatch)
+    with toy.noting() as keys:
+        result = _called(toy, toy.task(record=True), seed=4, chunk_size=1)
+    procedures, sources, _, ran = zip(*seen, strict=True)
+    noises = [one.settings[0].noise_multiplier for one in procedures]
+    assert noises == [*NOISE, toy.settings["noise_multiplier"]]
+    assert [one.settings[0].steps for one in procedures] == [2, 2, 2]
+    # Stages and final training share nothing, under a seed neither.
+    assert len({source.seed for source in sources}) == 3
+    assert len(keys) == len(set(keys)) == sum(int(one.counts[0]) for one in ran)
+    winners = [
+        {name: values[one.best.candidate] for name, values in one.hyperparameters.items()}
+        for one in ran[:2]
+    ]
+    # The best by the noisy score, which is what was paid for.
+    for one in ran[:2]:
+        assert one.best.candidate[0] == np.argmax(one.scores)
+    fixed = _plan(toy)
+    line = FittedLine("quality").values(SPACE, winners, fixed.epsilons, fixed.final_epsilon, 2)
+    released = result.release.hyperparameters
+    assert released == {name: float(values[0]) for name, values in line.items()}
+    assert result.release.params["w"] == np.float32(released["quality"])
+    assert result.guarantee.epsilon(1e-3) == pytest.approx(fixed.guarantee.epsilon(1e-3))
+    assert result.curator.number_of_candidates == sum(int(one.counts[0]) for one in ran[:2])
+
+
+def test_without_a_seed_every_part_draws_from_the_operating_system(toy, monkeypatch):
+    seen = _recorded(monkeypatch)
+    _called(toy)
+    assert all(source.secret for _, source, _, _ in seen) and len(seen) == 3
+
+
+@pytest.mark.parametrize("why", ["all fail", "no run"])
+def test_stages_that_find_nothing_end_in_the_public_default(toy, why):
+    law = accounting.Poisson(0.01) if why == "no run" else LAW
+    task = toy.task(record=True, failing=ALL if why == "all fail" else 0.0)
+    with toy.noting() as keys:
+        if why == "all fail":
+            with pytest.warns(cautions.UntrainedReleaseWarning):
+                result = _called(toy, task, repetitions=law, seed=1, chunk_size=1)
+            default = jax.device_get(toy.task().initial(jax.random.key(0)))
+            jax.tree.map(np.testing.assert_array_equal, result.release.params, default)
+        else:
+            result = _called(toy, task, repetitions=law, seed=1, chunk_size=1)
+            assert result.release.params["w"] == np.float32(0.5)
+    assert result.release.hyperparameters == {"quality": pytest.approx(0.5), "clip_norm": 1.0}
+    if why == "no run":
+        assert len(keys) == 1 and result.curator.number_of_candidates == 0
+
+
+def test_an_interruption_redraws_nothing(toy, tmp_path, monkeypatch):
+    """A stop before the final training, in it, and after it: the same winners, the same release."""
+    job = Job(folder=str(tmp_path / "work"))
+    usual, parts = staged_runs.execute, []
+
+    def stopping(procedure, *, job, **more):
+        parts.append(job.folder.rpartition("/")[2])
+        if parts[-1] == "final":
+            raise KeyboardInterrupt
+        return usual(procedure, job=job, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(staged_runs, "execute", stopping)
+        with toy.noting() as keys, pytest.raises(KeyboardInterrupt):
+            _called(toy, toy.task(record=True), job=job, chunk_size=1)
+    assert parts == ["stage_1", "stage_2", "final"] and len(keys) > 0
+    seen = _recorded(monkeypatch)
+    with toy.noting() as keys:
+        first = _called(toy, toy.task(record=True), job=job, chunk_size=1)
+    assert len(keys) == 1, "a stage was trained again"
+    with toy.noting() as keys:
+        again = _called(toy, toy.task(record=True), job=job, chunk_size=1)
+    assert keys == []
+    assert again.release.hyperparameters == first.release.hyperparameters
+    jax.tree.map(np.testing.assert_array_equal, again.release.params, first.release.params)
+    assert [one.folder.rpartition("/")[2] for _, _, one, _ in seen[:3]] == parts
+    with pytest.raises(ValueError, match="other data or flags"):
+        _called(toy, toy.task(record=True), job=job, chunk_size=1, noise_multiplier=4.0)
+
+
+def test_a_final_training_goes_on_with_its_own_hyperparameters_only(toy, tmp_path):
+    """Should a stage's folder be lost, another winner's rate does not meet the same key."""
+    fixed, job = _plan(toy), Job(folder=str(tmp_path / "work"))
+    ran = staged_runs.executed(fixed, randomness=HostRandomness(), chunk_size=4, job=job)
+    other = {name: 0.9 * values for name, values in ran.chosen.items()}
+    procedure = staged_runs._final_procedure(fixed, other)
+    with pytest.raises(ValueError, match=r"other data or flags \(search space"):
+        staged_runs.execute(
+            procedure, randomness=HostRandomness(), job=staged_runs._job_of_part(job, "final")
+        )
+
+
+def test_what_the_stages_found_is_not_stated(toy):
+    result = _called(toy, seed=3)
+    words = json.dumps(result.release.statement)
+    for value in result.curator.hyperparameters["quality"]:
+        assert str(value) not in words
+    claim = result.release.statement
+    assert [one["of"] for one in claim["training"]] == [
+        "a candidate of stage 1", "a candidate of stage 2", "the extrapolated candidate",
+    ]  # fmt: skip
+    assert claim["selection"]["stages"] == 2 and claim["selection"]["extrapolated"] == "quality"
+    parts = claim["epsilon_of_parts"]
+    assert len(parts["each_stage_alone"]) == 2
+    assert max(parts["each_stage_alone"]) < parts["selection_alone"] < claim["epsilon"]
+
+
+def test_sections_of_formal_guarantees_are_kept():
+    sections = {
+        tuning.extrapolation: (
+            "of every stage",
+            "its own secret K, keys and noise",
+            "reads the stages' winners only",
+            "within the public law",
+            "the stages and the final DP-SGD are composed",
+            "no privacy rests on it",
+        ),
+        staged_runs.executed: ("share no key, no K and no noise", "not drawn again"),
+    }
+    for what, phrases in sections.items():
+        section = inspect.getdoc(what).split("Formal guarantees:")[1].split("Args:")[0]
+        for phrase in phrases:
+            assert phrase in " ".join(section.split()), phrase
+
+
+REFUSED = [
+    (dict(stage_noise=(6.0, 12.0)), "descending stage_noise"),
+    (dict(stage_noise=(6.0,)), "stage_noise must be two or more"),
+    (dict(stage_noise=(6.0, -1.0)), "stage_noise must be two or more"),
+    (dict(stage_noise=None), "stage_shares are of a target"),
+    (dict(stage_shares=(0.2, 1.0)), "stage_shares must be two or more"),
+    (dict(stage_shares=(0.2,)), "stage_shares must be two or more"),
+    (dict(extrapolated="clip_norm"), "must be drawn from a range"),
+    (dict(extrapolated="momentum"), "must be drawn from a range"),
+    (dict(fit="bent"), "unknown fit 'bent'"),
+    (dict(epsilon=1.0), "both"),
+    (dict(noise_multiplier=None), "neither"),
+    (dict(noise_multiplier=0.0), "noise_multiplier 0"),
+    (dict(epsilon=0.01, noise_multiplier=None), "the stages alone cost"),
+    (dict(steps=None, space=tuning.Space(quality=0.5, clip_norm=1.0, steps=2)), "beside the space"),
+    (dict(job=Job(folder="nowhere", shard=(0, 2))), "drop the shard"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), REFUSED)
+def test_bad_input_gets_one_clear_line(toy, change, message):
+    arguments = dict(space=SPACE, repetitions=LAW, stage_noise=NOISE, extrapolated="quality")
+    with pytest.raises(ValueError, match=message) as caught:
+        tuning.extrapolation(toy.task(), **(arguments | toy.settings | change))
+    assert "\n" not in str(caught.value)
+
+
+def test_another_finish_is_refused(toy):
+    @dataclasses.dataclass(frozen=True)
+    class Kept(tuning.Extrapolation):
+        finish = KeepTheWinner()
+
+    with pytest.raises(ValueError, match="pass TrainTheWinner"):
+        tuning.tune(toy.task(), SPACE, Kept(), run=tuning.RunOptions(noise_multiplier=3.0))
