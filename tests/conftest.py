@@ -30,6 +30,7 @@ SLOW = (
     "accounting/selection/test_selection.py",
     "accounting/selection/test_selection_exact.py",
     "accounting/selection/test_selection_soundness.py",
+    "accounting/selection/test_split.py",
     "commands/",
     "conformance/test_data_sets.py",
     "conformance/test_figures.py",
