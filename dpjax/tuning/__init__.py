@@ -8,6 +8,7 @@
 | `exponential` | McSherry & Talwar, FOCS 2007, on the utilities of Ding & Wu 2022 |
 | `doubling` | Ding & Wu, 2022 |
 | `threshold_stopping` | Liu & Talwar, STOC 2019; Papernot & Steinke, Appendix C |
+| `subset_tuning` | Koskela & Kulkarni, NeurIPS 2023 |
 | `untuned` | none: one run with a public default, what the others have to beat |
 | `pareto.search`; its front is NOT private | Avent et al. 2020 (DPareto) |
 """
@@ -36,6 +37,7 @@ from dpjax.tuning.tuners.random_repetitions import (
     RandomRepetitions,
     random_repetitions,
 )
+from dpjax.tuning.tuners.subset_tuning import SubsetTuning, subset_tuning
 from dpjax.tuning.tuners.threshold_stopping import ThresholdStopping, threshold_stopping
 from dpjax.tuning.tuners.untuned import Untuned, untuned
 
@@ -54,6 +56,7 @@ __all__ = [
     "Result",
     "RunOptions",
     "Space",
+    "SubsetTuning",
     "Task",
     "ThresholdStopping",
     "Uniform",
@@ -71,6 +74,7 @@ __all__ = [
     "register_tuner",
     "registered_tuners",
     "regression",
+    "subset_tuning",
     "threshold_stopping",
     "tune",
     "untuned",
