@@ -39,6 +39,9 @@ CALLS = {
         task, tuning.Space(learning_rate=1.0, clip_norm=1.0), **RUN, **more
     ),
     "exponential": lambda task, **more: tuning.exponential(task, SPACE, **PARTITIONED, **more),
+    "subset tuning": lambda task, **more: tuning.subset_tuning(
+        task, SPACE, repetitions=accounting.Fixed(1), **RUN, **more
+    ),
     "doubling": lambda task, **more: tuning.doubling(
         task, SPACE, granularity=0.5, **PARTITIONED, **more
     ),

@@ -63,6 +63,12 @@ def _one_run():
     ]
 
 
+def _subset_tuning():
+    return tuning.subset_tuning(
+        _task(), SPACE, probability=0.3, repetitions=accounting.Geometric(3), **RUN
+    ).release
+
+
 RELEASES = {
     "random repetitions": _random_repetitions,
     "a mixed space": _mixed,
@@ -78,6 +84,7 @@ RELEASES = {
         tuning.untuned(_task(), tuning.Space(learning_rate=0.5, clip_norm=1.0), **RUN).release
     ),
     "exponential": lambda: tuning.exponential(_task(), SPACE, **PARTITIONED).release,
+    "subset tuning": _subset_tuning,
     "doubling": lambda: tuning.doubling(_task(), SPACE, granularity=0.2, **PARTITIONED).release,
     "doubling, segments": lambda: (
         tuning.doubling(

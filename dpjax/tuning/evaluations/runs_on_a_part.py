@@ -72,10 +72,14 @@ _ASSUMPTIONS = (
 def rate_on_the_part(probability: float) -> float:
     """What the learning rate is multiplied by for a run on the part; public.
 
+    The square root of the ratio of the two expected lot sizes. Lots of the part are smaller, the
+    same noise is louder in what is averaged of them, and the best rate is lower. `subset_tuning`
+    says what this was chosen among.
+
     Args:
       probability: of a training record to be in the part.
     """
-    return 1.0
+    return math.sqrt(probability / (1.0 - probability))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -386,13 +390,18 @@ def _task_of(task: Task, members: np.ndarray) -> Task:
     return dataclasses.replace(task, train=_some_of(task.train, members))
 
 
+class _Part(Records):
+    """Some of the records, or none: how many is secret, and no reason to stop."""
+
+    may_be_empty = True
+
+
 def _some_of(records: Records, members: np.ndarray) -> Records:
-    identifiers = records.identifiers
-    return dataclasses.replace(
-        records,
-        arrays=jax.tree.map(lambda leaf: np.asarray(leaf)[members], records.arrays),
-        identifiers=None if identifiers is None else np.asarray(identifiers)[members],
-    )
+    given = {field.name: getattr(records, field.name) for field in dataclasses.fields(records)}
+    given["arrays"] = jax.tree.map(lambda leaf: np.asarray(leaf)[members], records.arrays)
+    if records.identifiers is not None:
+        given["identifiers"] = np.asarray(records.identifiers)[members]
+    return _Part(**given)
 
 
 def _with_rate_times(optimizer: Optimizer, factor: float) -> Optimizer:

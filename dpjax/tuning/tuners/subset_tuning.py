@@ -113,6 +113,12 @@ def subset_tuning(
       The space is that of the final training. A run on the part has the same steps, clip norm and
       noise multiplier, and the same probability of a record in a lot: its lots have q `lot_size`
       records in expectation, the final training's (1 - q) `lot_size`.
+      Its learning rate is the candidate's times sqrt(q / (1 - q)), the root of the ratio of these
+      two. Of three public rules (the root, the ratio itself, no change) it lost least over two data
+      sets: a linear model with momentum, q .1, .2 and .3, noise of runs of epsilon 1, 2 and 4, 13
+      rates. The rate that is best on the part, carried over, gave a mean validation accuracy of
+      .896 / .886 / .870 on digits, where the best rate gives .900 (6 seeds), and of .841 / .843 /
+      .839 on a9a, where it gives .843 (2 seeds).
 
     Args:
       task: what to learn, with its training and validation records.
