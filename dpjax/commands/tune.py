@@ -5,7 +5,8 @@ scores each privately on validation data, and releases the best alone (Papernot 
 2022); or, with --method=exponential or doubling, trains public candidates on partitions of the
 records, selects one by the average accuracy, and trains that one by DP-SGD (Ding & Wu 2022); or,
 with --method=subset_tuning, does the first on a secret part of the records and trains the winner on
-the rest (Koskela & Kulkarni 2023). The noise is calibrated so that the WHOLE procedure meets the target. Writes
+the rest (Koskela & Kulkarni 2023). The noise is calibrated so that the WHOLE procedure meets the
+target. Writes
 
   <out_dir>/release/   model.msgpack, hyperparameters.json, guarantee.json: may be published
   <out_dir>/curator/   every candidate, K, timings, plots, ledger: not private, never publish

@@ -16,6 +16,7 @@ from dpjax import accounting, training, tuning
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning.choices import BestOf
 from dpjax.tuning.evaluations import runs_on_a_part
+from dpjax.tuning.evaluations.candidate_runs import hyperparameters_of_runs
 from dpjax.tuning.evaluations.private_runs import execute
 from dpjax.tuning.evaluations.runs_on_a_part import RunsOnAPart, plan
 from dpjax.tuning.job import DRAWN_FILE, OUTCOME_FILE, Job, read_arrays
@@ -134,21 +135,13 @@ def test_lots_are_divided_by_public_expectations_and_the_rate_is_carried_over():
     assert sums[1] == pytest.approx(110 / ((1 - share) * 250), rel=1e-3)
 
 
-def test_runs_are_given_their_expected_lot_size():
-    """Schedules read it; and the learning rate stays where an optimiser has none."""
-    sizes = {}
-
-    def noting(name):
-        def optimizer(hyperparameters):
-            sizes.setdefault(name, hyperparameters["lot_size"])
-            return training.sgd()(hyperparameters)
-
-        return optimizer
-
+def test_runs_are_given_their_expected_lot_size_and_a_rate_if_they_read_one():
     fixed = _plan(_numbered())
     assert [setting.expected_lot_size for setting in fixed.settings] == [75.0, 175.0]
     assert fixed.setting.expected_lot_size == 250
     assert {s.lots.sampling_probability for s in fixed.settings} == {1.0}
+    given = hyperparameters_of_runs({"learning_rate": np.ones(2)}, fixed.settings)
+    assert given["lot_size"].tolist() == [75.0, 175.0]
     scaled = runs_on_a_part._with_rate_times(lambda given: given, 0.5)
     assert scaled({"learning_rate": 2.0, "momentum": 0.9}) == {
         "learning_rate": 1.0, "momentum": 0.9,
@@ -181,10 +174,10 @@ def test_of_a_seed_the_final_training_has_a_key_of_its_own(toy):
 
 
 def test_the_claim_is_the_split_and_validation_records_pay_for_the_search_alone():
-    result = _run()
+    result = _run(score_noise=20.0)
     train = result.run_guarantee
     best = accounting.best_of(train, LAW)
-    count = accounting.best_of(accounting.discrete_gaussian(2.0), LAW)
+    count = accounting.best_of(accounting.discrete_gaussian(20.0), LAW)
     expected = accounting.parallel(accounting.split(best, train, probability=0.3), count)
     assert result.guarantee.provenance == expected.provenance
     assert result.guarantee.epsilon(DELTA) == expected.epsilon(DELTA)
