@@ -177,6 +177,26 @@ def test_two_gaussians_by_integration(noises, share):
             assert max(gaussian_split(noises, share, epsilon * (1 - 1e-3))) > delta
 
 
+@pytest.mark.parametrize("noise", [0.6, 1.0, 3.0])
+def test_a_part_of_which_nothing_follows_is_a_lot_of_a_lot(noise):
+    """One step on a lot of the part: a step at the product of the probabilities, both ways.
+
+    With the record and without it are not alike here: taken for each other, neither fits.
+    """
+    whole, lot = accounting.dp_sgd(0.1, noise, 1), accounting.dp_sgd(0.5, noise, 1)
+    made = accounting.split(lot, accounting.pure(0.0), probability=0.2)
+    epsilons = np.linspace(0.0, 1.5, 16)
+    for found, wanted in (
+        (made.pair.forward, whole.pair.forward),
+        (made.pair.backward, whole.pair.backward),
+    ):
+        found, wanted = found.delta(epsilons), wanted.delta(epsilons)
+        assert np.all(found >= wanted * (1 - 1e-3) - 1e-12)
+        np.testing.assert_allclose(found, wanted, rtol=5e-3, atol=3e-6)
+    both = whole.pair.forward.delta(0.1), whole.pair.backward.delta(0.1)
+    assert both[0] > 1.05 * both[1]
+
+
 RUN = accounting.dp_sgd(256 / 60_000, 1.1, 14_062)
 TABLE = {
     # law: on all data, then for each q
