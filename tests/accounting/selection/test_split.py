@@ -192,7 +192,8 @@ def test_a_part_of_which_nothing_follows_is_a_lot_of_a_lot(noise):
     ):
         found, wanted = found.delta(epsilons), wanted.delta(epsilons)
         assert np.all(found >= wanted * (1 - 1e-3) - 1e-12)
-        np.testing.assert_allclose(found, wanted, rtol=5e-3, atol=3e-6)
+        # Between two knots of its grid a profile is a chord.
+        np.testing.assert_allclose(found, wanted, rtol=5e-3, atol=5e-4)
     both = whole.pair.forward.delta(0.1), whole.pair.backward.delta(0.1)
     assert both[0] > 1.05 * both[1]
 
