@@ -81,6 +81,15 @@ _EXTRAPOLATED = {
 _STAGED_FILE = f"{_P}evaluations/staged_runs.py"
 _LAWS = (f"{_T}test_wiring_laws.py",)
 _ANY_SCORE = (f"{_T}problem/test_any_score.py",)
+_PART_FILE = f"{_P}evaluations/runs_on_a_part.py"
+_PART = f"{_T}tuners/test_subset_tuning.py::test_"
+_WHO_SEES = (f"{_PART}every_record_is_seen_once_by_the_search_or_by_the_final_training",)
+_PART_LOTS = (
+    f"{_PART}lots_are_divided_by_public_expectations_and_the_rate_is_carried_over",
+    f"{_PART}runs_are_given_their_expected_lot_size_and_a_rate_if_they_read_one",
+)
+_PART_PRICE = (f"{_PART}the_claim_is_the_split_and_validation_records_pay_for_the_search_alone",)
+_PART_ONCE = (f"{_PART}a_job_that_goes_on_has_the_same_part_and_spends_it_once",)
 _FEDERATION = ("tests/federated/test_wiring_federation.py",)
 _TUNE = ("tests/experiments/test_tune.py::test_digits_end_to_end_and_the_claim_verifies",)
 _UNREAD = (f"{_T}test_unread.py",)
@@ -724,6 +733,91 @@ MISTAKES = [
         "        refuse_unread(self.task, self.optimizer, self.names)\n",
         "        pass\n",
         _UNREAD,
+    ),
+    # ---- a secret part of the records
+    Mistake(
+        "subset tuning: the part is drawn of a seed that everyone knows",
+        _PART_FILE,
+        "return randomness.words(number, _STREAM_OF_PART)",
+        "return HostRandomness(0).words(number, _STREAM_OF_PART)",
+        _WHO_SEES,
+    ),
+    Mistake(
+        "subset tuning: the final training sees all records and is priced for the rest",
+        _PART_FILE,
+        "task = _task_of(self.task, ~in_part)",
+        "task = self.task",
+        _WHO_SEES,
+    ),
+    Mistake(
+        "subset tuning: the final training sees the part",
+        _PART_FILE,
+        "task = _task_of(self.task, ~in_part)",
+        "task = _task_of(self.task, in_part)",
+        _WHO_SEES,
+    ),
+    Mistake(
+        "subset tuning: the search sees all records",
+        _PART_FILE,
+        "task = _task_of(self.task, in_part)",
+        "task = self.task",
+        _WHO_SEES,
+    ),
+    Mistake(
+        "subset tuning: lots of the part are divided by its real share of the records",
+        _PART_FILE,
+        "settings=self.settings[:1],",
+        "settings=(dataclasses.replace(self.setting, share=float(in_part.mean())),),",
+        _PART_LOTS,
+    ),
+    Mistake(
+        "subset tuning: lots are divided by the size of lots of all records",
+        "dpjax/tuning/evaluations/candidate_runs.py",
+        "lots, size = setting.lots, setting.expected_lot_size",
+        "lots, size = setting.lots, setting.lot_size",
+        _PART_LOTS,
+    ),
+    Mistake(
+        "subset tuning: a job that goes on draws the part anew",
+        _PART_FILE,
+        'in_part = drawn["in_part"]',
+        "in_part = drawn_part(task.train.number, fixed.probability, randomness)",
+        _PART_ONCE,
+    ),
+    Mistake(
+        "subset tuning: the part stays in the folder when it is spent",
+        _PART_FILE,
+        "    job.spend(_written(found)",
+        '    job.spend({"in_part": in_part} | _written(found)',
+        _PART_ONCE,
+    ),
+    Mistake(
+        "subset tuning: the selection is not charged to validation records",
+        _PART_FILE,
+        "            total = accounting.parallel(total, count)\n",
+        "",
+        _PART_PRICE,
+    ),
+    Mistake(
+        "subset tuning: the final training is not charged",
+        _PART_FILE,
+        "return finish.total(choice.guarantee(train), train)",
+        "return choice.guarantee(train)",
+        _PART_PRICE,
+    ),
+    Mistake(
+        "subset tuning: one run on the part is charged, not the best of K",
+        _PART_FILE,
+        "return finish.total(choice.guarantee(train), train)",
+        "return finish.total(train, train)",
+        _PART_PRICE,
+    ),
+    Mistake(
+        "subset tuning: of a seed the final training has the first candidate's key",
+        _PART_FILE,
+        "randomness=_of_final_training(randomness),",
+        "randomness=randomness,",
+        (f"{_PART}of_a_seed_the_final_training_has_a_key_of_its_own",),
     ),
     # ---- micro-batches of a lot
     Mistake(

@@ -1,7 +1,8 @@
 """What a computation costs in privacy. NumPy and SciPy float64; JAX only in `rdp_grid`.
 
-Constructors of base runs return a `Guarantee`; `compose`, `repeat`, `parallel`, `mixture` and
-`best_of` make guarantees of guarantees; laws of the number of runs K live in `selection.laws`.
+Constructors of base runs return a `Guarantee`; `compose`, `repeat`, `parallel`, `mixture`,
+`best_of` and `split` make guarantees of guarantees; laws of the number of runs K live in
+`selection.laws`.
 A constructor of one's own is a function decorated with `mechanism`, a law one with `law_family`.
 """
 
@@ -74,6 +75,7 @@ from dpjax.accounting.selection.laws import (
     law_family,
     law_from_dict,
 )
+from dpjax.accounting.selection.split import split
 from dpjax.accounting.selection.threshold import stop_at_threshold
 
 __all__ = [
@@ -132,6 +134,7 @@ __all__ = [
     "simulate_loop",
     "skellam_vote",
     "sparse_vector",
+    "split",
     "stop_at_threshold",
     "threshold_levels",
     "truncation_probability",

@@ -248,7 +248,12 @@ def with_measured(
 
 
 def _rows(data: Tree, indices: jax.Array) -> Tree:
-    return jax.tree.map(lambda rows: rows.at[indices].get(mode="clip"), data)
+    def gathered(rows: jax.Array) -> jax.Array:
+        if not len(rows):  # Nothing to gather from: a lot of no records is all padding.
+            rows = jnp.zeros((1, *rows.shape[1:]), rows.dtype)
+        return rows.at[indices].get(mode="clip")
+
+    return jax.tree.map(gathered, data)
 
 
 def added(total: tuple[Tree, Tree], part: Tree, rest: Tree | None = None) -> tuple[Tree, Tree]:

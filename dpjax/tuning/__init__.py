@@ -10,6 +10,7 @@
 | `doubling` | Ding & Wu, 2022 |
 | `extrapolation` | Panda et al., ICML 2024 |
 | `threshold_stopping` | Liu & Talwar, STOC 2019; Papernot & Steinke, Appendix C |
+| `subset_tuning` | Koskela & Kulkarni, NeurIPS 2023 |
 | `untuned` | none: one run with a public default, what the others have to beat |
 | `pareto.search`; its front is NOT private | Avent et al. 2020 (DPareto) |
 """
@@ -40,6 +41,7 @@ from dpjax.tuning.tuners.random_repetitions import (
     RandomRepetitions,
     random_repetitions,
 )
+from dpjax.tuning.tuners.subset_tuning import SubsetTuning, subset_tuning
 from dpjax.tuning.tuners.threshold_stopping import ThresholdStopping, threshold_stopping
 from dpjax.tuning.tuners.untuned import Untuned, untuned
 
@@ -60,6 +62,7 @@ __all__ = [
     "Result",
     "RunOptions",
     "Space",
+    "SubsetTuning",
     "Task",
     "ThresholdStopping",
     "Uniform",
@@ -79,6 +82,7 @@ __all__ = [
     "register_tuner",
     "registered_tuners",
     "regression",
+    "subset_tuning",
     "threshold_stopping",
     "tune",
     "untuned",

@@ -28,7 +28,7 @@ def of_settings(
     """
     return [
         {
-            "lot_size": setting.lot_size,
+            "lot_size": setting.expected_lot_size,
             "steps": setting.steps,
             "noise_multiplier": setting.noise_multiplier,
             "probability": setting.probability,

@@ -13,6 +13,7 @@ the command line, its statement in a release and how `verification` rebuilds tha
 | `PermuteAndFlip` | models of partitions | one exact draw | the winner trained privately |
 | `Doubling` | models of partitions | the noisy loop | the winner trained privately |
 | `Extrapolation` | private runs at small epsilons | a fitted line | one private training |
+| `SubsetTuning` | private runs on a secret part of the records | the best | trained on the rest |
 | `Untuned` | none | a public default | its parameters |
 """
 
@@ -117,8 +118,8 @@ class Finish(Protocol):
         """The cost of the release.
 
         Args:
-          chosen: of evaluation and choice together.
-          training: of one private training on all training records.
+          chosen: of evaluation and choice together, to a record that was trained on.
+          training: of one private training of the winner.
         """
 
 
@@ -142,6 +143,23 @@ class TrainTheWinner:
     ) -> accounting.Guarantee:
         """See `Finish`."""
         return accounting.compose(chosen, training)
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainOnTheRest:
+    """Trains the winner by DP-SGD on the records that the choice had not seen.
+
+    Attributes:
+      probability: of a training record to be in the part that the choice saw.
+    """
+
+    probability: float
+
+    def total(
+        self, chosen: accounting.Guarantee, training: accounting.Guarantee
+    ) -> accounting.Guarantee:
+        """See `Finish`; the part is secret, so this is less than a composition."""
+        return accounting.split(chosen, training, probability=self.probability)
 
 
 class Evaluation(Protocol):
@@ -290,7 +308,7 @@ def tune(
       `result.release` is (`result.guarantee.epsilon(delta)`, delta)-differentially private under
       `result.guarantee.relation`, under the conditions that the tuner's own function states
       (`random_repetitions`, `threshold_stopping`, `exponential`, `permute_and_flip`, `doubling`,
-      `extrapolation`).
+      `subset_tuning`, `extrapolation`, `untuned`).
 
     Args:
       task: what to learn, with its training and validation records.

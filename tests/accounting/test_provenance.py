@@ -18,6 +18,7 @@ TREES = {
     "composed": accounting.compose(_BASE, accounting.pure(0.1), _BASE),
     "mixture": accounting.mixture([_BASE, accounting.zcdp(0.1)], [0.25, 0.75]),
     "threshold": accounting.stop_at_threshold(accounting.gaussian(2.0), 0.5),
+    "split": accounting.split(_BASE, accounting.zcdp(0.1), probability=0.25),
     "loop": accounting.doubling_loop(0.1, 5),
     "exponential": accounting.exponential_mechanism(0.5),
     "fixed lots": accounting.dp_sgd_fixed_lots(100, 10, 2.0, 3),

@@ -69,6 +69,7 @@ GOOD = {
     "renyi_only": {"orders": [2.0, 8.0, 64.0], "divergences": [0.02, 0.08, 0.7]},
     "skellam_vote": {"variance": 9.0, "scale": 2, **_VOTE},
     "sparse_vector": {"noise": 40.0, "bound": 3, "allocation": "optimal"},
+    "split": {"tuned": _PURE, "final": _TABLE, "probability": 0.3, "final_on": "all"},
     "stop_at_threshold": {"guarantee": _PURE, "halting_probability": 0.2},
     "vote": {"sigma": 3.0, **_VOTE},
     "zcdp": {"rho": 0.05},

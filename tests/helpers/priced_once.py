@@ -1,7 +1,7 @@
 """What a session of tests prices more than once is computed once, in whichever process needs it.
 
 Tests of tuners differ in what they look at, and mostly run the same law of K over the same small
-runs; computing its profiles anew is most of their time. Kept is what three pure functions return,
+runs; computing its profiles anew is most of their time. Kept is what four pure functions return,
 by all they are given, value for value (arrays by their hash): a run that is rebuilt, calibrated or
 tampered with is another key as soon as one bit of it differs, so no check of a price is answered by
 what it should be compared with. Tests of the accounting itself do without (`USED` is false).
@@ -24,7 +24,7 @@ import numpy as np
 from dpjax import accounting
 from dpjax.accounting.numerics import composition
 from dpjax.accounting.numerics.loss_distribution import LossDistribution, LossPair
-from dpjax.accounting.selection import best_of, threshold
+from dpjax.accounting.selection import best_of, split, threshold
 
 USED = True
 """Whether what was kept is looked up."""
@@ -32,6 +32,7 @@ USED = True
 KEPT = (
     (best_of, "_selected_pair"),
     (threshold, "_stopped_pair"),
+    (split, "_split_pair"),
     (composition, "_copies"),
 )
 """Functions of pairs, laws of K and numbers alone, by their modules."""

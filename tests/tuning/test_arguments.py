@@ -298,6 +298,14 @@ PUBLIC = {
         sampling=("poisson", "word"),
         clipping=("automatic", "word"),
     ),
+    "subset_tuning": spec(
+        tuning.subset_tuning,
+        **STARTED,
+        **OF_RUNS,
+        score_noise=(2.0, "positive?"),
+        probability=(0.5, "probability"),
+        repetitions=(accounting.Geometric(3.0), "object"),
+    ),
     "threshold_stopping": spec(
         tuning.threshold_stopping,
         **STARTED,
@@ -519,6 +527,7 @@ NOT_CALLED = {
     "PermuteAndFlip": "its settings are asked as permute_and_flip's",
     "PublicDefaults": "made by public_defaults",
     "RandomRepetitions": "its settings are asked as random_repetitions'",
+    "SubsetTuning": "its settings are asked as subset_tuning's",
     "ThresholdStopping": "its settings are asked as threshold_stopping's",
     "Untuned": "it has no settings",
     "register_tuner": "a decorator; its errors are in conformance/test_own_tuner.py",

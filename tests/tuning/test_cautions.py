@@ -43,6 +43,9 @@ CALLS = {
     "permute_and_flip": lambda task, **more: tuning.permute_and_flip(
         task, SPACE, **PARTITIONED, **more
     ),
+    "subset tuning": lambda task, **more: tuning.subset_tuning(
+        task, SPACE, repetitions=accounting.Fixed(1), **RUN, **more
+    ),
     "doubling": lambda task, **more: tuning.doubling(
         task, SPACE, granularity=0.5, **PARTITIONED, **more
     ),

@@ -69,6 +69,12 @@ def _one_run():
     ]
 
 
+def _subset_tuning():
+    return tuning.subset_tuning(
+        _task(), SPACE, probability=0.3, repetitions=accounting.Geometric(3), **RUN
+    ).release
+
+
 RELEASES = {
     "random repetitions": _random_repetitions,
     "a mixed space": _mixed,
@@ -85,6 +91,7 @@ RELEASES = {
     ),
     "exponential": lambda: tuning.exponential(_task(), SPACE, **PARTITIONED).release,
     "permute_and_flip": lambda: tuning.permute_and_flip(_task(), SPACE, **PARTITIONED).release,
+    "subset tuning": _subset_tuning,
     "doubling": lambda: tuning.doubling(_task(), SPACE, granularity=0.2, **PARTITIONED).release,
     "doubling, segments": lambda: (
         tuning.doubling(

@@ -73,6 +73,12 @@ def _extrapolation(toy, which):
     )  # fmt: skip
 
 
+def _subset_tuning(toy, which):
+    return tuning.subset_tuning(
+        toy.task(which), SPACE, repetitions=LAW, probability=0.3, **DRAWN_BY_SPACE, **toy.settings
+    )
+
+
 PROCEDURES = {
     "random repetitions": (_random_repetitions, (0, 1, 2)),
     "threshold stopping": (_threshold_stopping, (0, 1)),
@@ -80,6 +86,7 @@ PROCEDURES = {
     "permute_and_flip": (_permute_and_flip, (0, 1)),
     "doubling": (_doubling, (0, 1)),
     "extrapolation": (_extrapolation, (0, 1)),
+    "subset tuning": (_subset_tuning, (0, 1, 2)),
 }
 """What is called, and with which streams of the operating system, the two data sets in turn."""
 
@@ -148,13 +155,16 @@ def test_the_folder_holds_what_is_listed_here_and_public_numbers(results, toy, t
     assert set(said) == {"quality", "clip_norm"}
     claim = json.loads((folder / "guarantee.json").read_text())
     _check_keys(claim, name)
-    assert len(claim["training"]) == (3 if name == "extrapolation" else 1)
+    # What lots are divided by are shares of the public lot size.
+    sizes = [said["lot_size"] for said in claim["training"]]
+    parts = {"extrapolation": [8, 8, 8], "subset tuning": [0.3 * 8, 0.7 * 8]}
+    assert sizes == pytest.approx(parts.get(name, [8]))
     assert claim["score"]["public_size"] == toy.public_validation
     assert any(f"more than {toy.training_bound} records" in words for words in claim["assumptions"])
     public = {"public_size": toy.public_training, "size_bound": toy.training_bound, "number": None}
     assert claim["training_records"] == public
     capacity = accounting.lot_capacity(toy.training_bound, 8 / toy.public_training, 2, 1e-9)
-    assert all(said["capacity"] == capacity for said in claim["training"])
+    assert {said["capacity"] for said in claim["training"]} == {capacity}
     _check_run(toy, result.run_guarantee, steps=2)
 
 

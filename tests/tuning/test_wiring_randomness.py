@@ -17,6 +17,7 @@ from dpjax.federated.averaging import AveragingSettings, noisy_update
 from dpjax.randomness import integer_laws
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning import pareto
+from dpjax.tuning.evaluations import runs_on_a_part
 from dpjax.tuning.evaluations.partitions import AveragedUtility
 from dpjax.tuning.pareto.released_run import released_run
 from dpjax.tuning.tuners.doubling import DoublingChoice, run_loop
@@ -42,6 +43,32 @@ def _selected(toy, **more):
         "candidates": tuple(record.hyperparameters["quality"]),
         "noise": tuple(np.round(record.scores * toy.public_validation - counts, 6)),
         "keys": tuple(keys),
+    }
+
+
+def _on_a_part(toy):
+    """What subset tuning drew: the part, candidates, their noises, all keys, the last one's own."""
+    parts, usual = [], runs_on_a_part.drawn_part
+
+    def noting(*arguments):
+        parts.append(usual(*arguments))
+        return parts[-1]
+
+    with pytest.MonkeyPatch.context() as patch, toy.noting() as keys:
+        patch.setattr(runs_on_a_part, "drawn_part", noting)
+        result = tuning.subset_tuning(
+            toy.task(record=True), toy.space(*QUALITIES), score_noise=3.0, chunk_size=1,
+            repetitions=accounting.Fixed(4), probability=0.5, **toy.settings,
+        )  # fmt: skip
+    assert result.release.statement["randomness"]["secret"] is True
+    record = result.curator
+    counts = record.accuracies * toy.numbers[0][1]
+    return {
+        "part": tuple(parts[0].tolist()),
+        "candidates": tuple(record.hyperparameters["quality"]),
+        "noise": tuple(np.round(record.scores * toy.public_validation - counts, 6)),
+        "keys": tuple(keys),
+        "the final run's key": keys[-1],
     }
 
 
@@ -97,6 +124,7 @@ RUNS = {
     "threshold stopping": lambda toy: _selected(toy, threshold=1.0, halting_probability=0.15),
     "exponential": _partitioned,
     "permute_and_flip": lambda toy: _partitioned(toy, tuning.permute_and_flip),
+    "subset tuning": _on_a_part,
     "a run after a public search": _released,
     "the clients of a federation": _sent,
 }

@@ -98,7 +98,7 @@ def config_of_setting(
     clipping: training.ClipRule = training.GlobalClipping(),  # noqa: B008 (immutable)
 ) -> training.TrainConfig:
     """`train_config` of a run that is accounted for as `setting`."""
-    lots, size = setting.lots, setting.lot_size
+    lots, size = setting.lots, setting.expected_lot_size
     return train_config(
         task, optimizer, lots, setting.steps, size, micro_batch_size, mesh, clipping
     )
@@ -116,6 +116,13 @@ def bytes_of_step(task: Task, config: training.TrainConfig) -> int:
     return training.bytes_of_step(config, params, task.train.arrays)
 
 
+_READ_FROM_SETTINGS = {
+    "noise_multiplier": "noise_multiplier",
+    "lot_size": "expected_lot_size",
+    "steps": "steps",
+}
+
+
 def hyperparameters_of_runs(
     drawn: Mapping[str, np.ndarray], settings: Sequence[RunSetting]
 ) -> dict[str, np.ndarray]:
@@ -127,11 +134,12 @@ def hyperparameters_of_runs(
 
     Returns:
       name -> (runs,) float64: what was drawn, a clip norm of 1 where none was, and
-      `noise_multiplier`, `lot_size` and `steps` as the settings have them, whatever was drawn.
+      `noise_multiplier`, `lot_size` (the expected number of records of a lot) and `steps` as the
+      settings have them, whatever was drawn.
     """
     given = dict(drawn)
-    for name in ("noise_multiplier", "lot_size", "steps"):
-        given[name] = np.asarray([float(getattr(setting, name)) for setting in settings])
+    for name, of_setting in _READ_FROM_SETTINGS.items():
+        given[name] = np.asarray([float(getattr(setting, of_setting)) for setting in settings])
     given.setdefault("clip_norm", np.ones(len(settings)))
     return given
 

@@ -39,10 +39,18 @@ class RunSetting(RunShape):
       noise_multiplier: noise standard deviation over the sensitivity of the clipped sum; nan where
         it is not known yet.
       probability: how likely the space draws this setting.
+      share: of the records, in (0, 1], what a run is expected to see; public. A lot is drawn of
+        these alone, each with the same probability.
     """
 
     noise_multiplier: float
     probability: float = 1.0
+    share: float = 1.0
+
+    @property
+    def expected_lot_size(self) -> float:
+        """What a step's sum is divided by: the expected number of records of a lot; public."""
+        return self.lot_size if self.share == 1.0 else self.share * self.lot_size
 
     @property
     def noise_over_clip_norm(self) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -53,6 +53,8 @@ class Records:
     identifiers: np.ndarray | None = None
     stable_under_removal: bool | None = None
 
+    may_be_empty: ClassVar[bool] = False
+
     def __post_init__(self):
         if self.stable_under_removal is None:
             object.__setattr__(self, "stable_under_removal", self.identifiers is None)
@@ -67,7 +69,7 @@ class Records:
             raise ValueError(
                 f"the arrays have {sorted(lengths)} records: pass arrays of one length"
             )
-        if 0 in lengths:
+        if 0 in lengths and not self.may_be_empty:
             raise ValueError("there are no records: pass arrays with at least one")
         if not 1 <= self.public_size <= self.size_bound:
             raise ValueError(

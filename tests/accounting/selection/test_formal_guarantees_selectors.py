@@ -17,6 +17,12 @@ CASES = {
         lambda: accounting.exponential_mechanism(0.7),
         ("bounded-range", "Gumbel", "adaptive"),
     ),
+    "split": (
+        lambda: accounting.split(
+            accounting.gaussian(2.0), accounting.gaussian(3.0), probability=0.3
+        ),
+        ("nobody learns", "never a hash", "same guarantee for every outcome", "Blackwell"),
+    ),
     "vote": (lambda: accounting.vote(5.0, 2, 10), ("replace one client", "standard deviation")),
     "skellam_vote": (
         lambda: accounting.skellam_vote(25.0, 2, 10),

@@ -1,0 +1,259 @@
+"""Tuning on a secret random part of the records, training on the rest: what both cost together."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from dpjax import checks
+from dpjax.accounting.combine import compose
+from dpjax.accounting.guarantee import Guarantee
+from dpjax.accounting.mechanisms.elementary import pure
+from dpjax.accounting.mechanisms.mechanism import mechanism
+from dpjax.accounting.numerics import renyi
+from dpjax.accounting.numerics.loss_distribution import LossDistribution, LossPair
+from dpjax.accounting.numerics.privacy_profile import pair_from_profiles
+from dpjax.neighbouring import ADD_OR_REMOVE_ONE
+
+FINAL_ON = ("rest", "all")
+
+KNOTS = (0.05, 200)
+"""Knots of the law that is summed over: their distance in standard deviations, and outside them.
+
+What that adds to epsilon is quadratic in the distance: under 0.05%.
+"""
+
+FINENESS = 0.04
+"""Distance of the epsilons at which the profile is written, in standard deviations of the loss."""
+
+LONGEST = 4000
+"""Epsilons at which the profile is written, at most."""
+
+NEGLIGIBLE = 1e-16
+"""The profile is cut where its finite part falls below this; the rest counts as infinite loss."""
+
+LARGEST_LOSS = 500.0
+"""A larger loss of the law that is summed over counts as infinite."""
+
+ROUNDING = 1e-12
+"""Relative, of densities, orders and sums: every one is moved by it to the side that costs more."""
+
+INCONSISTENT = 1e-9
+"""Excess of mirrored mass from which a pair is made anew of its profiles at epsilon >= 0."""
+
+_AT_ONCE = 1 << 16
+"""Terms of the sum that are held in memory together."""
+
+
+@mechanism
+def split(
+    tuned: Guarantee, final: Guarantee, *, probability: float, final_on: str = "rest"
+) -> Guarantee:
+    """The guarantee of tuning on a secret random part of the records and training on the rest.
+
+    The procedure is that of Koskela & Kulkarni (NeurIPS 2023, arXiv:2301.11989), who bound Renyi
+    divergences; this is the exact cost of the two dominating pairs.
+
+    Formal guarantees: it holds if
+      - every record is in the first part with probability q = `probability`, independently of
+        every other record and of all else, by randomness that nobody learns: the operating
+        system's, never a hash that others can compute. A part that is known, or guessed better
+        than by q, costs `parallel(tuned, final)`;
+      - `tuned` covers all that is computed on the first part, such as `best_of` of runs: for two
+        data sets that differ in one record of that part;
+      - `final` covers what is computed afterwards, on the other records ("rest") or on all of them
+        ("all"), whatever came out of the first part: the same guarantee for every outcome;
+      - sizes of the parts, and what is computed from them, are not released: lots are divided by
+        expected numbers.
+
+    With a record of the data at hand, P, and without it, Q, and the likelihood ratios L_A of what
+    is computed on the first part and L_M of what is computed afterwards, independent under Q, the
+    ratio of everything is q L_A + (1 - q) L_M for "rest" and (1 - q + q L_A) L_M for "all". For
+    t = e^epsilon
+
+        H_t(P||Q) = E_Q[(q L_A + (1 - q) L_M - t)_+],  H_t(Q||P) = E_Q[(1 - t (q L_A + ...))_+]
+
+    Proof: fix where the other records are; the parts are averaged over at the end, which the joint
+    convexity of H_t allows. With the record P = q P_A x Q_M + (1 - q) Q_A x P_M, without it
+    Q = Q_A x Q_M. By Blackwell's theorem a kernel maps a dominating pair onto (P_A, Q_A), and one
+    for every outcome of A maps the other dominating pair onto what follows that outcome. The first,
+    and then the one of what came out, map the mixture of the dominating pairs onto P, and their
+    product onto Q.
+
+    Args:
+      tuned: of what sees the first part, under add or remove one.
+      final: of what follows, under add or remove one.
+      probability: q in (0, 1), of a record to be in the first part.
+      final_on: which records what follows sees: "rest" or "all".
+
+    Returns:
+      Guarantee under add or remove one; it composes, mixes and nests like any other. For "rest" it
+      never exceeds `parallel(tuned, final)`; it is that of `final` as q approaches 0 and that of
+      `tuned` as q approaches 1. It takes 0.1 to 0.5 s.
+
+    Raises:
+      ValueError: a probability outside (0, 1), another word for `final_on`, or guarantees under
+        replace one, whose record and replacement may be in different parts.
+    """
+    for name, guarantee in (("tuned", tuned), ("final", final)):
+        checks.instance(name, guarantee, Guarantee, "accounting.gaussian(1.0)")
+        if guarantee.relation != ADD_OR_REMOVE_ONE:
+            raise ValueError(
+                f"{name} is under {guarantee.relation!r}, for which a split has no price: pass a "
+                f"guarantee under {ADD_OR_REMOVE_ONE!r} (Poisson lots)"
+            )
+    q = checks.probability("probability", probability)
+    if checks.one_of("final_on", final_on, FINAL_ON) == "all":
+        # The ratio 1 - q + q L_A is that of a first part followed by nothing.
+        return compose(split(tuned, pure(0.0), probability=q), final)
+    curve = None
+    if tuned.renyi is not None and final.renyi is not None:
+        # Joint convexity, in both directions: as a mechanism drawn by these weights.
+        curve = renyi.mixture_of([tuned.renyi, final.renyi], np.array([q, 1.0 - q]))
+    return Guarantee(
+        relation=ADD_OR_REMOVE_ONE,
+        pair=lambda: _split_pair(tuned.pair, final.pair, q),
+        renyi=curve,
+        pure_epsilon=_pure_epsilon(tuned.pure_epsilon, final.pure_epsilon, q),
+    )
+
+
+def _pure_epsilon(tuned: float | None, final: float | None, q: float) -> float | None:
+    """log of the largest ratio, which the inverse of the smallest does not exceed."""
+    if tuned is None or final is None:
+        return None
+    found = float(np.logaddexp(math.log(q) + tuned, math.log1p(-q) + final))
+    # One part in 1e12 covers the rounding; a weighted mean is never above the larger.
+    return min(found + ROUNDING * (1.0 + found), max(tuned, final))
+
+
+def _split_pair(tuned: LossPair, final: LossPair, q: float) -> LossPair:
+    """The pair of ratio q L_A + (1 - q) L_M, from the pairs of the two ratios."""
+    # The formula is symmetric: whichever is shorter is summed over.
+    (summed, weight), (other, other_weight) = sorted(
+        [(_consistent(tuned), q), (_consistent(final), 1.0 - q)], key=lambda part: part[0].size
+    )
+    summed = LossPair(_thinned(summed.forward), _thinned(summed.backward))
+    interval = _interval(summed, other, weight)
+    forward, backward = (
+        _profile(terms, interval)
+        for terms in (
+            _Forward(summed.forward, other.forward, weight, other_weight),
+            _Backward(summed.backward, other.backward, weight, other_weight),
+        )
+    )
+    length = max(forward.size, backward.size)
+    return pair_from_profiles(interval, _extended(forward, length), _extended(backward, length))
+
+
+def _consistent(pair: LossPair) -> LossPair:
+    """The pair, or one of the same profiles at epsilon >= 0 whose directions are mirror images."""
+    laws = (pair.forward, pair.backward)
+    if max(law.mirrored_mass() for law in laws) <= 1.0 + INCONSISTENT:
+        return pair
+    profiles = []
+    for law in laws:
+        last = max(0, law.lowest + law.masses.size - 1)
+        profiles.append(law.delta(law.interval * np.arange(last + 1)))
+    return pair_from_profiles(pair.interval, *profiles)
+
+
+def _thinned(law: LossDistribution) -> LossDistribution:
+    """The law on fewer knots, pessimistically; as it is where it has few."""
+    law = law.completed()
+    return law if law.masses.size <= KNOTS[1] else law.kept_at(law.knots(*KNOTS))
+
+
+def _interval(summed: LossPair, other: LossPair, weight: float) -> float:
+    """Spacing of the epsilons at which the profiles are written."""
+    spread = math.hypot(weight * summed.spread(), (1.0 - weight) * other.spread())
+    laws = (summed.forward, summed.backward, other.forward, other.backward)
+    # Backwards one ratio may be 0, and the other's share of the mean is then all of it.
+    reach = max(law.losses[-1] for law in laws) - math.log(min(weight, 1.0 - weight))
+    # An even spacing serves the bulk; how far the profile reaches is found on the way.
+    wanted = max(FINENESS * min(spread, 0.5), reach / LONGEST, 1e-9)
+    # Grids of which one holds the other compose exactly.
+    if wanted < other.interval:
+        return other.interval / math.ceil(other.interval / wanted)
+    return other.interval * math.ceil(wanted / other.interval)
+
+
+class _Forward:
+    """H_t(P||Q) as the mean of v H_tau(P'||Q') over one ratio x: tau = (t - w x) / v."""
+
+    def __init__(
+        self, summed: LossDistribution, other: LossDistribution, weight: float, other_weight: float
+    ):
+        self._other, self._weight, self._other_weight = other, weight, other_weight
+        held = (summed.masses > 0.0) & (summed.losses <= LARGEST_LOSS)
+        self._ratios = np.exp(summed.losses[held]) * (1.0 + ROUNDING)
+        self._masses = summed.masses[held] / np.exp(summed.losses[held])  # Under Q.
+        revealed = summed.infinity_mass + float(summed.masses[summed.losses > LARGEST_LOSS].sum())
+        # What is impossible under Q comes on top.
+        self._revealed = weight * revealed
+        self.least = self._revealed + other_weight * other.infinity_mass
+
+    def __call__(self, t: np.ndarray) -> np.ndarray:
+        """Of orders t (n,), (n,)."""
+        nothing = self._of_other(t / self._other_weight)
+        # Mass under Q alone has x = 0: all that is not listed.
+        tau = (t[:, None] - self._weight * self._ratios) / self._other_weight
+        more = np.maximum(self._of_other(tau) - nothing[:, None], 0.0) @ self._masses
+        return self._revealed + self._other_weight * (nothing + more)
+
+    def _of_other(self, tau: np.ndarray) -> np.ndarray:
+        return _divergence(self._other, tau)
+
+
+class _Backward:
+    """H_t(Q||P) as the mean of c H_s(Q'||P') over one ratio x: c = 1 - t w x, s = t v / c."""
+
+    def __init__(
+        self, summed: LossDistribution, other: LossDistribution, weight: float, other_weight: float
+    ):
+        self._other, self._weight, self._other_weight = other, weight, other_weight
+        held = (summed.masses > 0.0) & (summed.losses >= -LARGEST_LOSS)
+        self._ratios = np.exp(-summed.losses[held]) * (1.0 - ROUNDING)
+        self._masses = summed.masses[held]  # Under Q.
+        self._impossible = summed.infinity_mass  # Under P: x = 0.
+        self.least = self._impossible * other.infinity_mass
+
+    def __call__(self, t: np.ndarray) -> np.ndarray:
+        """Of orders t (n,), (n,)."""
+        left = np.maximum(1.0 - t[:, None] * self._weight * self._ratios, 0.0)
+        order = t[:, None] * self._other_weight / np.maximum(left, 1e-60)
+        found = (left * _divergence(self._other, order)) @ self._masses
+        return found + self._impossible * _divergence(self._other, t * self._other_weight)
+
+
+def _divergence(law: LossDistribution, order: np.ndarray) -> np.ndarray:
+    """The hockey-stick divergence of any real order, rounded up; of the shape of `order`."""
+    with np.errstate(divide="ignore"):
+        epsilon = np.log(np.maximum(order, 0.0))
+    found = law.delta(epsilon - ROUNDING * (1.0 + np.abs(epsilon)))
+    return np.maximum(found, 1.0 - order)  # Which it never is below, and is for orders <= 0.
+
+
+def _profile(divergence: _Forward | _Backward, interval: float) -> np.ndarray:
+    """At epsilon = 0, interval, ..., as far as it matters, rounded up; (n,)."""
+    block = max(1, _AT_ONCE // max(1, divergence._ratios.size))
+    found: list[np.ndarray] = []
+    start, raised = 0, 1.0 + ROUNDING + 8.0 * divergence._ratios.size * 2.0**-53
+    while True:
+        epsilons = interval * np.arange(start, min(start + block, 2 * LONGEST))
+        values = divergence(np.exp(np.minimum(epsilons, 700.0)))
+        found.append(values)
+        ended = np.flatnonzero(values - divergence.least <= NEGLIGIBLE)
+        start += epsilons.size
+        if ended.size:
+            found[-1] = values[: ended[0] + 1]
+            break
+        if start >= 2 * LONGEST:
+            break
+    return np.minimum(raised * np.concatenate(found), 1.0)
+
+
+def _extended(profile: np.ndarray, length: int) -> np.ndarray:
+    """The profile with its last value held, (length,)."""
+    return np.append(profile, np.full(length - profile.size, profile[-1]))

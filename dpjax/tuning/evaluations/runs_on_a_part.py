@@ -1,0 +1,648 @@
+"""Private runs on a secret random part of the training records, then one training on the rest.
+
+`RunsOnAPart` is the evaluation of `subset_tuning`: every training record goes to the part with one
+probability, by randomness that nobody learns; candidates are trained and chosen there, as private
+runs on all records would be; and the winner's hyperparameters are trained with anew, on the records
+that no candidate saw. Validation records are touched by the choice alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import jax
+import numpy as np
+
+from dpjax import accounting, checks
+from dpjax.randomness.host_randomness import HostRandomness
+from dpjax.training.optimizers import Optimizer
+from dpjax.tuning import cautions, curator, described, restating
+from dpjax.tuning.choices import BestOf, RunChoice
+from dpjax.tuning.evaluations.candidate_runs import untrained
+from dpjax.tuning.evaluations.private_runs import Executed, Procedure, execute
+from dpjax.tuning.job import Arrays, Job
+from dpjax.tuning.problem import inspection
+from dpjax.tuning.problem.run_settings import (
+    LARGEST_DEVIATION,
+    RunSetting,
+    calibrated,
+    count_guarantee,
+    run_settings,
+    training_guarantee,
+)
+from dpjax.tuning.problem.run_shape import FIXED
+from dpjax.tuning.problem.space import ACCOUNTED, Space, space_from
+from dpjax.tuning.problem.task import Records, Task
+from dpjax.tuning.release import Release, statement
+from dpjax.tuning.tuner import (
+    Finish,
+    Progress,
+    Request,
+    Restated,
+    Result,
+    TrainOnTheRest,
+)
+
+SMALLEST_PROBABILITY = 2.0**-11
+"""Of a part: a float from here on is a whole number of 2^-64, the resolution of the draw."""
+
+RATE = "learning_rate"
+"""The hyperparameter that a run on the part is given another value of."""
+
+# Numbers of a seeded `HostRandomness`'s streams, apart from those of `private_runs`.
+_STREAM_OF_PART, _STREAM_OF_FINAL_SEED = 21, 22
+
+RULE = "best of K runs on a secret part of the records, then private training on the rest"
+
+ON_THE_PART = "a candidate, on the secret part of the training records"
+ON_THE_REST = "the chosen candidate, on the training records outside the part"
+
+_ASSUMPTIONS = (
+    "the search space, the law of K, the part's probability and every setting were fixed before "
+    "the data was seen",
+    "which training records are in the part, both parts' sizes, K, the losing candidates, the "
+    "console and the wall clock stay with the curator",
+)
+
+
+def rate_on_the_part(probability: float) -> float:
+    """What the learning rate is multiplied by for a run on the part; public.
+
+    The square root of the ratio of the two expected lot sizes. Lots of the part are smaller, the
+    same noise is louder in what is averaged of them, and the best rate is lower. `subset_tuning`
+    says what this was chosen among.
+
+    Args:
+      probability: of a training record to be in the part.
+    """
+    return math.sqrt(probability / (1.0 - probability))
+
+
+@dataclasses.dataclass(frozen=True)
+class RunsOnAPart:
+    """The evaluation: runs of candidates on a secret part of the records, with private scores.
+
+    Attributes:
+      probability: of each training record to be in the part, by itself.
+      score_noise: standard deviation of the discrete Gaussian on the sum of validation scores (the
+        count of correct predictions), in records; None: the least one that adds nothing to the
+        total.
+    """
+
+    probability: float
+    score_noise: float | None = None
+    chunk_size: ClassVar[int] = 16
+
+    def __post_init__(self) -> None:
+        found = checks.probability("probability", self.probability, hint=", for example 0.2")
+        if not SMALLEST_PROBABILITY <= found <= 1.0 - SMALLEST_PROBABILITY:
+            raise ValueError(
+                f"probability={found:g} leaves one of the parts nearly empty: pass a number "
+                "between 0.001 and 0.999, for example 0.2"
+            )
+        object.__setattr__(self, "probability", checks.kept(self.probability, found))
+
+    def carry_out(
+        self,
+        task: Task,
+        request: Request,
+        choice: RunChoice,
+        finish: Finish,
+        *,
+        randomness: HostRandomness,
+        chunk_size: int,
+        progress: Progress | None,
+        job: Job,
+    ) -> Result | None:
+        """See `tuner.Evaluation`; `choice` is a `choices.RunChoice`.
+
+        Raises:
+          ValueError: for another finish than `TrainOnTheRest` of the same probability.
+        """
+        fixed = plan(task, request, self, choice, finish)
+        started = time.time()
+        with job.held():
+            found = _tuned_and_trained(fixed, randomness, chunk_size, progress, job)
+        if found is None:
+            return None
+        return Result(
+            release=_release(fixed, found, randomness.secret),
+            guarantee=fixed.guarantee,
+            run_guarantee=fixed.training_guarantee,
+            selection_guarantee=fixed.selection_guarantee,
+            curator=curator.CuratorRecord(
+                number_of_candidates=len(found.scores),
+                winner=found.winner,
+                hyperparameters=found.hyperparameters,
+                scores=found.scores / task.validation.public_size,
+                accuracies=found.units / (task.units * max(task.validation.number, 1)),
+                seconds=time.time() - started,
+                details={
+                    "what_scores_are": "of models of the part of the records; the learning rates "
+                    "are the final training's",
+                    "final_model_validation_accuracy": found.final_units
+                    / (task.units * max(task.validation.number, 1)),
+                },
+            ),
+        )
+
+    def restate(self, claim: Mapping[str, Any], choice: RunChoice, finish: Finish) -> Restated:
+        """See `tuner.Evaluation`; the noise of scores is read from the statement."""
+        score, space = claim["score"], space_from(claim["candidates_drawn_from"])
+        public = restating.flag(score["validation_is_public"])
+        asked, options = restating.options(claim, space)
+        request = Request(
+            space,
+            options,
+            restating.reads_everything,
+            delta=claim["delta"],
+            validation_is_public=public,
+        )
+        deviation = None if public else float(score["noise_standard_deviation_in_records"])
+        fixed = plan(
+            restating.task(claim),
+            request,
+            dataclasses.replace(self, score_noise=deviation),
+            choice,
+            finish,
+        )
+        request = dataclasses.replace(request, run=asked)
+        claimed = public_claim(
+            dataclasses.replace(fixed, request=request),
+            score["public_size"],
+            restating.training(claim),
+            secret=restating.flag(claim["randomness"]["secret"]),
+            versions=restating.versions(claim),
+        )
+        return Restated(claimed, lambda chosen: restating.drawn_from(space, chosen))
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Everything that is fixed, and public, before the data is touched.
+
+    Attributes:
+      request: what was asked.
+      probability: of a training record to be in the part.
+      choice: how many runs there are on the part, and which of them wins.
+      setting: of a run, on either part.
+      inspected: the task and the optimiser, as they were looked at.
+      score_noise: standard deviation of the discrete Gaussian on the sum of validation scores, in
+        records; 0 for public validation data.
+      training_guarantee: the cost of one run, to a record that it may see.
+      selection_guarantee: the cost of the selection alone, to a record of the part or one of the
+        validation records.
+      guarantee: the cost of the release.
+    """
+
+    request: Request
+    probability: float
+    choice: RunChoice
+    setting: RunSetting
+    inspected: inspection.Inspection
+    score_noise: float
+    training_guarantee: accounting.Guarantee
+    selection_guarantee: accounting.Guarantee
+    guarantee: accounting.Guarantee
+
+    @property
+    def task(self) -> Task:
+        """What is learned."""
+        return self.inspected.task
+
+    @property
+    def space(self) -> Space:
+        """The law of the final training's hyperparameters."""
+        return self.request.space
+
+    @property
+    def settings(self) -> tuple[RunSetting, RunSetting]:
+        """The accounted settings of a run on the part, and of the one on the rest.
+
+        Steps, noise and the probability of a record in a lot are the same; what lots are divided by
+        are public expectations.
+        """
+        shares = self.probability, 1.0 - self.probability
+        on_the_part, on_the_rest = (
+            dataclasses.replace(self.setting, share=share) for share in shares
+        )
+        return on_the_part, on_the_rest
+
+    def search(self, in_part: np.ndarray) -> Procedure:
+        """The private runs on the part.
+
+        Args:
+          in_part: (n,) bool, which training records are in it; the curator's.
+        """
+        task = _task_of(self.task, in_part)
+        # Only the records are others: what was looked at of the task is the same.
+        optimizer = _with_rate_times(self.request.optimizer, rate_on_the_part(self.probability))
+        return Procedure(
+            request=self.request,
+            selection=self.choice,
+            settings=self.settings[:1],
+            inspected=dataclasses.replace(self.inspected, task=task, optimizer=optimizer),
+            score_noise=self.score_noise,
+            run_guarantee=self.training_guarantee,
+            guarantee=self.guarantee,
+        )
+
+    def final_training(self, in_part: np.ndarray, chosen: Mapping[str, float]) -> Procedure:
+        """The one private run of the chosen hyperparameters, on all records outside the part."""
+        task = _task_of(self.task, ~in_part)
+        return Procedure(
+            request=dataclasses.replace(self.request, space=Space(dict(chosen))),
+            selection=BestOf(accounting.Fixed(1)),
+            settings=self.settings[1:],
+            inspected=dataclasses.replace(self.inspected, task=task),
+            score_noise=0.0,
+            run_guarantee=self.training_guarantee,
+            guarantee=self.guarantee,
+        )
+
+
+def plan(
+    task: Task, request: Request, runs: RunsOnAPart, choice: RunChoice, finish: Finish
+) -> Plan:
+    """Fixes the procedure and its cost, from public numbers only.
+
+    Raises:
+      ValueError: with one line naming what to pass instead.
+    """
+    if finish != TrainOnTheRest(runs.probability):
+        raise ValueError(
+            f"runs on a part end in TrainOnTheRest({runs.probability:g}), not in {finish!r}: that "
+            "is what they are priced for"
+        )
+    if request.run.sampling == FIXED:
+        raise ValueError(
+            "a secret part has no price under replace one, which lots of fixed size speak of: "
+            "pass sampling='poisson'"
+        )
+    space, epsilon, delta = request.space, request.epsilon, request.delta
+    inspected = inspection.Inspection(task, request.optimizer, space.parameters)
+    for name in ACCOUNTED:
+        law = space.parameters.get(name)
+        if law is not None and len(set(law.values or ())) != 1:
+            raise ValueError(
+                f"the final training's cost must not depend on the candidate, and {name} changes "
+                f"it: fix {name}, outside the space"
+            )
+    (setting,) = run_settings(task, space, request.run)
+    setting = dataclasses.replace(setting, probability=1.0)
+    given = not math.isnan(setting.noise_multiplier)
+    if given == (epsilon is not None):
+        raise ValueError(
+            "pass either a target epsilon or a noise multiplier, not "
+            + ("both" if given else "neither")
+        )
+    if given and not setting.noise_multiplier > 0:
+        raise ValueError("noise_multiplier 0 gives no privacy: pass a positive one")
+    _check_score_noise(runs.score_noise, task.units)
+
+    def of_records(train: accounting.Guarantee) -> accounting.Guarantee:
+        return finish.total(choice.guarantee(train), train)
+
+    aim = epsilon
+    for _ in range(6):
+        if aim is not None:
+            (setting,) = calibrated([setting], of_records, aim, delta)
+        train = training_guarantee([setting])
+        selection, total, deviation = choice.guarantee(train), of_records(train), 0.0
+        if not request.validation_is_public:
+            deviation = (
+                _quiet_noise(choice, total, setting.relation, task.units, delta)
+                if runs.score_noise is None
+                else runs.score_noise
+            )
+            # A record is in one of the two: validation records are scored, and not trained on.
+            count = choice.guarantee(count_guarantee(deviation, setting.relation, task.units))
+            selection = accounting.parallel(selection, count)
+            total = accounting.parallel(total, count)
+        if epsilon is None or aim is None:
+            break
+        reached = total.epsilon(delta)
+        if reached <= epsilon:
+            break
+        if runs.score_noise is not None and count.epsilon(delta) > epsilon:
+            raise ValueError(
+                f"score_noise {runs.score_noise} takes the total to epsilon {reached:.4g} at "
+                f"least, above the target {epsilon}: pass a larger score_noise or epsilon"
+            )
+        aim *= 0.9995 * epsilon / reached
+    else:
+        raise ValueError(
+            f"no noise was found that meets epsilon {epsilon}: pass noise_multiplier instead"
+        )
+    return Plan(
+        request=request,
+        probability=runs.probability,
+        choice=choice,
+        setting=setting,
+        inspected=inspected,
+        score_noise=deviation,
+        training_guarantee=train,
+        selection_guarantee=selection,
+        guarantee=total,
+    )
+
+
+def _check_score_noise(score_noise: float | None, units: int) -> None:
+    if score_noise is None:
+        return
+    checks.positive("score_noise", score_noise)
+    if score_noise * units > LARGEST_DEVIATION:
+        raise ValueError(
+            f"score_noise {score_noise}: pass at most {LARGEST_DEVIATION / units:.4g}, which exact "
+            "noise can still be drawn with"
+        )
+
+
+def _quiet_noise(
+    choice: RunChoice, total: accounting.Guarantee, relation: str, units: int, delta: float
+) -> float:
+    """The least standard deviation with which a choice by scores alone costs no more than `total`.
+
+    Searched over powers of 1.05, from 0.5 records on; the cost is computed of the one found.
+    """
+    allowed = total.epsilon(delta)
+
+    def fits(power: int) -> bool:
+        count = count_guarantee(0.5 * 1.05**power, relation, units)
+        return choice.guarantee(count).epsilon(delta) <= allowed
+
+    low, high = 0, math.floor(math.log(min(1e4, LARGEST_DEVIATION / units) / 0.5) / math.log(1.05))
+    while low < high:
+        middle = (low + high) // 2
+        if fits(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return 0.5 * 1.05**high
+
+
+def _task_of(task: Task, members: np.ndarray) -> Task:
+    """The task with some of its training records, and its public numbers."""
+    return dataclasses.replace(task, train=_some_of(task.train, members))
+
+
+class _Part(Records):
+    """Some of the records, or none: how many is secret, and no reason to stop."""
+
+    may_be_empty = True
+
+
+def _some_of(records: Records, members: np.ndarray) -> Records:
+    given = {field.name: getattr(records, field.name) for field in dataclasses.fields(records)}
+    given["arrays"] = jax.tree.map(lambda leaf: np.asarray(leaf)[members], records.arrays)
+    if records.identifiers is not None:
+        given["identifiers"] = np.asarray(records.identifiers)[members]
+    return _Part(**given)
+
+
+def _with_rate_times(optimizer: Optimizer, factor: float) -> Optimizer:
+    """The optimiser, given a multiple of the learning rate."""
+
+    def scaled(hyperparameters: Mapping[str, Any]) -> Any:
+        given = dict(hyperparameters)
+        if RATE in given:
+            given[RATE] = factor * given[RATE]
+        return optimizer(given)
+
+    return scaled
+
+
+def drawn_part(number: int, probability: float, randomness: HostRandomness) -> np.ndarray:
+    """Which of `number` records are in the part, (number,) bool; nobody may learn it.
+
+    Each is by itself with exactly this probability: a uniform 64-bit word lies below its multiple
+    of 2^64, which is whole.
+    """
+    threshold = int(probability * 2.0**64)
+    return randomness.words(number, _STREAM_OF_PART) < np.uint64(threshold)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Found:
+    """What came out of both parts; the curator's.
+
+    Attributes:
+      hyperparameters: name -> (candidates,) float64, as the final training would use them.
+      units: (candidates,) int, exact sums of validation scores in whole units.
+      scores: (candidates,) float64, these with noise, in records; -inf for failed candidates.
+      winner: its number; -1 where there is none that is finite.
+      params: of the final training, or untrained ones.
+      final_units: exact sum of validation scores of the final model.
+    """
+
+    hyperparameters: dict[str, np.ndarray]
+    units: np.ndarray
+    scores: np.ndarray
+    winner: int
+    params: Any
+    final_units: int
+
+
+def _tuned_and_trained(
+    fixed: Plan,
+    randomness: HostRandomness,
+    chunk_size: int,
+    progress: Progress | None,
+    job: Job,
+) -> _Found | None:
+    """Draws the part, searches on it and trains on the rest, in a folder of this process's own.
+
+    One draw of the part serves one release: whoever goes on with the folder reads it, and it is
+    removed with the release decided.
+    """
+    task = fixed.task
+    drawn, spent = job.one_draw(
+        lambda: {"in_part": drawn_part(task.train.number, fixed.probability, randomness)},
+        lambda: _facts(fixed, randomness),
+    )
+    structure = jax.tree.structure(jax.eval_shape(task.initial, jax.random.key(0)))
+    if spent:
+        return None if job.shard is not None and not job.merges else _read(drawn, structure)
+    in_part = drawn["in_part"]
+    searched = execute(
+        fixed.search(in_part),
+        randomness=randomness,
+        chunk_size=chunk_size,
+        progress=progress,
+        job=_job_in(job, "part"),
+    )
+    if searched is None:
+        return None
+    chosen = chosen_hyperparameters(searched)
+    final = None
+    if chosen is not None:
+        final = execute(
+            fixed.final_training(in_part, chosen),
+            randomness=_of_final_training(randomness),
+            chunk_size=1,
+            job=dataclasses.replace(_job_in(job, "rest"), shard=None, placement="one_by_one"),
+        )
+        assert final is not None  # It is no shard's.
+    trained = final is not None and np.isfinite(final.best.score[0])
+    found = _Found(
+        hyperparameters=searched.hyperparameters,
+        units=searched.units,
+        scores=searched.scores,
+        winner=-1 if chosen is None else int(searched.best.candidate[0]),
+        params=final.best.output(0) if final is not None and trained else untrained(task),
+        final_units=int(final.units[0]) if final is not None and trained else 0,
+    )
+    job.spend(_written(found) | {"trained": np.array(trained)})
+    if not trained:
+        cautions.of_untrained(
+            "no candidate could be chosen (none was drawn, or none was finite), or the final "
+            "training is not finite"
+        )
+    return found
+
+
+def chosen_hyperparameters(searched: Executed, execution: int = 0) -> dict[str, float] | None:
+    """The winner's, which the final training is of; None where none that is finite was chosen."""
+    winner = int(searched.best.candidate[execution])
+    if winner < 0 or not np.isfinite(searched.best.score[execution]):
+        return None
+    return {name: float(values[winner]) for name, values in searched.hyperparameters.items()}
+
+
+def _of_final_training(randomness: HostRandomness) -> HostRandomness:
+    """Of a seed another seed, or the final training would have the first candidate's key."""
+    if randomness.secret:
+        return randomness
+    return HostRandomness(int(randomness.words(1, _STREAM_OF_FINAL_SEED)[0] >> np.uint64(32)))
+
+
+def _job_in(job: Job, folder: str) -> Job:
+    """The same job in a folder below its own."""
+    return dataclasses.replace(job, folder=None if job.folder is None else f"{job.folder}/{folder}")
+
+
+def _written(found: _Found) -> Arrays:
+    """What a spent job keeps."""
+    arrays = {f"hyperparameter_{name}": kept for name, kept in found.hyperparameters.items()}
+    leaves = {f"param_{i}": leaf for i, leaf in enumerate(jax.tree.leaves(found.params))}
+    return (
+        arrays
+        | {name: np.asarray(leaf) for name, leaf in leaves.items()}
+        | {name: np.asarray(getattr(found, name)) for name in _NUMBERS}
+    )
+
+
+_NUMBERS = ("units", "scores", "winner", "final_units")
+
+
+def _read(arrays: Arrays, structure: Any) -> _Found:
+    """What `_written` wrote."""
+    if not arrays["trained"]:
+        cautions.of_untrained("the procedure ended without a trained model")
+    prefix = "hyperparameter_"
+    leaves = [arrays[f"param_{i}"] for i in range(structure.num_leaves)]
+    return _Found(
+        hyperparameters={
+            name.removeprefix(prefix): kept
+            for name, kept in sorted(arrays.items())
+            if name.startswith(prefix)
+        },
+        units=arrays["units"],
+        scores=arrays["scores"],
+        winner=int(arrays["winner"]),
+        params=jax.tree.unflatten(structure, leaves),
+        final_units=int(arrays["final_units"]),
+    )
+
+
+def _facts(fixed: Plan, randomness: HostRandomness) -> dict[str, Any]:
+    """What the draw of the part, and what is trained from it, depend on; JSON-able, by name."""
+    return {
+        "method": "runs on a part",
+        "settings": dataclasses.astuple(fixed.setting),
+        "part": [fixed.probability, rate_on_the_part(fixed.probability)],
+        "clipping": fixed.request.run.clipping.describe(),
+        "search space": fixed.space.describe(),
+        "selection": [fixed.choice.describe(), type(fixed.choice).__name__],
+        "score noise": fixed.score_noise,
+        "seed": randomness.seed,
+    } | fixed.inspected.facts()
+
+
+def _release(fixed: Plan, found: _Found, secret: bool) -> Release:
+    """What may leave: the final training's parameters, what it was of, and the claim."""
+    names = sorted(found.hyperparameters)
+    hyperparameters: dict[str, float | None] = dict.fromkeys(names)
+    if found.winner >= 0:
+        hyperparameters = described.rounded(
+            {name: float(found.hyperparameters[name][found.winner]) for name in names}
+        )
+    words = fixed.inspected.words(fixed.request.run.sampling)
+    claim = public_claim(fixed, fixed.task.validation.public_size, words, secret=secret)
+    return Release(params=found.params, hyperparameters=hyperparameters, statement=claim)
+
+
+def public_claim(
+    fixed: Plan,
+    validation_size: int,
+    training: Mapping[str, Any],
+    *,
+    secret: bool,
+    versions: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """What the release of a plan states; a function of public words and numbers alone.
+
+    Args:
+      fixed: the plan.
+      validation_size: the public number of validation records.
+      training: as from `Inspection.words`.
+      secret: whether no seed was given.
+      versions: see `release.statement`.
+    """
+    options, delta = fixed.request.run, fixed.request.delta
+    claim = statement(
+        guarantee=fixed.guarantee,
+        delta=delta,
+        selection=fixed.choice.describe()
+        | {
+            "rule": RULE,
+            "part": {
+                "probability_of_a_training_record": fixed.probability,
+                "learning_rate_over_the_final_one": rate_on_the_part(fixed.probability),
+            },
+        },
+        space=fixed.space.describe(),
+        score=described.of_score(
+            fixed.task.units,
+            counted="number of correct validation predictions plus noise, over the public size",
+            summed="sum of validation records' scores in [0, 1] plus noise, over the public size",
+            users=fixed.task.users,
+        )
+        | {
+            "noise": "discrete Gaussian",
+            "noise_standard_deviation_in_records": fixed.score_noise,
+            "public_size": validation_size,
+            "validation_is_public": fixed.request.validation_is_public,
+        },
+        settings=[
+            words
+            for setting, of in zip(fixed.settings, (ON_THE_PART, ON_THE_REST))
+            for words in described.of_settings([setting], options.sampling, of=of)
+        ],
+        **training,
+        options=described.of_options(options),
+        randomness_is_secret=secret,
+        assumptions=_ASSUMPTIONS,
+        versions=versions,
+    )
+    return claim | {
+        "epsilon_of_parts": {
+            "selection_alone": fixed.selection_guarantee.epsilon(delta),
+            "final_training_alone": fixed.training_guarantee.epsilon(delta),
+            "a_private_validation_record_pays_for": "the selection alone",
+        }
+    }

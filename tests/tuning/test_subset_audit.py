@@ -1,0 +1,130 @@
+"""An audit of subset tuning: what an adversary sees stays below the claim while the part is secret.
+
+As `test_audit.py`: the model is one number, a record's gradient is minus its value, the canary is
+one record more. Rates are +1 and -1, so that the released rate tells of the selection; the released
+number tells of the final training. Independent executions of the real draw of the part, the real
+search (`execute`) and the real final training are put together by where the canary is, since all
+of one kind can be vectorised. The bound must stay below the claim, and must exceed it where the
+part is known, and where the final training sees all records.
+"""
+
+import dataclasses
+import functools
+
+import jax.numpy as jnp
+import numpy as np
+from audits import epsilon_lower_bound
+
+from dpjax import accounting, training
+from dpjax.randomness.host_randomness import HostRandomness
+from dpjax.tuning.choices import BestOf
+from dpjax.tuning.evaluations import runs_on_a_part
+from dpjax.tuning.evaluations.private_runs import execute
+from dpjax.tuning.evaluations.runs_on_a_part import RunsOnAPart, chosen_hyperparameters
+from dpjax.tuning.problem.run_settings import RunOptions
+from dpjax.tuning.problem.space import Choice, Space
+from dpjax.tuning.problem.task import Records, Task
+from dpjax.tuning.tuner import Request, TrainOnTheRest
+
+EXECUTIONS = 100_000
+DELTA = 0.02
+SHARE = 0.4
+LAW = accounting.AtMost(accounting.Geometric(mean=1.5), cap=4)
+SELECTED = 0.3
+"""Weight of the released rate beside the released number."""
+
+
+def _task(with_canary):
+    values = np.asarray([0.0, 1.0] if with_canary else [0.0], dtype=np.float32)
+    thresholds = np.linspace(-3.0, 3.0, 61, dtype=np.float32)
+    return Task(
+        initial=lambda key: jnp.zeros(()),
+        loss=lambda params, value: -params * value,
+        correct=lambda params, threshold: params > threshold,
+        train=Records(values, public_size=2, size_bound=2),
+        validation=Records(thresholds, public_size=61, size_bound=61),
+    )
+
+
+@functools.cache
+def _plan():
+    return runs_on_a_part.plan(
+        _task(True),
+        Request(
+            Space(learning_rate=Choice([-1.0, 1.0]), clip_norm=1.0),
+            # Every record in every lot: nothing hides the canary but the noise and the part.
+            RunOptions(lot_size=2, steps=1, noise_multiplier=1.5),
+            training.sgd(),
+            delta=DELTA,
+            validation_is_public=True,
+        ),
+        RunsOnAPart(SHARE),
+        BestOf(LAW),
+        TrainOnTheRest(SHARE),
+    )
+
+
+def _outcomes(with_canary, seed, known_part=None, final_sees_all=False):
+    """What every execution releases, as one number; (EXECUTIONS,)."""
+    task, plan = _task(with_canary), _plan()
+    plan = dataclasses.replace(plan, inspected=dataclasses.replace(plan.inspected, task=task))
+    number = task.train.number
+    # The first record is there in both data sets and moves nothing; where it is need not vary.
+    parts = np.zeros((EXECUTIONS, number), bool)
+    if known_part is None:
+        drawn = runs_on_a_part.drawn_part(EXECUTIONS, SHARE, HostRandomness(seed))
+        parts[:, 1:] = drawn[:, None]
+    else:
+        parts[:] = known_part[:number]
+    released = np.full(EXECUTIONS, np.nan)
+    for kind, in_part in enumerate(np.unique(parts, axis=0)):
+        members = np.flatnonzero((parts == in_part).all(axis=1))
+        searched = execute(
+            plan.search(in_part),
+            randomness=HostRandomness(1000 * seed + kind),
+            executions=len(members),
+            chunk_size=1 << 16,
+        )
+        rates = searched.hyperparameters["learning_rate"][searched.best.candidate]
+        for rate in (-1.0, 1.0):
+            own = np.flatnonzero(rates == rate)
+            assert chosen_hyperparameters(searched, own[0])["learning_rate"] == rate
+            final = execute(
+                plan.final_training(
+                    np.zeros(number, bool) if final_sees_all else in_part,
+                    chosen_hyperparameters(searched, own[0]),
+                ),
+                randomness=HostRandomness(1000 * seed + 100 + 2 * kind + int(rate > 0)),
+                executions=len(own),
+                chunk_size=1 << 16,
+            )
+            # The noisy sum of the final training, and which way it was taken.
+            sums = rate * final.best.outputs * 2 * (1 - SHARE)
+            released[members[own]] = sums + SELECTED * rate
+    assert np.isfinite(released).all()
+    return released
+
+
+def _audit(**changes):
+    return epsilon_lower_bound(
+        _outcomes(True, seed=11, **changes), _outcomes(False, seed=12, **changes), DELTA
+    )
+
+
+def test_what_is_claimed_is_not_exceeded_and_the_audit_has_power():
+    claim = _plan().guarantee.epsilon(DELTA)
+    found = _audit()
+    assert found <= claim
+    assert found >= 0.3 * claim
+    # The secret is worth something: composed, or in parallel, it would cost more.
+    run = _plan().training_guarantee
+    assert claim < 0.8 * run.epsilon(DELTA)
+
+
+def test_a_part_that_is_public_is_caught():
+    """By a hash, or by a seed that others know: the canary is known to be in the rest."""
+    assert _audit(known_part=np.array([False, False])) > _plan().guarantee.epsilon(DELTA)
+
+
+def test_a_final_training_that_sees_all_records_is_caught():
+    assert _audit(final_sees_all=True) > _plan().guarantee.epsilon(DELTA)

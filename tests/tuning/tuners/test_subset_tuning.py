@@ -1,0 +1,352 @@
+"""Subset tuning end to end: who sees which records, what lots are divided by, resume, refusals."""
+
+import dataclasses
+import inspect
+import json
+import math
+import os
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import small_tasks
+
+from dpjax import accounting, training, tuning
+from dpjax.randomness.host_randomness import HostRandomness
+from dpjax.tuning.choices import BestOf
+from dpjax.tuning.evaluations import runs_on_a_part
+from dpjax.tuning.evaluations.candidate_runs import hyperparameters_of_runs
+from dpjax.tuning.evaluations.private_runs import execute
+from dpjax.tuning.evaluations.runs_on_a_part import RunsOnAPart, plan
+from dpjax.tuning.job import DRAWN_FILE, OUTCOME_FILE, Job, read_arrays
+from dpjax.tuning.problem.run_settings import RunOptions
+from dpjax.tuning.problem.task import Records, Task
+from dpjax.tuning.tuner import KeepTheWinner, Request, TrainOnTheRest
+
+SPACE = tuning.Space(learning_rate=tuning.LogUniform(0.1, 1.0), clip_norm=1.0)
+LAW = accounting.Geometric(3)
+DELTA = 1e-3
+RUN = dict(
+    delta=DELTA, noise_multiplier=2.0, lot_size=10, steps=2, score_noise=2.0,
+    optimizer=training.sgd(), repetitions=LAW, probability=0.3,
+)  # fmt: skip
+
+
+def _run(task=None, space=SPACE, **more):
+    return tuning.subset_tuning(task or small_tasks.linear(), space, **(RUN | more))
+
+
+def _numbered(number=200):
+    """Records that are their own numbers; what is trained on tells which they are."""
+    return Task(
+        initial=lambda key: jnp.zeros(()),
+        loss=lambda params, value: -params * jnp.where(value >= 0, 1.0, 0.0),
+        correct=lambda params, value: params > value,
+        train=Records(np.arange(number, dtype=np.float32), 250, 300),
+        validation=Records(np.linspace(-1, 1, 20, dtype=np.float32), 20, 24),
+    )
+
+
+def _plan(task, share=0.3, space=None, **options):
+    given = dict(lot_size=250, steps=1, noise_multiplier=2.0) | options
+    return plan(
+        task,
+        Request(
+            space or tuning.Space(learning_rate=0.5, clip_norm=1.0),
+            RunOptions(**given),
+            training.sgd(),
+            delta=DELTA,
+            validation_is_public=True,
+        ),
+        RunsOnAPart(share),
+        BestOf(LAW),
+        TrainOnTheRest(share),
+    )
+
+
+# ---- which records, and with what
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """The procedures that are executed, in order."""
+    procedures = []
+
+    def noting(procedure, **arguments):
+        procedures.append(procedure)
+        return execute(procedure, **arguments)
+
+    monkeypatch.setattr(runs_on_a_part, "execute", noting)
+    return procedures
+
+
+def _sets(procedures):
+    return [set(np.asarray(p.task.train.arrays).astype(int).tolist()) for p in procedures]
+
+
+def test_every_record_is_seen_once_by_the_search_or_by_the_final_training(seen):
+    parts = []
+    for _ in range(3):
+        seen.clear()
+        _run(_numbered())
+        part, rest = _sets(seen)
+        assert part | rest == set(range(200)) and not part & rest
+        parts.append(part)
+        # Validation records belong to the search; the final training's are looked at, not used.
+        assert seen[0].score_noise == 2.0 and seen[1].score_noise == 0.0
+        # Bounds, and with them capacities, are those of all records.
+        sizes = {(p.task.train.public_size, p.task.train.size_bound) for p in seen}
+        assert sizes == {(250, 300)}
+        assert seen[0].settings[0].lots == seen[1].settings[0].lots
+    # Nobody's seed: 200 coins do not fall alike twice.
+    assert len(set(map(frozenset, parts))) == 3
+
+
+def test_each_record_is_in_the_part_with_the_probability_that_is_priced():
+    part = runs_on_a_part.drawn_part(400_000, 0.3, HostRandomness())
+    error = 5 * math.sqrt(0.3 * 0.7 / 400_000)
+    assert abs(part.mean() - 0.3) < error
+    # By itself: neighbours agree as independent coins do.
+    alike = np.mean(part[1:] == part[:-1])
+    assert abs(alike - (0.3**2 + 0.7**2)) < error
+    for share in (2.0**-11, 0.1, 0.999):
+        assert (share * 2.0**64).is_integer()
+
+
+def test_lots_are_divided_by_public_expectations_and_the_rate_is_carried_over():
+    """One step on every record of a part, hardly any noise: the parameter counts the records."""
+    task, share, rate = _numbered(), 0.3, 0.5
+    fixed = _plan(task, share)
+    fixed = dataclasses.replace(
+        fixed, setting=dataclasses.replace(fixed.setting, noise_multiplier=1e-4)
+    )
+    in_part = np.arange(200) < 90  # Neither .3 of 200 nor of the public 250.
+    search, final = (
+        fixed.search(in_part),
+        fixed.final_training(in_part, {"learning_rate": rate, "clip_norm": 1.0}),
+    )
+    sums = []
+    for procedure in (search, final):
+        executed = execute(procedure, randomness=HostRandomness(1), executions=1)
+        sums.append(float(executed.best.output(0)) / rate)
+    carried = math.sqrt(share / (1 - share))
+    assert sums[0] == pytest.approx(carried * 90 / (share * 250), rel=1e-3)
+    assert sums[1] == pytest.approx(110 / ((1 - share) * 250), rel=1e-3)
+
+
+def test_runs_are_given_their_expected_lot_size_and_a_rate_if_they_read_one():
+    fixed = _plan(_numbered())
+    assert [setting.expected_lot_size for setting in fixed.settings] == [75.0, 175.0]
+    assert fixed.setting.expected_lot_size == 250
+    assert {s.lots.sampling_probability for s in fixed.settings} == {1.0}
+    given = hyperparameters_of_runs({"learning_rate": np.ones(2)}, fixed.settings)
+    assert given["lot_size"].tolist() == [75.0, 175.0]
+    scaled = runs_on_a_part._with_rate_times(lambda given: given, 0.5)
+    assert scaled({"learning_rate": 2.0, "momentum": 0.9}) == {
+        "learning_rate": 1.0, "momentum": 0.9,
+    }  # fmt: skip
+    assert scaled({"momentum": 0.9}) == {"momentum": 0.9}
+
+
+@pytest.mark.parametrize("in_part", [False, True])
+def test_a_part_without_records_is_trained_on_like_any_other(in_part):
+    fixed = _plan(_numbered(3))
+    members = np.full(3, in_part)
+    for procedure in (
+        fixed.search(members),
+        fixed.final_training(members, {"learning_rate": 0.5, "clip_norm": 1.0}),
+    ):
+        executed = execute(procedure, randomness=HostRandomness(1))
+        assert np.isfinite(executed.best.score[0]) and executed.best.output(0) != 0.0
+
+
+def test_of_a_seed_the_final_training_has_a_key_of_its_own(toy):
+    with toy.noting() as keys:
+        tuning.subset_tuning(
+            toy.task(record=True), toy.space(0.5), repetitions=accounting.Fixed(2), seed=7,
+            probability=0.5, score_noise=2.0, chunk_size=1, **toy.settings,
+        )  # fmt: skip
+    assert len(keys) == len(set(keys)) == 3
+
+
+# ---- what it costs
+
+
+def test_the_claim_is_the_split_and_validation_records_pay_for_the_search_alone():
+    result = _run(score_noise=20.0)
+    train = result.run_guarantee
+    best = accounting.best_of(train, LAW)
+    count = accounting.best_of(accounting.discrete_gaussian(20.0), LAW)
+    expected = accounting.parallel(accounting.split(best, train, probability=0.3), count)
+    assert result.guarantee.provenance == expected.provenance
+    assert result.guarantee.epsilon(DELTA) == expected.epsilon(DELTA)
+    assert result.guarantee.epsilon(DELTA) < accounting.compose(best, train).epsilon(DELTA)
+    claim = result.release.statement
+    assert claim["epsilon"] == result.guarantee.epsilon(DELTA)
+    assert claim["selection"]["part"] == {
+        "probability_of_a_training_record": 0.3,
+        "learning_rate_over_the_final_one": math.sqrt(0.3 / 0.7),
+    }
+    words = json.dumps(claim)
+    assert "secret part" in words and "in_part" not in words
+
+
+def test_the_target_is_met_and_quiet_scores_add_nothing():
+    result = _run(noise_multiplier=None, score_noise=None, epsilon=2.0, lot_size=8)
+    assert 1.9 < result.guarantee.epsilon(DELTA) <= 2.0
+    noise = result.release.statement["score"]["noise_standard_deviation_in_records"]
+    scores = accounting.best_of(accounting.discrete_gaussian(noise), LAW)
+    assert scores.epsilon(DELTA) <= 2.0
+    louder = accounting.best_of(accounting.discrete_gaussian(noise / 1.05), LAW)
+    assert louder.epsilon(DELTA) > 1.99
+
+
+def test_loud_scores_are_charged_or_refused():
+    loud = _run(score_noise=0.3)
+    assert loud.guarantee.epsilon(DELTA) > 2 * _run().guarantee.epsilon(DELTA)
+    with pytest.raises(ValueError, match="score_noise 0.3 takes the total.*pass a larger"):
+        _run(score_noise=0.3, noise_multiplier=None, epsilon=1.0)
+
+
+# ---- failures
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_without_a_candidate_nothing_is_trained_and_the_default_is_released(toy, tmp_path, kept):
+    job = Job(folder=str(tmp_path / "work")) if kept else None
+    arguments = dict(
+        task=toy.task(record=True), space=toy.space(0.5), seed=1, probability=0.5, chunk_size=1,
+        repetitions=accounting.Poisson(0.001), score_noise=2.0, job=job, **toy.settings,
+    )  # fmt: skip
+    for _ in range(1 + kept):
+        with toy.noting() as keys:
+            result = tuning.subset_tuning(**arguments)
+        assert keys == [] and result.curator.winner == -1
+        assert set(result.release.hyperparameters.values()) == {None}
+        jax.tree.map(
+            np.testing.assert_array_equal,
+            result.release.params,
+            jax.device_get(toy.task().initial(jax.random.key(0))),
+        )
+
+
+# ---- one draw of the part
+
+
+class _Stopped(Exception):
+    pass
+
+
+def _part_in(folder):
+    return read_arrays(os.path.join(folder, DRAWN_FILE), "x")["in_part"]
+
+
+def _same(one, other):
+    jax.tree.map(np.testing.assert_array_equal, one.release.params, other.release.params)
+    assert one.release.hyperparameters == other.release.hyperparameters
+    assert dict(one.release.statement) == dict(other.release.statement)
+    np.testing.assert_array_equal(one.curator.scores, other.curator.scores)
+
+
+def test_a_job_that_goes_on_has_the_same_part_and_spends_it_once(tmp_path, monkeypatch, seen):
+    folder = str(tmp_path / "work")
+    noted = runs_on_a_part.execute
+
+    def stopped(procedure, **arguments):
+        if arguments["job"].folder.endswith("rest"):
+            raise _Stopped
+        return noted(procedure, **arguments)
+
+    monkeypatch.setattr(runs_on_a_part, "execute", stopped)
+    with pytest.raises(_Stopped):
+        _run(_numbered(), job=Job(folder=folder))
+    part = set(np.flatnonzero(_part_in(folder)).tolist())
+    monkeypatch.setattr(runs_on_a_part, "execute", noted)
+    seen.clear()
+    first = _run(_numbered(), job=Job(folder=folder))
+    # The search is not held again, with other candidates: what came out of it was kept.
+    assert _sets(seen) == [part, set(range(200)) - part]
+    assert not os.path.lexists(os.path.join(folder, DRAWN_FILE))
+    kept = read_arrays(os.path.join(folder, OUTCOME_FILE), "x")
+    assert "in_part" not in kept
+    seen.clear()
+    _same(_run(_numbered(), job=Job(folder=folder)), first)
+    assert not seen
+    with pytest.raises(ValueError, match="begun with other data or flags.*part"):
+        _run(_numbered(), job=Job(folder=folder), probability=0.4)
+
+
+def test_shards_share_one_part_and_one_search(tmp_path, seen):
+    folder = str(tmp_path / "work")
+    for index in (0, 1):
+        assert _run(_numbered(), job=Job(folder=folder, shard=(index, 2))) is None
+    merged = _run(_numbered(), job=Job(folder=folder, shard=(None, 2)))
+    sets = _sets(seen)
+    assert sets[0] == sets[1] == sets[2] and sets[3] == set(range(200)) - sets[0]
+    assert _run(_numbered(), job=Job(folder=folder, shard=(0, 2))) is None
+    _same(_run(_numbered(), job=Job(folder=folder, shard=(None, 2))), merged)
+
+
+def test_a_seed_repeats_everything():
+    _same(_run(seed=3), _run(seed=3))
+
+
+# ---- refusals
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (dict(sampling="fixed"), "no price under replace one.*pass sampling='poisson'"),
+        (dict(probability=0.0), "probability must be in"),
+        (dict(probability=1e-4), "nearly empty: pass a number between"),
+        (dict(epsilon=1.0), "not both"),
+        (dict(noise_multiplier=0.0), "noise_multiplier 0 gives no privacy"),
+        (dict(score_noise=1e9), "score_noise .*pass at most"),
+        (
+            dict(space=tuning.Space(learning_rate=0.1, steps=tuning.Choice([1, 2])), steps=None),
+            "must not depend on the candidate, and steps changes it: fix steps",
+        ),
+    ],
+)
+def test_refusals(more, words):
+    with pytest.raises(ValueError, match=words):
+        _run(**more)
+
+
+def test_another_finish_has_no_price():
+    with pytest.raises(ValueError, match="runs on a part end in TrainOnTheRest"):
+        plan(
+            _numbered(),
+            Request(SPACE, RunOptions(10, steps=1, noise_multiplier=2.0), training.sgd()),
+            RunsOnAPart(0.3),
+            BestOf(LAW),
+            KeepTheWinner(),
+        )
+    with pytest.raises(ValueError, match="runs on a part end in TrainOnTheRest"):
+        _plan_of_another_probability()
+
+
+def _plan_of_another_probability():
+    return plan(
+        _numbered(),
+        Request(SPACE, RunOptions(10, steps=1, noise_multiplier=2.0), training.sgd()),
+        RunsOnAPart(0.3),
+        BestOf(LAW),
+        TrainOnTheRest(0.2),
+    )
+
+
+def test_the_section_of_formal_guarantees_is_kept():
+    section = inspect.getdoc(tuning.subset_tuning).split("Formal guarantees:")[1]
+    flat = " ".join(section.split("Args:")[0].split())
+    for words in (
+        "by the operating system's randomness",
+        "serves one release",
+        "sees the other records alone",
+        "capacities for the bound on all records",
+        "a validation record is touched by the search alone",
+        "parameters that do not depend on data",
+    ):
+        assert words in flat
