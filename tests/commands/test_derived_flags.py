@@ -157,9 +157,10 @@ from dpjax.commands import tune
 flags.FLAGS(["program", *sys.argv[1:]])
 try:
     tune.checked_run()
-    loaded, _ = tune.load_data()
+    chosen = tune.tuner_flags.tuner()
+    loaded, _ = tune.load_data(chosen)
     print(float(loaded.train.inputs[0, 0]), tune._DATA.named_optimizer("constant").description)
-    print(tune.search_space().parameters["learning_rate"].highest)
+    print(tune.search_space(chosen).parameters["learning_rate"].highest)
 except ValueError as error:
     print(error)
 """

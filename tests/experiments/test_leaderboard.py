@@ -39,11 +39,11 @@ def test_intervals_are_students():
 
 
 def test_attempts_come_evenly_over_seeds():
-    options = leaderboard.Options(contests=("digits", "Adult"), methods=("random rate",))
+    options = leaderboard.Options(contests=("digits", "Adult"), methods=("untuned, random rate",))
     made = list(leaderboard.attempts("full", options))
     assert len(made) == len(set(made)) == 2 * 20 * 4
-    assert made[:5] == [("digits", 0, e, "random rate") for e in (0.5, 1.0, 2.0, 4.0)] + [
-        ("digits", 1, 0.5, "random rate")
+    assert made[:5] == [("digits", 0, e, "untuned, random rate") for e in (0.5, 1.0, 2.0, 4.0)] + [
+        ("digits", 1, 0.5, "untuned, random rate")
     ]
     assert {one[0] for one in leaderboard.attempts("quick", options)} == {"digits"}
 
@@ -106,7 +106,7 @@ def test_rows_are_gone_on_with_and_have_their_statements(small, tmp_path, monkey
         contests.CONTESTS, "small", contests.Contest("small", validation=0.3, seeds=2)
     )
     made = []
-    for name in ("untuned rule", "random rate"):
+    for name in ("untuned rule", "untuned, random rate"):
         one = methods.METHODS[name]
         monkeypatch.setitem(
             methods.METHODS,
@@ -119,9 +119,9 @@ def test_rows_are_gone_on_with_and_have_their_statements(small, tmp_path, monkey
     out = tmp_path / "out"
     leaderboard.FIGURE.produce(out, options=options)
     assert made == [("untuned rule", 0), ("untuned rule", 1)]
-    both = ("untuned rule", "random rate")
+    both = ("untuned rule", "untuned, random rate")
     leaderboard.FIGURE.produce(out, options=leaderboard.dataclasses.replace(options, methods=both))
-    assert made[2:] == [("random rate", 0), ("random rate", 1)]
+    assert made[2:] == [("untuned, random rate", 0), ("untuned, random rate", 1)]
     rows = read_rows(out / "leaderboard.csv")
     assert len(rows) == 4
     for row in rows:
@@ -134,7 +134,7 @@ def test_a_release_that_costs_more_than_it_may_is_refused(small, tmp_path):
     folder = leaderboard.RowFolder(str(tmp_path), "full")
     entry = methods.Entry("small", small, 2.0, 0)
     with pytest.raises(ValueError, match="random rate costs 2.1, more than 2"):
-        leaderboard._guarantee(folder, entry, "random rate", outcome)
+        leaderboard._guarantee(folder, entry, "untuned, random rate", outcome)
     assert leaderboard._guarantee(folder, entry, methods.HINDSIGHT, outcome) == "none"
 
 

@@ -21,6 +21,9 @@ CANDIDATES, PARTITIONS = 16, 24
 SELECTION_SHARE = 0.25
 """Of the total epsilon, for a choice by models of partitions."""
 
+PART = 0.1
+"""Share of the records that subset tuning tunes on."""
+
 UNTUNED, HINDSIGHT = "untuned rule", "best rate in hindsight (not private)"
 
 
@@ -135,6 +138,11 @@ def _each_candidate(result: tuning.Result) -> float:
     return float(result.curator.number_of_candidates)
 
 
+def _shares_of_runs(result: tuning.Result) -> float:
+    """Candidates see a share of the records, the final training the rest."""
+    return PART * result.curator.number_of_candidates + 1.0 - PART
+
+
 def _each_trained(result: tuning.Result) -> float:
     """Runs after the first that passed were not needed."""
     return float(np.isfinite(result.curator.scores).sum())
@@ -162,7 +170,7 @@ def untuned_automatic(entry: Entry) -> Outcome:
     return _tuned(entry, parts, task, space, tuning.Untuned(), _one, run=run)
 
 
-@method("random rate")
+@method("untuned, random rate")
 def random_rate(entry: Entry) -> Outcome:
     """One draw from the flat law, everything spent on its training."""
     parts = entry.whole()
@@ -193,16 +201,59 @@ def repetitions_logarithmic(entry: Entry) -> Outcome:
     return _tuned(entry, parts, task, _prior(entry, task), tuner, _each_candidate)
 
 
-@method("exponential mechanism")
-def exponential(entry: Entry) -> Outcome:
+@method("subset tuning, prior")
+def subset_tuning(entry: Entry) -> Outcome:
     parts = entry.divided()
     task = entry.task(parts)
-    chosen = SELECTION_SHARE * entry.epsilon, CANDIDATES, PARTITIONS
-    tuner = tuning.Exponential(*chosen)
-    return _tuned(entry, parts, task, _prior(entry, task), tuner, _partitions_and_one)
+    tuner = tuning.SubsetTuning(PART, REPETITIONS)
+    return _tuned(entry, parts, task, _prior(entry, task), tuner, _shares_of_runs)
 
 
-@method("threshold stopping")
+@method("extrapolation, prior")
+def extrapolation(entry: Entry) -> Outcome:
+    parts = entry.divided()
+    task = entry.task(parts)
+    prior = _prior(entry, task)
+    return _tuned(entry, parts, task, prior, tuning.Extrapolation(REPETITIONS), _each_candidate)
+
+
+@method("exponential mechanism, prior")
+def exponential(entry: Entry) -> Outcome:
+    return _by_partitions(entry, tuning.Exponential)
+
+
+@method("permute-and-flip, prior")
+def permute_and_flip(entry: Entry) -> Outcome:
+    return _by_partitions(entry, tuning.PermuteAndFlip)
+
+
+@method("doubling in segments, prior")
+def doubling(entry: Entry) -> Outcome:
+    def tuner(selection_epsilon: float, candidates: int, partitions: int) -> tuning.Doubling:
+        # Ten hits at most, each paid for.
+        return tuning.Doubling(
+            selection_epsilon=selection_epsilon / 10,
+            candidates=candidates,
+            partitions=partitions,
+            variant="segments",
+            hits=10,
+        )
+
+    return _by_partitions(entry, tuner)
+
+
+def _by_partitions(entry: Entry, tuner: Callable[..., tuning.tuner.Tuner]) -> Outcome:
+    parts = entry.divided()
+    task = entry.task(parts)
+    chosen = tuner(
+        selection_epsilon=SELECTION_SHARE * entry.epsilon,
+        candidates=CANDIDATES,
+        partitions=PARTITIONS,
+    )
+    return _tuned(entry, parts, task, _prior(entry, task), chosen, _partitions_and_one)
+
+
+@method("threshold stopping, prior")
 def threshold_stopping(entry: Entry) -> Outcome:
     """The threshold is a public guess: 0.7 of the way from chance to right."""
     parts = entry.divided()
