@@ -21,6 +21,9 @@ CANDIDATES, PARTITIONS = 16, 24
 SELECTION_SHARE = 0.25
 """Of the total epsilon, for a choice by models of partitions."""
 
+STAGE_SHARE = 0.2
+"""Of the total epsilon: between the two stages of extrapolation."""
+
 PART = 0.1
 """Share of the records that subset tuning tunes on."""
 
@@ -211,9 +214,11 @@ def subset_tuning(entry: Entry) -> Outcome:
 
 @method("extrapolation, prior")
 def extrapolation(entry: Entry) -> Outcome:
+    """The prior is that of a stage's epsilon: what is drawn there is then carried up."""
     parts = entry.divided()
     task = entry.task(parts)
-    prior = _prior(entry, task)
+    stage = STAGE_SHARE * entry.epsilon
+    prior = defaults_of(task, stage, DELTA).space(PRIOR_FACTOR)
     return _tuned(entry, parts, task, prior, tuning.Extrapolation(REPETITIONS), _each_candidate)
 
 
