@@ -166,8 +166,10 @@ def draw(rows: Sequence[Mapping]) -> Figure:
         axes.set_title(name, fontsize=11)
     for axes in panels[len(names) :]:
         axes.set_visible(False)
-    figure.supxlabel("noise in an output of inputs of size 1, standard deviations", fontsize=11)
-    figure.supylabel("accuracy less the best\nof that epsilon, percentage points", fontsize=11)
+    for axes in panels[max(0, len(names) - across) : len(names)]:
+        axes.set_xlabel("noise in an output\n(standard deviations)")
+    for axes in panels[: len(names) : across]:
+        axes.set_ylabel("accuracy less the best,\npercentage points")
     handles, labels = panels[0].get_legend_handles_labels()
     once = dict(zip(labels, handles, strict=True))
     figure.legend(
