@@ -27,6 +27,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import jax
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.figure import Figure
 from scipy import stats
 
@@ -156,22 +157,46 @@ def interval(values: np.ndarray) -> tuple[float, float, float]:
     return mean, mean - reach, mean + reach
 
 
+_ACROSS = 4
+_MARKERS = "osD^vPX*<>hpd8"
+
+
 def draw(rows: Sequence[Mapping]) -> Figure:
-    """A column for each data set: difference to the untuned rule; accuracy against work."""
+    """Panels for each data set: difference to the untuned rule; below, accuracy against work."""
     names = distinct(rows, "contest")
-    across = len(names)
-    figure = Figure(figsize=(3.0 * across + 1.2, 7.4), layout="constrained")
-    panels = figure.subplots(2, across, squeeze=False)
+    across, down = min(_ACROSS, len(names)), -(-len(names) // _ACROSS)
+    figure = Figure(figsize=(max(9.5, 3.3 * across), 2 * 2.7 * down + 1.8), layout="constrained")
+    panels = figure.subplots(2 * down, across, squeeze=False)
     shown = [name for name in METHODS if name in distinct(rows, "method")]
-    looks = {name: (f"C{number % 10}", "osD^vPX*<>"[number % 10]) for number, name in
-             enumerate(shown)}  # fmt: skip
-    for column, contest in enumerate(names):
-        _differences_panel(panels[0, column], rows, contest, looks)
-        _work_panel(panels[1, column], rows, contest, looks)
-    panels[0, 0].set_ylabel("accuracy less the untuned rule's,\npercentage points")
-    panels[1, 0].set_ylabel("test accuracy")
-    handles, labels = panels[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=10.5)
+    colors = colormaps["tab20"].colors
+    looks = {
+        name: (colors[(2 * number + number // 10) % 20], _MARKERS[number % len(_MARKERS)])
+        for number, name in enumerate(shown)
+    }
+    for number, contest in enumerate(names):
+        row, column = divmod(number, across)
+        _differences_panel(panels[row, column], rows, contest, looks)
+        _work_panel(panels[down + row, column], rows, contest, looks)
+    for number in range(len(names), across * down):
+        row, column = divmod(number, across)
+        panels[row, column].set_visible(False)
+        panels[down + row, column].set_visible(False)
+    for row in range(down):
+        panels[row, 0].set_ylabel("accuracy less the untuned\nrule's, percentage points")
+        panels[down + row, 0].set_ylabel("test accuracy")
+    # Of whatever panel has each of them: some methods did not compete everywhere.
+    entries: dict[str, object] = {}
+    for panel in panels[:down].ravel():
+        for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, handle)
+    order = [name for name in looks if name in entries]
+    figure.legend(
+        [entries[name] for name in order],
+        order,
+        loc="outside lower center",
+        ncols=3 if across > 2 else 2,
+        fontsize=9.5,
+    )
     return figure
 
 
@@ -193,7 +218,9 @@ def _differences_panel(axes, rows: Sequence[Mapping], contest: str, looks: Mappi
             )  # fmt: skip
     axes.set_xticks(range(len(epsilons)), [f"{epsilon:g}" for epsilon in epsilons])
     axes.set_xlabel("total epsilon")
-    axes.set_ylim(-10.0, 4.0)
+    axes.axhline(0.0, color="0.4", linewidth=0.9)
+    axes.set_xlim(-0.5, len(epsilons) - 0.5)
+    axes.set_ylim(-8.0, 3.0)
     axes.set_title(contest, fontsize=11)
 
 
@@ -208,7 +235,11 @@ def _work_panel(axes, rows: Sequence[Mapping], contest: str, looks: Mapping) -> 
             accuracy = float(np.mean([row["accuracy"] for row in some]))
             axes.plot(runs, accuracy, color=color, marker=marker, linestyle="", markersize=5.5)
     axes.set_xscale("log")
+    axes.set_xlim(0.7, 40.0)
+    axes.set_xticks([1, 3, 10, 30], ["1", "3", "10", "30"])
+    axes.minorticks_off()
     axes.set_xlabel(f"work, trainings of one model\n(total epsilon {largest:g})")
+    axes.set_title(contest, fontsize=11)
 
 
 def summary(rows: Sequence[Mapping]) -> list[str]:
