@@ -45,6 +45,13 @@ def test_the_examples_of_training_run_as_written(capsys):
     assert len(capsys.readouterr().out.splitlines()) >= len(examples)
 
 
+def test_the_example_of_the_public_default_runs_as_written(capsys):
+    page = (ROOT / "docs" / "public_defaults.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    exec(compile(example, "docs/public_defaults.md", "exec"), {})
+    assert "learning_rate" in capsys.readouterr().out
+
+
 def test_tables_are_whole():
     """A row after a blank line is no row of the table above it."""
     lines = README.splitlines()

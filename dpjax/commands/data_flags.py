@@ -90,6 +90,12 @@ class DataFlags:
         Raises:
           ValueError: such a flag, or a number that no data set can have.
         """
+        for name in filter(None, names):
+            if name not in data.NAMES and os.path.splitext(name)[1] not in ("", ".npz"):
+                raise ValueError(
+                    f"{name} is no data set that is read: pass an .npz file (np.savez with inputs= "
+                    f"and labels=), or one of {', '.join(data.NAMES)}"
+                )
         for by_owner, chosen, of in (
             (self._of_data, {_kind(name) for name in names}, "dataset"),
             (self._of_optimizers, {self.optimizer.value}, "optimizer"),

@@ -107,6 +107,11 @@ def search_space(chosen: tuning.tuner.Tuner) -> tuning.Space | None:
     """
     if _SPACE_FILE.value and _SPACE.value:
         raise ValueError("--space and --space_file are both given: pass one of them")
+    if tuner_flags.scores_nothing(chosen):
+        derived_flags.refuse(
+            ["validation_fraction", "split_key", "paper_protocol"],
+            "belongs to methods that score: --method=untuned trains on every training record",
+        )
     if tuner_flags.scores_nothing(chosen) and not (_SPACE_FILE.value or _SPACE.value):
         if _DATA.optimizer.value != "momentum":
             raise ValueError(
@@ -201,7 +206,9 @@ def public_default(
         ("epochs", run.epochs, "--steps"),
     ):
         if value is not None:
-            raise ValueError(f"--{name} beside no --space: pass {instead}, or a --space of numbers")
+            raise ValueError(
+                f"--{name} needs a --space of numbers: the public default goes by {instead}"
+            )
     assert epsilon is not None  # It has a default where no noise is given.
     default = defaults_of(task, epsilon, _TUNE.delta, lot_size=run.lot_size, steps=run.steps)
     run = dataclasses.replace(run, lot_size=default.lot_size, steps=default.steps)

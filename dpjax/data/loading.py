@@ -88,6 +88,11 @@ def load(
         if settings:
             raise ValueError("settings= is for data sets with a name: leave it out for a file")
         return user_arrays.load_arrays(name, **own)
+    if name not in NAMES and pathlib.PurePath(name).suffix:
+        raise ValueError(
+            f"{name!r} is no data set that is read: pass the path of an .npz file (np.savez with "
+            f"inputs= and labels=), or one of {', '.join(NAMES)}"
+        )
     if name not in NAMES:
         raise ValueError(
             f"unknown data set {name!r}: pass one of {', '.join(NAMES)}, or the path of an .npz "

@@ -68,6 +68,9 @@ class Request:
         if self.epsilon is not None:
             checks.positive("epsilon", self.epsilon)
         checks.flag("validation_is_public", self.validation_is_public)
+        law = self.space.parameters.get("learning_rate")
+        if law is not None and law.lowest < 0:
+            raise ValueError("learning_rate must not be negative: pass a law of numbers from 0 on")
         law = self.space.parameters.get("clip_norm")
         if law is not None and not law.lowest > 0:
             raise ValueError("clip_norm must be above 0: pass a law of positive numbers")

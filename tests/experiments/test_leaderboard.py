@@ -45,7 +45,9 @@ def test_attempts_come_evenly_over_seeds():
     assert made[:5] == [("digits", 0, e, "untuned, random rate") for e in (0.5, 1.0, 2.0, 4.0)] + [
         ("digits", 1, 0.5, "untuned, random rate")
     ]
-    assert {one[0] for one in leaderboard.attempts("quick", options)} == {"digits"}
+    every = leaderboard.Options(methods=("untuned rule",))
+    assert {one[0] for one in leaderboard.attempts("quick", every)} == {"digits"}
+    assert {one[0] for one in leaderboard.attempts("quick", options)} == {"digits", "Adult"}
 
 
 def test_texts_are_invented_alike_each_time_and_tell_their_topic():

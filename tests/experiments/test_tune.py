@@ -279,6 +279,10 @@ REFUSED = [
     (["--method=subset_tuning", "--probability=1"], "probability must be in (0, 1)"),
     (["--method=subset_tuning", "--sampling=fixed"], "pass sampling='poisson'"),
     (["--probability=0.3"], "--probability belongs to --method=subset_tuning"),
+    (["--method=untuned", "--validation_fraction=0.1"], "trains on every training record"),
+    (["--method=untuned", "--epochs=3"], "the public default goes by --steps"),
+    (["--method=untuned", "--optimizer=adam"], "adam has no public default: pass --space"),
+    (["--dataset=mine.csv", "--public_size=3000"], "mine.csv is no data set that is read: pass"),
     (
         ["--candidates=5"],
         "--candidates belongs to --method=doubling or exponential or permute_and_flip",

@@ -321,7 +321,9 @@ class _Sum:
         if self.copies == len(spectra):
             powers[held] = functools.reduce(np.multiply, (values[held] for values, _ in spectra))
         else:
-            powers[held] = np.exp(sum(n * np.log(values[held]) for values, n in spectra))
+            # A factor that is 0 leaves 0, without its logarithm.
+            some = held & np.logical_and.reduce([values != 0 for values, _ in spectra])
+            powers[some] = np.exp(sum(n * np.log(values[some]) for values, n in spectra))
         # Moduli above are float64, and so wrong by a few units a copy: the exponential grants it.
         bound = np.exp(reached + 8.0 * UNIT * self.copies)
         error = float(np.sum(weights * bound * np.where(held, lost + transform, 1.0)))

@@ -72,6 +72,12 @@ def classification(
         return predicted.astype(jnp.int32) == label
 
     def fits(scores: jax.ShapeDtypeStruct, labels: np.ndarray) -> None:
+        if scores.shape[-1] == 1 and loss is models.cross_entropy:
+            # The softmax of one number is 1 whatever it is: nothing would be learned from it.
+            raise ValueError(
+                "the model has one output, and loss=models.cross_entropy needs one for each class: "
+                "pass a model with 2 outputs, or a loss of a margin, such as models.hinge"
+            )
         outputs, largest = max(2, scores.shape[-1]), int(np.max(labels, initial=0))
         if largest >= outputs:
             raise ValueError(

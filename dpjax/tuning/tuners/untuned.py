@@ -76,7 +76,7 @@ def untuned(
       delta: of the run, in (0, 1).
       lot_size, steps: of the run; the default's where neither they nor a space are given.
       noise_multiplier, epochs, sampling, optimizer, clipping, seed, progress, job: as in
-        `random_repetitions`.
+        `random_repetitions`. An optimiser other than the usual one needs a space.
 
     Returns:
       A `Result`; None for a shard, whose results only a merge turns into one.
@@ -91,6 +91,11 @@ def untuned(
     if space is None:
         if epsilon is None:
             raise ValueError("the default depends on epsilon: pass epsilon, or a space of numbers")
+        if optimizer is not None:
+            raise ValueError(
+                "the default is for training.momentum(), and an optimizer was given: pass a space "
+                "of numbers beside it"
+            )
         if epochs is not None:
             raise ValueError("the default is for steps, not epochs: pass steps, or a space")
         default = defaults_of(task, epsilon, delta, lot_size=lot_size, steps=steps)

@@ -9,7 +9,7 @@ nothing else of another seed. Where every method stands by rule beforehand, "bes
 no method.
 
   python -m experiments.leaderboard --out_dir=docs/figures/leaderboard
-  python -m experiments.leaderboard --quick
+  python -m experiments.leaderboard --quick           # digits alone, unless --contests says more
   python -m experiments.leaderboard --contests=Adult --contests=a9a --out_dir=runs/mine
 
 Attempts that the folder's rows hold already are not made again. Test accuracies of the releases are
@@ -72,7 +72,8 @@ class Options(DataFolders):
 def attempts(size: str, options: Options) -> Iterator[tuple[str, int, float, str]]:
     """What is tried, as (contest, seed, epsilon, method), seeds outside: rows come evenly."""
     for contest in options.contests:
-        if size == QUICK and contest not in _QUICK_CONTESTS:
+        everything = options.contests == tuple(contests.CONTESTS)
+        if size == QUICK and everything and contest not in _QUICK_CONTESTS:
             continue
         seeds = _QUICK_SEEDS if size == QUICK else contests.CONTESTS[contest].seeds
         for seed in range(seeds):

@@ -284,6 +284,8 @@ def test_a_model_that_does_not_fit_its_labels_or_parameters_is_refused():
     """Before any budget is spent: a class without an output could never be predicted."""
     train, validation = _parts()
     train.labels[0] = 2
+    with pytest.raises(ValueError, match="one output, .* pass a model with 2 outputs, or a loss"):
+        tuning.classification(nn.Dense(1), train, validation)
     with pytest.raises(ValueError, match="2 output.* labels to 2.* 3 outputs or more"):
         tuning.classification(nn.Dense(2), train, validation)
     variables = {"params": _task().initial(jax.random.key(0))}

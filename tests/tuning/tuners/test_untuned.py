@@ -83,6 +83,14 @@ def test_a_run_that_is_not_finite_releases_what_depends_on_no_record():
     ("arguments", "message"),
     [
         ({"epsilon": None}, "the default depends on epsilon: pass epsilon, or a space"),
+        (
+            {"optimizer": training.adam()},
+            "the default is for training.momentum.., and an optimizer",
+        ),
+        (
+            {"space": tuning.Space(learning_rate=-0.1, momentum=0.9)},
+            "learning_rate must not be negative",
+        ),
         ({"epochs": 3}, "the default is for steps, not epochs: pass steps, or a space"),
         (
             {"space": tuning.Space(learning_rate=tuning.Uniform(0.1, 1.0), momentum=0.9)},
