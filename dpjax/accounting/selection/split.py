@@ -135,7 +135,7 @@ def _split_pair(tuned: LossPair, final: LossPair, q: float) -> LossPair:
         [(_consistent(tuned), q), (_consistent(final), 1.0 - q)], key=lambda part: part[0].size
     )
     summed = LossPair(_thinned(summed.forward), _thinned(summed.backward))
-    interval = _interval(summed, other, weight)
+    interval = _interval(summed, other, weight, other_weight)
     forward, backward = (
         _profile(terms, interval)
         for terms in (
@@ -165,12 +165,12 @@ def _thinned(law: LossDistribution) -> LossDistribution:
     return law if law.masses.size <= KNOTS[1] else law.kept_at(law.knots(*KNOTS))
 
 
-def _interval(summed: LossPair, other: LossPair, weight: float) -> float:
+def _interval(summed: LossPair, other: LossPair, weight: float, other_weight: float) -> float:
     """Spacing of the epsilons at which the profiles are written."""
-    spread = math.hypot(weight * summed.spread(), (1.0 - weight) * other.spread())
+    spread = math.hypot(weight * summed.spread(), other_weight * other.spread())
     laws = (summed.forward, summed.backward, other.forward, other.backward)
     # Backwards one ratio may be 0, and the other's share of the mean is then all of it.
-    reach = max(law.losses[-1] for law in laws) - math.log(min(weight, 1.0 - weight))
+    reach = max(law.losses[-1] for law in laws) - math.log(min(weight, other_weight))
     # An even spacing serves the bulk; how far the profile reaches is found on the way.
     wanted = max(FINENESS * min(spread, 0.5), reach / LONGEST, 1e-9)
     # Grids of which one holds the other compose exactly.
@@ -230,7 +230,8 @@ class _Backward:
 def _divergence(law: LossDistribution, order: np.ndarray) -> np.ndarray:
     """The hockey-stick divergence of any real order, rounded up; of the shape of `order`."""
     with np.errstate(divide="ignore"):
-        epsilon = np.log(np.maximum(order, 0.0))
+        # A smaller order costs more; that of one which overflowed would be no number.
+        epsilon = np.log(np.clip(order, 0.0, 1e304))
     found = law.delta(epsilon - ROUNDING * (1.0 + np.abs(epsilon)))
     return np.maximum(found, 1.0 - order)  # Which it never is below, and is for orders <= 0.
 
@@ -242,7 +243,8 @@ def _profile(divergence: _Forward | _Backward, interval: float) -> np.ndarray:
     start, raised = 0, 1.0 + ROUNDING + 8.0 * divergence._ratios.size * 2.0**-53
     while True:
         epsilons = interval * np.arange(start, min(start + block, 2 * LONGEST))
-        values = divergence(np.exp(np.minimum(epsilons, 700.0)))
+        with np.errstate(over="ignore"):
+            values = divergence(np.exp(np.minimum(epsilons, 700.0)))
         found.append(values)
         ended = np.flatnonzero(values - divergence.least <= NEGLIGIBLE)
         start += epsilons.size

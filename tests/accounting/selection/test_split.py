@@ -359,6 +359,21 @@ def test_masses_that_are_no_mirror_images_are_made_so():
     assert max(pair.forward.mirrored_mass(), pair.backward.mirrored_mass()) <= 1 + 1e-9
 
 
+@pytest.mark.filterwarnings("error")
+def test_shares_and_losses_at_the_ends_of_float64():
+    """A share whose complement rounds to 1; losses whose orders overflow, in both parts."""
+    for parts in ((accounting.gaussian(0.1), ONE), (ONE, accounting.gaussian(0.1))):
+        for share in (1e-17, 1e-200):
+            found = epsilons(accounting.split(*parts, probability=share))
+            # Coarser for a smaller share, and never below.
+            assert np.all(found >= epsilons(parts[1]) * (1 - 1e-3))
+            assert np.all(found <= epsilons(parts[1]) * (1 + 2e-2))
+    loud = accounting.gaussian(0.03)
+    made = accounting.split(loud, loud, probability=0.2)
+    assert np.all(made.pair.delta(np.array([1.0, 100.0])) > 0.999)
+    assert np.all(epsilons(made) <= epsilons(loud) * 1.05)
+
+
 @pytest.mark.parametrize("share", [0.0, 1.0, -0.1, float("nan"), "half"])
 def test_shares_that_are_none_are_refused(share):
     with pytest.raises(ValueError, match="probability must be in"):
