@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
+import shutil
 import time
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -55,6 +57,9 @@ RATE = "learning_rate"
 
 # Numbers of a seeded `HostRandomness`'s streams, apart from those of `private_runs`.
 _STREAM_OF_PART, _STREAM_OF_FINAL_SEED = 21, 22
+
+_PART_FOLDER, _REST_FOLDER = "part", "rest"
+"""Of the search and of the final training, in a job's folder until the draw is spent."""
 
 RULE = "best of K runs on a secret part of the records, then private training on the rest"
 
@@ -466,6 +471,7 @@ def _tuned_and_trained(
     )
     structure = jax.tree.structure(jax.eval_shape(task.initial, jax.random.key(0)))
     if spent:
+        _remove_traces(job)
         return None if job.shard is not None and not job.merges else _read(drawn, structure)
     in_part = drawn["in_part"]
     searched = execute(
@@ -473,7 +479,7 @@ def _tuned_and_trained(
         randomness=randomness,
         chunk_size=chunk_size,
         progress=progress,
-        job=_job_in(job, "part"),
+        job=_job_in(job, _PART_FOLDER),
     )
     if searched is None:
         return None
@@ -484,7 +490,7 @@ def _tuned_and_trained(
             fixed.final_training(in_part, chosen),
             randomness=_of_final_training(randomness),
             chunk_size=1,
-            job=dataclasses.replace(_job_in(job, "rest"), shard=None, placement="one_by_one"),
+            job=dataclasses.replace(_job_in(job, _REST_FOLDER), shard=None, placement="one_by_one"),
         )
         assert final is not None  # It is no shard's.
     trained = final is not None and np.isfinite(final.best.score[0])
@@ -497,6 +503,7 @@ def _tuned_and_trained(
         final_units=int(final.units[0]) if final is not None and trained else 0,
     )
     job.spend(_written(found) | {"trained": np.array(trained)})
+    _remove_traces(job)
     if not trained:
         cautions.of_untrained(
             "no candidate could be chosen (none was drawn, or none was finite), or the final "
@@ -523,6 +530,16 @@ def _of_final_training(randomness: HostRandomness) -> HostRandomness:
 def _job_in(job: Job, folder: str) -> Job:
     """The same job in a folder below its own."""
     return dataclasses.replace(job, folder=None if job.folder is None else f"{job.folder}/{folder}")
+
+
+def _remove_traces(job: Job) -> None:
+    """Removes the two folders: hashes of the part's records and of the rest's stand in them."""
+    if job.folder is None or jax.process_index() != 0:
+        return
+    for folder in (_PART_FOLDER, _REST_FOLDER):
+        path = os.path.join(job.folder, folder)
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path)
 
 
 def _written(found: _Found) -> Arrays:

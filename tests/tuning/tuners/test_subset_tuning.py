@@ -270,6 +270,8 @@ def test_a_job_that_goes_on_has_the_same_part_and_spends_it_once(tmp_path, monke
     assert not os.path.lexists(os.path.join(folder, DRAWN_FILE))
     kept = read_arrays(os.path.join(folder, OUTCOME_FILE), "x")
     assert "in_part" not in kept
+    # Nor what hashes of its records stand in.
+    assert sorted(os.listdir(folder)) == [OUTCOME_FILE]
     seen.clear()
     _same(_run(_numbered(), job=Job(folder=folder)), first)
     assert not seen
