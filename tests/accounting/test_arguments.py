@@ -218,6 +218,13 @@ PUBLIC = {
     "mixture": spec(
         accounting.mixture, guarantees=([BASE, BASE], "guarantees"), weights=([0.5, 0.5], "list?")
     ),
+    "split": spec(
+        accounting.split,
+        tuned=(BASE, "guarantee"),
+        final=(BASE, "guarantee"),
+        probability=(0.2, "number"),
+        final_on=("rest", "word"),
+    ),
     "output_perturbation": spec(
         accounting.output_perturbation, sensitivity=(1.0, "number"), noise_std=(2.0, "number")
     ),

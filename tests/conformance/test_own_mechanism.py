@@ -30,14 +30,14 @@ def _registries_of_their_own(monkeypatch):
         monkeypatch.setattr(module, name, dict(getattr(module, name)))
 
 
-RULE = "permute and flip, once, then private training"
+RULE = "flips in turn, once, then private training"
 
 
-def _permute_and_flip():
+def _flips_in_turn():
     """The mechanism, and the tuner that chooses by it."""
 
     @accounting.mechanism
-    def permute_and_flip(
+    def flips_in_turn(
         epsilon: float, *, relation: object = "add_or_remove_one"
     ) -> accounting.Guarantee:
         """Candidates in random order, the first whose coin says yes (McKenna & Sheldon 2020)."""
@@ -48,7 +48,7 @@ def _permute_and_flip():
         epsilon: float
 
         def guarantee(self, relation):
-            return permute_and_flip(self.epsilon, relation=relation)
+            return flips_in_turn(self.epsilon, relation=relation)
 
         def select(self, scores, utility, below):
             left = list(range(len(scores)))
@@ -61,9 +61,9 @@ def _permute_and_flip():
         def describe(self, utility, delta):
             return {"rule": RULE, "epsilon_0": self.epsilon}
 
-    @tuning.register_tuner("permute_and_flip", rule=RULE)
+    @tuning.register_tuner("flips_in_turn", rule=RULE)
     @dataclasses.dataclass(frozen=True)
-    class PermuteAndFlip:
+    class FlipsInTurn:
         selection_epsilon: float = 1.0
 
         finish = tuner.TrainTheWinner()
@@ -77,14 +77,14 @@ def _permute_and_flip():
         def from_statement(cls, claim):
             return cls(float(claim["selection"]["epsilon_0"]))
 
-    return permute_and_flip, PermuteAndFlip
+    return flips_in_turn, FlipsInTurn
 
 
 @pytest.mark.filterwarnings(
     "ignore::dpjax.tuning.evaluations.partition_models.SelectionNoiseWarning"
 )
 def test_it_is_priced_run_released_and_verified(task, tuned, statement_of, monkeypatch):
-    mechanism, own = _permute_and_flip()
+    mechanism, own = _flips_in_turn()
     result = tuned(task, own(0.7))
     assert result.selection_guarantee.epsilon(0) == 0.7
     train = accounting.dp_sgd(16 / 72, 2.0, 2)
@@ -93,11 +93,11 @@ def test_it_is_priced_run_released_and_verified(task, tuned, statement_of, monke
     path = statement_of(result)
     assert verification.verify_release(path).epsilon == result.guarantee.epsilon(1e-6)
     tree = json.loads(path.read_text())["mechanism"]
-    assert {part["mechanism"] for part in tree["parts"]} >= {"permute_and_flip"}
+    assert {part["mechanism"] for part in tree["parts"]} >= {"flips_in_turn"}
     assert accounting.from_provenance(tree).epsilon(1e-6) == result.guarantee.epsilon(1e-6)
     # Where it is not imported, the tree alone cannot be rebuilt, and says what is missing.
-    monkeypatch.delitem(provenance._REBUILDERS, "permute_and_flip")
-    with pytest.raises(ValueError, match="unknown mechanism 'permute_and_flip': pass one of"):
+    monkeypatch.delitem(provenance._REBUILDERS, "flips_in_turn")
+    with pytest.raises(ValueError, match="unknown mechanism 'flips_in_turn': pass one of"):
         accounting.from_provenance(tree)
     monkeypatch.delitem(tuner._RESTATERS, RULE)
     with pytest.raises(verification.NotVerified, match="of no tuner known here: import"):
