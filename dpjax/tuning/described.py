@@ -56,6 +56,16 @@ def of_score(units: int, counted: str, summed: str, users: Users | None = None) 
     return words | {"a_record_is": "one user, whose score is the mean over its records that count"}
 
 
+def of_noisy_scores(units: int, users: Users | None) -> dict[str, Any]:
+    """`of_score` of private runs, each of which is scored with noise of its own."""
+    return of_score(
+        units,
+        counted="number of correct validation predictions plus noise, over the public size",
+        summed="sum of validation records' scores in [0, 1] plus noise, over the public size",
+        users=users,
+    )
+
+
 def of_options(options: RunOptions) -> dict[str, Any]:
     """What was asked of a run beside the space, as plain numbers and words; None: not asked.
 

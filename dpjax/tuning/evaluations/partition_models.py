@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import numbers
 import os
 import time
@@ -48,7 +47,8 @@ from dpjax.tuning.problem.run_settings import (
     RunOptions,
     RunSetting,
     calibrated,
-    run_settings,
+    check_cost_is_fixed,
+    the_one_setting,
     training_guarantee,
 )
 from dpjax.tuning.problem.space import ACCOUNTED, Space, space_from
@@ -240,22 +240,8 @@ def plan(
     inspected = inspection.Inspection(task, request.optimizer, space.parameters)
     number, listed = _candidates(models.candidates, space)
     partition_number = check_partitions(task.train, models.partitions)
-    for name in ACCOUNTED:
-        law = space.parameters.get(name)
-        if law is not None and len(set(law.values or ())) != 1:
-            raise ValueError(
-                f"the final training's cost must not depend on the candidate, and {name} changes "
-                f"it: fix {name}, outside the space"
-            )
-    (setting,) = run_settings(task, space, request.run)
-    given = not math.isnan(setting.noise_multiplier)
-    if given == (epsilon is not None):
-        raise ValueError(
-            "pass either a target epsilon or a noise multiplier, not "
-            + ("both" if given else "neither")
-        )
-    if given and not setting.noise_multiplier > 0:
-        raise ValueError("noise_multiplier 0 gives no privacy: pass a positive one")
+    check_cost_is_fixed(space)
+    setting = the_one_setting(task, space, request.run, epsilon)
     selection = choice.guarantee(setting.relation)
     if epsilon is not None:
         alone = selection.epsilon(delta)

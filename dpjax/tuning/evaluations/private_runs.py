@@ -27,10 +27,10 @@ from dpjax.tuning.evaluations.candidate_runs import trained_runs, untrained
 from dpjax.tuning.job import Arrays, Job, put_together, share_arrays
 from dpjax.tuning.problem import inspection
 from dpjax.tuning.problem.run_settings import (
-    LARGEST_DEVIATION,
     RunOptions,
     RunSetting,
     calibrated,
+    check_score_noise,
     count_guarantee,
     run_settings,
     training_guarantee,
@@ -223,13 +223,7 @@ def plan_procedure(
         validation_is_public=request.validation_is_public,
         score_noise=score_noise,
     )
-    if score_noise is not None:
-        checks.positive("score_noise", score_noise)
-        if score_noise * task.units > LARGEST_DEVIATION:
-            raise ValueError(
-                f"score_noise {score_noise}: pass at most {LARGEST_DEVIATION / task.units:.4g}, "
-                "which exact noise can still be drawn with"
-            )
+    check_score_noise(score_noise, task.units)
     checks.flag("not_private", not_private)
     settings = run_settings(task, request.space, request.run)
     given = not any(math.isnan(setting.noise_multiplier) for setting in settings)
@@ -530,12 +524,7 @@ def public_claim(
         delta=procedure.request.delta,
         selection=procedure.selection.describe(),
         space=procedure.space.describe(),
-        score=described.of_score(
-            procedure.task.units,
-            counted="number of correct validation predictions plus noise, over the public size",
-            summed="sum of validation records' scores in [0, 1] plus noise, over the public size",
-            users=procedure.task.users,
-        )
+        score=described.of_noisy_scores(procedure.task.units, procedure.task.users)
         | {
             "noise": "discrete Gaussian",
             "noise_standard_deviation_in_records": procedure.score_noise,

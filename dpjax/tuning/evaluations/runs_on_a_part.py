@@ -32,12 +32,14 @@ from dpjax.tuning.problem.run_settings import (
     LARGEST_DEVIATION,
     RunSetting,
     calibrated,
+    check_cost_is_fixed,
+    check_score_noise,
     count_guarantee,
-    run_settings,
+    the_one_setting,
     training_guarantee,
 )
 from dpjax.tuning.problem.run_shape import FIXED
-from dpjax.tuning.problem.space import ACCOUNTED, Space, space_from
+from dpjax.tuning.problem.space import Space, space_from
 from dpjax.tuning.problem.task import Records, Task
 from dpjax.tuning.release import Release, statement
 from dpjax.tuning.tuner import (
@@ -290,24 +292,11 @@ def plan(
         )
     space, epsilon, delta = request.space, request.epsilon, request.delta
     inspected = inspection.Inspection(task, request.optimizer, space.parameters)
-    for name in ACCOUNTED:
-        law = space.parameters.get(name)
-        if law is not None and len(set(law.values or ())) != 1:
-            raise ValueError(
-                f"the final training's cost must not depend on the candidate, and {name} changes "
-                f"it: fix {name}, outside the space"
-            )
-    (setting,) = run_settings(task, space, request.run)
-    setting = dataclasses.replace(setting, probability=1.0)
-    given = not math.isnan(setting.noise_multiplier)
-    if given == (epsilon is not None):
-        raise ValueError(
-            "pass either a target epsilon or a noise multiplier, not "
-            + ("both" if given else "neither")
-        )
-    if given and not setting.noise_multiplier > 0:
-        raise ValueError("noise_multiplier 0 gives no privacy: pass a positive one")
-    _check_score_noise(runs.score_noise, task.units)
+    check_cost_is_fixed(space)
+    setting = dataclasses.replace(
+        the_one_setting(task, space, request.run, epsilon), probability=1.0
+    )
+    check_score_noise(runs.score_noise, task.units)
 
     def of_records(train: accounting.Guarantee) -> accounting.Guarantee:
         return finish.total(choice.guarantee(train), train)
@@ -354,17 +343,6 @@ def plan(
         selection_guarantee=selection,
         guarantee=total,
     )
-
-
-def _check_score_noise(score_noise: float | None, units: int) -> None:
-    if score_noise is None:
-        return
-    checks.positive("score_noise", score_noise)
-    if score_noise * units > LARGEST_DEVIATION:
-        raise ValueError(
-            f"score_noise {score_noise}: pass at most {LARGEST_DEVIATION / units:.4g}, which exact "
-            "noise can still be drawn with"
-        )
 
 
 def _quiet_noise(
@@ -633,12 +611,7 @@ def public_claim(
             },
         },
         space=fixed.space.describe(),
-        score=described.of_score(
-            fixed.task.units,
-            counted="number of correct validation predictions plus noise, over the public size",
-            summed="sum of validation records' scores in [0, 1] plus noise, over the public size",
-            users=fixed.task.users,
-        )
+        score=described.of_noisy_scores(fixed.task.units, fixed.task.users)
         | {
             "noise": "discrete Gaussian",
             "noise_standard_deviation_in_records": fixed.score_noise,

@@ -9,7 +9,6 @@ compose; nothing is used that none of them has paid for.
 from __future__ import annotations
 
 import dataclasses
-import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol
@@ -29,7 +28,7 @@ from dpjax.tuning.problem.run_settings import (
     RunOptions,
     RunSetting,
     calibrated,
-    run_settings,
+    the_one_setting,
     training_guarantee,
 )
 from dpjax.tuning.problem.space import ACCOUNTED, Law, Space, space_from
@@ -248,15 +247,7 @@ def plan(
         )
     choice.check(space)
     inspected = inspection.Inspection(task, request.optimizer, space.parameters)
-    (setting,) = run_settings(task, space, request.run)
-    given = not math.isnan(setting.noise_multiplier)
-    if given == (epsilon is not None):
-        raise ValueError(
-            "pass either a target epsilon or a noise multiplier, not "
-            + ("both" if given else "neither")
-        )
-    if given and not setting.noise_multiplier > 0:
-        raise ValueError("noise_multiplier 0 gives no privacy: pass a positive one")
+    setting = the_one_setting(task, space, request.run, epsilon)
     targets, noises = _targets(runs, epsilon)
     deviations = _each(runs.score_noise, len(targets))
     selection = BestOf(runs.repetitions)
@@ -564,12 +555,7 @@ def public_claim(
             "epsilon_of_the_final_run": fixed.final_epsilon,
         },
         space=fixed.request.space.describe(),
-        score=described.of_score(
-            fixed.task.units,
-            counted="number of correct validation predictions plus noise, over the public size",
-            summed="sum of validation records' scores in [0, 1] plus noise, over the public size",
-            users=fixed.task.users,
-        )
+        score=described.of_noisy_scores(fixed.task.units, fixed.task.users)
         | {
             "noise": "discrete Gaussian",
             "noise_standard_deviations_in_records": [one.score_noise for one in fixed.stages],

@@ -24,7 +24,7 @@ from dpjax.tuning.problem.run_shape import (
     check_sampling,
     whole_lot_size,
 )
-from dpjax.tuning.problem.space import Space
+from dpjax.tuning.problem.space import ACCOUNTED, Space
 from dpjax.tuning.problem.task import Task, check_neighbours, check_score
 
 LARGEST_DEVIATION = 40_000.0
@@ -151,6 +151,53 @@ def _one_setting(
     setting = RunSetting(lot_size, steps, sampling, records, bound, noise, probability)
     check_worth_pricing(steps, noise, lot_size / size)
     return setting
+
+
+def the_one_setting(
+    task: Task, space: Space, options: RunOptions, epsilon: float | None
+) -> RunSetting:
+    """The setting of runs that all cost the same; its noise multiplier is nan where not known yet.
+
+    Args:
+      task, space, options: as of `run_settings`; the space draws nothing that a cost depends on.
+      epsilon: the target, or None where noise is given.
+
+    Raises:
+      ValueError: for a target and noise, for neither, or for noise 0.
+    """
+    (setting,) = run_settings(task, space, options)
+    given = not math.isnan(setting.noise_multiplier)
+    if given == (epsilon is not None):
+        raise ValueError(
+            "pass either a target epsilon or a noise multiplier, not "
+            + ("both" if given else "neither")
+        )
+    if given and not setting.noise_multiplier > 0:
+        raise ValueError("noise_multiplier 0 gives no privacy: pass a positive one")
+    return setting
+
+
+def check_cost_is_fixed(space: Space) -> None:
+    """Refuses a space that draws what the cost of a private training depends on."""
+    for name in ACCOUNTED:
+        law = space.parameters.get(name)
+        if law is not None and len(set(law.values or ())) != 1:
+            raise ValueError(
+                f"the final training's cost must not depend on the candidate, and {name} changes "
+                f"it: fix {name}, outside the space"
+            )
+
+
+def check_score_noise(score_noise: float | None, units: int) -> None:
+    """Refuses a deviation of score noise, in records, that is none or that cannot be drawn."""
+    if score_noise is None:
+        return
+    checks.positive("score_noise", score_noise)
+    if score_noise * units > LARGEST_DEVIATION:
+        raise ValueError(
+            f"score_noise {score_noise}: pass at most {LARGEST_DEVIATION / units:.4g}, which exact "
+            "noise can still be drawn with"
+        )
 
 
 def training_guarantee(
