@@ -1,11 +1,11 @@
 """An audit of subset tuning: what an adversary sees stays below the claim while the part is secret.
 
 As `test_audit.py`: the model is one number, a record's gradient is minus its value, the canary is
-one record more. Rates are +1 and -1, so that the released rate tells of the selection; the released
-number tells of the final training. Independent executions of the real draw of the part, the real
-search (`execute`) and the real final training are put together by where the canary is, since all
-of one kind can be vectorised. The bound must stay below the claim, and must exceed it where the
-part is known, and where the final training sees all records.
+one record more. Rates 2 and 0 stand for steps of +1 and -1, so that the released rate tells of the
+selection; the released number tells of the final training. Independent executions of the real draw
+of the part, the real search (`execute`) and the real final training are put together by where the
+canary is, since all of one kind can be vectorised. The bound must stay below the claim, and must
+exceed it where the part is known, and where the final training sees all records.
 """
 
 import dataclasses
@@ -13,9 +13,10 @@ import functools
 
 import jax.numpy as jnp
 import numpy as np
+import optax
 from audits import epsilon_lower_bound
 
-from dpjax import accounting, training
+from dpjax import accounting
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning.choices import BestOf
 from dpjax.tuning.evaluations import runs_on_a_part
@@ -31,7 +32,7 @@ DELTA = 0.02
 SHARE = 0.4
 LAW = accounting.AtMost(accounting.Geometric(mean=1.5), cap=4)
 SELECTED = 0.3
-"""Weight of the released rate beside the released number."""
+"""Weight of the released step beside the released number."""
 
 
 def _task(with_canary):
@@ -46,15 +47,20 @@ def _task(with_canary):
     )
 
 
+def _either_way(hyperparameters):
+    """Gradient descent by the learning rate less 1: down the loss, or up."""
+    return optax.sgd(hyperparameters["learning_rate"] - 1.0)
+
+
 @functools.cache
 def _plan():
     return runs_on_a_part.plan(
         _task(True),
         Request(
-            Space(learning_rate=Choice([-1.0, 1.0]), clip_norm=1.0),
+            Space(learning_rate=Choice([0.0, 2.0]), clip_norm=1.0),
             # Every record in every lot: nothing hides the canary but the noise and the part.
             RunOptions(lot_size=2, steps=1, noise_multiplier=1.5),
-            training.sgd(),
+            _either_way,
             delta=DELTA,
             validation_is_public=True,
         ),
@@ -86,7 +92,8 @@ def _outcomes(with_canary, seed, known_part=None, final_sees_all=False):
             chunk_size=1 << 16,
         )
         rates = searched.hyperparameters["learning_rate"][searched.best.candidate]
-        for rate in (-1.0, 1.0):
+        for rate in (0.0, 2.0):
+            step = rate - 1.0
             own = np.flatnonzero(rates == rate)
             assert chosen_hyperparameters(searched, own[0])["learning_rate"] == rate
             final = execute(
@@ -94,13 +101,13 @@ def _outcomes(with_canary, seed, known_part=None, final_sees_all=False):
                     np.zeros(number, bool) if final_sees_all else in_part,
                     chosen_hyperparameters(searched, own[0]),
                 ),
-                randomness=HostRandomness(1000 * seed + 100 + 2 * kind + int(rate > 0)),
+                randomness=HostRandomness(1000 * seed + 100 + 2 * kind + int(step > 0)),
                 executions=len(own),
                 chunk_size=1 << 16,
             )
             # The noisy sum of the final training, and which way it was taken.
-            sums = rate * final.best.outputs * 2 * (1 - SHARE)
-            released[members[own]] = sums + SELECTED * rate
+            sums = step * final.best.outputs * 2 * (1 - SHARE)
+            released[members[own]] = sums + SELECTED * step
     assert np.isfinite(released).all()
     return released
 
