@@ -48,6 +48,7 @@ class Mistake:
 
 
 _T, _P, _F = "tests/tuning/", "dpjax/tuning/", "dpjax/federated/"
+_ON_TRAINING = (f"{_T}test_training_scores.py",)
 _SCORES = (f"{_T}test_wiring_scores.py",)
 _RANDOM = (f"{_T}test_wiring_randomness.py",)
 _ONCE = (f"{_T}test_wiring_failures.py",)
@@ -141,6 +142,28 @@ MISTAKES = [
         "task.train.public_size, inputs",
         "task.train.number, inputs",
         _UNTUNED,
+    ),
+    # ---- scores on training records
+    Mistake(
+        "training and scores of the same records are priced in parallel",
+        f"{_P}evaluations/private_runs.py",
+        "return accounting.compose(train, count_guarantee(deviation, relation, units)), deviation",
+        "return accounting.parallel(train, count_guarantee(deviation, relation, units)), deviation",
+        _ON_TRAINING,
+    ),
+    Mistake(
+        "scores on training records are on the validation records, not charged as such",
+        f"{_P}evaluations/private_runs.py",
+        "        task = scored_on_training(task, request)\n",
+        "        scored_on_training(task, request)\n",
+        _ON_TRAINING,
+    ),
+    Mistake(
+        "a statement of scores on training records is rebuilt as one of scores apart",
+        f"{_P}evaluations/private_runs.py",
+        'score_on_training=score.get("records") == described.THE_TRAINING_RECORDS,',
+        "score_on_training=False,",
+        _ON_TRAINING,
     ),
     # ---- which number is ranked
     Mistake(

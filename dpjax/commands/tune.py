@@ -107,10 +107,11 @@ def search_space(chosen: tuning.tuner.Tuner) -> tuning.Space | None:
     """
     if _SPACE_FILE.value and _SPACE.value:
         raise ValueError("--space and --space_file are both given: pass one of them")
-    if tuner_flags.scores_nothing(chosen):
+    if not tuner_flags.keeps_validation_records(chosen):
         derived_flags.refuse(
             ["validation_fraction", "split_key", "paper_protocol"],
-            "belongs to methods that score: --method=untuned trains on every training record",
+            "belongs to methods that keep records to score by: --method=untuned and "
+            "--score_on_training train on every training record",
         )
     if tuner_flags.scores_nothing(chosen) and not (_SPACE_FILE.value or _SPACE.value):
         if _DATA.optimizer.value != "momentum":
@@ -186,7 +187,7 @@ def checked_run() -> tuning.RunOptions:
 def load_data(chosen: tuning.tuner.Tuner) -> tuple[data.Dataset, data.Parts]:
     """Returns the data set and its training, validation and test parts."""
     loaded = _DATA.load(_DATA.dataset.value, _RUN.sampling)
-    if tuner_flags.scores_nothing(chosen):
+    if not tuner_flags.keeps_validation_records(chosen):
         return loaded, loaded.without_validation()
     if _PAPER_PROTOCOL.value:
         return loaded, loaded.validation_is_test()

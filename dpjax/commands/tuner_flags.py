@@ -57,8 +57,13 @@ def is_partitioned(chosen: tuning.tuner.Tuner) -> bool:
 
 
 def scores_nothing(chosen: tuning.tuner.Tuner) -> bool:
-    """Whether it has no use for validation records."""
+    """Whether it releases the one run that it makes, whatever that scores."""
     return isinstance(chosen.evaluation, OneRun)
+
+
+def keeps_validation_records(chosen: tuning.tuner.Tuner) -> bool:
+    """Whether it needs records of their own to score by."""
+    return not (scores_nothing(chosen) or getattr(chosen, "score_on_training", False))
 
 
 def cost_rows(

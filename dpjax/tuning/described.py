@@ -56,14 +56,28 @@ def of_score(units: int, counted: str, summed: str, users: Users | None = None) 
     return words | {"a_record_is": "one user, whose score is the mean over its records that count"}
 
 
-def of_noisy_scores(units: int, users: Users | None) -> dict[str, Any]:
-    """`of_score` of private runs, each of which is scored with noise of its own."""
-    return of_score(
+THE_TRAINING_RECORDS = "those trained on; training and score are composed"
+"""Which records candidates are scored on where they have none of their own, in words."""
+
+
+def of_noisy_scores(
+    units: int, users: Users | None, *, on_training: bool = False
+) -> dict[str, Any]:
+    """`of_score` of private runs, each of which is scored with noise of its own.
+
+    Args:
+      units: `Task.units`.
+      users: `Task.users`.
+      on_training: whether on the records trained on.
+    """
+    records = "training" if on_training else "validation"
+    words = of_score(
         units,
-        counted="number of correct validation predictions plus noise, over the public size",
-        summed="sum of validation records' scores in [0, 1] plus noise, over the public size",
+        counted=f"number of correct {records} predictions plus noise, over the public size",
+        summed=f"sum of {records} records' scores in [0, 1] plus noise, over the public size",
         users=users,
     )
+    return words | ({"records": THE_TRAINING_RECORDS} if on_training else {})
 
 
 def of_options(options: RunOptions) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from dpjax.tuning.problem.run_settings import (
     calibrated,
     check_score_noise,
     count_guarantee,
+    noise_on_training_scores,
     run_settings,
     training_guarantee,
     validation_noise,
@@ -59,10 +60,13 @@ class PrivateRuns:
         count of correct predictions), in records; None: the least one that adds nothing to the
         total.
       not_private: allow noise multiplier 0; nothing is then guaranteed.
+      score_on_training: score candidates on the records they are trained on, which costs more than
+        on records of their own and needs none; the task's validation records are not used.
     """
 
     score_noise: float | None = None
     not_private: bool = False
+    score_on_training: bool = False
     chunk_size: ClassVar[int] = 16
 
     def carry_out(
@@ -84,7 +88,12 @@ class PrivateRuns:
         """
         _check_finish(finish)
         procedure = plan_procedure(
-            task, request, choice, score_noise=self.score_noise, not_private=self.not_private
+            task,
+            request,
+            choice,
+            score_noise=self.score_noise,
+            not_private=self.not_private,
+            score_on_training=self.score_on_training,
         )
         started = time.time()
         executed = execute(
@@ -105,8 +114,8 @@ class PrivateRuns:
                 number_of_candidates=int(executed.counts[0]),
                 winner=int(executed.best.candidate[0]),
                 hyperparameters=executed.hyperparameters,
-                scores=executed.scores / task.validation.public_size,
-                accuracies=executed.units / (task.units * max(task.validation.number, 1)),
+                scores=executed.scores / procedure.task.validation.public_size,
+                accuracies=executed.units / (task.units * max(procedure.task.validation.number, 1)),
                 seconds=time.time() - started,
             ),
         )
@@ -129,11 +138,11 @@ class PrivateRuns:
             request,
             choice,
             score_noise=None if public else float(score["noise_standard_deviation_in_records"]),
+            score_on_training=score.get("records") == described.THE_TRAINING_RECORDS,
         )
         statement = public_claim(
             procedure,
             asked,
-            score["public_size"],
             restating.training(claim),
             secret=restating.flag(claim["randomness"]["secret"]),
             versions=restating.versions(claim),
@@ -162,6 +171,7 @@ class Procedure:
         not private.
       run_guarantee: the cost of one candidate, its score included; None if not private.
       guarantee: the cost of the release; None if not private.
+      score_on_training: whether the task's validation records are those trained on.
     """
 
     request: Request
@@ -171,6 +181,7 @@ class Procedure:
     score_noise: float
     run_guarantee: accounting.Guarantee | None
     guarantee: accounting.Guarantee | None
+    score_on_training: bool = False
 
     @property
     def task(self) -> Task:
@@ -200,6 +211,7 @@ def plan_procedure(
     *,
     score_noise: float | None = None,
     not_private: bool = False,
+    score_on_training: bool = False,
 ) -> Procedure:
     """Fixes the procedure and its cost, from public numbers only.
 
@@ -211,20 +223,24 @@ def plan_procedure(
       score_noise: standard deviation for the validation count, in records; None: the least one
         that adds nothing to the total.
       not_private: allow noise_multiplier 0; nothing is then guaranteed.
+      score_on_training: score on the records trained on, and charge for both together.
 
     Raises:
       ValueError: if target and noise are both given or both missing, if the noise is 0 in a
         private run, if nothing reads a hyperparameter of the space, or if the target cannot be met.
     """
     epsilon, delta = request.epsilon, request.delta
+    check_score_noise(score_noise, task.units)
+    checks.flag("not_private", not_private)
+    if score_on_training:
+        task = scored_on_training(task, request)
     charged = functools.partial(
         _scored,
         units=task.units,
         validation_is_public=request.validation_is_public,
         score_noise=score_noise,
+        composed_at=delta if score_on_training else None,
     )
-    check_score_noise(score_noise, task.units)
-    checks.flag("not_private", not_private)
     settings = run_settings(task, request.space, request.run)
     given = not any(math.isnan(setting.noise_multiplier) for setting in settings)
     if given == (epsilon is not None):
@@ -233,7 +249,9 @@ def plan_procedure(
             + ("both" if given else "neither")
         )
     inspected = inspection.Inspection(task, request.optimizer, request.space.parameters)
-    fixed = functools.partial(Procedure, request, selection, inspected=inspected)
+    fixed = functools.partial(
+        Procedure, request, selection, inspected=inspected, score_on_training=score_on_training
+    )
     if not_private and max(setting.noise_multiplier for setting in settings) > 0:
         raise ValueError("not_private trains without noise: drop it, or the noise_multiplier")
     if not_private:
@@ -268,6 +286,21 @@ def plan_procedure(
     )
 
 
+def scored_on_training(task: Task, request: Request) -> Task:
+    """The task with its training records in the place of the validation records.
+
+    Raises:
+      ValueError: for validation records that are said to be public: these are not.
+    """
+    if request.validation_is_public:
+        raise ValueError(
+            "score_on_training scores on training records, which are private: drop it, or "
+            "validation_is_public"
+        )
+    # Users stand in both parts here, on purpose.
+    return dataclasses.replace(task, validation=dataclasses.replace(task.train, identifiers=None))
+
+
 def _refuse_scores(score_noise: float | None, reached: float, epsilon: float) -> None:
     """Refuses scores that take the total above its target."""
     if reached > epsilon:
@@ -283,12 +316,22 @@ def _scored(
     units: int,
     validation_is_public: bool,
     score_noise: float | None,
+    composed_at: float | None,
 ) -> tuple[accounting.Guarantee, float]:
-    """Returns the cost of one candidate with its score, and the score's noise, in records."""
+    """Returns the cost of one candidate with its score, and the score's noise, in records.
+
+    Where a record may be trained on and scored, the two compose; `composed_at` is then the delta
+    at which the noise is chosen.
+    """
     train = training_guarantee(settings)
     if validation_is_public:
         return train, 0.0
     deviation = score_noise
+    if composed_at is not None:
+        relation = settings[0].relation
+        if deviation is None:
+            deviation = noise_on_training_scores(train, relation, composed_at, units)
+        return accounting.compose(train, count_guarantee(deviation, relation, units)), deviation
     if deviation is None:
         deviation = validation_noise(train, settings[0].relation, units)
     count = count_guarantee(deviation, settings[0].relation, units)
@@ -496,14 +539,13 @@ def _release(procedure: Procedure, executed: Executed, secret: bool) -> Release:
         )
     options = procedure.request.run
     words = procedure.inspected.words(options.sampling)
-    claim = public_claim(procedure, options, task.validation.public_size, words, secret=secret)
+    claim = public_claim(procedure, options, words, secret=secret)
     return Release(params=params, hyperparameters=hyperparameters, statement=claim)
 
 
 def public_claim(
     procedure: Procedure,
     options: RunOptions,
-    validation_size: int,
     training: Mapping[str, Any],
     *,
     secret: bool,
@@ -514,7 +556,6 @@ def public_claim(
     Args:
       procedure: what was fixed before the data was touched.
       options: what was asked of a run beside the space.
-      validation_size: the public number of validation records.
       training: as from `Inspection.words`.
       secret: whether no seed was given.
       versions: see `release.statement`.
@@ -524,11 +565,13 @@ def public_claim(
         delta=procedure.request.delta,
         selection=procedure.selection.describe(),
         space=procedure.space.describe(),
-        score=described.of_noisy_scores(procedure.task.units, procedure.task.users)
+        score=described.of_noisy_scores(
+            procedure.task.units, procedure.task.users, on_training=procedure.score_on_training
+        )
         | {
             "noise": "discrete Gaussian",
             "noise_standard_deviation_in_records": procedure.score_noise,
-            "public_size": validation_size,
+            "public_size": procedure.task.validation.public_size,
             "validation_is_public": procedure.request.validation_is_public,
         },
         settings=described.of_settings(procedure.settings, options.sampling),

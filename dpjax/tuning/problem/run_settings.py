@@ -251,6 +251,37 @@ def count_guarantee(deviation: float, relation: str, units: int = 1) -> accounti
     return accounting.discrete_gaussian(deviation * units, units, relation=relation)
 
 
+_SHARE_OF_THE_SCORE = 0.01
+"""By which part of its epsilon the noisy score of a run on its own records may raise its cost."""
+
+
+def noise_on_training_scores(
+    base: accounting.Guarantee, relation: str, delta: float, units: int = 1
+) -> float:
+    """Returns a standard deviation whose count adds little to a run on the same records.
+
+    A record is trained on and scored, so the two compose. The deviation is the least power of 1.05
+    times 0.5 at which both together cost at most 1.01 times the epsilon of training alone; nothing
+    rests on it, since the total is computed from the deviation found.
+
+    Args:
+      base: cost of training one candidate.
+      relation: the neighbouring relation.
+      delta: at which epsilons are compared.
+      units: `Task.units`, by which one record may move the sum.
+
+    Returns:
+      Standard deviation of the discrete Gaussian on the count, in records.
+    """
+    most = (1.0 + _SHARE_OF_THE_SCORE) * base.epsilon(delta)
+
+    def adds_little(deviation: float) -> bool:
+        count = count_guarantee(deviation, relation, units)
+        return accounting.compose(base, count).epsilon(delta) <= most
+
+    return _least_deviation(adds_little, units)
+
+
 def validation_noise(base: accounting.Guarantee, relation: str, units: int = 1) -> float:
     """Returns the least standard deviation whose count costs no more than training does.
 
@@ -281,11 +312,16 @@ def validation_noise(base: accounting.Guarantee, relation: str, units: int = 1) 
         count = count_guarantee(deviation, relation, units)
         return bool(np.all(count.pair.delta(grid) <= allowed))
 
+    return _least_deviation(dominated, units)
+
+
+def _least_deviation(suffices: Callable[[float], bool], units: int) -> float:
+    """The least power of 1.05 times 0.5 that suffices; the largest in reach if none does."""
     most = min(1e4, LARGEST_DEVIATION / units)
     low, high = 0, math.ceil(math.log(most / 0.5) / math.log(1.05))
     while low < high:
         middle = (low + high) // 2
-        if dominated(0.5 * 1.05**middle):
+        if suffices(0.5 * 1.05**middle):
             high = middle
         else:
             low = middle + 1

@@ -41,17 +41,20 @@ class RandomRepetitions:
       score_noise: standard deviation of the noise on the count of correct predictions, in records;
         the least one that adds nothing to the total if unset.
       not_private: train without noise, for comparison; the release then says so.
+      score_on_training: score candidates on the records they are trained on, for a little more
+        epsilon, so that no record is kept from training; validation records are not used.
     """
 
     repetitions: accounting.RepetitionLaw = DEFAULT_REPETITIONS
     score_noise: float | None = None
     not_private: bool = False
+    score_on_training: bool = False
 
     finish = KeepTheWinner()
 
     @property
     def evaluation(self) -> PrivateRuns:
-        return PrivateRuns(self.score_noise, self.not_private)
+        return PrivateRuns(self.score_noise, self.not_private, self.score_on_training)
 
     @property
     def choice(self) -> BestOf:
@@ -79,6 +82,7 @@ def random_repetitions(
     validation_is_public: bool = False,
     score_noise: float | None = None,
     not_private: bool = False,
+    score_on_training: bool = False,
     seed: int | None = None,
     chunk_size: int = 16,
     progress: Progress | None = None,
@@ -95,8 +99,8 @@ def random_repetitions(
       from the space with independent keys; a candidate that is not finite ranks worst, is not
       retried and still counts; no candidate, or none that is finite, releases parameters that do
       not depend on data; a validation record costs what is stated by noise on the count of correct
-      predictions. Source: Papernot & Steinke (ICLR 2022), Theorems 2 and 6, as corrected and
-      tightened in `accounting.best_of`.
+      predictions; with `score_on_training` the run and the noisy count compose. Source: Papernot &
+      Steinke (ICLR 2022), Theorems 2 and 6, as corrected and tightened in `accounting.best_of`.
 
     Args:
       task: what to learn, with its training and validation records.
@@ -117,6 +121,10 @@ def random_repetitions(
       validation_is_public: scores cost nothing.
       score_noise: standard deviation of the noise on the count of correct predictions, in records.
       not_private: with noise_multiplier 0, for comparison; the release then says so.
+      score_on_training: score candidates on the records they are trained on: a run then costs the
+        composition of training and noisy score (1% more epsilon, if `score_noise` is not given),
+        and no record is kept from training. The task's validation records are not used; one made
+        of `Dataset.without_validation()` serves.
       seed: for reproduction; the randomness is then not secret and the release says so.
       chunk_size: candidates trained at once; the memory knob.
       progress: called with (candidates done, candidates in all); the curator's to see.
@@ -135,7 +143,7 @@ def random_repetitions(
     return tune(
         task,
         space,
-        RandomRepetitions(repetitions, score_noise, not_private),
+        RandomRepetitions(repetitions, score_noise, not_private, score_on_training),
         epsilon=epsilon,
         delta=delta,
         run=RunOptions(lot_size, steps, epochs, noise_multiplier, sampling, clipping),

@@ -204,6 +204,15 @@ def repetitions_logarithmic(entry: Entry) -> Outcome:
     return _tuned(entry, parts, task, _prior(entry, task), tuner, _each_candidate)
 
 
+@method("random repetitions, prior, logarithmic of mean 4, scored on training records")
+def repetitions_on_training(entry: Entry) -> Outcome:
+    """All records train, and are scored as well, which is charged."""
+    parts = entry.whole()
+    task = entry.task(parts)
+    tuner = tuning.RandomRepetitions(accounting.Logarithmic(mean=4), score_on_training=True)
+    return _tuned(entry, parts, task, _prior(entry, task), tuner, _each_candidate)
+
+
 @method("subset tuning, prior")
 def subset_tuning(entry: Entry) -> Outcome:
     parts = entry.divided()
