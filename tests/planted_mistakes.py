@@ -524,8 +524,8 @@ MISTAKES = [
     Mistake(
         "the real number of validation records is released",
         f"{_P}evaluations/private_runs.py",
-        "options, task.validation.public_size, words",
-        "options, task.validation.number, words",
+        '"public_size": procedure.task.validation.public_size',
+        '"public_size": procedure.task.validation.number',
         _PUBLIC,
     ),
     Mistake(
