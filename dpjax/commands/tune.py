@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 
 from absl import flags
@@ -82,9 +83,9 @@ _SPACE = flags.DEFINE_multi_string(
     None,
     "NAME=LAW, repeated: learning_rate, clip_norm, momentum, lot_size, steps, epochs, "
     "noise_multiplier; LAW is loguniform(a,b), uniform(a,b), lognormal(median,factor), "
-    "choice(a,b,...) or a number. Replaces the default, learning_rate=loguniform(0.003,3) "
-    "momentum=0.9 clip_norm=1 for momentum (sgd: learning_rate=loguniform(0.03,30); adam: "
-    "loguniform(0.0001,0.1)).",
+    "choice(a,b,...) or a number. Replaces the default: for momentum the public default's, with "
+    "learning_rate=lognormal(its rate,2.5), a sixteenth of the records a lot and 320 steps; for "
+    "sgd learning_rate=loguniform(0.03,30), for adam loguniform(0.0001,0.1), and clip_norm=1.",
 )
 _SPACE_FILE = flags.DEFINE_string("space_file", None, "The space as a JSON object, instead.")
 _PAPER_PROTOCOL = flags.DEFINE_bool(
@@ -94,13 +95,16 @@ _PAPER_PROTOCOL = flags.DEFINE_bool(
 )
 _OUT_DIR = flags.DEFINE_string("out_dir", None, "Folder to make; runs/<data set>-<time> if unset.")
 
+PRIOR_FACTOR = 2.5
+"""How far off the public default's learning rate is taken to be, where it is the centre of a law."""
+
 LARGEST_EPSILON = 1e4
 DEFAULT_EPSILON = 4.0
 _KNOWN = ("clip_norm", "lot_size", "steps", "epochs", "noise_multiplier")
 
 
 def search_space(chosen: tuning.tuner.Tuner) -> tuning.Space | None:
-    """Returns the search space that the flags ask for; None: the public default, without a search.
+    """Returns the search space that the flags ask for; None: the public default, or around it.
 
     Raises:
       ValueError: for a hyperparameter that nothing reads, or an optimiser without a default.
@@ -113,13 +117,19 @@ def search_space(chosen: tuning.tuner.Tuner) -> tuning.Space | None:
             "belongs to methods that keep records to score by: --method=untuned and "
             "--score_on_training train on every training record",
         )
-    if tuner_flags.scores_nothing(chosen) and not (_SPACE_FILE.value or _SPACE.value):
-        if _DATA.optimizer.value != "momentum":
+    if not (_SPACE_FILE.value or _SPACE.value):
+        goes_by_epsilon = _RUN.noise_multiplier is None and not getattr(
+            chosen, "not_private", False
+        )
+        if _DATA.optimizer.value == "momentum" and (
+            goes_by_epsilon or tuner_flags.scores_nothing(chosen)
+        ):
+            return None
+        if tuner_flags.scores_nothing(chosen):
             raise ValueError(
                 f"--optimizer={_DATA.optimizer.value} has no public default: pass --space, a "
                 "number for each hyperparameter, or --optimizer=momentum"
             )
-        return None
     optimizer = training.OPTIMIZERS[_DATA.optimizer.value]
     if _SPACE_FILE.value:
         space = tuning.read_space(_SPACE_FILE.value)
@@ -195,25 +205,27 @@ def load_data(chosen: tuning.tuner.Tuner) -> tuple[data.Dataset, data.Parts]:
 
 
 def public_default(
-    task: tuning.Task, run: tuning.RunOptions, epsilon: float | None
+    task: tuning.Task, chosen: tuning.tuner.Tuner, run: tuning.RunOptions, epsilon: float | None
 ) -> tuple[tuning.Space, tuning.RunOptions]:
-    """The public default of one run, for the lots and steps that the flags ask for.
+    """The public default of one run, or a law around it, for the lots and steps of the flags.
 
     Raises:
       ValueError: for flags that leave nothing to go by.
     """
-    for name, value, instead in (
-        ("noise_multiplier", run.noise_multiplier, "--epsilon"),
-        ("epochs", run.epochs, "--steps"),
-    ):
-        if value is not None:
-            raise ValueError(
-                f"--{name} needs a --space of numbers: the public default goes by {instead}"
-            )
+    if run.noise_multiplier is not None:
+        raise ValueError(
+            "--noise_multiplier needs a --space of numbers: the public default goes by --epsilon"
+        )
     assert epsilon is not None  # It has a default where no noise is given.
-    default = defaults_of(task, epsilon, _TUNE.delta, lot_size=run.lot_size, steps=run.steps)
-    run = dataclasses.replace(run, lot_size=default.lot_size, steps=default.steps)
-    return default.space(), run
+    by = functools.partial(defaults_of, task, epsilon, _TUNE.delta, lot_size=run.lot_size)
+    steps = run.steps
+    if run.epochs is not None:
+        if steps is not None:
+            raise ValueError("both --steps and --epochs are given: pass one of them")
+        steps = max(1, round(run.epochs * task.train.public_size / by(steps=1).lot_size))
+    default = by(steps=steps)
+    run = dataclasses.replace(run, lot_size=default.lot_size, steps=default.steps, epochs=None)
+    return default.space(None if tuner_flags.scores_nothing(chosen) else PRIOR_FACTOR), run
 
 
 def report(
@@ -284,7 +296,7 @@ def tune(
       folder: of the run, claimed by the process that writes it.
       job: how to train.
       chosen: the tuner.
-      space: public law of the hyperparameters; None: the public default.
+      space: public law of the hyperparameters; None: the public default, or around it.
       run: what is asked of a private run beside.
       console: where to say what was found.
 
@@ -316,7 +328,7 @@ def tune(
     ):
         asked["epsilon"] = asked["epsilon"] or DEFAULT_EPSILON
     if space is None:
-        space, run = public_default(task, run, asked["epsilon"])
+        space, run = public_default(task, chosen, run, asked["epsilon"])
     asked["validation_is_public"] |= _PAPER_PROTOCOL.value
     with command_line.progress_bar(console) as bar:
         line = bar.add_task("calibrating the noise", total=None)

@@ -204,12 +204,21 @@ def repetitions_logarithmic(entry: Entry) -> Outcome:
     return _tuned(entry, parts, task, _prior(entry, task), tuner, _each_candidate)
 
 
-@method("random repetitions, prior, logarithmic of mean 4, scored on training records")
+@method("random repetitions, prior, scored on training records")
 def repetitions_on_training(entry: Entry) -> Outcome:
     """All records train, and are scored as well, which is charged."""
+    return _scored_on_training(entry, REPETITIONS)
+
+
+@method("random repetitions, prior, logarithmic of mean 4, scored on training records")
+def repetitions_on_training_logarithmic(entry: Entry) -> Outcome:
+    return _scored_on_training(entry, accounting.Logarithmic(mean=4))
+
+
+def _scored_on_training(entry: Entry, law: accounting.RepetitionLaw) -> Outcome:
     parts = entry.whole()
     task = entry.task(parts)
-    tuner = tuning.RandomRepetitions(accounting.Logarithmic(mean=4), score_on_training=True)
+    tuner = tuning.RandomRepetitions(law, score_on_training=True)
     return _tuned(entry, parts, task, _prior(entry, task), tuner, _each_candidate)
 
 
