@@ -7,7 +7,7 @@ INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet --co
 .PHONY: tune test test_fast coverage lint typecheck figures_quick clean
 
 tune: $(VENV)/installed
-	$(BIN)/python -m experiments.tune
+	$(BIN)/python -m experiments.tune --repetitions=logarithmic --mean=4 --score_on_training
 
 test: $(VENV)/installed_for_tests
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile tests

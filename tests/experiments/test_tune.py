@@ -11,6 +11,7 @@ import time
 
 import numpy as np
 
+from dpjax import tuning
 from dpjax.tuning import verification
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -217,6 +218,51 @@ def test_your_own_arrays(run_cases, tmp_path):
     assert not (tmp_path / "elsewhere").exists()
 
 
+def test_without_a_space_the_search_is_around_the_public_default(run_cases, tmp_path):
+    """Unless there is no target to go by; scores on training records keep none of them."""
+    names = ("usual", "on_training", "by_noise", "untuned")
+    found = run_cases(
+        "experiments.tune",
+        [
+            [f"--out_dir={tmp_path / 'usual'}", "--mean=1.5", "--epochs=2"],
+            [f"--out_dir={tmp_path / 'on_training'}", "--mean=1.5", "--score_on_training"],
+            [
+                f"--out_dir={tmp_path / 'by_noise'}",
+                "--mean=1.5",
+                "--noise_multiplier=9",
+                "--steps=3",
+            ],
+            [f"--out_dir={tmp_path / 'untuned'}", "--method=untuned", "--epochs=2"],
+        ],
+    )
+    assert [code for code, _, _ in found] == [0] * 4, found
+    claims = {
+        name: json.loads((tmp_path / name / "release" / "guarantee.json").read_text())
+        for name in names
+    }
+
+    def law_of(rates):
+        return tuning.Space(learning_rate=rates).describe()["learning_rate"]
+
+    laws = {name: claim["candidates_drawn_from"] for name, claim in claims.items()}
+    records = {name: claim["training_records"]["public_size"] for name, claim in claims.items()}
+    assert records["usual"] < records["on_training"] == records["untuned"] == 1438
+    for name, steps in (("usual", 32), ("on_training", 320)):
+        rule = tuning.public_defaults(records[name], 65, 4.0, steps=steps)
+        rate = laws[name]["learning_rate"]
+        assert rate == law_of(tuning.LogNormal(rule.learning_rate, 2.5))
+        assert laws[name]["clip_norm"] == laws["untuned"]["clip_norm"]
+        (setting,) = claims[name]["training"]
+        assert (setting["lot_size"], setting["steps"]) == (rule.lot_size, steps)
+    assert laws["by_noise"]["learning_rate"] == law_of(tuning.LogUniform(0.003, 3.0))
+    assert claims["on_training"]["score"]["public_size"] == 1438
+    verified = run_cases(
+        "experiments.epsilon",
+        [[f"--verify={tmp_path / name / 'release' / 'guarantee.json'}"] for name in names],
+    )
+    assert [code for code, _, _ in verified] == [0] * 4, verified
+
+
 REFUSED = [
     (["--epsilon=3", "--delta=1e-10"], "attain"),
     (["--delta=0"], "delta"),
@@ -228,7 +274,7 @@ REFUSED = [
     (["--epochs=-2"], "--epochs must be finite and > 0"),
     (["--lot_size=0"], "--lot_size must be a whole number >= 1"),
     (["--steps=1000000000"], "--steps=1e+09: pass at most 1e+07"),
-    (["--epochs=1e9"], "steps=1.61972e+10: pass at most 1e+07"),
+    (["--epochs=1e9"], "steps=1.59722e+10: pass at most 1e+07"),
     (["--noise_multiplier=1e-12"], "--noise_multiplier=1e-12 protects nothing"),
     (["--space=learning_rate=1", "--space=noise_multiplier=choice(1,1e-12)"], "protects nothing"),
     (["--space=learning_rate=1", "--space=epochs=2", "--steps=5"], "steps beside it is not read"),
@@ -279,8 +325,10 @@ REFUSED = [
     (["--method=subset_tuning", "--probability=1"], "probability must be in (0, 1)"),
     (["--method=subset_tuning", "--sampling=fixed"], "pass sampling='poisson'"),
     (["--probability=0.3"], "--probability belongs to --method=subset_tuning"),
-    (["--method=untuned", "--validation_fraction=0.1"], "trains on every training record"),
-    (["--method=untuned", "--epochs=3"], "the public default goes by --steps"),
+    (["--method=untuned", "--validation_fraction=0.1"], "train on every training record"),
+    (["--method=untuned", "--noise_multiplier=1"], "the public default goes by --epsilon"),
+    (["--score_on_training", "--split_key=mine"], "train on every training record"),
+    (["--score_on_training", "--paper_protocol"], "train on every training record"),
     (["--method=untuned", "--optimizer=adam"], "adam has no public default: pass --space"),
     (["--dataset=mine.csv", "--public_size=3000"], "mine.csv is no data set that is read: pass"),
     (

@@ -6,6 +6,7 @@ way gets one record more right, so that selection tells of it beside the number 
 
 import functools
 import json
+import pathlib
 
 import jax.numpy as jnp
 import numpy as np
@@ -115,6 +116,14 @@ def test_what_the_release_states_can_be_written_again_and_not_changed():
     del apart["score"]["records"]
     again = PrivateRuns().restate(apart, BestOf(LAW), tuning.tuner.KeepTheWinner()).statement
     assert again != apart and again["epsilon"] < claim["epsilon"]
+
+
+def test_the_statement_holds_what_is_listed_and_nothing_else():
+    path = pathlib.Path(__file__).parents[1] / "release_keys.json"
+    listed = json.loads(path.read_text())["random repetitions, scored on training records"]
+    statement = _tuned(_task()).release.statement
+    for part, keys in listed.items():
+        assert sorted(statement[part]) == sorted(keys)
 
 
 def test_public_validation_records_are_refused_beside_it():
