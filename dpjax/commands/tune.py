@@ -96,7 +96,7 @@ _PAPER_PROTOCOL = flags.DEFINE_bool(
 _OUT_DIR = flags.DEFINE_string("out_dir", None, "Folder to make; runs/<data set>-<time> if unset.")
 
 PRIOR_FACTOR = 2.5
-"""How far off the public default's learning rate is taken to be, where it is the centre of a law."""
+"""How far off the public default's learning rate may be, where it is the centre of a law."""
 
 LARGEST_EPSILON = 1e4
 DEFAULT_EPSILON = 4.0
