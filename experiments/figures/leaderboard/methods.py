@@ -215,11 +215,17 @@ def repetitions_on_training_logarithmic(entry: Entry) -> Outcome:
     return _scored_on_training(entry, accounting.Logarithmic(mean=4))
 
 
-def _scored_on_training(entry: Entry, law: accounting.RepetitionLaw) -> Outcome:
+@method("random repetitions, prior, automatic clipping, scored on training records")
+def repetitions_on_training_automatic(entry: Entry) -> Outcome:
+    return _scored_on_training(entry, REPETITIONS, clipping=training.AutomaticClipping())
+
+
+def _scored_on_training(entry: Entry, law: accounting.RepetitionLaw, **options: object) -> Outcome:
     parts = entry.whole()
     task = entry.task(parts)
     tuner = tuning.RandomRepetitions(law, score_on_training=True)
-    return _tuned(entry, parts, task, _prior(entry, task), tuner, _each_candidate)
+    run = dataclasses.replace(_run(task), **options)
+    return _tuned(entry, parts, task, _prior(entry, task), tuner, _each_candidate, run=run)
 
 
 @method("subset tuning, prior")
