@@ -95,17 +95,21 @@ def _pair(guarantee: Guarantee, law: RepetitionLaw, ratio: tuple[float, float]):
     return pair_from_profiles(interval, *profiles)
 
 
-def checked_ratio(ratio: Sequence[float]) -> tuple[float, float]:
+def checked_ratio(ratio: Sequence[float], name: str = "ratio") -> tuple[float, float]:
     """The bounds c and C of a density over another, as floats.
+
+    Args:
+      ratio: c and C.
+      name: of the argument, for messages.
 
     Raises:
       ValueError: for anything but 0 < c <= 1 <= C.
     """
-    values = checks.vector("ratio", ratio)
+    values = checks.vector(name, ratio)
     if values.size != 2 or not 0.0 < values[0] <= 1.0 <= values[1]:
         raise ValueError(
-            "ratio must be the smallest and the largest density, such as (0.75, 1.5): two numbers "
-            f"around 1, the smaller above 0, not {checks.shown(ratio)}"
+            f"{name} must be the smallest and the largest density, such as (0.75, 1.5): two "
+            f"numbers around 1, the smaller above 0, not {checks.shown(ratio)}"
         )
     low, high = float(values[0]), float(values[1])
     # A density that is 1 at least, or at most, everywhere is 1.

@@ -130,6 +130,7 @@ TUNERS = {
     "exponential": tuning.Exponential(2.0, 3, 4),
     "doubling": tuning.Doubling(0.5, 3, 12, iterations=3),
     "extrapolation": tuning.Extrapolation(accounting.Fixed(1)),
+    "adaptive_proposals": tuning.AdaptiveProposals(accounting.Fixed(3), round_size=2),
 }
 
 
