@@ -441,14 +441,14 @@ MISTAKES = [
     Mistake(
         "a run that failed is trained again under another key",
         f"{_P}evaluations/candidate_runs.py",
-        "        yield from _alike(procedure, hyperparameters, keys, members, placement, job)",
+        "        yield from _alike(procedure, hyperparameters, keys, members, placement, run)",
         "        for indices, outputs in _alike(\n"
-        "            procedure, hyperparameters, keys, members, placement, job\n"
+        "            procedure, hyperparameters, keys, members, placement, run\n"
         "        ):\n"
         "            if not outputs['finite'].all():\n"
         "                again = training.candidate_keys(len(keys))\n"
         "                ((_, outputs),) = _alike(\n"
-        "                    procedure, hyperparameters, again, indices, placement, job\n"
+        "                    procedure, hyperparameters, again, indices, placement, run\n"
         "                )\n"
         "            yield indices, outputs",
         _ONCE,
