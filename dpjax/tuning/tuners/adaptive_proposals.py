@@ -6,7 +6,7 @@ are trained in rounds; those of a round are proposed by the private scores of ea
 density that stays between c and C times the public law's, whatever came before. Only the best of K
 runs is released, K secret; `accounting.best_of_adaptive` is the price, and log(C / c) is what
 proposals may add to it about twice or more: no noise lowers that part. What was measured, and that
-random repetitions did better at equal total epsilon, is in `third_party_notes/papers.md`.
+random repetitions were never beaten at equal total epsilon, is in `third_party_notes/papers.md`.
 
 Here proposals are of one hyperparameter, by a density that is constant on parts of equal mass of
 its public law: higher where the scores of nearby candidates are, and clipped to the bounds.
