@@ -231,7 +231,7 @@ def test_a_round_goes_on_with_its_own_candidates_only(toy, tmp_path):
         if done == 4:
             raise KeyboardInterrupt
 
-    more = dict(job=job, chunk_size=1, repetitions=law)
+    more = dict(job=job, chunk_size=1, repetitions=law, seed=2)
     with pytest.raises(KeyboardInterrupt):
         _called(toy, toy.task(), progress=stop, **more)
     # Scores that were changed in place are seen to be damaged.
@@ -243,7 +243,8 @@ def test_a_round_goes_on_with_its_own_candidates_only(toy, tmp_path):
         _called(toy, toy.task(), **more)
     # And of other scores other candidates would be proposed than the second round was begun with.
     del other["hash"]
-    path.write_bytes(packed(other | {"scores": other["scores"] * [1.0, -1.0]}))
+    turned = np.array([0.0, 90.0] if other["scores"][0] > other["scores"][1] else [90.0, 0.0])
+    path.write_bytes(packed(other | {"scores": turned}))
     with pytest.raises(ValueError, match=r"other data or flags \(what is proposed"):
         _called(toy, toy.task(), **more)
     path.write_bytes(kept)
