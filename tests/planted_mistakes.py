@@ -1242,6 +1242,20 @@ MISTAKES = [
         (f"{_ADAPTIVE}an_interruption_redraws_nothing",),
     ),
     Mistake(
+        "price of proposals: a winner's own density counts as the public law's",
+        "dpjax/accounting/selection/envelope.py",
+        "high * np.concatenate(heights)",
+        "np.concatenate(heights)",
+        ("tests/accounting/selection/test_adaptive.py::test_against_phi_evaluated_pointwise",),
+    ),
+    Mistake(
+        "price of proposals: the most that a run may rank is that of independent candidates",
+        "dpjax/accounting/selection/envelope.py",
+        "near = law.derivative(low * x * (1.0 - OUTWARDS))",
+        "near = law.derivative(x * (1.0 - OUTWARDS))",
+        ("tests/accounting/selection/test_adaptive.py::test_against_phi_evaluated_pointwise",),
+    ),
+    Mistake(
         "price of proposals: the least a run may rank is that of independent candidates",
         "dpjax/accounting/selection/envelope.py",
         "near, far = high * h, 1.0 - low * (1.0 - h)",
