@@ -1,0 +1,637 @@
+"""Proves what a release states: `python -m dpjax.certificate RELEASE_FOLDER`, exit 0 or 2.
+
+An independent program: float64 with every rounding bounded, NumPy and mpmath, nothing of
+`dpjax.accounting`. A pair of output laws (P, Q) is a measure of the loss log(dP/dQ): masses under P
+on a grid, and at infinity. Its divergence of order t is the sum of mass max(0, 1 - t e^-loss), and
+every step only raises that, at every t > 0: masses and losses are rounded up, a mass between knots
+is split so that P and Q mass are kept. docs/certificates.md: what is proved, how, what is trusted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import mpmath
+import numpy as np
+
+STATEMENT, CERTIFICATE, SEAL = "guarantee.json", "certificate.json", "sha256"
+OWN, NODE = "this_statement_without_this_line", ("mechanism", "parameters", "parts")
+UNIT, SLACK = 2.0**-53, 1e-11  # One rounding; more than f' and the sums behind h are rounded by.
+DEVIATIONS, BEYOND = 13.0, 1e-36  # Of a normal law, and more than the mass that lies beyond.
+LONGEST, LARGEST_TABLE, LARGEST_FILE = 1 << 21, 4096, 1 << 24
+ROWS, MOVE, KNOTS = 12000, 0.1, 60.0  # Of the exact bound.
+NODES, WEIGHTS = np.polynomial.legendre.leggauss(8)
+
+
+class Unproved(ValueError):
+    """What is not proved, in one line."""
+
+
+class Measure(NamedTuple):
+    """Masses (n,) at the losses (low + 0, 1, ...) * step, a power of two; and at infinity."""
+
+    step: float
+    low: int
+    masses: np.ndarray
+    infinity: float
+
+    @property
+    def losses(self) -> np.ndarray:
+        """(n,), exact."""
+        return (self.low + np.arange(self.masses.size)) * self.step
+
+    def divergence(self, order: float) -> float:
+        """Of order e^order."""
+        gains = self.masses * np.maximum(-np.expm1(np.minimum(order - self.losses, 0.0)), 0.0)
+        return math.fsum(gains) * (1.0 + 16.0 * UNIT) + self.infinity
+
+    def divergences(self, orders: np.ndarray) -> np.ndarray:
+        """The same of many, (m,)."""
+        first = np.searchsorted(self.losses, orders, side="right")
+        above = np.append(np.cumsum(self.masses[::-1])[::-1], 0.0)[first]
+        below = np.append(np.cumsum((self.masses * np.exp(-self.losses))[::-1])[::-1], 0.0)[first]
+        below = below * np.exp(np.minimum(orders, 690.0))
+        rounding = (4.0 * self.masses.size + 4e3) * UNIT * (above + below)
+        return np.maximum(above - below, 0.0) + rounding + self.infinity
+
+
+def gridded(losses: np.ndarray, masses: np.ndarray, infinity: float, step: float) -> Measure:
+    """Masses at losses that are rounded up already, on a grid."""
+    place = np.floor(losses / step).astype(np.int64)
+    if not (np.abs(losses).max() < 690.0 and np.ptp(place) < LONGEST):
+        raise Unproved("privacy losses this large fit no grid of this program")
+    excess, low = losses - place * step, int(place.min())  # Exact, or wrong by one rounding.
+    held, terms = np.zeros(int(place.max()) - low + 2), int(np.bincount(place - low).max())
+    held[:-1] += np.bincount(place - low, masses * np.expm1(step - excess) / math.expm1(step))
+    held[1:] += np.bincount(place - low, masses * np.expm1(-excess) / math.expm1(-step))
+    return Measure(step, low, held * (1.0 + (2.0 * terms + 32.0) * UNIT), infinity)
+
+
+def gaussian_pair(noise: float, share: float, fixed: bool, step: float, fine: float) -> list:
+    """One noisy sum over a lot with this share of the records; the measures of both directions.
+
+    Cells of `fine` deviations: the masses of N(0, s^2) and N(1, s^2) on a cell move to its ends,
+    both kept. (1 - q) N(0, s^2) + q N(1, s^2) against N(0, s^2) follows; with lots without
+    replacement (`fixed`) either direction has the first one's profile at orders >= 1.
+    """
+    scale = 1.0 / noise * (1.0 + 4.0 * UNIT)  # Less noise costs more.
+    count = math.ceil((DEVIATIONS + scale / 2.0) / fine)
+    if not (scale < 40.0 and fine * (count * fine + 2.0 * scale + 2.0) < 0.125):
+        raise Unproved(f"noise multiplier {noise:.3g} is less than this program can prove")
+    knots = np.arange(-count, count + 1) * fine
+    place = 0.5 * fine * NODES  # Gauss and Legendre's error is below one rounding.
+    density = np.exp(-0.5 * ((knots[:-1] + 0.5 * fine)[:, None] + place + 0.5 * scale) ** 2)
+    density *= 0.5 * fine / math.sqrt(2.0 * math.pi) * WEIGHTS
+    high = density @ np.expm1(scale * (place + 0.5 * fine)) / math.expm1(scale * fine)
+    low = density @ np.expm1(scale * (place - 0.5 * fine)) / math.expm1(-scale * fine)
+    rounding = 1.0 + (4.0 * (knots[-1] + scale) ** 2 + 128.0) * UNIT
+    q_mass = (np.append(low, 0.0) + np.append(0.0, high)) * rounding
+    growth = share * np.expm1(scale * knots)
+    loss = scale * knots if share == 1.0 else np.log1p(growth)
+    slack = np.abs(growth) * (np.abs(scale * knots) + 4.0) * np.exp(-loss) + np.abs(loss)
+    slack = 4.0 * UNIT * (np.abs(loss) if share == 1.0 else slack)
+    p_mass = q_mass * np.exp(loss) * (1.0 + 2.0 * slack + 8.0 * UNIT)
+    if fixed:
+        up = knots > 0.0
+        rest = 1.0 - math.fsum(p_mass[up] + q_mass[up]) * (1.0 - 1e-11)
+        losses = np.concatenate([(loss + slack)[up], (slack - loss)[up], [0.0]])
+        masses = np.concatenate([p_mass[up], q_mass[up], [max(rest, 0.0) + 1e-15]])
+        return [gridded(losses, masses, BEYOND, step)] * 2
+    p_mass[0] += BEYOND
+    forward = gridded(loss + slack, p_mass, BEYOND, step)
+    q_mass[-1] += BEYOND
+    return [forward, gridded(slack - loss, q_mass, BEYOND, step)]
+
+
+def integer_measure(deviation: float, sensitivity: int, step: float) -> Measure:
+    """A discrete Gaussian on a whole number against its shift."""
+    reach = math.ceil(DEVIATIONS * deviation)
+    if not (deviation >= 0.05 and sensitivity >= 1 and 2 * reach < LONGEST):
+        raise Unproved(f"score noise {deviation:.3g} is out of this program's range")
+    noise = np.arange(-reach, reach + 1.0)
+    weights = np.exp(-0.5 * (noise / deviation) ** 2)
+    masses = weights / weights.sum() * (1.0 + 1e-12)
+    masses[-1] += BEYOND
+    losses = sensitivity * (sensitivity - 2.0 * noise) / (2.0 * deviation**2)
+    return gridded(losses + 8.0 * UNIT * np.abs(losses), masses, BEYOND, step)
+
+
+def pure_measure(name: str, values: Mapping[str, Any], step: float) -> Measure:
+    """Randomised responses; or what dominates all that is epsilon-bounded-range."""
+    if name == "exponential_mechanism":
+        # Of the profile (e^(epsilon/2) - e^(x/2))^2 / (e^epsilon - 1), linear in e^x on cells.
+        epsilon, width = values["epsilon"], values["epsilon"] * 2.0**-13
+        at = np.arange(-(1 << 13), (1 << 13) + 1) * width
+        masses = (
+            2.0 * np.exp(0.5 * (at - epsilon)) * math.tanh(0.25 * width) / -math.expm1(-epsilon)
+        )
+        masses[[0, -1]] *= 0.5
+    else:
+        epsilon = values.get("epsilon", values.get("epsilon_per_iteration"))
+        count = values.get("iterations", values.get("hits", 1))
+        if not 1 <= count <= LARGEST_TABLE:
+            raise Unproved("a loop this long is more than this program can prove")
+        at = epsilon * np.arange(-count, count + 1.0, 2.0)
+        logs = [
+            mpmath.log(mpmath.binomial(count, k)) - (count - k) * epsilon for k in range(count + 1)
+        ]
+        masses = np.exp(np.array(logs, float) - count * math.log1p(math.exp(-epsilon)))
+    return gridded(at + 1e-13 * (1.0 + np.abs(at)), masses * (1.0 + 1e-10), 0.0, step)
+
+
+def composed(parts: list[tuple[Measure, int]], lost: float) -> Measure:
+    """Sums of independent losses, `count` of each part: powers of Fourier transforms by doublings.
+
+    Done under a few exponential tilts, each result raised by a bound on its rounding; the smallest
+    counts. Masses of 2 `lost` replace what lies beyond either end, by Chernoff's bound.
+    """
+    if len(parts) == 1 and parts[0][1] == 1:
+        return parts[0][0]
+    step, means = parts[0][0].step, [float(part.masses @ part.losses) for part, _ in parts]
+
+    def log_moment(theta: float) -> float:
+        return sum(count * _log_moment(part, theta) for part, count in parts)
+
+    mean = sum(count * one for (_, count), one in zip(parts, means))
+    spread = sum(n * float(p.masses @ (p.losses - one) ** 2) for (p, n), one in zip(parts, means))
+    spread, ends = max(math.sqrt(spread), step), []
+    for sign in (1.0, -1.0):
+        found = [sum(n * p.losses[-1 if sign > 0 else 0] for p, n in parts) * sign]
+        for theta in np.geomspace(0.02, 40.0, 24) / spread:
+            found.append((log_moment(sign * theta) - math.log(lost)) / theta)
+        ends.append(min(found) + 1e-9 * abs(min(found)) + 2.0 * step)
+    first, size = -math.ceil(ends[1] / step), math.ceil(ends[0] / step) + math.ceil(ends[1] / step)
+    length = 1 << max(4, size.bit_length())
+    if not length <= LONGEST:
+        raise Unproved("the sum of the losses fits no grid of this program")
+    best, losses = np.full(size, np.inf), (first + np.arange(size)) * step
+    for share in (0.0, 1.0 / 3.0, 2.0 / 3.0, 1.0):
+        low, high = 0.0, 60.0 / spread  # The tilt whose mean is this share of the way up.
+        for _ in range(24 if share else 0):
+            theta, gap = 0.5 * (low + high), 1e-3 * (low + high) + 1e-6 / spread
+            above = (log_moment(theta + gap) - log_moment(theta)) / gap > mean + share * (
+                ends[0] - mean
+            )
+            low, high = (low, theta) if above else (theta, high)
+        sums, log_scale = _tilted_sum(parts, low, first, size, length)
+        exponent = log_scale - low * losses
+        exponent += 8.0 * UNIT * (abs(log_scale) + np.abs(low * losses) + 1.0)
+        with np.errstate(over="ignore"):
+            best = np.minimum(best, sums * np.exp(exponent))
+    best[0] += 2.0 * lost
+    infinity = sum(count * part.infinity for part, count in parts) * (1.0 + 1e-9)
+    return Measure(step, first, best, infinity + 2.0 * lost)
+
+
+def _log_moment(part: Measure, theta: float) -> float:
+    exponents = theta * part.losses
+    peak = float(exponents.max())
+    return peak + math.log(float(part.masses @ np.exp(exponents - peak)))
+
+
+def _tilted_sum(parts: list, theta: float, first: int, size: int, length: int) -> tuple:
+    """Upper bounds on the sums' masses times e^(theta loss - log_scale), (size,); and log_scale."""
+    # An output of a transform is a sum of its inputs times at most log2(length) numbers of modulus
+    # 1, in as many additions: less than 6 roundings each, relative to the inputs' moduli.
+    stages, total, log_scale, relative = (6.0 * math.log2(length) + 8.0) * UNIT, 1.0, 0.0, 0.0
+    log_reach, lost, place = np.zeros(length // 2 + 1), np.zeros(length // 2 + 1), first
+    for part, count in parts:
+        log_part, held = _log_moment(part, theta), part.masses > 0.0
+        exponents = theta * part.losses - log_part
+        tilted = part.masses * np.exp(exponents)
+        largest = float(np.abs(exponents[held]).max()) + 2.0 * abs(log_part)
+        relative += count * (4.0 * largest + 8.0) * UNIT
+        log_scale, place = log_scale + count * log_part, place - count * part.low
+        rows = -(-tilted.size // length)
+        folded = np.append(tilted, np.zeros(rows * length - tilted.size)).reshape(rows, length)
+        values = np.fft.rfft(folded.sum(axis=0))
+        error = (stages + rows * UNIT) * float(tilted.sum()) * (1.0 + 1e-9)
+        reach = np.abs(values) * (1.0 + 8.0 * UNIT) + error
+        # |(z + d)^n - z^n| <= n |d| (|z| + |d|)^(n-1); a product of n numbers: 4 n roundings.
+        log_reach += count * np.log(reach)
+        lost += count * (error / reach + 4.0 * UNIT)
+        while count:
+            total = total * values if count & 1 else total
+            values, count = values * values, count >> 1
+    copies = sum(count for _, count in parts)
+    bound = np.exp(log_reach + 8.0 * UNIT * (np.abs(log_reach) + 4.0 * copies))
+    error = 2.0 / length * math.fsum(bound * (lost + stages)) * (1.0 + 1e-6) + 1e-290
+    sums = np.roll(np.fft.irfft(total, length), -(place % length))[:size]
+    return (np.maximum(sums, 0.0) + error) * math.exp(relative * (1.0 + 1e-6)), log_scale
+
+
+class Law(NamedTuple):
+    """K: its mean, f'(1 - y) and f''(1 - y), f the generating function."""
+
+    mean: float
+    first: Callable[[np.ndarray], np.ndarray]
+    second: Callable[[np.ndarray], np.ndarray]
+
+
+def law_of(words: Mapping[str, Any]) -> Law:
+    """The law that a statement names."""
+    kind, mean = words["law"], words.get("mean")
+    if kind in ("geometric", "logarithmic", "truncated_negative_binomial"):
+        shape, gamma = _family(words)
+        grows, power = (1.0 - gamma) / gamma, 1.0 + shape
+        return Law(
+            mean,
+            lambda y: mean * np.exp(-power * np.log1p(grows * y)),
+            lambda y: mean * power * grows * np.exp(-(power + 1.0) * np.log1p(grows * y)),
+        )
+    if kind == "poisson":
+        return Law(mean, lambda y: mean * np.exp(-mean * y), lambda y: mean**2 * np.exp(-mean * y))
+    table = _table(words)
+    k = np.arange(table.size)
+    one, two = np.polynomial.Polynomial((k * table)[1:]), (k * (k - 1.0) * table)[2:]
+    second = np.polynomial.Polynomial(two if two.size else [0.0])
+    return Law(float(k @ table), lambda y: one(1.0 - y), lambda y: second(1.0 - y))
+
+
+def _family(words: Mapping[str, Any]) -> tuple[float, float]:
+    """The shape of a truncated negative binomial law, and its g of this mean."""
+    shape = {"geometric": 1.0, "logarithmic": 0.0}.get(words["law"], words.get("shape"))
+    low, high = 0.0, 600.0
+    for _ in range(200):
+        z = 0.5 * (low + high)  # -log g; E[K] = (e^z - 1) shape / (1 - e^(-shape z)).
+        rest = z if abs(shape * z) < 1e-9 else -math.expm1(-shape * z) / shape
+        low, high = (z, high) if math.expm1(z) / rest < words["mean"] else (low, z)
+    return shape, math.exp(-high)
+
+
+def _table(words: Mapping[str, Any]) -> np.ndarray:
+    """P[K = k], k = 0, 1, ..., of a law that ends."""
+    kind, inner = words["law"], words.get("inner", words)
+    top = words[{"fixed": "k", "binomial": "trials", "at_most": "cap"}[kind]]
+    if not 1 <= top <= LARGEST_TABLE:
+        raise Unproved(f"a law of K up to {top} is longer than this program takes")
+    if inner["law"] in ("fixed", "at_most"):
+        table = np.eye(1, top + 1, top)[0] if kind == "fixed" else _table(inner)[: top + 1]
+        return table / table.sum()
+    k, start = np.arange(1.0, top + 1.0), 0
+    if inner["law"] == "poisson":
+        ratios = inner["mean"] / k
+    elif inner["law"] == "binomial":
+        p = inner["probability"]
+        ratios = np.maximum(inner["trials"] + 1.0 - k, 0.0) / k * (p / (1.0 - p))
+    else:
+        shape, gamma = _family(inner)
+        ratios, start = (1.0 - gamma) * (k[:-1] + shape) / (k[:-1] + 1.0), 1
+    masses = np.append(np.zeros(start), np.append(1.0, np.cumprod(ratios)))
+    return masses / masses.sum()
+
+
+def tradeoff(reverse: Measure) -> tuple[np.ndarray, np.ndarray]:
+    """Corners of h(x) = sup {Q'(E): Q(E) <= x}: x rounded down, h up; linear between them."""
+    masses, losses = reverse.masses[::-1], reverse.losses[::-1]
+    h = np.minimum((reverse.infinity + np.append(0.0, np.cumsum(masses))) * (1.0 + SLACK), 1.0)
+    x = np.append(0.0, np.cumsum(masses * np.exp(-losses))) * (1.0 - SLACK)
+    inside = int(np.count_nonzero(x < 1.0))
+    return np.append(x[:inside], 1.0), np.append(h[:inside], h[inside] if inside < x.size else 1.0)
+
+
+def points(reverse: Measure, law: Law) -> tuple[np.ndarray, np.ndarray]:
+    """(a, b): phi(t) = sup over x of f'(1-x) - t f'(1-h(x)) is at most the largest b - a t."""
+    x, h = tradeoff(reverse)
+    b, ends, middle = law.first(x), law.first(h), 0.5 * (h[1:] + h[:-1])
+    centre, rise = law.first(middle), law.second(middle) * 0.5 * np.diff(h)
+    # f'(1-x) lies below its chord; f'(1-h) above its tangent, or above its value at the far end.
+    low = np.where(centre > rise, np.stack([centre + rise, centre - rise]), ends[1:])
+    return low.ravel() * (1.0 - SLACK), np.append(b[:-1], b[1:]) * (1.0 + SLACK)
+
+
+def envelope(one: Measure, other: Measure, law: Law, order: float, lines: list) -> float:
+    """The best of K runs: E[phi(e^order dQ'/dQ)], phi below lines [a, b], which are verified."""
+    a, b = np.asarray(lines, dtype=float).T
+    slopes = np.diff(b) / np.diff(a)
+    if not (np.all(np.diff(a) > 0.0) and np.all(np.diff(slopes) < 0.0) and a[0] == 0.0):
+        raise Unproved("the lines behind phi are no concave hull")
+    flat, high = points(other, law)
+    if not np.all(high <= np.interp(flat, a, b) * (1.0 - 1e-12)):
+        raise Unproved("the lines behind phi are not above it")
+    t = np.exp(np.minimum(order - one.losses, 700.0)) * (1.0 - 1e-12)
+    best = np.searchsorted(-slopes, -t)
+    phi = np.maximum(b[best] - a[best] * t, 0.0) + 8.0 * UNIT * (b[best] + a[best] * t)
+    total = math.fsum(one.masses * np.minimum(phi, b[-1])) + one.infinity * law.mean
+    return total * (1.0 + SLACK)
+
+
+def exact(one: Measure, other: Measure, law: Law, order: float, lost: float) -> float:
+    """The same by the supremum over the orders of the outcomes, in rows of n and columns of m.
+
+    On a row its left end bounds f'(1-n-m), its right end h; on a column of one loss chords and
+    tangents do. A curve that changes rows inside a column earns there at most the best row's
+    average, and for each row passed what two neighbours' difference varies inside the column.
+    """
+    mean = float(one.masses @ one.losses)
+    knot = math.sqrt(max(float(one.masses @ (one.losses - mean) ** 2), 0.0)) / KNOTS
+    knot = max(one.step, 2.0 ** math.floor(math.log2(max(knot, one.step))))
+    one = gridded(one.losses, one.masses, one.infinity, knot)
+    (x, h), t = tradeoff(other), math.exp(order) * (1.0 - SLACK)
+    way = np.append(0.0, np.cumsum(_moves(law.first(x)) + _moves(law.first(h))))
+    n = np.unique(np.interp(np.linspace(0.0, way[-1], ROWS), way, x))
+    left, right = n[:-1], np.minimum(np.interp(n[1:], x, h) * (1.0 + SLACK), 1.0)
+    p, ratio = np.append(one.infinity, one.masses[::-1]), np.append(0.0, np.exp(-one.losses[::-1]))
+    ends = [np.minimum(np.append(0.0, np.cumsum(some)), 1.0) for some in (p, p * ratio)]
+    parts = np.ceil(np.maximum(*(_moves(law.first(end)) for end in ends)) / MOVE)
+    parts = np.clip(parts, 1, 1000).astype(int)
+    past, best, m, g = np.zeros(left.size), 0.0, 0.0, 0.0
+    start, start_cost = law.first(left) * (1.0 + SLACK), law.first(right)
+    floor = -float(start[0])  # Rows that lose more in a column are thought to lose so much.
+    for mass, worse in zip(np.repeat(p / parts, parts).tolist(), np.repeat(ratio, parts).tolist()):
+        beyond = float(law.first(np.array(m))) * (1.0 - m)
+        if beyond < lost:
+            break
+        # Places are rounded down for what is earned, up for what it costs.
+        width, price = mass * worse, t * worse
+        end = law.first(np.minimum((left + m + mass) * (1.0 - SLACK), 1.0)) * (1.0 + SLACK)
+        centre = law.first(np.minimum((right + g + 0.5 * width) * (1.0 + SLACK), 1.0))
+        end_cost = law.first(np.minimum((right + g + width) * (1.0 + SLACK), 1.0))
+        most, gains, costs = start - price * end_cost, start - end, price * (start_cost - end_cost)
+        dropped = most <= floor
+        earned = np.where(dropped, floor, 0.5 * (start + end) - price * centre)
+        swing = np.where(dropped, 0.0, gains + costs)
+        turn = np.abs(np.diff(gains)) + np.abs(np.diff(costs))
+        turn = np.where(dropped[1:] | dropped[:-1], swing[1:] + swing[:-1], turn)
+        charge = np.append(0.0, np.cumsum(turn)) * mass * (1.0 + SLACK)
+        best = max(best, float(np.max(past + mass * np.maximum(most, 0.0))))
+        past = np.maximum.accumulate(past - charge) + earned * mass
+        past = np.maximum.accumulate(past) + charge
+        past += 16.0 * UNIT * (np.abs(past) + charge - floor * mass)
+        m, g, start, start_cost = m + mass, g + width, end, end_cost
+    return max(best, float(past.max())) * (1.0 + SLACK) + lost
+
+
+def _moves(values: np.ndarray) -> np.ndarray:
+    return np.abs(np.diff(np.log(np.maximum(values, 1e-18))))
+
+
+def stopped(one: Measure, other: Measure, halting: float, order: float) -> float:
+    """Runs until one is good enough or a coin says stop; any set of good outputs, by cells."""
+    corners = tradeoff(other)
+    x = np.unique(np.append(corners[0], np.linspace(0.0, 1.0, 1 << 16)))
+    most = halting + (1.0 - halting) * np.interp(x, *corners)[1:]
+    least = halting + (1.0 - halting) * x[:-1]
+    own = order - np.log(most / least) - 1e-11
+    found = (1.0 - halting) * one.divergences(own)
+    found += halting * np.maximum(-np.expm1(np.minimum(own, 0.0)), 0.0)
+    return float(np.max(found / least)) * (1.0 + SLACK)
+
+
+def pair_of(tree: Mapping[str, Any], case: int, lost: float, grids: tuple[float, float]) -> list:
+    """The measures of both directions; `case` 0: the record is trained on, 1: validated on."""
+    (name, values, parts), (step, fine) = (tree[key] for key in NODE), grids
+    if name in ("dp_sgd", "dp_sgd_fixed_lots"):
+        noise, steps, fixed = values["noise_multiplier"], values["steps"], name != "dp_sgd"
+        lot = (
+            values["lot_size"] / values["dataset_size"] if fixed else values["sampling_probability"]
+        )
+        share = lot * (1.0 + 2.0 * UNIT)
+        if share >= 1.0:
+            share, steps, noise = 1.0, 1, noise / math.sqrt(steps) * (1.0 - 8.0 * UNIT)
+        one = gaussian_pair(noise, share, fixed, step, fine)
+        pair = [composed([(way, steps)], lost) for way in (one[:1] if fixed else one)]
+        failed = values["failure_probability"]
+        return [way._replace(infinity=way.infinity + failed) for way in (pair * 2)[:2]]
+    if name == "discrete_gaussian":
+        return [integer_measure(values["noise_std"], values["sensitivity"], step)] * 2
+    if name in ("pure", "exponential_mechanism", "doubling_loop"):
+        return [pure_measure(name, values, step)] * 2
+    if name == "parallel":
+        return pair_of(parts[case], case, lost, grids)
+    if name == "best_of" and values["law"] == {"law": "fixed", "k": 1}:
+        return pair_of(parts[0], case, lost, grids)
+    if name not in ("compose", "mixture"):
+        raise Unproved(f"{str(name)[:40]!r} inside another mechanism is beyond this program")
+    pairs = [pair_of(part, case, lost, grids) for part in parts]
+    if name == "compose":
+        return [composed([*zip(way, values["counts"])], lost) for way in zip(*pairs)]
+    return [mixed(way, values["weights"]) for way in zip(*pairs)]
+
+
+def mixed(parts: tuple[Measure, ...], weights: list[float]) -> Measure:
+    """A mechanism drawn by public weights."""
+    low = min(part.low for part in parts)
+    masses = np.zeros(max(part.low + part.masses.size for part in parts) - low)
+    for part, weight in zip(parts, weights):
+        masses[part.low - low : part.low - low + part.masses.size] += weight * part.masses
+    infinity = sum(weight * part.infinity for part, weight in zip(parts, weights))
+    return Measure(parts[0].step, low, masses * (1.0 + 1e-13), infinity * (1.0 + 1e-13))
+
+
+def bounds(tree: Mapping[str, Any], case: int, order: float, lost: float, hints: Mapping) -> list:
+    """Divergences of order e^order in both directions; `hints` are a certificate's."""
+    name, values, parts = (tree[key] for key in NODE)
+    if not (4 <= hints["step"] <= 20 and 6 <= hints["fine"] <= 16):
+        raise Unproved("the certificate's grids are none that this program takes")
+    grids = (2.0 ** -hints["step"], 2.0 ** -hints["fine"])
+    if name == "parallel":
+        return bounds(parts[case], case, order, lost, hints)
+    if name == "stop_at_threshold":
+        pair, halting = pair_of(parts[0], case, lost, grids), values["halting_probability"]
+        return [stopped(*way, halting, order) for way in (pair, pair[::-1])]
+    if name != "best_of" or values["law"] == {"law": "fixed", "k": 1}:
+        return [way.divergence(order) for way in pair_of(tree, case, lost, grids)]
+    law, pair = law_of(values["law"]), pair_of(parts[0], case, lost, grids)
+    ways, lines = (pair, pair[::-1]), hints["lines"]
+    if lines is None:
+        return [exact(*way, law, order, lost) for way in ways]
+    lines = lines(ways, law) if callable(lines) else lines  # Whoever writes them has none yet.
+    return [envelope(*way, law, order, one) for way, one in zip(ways, lines, strict=True)]
+
+
+def node(mechanism: str, parts: Any = (), **parameters: Any) -> dict[str, Any]:
+    """As `mechanism` in a statement."""
+    return {"mechanism": mechanism, "parameters": parameters, "parts": list(parts)}
+
+
+def tree_of(claim: Mapping[str, Any]) -> dict[str, Any]:
+    """What the words of a statement cost, as `mechanism` in it should say."""
+    choice, score, rows = claim["selection"], claim["score"], claim["training"]
+    rule, relation = choice["rule"], claim["neighbouring_relation"]
+
+    def best(one: dict) -> dict:
+        return node("best_of", [one], law=choice["law_of_K"], method="tight")
+
+    def count(deviation: float) -> dict:
+        units = score.get("units_of_a_score_of_1", 1)
+        noise = {"noise_std": deviation * units, "sensitivity": units, "relation": relation}
+        return node("discrete_gaussian", **noise)
+
+    def scored(run: dict, deviation: float) -> dict:
+        public = score["validation_is_public"]
+        return run if public else node("parallel", [run, count(deviation)])
+
+    if rule.startswith(("none: one private run", "one run; its hyperparameters were chosen on")):
+        return runs_of(claim, rows)
+    if rule in ("best of K runs", "first run whose score reaches the threshold"):
+        one = scored(runs_of(claim, rows), score["noise_standard_deviation_in_records"])
+        if rule == "best of K runs":
+            return best(one)
+        return node("stop_at_threshold", [one], halting_probability=choice["halting_probability"])
+    if rule.endswith("at several small epsilons, then private training"):
+        noise = score["noise_standard_deviations_in_records"]
+        stages = [
+            best(scored(runs_of(claim, [r]), n)) for r, n in zip(rows[:-1], noise, strict=True)
+        ]
+        ones = [1] * len(stages)
+        first = stages[0] if len(stages) == 1 else node("compose", stages, counts=ones)
+    elif rule.startswith("doubling loop"):
+        ((kind, number),) = choice["charged"].items()
+        cap = {{"iterations": "iterations", "segments": "hits"}[kind]: number}
+        values = {"epsilon_per_iteration": choice["epsilon_0"], "variant": choice["variant"]}
+        first = node("doubling_loop", **values, **cap, relation=relation)
+    elif rule.startswith(("exponential mechanism, once", "permute-and-flip, once")):
+        name = "pure" if rule.startswith("permute") else "exponential_mechanism"
+        first = node(name, epsilon=choice["epsilon_0"], relation=relation)
+    else:
+        raise Unproved(f"releases by the rule {str(rule)[:90]!r} are beyond this program")
+    return node("compose", [first, runs_of(claim, rows[-1:])], counts=[1, 1])
+
+
+def runs_of(claim: Mapping[str, Any], rows: list) -> dict[str, Any]:
+    """What one private run costs: a mixture where it has several settings."""
+    found, records, relation = [], claim["training_records"], claim["neighbouring_relation"]
+    for row in rows:
+        fixed = {"fixed": True, "poisson": False}[row["sampling"]]
+        if relation != ("replace_one" if fixed else "add_or_remove_one"):
+            raise Unproved("sampling and neighbouring_relation do not fit each other")
+        common = {"noise_multiplier": row["noise_multiplier"], "steps": row["steps"]}
+        if fixed:
+            lots = {"dataset_size": records["number"], "lot_size": row["lot_size"]}
+            found.append(node("dp_sgd_fixed_lots", **lots, **common, failure_probability=0.0))
+        else:
+            chance = row["lot_size"] / records["public_size"]
+            failed = overflow(records["size_bound"], chance, row["capacity"], row["steps"])
+            values = {"sampling_probability": chance, **common, "failure_probability": failed}
+            found.append(node("dp_sgd", **values))
+    if len(found) == 1:
+        return found[0]
+    return node("mixture", found, weights=[row["probability"] for row in rows])
+
+
+def overflow(records: int, chance: float, capacity: int, steps: int) -> float:
+    """steps * P[Binomial(records, chance) >= capacity], in 30 digits, rounded up."""
+    if capacity >= records or capacity <= chance * (records + 1):
+        return float(capacity < records)
+    with mpmath.workdps(30):
+        p, k, total = mpmath.mpf(chance), capacity, mpmath.mpf(0)
+        term = mpmath.binomial(records, k) * p**k * (1 - p) ** (records - k)
+        while term > total * mpmath.mpf(10) ** -20:
+            total, ratio = total + term, p * (records - k) / ((1 - p) * (k + 1))
+            term, k = term * ratio, k + 1
+        total = (total + term / (1 - ratio)) * (1 + mpmath.mpf(10) ** -12)
+        return float(min(mpmath.mpf(1), steps * total))
+
+
+def check_same(stated: Any, meant: Any, place: str = "mechanism") -> None:
+    """Refuses what is not what the words mean; a chance to their rounding, a failure from above."""
+    pairs = []
+    if isinstance(meant, dict) and isinstance(stated, dict) and stated.keys() == meant.keys():
+        pairs = [(stated[key], meant[key], f"{place}.{key}") for key in meant]
+    elif isinstance(meant, list) and isinstance(stated, list) and len(stated) == len(meant):
+        pairs = [(*both, f"{place}.{at}") for at, both in enumerate(zip(stated, meant))]
+    elif place.endswith(".sampling_probability"):
+        same = abs(stated - meant) <= 1e-14 * meant
+    elif place.endswith(".failure_probability"):
+        same = meant <= stated <= meant * (1.0 + 1e-6) + 1e-13
+    else:
+        same = type(stated) is type(meant) and stated == meant
+    if not (pairs or stated == meant or (not isinstance(meant, dict | list) and same)):
+        raise Unproved(f"{place} is not what the statement's own words mean")
+    for pair in pairs:
+        check_same(*pair)
+
+
+def prove(words: Mapping[str, Any], case: int, hints: Mapping[str, Any]) -> list[float]:
+    """Bounds on delta at the stated epsilon, in both directions of one case of neighbours."""
+    epsilon, delta = words["epsilon"], words["delta"]
+    if words["private"] is not True or not (0.0 < delta < 1.0 and 0.0 <= epsilon < 600.0):
+        raise Unproved("there is no claim here: epsilon and delta are none")
+    check_same(words["mechanism"], tree_of(words))
+    return bounds(words["mechanism"], case, epsilon, delta * 1e-9, hints)
+
+
+def check(folder: str) -> str:
+    """Proves the statement of a release; the line that says so, or `Unproved`."""
+    claim = _json(os.path.join(folder, STATEMENT))
+    named = dict(claim[SEAL])
+    own = named.pop(OWN)
+    if digest(claim | {SEAL: named}) != own:
+        raise Unproved(f"{STATEMENT} was changed after it was written: its hash is another one")
+    if set(os.listdir(folder)) != {STATEMENT, *named}:
+        raise Unproved(f"the folder does not hold what {STATEMENT} names")
+    for name, wanted in named.items():
+        with open(os.path.join(folder, name), "rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != wanted:
+                raise Unproved(f"{name} is not the file that was released: another hash")
+    words = {name: value for name, value in claim.items() if name != SEAL}
+    check_same(words["mechanism"], tree_of(words))
+    if CERTIFICATE not in named:
+        raise Unproved(f"it carries no {CERTIFICATE}: none was found that proves it")
+    certificate = _json(os.path.join(folder, CERTIFICATE))
+    if certificate["statement"] != digest(words):
+        raise Unproved(f"{CERTIFICATE} is that of another statement")
+    if len(certificate["cases"]) != cases_of(words["mechanism"]):
+        raise Unproved(f"{CERTIFICATE} leaves out a case of neighbours")
+    largest = 0.0
+    for case, hints in enumerate(certificate["cases"]):
+        for found, stated in zip(prove(words, case, hints), hints["sums"], strict=True):
+            if not found <= words["delta"]:
+                reach = f"delta is at most {found:.8g} by this program"
+                raise Unproved(f"at the stated epsilon {words['epsilon']:.9g} {reach}")
+            if not math.isclose(found, stated, rel_tol=1e-6):
+                raise Unproved(f"the sums of {CERTIFICATE} are not what they are found to be")
+            largest = max(largest, found)
+    claimed = f"epsilon {words['epsilon']!r} at delta {words['delta']!r}"
+    return f"PROVED: {claimed} ({words['neighbouring_relation']}); delta is at most {largest:.8g}"
+
+
+def cases_of(tree: Mapping[str, Any]) -> int:
+    """2 where a record is in one of two parts of the data, else 1."""
+    below = max([cases_of(part) for part in tree["parts"]], default=1)
+    return 2 if tree["mechanism"] == "parallel" else below
+
+
+def digest(words: Mapping[str, Any]) -> str:
+    """SHA-256 of a statement, as it is written."""
+    text = json.dumps(words, indent=2, sort_keys=True, allow_nan=False) + "\n"
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _json(path: str) -> Any:
+    with open(path, "rb") as file:
+        content = file.read(LARGEST_FILE + 1)
+    if len(content) > LARGEST_FILE:
+        raise Unproved(f"{os.path.basename(path)} is too large")
+    return json.loads(content, object_pairs_hook=_no_name_twice, parse_constant=float)
+
+
+def _no_name_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len({name for name, _ in pairs}) != len(pairs):
+        raise Unproved("a name stands twice in a file")
+    return dict(pairs)
+
+
+def main(arguments: list[str]) -> int:
+    """Checks one folder, in one line."""
+    if len(arguments) != 1:
+        print("usage: python -m dpjax.certificate RELEASE_FOLDER", file=sys.stderr)
+        return 2
+    try:
+        verdict, code = check(arguments[0]), 0
+    except Exception as error:  # Whatever else goes wrong with a file, nothing is proved.
+        reason = str(error) if isinstance(error, Unproved) else f"it cannot be read: {error!r}"
+        verdict, code = f"NOT PROVED: {reason}", 2
+    print(ascii(" ".join(verdict.split()))[1:-1][:300])
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
