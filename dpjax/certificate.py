@@ -82,7 +82,7 @@ def gaussian_pair(noise: float, share: float, fixed: bool, step: float, fine: fl
     """
     scale = 1.0 / noise * (1.0 + 4.0 * UNIT)  # Less noise costs more.
     count = math.ceil((DEVIATIONS + scale / 2.0) / fine)
-    if not (scale < 40.0 and fine * (count * fine + 2.0 * scale + 2.0) < 0.125):
+    if not (0.0 < scale < 40.0 and fine * (count * fine + 2.0 * scale + 2.0) < 0.125):
         raise Unproved(f"noise multiplier {noise:.3g} is less than this program can prove")
     knots = np.arange(-count, count + 1) * fine
     place = 0.5 * fine * NODES  # Gauss and Legendre's error is below one rounding.
@@ -135,7 +135,7 @@ def pure_measure(name: str, values: Mapping[str, Any], step: float) -> Measure:
     else:
         epsilon = values.get("epsilon", values.get("epsilon_per_iteration"))
         count = values.get("iterations", values.get("hits", 1))
-        if not 1 <= count <= LARGEST_TABLE:
+        if not (epsilon > 0.0 and 1 <= count <= LARGEST_TABLE):
             raise Unproved("a loop this long is more than this program can prove")
         at = epsilon * np.arange(-count, count + 1.0, 2.0)
         logs = [
@@ -151,6 +151,8 @@ def composed(parts: list[tuple[Measure, int]], lost: float) -> Measure:
     Done under a few exponential tilts, each result raised by a bound on its rounding; the smallest
     counts. Masses of 2 `lost` replace what lies beyond either end, by Chernoff's bound.
     """
+    if not all(isinstance(count, int) and count >= 1 for _, count in parts):
+        raise Unproved("what is composed a number of times that is no whole number is nothing")
     if len(parts) == 1 and parts[0][1] == 1:
         return parts[0][0]
     step, means = parts[0][0].step, [float(part.masses @ part.losses) for part, _ in parts]
@@ -199,8 +201,9 @@ def _tilted_sum(parts: list, theta: float, first: int, size: int, length: int) -
     """Upper bounds on the sums' masses times e^(theta loss - log_scale), (size,); and log_scale."""
     # An output of a transform is a sum of its inputs times at most log2(length) numbers of modulus
     # 1, in as many additions: less than 6 roundings each, relative to the inputs' moduli.
-    stages, total, log_scale, relative = (6.0 * math.log2(length) + 8.0) * UNIT, 1.0, 0.0, 0.0
+    stages, log_scale, relative = (6.0 * math.log2(length) + 8.0) * UNIT, 0.0, 0.0
     log_reach, lost, place = np.zeros(length // 2 + 1), np.zeros(length // 2 + 1), first
+    total = np.ones(length // 2 + 1, complex)
     for part, count in parts:
         log_part, held = _log_moment(part, theta), part.masses > 0.0
         exponents = theta * part.losses - log_part
@@ -236,7 +239,7 @@ class Law(NamedTuple):
 
 def law_of(words: Mapping[str, Any]) -> Law:
     """The law that a statement names."""
-    kind, mean = words["law"], words.get("mean")
+    kind, mean = words["law"], float(words.get("mean", 1.0))
     if kind in ("geometric", "logarithmic", "truncated_negative_binomial"):
         shape, gamma = _family(words)
         grows, power = (1.0 - gamma) / gamma, 1.0 + shape
@@ -245,9 +248,11 @@ def law_of(words: Mapping[str, Any]) -> Law:
             lambda y: mean * np.exp(-power * np.log1p(grows * y)),
             lambda y: mean * power * grows * np.exp(-(power + 1.0) * np.log1p(grows * y)),
         )
-    if kind == "poisson":
+    if kind == "poisson" and mean > 0.0:
         return Law(mean, lambda y: mean * np.exp(-mean * y), lambda y: mean**2 * np.exp(-mean * y))
     table = _table(words)
+    if not (np.all(table >= 0.0) and abs(table.sum() - 1.0) < 1e-12):
+        raise Unproved("the law of K is none")
     k = np.arange(table.size)
     one, two = np.polynomial.Polynomial((k * table)[1:]), (k * (k - 1.0) * table)[2:]
     second = np.polynomial.Polynomial(two if two.size else [0.0])
@@ -256,12 +261,14 @@ def law_of(words: Mapping[str, Any]) -> Law:
 
 def _family(words: Mapping[str, Any]) -> tuple[float, float]:
     """The shape of a truncated negative binomial law, and its g of this mean."""
-    shape = {"geometric": 1.0, "logarithmic": 0.0}.get(words["law"], words.get("shape"))
-    low, high = 0.0, 600.0
+    shape = {"geometric": 1.0, "logarithmic": 0.0}.get(words["law"], words.get("shape", 0.0))
+    low, high, mean = 0.0, 600.0, words["mean"]
+    if not (-1.0 < shape < 1e3 and 1.0 <= mean < 1e9):
+        raise Unproved(f"there is no law of K of shape {shape:.3g} and mean {mean:.3g} here")
     for _ in range(200):
         z = 0.5 * (low + high)  # -log g; E[K] = (e^z - 1) shape / (1 - e^(-shape z)).
         rest = z if abs(shape * z) < 1e-9 else -math.expm1(-shape * z) / shape
-        low, high = (z, high) if math.expm1(z) / rest < words["mean"] else (low, z)
+        low, high = (z, high) if math.expm1(z) / rest < mean else (low, z)
     return shape, math.exp(-high)
 
 
@@ -269,7 +276,7 @@ def _table(words: Mapping[str, Any]) -> np.ndarray:
     """P[K = k], k = 0, 1, ..., of a law that ends."""
     kind, inner = words["law"], words.get("inner", words)
     top = words[{"fixed": "k", "binomial": "trials", "at_most": "cap"}[kind]]
-    if not 1 <= top <= LARGEST_TABLE:
+    if not (isinstance(top, int) and 1 <= top <= LARGEST_TABLE):
         raise Unproved(f"a law of K up to {top} is longer than this program takes")
     if inner["law"] in ("fixed", "at_most"):
         table = np.eye(1, top + 1, top)[0] if kind == "fixed" else _table(inner)[: top + 1]
@@ -306,9 +313,9 @@ def points(reverse: Measure, law: Law) -> tuple[np.ndarray, np.ndarray]:
     return low.ravel() * (1.0 - SLACK), np.append(b[:-1], b[1:]) * (1.0 + SLACK)
 
 
-def envelope(one: Measure, other: Measure, law: Law, order: float, lines: list) -> float:
+def envelope(pair: Any, law: Law, order: float, lines: list) -> float:
     """The best of K runs: E[phi(e^order dQ'/dQ)], phi below lines [a, b], which are verified."""
-    a, b = np.asarray(lines, dtype=float).T
+    (one, other), (a, b) = pair, np.asarray(lines, dtype=float).T
     slopes = np.diff(b) / np.diff(a)
     if not (np.all(np.diff(a) > 0.0) and np.all(np.diff(slopes) < 0.0) and a[0] == 0.0):
         raise Unproved("the lines behind phi are no concave hull")
@@ -322,13 +329,14 @@ def envelope(one: Measure, other: Measure, law: Law, order: float, lines: list) 
     return total * (1.0 + SLACK)
 
 
-def exact(one: Measure, other: Measure, law: Law, order: float, lost: float) -> float:
+def exact(pair: Any, law: Law, order: float, lost: float) -> float:
     """The same by the supremum over the orders of the outcomes, in rows of n and columns of m.
 
     On a row its left end bounds f'(1-n-m), its right end h; on a column of one loss chords and
     tangents do. A curve that changes rows inside a column earns there at most the best row's
     average, and for each row passed what two neighbours' difference varies inside the column.
     """
+    one, other = pair
     mean = float(one.masses @ one.losses)
     knot = math.sqrt(max(float(one.masses @ (one.losses - mean) ** 2), 0.0)) / KNOTS
     knot = max(one.step, 2.0 ** math.floor(math.log2(max(knot, one.step))))
@@ -372,9 +380,9 @@ def _moves(values: np.ndarray) -> np.ndarray:
     return np.abs(np.diff(np.log(np.maximum(values, 1e-18))))
 
 
-def stopped(one: Measure, other: Measure, halting: float, order: float) -> float:
+def stopped(pair: Any, halting: float, order: float) -> float:
     """Runs until one is good enough or a coin says stop; any set of good outputs, by cells."""
-    corners = tradeoff(other)
+    one, corners = pair[0], tradeoff(pair[1])
     x = np.unique(np.append(corners[0], np.linspace(0.0, 1.0, 1 << 16)))
     most = halting + (1.0 - halting) * np.interp(x, *corners)[1:]
     least = halting + (1.0 - halting) * x[:-1]
@@ -422,7 +430,8 @@ def mixed(parts: tuple[Measure, ...], weights: list[float]) -> Measure:
     for part, weight in zip(parts, weights):
         masses[part.low - low : part.low - low + part.masses.size] += weight * part.masses
     infinity = sum(weight * part.infinity for part, weight in zip(parts, weights))
-    return Measure(parts[0].step, low, masses * (1.0 + 1e-13), infinity * (1.0 + 1e-13))
+    # Weights may lack one part in 1e9 of their sum.
+    return Measure(parts[0].step, low, masses * (1.0 + 2e-9), infinity * (1.0 + 2e-9))
 
 
 def bounds(tree: Mapping[str, Any], case: int, order: float, lost: float, hints: Mapping) -> list:
@@ -435,15 +444,17 @@ def bounds(tree: Mapping[str, Any], case: int, order: float, lost: float, hints:
         return bounds(parts[case], case, order, lost, hints)
     if name == "stop_at_threshold":
         pair, halting = pair_of(parts[0], case, lost, grids), values["halting_probability"]
-        return [stopped(*way, halting, order) for way in (pair, pair[::-1])]
+        if not 0.0 < halting <= 1.0:
+            raise Unproved("halting_probability is no probability above 0")
+        return [stopped(way, halting, order) for way in (pair, pair[::-1])]
     if name != "best_of" or values["law"] == {"law": "fixed", "k": 1}:
         return [way.divergence(order) for way in pair_of(tree, case, lost, grids)]
     law, pair = law_of(values["law"]), pair_of(parts[0], case, lost, grids)
     ways, lines = (pair, pair[::-1]), hints["lines"]
     if lines is None:
-        return [exact(*way, law, order, lost) for way in ways]
+        return [exact(way, law, order, lost) for way in ways]
     lines = lines(ways, law) if callable(lines) else lines  # Whoever writes them has none yet.
-    return [envelope(*way, law, order, one) for way, one in zip(ways, lines, strict=True)]
+    return [envelope(way, law, order, one) for way, one in zip(ways, lines, strict=True)]
 
 
 def node(mechanism: str, parts: Any = (), **parameters: Any) -> dict[str, Any]:
@@ -498,6 +509,9 @@ def tree_of(claim: Mapping[str, Any]) -> dict[str, Any]:
 def runs_of(claim: Mapping[str, Any], rows: list) -> dict[str, Any]:
     """What one private run costs: a mixture where it has several settings."""
     found, records, relation = [], claim["training_records"], claim["neighbouring_relation"]
+    weights = [row["probability"] for row in rows]
+    if not (rows and min(weights) > 0.0 and abs(math.fsum(weights) - 1.0) <= 1e-9):
+        raise Unproved("the probabilities of the settings of a run do not sum to 1")
     for row in rows:
         fixed = {"fixed": True, "poisson": False}[row["sampling"]]
         if relation != ("replace_one" if fixed else "add_or_remove_one"):
@@ -508,12 +522,14 @@ def runs_of(claim: Mapping[str, Any], rows: list) -> dict[str, Any]:
             found.append(node("dp_sgd_fixed_lots", **lots, **common, failure_probability=0.0))
         else:
             chance = row["lot_size"] / records["public_size"]
+            if not 0.0 < chance <= 1.0:
+                raise Unproved("a lot is no part of the training records")
             failed = overflow(records["size_bound"], chance, row["capacity"], row["steps"])
             values = {"sampling_probability": chance, **common, "failure_probability": failed}
             found.append(node("dp_sgd", **values))
     if len(found) == 1:
         return found[0]
-    return node("mixture", found, weights=[row["probability"] for row in rows])
+    return node("mixture", found, weights=weights)
 
 
 def overflow(records: int, chance: float, capacity: int, steps: int) -> float:
@@ -532,21 +548,22 @@ def overflow(records: int, chance: float, capacity: int, steps: int) -> float:
 
 def check_same(stated: Any, meant: Any, place: str = "mechanism") -> None:
     """Refuses what is not what the words mean; a chance to their rounding, a failure from above."""
-    pairs = []
     if isinstance(meant, dict) and isinstance(stated, dict) and stated.keys() == meant.keys():
-        pairs = [(stated[key], meant[key], f"{place}.{key}") for key in meant]
-    elif isinstance(meant, list) and isinstance(stated, list) and len(stated) == len(meant):
-        pairs = [(*both, f"{place}.{at}") for at, both in enumerate(zip(stated, meant))]
-    elif place.endswith(".sampling_probability"):
-        same = abs(stated - meant) <= 1e-14 * meant
-    elif place.endswith(".failure_probability"):
+        for key in meant:
+            check_same(stated[key], meant[key], f"{place}.{key}")
+        return
+    if isinstance(meant, list) and isinstance(stated, list) and len(stated) == len(meant):
+        for at, both in enumerate(zip(stated, meant)):
+            check_same(*both, f"{place}.{at}")
+        return
+    if place.endswith("failure_probability"):
         same = meant <= stated <= meant * (1.0 + 1e-6) + 1e-13
+    elif place.endswith("sampling_probability"):
+        same = abs(stated - meant) <= 1e-14 * meant
     else:
-        same = type(stated) is type(meant) and stated == meant
-    if not (pairs or stated == meant or (not isinstance(meant, dict | list) and same)):
+        same = stated == meant and isinstance(stated, bool) == isinstance(meant, bool)
+    if not same:
         raise Unproved(f"{place} is not what the statement's own words mean")
-    for pair in pairs:
-        check_same(*pair)
 
 
 def prove(words: Mapping[str, Any], case: int, hints: Mapping[str, Any]) -> list[float]:
@@ -610,13 +627,17 @@ def _json(path: str) -> Any:
         content = file.read(LARGEST_FILE + 1)
     if len(content) > LARGEST_FILE:
         raise Unproved(f"{os.path.basename(path)} is too large")
-    return json.loads(content, object_pairs_hook=_no_name_twice, parse_constant=float)
+    return json.loads(content, object_pairs_hook=_no_name_twice, parse_constant=_no_number)
 
 
 def _no_name_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len({name for name, _ in pairs}) != len(pairs):
         raise Unproved("a name stands twice in a file")
     return dict(pairs)
+
+
+def _no_number(text: str) -> float:
+    raise Unproved(f"{text} is no finite number")
 
 
 def main(arguments: list[str]) -> int:

@@ -19,8 +19,8 @@ from dpjax.certificate import Law, Measure, Unproved
 GRIDS = ((12, 10), (13, 11), (14, 13), (16, 14))
 """Minus the binary logarithms of the grids of losses and of normal deviates, coarse ones first."""
 
-HOPELESS = 1.2
-"""Share of the stated delta beyond which no finer grid is tried."""
+HOPELESS = 1.01
+"""Multiple of the stated delta beyond which no finer grid is tried."""
 
 KNOTS = 1500
 """Values of t between which phi is replaced by its chords: epsilon grows by 0.004%."""
