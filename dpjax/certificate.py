@@ -366,6 +366,7 @@ def exact(pair: Any, law: Law, order: float, lost: float) -> float:
         earned = np.where(dropped, floor, 0.5 * (start + end) - price * centre)
         swing = np.where(dropped, 0.0, gains + costs)
         turn = np.abs(np.diff(gains)) + np.abs(np.diff(costs))
+        turn += 1e-13 * (start + price * start_cost)[:-1]  # What such differences are rounded by.
         turn = np.where(dropped[1:] | dropped[:-1], swing[1:] + swing[:-1], turn)
         charge = np.append(0.0, np.cumsum(turn)) * mass * (1.0 + SLACK)
         best = max(best, float(np.max(past + mass * np.maximum(most, 0.0))))
@@ -476,8 +477,11 @@ def tree_of(claim: Mapping[str, Any]) -> dict[str, Any]:
         return node("discrete_gaussian", **noise)
 
     def scored(run: dict, deviation: float) -> dict:
-        public = score["validation_is_public"]
-        return run if public else node("parallel", [run, count(deviation)])
+        if score["validation_is_public"]:
+            return run
+        if score.get("records") == "those trained on; training and score are composed":
+            return node("compose", [run, count(deviation)], counts=[1, 1])
+        return node("parallel", [run, count(deviation)])
 
     if rule.startswith(("none: one private run", "one run; its hyperparameters were chosen on")):
         return runs_of(claim, rows)

@@ -49,6 +49,7 @@ class Mistake:
 
 _T, _P, _F = "tests/tuning/", "dpjax/tuning/", "dpjax/federated/"
 _ON_TRAINING = (f"{_T}test_training_scores.py",)
+_CERTIFICATE, _PROOFS = "dpjax/certificate.py", ("tests/test_certificate.py",)
 _SCORES = (f"{_T}test_wiring_scores.py",)
 _RANDOM = (f"{_T}test_wiring_randomness.py",)
 _ONCE = (f"{_T}test_wiring_failures.py",)
@@ -167,6 +168,48 @@ MISTAKES = [
         'score_on_training=score.get("records") == described.THE_TRAINING_RECORDS,',
         "score_on_training=False,",
         _ON_TRAINING,
+    # ---- what a certificate proves
+    Mistake(
+        "a certificate's lines are taken at their word",
+        _CERTIFICATE,
+        "if not np.all(high <= np.interp(flat, a, b) * (1.0 - 1e-12)):",
+        "if False:",
+        _PROOFS,
+    ),
+    Mistake(
+        "the direction of adding a record is proved twice as that of removing one",
+        _CERTIFICATE,
+        "return [forward, gridded(slack - loss, q_mass, BEYOND, step)]",
+        "return [forward, forward]",
+        _PROOFS,
+    ),
+    Mistake(
+        "a record that is validated on is no case",
+        _CERTIFICATE,
+        'return 2 if tree["mechanism"] == "parallel" else below',
+        "return below",
+        _PROOFS,
+    ),
+    Mistake(
+        "lots that overflow are taken at the statement's word",
+        _CERTIFICATE,
+        "same = meant <= stated <= meant * (1.0 + 1e-6) + 1e-13",
+        "same = True",
+        _PROOFS,
+    ),
+    Mistake(
+        "the words of a statement need not mean its mechanism",
+        _CERTIFICATE,
+        'check_same(stated[key], meant[key], f"{place}.{key}")',
+        "pass",
+        _PROOFS,
+    ),
+    Mistake(
+        "a certificate serves another statement",
+        _CERTIFICATE,
+        'if certificate["statement"] != digest(words):',
+        "if False:",
+        _PROOFS,
     ),
     # ---- which number is ranked
     Mistake(

@@ -22,7 +22,7 @@ from dpjax.tuning import certifying, release
 
 WRITES_CERTIFICATES = True
 RUN = accounting.dp_sgd(0.1, 2.0, 200)
-LARGEST = 509
+LARGEST = 513
 """Lines of code of the program."""
 SOURCE = pathlib.Path(certificate.__file__)
 
@@ -306,6 +306,7 @@ def test_a_release_is_proved(folder, capsys):
     code, words = _verdict(folder, capsys)
     assert code == 0 and words.startswith("PROVED: epsilon ")
     assert (folder / "certificate.json").stat().st_size < 400_000
+    assert len(json.loads((folder / "certificate.json").read_text())["cases"]) == 2
     claim = json.loads((folder / "guarantee.json").read_text())
     assert set(claim["sha256"]) == {
         "certificate.json",

@@ -96,6 +96,7 @@ class Release:
         Raises:
           ValueError: if the folder exists.
         """
+        checks.flag("certificate", certificate)
         folder = os.path.abspath(checks.path("folder", folder))
         if os.path.lexists(folder):
             raise ValueError(f"{folder} exists already: pass a folder that does not exist yet")

@@ -356,7 +356,9 @@ PUBLIC = {
         progress=(print, "function?"),
         job=(tuning.Job(), "object?"),
     ),
-    "Release.save": spec(tuning.Release({}, {}, {}).save, folder=("release", "path")),
+    "Release.save": spec(
+        tuning.Release({}, {}, {}).save, folder=("release", "path"), certificate=(False, "flag")
+    ),
     "train_clients": spec(
         federated.train_clients,
         model=(MODEL, ""),
