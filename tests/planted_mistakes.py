@@ -168,6 +168,7 @@ MISTAKES = [
         'score_on_training=score.get("records") == described.THE_TRAINING_RECORDS,',
         "score_on_training=False,",
         _ON_TRAINING,
+    ),
     # ---- what a certificate proves
     Mistake(
         "a certificate's lines are taken at their word",

@@ -84,6 +84,7 @@ def _adaptive_proposals(**more):
 RELEASES = {
     "random repetitions": _random_repetitions,
     "a mixed space": _mixed,
+    "scored on the records trained on": lambda: _random_repetitions(score_on_training=True),
     "fixed lots": _fixed_lots,
     "calibrated, public validation": lambda: _random_repetitions(
         validation_is_public=True,
