@@ -449,6 +449,17 @@ def test_lines_that_are_no_bound_are_refused(folder, capsys, edit):
     assert code == 2 and "NOT PROVED" in words
 
 
+def test_lines_that_are_too_low_everywhere_are_refused_whatever_sums_they_give(folder):
+    claim = json.loads((folder / "guarantee.json").read_text())
+    hints = json.loads((folder / "certificate.json").read_text())["cases"][0]
+    assert max(certificate.prove(claim, 0, hints)) <= claim["delta"]
+    for way in (0, 1):
+        lowered = [list(lines) for lines in hints["lines"]]
+        lowered[way] = [[a, 0.999 * b] for a, b in lowered[way]]
+        with pytest.raises(certificate.Unproved, match="not above it"):
+            certificate.prove(claim, 0, hints | {"lines": lowered})
+
+
 def test_grids_and_cases_are_not_trusted(folder, capsys):
     claim = json.loads((folder / "guarantee.json").read_text())
     for edit in (
