@@ -540,6 +540,8 @@ def test_what_it_cannot_prove_it_says_in_one_line(tmp_path, capsys):
         assert not (folder / "certificate.json").exists()
         code, line = _verdict(folder, capsys)
         assert code == 2 and line.startswith("NOT PROVED: ")
+    for index, words in enumerate(({}, {"private": True}, {"private": False})):
+        _saved(tmp_path / f"short {index}", words)
     with pytest.raises(certificate.Unproved, match="'best_of' inside another mechanism"):
         certificate.bounds(
             nested.provenance, 0, 1.0, 1e-14, {"step": 12, "fine": 10, "lines": None}
@@ -576,4 +578,4 @@ def test_releases_of_every_tuner(tmp_path, capsys, monkeypatch):
         if code:
             refused.add(name)
             assert "beyond this program" in line or "carries no certificate" in line
-    assert refused == {"subset tuning", "extrapolation"}
+    assert refused == {"subset tuning", "extrapolation", "adaptive proposals"}

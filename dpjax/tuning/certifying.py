@@ -37,12 +37,12 @@ def found(statement: bytes) -> dict[str, Any] | None:
       statement: JSON, without hashes.
     """
     words = json.loads(statement)
-    if not words["private"]:
+    if words.get("private") is not True:
         return None
     try:
         return certified(words)
-    except Unproved:
-        return None
+    except (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError):
+        return None  # `Unproved`, or words of a rule that the program does not know.
 
 
 def certified(words: Mapping[str, Any]) -> dict[str, Any]:
