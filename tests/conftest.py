@@ -69,6 +69,7 @@ SLOW = (
     "tuning/problem/test_any_score.py",
     "tuning/problem/test_loss_reads.py",
     "tuning/problem/test_user_tasks.py",
+    "tuning/tuners/test_chosen_iterate.py",
     "tuning/tuners/test_random_repetitions.py",
     "tuning/tuners/test_subset_tuning.py",
     "tuning/tuners/test_threshold_stopping.py",

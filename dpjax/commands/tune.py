@@ -7,8 +7,9 @@ partitions of the records, selects one by the average accuracy, and trains that 
 & Wu 2022); with --method=subset_tuning, does the first on a secret part of the records and trains
 the winner on the rest (Koskela & Kulkarni 2023); with --method=extrapolation, draws, trains and
 scores at two small epsilons and trains once at the rate that a line through the two winners names
-(Panda et al. 2024); with --method=untuned, trains once with a public default. The noise is
-calibrated so that the WHOLE procedure meets the target. Writes
+(Panda et al. 2024); with --method=chosen_iterate, trains once with a public default and chooses
+among the run's iterates and averages; with --method=untuned, trains once and chooses nothing. The
+noise is calibrated so that the WHOLE procedure meets the target. Writes
 
   <out_dir>/release/   model.msgpack, hyperparameters.json, guarantee.json: may be published
   <out_dir>/curator/   every candidate, K, timings, plots, ledger: not private, never publish
@@ -51,6 +52,7 @@ from dpjax.commands import (
 )
 from dpjax.training import schedules
 from dpjax.tuning import ledger
+from dpjax.tuning.evaluations.iterates_of_one_run import ITERATE
 from dpjax.tuning.problem.public_defaults import defaults_of
 from dpjax.tuning.problem.task import accuracy_of
 
@@ -122,10 +124,10 @@ def search_space(chosen: tuning.tuner.Tuner) -> tuning.Space | None:
             chosen, "not_private", False
         )
         if _DATA.optimizer.value == "momentum" and (
-            goes_by_epsilon or tuner_flags.scores_nothing(chosen)
+            goes_by_epsilon or tuner_flags.trains_once(chosen)
         ):
             return None
-        if tuner_flags.scores_nothing(chosen):
+        if tuner_flags.trains_once(chosen):
             raise ValueError(
                 f"--optimizer={_DATA.optimizer.value} has no public default: pass --space, a "
                 "number for each hyperparameter, or --optimizer=momentum"
@@ -318,7 +320,7 @@ def tune(
     partitioned = tuner_flags.is_partitioned(chosen)
     not_private = getattr(chosen, "not_private", False)
     training_words = "models of partitions" if partitioned else "candidates (K is the curator's)"
-    if tuner_flags.scores_nothing(chosen):
+    if tuner_flags.trains_once(chosen):
         training_words = "the one run"
     asked = _TUNE.values()
     if not_private:
@@ -373,7 +375,7 @@ def tune(
         if rows:
             figure = plotting.candidate_scores(
                 rows,
-                against="learning_rate",
+                against=ITERATE if tuner_flags.trains_once(chosen) else "learning_rate",
                 chance=1 / loaded.classes,
                 title=f"{name}, {_DATA.model.value}: "
                 + ("average over partitions" if partitioned else "every candidate")

@@ -11,6 +11,7 @@
 | `extrapolation` | Panda et al., ICML 2024 |
 | `threshold_stopping` | Liu & Talwar, STOC 2019; Papernot & Steinke, Appendix C |
 | `subset_tuning` | Koskela & Kulkarni, NeurIPS 2023 |
+| `chosen_iterate` | McKenna & Sheldon, NeurIPS 2020, among the iterates and averages of one run |
 | `untuned` | none: one run with a public default, what the others have to beat |
 | `pareto.search`; its front is NOT private | Avent et al. 2020 (DPareto) |
 """
@@ -32,6 +33,7 @@ from dpjax.tuning.problem.space import (
 from dpjax.tuning.problem.task import Records, Task
 from dpjax.tuning.release import Release
 from dpjax.tuning.tuner import Result, register_tuner, registered_tuners, tune
+from dpjax.tuning.tuners.chosen_iterate import ChosenIterate, chosen_iterate
 from dpjax.tuning.tuners.doubling import Doubling, doubling
 from dpjax.tuning.tuners.exponential import Exponential, exponential
 from dpjax.tuning.tuners.extrapolation import Extrapolation, extrapolation
@@ -48,6 +50,7 @@ from dpjax.tuning.tuners.untuned import Untuned, untuned
 __all__ = [
     "DEFAULT_REPETITIONS",
     "Choice",
+    "ChosenIterate",
     "Doubling",
     "Exponential",
     "Extrapolation",
@@ -67,6 +70,7 @@ __all__ = [
     "ThresholdStopping",
     "Uniform",
     "Untuned",
+    "chosen_iterate",
     "classification",
     "doubling",
     "exponential",

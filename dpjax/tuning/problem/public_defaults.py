@@ -29,6 +29,7 @@ import jax
 
 from dpjax import accounting, checks
 from dpjax.training.dp_sgd import partition
+from dpjax.training.optimizers import Optimizer
 from dpjax.tuning.problem.log_normal import LogNormal
 from dpjax.tuning.problem.run_settings import RunOptions
 from dpjax.tuning.problem.run_shape import POISSON, RunShape
@@ -140,3 +141,36 @@ def defaults_of(
     inputs = 1 + max((leaf.size // leaf.shape[-1] for leaf in kernels), default=0)
     given = task.train.public_size, inputs, epsilon, delta
     return public_defaults(*given, lot_size=lot_size, steps=steps)
+
+
+def space_and_run(
+    task: Task,
+    space: Space | None,
+    run: RunOptions,
+    epsilon: float | None,
+    delta: float,
+    optimizer: Optimizer | None,
+) -> tuple[Space, RunOptions]:
+    """The space and the options of one run as they are given, or the default's for a space of None.
+
+    Args:
+      task, epsilon, delta: of the run; read for the default alone.
+      space, run: what was asked.
+      optimizer: what was asked; None for the usual one.
+
+    Raises:
+      ValueError: for what leaves the default nothing to go by.
+    """
+    if space is not None:
+        return space, run
+    if epsilon is None:
+        raise ValueError("the default depends on epsilon: pass epsilon, or a space of numbers")
+    if optimizer is not None:
+        raise ValueError(
+            "the default is for training.momentum(), and an optimizer was given: pass a space "
+            "of numbers beside it"
+        )
+    if run.epochs is not None:
+        raise ValueError("the default is for steps, not epochs: pass steps, or a space")
+    default = defaults_of(task, epsilon, delta, lot_size=run.lot_size, steps=run.steps)
+    return default.space(), dataclasses.replace(run, lot_size=default.lot_size, steps=default.steps)
