@@ -60,6 +60,7 @@ SLOW = (
     "tuning/pareto/",
     "tuning/test_audit.py",
     "tuning/test_subset_audit.py",
+    "tuning/test_iterates_audit.py",
     "tuning/test_cautions.py",
     "tuning/test_clipping.py",
     "tuning/test_executed_noise.py",
