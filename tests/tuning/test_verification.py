@@ -137,6 +137,19 @@ FREE = (
 """Words of which another choice is another run's true statement. The hash alone holds them."""
 
 
+def test_a_release_is_found_by_its_file_its_folder_or_the_runs(tmp_path):
+    RELEASES["untuned"]().save(tmp_path / "run" / "release")
+    folder = tmp_path / "run" / "release"
+    for path in (folder / "guarantee.json", folder, str(folder.parent), f"{folder.parent}/"):
+        assert verification.verify_release(path).epsilon > 0
+    (folder / "stray").write_text("x")
+    for path in (folder, folder.parent):
+        with pytest.raises(verification.NotVerified, match="stray lies beside it"):
+            verification.verify_release(path)
+    with pytest.raises(ValueError, match="holds no release: pass a run's folder, or its"):
+        verification.verify_release(tmp_path)
+
+
 def _edits(document):
     """Yields (place, edited copy) for every leaf, list and object of JSON values."""
     for path, value in _places(document):
