@@ -870,6 +870,20 @@ MISTAKES = [
         _WHO_SEES,
     ),
     Mistake(
+        "subset tuning: a final training of all records is priced for the rest",
+        "dpjax/tuning/tuner.py",
+        'probability=self.probability, final_on="all")',
+        "probability=self.probability)",
+        (f"{_PART}a_final_training_of_all_records_is_priced_and_carried_out_as_such",),
+    ),
+    Mistake(
+        "subset tuning: a lot in the space is released as that of all records",
+        _PART_FILE,
+        "given[LOT] = np.full_like(given[LOT], fixed.settings[1].expected_lot_size)",
+        "pass",
+        (f"{_PART}a_lot_in_the_space_is_released_as_the_final_trainings_own",),
+    ),
+    Mistake(
         "subset tuning: the search sees all records",
         _PART_FILE,
         "task = _task_of(self.task, in_part)",

@@ -166,6 +166,23 @@ class TrainOnTheRest:
         return accounting.split(chosen, training, probability=self.probability)
 
 
+@dataclasses.dataclass(frozen=True)
+class TrainOnAll:
+    """Trains the winner by DP-SGD on all training records, whichever part the choice had seen.
+
+    Attributes:
+      probability: of a training record to be in the part that the choice saw.
+    """
+
+    probability: float
+
+    def total(
+        self, chosen: accounting.Guarantee, training: accounting.Guarantee
+    ) -> accounting.Guarantee:
+        """See `Finish`; the part is secret, so this is less than a composition."""
+        return accounting.split(chosen, training, probability=self.probability, final_on="all")
+
+
 class Evaluation(Protocol):
     """What is trained and scored before anything is chosen.
 

@@ -312,6 +312,7 @@ PUBLIC = {
         score_noise=(2.0, "positive?"),
         probability=(0.5, "probability"),
         repetitions=(accounting.Geometric(3.0), "object"),
+        final_on=("all", "word"),
     ),
     "threshold_stopping": spec(
         tuning.threshold_stopping,

@@ -69,9 +69,9 @@ def _one_run():
     ]
 
 
-def _subset_tuning():
+def _subset_tuning(**more):
     return tuning.subset_tuning(
-        _task(), SPACE, probability=0.3, repetitions=accounting.Geometric(3), **RUN
+        _task(), SPACE, probability=0.3, repetitions=accounting.Geometric(3), **RUN, **more
     ).release
 
 
@@ -105,6 +105,7 @@ RELEASES = {
     "exponential": lambda: tuning.exponential(_task(), SPACE, **PARTITIONED).release,
     "permute_and_flip": lambda: tuning.permute_and_flip(_task(), SPACE, **PARTITIONED).release,
     "subset tuning": _subset_tuning,
+    "subset tuning, trained on all": lambda: _subset_tuning(final_on="all"),
     "doubling": lambda: tuning.doubling(_task(), SPACE, granularity=0.2, **PARTITIONED).release,
     "doubling, segments": lambda: (
         tuning.doubling(
