@@ -151,8 +151,8 @@ MISTAKES = [
     Mistake(
         "the public default knows the real number of records",
         f"{_P}problem/public_defaults.py",
-        "task.train.public_size, inputs",
-        "task.train.number, inputs",
+        "    numbers = task.train.public_size, _inputs_of(task)\n    return public_defaults(",
+        "    numbers = task.train.number, _inputs_of(task)\n    return public_defaults(",
         _UNTUNED,
     ),
     # ---- scores on training records
@@ -858,14 +858,14 @@ MISTAKES = [
     Mistake(
         "subset tuning: the final training sees all records and is priced for the rest",
         _PART_FILE,
-        "task = _task_of(self.task, ~in_part)",
+        "task = self.task if self.on_all else _task_of(self.task, ~in_part)",
         "task = self.task",
         _WHO_SEES,
     ),
     Mistake(
         "subset tuning: the final training sees the part",
         _PART_FILE,
-        "task = _task_of(self.task, ~in_part)",
+        "task = self.task if self.on_all else _task_of(self.task, ~in_part)",
         "task = _task_of(self.task, in_part)",
         _WHO_SEES,
     ),

@@ -52,6 +52,12 @@ def tuner() -> tuning.tuner.Tuner:
     return made(**values)
 
 
+def settings(chosen: tuning.tuner.Tuner) -> dict[str, str]:
+    """The tuner's own settings: name -> flag."""
+    names = {cls: name for name, cls in tuning.registered_tuners().items()}
+    return {option.name: option.flag for option in _OPTIONS[names[type(chosen)]]}
+
+
 def is_partitioned(chosen: tuning.tuner.Tuner) -> bool:
     """Whether it chooses by models of partitions, which are no candidates themselves."""
     return isinstance(chosen.evaluation, PartitionModels)

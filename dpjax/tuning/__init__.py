@@ -19,7 +19,12 @@
 from dpjax.tuning import pareto
 from dpjax.tuning.job import Job
 from dpjax.tuning.problem.log_normal import LogNormal
-from dpjax.tuning.problem.public_defaults import PublicDefaults, public_defaults
+from dpjax.tuning.problem.public_defaults import (
+    AdamBcDefaults,
+    PublicDefaults,
+    adam_bc_defaults,
+    public_defaults,
+)
 from dpjax.tuning.problem.ready_tasks import classification, multi_label, next_token, regression
 from dpjax.tuning.problem.run_settings import RunOptions
 from dpjax.tuning.problem.space import (
@@ -49,6 +54,7 @@ from dpjax.tuning.tuners.untuned import Untuned, untuned
 
 __all__ = [
     "DEFAULT_REPETITIONS",
+    "AdamBcDefaults",
     "Choice",
     "ChosenIterate",
     "Doubling",
@@ -70,6 +76,7 @@ __all__ = [
     "ThresholdStopping",
     "Uniform",
     "Untuned",
+    "adam_bc_defaults",
     "chosen_iterate",
     "classification",
     "doubling",

@@ -321,6 +321,15 @@ PUBLIC = {
         threshold=(0.5, "probability"),
         halting_probability=(0.5, "probability"),
     ),
+    "adam_bc_defaults": spec(
+        tuning.adam_bc_defaults,
+        records=(100, "whole"),
+        inputs=(3, "whole"),
+        epsilon=(1.0, "positive"),
+        delta=(1e-3, "probability"),
+        lot_size=(8, "whole?"),
+        steps=(2, "whole?"),
+    ),
     "public_defaults": spec(
         tuning.public_defaults,
         records=(100, "whole"),
@@ -543,6 +552,7 @@ NOT_CALLED = {
     "Exponential": "its settings are asked as exponential's",
     "Extrapolation": "its settings are asked as extrapolation's",
     "PermuteAndFlip": "its settings are asked as permute_and_flip's",
+    "AdamBcDefaults": "made by adam_bc_defaults",
     "PublicDefaults": "made by public_defaults",
     "RandomRepetitions": "its settings are asked as random_repetitions'",
     "SubsetTuning": "its settings are asked as subset_tuning's",

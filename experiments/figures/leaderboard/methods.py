@@ -8,7 +8,12 @@ from collections.abc import Callable
 import numpy as np
 
 from dpjax import accounting, data, training, tuning
-from dpjax.tuning.problem.public_defaults import CLIP_NORM, MOMENTUM, defaults_of
+from dpjax.tuning.problem.public_defaults import (
+    CLIP_NORM,
+    MOMENTUM,
+    adam_bc_defaults_of,
+    defaults_of,
+)
 from dpjax.tuning.problem.task import accuracy_of
 from experiments.figures.leaderboard import contests
 
@@ -171,6 +176,15 @@ def untuned_automatic(entry: Entry) -> Outcome:
     space = defaults_of(task, entry.epsilon, DELTA).space()
     run = dataclasses.replace(_run(task), clipping=training.AutomaticClipping())
     return _tuned(entry, parts, task, space, tuning.Untuned(), _one, run=run)
+
+
+@method("untuned, DP-AdamBC")
+def untuned_adam_bc(entry: Entry) -> Outcome:
+    parts = entry.whole()
+    task = entry.task(parts)
+    space = adam_bc_defaults_of(task, entry.epsilon, DELTA).space()
+    optimizer = training.adam_bc()
+    return _tuned(entry, parts, task, space, tuning.Untuned(), _one, optimizer=optimizer)
 
 
 @method("untuned, random rate")
