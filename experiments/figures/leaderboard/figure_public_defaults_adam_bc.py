@@ -4,8 +4,9 @@ r"""Where the public default of DP-AdamBC comes from: noise in an output, and th
 (a floor of 1 here, as deviations go) and the learning rate what leaves noise of `OUTPUT_NOISE` in
 an output at most. Both numbers are varied, on public problems only (`public_problems`), beside the
 default of momentum. Shown is the accuracy less that one's. Expected: at floor 1 and noise 5 within
-a percentage point of it or better, and next to no change from floor 1 to 2, where the noise drowns
-nearly every second moment and DP-AdamBC is momentum with another scale.
+.3 percentage points of it for linear models, 1.1 and 1.3 above it for the net on digits; and hardly
+a change from floor 1 to 2, where the noise drowns nearly every second moment and DP-AdamBC is
+momentum with another scale.
 
   python -m experiments.figures.leaderboard.figure_public_defaults_adam_bc \
     --out_dir=docs/figures/leaderboard
@@ -136,7 +137,7 @@ def draw(rows: Sequence[Mapping]) -> Figure:
         axes.set_xscale("log")
         axes.set_xticks(noises, [f"{one:g}" for one in noises])
         axes.minorticks_off()
-        axes.set_ylim(-8.0, 4.0)
+        axes.set_ylim(-10.0, 7.0)
         axes.set_title(name, fontsize=11)
         axes.set_xlabel("noise in an output\n(standard deviations, at most)")
     panels[0].set_ylabel("accuracy less momentum's\ndefault, percentage points")
@@ -161,7 +162,7 @@ FIGURE = FigureSpec(
     paper="leaderboard",
     name="figure_public_defaults_adam_bc",
     columns=COLUMNS,
-    takes={QUICK: "20 seconds", FULL: "5 minutes"},
+    takes={QUICK: "20 seconds", FULL: "6 minutes"},
     train=train,
     draw=draw,
     options=DEFAULT_FOLDERS,
