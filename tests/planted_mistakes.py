@@ -117,6 +117,18 @@ _MESH, _MESH_FILE = ("tests/training/test_mesh.py",), "dpjax/training/mesh.py"
 _HOST, _HOST_FILE = ("tests/training/test_host_data.py",), "dpjax/training/host_data.py"
 
 _UNTUNED = (f"{_T}tuners/test_untuned.py",)
+_ITERATES_FILE = f"{_P}evaluations/iterates_of_one_run.py"
+_ITERATES = {
+    word: (f"{_T}tuners/test_chosen_iterate.py::test_{test}",)
+    for word, test in {
+        "price": "run_and_choice_cost_the_dearer_of_the_two",
+        "law": "no_probability_changes_by_more_than_the_choice_costs",
+        "units": "scores_in_units_are_chosen_by_in_units",
+        "told": "what_is_released_is_the_choice_that_was_named",
+        "finite": "only_iterates_that_are_finite_are_chosen_among",
+        "redrawn": "a_job_that_goes_on_finds_the_run_and_the_choice",
+    }.items()
+}
 _RANKS = "ranks = procedure.selection.rank(scores[indices] / task.validation.public_size)"
 MISTAKES = [
     Mistake(
@@ -143,8 +155,8 @@ MISTAKES = [
     Mistake(
         "the public default knows the real number of records",
         f"{_P}problem/public_defaults.py",
-        "task.train.public_size, inputs",
-        "task.train.number, inputs",
+        "    numbers = task.train.public_size, _inputs_of(task)\n    return public_defaults(",
+        "    numbers = task.train.number, _inputs_of(task)\n    return public_defaults(",
         _UNTUNED,
     ),
     # ---- scores on training records
@@ -211,6 +223,84 @@ MISTAKES = [
         'if certificate["statement"] != digest(words):',
         "if False:",
         _PROOFS,
+    ),
+    # ---- one run of which an iterate is chosen
+    Mistake(
+        "chosen iterate: the choice is not charged to validation records",
+        _ITERATES_FILE,
+        "total = accounting.parallel(run.guarantee, selection)",
+        "total = run.guarantee",
+        _ITERATES["price"],
+    ),
+    Mistake(
+        "chosen iterate: the run is not charged",
+        _ITERATES_FILE,
+        "total = accounting.parallel(run.guarantee, selection)",
+        "total = selection",
+        _ITERATES["price"],
+    ),
+    Mistake(
+        "chosen iterate: scores of records that are replaced are taken to move one way",
+        _ITERATES_FILE,
+        "return self.units_of_a_record * (1 if self.relation == ADD_OR_REMOVE_ONE else 2)",
+        "return self.units_of_a_record",
+        _ITERATES["law"],
+    ),
+    Mistake(
+        "chosen iterate: a record is taken to move a score by one unit",
+        _ITERATES_FILE,
+        "return IterateScores(self.task.units, self.run.settings[0].relation)",
+        "return IterateScores(1, self.run.settings[0].relation)",
+        _ITERATES["units"],
+    ),
+    Mistake(
+        "chosen iterate: the exact best is chosen",
+        _ITERATES_FILE,
+        "    if fixed.epsilon is None:\n        return int(scored[np.argmax(units[scored])])",
+        "    if fixed.epsilon:\n        return int(scored[np.argmax(units[scored])])",
+        _ITERATES["told"],
+    ),
+    Mistake(
+        "chosen iterate: places are among the finite choices, not among all",
+        _ITERATES_FILE,
+        "return int(scored[fixed.choice.select(",
+        "return int(np.arange(99)[fixed.choice.select(",
+        _ITERATES["finite"],
+    ),
+    Mistake(
+        "chosen iterate: the choice is drawn from a seed that everyone knows",
+        _ITERATES_FILE,
+        "below = randomness.uniform_integers(_STREAM_OF_CHOICE)",
+        "below = HostRandomness(0).uniform_integers(_STREAM_OF_CHOICE)",
+        (f"{_RANDOM[0]}::test_what_is_drawn_is_the_operating_systems_and_nothing_elses",),
+    ),
+    Mistake(
+        "chosen iterate: a job that goes on draws the choice anew",
+        _ITERATES_FILE,
+        "        if spent:\n            return _read(drawn, structure)\n",
+        "",
+        _ITERATES["redrawn"],
+    ),
+    Mistake(
+        "chosen iterate: what was not chosen stays in the folder",
+        _ITERATES_FILE,
+        "job.spend({name: getattr(ran, name) for name in _ARRAYS} | leaves)",
+        "job.spend({name: getattr(ran, name) for name in _ARRAYS} | leaves | trained)",
+        _ITERATES["redrawn"],
+    ),
+    Mistake(
+        "chosen iterate: nothing is finite, and the last iterate is released",
+        _ITERATES_FILE,
+        "        params = untrained(fixed.task)\n",
+        "",
+        _ITERATES["finite"],
+    ),
+    Mistake(
+        "chosen iterate: a release states the real number of validation records",
+        _ITERATES_FILE,
+        "    size = fixed.task.validation.public_size\n",
+        "    size = fixed.task.validation.number\n",
+        (f"{_PUBLIC[0]}::test_the_folder_holds_what_is_listed_here_and_public_numbers",),
     ),
     # ---- which number is ranked
     Mistake(
@@ -815,16 +905,30 @@ MISTAKES = [
     Mistake(
         "subset tuning: the final training sees all records and is priced for the rest",
         _PART_FILE,
-        "task = _task_of(self.task, ~in_part)",
+        "task = self.task if self.on_all else _task_of(self.task, ~in_part)",
         "task = self.task",
         _WHO_SEES,
     ),
     Mistake(
         "subset tuning: the final training sees the part",
         _PART_FILE,
-        "task = _task_of(self.task, ~in_part)",
+        "task = self.task if self.on_all else _task_of(self.task, ~in_part)",
         "task = _task_of(self.task, in_part)",
         _WHO_SEES,
+    ),
+    Mistake(
+        "subset tuning: a final training of all records is priced for the rest",
+        "dpjax/tuning/tuner.py",
+        'probability=self.probability, final_on="all")',
+        "probability=self.probability)",
+        (f"{_PART}a_final_training_of_all_records_is_priced_and_carried_out_as_such",),
+    ),
+    Mistake(
+        "subset tuning: a lot in the space is released as that of all records",
+        _PART_FILE,
+        "given[LOT] = np.full_like(given[LOT], fixed.settings[1].expected_lot_size)",
+        "pass",
+        (f"{_PART}a_lot_in_the_space_is_released_as_the_final_trainings_own",),
     ),
     Mistake(
         "subset tuning: the search sees all records",

@@ -193,6 +193,36 @@ def named_as_flags(names: Mapping[str, str]) -> Iterator[None]:
         raise ValueError(f"--{names[name]}{message[len(name) :]}") from None
 
 
+@contextlib.contextmanager
+def in_words_of_flags(names: Mapping[str, str]) -> Iterator[None]:
+    """Errors raised inside speak of flags where they speak of settings.
+
+    A setting is meant where a message begins with its name, where "=" follows it, and wherever its
+    name has an underscore: other names are words too.
+
+    Args:
+      names: setting -> flag.
+    """
+    try:
+        yield
+    except ValueError as error:
+        message = str(error)
+        # The longest first: one name may begin another.
+        either = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
+
+        def flag(found: re.Match[str]) -> str:
+            name, value = found["name"], found["value"]
+            if value is None and "_" not in name and found.start():
+                return found[0]
+            return f"--{names[name]}" + ("" if value is None else f"={value.strip(chr(39))}")
+
+        pattern = rf"(?<![\w-])(?P<name>{either})(?!\w)(?:=(?P<value>'[^']*'|(?!=)))?"
+        changed = re.sub(pattern, flag, message)
+        if changed == message:
+            raise
+        raise ValueError(changed) from None
+
+
 def define(by_owner: Mapping[str, list[Option]], by: str) -> None:
     """Defines one flag for each name, whatever number of owners share it.
 

@@ -12,6 +12,9 @@ in a few seconds.
       --steps=14062 --repetitions=geometric --mean=10 --cap=0
   # your own library's Renyi curve: a CSV with the columns order,epsilon
   python -m experiments.epsilon --rdp_csv=my_run.csv --repetitions=logarithmic --mean=50 --json
+  # the best of K runs on a secret tenth of the records, then one run on the rest
+  python -m experiments.epsilon --sampling_probability=0.0042666667 --noise_multiplier=1.1 \\
+      --steps=14062 --repetitions=geometric --mean=10 --cap=0 --probability=0.1
   # fifty trials of Optuna
   python -m experiments.epsilon --rho=0.01 --repetitions=adaptive --mean=50
   # verify a release: its statement rebuilt from its own words, and its files
@@ -33,6 +36,7 @@ from rich.table import Table
 
 from dpjax import accounting
 from dpjax.accounting.calibration import check_worth_pricing
+from dpjax.accounting.selection.split import FINAL_ON
 from dpjax.commands import command_line, derived_flags, law_flags
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE, RELATIONS
 
@@ -66,10 +70,24 @@ _SCORE_NOISE = flags.DEFINE_float(
 _RETRAIN = flags.DEFINE_bool(
     "retrain", False, "After the selection, the base run is run once more and released too."
 )
+_PROBABILITY = flags.DEFINE_float(
+    "probability",
+    None,
+    "The runs see a secret random part of the records, each of which is in it with this "
+    "probability; after the selection the base run is run once more, on --final_on, and released.",
+)
+_FINAL_ON = flags.DEFINE_enum(
+    "final_on",
+    None,
+    list(FINAL_ON),
+    "What the final run sees, with --probability: the rest of the records (if unset), or all.",
+)
 _DELTA = flags.DEFINE_float("delta", 1e-5, "Delta.")
 _JSON = flags.DEFINE_bool("json", False, "Print one JSON object instead of the table.")
 _PLOT = flags.DEFINE_string("plot", None, "Also draw epsilon against the mean of K, as PNG here.")
-_VERIFY = flags.DEFINE_string("verify", None, "Path of a release's guarantee.json to recompute.")
+_VERIFY = flags.DEFINE_string(
+    "verify", None, "A release to recompute: its guarantee.json, its folder or the run's."
+)
 
 
 def base_run() -> accounting.Guarantee:
@@ -146,27 +164,84 @@ def price(
       law: of K; or the number of runs that were chosen in any way.
       delta: in (0, 1).
     """
-    run = base
+    run, count = base, None
     if _SCORE_NOISE.value is not None:
         with derived_flags.named_as_flags({"noise_std": "score_noise"}):
             count = accounting.discrete_gaussian(_SCORE_NOISE.value, relation=base.relation)
         run = accounting.parallel(base, count)
+
+    def charged(
+        select: Callable[[accounting.Guarantee], accounting.Guarantee],
+    ) -> accounting.Guarantee:
+        """The whole, its runs chosen so."""
+        if _PROBABILITY.value is None:
+            selected = select(run)
+            return accounting.compose(selected, base) if _RETRAIN.value else selected
+        whole = _on_a_part(select(base), base)
+        # A record that is scored is in neither part, and pays for the selection alone.
+        return whole if count is None else accounting.parallel(whole, select(count))
+
+    def composed(one: accounting.Guarantee) -> accounting.Guarantee:
+        return accounting.repeat(one, law if isinstance(law, int) else _runs_at_mean(law))
+
+    papers = None
     if isinstance(law, int):
-        naive = whole = accounting.repeat(run, law)
-        papers = None
+        whole = charged(composed)
     else:
-        naive = accounting.repeat(run, max(1, math.ceil(law.mean - 1e-9)))
-        whole = accounting.best_of(run, law)
-        papers = accounting.best_of(run, law, method="rdp")
-    if _RETRAIN.value:
-        whole, naive = accounting.compose(whole, base), accounting.compose(naive, base)
-        papers = papers and accounting.compose(papers, base)
+        whole = charged(lambda one: accounting.best_of(one, law))
+        papers = charged(lambda one: accounting.best_of(one, law, method="rdp"))
+    naive = composed(run)
+    if _RETRAIN.value or _PROBABILITY.value is not None:
+        # Of records that all runs see.
+        naive = accounting.compose(naive, base)
     return {
         "one_run": run.epsilon(delta),
         "whole_tuning": whole.epsilon(delta),
         "papers_bound": None if papers is None else _renyi_epsilon(papers, delta),
         "naive_composition_at_mean": naive.epsilon(delta),
     }
+
+
+def _runs_at_mean(law: accounting.RepetitionLaw) -> int:
+    return max(1, math.ceil(law.mean - 1e-9))
+
+
+def _on_a_part(tuned: accounting.Guarantee, final: accounting.Guarantee) -> accounting.Guarantee:
+    """Both together, where the runs that are chosen from see a secret part of the records.
+
+    Raises:
+      ValueError: naming the flag.
+    """
+    assert _PROBABILITY.value is not None
+    with derived_flags.named_as_flags({"probability": "probability"}):
+        return accounting.split(
+            tuned, final, probability=_PROBABILITY.value, final_on=_FINAL_ON.value or FINAL_ON[0]
+        )
+
+
+def _part() -> dict[str, float | str]:
+    """Of which records the runs and the final run are, where they are not all of them."""
+    if _PROBABILITY.value is None:
+        return {}
+    return {"probability": _PROBABILITY.value, "final_on": _FINAL_ON.value or FINAL_ON[0]}
+
+
+def _check_part(base: accounting.Guarantee) -> None:
+    """Refuses flags that say two things of the final run, and what a part has no price for.
+
+    Raises:
+      ValueError: naming the flag.
+    """
+    if _PROBABILITY.value is None:
+        derived_flags.refuse(["final_on"], "says what a final run sees: pass --probability beside")
+        return
+    if _RETRAIN.value:
+        raise ValueError("--probability charges a final run, as --retrain does: drop --retrain")
+    if base.relation != ADD_OR_REMOVE_ONE:
+        raise ValueError(
+            f"--probability has no price under {base.relation}, where a record may change parts: "
+            "describe the base run by --sampling_probability, or for add_or_remove_one"
+        )
 
 
 def _selection(mean: float | None = None) -> accounting.RepetitionLaw | int:
@@ -220,9 +295,11 @@ def _caption(law: accounting.RepetitionLaw | int) -> str:
     if isinstance(law, int):
         return f"at most {law} runs, each chosen in any way; all of them may be shown"
     drawn = "" if law.minimum == law.maximum else ", drawn in secret before the first run"
+    q = _PROBABILITY.value
+    where = "" if q is None else f"; on a secret part of the records, each in it by {q:g}"
     return (
-        f"{law_flags.description(law)}{drawn}; candidates drawn independently from one law. A "
-        "grid, Optuna, pruning, or stopping when one is good? Pass --repetitions=adaptive "
+        f"{law_flags.description(law)}{drawn}{where}; candidates drawn independently from one law. "
+        "A grid, Optuna, pruning, or stopping when one is good? Pass --repetitions=adaptive "
         "--mean=LARGEST_NUMBER"
     )
 
@@ -268,6 +345,7 @@ def main() -> int:
     if not 0 < _DELTA.value < 1:
         raise ValueError(f"--delta={_DELTA.value}: pass a number between 0 and 1, such as 1e-5")
     base, law = base_run(), _selection()
+    _check_part(base)
     if _PLOT.value and not _PLOT.value.endswith(".png"):
         raise ValueError(f"--plot={_PLOT.value}: pass a path that ends in .png")
     if _PLOT.value and not os.path.isdir(os.path.dirname(os.path.abspath(_PLOT.value))):
@@ -283,6 +361,7 @@ def main() -> int:
                     "mean": law if isinstance(law, int) else law.mean,
                     "epsilon": prices,
                 }
+                | _part()
             )
         )
     else:

@@ -8,8 +8,9 @@ partitions of the records, selects one by the average accuracy, and trains that 
 the winner on the rest (Koskela & Kulkarni 2023); with --method=extrapolation, draws, trains and
 scores at two small epsilons and trains once at the rate that a line through the two winners names
 (Panda et al. 2024); with --method=adaptive_proposals, does the first in rounds, each proposed by
-the scores before it (Wang et al. 2023); with --method=untuned, trains once with a public default.
-The noise is calibrated so that the WHOLE procedure meets the target. Writes
+the scores before it (Wang et al. 2023); with --method=chosen_iterate, trains once with a public
+default and chooses among the run's iterates and averages; with --method=untuned, trains once and
+chooses nothing. The noise is calibrated so that the WHOLE procedure meets the target. Writes
 
   <out_dir>/release/   model.msgpack, hyperparameters.json, guarantee.json: may be published
   <out_dir>/curator/   every candidate, K, timings, plots, ledger: not private, never publish
@@ -52,7 +53,8 @@ from dpjax.commands import (
 )
 from dpjax.training import schedules
 from dpjax.tuning import ledger
-from dpjax.tuning.problem.public_defaults import defaults_of
+from dpjax.tuning.evaluations.iterates_of_one_run import ITERATE
+from dpjax.tuning.problem.public_defaults import RULES
 from dpjax.tuning.problem.task import accuracy_of
 
 _DATA = data_flags.DataFlags(
@@ -122,15 +124,15 @@ def search_space(chosen: tuning.tuner.Tuner) -> tuning.Space | None:
         goes_by_epsilon = _RUN.noise_multiplier is None and not getattr(
             chosen, "not_private", False
         )
-        if _DATA.optimizer.value == "momentum" and (
-            goes_by_epsilon or tuner_flags.scores_nothing(chosen)
-        ):
-            return None
-        if tuner_flags.scores_nothing(chosen):
+        if tuner_flags.trains_once(chosen):
+            if _DATA.optimizer.value in RULES:
+                return None
             raise ValueError(
                 f"--optimizer={_DATA.optimizer.value} has no public default: pass --space, a "
-                "number for each hyperparameter, or --optimizer=momentum"
+                f"number for each hyperparameter, or --optimizer={' or '.join(RULES)}"
             )
+        if _DATA.optimizer.value == "momentum" and goes_by_epsilon:
+            return None
     optimizer = training.OPTIMIZERS[_DATA.optimizer.value]
     if _SPACE_FILE.value:
         space = tuning.read_space(_SPACE_FILE.value)
@@ -218,7 +220,8 @@ def public_default(
             "--noise_multiplier needs a --space of numbers: the public default goes by --epsilon"
         )
     assert epsilon is not None  # It has a default where no noise is given.
-    by = functools.partial(defaults_of, task, epsilon, _TUNE.delta, lot_size=run.lot_size)
+    rule = RULES[_DATA.optimizer.value]
+    by = functools.partial(rule, task, epsilon, _TUNE.delta, lot_size=run.lot_size)
     steps = run.steps
     if run.epochs is not None:
         if steps is not None:
@@ -226,7 +229,7 @@ def public_default(
         steps = max(1, round(run.epochs * task.train.public_size / by(steps=1).lot_size))
     default = by(steps=steps)
     run = dataclasses.replace(run, lot_size=default.lot_size, steps=default.steps, epochs=None)
-    return default.space(None if tuner_flags.scores_nothing(chosen) else PRIOR_FACTOR), run
+    return default.space(None if tuner_flags.trains_once(chosen) else PRIOR_FACTOR), run
 
 
 def report(
@@ -264,8 +267,10 @@ def main() -> int:
     writes = job_flags.join_processes()
     console = Console(highlight=False, soft_wrap=True, quiet=not writes)
     chosen = tuner_flags.tuner()
-    space = search_space(chosen)
     with contextlib.ExitStack() as held:
+        names = tuner_flags.settings(chosen) | _RUN.names | _TUNE.names
+        held.enter_context(derived_flags.in_words_of_flags(names))
+        space = search_space(chosen)
         lasting, claims = job_flags.lasting(), not job_flags.writes_nothing()
         folder = os.path.abspath(_OUT_DIR.value or os.path.join("runs", _DATA.name))
         if claims:
@@ -319,7 +324,7 @@ def tune(
     partitioned = tuner_flags.is_partitioned(chosen)
     not_private = getattr(chosen, "not_private", False)
     training_words = "models of partitions" if partitioned else "candidates (K is the curator's)"
-    if tuner_flags.scores_nothing(chosen):
+    if tuner_flags.trains_once(chosen):
         training_words = "the one run"
     asked = _TUNE.values()
     if not_private:
@@ -374,7 +379,7 @@ def tune(
         if rows:
             figure = plotting.candidate_scores(
                 rows,
-                against="learning_rate",
+                against=ITERATE if tuner_flags.trains_once(chosen) else "learning_rate",
                 chance=1 / loaded.classes,
                 title=f"{name}, {_DATA.model.value}: "
                 + ("average over partitions" if partitioned else "every candidate")

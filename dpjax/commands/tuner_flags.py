@@ -9,6 +9,7 @@ from absl import flags
 
 from dpjax import accounting, tuning
 from dpjax.commands import derived_flags, law_flags
+from dpjax.tuning.evaluations.iterates_of_one_run import IteratesOfOneRun
 from dpjax.tuning.evaluations.one_run import OneRun
 from dpjax.tuning.evaluations.partition_models import PartitionModels
 
@@ -51,6 +52,12 @@ def tuner() -> tuning.tuner.Tuner:
     return made(**values)
 
 
+def settings(chosen: tuning.tuner.Tuner) -> dict[str, str]:
+    """The tuner's own settings: name -> flag."""
+    names = {cls: name for name, cls in tuning.registered_tuners().items()}
+    return {option.name: option.flag for option in _OPTIONS[names[type(chosen)]]}
+
+
 def is_partitioned(chosen: tuning.tuner.Tuner) -> bool:
     """Whether it chooses by models of partitions, which are no candidates themselves."""
     return isinstance(chosen.evaluation, PartitionModels)
@@ -64,6 +71,11 @@ def scores_nothing(chosen: tuning.tuner.Tuner) -> bool:
 def keeps_validation_records(chosen: tuning.tuner.Tuner) -> bool:
     """Whether it needs records of their own to score by."""
     return not (scores_nothing(chosen) or getattr(chosen, "score_on_training", False))
+
+
+def trains_once(chosen: tuning.tuner.Tuner) -> bool:
+    """Whether it is one run of public hyperparameters, for which there is a public default."""
+    return isinstance(chosen.evaluation, OneRun | IteratesOfOneRun)
 
 
 def cost_rows(
@@ -82,11 +94,14 @@ def cost_rows(
     whole = ("epsilon", total.epsilon(delta), "[bold]the whole tuning")
     if result.selection_guarantee is not None:
         selection = result.selection_guarantee.epsilon(delta)
+        training = "the one run alone" if trains_once(chosen) else "the final training alone"
         return [
             ("epsilon_of_the_selection", selection, "the selection alone"),
-            ("epsilon_of_the_final_training", one, "the final training alone"),
+            ("epsilon_of_the_final_training", one, training),
             whole,
         ]
+    if trains_once(chosen):
+        return [("epsilon", total.epsilon(delta), "[bold]the one run, chosen on public records")]
     mean = chosen.choice.expected_runs
     runs = max(1, math.ceil(mean - 1e-9))
     whose = "the mean of K" if math.isclose(runs, mean) else f"K's mean is {mean:.3g}"

@@ -60,7 +60,13 @@ def augmented(
         checks.flag(name, value)
     checks.flag("augment_reads", augment_reads)
 
-    def loss(params: Tree, example: Tree, rng: jax.Array, *given: Any) -> jax.Array:
+    def loss(params: Tree, example: Tree, rng: jax.Array | None = None, *given: Any) -> jax.Array:
+        if not isinstance(rng, jax.Array):
+            raise ValueError(
+                "an augmented loss draws, and was given no key: pass with_rng=True beside it, to "
+                "TrainConfig or Task"
+            )
+
         def one(key: jax.Array) -> jax.Array:
             own, of_loss = jax.random.split(key) if with_rng else (key, key)
             changed = augment(own, example, *(given if augment_reads else ()))
@@ -92,6 +98,7 @@ def on_inputs(*transforms: OfImage) -> Augment:
 
 def flipped(key: jax.Array, image: jax.Array) -> jax.Array:
     """The image (height, width, ...), left and right exchanged half of the time."""
+    _check_image("flipped", image)
     return jnp.where(jax.random.bernoulli(key), image[:, ::-1], image)
 
 
@@ -107,6 +114,7 @@ def shifted(pixels: int) -> OfImage:
     pixels = checks.whole("pixels", pixels)
 
     def shift(key: jax.Array, image: jax.Array) -> jax.Array:
+        _check_image(f"shifted({pixels})", image)
         if min(image.shape[:2]) <= pixels:
             raise ValueError(
                 f"pixels={pixels} of images {image.shape}: pass less than their height and width"
@@ -118,3 +126,14 @@ def shifted(pixels: int) -> OfImage:
         return jax.lax.dynamic_slice(padded, start, image.shape)
 
     return shift
+
+
+def _check_image(name: str, image: Any) -> None:
+    """Refuses what a transform of images was given in the place of one."""
+    shape = getattr(image, "shape", None)
+    if shape is None or len(shape) < 2:
+        found = f"a {type(image).__name__}" if shape is None else f"an array of shape {shape}"
+        raise ValueError(
+            f"{name} is of one image (height, width, ...), and was given {found}: pass "
+            f"augmentations.on_inputs({name}) for pairs of image and label"
+        )

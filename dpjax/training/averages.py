@@ -3,8 +3,8 @@
 Every iterate is computed from noisy sums, and so is an average of them: post-processing. An average
 of a noisy run's last iterates is often much better than the last one (De et al. 2022,
 https://arxiv.org/abs/2204.13650, section 4). Several are kept at once; which of them a run returns,
-and is scored by, is one public choice made beforehand (choosing after a look at scores is a
-selection, to be paid for).
+and is scored by, is one public choice made beforehand. Choosing after a look at scores is a
+selection, to be paid for: `tuning.chosen_iterate` does it.
 """
 
 from __future__ import annotations
@@ -97,13 +97,40 @@ class TailAverage:
 
 
 @dataclasses.dataclass(frozen=True)
+class IterateAt:
+    """The iterate after a share of a run's steps: an average in which it alone has weight.
+
+    Attributes:
+      share: public, in (0, 1]; of the run's steps, at least one step.
+    """
+
+    share: float
+
+    def __post_init__(self) -> None:
+        found = checks.probability("share", self.share, one=True, hint=", of a run's steps")
+        object.__setattr__(self, "share", checks.kept(self.share, found))
+
+    def share_of_newest(self, number: jax.Array, total: jax.Array) -> jax.Array:
+        """See `Average`: 1 as far as that step, 0 after it."""
+        total = jnp.asarray(total, jnp.float32)
+        last = jnp.clip(jnp.round(np.float32(self.share) * total), 1, total)
+        return jnp.where(jnp.asarray(number, jnp.float32) + 1 <= last, 1.0, 0.0)
+
+    @property
+    def words(self) -> str:
+        """See `Average`."""
+        return f"the iterate after {self.share:g} of the steps"
+
+
+@dataclasses.dataclass(frozen=True)
 class Averages:
     """Averages that are kept side by side, and which of them a run returns.
 
     Attributes:
       kept: each an `Average`.
       returned: place in `kept` of the one that is returned and scored; or "all": a run then returns
-        a tuple, the last iterate and every average in order, and is no candidate of a tuning.
+        a tuple, the last iterate and every average in order, and is no candidate of a tuning
+        (`tuning.chosen_iterate` keeps its averages so).
     """
 
     kept: tuple[Average, ...]
@@ -141,9 +168,10 @@ class Averages:
         """The averages with one iterate more; arguments as of `Average.share_of_newest`."""
 
         def one(average: jax.Array, leaf: jax.Array, share: jax.Array) -> jax.Array:
-            # Where the share is 1 the newest itself, though what was before is not finite.
+            # Where the share is 1 the newest itself, though what was before is not finite; where it
+            # is 0 what was before, though the newest is not.
             moved = average + share.astype(average.dtype) * (_wide(leaf) - average)
-            return jnp.where(share == 1, _wide(leaf), moved)
+            return jnp.where(share == 1, _wide(leaf), jnp.where(share == 0, average, moved))
 
         shares = [rule.share_of_newest(number, total) for rule in self.kept]
         return tuple(

@@ -156,6 +156,10 @@ def _is_array(value: object) -> bool:
 def _filled(rows: Any, size: int) -> np.ndarray:
     """The rows and zeros below them, (size, ...)."""
     rows = np.asarray(rows)
+    if rows.dtype.kind in "OUSMm":
+        raise ValueError(
+            f"the source's records hold {rows.dtype}: pass one of numbers and arrays of them"
+        )
     filled = np.zeros((size, *rows.shape[1:]), jax.dtypes.canonicalize_dtype(rows.dtype))
     filled[: len(rows)] = rows
     return filled

@@ -12,6 +12,7 @@
 | `threshold_stopping` | Liu & Talwar, STOC 2019; Papernot & Steinke, Appendix C |
 | `subset_tuning` | Koskela & Kulkarni, NeurIPS 2023 |
 | `adaptive_proposals` | Wang et al., NeurIPS 2023 (DP-HyPO) |
+| `chosen_iterate` | McKenna & Sheldon, NeurIPS 2020, among the iterates and averages of one run |
 | `untuned` | none: one run with a public default, what the others have to beat |
 | `pareto.search`; its front is NOT private | Avent et al. 2020 (DPareto) |
 """
@@ -19,7 +20,12 @@
 from dpjax.tuning import pareto
 from dpjax.tuning.job import Job
 from dpjax.tuning.problem.log_normal import LogNormal
-from dpjax.tuning.problem.public_defaults import PublicDefaults, public_defaults
+from dpjax.tuning.problem.public_defaults import (
+    AdamBcDefaults,
+    PublicDefaults,
+    adam_bc_defaults,
+    public_defaults,
+)
 from dpjax.tuning.problem.ready_tasks import classification, multi_label, next_token, regression
 from dpjax.tuning.problem.run_settings import RunOptions
 from dpjax.tuning.problem.space import (
@@ -34,6 +40,7 @@ from dpjax.tuning.problem.task import Records, Task
 from dpjax.tuning.release import Release
 from dpjax.tuning.tuner import Result, register_tuner, registered_tuners, tune
 from dpjax.tuning.tuners.adaptive_proposals import AdaptiveProposals, adaptive_proposals
+from dpjax.tuning.tuners.chosen_iterate import ChosenIterate, chosen_iterate
 from dpjax.tuning.tuners.doubling import Doubling, doubling
 from dpjax.tuning.tuners.exponential import Exponential, exponential
 from dpjax.tuning.tuners.extrapolation import Extrapolation, extrapolation
@@ -50,7 +57,9 @@ from dpjax.tuning.tuners.untuned import Untuned, untuned
 __all__ = [
     "DEFAULT_REPETITIONS",
     "AdaptiveProposals",
+    "AdamBcDefaults",
     "Choice",
+    "ChosenIterate",
     "Doubling",
     "Exponential",
     "Extrapolation",
@@ -71,6 +80,8 @@ __all__ = [
     "Uniform",
     "Untuned",
     "adaptive_proposals",
+    "adam_bc_defaults",
+    "chosen_iterate",
     "classification",
     "doubling",
     "exponential",

@@ -15,6 +15,7 @@ the command line, its statement in a release and how `verification` rebuilds tha
 | `Extrapolation` | private runs at small epsilons | a fitted line | one private training |
 | `SubsetTuning` | private runs on a secret part of the records | the best | trained on the rest |
 | `AdaptiveProposals` | private runs in rounds, K secret | the best | its parameters |
+| `ChosenIterate` | the iterates and averages of one run | one exact draw | its parameters |
 | `Untuned` | none | a public default | its parameters |
 """
 
@@ -166,6 +167,23 @@ class TrainOnTheRest:
         return accounting.split(chosen, training, probability=self.probability)
 
 
+@dataclasses.dataclass(frozen=True)
+class TrainOnAll:
+    """Trains the winner by DP-SGD on all training records, whichever part the choice had seen.
+
+    Attributes:
+      probability: of a training record to be in the part that the choice saw.
+    """
+
+    probability: float
+
+    def total(
+        self, chosen: accounting.Guarantee, training: accounting.Guarantee
+    ) -> accounting.Guarantee:
+        """See `Finish`; the part is secret, so this is less than a composition."""
+        return accounting.split(chosen, training, probability=self.probability, final_on="all")
+
+
 class Evaluation(Protocol):
     """What is trained and scored before anything is chosen.
 
@@ -312,7 +330,7 @@ def tune(
       `result.release` is (`result.guarantee.epsilon(delta)`, delta)-differentially private under
       `result.guarantee.relation`, under the conditions that the tuner's own function states
       (`random_repetitions`, `threshold_stopping`, `exponential`, `permute_and_flip`, `doubling`,
-      `subset_tuning`, `extrapolation`, `adaptive_proposals`, `untuned`).
+      `subset_tuning`, `extrapolation`, `adaptive_proposals`, `chosen_iterate`, `untuned`).
 
     Args:
       task: what to learn, with its training and validation records.

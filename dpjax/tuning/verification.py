@@ -20,6 +20,7 @@ from typing import Any
 import dpjax
 from dpjax.accounting import provenance
 from dpjax.tuning.release import (
+    GUARANTEE_FILE,
     HYPERPARAMETERS_FILE,
     SEAL,
     THIS_STATEMENT,
@@ -28,6 +29,9 @@ from dpjax.tuning.release import (
 )
 from dpjax.tuning.restating import is_number
 from dpjax.tuning.tuner import Restated, restated
+
+RELEASE_FOLDER = "release"
+"""Where the commands put a release in a run's folder."""
 
 LARGEST_STATEMENT = 1 << 24
 """Bytes of the largest file that is read as JSON; real ones hold a few thousand."""
@@ -62,7 +66,9 @@ class Verified:
     secret: bool
 
 
-def verify_release(path: str, rebuild: Callable[[dict], Restated] = restated) -> Verified:
+def verify_release(
+    path: str | os.PathLike[str], rebuild: Callable[[dict], Restated] = restated
+) -> Verified:
     """Verifies a release by its `guarantee.json` and the files beside it.
 
     Formal guarantees: returns only if (a) the folder holds exactly the files that the statement
@@ -76,13 +82,14 @@ def verify_release(path: str, rebuild: Callable[[dict], Restated] = restated) ->
     elsewhere (`Guarantee.from_pld`), cannot be rebuilt and is refused.
 
     Args:
-      path: of the release's `guarantee.json`.
+      path: of the release's `guarantee.json`, of its folder, or of the run's folder that holds it.
       rebuild: statement -> what it should be.
 
     Raises:
       NotVerified: in one line, naming the field or file.
       ValueError: if the file is no statement of a release at all.
     """
+    path = statement_in(path)
     claim = read_json(path)
     if not isinstance(claim, dict) or not isinstance(claim.get("private"), bool):
         raise ValueError(f"{path} is no guarantee.json: it does not say whether it is private")
@@ -125,6 +132,25 @@ def verify_release(path: str, rebuild: Callable[[dict], Restated] = restated) ->
         relation=words["neighbouring_relation"],
         secret=words["randomness"]["secret"],
     )
+
+
+def statement_in(path: str | os.PathLike[str]) -> str:
+    """The path of a release's statement: `path`, or that of the one in this folder.
+
+    Args:
+      path: of the file, of a release's folder, or of a run's folder with a release in it.
+
+    Raises:
+      ValueError: for a folder without one.
+    """
+    path = os.fspath(path)
+    if not os.path.isdir(path):
+        return path
+    for place in (GUARANTEE_FILE, os.path.join(RELEASE_FOLDER, GUARANTEE_FILE)):
+        found = os.path.join(path, place)
+        if os.path.lexists(found):
+            return found
+    raise ValueError(f"{path} holds no release: pass a run's folder, or its {GUARANTEE_FILE}")
 
 
 def _sealed_files(path: str, claim: Mapping[str, Any]) -> Any:

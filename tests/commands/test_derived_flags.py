@@ -223,3 +223,21 @@ def test_a_tuner_of_ones_own_has_flags_without_a_line_for_them(arguments, printe
         [sys.executable, "-c", _OWN, *arguments], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == printed
+
+
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        ("pass sampling='poisson'", "pass --sampling=poisson"),
+        ("score_noise 3: drop score_noise", "--score_noise 3: drop --score_noise"),
+        ("hits=2 of final_hits=3: more hits", "--hits_cap=2 of final_hits=3: more hits"),
+        ("hits must be whole", "--hits_cap must be whole"),
+        ("--hits_cap=2: pass another", "--hits_cap=2: pass another"),
+        ("nothing else", "nothing else"),
+    ],
+)  # fmt: skip
+def test_errors_speak_of_flags(message, shown):
+    names = {"sampling": "sampling", "score_noise": "score_noise", "hits": "hits_cap"}
+    with pytest.raises(ValueError) as caught, derived_flags.in_words_of_flags(names):
+        raise ValueError(message)
+    assert str(caught.value) == shown

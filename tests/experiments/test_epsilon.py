@@ -109,6 +109,35 @@ def test_a_statement_that_lacks_a_part_is_not_verified(run_cases, tmp_path):
     assert code == 1 and "NOT VERIFIED: it lacks sha256" in printed
 
 
+def test_runs_on_a_secret_part_and_a_final_run_on_the_rest_or_on_all(run_cases):
+    common = ["--rho=0.1", "--mean=10", "--cap=0", "--probability=0.2"]
+    base, law = accounting.zcdp(0.1), accounting.Geometric(mean=10)
+    rest, everything, scored, adaptive = _prices(
+        run_cases,
+        common,
+        [*common, "--final_on=all"],
+        [*common, "--score_noise=1"],
+        ["--rho=0.1", "--mean=10", "--repetitions=adaptive", "--probability=0.2"],
+    )
+    best, part = accounting.best_of(base, law), dict(probability=0.2)
+    assert rest["whole_tuning"] == accounting.split(best, base, **part).epsilon(1e-5)
+    of_all = accounting.split(best, base, final_on="all", **part)
+    assert everything["whole_tuning"] == of_all.epsilon(1e-5) > rest["whole_tuning"]
+    papers = accounting.split(accounting.best_of(base, law, method="rdp"), base, **part)
+    assert rest["papers_bound"] == papers.epsilon(1e-5, method="rdp") > rest["whole_tuning"]
+    assert rest["naive_composition_at_mean"] == accounting.repeat(base, 11).epsilon(1e-5)
+    # A record that is scored is in no part: nothing hides it.
+    count = accounting.best_of(accounting.discrete_gaussian(1.0), law)
+    assert scored["whole_tuning"] == pytest.approx(count.epsilon(1e-5), rel=1e-3)
+    assert scored["whole_tuning"] > 2 * rest["whole_tuning"]
+    any_way = accounting.split(accounting.repeat(base, 10), base, **part)
+    assert adaptive["whole_tuning"] == any_way.epsilon(1e-5)
+    shown = run_cases("experiments.epsilon", [[*common, "--json"], common])
+    assert json.loads(shown[0][1])["probability"] == 0.2
+    assert json.loads(shown[0][1])["final_on"] == "rest"
+    assert "on a secret part of the records" in " ".join(shown[1][1].split())
+
+
 def test_runs_chosen_in_any_way_are_composed(run_cases):
     """Of 20 runs: neither a law of K nor independent draws are needed."""
     base, common = accounting.zcdp(0.01), ["--rho=0.01", "--mean=20"]
@@ -156,6 +185,13 @@ REFUSED = [
     (["--rho=0.1", "--score_noise=-1"], "--score_noise must be finite and > 0"),
     (["--rho=-1"], "--rho must be finite and > 0"),
     (["--rho=0.1", "--plot=cost.gif"], ".png"),
+    (["--rho=0.1", "--probability=1.5"], "--probability must be in (0, 1)"),
+    (["--rho=0.1", "--probability=0.2", "--retrain"], "drop --retrain"),
+    (["--rho=0.1", "--final_on=all"], "pass --probability beside"),
+    (
+        ["--rho=0.1", "--probability=0.2", "--neighbouring_relation=replace_one"],
+        "--probability has no price under replace_one",
+    ),
     (["--rho=0.1", "--plot=/nowhere/cost.png"], "no such folder"),
     (["--rho=0.1", "--steps=50"], "--steps is not read with --rho"),
     (["--rho=0.1", "--shape=3"], "--repetitions=negative_binomial"),
@@ -169,6 +205,7 @@ REFUSED = [
     (["--rho=0.1", "--mean=1e12", "--cap=0"], "at most 1e+06"),
     (["--rho=0.1", "--cap=-1"], "0 for no cap"),
     (["--verify=/nowhere.json"], "cannot be read"),
+    (["--verify=docs"], "docs holds no release: pass a run's folder, or its guarantee.json"),
 ]
 
 

@@ -171,3 +171,16 @@ def test_half_the_noise_is_caught():
 
 def test_clipping_each_augmentation_is_caught():
     assert _audit(clipped_by="augmentation") > _claim()
+
+
+def test_what_is_forgotten_is_named_in_one_line():
+    usual, flipped = augmentations.on_inputs(augmentations.flipped), augmentations.flipped
+    loss = training.augmented(lambda params, example: params, usual, 2)
+    with pytest.raises(ValueError, match="was given no key: pass with_rng=True beside it") as one:
+        loss(0.0, (np.zeros((4, 4)), 1))
+    of_records = training.augmented(lambda params, example: params, flipped, 2)
+    with pytest.raises(ValueError, match=r"given a tuple: pass .*on_inputs\(flipped\)") as other:
+        of_records(0.0, (np.zeros((4, 4)), 1), jax.random.key(0))
+    with pytest.raises(ValueError, match=r"an array of shape \(9,\): pass .*shifted\(2\)\)"):
+        augmentations.shifted(2)(jax.random.key(0), jnp.zeros(9))
+    assert all("\n" not in str(caught.value) for caught in (one, other))

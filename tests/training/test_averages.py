@@ -26,6 +26,7 @@ KEPT = (
     training.ExponentialAverage(0.99),
     training.TailAverage(0.5),
     training.TailAverage(1.0),
+    training.IterateAt(0.3),
 )
 SEVERAL = training.Averages(KEPT, returned="all")
 
@@ -60,6 +61,8 @@ def _expected(rule, iterates):
     number = len(iterates)
     if isinstance(rule, training.ExponentialAverage):
         weights = rule.decay ** np.arange(number)[::-1]
+    elif isinstance(rule, training.IterateAt):
+        weights = (np.arange(number) == max(1, int(np.round(rule.share * number))) - 1) * 1.0
     else:
         tail = min(max(1, int(np.round(np.float32(rule.share * number)))), number)
         weights = (np.arange(number) >= number - tail) * 1.0
@@ -161,7 +164,17 @@ def test_half_precision_parameters_are_averaged_in_full():
 @pytest.mark.parametrize("rule", KEPT)
 def test_shares_are_shares(rule):
     shares = [float(rule.share_of_newest(np.uint32(n), np.uint32(50))) for n in range(50)]
-    assert shares[0] == 1.0 and all(0 < one <= 1 for one in shares)
+    none = isinstance(rule, training.IterateAt)
+    assert shares[0] == 1.0 and all(0 < one <= 1 or (none and one == 0) for one in shares)
+
+
+def test_an_iterate_is_kept_whatever_comes_after_it():
+    rule = training.Averages((training.IterateAt(0.5), training.TailAverage(1.0)))
+    newest = {"w": jnp.zeros(1)}
+    averages = rule.begin(newest)
+    for number, value in enumerate((jnp.inf, 2.0, jnp.inf, jnp.nan)):
+        averages = rule.after_step(averages, {"w": jnp.full(1, value)}, np.uint32(number), 4)
+    assert float(averages[0]["w"][0]) == 2.0 and np.isnan(averages[1]["w"][0])
 
 
 @pytest.mark.parametrize(
@@ -170,7 +183,8 @@ def test_shares_are_shares(rule):
         (lambda: training.ExponentialAverage(1.0), "decay must be in"),
         (lambda: training.ExponentialAverage("slow"), "decay must be in"),
         (lambda: training.TailAverage(0.0), "share must be in"),
-        (lambda: training.Averages(KEPT, 4), "pass the place of one"),
+        (lambda: training.IterateAt(1.5), "share must be in"),
+        (lambda: training.Averages(KEPT, 5), "pass the place of one"),
         (lambda: training.Averages((), 0), "pass the place of one"),
         (lambda: training.Averages((0.9,)), "pass averages, such as"),
         (lambda: dataclasses.replace(BASE, averages=0.9), "averages is 0.9: pass training"),

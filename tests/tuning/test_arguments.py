@@ -19,7 +19,13 @@ from dpjax import accounting, federated, models, tuning
 from dpjax.federated import averaging, voting
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning import pareto
-from dpjax.tuning.evaluations import partition_models, private_runs, staged_runs
+from dpjax.tuning.evaluations import (
+    iterates_of_one_run,
+    one_run,
+    partition_models,
+    private_runs,
+    staged_runs,
+)
 from dpjax.tuning.problem.task import Records, Task
 
 NOT_ARRAYS = ["12", b"1", {"a": 1}, 1j, object(), None, ["a", "b"], [[1.0], [1.0, 2.0]], True]
@@ -28,6 +34,7 @@ BAD = SHARED | {
     "probability": [*NOT_NUMBERS, math.inf, -0.5, 1.5],
     "limit": NOT_NUMBERS[:1] + NOT_NUMBERS[2:],  # Either infinity has a meaning.
     "target": [*NOT_NUMBERS, 0.0, -1],  # Infinity has a meaning.
+    "shares": [*NOT_ARRAYS, math.nan, [[1.0]], [math.nan], [math.inf], [None], [0.0], [1.5]],
     "numbers": [*NOT_ARRAYS, math.nan, [], [[1.0]], [math.nan], [math.inf], [None]],
     "array": NOT_ARRAYS,  # What NaN means, where there may be any, is the function's to say.
     "whole array": [*NOT_ARRAYS, math.nan, [0.5, 0.5], [math.nan]],
@@ -316,6 +323,7 @@ PUBLIC = {
         score_noise=(2.0, "positive?"),
         probability=(0.5, "probability"),
         repetitions=(accounting.Geometric(3.0), "object"),
+        final_on=("all", "word"),
     ),
     "threshold_stopping": spec(
         tuning.threshold_stopping,
@@ -323,6 +331,15 @@ PUBLIC = {
         **OF_SELECTED_RUNS,
         threshold=(0.5, "probability"),
         halting_probability=(0.5, "probability"),
+    ),
+    "adam_bc_defaults": spec(
+        tuning.adam_bc_defaults,
+        records=(100, "whole"),
+        inputs=(3, "whole"),
+        epsilon=(1.0, "positive"),
+        delta=(1e-3, "probability"),
+        lot_size=(8, "whole?"),
+        steps=(2, "whole?"),
     ),
     "public_defaults": spec(
         tuning.public_defaults,
@@ -341,6 +358,15 @@ PUBLIC = {
             for name, one in OF_RUNS.items()
             if name not in ("validation_is_public", "chunk_size")
         },
+    ),
+    "chosen_iterate": spec(
+        tuning.chosen_iterate,
+        **STARTED,
+        **{name: one for name, one in OF_RUNS.items() if name != "chunk_size"},
+        decays=((0.5,), "shares"),
+        tails=((0.5,), "shares"),
+        moments=((0.5,), "shares"),
+        selection_epsilon=(2.0, "positive?"),
     ),
     "tune": spec(
         tuning.tune,
@@ -535,10 +561,12 @@ PUBLIC = {
 
 NOT_CALLED = {
     "AdaptiveProposals": "its settings are asked as adaptive_proposals'",
+    "ChosenIterate": "its settings are asked as chosen_iterate's",
     "Doubling": "its settings are asked as doubling's",
     "Exponential": "its settings are asked as exponential's",
     "Extrapolation": "its settings are asked as extrapolation's",
     "PermuteAndFlip": "its settings are asked as permute_and_flip's",
+    "AdamBcDefaults": "made by adam_bc_defaults",
     "PublicDefaults": "made by public_defaults",
     "RandomRepetitions": "its settings are asked as random_repetitions'",
     "SubsetTuning": "its settings are asked as subset_tuning's",
@@ -610,6 +638,8 @@ def nothing_is_trained(monkeypatch):
 
     monkeypatch.setattr(private_runs, "execute", reached)
     monkeypatch.setattr(staged_runs, "execute", reached)
+    monkeypatch.setattr(one_run, "execute", reached)
+    monkeypatch.setattr(iterates_of_one_run, "_trained", reached)
     monkeypatch.setattr(partition_models, "_selected_and_trained", reached)
     monkeypatch.setattr("dpjax.federated.vote_clients.train", reached)
 

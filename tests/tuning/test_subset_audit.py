@@ -25,7 +25,7 @@ from dpjax.tuning.evaluations.runs_on_a_part import RunsOnAPart, chosen_hyperpar
 from dpjax.tuning.problem.run_settings import RunOptions
 from dpjax.tuning.problem.space import Choice, Space
 from dpjax.tuning.problem.task import Records, Task
-from dpjax.tuning.tuner import Request, TrainOnTheRest
+from dpjax.tuning.tuner import Request, TrainOnAll, TrainOnTheRest
 
 EXECUTIONS = 100_000
 DELTA = 0.02
@@ -53,7 +53,7 @@ def _either_way(hyperparameters):
 
 
 @functools.cache
-def _plan():
+def _plan(finish=TrainOnTheRest):
     return runs_on_a_part.plan(
         _task(True),
         Request(
@@ -66,13 +66,13 @@ def _plan():
         ),
         RunsOnAPart(SHARE),
         BestOf(LAW),
-        TrainOnTheRest(SHARE),
+        finish(SHARE),
     )
 
 
-def _outcomes(with_canary, seed, known_part=None, final_sees_all=False):
+def _outcomes(with_canary, seed, known_part=None, final_sees_all=False, finish=TrainOnTheRest):
     """What every execution releases, as one number; (EXECUTIONS,)."""
-    task, plan = _task(with_canary), _plan()
+    task, plan = _task(with_canary), _plan(finish)
     plan = dataclasses.replace(plan, inspected=dataclasses.replace(plan.inspected, task=task))
     number = task.train.number
     # The first record is there in both data sets and moves nothing; where it is need not vary.
@@ -106,7 +106,7 @@ def _outcomes(with_canary, seed, known_part=None, final_sees_all=False):
                 chunk_size=1 << 16,
             )
             # The noisy sum of the final training, and which way it was taken.
-            sums = step * final.best.outputs * 2 * (1 - SHARE)
+            sums = step * final.best.outputs * 2 * plan.final_share
             released[members[own]] = sums + SELECTED * step
     assert np.isfinite(released).all()
     return released
@@ -135,3 +135,12 @@ def test_a_part_that_is_public_is_caught():
 
 def test_a_final_training_that_sees_all_records_is_caught():
     assert _audit(final_sees_all=True) > _plan().guarantee.epsilon(DELTA)
+
+
+def test_a_final_training_of_all_records_costs_no_more_than_is_claimed_for_it():
+    claim = _plan(TrainOnAll).guarantee.epsilon(DELTA)
+    assert claim > 1.2 * _plan().guarantee.epsilon(DELTA)
+    found = _audit(finish=TrainOnAll)
+    assert 0.3 * claim <= found <= claim
+    # The claim of the other variant would not hold.
+    assert found > _plan().guarantee.epsilon(DELTA)

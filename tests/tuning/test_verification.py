@@ -69,9 +69,9 @@ def _one_run():
     ]
 
 
-def _subset_tuning():
+def _subset_tuning(**more):
     return tuning.subset_tuning(
-        _task(), SPACE, probability=0.3, repetitions=accounting.Geometric(3), **RUN
+        _task(), SPACE, probability=0.3, repetitions=accounting.Geometric(3), **RUN, **more
     ).release
 
 
@@ -96,9 +96,23 @@ RELEASES = {
     "untuned": lambda: (
         tuning.untuned(_task(), tuning.Space(learning_rate=0.5, clip_norm=1.0), **RUN).release
     ),
+    "chosen iterate": lambda: (
+        tuning.chosen_iterate(
+            _task(), tuning.Space(learning_rate=0.5, clip_norm=1.0), moments=(0.5,), **RUN
+        ).release
+    ),
+    "chosen iterate, calibrated, public validation": lambda: (
+        tuning.chosen_iterate(
+            _task(),
+            tuning.Space(learning_rate=0.5, clip_norm=1.0),
+            validation_is_public=True,
+            **(RUN | dict(noise_multiplier=None, epsilon=3.0)),
+        ).release
+    ),
     "exponential": lambda: tuning.exponential(_task(), SPACE, **PARTITIONED).release,
     "permute_and_flip": lambda: tuning.permute_and_flip(_task(), SPACE, **PARTITIONED).release,
     "subset tuning": _subset_tuning,
+    "subset tuning, trained on all": lambda: _subset_tuning(final_on="all"),
     "doubling": lambda: tuning.doubling(_task(), SPACE, granularity=0.2, **PARTITIONED).release,
     "doubling, segments": lambda: (
         tuning.doubling(
@@ -130,6 +144,19 @@ FREE = (
     r"|training_records\.public_size|run_options\.epochs"
 )
 """Words of which another choice is another run's true statement. The hash alone holds them."""
+
+
+def test_a_release_is_found_by_its_file_its_folder_or_the_runs(tmp_path):
+    RELEASES["untuned"]().save(tmp_path / "run" / "release")
+    folder = tmp_path / "run" / "release"
+    for path in (folder / "guarantee.json", folder, str(folder.parent), f"{folder.parent}/"):
+        assert verification.verify_release(path).epsilon > 0
+    (folder / "stray").write_text("x")
+    for path in (folder, folder.parent):
+        with pytest.raises(verification.NotVerified, match="stray lies beside it"):
+            verification.verify_release(path)
+    with pytest.raises(ValueError, match="holds no release: pass a run's folder, or its"):
+        verification.verify_release(tmp_path)
 
 
 def _edits(document):

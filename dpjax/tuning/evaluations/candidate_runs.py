@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax import training
+from dpjax.training.averages import ALL
 from dpjax.training.optimizers import Optimizer
 from dpjax.tuning.job import Job
 from dpjax.tuning.problem.run_settings import RunSetting
@@ -180,8 +181,17 @@ def scored_run(
 
     Returns:
       `params`; `units`, int32, what the validation records score in whole units (`Task.units`): the
-      number it gets right, with `correct`; `finite`, whether all of it is.
+      number it gets right, with `correct`; `finite`, whether all of it is. Where a run returns all
+      its averages (`Task.may_return_all`), a tuple, both are of shape (its length,).
     """
+    if task.averages is not None and task.averages.returned == ALL:
+        return {
+            "params": params,
+            "units": jnp.stack(
+                [total_units(task, one, validation_arrays, counts) for one in params]
+            ),
+            "finite": jnp.stack([all_finite(one) for one in params]),
+        }
     return {
         "params": params,
         "units": total_units(task, params, validation_arrays, counts),

@@ -97,7 +97,7 @@ class OneRun:
         Raises:
           ValueError: for another finish than `KeepTheWinner`, or a space that draws anything.
         """
-        fixed = _plan(task, request, choice, finish)
+        fixed = planned(task, request, finish)
         started = time.time()
         executed = execute(
             fixed, randomness=randomness, chunk_size=chunk_size, progress=progress, job=job
@@ -125,7 +125,7 @@ class OneRun:
         space = space_from(claim["candidates_drawn_from"])
         asked, options = restating.options(claim, space)
         request = Request(space, options, restating.reads_everything, delta=claim["delta"])
-        fixed = _plan(restating.task(claim), request, choice, finish)
+        fixed = planned(restating.task(claim), request, finish)
         statement = public_claim(
             fixed,
             asked,
@@ -133,13 +133,18 @@ class OneRun:
             secret=restating.flag(claim["randomness"]["secret"]),
             versions=restating.versions(claim),
         )
-        setting = _hyperparameters(space)
+        setting = hyperparameters(space)
         return Restated(
             statement, lambda chosen: chosen in (setting, dict.fromkeys(sorted(setting)))
         )
 
 
-def _plan(task: Task, request: Request, choice: NothingToChoose, finish: Finish) -> Procedure:
+def planned(task: Task, request: Request, finish: Finish) -> Procedure:
+    """Fixes one run and its cost, from public numbers only.
+
+    Raises:
+      ValueError: for another finish than `KeepTheWinner`, or a space that draws anything.
+    """
     if finish != KeepTheWinner():
         raise ValueError(f"one run ends in KeepTheWinner(), not in {finish!r}: it is the release")
     for name, law in request.space.parameters.items():
@@ -150,10 +155,10 @@ def _plan(task: Task, request: Request, choice: NothingToChoose, finish: Finish)
             )
     # No score is released, and none decides: there is nothing to add noise to.
     unscored = dataclasses.replace(request, validation_is_public=True)
-    return plan_procedure(task, unscored, choice)
+    return plan_procedure(task, unscored, NothingToChoose())
 
 
-def _hyperparameters(space: Space) -> dict[str, float | None]:
+def hyperparameters(space: Space) -> dict[str, float | None]:
     """What stands in the release, of a space of numbers."""
     return described.rounded(
         {name: float(law.lowest) for name, law in sorted(space.parameters.items())}
@@ -163,16 +168,16 @@ def _hyperparameters(space: Space) -> dict[str, float | None]:
 def _release(fixed: Procedure, executed: Executed, secret: bool) -> Release:
     """What may leave: the run's parameters, and the claim."""
     params = executed.best.output(0)
-    hyperparameters = _hyperparameters(fixed.space)
+    released = hyperparameters(fixed.space)
     if not np.isfinite(executed.best.score[0]):
         # Not finite: what comes out must not depend on data.
         params = untrained(fixed.task)
-        hyperparameters = dict.fromkeys(hyperparameters)
+        released = dict.fromkeys(released)
         cautions.of_untrained("the run is not finite")
     options = fixed.request.run
     words = fixed.inspected.words(options.sampling)
     claim = public_claim(fixed, options, words, secret=secret)
-    return Release(params=params, hyperparameters=hyperparameters, statement=claim)
+    return Release(params=params, hyperparameters=released, statement=claim)
 
 
 def public_claim(

@@ -3,7 +3,7 @@
 `RunsOnAPart` is the evaluation of `subset_tuning`: every training record goes to the part with one
 probability, by randomness that nobody learns; candidates are trained and chosen there, as private
 runs on all records would be; and the winner's hyperparameters are trained with anew, on the records
-that no candidate saw. Validation records are touched by the choice alone.
+that no candidate saw (or on all of them). Validation records are touched by the choice alone.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ from dpjax.tuning.tuner import (
     Request,
     Restated,
     Result,
+    TrainOnAll,
     TrainOnTheRest,
 )
 
@@ -63,10 +64,12 @@ _STREAM_OF_PART, _STREAM_OF_FINAL_SEED = 21, 22
 _PART_FOLDER, _REST_FOLDER = "part", "rest"
 """Of the search and of the final training, in a job's folder until the draw is spent."""
 
-RULE = "best of K runs on a secret part of the records, then private training on the rest"
+_FOUND = "best of K runs on a secret part of the records, then private training on"
+RULE, RULE_ON_ALL = f"{_FOUND} the rest", f"{_FOUND} all of them"
 
 ON_THE_PART = "a candidate, on the secret part of the training records"
 ON_THE_REST = "the chosen candidate, on the training records outside the part"
+ON_ALL = "the chosen candidate, on all training records"
 
 _ASSUMPTIONS = (
     "the search space, the law of K, the part's probability and every setting were fixed before "
@@ -76,7 +79,7 @@ _ASSUMPTIONS = (
 )
 
 
-def rate_on_the_part(probability: float) -> float:
+def rate_on_the_part(probability: float, final_share: float | None = None) -> float:
     """What the learning rate is multiplied by for a run on the part; public.
 
     The square root of the ratio of the two expected lot sizes. Lots of the part are smaller, the
@@ -85,8 +88,10 @@ def rate_on_the_part(probability: float) -> float:
 
     Args:
       probability: of a training record to be in the part.
+      final_share: of the training records, what the final training sees in expectation; None: the
+        rest.
     """
-    return math.sqrt(probability / (1.0 - probability))
+    return math.sqrt(probability / (1.0 - probability if final_share is None else final_share))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,7 +133,8 @@ class RunsOnAPart:
         """See `tuner.Evaluation`; `choice` is a `choices.RunChoice`.
 
         Raises:
-          ValueError: for another finish than `TrainOnTheRest` of the same probability.
+          ValueError: for another finish than `TrainOnTheRest` or `TrainOnAll` of the same
+            probability.
         """
         fixed = plan(task, request, self, choice, finish)
         started = time.time()
@@ -144,7 +150,7 @@ class RunsOnAPart:
             curator=curator.CuratorRecord(
                 number_of_candidates=len(found.scores),
                 winner=found.winner,
-                hyperparameters=found.hyperparameters,
+                hyperparameters=_as_trained(fixed, found.hyperparameters),
                 scores=found.scores / task.validation.public_size,
                 accuracies=found.units / (task.units * max(task.validation.number, 1)),
                 seconds=time.time() - started,
@@ -185,7 +191,7 @@ class RunsOnAPart:
             secret=restating.flag(claim["randomness"]["secret"]),
             versions=restating.versions(claim),
         )
-        return Restated(claimed, lambda chosen: restating.drawn_from(space, chosen))
+        return Restated(claimed, lambda chosen: _may_release(fixed, chosen))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,6 +201,7 @@ class Plan:
     Attributes:
       request: what was asked.
       probability: of a training record to be in the part.
+      on_all: whether the final training is of all training records, not of the rest.
       choice: how many runs there are on the part, and which of them wins.
       setting: of a run, on either part.
       inspected: the task and the optimiser, as they were looked at.
@@ -208,6 +215,7 @@ class Plan:
 
     request: Request
     probability: float
+    on_all: bool
     choice: RunChoice
     setting: RunSetting
     inspected: inspection.Inspection
@@ -227,17 +235,25 @@ class Plan:
         return self.request.space
 
     @property
+    def final_share(self) -> float:
+        """Of the training records, what the final training sees in expectation; public."""
+        return 1.0 if self.on_all else 1.0 - self.probability
+
+    @property
+    def rate_on_the_part(self) -> float:
+        """What the final training's learning rate is multiplied by for a run on the part."""
+        return rate_on_the_part(self.probability, self.final_share)
+
+    @property
     def settings(self) -> tuple[RunSetting, RunSetting]:
-        """The accounted settings of a run on the part, and of the one on the rest.
+        """The accounted settings of a run on the part, and of the final one.
 
         Steps, noise and the probability of a record in a lot are the same; what lots are divided by
         are public expectations.
         """
-        shares = self.probability, 1.0 - self.probability
-        on_the_part, on_the_rest = (
-            dataclasses.replace(self.setting, share=share) for share in shares
-        )
-        return on_the_part, on_the_rest
+        shares = self.probability, self.final_share
+        on_the_part, final = (dataclasses.replace(self.setting, share=share) for share in shares)
+        return on_the_part, final
 
     def search(self, in_part: np.ndarray) -> Procedure:
         """The private runs on the part.
@@ -247,7 +263,7 @@ class Plan:
         """
         task = _task_of(self.task, in_part)
         # Only the records are others: what was looked at of the task is the same.
-        optimizer = _with_rate_times(self.request.optimizer, rate_on_the_part(self.probability))
+        optimizer = _with_rate_times(self.request.optimizer, self.rate_on_the_part)
         return Procedure(
             request=self.request,
             selection=self.choice,
@@ -259,8 +275,11 @@ class Plan:
         )
 
     def final_training(self, in_part: np.ndarray, chosen: Mapping[str, float]) -> Procedure:
-        """The one private run of the chosen hyperparameters, on all records outside the part."""
-        task = _task_of(self.task, ~in_part)
+        """The one private run of the chosen hyperparameters, on all records outside the part.
+
+        Or on all training records, where `on_all`.
+        """
+        task = self.task if self.on_all else _task_of(self.task, ~in_part)
         return Procedure(
             request=dataclasses.replace(self.request, space=Space(dict(chosen))),
             selection=BestOf(accounting.Fixed(1)),
@@ -280,10 +299,10 @@ def plan(
     Raises:
       ValueError: with one line naming what to pass instead.
     """
-    if finish != TrainOnTheRest(runs.probability):
+    if finish not in (TrainOnTheRest(runs.probability), TrainOnAll(runs.probability)):
         raise ValueError(
-            f"runs on a part end in TrainOnTheRest({runs.probability:g}), not in {finish!r}: that "
-            "is what they are priced for"
+            f"runs on a part end in TrainOnTheRest({runs.probability:g}), or in TrainOnAll of it, "
+            f"not in {finish!r}: that is what they are priced for"
         )
     if request.run.sampling == FIXED:
         raise ValueError(
@@ -335,6 +354,7 @@ def plan(
     return Plan(
         request=request,
         probability=runs.probability,
+        on_all=isinstance(finish, TrainOnAll),
         choice=choice,
         setting=setting,
         inspected=inspected,
@@ -559,7 +579,7 @@ def _facts(fixed: Plan, randomness: HostRandomness) -> dict[str, Any]:
     return {
         "method": "runs on a part",
         "settings": dataclasses.astuple(fixed.setting),
-        "part": [fixed.probability, rate_on_the_part(fixed.probability)],
+        "part": [fixed.probability, fixed.rate_on_the_part] + ["all"] * fixed.on_all,
         "clipping": fixed.request.run.clipping.describe(),
         "search space": fixed.space.describe(),
         "selection": [fixed.choice.describe(), type(fixed.choice).__name__],
@@ -568,14 +588,39 @@ def _facts(fixed: Plan, randomness: HostRandomness) -> dict[str, Any]:
     } | fixed.inspected.facts()
 
 
+LOT = "lot_size"
+"""In a space the expected lot of a run on all records; in a release the final training's own."""
+
+
+def _as_trained(fixed: Plan, drawn: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Hyperparameters of candidates (candidates,), with the final training's expected lot."""
+    given = dict(drawn)
+    if LOT in given:
+        given[LOT] = np.full_like(given[LOT], fixed.settings[1].expected_lot_size)
+    return given
+
+
+def _may_release(fixed: Plan, chosen: Mapping[str, Any]) -> bool:
+    """Whether the procedure can release these hyperparameters."""
+    if chosen.get(LOT) is None:
+        return restating.drawn_from(fixed.space, chosen)
+    if chosen[LOT] != fixed.settings[1].expected_lot_size:
+        return False
+    return restating.drawn_from(fixed.space, dict(chosen) | {LOT: fixed.setting.lot_size})
+
+
 def _release(fixed: Plan, found: _Found, secret: bool) -> Release:
     """What may leave: the final training's parameters, what it was of, and the claim."""
     names = sorted(found.hyperparameters)
     hyperparameters: dict[str, float | None] = dict.fromkeys(names)
     if found.winner >= 0:
+        chosen = _as_trained(fixed, found.hyperparameters)
         hyperparameters = described.rounded(
-            {name: float(found.hyperparameters[name][found.winner]) for name in names}
+            {name: float(chosen[name][found.winner]) for name in names}
         )
+        if LOT in chosen:
+            # An expectation, and no whole number.
+            hyperparameters[LOT] = float(chosen[LOT][found.winner])
     words = fixed.inspected.words(fixed.request.run.sampling)
     claim = public_claim(fixed, fixed.task.validation.public_size, words, secret=secret)
     return Release(params=found.params, hyperparameters=hyperparameters, statement=claim)
@@ -604,10 +649,10 @@ def public_claim(
         delta=delta,
         selection=fixed.choice.describe()
         | {
-            "rule": RULE,
+            "rule": RULE_ON_ALL if fixed.on_all else RULE,
             "part": {
                 "probability_of_a_training_record": fixed.probability,
-                "learning_rate_over_the_final_one": rate_on_the_part(fixed.probability),
+                "learning_rate_over_the_final_one": fixed.rate_on_the_part,
             },
         },
         space=fixed.space.describe(),
@@ -620,7 +665,9 @@ def public_claim(
         },
         settings=[
             words
-            for setting, of in zip(fixed.settings, (ON_THE_PART, ON_THE_REST))
+            for setting, of in zip(
+                fixed.settings, (ON_THE_PART, ON_ALL if fixed.on_all else ON_THE_REST)
+            )
             for words in described.of_settings([setting], options.sampling, of=of)
         ],
         **training,

@@ -18,17 +18,30 @@ is a sum over d inputs of size 1 has noise of standard deviation
 
 The rule makes that a constant, `OUTPUT_NOISE`: larger rates drown the model, smaller ones waste
 steps, and where that begins hardly depends on the privacy target, the lots or the number of steps.
+
+**DP-AdamBC** (`adam_bc_defaults`) divides each parameter's step by the root of what is left of its
+second moment without the noise, at least of `variance_floor`. The rule's floor is the variance of
+the noise itself, which is public: nothing is blown up that the noise drowns. An output then has
+noise of at most learning rate * sqrt(T * d), and the same constant makes the learning rate
+
+    OUTPUT_NOISE / sqrt(T * d),
+
+whatever the privacy target, the records and the clip norm.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable, Mapping
 
 import jax
 
 from dpjax import accounting, checks
+from dpjax.training import optimizers
 from dpjax.training.dp_sgd import partition
+from dpjax.training.optimizers import Optimizer
+from dpjax.tuning.problem.inspection import of_optimizer
 from dpjax.tuning.problem.log_normal import LogNormal
 from dpjax.tuning.problem.run_settings import RunOptions
 from dpjax.tuning.problem.run_shape import POISSON, RunShape
@@ -107,8 +120,22 @@ def public_defaults(
     Raises:
       ValueError: for numbers that are none, or a target out of reach.
     """
+    shape, noise = _calibrated(records, inputs, epsilon, delta, lot_size, steps)
+    spread = noise * CLIP_NORM / shape.lot_size * math.sqrt(shape.steps * inputs) / (1.0 - MOMENTUM)
+    return PublicDefaults(OUTPUT_NOISE / spread, shape.lot_size, shape.steps)
+
+
+def _calibrated(
+    records: int,
+    inputs: int,
+    epsilon: float,
+    delta: float,
+    lot_size: int | None,
+    steps: int | None,
+) -> tuple[RunShape, float]:
+    """Lots and steps of the rules, and the noise multiplier that meets the target with them."""
     records = checks.whole("records", records)
-    inputs = checks.whole("inputs", inputs)
+    checks.whole("inputs", inputs)
     checks.positive("epsilon", epsilon)
     checks.probability("delta", delta, hint=", for example 1e-5")
     if lot_size is None:
@@ -116,9 +143,63 @@ def public_defaults(
     lot_size = checks.whole("lot_size", lot_size)
     steps = checks.whole("steps", STEPS if steps is None else steps)
     shape = RunShape(lot_size, steps, POISSON, records, records)
-    noise = accounting.calibrate(shape.price, epsilon=epsilon, delta=delta)
-    spread = noise * CLIP_NORM / lot_size * math.sqrt(steps * inputs) / (1.0 - MOMENTUM)
-    return PublicDefaults(OUTPUT_NOISE / spread, lot_size, steps)
+    return shape, accounting.calibrate(shape.price, epsilon=epsilon, delta=delta)
+
+
+@dataclasses.dataclass(frozen=True)
+class AdamBcDefaults:
+    """What a private run is given where nothing was tuned, for `training.adam_bc()`.
+
+    Attributes:
+      learning_rate: of DP-AdamBC.
+      variance_floor: of a parameter's second moment without the noise.
+      lot_size: expected records of a step.
+      steps: gradient steps.
+      clip_norm: of each record's gradient.
+    """
+
+    learning_rate: float
+    variance_floor: float
+    lot_size: int
+    steps: int = STEPS
+    clip_norm: float = CLIP_NORM
+
+    def space(self, factor: float | None = None) -> Space:
+        """The space of the defaults alone; or a prior around them, to be tuned.
+
+        Args:
+          factor: how far off the learning rate is expected to be; see `LogNormal`.
+        """
+        rate = self.learning_rate
+        return Space(
+            learning_rate=rate if factor is None else LogNormal(rate, factor),
+            variance_floor=self.variance_floor,
+            clip_norm=self.clip_norm,
+        )
+
+    @property
+    def run(self) -> RunOptions:
+        """Lots and steps, as tuners take them."""
+        return RunOptions(lot_size=self.lot_size, steps=self.steps)
+
+
+def adam_bc_defaults(
+    records: int,
+    inputs: int,
+    epsilon: float,
+    delta: float = 1e-5,
+    *,
+    lot_size: int | None = None,
+    steps: int | None = None,
+) -> AdamBcDefaults:
+    """The default of a private run by DP-AdamBC; arguments and errors as of `public_defaults`.
+
+    Lots, steps and clip norm are those of `public_defaults`.
+    """
+    shape, noise = _calibrated(records, inputs, epsilon, delta, lot_size, steps)
+    of_a_gradient = noise * CLIP_NORM / shape.lot_size
+    rate = OUTPUT_NOISE / math.sqrt(shape.steps * inputs)
+    return AdamBcDefaults(rate, of_a_gradient**2, shape.lot_size, shape.steps)
 
 
 def defaults_of(
@@ -133,10 +214,80 @@ def defaults_of(
 
     A layer's outputs are the last axis of its kernel, as in Flax; one more input is its bias.
     """
+    numbers = task.train.public_size, _inputs_of(task)
+    return public_defaults(*numbers, epsilon, delta, lot_size=lot_size, steps=steps)
+
+
+def adam_bc_defaults_of(
+    task: Task,
+    epsilon: float,
+    delta: float = 1e-5,
+    *,
+    lot_size: int | None = None,
+    steps: int | None = None,
+) -> AdamBcDefaults:
+    """`adam_bc_defaults` of a task, as `defaults_of`."""
+    numbers = task.train.public_size, _inputs_of(task)
+    return adam_bc_defaults(*numbers, epsilon, delta, lot_size=lot_size, steps=steps)
+
+
+RULES: Mapping[str, Callable[..., PublicDefaults | AdamBcDefaults]] = {
+    "momentum": defaults_of,
+    "adam_bc": adam_bc_defaults_of,
+}
+"""By the name that an optimiser is registered under."""
+
+
+def _inputs_of(task: Task) -> int:
+    """Parameters that enter one output of the widest layer, its bias included."""
     trained = jax.eval_shape(
         lambda key: partition(task.initial(key), task.trainable)[0], jax.random.key(0)
     )
     kernels = [leaf for leaf in jax.tree.leaves(trained) if leaf.ndim > 1]
-    inputs = 1 + max((leaf.size // leaf.shape[-1] for leaf in kernels), default=0)
-    given = task.train.public_size, inputs, epsilon, delta
-    return public_defaults(*given, lot_size=lot_size, steps=steps)
+    return 1 + max((leaf.size // leaf.shape[-1] for leaf in kernels), default=0)
+
+
+def _rule_of(optimizer: Optimizer | None) -> Callable[..., PublicDefaults | AdamBcDefaults] | None:
+    """The rule for an optimiser, None where there is none; that of momentum if none was asked."""
+    if optimizer is None:
+        return defaults_of
+    found = of_optimizer(optimizer)
+    for name, rule in RULES.items():
+        made_by = f"{optimizers.__name__}.{name}"
+        if found == {"name": made_by, "learning_rate_schedule": "constant"}:
+            return rule
+    return None
+
+
+def space_and_run(
+    task: Task,
+    space: Space | None,
+    run: RunOptions,
+    epsilon: float | None,
+    delta: float,
+    optimizer: Optimizer | None,
+) -> tuple[Space, RunOptions]:
+    """The space and the options of one run as they are given, or the default's for a space of None.
+
+    Args:
+      task, epsilon, delta: of the run; read for the default alone.
+      space, run: what was asked.
+      optimizer: what was asked; None for the usual one.
+
+    Raises:
+      ValueError: for what leaves the default nothing to go by.
+    """
+    if space is not None:
+        return space, run
+    if epsilon is None:
+        raise ValueError("the default depends on epsilon: pass epsilon, or a space of numbers")
+    rule = _rule_of(optimizer)
+    if rule is None:
+        raise ValueError(
+            "the default is for training.momentum() or adam_bc() with a constant rate, and another "
+            "optimizer was given: pass a space of numbers beside it"
+        )
+    if run.epochs is not None:
+        raise ValueError("the default is for steps, not epochs: pass steps, or a space")
+    default = rule(task, epsilon, delta, lot_size=run.lot_size, steps=run.steps)
+    return default.space(), dataclasses.replace(run, lot_size=default.lot_size, steps=default.steps)

@@ -222,6 +222,8 @@ class Task:
     loss_reads: tuple[str, ...] = ()
     description: str = ""
 
+    may_return_all: ClassVar[bool] = False
+
     def __post_init__(self) -> None:
         checks.function("initial", self.initial, "of a key")
         checks.function("loss", self.loss, "of parameters and example")
@@ -249,10 +251,11 @@ class Task:
         checks.flag("with_rng", self.with_rng)
         checks.text("description", self.description)
         averages = averaging.checked(self.averages)
-        if averages is not None and averages.returned == averaging.ALL:
+        returns_all = averages is not None and averages.returned == averaging.ALL
+        if returns_all and not self.may_return_all:
             raise ValueError(
                 "averages return all of them, and one is scored and released: pass "
-                "training.Averages((...), returned=0)"
+                "training.Averages((...), returned=0), or choose by tuning.chosen_iterate"
             )
         object.__setattr__(self, "averages", averages)
         object.__setattr__(self, "loss_reads", optimizers.names("loss_reads", self.loss_reads))

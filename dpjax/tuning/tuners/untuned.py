@@ -14,7 +14,7 @@ from typing import Any
 from dpjax import training
 from dpjax.tuning.evaluations.one_run import RULE, NothingToChoose, OneRun
 from dpjax.tuning.job import Job
-from dpjax.tuning.problem.public_defaults import defaults_of
+from dpjax.tuning.problem.public_defaults import space_and_run
 from dpjax.tuning.problem.run_settings import RunOptions
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Task
@@ -88,25 +88,15 @@ def untuned(
       cautions.LargeDeltaWarning, cautions.KnownRandomnessWarning: before anything is drawn.
       cautions.UntrainedReleaseWarning: if no trained model is released.
     """
-    if space is None:
-        if epsilon is None:
-            raise ValueError("the default depends on epsilon: pass epsilon, or a space of numbers")
-        if optimizer is not None:
-            raise ValueError(
-                "the default is for training.momentum(), and an optimizer was given: pass a space "
-                "of numbers beside it"
-            )
-        if epochs is not None:
-            raise ValueError("the default is for steps, not epochs: pass steps, or a space")
-        default = defaults_of(task, epsilon, delta, lot_size=lot_size, steps=steps)
-        space, lot_size, steps = default.space(), default.lot_size, default.steps
+    asked = RunOptions(lot_size, steps, epochs, noise_multiplier, sampling, clipping)
+    space, run = space_and_run(task, space, asked, epsilon, delta, optimizer)
     return tune(
         task,
         space,
         Untuned(),
         epsilon=epsilon,
         delta=delta,
-        run=RunOptions(lot_size, steps, epochs, noise_multiplier, sampling, clipping),
+        run=run,
         optimizer=optimizer,
         seed=seed,
         progress=progress,

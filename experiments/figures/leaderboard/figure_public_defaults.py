@@ -17,7 +17,7 @@ all records are public.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -77,9 +77,10 @@ def train(folder: RowFolder, options: DataFolders = DEFAULT_FOLDERS) -> None:
         folder.report(f"{setting.name}: {setting.steps} steps of 1/{setting.lots}")
 
 
-def _trained(problem: Problem, arrays: Arrays, setting: Setting) -> list[dict]:
-    records = len(arrays.labels)
-    shape = RunShape(round(records / setting.lots), setting.steps, POISSON, records, records)
+def accuracies(
+    problem: Problem, arrays: Arrays, shape: RunShape, optimizer: training.Optimizer
+) -> Callable[[Mapping[str, float], int], float]:
+    """Returns (hyperparameters, seed) -> accuracy on test records of one run."""
     module = models.build_module(
         "mlp" if problem.widths else "logistic_regression", arrays.classes, widths=problem.widths
     )
@@ -91,7 +92,7 @@ def _trained(problem: Problem, arrays: Arrays, setting: Setting) -> list[dict]:
             lots=shape.lots,
             steps=shape.steps,
             expected_lot_size=shape.lot_size,
-            optimizer=training.momentum(),
+            optimizer=optimizer,
         )
     )
 
@@ -102,9 +103,25 @@ def _trained(problem: Problem, arrays: Arrays, setting: Setting) -> list[dict]:
         scores = model.apply(params, test_inputs)
         return jnp.mean(jnp.argmax(scores, axis=-1) == test_labels)
 
-    inputs = 1 + int(np.prod(arrays.inputs.shape[1:]))
     held = arrays.inputs, arrays.labels, arrays.test_inputs, arrays.test_labels
     held = jax.tree.map(jnp.asarray, held)
+
+    def of_run(given: Mapping[str, float], seed: int) -> float:
+        (key,) = training.candidate_keys(1, seed=seed)
+        return float(accuracy(key, {one: jnp.float32(given[one]) for one in given}, held))
+
+    return of_run
+
+
+def inputs_of(arrays: Arrays) -> int:
+    """What enters an output of the widest layer, a bias included."""
+    return 1 + int(np.prod(arrays.inputs.shape[1:]))
+
+
+def _trained(problem: Problem, arrays: Arrays, setting: Setting) -> list[dict]:
+    records, inputs = len(arrays.labels), inputs_of(arrays)
+    shape = RunShape(round(records / setting.lots), setting.steps, POISSON, records, records)
+    accuracy = accuracies(problem, arrays, shape, training.momentum())
     rows = []
     for epsilon in setting.epsilons:
         noise = accounting.calibrate(shape.price, epsilon=epsilon, delta=DELTA)
@@ -120,10 +137,9 @@ def _trained(problem: Problem, arrays: Arrays, setting: Setting) -> list[dict]:
                 "noise_multiplier": noise,
             }
             for seed in range(problem.seeds):
-                (key,) = training.candidate_keys(1, seed=seed)
-                found = accuracy(key, {one: jnp.float32(given[one]) for one in given}, held)
+                found = accuracy(given, seed)
                 numbers = records, inputs, epsilon, setting.lots, setting.steps, noise
-                row = (setting.name, *numbers, output_noise, rate, seed, float(found))
+                row = (setting.name, *numbers, output_noise, rate, seed, found)
                 rows.append(dict(zip(COLUMNS, row, strict=True)))
     return rows
 

@@ -8,7 +8,12 @@ from collections.abc import Callable
 import numpy as np
 
 from dpjax import accounting, data, training, tuning
-from dpjax.tuning.problem.public_defaults import CLIP_NORM, MOMENTUM, defaults_of
+from dpjax.tuning.problem.public_defaults import (
+    CLIP_NORM,
+    MOMENTUM,
+    adam_bc_defaults_of,
+    defaults_of,
+)
 from dpjax.tuning.problem.task import accuracy_of
 from experiments.figures.leaderboard import contests
 
@@ -173,12 +178,30 @@ def untuned_automatic(entry: Entry) -> Outcome:
     return _tuned(entry, parts, task, space, tuning.Untuned(), _one, run=run)
 
 
+@method("untuned, DP-AdamBC")
+def untuned_adam_bc(entry: Entry) -> Outcome:
+    parts = entry.whole()
+    task = entry.task(parts)
+    space = adam_bc_defaults_of(task, entry.epsilon, DELTA).space()
+    optimizer = training.adam_bc()
+    return _tuned(entry, parts, task, space, tuning.Untuned(), _one, optimizer=optimizer)
+
+
 @method("untuned, random rate")
 def random_rate(entry: Entry) -> Outcome:
     """One draw from the flat law, everything spent on its training."""
     parts = entry.whole()
     (rate,) = FLAT.sample(1, np.random.default_rng([7, entry.seed]))
     return _tuned(entry, parts, entry.task(parts), _space(float(rate)), tuning.Untuned(), _one)
+
+
+@method("one run, iterate chosen")
+def chosen_iterate(entry: Entry) -> Outcome:
+    """The untuned rule's run on the records that do not score, and its best iterate or average."""
+    parts = entry.divided()
+    task = entry.task(parts)
+    space = defaults_of(task, entry.epsilon, DELTA).space()
+    return _tuned(entry, parts, task, space, tuning.ChosenIterate(), _one)
 
 
 @method("random repetitions, flat law")

@@ -18,11 +18,12 @@ from dpjax.tuning.choices import BestOf
 from dpjax.tuning.evaluations import runs_on_a_part
 from dpjax.tuning.evaluations.candidate_runs import hyperparameters_of_runs
 from dpjax.tuning.evaluations.private_runs import execute
-from dpjax.tuning.evaluations.runs_on_a_part import RunsOnAPart, plan
+from dpjax.tuning.evaluations.runs_on_a_part import RULE, RunsOnAPart, plan
 from dpjax.tuning.job import DRAWN_FILE, OUTCOME_FILE, Job, read_arrays
 from dpjax.tuning.problem.run_settings import RunOptions
 from dpjax.tuning.problem.task import Records, Task
 from dpjax.tuning.tuner import KeepTheWinner, Request, TrainOnTheRest
+from dpjax.tuning.verification import NotVerified, verify_release
 
 SPACE = tuning.Space(learning_rate=tuning.LogUniform(0.1, 1.0), clip_norm=1.0)
 LAW = accounting.Geometric(3)
@@ -192,6 +193,51 @@ def test_the_claim_is_the_split_and_validation_records_pay_for_the_search_alone(
     assert "secret part" in words and "in_part" not in words
 
 
+def test_a_final_training_of_all_records_is_priced_and_carried_out_as_such(seen, tmp_path):
+    result = _run(_numbered(), final_on="all")
+    part, final = _sets(seen)
+    assert final == set(range(200)) > part
+    assert [p.settings[0].expected_lot_size for p in seen] == [0.3 * 10, 10]
+    train = result.run_guarantee
+    best = accounting.best_of(train, LAW)
+    count = accounting.best_of(accounting.discrete_gaussian(2.0), LAW)
+    split = accounting.split(best, train, probability=0.3, final_on="all")
+    expected = accounting.parallel(split, count)
+    assert result.guarantee.provenance == expected.provenance
+    assert split.epsilon(DELTA) > train.epsilon(DELTA)
+    claim = result.release.statement
+    assert claim["selection"]["rule"].endswith("private training on all of them")
+    assert claim["selection"]["part"]["learning_rate_over_the_final_one"] == math.sqrt(0.3)
+    assert claim["training"][1]["of"] == "the chosen candidate, on all training records"
+    result.release.save(tmp_path / "release")
+    verify_release(tmp_path / "release")
+    # Sealed anew with the words of the other variant, it is none of its.
+    other = dict(claim) | {"selection": claim["selection"] | {"rule": RULE}}
+    tuning.Release(result.release.params, result.release.hyperparameters, other).save(
+        tmp_path / "other"
+    )
+    with pytest.raises(NotVerified, match="claimed epsilon|is not what its own rules"):
+        verify_release(tmp_path / "other")
+
+
+@pytest.mark.parametrize(("final_on", "lot"), [("rest", 0.7 * 12), ("all", 12.0)])
+def test_a_lot_in_the_space_is_released_as_the_final_trainings_own(final_on, lot, tmp_path):
+    space = tuning.Space(learning_rate=0.5, clip_norm=1.0, lot_size=12)
+    result = _run(space=space, lot_size=None, final_on=final_on)
+    chosen = result.release.hyperparameters
+    assert chosen["lot_size"] == result.release.statement["training"][1]["lot_size"] == lot
+    assert set(result.curator.hyperparameters["lot_size"]) == {lot}
+    result.release.save(tmp_path / "release")
+    assert verify_release(tmp_path / "release").epsilon > 0
+    for other in (12.5, 0.3 * 12, 12 if final_on == "rest" else 0.7 * 12):
+        changed = tuning.Release(
+            result.release.params, chosen | {"lot_size": other}, result.release.statement
+        )
+        changed.save(tmp_path / str(other))
+        with pytest.raises(NotVerified, match="cannot have released"):
+            verify_release(tmp_path / str(other))
+
+
 def test_the_target_is_met_and_quiet_scores_add_nothing():
     result = _run(noise_multiplier=None, score_noise=None, epsilon=2.0, lot_size=8)
     assert 1.9 < result.guarantee.epsilon(DELTA) <= 2.0
@@ -302,6 +348,7 @@ def test_a_seed_repeats_everything():
     [
         (dict(sampling="fixed"), "no price under replace one.*pass sampling='poisson'"),
         (dict(probability=0.0), "probability must be in"),
+        (dict(final_on="some"), "unknown final_on 'some': pass one of"),
         (dict(probability=1e-4), "nearly empty: pass a number between"),
         (dict(epsilon=1.0), "not both"),
         (dict(noise_multiplier=0.0), "noise_multiplier 0 gives no privacy"),
@@ -347,6 +394,7 @@ def test_the_section_of_formal_guarantees_is_kept():
         "by the operating system's randomness",
         "serves one release",
         "sees the other records alone",
+        'with `final_on="all"`, all, and is priced for that',
         "capacities for the bound on all records",
         "a validation record is touched by the search alone",
         "parameters that do not depend on data",
