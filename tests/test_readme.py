@@ -1,5 +1,6 @@
 """The README's example runs as written, and what it points to is there."""
 
+import functools
 import os
 import pathlib
 import re
@@ -50,6 +51,42 @@ def test_the_example_of_the_public_default_runs_as_written(capsys):
     (example,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     exec(compile(example, "docs/public_defaults.md", "exec"), {})
     assert "learning_rate" in capsys.readouterr().out
+
+
+def test_the_table_of_costs_is_what_the_code_gives():
+    from dpjax import accounting
+
+    run = accounting.dp_sgd(256 / 60000, 1.1, 14062)
+    (table,) = re.findall(r"\n\| law of K, its mean \| chance.*?\n\n", README, flags=re.DOTALL)
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.split("\n")[3:-2]]
+    assert len(rows) == 8
+    costs = {}
+    negative_binomial = functools.partial(accounting.TruncatedNegativeBinomial, -0.5)
+    for name, chance, ours, profile, renyi, _ in rows:
+        family, mean = name.rsplit(", ", 1)
+        laws = {
+            "logarithmic": accounting.Logarithmic,
+            "geometric": accounting.Geometric,
+            "Poisson": accounting.Poisson,
+            "truncated negative binomial, eta = -0.5": negative_binomial,
+            "geometric given K <= 64": lambda _: accounting.AtMost(accounting.Geometric(10.0), 64),
+        }
+        law = laws[family](float(mean))
+        best = accounting.best_of(run, law)
+        assert chance == f"{float(law.success_probability(0.1)):.2f}"[1:]
+        assert ours == f"**{best.epsilon(1e-5):.2f}**"
+        assert renyi == f"{best.epsilon(1e-5, 'rdp'):.2f}"
+        if profile != "-":
+            published = accounting.best_of(run, law, method="profile").epsilon(1e-5)
+            assert profile == f"{published:.2f}"
+            assert best.epsilon(1e-5) < min(published, best.epsilon(1e-5, "rdp"))
+        costs[name] = chance, best.epsilon(1e-5)
+    # What the text says: of one chance, the logarithmic law of mean 4 is the cheaper.
+    shape, logarithmic = (
+        costs["truncated negative binomial, eta = -0.5, 10"],
+        costs["logarithmic, 4"],
+    )
+    assert shape[0] == logarithmic[0] and logarithmic[1] < shape[1]
 
 
 def test_tables_are_whole():

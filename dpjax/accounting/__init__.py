@@ -1,8 +1,8 @@
 """What a computation costs in privacy. NumPy and SciPy float64; JAX only in `rdp_grid`.
 
 Constructors of base runs return a `Guarantee`; `compose`, `repeat`, `parallel`, `mixture`,
-`best_of` and `split` make guarantees of guarantees; laws of the number of runs K live in
-`selection.laws`.
+`best_of`, `best_of_adaptive` and `split` make guarantees of guarantees; laws of the number of runs
+K live in `selection.laws`.
 A constructor of one's own is a function decorated with `mechanism`, a law one with `law_family`.
 """
 
@@ -61,6 +61,7 @@ from dpjax.accounting.numerics.rdp_grid import epsilon_grid, rdp_grid
 from dpjax.accounting.odometer import Odometer, OdometerReading
 from dpjax.accounting.planning import Plan, plan
 from dpjax.accounting.provenance import from_provenance
+from dpjax.accounting.selection.adaptive import best_of_adaptive
 from dpjax.accounting.selection.best_of import best_of
 from dpjax.accounting.selection.laws import (
     AtMost,
@@ -97,6 +98,7 @@ __all__ = [
     "advanced_composition",
     "basic_composition",
     "best_of",
+    "best_of_adaptive",
     "calibrate",
     "calibrate_federated_averaging",
     "calibrate_vote",

@@ -260,6 +260,17 @@ PUBLIC = {
         with_rng=(False, "flag"),
         description=("a model", "text?"),
     ),
+    "adaptive_proposals": spec(
+        tuning.adaptive_proposals,
+        task=(None, "task"),
+        space=(DRAWN_FROM, "object"),
+        **OF_RUNS,
+        score_noise=(2.0, "positive?"),
+        repetitions=(accounting.Geometric(3.0), "object"),
+        density_ratio=((0.8, 1.25), "numbers"),
+        adapted=("quality", "text"),
+        round_size=(2, "whole"),
+    ),
     "doubling": spec(
         tuning.doubling,
         **STARTED,
@@ -547,6 +558,7 @@ PUBLIC = {
 }
 
 NOT_CALLED = {
+    "AdaptiveProposals": "its settings are asked as adaptive_proposals'",
     "ChosenIterate": "its settings are asked as chosen_iterate's",
     "Doubling": "its settings are asked as doubling's",
     "Exponential": "its settings are asked as exponential's",

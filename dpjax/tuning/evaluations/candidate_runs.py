@@ -19,6 +19,7 @@ from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Task, total_units
 
 PyTree = Any
+CandidateRun = Callable[[jax.Array, dict[str, jax.Array], PyTree], PyTree]
 
 
 class PlannedRuns(Protocol):
@@ -205,6 +206,7 @@ def trained_runs(
     members: np.ndarray,
     chunk_size: int,
     job: Job,
+    run: CandidateRun | None = None,
 ) -> Iterator[tuple[np.ndarray, PyTree]]:
     """Trains some of the candidates of a procedure, all at once; yields (indices, outputs).
 
@@ -215,12 +217,15 @@ def trained_runs(
       members: (n,) int, those to train.
       chunk_size: candidates trained at once; the last chunk is filled up.
       job: placement and checkpoints.
+      run: from `run_of_candidate`, so that several calls without a folder compile it once.
     """
     if not len(members):
         return
     placement = _placement(procedure, chunk_size, job)
     if job.folder is None and len(procedure.settings) == 1:
-        yield from _alike(procedure, hyperparameters, keys, members, placement, job)
+        if run is None:
+            run = run_of_candidate(procedure, procedure.settings[0], job)
+        yield from _alike(procedure, hyperparameters, keys, members, placement, run)
     else:
         yield from _unlike(procedure, hyperparameters, keys, members, placement, job)
 
@@ -251,7 +256,7 @@ def _alike(
     keys: jax.Array,
     members: np.ndarray,
     placement: training.Placement,
-    job: Job,
+    run: CandidateRun,
 ) -> Iterator[tuple[np.ndarray, PyTree]]:
     """Trains candidates of the one setting, in order."""
     (setting,) = procedure.settings
@@ -261,7 +266,7 @@ def _alike(
     lanes = np.append(members, np.full(fillers, members[-1]))
     values = {name: all_[lanes] for name, all_ in hyperparameters.items()}
     for positions, outputs in training.sweep(
-        _candidate_run(procedure, setting, job),
+        run,
         jnp.concatenate([keys[members], training.candidate_keys(fillers)]),
         hyperparameters_of_runs(values, [setting] * len(lanes)),
         (procedure.task.train.arrays, procedure.task.validation.arrays),
@@ -328,9 +333,7 @@ def _by_setting(
             yield setting, members
 
 
-def _candidate_run(
-    procedure: PlannedRuns, setting: RunSetting, job: Job
-) -> Callable[[jax.Array, dict[str, jax.Array], PyTree], PyTree]:
+def run_of_candidate(procedure: PlannedRuns, setting: RunSetting, job: Job) -> CandidateRun:
     """Returns run(key, hyperparameters, data): train one candidate and count what it gets right."""
     task = procedure.task
     config = _config(procedure, setting, job)

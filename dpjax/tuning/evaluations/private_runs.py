@@ -96,7 +96,7 @@ class PrivateRuns:
             score_on_training=self.score_on_training,
         )
         started = time.time()
-        executed = execute(
+        executed = self.executed(
             procedure,
             randomness=randomness,
             chunk_size=chunk_size,
@@ -119,6 +119,10 @@ class PrivateRuns:
                 seconds=time.time() - started,
             ),
         )
+
+    def executed(self, procedure: Procedure, **how: Any) -> Executed | None:
+        """Runs what was planned once; see `execute`."""
+        return execute(procedure, **how)
 
     def restate(self, claim: Mapping[str, Any], choice: RunChoice, finish: Finish) -> Restated:
         """See `tuner.Evaluation`; the noise of scores is read from the statement."""
@@ -423,8 +427,8 @@ def _executed(
     """`execute`, where no other process works in the job's folder."""
     task = procedure.task
     drawn, spent = job.one_draw(
-        lambda: _drawn(procedure, randomness, executions),
-        lambda: _facts(procedure, randomness, executions),
+        lambda: draw_of(procedure, randomness, executions),
+        lambda: facts_of(procedure, randomness, executions),
     )
     structure = jax.tree.structure(jax.eval_shape(task.initial, jax.random.key(0)))
     if job.share_is_done(drawn) or (spent and job.shard is not None and not job.merges):
@@ -484,7 +488,7 @@ def _hyperparameters(procedure: Procedure, drawn: Arrays) -> dict[str, np.ndarra
     return {name: drawn[f"hyperparameter_{name}"] for name in sorted(procedure.space.parameters)}
 
 
-def _drawn(
+def draw_of(
     procedure: Procedure, randomness: HostRandomness, executions: int
 ) -> dict[str, np.ndarray]:
     """K of every execution, and every candidate's hyperparameters, key and score noise."""
@@ -504,7 +508,7 @@ def _drawn(
     }
 
 
-def _facts(procedure: Procedure, randomness: HostRandomness, executions: int) -> dict[str, Any]:
+def facts_of(procedure: Procedure, randomness: HostRandomness, executions: int) -> dict[str, Any]:
     """What a draw, and what is trained from it, depend on; JSON-able, by name."""
     selection = procedure.selection
     return {

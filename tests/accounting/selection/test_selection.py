@@ -208,7 +208,7 @@ def test_mixture_before_selection(law, expected):
 @pytest.mark.parametrize(
     "law", [accounting.Fixed(1), accounting.Geometric(1.0), accounting.Binomial(1, 1.0)]
 )
-@pytest.mark.parametrize("method", ["tight", "envelope", "rdp"])
+@pytest.mark.parametrize("method", ["tight", "envelope", "rdp", "profile"])
 def test_one_run_costs_one_run(gaussian, law, method):
     selected = accounting.best_of(gaussian, law, method=method)
     assert selected.epsilon(1e-6) == gaussian.epsilon(1e-6)
