@@ -305,6 +305,7 @@ PUBLIC = {
         **STARTED,
         **OF_SELECTED_RUNS,
         repetitions=(accounting.Geometric(3.0), "object"),
+        score_on_training=(False, "flag"),
     ),
     "read_space": spec(tuning.read_space, path=("space.json", "path")),
     "RunOptions": spec(

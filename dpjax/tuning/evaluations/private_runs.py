@@ -236,6 +236,7 @@ def plan_procedure(
     epsilon, delta = request.epsilon, request.delta
     check_score_noise(score_noise, task.units)
     checks.flag("not_private", not_private)
+    checks.flag("score_on_training", score_on_training)
     if score_on_training:
         task = scored_on_training(task, request)
     charged = functools.partial(
