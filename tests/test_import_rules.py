@@ -51,6 +51,8 @@ FORBIDDEN = [
     # importer, what it must not reach, modules that may
     ("dpjax", "experiments", ()),
     ("dpjax", "flwr", ("dpjax.federated.flower",)),
+    ("dpjax", "optuna", ("dpjax.bridges.optuna",)),
+    ("dpjax", "dpjax.bridges", ("dpjax.bridges", "dpjax.commands")),
     (
         "dpjax.accounting",
         "jax",

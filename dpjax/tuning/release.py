@@ -78,6 +78,11 @@ class Release:
         }
         return f"Release(hyperparameters={dict(self.hyperparameters)}, {costs})"
 
+    def model_files(self) -> dict[str, bytes]:
+        """The files that hold the model, by name; a function of the parameters alone."""
+        state = jax.tree.map(np.asarray, flax.serialization.to_state_dict(self.params))
+        return {MODEL_FILE: flax.serialization.msgpack_serialize(state)}
+
     def save(self, folder: str | os.PathLike, *, certificate: bool = True) -> None:
         """Writes the release into a new folder, whole or not at all.
 
@@ -102,10 +107,7 @@ class Release:
             raise ValueError(f"{folder} exists already: pass a folder that does not exist yet")
         above = os.path.dirname(folder)
         os.makedirs(above, exist_ok=True)
-        contents = {
-            MODEL_FILE: flax.serialization.msgpack_serialize(
-                jax.tree.map(np.asarray, flax.serialization.to_state_dict(self.params))
-            ),
+        contents = self.model_files() | {
             HYPERPARAMETERS_FILE: json_bytes(dict(self.hyperparameters)),
         }
         proof = certifying.found(json_bytes(self.statement)) if certificate else None

@@ -1,0 +1,178 @@
+"""Random repetitions over any function that trains: its guarantee is declared, the rest is ours.
+
+Nicolas Papernot and Thomas Steinke, "Hyperparameter Tuning with Renyi Differential Privacy", ICLR
+2022, https://arxiv.org/abs/2110.03620, as in `tuning.random_repetitions`; but one run is a function
+of the caller's, in whatever library, and may run in a pool of processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import BrokenExecutor, Executor, as_completed
+from typing import Any
+
+from dpjax import accounting, checks
+from dpjax.bridges.candidates import Candidates, Label
+from dpjax.bridges.counted_score import CountedScore
+from dpjax.bridges.model_files import ModelFile
+from dpjax.bridges.outcomes import Callback
+from dpjax.bridges.procedure import planned
+from dpjax.bridges.selection import Selection
+from dpjax.tuning.problem.space import Space
+from dpjax.tuning.tuner import Result
+from dpjax.tuning.tuners.random_repetitions import DEFAULT_REPETITIONS
+
+Run = Callable[[int, dict[str, Label]], tuple[Any, Any]]
+"""(seed, hyperparameters) -> (model, number of correct predictions)."""
+
+
+def tune(
+    run: Run,
+    space: Space | Candidates,
+    *,
+    base: accounting.Guarantee,
+    score: CountedScore,
+    repetitions: accounting.RepetitionLaw = DEFAULT_REPETITIONS,
+    delta: float = 1e-5,
+    model: str = "the caller's own",
+    default: Any = None,
+    save_model: Callable[[Any, str], object] | None = None,
+    model_file: str | None = None,
+    executor: Executor | None = None,
+    on_outcome: Callback | None = None,
+    seed: int | None = None,
+) -> Result:
+    """Runs a function for a secret random number of candidates and releases the best one.
+
+    Formal guarantees:
+      `result.release` is (`result.guarantee.epsilon(delta)`, delta)-differentially private under
+      `base.relation` if what the caller declares is true, none of which can be seen from here:
+      `base` holds for one run, with whether it raises, whatever candidate the space draws; a run
+      reads its two arguments and the data alone, with fresh randomness; for any one model a record
+      moves the count by 1 at most, and `score.records` says which records those are; the space and
+      every argument were fixed without looking at the data; K, the other candidates, the console,
+      what `on_outcome` wrote and the wall clock stay with the curator; the model's file holds no
+      time. Enforced here: K, candidates, seeds and noise are drawn from the operating system's
+      randomness before the first run; K appears in nothing that is released; the count is clipped
+      and ranked with noise that is charged; a run that raises, or returns no number, counts, ranks
+      worst and is not retried; without a winner `default` is released. Source: Papernot & Steinke
+      (ICLR 2022), Theorems 2 and 6, as corrected and tightened in `accounting.best_of`.
+
+    Example:
+
+    ```python
+    def run(seed, hyperparameters):
+        model = my_private_training(seed, **hyperparameters)
+        return model, number_correct(model, validation)
+
+
+    result = bridges.tune(
+        run,
+        tuning.Space(rate=tuning.LogUniform(0.01, 1.0)),
+        base=accounting.dp_sgd(0.01, 1.0, 1000),
+        score=bridges.CountedScore("disjoint", public_size=5000),
+    )
+    ```
+
+    Args:
+      run: (seed, hyperparameters) -> (model, number of correct predictions). The seed is a secret
+        whole number in [0, 2^63), for NumPy, PyTorch or `bridges.jax_key`. For a pool of processes
+        it must be a function at the top of a module.
+      space: public law of the hyperparameters, with labels perhaps (`bridges.Candidates`).
+      base: the guarantee of one run, training alone; of runs whose cost depends on the candidate
+        `accounting.mixture` of theirs with the space's probabilities.
+      score: which records are counted, and how.
+      repetitions: public law of the number K of candidates.
+      delta: of the whole procedure, in (0, 1).
+      model: what is trained, in public words; they stand in the release.
+      default: the model released where there is no winner; it must not depend on data.
+      save_model: (model, path) -> writes the model's file; None for a pytree of arrays.
+      model_file: the name of that file; "model" unless given, with `save_model`.
+      executor: a pool of `concurrent.futures` that runs candidates in any order; None: one after
+        the other, here.
+      on_outcome: called in this process with each candidate's `Outcome`, as they end: for a log, a
+        CSV or a tracking server, each the curator's ONLY. What it raises ends the tuning without a
+        release.
+      seed: for reproduction; the randomness is then not secret and the release says so.
+
+    Returns:
+      A `tuning` `Result`: `release.save(folder)`, `curator.save(folder)`.
+
+    Raises:
+      ValueError: with one line naming what to pass instead.
+      RuntimeError: if a process of the pool died; nothing is then released.
+
+    Warns:
+      cautions.LargeDeltaWarning, cautions.KnownRandomnessWarning: before anything is drawn.
+      cautions.UntrainedReleaseWarning: if the default is released.
+      selection.RunsWarning: if some run raised, or returned no count in range.
+    """
+    checks.function("run", run, "(seed, hyperparameters) -> (model, count)")
+    if on_outcome is not None:
+        checks.function("on_outcome", on_outcome, "taking an Outcome")
+    named = {} if save_model is None else {"name": "model"}
+    if model_file is not None:
+        named = {"name": model_file}
+    file = ModelFile(save=save_model, **named)
+    procedure = planned(
+        Candidates.of(space),
+        base=base,
+        score=score,
+        repetitions=repetitions,
+        delta=delta,
+        model=model,
+    )
+    selection = Selection(procedure, seed)
+    if executor is None:
+        for index in range(selection.number):
+            _take(selection, index, _attempt(run, *selection.candidate(index)), on_outcome)
+    else:
+        _run_in(executor, run, selection, on_outcome)
+    return selection.result(default, file)
+
+
+def _attempt(run: Run, seed: int, values: dict[str, Label]) -> tuple[bool, Any]:
+    """Whether the run ended, and what it returned or why it did not; never raises."""
+    try:
+        return True, run(seed, values)
+    except Exception as error:  # Whatever a run raises, it counts, and the others go on.
+        return False, f"it raised {type(error).__name__}: {error}"
+
+
+def _take(
+    selection: Selection, index: int, ended: tuple[bool, Any], on_outcome: Callback | None
+) -> None:
+    """Reports what a run returned; its outcome goes to the callback."""
+    done, returned = ended
+    if not done:
+        outcome = selection.failed(index, returned)
+    elif isinstance(returned, tuple) and len(returned) == 2:
+        outcome = selection.report(index, *returned)
+    else:
+        outcome = selection.failed(index, "it returned no pair (model, count)")
+    if on_outcome is not None:
+        on_outcome(outcome)
+
+
+def _run_in(
+    executor: Executor, run: Run, selection: Selection, on_outcome: Callback | None
+) -> None:
+    """Runs all candidates in a pool; each outcome is taken as it comes."""
+    futures = {
+        executor.submit(_attempt, run, *selection.candidate(index)): index
+        for index in range(selection.number)
+    }
+    try:
+        for future in as_completed(futures):
+            index, error = futures.pop(future), future.exception()
+            if isinstance(error, BrokenExecutor):
+                # One run took others with it: they are no independent draws any more.
+                raise RuntimeError(
+                    "a process of the executor died, and candidates that had not ended with it: "
+                    "nothing is released; give a worker more memory, or run without executor"
+                ) from None
+            ended = future.result() if error is None else (False, f"it ended in {error!r}")
+            _take(selection, index, ended, on_outcome)
+    finally:
+        for future in futures:
+            future.cancel()

@@ -1,0 +1,83 @@
+"""How a model that is not dpjax's is written into a release."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from dpjax import checks
+from dpjax.tuning.release import GUARANTEE_FILE, HYPERPARAMETERS_FILE, MODEL_FILE, Release
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelFile:
+    """A model's file, and what writes it.
+
+    Attributes:
+      name: of the file in the release.
+      save: (model, path) -> writes one file there; None: the model is a pytree of arrays, written
+        as those of the library's own tuners are.
+    """
+
+    name: str = MODEL_FILE
+    save: Callable[[Any, str], object] | None = None
+
+    def __post_init__(self) -> None:
+        checks.text("model_file", self.name)
+        plain = self.name == os.path.basename(self.name) and self.name not in ("", ".", "..")
+        if not plain or self.name in (HYPERPARAMETERS_FILE, GUARANTEE_FILE):
+            raise ValueError(f"model_file {self.name!r}: pass a file's name, such as 'model.pt'")
+        if self.save is not None:
+            checks.function("save_model", self.save, "(model, path) -> None")
+        elif self.name != MODEL_FILE:
+            raise ValueError(f"model_file {self.name!r} has no writer: pass save_model as well")
+
+    def content(self, model: Any) -> bytes:
+        """What `save` writes, by way of a folder that only this user may enter.
+
+        Raises:
+          ValueError: if it writes no file there.
+        """
+        assert self.save is not None
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, self.name)
+            self.save(model, path)
+            if not os.path.isfile(path):
+                raise ValueError("save_model wrote no file at its path: write one, not a folder")
+            with open(path, "rb") as file:
+                return file.read()
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class DeclaredRelease(Release):
+    """A release whose model is of any kind; no file of it where there is no model.
+
+    Attributes:
+      model_file: how the model is written.
+    """
+
+    model_file: ModelFile = ModelFile()
+
+    def model_files(self) -> dict[str, bytes]:
+        """See `Release`.
+
+        Raises:
+          ValueError: for a model that is no pytree of arrays, without `save_model`.
+        """
+        if self.params is None:
+            return {}
+        if self.model_file.save is not None:
+            return {self.model_file.name: self.model_file.content(self.params)}
+        leaves = jax.tree.leaves(self.params)
+        if any(np.asarray(leaf).dtype.kind in "OUS" for leaf in leaves):
+            raise ValueError(
+                "the model is no pytree of arrays: pass save_model=(model, path) -> None, and "
+                "model_file='model.pt' or the like"
+            )
+        return super().model_files()

@@ -1,0 +1,41 @@
+"""What became of one candidate: the curator's, and what callbacks are given."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+
+from dpjax.bridges.candidates import Label
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Outcome:
+    """One candidate, once it has run; for the curator only, never to be published.
+
+    Attributes:
+      candidate: its number.
+      hyperparameters: as its run read them.
+      count: of correct predictions, clipped, without noise; None where there is none.
+      score: the count with noise over the public size, by which it is ranked; -inf where it failed.
+      remark: what was wrong, None if nothing was.
+    """
+
+    candidate: int
+    hyperparameters: Mapping[str, Label]
+    count: int | None
+    score: float
+    remark: str | None
+
+    def __repr__(self) -> str:
+        """Shows nothing: what is printed is easily published."""
+        return "Outcome(not private: for the curator only)"
+
+    @property
+    def failed(self) -> bool:
+        """Whether it ranks worst."""
+        return math.isinf(self.score)
+
+
+Callback = Callable[[Outcome], object]
+"""Called once for each candidate; what it writes (a log, a tracking server) is the curator's."""

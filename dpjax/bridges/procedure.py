@@ -1,0 +1,64 @@
+"""What is fixed, and public, before the first run of a function that is not dpjax's."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from dpjax import accounting, checks
+from dpjax.accounting.guarantee import check_guarantee
+from dpjax.bridges.candidates import Candidates
+from dpjax.bridges.counted_score import CountedScore
+from dpjax.tuning.choices import BestOf
+
+
+@dataclasses.dataclass(frozen=True)
+class Procedure:
+    """The rules of a selection among such runs, and its cost.
+
+    Attributes:
+      candidates: the public law they are drawn from.
+      base: of one run, as the caller declares it; training alone.
+      score: what is counted.
+      choice: how many runs there are, and which of them is released.
+      delta: of the claim.
+      model: what is trained, in public words.
+      deviation: of the count's noise, in records; 0 for none.
+      run_guarantee: of one run and its noisy count.
+      guarantee: of the release.
+    """
+
+    candidates: Candidates
+    base: accounting.Guarantee
+    score: CountedScore
+    choice: BestOf
+    delta: float
+    model: str
+    deviation: float
+    run_guarantee: accounting.Guarantee
+    guarantee: accounting.Guarantee
+
+
+def planned(
+    candidates: Candidates,
+    *,
+    base: accounting.Guarantee,
+    score: CountedScore,
+    repetitions: accounting.RepetitionLaw,
+    delta: float,
+    model: str,
+) -> Procedure:
+    """The procedure with its cost; the arguments are `Procedure`'s.
+
+    Raises:
+      ValueError: in one line, for an argument that is none.
+    """
+    check_guarantee("base", base)
+    checks.instance("score", score, CountedScore, "bridges.CountedScore('disjoint', 1000)")
+    checks.probability("delta", delta, hint=", for example 1e-5")
+    checks.text("model", model)
+    choice = BestOf(repetitions)
+    deviation = score.deviation(base, delta)
+    run = score.charged(base, deviation)
+    return Procedure(
+        candidates, base, score, choice, delta, model, deviation, run, choice.guarantee(run)
+    )

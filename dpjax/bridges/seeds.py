@@ -1,0 +1,31 @@
+"""The secret number that a run from elsewhere may seed its randomness with."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+
+from dpjax import checks
+from dpjax.randomness import keys
+
+SEED_BITS = 63
+"""Of a run's seed: NumPy, PyTorch and Python take such a number whole."""
+
+
+def jax_key(seed: int) -> jax.Array:
+    """The JAX key of all bits of a run's seed.
+
+    Formal guarantees: two seeds give two keys. `jax.random.key(seed)` does not promise that:
+    without 64-bit mode it keeps 32 bits of a number, which anyone can search.
+
+    Args:
+      seed: as a run is given it, a whole number in [0, 2^63).
+
+    Returns:
+      A typed threefry key.
+    """
+    seed = checks.whole("seed", seed, 0)
+    if seed >> SEED_BITS:
+        raise ValueError(f"seed must be below 2^{SEED_BITS}: pass the number that a run is given")
+    words = np.array([seed >> 32, seed & 0xFFFFFFFF], dtype=np.uint32)
+    return jax.random.wrap_key_data(words, impl=keys.IMPLEMENTATION)

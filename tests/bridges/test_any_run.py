@@ -1,0 +1,355 @@
+"""Runs of any function: what is drawn when, what is ranked, what leaves, what it costs."""
+
+import concurrent.futures
+import inspect
+import json
+import multiprocessing
+import pickle
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from runs_elsewhere import model_and_count
+
+from dpjax import accounting, bridges, tuning
+from dpjax.bridges.selection import RunsWarning
+from dpjax.randomness import integer_laws
+from dpjax.tuning import cautions, verification
+
+BASE = accounting.gaussian(2.0)
+SPACE = tuning.Space(rate=tuning.Uniform(0.0, 1.0))
+SCORE = bridges.CountedScore("disjoint", 100, noise=3.0)
+LAW = accounting.AtMost(accounting.Poisson(4), cap=8)
+
+
+def _tune(run=model_and_count, space=SPACE, **changed):
+    given = {"base": BASE, "score": SCORE, "repetitions": LAW, "seed": 1} | changed
+    return bridges.tune(run, space, **given)
+
+
+def _noise(monkeypatch, values):
+    """Noise that is known, and the arguments it was asked with."""
+    asked = []
+
+    def drawn(deviation, number, source, stream=0):
+        asked.append((deviation, number, source.secret))
+        return np.resize(values, number)
+
+    monkeypatch.setattr(integer_laws, "discrete_gaussian", drawn)
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("records", "priced"),
+    [
+        ("disjoint", lambda count: accounting.parallel(BASE, count)),
+        ("training", lambda count: accounting.compose(BASE, count)),
+        ("public", lambda count: BASE),
+    ],
+)
+def test_the_price_is_that_of_run_and_count_selected_from(records, priced):
+    score = bridges.CountedScore(records, 100, noise=None if records == "public" else 3.0)
+    result = _tune(score=score)
+    run = priced(accounting.discrete_gaussian(3.0, 1))
+    assert result.run_guarantee.epsilon(1e-5) == run.epsilon(1e-5)
+    assert result.guarantee.epsilon(1e-5) == accounting.best_of(run, LAW).epsilon(1e-5)
+    assert result.release.statement["epsilon"] == result.guarantee.epsilon(1e-5)
+
+
+def test_noise_that_is_not_named_costs_what_is_promised():
+    alone = accounting.best_of(BASE, LAW).epsilon(1e-5)
+    assert _tune(score=bridges.CountedScore("disjoint", 100)).guarantee.epsilon(
+        1e-5
+    ) == pytest.approx(alone, rel=1e-6)
+    result = _tune(score=bridges.CountedScore("training", 100))
+    assert BASE.epsilon(1e-5) < result.run_guarantee.epsilon(1e-5) <= 1.01 * BASE.epsilon(1e-5)
+
+
+def test_nobody_says_which_records_are_counted_unless_asked():
+    with pytest.raises(TypeError, match="score"):
+        bridges.tune(model_and_count, SPACE, base=BASE)
+    with pytest.raises(TypeError, match="records"):
+        bridges.CountedScore(public_size=100)
+    with pytest.raises(ValueError, match="pass one of .*disjoint"):
+        bridges.CountedScore("private", 100)
+    with pytest.raises(ValueError, match="without noise: drop noise"):
+        bridges.CountedScore("public", 100, noise=1.0)
+
+
+def test_the_noisy_score_is_ranked_with_a_noise_of_each_candidates_own(monkeypatch):
+    asked = _noise(monkeypatch, [-40, 0, -100])
+    counts = iter([60, 50, 100])
+    result = _tune(lambda seed, h: (h, next(counts)), repetitions=accounting.Fixed(3), seed=None)
+    assert asked == [(3.0, 3, True)]
+    np.testing.assert_allclose(result.curator.scores, [0.2, 0.5, 0.0])
+    np.testing.assert_allclose(result.curator.accuracies, [0.6, 0.5, 1.0])
+    assert result.curator.winner == 1
+    assert result.release.params == result.release.hyperparameters
+
+
+def test_everything_random_is_drawn_before_the_first_run(monkeypatch):
+    events = []
+    law, sample = accounting.Fixed, accounting.Fixed.sample
+    monkeypatch.setattr(law, "sample", lambda *a, **k: events.append("K") or sample(*a, **k))
+    noise = integer_laws.discrete_gaussian
+    monkeypatch.setattr(
+        integer_laws, "discrete_gaussian", lambda *a: events.append("noise") or noise(*a)
+    )
+    draw = tuning.Uniform.sample
+    monkeypatch.setattr(
+        tuning.Uniform, "sample", lambda *a: events.append("space") or draw(*a), raising=True
+    )
+    _tune(lambda seed, h: events.append("run") or (h, 1), repetitions=accounting.Fixed(3))
+    assert events == ["K", "noise", "space", "run", "run", "run"]
+
+
+def test_the_release_is_the_same_whatever_k_was(monkeypatch, tmp_path):
+    """The first candidate wins among 2 and among 7."""
+    _noise(monkeypatch, [50, 0, 0])
+    folders = []
+    for number in (2, 7):
+        monkeypatch.setattr(
+            type(LAW), "sample", lambda self, size, source=None, k=number: np.full(size, k)
+        )
+        result = _tune(lambda seed, h: ({"w": np.full(2, h["rate"])}, 10))
+        assert result.curator.number_of_candidates == number
+        assert str(number) not in f"{result!r}{result.curator!r}".replace("e-05", "")[:30]
+        folders.append(tmp_path / str(number))
+        result.release.save(folders[-1])
+    files = [{p.name: p.read_bytes() for p in folder.iterdir()} for folder in folders]
+    assert files[0] == files[1] and len(files[0]) == 3
+
+
+def test_a_run_that_raises_counts_ranks_worst_and_is_not_retried():
+    seeds = []
+
+    def run(seed, hyperparameters):
+        seeds.append(seed)
+        if len(seeds) == 2:
+            raise ArithmeticError("record 17 is odd")
+        return hyperparameters, 50
+
+    with pytest.warns(RunsWarning, match="for the curator") as warned:
+        result = _tune(run, repetitions=accounting.Fixed(4), on_outcome=(seen := []).append)
+    published = json.dumps(result.release.statement)
+    assert not any("odd" in str(one.message) for one in warned) and "odd" not in published
+    assert len(set(seeds)) == 4 and [one.candidate for one in seen] == [0, 1, 2, 3]
+    assert [one.failed for one in seen] == [False, True, False, False]
+    assert result.curator.details["remarks"] == {
+        "1": "ranked worst: it raised ArithmeticError: record 17 is odd"
+    }
+    assert (
+        result.curator.winner != 1 and repr(seen[0]) == "Outcome(not private: for the curator only)"
+    )
+
+
+@pytest.mark.filterwarnings("ignore::dpjax.bridges.selection.RunsWarning")
+def test_without_a_winner_the_default_is_released(tmp_path):
+    def run(seed, hyperparameters):
+        raise ValueError
+
+    for changed, default in (({"run": run}, {"w": np.zeros(2)}), ({"run": run}, None)):
+        with pytest.warns(cautions.UntrainedReleaseWarning):
+            result = _tune(**changed, default=default, repetitions=accounting.Fixed(2))
+        assert result.release.params is default
+        assert result.release.hyperparameters == {"rate": None}
+        result.release.save(folder := tmp_path / str(default is None))
+        assert (folder / "model.msgpack").exists() == (default is not None)
+        assert verification.verify_release(str(folder / "guarantee.json")).epsilon > 0
+
+
+@pytest.mark.parametrize(
+    ("given", "counted"),
+    [
+        (37, 37),
+        (np.int64(37), 37),
+        (jnp.int32(37), 37),
+        (np.array(37.0), 37),
+        (37.9, 37),
+        (101, 100),
+        (10**400, 100),
+        (float("inf"), 100),
+        (-3, 0),
+        (-0.5, 0),
+        (float("nan"), None),
+        (None, None),
+        (True, None),
+        (np.bool_(True), None),
+        (jnp.array(True), None),
+        ("37", None),
+        (np.arange(2), None),
+    ],
+)
+def test_a_count_is_a_whole_number_of_records_or_ranks_worst(given, counted):
+    count, remark = SCORE.counted(given)
+    assert count == counted
+    assert (remark is None) == (counted is not None and given == counted)
+
+
+def test_counts_that_differ_by_one_differ_by_one_at_most_when_ranked():
+    for low in np.concatenate([np.linspace(-2.5, 2.5, 23), np.linspace(97.5, 102.5, 23)]):
+        assert abs(SCORE.counted(low + 1.0)[0] - SCORE.counted(low)[0]) <= 1
+
+
+@pytest.mark.parametrize("returned", [None, 5, (1, 2, 3), [1, 2]])
+def test_what_is_no_pair_ranks_worst(returned):
+    with pytest.warns(RunsWarning), pytest.warns(cautions.UntrainedReleaseWarning):
+        result = _tune(lambda seed, h: returned, repetitions=accounting.Fixed(1))
+    assert "no pair" in result.curator.details["remarks"]["0"]
+
+
+class _Backwards(concurrent.futures.Executor):
+    """Ends the last candidate first."""
+
+    def __init__(self, error=None):
+        self.waiting, self.error = [], error
+
+    def submit(self, function, /, *arguments):
+        future = concurrent.futures.Future()
+        self.waiting.append((future, function, arguments))
+        if len(self.waiting) == 5:
+            for one, function, arguments in reversed(self.waiting):
+                if self.error is None:
+                    one.set_result(function(*arguments))
+                else:
+                    one.set_exception(self.error)
+        return future
+
+
+def test_the_order_of_completion_and_the_place_change_nothing():
+    law = accounting.Fixed(5)
+    context = multiprocessing.get_context("spawn")
+    plain = _tune(repetitions=law)
+    with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool:
+        for executor in (_Backwards(), pool):
+            result = _tune(repetitions=law, executor=executor)
+            assert result.release.params == plain.release.params
+            np.testing.assert_array_equal(result.curator.scores, plain.curator.scores)
+
+
+def test_a_pool_that_died_releases_nothing():
+    died = concurrent.futures.BrokenExecutor("memory")
+    with pytest.raises(RuntimeError, match="nothing is released") as raised:
+        _tune(repetitions=accounting.Fixed(5), executor=_Backwards(died))
+    assert "5" not in str(raised.value)
+    # What could not be pickled is one candidate's failure.
+    with pytest.warns(RunsWarning), pytest.warns(cautions.UntrainedReleaseWarning):
+        _tune(repetitions=accounting.Fixed(5), executor=_Backwards(pickle.PicklingError("lambda")))
+
+
+def test_seeds_are_secret_and_make_whole_keys():
+    seeds = []
+    for _ in range(2):
+        _tune(
+            lambda seed, h: seeds.append(seed) or (h, 1), repetitions=accounting.Fixed(3), seed=None
+        )
+    assert len(set(seeds)) == 6 and max(seeds) < 2**63 and max(seeds) > 2**40
+    first, second = (jax.random.key_data(bridges.jax_key(s)) for s in (5, 5 + 2**40))
+    assert not np.array_equal(first, second)
+    with pytest.raises(ValueError, match="below 2.63"):
+        bridges.jax_key(2**63)
+
+
+def test_labels_are_read_released_and_verified(tmp_path):
+    space = bridges.Candidates(SPACE, {"optimizer": ["sgd", "adam", None, True]})
+    seen = []
+    result = _tune(lambda seed, h: seen.append(h["optimizer"]) or ({"w": 1.0}, 1), space=space,
+                   repetitions=accounting.Fixed(12))  # fmt: skip
+    assert set(seen) <= {"sgd", "adam", None, True} and len(set(seen)) > 1
+    result.release.save(tmp_path / "release")
+    assert verification.verify_release(str(tmp_path / "release" / "guarantee.json")).secret is False
+    assert space.may_be({"rate": 0.5, "optimizer": "adam"})
+    assert not space.may_be({"rate": 0.5, "optimizer": "lion"})
+    assert not space.may_be({"rate": 0.5, "optimizer": 1})
+    assert not space.may_be({"rate": 2.0, "optimizer": "adam"})
+    assert not space.may_be({"rate": 0.5})
+    with pytest.raises(ValueError, match="places 0 to 1"):
+        bridges.Candidates(tuning.Space(o=tuning.Choice([0, 2])), {"o": ["a", "b"]})
+    with pytest.raises(ValueError, match="a label of o must be"):
+        bridges.Candidates(None, {"o": [object()]})
+
+
+def test_the_statement_says_what_is_not_proven_and_edits_are_refused(tmp_path):
+    result = _tune(lambda seed, h: ({"w": np.ones(2)}, 1))
+    result.release.save(tmp_path / "release")
+    claim = result.release.statement
+    assert "NOT proven here" in claim["one_run"]["guarantee_is"]
+    for place, value in (
+        (("one_run", "epsilon"), 0.1),
+        (("one_run", "guarantee_is"), "proven"),
+        (("one_run", "mechanism", "parameters", "noise_multiplier"), 4.0),
+        (("score", "records"), "public"),
+        (("score", "noise_standard_deviation_in_records"), 9.0),
+        (("selection", "law_of_K", "cap"), 3),
+        (("epsilon",), 0.1),
+        (("randomness", "secret"), True),
+    ):
+        edited = json.loads(json.dumps(claim))
+        at = edited
+        for name in place[:-1]:
+            at = at[name]
+        at[place[-1]] = value
+        rebuilt = verification.restated(edited)
+        assert rebuilt.statement != edited, place
+
+
+def test_a_model_of_any_kind_has_its_own_file(tmp_path):
+    with open(tmp_path / "writes", "w") as log:
+
+        def save(model, path):
+            log.write("x")
+            with open(path, "w") as file:
+                file.write(model)
+
+        def run(seed, hyperparameters):
+            return "a model", 1
+
+        result = _tune(run, save_model=save, model_file="model.txt")
+        result.release.save(tmp_path / "release")
+    assert (tmp_path / "writes").read_text() == "x"
+    assert (tmp_path / "release" / "model.txt").read_text() == "a model"
+    verification.verify_release(str(tmp_path / "release" / "guarantee.json"))
+    with pytest.raises(ValueError, match="pass save_model"):
+        _tune(run).release.save(tmp_path / "other")
+    with pytest.raises(ValueError, match="wrote no file"):
+        _tune(run, save_model=lambda model, path: None).release.save(tmp_path / "other")
+    for name in ("guarantee.json", "a/b", ".."):
+        with pytest.raises(ValueError, match="pass a file's name"):
+            _tune(run, save_model=save, model_file=name)
+
+
+@pytest.mark.parametrize(
+    ("changed", "line"),
+    [
+        ({"run": 3}, "run must be a function"),
+        ({"base": 1.0}, "base must be a Guarantee"),
+        ({"score": 0.9}, "score must be a CountedScore"),
+        ({"repetitions": 10}, "repetitions must be a RepetitionLaw"),
+        ({"delta": 0}, "delta must be in"),
+        ({"space": {"rate": 0.1}}, "space must be a Space"),
+        ({"on_outcome": 1}, "on_outcome must be a function"),
+        ({"model": None}, "model must be text"),
+    ],
+)
+def test_bad_arguments_are_refused_in_one_line(changed, line):
+    with pytest.raises(ValueError, match=line) as raised:
+        _tune(**changed)
+    assert "\n" not in str(raised.value)
+
+
+def test_the_docstring_keeps_its_promises():
+    section = " ".join(
+        inspect.getdoc(bridges.tune).split("Formal guarantees:")[1].split("Example:")[0].split()
+    )
+    for promise in (
+        "if what the caller declares is true",
+        "fresh randomness",
+        "a record moves the count by 1 at most",
+        "drawn from the operating system's randomness before the first run",
+        "counts, ranks worst and is not retried",
+        "stay with the curator",
+        "Theorems 2 and 6",
+    ):
+        assert promise in section
+    assert "curator's ONLY" in inspect.getdoc(bridges.tune)
