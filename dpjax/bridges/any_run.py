@@ -110,10 +110,7 @@ def tune(
     checks.function("run", run, "(seed, hyperparameters) -> (model, count)")
     if on_outcome is not None:
         checks.function("on_outcome", on_outcome, "taking an Outcome")
-    named = {} if save_model is None else {"name": "model"}
-    if model_file is not None:
-        named = {"name": model_file}
-    file = ModelFile(save=save_model, **named)
+    file = ModelFile.of(save_model, model_file)
     procedure = planned(
         Candidates.of(space),
         base=base,

@@ -79,8 +79,10 @@ class Candidates:
     def _value(self, name: str, drawn: float) -> Label:
         if name in self.labels:
             return self.labels[name][round(drawn)]
-        value = described.rounded({name: drawn})[name]
-        return round(drawn) if self.space.parameters[name].whole else value
+        law = self.space.parameters[name]
+        # exp(log(end)) may leave the range by a rounding.
+        inside = min(max(drawn, law.lowest), law.highest)
+        return round(inside) if law.whole else described.rounded({name: inside})[name]
 
     def may_be(self, chosen: Mapping[str, Any]) -> bool:
         """Whether a search over these candidates can release this one, or the default."""

@@ -95,7 +95,7 @@ class CountedScore:
             given = None
         if not isinstance(given, numbers.Real) or isinstance(given, bool) or given != given:
             return None, "ranked worst: it returned no number of correct predictions"
-        clipped = min(max(given, 0), self.public_size)
+        clipped: Any = min(max(given, 0), self.public_size)
         count = math.floor(clipped)
         if clipped != given:
             return count, f"its count was clipped to 0..{self.public_size}"

@@ -38,6 +38,12 @@ class ModelFile:
         elif self.name != MODEL_FILE:
             raise ValueError(f"model_file {self.name!r} has no writer: pass save_model as well")
 
+    @classmethod
+    def of(cls, save: Callable[[Any, str], object] | None, name: str | None = None) -> ModelFile:
+        """The file of these arguments; "model" where a writer comes without a name."""
+        usual = MODEL_FILE if save is None else "model"
+        return cls(usual if name is None else name, save)
+
     def content(self, model: Any) -> bytes:
         """What `save` writes, by way of a folder that only this user may enter.
 

@@ -138,7 +138,7 @@ class Selection:
         return Result(
             release=DeclaredRelease(
                 params=model,
-                hyperparameters=hyperparameters,  # type: ignore[arg-type] # Labels among them.
+                hyperparameters=hyperparameters,
                 statement=claims.statement(procedure, secret=self.secret),
                 model_file=model_file,
             ),

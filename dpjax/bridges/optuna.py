@@ -1,0 +1,411 @@
+"""Optuna: what a finished study costs, and a study whose selection is private.
+
+Takuya Akiba et al., "Optuna: A Next-generation Hyperparameter Optimization Framework", KDD 2019.
+Its samplers look at earlier trials, its pruners at a trial's own: such a study is a composition,
+never the best of independent runs. `PrivateStudy` draws candidates of one public law instead, in a
+secret number.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+try:
+    import optuna
+except ImportError:
+    raise ImportError(
+        "dpjax.bridges.optuna runs on optuna, which is not installed: pip install -e '.[bridges]' "
+        "in dpjax's folder"
+    ) from None
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+from optuna.trial import TrialState
+
+from dpjax import accounting, checks
+from dpjax.bridges.candidates import Candidates, Label
+from dpjax.bridges.counted_score import CountedScore
+from dpjax.bridges.model_files import ModelFile
+from dpjax.bridges.outcomes import Callback, Outcome
+from dpjax.bridges.procedure import planned
+from dpjax.bridges.selection import Selection
+from dpjax.bridges.study_price import Base, StudyPrice, dearest, price_of_trials
+from dpjax.tuning.problem.space import Choice, Integer, Law, LogInteger, LogUniform, Space, Uniform
+from dpjax.tuning.tuner import Result
+from dpjax.tuning.tuners.random_repetitions import DEFAULT_REPETITIONS
+
+EXACT_COUNT = "correct_without_noise"
+"""User attribute of a trial in the curator's storage."""
+
+
+def price_study(
+    study: optuna.Study | optuna.storages.BaseStorage | str,
+    *,
+    base: Base,
+    delta: float = 1e-5,
+    most_trials: int | None = None,
+    independent: bool = False,
+    cost_depends_on: Sequence[str] = (),
+    study_name: str | None = None,
+) -> StudyPrice:
+    """The privacy cost of a finished study.
+
+    Formal guarantees:
+      The price is the adaptive composition of `most_trials` trials, whatever sampler and pruner
+      there were, complete, pruned and failed ones alike; it holds if `base` holds for one trial
+      with every value it reported, and `most_trials` was fixed before the data was seen. With
+      `independent` it is that of the best of exactly `most_trials` independent draws, under what
+      the caller thereby states and the result repeats: a storage does not say who sampled its
+      trials. Refused then: another number of trials, a pruned or unfinished one, one that a sampler
+      or a retry has left marks on, search spaces that differ, reported values that a pruner may
+      have read, and a study in memory whose sampler is not RandomSampler.
+
+    Example: `price_study("sqlite:///mine.db", base=run, most_trials=50).epsilon`.
+
+    Args:
+      study: of Optuna, or a storage or its URL.
+      base: guarantee of ONE trial, every value it reported to Optuna included (a score on private
+        records is composed into it, or joined by `accounting.parallel`); or a function from
+        hyperparameters to that.
+      delta: in (0, 1).
+      most_trials: how many trials there could have been at most, as fixed beforehand: `n_trials`,
+        of all processes together. How many ran does not bound a search that ended on what it saw.
+      independent: states that the trials were independent draws of one law (`RandomSampler`, its
+        seed unknown), without pruning, their number fixed beforehand, and that the best alone is
+        released.
+      cost_depends_on: the hyperparameters that `base` reads, where it is a function; each must have
+        finitely many values, of which the dearest is charged.
+      study_name: which study of a storage that holds several.
+
+    Returns:
+      A `StudyPrice`: `epsilon`, `guarantee`, `statement`.
+
+    Raises:
+      ValueError: with one line naming what to pass instead.
+    """
+    checks.flag("independent", independent)
+    found, known = _loaded(study, study_name)
+    if len(found.directions) != 1:
+        raise ValueError(
+            "the study has several directions and no best trial: pass a study of one, or price "
+            "all of its trials by accounting.repeat(base, most_trials)"
+        )
+    trials = [one for one in found.get_trials(deepcopy=False) if one.state != TrialState.WAITING]
+    if not any(one.state == TrialState.COMPLETE for one in trials):
+        raise ValueError(
+            "the study has no trial with a value, so nothing was chosen by it: pass a finished "
+            "study (what trials without one cost is accounting.repeat(base, most_trials))"
+        )
+    if most_trials is None:
+        raise ValueError(
+            "pass most_trials, how many trials there could have been at most, fixed beforehand: "
+            "how many ran may have followed from what they gave"
+        )
+    most_trials = checks.whole("most_trials", most_trials)
+    if len(trials) > most_trials:
+        raise ValueError(
+            f"the study holds more than most_trials={most_trials} trials: pass the number that "
+            "bounded it"
+        )
+    if independent:
+        _check_independent(found if known else None, trials, most_trials)
+    trial = dearest(base, lambda name: _all_values(name, trials), cost_depends_on)
+    return price_of_trials(trial, most_trials=most_trials, independent=independent, delta=delta)
+
+
+def _loaded(study: Any, name: str | None) -> tuple[optuna.Study, bool]:
+    """The study, and whether its sampler and pruner are those it ran with."""
+    if isinstance(study, optuna.Study):
+        if name is not None:
+            raise ValueError("study_name is read beside a storage: drop it")
+        return study, True
+    if not isinstance(study, str | optuna.storages.BaseStorage):
+        raise ValueError(
+            f"study must be an optuna.Study, a storage or its URL, not {checks.shown(study)}"
+        )
+    # Opening a file of SQLite that is not there would make it.
+    place = study.removeprefix("sqlite:///").partition("?")[0] if isinstance(study, str) else ""
+    if place and place != study and not os.path.isfile(place):
+        raise ValueError(f"there is no file {place}: pass the URL of a storage that exists")
+    try:
+        return optuna.load_study(study_name=name, storage=study), False
+    except Exception as error:
+        shown = checks.shown(str(error) or type(error).__name__)
+        raise ValueError(
+            f"no study can be read there ({shown}): pass a storage, and study_name where it holds "
+            "several"
+        ) from None
+
+
+def _check_independent(
+    study: optuna.Study | None, trials: Sequence[optuna.trial.FrozenTrial], number: int
+) -> None:
+    """Refuses what shows that trials were no independent draws in a fixed number."""
+    instead = ": drop independent, for the composition of all trials"
+    if study is not None and type(study.sampler) is not optuna.samplers.RandomSampler:
+        raise ValueError(
+            f"the study's sampler is {type(study.sampler).__name__}, not RandomSampler{instead}"
+        )
+    if len(trials) != number:
+        raise ValueError(f"the study holds fewer trials than were fixed beforehand{instead}")
+    if any(one.state not in (TrialState.COMPLETE, TrialState.FAIL) for one in trials):
+        raise ValueError(f"a trial was pruned, or has not ended{instead}")
+    if any(one.system_attrs for one in trials):
+        raise ValueError(
+            "a trial was enqueued, retried or constrained, or its sampler noted something, as "
+            f"RandomSampler does not{instead}"
+        )
+    no_pruner = study is not None and type(study.pruner) is optuna.pruners.NopPruner
+    if not no_pruner and any(one.intermediate_values for one in trials):
+        raise ValueError(
+            "trials reported intermediate values, which a pruner may have read: pass the study "
+            f"with its NopPruner, or{instead.removeprefix(':')}"
+        )
+    laws: dict[str, BaseDistribution] = {}
+    for one in trials:
+        for name, law in one.distributions.items():
+            if laws.setdefault(name, law) != law:
+                raise ValueError(f"trials drew {name} from different ranges{instead}")
+
+
+def _all_values(name: str, trials: Sequence[optuna.trial.FrozenTrial]) -> list[Any]:
+    """All values that the trials could have drawn of a hyperparameter.
+
+    Raises:
+      ValueError: for a name that no trial has, or a continuous range.
+    """
+    laws = [one.distributions[name] for one in trials if name in one.distributions]
+    if not laws:
+        raise ValueError(f"no trial has {name}: name hyperparameters of the study")
+    values: list[Any] = []
+    for law in laws:
+        found = _finite(law)
+        if found is None:
+            raise ValueError(
+                f"{name} is continuous: pass one Guarantee that holds for all of its range"
+            )
+        values.extend(found)
+    return values
+
+
+def _finite(law: BaseDistribution) -> Sequence[Any] | None:
+    """All values of a distribution, or None where they are not finitely many."""
+    if isinstance(law, CategoricalDistribution):
+        return law.choices
+    if isinstance(law, IntDistribution):
+        return range(law.low, law.high + 1, law.step)
+    if isinstance(law, FloatDistribution) and (law.step is not None or law.single()):
+        step = law.step or 1.0
+        return [law.low + i * step for i in range(round((law.high - law.low) / step) + 1)]
+    return None
+
+
+def candidates_of(distributions: Mapping[str, BaseDistribution]) -> Candidates:
+    """The public law that a product of Optuna's distributions is.
+
+    Categories and steps are equally likely; ranges are uniform, or uniform in the logarithm.
+
+    Raises:
+      ValueError: for what is no distribution of Optuna's.
+    """
+    checks.mapping("distributions", distributions, "from names to Optuna's distributions")
+    laws: dict[str, Law] = {}
+    labels: dict[str, Sequence[Label]] = {}
+    for name, given in distributions.items():
+        finite = _finite(given)
+        if isinstance(given, IntDistribution) and given.step == 1 and not given.single():
+            laws[name] = (LogInteger if given.log else Integer)(given.low, given.high)
+        elif isinstance(given, FloatDistribution) and finite is None:
+            laws[name] = (LogUniform if given.log else Uniform)(given.low, given.high)
+        elif isinstance(given, FloatDistribution) and finite is not None:
+            laws[name] = Choice(finite)
+        elif finite is not None:
+            labels[name] = list(finite)
+        else:
+            raise ValueError(
+                f"{name} must be a distribution of Optuna's, such as FloatDistribution(0.01, 1.0), "
+                f"not {checks.shown(given)}"
+            )
+    return Candidates(Space(laws) if laws else None, labels)
+
+
+class _Drawn(optuna.samplers.BaseSampler):
+    """Gives every trial the candidate that was drawn for it before the first one."""
+
+    def __init__(self, distributions: dict[str, BaseDistribution], selection: Selection):
+        self._distributions, self._selection = distributions, selection
+
+    def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, BaseDistribution]:
+        return self._distributions
+
+    def sample_relative(self, study: Any, trial: Any, search_space: Any) -> dict[str, Any]:
+        return self._selection.candidate(trial.number)[1]
+
+    def sample_independent(self, study: Any, trial: Any, param_name: str, _: Any) -> Any:
+        raise ValueError(f"{param_name} is not in the public law: name it in distributions")
+
+
+class PrivateStudy:
+    """A study whose candidates are drawn of one public law in a secret number, and one comes out.
+
+    Formal guarantees:
+      Those of `bridges.tune`, with a trial for a run: K and every candidate, seed and noise are
+      drawn from the operating system's randomness before the first trial; trials are ranked by
+      noisy counts; a trial that raises, is pruned or returns no number counts and ranks worst; no
+      result before all K are told. The storage holds every trial, its noisy score and its exact
+      count: it is the curator's ONLY, with K, the console and what callbacks write. What must hold
+      of a trial is declared by the caller: see `bridges.tune`.
+
+    Example:
+
+    ```python
+    study = PrivateStudy({"rate": FloatDistribution(0.01, 1.0, log=True)}, base=run, score=score)
+    study.optimize(objective).release.save("release")
+    ```
+
+    The same by hand: `while (trial := study.ask()) is not None: study.tell(trial, count, model)`,
+    then `study.result()`. How often `ask` gives a trial is K, which nobody may learn.
+    """
+
+    def __init__(
+        self,
+        distributions: Mapping[str, BaseDistribution],
+        *,
+        base: accounting.Guarantee,
+        score: CountedScore,
+        repetitions: accounting.RepetitionLaw = DEFAULT_REPETITIONS,
+        delta: float = 1e-5,
+        model: str = "the caller's own",
+        default: Any = None,
+        save_model: Callable[[Any, str], object] | None = None,
+        model_file: str | None = None,
+        storage: optuna.storages.BaseStorage | str | None = None,
+        study_name: str | None = None,
+        seed: int | None = None,
+    ):
+        """Fixes the rules and draws K.
+
+        Args:
+          distributions: the public law of candidates, a product of Optuna's distributions.
+          base, score, repetitions, delta, model, default, save_model, model_file, seed: as of
+            `bridges.tune`.
+          storage: the curator's, where trials are written; None: in memory.
+          study_name: of a study that is not there yet.
+
+        Raises:
+          ValueError: with one line naming what to pass instead.
+        """
+        self._file = ModelFile.of(save_model, model_file)
+        procedure = planned(
+            candidates_of(distributions),
+            base=base,
+            score=score,
+            repetitions=repetitions,
+            delta=delta,
+            model=model,
+        )
+        self._selection, self._default = Selection(procedure, seed), default
+        self._distributions = dict(distributions)
+        try:
+            self._study = optuna.create_study(
+                storage=storage,
+                study_name=study_name,
+                direction="maximize",
+                sampler=_Drawn(self._distributions, self._selection),
+                pruner=optuna.pruners.NopPruner(),
+            )
+        except optuna.exceptions.DuplicatedStudyError:
+            raise ValueError(
+                f"a study {study_name!r} is there already, perhaps of another draw: pass another "
+                "study_name"
+            ) from None
+        self._asked = 0
+
+    def __repr__(self) -> str:
+        """Shows no K."""
+        return "PrivateStudy(not private: for the curator only)"
+
+    @property
+    def guarantee(self) -> accounting.Guarantee:
+        """The cost of the release."""
+        return self._selection.procedure.guarantee
+
+    def ask(self) -> optuna.Trial | None:
+        """The next trial, its hyperparameters drawn already; None once there is none left."""
+        if self._asked == self._selection.number:
+            return None
+        self._asked += 1
+        return self._study.ask(fixed_distributions=self._distributions)
+
+    def seed_of(self, trial: optuna.Trial) -> int:
+        """A secret whole number in [0, 2^63) of this trial's own, for its randomness."""
+        return self._selection.candidate(trial.number)[0]
+
+    def tell(self, trial: optuna.Trial, count: Any, model: Any = None) -> Outcome:
+        """Takes a trial's number of correct predictions, without noise, and its model.
+
+        Args:
+          trial: from `ask`.
+          count: what is no number ranks worst.
+          model: kept while it is the best; None where hyperparameters alone are released.
+
+        Raises:
+          ValueError: for a trial that was told before.
+        """
+        return self._noted(trial, self._selection.report(trial.number, model, count))
+
+    def failed(self, trial: optuna.Trial, why: str) -> Outcome:
+        """Takes that a trial ended in nothing; it counts and ranks worst. `why` is the curator's.
+
+        Raises:
+          ValueError: for a trial that was told before.
+        """
+        return self._noted(trial, self._selection.failed(trial.number, why))
+
+    def _noted(self, trial: optuna.Trial, outcome: Outcome) -> Outcome:
+        if outcome.count is not None:
+            trial.set_user_attr(EXACT_COUNT, outcome.count)
+        if outcome.failed:
+            self._study.tell(trial, state=TrialState.FAIL)
+        else:
+            self._study.tell(trial, outcome.score)
+        return outcome
+
+    def optimize(
+        self, objective: Callable[[optuna.Trial], Any], *, on_outcome: Callback | None = None
+    ) -> Result:
+        """Runs the objective for every trial that is left.
+
+        Args:
+          objective: trial -> number of correct predictions, or (model, that number).
+          on_outcome: called with each candidate's `Outcome`; what it writes is the curator's ONLY.
+
+        Returns:
+          `result()`.
+        """
+        checks.function("objective", objective, "trial -> count or (model, count)")
+        while (trial := self.ask()) is not None:
+            try:
+                returned = objective(trial)
+            except Exception as error:  # Pruned ones among them; the others go on.
+                outcome = self.failed(trial, f"it raised {type(error).__name__}: {error}")
+            else:
+                pair = isinstance(returned, tuple) and len(returned) == 2
+                model, count = returned if pair else (None, returned)
+                outcome = self.tell(trial, count, model)
+            if on_outcome is not None:
+                on_outcome(outcome)
+        return self.result()
+
+    def result(self) -> Result:
+        """The winner alone, once every trial was told.
+
+        Raises:
+          ValueError: before.
+        """
+        return self._selection.result(self._default, self._file)

@@ -1,0 +1,143 @@
+"""What a finished search costs whose trials were not ours: the rule, whichever library ran it."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from dpjax import accounting, checks
+from dpjax.accounting.guarantee import check_guarantee
+
+MOST_SETTINGS = 1000
+"""Combinations of what a trial's cost depends on, each of which is priced."""
+
+_DECLARED = (
+    "one trial, with every value it reported, has the guarantee declared for it",
+    "the search space, the number of trials and every setting were fixed before the data was seen",
+    "no other computation on the same records is released, or it is composed with this",
+)
+_ANY_WAY = (
+    "composition of all trials, each chosen in any way",
+    "everything that the trials gave: models, hyperparameters and reported values of all of them",
+    (),
+)
+_INDEPENDENT = (
+    "best of a number of independent trials that was fixed beforehand",
+    "the best trial alone: its model and hyperparameters; not its value beside others', not the "
+    "study, not a plot of it",
+    (
+        "STATED BY THE CALLER: every trial's hyperparameters were drawn independently, by one "
+        "public law, whatever earlier trials gave, by a sampler whose seed nobody knows",
+        "STATED BY THE CALLER: nothing pruned a trial, retried it or ended the search early",
+        "the other trials, their values and the study's storage stay with the curator",
+    ),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class StudyPrice:
+    """The cost of a finished search.
+
+    Attributes:
+      guarantee: of what `statement["covers"]` says.
+      delta: of the claim.
+      statement: JSON-able: epsilon, delta, the rule, what the caller stated and what is covered;
+        not how many trials really ran.
+    """
+
+    guarantee: accounting.Guarantee
+    delta: float
+    statement: Mapping[str, Any]
+
+    @property
+    def epsilon(self) -> float:
+        """At `delta`."""
+        return self.guarantee.epsilon(self.delta)
+
+
+def price_of_trials(
+    trial: accounting.Guarantee, *, most_trials: int, independent: bool, delta: float
+) -> StudyPrice:
+    """The cost of a search of at most so many trials.
+
+    Formal guarantees:
+      Without `independent` it is the composition of `most_trials` trials, adaptive: each may have
+      been chosen, pruned or left out by all that earlier ones gave. With it the best of exactly so
+      many (`accounting.best_of` of `accounting.Fixed`), under what the caller states, which stands
+      in the statement.
+
+    Args:
+      trial: of one trial with every value it reported, whichever it is.
+      most_trials: the most there could have been; with `independent` the number there were.
+      independent: see above.
+      delta: in (0, 1).
+    """
+    delta = checks.probability("delta", delta, hint=", for example 1e-5")
+    if independent:
+        guarantee = accounting.best_of(trial, accounting.Fixed(most_trials))
+    else:
+        guarantee = accounting.repeat(trial, most_trials)
+    rule, covers, stated = _INDEPENDENT if independent else _ANY_WAY
+    statement = {
+        "rule": rule,
+        "covers": covers,
+        "most_trials": most_trials,
+        "independent": independent,
+        "assumptions": [*_DECLARED, *stated],
+        "epsilon": guarantee.epsilon(delta),
+        "delta": delta,
+        "neighbouring_relation": guarantee.relation,
+        "mechanism": guarantee.provenance,
+    }
+    return StudyPrice(guarantee, delta, statement)
+
+
+Base = accounting.Guarantee | Callable[[dict[str, Any]], accounting.Guarantee]
+
+
+def dearest(
+    base: Base, values: Callable[[str], Sequence[Any]], cost_depends_on: Sequence[str]
+) -> accounting.Guarantee:
+    """A guarantee of every trial, where a trial's cost depends on its hyperparameters.
+
+    The sum of what the trials did cost would not do: a sampler that looks at results chooses the
+    costs by the data as well. The pointwise largest profile over all settings holds for each.
+
+    Args:
+      base: of one trial; or hyperparameters -> that.
+      values: name -> all values that a trial could have had.
+      cost_depends_on: the names that `base` reads.
+
+    Raises:
+      ValueError: for a function without names, or names without a function.
+    """
+    names = checks.listed("cost_depends_on", cost_depends_on, "names of hyperparameters")
+    if not callable(base):
+        if names:
+            raise ValueError("cost_depends_on is read by a base that is a function: drop it")
+        check_guarantee("base", base)
+        return base
+    if not names:
+        raise ValueError(
+            "base is a function: pass cost_depends_on, the names that it reads, or one Guarantee "
+            "that holds for every trial"
+        )
+    choices = [list(dict.fromkeys(values(name))) for name in names]
+    if math.prod(map(len, choices)) > MOST_SETTINGS:
+        raise ValueError(
+            f"cost_depends_on has more than {MOST_SETTINGS} settings: pass one Guarantee that "
+            "holds for every trial"
+        )
+    costs: list[accounting.Guarantee] = []
+    for setting in itertools.product(*choices):
+        try:
+            cost = base(dict(zip(names, setting)))
+        except KeyError as missing:
+            raise ValueError(f"base reads {missing}: name it in cost_depends_on too") from None
+        check_guarantee("what base returns", cost)
+        if all(cost.provenance != known.provenance for known in costs):
+            costs.append(cost)
+    return accounting.parallel(*costs)

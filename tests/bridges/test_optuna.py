@@ -1,0 +1,328 @@
+"""Optuna's studies: what finished ones cost, and private ones that draw, rank and release."""
+
+import inspect
+import json
+
+import numpy as np
+import pytest
+
+optuna = pytest.importorskip("optuna", reason="the extra bridges is not installed")
+
+from optuna.distributions import (  # noqa: E402
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+
+from dpjax import accounting, bridges, tuning  # noqa: E402
+from dpjax.bridges import optuna as bridge  # noqa: E402
+from dpjax.bridges.selection import RunsWarning  # noqa: E402
+from dpjax.randomness import integer_laws  # noqa: E402
+from dpjax.tuning import cautions, verification  # noqa: E402
+
+optuna.logging.set_verbosity(optuna.logging.ERROR)
+BASE = accounting.gaussian(4.0)
+DELTA = 1e-5
+
+
+def _objective(trial):
+    rate = trial.suggest_float("rate", 0.01, 1.0, log=True)
+    if trial.number == 1:
+        raise ArithmeticError
+    return rate
+
+
+def _study(sampler, number=6, objective=_objective, **more):
+    study = optuna.create_study(sampler=sampler, direction="maximize", **more)
+    study.optimize(objective, n_trials=number, catch=(ArithmeticError,))
+    return study
+
+
+@pytest.fixture(scope="module")
+def at_random():
+    return _study(optuna.samplers.RandomSampler(), pruner=optuna.pruners.NopPruner())
+
+
+def _adaptive():
+    return accounting.repeat(BASE, 6).epsilon(DELTA)
+
+
+def test_a_real_study_of_sqlite_costs_the_composition_of_its_trials(tmp_path):
+    url = f"sqlite:///{tmp_path}/mine.db"
+    _study(optuna.samplers.TPESampler(n_startup_trials=2), storage=url, study_name="mine")
+    for where in (url, optuna.storages.RDBStorage(url)):
+        price = bridge.price_study(where, base=BASE, delta=DELTA, most_trials=6)
+        assert price.epsilon == _adaptive() == price.statement["epsilon"]
+    assert json.loads(json.dumps(price.statement)) == price.statement
+    assert price.statement["rule"].startswith("composition")
+    # Trials that could have run are paid for.
+    price = bridge.price_study(url, base=BASE, delta=DELTA, most_trials=9, study_name="mine")
+    assert price.epsilon == accounting.repeat(BASE, 9).epsilon(DELTA)
+    assert price.statement["most_trials"] == 9
+    _study(optuna.samplers.RandomSampler(), storage=url, study_name="other")
+    with pytest.raises(ValueError, match="study_name where it holds"):
+        bridge.price_study(url, base=BASE, most_trials=6)
+
+
+def test_independent_trials_are_the_best_of_a_fixed_number_where_it_is_stated(at_random):
+    assert bridge.price_study(at_random, base=BASE, most_trials=6).epsilon == _adaptive()
+    price = bridge.price_study(at_random, base=BASE, most_trials=6, independent=True)
+    law = accounting.Fixed(6)
+    assert price.epsilon == accounting.best_of(BASE, law).epsilon(DELTA) < _adaptive()
+    assert sum("STATED BY THE CALLER" in one for one in price.statement["assumptions"]) == 2
+    assert price.statement["covers"].startswith("the best trial alone")
+    rebuilt = accounting.from_provenance(price.statement["mechanism"])
+    assert rebuilt.epsilon(DELTA) == price.epsilon
+
+
+def _pruned(trial):
+    trial.suggest_float("rate", 0.0, 1.0)
+    if trial.number == 2:
+        raise optuna.TrialPruned
+    return 1.0
+
+
+def _reported(trial):
+    trial.report(0.5, step=1)
+    return trial.suggest_float("rate", 0.0, 1.0)
+
+
+def _narrowed(trial):
+    return trial.suggest_float("rate", 0.0, 1.0 / (1 + trial.number))
+
+
+@pytest.mark.parametrize(
+    ("sampler", "objective", "why"),
+    [
+        (optuna.samplers.TPESampler, _objective, "sampler is TPESampler"),
+        (optuna.samplers.QMCSampler, _objective, "sampler is QMCSampler"),
+        (optuna.samplers.RandomSampler, _pruned, "pruned"),
+        (optuna.samplers.RandomSampler, _reported, "intermediate values"),
+        (optuna.samplers.RandomSampler, _narrowed, "different ranges"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+def test_what_was_not_independent_is_not_priced_as_such(sampler, objective, why):
+    study = _study(sampler(), objective=objective)
+    with pytest.raises(ValueError, match=why) as raised:
+        bridge.price_study(study, base=BASE, most_trials=6, independent=True)
+    assert "drop independent" in str(raised.value) and "\n" not in str(raised.value)
+    assert bridge.price_study(study, base=BASE, most_trials=6).epsilon == _adaptive()
+
+
+def test_marks_in_a_storage_and_other_numbers_refuse_independence(at_random):
+    grid = _study(optuna.samplers.GridSampler({"rate": [0.1, 0.2, 0.3]}), number=3)
+    enqueued = optuna.create_study(sampler=optuna.samplers.RandomSampler())
+    enqueued.enqueue_trial({"rate": 0.5})
+    enqueued.optimize(_objective, n_trials=1)
+    for study, number in ((grid, 3), (enqueued, 1)):
+        with pytest.raises(ValueError, match="enqueued, retried or constrained"):
+            bridge.price_study(study._storage, base=BASE, most_trials=number, independent=True)
+    for number, why in ((7, "fewer trials"), (5, "more than most_trials=5")):
+        with pytest.raises(ValueError, match=why):
+            bridge.price_study(at_random, base=BASE, most_trials=number, independent=True)
+
+
+def test_trials_of_different_cost_are_each_charged_the_dearest():
+    """Those that ran may have been chosen by the data: what they did cost is no bound."""
+
+    def objective(trial):
+        trial.suggest_categorical("noise", [2.0, 4.0, 8.0])
+        trial.suggest_float("rate", 0.0, 1.0)
+        return 1.0
+
+    study = _study(optuna.samplers.RandomSampler(seed=1), number=2, objective=objective)
+    read = []
+
+    def base(setting):
+        read.append(setting)
+        return accounting.gaussian(setting["noise"])
+
+    price = bridge.price_study(study, base=base, most_trials=2, cost_depends_on=["noise"])
+    dearest = accounting.repeat(accounting.gaussian(2.0), 2).epsilon(DELTA)
+    assert price.epsilon == pytest.approx(dearest, rel=1e-9)
+    assert read == [{"noise": 2.0}, {"noise": 4.0}, {"noise": 8.0}]
+    for names, why in (
+        ((), "pass cost_depends_on"),
+        (["rate"], "rate is continuous"),
+        (["depth"], "no trial has depth"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            bridge.price_study(study, base=base, most_trials=2, cost_depends_on=names)
+    with pytest.raises(ValueError, match="base reads 'lot'"):
+        bridge.price_study(study, base=lambda h: h["lot"], most_trials=2, cost_depends_on=["noise"])
+    with pytest.raises(ValueError, match="drop it"):
+        bridge.price_study(study, base=BASE, most_trials=2, cost_depends_on=["noise"])
+
+
+def test_studies_that_cannot_be_priced_are_refused_in_one_line(at_random, tmp_path):
+    empty = optuna.create_study()
+    failed = _study(optuna.samplers.RandomSampler(), 1, lambda trial: float("nan"))
+    several = optuna.create_study(directions=["maximize", "minimize"])
+    for study, more, why in (
+        (empty, {"most_trials": 6}, "no trial with a value"),
+        (failed, {"most_trials": 6}, "no trial with a value"),
+        (several, {"most_trials": 6}, "several directions"),
+        (at_random, {}, "pass most_trials"),
+        (at_random, {"most_trials": 5}, "more than most_trials=5"),
+        (at_random, {"most_trials": 6.5}, "whole number"),
+        (at_random, {"most_trials": 6, "delta": 2}, "delta must be in"),
+        (at_random, {"most_trials": 6, "base": 1.0}, "base must be a Guarantee"),
+        (at_random, {"most_trials": 6, "independent": "yes"}, "True or False"),
+        (at_random, {"most_trials": 6, "study_name": "a"}, "drop it"),
+        (f"sqlite:///{tmp_path}/no.db", {"most_trials": 6}, "there is no file"),
+        ("nonsense", {"most_trials": 6}, "no study can be read"),
+        (7, {"most_trials": 6}, "study must be an optuna.Study"),
+    ):
+        with pytest.raises(ValueError, match=why) as raised:
+            bridge.price_study(study, **{"base": BASE} | more)
+        assert "\n" not in str(raised.value)
+    assert not (tmp_path / "no.db").exists()
+
+
+LAW = {
+    "rate": FloatDistribution(0.01, 1.0, log=True),
+    "momentum": FloatDistribution(0.0, 0.9, step=0.3),
+    "optimizer": CategoricalDistribution(["sgd", "adam", None]),
+    "depth": IntDistribution(1, 4),
+    "width": IntDistribution(16, 64, step=16),
+    "fixed": FloatDistribution(0.5, 0.5),
+}
+SCORE = bridges.CountedScore("disjoint", 100, noise=3.0)
+
+
+def _private(law=LAW, **changed):
+    given = {"base": BASE, "score": SCORE, "repetitions": accounting.Fixed(5), "seed": 1}
+    return bridge.PrivateStudy(law, **given | changed)
+
+
+def test_a_private_study_releases_one_winner_that_verifies(tmp_path):
+    url = f"sqlite:///{tmp_path}/curator.db"
+    seen = []
+
+    def objective(trial):
+        for name, law in LAW.items():
+            assert law._contains(law.to_internal_repr(trial.params[name])), name
+        assert trial.suggest_float("rate", 0.01, 1.0, log=True) == trial.params["rate"]
+        return {"w": np.ones(2)}, 50 + trial.number
+
+    study = _private(storage=url, study_name="private")
+    result = study.optimize(objective, on_outcome=seen.append)
+    assert len(seen) == 5 and study.ask() is None
+    run = accounting.parallel(BASE, accounting.discrete_gaussian(3.0, 1))
+    assert result.guarantee.epsilon(DELTA) == accounting.best_of(run, accounting.Fixed(5)).epsilon(
+        DELTA
+    )
+    (trials,) = [optuna.load_study(study_name="private", storage=url).trials]
+    assert [one.user_attrs[bridge.EXACT_COUNT] for one in trials] == [50, 51, 52, 53, 54]
+    assert [one.value for one in trials] == [one.score for one in seen]
+    best = max(range(5), key=lambda i: trials[i].value)
+    assert result.curator.winner == best
+    assert result.release.hyperparameters == trials[best].params
+    result.release.save(tmp_path / "release")
+    result.curator.save(tmp_path / "curator")
+    path = str(tmp_path / "release" / "guarantee.json")
+    assert verification.verify_release(path).epsilon == result.guarantee.epsilon(DELTA)
+    assert "private" not in repr(study).replace("not private", "") and "5" not in repr(study)
+    with pytest.raises(ValueError, match="pass another study_name"):
+        _private(storage=url, study_name="private")
+
+
+def test_everything_is_drawn_before_the_first_trial_and_ranked_with_noise(monkeypatch):
+    asked = []
+
+    def drawn(deviation, number, source, stream=0):
+        asked.append((deviation, number, source.secret))
+        return np.array([-40, 0, -100])
+
+    monkeypatch.setattr(integer_laws, "discrete_gaussian", drawn)
+    law = {"rate": FloatDistribution(0.0, 1.0)}
+    study = _private(law, repetitions=accounting.Fixed(3), seed=None)
+    assert asked == [(3.0, 3, True)]
+    monkeypatch.setattr(accounting.Fixed, "sample", None)
+    monkeypatch.setattr(tuning.Uniform, "sample", None)
+    counts, rates = [60, 50, 100], []
+    while (trial := study.ask()) is not None:
+        with pytest.raises(ValueError, match="candidates are left"):
+            study.result()
+        rates.append(trial.params["rate"])
+        outcome = study.tell(trial, counts[trial.number], model=trial.number)
+        assert outcome.candidate == trial.number
+        with pytest.raises(ValueError, match="reported already"):
+            study.tell(trial, 100)
+    result = study.result()
+    assert result.release.params == 1
+    assert result.release.hyperparameters == {"rate": rates[1]}
+    assert result.curator.details["remarks"] == {}
+    seeds = {study._selection.candidate(i)[0] for i in range(3)}
+    assert len(seeds) == 3
+
+
+def test_trials_that_raise_or_are_pruned_count_and_rank_worst(tmp_path):
+    calls = []
+
+    def objective(trial):
+        calls.append(trial.number)
+        if trial.number == 0:
+            raise optuna.TrialPruned
+        if trial.number == 1:
+            trial.suggest_float("not in the law", 0.0, 1.0)
+        return None if trial.number == 2 else 1
+
+    with pytest.warns(RunsWarning):
+        result = _private().optimize(objective)
+    assert calls == [0, 1, 2, 3, 4] and result.curator.winner in (3, 4)
+    assert set(result.curator.details["remarks"]) == {"0", "1", "2"}
+    assert "name it in distributions" in result.curator.details["remarks"]["1"]
+    # Hyperparameters alone are released where no model is returned.
+    result.release.save(tmp_path / "release")
+    assert {one.name for one in (tmp_path / "release").iterdir()} == {
+        "guarantee.json",
+        "hyperparameters.json",
+    }
+
+
+def test_no_candidate_releases_the_default(monkeypatch):
+    nothing = np.zeros(1, dtype=np.int64)
+    monkeypatch.setattr(accounting.Poisson, "sample", lambda *_, **__: nothing)
+    study = _private(repetitions=accounting.Poisson(2), default=(default := {"w": np.zeros(1)}))
+    with pytest.warns(cautions.UntrainedReleaseWarning):
+        result = study.optimize(lambda trial: pytest.fail("no trial may run"))
+    assert result.release.params is default
+    assert set(result.release.hyperparameters.values()) == {None}
+
+
+def test_the_law_is_what_optunas_distributions_are():
+    candidates = bridge.candidates_of(LAW)
+    drawn = candidates.sample(4000, np.random.default_rng(0))
+    rows = [candidates.values({n: v[i] for n, v in drawn.items()}) for i in range(4000)]
+    assert {row["width"] for row in rows} == {16, 32, 48, 64}
+    assert all(type(row["width"]) is int and type(row["depth"]) is int for row in rows)
+    assert {row["fixed"] for row in rows} == {0.5}
+    for name, number in (("depth", 4), ("optimizer", 3), ("momentum", 4), ("width", 4)):
+        _, counts = np.unique([str(row[name]) for row in rows], return_counts=True)
+        assert len(counts) == number
+        assert np.all(np.abs(counts - 4000 / number) < 5 * np.sqrt(4000 / number)), name
+    rates = np.log([row["rate"] for row in rows])
+    assert abs(rates.mean() - np.log(0.1)) < 5 * np.log(100) / np.sqrt(12 * 4000)
+    for law, why in (
+        ({"rate": 0.1}, "must be a distribution"),
+        ({}, "search space is empty"),
+        ({"steps": FloatDistribution(1, 2)}, "steps changes the privacy cost"),
+        ([], "must be a mapping"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            bridge.candidates_of(law)
+
+
+def test_the_docstrings_keep_their_promises():
+    for what, promises in (
+        (bridge.price_study, ("adaptive composition", "pruned and failed", "fixed before the")),
+        (
+            bridge.PrivateStudy,
+            ("before the first trial", "noisy counts", "counts and ranks worst", "curator's ONLY"),
+        ),
+    ):
+        section = " ".join(inspect.getdoc(what).split("Formal guarantees:")[1].split())
+        for promise in promises:
+            assert promise in section, promise
