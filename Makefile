@@ -38,8 +38,8 @@ $(VENV)/installed: $(BIN)/python pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/installed_for_tests: $(VENV)/installed
-	@echo "Installing the test, federated, pareto and tables extras into $(VENV)"
-	$(INSTALL) --editable '.[test,federated,pareto,tables]'
+	@echo "Installing the test, bridges, federated, pareto and tables extras into $(VENV)"
+	$(INSTALL) --editable '.[test,bridges,federated,pareto,tables]'
 	@touch $@
 
 # Every figure's small version, with rows and pictures under runs/figures.

@@ -116,6 +116,30 @@ _MODELS = (
 _MESH, _MESH_FILE = ("tests/training/test_mesh.py",), "dpjax/training/mesh.py"
 _HOST, _HOST_FILE = ("tests/training/test_host_data.py",), "dpjax/training/host_data.py"
 
+_BRIDGES = "dpjax/bridges/"
+_ANY_RUN = {
+    word: (f"tests/bridges/test_any_run.py::test_{test}",)
+    for word, test in {
+        "ranked": "the_noisy_score_is_ranked_with_a_noise_of_each_candidates_own",
+        "raises": "a_run_that_raises_counts_ranks_worst_and_is_not_retried",
+        "priced": "the_price_is_that_of_run_and_count_selected_from",
+        "counted": "a_count_is_a_whole_number_of_records_or_ranks_worst",
+        "hidden": "the_release_is_the_same_whatever_k_was",
+        "order": "the_earlier_of_equals_wins_whichever_ended_first",
+    }.items()
+}
+_OPTUNA = {
+    word: (f"tests/bridges/test_optuna.py::test_{test}",)
+    for word, test in {
+        "composed": "a_real_study_of_sqlite_costs_the_composition_of_its_trials",
+        "stated": "what_was_not_independent_is_not_priced_as_such",
+        "dearest": "trials_of_different_cost_are_each_charged_the_dearest",
+        "refused": "studies_that_cannot_be_priced_are_refused_in_one_line",
+        "drawn": "everything_is_drawn_before_the_first_trial_and_ranked_with_noise",
+        "nothing": "no_candidate_releases_the_default",
+        "worst": "trials_that_raise_or_are_pruned_count_and_rank_worst",
+    }.items()
+}
 _UNTUNED = (f"{_T}tuners/test_untuned.py",)
 _ITERATES_FILE = f"{_P}evaluations/iterates_of_one_run.py"
 _ITERATES = {
@@ -131,6 +155,118 @@ _ITERATES = {
 }
 _RANKS = "ranks = procedure.selection.rank(scores[indices] / task.validation.public_size)"
 MISTAKES = [
+    Mistake(
+        "bridges: runs are ranked by exact counts, the noise is drawn and charged",
+        f"{_BRIDGES}selection.py",
+        "score = float(count + self._noise[index])",
+        "score = float(count)",
+        _ANY_RUN["ranked"],
+    ),
+    Mistake(
+        "bridges: all candidates share a noise",
+        f"{_BRIDGES}selection.py",
+        "score = float(count + self._noise[index])",
+        "score = float(count + self._noise[0])",
+        _ANY_RUN["ranked"],
+    ),
+    Mistake(
+        "bridges: noise and seeds from a number although no seed was given",
+        f"{_BRIDGES}selection.py",
+        "randomness = HostRandomness(seed)",
+        "randomness = HostRandomness(seed or 0)",
+        _ANY_RUN["ranked"],
+    ),
+    Mistake(
+        "bridges: a run that raised is tried again",
+        f"{_BRIDGES}any_run.py",
+        '        return False, f"it raised {type(error).__name__}: {error}"\n',
+        "        return True, run(seed, values)\n",
+        _ANY_RUN["raises"],
+    ),
+    Mistake(
+        "bridges: a count on training records is charged as on records of its own",
+        f"{_BRIDGES}counted_score.py",
+        "return accounting.compose(base, count)",
+        "return accounting.parallel(base, count)",
+        _ANY_RUN["priced"],
+    ),
+    Mistake(
+        "bridges: a count may be above the number of records",
+        f"{_BRIDGES}counted_score.py",
+        "min(max(given, 0), self.public_size)",
+        "max(given, 0)",
+        _ANY_RUN["counted"],
+    ),
+    Mistake(
+        "bridges: the statement names K",
+        f"{_BRIDGES}selection.py",
+        "statement=claims.statement(procedure, secret=self.secret),",
+        'statement={"runs": self.number} | claims.statement(procedure, secret=self.secret),',
+        _ANY_RUN["hidden"],
+    ),
+    Mistake(
+        "bridges: among equal ranks the run that ended first wins",
+        f"{_BRIDGES}selection.py",
+        "self._best.update(np.zeros(1, np.int64), np.array([index]), rank, ())",
+        "self._best.update(np.zeros(1, np.int64), np.array([len(self._outcomes)]), rank, ())",
+        _ANY_RUN["order"],
+    ),
+    Mistake(
+        "bridges: there is always a candidate",
+        f"{_BRIDGES}selection.py",
+        "self.number = number = int(procedure.choice.draw(1, source)[0])",
+        "self.number = number = max(1, int(procedure.choice.draw(1, source)[0]))",
+        _OPTUNA["nothing"],
+    ),
+    Mistake(
+        "optuna: a study in which each trial looked at the others is the best of a fixed number",
+        f"{_BRIDGES}study_price.py",
+        "guarantee = accounting.repeat(trial, most_trials)",
+        "guarantee = accounting.best_of(trial, accounting.Fixed(most_trials))",
+        _OPTUNA["composed"],
+    ),
+    Mistake(
+        "optuna: trials that failed or were pruned cost nothing",
+        f"{_BRIDGES}optuna.py",
+        "if one.state != TrialState.WAITING]",
+        "if one.state == TrialState.COMPLETE]",
+        _OPTUNA["refused"],
+    ),
+    Mistake(
+        "optuna: the trials that ran are charged, not those that could have",
+        f"{_BRIDGES}optuna.py",
+        "    trial = dearest(base,",
+        "    most_trials = len(trials)\n    trial = dearest(base,",
+        _OPTUNA["composed"],
+    ),
+    Mistake(
+        "optuna: whatever sampled a study, its trials may be stated to be independent",
+        f"{_BRIDGES}optuna.py",
+        "if study is not None and type(study.sampler) is not optuna.samplers.RandomSampler:",
+        "if False:",
+        _OPTUNA["stated"],
+    ),
+    Mistake(
+        "optuna: trials of different cost are charged as the last setting",
+        f"{_BRIDGES}study_price.py",
+        "return accounting.parallel(*costs)",
+        "return costs[-1]",
+        _OPTUNA["dearest"],
+    ),
+    Mistake(
+        "optuna: a private study has a result before all candidates are told",
+        f"{_BRIDGES}selection.py",
+        "if len(self._outcomes) < self.number:",
+        "if not self._outcomes and self.number:",
+        _OPTUNA["drawn"],
+    ),
+    Mistake(
+        "optuna: a trial outside the public law is drawn by Optuna",
+        f"{_BRIDGES}optuna.py",
+        'raise ValueError(f"{param_name} is not in the public law: name it in distributions")',
+        "return 0.5",
+        _OPTUNA["worst"],
+    ),
     Mistake(
         "the untuned run is one of two, and the one that did not fail",
         f"{_P}evaluations/one_run.py",

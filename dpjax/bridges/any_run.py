@@ -76,8 +76,9 @@ def tune(
 
     Args:
       run: (seed, hyperparameters) -> (model, number of correct predictions). The seed is a secret
-        whole number in [0, 2^63), for NumPy, PyTorch or `bridges.jax_key`. For a pool of processes
-        it must be a function at the top of a module.
+        whole number in [0, 2^63), for `numpy.random.default_rng` or `bridges.jax_key`; PyTorch's
+        generator on a CPU keeps 32 bits of a seed, too few for noise. For a pool of processes it
+        must be a function at the top of a module.
       space: public law of the hyperparameters, with labels perhaps (`bridges.Candidates`).
       base: the guarantee of one run, training alone; of runs whose cost depends on the candidate
         `accounting.mixture` of theirs with the space's probabilities.

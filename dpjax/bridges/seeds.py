@@ -9,7 +9,7 @@ from dpjax import checks
 from dpjax.randomness import keys
 
 SEED_BITS = 63
-"""Of a run's seed: NumPy, PyTorch and Python take such a number whole."""
+"""Of a run's seed: `numpy.random.default_rng` takes all of it, and 64-bit integers hold it."""
 
 
 def jax_key(seed: int) -> jax.Array:

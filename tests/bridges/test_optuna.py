@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import re
 
 import numpy as np
 import pytest
@@ -326,3 +327,17 @@ def test_the_docstrings_keep_their_promises():
         section = " ".join(inspect.getdoc(what).split("Formal guarantees:")[1].split())
         for promise in promises:
             assert promise in section, promise
+
+
+def test_the_examples_of_the_page_run_as_written(tmp_path, monkeypatch, capsys, request):
+    _study(optuna.samplers.TPESampler(), 3, storage=f"sqlite:///{tmp_path}/mine.db")
+    page = (request.config.rootpath / "docs" / "bridges.md").read_text()
+    examples = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    assert len(examples) == 3
+    monkeypatch.chdir(tmp_path)
+    for example in examples:
+        exec(compile(example, "docs/bridges.md", "exec"), {})
+    printed = capsys.readouterr().out.splitlines()
+    run = accounting.dp_sgd(sampling_probability=0.01, noise_multiplier=2.0, steps=500)
+    assert float(printed[0]) == accounting.repeat(run, 50).epsilon(DELTA)
+    assert len(printed) == 3 and all("rate" in line for line in printed[1:])
