@@ -89,8 +89,8 @@ def tune(
       default: the model released where there is no winner; it must not depend on data.
       save_model: (model, path) -> writes the model's file; None for a pytree of arrays.
       model_file: the name of that file; "model" unless given, with `save_model`.
-      executor: a pool of `concurrent.futures` that runs candidates in any order; None: one after
-        the other, here.
+      executor: a pool of `concurrent.futures` that runs candidates in any order, of processes that
+        are spawned (JAX does not survive a fork); None: one after the other, here.
       on_outcome: called in this process with each candidate's `Outcome`, as they end: for a log, a
         CSV or a tracking server, each the curator's ONLY. What it raises ends the tuning without a
         release.

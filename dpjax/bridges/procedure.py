@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 from dpjax import accounting, checks
 from dpjax.accounting.guarantee import check_guarantee
@@ -59,6 +60,9 @@ def planned(
     choice = BestOf(repetitions)
     deviation = score.deviation(base, delta)
     run = score.charged(base, deviation)
-    return Procedure(
-        candidates, base, score, choice, delta, model, deviation, run, choice.guarantee(run)
-    )
+    guarantee = choice.guarantee(run)
+    if not math.isfinite(guarantee.epsilon(delta)):
+        raise ValueError(
+            f"no epsilon holds at delta {delta:g}: pass a larger delta, or another base"
+        )
+    return Procedure(candidates, base, score, choice, delta, model, deviation, run, guarantee)

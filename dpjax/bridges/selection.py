@@ -91,6 +91,8 @@ class Selection:
         return self._ranked(index, None, None, f"ranked worst: {why}")
 
     def _ranked(self, index: int, model: Any, count: int | None, remark: str | None) -> Outcome:
+        if not 0 <= index < self.number:
+            raise ValueError(f"{index} is no candidate of this selection: report its own")
         if index in self._outcomes:
             raise ValueError(f"candidate {index} was reported already: report each once")
         score = -np.inf

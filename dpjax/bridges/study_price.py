@@ -80,6 +80,10 @@ def price_of_trials(
         guarantee = accounting.best_of(trial, accounting.Fixed(most_trials))
     else:
         guarantee = accounting.repeat(trial, most_trials)
+    if not math.isfinite(guarantee.epsilon(delta)):
+        raise ValueError(
+            f"no epsilon holds at delta {delta:g}: pass a larger delta, or another base"
+        )
     rule, covers, stated = _INDEPENDENT if independent else _ANY_WAY
     statement = {
         "rule": rule,

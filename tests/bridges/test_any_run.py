@@ -5,6 +5,8 @@ import inspect
 import json
 import multiprocessing
 import pickle
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +22,7 @@ from dpjax.tuning import cautions, verification
 BASE = accounting.gaussian(2.0)
 SPACE = tuning.Space(rate=tuning.Uniform(0.0, 1.0))
 SCORE = bridges.CountedScore("disjoint", 100, noise=3.0)
+LEAKY = accounting.dp_sgd(0.5, 1.0, 1, failure_probability=1e-6)
 LAW = accounting.AtMost(accounting.Poisson(4), cap=8)
 
 
@@ -337,12 +340,29 @@ def test_a_model_of_any_kind_has_its_own_file(tmp_path):
         ({"space": {"rate": 0.1}}, "space must be a Space"),
         ({"on_outcome": 1}, "on_outcome must be a function"),
         ({"model": None}, "model must be text"),
+        ({"delta": 1e-9, "base": LEAKY}, "no epsilon holds at delta 1e-09"),
     ],
 )
 def test_bad_arguments_are_refused_in_one_line(changed, line):
     with pytest.raises(ValueError, match=line) as raised:
         _tune(**changed)
     assert "\n" not in str(raised.value)
+
+
+def test_the_command_line_verifies_it(tmp_path, request):
+    _tune(lambda seed, h: ({"w": np.ones(2)}, 1)).release.save(tmp_path / "release")
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "experiments.epsilon",
+            f"--verify={tmp_path}/release/guarantee.json",
+        ],
+        cwd=request.config.rootpath,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0 and "the claim holds" in done.stdout, done.stdout + done.stderr
 
 
 def test_the_docstring_keeps_its_promises():
