@@ -25,7 +25,10 @@ _LIBRARIES = ("jax", "flax", "numpy", "scipy", "dp-accounting")
 _VERSIONED = ("dpjax", *_LIBRARIES)
 
 _CHARGED = {
-    DISJOINT: "records that no run trains on; run and count are charged in parallel",
+    DISJOINT: (
+        "records that no run trains on, divided by nothing that another record, or under "
+        "replace-one the record's own value, decides; run and count are charged in parallel"
+    ),
     TRAINING: "records that runs are trained on; run and count are composed",
     PUBLIC: "records that were declared public and are NOT protected; nothing is charged",
 }

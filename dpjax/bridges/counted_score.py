@@ -34,8 +34,9 @@ class CountedScore:
 
     Attributes:
       records: "disjoint", private records that no run trains on, a record being in one part
-        whatever the others are; "training", records that runs are trained on; "public", records of
-        nobody. There is no default: the wrong word is a wrong price.
+        whatever the others are (under replace-one: whatever its own value is, as by its slot);
+        "training", records that runs are trained on; "public", records of nobody. There is no
+        default: the wrong word is a wrong price.
       public_size: the public number of these records; counts above it are clipped to it.
       noise: standard deviation of the discrete Gaussian, in records; None: the least one that adds
         nothing ("disjoint") or 1% of a run's epsilon ("training").

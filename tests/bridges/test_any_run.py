@@ -15,7 +15,10 @@ import pytest
 from runs_elsewhere import model_and_count
 
 from dpjax import accounting, bridges, tuning
-from dpjax.bridges.selection import RunsWarning
+from dpjax.bridges import claims
+from dpjax.bridges.model_files import ModelFile
+from dpjax.bridges.procedure import planned
+from dpjax.bridges.selection import RunsWarning, Selection
 from dpjax.randomness import integer_laws
 from dpjax.tuning import cautions, verification
 
@@ -89,6 +92,31 @@ def test_the_noisy_score_is_ranked_with_a_noise_of_each_candidates_own(monkeypat
     np.testing.assert_allclose(result.curator.accuracies, [0.6, 0.5, 1.0])
     assert result.curator.winner == 1
     assert result.release.params == result.release.hyperparameters
+
+
+def test_the_winner_has_the_law_of_the_best_of_k(monkeypatch):
+    """Runs that succeed with probability .3: the released one does as the law of K says."""
+    law = accounting.Geometric(mean=3)
+    procedure = planned(
+        bridges.Candidates.of(SPACE),
+        base=accounting.pure(1.0),
+        score=bridges.CountedScore("public", 1),
+        repetitions=law,
+        delta=1e-5,
+        model="",
+    )
+    monkeypatch.setattr(claims, "statement", lambda *_, **__: {})
+    runs, succeeded, source = 6000, 0, np.random.default_rng(1)
+    for _ in range(runs):
+        selection = Selection(procedure, None)
+        for index in range(selection.number):
+            success = bool(source.random() < 0.3)
+            selection.report(index, success, int(success))
+        succeeded += selection.result(None, ModelFile()).release.params
+    # Within 5 deviations, which tells it from a fixed K, and from one run more or fewer.
+    wanted = float(law.success_probability(0.3))
+    assert abs(succeeded / runs - wanted) < 5 * np.sqrt(wanted * (1 - wanted) / runs)
+    assert abs(1 - 0.7**3 - wanted) > 10 * np.sqrt(wanted * (1 - wanted) / runs)
 
 
 def test_everything_random_is_drawn_before_the_first_run(monkeypatch):
