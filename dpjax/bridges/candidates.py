@@ -54,10 +54,10 @@ class Candidates:
             if not words:
                 raise ValueError(f"labels of {name} are none: pass at least one")
             law = laws.setdefault(name, Choice(range(len(words))))
-            if law.values is None or not set(law.values) <= set(range(len(words))):
+            if law.values is None or set(law.values) != set(range(len(words))):
                 raise ValueError(
-                    f"the law of {name} must draw places 0 to {len(words) - 1} of its labels, or "
-                    "be left out of the space"
+                    f"the law of {name} must draw all places 0 to {len(words) - 1} of its labels, "
+                    "or be left out of the space"
                 )
             found[name] = words
         object.__setattr__(self, "space", Space(laws))

@@ -294,7 +294,8 @@ class PrivateStudy:
           distributions: the public law of candidates, a product of Optuna's distributions.
           base, score, repetitions, delta, model, default, save_model, model_file, seed: as of
             `bridges.tune`.
-          storage: the curator's, where trials are written; None: in memory.
+          storage: the curator's, where trials are written; None: in memory. A file of SQLite is as
+            readable as the umask has it: put it where the curator alone may read.
           study_name: of a study that is not there yet.
 
         Raises:

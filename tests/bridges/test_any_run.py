@@ -302,7 +302,7 @@ def test_labels_are_read_released_and_verified(tmp_path):
     assert not space.may_be({"rate": 0.5, "optimizer": 1})
     assert not space.may_be({"rate": 2.0, "optimizer": "adam"})
     assert not space.may_be({"rate": 0.5})
-    with pytest.raises(ValueError, match="places 0 to 1"):
+    with pytest.raises(ValueError, match="all places 0 to 1"):
         bridges.Candidates(tuning.Space(o=tuning.Choice([0, 2])), {"o": ["a", "b"]})
     with pytest.raises(ValueError, match="a label of o must be"):
         bridges.Candidates(None, {"o": [object()]})

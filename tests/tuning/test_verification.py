@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import small_tasks
 
-from dpjax import accounting, training, tuning
+from dpjax import accounting, bridges, training, tuning
 from dpjax.tuning import pareto, release, verification
 from dpjax.tuning.evaluations import partition_models, private_runs, staged_runs
 from dpjax.tuning.pareto.released_run import released_run
@@ -81,6 +81,18 @@ def _adaptive_proposals(**more):
     return tuning.adaptive_proposals(_task(), SPACE, **arguments).release
 
 
+def _any_run(**more):
+    space = bridges.Candidates(SPACE, {"optimizer": ["sgd", "adam"]})
+    arguments = dict(
+        base=accounting.dp_sgd(0.1, 2.0, 10),
+        score=bridges.CountedScore("disjoint", 50, noise=3.0),
+        repetitions=accounting.AtMost(accounting.Geometric(mean=2), cap=3),
+        delta=1e-3,
+        seed=5,
+    )
+    return bridges.tune(lambda seed, h: ({"w": np.ones(2)}, 9), space, **arguments | more).release
+
+
 RELEASES = {
     "random repetitions": _random_repetitions,
     "a mixed space": _mixed,
@@ -129,13 +141,18 @@ RELEASES = {
         repetitions=accounting.Fixed(1),
     ),
     "one run after a search on public data": _one_run,
+    "runs of any function": _any_run,
+    "runs of any function, scored on training records": lambda: _any_run(
+        score=bridges.CountedScore("training", 50)
+    ),
 }
 
 FREE = (
     r"model|optimizer(\..*)?|trained_parameters\..*|trained_parameters|library_versions\..*"
     # Ranges that no cost depends on, within which the released candidate still lies.
-    r"|candidates_drawn_from\.learning_rate\.(low|high)"
-    r"|candidates_drawn_from\.clip_norm\.values\.0|selection\.candidates.*"
+    r"|candidates_drawn_from\.(space\.)?learning_rate\.(low|high)"
+    r"|candidates_drawn_from\.labels\.optimizer\.\d"
+    r"|candidates_drawn_from\.(space\.)?clip_norm\.values\.0|selection\.candidates.*"
     # Rounded where they are used.
     r"|candidates_drawn_from\.(lot_size|epochs)\.values\.\d"
     r"|selection\.(granularity|lower_bound)"
