@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from dpjax import checks
+from dpjax.certificate import CERTIFICATE
 from dpjax.tuning.release import GUARANTEE_FILE, HYPERPARAMETERS_FILE, MODEL_FILE, Release
 
 
@@ -31,7 +32,7 @@ class ModelFile:
     def __post_init__(self) -> None:
         checks.text("model_file", self.name)
         plain = self.name == os.path.basename(self.name) and self.name not in ("", ".", "..")
-        if not plain or self.name in (HYPERPARAMETERS_FILE, GUARANTEE_FILE):
+        if not plain or self.name in (HYPERPARAMETERS_FILE, GUARANTEE_FILE, CERTIFICATE):
             raise ValueError(f"model_file {self.name!r}: pass a file's name, such as 'model.pt'")
         if self.save is not None:
             checks.function("save_model", self.save, "(model, path) -> None")

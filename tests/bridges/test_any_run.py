@@ -352,7 +352,7 @@ def test_a_model_of_any_kind_has_its_own_file(tmp_path):
         _tune(run).release.save(tmp_path / "other")
     with pytest.raises(ValueError, match="wrote no file"):
         _tune(run, save_model=lambda model, path: None).release.save(tmp_path / "other")
-    for name in ("guarantee.json", "a/b", ".."):
+    for name in ("guarantee.json", "certificate.json", "a/b", ".."):
         with pytest.raises(ValueError, match="pass a file's name"):
             _tune(run, save_model=save, model_file=name)
 
