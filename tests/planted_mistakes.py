@@ -205,10 +205,10 @@ MISTAKES = [
         _ANY_RUN["hidden"],
     ),
     Mistake(
-        "bridges: among equal ranks the run that ended first wins",
+        "bridges: the model of the last among equals leaves with another's hyperparameters",
         f"{_BRIDGES}selection.py",
-        "self._best.update(np.zeros(1, np.int64), np.array([index]), rank, ())",
-        "self._best.update(np.zeros(1, np.int64), np.array([len(self._outcomes)]), rank, ())",
+        "if self._best.candidate[0] == index:",
+        "if self._best.score[0] <= rank[0]:",
         _ANY_RUN["order"],
     ),
     Mistake(

@@ -259,9 +259,10 @@ def test_the_order_of_completion_and_the_place_change_nothing():
             np.testing.assert_array_equal(result.curator.scores, plain.curator.scores)
 
 
-def test_the_earlier_of_equals_wins_whichever_ended_first(monkeypatch):
+@pytest.mark.parametrize("ends", [lambda: None, lambda: _Backwards()])
+def test_the_earlier_of_equals_wins_whichever_ended_first(monkeypatch, ends):
     _noise(monkeypatch, [0])
-    result = _tune(lambda seed, h: (h, 7), repetitions=accounting.Fixed(5), executor=_Backwards())
+    result = _tune(lambda seed, h: (h, 7), repetitions=accounting.Fixed(5), executor=ends())
     assert result.curator.winner == 0
     assert result.release.params == result.release.hyperparameters
 
