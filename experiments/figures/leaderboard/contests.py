@@ -39,7 +39,7 @@ CONTESTS: Mapping[str, Contest] = {
     "digits, 128 hidden": Contest("digits", widths=(128,), validation=0.2),
     "Adult": Contest("adult"),
     "a9a": Contest("a9a"),
-    "Fertility": Contest("fertility", seeds=10),
+    "Fertility": Contest("fertility"),
     "TV16": Contest("tv16"),
     "nassCDS": Contest("nass_cds"),
     "flights": Contest("flights", seeds=10),
