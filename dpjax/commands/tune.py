@@ -379,7 +379,7 @@ def tune(
         if rows:
             figure = plotting.candidate_scores(
                 rows,
-                against=ITERATE if tuner_flags.trains_once(chosen) else "learning_rate",
+                against=ITERATE if ITERATE in rows[0] else "learning_rate",
                 chance=1 / loaded.classes,
                 title=f"{name}, {_DATA.model.value}: "
                 + ("average over partitions" if partitioned else "every candidate")
