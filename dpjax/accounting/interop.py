@@ -8,6 +8,7 @@ are handed to dp_accounting one at a time: never with a count, which some of its
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import attr
@@ -27,7 +28,7 @@ from dpjax.accounting.selection.laws import (
     RepetitionLaw,
     TruncatedNegativeBinomial,
 )
-from dpjax.checks import instance
+from dpjax.checks import instance, positive, whole
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE, REPLACE_ONE, normalise_relation
 
 _RELATIONS = {
@@ -46,7 +47,8 @@ def from_dp_event(event: dp_events.DpEvent, relation: object = ADD_OR_REMOVE_ONE
     Args:
       event: NoOp, Gaussian, Laplace, DiscreteLaplace, RandomizedResponse, MixtureOfGaussians,
         ZCDp, TruncatedSubsampledGaussian, PoissonSampled of Gaussians, SampledWithoutReplacement
-        of Gaussians (replace one), RepeatAndSelect, and Composed and SelfComposed of these.
+        of Gaussians (replace one), RepeatAndSelect, events of `register_selection`, and Composed
+        and SelfComposed of these.
       relation: neighbouring relation of the guarantee.
 
     Raises:
@@ -78,10 +80,10 @@ def from_dp_event(event: dp_events.DpEvent, relation: object = ADD_OR_REMOVE_ONE
         return _leaf(event, relation)
     if isinstance(event, dp_events.SampledWithoutReplacementDpEvent):
         return _fixed_lots(event, 1, relation)
-    if isinstance(event, dp_events.RepeatAndSelectDpEvent):
-        _refuse_inner_delta(event.event)
-        base = from_dp_event(event.event, relation)
-        return selection.best_of(base, _law(event.shape, event.mean))
+    for kind, law_of in _SELECTIONS.items():
+        if isinstance(event, kind):
+            _refuse_inner_delta(event.event)
+            return selection.best_of(from_dp_event(event.event, relation), law_of(event))
     if isinstance(event, _LEAVES):
         return _leaf(event, relation)
     raise ValueError(
@@ -100,6 +102,24 @@ _LEAVES = (
 )
 
 
+_SELECTIONS: dict[type[dp_events.DpEvent], Callable[[Any], RepetitionLaw]] = {
+    dp_events.RepeatAndSelectDpEvent: lambda event: _law(event.shape, event.mean)
+}
+"""Events that mean the best of K runs of their `event` -> what reads their law of K."""
+
+
+def register_selection(
+    kind: type[dp_events.DpEvent], law_of: Callable[[Any], RepetitionLaw]
+) -> None:
+    """Makes `from_dp_event` read a kind of event as a selection.
+
+    Args:
+      kind: of events whose attribute `event` is one run; what is released is the best of K of it.
+      law_of: such an event -> the law of K.
+    """
+    _SELECTIONS[kind] = law_of
+
+
 def _ours(noise_multiplier: float, relation: str) -> float:
     """noise / C to noise / sensitivity under the relation."""
     return noise_multiplier / 2.0 if relation == REPLACE_ONE else noise_multiplier
@@ -108,9 +128,9 @@ def _ours(noise_multiplier: float, relation: str) -> float:
 def _effective(event: dp_events.DpEvent) -> float:
     """Noise multiplier of Gaussians composed inside one sampled step."""
     if isinstance(event, dp_events.GaussianDpEvent):
-        return event.noise_multiplier
+        return positive("noise_multiplier", event.noise_multiplier)
     if isinstance(event, dp_events.SelfComposedDpEvent):
-        return _effective(event.event) / math.sqrt(event.count)
+        return _effective(event.event) / math.sqrt(whole("count", event.count))
     if isinstance(event, dp_events.ComposedDpEvent) and event.events:
         return sum(_effective(part) ** -2 for part in event.events) ** -0.5
     raise ValueError(
