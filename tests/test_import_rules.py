@@ -52,6 +52,9 @@ FORBIDDEN = [
     ("dpjax", "experiments", ()),
     ("dpjax", "flwr", ("dpjax.federated.flower",)),
     ("dpjax", "optuna", ("dpjax.bridges.optuna",)),
+    ("dpjax", "jax_privacy", ("dpjax.bridges.jax_privacy",)),
+    ("dpjax", "opacus", ()),
+    ("dpjax", "torch", ()),
     ("dpjax", "dpjax.bridges", ("dpjax.bridges", "dpjax.commands")),
     (
         "dpjax.accounting",
