@@ -140,6 +140,11 @@ _OPTUNA = {
         "worst": "trials_that_raise_or_are_pruned_count_and_rank_worst",
     }.items()
 }
+_PRICES = {
+    "event": ("tests/bridges/test_dp_accounting.py",),
+    "plan": ("tests/bridges/test_jax_privacy.py",),
+    "history": ("tests/bridges/test_opacus.py",),
+}
 _UNTUNED = (f"{_T}tuners/test_untuned.py",)
 _ITERATES_FILE = f"{_P}evaluations/iterates_of_one_run.py"
 _ITERATES = {
@@ -155,6 +160,62 @@ _ITERATES = {
 }
 _RANKS = "ranks = procedure.selection.rank(scores[indices] / task.validation.public_size)"
 MISTAKES = [
+    Mistake(
+        "prices: composing an event again does not count it again",
+        f"{_BRIDGES}dp_accounting.py",
+        "self._counted[index] = (known, times + count)",
+        "self._counted[index] = (known, count)",
+        _PRICES["event"],
+    ),
+    Mistake(
+        "prices: an accountant of replace-one prices add-or-remove",
+        f"{_BRIDGES}dp_accounting.py",
+        "(dp_events.SelfComposedDpEvent(event, count), self._relation)",
+        "(dp_events.SelfComposedDpEvent(event, count))",
+        _PRICES["event"],
+    ),
+    Mistake(
+        "prices: a selection costs what one run does",
+        "dpjax/accounting/interop.py",
+        "return selection.best_of(from_dp_event(event.event, relation), law_of(event))",
+        "return from_dp_event(event.event, relation)",
+        _PRICES["event"],
+    ),
+    Mistake(
+        "prices: noise of 0 inside an event is not noticed",
+        f"{_BRIDGES}dp_accounting.py",
+        "return any(_lacks_noise(getattr(event, field.name))",
+        "return False and any(_lacks_noise(getattr(event, field.name))",
+        _PRICES["event"],
+    ),
+    Mistake(
+        "prices: of equal steps of a history the last entry counts",
+        f"{_BRIDGES}opacus.py",
+        "steps[known] = steps.get(known, 0) + number",
+        "steps[known] = number",
+        _PRICES["history"],
+    ),
+    Mistake(
+        "prices: shuffled lots of a history are priced as Poisson-sampled",
+        f"{_BRIDGES}opacus.py",
+        'if not checks.flag("poisson_sampling", poisson_sampling):',
+        "if False:",
+        _PRICES["history"],
+    ),
+    Mistake(
+        "prices: an event of fewer rounds than its plan",
+        f"{_BRIDGES}jax_privacy.py",
+        "rounds >= drawn",
+        "rounds > 0",
+        _PRICES["plan"],
+    ),
+    Mistake(
+        "prices: equal groups are priced under add-or-remove",
+        f"{_BRIDGES}jax_privacy.py",
+        "lots.partition_type != batch_selection.PartitionType.INDEPENDENT",
+        "False",
+        _PRICES["plan"],
+    ),
     Mistake(
         "bridges: runs are ranked by exact counts, the noise is drawn and charged",
         f"{_BRIDGES}selection.py",
