@@ -37,8 +37,9 @@ def guarantee_of_plan(
       seeds of batches and noise that nobody knows. (jax-privacy 2.0.0 draws 31 bits for the noise
       of a plan without `noise_seed`, which anyone can search: give it a key of more.) An event that
       charges less than the plan's batch selection (fewer rounds, a smaller sampling probability,
-      other truncation) is refused; that the noise is the event's is the plan's word. The unit of
-      privacy is what `plan.clipped_grad` clips: one record, or one user.
+      other truncation) is refused; that the noise, and under truncation the number of records, are
+      the event's is the plan's word. The unit of privacy is what `plan.clipped_grad` clips: one
+      record, or one user.
 
       Under "add_or_remove_one" groups must be drawn independently (PartitionType.INDEPENDENT) and
       lots be whole: equal groups and truncation know the number of records. jax-privacy's default,

@@ -34,7 +34,7 @@ def guarantee_of_history(
       whole, without capacity or dropped records; one lot a step, not several whose gradients were
       accumulated, in which a record can be twice (BatchMemoryManager splits one lot, and may be
       used); sample rate, noise, number of steps and expected lot were public; noise came from a
-      generator whose seed nobody knows.
+      generator whose seed nobody can search (secure_mode=True).
 
     Example: `guarantee_of_history(engine.accountant, poisson_sampling=True).epsilon(1e-5)`.
 

@@ -139,7 +139,7 @@ def test_formal_guarantees_are_stated():
     for promise in (
         "It is that of the plan's event",
         "with seeds of batches and noise that nobody knows",
-        "is refused; that the noise is the event's is the plan's word",
+        "is refused; that the noise, and under truncation the number of records, are the event's",
         "31 bits",
         "groups must be drawn independently",
     ):
