@@ -581,13 +581,15 @@ def prove(words: Mapping[str, Any], case: int, hints: Mapping[str, Any]) -> list
 
 def check(folder: str) -> str:
     """Proves the statement of a release; the line that says so, or `Unproved`."""
+    if not os.path.exists(os.path.join(folder, STATEMENT)):
+        raise Unproved(f"there is no {STATEMENT} in {folder}: pass the folder of a release")
     claim = _json(os.path.join(folder, STATEMENT))
     named = dict(claim[SEAL])
     own = named.pop(OWN)
     if digest(claim | {SEAL: named}) != own:
         raise Unproved(f"{STATEMENT} was changed after it was written: its hash is another one")
-    if set(os.listdir(folder)) != {STATEMENT, *named}:
-        raise Unproved(f"the folder does not hold what {STATEMENT} names")
+    if odd := sorted(set(os.listdir(folder)) ^ {STATEMENT, *named}):
+        raise Unproved(f"{', '.join(odd)}: in the folder or named by {STATEMENT}, and not both")
     for name, wanted in named.items():
         with open(os.path.join(folder, name), "rb") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != wanted:
@@ -652,7 +654,13 @@ def main(arguments: list[str]) -> int:
     try:
         verdict, code = check(arguments[0]), 0
     except Exception as error:  # Whatever else goes wrong with a file, nothing is proved.
-        reason = str(error) if isinstance(error, Unproved) else f"it cannot be read: {error!r}"
+        reason = str(error)
+        if isinstance(error, KeyError):
+            reason = (
+                f"the statement has no {error}, or the release is of a kind beyond this program"
+            )
+        elif not isinstance(error, Unproved):
+            reason = f"it cannot be read: {error!r}"
         verdict, code = f"NOT PROVED: {reason}", 2
     print(ascii(" ".join(verdict.split()))[1:-1][:300])
     return code

@@ -111,6 +111,11 @@ def tune(
     checks.function("run", run, "(seed, hyperparameters) -> (model, count)")
     if on_outcome is not None:
         checks.function("on_outcome", on_outcome, "taking an Outcome")
+    if executor is not None and not callable(getattr(executor, "submit", None)):
+        raise ValueError(
+            f"executor={checks.shown(executor)} has no submit: pass a pool, such as "
+            "concurrent.futures.ProcessPoolExecutor(4)"
+        )
     file = ModelFile.of(save_model, model_file)
     procedure = planned(
         Candidates.of(space),

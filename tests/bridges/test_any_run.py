@@ -368,6 +368,7 @@ def test_a_model_of_any_kind_has_its_own_file(tmp_path):
         ({"delta": 0}, "delta must be in"),
         ({"space": {"rate": 0.1}}, "space must be a Space"),
         ({"on_outcome": 1}, "on_outcome must be a function"),
+        ({"executor": "threads"}, "has no submit: pass a pool"),
         ({"model": None}, "model must be text"),
         ({"delta": 1e-9, "base": LEAKY}, "no epsilon holds at delta 1e-09"),
     ],
