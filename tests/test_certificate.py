@@ -578,4 +578,13 @@ def test_releases_of_every_tuner(tmp_path, capsys, monkeypatch):
         if code:
             refused.add(name)
             assert "beyond this program" in line or "carries no certificate" in line
-    assert refused == {"subset tuning", "extrapolation", "adaptive proposals"}
+    assert refused == {
+        "subset tuning",
+        "subset tuning, trained on all",
+        "extrapolation",
+        "adaptive proposals",
+        "chosen iterate",
+        "chosen iterate, calibrated, public validation",
+        "runs of any function",
+        "runs of any function, scored on training records",
+    }

@@ -24,6 +24,7 @@ def _released(release):
     What the program measures on test data is not private; it belongs beside the release.
     """
     assert sorted(os.listdir(release)) == [
+        "certificate.json",
         "guarantee.json",
         "hyperparameters.json",
         "model.msgpack",

@@ -100,7 +100,7 @@ def test_bad_input_is_refused(change, error):
 
 def test_settings_are_those_of_random_repetitions_and_all_are_named():
     shared = set(inspect.signature(tuning.random_repetitions).parameters)
-    shared -= {"task", "space", "repetitions"}
+    shared -= {"task", "space", "repetitions", "score_on_training"}
     own = inspect.signature(tuning.threshold_stopping).parameters
     usual = inspect.signature(tuning.random_repetitions).parameters
     for name in shared:
