@@ -417,6 +417,36 @@ def execute(
         return _executed(procedure, randomness, executions, chunk_size, progress, job)
 
 
+def rank_trained(
+    procedure: Procedure,
+    indices: np.ndarray,
+    outputs: Any,
+    noise: np.ndarray,
+    owners: np.ndarray,
+    units: np.ndarray,
+    scores: np.ndarray,
+    best: BestOfRuns,
+) -> None:
+    """Scores candidates with their noise, and keeps the best of each execution.
+
+    Args:
+      procedure: what was fixed beforehand.
+      indices: (n,) int, the candidates that were trained.
+      outputs: of each, as from `candidate_runs.scored_run`.
+      noise: (candidates,) of all, in whole units.
+      owners: (candidates,) int, the execution of each.
+      units, scores: (candidates,) as of `Executed`; written at `indices`.
+      best: brought up to date.
+    """
+    task = procedure.task
+    units[indices] = outputs["units"]
+    noisy = (outputs["units"] + noise[indices]) / task.units
+    scores[indices] = np.where(outputs["finite"], noisy, -np.inf)
+    # Scores are ranked as accuracies over the public size.
+    ranks = procedure.selection.rank(scores[indices] / task.validation.public_size)
+    best.update(owners[indices], indices, ranks, outputs["params"])
+
+
 def _executed(
     procedure: Procedure,
     randomness: HostRandomness,
@@ -453,12 +483,7 @@ def _executed(
     for indices, outputs in trained_runs(
         procedure, hyperparameters, keys, members, chunk_size, job
     ):
-        units[indices] = outputs["units"]
-        noisy = (outputs["units"] + noise[indices]) / task.units
-        scores[indices] = np.where(outputs["finite"], noisy, -np.inf)
-        # Scores are ranked as accuracies over the public size.
-        ranks = procedure.selection.rank(scores[indices] / task.validation.public_size)
-        best.update(owners[indices], indices, ranks, outputs["params"])
+        rank_trained(procedure, indices, outputs, noise, owners, units, scores, best)
         trained[indices] = True
         if progress is not None:
             progress(int(np.sum(trained)), len(members))

@@ -26,6 +26,7 @@ from dpjax.tuning.evaluations.private_runs import (
     Procedure,
     draw_of,
     facts_of,
+    rank_trained,
 )
 from dpjax.tuning.job import DRAW, Arrays, Job, put_together, share_arrays
 from dpjax.tuning.problem.space import Space, space_from
@@ -259,7 +260,6 @@ def _round(
     run: CandidateRun,
 ) -> Arrays:
     """Trains and scores the candidates of one round; as from `share_arrays`."""
-    task = procedure.task
     with job.held():
         begun, spent = job.one_draw(
             dict,
@@ -278,12 +278,7 @@ def _round(
         for indices, outputs in trained_runs(
             procedure, hyperparameters, keys, members, chunk_size, job, run
         ):
-            units[indices] = outputs["units"]
-            noisy = (outputs["units"] + drawn["noise"][indices]) / task.units
-            scores[indices] = np.where(outputs["finite"], noisy, -np.inf)
-            # Scores are ranked as accuracies over the public size.
-            ranks = procedure.selection.rank(scores[indices] / task.validation.public_size)
-            best.update(owners[indices], indices, ranks, outputs["params"])
+            rank_trained(procedure, indices, outputs, drawn["noise"], owners, units, scores, best)
         share = share_arrays(members, units, scores, best)
         job.spend(share)
     return share
