@@ -32,7 +32,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import os
 
 from absl import flags
@@ -54,7 +53,7 @@ from dpjax.commands import (
 from dpjax.training import schedules
 from dpjax.tuning import ledger
 from dpjax.tuning.evaluations.iterates_of_one_run import ITERATE
-from dpjax.tuning.problem.public_defaults import RULES
+from dpjax.tuning.problem.public_defaults import RULES, usual_lot_size
 from dpjax.tuning.problem.task import accuracy_of
 
 _DATA = data_flags.DataFlags(
@@ -220,14 +219,13 @@ def public_default(
             "--noise_multiplier needs a --space of numbers: the public default goes by --epsilon"
         )
     assert epsilon is not None  # It has a default where no noise is given.
-    rule = RULES[_DATA.optimizer.value]
-    by = functools.partial(rule, task, epsilon, _TUNE.delta, lot_size=run.lot_size)
-    steps = run.steps
+    steps, records = run.steps, task.train.public_size
     if run.epochs is not None:
         if steps is not None:
             raise ValueError("both --steps and --epochs are given: pass one of them")
-        steps = max(1, round(run.epochs * task.train.public_size / by(steps=1).lot_size))
-    default = by(steps=steps)
+        steps = max(1, round(run.epochs * records / (run.lot_size or usual_lot_size(records))))
+    rule = RULES[_DATA.optimizer.value]
+    default = rule(task, epsilon, _TUNE.delta, lot_size=run.lot_size, steps=steps)
     run = dataclasses.replace(run, lot_size=default.lot_size, steps=default.steps, epochs=None)
     return default.space(None if tuner_flags.trains_once(chosen) else PRIOR_FACTOR), run
 

@@ -34,6 +34,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
+from typing import ClassVar
 
 import jax
 
@@ -55,8 +56,35 @@ LOTS_IN_THE_DATA, STEPS = 16, 320
 CLIP_NORM, MOMENTUM = 0.1, 0.9
 
 
+class _Defaults:
+    """What the defaults of all optimisers make of their numbers."""
+
+    learning_rate: float
+    lot_size: int
+    steps: int
+    beside: ClassVar[tuple[str, ...]]
+    """Hyperparameters beside the learning rate, in the order of the space."""
+
+    def space(self, factor: float | None = None) -> Space:
+        """The space of the defaults alone; or a prior around them, to be tuned.
+
+        Args:
+          factor: how far off the learning rate is expected to be; see `LogNormal`.
+        """
+        rate = self.learning_rate
+        return Space(
+            learning_rate=rate if factor is None else LogNormal(rate, factor),
+            **{name: getattr(self, name) for name in self.beside},
+        )
+
+    @property
+    def run(self) -> RunOptions:
+        """Lots and steps, as tuners take them."""
+        return RunOptions(lot_size=self.lot_size, steps=self.steps)
+
+
 @dataclasses.dataclass(frozen=True)
-class PublicDefaults:
+class PublicDefaults(_Defaults):
     """What a private run is given where nothing was tuned, for `training.momentum()`.
 
     Attributes:
@@ -73,23 +101,7 @@ class PublicDefaults:
     clip_norm: float = CLIP_NORM
     momentum: float = MOMENTUM
 
-    def space(self, factor: float | None = None) -> Space:
-        """The space of the defaults alone; or a prior around them, to be tuned.
-
-        Args:
-          factor: how far off the learning rate is expected to be; see `LogNormal`.
-        """
-        rate = self.learning_rate
-        return Space(
-            learning_rate=rate if factor is None else LogNormal(rate, factor),
-            momentum=self.momentum,
-            clip_norm=self.clip_norm,
-        )
-
-    @property
-    def run(self) -> RunOptions:
-        """Lots and steps, as tuners take them."""
-        return RunOptions(lot_size=self.lot_size, steps=self.steps)
+    beside = ("momentum", "clip_norm")
 
 
 def public_defaults(
@@ -125,6 +137,11 @@ def public_defaults(
     return PublicDefaults(OUTPUT_NOISE / spread, shape.lot_size, shape.steps)
 
 
+def usual_lot_size(records: int) -> int:
+    """The rules' expected records of a step, of the public number of training records."""
+    return max(1, round(records / LOTS_IN_THE_DATA))
+
+
 def _calibrated(
     records: int,
     inputs: int,
@@ -139,7 +156,7 @@ def _calibrated(
     checks.positive("epsilon", epsilon)
     checks.probability("delta", delta, hint=", for example 1e-5")
     if lot_size is None:
-        lot_size = max(1, round(records / LOTS_IN_THE_DATA))
+        lot_size = usual_lot_size(records)
     lot_size = checks.whole("lot_size", lot_size)
     steps = checks.whole("steps", STEPS if steps is None else steps)
     shape = RunShape(lot_size, steps, POISSON, records, records)
@@ -147,7 +164,7 @@ def _calibrated(
 
 
 @dataclasses.dataclass(frozen=True)
-class AdamBcDefaults:
+class AdamBcDefaults(_Defaults):
     """What a private run is given where nothing was tuned, for `training.adam_bc()`.
 
     Attributes:
@@ -164,23 +181,7 @@ class AdamBcDefaults:
     steps: int = STEPS
     clip_norm: float = CLIP_NORM
 
-    def space(self, factor: float | None = None) -> Space:
-        """The space of the defaults alone; or a prior around them, to be tuned.
-
-        Args:
-          factor: how far off the learning rate is expected to be; see `LogNormal`.
-        """
-        rate = self.learning_rate
-        return Space(
-            learning_rate=rate if factor is None else LogNormal(rate, factor),
-            variance_floor=self.variance_floor,
-            clip_norm=self.clip_norm,
-        )
-
-    @property
-    def run(self) -> RunOptions:
-        """Lots and steps, as tuners take them."""
-        return RunOptions(lot_size=self.lot_size, steps=self.steps)
+    beside = ("variance_floor", "clip_norm")
 
 
 def adam_bc_defaults(
