@@ -10,15 +10,15 @@ tune: $(VENV)/installed
 	$(BIN)/python -m experiments.tune --repetitions=logarithmic --mean=4 --score_on_training
 
 test: $(VENV)/installed_for_tests
-	$(BIN)/python -m pytest --numprocesses auto --dist loadfile tests
+	$(BIN)/python -m pytest --numprocesses auto --max-worker-restart 0 --dist loadfile tests
 
 # A contributor's verdict in about 90 seconds on 2 cores: without the tests marked slow.
 test_fast: $(VENV)/installed_for_tests
-	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m "not slow" tests
+	$(BIN)/python -m pytest --numprocesses auto --max-worker-restart 0 --dist worksteal -m "not slow" tests
 
 # The lines of the library that the quick tests execute; fails below a floor.
 coverage: $(VENV)/installed_for_tests
-	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m "not slow" \
+	$(BIN)/python -m pytest --numprocesses auto --max-worker-restart 0 --dist worksteal -m "not slow" \
 	  --cov=dpjax --cov-report=term --cov-fail-under=65 tests
 
 lint: $(VENV)/installed_for_tests

@@ -11,6 +11,7 @@ import sys
 import threading
 
 import jax
+import memory
 import priced_once
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
@@ -147,6 +148,13 @@ def _price_folder(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _no_programs_of_earlier_files():
+    """Two processes and their binaries have to share 24 GB."""
+    yield
+    memory.give_back(above=2)
+
+
 @pytest.fixture(autouse=True)
 def _no_global_double_precision():
     """No code may switch JAX to float64 for everyone; local contexts only."""
@@ -163,9 +171,10 @@ answers = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)  # Whatever else is printed goes to the log.
 module = importlib.import_module(sys.argv[1])
 sys.path.append(sys.argv[2])
-import priced_once
+import memory, priced_once
 priced_once.keep_in(sys.argv[3])
 for line in sys.stdin:
+    memory.give_back(above=1)
     results = []
     for arguments in json.loads(line):
         out, err = io.StringIO(), io.StringIO()
@@ -229,7 +238,7 @@ class _Driver:
         self._process.communicate()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def run_cases(tmp_path_factory, _price_folder):
     """run_cases(module, list of argument lists) -> list of (exit code, stdout, stderr).
 
