@@ -52,10 +52,11 @@ FORBIDDEN = [
     ("dpjax", "experiments", ()),
     ("dpjax", "flwr", ("dpjax.federated.flower",)),
     ("dpjax", "optuna", ("dpjax.bridges.optuna",)),
-    ("dpjax", "jax_privacy", ("dpjax.bridges.jax_privacy",)),
+    ("dpjax", "jax_privacy", ("dpjax.bridges.jax_privacy", "dpjax.auditing.one_run")),
     ("dpjax", "opacus", ()),
     ("dpjax", "torch", ()),
     ("dpjax", "dpjax.bridges", ("dpjax.bridges", "dpjax.commands")),
+    ("dpjax", "dpjax.auditing", ("dpjax.auditing",)),
     (
         "dpjax.accounting",
         "jax",

@@ -1,0 +1,37 @@
+"""Auditing: lower bounds on what a procedure costs, from running it many times on two neighbours.
+
+A claim is an upper bound, proved; an audit is a lower bound, seen. Where the second exceeds the
+first, the claim, the code or an assumption is wrong. Where it does not, nothing is proved: another
+record or a cleverer adversary may see more.
+
+| function | what it bounds | what it assumes |
+|---|---|---|
+| `epsilon_lower_bound` | epsilon at one delta | independent executions |
+| `refuted` | a whole claim, at all its deltas | the same |
+| `gaussian_lower_bound` | mu of Gaussian differential privacy | that shape |
+| `family_lower_bound` | one number of a family of claims, such as the noise | that family |
+| `one_run_lower_bound` | epsilon at one delta, from one training | canaries put in by coins |
+| `learnt_scores` | | gives outputs numbers, where nobody knows which tell |
+"""
+
+from dpjax.auditing.learnt_scores import learnt_scores
+from dpjax.auditing.lower_bounds import (
+    LowerBound,
+    Seen,
+    epsilon_lower_bound,
+    family_lower_bound,
+    gaussian_lower_bound,
+    refuted,
+)
+from dpjax.auditing.one_run import one_run_lower_bound
+
+__all__ = [
+    "LowerBound",
+    "Seen",
+    "epsilon_lower_bound",
+    "family_lower_bound",
+    "gaussian_lower_bound",
+    "learnt_scores",
+    "one_run_lower_bound",
+    "refuted",
+]

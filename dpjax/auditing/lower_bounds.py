@@ -1,0 +1,360 @@
+"""What was seen of two neighbouring inputs, as lower bounds on what a procedure really costs.
+
+An adversary gives every execution a number, the larger (or the smaller) the more it looks as if
+the record was there. An event, "the number is above (below) a threshold, with the record (without
+it)", is chosen on the first half of the executions and counted on the second half, so the choice
+cannot flatter what is counted; Clopper and Pearson's exact bounds (Biometrika 26, 1934) turn the
+two counts into a bound. The executions must be independent of each other; nothing else is assumed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import numpy as np
+from scipy import optimize, special
+
+from dpjax import accounting, checks
+from dpjax.accounting.guarantee import check_guarantee
+
+FAILURE = 0.05
+THRESHOLDS = 400
+"""Quantiles of all numbers of the first half at which events may begin."""
+_ORDERS = 120
+"""Epsilons at which a claimed profile is read."""
+
+Tradeoff = Callable[[np.ndarray], np.ndarray]
+"""Probability of an event for one input -> the most that a claim allows it for the other."""
+
+Shown = Callable[[np.ndarray, np.ndarray], np.ndarray]
+"""(lower bound on one probability of an event, upper bound on the other) -> what they show."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Seen:
+    """One event, counted under two neighbouring inputs on executions that did not choose it.
+
+    Attributes:
+      threshold: where the event begins.
+      above: whether it is a number above the threshold, or one below.
+      likelier_with_record: whether the record makes it likelier, or unlikelier.
+      hits: how often it happened: where it is likelier, where it is not.
+      executions: of how many.
+      low: lower bound on the probability of the likelier side.
+      high: upper bound on that of the other; both hold together but with `failure_probability`.
+      failure_probability: of the two bounds together.
+    """
+
+    threshold: float
+    above: bool
+    likelier_with_record: bool
+    hits: tuple[int, int]
+    executions: tuple[int, int]
+    low: float
+    high: float
+    failure_probability: float
+
+
+@dataclasses.dataclass(frozen=True)
+class LowerBound:
+    """A lower bound, and the event that shows it.
+
+    Attributes:
+      value: the bound; 0 where nothing was seen.
+      seen: the event behind it.
+    """
+
+    value: float
+    seen: Seen
+
+
+def epsilon_lower_bound(
+    with_record: np.ndarray,
+    without_record: np.ndarray,
+    delta: float,
+    *,
+    failure_probability: float = FAILURE,
+) -> LowerBound:
+    """A lower bound on epsilon at `delta`, whatever the procedure is.
+
+    Formal guarantees:
+      If the procedure is (epsilon, delta)-differentially private, the value is above epsilon with
+      probability `failure_probability` at most, over the executions, which must be independent. An
+      event of probability p for one input and q for the other shows log((p - delta) / q); the bound
+      takes p's lower end and q's upper end, half of the failure probability each. It says nothing
+      of what another adversary, or another pair of inputs, would see.
+
+    Example: `epsilon_lower_bound(scores_with, scores_without, 1e-5).value`.
+
+    Args:
+      with_record: (n,) numbers of independent executions whose input holds the record.
+      without_record: (m,) numbers of executions whose input does not.
+      delta: of the claim, in [0, 1).
+      failure_probability: in (0, 1).
+
+    Raises:
+      ValueError: in one line, for an argument that is none.
+    """
+    delta = checks.number("delta", delta, "in [0, 1)")
+    if not 0.0 <= delta < 1.0:
+        raise ValueError(f"delta must be in [0, 1), not {delta}")
+
+    def shown(low: np.ndarray, high: np.ndarray) -> np.ndarray:
+        return np.log(np.maximum(low - delta, 0.0) / high)
+
+    return _bound(shown, with_record, without_record, failure_probability)
+
+
+def gaussian_lower_bound(
+    with_record: np.ndarray,
+    without_record: np.ndarray,
+    *,
+    failure_probability: float = FAILURE,
+) -> LowerBound:
+    """A lower bound on mu, if the procedure is mu-Gaussian differentially private for some mu.
+
+    Formal guarantees:
+      If the procedure is mu-GDP (Dong, Roth & Su, "Gaussian Differential Privacy", JRSS B 84,
+      2022, Definition 2.6), the value is above mu with probability `failure_probability` at most.
+      An event of probabilities p and q shows quantile(p) - quantile(q). It needs no rare events, so
+      it is far sharper at a small delta than `epsilon_lower_bound`; but its epsilon,
+      `accounting.gaussian(1 / value).epsilon(delta)`, is one of a Gaussian mechanism, and no bound
+      on a procedure of another shape.
+
+    Args:
+      with_record, without_record, failure_probability: as in `epsilon_lower_bound`.
+
+    Raises:
+      ValueError: in one line, for an argument that is none.
+    """
+
+    def shown(low: np.ndarray, high: np.ndarray) -> np.ndarray:
+        return special.ndtri(low) - special.ndtri(high)
+
+    return _bound(shown, with_record, without_record, failure_probability)
+
+
+def refuted(
+    claim: accounting.Guarantee,
+    with_record: np.ndarray,
+    without_record: np.ndarray,
+    *,
+    failure_probability: float = FAILURE,
+) -> LowerBound:
+    """Whether a whole claim, at all its deltas, contradicts what was seen: it does if value > 0.
+
+    Formal guarantees:
+      If the claim holds, the value is above 0 with probability `failure_probability` at most. The
+      value is p's lower end less the most that the claim allows, the smallest over epsilon of
+      e^epsilon q + delta(epsilon), at q's upper end. A claim of one epsilon and delta is weaker
+      than its whole profile, so a mistake shows here first.
+
+    Args:
+      claim: what is stated of the procedure.
+      with_record, without_record, failure_probability: as in `epsilon_lower_bound`.
+
+    Raises:
+      ValueError: in one line, for an argument that is none.
+    """
+    shown = _beyond(tradeoff_of(claim))
+    return _bound(shown, with_record, without_record, failure_probability)
+
+
+def family_lower_bound(
+    family: Callable[[float], accounting.Guarantee],
+    between: tuple[float, float],
+    with_record: np.ndarray,
+    without_record: np.ndarray,
+    *,
+    failure_probability: float = FAILURE,
+) -> LowerBound:
+    """The largest number whose claim is refuted, among claims that weaken as a number grows.
+
+    Formal guarantees:
+      If the procedure satisfies `family(x)` for some x in `between`, the value is above x with
+      probability `failure_probability` at most. One event is chosen on the first half, for the
+      number that is refuted there, and tried on the second half against every number. It holds if
+      `family` is ordered: for a larger number no event may be rarer (more noise in the released
+      count, say, is a smaller number). `family(value).epsilon(delta)` is then a lower bound on the
+      epsilon of a procedure of this family, and no bound on one of another shape.
+
+    Example: one whose noise is not known, `lambda x: accounting.best_of(accounting.gaussian(1 / x),
+    law)`, between (0.1, 2.0).
+
+    Args:
+      family: number -> the claim of the procedure, if that was its number.
+      between: smallest and largest number that is tried.
+      with_record, without_record, failure_probability: as in `epsilon_lower_bound`.
+
+    Returns:
+      The bound; `between[0]` where even that claim is not refuted.
+
+    Raises:
+      ValueError: in one line, for an argument that is none.
+    """
+    checks.function("family", family, "number -> Guarantee")
+    first, last = (float(end) for end in checks.vector("between", between))
+    if not first < last:
+        raise ValueError(f"between must be (smallest, largest), not {checks.shown(between)}")
+    samples = _Halves.of(with_record, without_record, failure_probability)
+
+    def excess(number: float, low: float, high: float) -> float:
+        return float(_beyond(tradeoff_of(family(number)))(np.array(low), np.array(high)))
+
+    def largest(low: float, high: float) -> float:
+        if excess(first, low, high) <= 0.0:
+            return first
+        if excess(last, low, high) > 0.0:
+            return last
+        return float(optimize.brentq(lambda x: excess(x, low, high), first, last, rtol=1e-4))
+
+    # The event that refutes most, for a claim, does so for claims near it: two turns settle it.
+    event, number = None, first
+    for _ in range(3):
+        event = samples.chosen(_beyond(tradeoff_of(family(number))))
+        found = largest(event.low, event.high)
+        if found <= number:
+            break
+        number = found
+    assert event is not None
+    seen = samples.counted(event)
+    return LowerBound(largest(seen.low, seen.high), seen)
+
+
+def _beyond(allowed: Tradeoff) -> Shown:
+    return lambda low, high: low - allowed(high)
+
+
+def tradeoff_of(claim: accounting.Guarantee) -> Tradeoff:
+    """The most that a claim allows the probability of an event, given that for a neighbour.
+
+    Returns:
+      q -> the smallest of e^epsilon q + delta(epsilon), and of what the same says of the event's
+      not happening, over epsilons from 0 to where delta is 1e-12; at least the true curve, since
+      fewer epsilons are read than there are.
+    """
+    check_guarantee("claim", claim)
+    largest = claim.epsilon(1e-12)
+    if not math.isfinite(largest):
+        largest = 50.0
+    epsilons = largest * np.linspace(0.0, 1.0, _ORDERS) ** 2
+    deltas = np.array([claim.delta(epsilon) for epsilon in epsilons])
+
+    def allowed(q: np.ndarray) -> np.ndarray:
+        q = np.asarray(q)[..., None]
+        lines = np.exp(epsilons) * q + deltas
+        complements = 1.0 - (1.0 - q - deltas) * np.exp(-epsilons)
+        return np.minimum(np.minimum(lines, complements).min(axis=-1), 1.0)
+
+    return allowed
+
+
+@dataclasses.dataclass(frozen=True)
+class _Halves:
+    """The numbers that choose an event, and those that count it."""
+
+    choosing: tuple[np.ndarray, np.ndarray]
+    counting: tuple[np.ndarray, np.ndarray]
+    failure: float
+
+    @classmethod
+    def of(
+        cls, with_record: np.ndarray, without_record: np.ndarray, failure_probability: float
+    ) -> _Halves:
+        failure = checks.probability("failure_probability", failure_probability)
+        first, second = [], []
+        named = {"with_record": with_record, "without_record": without_record}
+        for name, given in named.items():
+            numbers = checks.vector(name, given).astype(np.float64)
+            if len(numbers) < 4:
+                raise ValueError(f"{name} has {len(numbers)} numbers: pass at least 4 executions")
+            half = len(numbers) // 2
+            first.append(numbers[:half])
+            second.append(numbers[half:])
+        return cls(tuple(first), tuple(second), failure)  # type: ignore[arg-type]
+
+    def chosen(self, shown: Shown) -> Seen:
+        """The event of the first half whose bounds there show most."""
+        both = np.concatenate(self.choosing)
+        thresholds = np.unique(np.quantile(both, np.linspace(0.0, 1.0, THRESHOLDS)))
+        best, found = -math.inf, None
+        for above in (True, False):
+            for with_record in (True, False):
+                hits = [
+                    _number_beyond(numbers, thresholds, above)
+                    for numbers in self._ordered(self.choosing, with_record)
+                ]
+                sizes = [len(n) for n in self._ordered(self.choosing, with_record)]
+                low, high = _clopper_pearson(hits, sizes, self.failure)
+                with np.errstate(divide="ignore"):
+                    merit = shown(low, high)
+                place = int(np.argmax(merit))
+                if found is None or merit[place] > best:
+                    best = float(merit[place])
+                    found = Seen(
+                        float(thresholds[place]),
+                        above,
+                        with_record,
+                        (int(hits[0][place]), int(hits[1][place])),
+                        (sizes[0], sizes[1]),
+                        float(low[place]),
+                        float(high[place]),
+                        self.failure,
+                    )
+        assert found is not None
+        return found
+
+    def counted(self, event: Seen) -> Seen:
+        """The same event on the second half."""
+        samples = self._ordered(self.counting, event.likelier_with_record)
+        at = np.array([event.threshold])
+        hits = [_number_beyond(numbers, at, event.above) for numbers in samples]
+        sizes = [len(numbers) for numbers in samples]
+        low, high = _clopper_pearson(hits, sizes, self.failure)
+        return dataclasses.replace(
+            event,
+            hits=(int(hits[0][0]), int(hits[1][0])),
+            executions=(sizes[0], sizes[1]),
+            low=float(low[0]),
+            high=float(high[0]),
+        )
+
+    @staticmethod
+    def _ordered(
+        samples: tuple[np.ndarray, np.ndarray], with_record: bool
+    ) -> tuple[np.ndarray, np.ndarray]:
+        return samples if with_record else (samples[1], samples[0])
+
+
+def _bound(
+    shown: Shown,
+    with_record: np.ndarray,
+    without_record: np.ndarray,
+    failure_probability: float,
+) -> LowerBound:
+    halves = _Halves.of(with_record, without_record, failure_probability)
+    seen = halves.counted(halves.chosen(shown))
+    with np.errstate(divide="ignore"):
+        value = float(shown(np.array(seen.low), np.array(seen.high)))
+    return LowerBound(max(value, 0.0), seen)
+
+
+def _number_beyond(numbers: np.ndarray, thresholds: np.ndarray, above: bool) -> np.ndarray:
+    """How many are above (below) each threshold, (thresholds,)."""
+    ordered = np.sort(numbers)
+    if above:
+        return len(ordered) - np.searchsorted(ordered, thresholds, side="right")
+    return np.searchsorted(ordered, thresholds, side="left")
+
+
+def _clopper_pearson(
+    hits: list[np.ndarray], sizes: list[int], failure: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Lower ends of the first probability, upper ends of the second, half the failure each."""
+    (p, q), (n, m) = hits, sizes
+    with np.errstate(invalid="ignore"):
+        low = special.betaincinv(p, n - p + 1.0, failure / 2)
+        high = special.betainccinv(q + 1.0, m - q, failure / 2)
+    return np.where(p > 0, low, 0.0), np.where(q < m, high, 1.0)

@@ -1,0 +1,216 @@
+"""Lower bounds: below the truth as often as they say, near it, above a claim that is too small."""
+
+import inspect
+
+import numpy as np
+import pytest
+
+from dpjax import accounting, auditing
+from dpjax.auditing.lower_bounds import tradeoff_of
+
+NUMBER = 40_000
+
+
+def _gaussian(seed, *, shift=1.0, number=NUMBER):
+    """What a Gaussian release of noise 1 / shift shows, with the record and without it."""
+    generator = np.random.default_rng(seed)
+    return generator.normal(shift, 1.0, number), generator.normal(0.0, 1.0, number)
+
+
+def _randomised_response(seed, epsilon, number=NUMBER):
+    generator = np.random.default_rng(seed)
+    truth = 1.0 / (1.0 + np.exp(-epsilon))
+    one = generator.random(number) < truth
+    return one.astype(float), (generator.random(number) > truth).astype(float)
+
+
+@pytest.mark.parametrize("delta,part", [(1e-3, 0.6), (0.02, 0.75), (0.1, 0.8)])
+def test_a_gaussian_release_is_bounded_from_below_and_nearly_reached(delta, part):
+    truth = accounting.gaussian(1.0).epsilon(delta)
+    found = auditing.epsilon_lower_bound(*_gaussian(1), delta, failure_probability=1e-6).value
+    assert part * truth <= found <= truth
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 2.0])
+def test_randomised_response_is_reached(epsilon):
+    found = auditing.epsilon_lower_bound(*_randomised_response(3, epsilon), 0.0)
+    assert 0.9 * epsilon <= found.value <= epsilon
+
+
+def test_it_does_not_matter_which_side_is_larger_or_which_is_named_first():
+    one, other = _gaussian(5)
+    found = [
+        auditing.epsilon_lower_bound(*pair, 0.02).value
+        for pair in ((one, other), (other, one), (-one, -other), (-other, -one))
+    ]
+    assert min(found) > 0.8 * accounting.gaussian(1.0).epsilon(0.02)
+
+
+def test_the_value_is_what_the_counts_show_by_clopper_and_pearson():
+    from scipy import stats
+
+    found = auditing.epsilon_lower_bound(*_gaussian(7), 0.02, failure_probability=0.1)
+    seen = found.seen
+    low = stats.beta.ppf(0.05, seen.hits[0], seen.executions[0] - seen.hits[0] + 1)
+    high = stats.beta.ppf(0.95, seen.hits[1] + 1, seen.executions[1] - seen.hits[1])
+    assert seen.low == pytest.approx(low) and seen.high == pytest.approx(high)
+    assert found.value == pytest.approx(np.log((low - 0.02) / high))
+    assert seen.executions == (NUMBER // 2, NUMBER // 2)
+
+
+def test_events_are_counted_on_executions_that_did_not_choose_them():
+    """The first halves differ, the second halves do not: nothing is shown."""
+    generator = np.random.default_rng(11)
+    half = NUMBER // 2
+    one = np.concatenate([generator.normal(3, 1, half), generator.normal(0, 1, half)])
+    other = generator.normal(0, 1, NUMBER)
+    assert auditing.epsilon_lower_bound(one, other, 1e-3).value < 0.1
+
+
+def test_it_is_wrong_no_more_often_than_it_says():
+    """1,000 small audits of randomised response, whose event is always the same: exact bounds."""
+    epsilon, wrong = 1.0, 0
+    for seed in range(1_000):
+        pair = _randomised_response(100 + seed, epsilon, number=400)
+        wrong += auditing.epsilon_lower_bound(*pair, 0.0, failure_probability=0.2).value > epsilon
+    # Binomial(1000, 0.2) is above 250 with probability 1e-4; bounds of twice the failure are wrong
+    # more often.
+    assert wrong <= 250
+    assert wrong >= 5
+
+
+@pytest.mark.parametrize("bound", [auditing.epsilon_lower_bound, None])
+def test_nothing_is_seen_where_nothing_differs(bound):
+    one, other = np.zeros(100), np.zeros(100)
+    if bound is None:
+        assert auditing.gaussian_lower_bound(one, other).value == 0.0
+    else:
+        assert bound(one, other, 0.0).value == 0.0
+
+
+@pytest.mark.parametrize("mu", [0.3, 1.0, 2.0])
+def test_a_gaussian_mu_is_bounded_from_below_and_nearly_reached(mu):
+    found = auditing.gaussian_lower_bound(*_gaussian(13, shift=mu)).value
+    assert 0.9 * mu - 0.04 <= found <= mu
+
+
+def test_a_true_claim_stands_and_a_slightly_smaller_one_does_not():
+    pair = _gaussian(17, number=100_000)
+    assert auditing.refuted(accounting.gaussian(1.0), *pair).value == 0.0
+    assert auditing.refuted(accounting.gaussian(1.1), *pair).value > 0.0
+
+
+def test_a_claims_profile_allows_what_its_mechanism_does():
+    allowed = tradeoff_of(accounting.gaussian(1.0))
+    from scipy import stats
+
+    q = np.array([1e-6, 1e-3, 0.1, 0.5, 0.9])
+    exact = stats.norm.cdf(stats.norm.ppf(q) + 1.0)
+    assert np.all(allowed(q) >= exact - 1e-12)
+    np.testing.assert_allclose(allowed(q), exact, rtol=0.02)
+    assert allowed(np.array(1.0)) == 1.0
+
+
+def test_the_noise_of_a_selection_is_read_from_what_it_shows():
+    """The best of K by the released number itself: seen as the noise of one run."""
+    law, noise = accounting.AtMost(accounting.Geometric(3), cap=8), 2.0
+    generator = np.random.default_rng(19)
+
+    def released(shift):
+        runs = law.sample(NUMBER, generator)
+        return np.array([generator.normal(shift, noise, max(k, 1)).max() for k in runs])
+
+    found = auditing.family_lower_bound(
+        lambda x: accounting.best_of(accounting.gaussian(1.0 / x), law, method="envelope"),
+        (0.05, 2.0),
+        released(1.0),
+        released(0.0),
+    ).value
+    assert 0.2 / noise <= found <= 1.0 / noise
+
+
+def test_a_family_that_is_not_refuted_at_all_gives_its_smallest_number():
+    def family(x):
+        return accounting.gaussian(1.0 / x)
+
+    same = np.random.default_rng(23).normal(size=(2, 1000))
+    assert auditing.family_lower_bound(family, (0.1, 1.0), *same).value == 0.1
+    apart = _gaussian(29, shift=5.0, number=2000)
+    assert auditing.family_lower_bound(family, (0.1, 1.0), *apart).value == 1.0
+
+
+def test_learnt_scores_find_what_no_single_number_shows():
+    """The record makes the sign of a product of two numbers, each alike with it and without."""
+    generator = np.random.default_rng(31)
+    first, second = generator.normal(size=(2, 20_000, 2))
+    first[:, 1] = np.abs(first[:, 1]) * np.sign(first[:, 0])
+    assert auditing.epsilon_lower_bound(first[:, 0], second[:, 0], 0.02).value < 0.05
+    scores = auditing.learnt_scores(first, second)
+    assert [len(one) for one in scores] == [10_000, 10_000]
+    assert auditing.epsilon_lower_bound(*scores, 0.02).value > 1.0
+    # What is the same with the record and without it is not made different by learning.
+    same = auditing.learnt_scores(second, generator.normal(size=(20_000, 2)))
+    assert auditing.epsilon_lower_bound(*same, 0.02).value < 0.1
+
+
+@pytest.mark.parametrize("method", ["dp", "gaussian"])
+def test_one_run_with_many_canaries(method):
+    pytest.importorskip("jax_privacy")
+    one, other = _gaussian(37, shift=1.0, number=5_000)
+    truth = accounting.gaussian(1.0).epsilon(1e-6)
+    found = auditing.one_run_lower_bound(one, other, 1e-6, method=method)
+    assert 0.1 * truth < found <= truth
+    assert auditing.one_run_lower_bound(other, one, 1e-6, method=method) == 0.0
+
+
+@pytest.mark.parametrize(
+    "call,words",
+    [
+        (lambda: auditing.epsilon_lower_bound([1.0], np.zeros(9), 0.1), "with_record has 1"),
+        (lambda: auditing.epsilon_lower_bound(np.zeros(9), "no", 0.1), "without_record"),
+        (lambda: auditing.epsilon_lower_bound(np.zeros(9), [np.nan] * 9, 0.1), "without_record"),
+        (lambda: auditing.epsilon_lower_bound(np.zeros(9), np.zeros(9), 1.0), "delta"),
+        (
+            lambda: auditing.epsilon_lower_bound(
+                np.zeros(9), np.zeros(9), 0.1, failure_probability=0.0
+            ),
+            "failure_probability",
+        ),
+        (lambda: auditing.refuted(1.0, np.zeros(9), np.zeros(9)), "claim"),
+        (
+            lambda: auditing.family_lower_bound(
+                accounting.gaussian, (2.0, 1.0), np.zeros(9), np.zeros(9)
+            ),
+            "between",
+        ),
+        (
+            lambda: auditing.family_lower_bound(None, (1.0, 2.0), np.zeros(9), np.zeros(9)),
+            "family",
+        ),
+        (lambda: auditing.learnt_scores(np.zeros((9, 1)), np.zeros((9, 2))), "features"),
+        (lambda: auditing.learnt_scores(np.zeros(9), np.zeros((9, 2))), "with_record"),
+        (lambda: auditing.one_run_lower_bound([], [1.0], 0.1), "canaries_in"),
+        (lambda: auditing.one_run_lower_bound([1.0], [1.0], 0.1, method="best"), "method"),
+    ],
+)
+def test_bad_input_is_one_line(call, words):
+    with pytest.raises(ValueError, match=words) as raised:
+        call()
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "function,words",
+    [
+        ("epsilon_lower_bound", ("independent", "another adversary")),
+        ("gaussian_lower_bound", ("mu-GDP", "no bound")),
+        ("refuted", ("failure_probability",)),
+        ("family_lower_bound", ("ordered", "no bound")),
+        ("learnt_scores", ("first half",)),
+        ("one_run_lower_bound", ("independent fair coin",)),
+    ],
+)
+def test_formal_guarantees_say_what_they_rest_on(function, words):
+    text = " ".join(inspect.getdoc(getattr(auditing, function)).split())
+    stated = text.split("Formal guarantees:")[1].split("Args:")[0]
+    assert all(word in stated for word in words)
