@@ -37,13 +37,17 @@ KEPT = (
 )
 """Functions of pairs, laws of K and numbers alone, by their modules."""
 
+IN_MEMORY = 8
+"""Results of each function that a process holds; the folder has them all. Without a bound they grow
+to gigabytes: a pair keeps what was computed from it."""
+
 
 class _OwnValue(Exception):
     """An argument that its values do not tell apart."""
 
 
 def keep_in(folder: str | os.PathLike[str]) -> None:
-    """From now on results are kept, in memory and for other processes in this folder."""
+    """From now on results are kept in this folder, for other processes too."""
     for module, name in KEPT:
         setattr(module, name, _kept(getattr(module, name), pathlib.Path(folder)))
 
@@ -58,16 +62,20 @@ def _kept(function: Callable[..., Any], folder: pathlib.Path) -> Callable[..., A
         except _OwnValue:
             return function(*arguments, **options)
         key = hashlib.sha256(json.dumps(words).encode()).hexdigest()
-        if key not in known:
+        found = known.pop(key, None)
+        if found is None:
             path = folder / key
             try:
-                known[key] = pickle.loads(path.read_bytes())
+                found = pickle.loads(path.read_bytes())
             except FileNotFoundError:
-                known[key] = function(*arguments, **options)
+                found = function(*arguments, **options)
                 with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
-                    file.write(pickle.dumps(known[key]))
+                    file.write(pickle.dumps(found))
                 os.replace(file.name, path)
-        return known[key]
+        known[key] = found
+        while len(known) > IN_MEMORY:
+            del known[next(iter(known))]  # Of all that is kept, what was not asked for longest.
+        return found
 
     known: dict[str, Any] = {}
     return once

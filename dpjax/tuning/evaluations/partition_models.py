@@ -346,7 +346,7 @@ def _selected_and_trained(
     )
     chosen = {name: float(values[winner]) for name, values in hyperparameters.items()}
     final = execute(
-        _final_procedure(fixed, chosen),
+        final_procedure(fixed, chosen),
         randomness=randomness,
         chunk_size=1,
         job=_job_of_the_final_training(job),
@@ -439,7 +439,7 @@ def _facts(fixed: Plan, randomness: HostRandomness) -> dict[str, Any]:
     } | fixed.inspected.facts()
 
 
-def _final_procedure(fixed: Plan, chosen: Mapping[str, float]) -> Procedure:
+def final_procedure(fixed: Plan, chosen: Mapping[str, float]) -> Procedure:
     """One private run of the chosen candidate, on all training records."""
     return Procedure(
         request=dataclasses.replace(fixed.request, space=Space(dict(chosen))),

@@ -336,7 +336,7 @@ class Ran:
     final: Executed
 
 
-class _Given(Space):
+class GivenSpace(Space):
     """A space of which the candidates are already there: what an extrapolation names, in order."""
 
     def __init__(self, space: Space, chosen: Mapping[str, np.ndarray]):
@@ -467,7 +467,7 @@ def _winners(ran: Executed) -> dict[str, np.ndarray]:
 def _final_procedure(fixed: Plan, chosen: Mapping[str, np.ndarray]) -> Procedure:
     """One private run of what was extrapolated, on all training records; no score."""
     return Procedure(
-        request=dataclasses.replace(fixed.request, space=_Given(fixed.request.space, chosen)),
+        request=dataclasses.replace(fixed.request, space=GivenSpace(fixed.request.space, chosen)),
         selection=BestOf(accounting.Fixed(1)),
         settings=(fixed.setting,),
         inspected=fixed.inspected,

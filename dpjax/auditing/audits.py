@@ -1,0 +1,115 @@
+"""An audit of a whole tuning: what it claims, and what many executions show of one record."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import Any
+
+import numpy as np
+
+from dpjax import accounting, checks
+from dpjax.auditing.canaries import Canary
+from dpjax.auditing.executions import executions
+from dpjax.auditing.lower_bounds import LowerBound, epsilon_lower_bound, refuted
+from dpjax.tuning.problem.space import Space
+from dpjax.tuning.tuner import Tuner
+
+FAILURE = 1e-3
+
+
+@dataclasses.dataclass(frozen=True)
+class Audit:
+    """A claim, and what was seen.
+
+    Attributes:
+      claim: what every execution states.
+      delta: at which epsilons are compared.
+      seen: lower bound on epsilon at delta, and the event that shows it.
+      contradiction: above 0 where the whole claim is refuted.
+      executions: how many there were, with the record and without it together.
+      cpu_seconds: of this process, for all of them.
+    """
+
+    claim: accounting.Guarantee
+    delta: float
+    seen: LowerBound
+    contradiction: LowerBound
+    executions: int
+    cpu_seconds: float
+
+    @property
+    def claimed(self) -> float:
+        """Epsilon at `delta`, an upper bound if the claim is true."""
+        return self.claim.epsilon(self.delta)
+
+    @property
+    def stands(self) -> bool:
+        """Whether nothing that was seen contradicts the claim."""
+        return self.seen.value <= self.claimed and self.contradiction.value <= 0.0
+
+
+def audit(
+    tuner: Tuner,
+    canary: Canary,
+    space: Space,
+    *,
+    number: int,
+    delta: float,
+    failure_probability: float = FAILURE,
+    seed: int | None = None,
+    **request: Any,
+) -> Audit:
+    """Runs a tuner many times with a canary and without it, and compares with its claim.
+
+    Formal guarantees:
+      If the tuner's claim is true, `stands` is false with probability 2 `failure_probability` at
+      most (two bounds). If it stands, nothing is proved: another record may be seen better. Plans
+      with the record and without it must claim the same, or a public number depends on it.
+
+    Example: `audit(tuning.RandomRepetitions(), canaries.canary("gradient"), space, number=10_000,
+    delta=0.02, run=tuning.RunOptions(lot_size=8, steps=1, noise_multiplier=2.0))`.
+
+    Args:
+      tuner, space: what is audited.
+      canary: the record that is there or not.
+      number: of executions, with the record and without it each.
+      delta: of the claim, in (0, 1); where it is large, an audit sees more.
+      failure_probability: of each of the two bounds.
+      seed: None for the operating system's randomness.
+      **request: what else `executions` takes.
+
+    Raises:
+      ValueError: with one line naming what to pass instead.
+      RuntimeError: if the claim depends on the record.
+    """
+    checks.instance("canary", canary, Canary, "auditing.canary('gradient')")
+    checks.probability("delta", delta)
+    request.setdefault("optimizer", canary.optimizer)
+    started, numbers, claims = time.process_time(), [], []
+    for with_record in (True, False):
+        found = executions(
+            tuner,
+            canary.task(with_record),
+            space,
+            number,
+            delta=delta,
+            seed=None if seed is None else 2 * seed + with_record,
+            **request,
+        )
+        numbers.append(np.asarray(canary.numbers(found), np.float64))
+        claims.append(found.guarantee)
+    if claims[0].provenance != claims[1].provenance:
+        raise RuntimeError(
+            "the claim is not the same with the record and without it: a number that it is made of "
+            "depends on the data"
+        )
+    one, other = numbers
+    return Audit(
+        claim=claims[0],
+        delta=delta,
+        seen=epsilon_lower_bound(one, other, delta, failure_probability=failure_probability),
+        contradiction=refuted(claims[0], one, other, failure_probability=failure_probability),
+        executions=2 * number,
+        cpu_seconds=time.process_time() - started,
+    )

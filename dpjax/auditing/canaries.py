@@ -1,0 +1,173 @@
+"""Small problems that give one record away as well as they can: what an audit is run on.
+
+Of each there are two data sets, which differ by one record. All are small enough for ten thousand
+trainings at once, and every number of the model, of its loss and of its score is known, so that
+what an adversary would look at is known as well.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from dpjax import checks, training
+from dpjax.auditing.executions import Released
+from dpjax.training.optimizers import Optimizer
+from dpjax.tuning.problem.task import Records, Task
+
+RECORDS = 8
+"""Public number of training records, the canary among them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Canary:
+    """One record, and a problem that shows it.
+
+    Attributes:
+      name: unique.
+      shows: in words, how the record can be seen.
+      task: whether the record is there -> the task.
+      numbers: what was released -> (executions,) numbers that tell of the record.
+      optimizer: what trains best at showing it.
+    """
+
+    name: str
+    shows: str
+    task: Callable[[bool], Task]
+    numbers: Callable[[Released], np.ndarray]
+    optimizer: Optimizer = dataclasses.field(default_factory=training.sgd)
+
+
+def _rates(released: Released) -> np.ndarray:
+    """The learning rates that were released; 1 where nothing was."""
+    rates = np.asarray(released.hyperparameters.get("learning_rate", np.ones(1)), np.float64)
+    return np.where(np.isfinite(rates) & (rates > 0), rates, 1.0)
+
+
+def _per_rate(place: Callable[[Any], np.ndarray]) -> Callable[[Released], np.ndarray]:
+    def numbers(released: Released) -> np.ndarray:
+        return np.asarray(place(released.params), np.float64) / _rates(released)
+
+    return numbers
+
+
+def _records(rows: Any, public_size: int) -> Records:
+    """Rows that are known by their number; the canary is the last of them."""
+    number = len(jax.tree.leaves(rows)[0])
+    return Records(
+        rows,
+        public_size=public_size,
+        size_bound=public_size,
+        identifiers=np.arange(number, dtype=np.int64),
+        stable_under_removal=True,
+    )
+
+
+def _thresholds() -> Records:
+    """Validation records that prefer a larger number: each is right below its own."""
+    return Records(np.linspace(-3.0, 3.0, 61, dtype=np.float32), public_size=61, size_bound=61)
+
+
+def _gradient(with_record: bool) -> Task:
+    values = np.zeros(RECORDS - 1 + with_record, np.float32)
+    if with_record:
+        values[-1] = 1.0
+    return Task(
+        initial=lambda key: jnp.zeros(()),
+        loss=lambda params, value: -params * value,
+        correct=lambda params, threshold: params > threshold,
+        train=_records(values, RECORDS),
+        validation=_thresholds(),
+    )
+
+
+def _logistic(inputs: np.ndarray, labels: np.ndarray, watched: int) -> Task:
+    """A linear model of two labels; the score prefers a larger (or smaller) watched weight."""
+    direction = 1.0 if watched else -1.0
+
+    def loss(params: Any, record: Mapping[str, Any]) -> Any:
+        return optax.sigmoid_binary_cross_entropy(record["inputs"] @ params, record["labels"])
+
+    rows = {"inputs": inputs.astype(np.float32), "labels": labels.astype(np.float32)}
+    return Task(
+        initial=lambda key: jnp.zeros(2),
+        loss=loss,
+        correct=lambda params, threshold: direction * params[watched] > threshold,
+        train=_records(rows, RECORDS),
+        validation=_thresholds(),
+    )
+
+
+def _rare_feature(with_record: bool) -> Task:
+    inputs = np.tile([1.0, 0.0], (RECORDS - 1 + with_record, 1))
+    if with_record:
+        inputs[-1] = [0.0, 10.0]
+    return _logistic(inputs, np.ones(len(inputs)), watched=1)
+
+
+def _mislabelled(with_record: bool) -> Task:
+    inputs = np.tile([1.0, 0.0], (RECORDS - 1 + with_record, 1))
+    labels = np.ones(len(inputs))
+    if with_record:
+        inputs[-1] = [10.0, 0.0]
+        labels[-1] = 0.0
+    return _logistic(inputs, labels, watched=0)
+
+
+def _validation(with_record: bool) -> Task:
+    """Candidates whose number is above 0 please the record; by noise alone, half of all are."""
+    thresholds = np.zeros(1 + with_record, np.float32)
+    return Task(
+        initial=lambda key: jnp.zeros(()),
+        loss=lambda params, value: -params * value,
+        correct=lambda params, threshold: params > threshold,
+        train=_records(np.zeros(RECORDS, np.float32), RECORDS),
+        validation=Records(thresholds, public_size=2, size_bound=2),
+    )
+
+
+CANARIES = {
+    canary.name: canary
+    for canary in (
+        Canary(
+            "gradient",
+            "the model is one number and no other record moves it; the score prefers it larger",
+            _gradient,
+            _per_rate(lambda params: params),
+        ),
+        Canary(
+            "rare feature",
+            "a logistic model; the record alone has the second feature",
+            _rare_feature,
+            _per_rate(lambda params: params[:, 1]),
+        ),
+        Canary(
+            "mislabelled record",
+            "a logistic model; the record has the other label, and a large input",
+            _mislabelled,
+            _per_rate(lambda params: params[:, 0]),
+        ),
+        Canary(
+            "validation record",
+            "no training record moves the model; the record is right about positive numbers only",
+            _validation,
+            lambda released: np.sign(np.asarray(released.params, np.float64)),
+        ),
+    )
+}
+"""Canaries by name; a new one is one entry."""
+
+
+def canary(name: str) -> Canary:
+    """The canary of a name.
+
+    Raises:
+      ValueError: for a name that is none.
+    """
+    return CANARIES[checks.one_of("canary", name, tuple(CANARIES))]
