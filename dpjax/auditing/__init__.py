@@ -14,6 +14,9 @@ record or a cleverer adversary may see more.
 | `learnt_scores` | | gives outputs numbers, where nobody knows which tell |
 """
 
+from dpjax.auditing.audits import Audit, audit
+from dpjax.auditing.canaries import CANARIES, Canary
+from dpjax.auditing.executions import Released, executions
 from dpjax.auditing.learnt_scores import learnt_scores
 from dpjax.auditing.lower_bounds import (
     LowerBound,
@@ -26,9 +29,15 @@ from dpjax.auditing.lower_bounds import (
 from dpjax.auditing.one_run import one_run_lower_bound
 
 __all__ = [
+    "CANARIES",
+    "Audit",
+    "Canary",
     "LowerBound",
+    "Released",
     "Seen",
+    "audit",
     "epsilon_lower_bound",
+    "executions",
     "family_lower_bound",
     "gaussian_lower_bound",
     "learnt_scores",

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dpjax import accounting, checks
-from dpjax.auditing.canaries import Canary
+from dpjax.auditing.canaries import RECORDS, Canary
 from dpjax.auditing.executions import executions
 from dpjax.auditing.lower_bounds import LowerBound, epsilon_lower_bound, refuted
 from dpjax.tuning.problem.space import Space
@@ -56,6 +56,7 @@ def audit(
     *,
     number: int,
     delta: float,
+    records: int = RECORDS,
     failure_probability: float = FAILURE,
     seed: int | None = None,
     **request: Any,
@@ -75,6 +76,8 @@ def audit(
       canary: the record that is there or not.
       number: of executions, with the record and without it each.
       delta: of the claim, in (0, 1); where it is large, an audit sees more.
+      records: public number of training records, the canary's with it; a tuner that draws a part or
+        partitions of them takes the longer the more there are, 2 to the power of them.
       failure_probability: of each of the two bounds.
       seed: None for the operating system's randomness.
       **request: what else `executions` takes.
@@ -85,12 +88,13 @@ def audit(
     """
     checks.instance("canary", canary, Canary, "auditing.canary('gradient')")
     checks.probability("delta", delta)
+    records = checks.whole("records", records, 2)
     request.setdefault("optimizer", canary.optimizer)
     started, numbers, claims = time.process_time(), [], []
     for with_record in (True, False):
         found = executions(
             tuner,
-            canary.task(with_record),
+            canary.task(with_record, records),
             space,
             number,
             delta=delta,

@@ -22,7 +22,7 @@ from dpjax.training.optimizers import Optimizer
 from dpjax.tuning.problem.task import Records, Task
 
 RECORDS = 8
-"""Public number of training records, the canary among them."""
+"""Public number of training records, the canary among them, unless an audit asks for another."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,14 +32,14 @@ class Canary:
     Attributes:
       name: unique.
       shows: in words, how the record can be seen.
-      task: whether the record is there -> the task.
+      task: (whether the record is there, public number of training records) -> the task.
       numbers: what was released -> (executions,) numbers that tell of the record.
       optimizer: what trains best at showing it.
     """
 
     name: str
     shows: str
-    task: Callable[[bool], Task]
+    task: Callable[[bool, int], Task]
     numbers: Callable[[Released], np.ndarray]
     optimizer: Optimizer = dataclasses.field(default_factory=training.sgd)
 
@@ -74,20 +74,20 @@ def _thresholds() -> Records:
     return Records(np.linspace(-3.0, 3.0, 61, dtype=np.float32), public_size=61, size_bound=61)
 
 
-def _gradient(with_record: bool) -> Task:
-    values = np.zeros(RECORDS - 1 + with_record, np.float32)
+def _gradient(with_record: bool, records: int = RECORDS) -> Task:
+    values = np.zeros(records - 1 + with_record, np.float32)
     if with_record:
         values[-1] = 1.0
     return Task(
         initial=lambda key: jnp.zeros(()),
         loss=lambda params, value: -params * value,
         correct=lambda params, threshold: params > threshold,
-        train=_records(values, RECORDS),
+        train=_records(values, records),
         validation=_thresholds(),
     )
 
 
-def _logistic(inputs: np.ndarray, labels: np.ndarray, watched: int) -> Task:
+def _logistic(inputs: np.ndarray, labels: np.ndarray, records: int, watched: int) -> Task:
     """A linear model of two labels; the score prefers a larger (or smaller) watched weight."""
     direction = 1.0 if watched else -1.0
 
@@ -99,35 +99,35 @@ def _logistic(inputs: np.ndarray, labels: np.ndarray, watched: int) -> Task:
         initial=lambda key: jnp.zeros(2),
         loss=loss,
         correct=lambda params, threshold: direction * params[watched] > threshold,
-        train=_records(rows, RECORDS),
+        train=_records(rows, records),
         validation=_thresholds(),
     )
 
 
-def _rare_feature(with_record: bool) -> Task:
-    inputs = np.tile([1.0, 0.0], (RECORDS - 1 + with_record, 1))
+def _rare_feature(with_record: bool, records: int = RECORDS) -> Task:
+    inputs = np.tile([1.0, 0.0], (records - 1 + with_record, 1))
     if with_record:
         inputs[-1] = [0.0, 10.0]
-    return _logistic(inputs, np.ones(len(inputs)), watched=1)
+    return _logistic(inputs, np.ones(len(inputs)), records, watched=1)
 
 
-def _mislabelled(with_record: bool) -> Task:
-    inputs = np.tile([1.0, 0.0], (RECORDS - 1 + with_record, 1))
+def _mislabelled(with_record: bool, records: int = RECORDS) -> Task:
+    inputs = np.tile([1.0, 0.0], (records - 1 + with_record, 1))
     labels = np.ones(len(inputs))
     if with_record:
         inputs[-1] = [10.0, 0.0]
         labels[-1] = 0.0
-    return _logistic(inputs, labels, watched=0)
+    return _logistic(inputs, labels, records, watched=0)
 
 
-def _validation(with_record: bool) -> Task:
+def _validation(with_record: bool, records: int = RECORDS) -> Task:
     """Candidates whose number is above 0 please the record; by noise alone, half of all are."""
     thresholds = np.zeros(1 + with_record, np.float32)
     return Task(
         initial=lambda key: jnp.zeros(()),
         loss=lambda params, value: -params * value,
         correct=lambda params, threshold: params > threshold,
-        train=_records(np.zeros(RECORDS, np.float32), RECORDS),
+        train=_records(np.zeros(records, np.float32), records),
         validation=Records(thresholds, public_size=2, size_bound=2),
     )
 

@@ -1,0 +1,1 @@
+"""What is claimed of tunings against what was seen of one record."""

@@ -1,0 +1,188 @@
+"""Claims of whole tunings, upper bounds, beside what was seen of one record, lower bounds.
+
+Every case is a tuner with its settings, run thousands of times with a canary (a record made to be
+seen) and without it, from the operating system's randomness, as a user runs it. The claim is its
+epsilon at delta 0.02; what was seen is a lower bound on that epsilon at 99.9% confidence
+(`dpjax.auditing`). One above its claim would be a defect; one below proves nothing, but says how
+much a claim may be above the truth. "Worst order" is the selection alone: the best of K Gaussian
+releases by the score that gives a record away best, where the claims are tight.
+
+  python -m experiments.audit --quick
+  python -m experiments.audit --method="subset tuning" --out_dir=runs/audit
+  python -m experiments.audit --out_dir=docs/figures/auditing
+
+Cases that the folder's rows hold already are not run again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from dpjax import accounting, auditing, plotting
+from dpjax.auditing import Audit
+from dpjax.auditing.audits import FAILURE
+from experiments.figures.auditing import worst_order
+from experiments.figures.auditing.cases import CASES, DELTA, GRADIENT, MEAN
+from experiments.figures.figure import FULL, QUICK, FigureSpec, option
+from experiments.figures.rows import RowFolder, distinct, select
+
+COLUMNS = {
+    "method": "name", "law": "name", "canary": "name", "delta": "probability",
+    "sampling_probability": "probability", "steps": "1", "noise_multiplier": "1",
+    "claimed": "nats", "seen": "nats", "refuted": "name", "executions": "1", "cpu": "seconds",
+}  # fmt: skip
+ORDER = "worst order"
+ORDERS = {
+    "geometric, mean 10": accounting.Geometric(MEAN),
+    "logarithmic, mean 10": accounting.Logarithmic(MEAN),
+    "Poisson, mean 10": accounting.Poisson(MEAN),
+}
+_ORDER_NOISE = 1.5
+NUMBERS = {QUICK: (10_000, 1_000, 200_000), FULL: (100_000, 10_000, 4_000_000)}
+"""Executions with the canary and without it each: of a case, of a dear one, of a worst order."""
+_METHODS = (*CASES, *(f"{ORDER}, {law}" for law in ORDERS))
+_QUICK = (
+    "untuned",
+    "random repetitions, geometric",
+    "threshold stopping",
+    *(f"{ORDER}, {law}" for law in ORDERS),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What is audited."""
+
+    method: tuple[str, ...] = option(_METHODS, "Tunings to audit; repeatable.", choices=_METHODS)
+
+
+def cases(size: str, options: Options) -> Iterator[tuple[dict, Callable[[], Audit]]]:
+    """What is run: the words of a row, and what fills in its numbers."""
+    often, seldom, orders = NUMBERS[size]
+    everything = options.method == _METHODS
+    for name in options.method:
+        if size == QUICK and everything and name not in _QUICK:
+            continue
+        if name in CASES:
+            case = CASES[name]
+            number = seldom if case.dear else often
+            for canary in case.canaries:
+                words = {
+                    "method": name,
+                    "law": case.law,
+                    "canary": canary,
+                    "sampling_probability": case.sampling_probability,
+                    "steps": case.steps,
+                    "noise_multiplier": case.noise_multiplier,
+                }
+                yield words, lambda case=case, canary=canary, n=number: case.audited(canary, n)
+        else:
+            law = name.removeprefix(f"{ORDER}, ")
+            words = {
+                "method": name,
+                "law": law,
+                "canary": GRADIENT,
+                "sampling_probability": 1.0,
+                "steps": 1,
+                "noise_multiplier": _ORDER_NOISE,
+            }
+            yield (
+                words,
+                lambda law=ORDERS[law]: worst_order.audited(
+                    law, _ORDER_NOISE, DELTA, orders, failure_probability=FAILURE
+                ),
+            )
+
+
+def train(folder: RowFolder, options: Options) -> None:
+    """Audits what the folder's rows do not hold yet."""
+    rows = folder.read(FIGURE.name)
+    done = {(row["method"], row["canary"]) for row in rows}
+    for words, run in cases(folder.size, options):
+        if (words["method"], words["canary"]) in done:
+            continue
+        found = run()
+        rows.append(
+            words
+            | {
+                "delta": DELTA,
+                "claimed": found.claimed,
+                "seen": found.seen.value,
+                "refuted": "no" if found.stands else "YES",
+                "executions": found.executions,
+                "cpu": round(found.cpu_seconds, 1),
+            }
+        )
+        folder.write(FIGURE.name, COLUMNS, rows)
+        folder.report(f"{words['method']}: {words['canary']}")
+
+
+_CLAIMED, _MARKERS = "#444444", dict(zip(auditing.CANARIES, "osD^", strict=True))
+
+
+def draw(rows: Sequence[Mapping]) -> Figure:
+    """A line for each tuning: its claim, and what every canary showed."""
+    names = distinct(rows, "method")
+    figure = Figure(figsize=(10.5, 1.6 + 0.42 * len(names)), layout="constrained")
+    axes = figure.subplots()
+    plotting.style_axes(axes)
+    largest = max(row["claimed"] for row in rows)
+    for place, name in enumerate(names):
+        own = select(rows, method=name)
+        claimed = own[0]["claimed"]
+        axes.plot([0.0, claimed], [place, place], color="#cccccc", linewidth=5, zorder=1)
+        axes.plot(
+            [claimed], [place], marker="|", markersize=16, markeredgewidth=3, color=_CLAIMED,
+            linestyle="none", label="claimed" if place == 0 else None, zorder=3,
+        )  # fmt: skip
+        for row in own:
+            canary = row["canary"]
+            axes.plot(
+                [row["seen"]], [place], marker=_MARKERS[canary], markersize=8, linestyle="none",
+                color=f"C{list(_MARKERS).index(canary)}", label=f"seen: {canary}", zorder=4,
+            )  # fmt: skip
+    axes.set_yticks(range(len(names)), names)
+    axes.invert_yaxis()
+    axes.set_xlim(0.0, 1.05 * largest)
+    numbers = [row["executions"] for row in rows]
+    axes.set_xlabel(f"epsilon at delta {rows[0]['delta']:g} (nats)")
+    axes.set_title(
+        "What one record shows of whole tunings: claims, and lower bounds at 99.9% confidence\n"
+        f"from {min(numbers):,} to {max(numbers):,} executions each",
+        fontsize=11,
+    )
+    entries: dict[str, object] = {}
+    for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+        entries.setdefault(label, handle)
+    figure.legend(
+        list(entries.values()), list(entries), loc="outside lower center", ncols=5, fontsize=10
+    )
+    return figure
+
+
+def summary(rows: Sequence[Mapping]) -> list[str]:
+    """One line for each row."""
+    width = max(len(row["method"]) for row in rows)
+    lines = [
+        f"{row['method']:{width}}  {row['canary']:18}  claimed {row['claimed']:6.3f}  "
+        f"seen {row['seen']:6.3f}  refuted: {row['refuted']}"
+        for row in rows
+    ]
+    spent = float(np.sum([row["cpu"] for row in rows]))
+    return [*lines, f"{sum(row['executions'] for row in rows):,} executions, {spent:.0f} s of CPU"]
+
+
+FIGURE = FigureSpec(
+    paper="auditing",
+    name="audit",
+    columns=COLUMNS,
+    takes={QUICK: "2 minutes", FULL: "an hour"},
+    draw=draw,
+    train=train,
+    options=Options(),
+    summary=summary,
+)

@@ -1,0 +1,146 @@
+"""Tunings that are audited: small, private enough that much can be seen, each with its canaries.
+
+A case's claim is between epsilon 0.6 and 3 at delta 0.02 (more for the loop, which is charged by
+its cap): far above what anyone should publish, where an audit of some ten thousand executions has
+most to see.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from dpjax import accounting, auditing, tuning
+from dpjax.auditing import Audit
+from dpjax.auditing.canaries import RECORDS
+
+DELTA = 0.02
+MEAN = 10.0
+GRADIENT, FEATURE, LABEL, VALIDATION = auditing.CANARIES
+_FIXED = tuning.Space(learning_rate=1.0, clip_norm=1.0)
+_DRAWN = tuning.Space(learning_rate=tuning.Uniform(0.5, 1.5), clip_norm=1.0)
+_FEW = 2
+"""Records, where each draw of a part or of partitions is a program."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One tuner with its settings.
+
+    Attributes:
+      tuner: what is audited.
+      law: the law of K, in words; "none" for one without.
+      space, steps, noise_multiplier, sampling_probability: of its runs.
+      canaries: names of the records that are added.
+      records: public number of training records.
+      dear: whether it is executed a tenth as often.
+    """
+
+    tuner: Callable[[], tuning.Tuner]
+    law: str = "none"
+    space: tuning.Space = _FIXED
+    steps: int = 1
+    noise_multiplier: float = 2.0
+    sampling_probability: float = 1.0
+    canaries: tuple[str, ...] = (GRADIENT,)
+    records: int = RECORDS
+    dear: bool = False
+
+    def audited(self, canary: str, number: int, seed: int | None = None) -> Audit:
+        """Runs it with a canary and without, `number` times each."""
+        return auditing.audit(
+            self.tuner(),
+            auditing.CANARIES[canary],
+            self.space,
+            number=number,
+            delta=DELTA,
+            records=self.records,
+            run=tuning.RunOptions(
+                lot_size=round(self.sampling_probability * self.records),
+                steps=self.steps,
+                noise_multiplier=self.noise_multiplier,
+            ),
+            seed=seed,
+        )
+
+
+def _best_of(law: accounting.RepetitionLaw, **options: object) -> Callable[[], tuning.Tuner]:
+    return lambda: tuning.RandomRepetitions(law, **options)
+
+
+_SMALL = accounting.Geometric(3)
+_ALL = (GRADIENT, FEATURE, LABEL, VALIDATION)
+
+CASES = {
+    "untuned": Case(tuning.Untuned, canaries=(GRADIENT, FEATURE, LABEL)),
+    "untuned, lots of a quarter": Case(
+        tuning.Untuned, steps=8, noise_multiplier=1.0, sampling_probability=0.25
+    ),
+    "random repetitions, geometric": Case(
+        _best_of(accounting.Geometric(MEAN)), "geometric, mean 10", canaries=_ALL
+    ),
+    "random repetitions, logarithmic": Case(
+        _best_of(accounting.Logarithmic(MEAN)), "logarithmic, mean 10"
+    ),
+    "random repetitions, Poisson": Case(_best_of(accounting.Poisson(MEAN)), "Poisson, mean 10"),
+    "random repetitions, lots of a quarter": Case(
+        _best_of(_SMALL),
+        "geometric, mean 3",
+        steps=8,
+        noise_multiplier=1.5,
+        sampling_probability=0.25,
+    ),
+    "random repetitions, scored on training records": Case(
+        _best_of(_SMALL, score_on_training=True), "geometric, mean 3"
+    ),
+    "threshold stopping": Case(
+        lambda: tuning.ThresholdStopping(0.6, 0.1), "geometric, stopped", canaries=_ALL
+    ),
+    "adaptive proposals": Case(
+        lambda: tuning.AdaptiveProposals(
+            accounting.AtMost(accounting.Geometric(2), cap=3), (0.9, 1.1), round_size=1
+        ),
+        "geometric, mean 2, at most 3",
+        _DRAWN,
+        dear=True,
+    ),
+    "extrapolation": Case(
+        lambda: tuning.Extrapolation(
+            accounting.AtMost(accounting.Geometric(2), cap=4), stage_noise=(4.0, 3.0)
+        ),
+        "geometric, mean 2, at most 4",
+        _DRAWN,
+        dear=True,
+    ),
+    "chosen iterate": Case(
+        tuning.ChosenIterate,
+        steps=4,
+        noise_multiplier=4.0,
+        canaries=(GRADIENT, VALIDATION),
+        dear=True,
+    ),
+    "subset tuning": Case(
+        lambda: tuning.SubsetTuning(0.4, _SMALL), "geometric, mean 3", records=_FEW
+    ),
+    "exponential mechanism": Case(
+        lambda: tuning.Exponential(1.0, candidates=3, partitions=2),
+        space=_DRAWN,
+        records=_FEW,
+        dear=True,
+    ),
+    "permute-and-flip": Case(
+        lambda: tuning.PermuteAndFlip(1.0, candidates=3, partitions=2),
+        space=_DRAWN,
+        records=_FEW,
+        dear=True,
+    ),
+    "doubling in segments": Case(
+        lambda: tuning.Doubling(
+            0.5, candidates=3, partitions=2, variant="segments", granularity=0.1, hits=2
+        ),
+        space=_DRAWN,
+        records=_FEW,
+        dear=True,
+    ),
+}
+"""By name; a new tuner is one entry."""
