@@ -121,8 +121,8 @@ def _mislabelled(with_record: bool, records: int = RECORDS) -> Task:
 
 
 def _validation(with_record: bool, records: int = RECORDS) -> Task:
-    """Candidates whose number is above 0 please the record; by noise alone, half of all are."""
-    thresholds = np.zeros(1 + with_record, np.float32)
+    """All candidates please the first record; those above 0 the canary: by noise alone, half."""
+    thresholds = np.array([-np.inf, 0.0] if with_record else [-np.inf], np.float32)
     return Task(
         initial=lambda key: jnp.zeros(()),
         loss=lambda params, value: -params * value,

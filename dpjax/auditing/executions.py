@@ -211,7 +211,9 @@ def _(
     ran = iterates_of_one_run.executed(
         fixed, randomness=randomness, executions=number, chunk_size=min(number, _CHUNK)
     )
-    chosen = {iterates_of_one_run.ITERATE: ran.winners.astype(np.float64)}
+    chosen = {iterates_of_one_run.ITERATE: ran.winners.astype(np.float64)} | {
+        name: np.full(number, float(law.lowest)) for name, law in fixed.run.space.parameters.items()
+    }
     return _released(task, ran.params, chosen, ran.winners >= 0, fixed.guarantee)
 
 

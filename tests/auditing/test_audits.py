@@ -1,0 +1,106 @@
+"""Audits of whole tunings: true claims stand, and planted defects are seen."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from dpjax import accounting, auditing, tuning
+from dpjax.auditing.canaries import CANARIES
+from dpjax.randomness import integer_laws
+from dpjax.tuning.problem import run_settings
+
+NUMBER, DELTA = 20_000, 0.02
+LAW = accounting.AtMost(accounting.Geometric(3), cap=8)
+SPACE = tuning.Space(learning_rate=1.0, clip_norm=1.0)
+RUN = tuning.RunOptions(lot_size=8, steps=1, noise_multiplier=2.0)
+
+
+def _audit(tuner, canary="gradient", **changes):
+    settings = dict(space=SPACE, number=NUMBER, delta=DELTA, run=RUN, seed=1) | changes
+    return auditing.audit(tuner, CANARIES[canary], **settings)
+
+
+@pytest.mark.parametrize("canary", CANARIES)
+def test_a_true_claim_stands(canary):
+    found = _audit(tuning.RandomRepetitions(LAW), canary)
+    assert found.stands and found.seen.value <= found.claimed
+    assert found.executions == 2 * NUMBER
+    if canary != "validation record":
+        assert found.seen.value > 0.3 * found.claimed
+
+
+def test_a_claim_that_depends_on_the_record_is_refused(monkeypatch):
+    """A public number that is not: the lot is priced by the number of records there are."""
+    true = run_settings.run_settings
+
+    def counted(task, space, options):
+        settings = true(task, space, options)
+        noisier = 2.0 + 0.1 * task.train.number
+        return [dataclasses.replace(one, noise_multiplier=noisier) for one in settings]
+
+    for module in ("private_runs", "candidate_runs", "one_run"):
+        place = f"dpjax.tuning.evaluations.{module}.run_settings"
+        monkeypatch.setattr(place, counted, raising=False)
+    with pytest.raises(RuntimeError, match="depends on the data"):
+        _audit(tuning.RandomRepetitions(LAW), number=100)
+
+
+def test_scores_without_their_noise_are_seen(monkeypatch):
+    """Of twelve runs one is nearly always positive, and exact scores find it."""
+    monkeypatch.setattr(
+        integer_laws,
+        "discrete_gaussian",
+        lambda deviation, number, randomness, stream: np.zeros(number, np.int64),
+    )
+    found = _audit(tuning.RandomRepetitions(accounting.Fixed(12)), "validation record")
+    assert not found.stands and found.contradiction.value > 0
+
+
+def test_half_of_the_noise_is_seen():
+    """Executed with half of the noise that the claim is of."""
+    canary = CANARIES["gradient"]
+    claim = _audit(tuning.RandomRepetitions(LAW), number=50).claim
+    quiet = tuning.RunOptions(lot_size=8, steps=1, noise_multiplier=1.0)
+    numbers = [
+        canary.numbers(
+            auditing.executions(
+                tuning.RandomRepetitions(LAW),
+                canary.task(there),
+                SPACE,
+                NUMBER,
+                delta=DELTA,
+                run=quiet,
+                optimizer=canary.optimizer,
+                seed=20 + there,
+            )
+        )
+        for there in (True, False)
+    ]
+    assert auditing.refuted(claim, *numbers, failure_probability=1e-6).value > 0
+
+
+def test_a_users_loop_that_divides_its_noise_twice_is_seen():
+    """Ten lines: noise meant for a sum is added to a mean, over the lot once more."""
+    lot, noise, rng = 8, 1.0, np.random.default_rng(41)
+
+    def trained(with_record):
+        sums = np.full(NUMBER, 1.0 if with_record else 0.0)
+        return sums / lot + rng.normal(0.0, noise / lot**2, NUMBER)
+
+    claim = accounting.dp_sgd(1.0, noise, 1)
+    found = auditing.refuted(claim, trained(True), trained(False))
+    assert found.value > 0
+
+
+def test_bad_input_is_one_line():
+    for change, words in (
+        (dict(canary=None), "canary"),
+        (dict(delta=0.0), "delta"),
+        (dict(records=1), "records"),
+    ):
+        arguments = dict(canary=CANARIES["gradient"], delta=DELTA) | change
+        with pytest.raises(ValueError, match=words):
+            auditing.audit(
+                tuning.Untuned(), arguments.pop("canary"), SPACE, number=10, run=RUN, **arguments
+            )

@@ -1,0 +1,187 @@
+"""Tunings run many times at once: as tune() runs them once, and independently of each other."""
+
+import inspect
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpjax import accounting, auditing, tuning
+from dpjax.auditing.canaries import CANARIES
+from dpjax.auditing.executions import many
+from dpjax.tuning.tuner import registered_tuners
+
+NOISE = 2.0
+LAW = accounting.AtMost(accounting.Geometric(2), cap=4)
+ONE = tuning.Space(learning_rate=1.0, clip_norm=1.0)
+SOME = tuning.Space(learning_rate=tuning.Uniform(0.5, 1.5), clip_norm=1.0)
+GRADIENT = CANARIES["gradient"]
+
+TUNERS = {
+    "private runs": (tuning.RandomRepetitions(LAW), SOME, 4),
+    "in rounds": (tuning.AdaptiveProposals(LAW, (0.9, 1.1), round_size=2), SOME, 4),
+    "one run": (tuning.Untuned(), ONE, 4),
+    "in stages": (tuning.Extrapolation(LAW, stage_noise=(4.0, 3.0)), SOME, 4),
+    "iterates": (tuning.ChosenIterate(), ONE, 4),
+    "on a part": (tuning.SubsetTuning(0.4, LAW), SOME, 2),
+    "partitions": (tuning.Exponential(4.0, candidates=2, partitions=1), SOME, 2),
+}
+
+
+def _executions(name, number, *, with_record=False, seed=1, steps=1, noise=NOISE):
+    tuner, space, records = TUNERS[name]
+    return auditing.executions(
+        tuner,
+        GRADIENT.task(with_record, records),
+        space,
+        number,
+        delta=0.02,
+        run=tuning.RunOptions(lot_size=records, steps=steps, noise_multiplier=noise),
+        optimizer=GRADIENT.optimizer,
+        seed=seed,
+    )
+
+
+@pytest.mark.parametrize("name", TUNERS)
+def test_what_is_released_many_times_is_as_often_independent(name):
+    tuner, space, records = TUNERS[name]
+    steps = 4 if name == "iterates" else 1
+    found = _executions(name, 300, steps=steps)
+    assert found.params.shape == (300,)
+    drawn = found.params[found.params != 0.0]
+    assert len(np.unique(drawn)) == len(drawn) >= 100
+    assert found.table.shape == (300, 1 + len(found.hyperparameters))
+    # The claim is that of a tuning of the same arguments.
+    result = tuning.tune(
+        GRADIENT.task(False, records),
+        space,
+        tuner,
+        delta=0.02,
+        run=tuning.RunOptions(lot_size=records, steps=steps, noise_multiplier=NOISE),
+        optimizer=GRADIENT.optimizer,
+        seed=3,
+    )
+    assert found.guarantee.provenance == result.guarantee.provenance
+    assert set(result.release.hyperparameters) == set(found.hyperparameters)
+
+
+def test_every_tuner_can_be_run_many_times():
+    default = many.dispatch(object)
+    for name, tuner in registered_tuners().items():
+        made = tuner(0.5) if tuner is tuning.ThresholdStopping else tuner()
+        assert many.dispatch(type(made.evaluation)) is not default, name
+
+
+def test_one_run_has_the_noise_that_it_is_charged_for():
+    """A sum of no gradients, one step: noise over the lot, times the rate."""
+    drawn = _executions("one run", 20_000).params * 4 / NOISE
+    assert abs(drawn.mean()) < 0.04
+    assert abs(drawn.std() - 1.0) < 0.03
+    inside = _executions("one run", 20_000, with_record=True).params * 4
+    assert abs(inside.mean() - 1.0) < 0.08
+
+
+def test_the_best_of_k_prefers_larger_numbers():
+    assert _executions("private runs", 5_000).params.mean() > 0.1
+
+
+def test_the_operating_systems_randomness_is_used_unless_there_is_a_seed():
+    same = [_executions("one run", 50, seed=5).params for _ in range(2)]
+    np.testing.assert_array_equal(*same)
+    fresh = [_executions("one run", 50, seed=None).params for _ in range(2)]
+    assert not np.any(fresh[0] == fresh[1])
+
+
+def test_executions_without_a_candidate_release_what_no_record_moves():
+    law = accounting.AtMost(accounting.Poisson(0.7), cap=2)
+    found = auditing.executions(
+        tuning.RandomRepetitions(law),
+        GRADIENT.task(True),
+        ONE,
+        400,
+        run=tuning.RunOptions(lot_size=8, steps=1, noise_multiplier=NOISE),
+        optimizer=GRADIENT.optimizer,
+        seed=7,
+    )
+    nothing = np.isnan(found.hyperparameters["learning_rate"])
+    assert 100 < nothing.sum() < 399
+    assert np.all(found.params[nothing] == 0.0) and np.all(found.params[~nothing] != 0.0)
+
+
+def test_a_final_training_is_of_each_executions_own_choice():
+    """Without noise a step is the rate over the lot, whichever rate that execution chose."""
+    found = auditing.executions(
+        tuning.SubsetTuning(0.5, accounting.Fixed(2)),
+        GRADIENT.task(True, 2),
+        SOME,
+        200,
+        delta=0.02,
+        run=tuning.RunOptions(lot_size=2, steps=1, noise_multiplier=1e-3),
+        optimizer=GRADIENT.optimizer,
+        seed=9,
+    )
+    rates, steps = found.hyperparameters["learning_rate"], found.params
+    # The canary is in the rest, of which half of the lot of 2 is expected, or it is not.
+    trained = np.abs(steps) > 0.1
+    np.testing.assert_allclose(steps[trained], rates[trained], rtol=0.01)
+    assert 60 < trained.sum() < 140
+    assert len(np.unique(rates)) == 200
+
+
+@pytest.mark.parametrize(
+    "change,words",
+    [
+        (dict(tuner=None), "tuner must be"),
+        (dict(task=None), "task"),
+        (dict(number=0), "number"),
+        (dict(task=GRADIENT.task(True, 40), tuner=tuning.SubsetTuning(0.4, LAW)), "at most 10"),
+    ],
+)
+def test_bad_input_is_one_line(change, words):
+    arguments = dict(tuner=tuning.Untuned(), task=GRADIENT.task(True), space=ONE, number=10)
+    run = tuning.RunOptions(lot_size=8, steps=1, noise_multiplier=NOISE)
+    with pytest.raises(ValueError, match=words) as raised:
+        auditing.executions(**(arguments | change), run=run, optimizer=GRADIENT.optimizer)
+    assert "\n" not in str(raised.value)
+
+
+def test_an_evaluation_of_ones_own_says_what_is_missing():
+    class Mine:
+        evaluation = choice = finish = "mine"
+
+    with pytest.raises(ValueError, match="register a function of it"):
+        auditing.executions(
+            Mine(), GRADIENT.task(True), ONE, 10, run=tuning.RunOptions(noise_multiplier=1.0)
+        )
+
+
+@pytest.mark.parametrize("name", CANARIES)
+def test_a_canary_is_one_record_more_and_its_numbers_are_one_an_execution(name):
+    canary = CANARIES[name]
+    there, gone = canary.task(True, 4), canary.task(False, 4)
+    counts = [one.train.number + one.validation.number for one in (there, gone)]
+    assert counts[0] == counts[1] + 1
+    for field in ("public_size", "size_bound"):
+        for part in ("train", "validation"):
+            one, other = (getattr(getattr(task, part), field) for task in (there, gone))
+            assert one == other
+    found = auditing.executions(
+        tuning.Untuned(),
+        there,
+        ONE,
+        5,
+        run=tuning.RunOptions(lot_size=4, steps=1, noise_multiplier=NOISE),
+        optimizer=canary.optimizer,
+    )
+    assert canary.numbers(found).shape == (5,)
+    assert jnp.all(jnp.isfinite(canary.numbers(found)))
+
+
+@pytest.mark.parametrize(
+    "function,words",
+    [("executions", ("law of what", "no guarantee at all")), ("audit", ("nothing is proved",))],
+)
+def test_formal_guarantees_say_what_they_rest_on(function, words):
+    text = " ".join(inspect.getdoc(getattr(auditing, function)).split())
+    stated = text.split("Formal guarantees:")[1].split("Args:")[0]
+    assert all(word in stated for word in words)
