@@ -8,16 +8,18 @@
 | `bridges.dp_accounting.SelectionAccountant` | dp_accounting's events | epsilon, delta |
 | `bridges.jax_privacy.guarantee_of_plan` | an execution plan | the guarantee of one run |
 | `bridges.opacus.guarantee_of_history` | an accountant or its history | the same |
+| `bridges.opacus.tune` | a training with Opacus | one model, `release/`, `curator/` |
 
-The guarantee of one run is the caller's claim throughout: nothing here looks into the run.
-`dpjax.bridges.optuna` and `dpjax.bridges.jax_privacy` need the extra `bridges`; the rest needs no
-extra.
+The guarantee of one run is the caller's claim throughout; `bridges.opacus.tune` alone looks into
+the run. `dpjax.bridges.optuna` and `dpjax.bridges.jax_privacy` need the extra `bridges`,
+`bridges.opacus.tune` the extra `opacus`; the rest needs no extra.
 """
 
 from dpjax.bridges.any_run import tune
 from dpjax.bridges.candidates import Candidates
+from dpjax.bridges.contradiction import ContradictionError
 from dpjax.bridges.counted_score import CountedScore
 from dpjax.bridges.outcomes import Outcome
 from dpjax.bridges.seeds import jax_key
 
-__all__ = ["Candidates", "CountedScore", "Outcome", "jax_key", "tune"]
+__all__ = ["Candidates", "ContradictionError", "CountedScore", "Outcome", "jax_key", "tune"]
