@@ -160,6 +160,17 @@ _OPACUS = {
     }.items()
 }
 _ENGINE, _GENERATORS = f"{_BRIDGES}opacus_engine.py", f"{_BRIDGES}torch_randomness.py"
+_PLANS = {
+    word: (f"tests/bridges/test_jax_privacy_training.py::test_{test}",)
+    for word, test in {
+        "noise": "the_noise_has_the_plans_scale_and_each_candidate_its_own",
+        "bits": "key_and_batches_have_all_bits_of_the_seed_and_nothing_else",
+        "again": "noise_that_is_begun_again_is_other_noise",
+        "refused": "a_run_that_is_not_its_plans_releases_nothing",
+        "priced": "plans_train_candidates_of_their_own_at_the_plans_price",
+    }.items()
+}
+_PLAN = f"{_BRIDGES}jax_privacy_plan.py"
 _UNTUNED = (f"{_T}tuners/test_untuned.py",)
 _ITERATES_FILE = f"{_P}evaluations/iterates_of_one_run.py"
 _ITERATES = {
@@ -429,6 +440,62 @@ MISTAKES = [
         "declared.sample_rate, declared.noise_multiplier, round(1 / declared.sample_rate))",
         _OPACUS["fewer"],
         "opacus",
+    ),
+    Mistake(
+        "plans: the noise of every candidate has the key of the plan",
+        _PLAN,
+        "return jax.random.wrap_key_data(data, impl=keys.IMPLEMENTATION), state[1]",
+        "return state",
+        _PLANS["noise"],
+    ),
+    Mistake(
+        "plans: the noise's key has 32 bits of the seed",
+        _PLAN,
+        'data = np.frombuffer(words, dtype=">u4").astype(np.uint32)',
+        "data = np.array([1, seed % 2**32], dtype=np.uint32)",
+        _PLANS["bits"],
+    ),
+    Mistake(
+        "plans: batches are drawn by the generator that a training passes",
+        _PLAN,
+        "return super().batch_iterator(num_examples, own)",
+        "return super().batch_iterator(num_examples, rng)",
+        _PLANS["bits"],
+    ),
+    Mistake(
+        "plans: noise that is begun again is the same",
+        _PLAN,
+        'f"noise of a plan, {self._begun_noise}"',
+        '"noise of a plan"',
+        _PLANS["again"],
+    ),
+    Mistake(
+        "plans: batches may be drawn twice",
+        _PLAN,
+        "if self._begun_batches:",
+        "if False:",
+        _PLANS["refused"],
+    ),
+    Mistake(
+        "plans: batches of a training's own are not noticed",
+        f"{_BRIDGES}jax_privacy.py",
+        "        candidate.check()\n",
+        "",
+        _PLANS["refused"],
+    ),
+    Mistake(
+        "plans: truncated lots of more records than were priced",
+        _PLAN,
+        "if self._group_size is not None and number // groups != self._group_size:",
+        "if False:",
+        _PLANS["refused"],
+    ),
+    Mistake(
+        "plans: all candidates draw the same batches",
+        _PLAN,
+        'words = seeds.expanded(self._seed, "batches of a plan", 32)',
+        'words = seeds.expanded(0, "batches of a plan", 32)',
+        _PLANS["priced"],
     ),
     Mistake(
         "the untuned run is one of two, and the one that did not fail",

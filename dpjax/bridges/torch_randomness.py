@@ -2,12 +2,10 @@
 
 On a CPU `torch.Generator.manual_seed` keeps 32 bits of a number, which anyone can search. Here the
 generator's whole state, 624 words of 32 bits (Matsumoto and Nishimura, "Mersenne Twister", 1998),
-is expanded from the seed by SHAKE-256 (FIPS 202).
+is expanded from the seed (`seeds.expanded`).
 """
 
 from __future__ import annotations
-
-import hashlib
 
 import numpy as np
 
@@ -19,31 +17,17 @@ except ImportError:
         "'.[opacus]' in dpjax's folder"
     ) from None
 
-from dpjax import checks
+from dpjax.bridges.seeds import expanded
 
 _WORDS, _OFFSET, _BYTES = 624, 24, 5056
 """Of a CPU generator's state: its words, each in 8 bytes, where they begin, and its length."""
 
 
-def expanded(seed: int, purpose: str, number: int) -> bytes:
-    """That many bytes of a run's seed, independent for each purpose.
-
-    Args:
-      seed: as a run is given it, a whole number in [0, 2^63).
-      purpose: what they are for.
-      number: of bytes.
-    """
-    seed = checks.whole("seed", seed, 0)
-    return hashlib.shake_256(
-        b"dpjax.bridges.torch_randomness\0" + purpose.encode() + b"\0" + seed.to_bytes(8, "big")
-    ).digest(number)
-
-
 def state(seed: int, purpose: str) -> torch.Tensor:
     """The state of a CPU generator, made of all bits of a run's seed.
 
-    Formal guarantees: two seeds, or two purposes, give states of which neither shows anything about
-    the other, as far as SHAKE-256 can be told from a random function. Numbers drawn are the
+    Formal guarantees: states of two seeds, or of two purposes, show nothing of each other, as far
+    as SHAKE-256 cannot be told from a random function. Numbers drawn are the
     Mersenne Twister's, which is no cryptographic generator: whoever saw its numbers as they are
     drawn could foretell the next.
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from dpjax import accounting, bridges, tuning
-from dpjax.bridges import opacus, opacus_tuning
+from dpjax.bridges import opacus, opacus_tuning, seeds
 from dpjax.bridges.selection import RunsWarning
 from dpjax.tuning import cautions, verification
 
@@ -156,17 +156,17 @@ def test_every_step_adds_the_declared_noise_and_candidates_have_their_own():
 
 def test_noise_and_lots_have_all_bits_of_the_seed():
     kept = []
-    seeds = (5, 5 + 2**32, 5 + 2**62)
-    for seed in seeds:
+    given = (5, 5 + 2**32, 5 + 2**62)
+    for seed in given:
         _run(seed, functools.partial(train, kept=kept))
     engines = [engine for engine, *_ in kept]
-    fresh = [torch_randomness.generator(seed, use) for seed in seeds for use in ("noise", "lots")]
+    fresh = [torch_randomness.generator(seed, use) for seed in given for use in ("noise", "lots")]
     states = [generator.get_state().numpy().tobytes() for generator in fresh]
-    by_number = [torch.Generator().manual_seed(seed).get_state().numpy() for seed in seeds[:1]]
+    by_number = [torch.Generator().manual_seed(seed).get_state().numpy() for seed in given[:1]]
     assert by_number[0].tobytes() not in states and len(set(states)) == 6
     for index, (_, optimizer, _) in enumerate(kept):
         # What the candidate's generator will draw next is what a fresh one does after as much.
-        repeated, drawn = torch_randomness.generator(seeds[index], "noise"), optimizer.generator
+        repeated, drawn = torch_randomness.generator(given[index], "noise"), optimizer.generator
         for _ in range(STEPS):
             for parameter in optimizer.params:
                 torch.normal(0.0, 1.0, parameter.shape, generator=repeated)
@@ -176,12 +176,12 @@ def test_noise_and_lots_have_all_bits_of_the_seed():
 
 def test_a_generator_draws_the_mersenne_twister_of_the_expanded_seed():
     made = torch_randomness.generator(3, "noise")
-    words = np.frombuffer(torch_randomness.expanded(3, "noise", 4 * 624), dtype="<u4")
+    words = np.frombuffer(seeds.expanded(3, "noise", 4 * 624), dtype="<u4")
     twister = np.random.MT19937()
     twister.state = {"bit_generator": "MT19937", "state": {"key": words, "pos": 624}}
     wanted = (twister.random_raw(1000) & (2**24 - 1)) / 2.0**24
     np.testing.assert_array_equal(torch.rand(1000, generator=made).numpy(), wanted)
-    assert words[:8].tobytes() != torch_randomness.expanded(3, "lots", 32)
+    assert words[:8].tobytes() != seeds.expanded(3, "lots", 32)
     with pytest.raises(ValueError, match="train on a CPU or on CUDA"):
         torch_randomness.generator(3, "noise", "meta")
 
