@@ -233,6 +233,38 @@ def test_fewer_steps_than_declared_are_allowed():
     assert result.release.statement["one_run"]["epsilon"] == run.epsilon(1e-5)
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"clipping": "per_layer", "max_grad_norm": [0.5, 0.5, 0.5, 0.5]},
+        {"grad_sample_mode": "functorch"},
+        {"loss_reduction": "sum"},
+    ],
+)
+def test_what_opacus_is_handed_trains(more):
+    weights, count = _run(3, functools.partial(train, **more))
+    assert sum(value.size for value in weights.values()) == 34 and 0 <= count <= NUMBER
+
+
+def test_the_sample_rate_is_as_opacus_counts_it():
+    """Which for 93 lots is 1 / 92: int(1 / (1 / 93)) is 92."""
+    loader = data.DataLoader(data.TensorDataset(FEATURES[:93]), batch_size=1)
+    rate = 1 / 92
+    for declared in (1 / 93, rate):
+        engine = opacus_engine.CandidateEngine(opacus_engine.DeclaredSteps(NOISE, declared, 99), 1)
+        if declared != rate:
+            with pytest.raises(bridges.ContradictionError, match=f"pass sample_rate={rate!r}"):
+                _begun(engine, loader=loader)
+            continue
+        module, optimizer, lots, _ = _begun(engine, loader=loader)
+        for (features,) in lots:
+            optimizer.zero_grad()
+            module(features).mean().backward()
+            optimizer.step()
+        assert engine.accountant.history == [(NOISE, rate, 92)]
+        assert lots.batch_sampler.sample_rate == 1 / 93
+
+
 def _never_private(engine, hyperparameters):
     return _module(), NUMBER
 
