@@ -426,6 +426,14 @@ MISTAKES = [
         "opacus",
     ),
     Mistake(
+        "opacus: gradients of several lots are summed in one step",
+        _ENGINE,
+        "                self._summed(lots.drawn)\n",
+        "                pass\n",
+        _OPACUS["refused"],
+        "opacus",
+    ),
+    Mistake(
         "opacus: what was refused and caught by the training is forgotten",
         _ENGINE,
         "            if self._contradiction is not None:\n                raise",

@@ -99,11 +99,11 @@ class CandidateEngine:
       and gradients are divided by the loader's batch size, a public number, where Opacus divides by
       one that follows from the number of records. Seen, and refused with a `ContradictionError`
       even if the training catches it: no call of `make_private`, or two; another noise multiplier
-      or sample rate than declared, more steps, or more than lots were drawn for; a step of an
-      optimizer that adds no noise, on parameters of the private module; another module in the place
-      of the private one; a buffer of it that training has changed. Not seen: what the training does
-      with its data beside this, gradients of a record that depend on other records, weights set by
-      hand.
+      or sample rate than declared, more steps, or more than lots were drawn for; several lots in
+      one step, where the loader has no workers; a step of an optimizer that adds no noise, on
+      parameters of the private module; another module in the place of the private one; a buffer of
+      it that training has changed. Not seen: what the training does with its data beside this,
+      gradients of a record that depend on other records, weights set by hand.
 
     Attributes:
       noise_multiplier, sample_rate, steps: as declared.
@@ -115,6 +115,7 @@ class CandidateEngine:
         self._contradiction: str | None = None
         self._module: torch.nn.Module | None = None
         self._taken, self._noisy = 0, False
+        self._lot: int | None = None
         self.accountant: Any = None
 
     @property
@@ -197,13 +198,20 @@ class CandidateEngine:
         self.accountant, self._module, self._lots = engine.accountant, private, lots
         self._parameters = {id(one) for one in private.parameters()}
         self._buffers = {name: one.clone() for name, one in self._saved_buffers()}
-        count = noisy.step_hook
+        count, accumulate = noisy.step_hook, noisy.clip_and_accumulate
 
         def counted(stepped: Any) -> None:
             count(stepped)
             self._stepped()
 
+        def accumulated() -> None:
+            # Workers draw lots ahead, so that the last one drawn is not the one that is summed.
+            if loader.num_workers == 0:
+                self._summed(lots.drawn)
+            accumulate()
+
         noisy.attach_step_hook(counted)
+        noisy.clip_and_accumulate = accumulated
         return private, noisy, loader
 
     @contextlib.contextmanager
@@ -264,7 +272,16 @@ class CandidateEngine:
                 "a run took more steps than lots were drawn: take one step for each lot of the "
                 "loader that make_private returns"
             )
-        self._noisy = True
+        self._noisy, self._lot = True, None
+
+    def _summed(self, lot: int) -> None:
+        """Before clipped gradients of a lot, or of a part of it, join the sum of a step."""
+        if self._lot not in (None, lot):
+            self._refuse(
+                "gradients of several lots were summed in one step: call step after each lot, and "
+                "let BatchMemoryManager end the lots that it splits"
+            )
+        self._lot = lot
 
     def _check_history(self) -> None:
         rate, noise = self._declared.sample_rate, self._declared.noise_multiplier

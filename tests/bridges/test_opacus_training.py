@@ -335,6 +335,26 @@ def _lots_again(engine, hyperparameters):
     return module, NUMBER
 
 
+def _two_lots_a_step(engine, hyperparameters):
+    module, optimizer, lots, _ = _begun(engine)
+    for index, lot in enumerate(lots):
+        optimizer.signal_skip_step(do_skip=index % 2 == 0)
+        _stepped(module, optimizer, [lot])
+    return module, NUMBER
+
+
+def _lot_left_off(engine, hyperparameters):
+    module, optimizer, lots, _ = _begun(engine)
+    for _ in range(EPOCHS):
+        with memory.BatchMemoryManager(
+            data_loader=lots, max_physical_batch_size=3, optimizer=optimizer
+        ) as parts:
+            for part in parts:
+                _stepped(module, optimizer, [part])
+                break
+    return module, NUMBER
+
+
 class _Averages(torch.nn.Module):
     """Keeps the mean of its inputs, without noise."""
 
@@ -397,6 +417,8 @@ _BATCHES = data.BatchSampler(data.SequentialSampler(RECORDS), 20, False)
         (_other_hook, "stepped without noise"),
         (_own_loader, "more steps than lots were drawn: take one step for each lot of the loader"),
         (_lots_again, "more steps than lots were drawn"),
+        (_two_lots_a_step, "gradients of several lots were summed in one step: call step after"),
+        (_lot_left_off, "gradients of several lots were summed in one step"),
         (_private_buffer, "the buffer 0.mean, and adds no noise to it: freeze it"),
         (_edited_history, "history is not one of the declared steps"),
         (_caught, "stepped without noise"),
