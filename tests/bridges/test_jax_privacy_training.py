@@ -232,7 +232,10 @@ def _caught_and_raised(plan, hyperparameters):
         raise ValueError("it did not work") from None
 
 
-_FOR_MORE = _config(strategy=np.ones(1), truncated_batch_size=30, num_examples=NUMBER + 1)
+def _fewer_records(plan, hyperparameters):
+    list(plan.batch_selection_strategy.batch_iterator(NUMBER - 1))
+
+
 _KEYLESS = optax.GradientTransformation(lambda params: jnp.array(0), lambda g, s, p=None: (g, s))
 
 
@@ -245,7 +248,7 @@ _KEYLESS = optax.GradientTransformation(lambda params: jnp.array(0), lambda g, s
         (_twice, BANDED, "began batch_iterator twice: draw the plan's batches once"),
         (_caught, BANDED, "began batch_iterator twice"),
         (_caught_and_raised, BANDED, "began batch_iterator twice"),
-        (train, _FOR_MORE, "groups of 121 draws from 120 // 1: pass num_examples=120"),
+        (_fewer_records, TRUNCATED, "groups of 120 draws from 119 // 1: pass num_examples=119"),
         (
             train,
             dataclasses.replace(BANDED.plan, noise_addition_transform=_KEYLESS),
