@@ -4,13 +4,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
 
-.PHONY: tune test test_fast coverage lint typecheck figures_quick clean
+.PHONY: tune test test_opacus test_fast coverage lint typecheck figures_quick clean
 
 tune: $(VENV)/installed
 	$(BIN)/python -m experiments.tune --repetitions=logarithmic --mean=4 --score_on_training
 
 test: $(VENV)/installed_for_tests
 	$(BIN)/python -m pytest --numprocesses auto --max-worker-restart 0 --dist loadfile tests
+
+# Opacus' training as a candidate; not in `make test`, since PyTorch is several GB.
+test_opacus: $(VENV)/installed_for_opacus
+	$(BIN)/python -m pytest tests/bridges/test_opacus_training.py
 
 # A contributor's verdict in about 90 seconds on 2 cores: without the tests marked slow.
 test_fast: $(VENV)/installed_for_tests
@@ -40,6 +44,11 @@ $(VENV)/installed: $(BIN)/python pyproject.toml constraints.txt
 $(VENV)/installed_for_tests: $(VENV)/installed
 	@echo "Installing the test, bridges, federated, pareto and tables extras into $(VENV)"
 	$(INSTALL) --editable '.[test,bridges,federated,pareto,tables]'
+	@touch $@
+
+$(VENV)/installed_for_opacus: $(VENV)/installed_for_tests
+	@echo "Installing the opacus extra into $(VENV)"
+	$(INSTALL) --editable '.[opacus]'
 	@touch $@
 
 # Every figure's small version, with rows and pictures under runs/figures.

@@ -33,6 +33,8 @@ SLOW = (
     "accounting/selection/test_selection_exact.py",
     "accounting/selection/test_selection_soundness.py",
     "accounting/selection/test_split.py",
+    "bridges/test_jax_privacy_training.py",
+    "bridges/test_opacus_training.py",
     "commands/",
     "conformance/test_data_sets.py",
     "conformance/test_figures.py",

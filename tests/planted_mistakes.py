@@ -15,6 +15,7 @@ planted because the code has changed (plant those anew, do not drop them).
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import os
 import pathlib
 import shutil
@@ -38,6 +39,7 @@ class Mistake:
       file: where.
       old, new: the text and what replaces it.
       tests: files, or tests, of which one must fail.
+      needs: a library that they need, beside the extras of `make test`.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Mistake:
     old: str
     new: str
     tests: tuple[str, ...]
+    needs: str = ""
 
 
 _T, _P, _F = "tests/tuning/", "dpjax/tuning/", "dpjax/federated/"
@@ -145,6 +148,29 @@ _PRICES = {
     "plan": ("tests/bridges/test_jax_privacy.py",),
     "history": ("tests/bridges/test_opacus.py",),
 }
+_OPACUS = {
+    word: (f"tests/bridges/test_opacus_training.py::test_{test}",)
+    for word, test in {
+        "noise": "every_step_adds_the_declared_noise_and_candidates_have_their_own",
+        "bits": "noise_and_lots_have_all_bits_of_the_seed",
+        "lots": "lots_are_poisson_sampled_at_the_declared_rate",
+        "refused": "a_run_that_contradicts_its_declaration_releases_nothing",
+        "priced": "the_best_of_three_is_priced_released_and_verified",
+        "fewer": "fewer_steps_than_declared_are_allowed",
+    }.items()
+}
+_ENGINE, _GENERATORS = f"{_BRIDGES}opacus_engine.py", f"{_BRIDGES}torch_randomness.py"
+_PLANS = {
+    word: (f"tests/bridges/test_jax_privacy_training.py::test_{test}",)
+    for word, test in {
+        "noise": "the_noise_has_the_plans_scale_and_each_candidate_its_own",
+        "bits": "key_and_batches_have_all_bits_of_the_seed_and_nothing_else",
+        "again": "noise_that_is_begun_again_is_other_noise",
+        "refused": "a_run_that_is_not_its_plans_releases_nothing",
+        "priced": "plans_train_candidates_of_their_own_at_the_plans_price",
+    }.items()
+}
+_PLAN = f"{_BRIDGES}jax_privacy_plan.py"
 _UNTUNED = (f"{_T}tuners/test_untuned.py",)
 _ITERATES_FILE = f"{_P}evaluations/iterates_of_one_run.py"
 _ITERATES = {
@@ -327,6 +353,157 @@ MISTAKES = [
         'raise ValueError(f"{param_name} is not in the public law: name it in distributions")',
         "return 0.5",
         _OPTUNA["worst"],
+    ),
+    Mistake(
+        "bridges: a run that contradicts what is declared ranks worst",
+        f"{_BRIDGES}any_run.py",
+        "        raise  # What it was charged is not its price: nothing may be released.\n",
+        '        return False, "it contradicted"\n',
+        ("tests/bridges/test_any_run.py",),
+    ),
+    Mistake(
+        "opacus: noise and lots from the 32 bits that PyTorch keeps of a seed",
+        _GENERATORS,
+        "return torch.Generator().set_state(state(seed, purpose))",
+        "return torch.Generator().manual_seed(seed)",
+        _OPACUS["bits"],
+        "opacus",
+    ),
+    Mistake(
+        "opacus: all candidates share a noise",
+        _ENGINE,
+        'torch_randomness.generator(self._seed, "noise", *devices)',
+        'torch_randomness.generator(0, "noise", *devices)',
+        _OPACUS["noise"],
+        "opacus",
+    ),
+    Mistake(
+        "opacus: lots are drawn from the generator of a loader that all candidates share",
+        _ENGINE,
+        'lots.generator = loader.generator = torch_randomness.generator(self._seed, "lots")',
+        "",
+        _OPACUS["lots"],
+        "opacus",
+    ),
+    Mistake(
+        "opacus: records are drawn with half the declared probability again",
+        _ENGINE,
+        "threshold = self.sample_rate - 2.0**-53",
+        "threshold = 1.5 * self.sample_rate",
+        _OPACUS["lots"],
+        "opacus",
+    ),
+    Mistake(
+        "opacus: noise of less than the declared multiplier",
+        _ENGINE,
+        "            noise_multiplier=self._declared.noise_multiplier,\n",
+        "            noise_multiplier=self._declared.noise_multiplier * 2 / 3,\n",
+        _OPACUS["priced"],
+        "opacus",
+    ),
+    Mistake(
+        "opacus: gradients are divided by a number that follows from the records",
+        _ENGINE,
+        "        noisy.expected_batch_size = data_loader.batch_size\n",
+        "",
+        _OPACUS["noise"],
+        "opacus",
+    ),
+    Mistake(
+        "opacus: steps beyond the declared ones are taken",
+        _ENGINE,
+        "if self._taken > self._declared.steps:",
+        "if False:",
+        _OPACUS["refused"],
+        "opacus",
+    ),
+    Mistake(
+        "opacus: a step without noise changes the weights",
+        _ENGINE,
+        "        if not self._noisy:\n",
+        "        if False:\n",
+        _OPACUS["refused"],
+        "opacus",
+    ),
+    Mistake(
+        "opacus: gradients of several lots are summed in one step",
+        _ENGINE,
+        "                self._summed(lots.drawn)\n",
+        "                pass\n",
+        _OPACUS["refused"],
+        "opacus",
+    ),
+    Mistake(
+        "opacus: what was refused and caught by the training is forgotten",
+        _ENGINE,
+        "            if self._contradiction is not None:\n                raise",
+        "            if False:\n                raise",
+        _OPACUS["refused"],
+        "opacus",
+    ),
+    Mistake(
+        "opacus: one epoch is charged",
+        f"{_BRIDGES}opacus_tuning.py",
+        "declared.sample_rate, declared.noise_multiplier, declared.steps)",
+        "declared.sample_rate, declared.noise_multiplier, round(1 / declared.sample_rate))",
+        _OPACUS["fewer"],
+        "opacus",
+    ),
+    Mistake(
+        "plans: the noise of every candidate has the key of the plan",
+        _PLAN,
+        "return jax.random.wrap_key_data(data, impl=keys.IMPLEMENTATION), state[1]",
+        "return state",
+        _PLANS["noise"],
+    ),
+    Mistake(
+        "plans: the noise's key has 32 bits of the seed",
+        _PLAN,
+        'data = np.frombuffer(words, dtype=">u4").astype(np.uint32)',
+        "data = np.array([1, seed % 2**32], dtype=np.uint32)",
+        _PLANS["bits"],
+    ),
+    Mistake(
+        "plans: batches are drawn by the generator that a training passes",
+        _PLAN,
+        "return super().batch_iterator(num_examples, own)",
+        "return super().batch_iterator(num_examples, rng)",
+        _PLANS["bits"],
+    ),
+    Mistake(
+        "plans: noise that is begun again is the same",
+        _PLAN,
+        'f"noise of a plan, {self._begun_noise}"',
+        '"noise of a plan"',
+        _PLANS["again"],
+    ),
+    Mistake(
+        "plans: batches may be drawn twice",
+        _PLAN,
+        "if self._begun_batches:",
+        "if False:",
+        _PLANS["refused"],
+    ),
+    Mistake(
+        "plans: batches of a training's own are not noticed",
+        f"{_BRIDGES}jax_privacy.py",
+        "        candidate.check()\n",
+        "",
+        _PLANS["refused"],
+    ),
+    Mistake(
+        "plans: truncated lots of more records than were priced",
+        _PLAN,
+        "if self._group_size is not None and number // groups != self._group_size:",
+        "if False:",
+        _PLANS["refused"],
+    ),
+    Mistake(
+        "plans: all candidates draw the same batches",
+        _PLAN,
+        'words = seeds.expanded(self._seed, "batches of a plan", 32)',
+        'words = seeds.expanded(0, "batches of a plan", 32)',
+        _PLANS["priced"],
     ),
     Mistake(
         "the untuned run is one of two, and the one that did not fail",
@@ -1785,6 +1962,10 @@ def main(arguments: list[str]) -> int:
     import scipy.stats  # noqa: F401
 
     failures = 0
+    without = [one for one in chosen if one.needs and not importlib.util.find_spec(one.needs)]
+    chosen = [mistake for mistake in chosen if mistake not in without]
+    for mistake in without:
+        print(f"left out, since it needs {mistake.needs}: {mistake.name}")
     with tempfile.TemporaryDirectory() as folder:
         tree = pathlib.Path(folder)
         copied(tree)

@@ -52,9 +52,17 @@ FORBIDDEN = [
     ("dpjax", "experiments", ()),
     ("dpjax", "flwr", ("dpjax.federated.flower",)),
     ("dpjax", "optuna", ("dpjax.bridges.optuna",)),
-    ("dpjax", "jax_privacy", ("dpjax.bridges.jax_privacy", "dpjax.auditing.one_run")),
-    ("dpjax", "opacus", ()),
-    ("dpjax", "torch", ()),
+    (
+        "dpjax",
+        "jax_privacy",
+        (
+            "dpjax.bridges.jax_privacy",
+            "dpjax.bridges.jax_privacy_plan",
+            "dpjax.auditing.one_run",
+        ),
+    ),
+    ("dpjax", "opacus", ("dpjax.bridges.opacus_engine",)),
+    ("dpjax", "torch", ("dpjax.bridges.opacus_engine", "dpjax.bridges.torch_randomness")),
     ("dpjax", "dpjax.bridges", ("dpjax.bridges", "dpjax.commands")),
     ("dpjax", "dpjax.auditing", ("dpjax.auditing",)),
     (

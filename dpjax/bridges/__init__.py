@@ -7,17 +7,21 @@
 | `bridges.optuna.price_study` | a finished Optuna study | its price |
 | `bridges.dp_accounting.SelectionAccountant` | dp_accounting's events | epsilon, delta |
 | `bridges.jax_privacy.guarantee_of_plan` | an execution plan | the guarantee of one run |
-| `bridges.opacus.guarantee_of_history` | an accountant or its history | the same |
+| `bridges.jax_privacy.tune` | a training by such a plan | one model, `release/`, `curator/` |
+| `bridges.opacus.guarantee_of_history` | an accountant or its history | that of one run |
+| `bridges.opacus.tune` | a training with Opacus | one model, `release/`, `curator/` |
 
-The guarantee of one run is the caller's claim throughout: nothing here looks into the run.
-`dpjax.bridges.optuna` and `dpjax.bridges.jax_privacy` need the extra `bridges`; the rest needs no
-extra.
+The guarantee of one run is the caller's claim throughout; `bridges.jax_privacy.tune` and
+`bridges.opacus.tune` look into the run, as far as it shows. `dpjax.bridges.optuna` and
+`dpjax.bridges.jax_privacy` need the extra `bridges`, `bridges.opacus.tune` the extra `opacus`; the
+rest needs no extra.
 """
 
 from dpjax.bridges.any_run import tune
 from dpjax.bridges.candidates import Candidates
+from dpjax.bridges.contradiction import ContradictionError
 from dpjax.bridges.counted_score import CountedScore
 from dpjax.bridges.outcomes import Outcome
 from dpjax.bridges.seeds import jax_key
 
-__all__ = ["Candidates", "CountedScore", "Outcome", "jax_key", "tune"]
+__all__ = ["Candidates", "ContradictionError", "CountedScore", "Outcome", "jax_key", "tune"]

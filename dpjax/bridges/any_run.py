@@ -13,6 +13,7 @@ from typing import Any
 
 from dpjax import accounting, checks
 from dpjax.bridges.candidates import Candidates, Label
+from dpjax.bridges.contradiction import ContradictionError
 from dpjax.bridges.counted_score import CountedScore
 from dpjax.bridges.model_files import ModelFile
 from dpjax.bridges.outcomes import Callback
@@ -101,7 +102,8 @@ def tune(
 
     Raises:
       ValueError: with one line naming what to pass instead.
-      RuntimeError: if a process of the pool died; nothing is then released.
+      RuntimeError: if a process of the pool died, or a run raised a `bridges.ContradictionError`,
+        which says that it was not what `base` is declared for; nothing is then released.
 
     Warns:
       cautions.LargeDeltaWarning, cautions.KnownRandomnessWarning: before anything is drawn.
@@ -135,9 +137,15 @@ def tune(
 
 
 def _attempt(run: Run, seed: int, values: dict[str, Label]) -> tuple[bool, Any]:
-    """Whether the run ended, and what it returned or why it did not; never raises."""
+    """Whether the run ended, and what it returned or why it did not.
+
+    Raises:
+      ContradictionError: where the run did.
+    """
     try:
         return True, run(seed, values)
+    except ContradictionError:
+        raise  # What it was charged is not its price: nothing may be released.
     except Exception as error:  # Whatever a run raises, it counts, and the others go on.
         return False, f"it raised {type(error).__name__}: {error}"
 
@@ -168,6 +176,8 @@ def _run_in(
     try:
         for future in as_completed(futures):
             index, error = futures.pop(future), future.exception()
+            if isinstance(error, ContradictionError):
+                raise error
             if isinstance(error, BrokenExecutor):
                 # One run took others with it: they are no independent draws any more.
                 raise RuntimeError(

@@ -1,13 +1,17 @@
-"""jax-privacy: an execution plan as a base run.
+"""jax-privacy: an execution plan as a base run, and its training as the candidate of a tuning.
 
 A plan of jax-privacy 2.x (`jax_privacy.experimental.execution_plan`: DP-SGD and banded matrix
 factorisation, Choquette-Choo et al., NeurIPS 2023, with truncated lots or without) carries the
-dp_accounting event of its whole training. That event becomes a `Guarantee`.
+dp_accounting event of its whole training. That event becomes a `Guarantee`, which `tune` charges
+for each candidate.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import dataclasses
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import Any, TypeAlias
 
 from dp_accounting import dp_event as dp_events
 
@@ -21,11 +25,26 @@ except ImportError:
     ) from None
 
 from dpjax import accounting, checks
+from dpjax.bridges import any_run
+from dpjax.bridges.candidates import Candidates, Label
+from dpjax.bridges.contradiction import ContradictionError
+from dpjax.bridges.counted_score import CountedScore
+from dpjax.bridges.jax_privacy_plan import CandidatePlan
+from dpjax.bridges.outcomes import Callback
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE, RELATIONS, normalise_relation
+from dpjax.tuning.problem.space import Space
+from dpjax.tuning.tuner import Result
+from dpjax.tuning.tuners.random_repetitions import DEFAULT_REPETITIONS
+
+Plan: TypeAlias = execution_plan.DPExecutionPlan | execution_plan.BandMFExecutionPlanConfig
+"""A plan, or the configuration of one."""
+
+Train: TypeAlias = Callable[[execution_plan.DPExecutionPlan, dict[str, Label]], tuple[Any, Any]]
+"""(plan, hyperparameters) -> (parameters, number of correct predictions)."""
 
 
 def guarantee_of_plan(
-    plan: execution_plan.DPExecutionPlan | execution_plan.BandMFExecutionPlanConfig,
+    plan: Plan,
     relation: object = None,
 ) -> accounting.Guarantee:
     """The guarantee of one training by an execution plan.
@@ -35,11 +54,11 @@ def guarantee_of_plan(
       norm under either relation). It holds if the training was the plan's: its clipped gradients of
       each batch of its batch selection, its noise added once to each, nothing in between, with
       seeds of batches and noise that nobody knows. (jax-privacy 2.0.0 draws 31 bits for the noise
-      of a plan without `noise_seed`, which anyone can search: give it a key of more.) An event that
-      charges less than the plan's batch selection (fewer rounds, a smaller sampling probability,
-      other truncation) is refused; that the noise, and under truncation the number of records, are
-      the event's is the plan's word. The unit of privacy is what `plan.clipped_grad` clips: one
-      record, or one user.
+      of a plan without `noise_seed`, which anyone can search; `tune` gives it a key of 64.) An
+      event that charges less than the plan's batch selection (fewer rounds, a smaller sampling
+      probability, other truncation) is refused; that the noise, and under truncation the number of
+      records, are the event's is the plan's word. The unit of privacy is what `plan.clipped_grad`
+      clips: one record, or one user.
 
       Under "add_or_remove_one" groups must be drawn independently (PartitionType.INDEPENDENT) and
       lots be whole: equal groups and truncation know the number of records. jax-privacy's default,
@@ -93,6 +112,145 @@ def guarantee_of_plan(
         )
     _check_event_of_lots(event, lots)
     return accounting.from_dp_event(event, relation)
+
+
+def tune(
+    train: Train,
+    space: Space | Candidates,
+    *,
+    plan: Plan,
+    relation: object = None,
+    score: CountedScore,
+    repetitions: accounting.RepetitionLaw = DEFAULT_REPETITIONS,
+    delta: float = 1e-5,
+    model: str = "the caller's own",
+    default: Any = None,
+    executor: Executor | None = None,
+    on_outcome: Callback | None = None,
+    seed: int | None = None,
+) -> Result:
+    """Trains a secret random number of candidates by an execution plan and releases the best one.
+
+    Formal guarantees:
+      `result.release` is (`result.guarantee.epsilon(delta)`, delta)-differentially private under
+      `relation`, as `bridges.tune` has it with `guarantee_of_plan(plan, relation)` as the guarantee
+      of one run, if each training is the plan's. Each candidate is given a plan of its own, whose
+      noise has a key of 64 bits, and whose batches a generator, from the candidate's secret seed
+      (`CandidatePlan`), whatever noise_seed or generator is passed. A run that draws no batches of
+      it, or draws them twice, that does not begin its noise, or under truncation has another number
+      of records than was priced ends the tuning with a RuntimeError, and nothing is released. Not
+      seen from here, and what the guarantee rests on: gradients of each batch are clipped by
+      `plan.clipped_grad`, meet the noise once, before anything else is done with them, and the
+      state of the noise is carried on; nothing else is computed from the records. Under
+      "add_or_remove_one" nothing but the batches may depend on their number. The rest is as
+      `bridges.tune` says.
+
+    Example:
+
+    ```python
+    def train(plan, hyperparameters):
+        params, gradient = jnp.zeros(5), plan.clipped_grad(loss)
+        noise = plan.noise_addition_transform
+        state = noise.init(params)
+        for rows in plan.batch_selection_strategy.batch_iterator(len(records)):
+            noisy, state = noise.update(gradient(params, records[rows]), state)
+            params -= hyperparameters["rate"] * noisy
+        return params, number_correct(params, validation)
+
+
+    result = jax_privacy.tune(
+        train,
+        tuning.Space(rate=tuning.LogUniform(0.01, 1.0)),
+        plan=BandMFExecutionPlanConfig(...),
+        relation="replace_one",
+        score=bridges.CountedScore("disjoint", public_size=1000),
+    )
+    ```
+
+    Args:
+      train: (plan, hyperparameters) -> (parameters, number of correct predictions). For users:
+        `UserSelectionStrategy(plan.batch_selection_strategy, ...)`. A clip norm is tuned by
+        `plan.clipped_grad(..., pre_clipping_transform=)`, which divides gradients by it.
+      space: public law of the hyperparameters, with labels perhaps (`bridges.Candidates`).
+      plan: as `guarantee_of_plan` takes it, the same for all candidates. For a pool of processes it
+        must be a configuration.
+      relation: as `guarantee_of_plan` takes it.
+      score: which records are counted, and how.
+      repetitions: public law of the number K of candidates.
+      delta: of the whole procedure, in (0, 1).
+      model: what is trained, in public words; they stand in the release.
+      default: the parameters released where there is no winner; they must not depend on data.
+      executor: as in `bridges.tune`.
+      on_outcome: called in this process with each candidate's `Outcome`, as they end; what it
+        writes is the curator's ONLY.
+      seed: for reproduction; the randomness is then not secret and the release says so.
+
+    Returns:
+      A `tuning` `Result`: `release.save(folder)`, `curator.save(folder)`.
+
+    Raises:
+      ValueError: with one line naming what to pass instead, as `guarantee_of_plan` does.
+      RuntimeError: if a run is seen not to be the plan's (`bridges.ContradictionError`), or a
+        process of the pool died; nothing is released.
+
+    Warns:
+      As `bridges.tune`.
+    """
+    checks.function("train", train, "(plan, hyperparameters) -> (parameters, count)")
+    base = guarantee_of_plan(plan, relation)
+    return any_run.tune(
+        _Run(train, plan, _made(plan).dp_event),
+        space,
+        base=base,
+        score=score,
+        repetitions=repetitions,
+        delta=delta,
+        model=model,
+        default=default,
+        executor=executor,
+        on_outcome=on_outcome,
+        seed=seed,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Run:
+    """One candidate, for `bridges.tune`.
+
+    Attributes:
+      train: the caller's.
+      plan: the one that was priced.
+      event: of it.
+    """
+
+    train: Train
+    plan: Plan
+    event: Any
+
+    def __call__(self, seed: int, hyperparameters: dict[str, Label]) -> Any:
+        plan = _made(self.plan)
+        if plan.dp_event != self.event:
+            raise ContradictionError("a process made another plan than was priced: pass a plan")
+        candidate = CandidatePlan(plan, seed)
+        try:
+            returned = self.train(candidate.plan, hyperparameters)
+        except Exception:
+            candidate.check_refused()
+            raise
+        candidate.check()
+        return returned
+
+    def __reduce__(self) -> Any:
+        plan = self.plan
+        if isinstance(plan, execution_plan.BandMFExecutionPlanConfig):
+            plan = dataclasses.replace(plan)  # Without the plan that it has made, which is local.
+        return type(self), (self.train, plan, self.event)
+
+
+def _made(plan: Plan) -> execution_plan.DPExecutionPlan:
+    if isinstance(plan, execution_plan.BandMFExecutionPlanConfig):
+        return plan.plan
+    return plan
 
 
 def _check_event_of_lots(event: Any, lots: batch_selection.CyclicPoissonSampling) -> None:

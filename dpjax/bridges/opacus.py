@@ -1,9 +1,9 @@
-"""Opacus: the history that its accountant keeps, as a guarantee.
+"""Opacus: the history that its accountant keeps, as a guarantee, and `tune`, its training tuned.
 
 Ashkan Yousefpour et al., "Opacus: User-Friendly Differential Privacy Library in PyTorch", 2021. An
 accountant of Opacus 1.6 ("rdp", "prv", "gdp") notes of each step its noise multiplier and sample
 rate, and prices them when asked. Here the same notes become a `Guarantee` that composes and can be
-selected from. PyTorch is not needed.
+selected from; PyTorch is not needed for that. `tune` is in `opacus_tuning`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from dpjax import accounting, checks
+from dpjax.bridges.opacus_tuning import tune
+
+__all__ = ["MECHANISMS", "guarantee_of_history", "tune"]
 
 MECHANISMS = ("rdp", "prv", "gdp")
 """Opacus' accountants whose history is one of Poisson-sampled Gaussian steps."""

@@ -29,6 +29,7 @@ from optuna.trial import TrialState
 
 from dpjax import accounting, checks
 from dpjax.bridges.candidates import Candidates, Label
+from dpjax.bridges.contradiction import ContradictionError
 from dpjax.bridges.counted_score import CountedScore
 from dpjax.bridges.model_files import ModelFile
 from dpjax.bridges.outcomes import Callback, Outcome
@@ -388,11 +389,16 @@ class PrivateStudy:
 
         Returns:
           `result()`.
+
+        Raises:
+          ContradictionError: where the objective does; nothing is then released.
         """
         checks.function("objective", objective, "trial -> count or (model, count)")
         while (trial := self.ask()) is not None:
             try:
                 returned = objective(trial)
+            except ContradictionError:
+                raise  # What it was charged is not its price: there is no result.
             except Exception as error:  # Pruned ones among them; the others go on.
                 outcome = self.failed(trial, f"it raised {type(error).__name__}: {error}")
             else:

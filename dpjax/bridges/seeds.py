@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import jax
 import numpy as np
 
@@ -29,3 +31,20 @@ def jax_key(seed: int) -> jax.Array:
         raise ValueError(f"seed must be below 2^{SEED_BITS}: pass the number that a run is given")
     words = np.array([seed >> 32, seed & 0xFFFFFFFF], dtype=np.uint32)
     return jax.random.wrap_key_data(words, impl=keys.IMPLEMENTATION)
+
+
+def expanded(seed: int, purpose: str, number: int) -> bytes:
+    """That many bytes made of all bits of a run's seed, by SHAKE-256 (FIPS 202).
+
+    Formal guarantees: bytes of two seeds, or of two purposes, show nothing of each other, as far as
+    SHAKE-256 cannot be told from a random function.
+
+    Args:
+      seed: as a run is given it, a whole number in [0, 2^63).
+      purpose: what they are for.
+      number: of bytes.
+    """
+    seed = checks.whole("seed", seed, 0)
+    return hashlib.shake_256(
+        b"dpjax.bridges.seeds\0" + purpose.encode() + b"\0" + seed.to_bytes(8, "big")
+    ).digest(number)

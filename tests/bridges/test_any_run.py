@@ -277,6 +277,18 @@ def test_a_pool_that_died_releases_nothing():
         _tune(repetitions=accounting.Fixed(5), executor=_Backwards(pickle.PicklingError("lambda")))
 
 
+@pytest.mark.parametrize("ends", [lambda: None, lambda: _Backwards()])
+def test_a_run_that_contradicts_what_is_declared_releases_nothing(ends):
+    outcomes = []
+
+    def run(seed, hyperparameters):
+        raise bridges.ContradictionError("it took a step more than is charged: charge it")
+
+    with pytest.raises(RuntimeError, match="a step more than is charged"):
+        _tune(run, repetitions=accounting.Fixed(5), executor=ends(), on_outcome=outcomes.append)
+    assert not outcomes
+
+
 def test_seeds_are_secret_and_make_whole_keys():
     seeds = []
     for _ in range(2):
@@ -409,4 +421,5 @@ def test_the_docstring_keeps_its_promises():
         "Theorems 2 and 6",
     ):
         assert promise in section
+    assert "nothing may be released" in inspect.getdoc(bridges.ContradictionError)
     assert "curator's ONLY" in inspect.getdoc(bridges.tune)

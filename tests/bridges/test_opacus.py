@@ -1,12 +1,13 @@
 """Opacus' history as a guarantee, without Opacus: a class that has what its accountants have."""
 
 import inspect
+import sys
 
 import numpy as np
 import pytest
 
-from dpjax import accounting
-from dpjax.bridges.opacus import guarantee_of_history
+from dpjax import accounting, bridges, tuning
+from dpjax.bridges.opacus import guarantee_of_history, tune
 
 DELTA = 1e-5
 ONE = [(1.0, 0.01, 500)]
@@ -114,6 +115,24 @@ def test_poisson_sampling_has_to_be_stated():
         guarantee_of_history(ONE, "prv", poisson_sampling=False)
     with pytest.raises(ValueError, match="poisson_sampling must be True or False"):
         guarantee_of_history(ONE, "prv", poisson_sampling="yes")
+
+
+@pytest.mark.parametrize("missing", ["torch", "opacus"])
+def test_training_without_opacus_names_the_extra(monkeypatch, missing):
+    monkeypatch.setitem(sys.modules, missing, None)
+    for module in ("opacus_engine", "torch_randomness"):
+        monkeypatch.delitem(sys.modules, f"dpjax.bridges.{module}", raising=False)
+        monkeypatch.delattr(bridges, module, raising=False)
+    with pytest.raises(ImportError, match=r"not installed: pip install -e '.\[opacus\]'") as raised:
+        tune(
+            lambda engine, hyperparameters: None,
+            tuning.Space(rate=0.1),
+            noise_multiplier=1.0,
+            sample_rate=0.1,
+            steps=10,
+            score=bridges.CountedScore("public", 100),
+        )
+    assert "\n" not in str(raised.value)
 
 
 def test_formal_guarantees_are_stated():

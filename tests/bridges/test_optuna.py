@@ -283,6 +283,17 @@ def test_trials_that_raise_or_are_pruned_count_and_rank_worst(tmp_path):
     }
 
 
+def test_a_trial_that_contradicts_what_is_declared_ends_the_study():
+    def objective(trial):
+        raise bridges.ContradictionError("it took a step more than is charged: charge it")
+
+    study = _private()
+    with pytest.raises(RuntimeError, match="a step more than is charged"):
+        study.optimize(objective)
+    with pytest.raises(ValueError, match="candidates are left"):
+        study.result()
+
+
 def test_no_candidate_releases_the_default(monkeypatch):
     nothing = np.zeros(1, dtype=np.int64)
     monkeypatch.setattr(accounting.Poisson, "sample", lambda *_, **__: nothing)

@@ -7,7 +7,7 @@ from dpjax import accounting
 
 def test_the_prices_of_the_page_run_as_written(capsys, request):
     page = (request.config.rootpath / "docs" / "bridges.md").read_text()
-    page = page[page.index("\n## The price through dp-accounting") :]
+    page = page[page.index("\n## The price through dp-accounting") : page.index("\n## Tuning")]
     examples = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     for example in examples:
         exec(compile(example, "docs/bridges.md", "exec"), {})

@@ -1,0 +1,350 @@
+"""Opacus' privacy engine for one candidate: its noise, its lots, and what it sees of the training.
+
+Ashkan Yousefpour et al., "Opacus: User-Friendly Differential Privacy Library in PyTorch", 2021.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any, NoReturn
+
+import ml_dtypes
+import numpy as np
+
+from dpjax import checks
+from dpjax.bridges import torch_randomness
+from dpjax.bridges.contradiction import ContradictionError
+
+try:
+    import opacus
+    import torch
+    from opacus.utils.uniform_sampler import UniformWithReplacementSampler
+    from torch.optim.optimizer import register_optimizer_step_pre_hook
+    from torch.utils.data import DataLoader
+except ImportError:
+    raise ImportError(
+        "dpjax.bridges.opacus.tune trains with Opacus, which is not installed: pip install -e "
+        "'.[opacus]' in dpjax's folder"
+    ) from None
+
+_PASSED_ON = {
+    "batch_first": (True, False),
+    "loss_reduction": ("mean", "sum"),
+    # Adaptive clipping divides by the number of records drawn. Ghost clipping does not clip where
+    # the loss is not the one that Opacus returns. Neither shows.
+    "clipping": ("flat", "per_layer"),
+    "grad_sample_mode": ("hooks", "functorch"),
+}
+"""What `make_private` takes beside its four arguments, and hands to Opacus."""
+
+
+@dataclasses.dataclass(frozen=True)
+class DeclaredSteps:
+    """The public numbers of a training, which its guarantee follows from.
+
+    Attributes:
+      noise_multiplier: noise / clip norm.
+      sample_rate: probability with which a record is in a lot.
+      steps: the most that are taken.
+    """
+
+    noise_multiplier: float
+    sample_rate: float
+    steps: int
+
+
+_TRAINING: set[CandidateEngine] = set()
+"""The candidates that train in this process."""
+
+
+def _before_any_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    for engine in list(_TRAINING):
+        engine.before_a_step(optimizer)
+
+
+# Once, not by each candidate: PyTorch reads its hooks while other threads step.
+register_optimizer_step_pre_hook(_before_any_step)
+
+
+class _Lots(UniformWithReplacementSampler):
+    """Opacus' Poisson sampler, counting; drawn in float64, so that no record is drawn oftener.
+
+    A float32 in [0, 1) is one of 2^24 numbers: records would be drawn with a probability up to
+    6e-8 above the sample rate.
+    """
+
+    drawn = 0
+
+    def __iter__(self) -> Iterator[list[int]]:
+        # Of 2^53 numbers, those below this one are at most sample_rate * 2^53.
+        threshold = self.sample_rate - 2.0**-53
+        for _ in range(self.steps):
+            uniform = torch.rand(
+                self.num_samples, generator=self.generator, dtype=torch.float64, device="cpu"
+            )
+            self.drawn += 1
+            yield (uniform < threshold).nonzero(as_tuple=False).reshape(-1).tolist()
+
+
+class CandidateEngine:
+    """What a training function is given in the place of `opacus.PrivacyEngine`; one a candidate.
+
+    Formal guarantees:
+      `make_private` is Opacus' with the declared noise multiplier, Poisson-sampled lots, and
+      generators of noise and of lots that are independent, and hold all bits of the candidate's
+      secret seed (`torch_randomness`). A record is in a lot with at most the declared probability,
+      and gradients are divided by the loader's batch size, a public number, where Opacus divides by
+      one that follows from the number of records. Seen, and refused with a `ContradictionError`
+      even if the training catches it: no call of `make_private`, or two; another noise multiplier
+      or sample rate than declared, more steps, or more than lots were drawn for; several lots in
+      one step, where the loader has no workers; a step of an optimizer that adds no noise, on
+      parameters of the private module; another module in the place of the private one; a buffer of
+      it that training has changed. Not seen: what the training does with its data beside this,
+      gradients of a record that depend on other records, weights set by hand.
+
+    Attributes:
+      noise_multiplier, sample_rate, steps: as declared.
+      accountant: Opacus' own, None before `make_private`; its epsilon is one run's.
+    """
+
+    def __init__(self, declared: DeclaredSteps, seed: int):
+        self._declared, self._seed = declared, seed
+        self._contradiction: str | None = None
+        self._module: torch.nn.Module | None = None
+        self._taken, self._noisy = 0, False
+        self._lot: int | None = None
+        self.accountant: Any = None
+
+    @property
+    def noise_multiplier(self) -> float:
+        """As declared."""
+        return self._declared.noise_multiplier
+
+    @property
+    def sample_rate(self) -> float:
+        """As declared."""
+        return self._declared.sample_rate
+
+    @property
+    def steps(self) -> int:
+        """The most that may be taken."""
+        return self._declared.steps
+
+    def make_private(
+        self,
+        *,
+        module: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        data_loader: DataLoader,
+        max_grad_norm: float | list[float],
+        **more: Any,
+    ) -> tuple[torch.nn.Module, torch.optim.Optimizer, DataLoader]:
+        """As `opacus.PrivacyEngine.make_private`, without what is not the training's to choose.
+
+        Args:
+          module: to be trained.
+          optimizer: of its parameters.
+          data_loader: of the training records, with a batch size; as many lots as records over it.
+          max_grad_norm: the clip norm, or one for each parameter with clipping="per_layer".
+          **more: batch_first, loss_reduction, clipping ("flat", "per_layer"), grad_sample_mode
+            ("hooks", "functorch").
+
+        Returns:
+          (private module, private optimizer, loader of Poisson-sampled lots); train with these.
+
+        Raises:
+          ContradictionError: in one line, for what contradicts the declaration, or is not covered.
+        """
+        if self._module is not None:
+            self._refuse("make_private was called twice in a run: call it once")
+        for name, value in more.items():
+            if name not in _PASSED_ON:
+                self._refuse(f"{name} of make_private is not a training's to choose: leave it out")
+            if value not in _PASSED_ON[name]:
+                self._refuse(f"{name}={value!r} is not covered: pass one of {_PASSED_ON[name]}")
+        if getattr(data_loader, "batch_size", None) is None:
+            self._refuse("data_loader has no batch size: pass a DataLoader with batch_size=")
+        devices = {parameter.device for parameter in module.parameters()}
+        if len(devices) != 1 or next(iter(devices)).type not in ("cpu", "cuda"):
+            self._refuse("the module is not on one device: put all of it on a CPU or one CUDA GPU")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # That noise is no cryptographic generator's.
+            engine = opacus.PrivacyEngine()
+        private, noisy, loader = engine.make_private(
+            module=module,
+            optimizer=optimizer,
+            data_loader=data_loader,
+            noise_multiplier=self._declared.noise_multiplier,
+            max_grad_norm=max_grad_norm,
+            poisson_sampling=True,
+            noise_generator=torch_randomness.generator(self._seed, "noise", *devices),
+            **more,
+        )
+        lots, rate = loader.batch_sampler, 1 / len(loader)
+        if type(lots) is not UniformWithReplacementSampler:
+            self._refuse("a module that is trained in several processes is not covered: unwrap it")
+        if rate != self._declared.sample_rate:
+            self._refuse(
+                f"the sample rate of the loader is {rate!r}, declared was "
+                f"{self._declared.sample_rate!r}: pass sample_rate={rate!r}, or another batch_size"
+            )
+        lots.__class__ = _Lots  # A loader's sampler cannot be exchanged, nor given to Opacus.
+        lots.sample_rate = min(lots.sample_rate, rate)
+        lots.generator = loader.generator = torch_randomness.generator(self._seed, "lots")
+        noisy.expected_batch_size = data_loader.batch_size
+        self.accountant, self._module, self._lots = engine.accountant, private, lots
+        self._parameters = {id(one) for one in private.parameters()}
+        self._buffers = {name: one.clone() for name, one in self._saved_buffers()}
+        count, accumulate = noisy.step_hook, noisy.clip_and_accumulate
+
+        def counted(stepped: Any) -> None:
+            count(stepped)
+            self._stepped()
+
+        def accumulated() -> None:
+            # Workers draw lots ahead, so that the last one drawn is not the one that is summed.
+            if loader.num_workers == 0:
+                self._summed(lots.drawn)
+            accumulate()
+
+        noisy.attach_step_hook(counted)
+        noisy.clip_and_accumulate = accumulated
+        return private, noisy, loader
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """While a candidate trains; raises what was refused, whatever became of it.
+
+        PyTorch's generator for a CPU, of initial weights and dropout, is the candidate's meanwhile.
+        Threads share it, so candidates trained in threads are not reproducible; their noise and
+        lots are.
+        """
+        _TRAINING.add(self)
+        try:
+            with torch.random.fork_rng(devices=[]):
+                torch.set_rng_state(torch_randomness.state(self._seed, "everything else"))
+                yield
+        finally:
+            _TRAINING.discard(self)
+            if self._contradiction is not None:
+                raise ContradictionError(self._contradiction) from None
+
+    def weights(self, module: Any) -> dict[str, np.ndarray]:
+        """The released arrays of the module that the training returned, by name.
+
+        Raises:
+          ContradictionError: if the training was not what was declared, or this is not its module.
+        """
+        if self._module is None:
+            self._refuse(
+                "a run did not call make_private: train with what engine.make_private returns"
+            )
+        inner = self._module._module
+        if module is not self._module and module is not inner:
+            self._refuse("a run returned a module that is not the private one: return that one")
+        if not self._taken:
+            self._refuse(
+                "a run took no private step: call step of the optimizer that make_private returns"
+            )
+        self._check_history()
+        for name, buffer in self._saved_buffers():
+            if not _same(buffer, self._buffers.get(name)):
+                self._refuse(
+                    f"training changed the buffer {name}, and adds no noise to it: freeze it, or "
+                    "register it with persistent=False"
+                )
+        return arrays(inner)
+
+    def _stepped(self) -> None:
+        """After the noise of a step was added, before the weights are changed."""
+        self._taken += 1
+        self._check_history()
+        if self._taken > self._declared.steps:
+            self._refuse(
+                f"a run took more than steps={self._declared.steps} steps: pass the most that any "
+                "candidate takes, or train less"
+            )
+        if self._taken > self._lots.drawn:
+            self._refuse(
+                "a run took more steps than lots were drawn: take one step for each lot of the "
+                "loader that make_private returns"
+            )
+        self._noisy, self._lot = True, None
+
+    def _summed(self, lot: int) -> None:
+        """Before clipped gradients of a lot, or of a part of it, join the sum of a step."""
+        if self._lot not in (None, lot):
+            self._refuse(
+                "gradients of several lots were summed in one step: call step after each lot, and "
+                "let BatchMemoryManager end the lots that it splits"
+            )
+        self._lot = lot
+
+    def _check_history(self) -> None:
+        rate, noise = self._declared.sample_rate, self._declared.noise_multiplier
+        if list(map(tuple, self.accountant.history)) != [(noise, rate, self._taken)]:
+            self._refuse(
+                "the accountant's history is not one of the declared steps: leave the optimizer's "
+                f"noise_multiplier at {noise!r} and its step hook as they are, one step a lot"
+            )
+
+    def before_a_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Before any optimizer of this process changes weights."""
+        if self._module is None:
+            return
+        parameters = (one for group in optimizer.param_groups for one in group["params"])
+        if not any(id(one) in self._parameters for one in parameters):
+            return
+        if not self._noisy:
+            self._refuse(
+                "an optimizer stepped without noise: call step of the one that make_private "
+                "returns, no other, once a lot"
+            )
+        self._noisy = False
+
+    def _saved_buffers(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Those that would be released."""
+        assert self._module is not None
+        inner = self._module._module
+        saved = inner.state_dict()
+        return ((name, one) for name, one in inner.named_buffers() if name in saved)
+
+    def _refuse(self, why: str) -> NoReturn:
+        if self._contradiction is None:
+            self._contradiction = f"{why}; nothing is released"
+        raise ContradictionError(self._contradiction)
+
+
+def arrays(model: torch.nn.Module | Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """A module's state, or one given as a mapping, as NumPy arrays of their own, by name.
+
+    Raises:
+      ValueError: for what is neither, or an entry that is no tensor or array.
+    """
+    if not isinstance(model, torch.nn.Module):
+        checks.mapping("default", model, "a module's state_dict, or the module")
+    saved = model.state_dict() if isinstance(model, torch.nn.Module) else model
+    return {str(name): _array(name, value) for name, value in saved.items()}
+
+
+def _array(name: str, value: Any) -> np.ndarray:
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
+        raise ValueError(
+            f"{name} of the module's state is no dense tensor: keep it out of the state"
+        )
+    value = value.detach().cpu().contiguous()
+    if value.dtype == torch.bfloat16:  # NumPy has no such numbers of its own.
+        return value.view(torch.int16).numpy().copy().view(ml_dtypes.bfloat16)
+    return value.numpy().copy()
+
+
+def _same(one: torch.Tensor, other: torch.Tensor | None) -> bool:
+    """Whether two tensors are equal to the bit."""
+    if other is None or one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return _array("", one).tobytes() == _array("", other).tobytes()
