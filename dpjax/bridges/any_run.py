@@ -7,6 +7,7 @@ of the caller's, in whatever library, and may run in a pool of processes.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Executor, as_completed
 from typing import Any
@@ -14,10 +15,12 @@ from typing import Any
 from dpjax import accounting, checks
 from dpjax.bridges.candidates import Candidates, Label
 from dpjax.bridges.counted_score import CountedScore
+from dpjax.bridges.kept import checked_job, facts
 from dpjax.bridges.model_files import ModelFile
 from dpjax.bridges.outcomes import Callback
 from dpjax.bridges.procedure import planned
 from dpjax.bridges.selection import Selection
+from dpjax.tuning.job import Job
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.tuner import Result
 from dpjax.tuning.tuners.random_repetitions import DEFAULT_REPETITIONS
@@ -40,6 +43,7 @@ def tune(
     model_file: str | None = None,
     executor: Executor | None = None,
     on_outcome: Callback | None = None,
+    job: Job | None = None,
     seed: int | None = None,
 ) -> Result:
     """Runs a function for a secret random number of candidates and releases the best one.
@@ -57,6 +61,12 @@ def tune(
       and ranked with noise that is charged; a run that raises, or returns no number, counts, ranks
       worst and is not retried; without a winner `default` is released. Source: Papernot & Steinke
       (ICLR 2022), Theorems 2 and 6, as corrected and tightened in `accounting.best_of`.
+
+      In a job's folder the draw is made once and decides one release; a candidate that has ended,
+      failed or not, is not run again. One that was under way when its process ended is run again
+      with the same seed: nothing of the first attempt was kept, and where the seed is all of a
+      run's randomness both are the same run. A run that takes noise from elsewhere draws it afresh,
+      of the same law, unless what it drew is what ended the process; `base` does not cover that.
 
     Example:
 
@@ -87,20 +97,29 @@ def tune(
       delta: of the whole procedure, in (0, 1).
       model: what is trained, in public words; they stand in the release.
       default: the model released where there is no winner; it must not depend on data.
-      save_model: (model, path) -> writes the model's file; None for a pytree of arrays.
+      save_model: (model, path) -> writes the model's file; None for a pytree of arrays. Called for
+        each model that is the best so far.
       model_file: the name of that file; "model" unless given, with `save_model`.
       executor: a pool of `concurrent.futures` that runs candidates in any order, of processes that
         are spawned (JAX does not survive a fork); None: one after the other, here.
       on_outcome: called in this process with each candidate's `Outcome`, as they end: for a log, a
         CSV or a tracking server, each the curator's ONLY. What it raises ends the tuning without a
-        release.
+        release. Candidates that an earlier process ended are not told again.
+      job: `tuning.Job(folder="work")`, the curator's working folder: it holds the draw, then what
+        each candidate gave with the best model so far, all unprotected. After an interruption the
+        same call goes on; other arguments or another text of `run` are refused, but what `run`
+        calls and reads is the caller's to leave alone (`Job(label=)` may name it). Once all ended,
+        seeds and noise are removed, and the same call finds the release. A model that an earlier
+        process wrote comes back as its file: nested dicts of arrays, or bytes with `save_model`.
+        Asking which process this is starts JAX here (beside PyTorch on one GPU: JAX_PLATFORMS=cpu).
       seed: for reproduction; the randomness is then not secret and the release says so.
 
     Returns:
       A `tuning` `Result`: `release.save(folder)`, `curator.save(folder)`.
 
     Raises:
-      ValueError: with one line naming what to pass instead.
+      ValueError: with one line naming what to pass instead; for a model that cannot be written,
+        when the first one is returned.
       RuntimeError: if a process of the pool died; nothing is then released.
 
     Warns:
@@ -117,6 +136,7 @@ def tune(
             "concurrent.futures.ProcessPoolExecutor(4)"
         )
     file = ModelFile.of(save_model, model_file)
+    file.files(default)  # What could not be released is refused before anything is run.
     procedure = planned(
         Candidates.of(space),
         base=base,
@@ -125,13 +145,18 @@ def tune(
         delta=delta,
         model=model,
     )
-    selection = Selection(procedure, seed)
-    if executor is None:
-        for index in range(selection.number):
-            _take(selection, index, _attempt(run, *selection.candidate(index)), on_outcome)
-    else:
-        _run_in(executor, run, selection, on_outcome)
-    return selection.result(default, file)
+    job = checked_job(job)
+    with job.held():
+        known = functools.partial(
+            facts, procedure, run=run, default=default, model_file=file, seed=seed
+        )
+        selection = Selection(procedure, seed, file, job, known)
+        if executor is None:
+            for index in selection.left:
+                _take(selection, index, _attempt(run, *selection.candidate(index)), on_outcome)
+        else:
+            _run_in(executor, run, selection, on_outcome)
+        return selection.result(default)
 
 
 def _attempt(run: Run, seed: int, values: dict[str, Label]) -> tuple[bool, Any]:
@@ -163,7 +188,7 @@ def _run_in(
     """Runs all candidates in a pool; each outcome is taken as it comes."""
     futures = {
         executor.submit(_attempt, run, *selection.candidate(index)): index
-        for index in range(selection.number)
+        for index in selection.left
     }
     try:
         for future in as_completed(futures):

@@ -301,7 +301,8 @@ class PrivateStudy:
         Raises:
           ValueError: with one line naming what to pass instead.
         """
-        self._file = ModelFile.of(save_model, model_file)
+        file = ModelFile.of(save_model, model_file)
+        file.files(default)
         procedure = planned(
             candidates_of(distributions),
             base=base,
@@ -310,7 +311,7 @@ class PrivateStudy:
             delta=delta,
             model=model,
         )
-        self._selection, self._default = Selection(procedure, seed), default
+        self._selection, self._default = Selection(procedure, seed, file), default
         self._distributions = dict(distributions)
         try:
             self._study = optuna.create_study(
@@ -409,4 +410,4 @@ class PrivateStudy:
         Raises:
           ValueError: before.
         """
-        return self._selection.result(self._default, self._file)
+        return self._selection.result(self._default)

@@ -16,7 +16,6 @@ from runs_elsewhere import model_and_count
 
 from dpjax import accounting, bridges, tuning
 from dpjax.bridges import claims
-from dpjax.bridges.model_files import ModelFile
 from dpjax.bridges.procedure import planned
 from dpjax.bridges.selection import RunsWarning, Selection
 from dpjax.randomness import integer_laws
@@ -112,7 +111,7 @@ def test_the_winner_has_the_law_of_the_best_of_k(monkeypatch):
         for index in range(selection.number):
             success = bool(source.random() < 0.3)
             selection.report(index, success, int(success))
-        succeeded += selection.result(None, ModelFile()).release.params
+        succeeded += selection.result(None).release.params
     # Within 5 deviations, which tells it from a fixed K, and from one run more or fewer.
     wanted = float(law.success_probability(0.3))
     assert abs(succeeded / runs - wanted) < 5 * np.sqrt(wanted * (1 - wanted) / runs)
@@ -346,13 +345,13 @@ def test_a_model_of_any_kind_has_its_own_file(tmp_path):
 
         result = _tune(run, save_model=save, model_file="model.txt")
         result.release.save(tmp_path / "release")
-    assert (tmp_path / "writes").read_text() == "x"
+    assert set((tmp_path / "writes").read_text()) == {"x"}  # Once for each best so far.
     assert (tmp_path / "release" / "model.txt").read_text() == "a model"
     verification.verify_release(str(tmp_path / "release" / "guarantee.json"))
     with pytest.raises(ValueError, match="pass save_model"):
-        _tune(run).release.save(tmp_path / "other")
+        _tune(run)
     with pytest.raises(ValueError, match="wrote no file"):
-        _tune(run, save_model=lambda model, path: None).release.save(tmp_path / "other")
+        _tune(run, save_model=lambda model, path: None)
     for name in ("guarantee.json", "certificate.json", "a/b", ".."):
         with pytest.raises(ValueError, match="pass a file's name"):
             _tune(run, save_model=save, model_file=name)
