@@ -53,6 +53,7 @@ FORBIDDEN = [
     ("dpjax", "flwr", ("dpjax.federated.flower",)),
     ("dpjax", "optuna", ("dpjax.bridges.optuna",)),
     ("dpjax", "jax_privacy", ("dpjax.bridges.jax_privacy", "dpjax.auditing.one_run")),
+    ("dpjax", "ray", ("dpjax.bridges.ray",)),
     ("dpjax", "opacus", ()),
     ("dpjax", "torch", ()),
     ("dpjax", "dpjax.bridges", ("dpjax.bridges", "dpjax.commands")),

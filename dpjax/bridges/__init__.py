@@ -3,6 +3,7 @@
 | bridge | what comes in | what goes out |
 |---|---|---|
 | `bridges.tune` | any function that trains and counts | one model, `release/`, `curator/` |
+| `bridges.ray.executor` | a Ray cluster | where `bridges.tune` runs candidates |
 | `bridges.optuna.PrivateStudy` | an Optuna objective | the same; trials for the curator |
 | `bridges.optuna.price_study` | a finished Optuna study | its price |
 | `bridges.dp_accounting.SelectionAccountant` | dp_accounting's events | epsilon, delta |
@@ -10,8 +11,8 @@
 | `bridges.opacus.guarantee_of_history` | an accountant or its history | the same |
 
 The guarantee of one run is the caller's claim throughout: nothing here looks into the run.
-`dpjax.bridges.optuna` and `dpjax.bridges.jax_privacy` need the extra `bridges`; the rest needs no
-extra.
+`dpjax.bridges.optuna` and `dpjax.bridges.jax_privacy` need the extra `bridges`,
+`dpjax.bridges.ray` the extra `ray`; the rest needs no extra.
 """
 
 from dpjax.bridges.any_run import tune
