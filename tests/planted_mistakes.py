@@ -251,7 +251,7 @@ MISTAKES = [
     Mistake(
         "bridges: a run that raised is tried again",
         f"{_BRIDGES}any_run.py",
-        '        return False, f"it raised {type(error).__name__}: {error}"\n',
+        '        return False, f"it raised {_named(error)}"\n',
         "        return True, run(seed, values)\n",
         _ANY_RUN["raises"],
     ),

@@ -33,8 +33,8 @@ def tune(
     run: Run,
     space: Space | Candidates,
     *,
-    base: accounting.Guarantee,
-    score: CountedScore,
+    base: accounting.Guarantee | None = None,
+    score: CountedScore | None = None,
     repetitions: accounting.RepetitionLaw = DEFAULT_REPETITIONS,
     delta: float = 1e-5,
     model: str = "the caller's own",
@@ -88,11 +88,12 @@ def tune(
       run: (seed, hyperparameters) -> (model, number of correct predictions). The seed is a secret
         whole number in [0, 2^63), for `numpy.random.default_rng` or `bridges.jax_key`; PyTorch's
         generator on a CPU keeps 32 bits of a seed, too few for noise. For a pool of processes it
-        must be a function at the top of a module.
+        must be a function at the top of a module. Call it once on made-up data before: where it
+        fails in every run, the default is released and the whole epsilon is spent.
       space: public law of the hyperparameters, with labels perhaps (`bridges.Candidates`).
-      base: the guarantee of one run, training alone; of runs whose cost depends on the candidate
-        `accounting.mixture` of theirs with the space's probabilities.
-      score: which records are counted, and how.
+      base: needed; the guarantee of one run, training alone; of runs whose cost depends on the
+        candidate `accounting.mixture` of theirs with the space's probabilities.
+      score: needed; which records are counted, and how.
       repetitions: public law of the number K of candidates.
       delta: of the whole procedure, in (0, 1).
       model: what is trained, in public words; they stand in the release.
@@ -125,7 +126,8 @@ def tune(
     Warns:
       cautions.LargeDeltaWarning, cautions.KnownRandomnessWarning: before anything is drawn.
       cautions.UntrainedReleaseWarning: if the default is released.
-      selection.RunsWarning: if some run raised, or returned no count in range.
+      selection.RunsWarning: if some run raised, or returned no count in range; it names the kind of
+        error where all did, never its text, which is the curator's.
     """
     checks.function("run", run, "(seed, hyperparameters) -> (model, count)")
     if on_outcome is not None:
@@ -164,7 +166,12 @@ def _attempt(run: Run, seed: int, values: dict[str, Label]) -> tuple[bool, Any]:
     try:
         return True, run(seed, values)
     except Exception as error:  # Whatever a run raises, it counts, and the others go on.
-        return False, f"it raised {type(error).__name__}: {error}"
+        return False, f"it raised {_named(error)}"
+
+
+def _named(error: BaseException) -> str:
+    """An exception's kind, and its text, which may quote records."""
+    return f"{type(error).__name__}: {error}"
 
 
 def _take(
@@ -199,7 +206,7 @@ def _run_in(
                     "a process of the executor died, and candidates that had not ended with it: "
                     "nothing is released; give a worker more memory, or run without executor"
                 ) from None
-            ended = future.result() if error is None else (False, f"it ended in {error!r}")
+            ended = future.result() if error is None else (False, f"it ended in {_named(error)}")
             _take(selection, index, ended, on_outcome)
     finally:
         for future in futures:

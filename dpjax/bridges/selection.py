@@ -14,7 +14,7 @@ from dpjax.bridges import claims
 from dpjax.bridges.candidates import Label
 from dpjax.bridges.kept import NOISE, NUMBER, SEEDS, Ended, Kept, named
 from dpjax.bridges.model_files import DeclaredRelease, ModelFile
-from dpjax.bridges.outcomes import Outcome
+from dpjax.bridges.outcomes import FAILED, Outcome
 from dpjax.bridges.procedure import Procedure
 from dpjax.bridges.seeds import SEED_BITS
 from dpjax.randomness import integer_laws
@@ -115,7 +115,7 @@ class Selection:
         Raises:
           ValueError: for a candidate that was reported before.
         """
-        return self._ranked(index, None, None, f"ranked worst: {why}")
+        return self._ranked(index, None, None, f"{FAILED}{why}")
 
     def _ranked(self, index: int, model: Any, count: int | None, remark: str | None) -> Outcome:
         if not 0 <= index < self.number:
@@ -179,9 +179,11 @@ class Selection:
         )
         remarks = {str(one.candidate): one.remark for one in outcomes if one.remark}
         if remarks:
+            some = "some runs raised, or returned counts that are none: for the curator, "
             warnings.warn(
-                "some runs raised, or returned counts that are none: for the curator, "
-                "result.curator.details['remarks'] says which",
+                _all_failed(outcomes[0])
+                if all(one.failed for one in outcomes)
+                else some + "result.curator.details['remarks'] says which",
                 RunsWarning,
                 stacklevel=cautions.users_level(),
             )
@@ -208,6 +210,20 @@ class Selection:
                 },
             ),
         )
+
+
+def _all_failed(first: Outcome) -> str:
+    """What the caller is told where no run came to anything, and the cost is spent.
+
+    The kind of the first error alone: its text may quote records, and warnings end up in logs and
+    reports more easily than the curator's record does.
+    """
+    kind = (first.remark or "").removeprefix(FAILED).partition(": ")[0]
+    return (
+        f"all runs failed and the whole epsilon is spent; of the first: {kind}; for the curator, "
+        "result.curator.details['remarks'] has its words; before the next tuning call "
+        "run(seed, hyperparameters) on made-up data"
+    )
 
 
 def _draw(procedure: Procedure, randomness: HostRandomness) -> Arrays:

@@ -54,6 +54,9 @@ class _Ray(types.ModuleType):
         self.joined, self.ends, self.hold = joined, ends or {}, False
         self.asked, self.arguments, self.stored, self.cancelled = [], [], [], []
 
+    def init(self, **given):
+        self.joined = True
+
     def is_initialized(self):
         return self.joined
 
@@ -188,6 +191,15 @@ def test_what_is_missing_is_named_in_one_line(monkeypatch):
     with pytest.raises(ImportError, match=r"pip install -e '.\[ray\]'") as raised:
         adapter.executor()
     assert "\n" not in str(raised.value)
+
+
+def test_the_example_of_the_page_runs_as_written(monkeypatch, request):
+    fake = _fake(monkeypatch, joined=False)
+    page = (request.config.rootpath / "docs" / "bridges.md").read_text()
+    example = page.split("\n## On a Ray")[1].split("```python\n")[1].split("```")[0]
+    known = {"run": model_and_count, "space": SPACE, "base": GIVEN["base"], "score": GIVEN["score"]}
+    exec(compile(example, "docs/bridges.md", "exec"), known)
+    assert len(fake.arguments) == known["result"].curator.number_of_candidates
 
 
 def test_the_docstring_keeps_its_promises():
