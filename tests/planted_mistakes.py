@@ -131,6 +131,17 @@ _ANY_RUN = {
         "order": "the_earlier_of_equals_wins_whichever_ended_first",
     }.items()
 }
+_JOB = {
+    word: (f"tests/bridges/test_job_folder.py::test_{test}",)
+    for word, test in {
+        "killed": "a_killed_process_is_followed_by_one_that_goes_on",
+        "failed": "what_failed_is_not_tried_again_and_stays_worst",
+        "spent": "a_draw_that_is_spent_is_no_more_and_its_release_is_found",
+        "same": "a_folder_goes_on_with_the_same_arguments_only",
+        "released": "an_interrupted_selection_releases_what_it_would_have",
+    }.items()
+}
+_RAY = "tests/bridges/test_ray.py::test_"
 _OPTUNA = {
     word: (f"tests/bridges/test_optuna.py::test_{test}",)
     for word, test in {
@@ -245,15 +256,15 @@ MISTAKES = [
     Mistake(
         "bridges: runs are ranked by exact counts, the noise is drawn and charged",
         f"{_BRIDGES}selection.py",
-        "score = float(count + self._noise[index])",
-        "score = float(count)",
+        "noisy = count + self._kept.drawn[NOISE][index]",
+        "noisy = count",
         _ANY_RUN["ranked"],
     ),
     Mistake(
         "bridges: all candidates share a noise",
         f"{_BRIDGES}selection.py",
-        "score = float(count + self._noise[index])",
-        "score = float(count + self._noise[0])",
+        "noisy = count + self._kept.drawn[NOISE][index]",
+        "noisy = count + self._kept.drawn[NOISE][0]",
         _ANY_RUN["ranked"],
     ),
     Mistake(
@@ -266,7 +277,7 @@ MISTAKES = [
     Mistake(
         "bridges: a run that raised is tried again",
         f"{_BRIDGES}any_run.py",
-        '        return False, f"it raised {type(error).__name__}: {error}"\n',
+        '        return False, f"it raised {_named(error)}"\n',
         "        return True, run(seed, values)\n",
         _ANY_RUN["raises"],
     ),
@@ -294,16 +305,97 @@ MISTAKES = [
     Mistake(
         "bridges: the model of the last among equals leaves with another's hyperparameters",
         f"{_BRIDGES}selection.py",
-        "if self._best.candidate[0] == index:",
-        "if self._best.score[0] <= rank[0]:",
+        "if best.candidate[0] == index:\n            self._files",
+        "if best.score[0] <= ended.score:\n            self._files",
         _ANY_RUN["order"],
     ),
     Mistake(
         "bridges: there is always a candidate",
         f"{_BRIDGES}selection.py",
-        "self.number = number = int(procedure.choice.draw(1, source)[0])",
-        "self.number = number = max(1, int(procedure.choice.draw(1, source)[0]))",
+        "number = int(procedure.choice.draw(1, source)[0])",
+        "number = max(1, int(procedure.choice.draw(1, source)[0]))",
         _OPTUNA["nothing"],
+    ),
+    Mistake(
+        "bridges: what was under way when a process ended goes on with another seed",
+        f"{_BRIDGES}kept.py",
+        "self.drawn, self.spent = job.one_draw(draw, facts)",
+        "self.drawn, self.spent = job.one_draw(draw, facts)\n"
+        "            self.drawn |= {} if self.spent else {SEEDS: draw()[SEEDS]}",
+        _JOB["killed"],
+    ),
+    Mistake(
+        "bridges: a process that goes on draws noise anew",
+        f"{_BRIDGES}kept.py",
+        "self.drawn, self.spent = job.one_draw(draw, facts)",
+        "self.drawn, self.spent = job.one_draw(draw, facts)\n"
+        "            self.drawn |= {} if self.spent else {NOISE: draw()[NOISE]}",
+        _JOB["killed"],
+    ),
+    Mistake(
+        "bridges: a process that goes on tries again what failed",
+        f"{_BRIDGES}selection.py",
+        "        for index, ended in self._kept.ended():\n",
+        "        for index, ended in self._kept.ended():\n"
+        "            if ended.count is None:\n"
+        "                continue\n",
+        _JOB["failed"],
+    ),
+    Mistake(
+        "bridges: a process that goes on forgets the model of an earlier one",
+        f"{_BRIDGES}selection.py",
+        "model_file.files(model) if best.candidate[0] == index else None",
+        "None",
+        _JOB["released"],
+    ),
+    Mistake(
+        "bridges: seeds and noise stay in the folder of a draw that is spent",
+        f"{_BRIDGES}kept.py",
+        " if name not in (SEEDS, NOISE)}",
+        "}",
+        _JOB["spent"],
+    ),
+    Mistake(
+        "bridges: what each candidate gave stays in the folder of a draw that is spent",
+        f"{_P}job.py",
+        ', "ended_*.npz*")',
+        ")",
+        _JOB["spent"],
+    ),
+    Mistake(
+        "bridges: a folder goes on with another guarantee of one run",
+        f"{_BRIDGES}kept.py",
+        '        "base": procedure.base.provenance,\n',
+        "",
+        _JOB["same"],
+    ),
+    Mistake(
+        "bridges: a folder goes on with a run that was edited",
+        f"{_BRIDGES}kept.py",
+        '        "run": code(run),\n',
+        "",
+        _JOB["same"],
+    ),
+    Mistake(
+        "ray: a task whose worker died is run again",
+        f"{_BRIDGES}ray.py",
+        "max_retries=0,",
+        "max_retries=3,",
+        (f"{_RAY}each_candidate_is_one_task_that_says_nothing_and_is_never_retried",),
+    ),
+    Mistake(
+        "ray: a worker that died is one candidate's failure, the others are selected from",
+        f"{_BRIDGES}ray.py",
+        'BrokenExecutor(f"Ray lost a task ({kind})")',
+        "error",
+        (f"{_RAY}a_worker_that_died_releases_nothing",),
+    ),
+    Mistake(
+        "ray: usage statistics that count tasks are on where nothing is said of them",
+        f"{_BRIDGES}ray.py",
+        'os.environ.get(_STATISTICS) != "0"',
+        'os.environ.get(_STATISTICS) == "1"',
+        (f"{_RAY}what_is_missing_is_named_in_one_line",),
     ),
     Mistake(
         "optuna: a study in which each trial looked at the others is the best of a fixed number",

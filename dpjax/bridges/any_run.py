@@ -7,6 +7,7 @@ of the caller's, in whatever library, and may run in a pool of processes.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Executor, as_completed
 from typing import Any
@@ -15,10 +16,12 @@ from dpjax import accounting, checks
 from dpjax.bridges.candidates import Candidates, Label
 from dpjax.bridges.contradiction import ContradictionError
 from dpjax.bridges.counted_score import CountedScore
+from dpjax.bridges.kept import checked_job, facts
 from dpjax.bridges.model_files import ModelFile
 from dpjax.bridges.outcomes import Callback
 from dpjax.bridges.procedure import planned
 from dpjax.bridges.selection import Selection
+from dpjax.tuning.job import Job
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.tuner import Result
 from dpjax.tuning.tuners.random_repetitions import DEFAULT_REPETITIONS
@@ -31,8 +34,8 @@ def tune(
     run: Run,
     space: Space | Candidates,
     *,
-    base: accounting.Guarantee,
-    score: CountedScore,
+    base: accounting.Guarantee | None = None,
+    score: CountedScore | None = None,
     repetitions: accounting.RepetitionLaw = DEFAULT_REPETITIONS,
     delta: float = 1e-5,
     model: str = "the caller's own",
@@ -41,6 +44,7 @@ def tune(
     model_file: str | None = None,
     executor: Executor | None = None,
     on_outcome: Callback | None = None,
+    job: Job | None = None,
     seed: int | None = None,
 ) -> Result:
     """Runs a function for a secret random number of candidates and releases the best one.
@@ -58,6 +62,12 @@ def tune(
       and ranked with noise that is charged; a run that raises, or returns no number, counts, ranks
       worst and is not retried; without a winner `default` is released. Source: Papernot & Steinke
       (ICLR 2022), Theorems 2 and 6, as corrected and tightened in `accounting.best_of`.
+
+      In a job's folder the draw is made once and decides one release; a candidate that has ended,
+      failed or not, is not run again. One that was under way when its process ended is run again
+      with the same seed: nothing of the first attempt was kept, and where the seed is all of a
+      run's randomness both are the same run. A run that takes noise from elsewhere draws it afresh,
+      of the same law, unless what it drew is what ended the process; `base` does not cover that.
 
     Example:
 
@@ -79,36 +89,47 @@ def tune(
       run: (seed, hyperparameters) -> (model, number of correct predictions). The seed is a secret
         whole number in [0, 2^63), for `numpy.random.default_rng` or `bridges.jax_key`; PyTorch's
         generator on a CPU keeps 32 bits of a seed, too few for noise. For a pool of processes it
-        must be a function at the top of a module.
+        must be a function at the top of a module. Call it once on made-up data before: where it
+        fails in every run, the default is released and the whole epsilon is spent.
       space: public law of the hyperparameters, with labels perhaps (`bridges.Candidates`).
-      base: the guarantee of one run, training alone; of runs whose cost depends on the candidate
-        `accounting.mixture` of theirs with the space's probabilities.
-      score: which records are counted, and how.
+      base: needed; the guarantee of one run, training alone; of runs whose cost depends on the
+        candidate `accounting.mixture` of theirs with the space's probabilities.
+      score: needed; which records are counted, and how.
       repetitions: public law of the number K of candidates.
       delta: of the whole procedure, in (0, 1).
       model: what is trained, in public words; they stand in the release.
       default: the model released where there is no winner; it must not depend on data.
-      save_model: (model, path) -> writes the model's file; None for a pytree of arrays.
+      save_model: (model, path) -> writes the model's file; None for a pytree of arrays. Called for
+        each model that is the best so far.
       model_file: the name of that file; "model" unless given, with `save_model`.
       executor: a pool of `concurrent.futures` that runs candidates in any order, of processes that
         are spawned (JAX does not survive a fork); None: one after the other, here.
       on_outcome: called in this process with each candidate's `Outcome`, as they end: for a log, a
         CSV or a tracking server, each the curator's ONLY. What it raises ends the tuning without a
-        release.
+        release. Candidates that an earlier process ended are not told again.
+      job: `tuning.Job(folder="work")`, the curator's working folder: it holds the draw, then what
+        each candidate gave with the best model so far, all unprotected. After an interruption the
+        same call goes on; other arguments or another text of `run` are refused, but what `run`
+        calls and reads is the caller's to leave alone (`Job(label=)` may name it). Once all ended,
+        seeds and noise are removed, and the same call finds the release. A model that an earlier
+        process wrote comes back as its file: nested dicts of arrays, or bytes with `save_model`.
+        Asking which process this is starts JAX here (beside PyTorch on one GPU: JAX_PLATFORMS=cpu).
       seed: for reproduction; the randomness is then not secret and the release says so.
 
     Returns:
       A `tuning` `Result`: `release.save(folder)`, `curator.save(folder)`.
 
     Raises:
-      ValueError: with one line naming what to pass instead.
+      ValueError: with one line naming what to pass instead; for a model that cannot be written,
+        when the first one is returned.
       RuntimeError: if a process of the pool died, or a run raised a `bridges.ContradictionError`,
         which says that it was not what `base` is declared for; nothing is then released.
 
     Warns:
       cautions.LargeDeltaWarning, cautions.KnownRandomnessWarning: before anything is drawn.
       cautions.UntrainedReleaseWarning: if the default is released.
-      selection.RunsWarning: if some run raised, or returned no count in range.
+      selection.RunsWarning: if some run raised, or returned no count in range; it names the kind of
+        error where all did, never its text, which is the curator's.
     """
     checks.function("run", run, "(seed, hyperparameters) -> (model, count)")
     if on_outcome is not None:
@@ -119,6 +140,7 @@ def tune(
             "concurrent.futures.ProcessPoolExecutor(4)"
         )
     file = ModelFile.of(save_model, model_file)
+    file.files(default)  # What could not be released is refused before anything is run.
     procedure = planned(
         Candidates.of(space),
         base=base,
@@ -127,13 +149,18 @@ def tune(
         delta=delta,
         model=model,
     )
-    selection = Selection(procedure, seed)
-    if executor is None:
-        for index in range(selection.number):
-            _take(selection, index, _attempt(run, *selection.candidate(index)), on_outcome)
-    else:
-        _run_in(executor, run, selection, on_outcome)
-    return selection.result(default, file)
+    job = checked_job(job)
+    with job.held():
+        known = functools.partial(
+            facts, procedure, run=run, default=default, model_file=file, seed=seed
+        )
+        selection = Selection(procedure, seed, file, job, known)
+        if executor is None:
+            for index in selection.left:
+                _take(selection, index, _attempt(run, *selection.candidate(index)), on_outcome)
+        else:
+            _run_in(executor, run, selection, on_outcome)
+        return selection.result(default)
 
 
 def _attempt(run: Run, seed: int, values: dict[str, Label]) -> tuple[bool, Any]:
@@ -147,7 +174,12 @@ def _attempt(run: Run, seed: int, values: dict[str, Label]) -> tuple[bool, Any]:
     except ContradictionError:
         raise  # What it was charged is not its price: nothing may be released.
     except Exception as error:  # Whatever a run raises, it counts, and the others go on.
-        return False, f"it raised {type(error).__name__}: {error}"
+        return False, f"it raised {_named(error)}"
+
+
+def _named(error: BaseException) -> str:
+    """An exception's kind, and its text, which may quote records."""
+    return f"{type(error).__name__}: {error}"
 
 
 def _take(
@@ -171,7 +203,7 @@ def _run_in(
     """Runs all candidates in a pool; each outcome is taken as it comes."""
     futures = {
         executor.submit(_attempt, run, *selection.candidate(index)): index
-        for index in range(selection.number)
+        for index in selection.left
     }
     try:
         for future in as_completed(futures):
@@ -184,7 +216,7 @@ def _run_in(
                     "a process of the executor died, and candidates that had not ended with it: "
                     "nothing is released; give a worker more memory, or run without executor"
                 ) from None
-            ended = future.result() if error is None else (False, f"it ended in {error!r}")
+            ended = future.result() if error is None else (False, f"it ended in {_named(error)}")
             _take(selection, index, ended, on_outcome)
     finally:
         for future in futures:

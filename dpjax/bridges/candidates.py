@@ -60,6 +60,11 @@ class Candidates:
                     "or be left out of the space"
                 )
             found[name] = words
+        if not laws:
+            raise ValueError(
+                "there is nothing to draw: pass space, such as "
+                "tuning.Space(rate=tuning.LogUniform(0.01, 1.0)), or labels"
+            )
         object.__setattr__(self, "space", Space(laws))
         object.__setattr__(self, "labels", found)
 

@@ -8,6 +8,7 @@ import numbers
 from typing import Any
 
 from dpjax import accounting, checks
+from dpjax.bridges.outcomes import FAILED
 from dpjax.tuning.problem.run_settings import (
     check_score_noise,
     count_guarantee,
@@ -95,7 +96,7 @@ class CountedScore:
         except Exception:  # A scalar that cannot be read is none; the others go on.
             given = None
         if not isinstance(given, numbers.Real) or isinstance(given, bool) or given != given:
-            return None, "ranked worst: it returned no number of correct predictions"
+            return None, f"{FAILED}it returned no number of correct predictions"
         clipped: Any = min(max(given, 0), self.public_size)
         count = math.floor(clipped)
         if clipped != given:

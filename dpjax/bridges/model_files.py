@@ -5,15 +5,19 @@ from __future__ import annotations
 import dataclasses
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import flax.serialization
 import jax
 import numpy as np
 
 from dpjax import checks
 from dpjax.certificate import CERTIFICATE
 from dpjax.tuning.release import GUARANTEE_FILE, HYPERPARAMETERS_FILE, MODEL_FILE, Release
+
+Files = dict[str, bytes]
+"""What stands in a model's files, by name; none for no model."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,12 +49,41 @@ class ModelFile:
         usual = MODEL_FILE if save is None else "model"
         return cls(usual if name is None else name, save)
 
-    def content(self, model: Any) -> bytes:
-        """What `save` writes, by way of a folder that only this user may enter.
+    def files(self, model: Any) -> Files:
+        """A model as it is released; no file for None.
 
         Raises:
-          ValueError: if it writes no file there.
+          ValueError: for a model that is no pytree of arrays, without `save`; for a `save` that
+            wrote no file.
         """
+        if model is None:
+            return {}
+        if self.save is not None:
+            return {self.name: self._saved(model)}
+        try:
+            if any(np.asarray(leaf).dtype.kind in "OUS" for leaf in jax.tree.leaves(model)):
+                raise TypeError("a leaf is no array of numbers")
+            return Release(model, {}, {}).model_files()
+        except Exception:
+            # What is no pytree of arrays fails in as many ways as there are libraries.
+            raise ValueError(
+                f"the model (a {type(model).__name__}) is no pytree of arrays: pass "
+                "save_model=(model, path) -> None, and model_file='model.pt' or the like"
+            ) from None
+
+    def read(self, files: Mapping[str, bytes]) -> Any:
+        """The model of files that an earlier process wrote: nested dicts; bytes where `save` did.
+
+        Args:
+          files: from `files`.
+        """
+        if not files:
+            return None
+        content = files[self.name]
+        return flax.serialization.msgpack_restore(content) if self.save is None else content
+
+    def _saved(self, model: Any) -> bytes:
+        """What `save` writes, by way of a folder that only this user may enter."""
         assert self.save is not None
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, self.name)
@@ -63,28 +96,14 @@ class ModelFile:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class DeclaredRelease(Release):
-    """A release whose model is of any kind; no file of it where there is no model.
+    """A release whose model is of any kind, with its files as `ModelFile` wrote them.
 
     Attributes:
-      model_file: how the model is written.
+      files: of the model; none where there is no model.
     """
 
-    model_file: ModelFile = ModelFile()
+    files: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
 
-    def model_files(self) -> dict[str, bytes]:
-        """See `Release`.
-
-        Raises:
-          ValueError: for a model that is no pytree of arrays, without `save_model`.
-        """
-        if self.params is None:
-            return {}
-        if self.model_file.save is not None:
-            return {self.model_file.name: self.model_file.content(self.params)}
-        leaves = jax.tree.leaves(self.params)
-        if any(np.asarray(leaf).dtype.kind in "OUS" for leaf in leaves):
-            raise ValueError(
-                "the model is no pytree of arrays: pass save_model=(model, path) -> None, and "
-                "model_file='model.pt' or the like"
-            )
-        return super().model_files()
+    def model_files(self) -> Files:
+        """See `Release`."""
+        return dict(self.files)

@@ -24,7 +24,7 @@ def guarantee_of_history(
     history: Sequence[Sequence[float]] | Any,
     mechanism: str | None = None,
     *,
-    poisson_sampling: bool,
+    poisson_sampling: bool | None = None,
 ) -> accounting.Guarantee:
     """The guarantee of a training that Opacus accounted for, add-or-remove one.
 
@@ -46,8 +46,8 @@ def guarantee_of_history(
         sample rate in (0, 1], number of steps).
       mechanism: the accountant's name, "rdp", "prv" or "gdp"; None where `history` is the
         accountant, which says it.
-      poisson_sampling: states that `make_private` had poisson_sampling=True. Shuffled lots, False,
-        have no price here.
+      poisson_sampling: needed; states that `make_private` had poisson_sampling=True. Shuffled lots,
+        False, have no price here.
 
     Raises:
       ValueError: with one line naming what to pass instead: for an unknown mechanism, an empty
@@ -62,6 +62,10 @@ def guarantee_of_history(
             )
         history, mechanism = history.history, named()
     checks.one_of("mechanism", mechanism, MECHANISMS)
+    if poisson_sampling is None:
+        raise ValueError(
+            "pass poisson_sampling=, what make_private had: the history does not show it"
+        )
     if not checks.flag("poisson_sampling", poisson_sampling):
         raise ValueError(
             "lots that were not Poisson-sampled have no price here: train with "

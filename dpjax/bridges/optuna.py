@@ -47,7 +47,7 @@ EXACT_COUNT = "correct_without_noise"
 def price_study(
     study: optuna.Study | optuna.storages.BaseStorage | str,
     *,
-    base: Base,
+    base: Base | None = None,
     delta: float = 1e-5,
     most_trials: int | None = None,
     independent: bool = False,
@@ -70,8 +70,8 @@ def price_study(
 
     Args:
       study: of Optuna, or a storage or its URL.
-      base: guarantee of ONE trial, every value it reported to Optuna included (a score on private
-        records is composed into it, or joined by `accounting.parallel`); or a function from
+      base: needed; guarantee of ONE trial, every value it reported to Optuna included (a score on
+        private records is composed into it, or joined by `accounting.parallel`); or a function from
         hyperparameters to that.
       delta: in (0, 1).
       most_trials: how many trials there could have been at most, as fixed beforehand: `n_trials`,
@@ -90,6 +90,11 @@ def price_study(
       ValueError: with one line naming what to pass instead.
     """
     checks.flag("independent", independent)
+    if base is None:
+        raise ValueError(
+            "pass base=, the guarantee of one trial with every value it reported, such as "
+            "accounting.dp_sgd(0.01, 1.0, 1000)"
+        )
     found, known = _loaded(study, study_name)
     if len(found.directions) != 1:
         raise ValueError(
@@ -215,6 +220,11 @@ def candidates_of(distributions: Mapping[str, BaseDistribution]) -> Candidates:
       ValueError: for what is no distribution of Optuna's.
     """
     checks.mapping("distributions", distributions, "from names to Optuna's distributions")
+    if not distributions:
+        raise ValueError(
+            "distributions is empty: pass at least one, such as "
+            "{'rate': FloatDistribution(0.01, 1.0, log=True)}"
+        )
     laws: dict[str, Law] = {}
     labels: dict[str, Sequence[Label]] = {}
     for name, given in distributions.items():
@@ -277,8 +287,8 @@ class PrivateStudy:
         self,
         distributions: Mapping[str, BaseDistribution],
         *,
-        base: accounting.Guarantee,
-        score: CountedScore,
+        base: accounting.Guarantee | None = None,
+        score: CountedScore | None = None,
         repetitions: accounting.RepetitionLaw = DEFAULT_REPETITIONS,
         delta: float = 1e-5,
         model: str = "the caller's own",
@@ -302,7 +312,8 @@ class PrivateStudy:
         Raises:
           ValueError: with one line naming what to pass instead.
         """
-        self._file = ModelFile.of(save_model, model_file)
+        file = ModelFile.of(save_model, model_file)
+        file.files(default)
         procedure = planned(
             candidates_of(distributions),
             base=base,
@@ -311,7 +322,7 @@ class PrivateStudy:
             delta=delta,
             model=model,
         )
-        self._selection, self._default = Selection(procedure, seed), default
+        self._selection, self._default = Selection(procedure, seed, file), default
         self._distributions = dict(distributions)
         try:
             self._study = optuna.create_study(
@@ -415,4 +426,4 @@ class PrivateStudy:
         Raises:
           ValueError: before.
         """
-        return self._selection.result(self._default, self._file)
+        return self._selection.result(self._default)

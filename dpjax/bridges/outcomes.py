@@ -8,6 +8,9 @@ from collections.abc import Callable, Mapping
 
 from dpjax.bridges.candidates import Label
 
+FAILED = "ranked worst: "
+"""How the remark on a candidate that failed begins."""
+
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Outcome:

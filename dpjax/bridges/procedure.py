@@ -42,8 +42,8 @@ class Procedure:
 def planned(
     candidates: Candidates,
     *,
-    base: accounting.Guarantee,
-    score: CountedScore,
+    base: accounting.Guarantee | None,
+    score: CountedScore | None,
     repetitions: accounting.RepetitionLaw,
     delta: float,
     model: str,
@@ -53,6 +53,15 @@ def planned(
     Raises:
       ValueError: in one line, for an argument that is none.
     """
+    # Neither has a default: who trains knows what it costs, and what is counted.
+    if base is None:
+        raise ValueError(
+            "pass base=, the guarantee of one run, such as accounting.dp_sgd(0.01, 1.0, 1000)"
+        )
+    if score is None:
+        raise ValueError(
+            "pass score=, which records are counted, such as bridges.CountedScore('disjoint', 1000)"
+        )
     check_guarantee("base", base)
     checks.instance("score", score, CountedScore, "bridges.CountedScore('disjoint', 1000)")
     checks.probability("delta", delta, hint=", for example 1e-5")

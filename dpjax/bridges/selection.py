@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import time
 import warnings
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from dpjax.bridges import claims
 from dpjax.bridges.candidates import Label
+from dpjax.bridges.kept import NOISE, NUMBER, SEEDS, Ended, Kept, named
 from dpjax.bridges.model_files import DeclaredRelease, ModelFile
-from dpjax.bridges.outcomes import Outcome
+from dpjax.bridges.outcomes import FAILED, Outcome
 from dpjax.bridges.procedure import Procedure
 from dpjax.bridges.seeds import SEED_BITS
 from dpjax.randomness import integer_laws
@@ -19,6 +22,7 @@ from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning import cautions
 from dpjax.tuning.curator import CuratorRecord
 from dpjax.tuning.evaluations.best_of_runs import BestOfRuns
+from dpjax.tuning.job import Arrays, Job
 from dpjax.tuning.tuner import Result
 
 # Of a seeded `HostRandomness`; without a seed every draw is the operating system's.
@@ -34,10 +38,11 @@ class Selection:
 
     Formal guarantees:
       K, candidates, seeds and noise are drawn when the object is made, so that no result of a run
-      can move them; what a candidate gets depends on nothing of another. Each candidate is reported
-      once; there is no result before all K are; a candidate that failed counts and ranks worst. The
-      winner is the best noisy score, the earlier of equals, in whatever order they are reported;
-      its model alone is kept.
+      can move them, or read where a job's folder holds them; what a candidate gets depends on
+      nothing of another. Each candidate is reported once, to this process or an earlier one; there
+      is no result before all K are; a candidate that failed counts and ranks worst. The winner is
+      the best noisy score, the earlier of equals, in whatever order they are reported; its model
+      alone is kept.
 
     Attributes:
       procedure: what was fixed beforehand.
@@ -45,33 +50,55 @@ class Selection:
       number: the realised K; the curator's.
     """
 
-    def __init__(self, procedure: Procedure, seed: int | None):
+    def __init__(
+        self,
+        procedure: Procedure,
+        seed: int | None,
+        model_file: ModelFile = ModelFile(),  # noqa: B008 (immutable)
+        job: Job = Job(),  # noqa: B008 (immutable)
+        facts: Callable[[], Mapping[str, Any]] = dict,
+    ):
+        """Draws everything, or reads it.
+
+        Args:
+          procedure: what was fixed beforehand.
+          seed: None for the operating system's randomness.
+          model_file: how a model is written, which is done while it is the best so far.
+          job: whose folder holds the draw and what candidates gave.
+          facts: by name, JSON-able: what must be the same for the folder to go on.
+
+        Raises:
+          ValueError: for a folder that is another selection's, or holds something damaged.
+        """
         cautions.of_arguments(procedure.delta, procedure.score.public_size, seed)
         randomness = HostRandomness(seed)
         self.procedure, self.secret = procedure, randomness.secret
-        source = None if randomness.secret else randomness.generator(_STREAM_OF_K)
-        self.number = number = int(procedure.choice.draw(1, source)[0])
-        self._noise = np.zeros(number, dtype=np.int64)
-        if procedure.deviation > 0 and number:
-            self._noise = integer_laws.discrete_gaussian(
-                procedure.deviation, number, randomness, _STREAM_OF_SCORES
-            )
-        space = randomness.generator(_STREAM_OF_SPACE)
-        self._drawn = procedure.candidates.sample(number, space)
-        words = randomness.words(number, _STREAM_OF_SEEDS)
-        self._seeds = [int(word) >> (64 - SEED_BITS) for word in words]
+        self._kept = Kept(job, lambda: _draw(procedure, randomness), facts)
+        self.number, self._drawn = int(self._kept.drawn[NUMBER]), self._kept.hyperparameters
         self._outcomes: dict[int, Outcome] = {}
         self._best, self._model = BestOfRuns(1), None
+        self._model_file, self._files = model_file, dict[str, bytes]()
         self._started = time.time()
+        for index, ended in self._kept.ended():
+            model = model_file.read(ended.files or {})
+            self._note(index, ended, self._best_with(index, ended.score), model)
 
     def __repr__(self) -> str:
         """Shows no K."""
         return "Selection(not private: for the curator only)"
 
+    @property
+    def left(self) -> list[int]:
+        """The candidates that are not reported yet, in order."""
+        return [index for index in range(self.number) if index not in self._outcomes]
+
     def candidate(self, index: int) -> tuple[int, dict[str, Label]]:
         """The seed and the hyperparameters of one candidate, the latter a copy."""
+        return int(self._kept.drawn[SEEDS][index]), self._values(index)
+
+    def _values(self, index: int) -> dict[str, Label]:
         drawn = {name: values[index] for name, values in self._drawn.items()}
-        return self._seeds[index], self.procedure.candidates.values(drawn)
+        return self.procedure.candidates.values(drawn)
 
     def report(self, index: int, model: Any, count: Any) -> Outcome:
         """Takes what a run returned; the count as it is.
@@ -88,7 +115,7 @@ class Selection:
         Raises:
           ValueError: for a candidate that was reported before.
         """
-        return self._ranked(index, None, None, f"ranked worst: {why}")
+        return self._ranked(index, None, None, f"{FAILED}{why}")
 
     def _ranked(self, index: int, model: Any, count: int | None, remark: str | None) -> Outcome:
         if not 0 <= index < self.number:
@@ -97,21 +124,35 @@ class Selection:
             raise ValueError(f"candidate {index} was reported already: report each once")
         score = -np.inf
         if count is not None:
-            score = float(count + self._noise[index]) / self.procedure.score.public_size
-        rank = self.procedure.choice.rank(np.array([score]))
-        self._best.update(np.zeros(1, np.int64), np.array([index]), rank, ())
-        if self._best.candidate[0] == index:
-            self._model = model  # The one before is dropped.
-        values = self.candidate(index)[1]
-        self._outcomes[index] = Outcome(index, values, count, score, remark)
-        return self._outcomes[index]
+            noisy = count + self._kept.drawn[NOISE][index]
+            score = float(noisy) / self.procedure.score.public_size
+        best = self._best_with(index, score)
+        # Written before anything is noted: a model that cannot be is no report.
+        files = self._model_file.files(model) if best.candidate[0] == index else None
+        ended = Ended(count, score, remark, files)
+        self._kept.keep(index, ended)
+        return self._note(index, ended, best, model)
 
-    def result(self, default: Any, model_file: ModelFile) -> Result:
-        """The winner, or what no record had an influence on.
+    def _best_with(self, index: int, score: float) -> BestOfRuns:
+        """The best so far, once this candidate has competed."""
+        best = copy.deepcopy(self._best)
+        rank = self.procedure.choice.rank(np.array([score]))
+        best.update(np.zeros(1, np.int64), np.array([index]), rank, ())
+        return best
+
+    def _note(self, index: int, ended: Ended, best: BestOfRuns, model: Any) -> Outcome:
+        self._best = best
+        if best.candidate[0] == index:
+            self._files, self._model = ended.files or {}, model  # Those before are dropped.
+        outcome = Outcome(index, self._values(index), ended.count, ended.score, ended.remark)
+        self._outcomes[index] = outcome
+        return outcome
+
+    def result(self, default: Any) -> Result:
+        """The winner, or what no record had an influence on; spends the draw of a job's folder.
 
         Args:
           default: the model that is released where there is no winner.
-          model_file: how a model is written.
 
         Raises:
           ValueError: before every candidate was reported.
@@ -124,15 +165,25 @@ class Selection:
         procedure, outcomes = self.procedure, [self._outcomes[i] for i in range(self.number)]
         winner = int(self._best.candidate[0])
         if winner < 0 or not np.isfinite(self._best.score[0]):
-            model, hyperparameters = default, dict.fromkeys(procedure.candidates.space.parameters)
+            model, files = default, self._model_file.files(default)
+            hyperparameters = dict.fromkeys(procedure.candidates.space.parameters)
             cautions.of_untrained("no run could be released (all failed, or none was drawn)")
         else:
-            model, hyperparameters = self._model, dict(outcomes[winner].hyperparameters)
+            model, files = self._model, self._files
+            hyperparameters = dict(outcomes[winner].hyperparameters)
+        self._kept.spend(
+            [
+                Ended(one.count, one.score, one.remark, files if one.candidate == winner else None)
+                for one in outcomes
+            ]
+        )
         remarks = {str(one.candidate): one.remark for one in outcomes if one.remark}
         if remarks:
+            some = "some runs raised, or returned counts that are none: for the curator, "
             warnings.warn(
-                "some runs raised, or returned counts that are none: for the curator, "
-                "result.curator.details['remarks'] says which",
+                _all_failed(outcomes[0])
+                if all(one.failed for one in outcomes)
+                else some + "result.curator.details['remarks'] says which",
                 RunsWarning,
                 stacklevel=cautions.users_level(),
             )
@@ -142,7 +193,7 @@ class Selection:
                 params=model,
                 hyperparameters=hyperparameters,
                 statement=claims.statement(procedure, secret=self.secret),
-                model_file=model_file,
+                files=files,
             ),
             guarantee=procedure.guarantee,
             run_guarantee=procedure.run_guarantee,
@@ -159,3 +210,32 @@ class Selection:
                 },
             ),
         )
+
+
+def _all_failed(first: Outcome) -> str:
+    """What the caller is told where no run came to anything, and the cost is spent.
+
+    The kind of the first error alone: its text may quote records, and warnings end up in logs and
+    reports more easily than the curator's record does.
+    """
+    kind = (first.remark or "").removeprefix(FAILED).partition(": ")[0]
+    return (
+        f"all runs failed and the whole epsilon is spent; of the first: {kind}; for the curator, "
+        "result.curator.details['remarks'] has its words; before the next tuning call "
+        "run(seed, hyperparameters) on made-up data"
+    )
+
+
+def _draw(procedure: Procedure, randomness: HostRandomness) -> Arrays:
+    """K, and every candidate's noise, hyperparameters and seed, as arrays by name."""
+    source = None if randomness.secret else randomness.generator(_STREAM_OF_K)
+    number = int(procedure.choice.draw(1, source)[0])
+    noise = np.zeros(number, dtype=np.int64)
+    if procedure.deviation > 0 and number:
+        noise = integer_laws.discrete_gaussian(
+            procedure.deviation, number, randomness, _STREAM_OF_SCORES
+        )
+    space = randomness.generator(_STREAM_OF_SPACE)
+    drawn = procedure.candidates.sample(number, space)
+    seeds = randomness.words(number, _STREAM_OF_SEEDS) >> np.uint64(64 - SEED_BITS)
+    return {NUMBER: np.array(number), NOISE: noise, SEEDS: seeds} | named(drawn)

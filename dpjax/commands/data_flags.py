@@ -125,7 +125,19 @@ class DataFlags:
             own["identified_by"] = "slot" if sampling == "fixed" else None
         elif own:
             own = {"settings": own}
-        return data.load(name, data_dir=self.data_dir.value, cache_dir=self.cache_dir.value, **own)
+        try:
+            return data.load(
+                name, data_dir=self.data_dir.value, cache_dir=self.cache_dir.value, **own
+            )
+        except ValueError as refusal:
+            # What Python is told to pass is a flag here, unless the number came from elsewhere.
+            words = str(refusal)
+            for option in self._of_data[OWN_FILE]:
+                if option.name not in public:
+                    words = words.replace(f"pass {option.name}=,", f"pass --{option.flag}=,")
+            if words == str(refusal):
+                raise
+            raise ValueError(words) from refusal
 
     def featured(self, records: features.Held) -> features.Held:
         """The records with --features for inputs; as they are without.

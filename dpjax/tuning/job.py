@@ -30,7 +30,7 @@ PyTree = Any
 Arrays = dict[str, np.ndarray]
 
 DRAWN_FILE, OUTCOME_FILE, LOCK_FILE = "drawn.npz", "outcome.npz", "lock"
-_UNTIL_SPENT = (f"{DRAWN_FILE}*", "shard_*_of_*.npz*", "checkpoints_*_of_*")
+_UNTIL_SPENT = (f"{DRAWN_FILE}*", "shard_*_of_*.npz*", "checkpoints_*_of_*", "ended_*.npz*")
 """What is removed when the draw is spent; with what a killed write of these files left."""
 
 DRAW, _IDENTITY, _SPENT, _HASH = "draw", "identity", "spent", "hash"
@@ -197,7 +197,7 @@ class Job:
         if others or len(begun) != len(identity):
             raise ValueError(
                 f"{self.folder} was begun with other data or flags ({', '.join(others)}): pass the "
-                "same ones, or another --out_dir"
+                "same ones, or another folder (--out_dir)"
             )
         if path == outcome:
             self._remove_spent()

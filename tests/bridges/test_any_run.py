@@ -16,7 +16,6 @@ from runs_elsewhere import model_and_count
 
 from dpjax import accounting, bridges, tuning
 from dpjax.bridges import claims
-from dpjax.bridges.model_files import ModelFile
 from dpjax.bridges.procedure import planned
 from dpjax.bridges.selection import RunsWarning, Selection
 from dpjax.randomness import integer_laws
@@ -73,8 +72,10 @@ def test_noise_that_is_not_named_costs_what_is_promised():
 
 
 def test_nobody_says_which_records_are_counted_unless_asked():
-    with pytest.raises(TypeError, match="score"):
+    with pytest.raises(ValueError, match="pass score=, which records are counted, such as"):
         bridges.tune(model_and_count, SPACE, base=BASE)
+    with pytest.raises(ValueError, match="pass base=, the guarantee of one run, such as"):
+        bridges.tune(model_and_count, SPACE, score=SCORE)
     with pytest.raises(TypeError, match="records"):
         bridges.CountedScore(public_size=100)
     with pytest.raises(ValueError, match="pass one of .*disjoint"):
@@ -112,7 +113,7 @@ def test_the_winner_has_the_law_of_the_best_of_k(monkeypatch):
         for index in range(selection.number):
             success = bool(source.random() < 0.3)
             selection.report(index, success, int(success))
-        succeeded += selection.result(None, ModelFile()).release.params
+        succeeded += selection.result(None).release.params
     # Within 5 deviations, which tells it from a fixed K, and from one run more or fewer.
     wanted = float(law.success_probability(0.3))
     assert abs(succeeded / runs - wanted) < 5 * np.sqrt(wanted * (1 - wanted) / runs)
@@ -173,6 +174,61 @@ def test_a_run_that_raises_counts_ranks_worst_and_is_not_retried():
     assert (
         result.curator.winner != 1 and repr(seen[0]) == "Outcome(not private: for the curator only)"
     )
+
+
+@pytest.mark.filterwarnings("ignore:no run could be released")
+def test_where_all_runs_fail_the_kind_of_error_is_named_and_its_text_is_not():
+    def slips(seed, hyperparameters):
+        raise KeyError("record 17: odd")
+
+    for run, kind in (
+        (slips, "it raised KeyError;"),
+        (lambda seed: None, "it raised TypeError;"),
+        (lambda seed, h: 3, r"it returned no pair \(model, count\);"),
+        (lambda seed, h: (h, None), "it returned no number of correct predictions;"),
+    ):
+        pattern = f"all runs failed and the whole epsilon is spent; of the first: {kind}"
+        with pytest.warns(RunsWarning, match=pattern) as warned:
+            result = _tune(run, repetitions=accounting.Fixed(3))
+        (line,) = [str(one.message) for one in warned if one.category is RunsWarning]
+        assert "odd" not in line and "\n" not in line and "3" not in line
+        assert len(result.curator.details["remarks"]) == 3
+
+
+@pytest.mark.parametrize("model", [object(), {"w": object()}, "text", {"w": np.array([None])}])
+def test_a_model_that_cannot_be_written_is_refused_when_the_first_one_is_returned(model):
+    ran = []
+
+    def run(seed, hyperparameters):
+        ran.append(seed)
+        return model, 1
+
+    with pytest.raises(ValueError, match="is no pytree of arrays: pass save_model") as raised:
+        _tune(run, repetitions=accounting.Fixed(3))
+    assert len(ran) == 1 and "\n" not in str(raised.value)
+    # The default is looked at before any run.
+    with pytest.raises(ValueError, match="is no pytree of arrays: pass save_model"):
+        _tune(run, default=model)
+    assert len(ran) == 1
+
+
+def test_a_report_that_was_refused_leaves_its_candidate_to_be_reported():
+    procedure = planned(
+        bridges.Candidates.of(SPACE),
+        base=BASE,
+        score=SCORE,
+        repetitions=accounting.Fixed(2),
+        delta=1e-5,
+        model="",
+    )
+    selection = Selection(procedure, 1)
+    with pytest.raises(ValueError, match="pass save_model"):
+        selection.report(0, object(), 100)
+    assert selection.left == [0, 1]
+    assert selection.report(1, {"w": np.ones(2)}, 1).count == 1
+    assert selection.failed(0, "no model").failed and selection.left == []
+    with pytest.warns(RunsWarning, match="some runs raised"):
+        assert selection.result(None).curator.winner == 1
 
 
 @pytest.mark.filterwarnings("ignore::dpjax.bridges.selection.RunsWarning")
@@ -317,6 +373,8 @@ def test_labels_are_read_released_and_verified(tmp_path):
     assert not space.may_be({"rate": 0.5})
     with pytest.raises(ValueError, match="all places 0 to 1"):
         bridges.Candidates(tuning.Space(o=tuning.Choice([0, 2])), {"o": ["a", "b"]})
+    with pytest.raises(ValueError, match="nothing to draw: pass space, such as tuning.Space"):
+        bridges.Candidates(None, {})
     with pytest.raises(ValueError, match="a label of o must be"):
         bridges.Candidates(None, {"o": [object()]})
 
@@ -358,13 +416,13 @@ def test_a_model_of_any_kind_has_its_own_file(tmp_path):
 
         result = _tune(run, save_model=save, model_file="model.txt")
         result.release.save(tmp_path / "release")
-    assert (tmp_path / "writes").read_text() == "x"
+    assert set((tmp_path / "writes").read_text()) == {"x"}  # Once for each best so far.
     assert (tmp_path / "release" / "model.txt").read_text() == "a model"
     verification.verify_release(str(tmp_path / "release" / "guarantee.json"))
     with pytest.raises(ValueError, match="pass save_model"):
-        _tune(run).release.save(tmp_path / "other")
+        _tune(run)
     with pytest.raises(ValueError, match="wrote no file"):
-        _tune(run, save_model=lambda model, path: None).release.save(tmp_path / "other")
+        _tune(run, save_model=lambda model, path: None)
     for name in ("guarantee.json", "certificate.json", "a/b", ".."):
         with pytest.raises(ValueError, match="pass a file's name"):
             _tune(run, save_model=save, model_file=name)

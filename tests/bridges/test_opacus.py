@@ -109,7 +109,7 @@ def test_bad_input_is_refused_in_one_line(history, mechanism, words):
 
 
 def test_poisson_sampling_has_to_be_stated():
-    with pytest.raises(TypeError, match="poisson_sampling"):
+    with pytest.raises(ValueError, match="poisson_sampling"):
         guarantee_of_history(ONE, "prv")
     with pytest.raises(ValueError, match=r"make_private\(..., poisson_sampling=True\)"):
         guarantee_of_history(ONE, "prv", poisson_sampling=False)

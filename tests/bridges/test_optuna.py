@@ -319,7 +319,7 @@ def test_the_law_is_what_optunas_distributions_are():
     assert abs(rates.mean() - np.log(0.1)) < 5 * np.log(100) / np.sqrt(12 * 4000)
     for law, why in (
         ({"rate": 0.1}, "must be a distribution"),
-        ({}, "search space is empty"),
+        ({}, "distributions is empty: pass at least one, such as .'rate': Float"),
         ({"steps": FloatDistribution(1, 2)}, "steps changes the privacy cost"),
         ([], "must be a mapping"),
     ):
@@ -341,14 +341,13 @@ def test_the_docstrings_keep_their_promises():
 
 
 def test_the_examples_of_the_page_run_as_written(tmp_path, monkeypatch, capsys, request):
-    _study(optuna.samplers.TPESampler(), 3, storage=f"sqlite:///{tmp_path}/mine.db")
     page = (request.config.rootpath / "docs" / "bridges.md").read_text()
-    examples = re.findall(r"```python\n(.*?)```", page.split("\n## The price")[0], flags=re.DOTALL)
+    examples = re.findall(r"```python\n(.*?)```", page.split("\n## On a Ray")[0], flags=re.DOTALL)
     assert len(examples) == 3
     monkeypatch.chdir(tmp_path)
     for example in examples:
         exec(compile(example, "docs/bridges.md", "exec"), {})
     printed = capsys.readouterr().out.splitlines()
     run = accounting.dp_sgd(sampling_probability=0.01, noise_multiplier=2.0, steps=500)
-    assert float(printed[0]) == accounting.repeat(run, 50).epsilon(DELTA)
+    assert float(printed[0]) == accounting.repeat(run, 20).epsilon(DELTA)
     assert len(printed) == 3 and all("rate" in line for line in printed[1:])

@@ -259,7 +259,7 @@ def test_your_own_arrays(run_cases, tmp_path):
     assert done[0] == 0, done
     claim = json.loads((folder / "release" / "guarantee.json").read_text())
     assert claim["neighbouring_relation"] == "replace_one"
-    assert unstated[0] == 2 and "public_size" in unstated[2]
+    assert unstated[0] == 2 and "pass --public_size=, a number" in unstated[2]
     assert wrong[0] == 2 and "labels" in wrong[2]
     assert not (tmp_path / "elsewhere").exists()
 

@@ -1,0 +1,219 @@
+"""What a selection keeps in a job's folder: its draw, what ended candidates gave, what came out."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import json
+import os
+import types
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from dpjax import checks, private_files
+from dpjax.bridges.model_files import Files, ModelFile
+from dpjax.bridges.procedure import Procedure
+from dpjax.tuning.curator import fingerprint
+from dpjax.tuning.job import Arrays, Job, bound, read_bound
+
+NUMBER, NOISE, SEEDS = "number", "noise", "seeds"
+"""Arrays of a draw, beside the candidates' hyperparameters; the last two until it is spent."""
+
+_COUNTS, _SCORES, _REMARKS = "counts", "scores", "remarks"
+_HYPERPARAMETER, _FILE, _NO_COUNT = "hyperparameter_", "file_", -1
+
+
+@dataclasses.dataclass(frozen=True)
+class Ended:
+    """What one candidate's run came to; the curator's.
+
+    Attributes:
+      count, score, remark: as of `Outcome`.
+      files: of its model, None where an earlier candidate was better when it ended.
+    """
+
+    count: int | None
+    score: float
+    remark: str | None
+    files: Files | None
+
+
+def checked_job(job: Job | None) -> Job:
+    """The job of runs that are not dpjax's to place.
+
+    Raises:
+      ValueError: in one line, for more than a folder and a label, or one of several processes.
+    """
+    if job is None:
+        return Job()
+    checks.instance("job", job, Job, "tuning.Job(folder='work')")
+    if job != Job(folder=job.folder, label=job.label):
+        raise ValueError(
+            "runs here are the caller's to place, and a job keeps what they gave: pass "
+            "job=tuning.Job(folder='work') with folder and label alone, and executor for a pool"
+        )
+    if job.folder is not None and jax.process_count() > 1:
+        raise ValueError("one process selects: call bridges.tune in one, with executor for others")
+    return job
+
+
+class Kept:
+    """One selection's part of a job's folder; without a folder nothing is kept.
+
+    Formal guarantees:
+      K, candidates, seeds and noise are drawn once: what a folder holds is read and never drawn
+      anew. What a candidate gave is written whole or not at all, as it ends, failures too, and is
+      never run again; a file of another draw is refused. Once all have ended the draw is spent:
+      seeds and noise are removed, and the same arguments find what came out.
+
+    Args:
+      job: where.
+      draw: makes the draw, `NUMBER`, `NOISE`, `SEEDS` and candidates.
+      facts: by name, JSON-able, what the draw and the runs depend on.
+    """
+
+    def __init__(
+        self, job: Job, draw: Callable[[], Arrays], facts: Callable[[], Mapping[str, Any]]
+    ):
+        self._job, self.spent = job, False
+        if job.folder is None:
+            self.drawn = draw()
+        else:
+            self.drawn, self.spent = job.one_draw(draw, facts)
+
+    @property
+    def hyperparameters(self) -> dict[str, np.ndarray]:
+        """Of all candidates, name -> (K,) float64."""
+        found = (name for name in self.drawn if name.startswith(_HYPERPARAMETER))
+        return {name.removeprefix(_HYPERPARAMETER): self.drawn[name] for name in found}
+
+    def ended(self) -> Iterator[tuple[int, Ended]]:
+        """What earlier processes left, by candidate.
+
+        Raises:
+          ValueError: for a file that is damaged, another user's or of another draw.
+        """
+        if self._job.folder is None:
+            return
+        for index in range(int(self.drawn[NUMBER])):
+            if self.spent:
+                yield index, _read(self.drawn, index)
+            elif os.path.lexists(path := self._path(index)):
+                mend = "remove it, and its candidate runs again with the seed it has"
+                yield index, _read(read_bound(path, self.drawn, mend), 0)
+
+    def keep(self, index: int, ended: Ended) -> None:
+        """Writes what one candidate came to, with its model where it is the best so far."""
+        if self._job.folder is not None:
+            payload = bound(_written([ended]), self.drawn)
+            private_files.write_once(self._path(index), payload)
+
+    def spend(self, all_ended: list[Ended]) -> None:
+        """Writes what all candidates came to, the winner's files alone; removes seeds and noise."""
+        if not self.spent:
+            kept = {name: self.drawn[name] for name in self.drawn if name not in (SEEDS, NOISE)}
+            self._job.spend(kept | _written(all_ended))
+            self.spent = True
+
+    def _path(self, index: int) -> str:
+        assert self._job.folder is not None
+        return os.path.join(self._job.folder, f"ended_{index}.npz")
+
+
+def named(hyperparameters: Mapping[str, np.ndarray]) -> Arrays:
+    """A draw's hyperparameters as arrays of its file."""
+    return {f"{_HYPERPARAMETER}{name}": values for name, values in hyperparameters.items()}
+
+
+def _written(several: list[Ended]) -> Arrays:
+    """Candidates in order as arrays; files of one of them at most."""
+    counts = [_NO_COUNT if one.count is None else one.count for one in several]
+    arrays: Arrays = {
+        _COUNTS: np.array(counts, np.int64),
+        _SCORES: np.array([one.score for one in several], np.float64),
+        _REMARKS: np.frombuffer(json.dumps([one.remark for one in several]).encode(), np.uint8),
+    }
+    for place, one in enumerate(several):
+        if one.files is not None:
+            arrays["owner"] = np.array(place)
+            for name, content in one.files.items():
+                arrays[f"{_FILE}{name}"] = np.frombuffer(content, np.uint8)
+    return arrays
+
+
+def _read(arrays: Arrays, place: int) -> Ended:
+    """One of those that `_written` wrote."""
+    count = int(arrays[_COUNTS][place])
+    files = None
+    if "owner" in arrays and int(arrays["owner"]) == place:
+        found = (name for name in arrays if name.startswith(_FILE))
+        files = {name.removeprefix(_FILE): arrays[name].tobytes() for name in found}
+    return Ended(
+        count=None if count == _NO_COUNT else count,
+        score=float(arrays[_SCORES][place]),
+        remark=json.loads(arrays[_REMARKS].tobytes())[place],
+        files=files,
+    )
+
+
+def facts(
+    procedure: Procedure, *, run: Any, default: Any, model_file: ModelFile, seed: int | None
+) -> dict[str, Any]:
+    """What a draw and its runs depend on, by the names of the arguments.
+
+    Args:
+      procedure: what was fixed beforehand.
+      run: the caller's function.
+      default: the model without a winner.
+      model_file: how a model is written.
+      seed: None for the operating system's randomness.
+    """
+    score, leaves = procedure.score, jax.tree.leaves(default)
+    return {
+        "space": procedure.candidates.describe(),
+        "base": procedure.base.provenance,
+        "score": [score.records, score.public_size, procedure.deviation],
+        "repetitions": procedure.choice.describe(),
+        "delta": procedure.delta,
+        "model": procedure.model,
+        "seed": seed,
+        "run": code(run),
+        "default": fingerprint(default) if _are_numbers(leaves) else type(default).__qualname__,
+        "model_file": model_file.name,
+        "save_model": code(model_file.save),
+    }
+
+
+def _are_numbers(leaves: list[Any]) -> bool:
+    return all(isinstance(leaf, int | float | np.ndarray | jax.Array) for leaf in leaves)
+
+
+def code(function: Any) -> list[Any]:
+    """The name of a function and what its lines compile to, JSON-able.
+
+    What it calls, closes over or is bound to is not looked into.
+    """
+    while isinstance(function, functools.partial):
+        function = function.func
+    function = inspect.unwrap(function) if callable(function) else function
+    function = getattr(function, "__func__", function)
+    # An object that is called goes by its class.
+    of = function if hasattr(function, "__qualname__") else type(function)
+    found = getattr(function, "__code__", None)
+    if found is None:
+        found = getattr(type(function).__call__, "__code__", None) if callable(function) else None
+    return [of.__module__, of.__qualname__, _words(found)]
+
+
+def _words(constant: Any) -> Any:
+    """A constant of compiled code in words that are the same in every process."""
+    if isinstance(constant, types.CodeType):
+        inside = [_words(one) for one in constant.co_consts]
+        return [constant.co_code.hex(), constant.co_names, constant.co_varnames, inside]
+    if isinstance(constant, frozenset):  # Its order follows the process's hash of text.
+        return sorted(map(repr, constant))
+    return repr(constant)
