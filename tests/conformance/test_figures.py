@@ -32,6 +32,7 @@ def test_the_registry_has_every_figure():
              if re.fullmatch(r"(figure|table)_.*", path.stem)}  # fmt: skip
     assert set(NAMES) == looks - {"papernot_steinke.figure_7_runs"} | {
         "dpareto.sparse_vector_search",
+        "auditing.audit",
         "leaderboard.leaderboard",
     }
     assert NAMES.index("dp_hype.figure_9") + 1 == NAMES.index("dp_hype.figure_10")

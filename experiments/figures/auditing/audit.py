@@ -186,3 +186,7 @@ FIGURE = FigureSpec(
     options=Options(),
     summary=summary,
 )
+
+
+if __name__ == "__main__":
+    FIGURE.run()
