@@ -33,6 +33,8 @@ SLOW = (
     "accounting/selection/test_selection_exact.py",
     "accounting/selection/test_selection_soundness.py",
     "accounting/selection/test_split.py",
+    "auditing/test_audits.py",
+    "auditing/test_executions.py",
     "bridges/test_jax_privacy_training.py",
     "bridges/test_opacus_training.py",
     "commands/",
