@@ -1,6 +1,7 @@
 """Audits of whole tunings: true claims stand, and planted defects are seen."""
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -104,3 +105,13 @@ def test_bad_input_is_one_line():
             auditing.audit(
                 tuning.Untuned(), arguments.pop("canary"), SPACE, number=10, run=RUN, **arguments
             )
+
+
+def test_the_examples_of_the_page_run_as_written(capsys, request):
+    page = (request.config.rootpath / "docs" / "auditing.md").read_text()
+    first, second = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    exec(compile(first, "docs/auditing.md", "exec"), {})
+    assert capsys.readouterr().out.startswith("refuted Seen(")
+    exec(compile(second, "docs/auditing.md", "exec"), {})
+    claimed, seen, stands = capsys.readouterr().out.split()
+    assert float(seen) <= float(claimed) and stands == "True"
