@@ -23,6 +23,8 @@ import numpy as np
 STATEMENT, CERTIFICATE, SEAL = "guarantee.json", "certificate.json", "sha256"
 OWN, NODE = "this_statement_without_this_line", ("mechanism", "parameters", "parts")
 UNIT, SLACK = 2.0**-53, 1e-11  # One rounding; more than f' and the sums behind h are rounded by.
+POSITIVE = ("noise_multiplier", "noise_std", "epsilon", "epsilon_per_iteration")
+CHANCES = ("sampling_probability", "halting_probability")
 DEVIATIONS, BEYOND = 13.0, 1e-36  # Of a normal law, and more than the mass that lies beyond.
 LONGEST, LARGEST_TABLE, LARGEST_FILE = 1 << 21, 4096, 1 << 24
 ROWS, MOVE, KNOTS = 12000, 0.1, 60.0  # Of the exact bound.
@@ -112,7 +114,7 @@ def gaussian_pair(noise: float, share: float, fixed: bool, step: float, fine: fl
 def integer_measure(deviation: float, sensitivity: int, step: float) -> Measure:
     """A discrete Gaussian on a whole number against its shift."""
     reach = math.ceil(DEVIATIONS * deviation)
-    if not (deviation >= 0.05 and sensitivity >= 1 and 2 * reach < LONGEST):
+    if not (deviation >= 0.05 and 2 * reach < LONGEST):
         raise Unproved(f"score noise {deviation:.3g} is out of this program's range")
     noise = np.arange(-reach, reach + 1.0)
     weights = np.exp(-0.5 * (noise / deviation) ** 2)
@@ -134,8 +136,8 @@ def pure_measure(name: str, values: Mapping[str, Any], step: float) -> Measure:
         masses[[0, -1]] *= 0.5
     else:
         epsilon = values.get("epsilon", values.get("epsilon_per_iteration"))
-        count = values.get("iterations", values.get("hits", 1))
-        if not (epsilon > 0.0 and 1 <= count <= LARGEST_TABLE):
+        count = 1 if name == "pure" else values["hits" if "hits" in values else "iterations"]
+        if not count <= LARGEST_TABLE:
             raise Unproved("a loop this long is more than this program can prove")
         at = epsilon * np.arange(-count, count + 1.0, 2.0)
         logs = [
@@ -151,8 +153,6 @@ def composed(parts: list[tuple[Measure, int]], lost: float) -> Measure:
     Done under a few exponential tilts, each result raised by a bound on its rounding; the smallest
     counts. Masses of 2 `lost` replace what lies beyond either end, by Chernoff's bound.
     """
-    if not all(isinstance(count, int) and count >= 1 for _, count in parts):
-        raise Unproved("what is composed a number of times that is no whole number is nothing")
     if len(parts) == 1 and parts[0][1] == 1:
         return parts[0][0]
     step, means = parts[0][0].step, [float(part.masses @ part.losses) for part, _ in parts]
@@ -394,26 +394,26 @@ def stopped(pair: Any, halting: float, order: float) -> float:
 
 
 def pair_of(tree: Mapping[str, Any], case: int, lost: float, grids: tuple[float, float]) -> list:
-    """The measures of both directions; `case` 0: the record is trained on, 1: validated on."""
+    """The measures of both directions; `case`: which part of the data the record is in."""
     (name, values, parts), (step, fine) = (tree[key] for key in NODE), grids
-    if name in ("dp_sgd", "dp_sgd_fixed_lots"):
-        noise, steps, fixed = values["noise_multiplier"], values["steps"], name != "dp_sgd"
-        lot = (
-            values["lot_size"] / values["dataset_size"] if fixed else values["sampling_probability"]
-        )
+    if name in ("dp_sgd", "dp_sgd_fixed_lots", "gaussian"):
+        noise, steps = values["noise_multiplier"], values["steps"]
+        fixed, lot = name == "dp_sgd_fixed_lots", values.get("sampling_probability", 1.0)
+        if fixed:
+            lot = values["lot_size"] / values["dataset_size"]
         share = lot * (1.0 + 2.0 * UNIT)
         if share >= 1.0:
             share, steps, noise = 1.0, 1, noise / math.sqrt(steps) * (1.0 - 8.0 * UNIT)
         one = gaussian_pair(noise, share, fixed, step, fine)
         pair = [composed([(way, steps)], lost) for way in (one[:1] if fixed else one)]
-        failed = values["failure_probability"]
+        failed = 0.0 if name == "gaussian" else values["failure_probability"]
         return [way._replace(infinity=way.infinity + failed) for way in (pair * 2)[:2]]
     if name == "discrete_gaussian":
         return [integer_measure(values["noise_std"], values["sensitivity"], step)] * 2
     if name in ("pure", "exponential_mechanism", "doubling_loop"):
         return [pure_measure(name, values, step)] * 2
     if name == "parallel":
-        return pair_of(parts[case], case, lost, grids)
+        return pair_of(*side(parts, case), lost, grids)
     if name == "best_of" and values["law"] == {"law": "fixed", "k": 1}:
         return pair_of(parts[0], case, lost, grids)
     if name not in ("compose", "mixture"):
@@ -440,13 +440,11 @@ def bounds(tree: Mapping[str, Any], case: int, order: float, lost: float, hints:
     name, values, parts = (tree[key] for key in NODE)
     if not (4 <= hints["step"] <= 20 and 6 <= hints["fine"] <= 16):
         raise Unproved("the certificate's grids are none that this program takes")
-    grids = (2.0 ** -hints["step"], 2.0 ** -hints["fine"])
+    grids, _ = (2.0 ** -hints["step"], 2.0 ** -hints["fine"]), relations_of(tree)
     if name == "parallel":
-        return bounds(parts[case], case, order, lost, hints)
+        return bounds(*side(parts, case), order, lost, hints)
     if name == "stop_at_threshold":
         pair, halting = pair_of(parts[0], case, lost, grids), values["halting_probability"]
-        if not 0.0 < halting <= 1.0:
-            raise Unproved("halting_probability is no probability above 0")
         return [stopped(way, halting, order) for way in (pair, pair[::-1])]
     if name != "best_of" or values["law"] == {"law": "fixed", "k": 1}:
         return [way.divergence(order) for way in pair_of(tree, case, lost, grids)]
@@ -465,8 +463,9 @@ def node(mechanism: str, parts: Any = (), **parameters: Any) -> dict[str, Any]:
 
 def tree_of(claim: Mapping[str, Any]) -> dict[str, Any]:
     """What the words of a statement cost, as `mechanism` in it should say."""
-    choice, score, rows = claim["selection"], claim["score"], claim["training"]
+    choice, score, rows = claim["selection"], claim["score"], claim.get("training")
     rule, relation = choice["rule"], claim["neighbouring_relation"]
+    declared = rule == "best of K runs of a function that is not dpjax's"
 
     def best(one: dict) -> dict:
         return node("best_of", [one], law=choice["law_of_K"], method="tight")
@@ -477,14 +476,21 @@ def tree_of(claim: Mapping[str, Any]) -> dict[str, Any]:
         return node("discrete_gaussian", **noise)
 
     def scored(run: dict, deviation: float) -> dict:
-        if score["validation_is_public"]:
+        records = score["records"] if declared else score.get("records", "disjoint")
+        if records == "public" if declared else score["validation_is_public"]:
             return run
-        if score.get("records") == "those trained on; training and score are composed":
+        if records in ("training", "those trained on; training and score are composed"):
             return node("compose", [run, count(deviation)], counts=[1, 1])
+        if records != "disjoint":
+            raise Unproved("no word for what scores are counted on")
         return node("parallel", [run, count(deviation)])
 
     if rule.startswith(("none: one private run", "one run; its hyperparameters were chosen on")):
         return runs_of(claim, rows)
+    if declared:
+        base = claim["one_run"]["mechanism"]
+        check_apart(base)
+        return best(scored(base, score["noise_standard_deviation_in_records"]))
     if rule in ("best of K runs", "first run whose score reaches the threshold"):
         one = scored(runs_of(claim, rows), score["noise_standard_deviation_in_records"])
         if rule == "best of K runs":
@@ -508,6 +514,14 @@ def tree_of(claim: Mapping[str, Any]) -> dict[str, Any]:
     else:
         raise Unproved(f"releases by the rule {str(rule)[:90]!r} are beyond this program")
     return node("compose", [first, runs_of(claim, rows[-1:])], counts=[1, 1])
+
+
+def check_apart(tree: Mapping[str, Any]) -> None:
+    """Refuses a record that may be in any two parts of data at once: `case` is one number."""
+    if tree["mechanism"] != "parallel" and sum(cases_of(part) > 1 for part in tree["parts"]) > 1:
+        raise Unproved("several mechanisms on disjoint records inside one are beyond this program")
+    for part in tree["parts"]:
+        check_apart(part)
 
 
 def runs_of(claim: Mapping[str, Any], rows: list) -> dict[str, Any]:
@@ -563,7 +577,7 @@ def check_same(stated: Any, meant: Any, place: str = "mechanism") -> None:
     if place.endswith("failure_probability"):
         same = meant <= stated <= meant * (1.0 + 1e-6) + 1e-13
     elif place.endswith("sampling_probability"):
-        same = abs(stated - meant) <= 1e-14 * meant
+        same = abs(stated - meant) <= 1e-14 * stated
     else:
         same = stated == meant and isinstance(stated, bool) == isinstance(meant, bool)
     if not same:
@@ -576,6 +590,8 @@ def prove(words: Mapping[str, Any], case: int, hints: Mapping[str, Any]) -> list
     if words["private"] is not True or not (0.0 < delta < 1.0 and 0.0 <= epsilon < 600.0):
         raise Unproved("there is no claim here: epsilon and delta are none")
     check_same(words["mechanism"], tree_of(words))
+    if relations_of(words["mechanism"]) != {words["neighbouring_relation"]}:
+        raise Unproved("its mechanisms are under another neighbouring relation")
     return bounds(words["mechanism"], case, epsilon, delta * 1e-9, hints)
 
 
@@ -613,13 +629,47 @@ def check(folder: str) -> str:
                 raise Unproved(f"the sums of {CERTIFICATE} are not what they are found to be")
             largest = max(largest, found)
     claimed = f"epsilon {words['epsilon']!r} at delta {words['delta']!r}"
-    return f"PROVED: {claimed} ({words['neighbouring_relation']}); delta is at most {largest:.8g}"
+    given = "; what one run costs is declared, and not proved" if "one_run" in words else ""
+    relation = words["neighbouring_relation"]
+    return f"PROVED: {claimed} ({relation}){given}; delta is at most {largest:.8g}"
 
 
 def cases_of(tree: Mapping[str, Any]) -> int:
-    """2 where a record is in one of two parts of the data, else 1."""
-    below = max([cases_of(part) for part in tree["parts"]], default=1)
-    return 2 if tree["mechanism"] == "parallel" else below
+    """How many parts of the data there are; a record is in one of them."""
+    below = [cases_of(part) for part in tree["parts"]] or [1]
+    return sum(below) if tree["mechanism"] == "parallel" else max(below)
+
+
+def side(parts: list, case: int) -> tuple[dict, int]:
+    """Which of the mechanisms on disjoint records touches the record, and its case there."""
+    for part in parts:
+        if case < cases_of(part):
+            return part, case
+        case -= cases_of(part)
+    raise Unproved("a record is in no part of the data")
+
+
+def relations_of(tree: Mapping[str, Any]) -> set[str]:
+    """Of all leaves; refuses numbers of a mechanism that are none."""
+    (name, values, parts), good = (tree[key] for key in NODE), True
+    for key, value in values.items():
+        if key in ("steps", "sensitivity", "iterations", "hits", "lot_size", "dataset_size"):
+            good &= type(value) is int and value >= 1
+        elif key in ("counts", "weights"):
+            good &= len(value) == len(parts) > 0 and min(value) > 0.0
+            good &= all(type(one) is int for one in value) or key != "counts"
+            good &= abs(math.fsum(value) - 1.0) <= 1e-9 or key != "weights"
+        elif key == "failure_probability":
+            good &= 0.0 <= value < 1.0
+        elif key in POSITIVE + CHANCES:
+            good &= type(value) is not bool and 0.0 < value <= (1.0 if key in CHANCES else 1e9)
+        else:
+            good &= key in ("law", "method", "relation", "variant")
+    if not good:
+        raise Unproved(f"{str(name)[:40]!r} is beyond this program, or its numbers are none")
+    if name in ("dp_sgd", "dp_sgd_fixed_lots"):
+        return {"add_or_remove_one" if name == "dp_sgd" else "replace_one"}
+    return set().union(*map(relations_of, parts)) if parts else {values["relation"]}
 
 
 def digest(words: Mapping[str, Any]) -> str:

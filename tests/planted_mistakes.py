@@ -53,6 +53,9 @@ class Mistake:
 _T, _P, _F = "tests/tuning/", "dpjax/tuning/", "dpjax/federated/"
 _ON_TRAINING = (f"{_T}test_training_scores.py",)
 _CERTIFICATE, _PROOFS = "dpjax/certificate.py", ("tests/test_certificate.py",)
+_OF_TUNERS = "tests/test_certificates_of_tuners.py"
+_KINDS = (_OF_TUNERS,)
+_DECLARED = (f"{_OF_TUNERS}::test_a_declared_run_that_is_none_or_beyond_the_program_is_refused",)
 _SCORES = (f"{_T}test_wiring_scores.py",)
 _RANDOM = (f"{_T}test_wiring_randomness.py",)
 _ONCE = (f"{_T}test_wiring_failures.py",)
@@ -665,9 +668,37 @@ MISTAKES = [
     Mistake(
         "a record that is validated on is no case",
         _CERTIFICATE,
-        'return 2 if tree["mechanism"] == "parallel" else below',
-        "return below",
+        'return sum(below) if tree["mechanism"] == "parallel" else max(below)',
+        "return max(below)",
         _PROOFS,
+    ),
+    Mistake(
+        "a declared run's numbers need be none of its mechanism",
+        _CERTIFICATE,
+        "    if not good:\n",
+        "    if False:\n",
+        _DECLARED,
+    ),
+    Mistake(
+        "a declared run may be under another neighbouring relation",
+        _CERTIFICATE,
+        'if relations_of(words["mechanism"]) != {words["neighbouring_relation"]}:',
+        "if False:",
+        _DECLARED,
+    ),
+    Mistake(
+        "a count of the training records is proved as one of records apart",
+        _CERTIFICATE,
+        'if records in ("training", "those trained on; training and score are composed"):',
+        'if records == "those trained on; training and score are composed":',
+        _KINDS,
+    ),
+    Mistake(
+        "a declared run's parts of the data are one",
+        _CERTIFICATE,
+        "        if case < cases_of(part):\n",
+        "        if case < 1:\n",
+        _KINDS,
     ),
     Mistake(
         "lots that overflow are taken at the statement's word",

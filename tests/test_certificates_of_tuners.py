@@ -1,0 +1,206 @@
+"""Releases of each kind are proved, in seconds; no number of theirs can be edited."""
+
+import copy
+import json
+import re
+import time
+
+import numpy as np
+import pytest
+
+from dpjax import accounting, bridges, certificate, tuning
+from dpjax.bridges import claims
+from dpjax.bridges.candidates import Candidates
+from dpjax.bridges.procedure import planned
+from dpjax.tuning import certifying, release
+
+WRITES_CERTIFICATES = True
+LAW = accounting.Geometric(4)
+RUN = accounting.dp_sgd(0.05, 1.5, 60)
+
+
+def _bridge(base=RUN, records="disjoint", law=LAW, delta=1e-5):
+    """What `bridges.tune` and `PrivateStudy` state."""
+    noise = 9.0 if records == "training" else None  # Else the least that adds nothing.
+    procedure = planned(
+        Candidates.of(tuning.Space(rate=tuning.Uniform(0.0, 1.0))),
+        base=base,
+        score=bridges.CountedScore(records, 100, noise=noise),
+        repetitions=law,
+        delta=delta,
+        model="the caller's own",
+    )
+    return json.loads(json.dumps(claims.statement(procedure, secret=True)))
+
+
+STATED = {
+    "a declared run": _bridge,
+    "a declared run, scored on training records": lambda: _bridge(records="training"),
+    "a declared run, public scores": lambda: _bridge(records="public"),
+    "declared Gaussian steps": lambda: _bridge(accounting.gaussian(12.0, steps=20)),
+    "a declared composition": lambda: _bridge(
+        accounting.compose(accounting.gaussian(4.0), accounting.repeat(accounting.pure(0.02), 3))
+    ),
+    "a declared run on parts of the data": lambda: _bridge(
+        accounting.compose(
+            accounting.parallel(accounting.gaussian(9.0), RUN, accounting.pure(0.1)),
+            accounting.discrete_gaussian(20.0),
+        )
+    ),
+    "a declared run under replace one": lambda: _bridge(
+        accounting.dp_sgd_fixed_lots(1000, 50, 2.0, 50)
+    ),
+}
+
+FREE = (
+    # Of the claim itself a larger one is as true; a smaller one is tried below.
+    r"epsilon|delta"
+    # They inform only, and `--verify` computes them anew.
+    r"|one_run\.epsilon|epsilon_of_parts\..*|score\.public_size|candidates_drawn_from\..*"
+)
+"""Numbers that the program does not read."""
+
+
+@pytest.fixture(scope="module", params=STATED)
+def proved(request):
+    """Words, and the hints of a certificate as they are read back."""
+    words = STATED[request.param]()
+    return words, json.loads(json.dumps(certifying.certified(words)))["cases"]
+
+
+def test_it_is_proved_in_seconds_and_hardly_more(proved):
+    """The claim at 1% less epsilon is beyond the same lines and grids."""
+    words, cases = proved
+    assert len(cases) == certificate.cases_of(words["mechanism"])
+    assert len(json.dumps(cases)) < 600_000
+    started = time.time()
+    for case, hints in enumerate(cases):
+        assert max(certificate.prove(words, case, hints)) <= words["delta"]
+    assert time.time() - started < 30
+    less = words | {"epsilon": 0.99 * words["epsilon"]}
+    found = [certificate.prove(less, case, hints) for case, hints in enumerate(cases)]
+    assert max(map(max, found)) > words["delta"]
+
+
+def _numbers(value, path=()):
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, item in items:
+        if isinstance(item, dict | list):
+            yield from _numbers(item, (*path, key))
+        elif isinstance(item, int | float) and not isinstance(item, bool):
+            yield (*path, key), item
+
+
+def test_no_number_can_be_edited(proved):
+    """Alone, in the words or in the mechanism, up or down, the certificate's hash made anew."""
+    words, cases = proved
+    tried = 0
+    # Noise of scores on public records, 0, is none that anything is charged for.
+    public = words["score"].get("records") == "public"
+    free = FREE + r"|score\.noise_standard_deviation_in_records" * public
+    for path, value in _numbers(words):
+        if re.fullmatch(free, ".".join(map(str, path))):
+            continue
+        for changed in (value + 1, value - 1, value * 1.01, value * 0.99, -value, 0, 1e999):
+            if changed == value:
+                continue
+            edited = copy.deepcopy(words)
+            inner = edited
+            for key in path[:-1]:
+                inner = inner[key]
+            inner[path[-1]] = changed
+            tried += 1
+            try:
+                certificate.prove(edited, 0, cases[0])
+            except (ValueError, ArithmeticError, LookupError, TypeError):
+                continue
+            pytest.fail(f"{'.'.join(map(str, path))} may be {changed}")
+    assert tried > 20
+
+
+def _written(ways, law):
+    return [certifying.lines_above_phi(other, law) for _, other in ways]
+
+
+def _everywhere(tree, name, change):
+    if isinstance(tree, dict):
+        return {
+            key: change(one)
+            if key == name and isinstance(one, int | float)
+            else _everywhere(one, name, change)
+            for key, one in tree.items()
+        }
+    return [_everywhere(one, name, change) for one in tree] if isinstance(tree, list) else tree
+
+
+CHEAPER = {
+    "noise_multiplier": lambda one: one * 0.98,
+    "noise_standard_deviation_in_records": lambda one: one * 0.5,
+    "steps": lambda one: one + 3,
+    "mean": lambda one: one + 0.5,
+    "sampling_probability": lambda one: one * 1.02,
+    "lot_size": lambda one: one + 1,
+    "epsilon_0": lambda one: one * 1.05,
+}
+"""What costs more: whoever states less of it states too small an epsilon."""
+
+
+def test_what_costs_more_is_not_proved_at_the_stated_epsilon(proved):
+    """Edited wherever it stands, so that the words mean it; new lines and sums."""
+    words, cases = proved
+    held = {path[-1] for path, one in _numbers(words) if one and path[-1] in CHEAPER}
+    assert held
+    for name in held:
+        edited = {
+            key: value if key == "epsilon" else _everywhere(value, name, CHEAPER[name])
+            for key, value in words.items()
+        }
+        edited["mechanism"] = certificate.tree_of(edited)
+        found = [
+            certificate.prove(edited, case, hints | {"lines": hints["lines"] and _written})
+            for case, hints in enumerate(cases)
+        ]
+        assert max(map(max, found)) > words["delta"], name
+
+
+def test_the_line_says_what_is_declared(tmp_path, capsys):
+    for name, words in (("bridge", _bridge()),):
+        release.Release({"w": np.zeros(2)}, {"rate": 0.5}, words).save(tmp_path / name)
+        assert certificate.main([str(tmp_path / name)]) == 0
+        line = capsys.readouterr().out
+        assert "what one run costs is declared, and not proved; delta is at most" in line
+
+
+@pytest.mark.parametrize(
+    "base, changes, why",
+    [
+        (accounting.zcdp(0.1), {}, "'zcdp' is beyond this program"),
+        (
+            accounting.compose(*[accounting.parallel(RUN, accounting.pure(0.1)) for _ in "ab"]),
+            {},
+            "several mechanisms on disjoint records",
+        ),
+        (RUN, {"failure_probability": -0.5}, "'dp_sgd' is beyond"),
+        (RUN, {"failure_probability": -1e-9}, "'dp_sgd' is beyond"),
+        (RUN, {"steps": 0.5}, "'dp_sgd' is beyond"),
+        (RUN, {"sampling_probability": -0.1}, "'dp_sgd' is beyond"),
+        (RUN, {"other": 1}, "'dp_sgd' is beyond"),
+        (accounting.gaussian(3.0), {"steps": 0.25}, "'gaussian' is beyond"),
+        (accounting.gaussian(3.0), {"relation": "replace_one"}, "neighbouring relation"),
+        (accounting.doubling_loop(0.1, 9), {"iterations": None}, "iterations"),
+        (accounting.compose(RUN, accounting.pure(0.1)), {"counts": [1]}, "'compose' is beyond"),
+        (accounting.compose(RUN, accounting.pure(0.1)), {"counts": [1, 0]}, "'compose' is bey"),
+        (accounting.mixture([RUN, accounting.pure(0.1)]), {"weights": [0.5, 0.1]}, "'mixture' is"),
+        (accounting.mixture([RUN, accounting.pure(0.1)]), {"weights": [1.5, -0.5]}, "'mixture' is"),
+    ],
+)
+def test_a_declared_run_that_is_none_or_beyond_the_program_is_refused(base, changes, why):
+    words = _bridge(base, records="public", law=accounting.Fixed(1))
+    hints = {"step": 12, "fine": 10, "lines": None}
+    for tree in (words["one_run"]["mechanism"], words["mechanism"]["parts"][0]):
+        tree["parameters"] |= changes
+        for name, value in changes.items():
+            if value is None:
+                del tree["parameters"][name]
+    with pytest.raises((certificate.Unproved, KeyError), match=why):
+        certificate.prove(words, 0, hints)
