@@ -491,6 +491,14 @@ def tree_of(claim: Mapping[str, Any]) -> dict[str, Any]:
         base = claim["one_run"]["mechanism"]
         check_apart(base)
         return best(scored(base, score["noise_standard_deviation_in_records"]))
+    if rule == "one private run, then permute-and-flip among its iterates and averages":
+        if score["validation_is_public"]:
+            return runs_of(claim, rows)
+        moved = score.get("units_of_a_score_of_1", 1) * (2 if relation == "replace_one" else 1)
+        if not math.isclose(choice["rate_for_a_unit"] * moved, choice["epsilon_0"], rel_tol=1e-12):
+            raise Unproved("at this rate the choice is not epsilon_0-differentially private")
+        one = node("pure", epsilon=choice["epsilon_0"], relation=relation)
+        return node("parallel", [runs_of(claim, rows), one])
     if rule in ("best of K runs", "first run whose score reaches the threshold"):
         one = scored(runs_of(claim, rows), score["noise_standard_deviation_in_records"])
         if rule == "best of K runs":

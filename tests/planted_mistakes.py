@@ -694,6 +694,20 @@ MISTAKES = [
         _KINDS,
     ),
     Mistake(
+        "chosen iterate: a rate that epsilon_0 does not pay for is proved",
+        _CERTIFICATE,
+        'choice["rate_for_a_unit"] * moved, choice["epsilon_0"]',
+        "1.0, 1.0",
+        _KINDS,
+    ),
+    Mistake(
+        "chosen iterate: a record that is replaced is proved to move scores one way",
+        _CERTIFICATE,
+        '(2 if relation == "replace_one" else 1)',
+        "1",
+        (f"{_OF_TUNERS}::test_the_rate_of_a_choice_is_half_where_records_are_replaced",),
+    ),
+    Mistake(
         "a declared run's parts of the data are one",
         _CERTIFICATE,
         "        if case < cases_of(part):\n",

@@ -13,6 +13,7 @@ from dpjax.bridges import claims
 from dpjax.bridges.candidates import Candidates
 from dpjax.bridges.procedure import planned
 from dpjax.tuning import certifying, release
+from dpjax.tuning.tuners import chosen_iterate
 
 WRITES_CERTIFICATES = True
 LAW = accounting.Geometric(4)
@@ -33,6 +34,42 @@ def _bridge(base=RUN, records="disjoint", law=LAW, delta=1e-5):
     return json.loads(json.dumps(claims.statement(procedure, secret=True)))
 
 
+RECORDS = {"public_size": 400, "size_bound": 420, "number": None}
+CAPACITY = accounting.lot_capacity(420, 0.05, 40, 1e-9)
+
+
+def _row(noise=2.0, share=1.0):
+    """A run's words, and its cost."""
+    failed = accounting.truncation_probability(420, 0.05, CAPACITY, 40)
+    run = accounting.dp_sgd(0.05, noise, 40, failure_probability=failed)
+    shape = {"lot_size": 20 * share, "steps": 40, "noise_multiplier": noise}
+    return shape | {"probability": 1.0, "sampling": "poisson", "capacity": CAPACITY}, run
+
+
+def _stated(guarantee, selection, rows, score, delta=1e-5):
+    """The words that the program reads of a tuner's release."""
+    return {
+        "private": True,
+        "selection": selection,
+        "score": {"validation_is_public": False} | score,
+        "training": rows,
+        "training_records": RECORDS,
+        "neighbouring_relation": guarantee.relation,
+        "mechanism": guarantee.provenance,
+        "epsilon": guarantee.epsilon(delta),
+        "delta": delta,
+    }
+
+
+def _chosen_iterate():
+    row, run = _row()
+    epsilon = run.epsilon(1e-5)
+    selection = {"rule": chosen_iterate.RULE, "epsilon_0": epsilon}
+    selection["rate_for_a_unit"] = epsilon / 3
+    total = accounting.parallel(run, accounting.pure(epsilon))
+    return _stated(total, selection, [row], {"units_of_a_score_of_1": 3})
+
+
 STATED = {
     "a declared run": _bridge,
     "a declared run, scored on training records": lambda: _bridge(records="training"),
@@ -50,6 +87,7 @@ STATED = {
     "a declared run under replace one": lambda: _bridge(
         accounting.dp_sgd_fixed_lots(1000, 50, 2.0, 50)
     ),
+    "chosen iterate": _chosen_iterate,
 }
 
 FREE = (
@@ -148,19 +186,32 @@ CHEAPER = {
 def test_what_costs_more_is_not_proved_at_the_stated_epsilon(proved):
     """Edited wherever it stands, so that the words mean it; new lines and sums."""
     words, cases = proved
-    held = {path[-1] for path, one in _numbers(words) if one and path[-1] in CHEAPER}
+    own = [(path, one) for path, one in _numbers(words) if path[0] != "mechanism"]
+    held = {path[-1] for path, one in own if one and path[-1] in CHEAPER}
     assert held
     for name in held:
         edited = {
             key: value if key == "epsilon" else _everywhere(value, name, CHEAPER[name])
             for key, value in words.items()
         }
+        if name == "epsilon_0" and "rate_for_a_unit" in edited["selection"]:
+            edited = _everywhere(edited, "rate_for_a_unit", CHEAPER[name])
         edited["mechanism"] = certificate.tree_of(edited)
         found = [
             certificate.prove(edited, case, hints | {"lines": hints["lines"] and _written})
             for case, hints in enumerate(cases)
         ]
         assert max(map(max, found)) > words["delta"], name
+
+
+def test_the_rate_of_a_choice_is_half_where_records_are_replaced():
+    words = _chosen_iterate() | {"neighbouring_relation": "replace_one"}
+    words["training"] = [words["training"][0] | {"sampling": "fixed"}]
+    words["training_records"] = {"number": 400}
+    with pytest.raises(certificate.Unproved, match="at this rate"):
+        certificate.tree_of(words)
+    words["selection"]["rate_for_a_unit"] /= 2
+    assert certificate.tree_of(words)["mechanism"] == "parallel"
 
 
 def test_the_line_says_what_is_declared(tmp_path, capsys):
@@ -180,11 +231,11 @@ def test_the_line_says_what_is_declared(tmp_path, capsys):
             {},
             "several mechanisms on disjoint records",
         ),
-        (RUN, {"failure_probability": -0.5}, "'dp_sgd' is beyond"),
-        (RUN, {"failure_probability": -1e-9}, "'dp_sgd' is beyond"),
-        (RUN, {"steps": 0.5}, "'dp_sgd' is beyond"),
-        (RUN, {"sampling_probability": -0.1}, "'dp_sgd' is beyond"),
-        (RUN, {"other": 1}, "'dp_sgd' is beyond"),
+        (RUN, {"failure_probability": -0.5}, "'dp_sgd' is beyond|own words mean"),
+        (RUN, {"failure_probability": -1e-9}, "'dp_sgd' is beyond|own words mean"),
+        (RUN, {"steps": 0.5}, "'dp_sgd' is beyond|own words mean"),
+        (RUN, {"sampling_probability": -0.1}, "'dp_sgd' is beyond|own words mean"),
+        (RUN, {"other": 1}, "'dp_sgd' is beyond|own words mean"),
         (accounting.gaussian(3.0), {"steps": 0.25}, "'gaussian' is beyond"),
         (accounting.gaussian(3.0), {"relation": "replace_one"}, "neighbouring relation"),
         (accounting.doubling_loop(0.1, 9), {"iterations": None}, "iterations"),
