@@ -24,10 +24,12 @@ STATEMENT, CERTIFICATE, SEAL = "guarantee.json", "certificate.json", "sha256"
 OWN, NODE = "this_statement_without_this_line", ("mechanism", "parameters", "parts")
 UNIT, SLACK = 2.0**-53, 1e-11  # One rounding; more than f' and the sums behind h are rounded by.
 POSITIVE = ("noise_multiplier", "noise_std", "epsilon", "epsilon_per_iteration")
-CHANCES = ("sampling_probability", "halting_probability")
+CHANCES = ("sampling_probability", "halting_probability", "probability")
 DEVIATIONS, BEYOND = 13.0, 1e-36  # Of a normal law, and more than the mass that lies beyond.
 LONGEST, LARGEST_TABLE, LARGEST_FILE = 1 << 21, 4096, 1 << 24
+ADAPTIVE = "best of K runs, their candidates proposed by earlier ones"
 ROWS, MOVE, KNOTS = 12000, 0.1, 60.0  # Of the exact bound.
+ORDERS, FINE_KNOTS = 8192, 256.0  # Of a selection inside another mechanism.
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(8)
 
 
@@ -230,11 +232,14 @@ def _tilted_sum(parts: list, theta: float, first: int, size: int, length: int) -
 
 
 class Law(NamedTuple):
-    """K: its mean, f'(1 - y) and f''(1 - y), f the generating function."""
+    """K: its mean, f'(1 - y) and f''(1 - y), f the generating function; of what is proposed, the
+    least and the largest density over the public law, whatever came before."""
 
     mean: float
     first: Callable[[np.ndarray], np.ndarray]
     second: Callable[[np.ndarray], np.ndarray]
+    least: float = 1.0
+    most: float = 1.0
 
 
 def law_of(words: Mapping[str, Any]) -> Law:
@@ -257,6 +262,12 @@ def law_of(words: Mapping[str, Any]) -> Law:
     one, two = np.polynomial.Polynomial((k * table)[1:]), (k * (k - 1.0) * table)[2:]
     second = np.polynomial.Polynomial(two if two.size else [0.0])
     return Law(float(k @ table), lambda y: one(1.0 - y), lambda y: second(1.0 - y))
+
+
+def proposed(values: Mapping[str, Any]) -> Law:
+    """The law of a selection's K, and how far proposals may depart from the public law."""
+    least, most = values.get("ratio", (1.0, 1.0))
+    return law_of(values["law"])._replace(least=least, most=most)
 
 
 def _family(words: Mapping[str, Any]) -> tuple[float, float]:
@@ -305,16 +316,33 @@ def tradeoff(reverse: Measure) -> tuple[np.ndarray, np.ndarray]:
 
 def points(reverse: Measure, law: Law) -> tuple[np.ndarray, np.ndarray]:
     """(a, b): phi(t) = sup over x of f'(1-x) - t f'(1-h(x)) is at most the largest b - a t."""
-    x, h = tradeoff(reverse)
-    b, ends, middle = law.first(x), law.first(h), 0.5 * (h[1:] + h[:-1])
-    centre, rise = law.first(middle), law.second(middle) * 0.5 * np.diff(h)
+    corners, least, most = tradeoff(reverse), law.least, law.most
+    more = np.append(np.linspace(0.0, 1.0, 1 << 12), np.geomspace(1e-15, 1.0, 1 << 10))
+    x = np.unique(np.append(corners[0], more))  # Short pieces where there are few corners.
+    h = np.minimum(np.interp(x, *corners) * (1.0 + SLACK), 1.0)
+    # What ranks above is max(least x, 1 - most (1-x)) at least, min(most h, 1 - least (1-h)) at
+    # most: straight lines, either of which may take the place on all of a piece.
+    near, far = _pieces(least * x), _pieces(1.0 - most * (1.0 - x) - 8.0 * UNIT * most)
+    b = law.first(np.where((far.sum(axis=0) > near.sum(axis=0)) & (far[0] >= 0.0), far, near))
+    near, far = _pieces(most * h), _pieces(np.minimum(1.0 - least * (1.0 - h) + 4.0 * UNIT, 1.0))
+    reached, ends = np.where(near.sum(axis=0) <= far.sum(axis=0), near, far), np.minimum(near, far)
+    middle = 0.5 * reached.sum(axis=0)
+    centre, rise = law.first(middle), law.second(middle) * 0.5 * np.diff(reached, axis=0)[0]
     # f'(1-x) lies below its chord; f'(1-h) above its tangent, or above its value at the far end.
-    low = np.where(centre > rise, np.stack([centre + rise, centre - rise]), ends[1:])
-    return low.ravel() * (1.0 - SLACK), np.append(b[:-1], b[1:]) * (1.0 + SLACK)
+    low = np.where(centre > rise, np.stack([centre + rise, centre - rise]), law.first(ends[1]))
+    return least * low.ravel() * (1.0 - SLACK), most * b.ravel() * (1.0 + SLACK)
 
 
-def envelope(pair: Any, law: Law, order: float, lines: list) -> float:
-    """The best of K runs: E[phi(e^order dQ'/dQ)], phi below lines [a, b], which are verified."""
+def _pieces(ends: np.ndarray) -> np.ndarray:
+    """(2, n - 1): where pieces begin and where they end."""
+    return np.stack([ends[:-1], ends[1:]])
+
+
+def envelope(pair: Any, law: Law, order: float, lines: list, count: int = 1) -> np.ndarray:
+    """The best of K runs: E[phi(e^order dQ'/dQ)], phi below lines [a, b], which are verified.
+
+    At `count` orders from this one on, a step apart, (count,).
+    """
     (one, other), (a, b) = pair, np.asarray(lines, dtype=float).T
     slopes = np.diff(b) / np.diff(a)
     if not (np.all(np.diff(a) > 0.0) and np.all(np.diff(slopes) < 0.0) and a[0] == 0.0):
@@ -322,28 +350,32 @@ def envelope(pair: Any, law: Law, order: float, lines: list) -> float:
     flat, high = points(other, law)
     if not np.all(high <= np.interp(flat, a, b) * (1.0 - 1e-12)):
         raise Unproved("the lines behind phi are not above it")
-    t = np.exp(np.minimum(order - one.losses, 700.0)) * (1.0 - 1e-12)
+    own = order - one.losses[-1] + np.arange(count + one.masses.size - 1) * one.step
+    t = np.exp(np.minimum(own, 700.0)) * (1.0 - 1e-12)
     best = np.searchsorted(-slopes, -t)
     phi = np.maximum(b[best] - a[best] * t, 0.0) + 8.0 * UNIT * (b[best] + a[best] * t)
-    total = math.fsum(one.masses * np.minimum(phi, b[-1])) + one.infinity * law.mean
-    return total * (1.0 + SLACK)
+    total = (
+        np.convolve(one.masses, np.minimum(phi, b[-1]), "valid")
+        + one.infinity * law.most * law.mean
+    )
+    return total * (1.0 + SLACK + 2.0 * UNIT * one.masses.size)
 
 
-def exact(pair: Any, law: Law, order: float, lost: float) -> float:
+def exact(
+    pair: Any, law: Law, order: float, lost: float, rows: int = ROWS, knots: float = KNOTS
+) -> float:
     """The same by the supremum over the orders of the outcomes, in rows of n and columns of m.
 
     On a row its left end bounds f'(1-n-m), its right end h; on a column of one loss chords and
     tangents do. A curve that changes rows inside a column earns there at most the best row's
     average, and for each row passed what two neighbours' difference varies inside the column.
     """
-    one, other = pair
-    mean = float(one.masses @ one.losses)
-    knot = math.sqrt(max(float(one.masses @ (one.losses - mean) ** 2), 0.0)) / KNOTS
-    knot = max(one.step, 2.0 ** math.floor(math.log2(max(knot, one.step))))
-    one = gridded(one.losses, one.masses, one.infinity, knot)
+    if law[3:] != (1.0, 1.0):
+        raise Unproved("candidates that are proposed by earlier runs are proved by lines alone")
+    (one,), other = coarser(pair[:1], knots), pair[1]
     (x, h), t = tradeoff(other), math.exp(order) * (1.0 - SLACK)
     way = np.append(0.0, np.cumsum(_moves(law.first(x)) + _moves(law.first(h))))
-    n = np.unique(np.interp(np.linspace(0.0, way[-1], ROWS), way, x))
+    n = np.unique(np.interp(np.linspace(0.0, way[-1], rows), way, x))
     left, right = n[:-1], np.minimum(np.interp(n[1:], x, h) * (1.0 + SLACK), 1.0)
     p, ratio = np.append(one.infinity, one.masses[::-1]), np.append(0.0, np.exp(-one.losses[::-1]))
     ends = [np.minimum(np.append(0.0, np.cumsum(some)), 1.0) for some in (p, p * ratio)]
@@ -381,6 +413,63 @@ def _moves(values: np.ndarray) -> np.ndarray:
     return np.abs(np.diff(np.log(np.maximum(values, 1e-18))))
 
 
+def coarser(pair: Any, knots: float) -> list:
+    """On a grid of so many knots to a standard deviation, or as it is."""
+    mean = float(pair[0].masses @ pair[0].losses)
+    spread = math.sqrt(max(float(pair[0].masses @ (pair[0].losses - mean) ** 2), 0.0))
+    step = 2.0 ** math.floor(math.log2(max(spread / knots, pair[0].step)))
+    return [gridded(one.losses, one.masses, one.infinity, step) for one in pair]
+
+
+def selected(pair: Any, law: Law, hints: Mapping, step: float, lost: float) -> list:
+    """The best of K runs as such a pair: its divergences at many orders >= 1.
+
+    From the lines; the exact bound at a few orders, as many as the certificate asks for.
+    """
+    pair = coarser(pair, FINE_KNOTS)
+    both = list(zip((pair, pair[::-1]), hulls((pair, pair[::-1]), law, hints), strict=True))
+    ahead, behind = (envelope(way, law, 0.0, one, ORDERS) for way, one in both)
+    for curve, (way, _) in zip((ahead, behind), both):
+        last = min(np.count_nonzero(curve > 1e9 * lost), ORDERS - 1)  # Where delta is reached.
+        for place in np.unique(np.linspace(0, last, min(hints.get("exact", 0), 64)).astype(int)):
+            bound = exact(way, law, place * pair[0].step, lost, 4000, 40.0)
+            curve[place] = min(curve[place], bound)
+    found = [measured(ahead, behind, pair[0].step), measured(behind, ahead, pair[0].step)]
+    return [gridded(one.losses, one.masses, one.infinity, step) for one in found]
+
+
+def measured(ahead: np.ndarray, behind: np.ndarray, step: float) -> Measure:
+    """The measure of bounds on the divergences H of orders e^0, e^step, ... in both directions.
+
+    H is convex in t: it lies below chords of its bounds; H_t = 1 - t + t H'_(1/t) and H_0 = 1.
+    """
+    behind = behind[: 1 + int(25.0 / step)]  # Below e^-25 rounding is all there is.
+    at = np.arange(1.0 - behind.size, ahead.size) * step
+    value = np.append(1.0 - np.exp(at[: behind.size - 1]) * (1.0 - behind[:0:-1]), ahead)
+    value[behind.size - 1] = min(ahead[0], behind[0])
+    value = np.append(1.0, np.minimum(value + 8.0 * UNIT, 1.0))
+    t, kept = np.append(0.0, np.exp(at)).tolist(), []
+    for k, v in enumerate(value.tolist()):  # Whatever knots are left, chords are above H.
+        while len(kept) > 1 and (value[i := kept[-1]] - value[j := kept[-2]]) * (t[k] - t[i]) >= (
+            v - value[i]
+        ) * (t[i] - t[j]):
+            kept.pop()
+        kept.append(k)
+    at, value = at[np.array(kept[1:]) - 1], value[kept]
+    gaps = np.append(1.0, -np.expm1(at[:-1] - at[1:])) * np.exp(at)
+    falls = np.maximum.accumulate(np.append(-np.diff(value) / gaps, 0.0)[::-1])[::-1]
+    masses = -np.diff(falls) * np.exp(at) * (1.0 + 64.0 * UNIT)
+    at, masses = at[masses > 0.0], masses[masses > 0.0]
+    return gridded(at, masses, float(value[-1]), step)
+
+
+def hulls(ways: Any, law: Law, hints: Mapping) -> Any:
+    """The next lines of a certificate; whoever writes it has none yet."""
+    if hints["lines"] is None:
+        raise Unproved("without lines a selection inside another mechanism has no proof here")
+    return hints["lines"](ways, law) if callable(hints["lines"]) else next(hints["lines"])
+
+
 def stopped(pair: Any, halting: float, order: float) -> float:
     """Runs until one is good enough or a coin says stop; any set of good outputs, by cells."""
     one, corners = pair[0], tradeoff(pair[1])
@@ -393,9 +482,40 @@ def stopped(pair: Any, halting: float, order: float) -> float:
     return float(np.max(found / least)) * (1.0 + SLACK)
 
 
-def pair_of(tree: Mapping[str, Any], case: int, lost: float, grids: tuple[float, float]) -> list:
+def split(tuned: list, final: list, q: float, on_all: bool, order: float) -> list:
+    """A record is in the secret part that `tuned` sees with probability q; both directions.
+
+    With L and M the likelihood ratios of the two, that of everything is q L + (1-q) M, or, where
+    what follows sees all records, (1-q + q L) M: sums over M of divergences of L.
+    """
+    (one, other), (ahead, behind), t = final, tuned, math.exp(order)
+    m, still = np.exp(one.losses), np.append(np.exp(-other.losses), 0.0)
+    if on_all:
+        weight, at, revealed = one.masses, (t / m - (1.0 - q)) / q, one.infinity
+    else:  # What M never is under P has ratio q L alone.
+        weight, at, revealed = one.masses / m, (t - (1.0 - q) * m) / q, (1.0 - q) * one.infinity
+        never = max(0.0, 1.0 - math.fsum(weight) * (1.0 - 1e-12))
+        weight, at, m = np.append(weight, never), np.append(at, t / q), np.append(m, 0.0)
+    at -= 16.0 * UNIT * (np.abs(at) + (t + m) / q)
+    forward = q * float(weight @ _divergences(ahead, at)) + revealed
+    left = np.maximum(1.0 - t * (1.0 - q) * still + 16.0 * UNIT * (1.0 + t * still), 0.0)
+    at = t * q * (still if on_all else 1.0) / np.maximum(left, 1e-200) * (1.0 - 16.0 * UNIT)
+    weight = left * np.append(other.masses, other.infinity)
+    backward = float(weight @ _divergences(behind, at))
+    rounding = 1.0 + SLACK + 4.0 * UNIT * (m.size + still.size)
+    return [forward * rounding, backward * rounding]
+
+
+def _divergences(way: Measure, t: np.ndarray) -> np.ndarray:
+    """Of orders t, which may be negative; never less than 1 - t."""
+    orders = np.log(np.clip(t, 1e-290, 1e290))
+    return np.maximum(way.divergences(orders - 1e-14 * (1.0 + np.abs(orders))), 1.0 - t)
+
+
+def pair_of(tree: Mapping[str, Any], case: int, lost: float, hints: Mapping) -> list:
     """The measures of both directions; `case`: which part of the data the record is in."""
-    (name, values, parts), (step, fine) = (tree[key] for key in NODE), grids
+    name, values, parts = (tree[key] for key in NODE)
+    step, fine = 2.0 ** -hints["step"], 2.0 ** -hints["fine"]
     if name in ("dp_sgd", "dp_sgd_fixed_lots", "gaussian"):
         noise, steps = values["noise_multiplier"], values["steps"]
         fixed, lot = name == "dp_sgd_fixed_lots", values.get("sampling_probability", 1.0)
@@ -413,12 +533,15 @@ def pair_of(tree: Mapping[str, Any], case: int, lost: float, grids: tuple[float,
     if name in ("pure", "exponential_mechanism", "doubling_loop"):
         return [pure_measure(name, values, step)] * 2
     if name == "parallel":
-        return pair_of(*side(parts, case), lost, grids)
+        return pair_of(*side(parts, case), lost, hints)
     if name == "best_of" and values["law"] == {"law": "fixed", "k": 1}:
-        return pair_of(parts[0], case, lost, grids)
+        return pair_of(parts[0], case, lost, hints)
+    if name in ("best_of", "best_of_adaptive"):
+        pair = pair_of(parts[0], case, lost, hints)
+        return selected(pair, proposed(values), hints, step, lost)
     if name not in ("compose", "mixture"):
         raise Unproved(f"{str(name)[:40]!r} inside another mechanism is beyond this program")
-    pairs = [pair_of(part, case, lost, grids) for part in parts]
+    pairs = [pair_of(part, case, lost, hints) for part in parts]
     if name == "compose":
         return [composed([*zip(way, values["counts"])], lost) for way in zip(*pairs)]
     return [mixed(way, values["weights"]) for way in zip(*pairs)]
@@ -440,20 +563,25 @@ def bounds(tree: Mapping[str, Any], case: int, order: float, lost: float, hints:
     name, values, parts = (tree[key] for key in NODE)
     if not (4 <= hints["step"] <= 20 and 6 <= hints["fine"] <= 16):
         raise Unproved("the certificate's grids are none that this program takes")
-    grids, _ = (2.0 ** -hints["step"], 2.0 ** -hints["fine"]), relations_of(tree)
+    relations_of(tree)
+    if isinstance(hints["lines"], list):
+        hints = hints | {"lines": iter(hints["lines"])}
     if name == "parallel":
         return bounds(*side(parts, case), order, lost, hints)
     if name == "stop_at_threshold":
-        pair, halting = pair_of(parts[0], case, lost, grids), values["halting_probability"]
+        pair, halting = pair_of(parts[0], case, lost, hints), values["halting_probability"]
         return [stopped(way, halting, order) for way in (pair, pair[::-1])]
-    if name != "best_of" or values["law"] == {"law": "fixed", "k": 1}:
-        return [way.divergence(order) for way in pair_of(tree, case, lost, grids)]
-    law, pair = law_of(values["law"]), pair_of(parts[0], case, lost, grids)
-    ways, lines = (pair, pair[::-1]), hints["lines"]
-    if lines is None:
+    if name == "split":
+        tuned, final = (pair_of(part, case, lost, hints) for part in parts)
+        return split(tuned, final, values["probability"], values["final_on"] == "all", order)
+    if not name.startswith("best_of") or values["law"] == {"law": "fixed", "k": 1}:
+        return [way.divergence(order) for way in pair_of(tree, case, lost, hints)]
+    law, pair = proposed(values), pair_of(parts[0], case, lost, hints)
+    ways = (pair, pair[::-1])
+    if hints["lines"] is None:
         return [exact(way, law, order, lost) for way in ways]
-    lines = lines(ways, law) if callable(lines) else lines  # Whoever writes them has none yet.
-    return [envelope(way, law, order, one) for way, one in zip(ways, lines, strict=True)]
+    lines = hulls(ways, law, hints)
+    return [float(envelope(way, law, order, one)[0]) for way, one in zip(ways, lines, strict=True)]
 
 
 def node(mechanism: str, parts: Any = (), **parameters: Any) -> dict[str, Any]:
@@ -499,11 +627,25 @@ def tree_of(claim: Mapping[str, Any]) -> dict[str, Any]:
             raise Unproved("at this rate the choice is not epsilon_0-differentially private")
         one = node("pure", epsilon=choice["epsilon_0"], relation=relation)
         return node("parallel", [runs_of(claim, rows), one])
-    if rule in ("best of K runs", "first run whose score reaches the threshold"):
+    if rule in ("best of K runs", ADAPTIVE, "first run whose score reaches the threshold"):
         one = scored(runs_of(claim, rows), score["noise_standard_deviation_in_records"])
         if rule == "best of K runs":
             return best(one)
+        if rule == ADAPTIVE:
+            ratio = {"law": choice["law_of_K"], "ratio": choice["density_ratio"]}
+            return node("best_of_adaptive", [one], **ratio)
         return node("stop_at_threshold", [one], halting_probability=choice["halting_probability"])
+    part = "best of K runs on a secret part of the records, then private training on "
+    if rule in (part + "the rest", part + "all of them"):
+        q, on_all = choice["part"]["probability_of_a_training_record"], rule.endswith("of them")
+        shares = (q, 1.0 if on_all else 1.0 - q)
+        runs = [runs_of(claim, [row], one) for row, one in zip(rows, shares, strict=True)]
+        values = {"probability": q, "final_on": "all" if on_all else "rest"}
+        whole = node("split", [best(runs[0]), runs[1]], **values)
+        if score["validation_is_public"]:
+            return whole
+        noise = score["noise_standard_deviation_in_records"]
+        return node("parallel", [whole, best(count(noise))])
     if rule.endswith("at several small epsilons, then private training"):
         noise = score["noise_standard_deviations_in_records"]
         stages = [
@@ -532,8 +674,8 @@ def check_apart(tree: Mapping[str, Any]) -> None:
         check_apart(part)
 
 
-def runs_of(claim: Mapping[str, Any], rows: list) -> dict[str, Any]:
-    """What one private run costs: a mixture where it has several settings."""
+def runs_of(claim: Mapping[str, Any], rows: list, share: float = 1.0) -> dict[str, Any]:
+    """What one private run on a share of the records costs: a mixture of several settings."""
     found, records, relation = [], claim["training_records"], claim["neighbouring_relation"]
     weights = [row["probability"] for row in rows]
     if not (rows and min(weights) > 0.0 and abs(math.fsum(weights) - 1.0) <= 1e-9):
@@ -547,7 +689,7 @@ def runs_of(claim: Mapping[str, Any], rows: list) -> dict[str, Any]:
             lots = {"dataset_size": records["number"], "lot_size": row["lot_size"]}
             found.append(node("dp_sgd_fixed_lots", **lots, **common, failure_probability=0.0))
         else:
-            chance = row["lot_size"] / records["public_size"]
+            chance = row["lot_size"] / (share * records["public_size"])
             if not 0.0 < chance <= 1.0:
                 raise Unproved("a lot is no part of the training records")
             failed = overflow(records["size_bound"], chance, row["capacity"], row["steps"])
@@ -667,17 +809,21 @@ def relations_of(tree: Mapping[str, Any]) -> set[str]:
             good &= len(value) == len(parts) > 0 and min(value) > 0.0
             good &= all(type(one) is int for one in value) or key != "counts"
             good &= abs(math.fsum(value) - 1.0) <= 1e-9 or key != "weights"
+        elif key == "ratio":
+            good &= len(value) == 2 and 0.0 < value[0] <= 1.0 <= value[1] < 1e9
         elif key == "failure_probability":
             good &= 0.0 <= value < 1.0
         elif key in POSITIVE + CHANCES:
             good &= type(value) is not bool and 0.0 < value <= (1.0 if key in CHANCES else 1e9)
         else:
-            good &= key in ("law", "method", "relation", "variant")
-    if not good:
-        raise Unproved(f"{str(name)[:40]!r} is beyond this program, or its numbers are none")
+            good &= key in ("law", "method", "relation", "variant", "final_on")
     if name in ("dp_sgd", "dp_sgd_fixed_lots"):
-        return {"add_or_remove_one" if name == "dp_sgd" else "replace_one"}
-    return set().union(*map(relations_of, parts)) if parts else {values["relation"]}
+        found = {"add_or_remove_one" if name == "dp_sgd" else "replace_one"}
+    else:
+        found = set().union(*map(relations_of, parts)) if parts else {values.get("relation")}
+    if not good or (name == "split" and found != {"add_or_remove_one"}):
+        raise Unproved(f"{str(name)[:40]!r} is beyond this program, or its numbers are none")
+    return found
 
 
 def digest(words: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from dpjax.bridges import claims
 from dpjax.bridges.candidates import Candidates
 from dpjax.bridges.procedure import planned
 from dpjax.tuning import certifying, release
-from dpjax.tuning.tuners import chosen_iterate
+from dpjax.tuning.tuners import adaptive_proposals, chosen_iterate, subset_tuning
 
 WRITES_CERTIFICATES = True
 LAW = accounting.Geometric(4)
@@ -70,6 +70,27 @@ def _chosen_iterate():
     return _stated(total, selection, [row], {"units_of_a_score_of_1": 3})
 
 
+def _adaptive_proposals():
+    row, run = _row()
+    one = accounting.parallel(run, accounting.discrete_gaussian(11.0))
+    total = accounting.best_of_adaptive(one, LAW, (0.75, 1.5))
+    selection = {"rule": adaptive_proposals.RULE, "density_ratio": [0.75, 1.5]}
+    selection["law_of_K"] = LAW.to_dict()
+    return _stated(total, selection, [row], {"noise_standard_deviation_in_records": 11.0})
+
+
+def _subset_tuning(final_on="rest"):
+    (row, run), (final, _) = _row(share=0.25), _row(share=0.75 if final_on == "rest" else 1.0)
+    total = accounting.parallel(
+        accounting.split(accounting.best_of(run, LAW), run, probability=0.25, final_on=final_on),
+        accounting.best_of(accounting.discrete_gaussian(9.0), LAW),
+    )
+    selection = {"part": {"probability_of_a_training_record": 0.25}, "law_of_K": LAW.to_dict()}
+    selection["rule"] = {"rest": subset_tuning.RULE, "all": subset_tuning.RULE_ON_ALL}[final_on]
+    score = {"noise_standard_deviation_in_records": 9.0}
+    return _stated(total, selection, [row, final], score)
+
+
 STATED = {
     "a declared run": _bridge,
     "a declared run, scored on training records": lambda: _bridge(records="training"),
@@ -88,7 +109,12 @@ STATED = {
         accounting.dp_sgd_fixed_lots(1000, 50, 2.0, 50)
     ),
     "chosen iterate": _chosen_iterate,
+    "adaptive proposals": _adaptive_proposals,
+    "subset tuning": _subset_tuning,
+    "subset tuning, trained on all": lambda: _subset_tuning("all"),
 }
+
+SLOW = {"subset tuning", "subset tuning, trained on all"}
 
 FREE = (
     # Of the claim itself a larger one is as true; a smaller one is tried below.
@@ -99,7 +125,10 @@ FREE = (
 """Numbers that the program does not read."""
 
 
-@pytest.fixture(scope="module", params=STATED)
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(one, marks=[pytest.mark.slow] * (one in SLOW)) for one in STATED],
+)
 def proved(request):
     """Words, and the hints of a certificate as they are read back."""
     words = STATED[request.param]()
@@ -111,10 +140,10 @@ def test_it_is_proved_in_seconds_and_hardly_more(proved):
     words, cases = proved
     assert len(cases) == certificate.cases_of(words["mechanism"])
     assert len(json.dumps(cases)) < 600_000
-    started = time.time()
+    started = time.process_time()
     for case, hints in enumerate(cases):
         assert max(certificate.prove(words, case, hints)) <= words["delta"]
-    assert time.time() - started < 30
+    assert time.process_time() - started < 30
     less = words | {"epsilon": 0.99 * words["epsilon"]}
     found = [certificate.prove(less, case, hints) for case, hints in enumerate(cases)]
     assert max(map(max, found)) > words["delta"]
@@ -160,12 +189,14 @@ def _written(ways, law):
     return [certifying.lines_above_phi(other, law) for _, other in ways]
 
 
+def _new_lines(hints):
+    return {"lines": None if hints["lines"] is None else _written}
+
+
 def _everywhere(tree, name, change):
     if isinstance(tree, dict):
         return {
-            key: change(one)
-            if key == name and isinstance(one, int | float)
-            else _everywhere(one, name, change)
+            key: change(one) if key == name else _everywhere(one, name, change)
             for key, one in tree.items()
         }
     return [_everywhere(one, name, change) for one in tree] if isinstance(tree, list) else tree
@@ -173,12 +204,13 @@ def _everywhere(tree, name, change):
 
 CHEAPER = {
     "noise_multiplier": lambda one: one * 0.98,
-    "noise_standard_deviation_in_records": lambda one: one * 0.5,
+    "noise_standard_deviation_in_records": lambda one: one * 0.3,
     "steps": lambda one: one + 3,
     "mean": lambda one: one + 0.5,
     "sampling_probability": lambda one: one * 1.02,
     "lot_size": lambda one: one + 1,
     "epsilon_0": lambda one: one * 1.05,
+    "density_ratio": lambda one: [one[0], one[1] * 1.05],
 }
 """What costs more: whoever states less of it states too small an epsilon."""
 
@@ -187,7 +219,7 @@ def test_what_costs_more_is_not_proved_at_the_stated_epsilon(proved):
     """Edited wherever it stands, so that the words mean it; new lines and sums."""
     words, cases = proved
     own = [(path, one) for path, one in _numbers(words) if path[0] != "mechanism"]
-    held = {path[-1] for path, one in own if one and path[-1] in CHEAPER}
+    held = {name for path, one in own if one for name in path if name in CHEAPER}
     assert held
     for name in held:
         edited = {
@@ -198,7 +230,7 @@ def test_what_costs_more_is_not_proved_at_the_stated_epsilon(proved):
             edited = _everywhere(edited, "rate_for_a_unit", CHEAPER[name])
         edited["mechanism"] = certificate.tree_of(edited)
         found = [
-            certificate.prove(edited, case, hints | {"lines": hints["lines"] and _written})
+            certificate.prove(edited, case, hints | _new_lines(hints))
             for case, hints in enumerate(cases)
         ]
         assert max(map(max, found)) > words["delta"], name
@@ -255,3 +287,127 @@ def test_a_declared_run_that_is_none_or_beyond_the_program_is_refused(base, chan
                 del tree["parameters"][name]
     with pytest.raises((certificate.Unproved, KeyError), match=why):
         certificate.prove(words, 0, hints)
+
+
+LAWS = [
+    (accounting.Geometric(4), (0.6, 1.4)),
+    (accounting.Poisson(3), (0.8, 1.25)),
+    (accounting.AtMost(accounting.Logarithmic(6), 9), (0.9, 2.0)),
+    (accounting.Fixed(3), (0.5, 1.1)),
+]
+
+
+def _written_at(step, fine, **more):
+    return {"step": step, "fine": fine, "lines": _written} | more
+
+
+@pytest.mark.parametrize("law, ratio", LAWS, ids=repr)
+def test_proposals_by_earlier_runs_cost_what_the_accounting_says(law, ratio):
+    """Two derivations of one theorem's numbers: within 0.2% of epsilon, and never above."""
+    guarantee = accounting.best_of_adaptive(RUN, law, ratio)
+    tree, epsilon = guarantee.provenance, guarantee.epsilon(1e-5)
+    for order, above in ((epsilon, False), (0.998 * epsilon, True)):
+        found = max(certificate.bounds(tree, 0, order, 1e-14, _written_at(12, 10)))
+        assert (found > 1e-5) == above
+    with pytest.raises(certificate.Unproved, match="lines alone"):
+        certificate.bounds(tree, 0, epsilon, 1e-14, _written_at(12, 10) | {"lines": None})
+
+
+def test_proposals_cost_more_the_farther_they_may_go():
+    found = [
+        max(
+            certificate.bounds(
+                accounting.best_of_adaptive(RUN, LAW, ratio).provenance,
+                0,
+                3.0,
+                1e-14,
+                _written_at(12, 10),
+            )
+        )
+        for ratio in ((1.0, 1.0), (0.999999, 1.000001), (0.9, 1.1), (0.9, 1.3), (0.7, 1.3))
+    ]
+    assert found[1:] == sorted(found[1:]) and found[1] == pytest.approx(found[0], rel=1e-3)
+    plain = accounting.best_of(RUN, LAW, "envelope").provenance
+    assert found[0] == pytest.approx(
+        max(certificate.bounds(plain, 0, 3.0, 1e-14, _written_at(12, 10))), rel=1e-9
+    )
+
+
+@pytest.mark.parametrize("order", [0.0, 0.1, 0.4, 1.0])
+@pytest.mark.parametrize("final_on", ["rest", "all"])
+@pytest.mark.parametrize("q", [0.1, 0.6])
+def test_a_secret_part_of_the_records_by_an_explicit_sum(q, final_on, order):
+    """Randomised responses on either part: four outcomes, whose divergence is a sum of four."""
+    one, two = 0.7, 0.3
+    tuned = certificate.pure_measure("pure", {"epsilon": one}, 2.0**-16)
+    final = certificate.pure_measure("pure", {"epsilon": two}, 2.0**-16)
+    on_all = final_on == "all"
+    found = certificate.split([tuned, tuned], [final, final], q, on_all, order)
+    t, true = np.exp(order), [0.0, 0.0]
+    for a in (one, -one):
+        for b in (two, -two):
+            mass = 1.0 / ((1.0 + np.exp(a)) * (1.0 + np.exp(b)))
+            ratio = q * np.exp(a) + (1.0 - q) * np.exp(b)
+            if on_all:
+                ratio = (1.0 - q + q * np.exp(a)) * np.exp(b)
+            true[0] += mass * max(ratio - t, 0.0)
+            true[1] += mass * max(1.0 - t * ratio, 0.0)
+    for bound, exactly in zip(found, true):
+        assert exactly <= bound <= exactly + 3e-5
+
+
+def test_a_selection_as_a_pair_of_measures_is_close_to_the_accountings():
+    """At orders of either sign; by lines alone that of its envelope, else of its exact bound."""
+    base = accounting.gaussian(20.0)
+    selected = accounting.best_of(base, LAW)
+    loose = accounting.best_of(base, LAW, "envelope")
+    pair = certificate.pair_of(selected.provenance, 0, 1e-14, _written_at(13, 11))
+    closer = certificate.pair_of(selected.provenance, 0, 1e-14, _written_at(13, 11, exact=6))
+    # The accounting's own numbers are bounds from above, so some may be undercut a little.
+    for epsilon in (0.0, 0.02, 0.05, 0.1, 0.2):
+        for way, near in zip(pair, closer):
+            assert near.divergence(epsilon) <= way.divergence(epsilon)
+            assert 0.97 * selected.delta(epsilon) < near.divergence(epsilon)
+            assert way.divergence(epsilon) < 1.01 * loose.delta(epsilon)
+            for measure, ahead in ((way, pair), (near, closer)):
+                back = ahead[1].divergence(epsilon)
+                t = np.exp(-epsilon)
+                assert measure.divergence(-epsilon) >= (1.0 - t + t * back) * (1.0 - 1e-3)
+    assert closer[0].divergence(0.05) < 0.6 * pair[0].divergence(0.05)
+
+
+def test_bounds_on_divergences_become_a_measure_that_has_them():
+    """Any bounds, convex or not: the measure's divergences are above a true profile below them."""
+    generator = np.random.default_rng(3)
+    true = accounting.gaussian(1.0)
+    step, orders = 2.0**-6, np.arange(700)
+    profile = np.array([true.delta(one * step) for one in orders])
+    raised = profile * (1.0 + generator.uniform(0.0, 0.5, profile.size))
+    for bounds in (profile, raised, np.minimum(10.0 * profile, 1.0)):
+        found = certificate.measured(bounds, bounds, step)
+        for order in (-3.0, -0.5, -0.013, 0.0, 0.3, 1.007, 4.0):
+            below = true.delta(abs(order))
+            if order < 0.0:
+                below = 1.0 - np.exp(order) * (1.0 - below)
+            assert found.divergence(order) >= below * (1.0 - 1e-9)
+
+
+def test_a_part_that_is_secret_has_no_price_under_replace_one():
+    run = accounting.dp_sgd_fixed_lots(400, 20, 2.0, 40).provenance
+    tree = certificate.node("split", [run, run], probability=0.3, final_on="rest")
+    with pytest.raises(certificate.Unproved, match="'split' is beyond"):
+        certificate.relations_of(tree)
+
+
+@pytest.mark.parametrize("final_on", ["rest", "all"])
+def test_what_follows_may_reveal_all_with_a_small_probability(final_on):
+    """At orders no loss reaches: only what reveals all is left, of either, under either law."""
+    tuned = certificate.pure_measure("pure", {"epsilon": 0.5}, 2.0**-12)
+    tuned, final = tuned._replace(infinity=1e-4), tuned._replace(infinity=1e-3)
+    on_all = final_on == "all"
+    forward, backward = certificate.split([tuned] * 2, [final] * 2, 0.25, on_all, 30.0)
+    revealed = 1e-3 + 0.25 * 1e-4 if on_all else 0.75 * 1e-3 + 0.25 * 1e-4
+    assert revealed * 0.999 < forward < 1.01 * revealed
+    # Backwards both ratios must be 0, or that of all records; then the first one's never is.
+    never = 1e-3 if on_all else 1e-3 * 1e-4
+    assert never * 0.999 < backward < 1.1 * never
