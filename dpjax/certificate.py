@@ -430,7 +430,7 @@ def selected(pair: Any, law: Law, hints: Mapping, step: float, lost: float) -> l
     both = list(zip((pair, pair[::-1]), hulls((pair, pair[::-1]), law, hints), strict=True))
     ahead, behind = (envelope(way, law, 0.0, one, ORDERS) for way, one in both)
     for curve, (way, _) in zip((ahead, behind), both):
-        last = min(np.count_nonzero(curve > 1e9 * lost), ORDERS - 1)  # Where delta is reached.
+        last = min(int(np.count_nonzero(curve > 1e9 * lost)), ORDERS - 1)  # Where delta is reached.
         for place in np.unique(np.linspace(0, last, min(hints.get("exact", 0), 64)).astype(int)):
             bound = exact(way, law, place * pair[0].step, lost, 4000, 40.0)
             curve[place] = min(curve[place], bound)
@@ -448,7 +448,7 @@ def measured(ahead: np.ndarray, behind: np.ndarray, step: float) -> Measure:
     value = np.append(1.0 - np.exp(at[: behind.size - 1]) * (1.0 - behind[:0:-1]), ahead)
     value[behind.size - 1] = min(ahead[0], behind[0])
     value = np.append(1.0, np.minimum(value + 8.0 * UNIT, 1.0))
-    t, kept = np.append(0.0, np.exp(at)).tolist(), []
+    t, kept = np.append(0.0, np.exp(at)).tolist(), list[int]()
     for k, v in enumerate(value.tolist()):  # Whatever knots are left, chords are above H.
         while len(kept) > 1 and (value[i := kept[-1]] - value[j := kept[-2]]) * (t[k] - t[i]) >= (
             v - value[i]
@@ -565,7 +565,7 @@ def bounds(tree: Mapping[str, Any], case: int, order: float, lost: float, hints:
         raise Unproved("the certificate's grids are none that this program takes")
     relations_of(tree)
     if isinstance(hints["lines"], list):
-        hints = hints | {"lines": iter(hints["lines"])}
+        hints = {**hints, "lines": iter(hints["lines"])}
     if name == "parallel":
         return bounds(*side(parts, case), order, lost, hints)
     if name == "stop_at_threshold":
@@ -591,7 +591,7 @@ def node(mechanism: str, parts: Any = (), **parameters: Any) -> dict[str, Any]:
 
 def tree_of(claim: Mapping[str, Any]) -> dict[str, Any]:
     """What the words of a statement cost, as `mechanism` in it should say."""
-    choice, score, rows = claim["selection"], claim["score"], claim.get("training")
+    choice, score, rows = claim["selection"], claim["score"], claim.get("training", [])
     rule, relation = choice["rule"], claim["neighbouring_relation"]
     declared = rule == "best of K runs of a function that is not dpjax's"
 
