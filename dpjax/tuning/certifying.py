@@ -26,7 +26,7 @@ HOPELESS = 1.01
 LONGEST_TABLE = 256
 """Largest K, of laws that end, with which the exact bound is tried: 10 to 20 s."""
 
-NESTED = ((GRIDS[0], 8), (GRIDS[2], 24))
+NESTED = ((GRIDS[0], 8), (GRIDS[2], 24), (GRIDS[2], 32))
 """Grids, and numbers of orders of the exact bound, for a selection inside another mechanism."""
 
 KNOTS = 1500
