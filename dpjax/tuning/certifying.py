@@ -106,7 +106,7 @@ def _case(words: Mapping[str, Any], case: int) -> dict[str, Any]:
 
 def _attempts(tree: Mapping[str, Any]) -> list[tuple[tuple[int, int], bool, int]]:
     """Grids, whether there are lines, and how many orders the exact bound is taken at; in turn."""
-    if "best_of" not in json.dumps(tree):
+    if not _selects(tree):
         return [(grids, False, 0) for grids in GRIDS]
     # The exact bound evaluates f' a million times.
     exactly = _largest_table(tree) <= LONGEST_TABLE and "best_of_adaptive" not in json.dumps(tree)
@@ -121,10 +121,14 @@ def _attempts(tree: Mapping[str, Any]) -> list[tuple[tuple[int, int], bool, int]
 
 def _nested(tree: Mapping[str, Any]) -> bool:
     """Whether a selection is inside another mechanism."""
-    below = any("best_of" in json.dumps(part) for part in tree["parts"])
-    if tree["mechanism"] == "parallel":
-        return any(map(_nested, tree["parts"]))
-    return below
+    inside = _nested if tree["mechanism"] == "parallel" else _selects
+    return any(map(inside, tree["parts"]))
+
+
+def _selects(tree: Mapping[str, Any]) -> bool:
+    """Whether there is a selection among more than one run."""
+    own = "best_of" in tree["mechanism"] and tree["parameters"]["law"] != {"law": "fixed", "k": 1}
+    return own or any(map(_selects, tree["parts"]))
 
 
 def _written(lines: list[Any], ways: Any, law: Law) -> list[list[list[float]]]:
