@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
 
-.PHONY: tune test test_opacus test_fast coverage lint typecheck figures_quick clean
+.PHONY: tune test test_opacus test_fast audit_the_tests coverage lint typecheck figures_quick clean
 
 tune: $(VENV)/installed
 	$(BIN)/python -m experiments.tune --repetitions=logarithmic --mean=4 --score_on_training
@@ -19,6 +19,10 @@ test_opacus: $(VENV)/installed_for_opacus
 # A contributor's verdict in about 90 seconds on 2 cores: without the tests marked slow.
 test_fast: $(VENV)/installed_for_tests
 	$(BIN)/python -m pytest --numprocesses auto --max-worker-restart 0 --dist worksteal -m "not slow" tests
+
+# Plants every wiring mistake there is in a copy, one at a time; fails if its tests do not notice.
+audit_the_tests: $(VENV)/installed_for_tests
+	$(BIN)/python tests/planted_mistakes.py --planted-only
 
 # The lines of the library that the quick tests execute; fails below a floor.
 coverage: $(VENV)/installed_for_tests
