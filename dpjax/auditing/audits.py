@@ -10,7 +10,7 @@ import numpy as np
 
 from dpjax import accounting, checks
 from dpjax.auditing.canaries import RECORDS, Canary
-from dpjax.auditing.executions import executions
+from dpjax.auditing.executions import Released, executions
 from dpjax.auditing.lower_bounds import LowerBound, epsilon_lower_bound, refuted
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.tuner import Tuner
@@ -68,7 +68,7 @@ def audit(
       most (two bounds). If it stands, nothing is proved: another record may be seen better. Plans
       with the record and without it must claim the same, or a public number depends on it.
 
-    Example: `audit(tuning.RandomRepetitions(), canaries.canary("gradient"), space, number=10_000,
+    Example: `audit(tuning.RandomRepetitions(), auditing.CANARIES["gradient"], space, number=10_000,
     delta=0.02, run=tuning.RunOptions(lot_size=8, steps=1, noise_multiplier=2.0))`.
 
     Args:
@@ -86,7 +86,7 @@ def audit(
       ValueError: with one line naming what to pass instead.
       RuntimeError: if the claim depends on the record.
     """
-    checks.instance("canary", canary, Canary, "auditing.canary('gradient')")
+    checks.instance("canary", canary, Canary, "auditing.CANARIES['gradient']")
     checks.probability("delta", delta)
     records = checks.whole("records", records, 2)
     request.setdefault("optimizer", canary.optimizer)
@@ -101,7 +101,7 @@ def audit(
             seed=None if seed is None else 2 * seed + with_record,
             **request,
         )
-        numbers.append(np.asarray(canary.numbers(found), np.float64))
+        numbers.append(_numbers_of(canary, found, number))
         claims.append(found.guarantee)
     if claims[0].provenance != claims[1].provenance:
         raise RuntimeError(
@@ -117,3 +117,21 @@ def audit(
         executions=2 * number,
         cpu_seconds=time.process_time() - started,
     )
+
+
+def _numbers_of(canary: Canary, found: Released, number: int) -> np.ndarray:
+    """What an adversary makes of each execution.
+
+    Raises:
+      ValueError: for anything but one number an execution.
+    """
+    given = np.asarray(canary.numbers(found))
+    if given.dtype == bool:  # An adversary's guesses.
+        given = given.astype(np.float64)
+    numbers = checks.array(f"numbers of the canary {canary.name!r}", given)
+    if numbers.shape != (number,):
+        raise ValueError(
+            f"numbers of the canary {canary.name!r} must be ({number},), one for each execution, "
+            f"not {numbers.shape}"
+        )
+    return numbers.astype(np.float64)

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from dpjax import checks, training
+from dpjax import training
 from dpjax.auditing.executions import Released
 from dpjax.training.optimizers import Optimizer
 from dpjax.tuning.problem.task import Records, Task
@@ -162,12 +162,3 @@ CANARIES = {
     )
 }
 """Canaries by name; a new one is one entry."""
-
-
-def canary(name: str) -> Canary:
-    """The canary of a name.
-
-    Raises:
-      ValueError: for a name that is none.
-    """
-    return CANARIES[checks.one_of("canary", name, tuple(CANARIES))]

@@ -109,7 +109,7 @@ def executions(
     checks.instance("task", task, Task, "tuning.classification(model, train, validation)")
     number = checks.whole("number", number)
     evaluation = getattr(tuner, "evaluation", None)
-    if evaluation is None:
+    if evaluation is None or isinstance(tuner, type):
         shown = checks.shown(tuner)
         raise ValueError(f"tuner must be a tuner, such as RandomRepetitions(), not {shown}")
     if optimizer is None:

@@ -267,6 +267,8 @@ class _Halves:
         first, second = [], []
         named = {"with_record": with_record, "without_record": without_record}
         for name, given in named.items():
+            if np.asarray(given).dtype == bool:  # An adversary's guesses.
+                given = np.asarray(given, np.float64)
             numbers = checks.vector(name, given).astype(np.float64)
             if len(numbers) < 4:
                 raise ValueError(f"{name} has {len(numbers)} numbers: pass at least 4 executions")

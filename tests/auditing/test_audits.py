@@ -109,9 +109,25 @@ def test_bad_input_is_one_line():
 
 def test_the_examples_of_the_page_run_as_written(capsys, request):
     page = (request.config.rootpath / "docs" / "auditing.md").read_text()
-    first, second = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    first, second, third = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     exec(compile(first, "docs/auditing.md", "exec"), {})
     assert capsys.readouterr().out.startswith("refuted Seen(")
     exec(compile(second, "docs/auditing.md", "exec"), {})
     claimed, seen, stands = capsys.readouterr().out.split()
     assert float(seen) <= float(claimed) and stands == "True"
+    known = {}
+    exec(compile(third, "docs/auditing.md", "exec"), known)
+    own = known["canary"]
+    assert _audit_of(own).stands
+    wrong = dataclasses.replace(own, numbers=lambda released: released.params[:7])
+    with pytest.raises(ValueError, match=r"must be \(50,\), one for each execution"):
+        _audit_of(wrong)
+
+
+def _audit_of(canary):
+    return auditing.audit(tuning.Untuned(), canary, SPACE, number=50, delta=DELTA, run=RUN)
+
+
+def test_a_class_is_no_tuner():
+    with pytest.raises(ValueError, match="must be a tuner, such as"):
+        _audit(tuning.RandomRepetitions, number=50)

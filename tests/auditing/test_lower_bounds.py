@@ -37,6 +37,13 @@ def test_randomised_response_is_reached(epsilon):
     assert 0.9 * epsilon <= found.value <= epsilon
 
 
+def test_guesses_are_numbers():
+    one, other = _gaussian(6)
+    guessed = auditing.epsilon_lower_bound(one > 0.5, other > 0.5, 0.0).value
+    assert guessed == auditing.epsilon_lower_bound((one > 0.5) * 1.0, (other > 0.5) * 1.0, 0).value
+    assert guessed > 0.5
+
+
 def test_it_does_not_matter_which_side_is_larger_or_which_is_named_first():
     one, other = _gaussian(5)
     found = [
