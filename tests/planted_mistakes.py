@@ -201,6 +201,41 @@ _ITERATES = {
 _RANKS = "ranks = procedure.selection.rank(scores[indices] / task.validation.public_size)"
 MISTAKES = [
     Mistake(
+        "audits: events are counted on the executions that chose them",
+        "dpjax/auditing/lower_bounds.py",
+        "samples = self._ordered(self.counting, event.likelier_with_record)",
+        "samples = self._ordered(self.choosing, event.likelier_with_record)",
+        ("tests/auditing/test_lower_bounds.py",),
+    ),
+    Mistake(
+        "audits: each of the two bounds has the whole failure probability",
+        "dpjax/auditing/lower_bounds.py",
+        "special.betaincinv(p, n - p + 1.0, failure / 2)",
+        "special.betaincinv(p, n - p + 1.0, failure)",
+        ("tests/auditing/test_lower_bounds.py",),
+    ),
+    Mistake(
+        "audits: delta is not taken off",
+        "dpjax/auditing/lower_bounds.py",
+        "np.maximum(low - delta, 0.0)",
+        "np.maximum(low, 0.0)",
+        ("tests/auditing/test_lower_bounds.py",),
+    ),
+    Mistake(
+        "audits: the record is there in both data sets",
+        "dpjax/auditing/audits.py",
+        "canary.task(with_record, records)",
+        "canary.task(True, records)",
+        ("tests/auditing/test_audits.py",),
+    ),
+    Mistake(
+        "audits: a final training is of the first execution's choice",
+        "dpjax/auditing/executions.py",
+        "    own = {name: values[found] for name, values in chosen.items()}\n",
+        "    own = {name: np.repeat(v[found][:1], found.sum()) for name, v in chosen.items()}\n",
+        ("tests/auditing/test_executions.py",),
+    ),
+    Mistake(
         "prices: composing an event again does not count it again",
         f"{_BRIDGES}dp_accounting.py",
         "self._counted[index] = (known, times + count)",
