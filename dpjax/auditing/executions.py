@@ -239,7 +239,7 @@ def _(
             chunk_size=_CHUNK,
         )
         assert searched is not None
-        chosen = _chosen(searched)
+        chosen = staged_runs.winners(searched)
         found = np.isfinite(next(iter(chosen.values())))
         first = (
             {name: float(values[found][0]) for name, values in chosen.items()} if any(found) else {}
@@ -360,19 +360,9 @@ def _train(
     whole.add(members, own, ran)
 
 
-def _chosen(ran: Executed) -> dict[str, np.ndarray]:
-    """Every execution's winner; nan where none is finite."""
-    found = (ran.best.candidate >= 0) & np.isfinite(ran.best.score)
-    where = np.where(found, ran.best.candidate, 0)
-    return {
-        name: np.where(found, np.append(values, np.nan)[where], np.nan)
-        for name, values in ran.hyperparameters.items()
-    }
-
-
 def _of_winners(task: Task, ran: Executed, guarantee: accounting.Guarantee | None) -> Released:
     found = (ran.best.candidate >= 0) & np.isfinite(ran.best.score)
-    return _released(task, ran.best.outputs, _chosen(ran), found, guarantee)
+    return _released(task, ran.best.outputs, staged_runs.winners(ran), found, guarantee)
 
 
 def _released(

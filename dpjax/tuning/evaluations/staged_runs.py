@@ -411,7 +411,7 @@ def _executed(
         stages.append(ran)
     chosen = fixed.choice.values(
         fixed.request.space,
-        [_winners(ran) for ran in stages],
+        [winners(ran) for ran in stages],
         fixed.epsilons,
         fixed.final_epsilon,
         fixed.setting.steps,
@@ -453,8 +453,8 @@ def _job_of_part(job: Job, name: str) -> Job:
     return dataclasses.replace(job, folder=folder)
 
 
-def _winners(ran: Executed) -> dict[str, np.ndarray]:
-    """Hyperparameters of a stage's winners; nan where there was none, or none that is finite."""
+def winners(ran: Executed) -> dict[str, np.ndarray]:
+    """Hyperparameters of each execution's winner, (executions,); nan where none is finite."""
     best = ran.best
     found = (np.asarray(best.candidate) >= 0) & np.isfinite(best.score)
     where = np.where(found, best.candidate, 0)
