@@ -200,6 +200,29 @@ _ITERATES = {
 }
 _RANKS = "ranks = procedure.selection.rank(scores[indices] / task.validation.public_size)"
 MISTAKES = [
+    # ---- jobs of other libraries' trainings
+    Mistake(
+        "jax-privacy: a job's folder is not handed on, and an interrupted tuning draws anew",
+        "dpjax/bridges/jax_privacy.py",
+        "        job=job,\n",
+        "",
+        ("tests/bridges/test_jax_privacy_training.py",),
+    ),
+    Mistake(
+        "jax-privacy: a job goes on with another training",
+        "dpjax/bridges/jax_privacy.py",
+        "return [*code(self.train), repr(self.event), words]",
+        "return [repr(self.event), words]",
+        ("tests/bridges/test_jax_privacy_training.py",),
+    ),
+    Mistake(
+        "opacus: a job goes on with another training",
+        "dpjax/bridges/opacus_tuning.py",
+        "return code(self.train)",
+        "return []",
+        ("tests/bridges/test_opacus_training.py",),
+        needs="opacus",
+    ),
     Mistake(
         "audits: events are counted on the executions that chose them",
         "dpjax/auditing/lower_bounds.py",

@@ -30,8 +30,10 @@ from dpjax.bridges.candidates import Candidates, Label
 from dpjax.bridges.contradiction import ContradictionError
 from dpjax.bridges.counted_score import CountedScore
 from dpjax.bridges.jax_privacy_plan import CandidatePlan
+from dpjax.bridges.kept import code
 from dpjax.bridges.outcomes import Callback
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE, RELATIONS, normalise_relation
+from dpjax.tuning.job import Job
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.tuner import Result
 from dpjax.tuning.tuners.random_repetitions import DEFAULT_REPETITIONS
@@ -127,6 +129,7 @@ def tune(
     default: Any = None,
     executor: Executor | None = None,
     on_outcome: Callback | None = None,
+    job: Job | None = None,
     seed: int | None = None,
 ) -> Result:
     """Trains a secret random number of candidates by an execution plan and releases the best one.
@@ -183,6 +186,8 @@ def tune(
       executor: as in `bridges.tune`.
       on_outcome: called in this process with each candidate's `Outcome`, as they end; what it
         writes is the curator's ONLY.
+      job: as in `bridges.tune`: a folder from which an interrupted tuning goes on, with the draw that
+        it has; the curator's ONLY.
       seed: for reproduction; the randomness is then not secret and the release says so.
 
     Returns:
@@ -209,6 +214,7 @@ def tune(
         default=default,
         executor=executor,
         on_outcome=on_outcome,
+        job=job,
         seed=seed,
     )
 
@@ -239,6 +245,18 @@ class _Run:
             raise
         candidate.check()
         return returned
+
+    def facts(self) -> list[Any]:
+        """What a job's folder is bound to: the training, and every number and word of the plan."""
+        plan = self.plan
+        settings = [plan, _made(plan).batch_selection_strategy]
+        words = [
+            (field.name, repr(value))
+            for one in settings
+            for field in dataclasses.fields(one)
+            if isinstance(value := getattr(one, field.name), int | float | str | None)
+        ]
+        return [*code(self.train), repr(self.event), words]
 
     def __reduce__(self) -> Any:
         plan = self.plan

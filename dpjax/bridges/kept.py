@@ -9,7 +9,7 @@ import json
 import os
 import types
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import numpy as np
@@ -25,6 +25,14 @@ NUMBER, NOISE, SEEDS = "number", "noise", "seeds"
 
 _COUNTS, _SCORES, _REMARKS = "counts", "scores", "remarks"
 _HYPERPARAMETER, _FILE, _NO_COUNT = "hyperparameter_", "file_", -1
+
+
+@runtime_checkable
+class DescribesItself(Protocol):
+    """A run that knows what it depends on beside the code of its own class."""
+
+    def facts(self) -> list[Any]:
+        """JSON-able, the same in every process."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,7 +189,7 @@ def facts(
         "delta": procedure.delta,
         "model": procedure.model,
         "seed": seed,
-        "run": code(run),
+        "run": run.facts() if isinstance(run, DescribesItself) else code(run),
         "default": fingerprint(default) if _are_numbers(leaves) else type(default).__qualname__,
         "model_file": model_file.name,
         "save_model": code(model_file.save),

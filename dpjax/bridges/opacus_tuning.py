@@ -15,7 +15,9 @@ from dpjax import accounting, checks
 from dpjax.bridges import any_run
 from dpjax.bridges.candidates import Candidates, Label
 from dpjax.bridges.counted_score import CountedScore
+from dpjax.bridges.kept import code
 from dpjax.bridges.outcomes import Callback
+from dpjax.tuning.job import Job
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.tuner import Result
 from dpjax.tuning.tuners.random_repetitions import DEFAULT_REPETITIONS
@@ -41,6 +43,7 @@ def tune(
     default: Any = None,
     executor: Executor | None = None,
     on_outcome: Callback | None = None,
+    job: Job | None = None,
     seed: int | None = None,
 ) -> Result:
     """Trains a secret random number of candidates with Opacus and releases the best one.
@@ -109,6 +112,8 @@ def tune(
       executor: as in `bridges.tune`.
       on_outcome: called in this process with each candidate's `Outcome`, as they end; what it
         writes is the curator's ONLY.
+      job: as in `bridges.tune`: a folder from which an interrupted tuning goes on, with the draw that
+        it has; the curator's ONLY.
       seed: for reproduction, on a CPU; the randomness is then not secret and the release says so.
 
     Returns:
@@ -145,6 +150,7 @@ def tune(
         default=None if default is None else opacus_engine.arrays(default),
         executor=executor,
         on_outcome=on_outcome,
+        job=job,
         seed=seed,
     )
 
@@ -155,6 +161,10 @@ class _Run:
 
     train: Train
     declared: DeclaredSteps
+
+    def facts(self) -> list[Any]:
+        """What a job's folder is bound to; what is declared is in the guarantee of one run."""
+        return code(self.train)
 
     def __call__(self, seed: int, hyperparameters: dict[str, Label]) -> Any:
         from dpjax.bridges import opacus_engine

@@ -93,6 +93,27 @@ def _tune(run=train, plan=BANDED, **changed):
     return jax_privacy.tune(run, SPACE, plan=plan, **given | changed)
 
 
+def test_an_interrupted_tuning_goes_on_and_with_no_other_training_or_plan(tmp_path):
+    def interrupted(plan, hyperparameters, calls=[]):  # noqa: B006
+        calls.append(hyperparameters)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return train(plan, hyperparameters)
+
+    def other(plan, hyperparameters):
+        return train(plan, hyperparameters)[0], 3
+
+    job = tuning.Job(folder=str(tmp_path / "work"))
+    with pytest.raises(KeyboardInterrupt):
+        _tune(interrupted, job=job)
+    for changed in ({"run": other}, {"plan": dataclasses.replace(BANDED, l2_clip_norm=1.0)}):
+        with pytest.raises(ValueError, match="run"):
+            _tune(**{"run": interrupted} | changed, job=job)
+    result, whole = _tune(interrupted, job=job), _tune(train)
+    np.testing.assert_array_equal(result.release.params, whole.release.params)
+    np.testing.assert_array_equal(result.curator.scores, whole.curator.scores)
+
+
 @pytest.mark.parametrize(
     ("plan", "relation", "of_users"),
     [

@@ -126,6 +126,25 @@ def test_a_seed_reproduces_and_no_seed_does_not():
     assert secret.release.statement["randomness"]["secret"] is True
 
 
+def test_an_interrupted_tuning_goes_on(tmp_path):
+    calls = []
+
+    def interrupted(engine, hyperparameters):
+        calls.append(hyperparameters)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return train(engine, hyperparameters)
+
+    job = tuning.Job(folder=str(tmp_path / "work"))
+    with pytest.raises(KeyboardInterrupt):
+        _tune(interrupted, job=job)
+    with pytest.raises(ValueError, match="run"):
+        _tune(train, job=job)
+    result = _tune(interrupted, job=job)
+    assert len(calls) == 4 and calls[1] == calls[2]
+    np.testing.assert_array_equal(result.curator.scores, _tune().curator.scores)
+
+
 def _without_gradients(engine, hyperparameters, kept):
     """Weights that only noise moves; what one step adds to them is kept."""
     module, optimizer, lots, _ = _begun(engine, 1.0, torch.nn.Linear(2000, 1), max_grad_norm=0.5,
