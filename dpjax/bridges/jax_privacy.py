@@ -186,8 +186,8 @@ def tune(
       executor: as in `bridges.tune`.
       on_outcome: called in this process with each candidate's `Outcome`, as they end; what it
         writes is the curator's ONLY.
-      job: as in `bridges.tune`: a folder from which an interrupted tuning goes on, with the draw that
-        it has; the curator's ONLY.
+      job: as in `bridges.tune`: a folder from which an interrupted tuning goes on, with the draw
+        that it has; the curator's ONLY.
       seed: for reproduction; the randomness is then not secret and the release says so.
 
     Returns:
