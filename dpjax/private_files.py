@@ -35,7 +35,7 @@ def private_folder(path: str | os.PathLike) -> None:
         os.mkdir(path, 0o700)
     found = os.lstat(path)
     if not stat.S_ISDIR(found.st_mode):
-        raise ValueError(f"{path} is no folder: remove it, or pass another folder (--out_dir)")
+        raise ValueError(f"{path} is no folder: remove it, or pass another folder")
     _refuse_foreign(path, found, _OTHERS)
 
 
@@ -48,15 +48,13 @@ def read_private(path: str | os.PathLike) -> bytes:
     """
     path = os.fspath(path)
     if os.path.islink(path):
-        raise ValueError(f"{path} is a link: remove it, or pass another folder (--out_dir)")
+        raise ValueError(f"{path} is a link: remove it, or pass another folder")
     # O_NONBLOCK: a pipe would keep whoever opens it waiting for its writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | getattr(os, "O_NOFOLLOW", 0))
     with os.fdopen(descriptor, "rb") as file:
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode):
-            raise ValueError(
-                f"{path} is no plain file: remove it, or pass another folder (--out_dir)"
-            )
+            raise ValueError(f"{path} is no plain file: remove it, or pass another folder")
         _refuse_foreign(path, found, stat.S_IWGRP | stat.S_IWOTH)
         return file.read()
 
@@ -66,7 +64,7 @@ def _refuse_foreign(path: str, found: os.stat_result, closed: int) -> None:
         raise ValueError(
             f"{path} is another user's or open to others (owner {found.st_uid}, mode "
             f"{stat.S_IMODE(found.st_mode):04o}), so that its keys may be known or planted: remove "
-            "it, or pass another folder (--out_dir)"
+            "it, or pass another folder"
         )
 
 
@@ -157,7 +155,7 @@ def _taken(path: str, what: str, shared: bool) -> int:
         if not free:
             os.close(descriptor)
             raise InUseError(
-                f"another process works in {what}: wait for it, or pass another folder (--out_dir)"
+                f"another process works in {what}: wait for it, or pass another folder"
             )
         # Who held it before may have removed the file after it was opened here.
         with contextlib.suppress(FileNotFoundError):

@@ -184,7 +184,7 @@ def facts(
     return {
         "space": procedure.candidates.describe(),
         "base": procedure.base.provenance,
-        "score": [score.records, score.public_size, procedure.deviation],
+        "score": [score.records, score.public_size, score.noise],
         "repetitions": procedure.choice.describe(),
         "delta": procedure.delta,
         "model": procedure.model,

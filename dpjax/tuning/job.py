@@ -89,10 +89,10 @@ class Job:
             return
         index, count = self._checked_shard()
         if self.folder is None:
-            raise ValueError("shards meet in a working folder: pass one (--out_dir)")
+            raise ValueError("shards meet in a working folder: pass one")
         if jax.process_count() > 1:
             raise ValueError(
-                "shards are jobs of one process each: drop the coordinator, or --shard"
+                "shards are jobs of one process each: drop the coordinator, or the shard"
             )
         if count < 1 or (index is not None and not 0 <= index < count):
             raise ValueError(f"shard {index}/{count}: pass 0/{count} to {count - 1}/{count}")
@@ -196,8 +196,8 @@ class Job:
         others = [name for name in identity if begun.get(name) != identity[name]]
         if others or len(begun) != len(identity):
             raise ValueError(
-                f"{self.folder} was begun with other data or flags ({', '.join(others)}): pass the "
-                "same ones, or another folder (--out_dir)"
+                f"{self.folder} was begun with other data or settings ({', '.join(others)}): pass "
+                "the same ones, or another folder"
             )
         if path == outcome:
             self._remove_spent()

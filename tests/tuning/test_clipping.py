@@ -137,7 +137,7 @@ def test_a_folder_that_was_begun_with_another_rule_is_refused(tmp_path):
     job = tuning.Job(folder=str(tmp_path / "work"), shard=(0, 2))
     assert tuned("automatic", job=job) is None
     for other in ("global", training.AutomaticClipping(stability=0.02)):
-        with pytest.raises(ValueError, match=r"other data or flags \(clipping\)"):
+        with pytest.raises(ValueError, match=r"other data or settings \(clipping\)"):
             tuned(other, job=job)
 
 

@@ -111,11 +111,11 @@ def test_shards_merge_to_what_one_job_gives(tmp_path, plain):
     # Shards that do not fit together, and another procedure in the same folder, are refused.
     with pytest.raises(ValueError, match="have not finished"):
         run(folder=folder, shard=(None, 2))
-    with pytest.raises(ValueError, match="other data or flags"):
+    with pytest.raises(ValueError, match="other data or settings"):
         run(folder=folder, shard=(0, 3), label="adam")
-    with pytest.raises(ValueError, match="other data or flags"):
+    with pytest.raises(ValueError, match="other data or settings"):
         run(folder=folder, shard=(0, 3), plan=procedure(accounting.Fixed(8)))
-    with pytest.raises(ValueError, match="other data or flags"):
+    with pytest.raises(ValueError, match="other data or settings"):
         other = planned_with(training.adam())
         run(folder=folder, shard=(0, 3), plan=other)
     assert_same(run(folder=folder, shard=(None, 3)), plain)
@@ -265,7 +265,7 @@ def test_a_folder_serves_one_procedure_until_it_is_spent_and_afterwards(tmp_path
     for folder in (drawn, spent):
         before = sorted(os.listdir(folder))
         for name, other in OTHERS.items():
-            with pytest.raises(ValueError, match=f"other data or flags .*{name}"):
+            with pytest.raises(ValueError, match=f"other data or settings .*{name}"):
                 run(folder=folder, **other)
         assert sorted(os.listdir(folder)) == before
     calls = []

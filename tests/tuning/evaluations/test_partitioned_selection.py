@@ -272,7 +272,7 @@ def test_shards_and_one_job_agree(tmp_path):
         jax.tree.leaves(merged.release.params), jax.tree.leaves(whole.release.params)
     ):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
-    with pytest.raises(ValueError, match="other data or flags"):
+    with pytest.raises(ValueError, match="other data or settings"):
         _run("exponential", selection_epsilon=7.0, job=Job(folder=folder, shard=(0, 2)))
 
 
@@ -313,7 +313,7 @@ def test_a_job_that_stops_after_its_choice_does_not_choose_again(tmp_path, monke
     again = _run("exponential", seed=None, job=job)
     jax.tree.map(np.testing.assert_array_equal, again.release.params, first.release.params)
     assert os.listdir(tmp_path / "work" / "final") == ["outcome.npz"], "the key was kept"
-    with pytest.raises(ValueError, match=r"other data or flags \(optimizer"):
+    with pytest.raises(ValueError, match=r"other data or settings \(optimizer"):
         _run("exponential", seed=None, job=job, optimizer=training.sgd(lambda step: 0.5))
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(ValueError, match="choice.npz is damaged or cut short"):

@@ -219,7 +219,7 @@ def test_an_interruption_redraws_nothing(toy, tmp_path):
         again.curator.hyperparameters["quality"], first.curator.hyperparameters["quality"]
     )
     for change in (dict(noise_multiplier=4.0), dict(density_ratio=(0.9, 1.1))):
-        with pytest.raises(ValueError, match="other data or flags"):
+        with pytest.raises(ValueError, match="other data or settings"):
             _called(toy, toy.task(record=True), **(more | change))
 
 
@@ -245,7 +245,7 @@ def test_a_round_goes_on_with_its_own_candidates_only(toy, tmp_path):
     del other["hash"]
     turned = np.array([0.0, 90.0] if other["scores"][0] > other["scores"][1] else [90.0, 0.0])
     path.write_bytes(packed(other | {"scores": turned}))
-    with pytest.raises(ValueError, match=r"other data or flags \(what is proposed"):
+    with pytest.raises(ValueError, match=r"other data or settings \(what is proposed"):
         _called(toy, toy.task(), **more)
     path.write_bytes(kept)
     assert _called(toy, toy.task(), **more).curator.number_of_candidates == 5

@@ -347,7 +347,7 @@ def test_a_folder_serves_one_list_of_choices_and_one_epsilon(tmp_path):
         _planned(validation_is_public=True, choice=PermuteAndFlipOfIterates()),
     )
     for other in others:
-        with pytest.raises(ValueError, match="was begun with other data or flags"):
+        with pytest.raises(ValueError, match="was begun with other data or settings"):
             executed(other, randomness=HostRandomness(), job=job)
 
 

@@ -227,7 +227,7 @@ def test_an_interruption_redraws_nothing(toy, tmp_path, monkeypatch):
     assert again.release.hyperparameters == first.release.hyperparameters
     jax.tree.map(np.testing.assert_array_equal, again.release.params, first.release.params)
     assert [one.folder.rpartition("/")[2] for _, _, one, _ in seen[:3]] == parts
-    with pytest.raises(ValueError, match="other data or flags"):
+    with pytest.raises(ValueError, match="other data or settings"):
         _called(toy, toy.task(record=True), job=job, chunk_size=1, noise_multiplier=4.0)
 
 
@@ -237,7 +237,7 @@ def test_a_final_training_goes_on_with_its_own_hyperparameters_only(toy, tmp_pat
     ran = staged_runs.executed(fixed, randomness=HostRandomness(), chunk_size=4, job=job)
     other = {name: 0.9 * values for name, values in ran.chosen.items()}
     procedure = staged_runs._final_procedure(fixed, other)
-    with pytest.raises(ValueError, match=r"other data or flags \(search space"):
+    with pytest.raises(ValueError, match=r"other data or settings \(search space"):
         staged_runs.execute(
             procedure, randomness=HostRandomness(), job=staged_runs._job_of_part(job, "final")
         )

@@ -321,7 +321,7 @@ def test_a_job_that_goes_on_has_the_same_part_and_spends_it_once(tmp_path, monke
     seen.clear()
     _same(_run(_numbered(), job=Job(folder=folder)), first)
     assert not seen
-    with pytest.raises(ValueError, match="begun with other data or flags.*part"):
+    with pytest.raises(ValueError, match="begun with other data or settings.*part"):
         _run(_numbered(), job=Job(folder=folder), probability=0.4)
 
 
