@@ -42,7 +42,7 @@ def test_the_papers_mnist_run_answered_cold():
     assert "dp_accounting" in imported
     assert not imported & {
         *("jax", "flax", "optax", "orbax", "matplotlib", "sklearn"),
-        *("tensorflow_datasets", "PIL", "tinygp", "moocore", "flwr"),
+        *("tensorflow_datasets", "PIL", "moocore", "flwr"),
     }
 
 

@@ -21,7 +21,7 @@ from dpjax.tuning.pareto import fronts
 if TYPE_CHECKING:
     from dpjax.tuning.pareto.gaussian_process import GaussianProcess
 
-_CANDIDATES = 4096
+_CANDIDATES = 2048
 _AT_ONCE = 256  # candidates of a local round, or valued again together
 # Standard deviations of the draws around a centre, in edges of the cube, one for each round.
 _LOCAL_WIDTHS = (0.1, 0.03, 0.01)

@@ -9,7 +9,7 @@ import importlib
 import importlib.util
 from types import ModuleType
 
-PACKAGES = ("tinygp", "moocore")
+PACKAGES = ("moocore",)
 
 
 def check(*names: str) -> None:

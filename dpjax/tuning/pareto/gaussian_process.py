@@ -1,40 +1,25 @@
 """Gaussian process regression in float64: Matern-5/2, one length scale a dimension, constant mean.
 
-The kernel and the algebra are tinygp's; hyperparameters maximise the marginal likelihood times weak
-priors, by L-BFGS-B (SciPy) on gradients of JAX, from several starts.
+Hyperparameters maximise the marginal likelihood times weak priors, by L-BFGS-B (SciPy) on the exact
+gradient, from several starts. The algebra is LAPACK's, by SciPy: for the few hundred rows of a
+search it takes milliseconds, with one BLAS thread (the waiting threads of a parallel BLAS cost a
+hundredfold at these sizes on a shared machine).
 
-What is peculiar:
-
-* Float64 holds inside a local context, on the CPU with one thread: see `double_precision`.
-* Rows are padded to a few lengths, so that a search compiles a few times and not once an
-  evaluation. Padded rows lie so far away that their covariance with everything is exactly 0, their
-  own variance is 1 and their residual 0: likelihood and predictions are those without padding.
-
-Source: Rasmussen & Williams, "Gaussian Processes for Machine Learning", 2006, chapters 2, 4 and 5;
-the use of them is Avent et al. 2020, section 4.
+Source: Rasmussen & Williams, "Gaussian Processes for Machine Learning", 2006, chapters 2, 4 and 5
+(likelihood: equation 2.30; its gradient: 5.9); the use of them is Avent et al. 2020, section 4.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from typing import TYPE_CHECKING
+import functools
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.scipy import linalg
+import threadpoolctl
 from numpy.typing import ArrayLike
-from scipy import optimize
-
-from dpjax.tuning.pareto import extra
-from dpjax.tuning.pareto.double_precision import double_precision
-
-if TYPE_CHECKING:
-    import tinygp
-else:
-    # As a whole module before any function is traced: imported inside one, its constants would be
-    # traced too.
-    tinygp = extra.package("tinygp")
+from scipy import linalg, optimize
+from scipy.spatial import distance
 
 # All below is in standardised outputs (mean 0, variance 1) and unit-cube inputs.
 _NOISE_FREE_VARIANCE = 1e-6  # keeps the covariance positive definite: .001 standard deviations
@@ -48,98 +33,87 @@ _PRIOR_SIGNAL_VARIANCE = (1.0, 1.0)
 _PRIOR_NOISE_VARIANCE = (1e-2, 2.0)
 _PRIOR_MEAN = (0.0, 1.0)
 
-_SMALLEST_ROWS = 64
-_SMALLEST_QUERIES = 256
-_FAR_AWAY = 1e4
+_LOG_2_PI = float(np.log(2.0 * np.pi))
+_REFUSED = 1e10
+"""Loss of parameters whose covariance is not positive definite in float64."""
 
 
-def _padded_length(number: int, smallest: int) -> int:
-    """Returns the length to pad to: powers of two, and from 256 on the midpoints between them."""
-    length = smallest
-    while length < number:
-        if length >= 256 and number <= length + length // 2:
-            return length + length // 2
-        length *= 2
-    return length
+@functools.cache
+def _blas() -> threadpoolctl.ThreadpoolController:
+    """The loaded BLAS libraries; finding them takes milliseconds."""
+    return threadpoolctl.ThreadpoolController()
 
 
-def _kernel(parameters: jax.Array, dimension: int) -> tinygp.kernels.Kernel:
-    """Matern-5/2 with its variance and length scales."""
-    matern = tinygp.kernels.Matern52(distance=tinygp.kernels.distance.L2Distance())
-    scaled = tinygp.transforms.Linear(jnp.exp(-parameters[:dimension]), matern)
-    return jnp.exp(parameters[dimension]) * scaled
+def _one_thread() -> contextlib.AbstractContextManager:
+    return _blas().limit(limits=1, user_api="blas")
 
 
-def _process(parameters: jax.Array, inputs: jax.Array, real: jax.Array) -> tinygp.GaussianProcess:
-    """tinygp's process at padded inputs.
+def _covariance(parameters: np.ndarray, inputs: np.ndarray, queries: np.ndarray) -> np.ndarray:
+    """Prior covariance (n, m) of the latent function at inputs (n, d) and queries (m, d)."""
+    shrink = np.exp(-parameters[:-3])
+    scaled = np.sqrt(5.0) * distance.cdist(inputs * shrink, queries * shrink)
+    return np.exp(parameters[-3] - scaled) * (1.0 + scaled * (1.0 + scaled / 3.0))
+
+
+def _factor(parameters: np.ndarray, inputs: np.ndarray) -> np.ndarray:
+    """Lower Cholesky factor (n, n) of the covariance of the observations.
+
+    Raises:
+      linalg.LinAlgError: if it is not positive definite in float64.
+    """
+    covariance = _covariance(parameters, inputs, inputs)
+    covariance[np.diag_indices_from(covariance)] += np.exp(parameters[-2])
+    return linalg.cholesky(covariance, lower=True, overwrite_a=True, check_finite=False)
+
+
+class _Loss:
+    """Negative log posterior density of the parameters, up to constants, and its gradient.
 
     Args:
-      parameters: (d + 3,) log length scales, log signal variance, log noise variance, mean.
-      inputs: (rows, d), padded rows far from everything.
-      real: (rows,) bool, False for padding.
+      inputs: (n, d) in the unit cube.
+      outputs: (n,) standardised.
+      centre, spread: (d + 3,) of the normal priors.
     """
-    signal, noise = jnp.exp(parameters[-3]), jnp.exp(parameters[-2])
-    # A padded row has variance signal + (1 - signal) = 1 and no covariance: an identity block.
-    diagonal = jnp.where(real, noise, 1.0 - signal)
-    kernel = _kernel(parameters, inputs.shape[1])
-    return tinygp.GaussianProcess(kernel, inputs, diag=diagonal, mean=parameters[-1])
 
+    def __init__(
+        self, inputs: np.ndarray, outputs: np.ndarray, centre: np.ndarray, spread: np.ndarray
+    ):
+        self._outputs, self._centre, self._spread = outputs, centre, spread
+        # The covariance is symmetric: its entries below the diagonal are enough.
+        self._below = below = np.tril_indices(len(inputs), -1)
+        self._squares = np.square(inputs[below[0]] - inputs[below[1]]).T
 
-def _loss(
-    parameters: jax.Array,
-    inputs: jax.Array,
-    outputs: jax.Array,
-    real: jax.Array,
-    centre: jax.Array,
-    spread: jax.Array,
-) -> jax.Array:
-    """Negative log posterior density of the parameters, up to constants; all shapes padded."""
-    process = _process(parameters, inputs, real)
-    likelihood = process.log_probability(jnp.where(real, outputs, parameters[-1]))
-    # Each padded row added the density of a standard normal at 0.
-    likelihood += 0.5 * jnp.log(2 * jnp.pi) * jnp.sum(~real)
-    return -likelihood + 0.5 * jnp.sum(jnp.square((parameters - centre) / spread))
-
-
-_loss_and_gradient = jax.jit(jax.value_and_grad(_loss))
-
-
-@jax.jit
-def _factorise(
-    parameters: jax.Array, inputs: jax.Array, outputs: jax.Array, real: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    """Returns the Cholesky factor (rows, rows) and inverse covariance times residual (rows,)."""
-    factor = _process(parameters, inputs, real).solver.scale_tril
-    residual = jnp.where(real, outputs - parameters[-1], 0.0)
-    return factor, linalg.cho_solve((factor, True), residual)
-
-
-@jax.jit
-def _predict(
-    parameters: jax.Array,
-    inputs: jax.Array,
-    factor: jax.Array,
-    weights: jax.Array,
-    queries: jax.Array,
-) -> tuple[jax.Array, jax.Array]:
-    """Returns posterior mean and variance (queries,) of the standardised latent function."""
-    kernel = _kernel(parameters, inputs.shape[1])
-    crossed = kernel(inputs, queries)
-    explained = linalg.solve_triangular(factor, crossed, lower=True)
-    variance = kernel(queries) - jnp.sum(jnp.square(explained), axis=0)
-    return parameters[-1] + weights @ crossed, jnp.maximum(variance, 0.0)
-
-
-def _padded(
-    inputs: np.ndarray, outputs: np.ndarray, smallest: int | None = None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns padded inputs (rows, d), outputs (rows,) and the mask of real rows (rows,)."""
-    number, dimension = inputs.shape
-    rows = _padded_length(number, smallest or _SMALLEST_ROWS)
-    filler = _FAR_AWAY * (1.0 + np.arange(rows - number))
-    filler = np.repeat(filler[:, None], dimension, axis=1)
-    real = np.arange(rows) < number
-    return np.concatenate([inputs, filler]), np.append(outputs, np.zeros(rows - number)), real
+    def __call__(self, parameters: np.ndarray) -> tuple[float, np.ndarray]:
+        """Loss and gradient (d + 3,); `_REFUSED` and 0 where there is no factor."""
+        signal, noise = np.exp(parameters[-3]), np.exp(parameters[-2])
+        shrink = np.exp(-2.0 * parameters[:-3])
+        scaled = np.sqrt(5.0 * (shrink @ self._squares))
+        decay = signal * np.exp(-scaled)
+        latent = decay * (1.0 + scaled * (1.0 + scaled / 3.0))
+        covariance = np.diag(np.full(len(self._outputs), signal + noise)).T  # LAPACK's order.
+        covariance[self._below] = latent
+        factor, failed = linalg.lapack.dpotrf(covariance, lower=1, clean=0, overwrite_a=1)
+        if failed:
+            return _REFUSED, np.zeros_like(parameters)
+        residual = self._outputs - parameters[-1]
+        weights, _ = linalg.lapack.dpotrs(factor, residual, lower=1)
+        gap = (parameters - self._centre) / self._spread
+        loss = 0.5 * (residual @ weights + len(residual) * _LOG_2_PI + gap @ gap)
+        loss += np.log(np.diagonal(factor)).sum()
+        inverse, _ = linalg.lapack.dpotri(factor, lower=1, overwrite_c=1)
+        # The derivative of the loss by an entry below the diagonal, which stands above it too, and
+        # by the sum of those on it.
+        slope = inverse[self._below] - weights[self._below[0]] * weights[self._below[1]]
+        on_diagonal = 0.5 * (np.trace(inverse) - weights @ weights)
+        # By a log length scale an entry moves by this times its square of the scaled difference.
+        by_length = slope * decay * ((5.0 / 3.0) * (1.0 + scaled))
+        gradient = np.concatenate(
+            [
+                shrink * (self._squares @ by_length),
+                [slope @ latent + signal * on_diagonal, noise * on_diagonal, -weights.sum()],
+            ]
+        )
+        return float(loss), gradient + gap / self._spread
 
 
 def _checked(
@@ -172,8 +146,8 @@ class GaussianProcess:
       location: mean of the outputs of the fit.
       scale: standard deviation of the outputs of the fit (1 where they are all equal).
       loss: negative log posterior density of `parameters` at the fit, up to constants.
-      factor: (rows, rows) Cholesky factor of the padded covariance.
-      weights: (rows,) inverse covariance times residual.
+      factor: (n, n) lower Cholesky factor of the covariance, of standardised outputs.
+      weights: (n,) inverse covariance times residual.
     """
 
     inputs: np.ndarray
@@ -225,16 +199,9 @@ class GaussianProcess:
         bounds, centre, spread = _priors(dimension, noise_free)
         starts = [centre if start is None else start.parameters]
         starts += [generator.normal(centre, spread) for _ in range(restarts - 1)]
-        padded, standardised, real = _padded(inputs, (outputs - location) / scale)
-
-        def objective(parameters: np.ndarray) -> tuple[float, np.ndarray]:
-            value, gradient = _loss_and_gradient(
-                parameters, padded, standardised, real, centre, spread
-            )
-            return float(value), np.asarray(gradient)
-
+        objective = _Loss(inputs, (outputs - location) / scale, centre, spread)
         best = None
-        with double_precision():
+        with _one_thread():
             for first in starts:
                 found = optimize.minimize(
                     objective,
@@ -244,7 +211,7 @@ class GaussianProcess:
                     bounds=bounds,
                     options={"maxiter": 100, "ftol": 1e-7, "gtol": 1e-3},
                 )
-                if np.isfinite(found.fun) and (best is None or found.fun < best.fun):
+                if found.fun < (_REFUSED if best is None else best.fun):
                     best = found
         if best is None:
             raise FloatingPointError("no start of the fit has a finite likelihood")
@@ -261,10 +228,10 @@ class GaussianProcess:
         loss: float,
     ) -> GaussianProcess:
         """The process of given hyperparameters, conditioned on rows."""
-        padded, standardised, real = _padded(inputs, (outputs - location) / scale)
-        with double_precision():
-            factor, weights = _factorise(parameters, padded, standardised, real)
-            factor, weights = np.asarray(factor), np.asarray(weights)
+        with _one_thread():
+            factor = _factor(parameters, inputs)
+            residual = (outputs - location) / scale - parameters[-1]
+            weights = linalg.cho_solve((factor, True), residual, check_finite=False)
         return cls(inputs, outputs, parameters, location, scale, loss, factor, weights)
 
     def condition(self, inputs: ArrayLike, outputs: ArrayLike) -> GaussianProcess:
@@ -295,12 +262,14 @@ class GaussianProcess:
         """
         inputs = np.asarray(inputs, dtype=np.float64)
         inputs, _ = _checked(inputs, np.zeros(inputs.shape[:1]), self.inputs.shape[1])
-        queries, _, _ = _padded(inputs, np.zeros(len(inputs)), _SMALLEST_QUERIES)
-        padded, _, _ = _padded(self.inputs, self.outputs)
-        with double_precision():
-            mean, variance = _predict(self.parameters, padded, self.factor, self.weights, queries)
-            mean, variance = np.asarray(mean)[: len(inputs)], np.asarray(variance)[: len(inputs)]
-        return self.location + self.scale * mean, self.scale**2 * variance
+        with _one_thread():
+            crossed = _covariance(self.parameters, self.inputs, inputs)
+            mean = self.parameters[-1] + self.weights @ crossed
+            explained = linalg.solve_triangular(
+                self.factor, crossed, lower=True, overwrite_b=True, check_finite=False
+            )
+        variance = np.exp(self.parameters[-3]) - np.einsum("ij,ij->j", explained, explained)
+        return self.location + self.scale * mean, self.scale**2 * np.maximum(variance, 0.0)
 
     @property
     def length_scales(self) -> np.ndarray:

@@ -86,7 +86,6 @@ def suggest(
     if not len(best):
         best = _most_private(pool, cost, price, epsilon, domain, generator)
     for width in _LOCAL_WIDTHS:
-        # Two lengths of arrays in all: each new one compiles the predictions again.
         parents = best[generator.integers(len(best), size=_NEAR - len(best))]
         near = np.clip(parents + width * generator.normal(size=parents.shape), 0.0, 1.0)
         near = near[domain.allowed(near)]

@@ -1,14 +1,12 @@
-"""Gaussian processes: against scikit-learn, padding, believed rows, recovery, compilations."""
+"""Gaussian processes: against scikit-learn, the gradient, believed rows, recovery."""
 
-import jax
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import optimize, stats
 from sklearn import gaussian_process as sklearn_processes
 from sklearn.gaussian_process import kernels
 
 from dpjax.tuning.pareto import gaussian_process
-from dpjax.tuning.pareto.double_precision import double_precision
 from dpjax.tuning.pareto.gaussian_process import GaussianProcess
 
 
@@ -59,73 +57,31 @@ def test_fit_is_a_maximum():
     process, generator = _fit(40, noise=0.3)
     bounds, centre, spread = gaussian_process._priors(3, noise_free=False)
     standardised = (process.outputs - process.location) / process.scale
-    padded = gaussian_process._padded(process.inputs, standardised)
+    loss = gaussian_process._Loss(process.inputs, standardised, centre, spread)
     for _ in range(40):
         moved = process.parameters + 0.05 * generator.normal(size=6)
-        moved = np.clip(moved, bounds[:, 0], bounds[:, 1])
-        with double_precision():
-            value, _ = gaussian_process._loss_and_gradient(moved, *padded, centre, spread)
-            assert float(value) >= process.loss - 1e-6
+        assert loss(np.clip(moved, bounds[:, 0], bounds[:, 1]))[0] >= process.loss - 1e-6
 
 
-@pytest.mark.parametrize("noise", [0.0, 0.3])
-def test_padding_changes_nothing(monkeypatch, noise):
-    short, generator = _fit(40, noise)
-    queries = generator.random((7, 3))
-    mean, variance = short.predict(queries)
-    believed = short.condition(queries[:3], mean[:3]).predict(queries)
-    monkeypatch.setattr(gaussian_process, "_SMALLEST_ROWS", 40)
-    exact, _ = _fit(40, noise)
-    assert exact.factor.shape == (40, 40) and short.factor.shape == (64, 64)
-    monkeypatch.setattr(gaussian_process, "_SMALLEST_ROWS", 256)
-    monkeypatch.setattr(gaussian_process, "_SMALLEST_QUERIES", 512)
-    long, _ = _fit(40, noise)
-    assert long.factor.shape == (256, 256)
-    for other in [exact, long]:
-        assert other.loss == pytest.approx(short.loss, abs=1e-6)
-        np.testing.assert_allclose(other.parameters, short.parameters, atol=2e-3)
-        # At equal parameters all that padding could change is rounding.
-        same = GaussianProcess._conditioned(
-            other.inputs, other.outputs, short.parameters, short.location, short.scale, short.loss
-        )
-        np.testing.assert_allclose(same.predict(queries)[0], mean, rtol=1e-9)
-        np.testing.assert_allclose(same.predict(queries)[1], variance, rtol=1e-6, atol=1e-12)
-        again = same.condition(queries[:3], mean[:3]).predict(queries)
-        np.testing.assert_allclose(again[0], believed[0], rtol=1e-9)
-        np.testing.assert_allclose(again[1], believed[1], rtol=1e-6, atol=1e-12)
+@pytest.mark.parametrize("number, dimension", [(1, 1), (7, 2), (40, 5)])
+def test_the_gradient_is_that_of_the_loss(number, dimension):
+    generator = np.random.default_rng(3)
+    inputs, outputs = generator.random((number, dimension)), generator.normal(size=number)
+    inputs[-1] = inputs[0]  # Where the distance is 0, and its own derivative is not defined.
+    _, centre, spread = gaussian_process._priors(dimension, noise_free=False)
+    loss = gaussian_process._Loss(inputs, outputs, centre, spread)
+    for _ in range(5):
+        parameters = generator.normal(centre, 0.5)
+        numeric = optimize.approx_fprime(parameters, lambda at: loss(at)[0], 1e-6)
+        np.testing.assert_allclose(loss(parameters)[1], numeric, rtol=1e-4, atol=1e-4)
 
 
-def test_padded_lengths_are_few():
-    lengths = {gaussian_process._padded_length(number, 64) for number in range(1, 513)}
-    assert sorted(lengths) == [64, 128, 256, 384, 512]
-    for number in [1, 64, 65, 257, 384, 385, 1000, 5000]:
-        assert number <= gaussian_process._padded_length(number, 64) < max(2 * number, 65)
-
-
-def test_few_compilations(monkeypatch):
-    """A search of 16 + 64 evaluations compiles for two lengths, not for each number of rows."""
-    traces = []
-    kernel = gaussian_process._kernel
-
-    def counted(parameters, dimension):
-        traces.append(dimension)
-        return kernel(parameters, dimension)
-
-    monkeypatch.setattr(gaussian_process, "_kernel", counted)
-    jax.clear_caches()  # Other tests of this process may have compiled the same shapes.
-    generator = np.random.default_rng(0)
-    inputs = generator.random((80, 5))
-    process = None
-    for number in range(16, 81, 8):
-        for noise_free in [True, False]:
-            process = GaussianProcess.fit(
-                inputs[:number], _smooth(inputs[:number]), noise_free=noise_free,
-                generator=generator, restarts=1, start=process,
-            )  # fmt: skip
-        process.predict(inputs[: number // 2])
-        process.condition(inputs[:1] * 0.5, [3.0]).predict(inputs)
-    # Two lengths of rows, each with one loss, one factorisation and one prediction.
-    assert len(traces) == 6
+def test_parameters_without_a_factor_are_not_taken():
+    inputs = np.repeat([[0.5], [0.6]], 30, axis=0)
+    _, centre, spread = gaussian_process._priors(1, noise_free=True)
+    loss = gaussian_process._Loss(inputs, np.ones(60), centre, spread)
+    value, gradient = loss(np.array([0.0, 60.0, -60.0, 0.0]))
+    assert value == gaussian_process._REFUSED and not gradient.any()
 
 
 def test_believed_rows_keep_the_mean_and_shrink_the_variance():
@@ -214,12 +170,6 @@ def test_many_equal_rows_are_no_obstacle():
     inputs = np.repeat(generator.random((5, 2)), 12, axis=0)
     process = GaussianProcess.fit(inputs, inputs[:, 0], noise_free=True, generator=generator)
     assert np.isfinite(process.predict(inputs)[0]).all()
-
-
-def test_precision_of_the_program_is_left_alone():
-    _fit(10)
-    assert not jax.config.jax_enable_x64
-    assert jax.numpy.ones(1).dtype == np.float32
 
 
 def test_bad_input_is_refused():
