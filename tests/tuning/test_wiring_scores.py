@@ -86,6 +86,26 @@ def test_the_best_noisy_score_wins_and_of_equals_the_earliest(best_of, toy):
     assert np.sum(ties) > executions // 50
 
 
+def test_what_is_released_is_the_noisy_winners_and_so_is_what_is_said_of_it(toy):
+    differed = 0
+    for seed in range(8):
+        result = tuning.random_repetitions(
+            toy.task(),
+            toy.space(*QUALITIES),
+            repetitions=accounting.Fixed(4),
+            score_noise=NOISE,
+            seed=seed,
+            **toy.settings,
+        )
+        curator, released = result.curator, result.release.hyperparameters["quality"]
+        winner = np.argmax(curator.scores)
+        assert curator.winner == winner
+        assert released == pytest.approx(curator.hyperparameters["quality"][winner], rel=1e-6)
+        assert result.release.params["w"] == np.float32(curator.hyperparameters["quality"][winner])
+        differed += curator.accuracies[winner] < curator.accuracies.max()
+    assert differed > 0  # The test looks where it matters.
+
+
 def test_every_candidate_has_a_score_noise_of_its_own_of_the_charged_law(best_of):
     noise = best_of.scores - best_of.units
     np.testing.assert_array_equal(noise, np.rint(noise))
