@@ -1,7 +1,8 @@
 """DPareto: privacy-utility Pareto fronts by Bayesian optimisation (Avent et al., PoPETs 2020).
 
-`search` evaluates settings; `reevaluate` measures its front afresh; `suggest` predicts the best
-setting for a wanted epsilon. None of their results is private output, unless the data was public.
+`search` evaluates settings, `ask` and `SearchRecord.tell` leave that to the caller; `reevaluate`
+measures a front afresh; `suggest` predicts the best setting for a wanted epsilon. None of their
+results is private output, unless the data was public.
 """
 
 # Named here so that its releases are verified wherever this package is imported.
@@ -19,12 +20,14 @@ from dpjax.tuning.pareto.record import Evaluation, SearchRecord
 from dpjax.tuning.pareto.reevaluation import FreshFront, front_by_means, reevaluate
 from dpjax.tuning.pareto.run_shapes import RunShapes
 from dpjax.tuning.pareto.sampling_laws import Law, Laws, UniformOver, grid
-from dpjax.tuning.pareto.search import METHODS, fitted, search
+from dpjax.tuning.pareto.search import METHODS, ask, fitted, search
 from dpjax.tuning.pareto.suggestion import Suggestion, suggest
-from dpjax.tuning.problem.space import Integer, LogInteger
+from dpjax.tuning.problem.space import Category, Choice, Integer, LogInteger
 
 __all__ = [
     "METHODS",
+    "Category",
+    "Choice",
     "Domain",
     "Evaluation",
     "FreshFront",
@@ -40,6 +43,7 @@ __all__ = [
     "TrainedAccuracy",
     "TrainingCost",
     "UniformOver",
+    "ask",
     "check_anti_ideal",
     "fitted",
     "front",

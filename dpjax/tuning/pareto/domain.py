@@ -13,7 +13,15 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from dpjax import checks
-from dpjax.tuning.problem.space import Law, LogUniform, Uniform, as_law, named_entries, parse_law
+from dpjax.tuning.problem.space import (
+    Choice,
+    Law,
+    LogUniform,
+    Uniform,
+    as_law,
+    named_entries,
+    parse_law,
+)
 
 Real, Log = Uniform, LogUniform
 
@@ -79,8 +87,8 @@ class Domain:
 
     @property
     def dimension(self) -> int:
-        """Of the unit cube."""
-        return len(self.parameters)
+        """Of the unit cube: a coordinate a parameter, and one for each value of a category."""
+        return sum(map(_width, self.parameters.values()))
 
     def largest(self, name: str) -> float | None:
         """The largest value a setting may have under a name; None if it has none."""
@@ -93,10 +101,11 @@ class Domain:
         unit = checks.array("unit", unit)
         if unit.ndim != 2 or unit.shape[1] != self.dimension:
             raise ValueError(f"points have shape {unit.shape}: pass (n, {self.dimension})")
-        settings = {
-            name: parameter.from_unit(unit[:, column])
-            for column, (name, parameter) in enumerate(self.parameters.items())
-        }
+        settings: Settings = {}
+        end = 0
+        for name, parameter in self.parameters.items():
+            start, end = end, end + _width(parameter)
+            settings[name] = _values(parameter, unit[:, start:end])
         return settings | {
             name: np.full(len(unit), value) for name, value in self.constants.items()
         }
@@ -104,9 +113,8 @@ class Domain:
     def to_unit(self, settings: Mapping[str, np.ndarray]) -> np.ndarray:
         """Points (n, dimension) float64 in the unit cube of settings (n,) each."""
         checks.mapping("settings", settings, "from names to arrays (n,)")
-        return np.stack(
-            [parameter.to_unit(settings[name]) for name, parameter in self.parameters.items()],
-            axis=1,
+        return np.concatenate(
+            [_columns(law, settings[name]) for name, law in self.parameters.items()], axis=1
         )
 
     def allowed(self, unit: np.ndarray) -> np.ndarray:
@@ -146,6 +154,26 @@ class Domain:
 
     def __str__(self) -> str:
         return " ".join(f"{name}={given}" for name, given in self.describe().items())
+
+
+def _width(law: Law) -> int:
+    """Coordinates of a law in the unit cube."""
+    return len(law.values) if isinstance(law, Choice) and not law.ordered else 1
+
+
+def _values(law: Law, unit: np.ndarray) -> np.ndarray:
+    """Values (n,) of a law's coordinates (n, width); of a category's the largest decides."""
+    if isinstance(law, Choice) and not law.ordered:
+        return np.asarray(law.values)[np.argmax(unit, axis=1)]
+    return law.from_unit(unit[:, 0])
+
+
+def _columns(law: Law, values: np.ndarray) -> np.ndarray:
+    """Coordinates (n, width) of values (n,); a category has 1 at its own place, 0 elsewhere."""
+    if isinstance(law, Choice) and not law.ordered:
+        away = np.abs(np.asarray(values, np.float64)[:, None] - np.asarray(law.values))
+        return np.eye(len(law.values))[np.argmin(away, axis=1)]
+    return law.to_unit(values)[:, None]
 
 
 def parse_parameter(text: str) -> Law | float:

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 from dpjax import checks, private_files
 from dpjax.tuning.curator import WARNING
 from dpjax.tuning.pareto import fronts
-from dpjax.tuning.pareto.domain import Domain, Settings
+from dpjax.tuning.pareto.domain import Domain, Settings, number_of, parse_domain
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,6 +174,57 @@ class SearchRecord:
             )
         return rows
 
+    def tell(
+        self, settings: Mapping[str, ArrayLike], epsilon: ArrayLike, utilities: ArrayLike
+    ) -> None:
+        """Adds a batch of evaluations: those that `ask` proposed, or known ones.
+
+        Args:
+          settings: name -> numbers (n,), with every name of the domain.
+          epsilon: (n,) >= 0; nan where the evaluation failed.
+          utilities: (n,), or (n, R) of R repetitions, in [0, 1]; nan where one failed.
+
+        Raises:
+          ValueError: for names, shapes or numbers that are others; nothing is then added.
+        """
+        checks.mapping("settings", settings, "from names to arrays (n,)")
+        if set(settings) != set(self.domain.names):
+            raise ValueError(
+                f"settings name {', '.join(sorted(settings)) or 'nothing'}: pass a number for each "
+                f"of {', '.join(self.domain.names)}"
+            )
+        given = {name: np.atleast_1d(np.asarray(v, np.float64)) for name, v in settings.items()}
+        number = number_of(given)
+        cost = np.atleast_1d(np.asarray(epsilon, np.float64))
+        measured = np.asarray(utilities, np.float64)
+        measured = measured.reshape(-1, 1) if measured.ndim < 2 else measured
+        shapes = [*(values.shape for values in given.values()), cost.shape, measured.shape[:1]]
+        if any(shape != (number,) for shape in shapes) or measured.ndim != 2:
+            raise ValueError(
+                f"{number} settings, epsilon {cost.shape} and utilities {measured.shape}: pass as "
+                "many of each, utilities (n,) or (n, repetitions)"
+            )
+        if (cost < 0).any() or np.isinf(cost).any() or (measured < 0).any() or (measured > 1).any():
+            raise ValueError("pass epsilon >= 0 and utilities in [0, 1], nan where one failed")
+        if not all(np.isfinite(values).all() for values in given.values()):
+            raise ValueError("a setting is not finite: pass the numbers that were evaluated")
+        unit = self.domain.to_unit(given)
+        batch = self.evaluations[-1].batch + 1 if len(self) else 0
+        for place in range(number):
+            own = measured[place]
+            failed = np.isnan(cost[place]) or np.isnan(own).all()
+            failed |= self.failed_as is None and bool(np.isnan(own).any())
+            self.evaluations.append(
+                Evaluation(
+                    batch=batch,
+                    setting={name: float(given[name][place]) for name in self.domain.names},
+                    unit=tuple(unit[place].tolist()),
+                    epsilon=float(cost[place]),
+                    utilities=() if failed else tuple(own.tolist()),
+                    failure="no number came of it" if failed else "",
+                )
+            )
+
     def save(self, path: str | os.PathLike) -> None:
         """Writes the record, whole or not at all, readable by its owner only."""
         header = {
@@ -195,8 +246,13 @@ class SearchRecord:
         private_files.write_anew(checks.path("path", path), words.encode())
 
     @classmethod
-    def load(cls, path: str | os.PathLike, domain: Domain) -> SearchRecord:
-        """Reads a record of a search over `domain`.
+    def load(cls, path: str | os.PathLike, domain: Domain | None = None) -> SearchRecord:
+        """Reads a record of a search.
+
+        Args:
+          path: of the file.
+          domain: that was searched; None: as the file describes it, which does not say what was
+            feasible.
 
         Raises:
           ValueError: if the file is no such record.
@@ -204,6 +260,8 @@ class SearchRecord:
         try:
             with open(path, encoding="utf-8") as file:
                 header, *lines = [json.loads(line) for line in file]
+            if domain is None:
+                domain = parse_domain([f"{name}={law}" for name, law in header["domain"].items()])
             if header["domain"] != domain.describe():
                 raise ValueError(
                     f"{path} is the record of a search over another domain: pass the same one, or "

@@ -186,6 +186,59 @@ def search(
     return record
 
 
+def ask(
+    record: SearchRecord,
+    number: int = 1,
+    *,
+    method: str = EHVI,
+    initial: int = 16,
+    law: Sampler | None = None,
+    seed: int = 0,
+) -> Settings:
+    """The settings to evaluate next; what comes of them goes to `record.tell`.
+
+    For evaluations that are not a function here, on a cluster for example. Known evaluations that
+    are told first take the place of random ones. Formal guarantees: none, as `search`.
+
+    Example:
+
+    ```python
+    record = pareto.SearchRecord(pareto.Domain(rate=pareto.Log(0.001, 1.0)), (10.0, 1.0))
+    for _ in range(20):
+        settings = pareto.ask(record, initial=8)
+        record.tell(settings, epsilon=settings["rate"], utilities=1.0 - settings["rate"] ** 2)
+    ```
+
+    Args:
+      record: of what was evaluated so far.
+      number: wanted; fewer, or none, come where the domain has no more that differ.
+      method: "ehvi", "ehvi_log_epsilon", "hvpoi" or "random"; see `search`.
+      initial: the first so many evaluations are random ones.
+      law: draws these; None: uniform over the unit cube.
+      seed: with the record, of everything drawn.
+
+    Returns:
+      Name -> (number,) float64.
+
+    Raises:
+      ValueError: another method, or no evaluation that succeeded among the first `initial`.
+    """
+    extra.check()
+    checks.instance("record", record, SearchRecord, "pareto.SearchRecord(domain, (10.0, 1.0))")
+    if method not in (*_ACQUISITIONS, RANDOM):
+        raise ValueError(f"method {method!r}: pass one of {', '.join((*_ACQUISITIONS, RANDOM))}")
+    number, initial = checks.whole("number", number), checks.whole("initial", initial)
+    if law is not None and not callable(getattr(law, "sample", None)):
+        raise ValueError(f"law must have a function sample, as pareto.Laws, not {law!r}")
+    done, domain = len(record), record.domain
+    generator = np.random.default_rng((checks.whole("seed", seed, 0), _PROPOSING, done))
+    if method == RANDOM or done < initial:
+        wanted = number if method == RANDOM else min(number, initial - done)
+        return (UniformOver(domain) if law is None else law).sample(wanted, generator)
+    unit = proposals(record, number, _ACQUISITIONS[method], generator, method == HVPOI)
+    return domain.from_unit(unit.reshape(-1, domain.dimension))
+
+
 def evaluated_inputs(record: SearchRecord) -> np.ndarray:
     """Where the settings evaluated lie in the unit cube, (n, d) float64: integers rounded.
 

@@ -297,6 +297,8 @@ class LogInteger(Integer):
 class Choice(Law):
     """One of finitely many numbers, with public probabilities (equal ones by default)."""
 
+    ordered: ClassVar[bool] = True
+
     values: tuple[float, ...]
     probabilities: tuple[float, ...] | None = None
 
@@ -370,6 +372,29 @@ class Choice(Law):
         if len(probabilities) > 1:
             raise ValueError
         return {"values": values, "probabilities": probabilities[0] if probabilities else None}
+
+
+@named_law("category")
+@dataclasses.dataclass(frozen=True, init=False)
+class Category(Choice):
+    """One of finitely many numbers that stand for names: neither their order nor distances count.
+
+    Drawn with equal probabilities; a search's models see a coordinate of its own for each.
+    """
+
+    ordered: ClassVar[bool] = False
+
+    def __init__(self, values: Sequence[float]):
+        super().__init__(values)
+        if len(set(self.values)) < len(self.values):
+            raise ValueError(f"category{self.values}: pass every number once")
+
+    def describe(self) -> dict[str, Any]:
+        return {"law": "category", "values": list(self.values)}
+
+    @classmethod
+    def read(cls, arguments: str) -> dict[str, Any]:
+        return {"values": [float(number) for number in arguments.split(",")]}
 
 
 def _checked_draws(number: int, generator: np.random.Generator) -> int:

@@ -106,6 +106,29 @@ def test_the_laws_of_a_space_are_those_of_a_domain():
     assert laws.sample(3, np.random.default_rng(0))["clip"].tolist() == [2.0] * 3
 
 
+def test_a_category_has_a_coordinate_for_each_value_and_no_order():
+    domain = pareto.parse_domain(["rate=log(0.1,1)", "kind=category(7,2,5)"])
+    assert domain.parameters["kind"] == pareto.Category([7, 2, 5]) and domain.dimension == 4
+    assert domain.describe()["kind"] == "category(7.0,2.0,5.0)"
+    given = {"rate": np.array([0.1, 1.0, 1.0]), "kind": np.array([5.0, 7.0, 2.0])}
+    unit = domain.to_unit(given)
+    np.testing.assert_array_equal(unit[:, 1:], [[0, 0, 1], [1, 0, 0], [0, 1, 0]])
+    # All values are equally far from each other.
+    np.testing.assert_allclose(
+        np.linalg.norm(unit[[0, 0, 1], 1:] - unit[[1, 2, 2], 1:], axis=1), 2**0.5
+    )
+    for name, values in domain.from_unit(unit).items():
+        np.testing.assert_allclose(values, given[name])
+    drawn = domain.from_unit(domain.sample(3000, np.random.default_rng(0)))["kind"]
+    # False alarm: 1e-4, fixed seed.
+    counts = [np.sum(drawn == value) for value in (7, 2, 5)]
+    assert stats.chisquare(counts).pvalue > 1e-4
+    space = tuning.parse_space(["kind=category(7,2,5)"])
+    assert set(space.parameters["kind"].sample(50, np.random.default_rng(0))) == {7.0, 2.0, 5.0}
+    with pytest.raises(ValueError, match="every number once"):
+        pareto.Category([1, 1])
+
+
 @pytest.mark.parametrize(
     ("entry", "message"),
     [

@@ -369,6 +369,67 @@ def test_what_is_refused(wrong, message):
         pareto.search(DOMAIN, privacy, utility, **(SMALL | wrong))
 
 
+def _of(kind, rate):
+    """Utilities of a problem whose second category is the good one, its middle rate the best."""
+    return np.where(kind == 2, 0.8, 0.3) - 0.1 * np.log(rate / 0.3) ** 2 / 10
+
+
+def _asked(record, rounds, **how):
+    for _ in range(rounds):
+        settings = pareto.ask(record, **how)
+        record.tell(settings, settings["rate"], _of(settings["kind"], settings["rate"]))
+    return record
+
+
+def test_asking_and_telling_finds_the_front_of_a_category(tmp_path):
+    domain = pareto.Domain(rate=pareto.Log(0.01, 1.0), kind=pareto.Category([1, 2, 3, 4]))
+    record = _asked(pareto.SearchRecord(domain, (2.0, 1.0)), 24, initial=8)
+    assert len(record) == 24 and len({one.batch for one in record.evaluations}) == 24
+    proposed = record.settings["kind"][8:]
+    assert np.mean(proposed == 2) > 0.7  # Of random ones a quarter.
+    random = _asked(pareto.SearchRecord(domain, (2.0, 1.0)), 24, method="random")
+    assert record.hypervolume() > random.hypervolume()
+    # The next question follows from the record alone, wherever it was kept.
+    record.save(tmp_path / "record.jsonl")
+    again = pareto.SearchRecord.load(tmp_path / "record.jsonl")
+    assert again.domain.parameters == domain.parameters
+    for name, values in pareto.ask(again, 3).items():
+        np.testing.assert_array_equal(values, pareto.ask(record, 3)[name])
+
+
+def test_known_evaluations_take_the_place_of_random_ones():
+    domain = pareto.Domain(rate=pareto.Log(0.01, 1.0), kind=pareto.Category([1, 2]))
+    record = pareto.SearchRecord(domain, (2.0, 1.0))
+    rate = np.geomspace(0.01, 1.0, 6)
+    kind = np.array([1.0, 2.0, 1.0, 2.0, 1.0, 2.0])
+    record.tell({"rate": rate, "kind": kind}, rate, np.stack([_of(kind, rate)] * 2, axis=1))
+    assert pareto.ask(record, 5, initial=8)["rate"].shape == (2,)
+    proposed = pareto.ask(record, 5, initial=6)
+    assert np.mean(proposed["kind"] == 2) > 0.5
+
+
+def test_what_is_told_is_checked_and_failures_are_kept():
+    domain = pareto.Domain(rate=pareto.Log(0.01, 1.0), steps=10)
+    record = pareto.SearchRecord(domain, (2.0, 1.0))
+    good = {"rate": [0.1, 0.2], "steps": [10, 10]}
+    for wrong, line in (
+        (({"rate": [0.1, 0.2]}, [1, 1], [0.5, 0.5]), "a number for each of rate, steps"),
+        ((good, [1.0], [0.5, 0.5]), "as many of each"),
+        ((good, [1.0, -1.0], [0.5, 0.5]), "epsilon >= 0"),
+        ((good, [1.0, 1.0], [0.5, 1.5]), "utilities in .0, 1."),
+        (({"rate": [0.1, np.nan], "steps": [10, 10]}, [1, 1], [0.5, 0.5]), "not finite"),
+    ):
+        with pytest.raises(ValueError, match=line):
+            record.tell(*wrong)
+        assert len(record) == 0
+    record.tell(good, [1.0, np.nan], [0.5, 0.5])
+    record.tell(good, [1.0, 1.0], [[0.5, np.nan], [0.5, 0.7]])
+    assert record.failed.tolist() == [False, True, True, False]
+    assert record.utility[3] == pytest.approx(0.6)
+    with pytest.raises(ValueError, match="pass one of ehvi"):
+        pareto.ask(record, method="grid")
+
+
 def test_fresh_repetitions_undo_the_winner_s_curse():
     def luck(settings, seeds):
         generators = [np.random.default_rng(int(seed)) for seed in seeds]
