@@ -247,3 +247,27 @@ def test_every_model_of_the_zoo_has_a_twin_in_torch():
 def test_opacus_makes_the_updates_that_it_is_timed_for():
     script = pathlib.Path(engine.__file__).with_name("opacus_steps.py")
     subprocess.run([sys.executable, str(script), "--check"], check=True)
+
+
+def test_pareto_searches_beside_peers_keep_their_rows_and_are_judged_by_the_truth(
+    run_cases, tmp_path
+):
+    searches = ["--searches=random", "--searches=Optuna TPE"]
+    line = [f"--out_dir={tmp_path}", "--seeds=1", "--evaluations=18", *searches]
+    ((code, printed, errors),) = run_cases("experiments.benchmarks.pareto_peers", [line])
+    assert code in (0, None), errors
+    assert "sparse vector" in printed
+    kept = (tmp_path / "pareto_peers.csv").read_bytes()
+    with open(tmp_path / "pareto_peers.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 4 and {row["search"] for row in rows} == {"random", "Optuna TPE"}
+    # The whole domain of the sparse vector example holds 1.541.
+    for row in rows:
+        largest = 1.541 if row["problem"] == "sparse vector" else 10.0
+        assert 0 < float(row["true_hypervolume"]) < largest
+    run_cases("experiments.benchmarks.pareto_peers", [line])
+    assert (tmp_path / "pareto_peers.csv").read_bytes() == kept
+    ((code, _, errors),) = run_cases(
+        "experiments.benchmarks.pareto_peers", [[*line, "--evaluations=8"]]
+    )
+    assert code == 2 and "pass at least 16" in errors
