@@ -47,7 +47,9 @@ def test_digits_end_to_end_and_the_claim_verifies(run_cases, tmp_path):
     folder = tmp_path / "run"
     arguments = [f"--out_dir={folder}", *QUICK]
     first, again, refused = run_cases(
-        "experiments.tune", [arguments, [f"--out_dir={tmp_path / 'again'}", *QUICK], arguments]
+        "experiments.tune",
+        [arguments, [f"--out_dir={tmp_path / 'again'}", *QUICK], arguments],
+        certificates=True,
     )
     assert first[0] == 0, first
     for words in ("whole tuning", "one run", "naive composition", "test data", str(folder)):
