@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --max-worker-restart 0
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
 
-.PHONY: tune test test_opacus test_fast audit_the_tests coverage lint typecheck figures_quick clean
+.PHONY: tune test test_opacus test_fast audit_the_tests coverage lint typecheck figures_quick docs clean
 
 tune: $(VENV)/installed
 	$(BIN)/python -m experiments.tune --repetitions=logarithmic --mean=4 --score_on_training
@@ -32,8 +32,8 @@ coverage: $(VENV)/installed_for_tests
 	$(PYTEST) --dist worksteal -m "not slow" --cov=dpjax --cov-report=term-missing tests
 
 lint: $(VENV)/installed_for_tests
-	$(BIN)/ruff check dpjax experiments tests
-	$(BIN)/ruff format --check dpjax experiments tests
+	$(BIN)/ruff check dpjax experiments tests docs/*.py
+	$(BIN)/ruff format --check dpjax experiments tests docs/*.py
 
 typecheck: $(VENV)/installed_for_tests
 	$(BIN)/python -m mypy
@@ -57,9 +57,21 @@ $(VENV)/installed_for_opacus: $(VENV)/installed_for_tests
 	$(INSTALL) --editable '.[opacus]'
 	@touch $@
 
+$(VENV)/installed_for_docs: $(VENV)/installed_for_tests
+	@echo "Installing the docs extra into $(VENV)"
+	$(INSTALL) --editable '.[docs]'
+	@touch $@
+
+# The documentation site, in site/: warnings are errors, notebooks are executed, links inside the
+# site are followed. Needs no network.
+docs: $(VENV)/installed_for_docs
+	rm -rf site
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -d build/docs -c docs . site
+	$(BIN)/python docs/check_links.py site
+
 # Every figure's small version, with rows and pictures under runs/figures.
 figures_quick: $(VENV)/installed_for_tests
 	$(BIN)/python -m experiments.figures --quick
 
 clean:
-	rm -rf $(VENV) build *.egg-info
+	rm -rf $(VENV) build site *.egg-info

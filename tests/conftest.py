@@ -46,6 +46,7 @@ SLOW = (
     "federated/",
     "models/test_pooled_convolutions.py",
     "randomness/test_noise.py",
+    "test_docs.py",
     "test_readme.py",
     "training/clipping/test_clip_rules.py",
     "training/clipping/test_clipped_grad_arguments.py",

@@ -1,4 +1,4 @@
-"""The README's example runs as written, and what it points to is there."""
+"""The README and the pages beside it: tables are what the code gives, examples run as written."""
 
 import functools
 import os
@@ -9,10 +9,13 @@ import sys
 
 ROOT = pathlib.Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
+START = (ROOT / "docs" / "start.md").read_text()
+COSTS = (ROOT / "docs" / "costs.md").read_text()
+TABLE_OF_COSTS = r"\n\| law of K, its mean \| chance.*?\n\n"
 
 
 def test_the_example_runs_as_written(tmp_path):
-    (example,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    (example,) = re.findall(r"```python\n(.*?)```", START, flags=re.DOTALL)
     # Only the speed is changed: fewer passes over the data.
     example = example.replace("epochs=15", "epochs=2")
     done = subprocess.run(
@@ -57,7 +60,7 @@ def test_the_table_of_costs_is_what_the_code_gives():
     from dpjax import accounting
 
     run = accounting.dp_sgd(256 / 60000, 1.1, 14062)
-    (table,) = re.findall(r"\n\| law of K, its mean \| chance.*?\n\n", README, flags=re.DOTALL)
+    (table,) = re.findall(TABLE_OF_COSTS, COSTS, flags=re.DOTALL)
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.split("\n")[3:-2]]
     assert len(rows) == 8
     costs = {}
@@ -89,6 +92,30 @@ def test_the_table_of_costs_is_what_the_code_gives():
     assert shape[0] == logarithmic[0] and logarithmic[1] < shape[1]
 
 
+def test_the_short_table_is_a_part_of_the_whole_one():
+    (short,) = re.findall(TABLE_OF_COSTS, README, flags=re.DOTALL)
+    (whole,) = re.findall(TABLE_OF_COSTS, COSTS, flags=re.DOTALL)
+    assert len(short.split("\n")) > 7 and set(short.split("\n")) <= set(whole.split("\n"))
+
+
+def test_the_caveat_stands_before_the_costs():
+    """Whoever reads the table has read for which tunings it holds."""
+    for text in (README, COSTS):
+        words = text[: text.index("| law of K, its mean")]
+        for other in ("independently", "secret", "a grid", "Optuna", "pruning", "adaptive"):
+            assert other in words, other
+
+
+def test_the_readme_is_short():
+    assert len(README.splitlines()) <= 120
+
+
+def test_what_is_counted():
+    page = (ROOT / "docs" / "procedures.md").read_text()
+    table = page[page.index("| procedure | paper") :].split("\n\n")[0]
+    assert len(table.splitlines()) - 2 == 17 and "All seventeen procedures" in README
+
+
 def test_tables_are_whole():
     """A row after a blank line is no row of the table above it."""
     lines = README.splitlines()
@@ -98,7 +125,7 @@ def test_tables_are_whole():
 
 
 def test_the_sample_of_the_first_run_has_the_rows_that_are_printed():
-    (sample,) = re.findall(r"```\n(What was released.*?)```", README, flags=re.DOTALL)
+    (sample,) = re.findall(r"```\n(What was released.*?)```", START, flags=re.DOTALL)
     names = [line.split("│")[1].strip() for line in sample.splitlines() if "│" in line]
     printed = {"one run", "the whole tuning", "neighbouring relation"}
     printed |= {"naive composition of 4 runs, K's mean is", "3.99"}

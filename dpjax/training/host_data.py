@@ -66,6 +66,10 @@ class HostData:
     prefetch: int = 2
     readers: int = 1
 
+    def __repr__(self) -> str:
+        """Shows no record."""
+        return f"HostData(..., prefetch={self.prefetch}, readers={self.readers})"
+
     def __post_init__(self) -> None:
         checks.whole("prefetch", self.prefetch, 0)
         checks.whole("readers", self.readers)

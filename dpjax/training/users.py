@@ -33,6 +33,10 @@ class UserRecords(NamedTuple):
     records: Tree
     present: jax.Array | np.ndarray
 
+    def __repr__(self) -> str:
+        """Shows no record, nor how many users there are."""
+        return "UserRecords(not private: for the curator only)"
+
 
 def group(
     records: Tree, user_ids: Any, most_records: int, *, key: bytes | None = None

@@ -150,6 +150,9 @@ def markdown(rows: Sequence[dict], heading: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+TITLE = "# The engine, measured\n\n"
+
+
 def save(rows: Sequence[dict], heading: str, out_dir: str) -> list[str]:
     """Writes engine.csv and engine.md; returns their paths."""
     os.makedirs(out_dir, exist_ok=True)
@@ -161,7 +164,7 @@ def save(rows: Sequence[dict], heading: str, out_dir: str) -> list[str]:
             {**row, **{name: f"{row[name]:.6g}" for name in ("median", "low", "high")}}
             for row in rows
         )
-    pathlib.Path(paths[1]).write_text(markdown(rows, heading), encoding="utf-8")
+    pathlib.Path(paths[1]).write_text(TITLE + markdown(rows, heading), encoding="utf-8")
     return paths
 
 
@@ -174,7 +177,7 @@ def saved_rows(heading: str, out_dir: str) -> list[dict]:
     paths = [pathlib.Path(out_dir, name) for name in ("engine.csv", "engine.md")]
     if not all(path.exists() for path in paths):
         return []
-    if paths[1].read_text(encoding="utf-8").splitlines()[0] != heading:
+    if heading not in paths[1].read_text(encoding="utf-8").splitlines()[:3]:
         raise ValueError(
             f"{paths[1]} has another heading (machine, versions, turns or batches): pass another "
             "--out_dir, or --noresume"

@@ -9,7 +9,7 @@ import flax.serialization
 import numpy as np
 import pytest
 
-from dpjax import accounting, tuning
+from dpjax import accounting, training, tuning
 from dpjax.tuning import curator, ledger
 from dpjax.tuning.release import Release, json_bytes, statement
 
@@ -148,6 +148,16 @@ def test_fingerprint_tells_data_apart():
     assert curator.fingerprint((inputs,)) != curator.fingerprint((inputs.reshape(2, 3),))
 
 
+def displayed(thing):
+    """What a notebook shows of it, where IPython is installed (the extra docs)."""
+    try:
+        from IPython.core.formatters import DisplayFormatter
+    except ImportError:
+        return []
+    bundle, _ = DisplayFormatter().format(thing)
+    return [str(value) for value in bundle.values()]
+
+
 def test_nothing_private_is_printed():
     secret = np.full(3, 7777.0, np.float32)
     part = tuning.Records(secret, 3, 9)
@@ -160,7 +170,13 @@ def test_nothing_private_is_printed():
     )
     record = curator.CuratorRecord(7777, 77, {"rate": secret}, secret, secret, 777.0, {"a": 7777})
     result = tuning.Result(tuning.Release({}, {"rate": 1.0}, {}), None, None, record)
-    for shown in (part, task, record, result):
-        for text in (repr(shown), str(shown), f"{shown}"):
+    users = tuning.Records.of_users(
+        secret, np.array([1, 1, 2]), most_records=2, public_size=3, size_bound=9
+    )
+    host = training.HostData(secret)
+    for shown in (part, task, record, result, users, users.arrays, host):
+        for text in (repr(shown), str(shown), f"{shown}", *displayed(shown)):
             assert "777" not in text, text
+        # A notebook asks for these first, and what they give is not what is tested above.
+        assert not [name for name in dir(shown) if name.startswith(("_repr_", "_ipython_"))]
     assert "public_size=3" in repr(part) and "not private" in repr(record)

@@ -266,6 +266,13 @@ class Task:
                 f"scores: pass at most {2**31 // self.units - 1}"
             )
 
+    def __repr__(self) -> str:
+        """Shows public words and numbers alone: a function's arguments may hold records."""
+        return (
+            f"Task(description={self.description!r}, train={self.train!r}, "
+            f"validation={self.validation!r})"
+        )
+
     @property
     def units(self) -> int:
         """Whole units that a record's score is counted in: 1, right or wrong, or `SCORE_UNITS`."""

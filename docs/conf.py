@@ -1,0 +1,175 @@
+"""The documentation site: `make docs` builds it into site/, warnings as errors, without a network.
+
+Pages are the markdown files of docs/ and third_party_notes/, which read on GitHub as they are; the
+site's root is the repository's, so that a link means the same in both places. The reference is made
+of docstrings, notebooks (docs/notebooks) are executed: DPJAX_DOCS_NOTEBOOKS=off leaves that out.
+"""
+
+import datetime
+import importlib.util
+import os
+import pathlib
+import re
+import sys
+import tomllib
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+)  # Of the notebooks' processes.
+
+project = "dpjax"
+author = "the dpjax authors"
+release = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+version = release
+copyright = f"{datetime.date.today().year}, {author}"
+
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+root_doc = "docs/index"
+include_patterns = [
+    "docs/**/*.md",
+    "docs/*.md",
+    "third_party_notes/*.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+]
+exclude_patterns = ["site", ".venv", "runs", "build"]
+
+html_theme = "sphinx_book_theme"
+html_title = "dpjax"
+html_theme_options = {
+    "use_download_button": False,
+    "use_fullscreen_button": False,
+    "show_toc_level": 2,
+    "home_page_in_toc": True,
+}
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+html_copy_source = False
+html_show_sourcelink = False
+html_show_sphinx = False
+html_additional_pages = {"index": "start.html"}
+templates_path = ["templates"]
+
+myst_heading_anchors = 3
+myst_enable_extensions = ["colon_fence", "deflist"]
+
+nb_execution_mode = "off" if os.environ.get("DPJAX_DOCS_NOTEBOOKS") == "off" else "force"
+nb_execution_timeout = 90  # Seconds a cell; no notebook may take longer on two cores.
+nb_execution_raise_on_error = True
+nb_merge_streams = True
+nb_execution_excludepatterns: list[str] = []
+if importlib.util.find_spec("opacus") is None:
+    nb_execution_excludepatterns.append("docs/notebooks/opacus.md")
+    print("docs/notebooks/opacus.md is not executed: pip install -e '.[opacus]' first")
+
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+napoleon_custom_sections = ["Formal guarantees"]
+autodoc_default_options = {"members": True, "show-inheritance": False}
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
+default_role = "code"
+toc_object_entries = False
+
+
+def setup(app):
+    """Docstrings are plain text with a little markdown; autodoc reads reStructuredText."""
+    app.connect("autodoc-process-docstring", _as_restructured_text, priority=100)
+
+
+def _as_restructured_text(app, what, name, obj, options, lines):
+    """Markdown's fences, tables and indented formulas, as reStructuredText means them."""
+    rewritten: list[str] = []
+    fenced = items = False  # Inside a fence; inside a section of items, which napoleon reads.
+    table: list[str] = []
+    literal: int | None = None  # The indentation of a block that is set as it stands.
+    before = 0  # The indentation of the last line of text.
+    for line in [*_joined(lines), ""]:
+        text, indent = line.strip(), len(line) - len(line.lstrip())
+        if text.startswith("```"):
+            fenced = not fenced
+            rewritten += ["", " " * indent + ".. code-block:: python", ""] if fenced else [""]
+            continue
+        if fenced:
+            rewritten.append("    " + line)
+            continue
+        if text.startswith("|"):
+            table.append(line)
+            continue
+        if table:
+            rewritten += ["", *_table(table), ""]
+            table = []
+        if not text:
+            rewritten.append("")
+            continue
+        if literal is not None and indent >= literal:
+            rewritten.append(line)
+            continue
+        literal = None
+        blank = not rewritten or not rewritten[-1].strip()
+        if indent == 0:
+            items = text in ITEMS
+        if not items and not text.startswith((">>>", "...")):
+            bullet = re.match(r"(- |\* |\d+\. )", text)
+            if blank and indent >= before + 4 and not bullet:
+                rewritten += [" " * before + "::", "", line]
+                literal = indent
+                continue
+            if not blank and indent != before and rewritten[-1].strip() not in SECTIONS:
+                rewritten.append("")
+            before = indent + (len(bullet.group()) if bullet else 0)
+        else:
+            before = indent
+        rewritten.append(_escaped(line))
+    lines[:] = rewritten
+
+
+def _joined(lines: list[str]) -> list[str]:
+    """Joins what must stand on one line: code in backticks, and the names before a colon."""
+    joined: list[str] = []
+    fenced = False
+    for line in lines:
+        fence = line.lstrip().startswith("```")
+        fenced ^= fence
+        before = joined[-1] if joined else ""
+        names = re.fullmatch(r"  ( *\w+,)+ *", before) and before[:2] == "  "
+        if not fenced and not fence and before.strip() and (before.count("`") % 2 or names):
+            joined[-1] = f"{before.rstrip()} {line.strip()}"
+        else:
+            joined.append(line)
+    return joined
+
+
+ITEMS = ("Args:", "Attributes:", "Returns:", "Raises:", "Warns:", "Yields:")
+SECTIONS = (*ITEMS, "Formal guarantees:", "Example:")
+
+
+def _escaped(line: str) -> str:
+    if line.lstrip().startswith((">>>", "...")):
+        return line
+    bullet, text = re.match(r"(\s*(?:[-*] )?)(.*)", line).groups()
+    pieces = re.split(r"(`+[^`]+`+|(?<!\S)\*\w[^*]*\w[.]?\*(?!\w))", text)
+    for i, piece in enumerate(pieces):
+        if i % 2 and piece.startswith("`"):
+            pieces[i] = f"``{piece.strip('`')}``"
+        elif i % 2 == 0:
+            pieces[i] = re.sub(r"([*|`\\])", r"\\\1", re.sub(r"_(?=\W|$)", r"\\_", piece))
+            # A literal must not touch a word: 2^`n` reads as text.
+            if i + 1 < len(pieces) and re.search(r"\w$", piece):
+                pieces[i] += "\\ "
+            if i and re.match(r"\w", piece):
+                pieces[i] = "\\ " + pieces[i]
+    return bullet + "".join(pieces)
+
+
+def _table(rows: list[str]) -> list[str]:
+    indent = " " * (len(rows[0]) - len(rows[0].lstrip()))
+    cells = [[cell.strip() for cell in row.strip().strip("|").split("|")] for row in rows]
+    lines = [".. list-table::", "   :header-rows: 1", ""]
+    for row in (cells[0], *cells[2:]):
+        for i, cell in enumerate(row):
+            lines.append(f"   {'* ' if i == 0 else '  '}- {_escaped(cell)}")
+    return [indent + line for line in lines]

@@ -1,0 +1,104 @@
+"""The site's pages: their examples run as written, and what they point to is there.
+
+`make docs` builds the site, executes its notebooks and follows its links; none of it is done twice.
+"""
+
+import ast
+import pathlib
+import re
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+PAGES = sorted(
+    path
+    for path in (ROOT / "docs").rglob("*.md")
+    if path.parent.name not in ("notebooks", "benchmarks")
+)
+WITH_EXAMPLES = ["concepts", "howto/own_model", "howto/own_data", "howto/fine_tuning"]
+WITH_EXAMPLES += ["howto/serve", "howto/price_a_study"]
+TESTED_ELSEWHERE = ["auditing", "bridges", "public_defaults", "start", "tasks", "training"]
+
+
+def examples(path):
+    return re.findall(r"```python\n(.*?)```", path.read_text(), flags=re.DOTALL)
+
+
+def test_every_page_with_an_example_is_listed():
+    found = {
+        str(path.relative_to(ROOT / "docs"))[: -len(".md")] for path in PAGES if examples(path)
+    }
+    assert found == {*WITH_EXAMPLES, *TESTED_ELSEWHERE}
+
+
+@pytest.mark.parametrize("name", WITH_EXAMPLES)
+def test_examples_run_as_written(name, tmp_path, monkeypatch, capsys):
+    page = ROOT / "docs" / f"{name}.md"
+    if "import optuna" in page.read_text():
+        pytest.importorskip("optuna", reason="needs the bridges extra").logging.set_verbosity(40)
+    monkeypatch.chdir(tmp_path)
+    for example in examples(page):
+        # Only the speed is changed: fewer steps, and no noise to be calibrated.
+        example = example.replace("epochs=3", "epochs=1").replace("steps=40", "steps=5")
+        example = example.replace("epsilon=4.0", "noise_multiplier=2.0")
+        exec(compile(example, f"docs/{name}.md", "exec"), {})
+    assert capsys.readouterr().out
+
+
+def test_links_and_modules_exist():
+    for page in PAGES:
+        text = page.read_text()
+        for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
+            if "://" not in target:
+                assert (page.parent / target).exists(), (page.name, target)
+        for module in re.findall(r"python -m ((?:experiments|dpjax)[\w.]*)", text):
+            path = ROOT / module.replace(".", "/")
+            assert path.with_suffix(".py").exists() or path.is_dir(), (page.name, module)
+
+
+def test_every_page_is_in_the_menu():
+    index = (ROOT / "docs" / "index.md").read_text()
+    entries = {line.strip() for line in index.splitlines()}
+    for page in (ROOT / "docs").rglob("*.md"):
+        name = str(page.relative_to(ROOT / "docs"))[: -len(".md")]
+        assert name in {*entries, "index"}, name
+
+
+def test_the_reference_has_every_public_package():
+    """A package with `__all__` that users import stands in the reference."""
+    listed = "\n".join(path.read_text() for path in (ROOT / "docs" / "api").glob("*.md"))
+    named = set(re.findall(r"automodule:: (\S+)", listed))
+    packages = {"accounting", "auditing", "bridges", "data", "federated", "models", "training"}
+    packages |= {"tuning", "tuning.pareto", "certificate", "bridges.optuna", "bridges.opacus"}
+    packages |= {"bridges.jax_privacy", "bridges.dp_accounting", "bridges.ray"}
+    assert named == {f"dpjax.{name}" for name in packages}
+
+
+def test_the_ready_files_name_flags_that_there_are():
+    from dpjax.commands import job_flags  # noqa: F401 - imported here: it defines flags.
+
+    folder = ROOT / "docs" / "howto" / "files"
+    own = "--dataset --public_size --classes --epsilon --clipping --score_on_training --out_dir"
+    jobs = "--resume --shard --distributed --placement"
+    sources = "".join(path.read_text() for path in (ROOT / "dpjax").rglob("*.py"))
+    for flag in (own + " " + jobs).split():
+        assert re.search(rf"\b{flag.removeprefix('--')}\b", sources), flag
+    for path in folder.iterdir():
+        text = path.read_text()
+        command = text[text.index("FLAGS=(") if "FLAGS=(" in text else text.index("python -m") :]
+        used = set(re.findall(r"(?<![\w-])--[a-z_]+(?=[= \n)\"])", command))
+        used -= {"--dependency", "--array"}  # Of sbatch.
+        assert used <= set((own + " " + jobs).split()), (path.name, used)
+
+
+def test_notebooks_are_text_and_say_what_they_need():
+    for path in (ROOT / "docs" / "notebooks").glob("*.md"):
+        text = path.read_text()
+        assert text.startswith("---\nfile_format: mystnb\n")
+        cells = re.findall(r"```\{code-cell\}\n(.*?)```", text, flags=re.DOTALL)
+        assert cells
+        for cell in cells:
+            lines = cell.splitlines()
+            code = "\n".join(line for line in lines if not line.startswith(":tags:"))
+            ast.parse(code)
+            assert all(len(line) <= 88 for line in code.splitlines()), path.name
