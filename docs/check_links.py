@@ -1,4 +1,4 @@
-"""Follows the links inside the built site: `python docs/check_links.py site`; exit 1: one is dead."""
+"""Follows links inside the built site: `python docs/check_links.py site`; exit 1: one is dead."""
 
 import html.parser
 import pathlib

@@ -29,7 +29,7 @@ def state(seed: int, purpose: str) -> torch.Tensor:
     Formal guarantees: states of two seeds, or of two purposes, show nothing of each other, as far
     as SHAKE-256 cannot be told from a random function. Numbers drawn are the
     Mersenne Twister's, which is no cryptographic generator: whoever saw its numbers as they are
-    drawn could foretell the next.
+    drawn could predict the next.
 
     Raises:
       RuntimeError: for a PyTorch that lays its state out in another way.

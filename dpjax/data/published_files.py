@@ -170,7 +170,7 @@ def not_found(
 ) -> DataNotFoundError:
     """Returns the error that tells a user what to place where: in one line, addresses as notes."""
     error = DataNotFoundError(
-        f"data set {name!r} is not at hand and {why}: place {', '.join(f.name for f in files)} in "
+        f"data set {name!r} was not found and {why}: place {', '.join(f.name for f in files)} in "
         f"{manual_folder(data_dir, name)}, or pass as data_dir a folder that has them in "
         f"{name}{os.sep}"
     )

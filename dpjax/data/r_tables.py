@@ -32,7 +32,7 @@ def columns(package: str, item: str, names: tuple[str, ...]) -> dict[str, np.nda
       ValueError: if the installed version has no such table or column.
     """
     if importlib.util.find_spec(PACKAGE) is None:
-        # Not an ImportError: to a command it is one more data set that is not at hand.
+        # Not an ImportError: to a command it is one more data set that is missing.
         raise DataNotFoundError(
             f"{package}'s {item} comes with {PACKAGE}, which is not installed: pip install -e "
             "'.[tables]' in dpjax's folder"

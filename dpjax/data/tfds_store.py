@@ -2,7 +2,7 @@
 
 No file at hand goes through TFDS's records: they hold PNG images, which take a hundred times as
 long to read as the published files. Data that TFDS prepared as array_record is read, without
-TensorFlow, only where the published files are not at hand.
+TensorFlow, only where the published files are missing.
 
 TFDS is imported inside the functions, for it takes seconds.
 """

@@ -1,8 +1,9 @@
 """The candidates of DP-HYPE's experiments: learning rate x decay per epoch x momentum, 100 in all.
 
 The lists of the authors' published code (https://github.com/UzL-PrivSec/dp-hype) are here under
-"artifact". The paper's own Table III, whose rates differ, was not at hand: `candidate_grid` takes
-any list, and "log_spaced", evenly spaced between the artifact's ends, is ours.
+"artifact". The rates of the paper's own Table III differ, and we had no access to it:
+`candidate_grid` takes any list, and "log_spaced", evenly spaced between the artifact's ends, is
+ours.
 """
 
 from __future__ import annotations

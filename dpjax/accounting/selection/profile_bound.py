@@ -9,7 +9,7 @@ the winner's densities exceed a run's differ by a ratio R at most, wherever the 
 
 and H_{e^epsilon}(A||A') <= E[K] H_{e^epsilon / R}(Q||Q'). Believed to be the form of the theorems
 of Koskela, Redberg & Wang, "Privacy Profiles for Private Selection" (ICML 2024, arXiv:2402.06701),
-whose text was not at hand; derived for this project. The envelope is never above it: its
+whose text we had no access to; derived for this project. The envelope is never above it: its
 phi(u) <= E[K] (1 - u/R)_+.
 """
 

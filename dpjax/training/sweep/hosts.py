@@ -2,9 +2,10 @@
 
 Processes train different candidates and never exchange anything while they do. They agree on the
 candidates beforehand and put their results together afterwards; both go over the network between
-them, in the clear, so the network must be the curator's too. JAX's coordinator asks nobody who he
-is: whoever reaches its port can register as a process, which ends the run of all. Here it listens
-on the address it is given and no other, and that port must be closed to everyone else.
+them, in the clear, so the network must be the curator's too. JAX's coordinator does not
+authenticate anybody: whoever reaches its port can register as a process, which ends the run of all.
+Here it listens on the address it is given and no other, and that port must be closed to everyone
+else.
 """
 
 from __future__ import annotations

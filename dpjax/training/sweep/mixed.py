@@ -58,7 +58,7 @@ def mixed_sweep(
       * A key given twice is refused; slots without a candidate get fresh keys, and what they
         compute is dropped.
       * The order and the times at which candidates finish depend on the number of candidates: they
-        are the curator's to keep.
+        stay with the curator.
 
     Args:
       configs: one for each candidate, equal in everything but `lots`, `steps` and

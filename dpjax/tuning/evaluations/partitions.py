@@ -174,7 +174,7 @@ class PartitionLots:
 def partition_lots(
     setting: RunSetting, public_size: int, partitions: int, partition_training: str
 ) -> PartitionLots:
-    """Plans the training of partitions after the final training it is to foretell.
+    """Plans the training of partitions after the final training that it stands for.
 
     A partition's lot has the final lot's share of the records, but at least 16 where there are as
     many; steps are the final training's.
