@@ -22,6 +22,15 @@ def new_figure(width: float = 6.4, height: float = 4.2) -> tuple[Figure, Axes]:
     return figure, axes
 
 
+def new_row(count: int, width: float = 4.6, height: float = 4.4) -> tuple[Figure, list[Axes]]:
+    """Returns a figure with `count` axes side by side, each of this size (inches)."""
+    figure = Figure(figsize=(count * width, height), layout="constrained")
+    row = list(figure.subplots(1, count))
+    for axes in row:
+        style_axes(axes)
+    return figure, row
+
+
 def style_axes(axes: Axes) -> None:
     """Gives axes the common style: light grid behind, no box, the palette in order."""
     axes.set_prop_cycle(color=PALETTE)

@@ -6,10 +6,11 @@ K live in `selection.laws`.
 A constructor of one's own is a function decorated with `mechanism`, a law one with `law_family`.
 """
 
-from dpjax.accounting.calibration import calibrate
+from dpjax.accounting.calibration import calibrate, calibrate_largest
 from dpjax.accounting.combine import compose, mixture, parallel, repeat
 from dpjax.accounting.guarantee import Guarantee
 from dpjax.accounting.interop import from_dp_event
+from dpjax.accounting.mechanisms.approximate import approximate
 from dpjax.accounting.mechanisms.dp_sgd import (
     dp_sgd,
     dp_sgd_fixed_lots,
@@ -28,6 +29,7 @@ from dpjax.accounting.mechanisms.federated_averaging import (
     calibrate_federated_averaging,
     federated_averaging,
 )
+from dpjax.accounting.mechanisms.laplace import laplace
 from dpjax.accounting.mechanisms.mechanism import mechanism
 from dpjax.accounting.mechanisms.noise_shares import local_noise_variance, minimum_survivors
 from dpjax.accounting.mechanisms.output_perturbation import (
@@ -35,6 +37,9 @@ from dpjax.accounting.mechanisms.output_perturbation import (
     projected_sgd_sensitivity,
     regularised_logistic_sensitivity,
 )
+from dpjax.accounting.mechanisms.profile_table import profile_table
+from dpjax.accounting.mechanisms.randomised_response import randomised_response
+from dpjax.accounting.mechanisms.replace_one import replace_one
 from dpjax.accounting.mechanisms.sparse_vector import (
     advanced_composition,
     basic_composition,
@@ -96,11 +101,13 @@ __all__ = [
     "ThresholdLoop",
     "TruncatedNegativeBinomial",
     "advanced_composition",
+    "approximate",
     "basic_composition",
     "best_of",
     "best_of_adaptive",
     "calibrate",
     "calibrate_federated_averaging",
+    "calibrate_largest",
     "calibrate_vote",
     "compose",
     "discrete_gaussian",
@@ -115,6 +122,7 @@ __all__ = [
     "from_provenance",
     "gaussian",
     "iteration_rdp",
+    "laplace",
     "law_family",
     "law_from_dict",
     "local_noise_variance",
@@ -126,12 +134,15 @@ __all__ = [
     "output_perturbation",
     "parallel",
     "plan",
+    "profile_table",
     "projected_sgd_sensitivity",
     "pure",
+    "randomised_response",
     "rdp_grid",
     "regularised_logistic_sensitivity",
     "renyi_only",
     "repeat",
+    "replace_one",
     "selection_noise_ratio",
     "simulate_loop",
     "skellam_vote",

@@ -1,12 +1,14 @@
-"""The smallest noise that meets a target (epsilon, delta)."""
+"""The smallest noise, or the most of anything else, that meets a target (epsilon, delta)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 
+import numpy as np
+
 from dpjax.accounting.guarantee import Guarantee
-from dpjax.checks import number, probability, shown, vector
+from dpjax.checks import flag, number, probability, shown, vector
 
 TOLERANCE = 2e-4
 """Relative width of the final bracket; the returned end is on the private side."""
@@ -125,4 +127,83 @@ def calibrate(
         else:
             meeting = probe
         turn += 1
+    return meeting
+
+
+def calibrate_largest(
+    make_guarantee: Callable[[float], Guarantee],
+    *,
+    epsilon: float,
+    delta: float,
+    bracket: tuple[float, float],
+    whole: bool = True,
+) -> float:
+    """Largest number of steps, lot size or mean of K whose guarantee meets (epsilon, delta).
+
+    By bisection, for any setting that costs more the larger it is.
+
+    ```python
+    from dpjax import accounting
+
+    steps = accounting.calibrate_largest(
+        lambda n: accounting.dp_sgd(0.01, 1.0, n), epsilon=2.0, delta=1e-5, bracket=(1, 10_000)
+    )  # 1202
+    run = accounting.dp_sgd(0.01, 1.0, 1000)
+    mean = accounting.calibrate_largest(
+        lambda m: accounting.best_of(run, accounting.Geometric(m)),
+        epsilon=2.0, delta=1e-5, bracket=(1.5, 1000), whole=False,
+    )
+    ```
+
+    Args:
+      make_guarantee: the setting, an int where it is whole -> Guarantee of the WHOLE procedure.
+      epsilon: target, nats, > 0.
+      delta: in (0, 1), or 0 for pure guarantees.
+      bracket: smallest and largest setting to consider.
+      whole: whether the setting is a whole number (steps, lot size), or any (a mean).
+
+    Returns:
+      The setting, an int where it is whole, else a float rounded down by at most 2e-4 relative: its
+      guarantee was evaluated and meets the target. The bracket's end where that meets it.
+
+    Raises:
+      ValueError: a target that the bracket's smallest setting misses; the message names what that
+        attains. Also for a bad bracket or epsilon <= 0.
+    """
+    ends = vector("bracket", bracket)
+    whole = flag("whole", whole)
+    if not (ends.size == 2 and 0.0 < ends[0] < ends[1]):
+        raise ValueError(f"bracket must be two settings 0 < low < high, not {shown(bracket)}")
+    if whole and not np.all(ends == np.floor(ends)):
+        raise ValueError(f"bracket must be two whole numbers, not {shown(bracket)}")
+    epsilon = number("epsilon", epsilon, "> 0")
+    if not epsilon > 0.0:
+        raise ValueError(f"epsilon must be > 0, not {epsilon}")
+    delta = probability("delta", delta, zero=True)
+    if not callable(make_guarantee):
+        raise ValueError(
+            "make_guarantee must be a function of the setting, such as "
+            f"lambda n: dp_sgd(0.01, 1.0, n), not {shown(make_guarantee)}"
+        )
+    meeting, failing = ends.tolist()
+    if whole:
+        meeting, failing = int(meeting), int(failing)
+    attained = make_guarantee(meeting).epsilon(delta)
+    # Anything but a number below infinity, NaN included, misses the target.
+    if not attained <= epsilon:
+        raise ValueError(
+            f"epsilon {epsilon:g} at delta {delta:g} is out of reach: {meeting:g} attains "
+            f"{attained:.4g}; pass at least that, a smaller bracket or more noise"
+        )
+    if make_guarantee(failing).epsilon(delta) <= epsilon:
+        return failing
+    while failing - meeting > 1 if whole else failing / meeting > 1.0 + TOLERANCE:
+        # Prices are nearly powers of the setting.
+        probe = math.sqrt(meeting * failing)
+        if whole:
+            probe = min(max(round(probe), meeting + 1), failing - 1)
+        if make_guarantee(probe).epsilon(delta) <= epsilon:
+            meeting = probe
+        else:
+            failing = probe
     return meeting

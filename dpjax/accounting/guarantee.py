@@ -12,10 +12,11 @@ from dp_accounting import dp_event as dp_events
 from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 
 from dpjax.accounting import provenance as provenance_lib
+from dpjax.accounting.numerics import groups, tradeoff
 from dpjax.accounting.numerics.loss_distribution import LossDistribution, LossPair
 from dpjax.accounting.numerics.privacy_profile import pair_from_profiles
 from dpjax.accounting.numerics.renyi import RenyiCurve, pure_curve
-from dpjax.checks import instance, number, one_of, vector
+from dpjax.checks import array, instance, number, one_of, probability, vector, whole
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE, normalise_relation
 
 _READERS: dict[str, Callable[..., Guarantee]] = {}
@@ -205,6 +206,132 @@ class Guarantee:
         if not np.all(values > 1.0):
             raise ValueError("Renyi orders must be > 1")
         return curve(values).reshape(shape)
+
+    def tradeoff(self, false_positive_rate: np.ndarray | Sequence[float] | float) -> np.ndarray:
+        """Smallest error of the second kind of any test of one record's presence, or value.
+
+        A test that takes the data set without the record for the one with it (or the other way
+        round) with probability at most alpha misses the record with probability at least
+        `tradeoff(alpha)`: the mechanism is f-DP (Dong, Roth & Su 2022, Definition 2.3) for f the
+        smallest of both directions of the dominating pair, and of a pure epsilon's.
+
+        ```python
+        from dpjax import accounting
+
+        accounting.gaussian(1.0).tradeoff([0.01, 0.1, 0.5])  # [0.9077, 0.6109, 0.1587]
+        ```
+
+        Args:
+          false_positive_rate: alpha, (n,) or scalar, each in [0, 1].
+
+        Returns:
+          float64 of that shape, rounded down.
+
+        Raises:
+          ValueError: a rate outside [0, 1].
+        """
+        rates = array("false_positive_rate", false_positive_rate, "numbers in [0, 1]")
+        if not np.all((rates >= 0.0) & (rates <= 1.0)):
+            raise ValueError("false_positive_rate must be in [0, 1] each")
+        laws = {id(law): law for law in (self.pair.forward, self.pair.backward)}
+        found = np.max([tradeoff.largest_mass(law, rates) for law in laws.values()], axis=0)
+        least = 1.0 - found
+        if self.pure_epsilon is not None:
+            growth = math.exp(min(self.pure_epsilon, 700.0))
+            least = np.maximum(least, np.maximum(1.0 - growth * rates, (1.0 - rates) / growth))
+        return np.maximum(least - 2.0**-50, 0.0)
+
+    def attack_success(
+        self, false_positive_rate: np.ndarray | Sequence[float] | float
+    ) -> np.ndarray:
+        """Largest true positive rate of any membership attack at a false positive rate.
+
+        1 - `tradeoff`: whatever the attacker knows beside (all other records, the mechanism).
+
+        ```python
+        from dpjax import accounting
+
+        accounting.gaussian(1.0).attack_success(0.01)  # 0.0923: one in eleven, not one in a hundred
+        ```
+
+        Args:
+          false_positive_rate: (n,) or scalar, each in [0, 1].
+
+        Returns:
+          float64 of that shape, rounded up. The largest gain over guessing, true less false
+          positive rate, is `delta(0)`.
+
+        Raises:
+          ValueError: a rate outside [0, 1].
+        """
+        return np.minimum(1.0 - self.tradeoff(false_positive_rate) + 2.0**-52, 1.0)
+
+    def gaussian_mu(self, slack: float = 1e-9) -> float:
+        """Smallest mu of Gaussian differential privacy known, up to a slack in delta.
+
+        For every epsilon >= 0, delta(epsilon) is at most that of N(mu, 1) against N(0, 1), plus the
+        slack; so every test's error of the second kind is at least the Gaussian's, less the slack.
+        With slack 0 that is mu-GDP (Dong, Roth & Su 2022, Corollary 2.13), which few mechanisms
+        have: not zCDP, and no loss distribution whose tail was cut off and counted as revealed.
+
+        ```python
+        from dpjax import accounting
+
+        accounting.gaussian(2.0).gaussian_mu()  # 0.5
+        accounting.pure(1.0).gaussian_mu(slack=0)  # 1.2319
+        ```
+
+        Args:
+          slack: in [0, 1), far below the delta that is of interest.
+
+        Returns:
+          mu, rounded up.
+
+        Raises:
+          ValueError: a slack outside [0, 1), or too small for a finite mu.
+        """
+        slack = probability("slack", slack, zero=True)
+        found = tradeoff.gaussian_mu(self.pair, slack)
+        if not math.isfinite(found):
+            raise ValueError(
+                f"slack={slack:g} leaves no finite mu: what may be revealed has a larger "
+                "probability; pass a larger slack, such as 1e-6"
+            )
+        return found
+
+    def group_epsilon(self, records: int, delta: float = 0.0) -> float:
+        """Smallest epsilon known for data sets that are `records` steps of `relation` apart.
+
+        Chains of neighbours (Dong, Roth & Su 2022, Theorem 2.14, on the dominating pair): the
+        group's epsilon is that of the trade-off composed with itself, `records` times. Of a
+        Gaussian that is a Gaussian of `records` times its mu. A pure epsilon is multiplied.
+
+        ```python
+        from dpjax import accounting
+
+        one = accounting.gaussian(4.0)
+        one.group_epsilon(4, 1e-5)  # 4.3774, where gaussian(1.0) costs 4.3772
+        ```
+
+        Args:
+          records: that are added, removed or, under replace-one, replaced; 1 or more.
+          delta: in (0, 1), or 0 for a pure guarantee.
+
+        Returns:
+          Epsilon in nats; inf where none is known (a large group's delta is many times a record's).
+
+        Raises:
+          ValueError: records < 1; a delta outside [0, 1), or 0 for a guarantee that is not pure.
+        """
+        records = whole("records", records)
+        if records == 1:
+            return self.epsilon(delta)
+        delta = number("delta", delta, "in (0, 1), or 0 for a pure guarantee")
+        self.epsilon(delta)  # Refuses what is no delta of this guarantee.
+        bound = math.inf if self.pure_epsilon is None else records * self.pure_epsilon
+        if delta == 0.0:
+            return bound
+        return min(bound, groups.group_epsilon(self.pair, records, delta))
 
     def to_pld(self) -> privacy_loss_distribution.PrivacyLossDistribution:
         """The pair as dp_accounting's PrivacyLossDistribution (pessimistic)."""

@@ -15,6 +15,8 @@ in a few seconds.
   # the best of K runs on a secret tenth of the records, then one run on the rest
   python -m experiments.epsilon --sampling_probability=0.0042666667 --noise_multiplier=1.1 \\
       --steps=14062 --repetitions=geometric --mean=10 --cap=0 --probability=0.1
+  # all that is known of one run is its (epsilon, delta); prices are at a larger delta then
+  python -m experiments.epsilon --epsilon=1 --delta=1e-7 --repetitions=geometric --mean=10
   # fifty trials of Optuna
   python -m experiments.epsilon --rho=0.01 --repetitions=adaptive --mean=50
   # verify a release: its statement rebuilt from its own words, and its files
@@ -45,11 +47,16 @@ _BASE_RUNS: dict[str, Callable[..., accounting.Guarantee]] = {
     "dataset_size": accounting.dp_sgd_fixed_lots,
     "rho": accounting.zcdp,
     "pure_epsilon": accounting.pure,
+    "epsilon": accounting.approximate,
     "rdp_csv": accounting.renyi_only,
 }
 """By the flag that says which it is."""
 _OPTIONS = {
-    kind: derived_flags.options_of(make, "failure_probability", epsilon={"flag": "pure_epsilon"})
+    kind: derived_flags.options_of(
+        make,
+        *("failure_probability", "delta"),
+        epsilon={"flag": "pure_epsilon"} if kind == "pure_epsilon" else {},
+    )
     for kind, make in _BASE_RUNS.items()
 }
 _RELATION = derived_flags.Option(
@@ -58,7 +65,7 @@ _RELATION = derived_flags.Option(
 )
 _CURVE = "known by its Renyi curve: a CSV with the columns order,epsilon"
 _OPTIONS["rdp_csv"].append(derived_flags.Option("rdp_csv", "rdp_csv", str, _CURVE, None))
-for _whole_run in ("rho", "pure_epsilon", "rdp_csv"):
+for _whole_run in ("rho", "pure_epsilon", "epsilon", "rdp_csv"):
     _OPTIONS[_whole_run].append(_RELATION)
 derived_flags.define(_OPTIONS, "Base run by --")
 _SCORE_NOISE = flags.DEFINE_float(
@@ -82,9 +89,19 @@ _FINAL_ON = flags.DEFINE_enum(
     list(FINAL_ON),
     "What the final run sees, with --probability: the rest of the records (if unset), or all.",
 )
-_DELTA = flags.DEFINE_float("delta", 1e-5, "Delta.")
+_DELTA = flags.DEFINE_float("delta", 1e-5, "Delta; with --epsilon, that of one run.")
+_TOTAL_DELTA = flags.DEFINE_float(
+    "total_delta",
+    None,
+    "With --epsilon, the delta that prices are at: above that of all runs together. Twice the "
+    "sum of the deltas of the mean number of runs and one more if unset.",
+)
 _JSON = flags.DEFINE_bool("json", False, "Print one JSON object instead of the table.")
-_PLOT = flags.DEFINE_string("plot", None, "Also draw epsilon against the mean of K, as PNG here.")
+_PLOT = flags.DEFINE_string(
+    "plot",
+    None,
+    "Also draw epsilon against the mean of K, the trade-off curves and the profiles, as PNG here.",
+)
 _VERIFY = flags.DEFINE_string(
     "verify", None, "A release to recompute: its guarantee.json, its folder or the run's."
 )
@@ -115,6 +132,8 @@ def base_run() -> accounting.Guarantee:
         check_worth_pricing(values["steps"], values["noise_multiplier"], rate, prefix="--")
     if "rdp_csv" in values:
         values["orders"], values["divergences"] = read_rdp_csv(values.pop("rdp_csv"))
+    if kind == "epsilon":
+        values["delta"] = _DELTA.value
     names = {option.name: option.flag for option in options}
     with derived_flags.named_as_flags(
         names | {one: f"{kind}: {one}" for one in ("orders", "divergences")}
@@ -164,6 +183,28 @@ def price(
       law: of K; or the number of runs that were chosen in any way.
       delta: in (0, 1).
     """
+    found = guarantees(base, law)
+    return {
+        name: (
+            None
+            if guarantee is None
+            else _renyi_epsilon(guarantee, delta)
+            if name == "papers_bound"
+            else guarantee.epsilon(delta)
+        )
+        for name, guarantee in found.items()
+    }
+
+
+def guarantees(
+    base: accounting.Guarantee, law: accounting.RepetitionLaw | int
+) -> dict[str, accounting.Guarantee | None]:
+    """Returns what is priced, by name; None where there is no such bound.
+
+    Args:
+      base: one run.
+      law: of K; or the number of runs that were chosen in any way.
+    """
     run, count = base, None
     if _SCORE_NOISE.value is not None:
         with derived_flags.named_as_flags({"noise_std": "score_noise"}):
@@ -189,16 +230,17 @@ def price(
         whole = charged(composed)
     else:
         whole = charged(lambda one: accounting.best_of(one, law))
-        papers = charged(lambda one: accounting.best_of(one, law, method="rdp"))
+        if run.renyi is not None:
+            papers = charged(lambda one: accounting.best_of(one, law, method="rdp"))
     naive = composed(run)
     if _RETRAIN.value or _PROBABILITY.value is not None:
         # Of records that all runs see.
         naive = accounting.compose(naive, base)
     return {
-        "one_run": run.epsilon(delta),
-        "whole_tuning": whole.epsilon(delta),
-        "papers_bound": None if papers is None else _renyi_epsilon(papers, delta),
-        "naive_composition_at_mean": naive.epsilon(delta),
+        "one_run": run,
+        "whole_tuning": whole,
+        "papers_bound": papers,
+        "naive_composition_at_mean": naive,
     }
 
 
@@ -305,22 +347,52 @@ def _caption(law: accounting.RepetitionLaw | int) -> str:
     )
 
 
-def draw(base: accounting.Guarantee, path: str) -> None:
-    """Draws epsilon against the mean of K under the flags' law, every other setting as given."""
+def draw(base: accounting.Guarantee, path: str, delta: float) -> None:
+    """Draws what the flags price: its cost by the mean of K, its trade-off curves, its profiles.
+
+    Args:
+      base: one run.
+      path: of the PNG.
+      delta: that the cost is at.
+    """
     from dpjax import plotting
 
+    law = _selection()
+    figure, (costs, errors, profiles) = plotting.new_row(3)
     means = np.unique(np.round(np.geomspace(2, 200, 9)))
-    rows = [price(base, _selection(float(mean)), _DELTA.value) for mean in means]
-    figure, axes = plotting.new_figure()
-    for name, label in _labels(_selection()).items():
+    rows = [price(base, _selection(float(mean)), delta) for mean in means]
+    labels, found = _labels(law), guarantees(base, law)
+    alphas, deltas = np.linspace(0.0, 1.0, 201), np.geomspace(1e-9, 0.3, 60)
+    # One line a name, of one colour in all three; the papers' bound has no loss distribution.
+    for colour, (name, label) in zip(plotting.PALETTE, labels.items()):
+        guarantee = found[name]
+        if guarantee is None:
+            continue
         values = [math.nan if (value := row[name]) is None else value for row in rows]
-        axes.plot(means, values, marker="o", markersize=4, label=label)
-    axes.set_xscale("log")
-    axes.set_ylim(0, 3 * max(row["whole_tuning"] or 0.0 for row in rows))
-    axes.set_xlabel("mean of K (before any cap)")
-    axes.set_ylabel(f"epsilon at delta = {_DELTA.value:g}")
-    axes.set_title("What tuning costs")
-    figure.legend(loc="outside lower center", ncols=2, fontsize=10)
+        costs.plot(means, values, marker="o", markersize=4, label=label, color=colour)
+        if name != "papers_bound":
+            errors.plot(alphas, guarantee.tradeoff(alphas), color=colour)
+        method = "rdp" if name == "papers_bound" else "tight"
+        curve = [guarantee.epsilon(one, method) for one in deltas]
+        finite = np.where(np.isfinite(curve), curve, math.nan)
+        profiles.plot(deltas, finite, color=colour)
+    costs.set_xscale("log")
+    # What a bound that knows little states may be infinite.
+    tops = [one for row in rows if math.isfinite(one := row["whole_tuning"] or 0.0)]
+    costs.set_ylim(0, 3 * max(tops, default=1.0) or 1.0)
+    costs.set_xlabel("mean of K (before any cap)")
+    costs.set_ylabel(f"epsilon at delta = {delta:g}")
+    costs.set_title("What tuning costs")
+    errors.plot([0, 1], [1, 0], color="#888888", linestyle="--", linewidth=1)
+    errors.set_xlabel("false positive rate of an attack")
+    errors.set_ylabel("its least false negative rate")
+    errors.set_title("Trade-off (dashed: nothing is learnt)")
+    profiles.set_xscale("log")
+    profiles.set_ylim(bottom=0)
+    profiles.set_xlabel("delta")
+    profiles.set_ylabel("epsilon")
+    profiles.set_title("Privacy profile")
+    figure.legend(*costs.get_legend_handles_labels(), loc="outside lower center", ncols=4)
     folder, name = os.path.split(os.path.abspath(path))
     plotting.save_figure(figure, folder, os.path.splitext(name)[0], formats=("png",))
 
@@ -339,6 +411,32 @@ def _labels(law: accounting.RepetitionLaw | int) -> dict[str, str]:
     return adaptive if isinstance(law, int) else _LABELS
 
 
+def _priced_delta(law: accounting.RepetitionLaw | int) -> float:
+    """The delta that prices are at.
+
+    Raises:
+      ValueError: for one that nothing can be known at.
+    """
+    if not flags.FLAGS["epsilon"].present:
+        derived_flags.refuse(["total_delta"], "belongs to --epsilon: pass --delta")
+        return _DELTA.value
+    runs = law if isinstance(law, int) else _runs_at_mean(law)
+    delta = _TOTAL_DELTA.value
+    if delta is None:
+        # All runs may reveal with probability delta each; the final one, and then some.
+        delta = 2.0 * (runs + 1) * _DELTA.value
+        if not delta < 1.0:
+            raise ValueError(
+                f"--delta={_DELTA.value:g} of each of {runs} runs leaves nothing to state: pass a "
+                "smaller one"
+            )
+    if not _DELTA.value < delta < 1.0:
+        raise ValueError(
+            f"--total_delta={delta:g}: pass a number above --delta={_DELTA.value:g}, below 1"
+        )
+    return delta
+
+
 def main() -> int:
     """Answers; returns the exit code."""
     if _VERIFY.value:
@@ -351,12 +449,13 @@ def main() -> int:
         raise ValueError(f"--plot={_PLOT.value}: pass a path that ends in .png")
     if _PLOT.value and not os.path.isdir(os.path.dirname(os.path.abspath(_PLOT.value))):
         raise ValueError(f"--plot={_PLOT.value}: there is no such folder; pass one that exists")
-    prices = price(base, law, _DELTA.value)
+    delta = _priced_delta(law)
+    prices = price(base, law, delta)
     if _JSON.value:
         print(
             json.dumps(
                 {
-                    "delta": _DELTA.value,
+                    "delta": delta,
                     "neighbouring_relation": base.relation,
                     "repetitions": _described(law),
                     "mean": law if isinstance(law, int) else law.mean,
@@ -367,7 +466,7 @@ def main() -> int:
         )
     else:
         relation = base.relation.replace("_", " ")
-        title = f"epsilon at delta = {_DELTA.value:g}, {relation}"
+        title = f"epsilon at delta = {delta:g}, {relation}"
         table = Table(title=title, caption=_caption(law))
         table.add_column("what")
         table.add_column("epsilon", justify="right")
@@ -376,7 +475,7 @@ def main() -> int:
             table.add_row(label, "no such bound" if value is None else f"{value:.4f}")
         Console().print(table)
     if _PLOT.value:
-        draw(base, _PLOT.value)
+        draw(base, _PLOT.value, delta)
         if not _JSON.value:
             print(_PLOT.value)
     return 0

@@ -78,6 +78,12 @@ PUBLIC = {
     "Guarantee.epsilon": spec(BASE.epsilon, delta=(1e-5, "number"), method=("rdp", "word")),
     "Guarantee.delta": spec(BASE.delta, epsilon=(0.5, "threshold")),
     "Guarantee.rdp": spec(BASE.rdp, orders=([2.0, 3.0], "list")),
+    "Guarantee.tradeoff": spec(BASE.tradeoff, false_positive_rate=([0.1, 0.5], "list")),
+    "Guarantee.attack_success": spec(BASE.attack_success, false_positive_rate=([0.1, 0.5], "list")),
+    "Guarantee.gaussian_mu": spec(BASE.gaussian_mu, slack=(1e-6, "number")),
+    "Guarantee.group_epsilon": spec(
+        BASE.group_epsilon, records=(2, "whole"), delta=(1e-5, "number")
+    ),
     "Guarantee.from_pld": spec(
         accounting.Guarantee.from_pld,
         pld=(privacy_loss_distribution.from_gaussian_mechanism(1.0), "pld"),
@@ -90,6 +96,9 @@ PUBLIC = {
         epsilon_per_iteration=(0.1, "number"),
         iterations=(5, "whole"),
         delta=(1e-5, "number"),
+    ),
+    "approximate": spec(
+        accounting.approximate, epsilon=(0.5, "number"), delta=(1e-6, "number"), **REPLACE
     ),
     "basic_composition": spec(
         accounting.basic_composition,
@@ -122,6 +131,14 @@ PUBLIC = {
         rounds=(3, "whole"),
         missing_fraction=(0.1, "number"),
         before=(accounting.gaussian(9.0, relation="replace_one"), "guarantee?"),
+    ),
+    "calibrate_largest": spec(
+        accounting.calibrate_largest,
+        make_guarantee=(lambda n: accounting.gaussian(9.0, steps=n), "function"),
+        epsilon=(1.0, "threshold"),
+        delta=(1e-5, "number"),
+        bracket=((1, 50), "list"),
+        whole=(True, "flag"),
     ),
     "calibrate_vote": spec(
         accounting.calibrate_vote,
@@ -202,6 +219,7 @@ PUBLIC = {
         method=("laplace", "word"),
     ),
     "law_from_dict": spec(accounting.law_from_dict, values=(LAW.to_dict(), "dict")),
+    "laplace": spec(accounting.laplace, noise_multiplier=(2.0, "number"), **REPLACE),
     "local_noise_variance": spec(
         accounting.local_noise_variance,
         variance=(4.0, "number"),
@@ -244,6 +262,12 @@ PUBLIC = {
         delta=(1e-5, "number"),
         shapes=([1.0], "list"),
     ),
+    "profile_table": spec(
+        accounting.profile_table,
+        epsilons=([0.5, 1.0], "list"),
+        deltas=([1e-3, 1e-5], "list"),
+        **REPLACE,
+    ),
     "projected_sgd_sensitivity": spec(
         accounting.projected_sgd_sensitivity,
         strong_convexity=(0.1, "number"),
@@ -252,6 +276,11 @@ PUBLIC = {
         batch_size=(10, "whole"),
     ),
     "pure": spec(accounting.pure, epsilon=(0.5, "number"), **REPLACE),
+    "randomised_response": spec(
+        accounting.randomised_response,
+        truth_probability=(0.8, "number"),
+        categories=(3, "whole"),
+    ),
     "rdp_grid": spec(
         accounting.rdp_grid,
         sampling_probability=(0.1, "grid"),
@@ -273,6 +302,7 @@ PUBLIC = {
         **REPLACE,
     ),
     "repeat": spec(accounting.repeat, guarantee=(BASE, "guarantee"), times=(3, "whole")),
+    "replace_one": spec(accounting.replace_one, guarantee=(BASE, "guarantee")),
     "selection_noise_ratio": spec(
         accounting.selection_noise_ratio,
         candidates=(9, "whole"),

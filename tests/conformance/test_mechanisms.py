@@ -27,6 +27,7 @@ CALLS = {
 """What makes a mechanism, where that is not the function of accounting of its name."""
 
 GOOD = {
+    "approximate": {"epsilon": 0.5, "delta": 1e-10},
     "best_of": {"guarantee": _PURE, "law": accounting.Geometric(3.0)},
     "best_of_adaptive": {"guarantee": _PURE, "law": accounting.Geometric(3.0), "ratio": (0.8, 1.2)},
     "compose": [_PURE, _TABLE, _PURE],
@@ -62,12 +63,16 @@ GOOD = {
         "missing_fraction": 0.1,
     },
     "gaussian": {"noise_multiplier": 2.0, "steps": 3},
+    "laplace": {"noise_multiplier": 2.0},
     "loss_distributions": {"pld": _LOSSES},
     "mixture": {"guarantees": [_PURE, _TABLE], "weights": [0.25, 0.75]},
     "output_perturbation": {"sensitivity": 1.0, "noise_std": 2.0},
     "parallel": [_PURE, accounting.gaussian(3.0)],
+    "profile_table": {"epsilons": [0.3, 1.0, 2.0], "deltas": [1e-2, 1e-5, 1e-10]},
     "pure": {"epsilon": 0.5},
+    "randomised_response": {"truth_probability": 0.6, "categories": 3},
     "renyi_only": {"orders": [2.0, 8.0, 64.0], "divergences": [0.02, 0.08, 0.7]},
+    "replace_one": {"guarantee": accounting.gaussian(3.0)},
     "skellam_vote": {"variance": 9.0, "scale": 2, **_VOTE},
     "sparse_vector": {"noise": 40.0, "bound": 3, "allocation": "optimal"},
     "split": {"tuned": _PURE, "final": _TABLE, "probability": 0.3, "final_on": "all"},

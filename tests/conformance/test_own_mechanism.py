@@ -112,12 +112,12 @@ def test_the_docstrings_example_runs():
     (code,) = re.findall(r"```python\n(.*?)```", accounting.mechanism.__doc__, re.S)
     names = {"__name__": "example"}
     exec(textwrap.dedent(code), names)
-    laplace = names["laplace"]
+    laplace = names["repeated_laplace"]
     # epsilon = 1 / scale, and the profile 1 - e^((epsilon - 1/scale) / 2) of Laplace noise.
     assert laplace(2.0).epsilon(0) == 0.5
     assert laplace(2.0).delta(0.1) == pytest.approx(-math.expm1(-0.2), rel=1e-3)
     assert laplace(2.0, 3, relation="Replace-One").provenance == {
-        "mechanism": "laplace",
+        "mechanism": "repeated_laplace",
         "parameters": {"scale": 2.0, "steps": 3, "relation": "replace_one"},
         "parts": [],
     }

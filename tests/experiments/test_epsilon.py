@@ -169,7 +169,29 @@ def test_runs_chosen_in_any_way_are_composed(run_cases):
             assert other in " ".join(words.split()), (other, words[:80])
 
 
+def test_one_runs_epsilon_and_delta_are_all_that_is_known(run_cases):
+    """Prices are at a larger delta: of ten runs each may reveal everything with its own."""
+    common = ["--json", "--epsilon=1", "--delta=1e-7", "--mean=10", "--cap=0"]
+    results = run_cases(
+        "experiments.epsilon",
+        [common, [*common, "--total_delta=1e-5"]],
+    )
+    plain, later = (json.loads(printed) for _, printed, _ in results)
+    base, law = accounting.approximate(1.0, 1e-7), accounting.Geometric(mean=10)
+    assert plain["delta"] == pytest.approx(2.2e-6)
+    assert plain["epsilon"]["papers_bound"] is None
+    for found in (plain, later):
+        best = accounting.best_of(base, law).epsilon(found["delta"])
+        assert found["epsilon"]["whole_tuning"] == best
+    assert later["delta"] == 1e-5 and best > 1.0
+
+
 REFUSED = [
+    (["--epsilon=1", "--rho=1"], "exactly one of"),
+    (["--epsilon=-1"], "--epsilon must be finite and >= 0"),
+    (["--epsilon=1", "--total_delta=1e-9"], "--total_delta=1e-09: pass a number above --delta"),
+    (["--epsilon=1", "--delta=0.2"], "of each of 10 runs leaves nothing to state"),
+    (["--rho=0.1", "--total_delta=0.1"], "--total_delta belongs to --epsilon"),
     ([], "exactly one of"),
     (["--rho=0.1", "--pure_epsilon=1"], "exactly one of"),
     (["--sampling_probability=0.1"], "--noise_multiplier and --steps"),

@@ -75,7 +75,7 @@ def mechanism(body: Callable[P, Guarantee]) -> Callable[P, Guarantee]:
 
 
     @accounting.mechanism
-    def laplace(
+    def repeated_laplace(
         scale: float, steps: int = 1, *, relation: object = "add_or_remove_one"
     ) -> accounting.Guarantee:
         \"\"\"Laplace noise of this scale on numbers of sensitivity 1 (Dwork et al. 2006).\"\"\"
@@ -88,7 +88,7 @@ def mechanism(body: Callable[P, Guarantee]) -> Callable[P, Guarantee]:
         return accounting.repeat(one, steps)
 
 
-    both = accounting.compose(laplace(2.0, 3), accounting.gaussian(5.0))
+    both = accounting.compose(repeated_laplace(2.0, 3), accounting.gaussian(5.0))
     best = accounting.best_of(both, accounting.Geometric(10))
     assert accounting.from_provenance(best.provenance).epsilon(1e-6) == best.epsilon(1e-6)
     ```

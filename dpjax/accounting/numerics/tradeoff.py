@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+from scipy import special
 
-from dpjax.accounting.numerics.loss_distribution import LossDistribution
+from dpjax.accounting.numerics.loss_distribution import LossDistribution, LossPair
 
 SMALLEST = 1e-290
 """P masses below count as 0, which is downwards: slopes between subnormal ones overflow."""
@@ -48,3 +49,33 @@ def right_slopes(reverse: LossDistribution, x: np.ndarray) -> np.ndarray:
     losses = reverse.losses[reverse.masses > 0][::-1]
     slopes = np.append(np.exp(np.minimum(losses, 700.0)), 0.0)
     return slopes[np.searchsorted(corners, x, side="right") - 1]
+
+
+def gaussian_mu(pair: LossPair, slack: float) -> float:
+    """Smallest mu known with delta(e) <= (N(mu, 1) against N(0, 1))'s delta(e) + slack, e >= 0.
+
+    h is concave and piecewise linear. A profile at epsilon e >= 0 is sup h(x) - e^e x, taken at a
+    corner that only pieces of loss e or more lie left of; so it is enough that each corner left of
+    which all losses are at least 0 lies below the Gaussian's h, raised by the slack (Dong, Roth &
+    Su 2022, Corollary 2.13, corner by corner).
+
+    Args:
+      pair: both directions.
+      slack: in [0, 1).
+
+    Returns:
+      mu, rounded up; inf where a revealed mass exceeds the slack.
+    """
+    largest = 0.0
+    for law in {id(law): law for law in (pair.forward, pair.backward)}.values():
+        x, h = tradeoff_vertices(law)
+        losses = law.losses[law.masses > 0][::-1]
+        count = 1 + int(np.count_nonzero(losses >= 0.0))
+        x, h = x[:count], h[:count] * (1.0 + 2.0**-52) - slack
+        binding = h > x
+        if np.any(binding & ((x <= 0.0) | (h >= 1.0))):
+            return float("inf")
+        found = special.ndtri(h[binding]) - special.ndtri(x[binding])
+        largest = max(largest, float(np.max(found, initial=0.0)))
+    # SciPy's quantiles are right to some 1e-15, relative.
+    return largest * (1.0 + 1e-12)
