@@ -224,6 +224,35 @@ MISTAKES = [
         needs="opacus",
     ),
     Mistake(
+        "tables: a range that the records widen",
+        "dpjax/data/tabular.py",
+        "low, high = self.ranges[name]\n                missing",
+        "low, high = self.ranges[name][0], max(self.ranges[name][1], np.nanmax(values))\n"
+        "                missing",
+        ("tests/data/test_own_tables.py",),
+    ),
+    Mistake(
+        "tables: a record without a target goes where places count",
+        "dpjax/data/tables.py",
+        "if every and not np.all(kept):",
+        "if False:",
+        ("tests/data/test_own_tables.py",),
+    ),
+    Mistake(
+        "tables: a missing category is what another value is",
+        "dpjax/data/tables.py",
+        "MISSING if text is None else tabular.OTHER",
+        "tabular.OTHER if text is None else tabular.OTHER",
+        ("tests/data/test_own_tables.py",),
+    ),
+    Mistake(
+        "tables: writing a schema looks at the records",
+        "dpjax/data/tables.py",
+        "            names = _header(rows, str(table))",
+        "            names = _header(rows, str(table))\n            list(rows)",
+        ("tests/data/test_own_tables.py",),
+    ),
+    Mistake(
         "read-outs: a chain of neighbours forgets that later steps multiply earlier deltas",
         "dpjax/accounting/numerics/groups.py",
         "deltas = step.law.delta(safe) + np.exp(safe) * deltas",

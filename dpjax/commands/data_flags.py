@@ -22,11 +22,12 @@ from dpjax.training import schedules
 flags.disclaim_key_flags()
 
 LARGEST = {"public_size": 10**9, "classes": 10**5}
-OWN_FILE = "your own .npz"
+OWN_FILE, OWN_TABLE = "your own .npz", "your own .csv"
+_FILES = {".npz": OWN_FILE, ".csv": OWN_TABLE}
 
 
 def _kind(dataset: str) -> str:
-    return OWN_FILE if dataset.endswith(".npz") else dataset
+    return _FILES.get(os.path.splitext(dataset)[1], dataset)
 
 
 class DataFlags:
@@ -47,7 +48,8 @@ class DataFlags:
         of_file = derived_flags.options_of(
             data.load_arrays, "path", "identified_by", documented=data.from_arrays
         )
-        self._of_data = {OWN_FILE: of_file} | {
+        of_table = derived_flags.options_of(data.load_table, "path", "identified_by")
+        self._of_data = {OWN_FILE: of_file, OWN_TABLE: of_table} | {
             name: derived_flags.options_of(one.encode) for name, one in source.SOURCES.items()
         }
         self._of_optimizers = {
@@ -91,10 +93,11 @@ class DataFlags:
           ValueError: such a flag, or a number that no data set can have.
         """
         for name in filter(None, names):
-            if name not in data.NAMES and os.path.splitext(name)[1] not in ("", ".npz"):
+            if name not in data.NAMES and os.path.splitext(name)[1] not in ("", *_FILES):
                 raise ValueError(
                     f"{name} is no data set that is read: pass an .npz file (np.savez with inputs= "
-                    f"and labels=), or one of {', '.join(data.NAMES)}"
+                    "and labels=), a .csv table with its --schema, or one of "
+                    f"{', '.join(data.NAMES)}"
                 )
         for by_owner, chosen, of in (
             (self._of_data, {_kind(name) for name in names}, "dataset"),
@@ -111,7 +114,7 @@ class DataFlags:
         """Loads a data set.
 
         Args:
-          name: of a published one, or the path of an .npz file.
+          name: of a published one, or the path of an .npz or .csv file.
           sampling: "fixed" or "poisson".
           **public: numbers of a file that is not --dataset, instead of the flags'.
 
@@ -119,8 +122,9 @@ class DataFlags:
           ValueError: for a name or file that cannot be loaded.
         """
         own = derived_flags.given(self._of_data.get(_kind(name), []))
-        if _kind(name) == OWN_FILE:
-            own = public | {"classes": own.get("classes")} if public else own
+        if _kind(name) in _FILES.values():
+            if public:
+                own = public | {"classes": own.get("classes")}
             # Replacing a record must not move it from training to validation.
             own["identified_by"] = "slot" if sampling == "fixed" else None
         elif own:
@@ -132,7 +136,7 @@ class DataFlags:
         except ValueError as refusal:
             # What Python is told to pass is a flag here, unless the number came from elsewhere.
             words = str(refusal)
-            for option in self._of_data[OWN_FILE]:
+            for option in self._of_data.get(_kind(name), self._of_data[OWN_FILE]):
                 if option.name not in public:
                     words = words.replace(f"pass {option.name}=,", f"pass --{option.flag}=,")
             if words == str(refusal):

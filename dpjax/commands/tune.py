@@ -25,7 +25,8 @@ curator's eyes too.
 
 The default run takes about ten seconds on 4 CPU cores. --helpfull lists the flags of the methods
 and of devices, shards and hosts too. Your own .npz holds inputs, labels and, if you have them,
-validation_inputs, validation_labels, test_inputs, test_labels, identifiers.
+validation_inputs, validation_labels, test_inputs, test_labels, identifiers; your own .csv table
+comes with a public --schema (docs/tables.md).
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ from dpjax.tuning.problem.public_defaults import RULES, usual_lot_size
 from dpjax.tuning.problem.task import accuracy_of
 
 _DATA = data_flags.DataFlags(
-    dataset_help="One of {names}, or the path of your own .npz file.",
+    dataset_help="One of {names}, or the path of your own .npz file or .csv table.",
     widths=["64"],
     optimizer="momentum",
 )

@@ -7,6 +7,7 @@ Preprocessing uses public constants, documented vocabularies and ranges only: no
 norm or list of categories is ever computed from the records. `third_party_notes/data.md` gives
 every set's address, checksums, terms and encoding.
 
+A table of your own, a CSV file or a DataFrame, is encoded by a public schema file (`from_table`).
 A published data set that is not among them is one file of yours: after
 `data.register(data.Source(name="mine", ...))`, `data.load("mine")` finds its files, recognises them
 by their checksums, and reads them. `data.with_features(dataset, "scattering")` puts public features
@@ -22,6 +23,13 @@ from dpjax.data.features import FEATURES, FeatureMap, register_features, with_fe
 from dpjax.data.loading import DEFAULT_DATA_DIR, NAMES, load
 from dpjax.data.published_files import DataCorruptedError, DataNotFoundError, PublishedFile
 from dpjax.data.source import Source, register
+from dpjax.data.tables import (
+    TableSchema,
+    from_table,
+    load_table,
+    read_schema,
+    write_schema,
+)
 from dpjax.data.user_arrays import from_arrays, load_arrays
 
 __all__ = [
@@ -36,12 +44,17 @@ __all__ = [
     "PublishedFile",
     "Source",
     "Split",
+    "TableSchema",
     "from_arrays",
+    "from_table",
     "load_arrays",
+    "load_table",
     "load",
     "partitioners",
+    "read_schema",
     "register",
     "register_features",
     "split_train_validation",
     "with_features",
+    "write_schema",
 ]

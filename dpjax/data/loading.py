@@ -17,6 +17,7 @@ from dpjax.data import (
     published_files,
     source,
     sources,  # noqa: F401 - every file there registers its data set.
+    tables,
     tfds_store,
     user_arrays,
 )
@@ -25,8 +26,8 @@ DEFAULT_DATA_DIR = pathlib.Path("~/tensorflow_datasets")
 """Where TFDS keeps its data unless told otherwise."""
 
 NAMES = source.SOURCES.keys()
-"""Every name `load` knows, those registered later included; a path that ends in .npz is accepted
-too."""
+"""Every name `load` knows, those registered later included; a path that ends in .npz or .csv
+is accepted too."""
 
 _WORTH_CACHING = 1.0
 """Processor seconds of reading from which on arrays are cached; a cache takes a tenth of one."""
@@ -43,6 +44,8 @@ def load(
     size_bound: int | None = None,
     validation_public_size: int | None = None,
     identified_by: str | None = None,
+    schema: str | os.PathLike[str] | None = None,
+    test_table: str | os.PathLike[str] | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> dataset.Dataset:
     """Returns a data set by name.
@@ -52,16 +55,18 @@ def load(
     `tables`.
 
     Args:
-      name: one of `NAMES`, or the path of an `.npz` file (see `dpjax.data.user_arrays`). A data set
-        of your own is one more name: see `dpjax.data.register`.
+      name: one of `NAMES`, or the path of an `.npz` file (see `dpjax.data.user_arrays`) or of a
+        `.csv` table (see `dpjax.data.tables`). A data set of your own is one more name: see
+        `dpjax.data.register`.
       data_dir: where published files are looked for, and data that TFDS prepared, and where
         downloads and caches go; `~/tensorflow_datasets`, as for TFDS, unless given. Published files
         may lie in `<data_dir>/downloads/manual/<name>/` or `<data_dir>/<name>/`.
       cache_dir: where downloads and caches go instead; by default `data_dir`, or
         `~/tensorflow_datasets` if `data_dir` is a folder without write permission.
       download: whether missing files may be downloaded.
-      public_size, classes, size_bound, validation_public_size, identified_by: for `.npz` files
-        only, see `user_arrays.from_arrays`. Data sets with a name carry theirs.
+      public_size, classes, size_bound, validation_public_size, identified_by: for your own
+        files only, see `user_arrays.from_arrays`. Data sets with a name carry theirs.
+      schema, test_table: for `.csv` tables only, see `tables.load_table`.
 
     Raises:
       ValueError: for an unknown name, or an argument that does not belong to the data set.
@@ -84,19 +89,28 @@ def load(
     checks.flag("download", download)
     settings = {} if settings is None else settings
     checks.mapping("settings", settings, "from names to numbers or words")
+    of_tables: dict[str, Any] = {"schema": schema, "test_table": test_table}
+    if str(name).endswith((".npz", ".csv")) and settings:
+        raise ValueError("settings= is for data sets with a name: leave it out for a file")
+    if str(name).endswith(".csv"):
+        for argument in ("classes", "validation_public_size"):
+            if own.pop(argument) is not None:
+                raise ValueError(f"{argument}= is for .npz files: leave it out for a table")
+        return tables.load_table(name, **own, **of_tables)
+    for argument, value in of_tables.items():
+        if value is not None:
+            raise ValueError(f"{argument}= is for .csv tables: leave it out for {name!r}")
     if str(name).endswith(".npz"):
-        if settings:
-            raise ValueError("settings= is for data sets with a name: leave it out for a file")
         return user_arrays.load_arrays(name, **own)
     if name not in NAMES and pathlib.PurePath(name).suffix:
         raise ValueError(
             f"{name!r} is no data set that is read: pass the path of an .npz file (np.savez with "
-            f"inputs= and labels=), or one of {', '.join(NAMES)}"
+            f"inputs= and labels=) or a .csv table, or one of {', '.join(NAMES)}"
         )
     if name not in NAMES:
         raise ValueError(
             f"unknown data set {name!r}: pass one of {', '.join(NAMES)}, or the path of an .npz "
-            "file"
+            "or .csv file"
         )
     given = [argument for argument, value in own.items() if value is not None]
     if given:

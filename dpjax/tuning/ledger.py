@@ -57,7 +57,7 @@ class SeenData:
           name: as the user gave it: of a published data set, or the path of a file.
           arrays: pytree of arrays (n, ...), one row a record.
         """
-        if name.endswith(".npz"):
+        if name.endswith((".npz", ".csv")):
             name = os.path.realpath(name)
         rows = []
         for leaf in jax.tree.leaves(arrays):

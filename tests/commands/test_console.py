@@ -28,11 +28,13 @@ def test_prices_need_no_checkout(tmp_path):
 @pytest.mark.parametrize(
     "arguments,message",
     [
-        ([], "no command: pass one of tune, price, verify"),
+        ([], "no command: pass one of tune, price, verify, schema"),
         (["tuen"], "unknown command 'tuen'"),
         (["verify"], "takes one path"),
         (["verify", "/nowhere/guarantee.json"], "cannot be read"),
         (["price", "--rho=-1"], "rho"),
+        (["schema", "people.csv"], "takes two paths"),
+        (["schema", "/nowhere.csv", "/tmp/schema.json"], "/nowhere.csv does not exist"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(arguments, message):

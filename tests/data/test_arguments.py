@@ -5,7 +5,9 @@ type and shape and never themselves, which `SECRET` checks.
 """
 
 import inspect
+import json
 import math
+import pathlib
 
 import numpy as np
 import pytest
@@ -32,9 +34,25 @@ BAD = SHARED | {
     "identifiers": [*NOT_ARRAYS, np.arange(4.0), np.full(4, math.nan)],
     "pair": [*RECORDS, 3, math.nan, np.zeros(3), True, (SECRET, SECRET)],
     "parts": [SECRET, 3, None, math.nan, [0.5], [[0.5, 1.5]], [[[0]]], [SECRET], {SECRET: 1}],
+    "table": [[SECRET], (SECRET,), 3, math.nan, True, np.zeros(3)],
+    "schema": [3, None, math.nan, True, ["age"], {"age": 1}, {}],
     "split": [*RECORDS, 3, None, math.nan, np.zeros(3), (np.zeros((4, 2)), np.zeros(4))],
 }
 """What each kind of argument must refuse."""
+
+COLUMNS = {"age": [1, 2, 3, 4], "sick": [0, 1, 0, 1]}
+SCHEMA = {
+    "target": {"column": "sick", "classes": [0, 1]},
+    "columns": {"age": {"range": [0, 9]}},
+}
+
+
+def _fresh(path):
+    """The path, with nothing there."""
+    if isinstance(path, str):
+        pathlib.Path(path).unlink(missing_ok=True)
+    return path
+
 
 INPUTS, LABELS = np.ones((4, 2), np.float32), np.array([0, 1, 0, 1], np.int32)
 PAIR = (INPUTS, LABELS)
@@ -97,6 +115,31 @@ PUBLIC = {
         name=("mine", "text"),
         **OF_A_FILE,
     ),
+    "from_table": spec(
+        data.from_table,
+        table=(COLUMNS, "table"),
+        schema=(SCHEMA, "schema"),
+        public_size=(4, "whole"),
+        size_bound=(4, "whole?"),
+        test=(None, "table?"),
+        identified_by=("slot", "word?"),
+        name=("mine", "text"),
+    ),
+    "load_table": spec(
+        data.load_table,
+        path=("mine.csv", "path"),
+        schema=("mine.json", "path"),
+        public_size=(4, "whole"),
+        size_bound=(4, "whole?"),
+        test_table=(None, "path?"),
+        identified_by=("slot", "word?"),
+    ),
+    "read_schema": spec(data.read_schema, schema=(SCHEMA, "schema")),
+    "write_schema": spec(
+        lambda table, path: data.write_schema(table, _fresh(path)),
+        table=(COLUMNS, "table"),
+        path=("new.json", "path"),
+    ),
     "load_arrays": spec(data.load_arrays, path=("mine.npz", "path"), **OF_A_FILE),
     "load": spec(
         data.load,
@@ -110,6 +153,8 @@ PUBLIC = {
         size_bound=(None, ""),
         validation_public_size=(None, ""),
         identified_by=(None, ""),
+        schema=(None, ""),
+        test_table=(None, ""),
         settings=(None, "mapping?"),
     ),
     "split_train_validation": spec(
@@ -145,6 +190,7 @@ PUBLIC = {
 }
 
 NOT_CALLED = {
+    "TableSchema": "made by read_schema",
     "DEFAULT_DATA_DIR": "a constant",
     "FEATURES": "a registry",
     "NAMES": "a constant",
@@ -172,6 +218,8 @@ def a_file_of_arrays(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     held_out = dict(validation_inputs=INPUTS, validation_labels=LABELS)
     np.savez("mine.npz", inputs=INPUTS, labels=LABELS, **held_out)
+    pathlib.Path("mine.csv").write_text("age,sick\n1,0\n2,1\n")
+    pathlib.Path("mine.json").write_text(json.dumps(SCHEMA))
 
 
 def good(arguments: dict) -> dict:

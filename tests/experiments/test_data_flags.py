@@ -1,5 +1,6 @@
 """The flags that the binaries share: whose they are, and what they stand for."""
 
+import json
 import subprocess
 import sys
 
@@ -68,3 +69,37 @@ def test_shared_flags_are_the_binarys_own(binary):
         assert f"\n{name} " in f"\n{done.stdout}", name
     for words in BINARIES[binary]:
         assert words in done.stdout
+
+
+def test_a_table_with_its_schema_is_tuned_and_its_flags_are_refused_elsewhere(run_cases, tmp_path):
+    table, schema = tmp_path / "people.csv", tmp_path / "people.json"
+    rows = "".join(f"{20 + i % 40},{'north' if i % 3 else ''},{i % 2}\n" for i in range(200))
+    table.write_text("age,region,sick\n" + rows)
+    known = {
+        "target": {"column": "sick", "classes": [0, 1]},
+        "columns": {"age": {"range": [18, 65]}, "region": {"values": ["north"]}},
+    }
+    schema.write_text(json.dumps(known))
+    own = [f"--dataset={table}", "--public_size=200"]
+    results = run_cases(
+        "experiments.tune",
+        [
+            [
+                *(*own, f"--schema={schema}", f"--test_table={table}", "--method=untuned"),
+                *("--lot_size=40", "--steps=3", f"--out_dir={tmp_path / 'run'}"),
+            ],
+            own,
+            [*own, f"--schema={schema}", "--classes=2"],
+            ["--dataset=digits", f"--schema={schema}"],
+        ],
+    )
+    code, printed, errors = results[0]
+    assert code == 0, errors
+    assert "accuracy on test data" in printed
+    stated = json.loads((tmp_path / "run" / "release" / "guarantee.json").read_text())
+    assert "input_shape" not in stated or stated["input_shape"] == [5]
+    for (code, _, errors), words in zip(
+        results[1:],
+        ("pass --schema=", "--classes belongs to", "--schema belongs to --dataset=your own .csv"),
+    ):
+        assert code == 2 and words in errors and len(errors.splitlines()) == 1, errors

@@ -1,0 +1,565 @@
+"""The user's own table: a CSV file or a DataFrame, encoded by a small public schema file.
+
+Nothing is computed from the records: ranges, vocabularies, the target's classes and how a missing
+value is spelt stand in the schema, which is written from public knowledge (a codebook, a form).
+`write_schema` makes one to fill in from the names of the columns alone. Column names are taken to
+be public, here and wherever a message names one; no message shows a value of a record.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import dataclasses
+import json
+import math
+import numbers
+import os
+import pathlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from dpjax import checks, files
+from dpjax.data import dataset, tabular, user_arrays
+
+MISSING = "(missing)"
+"""Of a column of categories: the slot of a missing value."""
+
+MISSING_SPELLINGS = ("", "NA", "N/A", "NaN", "nan", "null", "None", "?")
+"""Cells of a CSV file that are missing values, unless the schema lists others."""
+
+LEAVE_OUT = "leave out"
+_WHOLE = re.compile(r"^(-?[0-9]+)\.0+$")
+_TOP = ("about", "target", "columns", "identifier", "missing")
+_ABOUT = (
+    "Fill in from public knowledge (a codebook, a form), never from the records. Each column: "
+    '{"range": [low, high]} for numbers, {"values": ["a", "b"]} for categories (others go to a '
+    f'slot of their own), or "{LEAVE_OUT}". target: the column to predict, with its classes, or '
+    '{"column": ..., "above": number} for whether a number exceeds it. identifier: a column '
+    "unique to each record, or null."
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TableSchema:
+    """What is public about a table: its columns and what is predicted.
+
+    Attributes:
+      target: column to predict.
+      classes: its values, as text, in the order of the class numbers; empty where `above` is given.
+      above: the target is whether the column's number exceeds this one.
+      inputs: ranges and vocabularies of the other columns. Columns of categories have two more
+        slots, `tabular.OTHER` and `MISSING`; of numbers one, for a missing value.
+      left_out: columns that are not read.
+      identifier: a column unique to each record, or None.
+      missing: how a missing value is spelt, beside None and NaN.
+
+    Raises:
+      ValueError: a target without classes or with fewer than two, a column named twice.
+    """
+
+    target: str
+    inputs: tabular.Schema
+    classes: tuple[str, ...] = ()
+    above: float | None = None
+    left_out: tuple[str, ...] = ()
+    identifier: str | None = None
+    missing: tuple[str, ...] = MISSING_SPELLINGS
+
+    def __post_init__(self):
+        if (self.above is None) == (not self.classes):
+            raise ValueError(
+                f'target {self.target!r}: pass "classes", a list of values, or "above", a number'
+            )
+        if self.classes and len(set(self.classes)) != len(self.classes):
+            raise ValueError(f"target {self.target!r}: pass each of the classes once")
+        if len(self.classes) == 1:
+            raise ValueError(f"target {self.target!r}: pass two classes or more")
+        if not self.inputs.columns:
+            raise ValueError("columns: pass a range or values for one column or more")
+        for values in (self.classes, *self.inputs.vocabularies.values()):
+            for value in {*values} & {*self.missing}:
+                raise ValueError(
+                    f"{value!r} is a value and a spelling of a missing one: pass other spellings "
+                    'as "missing"'
+                )
+        for name in self.columns:
+            if self.columns.count(name) > 1:
+                raise ValueError(f"column {name!r} is named twice: pass each column once")
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Every column that the table has."""
+        own = [self.target] + ([self.identifier] if self.identifier is not None else [])
+        return (*self.inputs.columns, *own, *self.left_out)
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the classes, by number."""
+        if self.above is None:
+            return self.classes
+        return (f"{self.target} <= {self.above:g}", f"{self.target} > {self.above:g}")
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of the encoded columns."""
+        return self.inputs.feature_names
+
+
+def read_schema(schema: TableSchema | str | os.PathLike[str] | Mapping[str, Any]) -> TableSchema:
+    """Reads a schema.
+
+    ```python
+    from dpjax import data
+
+    schema = data.read_schema({
+        "target": {"column": "insured", "classes": ["no", "yes"]},
+        "columns": {
+            "age": {"range": [18, 65]},
+            "region": {"values": ["north", "south"]},
+            "name": "leave out",
+        },
+    })
+    schema.feature_names
+    # age, age=(missing), region=north, region=south, region=(other), region=(missing)
+    ```
+
+    Args:
+      schema: path of a JSON file, or what it would hold.
+
+    Raises:
+      FileNotFoundError: if there is no such file.
+      ValueError: in one line, for what is no schema, or one that is not filled in.
+    """
+    where, source = "schema", cast(Any, schema)
+    if isinstance(source, TableSchema):
+        return source
+    if not isinstance(source, Mapping):
+        path = pathlib.Path(checks.path("schema", source)).expanduser()
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"{path} does not exist: pass the path of a schema, or write one to fill in by "
+                "`dpjax schema TABLE.csv SCHEMA.json`"
+            )
+        try:
+            source = json.loads(path.read_text(encoding="utf-8-sig"))
+        except (OSError, ValueError, RecursionError):
+            source = None
+        where = str(path)
+    if not isinstance(source, Mapping):
+        raise ValueError(f"{where} holds no JSON object: pass one with target and columns")
+    unknown = sorted(set(source) - set(_TOP), key=str)
+    if unknown:
+        raise ValueError(f"{where}: unknown {unknown[0]!r}: pass only {', '.join(_TOP)}")
+    try:
+        return _schema(source)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+
+
+def _schema(source: Mapping[str, Any]) -> TableSchema:
+    target, columns = source.get("target"), source.get("columns")
+    if not isinstance(target, Mapping) or not isinstance(target.get("column"), str):
+        raise ValueError('target: pass {"column": "its name", "classes": ["a", "b"]}')
+    extra = sorted(set(target) - {"column", "classes", "above"}, key=str)
+    if extra:
+        raise ValueError(f"target: unknown {extra[0]!r}: pass column, and classes or above")
+    if not isinstance(columns, Mapping):
+        raise ValueError('columns: pass {"name": {"range": [low, high]}, ...}')
+    ranges: dict[str, tuple[float, float]] = {}
+    vocabularies: dict[str, tuple[str, ...]] = {}
+    left_out = []
+    own = {target["column"], source.get("identifier")}
+    for name, known in columns.items():
+        if name in own:
+            # A schema written to be filled in lists every column.
+            continue
+        if known == LEAVE_OUT:
+            left_out.append(name)
+        elif isinstance(known, Mapping) and set(known) == {"range"}:
+            ends = checks.vector(f"column {name!r}: range", known["range"])
+            if ends.size != 2 or not ends[0] < ends[1]:
+                raise ValueError(f"column {name!r}: range: pass [low, high], low below high")
+            ranges[name] = (float(ends[0]), float(ends[1]))
+        elif isinstance(known, Mapping) and set(known) == {"values"}:
+            values = _texts(f"column {name!r}: values", known["values"])
+            vocabularies[name] = (*values, tabular.OTHER, MISSING)
+        else:
+            raise ValueError(
+                f'column {name!r} is not filled in: pass {{"range": [low, high]}}, {{"values": '
+                f'["a", "b"]}} or "{LEAVE_OUT}"'
+            )
+    identifier = source.get("identifier")
+    if identifier is not None:
+        checks.text("identifier", identifier)
+    above, classes = target.get("above"), target.get("classes")
+    missing = source.get("missing")
+    if missing is not None:
+        spellings = checks.listed("missing", missing, "texts")
+        missing = tuple(checks.text("each of missing", one) for one in spellings)
+    return TableSchema(
+        target=target["column"],
+        classes=() if classes is None else _texts("target: classes", classes),
+        above=None if above is None else checks.number("target: above", above),
+        inputs=tabular.Schema(ranges=ranges, vocabularies=vocabularies, optional=tuple(ranges)),
+        left_out=tuple(left_out),
+        identifier=identifier,
+        missing=MISSING_SPELLINGS if missing is None else missing,
+    )
+
+
+def _texts(name: str, values: Any) -> tuple[str, ...]:
+    found = tuple(
+        _text(one) for one in checks.listed(name, values, 'values, such as ["yes", "no"]')
+    )
+    if not found or None in found or len(set(found)) < len(found):
+        raise ValueError(f"{name}: pass one value or more, each once")
+    if {tabular.OTHER, MISSING} & set(found):
+        raise ValueError(f"{name}: {tabular.OTHER} and {MISSING} are there already: leave them out")
+    return tuple(str(one) for one in found)
+
+
+def _text(value: Any) -> str | None:
+    """A category as text, the same from a CSV file and a DataFrame: 1, 1.0 and "1" are one."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        # A column of whole numbers with one missing is written as 2.0 by pandas.
+        return _WHOLE.sub(r"\1", value.strip())
+    if isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_):
+        real = float(value)
+        if math.isnan(real):
+            return None
+        return str(int(real)) if real.is_integer() and abs(real) < 2**53 else repr(real)
+    # pandas' NA and NaT are of no kind of number; both are unequal to themselves, or unsure.
+    if type(value).__name__ in ("NAType", "NaTType"):
+        return None
+    return str(value)
+
+
+def from_table(
+    table: Any,
+    schema: TableSchema | str | os.PathLike[str] | Mapping[str, Any],
+    *,
+    public_size: int | None,
+    size_bound: int | None = None,
+    test: Any = None,
+    identified_by: str | None = None,
+    name: str = "user table",
+) -> dataset.Dataset:
+    """Returns a data set from a table, each row encoded by the schema alone.
+
+    Numbers become (value - low) / (high - low), clipped to [0, 1], with a second column that is 1
+    where the value is missing; categories one column a value, one for any other value and one for
+    a missing one. A record whose target is missing is left out, a rule that looks at one record
+    (refused with identified_by="slot", for replace-one, where no record may go). A row is encoded
+    the same whatever the others hold, so adding or removing one changes one.
+
+    ```python
+    import pandas
+
+    from dpjax import data
+
+    people = pandas.DataFrame({
+        "age": [34, None, 71], "region": ["north", "east", None], "insured": ["yes", "no", "yes"]
+    })
+    schema = {
+        "target": {"column": "insured", "classes": ["no", "yes"]},
+        "columns": {"age": {"range": [18, 65]}, "region": {"values": ["north", "south"]}},
+    }
+    found = data.from_table(people, schema, public_size=3)
+    found.train.inputs[2]  # [1, 0, 0, 0, 0, 1]: clipped to 65, and region missing
+    ```
+
+    Args:
+      table: a DataFrame, a mapping from column names to lists, or the path of a CSV file whose
+        first line names the columns.
+      schema: a `TableSchema`, the path of its JSON file, or what that would hold. It names every
+        column of the table, if only to leave it out.
+      public_size: a public, nominal number of training records, not read off the table.
+      size_bound: a public number that the records never exceed; `public_size` unless given.
+      test: another table of test records, whose number is public.
+      identified_by: as of `from_arrays`; the schema's identifier if it has one.
+      name: of the data set.
+
+    Raises:
+      FileNotFoundError: if there is no such file.
+      ValueError: in one line that shows no value: a missing public number, columns that are not
+        those of the schema, a column of numbers that holds other text, a target outside its
+        classes, identifiers that repeat or are missing.
+    """
+    checks.text("name", name)
+    known = read_schema(schema)
+    if public_size is None:
+        raise ValueError(
+            f"{name}: pass public_size=, a number that is public knowledge; it is not read off the "
+            "table, because how many records it holds is private"
+        )
+    inputs, labels, identifiers = _encoded(
+        table, known, name, every=identified_by == user_arrays.SLOT
+    )
+    held = None if test is None else _encoded(test, known, f"{name}: test")[:2]
+    made = user_arrays.from_arrays(
+        inputs,
+        labels,
+        public_size=public_size,
+        classes=len(known.class_names),
+        test=held,
+        size_bound=size_bound,
+        identifiers=identifiers,
+        identified_by=identified_by,
+        name=name,
+    )
+    # Under replace-one a record whose target goes missing must not go itself: of all identifiers
+    # only places promise that, where every record is demanded to have one.
+    train = dataclasses.replace(
+        made.train, stable_under_replacement=identified_by == user_arrays.SLOT
+    )
+    return dataclasses.replace(
+        made,
+        train=train,
+        description=f"{name}, scaled and one-hot by a public schema",
+        class_names=known.class_names,
+        feature_names=known.feature_names,
+    )
+
+
+def load_table(
+    path: str | os.PathLike[str],
+    *,
+    schema: str,
+    public_size: int | None,
+    size_bound: int | None = None,
+    test_table: str | None = None,
+    identified_by: str | None = None,
+) -> dataset.Dataset:
+    """Returns a data set from a CSV file and a schema file.
+
+    Args:
+      path: of the table; its first line names the columns.
+      schema: path of the JSON file that says what is public about the columns (write one to fill in
+        by `dpjax schema TABLE.csv SCHEMA.json`).
+      public_size: a public, nominal number of training records.
+      size_bound: a public number that they never exceed; public_size unless given.
+      test_table: path of a CSV file of test records, whose number is public.
+      identified_by: as of `from_arrays`.
+
+    Raises:
+      FileNotFoundError: if there is no such file.
+      ValueError: as `from_table`.
+    """
+    checks.path("path", path)
+    if schema is None:
+        raise ValueError(
+            f"{path}: pass schema=, the path of what is public about its columns; `dpjax schema "
+            f"{path} SCHEMA.json` writes one to fill in"
+        )
+    checks.path("schema", schema)
+    if test_table is not None:
+        checks.path("test_table", test_table)
+    return from_table(
+        path,
+        schema,
+        public_size=public_size,
+        size_bound=size_bound,
+        test=test_table,
+        identified_by=identified_by,
+        name=str(path),
+    )
+
+
+def write_schema(table: Any, path: str | os.PathLike[str]) -> None:
+    """Writes a schema to fill in, from the names of a table's columns and nothing else.
+
+    No value is read: of a CSV file the first line, of a DataFrame its `columns`. The names are
+    taken to be public; if they are not (one column a patient), rename them first.
+
+    Args:
+      table: a DataFrame, a mapping by column, or the path of a CSV file.
+      path: of the JSON file to write; one that is there is not replaced.
+
+    Raises:
+      FileNotFoundError: if there is no such table.
+      ValueError: for a file that is there already, or columns that have no names of their own.
+    """
+    path = os.fspath(checks.path("path", path))
+    if os.path.exists(path):
+        raise ValueError(f"{path} is there already: pass another path, or remove it")
+    if isinstance(table, str | os.PathLike):
+        with _opened(table) as rows:
+            names = _header(rows, str(table))
+    else:
+        names = _names(table)
+    empty = {"range": None, "values": None}
+    text = json.dumps(
+        {
+            "about": _ABOUT,
+            "target": {"column": None, "classes": None},
+            "identifier": None,
+            "missing": list(MISSING_SPELLINGS),
+            "columns": {name: dict(empty) for name in names},
+        },
+        indent=2,
+        ensure_ascii=False,
+    )
+    with files.replacing(path) as partial, open(partial, "w", encoding="utf-8") as file:
+        file.write(text + "\n")
+
+
+def _encoded(
+    table: Any, schema: TableSchema, name: str, every: bool = False
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    columns = _columns(table, name)
+    for wrong, words in (
+        (
+            sorted(set(columns) - set(schema.columns)),
+            "is not in the schema: name it there, if only",
+        ),
+        (sorted(set(schema.columns) - set(columns)), "of the schema is not in the table: leave it"),
+    ):
+        if wrong:
+            ending = f' to "{LEAVE_OUT}"' if "only" in words else " out there"
+            raise ValueError(f"{name}: column {wrong[0]!r} {words}{ending}")
+    lengths = {len(columns[one]) for one in schema.columns}
+    if len(lengths) != 1:
+        raise ValueError(f"{name}: columns of different lengths: pass one value a record in each")
+    labels, kept = _labels(columns[schema.target], schema, name)
+    if every and not np.all(kept):
+        raise ValueError(
+            f"{name}: target {schema.target!r} is missing of some records, which cannot be left "
+            'out under replace-one: pass a class for each, or identified_by="content"'
+        )
+    stored: dict[str, Sequence | np.ndarray] = {}
+    for one in schema.inputs.ranges:
+        stored[one] = _numbers(columns[one], schema.missing, f"{name}: column {one!r}")[kept]
+    for one in schema.inputs.vocabularies:
+        texts = [_category(value, schema.missing) for value in columns[one]]
+        # What is spelt as a slot is none of the vocabulary's own values.
+        stored[one] = [
+            MISSING if text is None else tabular.OTHER if text == MISSING else text
+            for text, keep in zip(texts, kept)
+            if keep
+        ]
+    inputs = schema.inputs.encode(schema.inputs.stored(stored))
+    identifiers = None
+    if schema.identifier is not None:
+        given = [_category(value, schema.missing) for value in columns[schema.identifier]]
+        held = [one for one, keep in zip(given, kept) if keep]
+        if None in held:
+            raise ValueError(f"{name}: column {schema.identifier!r} lacks an identifier: pass all")
+        identifiers = np.array(held, dtype=str)
+    return inputs, labels[kept], identifiers
+
+
+def _category(value: Any, missing: Sequence[str]) -> str | None:
+    text = _text(value)
+    return None if text is None or text in missing else text
+
+
+def _labels(values: Any, schema: TableSchema, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """(n,) class numbers and which records have one."""
+    if schema.above is not None:
+        found = _numbers(values, schema.missing, f"{name}: target {schema.target!r}")
+        return (found > schema.above).astype(np.int32), ~np.isnan(found)
+    places = {value: place for place, value in enumerate(schema.classes)}
+    texts = [_category(value, schema.missing) for value in values]
+    kept = np.array([text is not None for text in texts], bool)
+    labels = np.array([0 if text is None else places.get(text, -1) for text in texts], np.int32)
+    if np.any(labels < 0):
+        raise ValueError(
+            f"{name}: target {schema.target!r} holds values outside its classes "
+            f"{checks.shown(schema.classes)}: pass all of them, or spell others as missing"
+        )
+    return labels, kept
+
+
+def _numbers(values: Any, missing: Sequence[str], what: str) -> np.ndarray:
+    """(n,) float64, NaN where missing."""
+
+    def one(value: Any) -> float:
+        if isinstance(value, str):
+            text = value.strip()
+            return math.nan if text in missing else float(text)
+        if value is None or type(value).__name__ in ("NAType", "NaTType"):
+            return math.nan
+        return float(value)
+
+    try:
+        return np.array([one(value) for value in values], np.float64)
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(
+            f"{what} holds what is no number: pass values instead of a range in the schema, or "
+            'list how a missing value is spelt under "missing"'
+        ) from None
+
+
+def _names(table: Any, what: str = "table") -> list[str]:
+    """Column names of a DataFrame or mapping."""
+    columns = table.keys() if isinstance(table, Mapping) else getattr(table, "columns", None)
+    if columns is None:
+        # Not the value itself, which may be records.
+        raise ValueError(
+            f"{what} must be a DataFrame, a mapping by column or the path of a CSV file, not a "
+            f"{type(table).__name__}"
+        )
+    return _checked(list(columns), what)
+
+
+def _checked(names: list, what: str) -> list[str]:
+    if not names or not all(isinstance(one, str) and one for one in names):
+        raise ValueError(f"{what} has columns without a name: give each one")
+    if len(set(names)) < len(names):
+        raise ValueError(f"{what} names a column twice: rename one")
+    return names
+
+
+def _columns(table: Any, name: str) -> dict[str, Sequence | np.ndarray]:
+    if isinstance(table, str | os.PathLike):
+        with _opened(table) as rows:
+            names = _header(rows, name)
+            held: list[list[str]] = [[] for _ in names]
+            try:
+                for row in rows:
+                    if not row:
+                        continue
+                    if len(row) != len(names):
+                        raise ValueError
+                    for column, cell in zip(held, row):
+                        column.append(cell)
+            except (ValueError, csv.Error):
+                raise ValueError(
+                    f"{name} has lines of other lengths than its first, or is no text: pass a CSV "
+                    "file, UTF-8, separated by commas"
+                ) from None
+        return dict(zip(names, held))
+    names = _names(table, f"{name}: the table")
+    columns = {}
+    for one in names:
+        values = table[one]
+        # A DataFrame's column as plain Python values; NumPy's scalars are numbers too.
+        columns[one] = values.tolist() if hasattr(values, "tolist") else list(values)
+    return columns
+
+
+@contextlib.contextmanager
+def _opened(table: str | os.PathLike[str]) -> Iterator[Iterator[list[str]]]:
+    """A CSV file's rows."""
+    path = pathlib.Path(table).expanduser()
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} does not exist: pass the path of a CSV file")
+    # utf-8-sig: spreadsheets begin their files with a byte order mark.
+    with open(path, encoding="utf-8-sig", newline="") as file:
+        yield csv.reader(file, strict=True)
+
+
+def _header(rows: Iterator[list[str]], name: str) -> list[str]:
+    try:
+        names = [one.strip() for one in next(rows, [])]
+    except (ValueError, csv.Error):
+        names = []
+    if not names:
+        raise ValueError(f"{name} has no first line of column names: pass a CSV file, UTF-8")
+    return _checked(names, name)

