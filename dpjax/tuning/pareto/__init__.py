@@ -22,12 +22,11 @@ from dpjax.tuning.pareto.run_shapes import RunShapes
 from dpjax.tuning.pareto.sampling_laws import Law, Laws, UniformOver, grid
 from dpjax.tuning.pareto.search import METHODS, ask, fitted, search
 from dpjax.tuning.pareto.suggestion import Suggestion, suggest
-from dpjax.tuning.problem.space import Category, Choice, Integer, LogInteger
+from dpjax.tuning.problem.space import Category, Integer, LogInteger
 
 __all__ = [
     "METHODS",
     "Category",
-    "Choice",
     "Domain",
     "Evaluation",
     "FreshFront",
