@@ -9,12 +9,14 @@ is split so that P and Q mass are kept. docs/certificates.md: what is proved, ho
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
 import os
 import sys
 from collections.abc import Callable, Mapping
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 import mpmath
@@ -23,8 +25,13 @@ import numpy as np
 STATEMENT, CERTIFICATE, SEAL = "guarantee.json", "certificate.json", "sha256"
 OWN, NODE = "this_statement_without_this_line", ("mechanism", "parameters", "parts")
 UNIT, SLACK = 2.0**-53, 1e-11  # One rounding; more than f' and the sums behind h are rounded by.
-POSITIVE = ("noise_multiplier", "noise_std", "epsilon", "epsilon_per_iteration")
-CHANCES = ("sampling_probability", "halting_probability", "probability")
+VOTES = ("skellam_vote", "discrete_gaussian_vote")
+POSITIVE = (
+    "noise_multiplier noise_std epsilon epsilon_per_iteration variance local_variance".split()
+)
+WHOLE = "steps sensitivity iterations hits lot_size dataset_size votes candidates scale".split()
+WHOLE += ["clients"]
+CHANCES = ["sampling_probability", "halting_probability", "probability"]
 DEVIATIONS, BEYOND = 13.0, 1e-36  # Of a normal law, and more than the mass that lies beyond.
 LONGEST, LARGEST_TABLE, LARGEST_FILE = 1 << 21, 4096, 1 << 24
 ADAPTIVE = "best of K runs, their candidates proposed by earlier ones"
@@ -113,17 +120,110 @@ def gaussian_pair(noise: float, share: float, fixed: bool, step: float, fine: fl
     return [forward, gridded(slack - loss, q_mass, BEYOND, step)]
 
 
-def integer_measure(deviation: float, sensitivity: int, step: float) -> Measure:
-    """A discrete Gaussian on a whole number against its shift."""
-    reach = math.ceil(DEVIATIONS * deviation)
-    if not (deviation >= 0.05 and 2 * reach < LONGEST):
-        raise Unproved(f"score noise {deviation:.3g} is out of this program's range")
-    noise = np.arange(-reach, reach + 1.0)
-    weights = np.exp(-0.5 * (noise / deviation) ** 2)
-    masses = weights / weights.sum() * (1.0 + 1e-12)
-    masses[-1] += BEYOND
-    losses = sensitivity * (sensitivity - 2.0 * noise) / (2.0 * deviation**2)
-    return gridded(losses + 8.0 * UNIT * np.abs(losses), masses, BEYOND, step)
+def integer_measure(name: str, values: Mapping[str, Any], step: float) -> Measure:
+    """Integer noise on one whole number against its shift; symmetric, so in both directions."""
+    shift, count = values.get("sensitivity", values.get("scale")), 1
+    if name == "skellam_vote":
+        logs, slack, beyond = skellam(values["variance"], shift)
+    else:
+        variance = values["noise_std"] ** 2 if "noise_std" in values else values["local_variance"]
+        if name == "discrete_gaussian_vote":
+            count = survivors(values)
+        logs, slack, beyond = discrete_gaussian_sum(variance, count, shift)
+    logs = np.append(logs[:0:-1], logs)
+    masses = np.exp(logs - logs.max())
+    masses *= (1.0 + 1e-12 + 3.0 * slack) / masses.sum()
+    losses = logs[shift:] - logs[:-shift]
+    return gridded(losses + 2.0 * slack, masses[shift:], beyond, step)
+
+
+def survivors(values: Mapping[str, Any]) -> int:
+    """Of how many clients the noise is in a sum, or there is none."""
+    clients, missing = values["clients"], values["missing_fraction"]
+    if not (type(clients) is int and clients > 0 and 0.0 <= missing < 1.0):
+        raise Unproved("the clients, or how many of them may be missing, are none")
+    return math.ceil((1 - Fraction(repr(float(missing)))) * clients)
+
+
+def skellam(variance: float, shift: int) -> tuple[np.ndarray, float, float]:
+    """log P[X = 0, 1, ...], but for a constant, X the difference of two Poisson variables.
+
+    And what they are wrong by, and the mass where they or their shifts are none, by Chernoff.
+    """
+    reach, log_tail = 0, 0.0
+    while log_tail > -84.0 and reach < LONGEST // 2:
+        reach += 1 + reach // 16
+        height = math.hypot(variance, reach) - variance
+        log_tail = height - reach * math.asinh(reach / variance)
+    if not reach + shift < LONGEST // 4:
+        raise Unproved("noise this wide is beyond this program")
+    # P[j] / P[j-1] = 1 / (2 j / v + P[j+1] / P[j]) lies between those of the last ratio 0 and 1.
+    last = 2 * (reach + shift) + 64
+    one, other, error, ratios = 0.0, 1.0, 0.0, np.ones(last)
+    slack = 0.0
+    for j in range(last - 1, 0, -1):
+        error *= one  # Of the ratio before; relative, like what it is now.
+        one, other = 1.0 / (2.0 * j / variance + one), 1.0 / (2.0 * j / variance + other)
+        error = error * one + 4.0 * UNIT
+        if j <= reach + shift:
+            ratios[j], slack = one, slack + 2.0 * error + abs(one - other) / one
+    logs = np.cumsum(np.log(ratios[: reach + shift + 1]))
+    slack += 8.0 * UNIT * float(np.abs(logs).sum())
+    if not slack < 1e-6:
+        raise Unproved("noise this wide is beyond this program")
+    return logs, slack, 2.0 * math.exp(log_tail)
+
+
+@functools.cache
+def discrete_gaussian_sum(
+    variance: float, count: int, shift: int
+) -> tuple[np.ndarray, float, float]:
+    """The same of a sum of independent discrete Gaussians, of parameter v each.
+
+    P[x] exp(x^2 / 2nv) is constant but for eta, by Poisson's summation. Where eta is not negligible
+    convolutions are done in fixed point; what is rounded or cut off is less than 2^36 last places.
+    """
+    total, a, eta = count * variance, 2.0 * math.pi**2 * variance, 0.0
+    reach = math.ceil(DEVIATIONS * math.sqrt(total)) + shift
+    if not (variance >= 0.0025 and reach + shift < LONGEST // 4):
+        raise Unproved("noise this narrow or this wide is beyond this program")
+    logs = -0.5 * np.arange(reach + 1.0) ** 2 / total
+    if count > 1:
+        far = math.sqrt(a * count / math.pi) * math.exp(min(count * (0.75 - a / 16.0), 0.0))
+        eta = 2.6 * (math.expm1(min(2.1 * count * math.exp(-0.5 * a), 1.0)) + far)
+    if eta > 1e-9 or a < 4.0 and count > 1:
+        bits, eta = 8 * math.ceil(32.0 - 0.4 * logs[-1]), 0.0
+        keep = math.ceil(math.sqrt(1.4 * bits * total)) + reach
+        if keep * bits > 1 << 19:
+            raise Unproved("noise of so many clients is beyond this program")
+        with mpmath.workprec(2 * bits):
+            one = [mpmath.exp(-mpmath.mpf(y * y) / (2 * mpmath.mpf(variance))) for y in range(keep)]
+            one = [int(weight / (2 * sum(one) - 1) * 2**bits) for weight in one]
+        found, one = [2**bits], one[:0:-1] + one
+        for digit in f"{count:b}":
+            found = _product(found, found, bits, keep)
+            found = _product(found, one, bits, keep) if digit == "1" else found
+        found = found[len(found) // 2 :][: reach + 1]
+        if not (len(found) > reach and min(found) >> 96):
+            raise Unproved("noise this narrow is beyond this program")
+        logs = np.array([math.log(mass) for mass in found]) - bits * math.log(2.0)
+    return logs, eta + 8.0 * UNIT * (float(np.abs(logs).max()) + 1.0), BEYOND
+
+
+def _product(one: list[int], other: list[int], bits: int, keep: int) -> list[int]:
+    """Convolution, of one digit each in a long number; the middle, rounded down to `bits` bits."""
+    size = bits // 4 + 2
+    packed = [
+        int.from_bytes(b"".join(mass.to_bytes(size, "little") for mass in masses), "little")
+        for masses in (one, other)
+    ]
+    count = len(one) + len(other) - 1
+    digits = (packed[0] * packed[1]).to_bytes(size * count, "little")
+    first = max(count // 2 - keep, 0)
+    return [
+        int.from_bytes(digits[size * at : size * (at + 1)], "little") >> bits
+        for at in range(first, count - first)
+    ]
 
 
 def pure_measure(name: str, values: Mapping[str, Any], step: float) -> Measure:
@@ -528,8 +628,11 @@ def pair_of(tree: Mapping[str, Any], case: int, lost: float, hints: Mapping) -> 
         pair = [composed([(way, steps)], lost) for way in (one[:1] if fixed else one)]
         failed = 0.0 if name == "gaussian" else values["failure_probability"]
         return [way._replace(infinity=way.infinity + failed) for way in (pair * 2)[:2]]
-    if name == "discrete_gaussian":
-        return [integer_measure(values["noise_std"], values["sensitivity"], step)] * 2
+    if name in ("discrete_gaussian", *VOTES):
+        moved = 1
+        if name in VOTES:  # A client's other choice takes votes from some and gives them to others.
+            moved = 2 * min(values["votes"], values["candidates"] - values["votes"])
+        return [composed([(integer_measure(name, values, step), moved)], lost)] * 2
     if name in ("pure", "exponential_mechanism", "doubling_loop"):
         return [pure_measure(name, values, step)] * 2
     if name == "parallel":
@@ -591,6 +694,10 @@ def node(mechanism: str, parts: Any = (), **parameters: Any) -> dict[str, Any]:
 
 def tree_of(claim: Mapping[str, Any]) -> dict[str, Any]:
     """What the words of a statement cost, as `mechanism` in it should say."""
+    if "federated_training" in claim:
+        raise Unproved("federated averaging is beyond this program")
+    if "settings" in claim and "selection" not in claim:
+        return vote_of(claim["settings"])
     choice, score, rows = claim["selection"], claim["score"], claim.get("training", [])
     rule, relation = choice["rule"], claim["neighbouring_relation"]
     declared = rule == "best of K runs of a function that is not dpjax's"
@@ -664,6 +771,18 @@ def tree_of(claim: Mapping[str, Any]) -> dict[str, Any]:
     else:
         raise Unproved(f"releases by the rule {str(rule)[:90]!r} are beyond this program")
     return node("compose", [first, runs_of(claim, rows[-1:])], counts=[1, 1])
+
+
+def vote_of(rules: Mapping[str, Any]) -> dict[str, Any]:
+    """What a vote costs: every count is noisy, and a client moves some up and as many down."""
+    votes = {name: rules[name] for name in ("votes", "candidates", "scale")}
+    noise, fraction = rules["local_variance"], {"missing_fraction": rules["missing_fraction"]}
+    if rules["noise"] == "skellam":
+        return node("skellam_vote", variance=noise * survivors(rules), **votes)
+    if rules["noise"] != "discrete_gaussian":
+        raise Unproved("no word for the noise on a vote")
+    clients = {"local_variance": noise, "clients": rules["clients"]}
+    return node("discrete_gaussian_vote", **clients, **fraction, **votes)
 
 
 def check_apart(tree: Mapping[str, Any]) -> None:
@@ -803,7 +922,7 @@ def relations_of(tree: Mapping[str, Any]) -> set[str]:
     """Of all leaves; refuses numbers of a mechanism that are none."""
     (name, values, parts), good = (tree[key] for key in NODE), True
     for key, value in values.items():
-        if key in ("steps", "sensitivity", "iterations", "hits", "lot_size", "dataset_size"):
+        if key in WHOLE:
             good &= type(value) is int and value >= 1
         elif key in ("counts", "weights"):
             good &= len(value) == len(parts) > 0 and min(value) > 0.0
@@ -811,14 +930,15 @@ def relations_of(tree: Mapping[str, Any]) -> set[str]:
             good &= abs(math.fsum(value) - 1.0) <= 1e-9 or key != "weights"
         elif key == "ratio":
             good &= len(value) == 2 and 0.0 < value[0] <= 1.0 <= value[1] < 1e9
-        elif key == "failure_probability":
+        elif key in ("failure_probability", "missing_fraction"):
             good &= 0.0 <= value < 1.0
         elif key in POSITIVE + CHANCES:
             good &= type(value) is not bool and 0.0 < value <= (1.0 if key in CHANCES else 1e9)
         else:
             good &= key in ("law", "method", "relation", "variant", "final_on")
-    if name in ("dp_sgd", "dp_sgd_fixed_lots"):
+    if name in ("dp_sgd", "dp_sgd_fixed_lots", *VOTES):
         found = {"add_or_remove_one" if name == "dp_sgd" else "replace_one"}
+        good &= name not in VOTES or values["votes"] < values["candidates"]
     else:
         found = set().union(*map(relations_of, parts)) if parts else {values.get("relation")}
     if not good or (name == "split" and found != {"add_or_remove_one"}):

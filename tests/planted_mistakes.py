@@ -844,6 +844,27 @@ MISTAKES = [
         (f"{_OF_TUNERS}::test_the_rate_of_a_choice_is_half_where_records_are_replaced",),
     ),
     Mistake(
+        "a vote is proved as if a client moved votes one way",
+        _CERTIFICATE,
+        'moved = 2 * min(values["votes"]',
+        'moved = min(values["votes"]',
+        (f"{_OF_TUNERS}::test_one_client_moves_as_many_votes_as_it_has_others",),
+    ),
+    Mistake(
+        "a vote is proved with the noise of clients that are missing",
+        _CERTIFICATE,
+        "return math.ceil((1 - Fraction(repr(float(missing)))) * clients)",
+        "return clients",
+        (f"{_OF_TUNERS}::test_it_is_proved_in_seconds_and_hardly_more",),
+    ),
+    Mistake(
+        "a sum of discrete Gaussians is proved as one of them",
+        _CERTIFICATE,
+        "if eta > 1e-9 or a < 4.0 and count > 1:",
+        "if False:",
+        (f"{_OF_TUNERS}::test_a_sum_of_discrete_gaussians_is_none_itself",),
+    ),
+    Mistake(
         "adaptive proposals: ranks are proved as those of the public law",
         _CERTIFICATE,
         "near, far = _pieces(most * h)",

@@ -1,10 +1,13 @@
 """Releases of each kind are proved, in seconds; no number of theirs can be edited."""
 
 import copy
+import functools
 import json
+import pathlib
 import re
 import time
 
+import mpmath
 import numpy as np
 import pytest
 
@@ -12,6 +15,7 @@ from dpjax import accounting, bridges, certificate, tuning
 from dpjax.bridges import claims
 from dpjax.bridges.candidates import Candidates
 from dpjax.bridges.procedure import planned
+from dpjax.federated import vote_plan
 from dpjax.tuning import certifying, release
 from dpjax.tuning.tuners import adaptive_proposals, chosen_iterate, subset_tuning
 
@@ -91,6 +95,12 @@ def _subset_tuning(final_on="rest"):
     return _stated(total, selection, [row, final], score)
 
 
+def _vote(**rules):
+    """A federation's words, of a vote alone."""
+    settings = dict(clients=10, candidates=7, votes=2, epsilon=2.0, missing_fraction=0.0)
+    return json.loads(json.dumps(vote_plan.VoteSettings(**settings | rules).plan().statement()))
+
+
 STATED = {
     "a declared run": _bridge,
     "a declared run, scored on training records": lambda: _bridge(records="training"),
@@ -111,6 +121,14 @@ STATED = {
     "chosen iterate": _chosen_iterate,
     "adaptive proposals": _adaptive_proposals,
     "subset tuning": _subset_tuning,
+    "a vote under Skellam noise": _vote,
+    "a vote, scaled": lambda: _vote(scale=16, votes=1, epsilon=0.5),
+    "a vote under discrete Gaussian noise": lambda: _vote(
+        noise="discrete_gaussian", clients=12, missing_fraction=0.25, epsilon=8.0
+    ),
+    "a vote under wide discrete Gaussian noise": lambda: _vote(
+        noise="discrete_gaussian", scale=9, clients=4, delta=1e-7
+    ),
 }
 
 SLOW = {"subset tuning"}
@@ -119,7 +137,7 @@ FREE = (
     # Of the claim itself a larger one is as true; a smaller one is tried below.
     r"epsilon|delta"
     # They inform only, and `--verify` computes them anew.
-    r"|one_run\.epsilon|epsilon_of_parts\..*|score\.public_size|candidates_drawn_from\..*"
+    r"|settings\.(epsilon|delta|clip)|one_run\.epsilon|epsilon_of_parts\..*|score\.public_size|candidates_drawn_from\..*"
 )
 """Numbers that the program does not read."""
 
@@ -169,7 +187,7 @@ def test_no_number_can_be_edited(proved):
     words, cases = proved
     tried = 0
     # Noise of scores on public records, 0, is none that anything is charged for.
-    public = words["score"].get("records") == "public"
+    public = words.get("score", {}).get("records") == "public"
     free = FREE + r"|score\.noise_standard_deviation_in_records" * public
     for path, value in _numbers(words):
         if re.fullmatch(free, ".".join(map(str, path))):
@@ -215,6 +233,8 @@ CHEAPER = {
     "mean": lambda one: one + 0.5,
     "sampling_probability": lambda one: one * 1.02,
     "lot_size": lambda one: one + 1,
+    "local_variance": lambda one: one * 0.99,
+    "votes": lambda one: one + 1,
     "epsilon_0": lambda one: one * 1.05,
     "density_ratio": lambda one: [one[0], one[1] * 1.05],
 }
@@ -227,7 +247,7 @@ def test_what_costs_more_is_not_proved_at_the_stated_epsilon(proved):
     own = [(path, one) for path, one in _numbers(words) if path[0] != "mechanism"]
     held = {name for path, one in own if one for name in path if name in CHEAPER}
     assert held
-    if words["selection"]["rule"] == subset_tuning.RULE:  # Minutes for each.
+    if words.get("selection", {}).get("rule") == subset_tuning.RULE:  # Minutes for each.
         held &= {"noise_multiplier", "sampling_probability"}
     for name in held:
         edited = {
@@ -419,3 +439,84 @@ def test_what_follows_may_reveal_all_with_a_small_probability(final_on):
     # Backwards both ratios must be 0, or that of all records; then the first one's never is.
     never = 1e-3 if on_all else 1e-3 * 1e-4
     assert never * 0.999 < backward < 1.1 * never
+
+
+@pytest.mark.parametrize("variance", [0.02, 1.3, 250.0])
+def test_skellam_noise_against_bessel_functions(variance):
+    logs, error, beyond = certificate.skellam(variance, 3)
+    with mpmath.workdps(60):
+        for place in (1, 2, logs.size // 2, logs.size - 1):
+            true = mpmath.log(mpmath.besseli(place, variance) / mpmath.besseli(0, variance))
+            assert abs(logs[place] - true) < error < 1e-9
+        true = mpmath.exp(-variance) * mpmath.nsum(
+            lambda k: mpmath.besseli(int(k), variance), [logs.size - 3, logs.size + 60]
+        )
+        assert true < beyond < 1e-35
+
+
+@pytest.mark.parametrize("variance, count", [(0.0025, 2), (0.1, 3), (0.6, 5), (15.0, 2), (3.4, 30)])
+def test_sums_of_discrete_gaussians_by_convolution(variance, count):
+    """Of numbers that are positive, which lose nothing; where one flat formula serves as well."""
+    logs, error, beyond = certificate.discrete_gaussian_sum(variance, count, 2)
+    y = np.arange(-60, 61)
+    one = np.exp(-0.5 * y**2 / variance)
+    total = functools.reduce(np.convolve, [one] * count)
+    total = np.log(np.maximum(total[total.size // 2 :], 1e-300))[: logs.size]
+    held = total > -600
+    assert held.sum() >= 3
+    np.testing.assert_allclose((logs - logs[0])[held], (total - total[0])[held], atol=1e-9 + error)
+    assert error < 3e-9 and beyond < 1e-35
+
+
+def test_a_sum_of_discrete_gaussians_is_none_itself():
+    """Two of variance 1/8 are farther from their shift than one of variance 1/4."""
+    for count, more in ((1, False), (2, True)):
+        logs, *_ = certificate.discrete_gaussian_sum(0.25 / count, count, 1)
+        assert (logs[0] - logs[1] > 2.02) == more
+
+
+@pytest.mark.parametrize(
+    "changes, why",
+    [
+        ({"noise": "laplace"}, "no word for the noise"),
+        ({"clients": 9.5}, "are none"),
+        ({"missing_fraction": 1.0}, "are none"),
+        ({"missing_fraction": -0.2}, "are none"),
+        ({"votes": 7}, "'skellam_vote' is beyond"),
+        ({"votes": 0}, "'skellam_vote' is beyond"),
+        ({"scale": 0}, "'skellam_vote' is beyond"),
+        ({"scale": 1.5}, "'skellam_vote' is beyond"),
+        ({"local_variance": -1.0}, "'skellam_vote' is beyond"),
+        ({"local_variance": 1e12}, "'skellam_vote' is beyond"),
+    ],
+)
+def test_votes_that_are_none_are_refused(changes, why):
+    words = _vote()
+    words["settings"] |= changes
+    hints = {"step": 12, "fine": 10, "lines": None}
+    with pytest.raises(certificate.Unproved, match=why):
+        tree = certificate.tree_of(words)
+        certificate.prove(words | {"mechanism": tree}, 0, hints)
+
+
+def test_one_client_moves_as_many_votes_as_it_has_others():
+    """k of p, or the p - k that it leaves out, up and as many down: pairs as by hand."""
+    one = certificate.integer_measure("skellam_vote", {"variance": 40.0, "scale": 1}, 2.0**-12)
+    for votes, candidates, moved in ((1, 9, 2), (4, 9, 8), (8, 9, 2)):
+        tree = accounting.skellam_vote(40.0, votes, candidates).provenance
+        (found, _) = certificate.bounds(
+            tree, 0, 0.3, 1e-14, {"step": 12, "fine": 10, "lines": None}
+        )
+        assert found == certificate.composed([(one, moved)], 1e-14).divergence(0.3)
+
+
+@pytest.mark.parametrize("rounds, verdict", [(0, "PROVED: epsilon"), (2, "federated averaging is")])
+def test_what_a_federation_releases(tmp_path, capsys, monkeypatch, rounds, verdict):
+    monkeypatch.syspath_prepend(str(pathlib.Path(__file__).parent / "tuning"))
+    import test_verification
+
+    folder = test_verification._federation(tmp_path, rounds)
+    assert (folder / "certificate.json").exists() == (rounds == 0)
+    assert certificate.main([str(folder)]) == (0 if rounds == 0 else 2)
+    assert verdict in capsys.readouterr().out
+    assert test_verification._verify(folder).epsilon > 0

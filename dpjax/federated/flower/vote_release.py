@@ -22,12 +22,14 @@ import numpy as np
 
 import dpjax
 from dpjax import accounting
+from dpjax.certificate import CERTIFICATE
 from dpjax.federated.federation_settings import Averaging, LocalTraining
 from dpjax.federated.flower.election import Election
 from dpjax.federated.flower.internals import RECORD_KEY_CONFIGS
 from dpjax.federated.flower.outcome import Outcome
 from dpjax.federated.flower.sum_rules import MODULUS
 from dpjax.federated.voting import VoteSettings
+from dpjax.tuning import certifying
 from dpjax.tuning.release import HYPERPARAMETERS_FILE, MODEL_FILE, json_bytes, sealed
 from dpjax.tuning.restating import versions as versions_in
 from dpjax.tuning.tuner import Restated
@@ -227,10 +229,11 @@ def save_outcome(
 ) -> None:
     """Writes `<folder>/release/` and `<folder>/curator/`, whole or not at all.
 
-    `release/` holds `hyperparameters.json`, `guarantee.json` and, where it was trained privately,
-    `model.msgpack` (plain Flax reads it), functions of the winner, the model and the public rules
-    alone, with all time stamps 0. `curator/vote.json`, readable by its owner only, holds what else
-    the server knows; a model averaged without noise lies beside it.
+    `release/` holds `hyperparameters.json`, `guarantee.json`, of a vote alone `certificate.json`,
+    which `python -m dpjax.certificate` proves the stated epsilon with, and, where it was trained
+    privately, `model.msgpack` (plain Flax reads it), functions of the winner, the model and the
+    public rules alone, with all time stamps 0. `curator/vote.json`, readable by its owner only,
+    holds what else the server knows; a model averaged without noise lies beside it.
 
     Args:
       outcome: of the vote, and of the training.
@@ -266,7 +269,11 @@ def save_outcome(
         (released if private else kept)[MODEL_FILE] = _model_bytes(outcome)
         if not private:
             kept["NOT_PRIVATE.txt"] = f"{_NOT_PRIVATE}.\n".encode()
-    released = sealed(released, statement(election))
+    words = statement(election)
+    proof = certifying.found(json_bytes(words))
+    if proof is not None:
+        released[CERTIFICATE] = json_bytes(proof)
+    released = sealed(released, words)
     for name, contents, mode in (("release", released, 0o755), ("curator", kept, 0o700)):
         half = os.path.join(partial, name)
         os.mkdir(half, mode)
