@@ -26,11 +26,10 @@ STATEMENT, CERTIFICATE, SEAL = "guarantee.json", "certificate.json", "sha256"
 OWN, NODE = "this_statement_without_this_line", ("mechanism", "parameters", "parts")
 UNIT, SLACK = 2.0**-53, 1e-11  # One rounding; more than f' and the sums behind h are rounded by.
 VOTES = ("skellam_vote", "discrete_gaussian_vote")
-POSITIVE = (
-    "noise_multiplier noise_std epsilon epsilon_per_iteration variance local_variance".split()
-)
-WHOLE = "steps sensitivity iterations hits lot_size dataset_size votes candidates scale".split()
-WHOLE += ["clients"]
+POSITIVE = ["noise_multiplier", "noise_std", "variance", "local_variance"]
+POSITIVE += ["epsilon", "epsilon_per_iteration"]
+WHOLE = ["steps", "sensitivity", "iterations", "hits", "lot_size", "dataset_size"]
+WHOLE += ["votes", "candidates", "scale", "clients"]
 CHANCES = ["sampling_probability", "halting_probability", "probability"]
 DEVIATIONS, BEYOND = 13.0, 1e-36  # Of a normal law, and more than the mass that lies beyond.
 LONGEST, LARGEST_TABLE, LARGEST_FILE = 1 << 21, 4096, 1 << 24
