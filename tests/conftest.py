@@ -47,6 +47,7 @@ SLOW = (
     "models/test_pooled_convolutions.py",
     "randomness/test_noise.py",
     "test_docs.py",
+    "test_docstring_examples.py",
     "test_readme.py",
     "training/clipping/test_clip_rules.py",
     "training/clipping/test_clipped_grad_arguments.py",

@@ -60,6 +60,12 @@ def calibrate(
 ) -> float:
     """Smallest noise multiplier whose guarantee meets (epsilon, delta).
 
+    Example:
+      >>> from dpjax import accounting
+      >>> noise = accounting.calibrate(accounting.gaussian, epsilon=1.0, delta=1e-5)
+      >>> print(f"noise multiplier {noise:.2f}")
+      noise multiplier 3.73
+
     Args:
       make_guarantee: noise multiplier -> Guarantee of the WHOLE procedure, its epsilon falling as
         noise grows; for example lambda z: best_of(dp_sgd(q, z, steps), law).

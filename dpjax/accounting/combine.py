@@ -30,6 +30,12 @@ def compose(*guarantees: Guarantee) -> Guarantee:
     Loss distributions are convolved (Sommer, Meiser & Mohammadi 2019), Renyi divergences added
     (Mironov 2017, Proposition 1).
 
+    Example:
+      >>> from dpjax import accounting
+      >>> both = accounting.compose(accounting.gaussian(2.0), accounting.pure(0.1))
+      >>> both.epsilon(1e-5) < accounting.gaussian(2.0).epsilon(1e-5) + 0.1
+      True
+
     Args:
       *guarantees: one or more, under one neighbouring relation.
 
@@ -60,6 +66,12 @@ def compose(*guarantees: Guarantee) -> Guarantee:
 def repeat(guarantee: Guarantee, times: int) -> Guarantee:
     """The guarantee of `times` mechanisms of the same cost on the same records.
 
+    Example:
+      >>> from dpjax import accounting
+      >>> ten = accounting.repeat(accounting.gaussian(8.0), 10)
+      >>> print(f"{ten.epsilon(1e-5):.2f}")
+      1.53
+
     Raises:
       ValueError: times < 1.
     """
@@ -75,6 +87,13 @@ def parallel(*guarantees: Guarantee) -> Guarantee:
     """The guarantee of mechanisms on disjoint records: any record is in one of them only.
 
     McSherry 2009, Theorem 4, for whole privacy profiles.
+
+    Example:
+      >>> from dpjax import accounting
+      >>> training, score = accounting.gaussian(2.0), accounting.gaussian(8.0)
+      >>> both = accounting.parallel(training, score)  # No record is in both parts.
+      >>> print(f"{both.epsilon(1e-5):.3f}, training alone {training.epsilon(1e-5):.3f}")
+      1.993, training alone 1.993
 
     Args:
       *guarantees: one or more, under one neighbouring relation. Which record belongs where must
@@ -106,6 +125,13 @@ def mixture(guarantees: Sequence[Guarantee], weights: Sequence[float] | None = N
     The profile is the average of the candidates' profiles; mix BEFORE selecting (`best_of` of a
     mixture), never average guarantees of selections. (Joint convexity of the hockey-stick
     divergence: Balle, Barthe & Gaboardi 2018.)
+
+    Example:
+      >>> from dpjax import accounting
+      >>> runs = [accounting.gaussian(2.0), accounting.gaussian(4.0)]
+      >>> mixed = accounting.mixture(runs, [0.25, 0.75])
+      >>> runs[1].epsilon(1e-5) < mixed.epsilon(1e-5) < runs[0].epsilon(1e-5)
+      True
 
     Args:
       guarantees: one per candidate, under one neighbouring relation.

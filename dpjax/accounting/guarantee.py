@@ -35,6 +35,12 @@ class Guarantee:
     Make one with the functions of `dpjax.accounting`, `Guarantee.from_pld` or
     `Guarantee.from_dp_event`.
 
+    Example:
+      >>> from dpjax import accounting
+      >>> run = accounting.gaussian(2.0)
+      >>> print(f"epsilon {run.epsilon(1e-5):.2f} at delta 1e-5; delta {run.delta(1.0):.3f} at 1")
+      epsilon 1.99 at delta 1e-5; delta 0.007 at 1
+
     Attributes:
       relation: the neighbouring relation, "add_or_remove_one" or "replace_one".
       provenance: JSON-able tree {"mechanism", "parameters", "parts"} that

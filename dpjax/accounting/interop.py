@@ -44,6 +44,13 @@ def from_dp_event(event: dp_events.DpEvent, relation: object = ADD_OR_REMOVE_ONE
     record moves a clipped sum by 2C, so under "replace_one" a Gaussian event's multiplier is
     halved here, in Renyi and loss distributions alike (dp_accounting 0.6.0 halves it in one only).
 
+    Example:
+      >>> import dp_accounting
+      >>> from dpjax import accounting
+      >>> event = dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(4.0), 10)
+      >>> print(f"{accounting.from_dp_event(event).epsilon(1e-5):.2f}")
+      3.34
+
     Args:
       event: NoOp, Gaussian, Laplace, DiscreteLaplace, RandomizedResponse, MixtureOfGaussians,
         ZCDp, TruncatedSubsampledGaussian, PoissonSampled of Gaussians, SampledWithoutReplacement

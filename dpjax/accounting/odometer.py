@@ -47,6 +47,11 @@ class _NoGuarantee:
 class OdometerReading(_NoGuarantee):
     """One reading; not a differential privacy guarantee.
 
+    Example:
+      >>> from dpjax import accounting
+      >>> accounting.Odometer(0.1, failure_probability=1e-5).read(3).iterations
+      3
+
     Attributes:
       privacy_loss_so_far: bound on the realised privacy loss, in nats.
       iterations: how many had happened.
@@ -77,6 +82,12 @@ class Odometer(_NoGuarantee):
     composition of T_i mechanisms padded with ones that do nothing, so its profile is at most H,
     that of T_i randomised responses; and P[loss > x] <= H(y) / (1 - e^{y - x}) for every y < x.
     Union bound over checkpoints (Rogers, Roth, Ullman & Vadhan 2016 for the notion).
+
+    Example:
+      >>> from dpjax import accounting
+      >>> odometer = accounting.Odometer(0.1, failure_probability=1e-5)
+      >>> print(f"{odometer.read(20).privacy_loss_so_far:.2f} so far, not a guarantee")
+      2.00 so far, not a guarantee
 
     Args:
       epsilon_per_iteration: each mechanism's pure epsilon.

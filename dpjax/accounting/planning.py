@@ -30,6 +30,11 @@ LARGEST_MEAN = 1e6
 class Plan:
     """A proposed law of K.
 
+    Example:
+      >>> from dpjax import accounting
+      >>> accounting.plan(candidates=10, success=0.5).law
+      Geometric(mean=9.000000000000002)
+
     Attributes:
       law: of K.
       success: probability that at least one of K runs draws a good candidate.
@@ -63,6 +68,12 @@ def plan(
     a 99th percentile above 4 million, is not proposed. A shape below 0 can never exceed success
     candidates^shape, and shape 0 needs astronomical means; Poisson costs much privacy beyond a
     mean of about 5.
+
+    Example:
+      >>> from dpjax import accounting
+      >>> proposal = accounting.plan(candidates=10, success=0.5)
+      >>> proposal.success >= 0.5, proposal.epsilon
+      (True, None)
 
     Args:
       base: guarantee of one run; None proposes without a privacy budget.

@@ -54,6 +54,12 @@ def from_provenance(tree: Mapping[str, Any]) -> Any:
     is refused. What entered from outside (loss distributions of `Guarantee.from_pld`, a Renyi table
     or an epsilon that its author states) is taken at its word.
 
+    Example:
+      >>> from dpjax import accounting
+      >>> best = accounting.best_of(accounting.pure(0.5), accounting.Geometric(10))
+      >>> accounting.from_provenance(best.provenance).epsilon(0.0) == best.epsilon(0.0)
+      True
+
     Args:
       tree: `Guarantee.provenance`, possibly read back from JSON.
 

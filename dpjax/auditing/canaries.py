@@ -29,6 +29,11 @@ RECORDS = 8
 class Canary:
     """One record, and a problem that shows it.
 
+    Example:
+      >>> from dpjax import auditing
+      >>> auditing.CANARIES["gradient"].name
+      'gradient'
+
     Attributes:
       name: unique.
       shows: in words, how the record can be seen.

@@ -19,6 +19,15 @@ def learnt_scores(
 
     Example: `epsilon_lower_bound(*learnt_scores(outputs_with, outputs_without), 1e-5)`.
 
+    Example:
+      >>> import numpy as np
+      >>> from dpjax import auditing
+      >>> rng = np.random.default_rng(0)
+      >>> outputs = rng.normal(0.5, 1, (400, 3)), rng.normal(0, 1, (400, 3))
+      >>> scores_with, scores_without = auditing.learnt_scores(*outputs)
+      >>> scores_with.shape
+      (200,)
+
     Args:
       with_record: (n, features) what n independent executions released, as numbers.
       without_record: (m, features) the same without the record.

@@ -61,6 +61,14 @@ class Seen:
 class LowerBound:
     """A lower bound, and the event that shows it.
 
+    Example:
+      >>> import numpy as np
+      >>> from dpjax import auditing
+      >>> rng = np.random.default_rng(0)
+      >>> seen = auditing.epsilon_lower_bound(rng.normal(1, 1, 500), rng.normal(0, 1, 500), 1e-5)
+      >>> type(seen).__name__
+      'LowerBound'
+
     Attributes:
       value: the bound; 0 where nothing was seen.
       seen: the event behind it.
@@ -87,6 +95,14 @@ def epsilon_lower_bound(
       of what another adversary, or another pair of inputs, would see.
 
     Example: `epsilon_lower_bound(scores_with, scores_without, 1e-5).value`.
+
+    Example:
+      >>> import numpy as np
+      >>> from dpjax import auditing
+      >>> rng = np.random.default_rng(0)
+      >>> seen = auditing.epsilon_lower_bound(rng.normal(1, 1, 5000), rng.normal(0, 1, 5000), 1e-5)
+      >>> 0.5 < seen.value < 4.38  # A Gaussian's epsilon at noise multiplier 1 is 4.38.
+      True
 
     Args:
       with_record: (n,) numbers of independent executions whose input holds the record.
@@ -123,6 +139,14 @@ def gaussian_lower_bound(
       `accounting.gaussian(1 / value).epsilon(delta)`, is one of a Gaussian mechanism, and no bound
       on a procedure of another shape.
 
+    Example:
+      >>> import numpy as np
+      >>> from dpjax import auditing
+      >>> rng = np.random.default_rng(0)
+      >>> seen = auditing.gaussian_lower_bound(rng.normal(1, 1, 5000), rng.normal(0, 1, 5000))
+      >>> 0.8 < seen.value < 1.0
+      True
+
     Args:
       with_record, without_record, failure_probability: as in `epsilon_lower_bound`.
 
@@ -150,6 +174,14 @@ def refuted(
       value is p's lower end less the most that the claim allows, the smallest over epsilon of
       e^epsilon q + delta(epsilon), at q's upper end. A claim of one epsilon and delta is weaker
       than its whole profile, so a mistake shows here first.
+
+    Example:
+      >>> import numpy as np
+      >>> from dpjax import accounting, auditing
+      >>> rng = np.random.default_rng(0)
+      >>> scores = rng.normal(1, 0.5, 5000), rng.normal(0, 0.5, 5000)  # Half of the noise claimed.
+      >>> auditing.refuted(accounting.gaussian(1.0), *scores).value > 0
+      True
 
     Args:
       claim: what is stated of the procedure.
@@ -182,6 +214,17 @@ def family_lower_bound(
 
     Example: one whose noise is not known, `lambda x: accounting.best_of(accounting.gaussian(1 / x),
     law)`, between (0.1, 2.0).
+
+    Example:
+      >>> import numpy as np
+      >>> from dpjax import accounting, auditing
+      >>> rng = np.random.default_rng(0)
+      >>> scores = rng.normal(1, 1, 5000), rng.normal(0, 1, 5000)
+      >>> seen = auditing.family_lower_bound(
+      ...     lambda x: accounting.gaussian(1 / x), (0.1, 2.0), *scores
+      ... )
+      >>> 0.7 < seen.value < 1.0
+      True
 
     Args:
       family: number -> the claim of the procedure, if that was its number.

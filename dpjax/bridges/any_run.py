@@ -85,6 +85,21 @@ def tune(
     )
     ```
 
+    Example:
+      >>> import numpy as np
+      >>> from dpjax import accounting, bridges, tuning
+      >>> def run(seed, hyperparameters):  # Stands for a private training in any library.
+      ...     return {"weights": np.full(3, hyperparameters["rate"])}, 850
+      >>> result = bridges.tune(
+      ...     run,
+      ...     tuning.Space(rate=tuning.LogUniform(0.01, 1)),
+      ...     base=accounting.gaussian(2.0),
+      ...     score=bridges.CountedScore("disjoint", public_size=1000),
+      ...     repetitions=accounting.Fixed(3),
+      ... )
+      >>> result.guarantee.epsilon(1e-5) > accounting.gaussian(2.0).epsilon(1e-5)
+      True
+
     Args:
       run: (seed, hyperparameters) -> (model, number of correct predictions). The seed is a secret
         whole number in [0, 2^63), for `numpy.random.default_rng` or `bridges.jax_key`; PyTorch's

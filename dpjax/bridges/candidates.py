@@ -22,6 +22,12 @@ class Candidates:
 
     Example: `Candidates(Space(rate=LogUniform(0.01, 1)), {"optimizer": ["sgd", "adam"]})`.
 
+    Example:
+      >>> from dpjax import bridges, tuning
+      >>> space = tuning.Space(rate=tuning.LogUniform(0.01, 1))
+      >>> bridges.Candidates(space, {"optimizer": ["sgd", "adam"]}).labels["optimizer"]
+      ('sgd', 'adam')
+
     Attributes:
       space: the public law; it holds the places of the labels too.
       labels: name -> what the places 0, 1, ... stand for: text, numbers, True, False or None.

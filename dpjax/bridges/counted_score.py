@@ -33,6 +33,11 @@ class CountedScore:
       function that returns more correct predictions than there are records cannot outweigh the
       noise by more than these.
 
+    Example:
+      >>> from dpjax import bridges
+      >>> bridges.CountedScore("disjoint", public_size=1000).records
+      'disjoint'
+
     Attributes:
       records: "disjoint", private records that no run trains on, a record being in one part
         whatever the others are (under replace-one: whatever its own value is, as by its slot);

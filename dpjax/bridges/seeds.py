@@ -20,6 +20,11 @@ def jax_key(seed: int) -> jax.Array:
     Formal guarantees: two seeds give two keys. `jax.random.key(seed)` does not promise that:
     without 64-bit mode it keeps 32 bits of a number, which anyone can search.
 
+    Example:
+      >>> from dpjax import bridges
+      >>> bool(bridges.jax_key(1) != bridges.jax_key(1 + 2**32))
+      True
+
     Args:
       seed: as a run is given it, a whole number in [0, 2^63).
 

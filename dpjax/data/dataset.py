@@ -24,6 +24,11 @@ PAPER_PROTOCOL = (
 class Split:
     """Records of one role (training, validation or test).
 
+    Example:
+      >>> from dpjax import data
+      >>> data.load("digits").test
+      Split(input_shape=(8, 8, 1), public_size=359, size_bound=359)
+
     Attributes:
       inputs: (n, ...) float32.
       labels: (n,) int32, each in 0..classes-1.
@@ -128,6 +133,12 @@ class Split:
 def split_train_validation(split: Split, fraction: float, key: bytes | int) -> tuple[Split, Split]:
     """Divides records into a training and a validation part, each record by its own keyed hash.
 
+    Example:
+      >>> from dpjax import data
+      >>> train, validation = data.split_train_validation(data.load("digits").train, 0.2, b"public")
+      >>> validation.public_size
+      288
+
     Args:
       split: the records to divide.
       fraction: expected share of the validation part, in (0, 1).
@@ -179,6 +190,11 @@ def _check_part(name: str, split: object) -> None:
 class Parts:
     """Who trains, who scores the candidates, and who is touched once after the selection.
 
+    Example:
+      >>> from dpjax import data
+      >>> data.load("digits").parts(0.2, key=b"public").validation
+      Split(input_shape=(8, 8, 1), public_size=288, size_bound=431)
+
     Attributes:
       train, validation, test: the three parts; `test` is None where the user brought none.
       non_private: None, or one sentence on why the stated guarantee does not cover everything that
@@ -202,6 +218,11 @@ class Parts:
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dataset:
     """A classification data set with everything public about it.
+
+    Example:
+      >>> from dpjax import data
+      >>> data.load("digits").classes
+      10
 
     Attributes:
       name: the name it is loaded by.

@@ -87,6 +87,11 @@ def with_features(records: Held, name: str) -> Held:
     labels, identifiers, public sizes and bounds are as they were. So data sets that are neighbours
     stay neighbours, and every guarantee holds as stated.
 
+    Example:
+      >>> from dpjax import data
+      >>> data.with_features(data.load("digits"), "scattering").input_shape
+      (2, 2, 81)
+
     Args:
       records: with inputs that the map takes.
       name: one of `FEATURES`.

@@ -54,6 +54,11 @@ def load(
     a `.npy` cache is left. `digits` needs neither files nor network, nor do the tables of the extra
     `tables`.
 
+    Example:
+      >>> from dpjax import data
+      >>> data.load("digits").train
+      Split(input_shape=(8, 8, 1), public_size=1438, size_bound=1438)
+
     Args:
       name: one of `NAMES`, or the path of an `.npz` file (see `dpjax.data.user_arrays`) or of a
         `.csv` table (see `dpjax.data.tables`). A data set of your own is one more name: see

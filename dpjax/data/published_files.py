@@ -32,6 +32,11 @@ class DataNotFoundError(FileNotFoundError, ValueError):
     """Data is neither at hand nor reachable; the message says what to place or install.
 
     Notes (`__notes__`, shown with a traceback) name each file's address and checksum.
+
+    Example:
+      >>> from dpjax import data
+      >>> issubclass(data.DataNotFoundError, Exception)
+      True
     """
 
 

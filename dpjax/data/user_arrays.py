@@ -50,6 +50,13 @@ def from_arrays(
 ) -> dataset.Dataset:
     """Returns a data set from arrays in memory.
 
+    Example:
+      >>> import numpy as np
+      >>> from dpjax import data
+      >>> x, y = np.zeros((290, 3)), np.zeros(290)
+      >>> data.from_arrays(x, y, public_size=300, classes=2).train
+      Split(input_shape=(3,), public_size=300, size_bound=300)
+
     Args:
       inputs: (n, ...) numbers of any real type; become float32.
       labels: (n,) integers (or floats with integer values) in 0..classes-1; become int32.
@@ -132,6 +139,13 @@ def load_arrays(
     """Returns a data set from an `.npz` file, with the keys given in the module.
 
     The arguments are those of `from_arrays`.
+
+    Example:
+      >>> import numpy as np
+      >>> from dpjax import data
+      >>> np.savez("mine.npz", inputs=np.zeros((290, 3)), labels=np.zeros(290))
+      >>> data.load_arrays("mine.npz", public_size=300, classes=2).train
+      Split(input_shape=(3,), public_size=300, size_bound=300)
 
     Raises:
       FileNotFoundError: if there is no such file.

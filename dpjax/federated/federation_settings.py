@@ -22,6 +22,11 @@ Config = Mapping[str, str | int | float | bool]
 class LocalTraining:
     """How every client trains every candidate on its own records; see `federated.train_clients`.
 
+    Example:
+      >>> from dpjax import federated
+      >>> federated.LocalTraining(model="logistic_regression", classes=10).epochs
+      5
+
     Attributes:
       model: a name in `models.NAMES`; DP-HYPE's are conv_pool (MNIST), conv_blocks (CIFAR-10) and
         an mlp of widths 64,64 (Adult).

@@ -83,6 +83,17 @@ def train_clients(
     Compiles once for each capacity, the power of two above a client's number of records (all
     clients of one call share one): pass the same model object again to reuse it.
 
+    Example:
+      >>> import numpy as np
+      >>> from dpjax import federated, models
+      >>> rng = np.random.default_rng(0)
+      >>> clients = [(rng.normal(size=(20, 3)), rng.integers(0, 2, 20)) for _ in range(3)]
+      >>> candidates = [{"learning_rate": 0.1, "decay": 1.0, "momentum": 0.0}] * 2
+      >>> model = models.LogisticRegression(2)
+      >>> scores = federated.train_clients(model, clients, candidates, epochs=1)
+      >>> scores.accuracies.shape
+      (3, 2)
+
     Args:
       model: `models.FunctionalModel`, Linen module or anything `models.functional` adapts.
       partitions: (inputs (m, ...), labels (m,)) per client.

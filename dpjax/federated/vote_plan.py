@@ -32,6 +32,12 @@ each with its own roundings, agree to less (docs/certificates.md)."""
 class VoteSettings:
     """The public rule of a vote; fix it before anyone looks at data.
 
+    Example:
+      >>> from dpjax import federated
+      >>> settings = federated.VoteSettings(clients=50, candidates=100, epsilon=1.0)
+      >>> print(f"noise of {settings.plan().standard_deviation:.1f} votes on a count")
+      noise of 12.4 votes on a count
+
     Attributes:
       clients: n, how many clients take part.
       candidates: p, how many candidates there are.
@@ -91,6 +97,12 @@ class VotePlan(SummedMechanism):
       * who drops out does not depend on anyone's records.
     Noise beyond that of `minimum_survivors` only adds privacy. `local_noise` has its law up to a
     total variation of 2^-300 a count, and never exceeds `clip` together with a vote.
+
+    Example:
+      >>> from dpjax import federated
+      >>> plan = federated.VoteSettings(clients=50, candidates=100, epsilon=1.0).plan()
+      >>> print(f"{plan.guarantee.epsilon(1e-5):.3f}")
+      1.000
 
     Attributes:
       settings: the rule.

@@ -23,6 +23,13 @@ Tree = Any
 class FunctionalModel:
     """A model as pure functions.
 
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from dpjax import models
+      >>> line = models.FunctionalModel(lambda key: jnp.zeros((3, 2)), lambda w, x, rng=None: x @ w)
+      >>> line.apply(line.init(None), jnp.ones((5, 3))).shape
+      (5, 2)
+
     Attributes:
       init: `init(key) -> params`, a nested dict of arrays that msgpack and safetensors can hold.
       apply: `apply(params, inputs, rng=None) -> scores`; inputs (batch, ...). Without `rng` the
@@ -59,6 +66,15 @@ def functional(model: Any, example_input: Tree) -> FunctionalModel:
 
     Linen modules are told whether they train through a `deterministic`, `train` or `training`
     argument of their `__call__`, where it has one; NNX modules through `train()` and `eval()`.
+
+    Example:
+      >>> import flax.linen as nn
+      >>> import jax
+      >>> import numpy as np
+      >>> from dpjax import models
+      >>> model = models.functional(nn.Dense(2), np.zeros(3, np.float32))
+      >>> model.apply(model.init(jax.random.key(0)), np.zeros((5, 3), np.float32)).shape
+      (5, 2)
 
     Args:
       model: a Linen module; or an NNX factory `lambda rngs: Model(..., rngs=rngs)`; or an NNX

@@ -33,6 +33,11 @@ class _LinearScores(nn.Module):
 class LogisticRegression(_LinearScores):
     """Multinomial logistic regression; the one-weight-vector form for two classes.
 
+    Example:
+      >>> from dpjax import models
+      >>> models.LogisticRegression(10).classes
+      10
+
     Attributes:
       classes: number of classes, >= 2.
     """
@@ -48,6 +53,11 @@ class LinearSVM(_LinearScores):
 
 class MLP(nn.Module):
     """Fully connected layers with ReLU between them.
+
+    Example:
+      >>> from dpjax import models
+      >>> models.MLP((128, 64), 10).classes
+      10
 
     Attributes:
       widths: of the hidden layers.

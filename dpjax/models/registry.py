@@ -24,6 +24,11 @@ _IMAGE_AXES = {"all_conv": (2, 3), "conv_pool": (2, 3), "conv_blocks": (3,)}
 def build_module(name: str, classes: int, *, widths: Sequence[int] = (128, 64)) -> nn.Module:
     """The Linen module of a name in `NAMES`; `widths` are the hidden layers of `mlp`.
 
+    Example:
+      >>> from dpjax import models
+      >>> type(models.build_module("logistic_regression", 10)).__name__
+      'LogisticRegression'
+
     Raises:
       ValueError: an unknown name, fewer than two classes, or widths below 1.
     """
@@ -74,6 +79,11 @@ def build(
 
 def default_loss(name: str) -> Callable[[jax.Array, jax.Array], jax.Array]:
     """The loss a built-in model is meant for: `hinge` for `linear_svm`, else `cross_entropy`.
+
+    Example:
+      >>> from dpjax import models
+      >>> models.default_loss("logistic_regression").__name__
+      'cross_entropy'
 
     Raises:
       ValueError: an unknown name.

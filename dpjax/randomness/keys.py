@@ -29,6 +29,11 @@ def candidate_keys(number: int, seed: int | None = None) -> jax.Array:
       the privacy guarantee then rests on the seed being secret and unguessable, which 32 bits are
       not. All keys of one call differ.
 
+    Example:
+      >>> from dpjax import training
+      >>> training.candidate_keys(3, seed=0).shape
+      (3,)
+
     Args:
       number: of candidates, >= 0.
       seed: integer in [0, 2^32) for reproduction, or None. The first keys of a longer call with
@@ -58,6 +63,14 @@ def candidate_keys(number: int, seed: int | None = None) -> jax.Array:
 
 def stream(key: jax.Array, name: str) -> jax.Array:
     """The sub-key of `key` for one named use; `name` is one of `STREAMS`.
+
+    Example:
+      >>> import jax
+      >>> from dpjax import training
+      >>> (key,) = training.candidate_keys(1, seed=0)
+      >>> lots = training.stream(key, "lots")
+      >>> bool((jax.random.key_data(lots) != jax.random.key_data(key)).any())
+      True
 
     Raises:
       ValueError: an unknown name.

@@ -68,6 +68,14 @@ def add_gaussian_noise(
         deviations and 1e-3 beyond, a relative entropy of 5e-11 an entry. This is measured, and the
         accounting does not charge it: to it the normal numbers are real ones.
 
+    Example:
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> from dpjax import training
+      >>> noisy = training.add_gaussian_noise(jax.random.key(0), jnp.zeros(3), 1.0)
+      >>> noisy.shape
+      (3,)
+
     Args:
       key: typed threefry key, shape ().
       tree: pytree of floating-point arrays of any shapes.

@@ -40,6 +40,16 @@ def augmented(
     A row holds the activations of all augmentations at once: micro-batches (`micro_batch_size`,
     "auto" by default) keep the memory of a lot down.
 
+    Example:
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> from dpjax import training
+      >>> def loss(w, x):
+      ...     return (x @ w - 1.0) ** 2
+      >>> jittered = training.augmented(loss, lambda key, x: x + jax.random.normal(key, x.shape), 4)
+      >>> jittered(jnp.zeros(2), jnp.ones(2), jax.random.key(0)).shape
+      ()
+
     Args:
       loss_fn: `(params, example, *rest) -> scalar`.
       augment: (key, example) -> example; such as `on_inputs(flipped, shifted(4))`.

@@ -45,6 +45,11 @@ class ExponentialAverage:
 
     That is Adam's bias correction: early averages are of the iterates so far, not of zeros.
 
+    Example:
+      >>> from dpjax import training
+      >>> training.ExponentialAverage(0.999)
+      ExponentialAverage(decay=0.999)
+
     Attributes:
       decay: public, in (0, 1); such as 0.999.
     """
@@ -73,6 +78,11 @@ class TailAverage:
 
     Before the first of them the average is the newest iterate.
 
+    Example:
+      >>> from dpjax import training
+      >>> training.TailAverage(0.5)
+      TailAverage(share=0.5)
+
     Attributes:
       share: public, in (0, 1]; of the run's steps, at least one step.
     """
@@ -100,6 +110,11 @@ class TailAverage:
 class IterateAt:
     """The iterate after a share of a run's steps: an average in which it alone has weight.
 
+    Example:
+      >>> from dpjax import training
+      >>> training.IterateAt(0.5)
+      IterateAt(share=0.5)
+
     Attributes:
       share: public, in (0, 1]; of the run's steps, at least one step.
     """
@@ -125,6 +140,12 @@ class IterateAt:
 @dataclasses.dataclass(frozen=True)
 class Averages:
     """Averages that are kept side by side, and which of them a run returns.
+
+    Example:
+      >>> from dpjax import training
+      >>> both = (training.ExponentialAverage(0.99), training.TailAverage(0.5))
+      >>> training.Averages(both, returned=1).returned
+      1
 
     Attributes:
       kept: each an `Average`.

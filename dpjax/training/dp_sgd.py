@@ -41,6 +41,18 @@ _RELATION_OF_LOTS = {PoissonLots: ADD_OR_REMOVE_ONE, FixedLots: REPLACE_ONE}
 class TrainConfig:
     """Everything static about a training run.
 
+    Example:
+      >>> from dpjax import training
+      >>> config = training.TrainConfig(
+      ...     loss_fn=lambda w, x: (x @ w - 1.0) ** 2,
+      ...     lots=training.PoissonLots(100, 0.1, 40),
+      ...     steps=5,
+      ...     expected_lot_size=10,
+      ...     optimizer=training.sgd(),
+      ... )
+      >>> config.steps
+      5
+
     Attributes:
       loss_fn: loss of ONE example, `loss_fn(params, example) -> scalar`, or
         `loss_fn(params, example, rng)` with `with_rng`; see `loss_reads` too. `example` is `data`
@@ -167,6 +179,24 @@ def make_train(config: TrainConfig) -> Train:
     Raises (when called):
       ValueError: missing hyperparameters, rows that disagree, more records than the lots were made
         for, nothing to train, or trainable leaves that are not floating point.
+
+    Example:
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> import numpy as np
+      >>> from dpjax import training
+      >>> config = training.TrainConfig(
+      ...     loss_fn=lambda w, x: (x @ w - 1.0) ** 2,
+      ...     lots=training.PoissonLots(100, 0.1, 40),
+      ...     steps=5,
+      ...     expected_lot_size=10,
+      ...     optimizer=training.sgd(),
+      ... )
+      >>> train = jax.jit(training.make_train(config))
+      >>> given = {"clip_norm": 1.0, "noise_multiplier": 1.0, "learning_rate": 0.1}
+      >>> (key,) = training.candidate_keys(1, seed=0)
+      >>> train(key, given, jnp.zeros(2), np.ones((100, 2), np.float32)).shape
+      (2,)
     """
 
     def train(

@@ -45,6 +45,12 @@ _LOTS_AT_ONCE = 32
 class HostData:
     """Records on the host, read when a lot holds them.
 
+    Example:
+      >>> import numpy as np
+      >>> from dpjax import training
+      >>> training.HostData(np.ones((100, 2), np.float32), prefetch=2)
+      HostData(..., prefetch=2, readers=1)
+
     Attributes:
       source: an array (rows, ...), or a dict or tuple of them (`numpy.memmap`: what is not read is
         not loaded); or anything with `__len__` and `__getitem__(number)` -> one record, a pytree of
@@ -201,6 +207,22 @@ def train_from_host(config: TrainConfig) -> TrainFromHost:
 
     Raises (when called):
       ValueError: as `make_train`, as `HostData`, and for checkpoints of another run.
+
+    Example:
+      >>> import numpy as np
+      >>> from dpjax import training
+      >>> config = training.TrainConfig(
+      ...     loss_fn=lambda w, x: (x @ w - 1.0) ** 2,
+      ...     lots=training.PoissonLots(100, 0.1, 40),
+      ...     steps=3,
+      ...     expected_lot_size=10,
+      ...     optimizer=training.sgd(),
+      ... )
+      >>> train = training.train_from_host(config)
+      >>> given = {"clip_norm": 1.0, "noise_multiplier": 1.0, "learning_rate": 0.1}
+      >>> (key,) = training.candidate_keys(1, seed=0)
+      >>> train(key, given, np.zeros(2, np.float32), np.ones((100, 2), np.float32)).shape
+      (2,)
     """
     mesh = config.mesh or LotMesh((_default_device(),))
     return _HostRun(dataclasses.replace(config, mesh=mesh), mesh).train

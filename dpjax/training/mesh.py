@@ -48,6 +48,11 @@ class LotMesh:
     Data on the devices is whole on each of them; data that is too large stays on the host
     (`host_data.py`), and each device is sent its own rows only.
 
+    Example:
+      >>> from dpjax import training
+      >>> training.LotMesh().shard_state
+      False
+
     Attributes:
       devices: of this process and, under `jax.distributed`, of the others; by default all there
         are. One or more, all different.

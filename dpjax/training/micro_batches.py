@@ -33,7 +33,13 @@ MicroBatchSize = int | str | None
 
 
 def checked(name: str, value: object) -> MicroBatchSize:
-    """A micro-batch size, or a ValueError that names it."""
+    """A micro-batch size, or a ValueError that names it.
+
+    Example:
+      >>> from dpjax import training
+      >>> training.checked_micro_batch_size("micro_batch_size", 64)
+      64
+    """
     if value is None or (isinstance(value, str) and value == AUTO):
         return value
     wanted = f"a whole number >= 1, {AUTO!r}, or None for the whole lot"

@@ -76,6 +76,11 @@ def register_optimizer(
 def sgd(schedule: Schedule | None = None) -> Optimizer:
     """Stochastic gradient descent. Reads `learning_rate`.
 
+    Example:
+      >>> from dpjax import training
+      >>> training.sgd()({"learning_rate": 0.1}).init is not None
+      True
+
     Args:
       schedule: optax schedule that multiplies the learning rate, or None for a constant one. It may
         depend on the step number only, which is public.
@@ -90,7 +95,15 @@ def sgd(schedule: Schedule | None = None) -> Optimizer:
 
 @register_optimizer("momentum", learning_rate=(0.003, 3.0), momentum=0.9)
 def momentum(schedule: Schedule | None = None) -> Optimizer:
-    """Heavy-ball momentum (trace of gradients). Reads `learning_rate` and `momentum`."""
+    """Heavy-ball momentum (trace of gradients). Reads `learning_rate` and `momentum`.
+
+    Example:
+      >>> import optax
+      >>> from dpjax import training
+      >>> decaying = training.momentum(optax.cosine_decay_schedule(1.0, 100))
+      >>> decaying({"learning_rate": 0.1, "momentum": 0.9}).init is not None
+      True
+    """
 
     def build(hyperparameters: Mapping[str, jax.Array]) -> optax.GradientTransformation:
         learning_rate, decay = read(hyperparameters, "momentum", "learning_rate", "momentum")
@@ -104,6 +117,11 @@ def adam(schedule: Schedule | None = None) -> Optimizer:
     """Adam (Kingma & Ba 2015). Reads `learning_rate`; `beta_1`, `beta_2`, `adam_epsilon` if given.
 
     `adam_epsilon` is the constant in Adam's denominator, nothing to do with privacy.
+
+    Example:
+      >>> from dpjax import training
+      >>> training.adam()({"learning_rate": 0.01}).init is not None
+      True
     """
 
     def build(hyperparameters: Mapping[str, jax.Array]) -> optax.GradientTransformation:
@@ -127,6 +145,12 @@ def adamw(schedule: Schedule | None = None) -> Optimizer:
 
     The decay shrinks the parameters after the noisy gradient, and is neither clipped nor noised; a
     penalty inside the loss is part of every example's gradient and is both.
+
+    Example:
+      >>> from dpjax import training
+      >>> given = {"learning_rate": 0.01, "weight_decay": 0.1}
+      >>> training.adamw()(given).update is not None
+      True
     """
 
     def build(hyperparameters: Mapping[str, jax.Array]) -> optax.GradientTransformation:
@@ -153,6 +177,11 @@ def adam_bc(schedule: Schedule | None = None) -> Optimizer:
 
     Reads `learning_rate`; `beta_1`, `beta_2`, `variance_floor` (5e-8) if given. The deviation of
     the noise on the gradient is the one of the run itself (`updated`).
+
+    Example:
+      >>> from dpjax import training
+      >>> training.adam_bc()({"learning_rate": 0.01}).init is not None
+      True
     """
 
     def build(hyperparameters: Mapping[str, jax.Array]) -> optax.GradientTransformation:

@@ -66,6 +66,11 @@ class QuantileClipping(ClipRule):
 
     The count is divided by the public expected lot size, never by the lot's own.
 
+    Example:
+      >>> from dpjax import training
+      >>> training.QuantileClipping(quantile=0.7).quantile
+      0.7
+
     Attributes:
       quantile: share of records that are to stay unclipped.
       rate: of the geometric update.

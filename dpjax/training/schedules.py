@@ -199,6 +199,12 @@ def scheduled(
 
         training.scheduled(training.adam, "warmup_cosine", warmup_share=0.05)
 
+    Example:
+      >>> from dpjax import training
+      >>> optimizer = training.scheduled(training.adam, "warmup_cosine", warmup_share=0.05)
+      >>> callable(optimizer)
+      True
+
     Args:
       make: such as `training.sgd`.
       schedule: a name in `training.SCHEDULES`.

@@ -112,6 +112,13 @@ def per_user(loss_fn: Callable[..., jax.Array], *, with_rng: bool = False) -> Ca
     Its gradient is clipped once, so that a user with many records counts as much as one with a
     single record.
 
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from dpjax import training
+      >>> loss = training.per_user(lambda w, x: (x @ w - 1.0) ** 2)
+      >>> callable(loss)
+      True
+
     Args:
       loss_fn: loss of one record, `(params, record, *rest) -> scalar`.
       with_rng: whether the first of the rest is a key: each record gets its own.

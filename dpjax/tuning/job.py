@@ -43,6 +43,11 @@ of it; what it was begun with; whether it is spent; and a hash of all the others
 class Job:
     """How the candidates are trained.
 
+    Example:
+      >>> from dpjax import tuning
+      >>> tuning.Job(placement="auto", micro_batch_size=16).placement
+      'auto'
+
     Attributes:
       placement: how candidates lie on the devices: by a rule from public sizes; auto measures a few
         steps of each way and takes the best. It moves results by rounding only. See

@@ -287,7 +287,13 @@ def register_rule(rule: str, restate: Callable[[Mapping[str, Any]], Restated]) -
 
 
 def registered_tuners() -> dict[str, type[Tuner]]:
-    """The tuners there are, by name."""
+    """The tuners there are, by name.
+
+    Example:
+      >>> from dpjax import tuning
+      >>> "random_repetitions" in tuning.registered_tuners()
+      True
+    """
     return dict(_TUNERS)
 
 

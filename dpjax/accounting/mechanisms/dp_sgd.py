@@ -51,6 +51,12 @@ def dp_sgd(
     the exact cost, rounding included, at any delta down to 1e-18. The Renyi curve is that of
     Mironov, Talwar & Zhang (2019), at continuous orders.
 
+    Example:
+      >>> from dpjax import accounting
+      >>> run = accounting.dp_sgd(sampling_probability=0.01, noise_multiplier=1.0, steps=1000)
+      >>> print(f"epsilon {run.epsilon(1e-5):.2f} at delta 1e-5")
+      epsilon 1.83 at delta 1e-5
+
     Args:
       sampling_probability: in (0, 1]; round it up where the sampler's arithmetic is not exact.
       noise_multiplier: noise standard deviation / clip norm C.
@@ -99,6 +105,12 @@ def dp_sgd_fixed_lots(
     have profile q delta_s(log(1 + (e^epsilon - 1)/q)) at epsilon >= 0, composed as a
     symmetric loss distribution. The Renyi curve is Wang, Balle & Kasiviswanathan's (2019, Theorem
     27), much looser.
+
+    Example:
+      >>> from dpjax import accounting
+      >>> run = accounting.dp_sgd_fixed_lots(10_000, lot_size=100, noise_multiplier=1.0, steps=500)
+      >>> run.relation
+      'replace_one'
 
     Args:
       dataset_size: number of records, public under this relation.
@@ -170,6 +182,11 @@ def truncation_probability(
     records in the lot, the record in question might not fit. Computed in log space; the tail is
     summed and closed with a geometric bound.
 
+    Example:
+      >>> from dpjax import accounting
+      >>> accounting.truncation_probability(60_000, 0.005, capacity=450, steps=1000) < 1e-8
+      True
+
     Args:
       dataset_size: a public number the number of records never exceeds.
       sampling_probability: in (0, 1].
@@ -213,6 +230,11 @@ def lot_capacity(
     failure_probability: float = 1e-8,
 ) -> int:
     """Smallest capacity whose `truncation_probability` is at most `failure_probability`.
+
+    Example:
+      >>> from dpjax import accounting
+      >>> accounting.lot_capacity(60_000, sampling_probability=0.005, steps=1000)
+      424
 
     Raises:
       ValueError: failure_probability outside (0, 1), or as `truncation_probability`.

@@ -28,6 +28,11 @@ def gaussian(
     The profile is exact (Balle & Wang 2018, Theorem 8): Phi(m/2 - epsilon/m) - e^epsilon
     Phi(-m/2 - epsilon/m) with m = sqrt(steps) / noise_multiplier.
 
+    Example:
+      >>> from dpjax import accounting
+      >>> print(f"{accounting.gaussian(noise_multiplier=4.0, steps=10).epsilon(1e-5):.2f}")
+      3.34
+
     Args:
       noise_multiplier: noise standard deviation / L2 sensitivity UNDER `relation`. For a sum of
         vectors clipped to norm C the sensitivity is C when adding or removing one record and 2C
@@ -92,6 +97,11 @@ def discrete_gaussian(
     The losses of two shifted discrete Gaussians lie on the grid of step sensitivity / (2
     noise_std^2), so the loss distribution is exact, nothing is rounded; from a noise_std of about
     40,000 on it is the Gaussian's, raised by what the two may differ.
+
+    Example:
+      >>> from dpjax import accounting
+      >>> print(f"{accounting.discrete_gaussian(noise_std=20.0).epsilon(1e-5):.2f}")
+      0.16
 
     Args:
       noise_std: the parameter sigma; P[noise = x] proportional to exp(-x^2 / (2 sigma^2)). The
@@ -171,6 +181,11 @@ def zcdp(rho: float, *, relation: object = ADD_OR_REMOVE_ONE) -> Guarantee:
     Its loss distributions are derived from the curve: Lemma 14 of Papernot & Steinke
     (2022) minimised over orders at each epsilon.
 
+    Example:
+      >>> from dpjax import accounting
+      >>> print(f"{accounting.zcdp(0.125).epsilon(1e-5):.2f}")
+      2.17
+
     Args:
       rho: nats, under `relation`.
       relation: neighbouring relation.
@@ -185,6 +200,11 @@ def zcdp(rho: float, *, relation: object = ADD_OR_REMOVE_ONE) -> Guarantee:
 @mechanism
 def pure(epsilon: float, *, relation: object = ADD_OR_REMOVE_ONE) -> Guarantee:
     """A mechanism known to be epsilon-DP: randomised response dominates it.
+
+    Example:
+      >>> from dpjax import accounting
+      >>> accounting.pure(0.5).epsilon(0.0)
+      0.5
 
     Args:
       epsilon: nats, >= 0 (0 costs nothing), under `relation`.
@@ -210,6 +230,14 @@ def renyi_only(
     Between the orders the cumulant generating function (order - 1) * divergence, which is convex
     (van Erven & Harremoes 2014, Corollary 2), is interpolated; above the largest order nothing is
     known.
+
+    Example:
+      >>> import numpy as np
+      >>> from dpjax import accounting
+      >>> orders = np.arange(2.0, 65.0)
+      >>> curve = accounting.renyi_only(orders, orders / 8)  # A Gaussian's.
+      >>> print(f"{curve.epsilon(1e-5):.2f}, exactly {accounting.gaussian(2.0).epsilon(1e-5):.2f}")
+      2.17, exactly 1.99
 
     Args:
       orders: (n,) strictly ascending, finite, each > 1.

@@ -48,6 +48,11 @@ def exponential_mechanism(epsilon: float, *, relation: object = ADD_OR_REMOVE_ON
     1 under `relation`, and for Gumbel noise of scale 2 / (epsilon k) and arg max. Compositions hold
     under adaptive choice of every mechanism; the Renyi curve is that of the worst t at each order.
 
+    Example:
+      >>> from dpjax import accounting
+      >>> accounting.exponential_mechanism(0.5).epsilon(0.0)
+      0.5
+
     Args:
       epsilon: above 0.
       relation: neighbouring relation under which the sensitivity 1/k of the utilities holds.
@@ -117,6 +122,11 @@ def selection_noise_ratio(candidates: int, partitions: float, epsilon: float) ->
     The largest of the noises added to the candidates is about this much, on the scale of
     utilities in [0, 1]. Above 1 the selection is mostly a random draw; so is Ding & Wu's own
     experiment (10 partitions, epsilon 0.1, 100 candidates: 18.4).
+
+    Example:
+      >>> from dpjax import accounting
+      >>> print(f"{accounting.selection_noise_ratio(16, partitions=50, epsilon=1.0):.2f}")
+      0.22
 
     Args:
       candidates: how many are compared.

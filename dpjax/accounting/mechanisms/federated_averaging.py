@@ -62,6 +62,12 @@ def federated_averaging(
     14); rounds compose adaptively. The bound is on concentrated differential privacy: against the
     exact Gaussian of the same variance it costs some percent of epsilon.
 
+    Example:
+      >>> from dpjax import accounting
+      >>> cost = accounting.federated_averaging(1e4, bound=100, dimension=50, clients=100, rounds=5)
+      >>> cost.relation
+      'replace_one'
+
     Args:
       local_variance: parameter s^2 of one client's noise on one entry, at least 1/4.
       bound: Euclidean norm that no client's integer vector exceeds.
@@ -105,6 +111,14 @@ def calibrate_federated_averaging(
     Searched on Renyi curves where `before` has one that leaves something, which takes milliseconds;
     the composition's own epsilon is then a little below the target (by less than a percent where
     the training costs most of it).
+
+    Example:
+      >>> from dpjax import accounting
+      >>> variance = accounting.calibrate_federated_averaging(
+      ...     4.0, 1e-5, bound=1000, dimension=50, clients=100, rounds=10
+      ... )
+      >>> variance > 0
+      True
 
     Args:
       epsilon: target of `before` and all rounds together.

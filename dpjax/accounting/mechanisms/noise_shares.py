@@ -11,6 +11,11 @@ from dpjax.checks import positive, probability, whole
 def minimum_survivors(clients: int, missing_fraction: float) -> int:
     """How many clients' noise must be in the sum, ceil((1 - xi) n): abort the vote below it.
 
+    Example:
+      >>> from dpjax import accounting
+      >>> accounting.minimum_survivors(50, missing_fraction=0.1)
+      45
+
     Raises:
       ValueError: unless clients >= 1 and 0 <= missing_fraction < 1.
     """
@@ -22,6 +27,11 @@ def minimum_survivors(clients: int, missing_fraction: float) -> int:
 
 def local_noise_variance(variance: float, clients: int, missing_fraction: float = 0.0) -> float:
     """Noise variance each client adds so that enough is left: variance / ((1 - xi) n).
+
+    Example:
+      >>> from dpjax import accounting
+      >>> accounting.local_noise_variance(100.0, clients=50)
+      2.0
 
     Args:
       variance: total that the guarantee asks for (sigma^2, not sigma).

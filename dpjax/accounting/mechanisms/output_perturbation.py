@@ -24,6 +24,11 @@ def output_perturbation(sensitivity: float, noise_std: float) -> Guarantee:
     `projected_sgd_sensitivity`). Only the noisy final parameters are covered: no intermediate
     ones, no training curve.
 
+    Example:
+      >>> from dpjax import accounting
+      >>> print(f"{accounting.output_perturbation(0.01, noise_std=0.04).epsilon(1e-5):.2f}")
+      0.93
+
     Args:
       sensitivity: Euclidean, under replacement of one record, above 0.
       noise_std: standard deviation of the noise on each coordinate, above 0.
@@ -50,6 +55,11 @@ def projected_sgd_sensitivity(
     With an L2 regulariser of weight lambda, its gradient is the same for both data sets and only
     contracts their distance: L may then be the Lipschitz constant of the data term alone. See
     `regularised_logistic_sensitivity`.
+
+    Example:
+      >>> from dpjax import accounting
+      >>> accounting.projected_sgd_sensitivity(0.25, 1000, lipschitz=1.0)
+      0.008
 
     Args:
       strong_convexity: lambda, above 0.
@@ -81,6 +91,11 @@ def regularised_logistic_sensitivity(
     For features of Euclidean norm at most 1 the data term is 1-Lipschitz. DPareto's code uses
     4 / (lambda n), the constant L = 2 of data term and regulariser together on a ball of radius
     1/lambda.
+
+    Example:
+      >>> from dpjax import accounting
+      >>> accounting.regularised_logistic_sensitivity(0.25, 1000)
+      0.008
 
     Args:
       regularisation: lambda, weight of ||w||^2 / 2, above 0.

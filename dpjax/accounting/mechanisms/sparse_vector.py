@@ -67,6 +67,11 @@ def doubling_loop(
         dominated by the hit it replaces. T is the smallest of `hits`, `iterations` and N.
     N = ceil((1 - lower_bound) / granularity). The caps must be enforced: `ThresholdLoop` does.
 
+    Example:
+      >>> from dpjax import accounting
+      >>> print(f"{accounting.doubling_loop(0.1, iterations=20).epsilon(1e-5):.2f}")
+      1.60
+
     Args:
       epsilon_per_iteration: of one iteration (or segment), above 0.
       iterations: cap on the iterations, fixed beforehand.
@@ -128,6 +133,12 @@ def _randomised_responses(epsilon: float, count: int) -> LossPair:
 def iteration_rdp(epsilon: float, orders: np.ndarray, method: str = "pure") -> np.ndarray:
     """Renyi divergences of one iteration of the loop.
 
+    Example:
+      >>> import numpy as np
+      >>> from dpjax import accounting
+      >>> accounting.iteration_rdp(0.1, np.array([2.0, 8.0])).shape
+      (2,)
+
     Args:
       epsilon: of the iteration.
       orders: (orders,) above 1.
@@ -157,7 +168,13 @@ def iteration_rdp(epsilon: float, orders: np.ndarray, method: str = "pure") -> n
 
 
 def basic_composition(epsilon_per_iteration: float, iterations: int) -> float:
-    """iterations * epsilon_per_iteration, for comparison."""
+    """iterations * epsilon_per_iteration, for comparison.
+
+    Example:
+      >>> from dpjax import accounting
+      >>> accounting.basic_composition(0.25, 8)
+      2.0
+    """
     epsilon = positive("epsilon_per_iteration", epsilon_per_iteration)
     return whole("iterations", iterations) * epsilon
 
@@ -167,6 +184,11 @@ def advanced_composition(epsilon_per_iteration: float, iterations: int, delta: f
 
     (Dwork, Rothblum & Vadhan 2010.) It is above basic composition for few iterations. With the
     number of iterations that happened in place of T it guarantees nothing.
+
+    Example:
+      >>> from dpjax import accounting
+      >>> round(accounting.advanced_composition(0.1, 100, delta=1e-5), 2)
+      5.85
 
     Raises:
       ValueError: for delta outside (0, 1) or iterations below 1.
@@ -190,6 +212,11 @@ def sparse_vector(
 
     Avent et al. 2020, their first example, after Lyu, Su & Li 2017: Laplace noise of scale b1 on
     the threshold and b2 on each query, b1 + b2 = noise, costs 1/b1 + 2 bound / b2.
+
+    Example:
+      >>> from dpjax import accounting
+      >>> accounting.sparse_vector(noise=10.0, bound=2).relation
+      'add_or_remove_one'
 
     Args:
       noise: b, the sum of both scales over the queries' sensitivity, above 0.

@@ -34,6 +34,11 @@ def _decimal(name: str, value: object) -> Fraction:
 def threshold_levels(granularity: float | Fraction, lower_bound: float | Fraction = 0.0) -> int:
     """Number N of thresholds, ceil((1 - lower_bound) / granularity), computed in exact decimals.
 
+    Example:
+      >>> from dpjax import accounting
+      >>> accounting.threshold_levels(0.25)
+      4
+
     Args:
       granularity: the smallest step of the threshold, in (0, 1 - lower_bound].
       lower_bound: utility known to be reached, in [0, 1).
@@ -60,6 +65,11 @@ def max_iterations(granularity: float | Fraction, lower_bound: float | Fraction 
 
     Example: `max_iterations(granularity=0.01)` is 199.
 
+    Example:
+      >>> from dpjax import accounting
+      >>> accounting.max_iterations(0.25)
+      7
+
     Raises:
       ValueError: as `threshold_levels`.
     """
@@ -77,6 +87,15 @@ class ThresholdLoop:
       while not loop.finished:
         threshold = lower_bound + granularity * loop.propose()
         loop.record(noisy_answer(threshold))
+
+    Example:
+      >>> from dpjax import accounting
+      >>> loop = accounting.ThresholdLoop(accounting.threshold_levels(0.25))
+      >>> while not loop.finished:
+      ...     threshold = 0.25 * loop.propose()
+      ...     loop.record(threshold <= 0.6)  # Stands for a noisy answer.
+      >>> loop.level, loop.iterations
+      (2, 5)
 
     Attributes:
       level: thresholds passed so far, in units of the granularity.
@@ -149,6 +168,19 @@ class ThresholdLoop:
 class LoopTrace:
     """What one simulated run did.
 
+    Example:
+      >>> import numpy as np
+      >>> from dpjax import accounting
+      >>> trace = accounting.simulate_loop(
+      ...     np.array([0.25, 0.75]),
+      ...     np.random.default_rng(0),
+      ...     granularity=0.25,
+      ...     threshold_scale=0.01,
+      ...     query_scale=0.01,
+      ... )
+      >>> trace.iterations > 0
+      True
+
     Attributes:
       iterations: queries asked.
       hits: queries that some candidate passed.
@@ -174,6 +206,16 @@ def simulate_loop(
     """Runs the loop on known utilities, for studying it; NOT a private release.
 
     The generator is a pseudo-random one and the noise floating-point Laplace.
+
+    Example:
+      >>> import numpy as np
+      >>> from dpjax import accounting
+      >>> utilities, generator = np.array([0.25, 0.5, 0.75]), np.random.default_rng(0)
+      >>> trace = accounting.simulate_loop(
+      ...     utilities, generator, granularity=0.25, threshold_scale=0.01, query_scale=0.01
+      ... )
+      >>> type(trace).__name__
+      'LoopTrace'
 
     Args:
       utilities: (candidates,) true utilities in [0, 1].

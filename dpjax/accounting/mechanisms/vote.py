@@ -39,6 +39,11 @@ from dpjax.neighbouring import REPLACE_ONE
 def vote_sensitivity(votes: int, candidates: int) -> float:
     """Euclidean change of the counts when one client is replaced, sqrt(2 min(k, p - k)).
 
+    Example:
+      >>> from dpjax import accounting
+      >>> accounting.vote_sensitivity(votes=2, candidates=100)
+      2.0
+
     Raises:
       ValueError: unless 1 <= votes < candidates.
     """
@@ -54,6 +59,11 @@ def vote(sigma: float, votes: int, candidates: int) -> Guarantee:
     the adversary knows (`minimum_survivors`). On integers use `skellam_vote` or
     `discrete_gaussian_vote`. The Renyi curve is order * min(k, p - k) / sigma^2 (Theorem II.1 of
     Liebenow, Peinemann & Mohammadi 2025).
+
+    Example:
+      >>> from dpjax import accounting
+      >>> print(f"{accounting.vote(10.0, votes=5, candidates=100).epsilon(1e-5):.2f}")
+      1.20
 
     Args:
       sigma: standard deviation (not variance) of the total noise on one count.
@@ -71,6 +81,12 @@ def calibrate_vote(
     epsilon: float, delta: float, votes: int, candidates: int, method: str = "analytic"
 ) -> float:
     """The smallest standard deviation for which `vote` is (epsilon, delta)-private.
+
+    Example:
+      >>> from dpjax import accounting
+      >>> noise = accounting.calibrate_vote(1.0, 1e-5, votes=5, candidates=100)
+      >>> print(f"{noise:.1f} votes")
+      11.8 votes
 
     Args:
       epsilon: target, above 0.
@@ -127,6 +143,11 @@ def skellam_vote(variance: float, votes: int, candidates: int, *, scale: int = 1
     exact loss distributions, the 2c-fold composition of the pair (X, X + 1), truncated tails
     charged; upper bounds throughout.
 
+    Example:
+      >>> from dpjax import accounting
+      >>> accounting.skellam_vote(100.0, votes=5, candidates=100).relation
+      'replace_one'
+
     Args:
       variance: of the total noise on one count, after scaling.
       votes: k.
@@ -160,6 +181,12 @@ def discrete_gaussian_vote(
     bound what that costs): below a local variance of about a half it costs more than one of the
     same variance; scale the votes up or use Skellam noise.
 
+    Example:
+      >>> from dpjax import accounting
+      >>> cost = accounting.discrete_gaussian_vote(16.0, clients=50, votes=5, candidates=100)
+      >>> print(cost.relation)
+      replace_one
+
     Args:
       local_variance: variance parameter of one client's noise on one count, after scaling.
       clients: n.
@@ -182,6 +209,11 @@ def vote_success_bound(
     gap: float, sigma: float, bad_candidates: int, method: str = "exact"
 ) -> float:
     """Lower bound on the probability that no bad candidate beats the best one in a noisy vote.
+
+    Example:
+      >>> from dpjax import accounting
+      >>> accounting.vote_success_bound(gap=30, sigma=5.0, bad_candidates=10) > 0.99
+      True
 
     Args:
       gap: every bad candidate has at least this many fewer votes than the best, at least 0.

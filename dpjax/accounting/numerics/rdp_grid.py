@@ -57,6 +57,11 @@ def rdp_grid(
         Kasiviswanathan 2019, Theorem 27, up to order 512, above it its simpler form;
         fractional orders by the chord (their Corollary 10).
 
+    Example:
+      >>> from dpjax import accounting
+      >>> accounting.rdp_grid([0.01, 0.02], [1.0, 2.0], 100, [2, 4, 8]).shape
+      (2, 3)
+
     Args:
       sampling_probability: (settings,) or scalar, in [0, 1].
       noise_multiplier: (settings,) or scalar, above 0.
@@ -92,6 +97,14 @@ def epsilon_grid(
     rdp: ArrayLike, orders: ArrayLike, delta: ArrayLike, method: str = "rdp"
 ) -> np.ndarray:
     """Converts many Renyi curves to epsilon, minimised over the given orders.
+
+    Example:
+      >>> import numpy as np
+      >>> from dpjax import accounting
+      >>> orders = np.arange(2, 64)
+      >>> rdp = accounting.rdp_grid([0.01, 0.02], 1.0, 100, orders)
+      >>> accounting.epsilon_grid(rdp, orders, 1e-5).shape
+      (2,)
 
     Args:
       rdp: (..., orders) as from `rdp_grid`.

@@ -49,6 +49,13 @@ def best_of_adaptive(guarantee: Guarantee, law: RepetitionLaw, ratio: Sequence[f
     by the proof of the envelope (docs/envelope_bound.md), which is the case c = C = 1. For ties by
     order, u is concave and l convex: the chords that then take their place are below and above.
 
+    Example:
+      >>> from dpjax import accounting
+      >>> run, law = accounting.gaussian(noise_multiplier=2.0), accounting.Geometric(10)
+      >>> best = accounting.best_of_adaptive(run, law, ratio=(0.8, 1.25))
+      >>> best.epsilon(1e-5) > accounting.best_of(run, law).epsilon(1e-5)
+      True
+
     Args:
       guarantee: of one run and its score, its candidate drawn from the public law.
       law: of K.

@@ -52,6 +52,13 @@ def best_of(guarantee: Guarantee, law: RepetitionLaw, method: str = "tight") -> 
       - `guarantee` covers one run AND its score (a score on private validation data is composed
         into it, or joined by `parallel` where its records are disjoint).
 
+    Example:
+      >>> from dpjax import accounting
+      >>> run = accounting.gaussian(noise_multiplier=2.0)
+      >>> best = accounting.best_of(run, accounting.Geometric(10))
+      >>> print(f"{run.epsilon(1e-5):.2f} for one run, {best.epsilon(1e-5):.2f} for the best of K")
+      1.99 for one run, 3.01 for the best of K
+
     Args:
       guarantee: of one run and its score.
       law: of K; one of your own (see `RepetitionLaw`) is priced by the bounds that hold for every

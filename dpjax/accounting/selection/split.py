@@ -81,6 +81,14 @@ def split(
     and then the one of what came out, map the mixture of the dominating pairs onto P, and their
     product onto Q.
 
+    Example:
+      >>> from dpjax import accounting
+      >>> run = accounting.gaussian(2.0)
+      >>> tuned = accounting.best_of(run, accounting.Geometric(10))
+      >>> total = accounting.split(tuned, run, probability=0.1)
+      >>> total.epsilon(1e-5) < tuned.epsilon(1e-5)
+      True
+
     Args:
       tuned: of what sees the first part, under add or remove one.
       final: of what follows, under add or remove one.

@@ -128,6 +128,15 @@ def clipped_grad(
     highest precision: rounding a sum to 8 bits, or tensor-float-32 products, would let one example
     move it by more than the clip norm.
 
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from dpjax import training
+      >>> gradient = training.clipped_grad(lambda w, x: (x @ w - 1.0) ** 2)
+      >>> batch = jnp.array([[3.0, 4.0], [0.1, 0.0]])
+      >>> summed, auxiliary = gradient(jnp.zeros(2), batch, clip_norm=1.0)
+      >>> [round(float(value), 2) for value in summed]
+      [-0.8, -0.8]
+
     Args:
       loss_fn: `loss_fn(params, example)` -> scalar; with `with_rng` also a key as third argument;
         with `has_aux` returns `(scalar, auxiliary)`. `params` and `example` are pytrees; `example`

@@ -77,6 +77,13 @@ class PoissonLots:
            loss covers (1 + e^epsilon) eta for epsilon <= 22 and delta <= 0.1.
       The sampling probability used is the float's exact value.
 
+    Example:
+      >>> from dpjax import accounting, training
+      >>> capacity = accounting.lot_capacity(1000, 0.05, steps=100)
+      >>> lots = training.PoissonLots(1000, 0.05, capacity)
+      >>> lots.failure_probability_per_draw < 1e-6
+      True
+
     Attributes:
       dataset_size_bound: public number that the count of records never exceeds.
       sampling_probability: in (0, 1].
@@ -144,6 +151,11 @@ class FixedLots:
       distinct records among the draws; the lot is then smaller). `failure_probability_per_draw`
       is (1 + 2^32) times that, for the reason given in `PoissonLots`. Neighbouring relation:
       replace one; the number of records is public.
+
+    Example:
+      >>> from dpjax import training
+      >>> training.FixedLots(1000, 50).lot_size
+      50
 
     Attributes:
       dataset_size: number of records, exact and public.

@@ -30,6 +30,11 @@ NAMES = ("rule", "auto", "vmap", "one_by_one", "devices", "devices_one_by_one", 
 class Placement:
     """A number of candidates side by side on each of some devices.
 
+    Example:
+      >>> from dpjax import training
+      >>> training.named_placement("one_by_one", 8)
+      Placement(width=1, devices=None)
+
     Attributes:
       width: candidates vectorised on one device, at least 1.
       devices: of this process; None for JAX's default device.
@@ -150,7 +155,13 @@ def named_placement(name: str, chunk_size: int, bytes_of_step: int | None = None
 
 
 def placement_options(chunk_size: int) -> list[Placement]:
-    """What "auto" chooses from: wide, narrower and no vectorisation, on one and on all devices."""
+    """What "auto" chooses from: wide, narrower and no vectorisation, on one and on all devices.
+
+    Example:
+      >>> from dpjax import training
+      >>> len(training.placement_options(8)) > 0
+      True
+    """
     widths = sorted({chunk_size, -(-chunk_size // 4), 1}, reverse=True)
     options = [Placement(width) for width in widths]
     if len(jax.local_devices()) > 1:

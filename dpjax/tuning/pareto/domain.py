@@ -36,6 +36,11 @@ _DRAWS_FOR_FEASIBLE = 200
 class Domain:
     """Laws and constants by name; what a search may choose.
 
+    Example:
+      >>> from dpjax.tuning import pareto
+      >>> pareto.Domain(rate=pareto.Log(0.01, 1), momentum=0.9).names
+      ('rate', 'momentum')
+
     Attributes:
       parameters: name -> law, such as a range; these are searched, in this order.
       constants: name -> number; part of every setting.
@@ -181,6 +186,11 @@ def parse_parameter(text: str) -> Law | float:
 
     Whatever `parse_law` reads is read: `uniform`, `loguniform` and `choice` too.
 
+    Example:
+      >>> from dpjax.tuning import pareto
+      >>> pareto.parse_parameter("log(0.001,1)")
+      LogUniform(low=0.001, high=1.0)
+
     Raises:
       ValueError: for anything else, saying what may be written.
     """
@@ -190,6 +200,11 @@ def parse_parameter(text: str) -> Law | float:
 
 def parse_domain(entries: Sequence[str]) -> Domain:
     """Reads `["learning_rate=log(0.001,1)", "lot_size=log_integer(8,512)", "clip_norm=1"]`.
+
+    Example:
+      >>> from dpjax.tuning import pareto
+      >>> pareto.parse_domain(["learning_rate=log(0.001,1)", "clip_norm=1"]).names
+      ('learning_rate', 'clip_norm')
 
     Raises:
       ValueError: for an entry without a name, a name given twice, an unreadable or empty range.

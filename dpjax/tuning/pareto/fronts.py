@@ -39,6 +39,11 @@ def _points(points: ArrayLike) -> np.ndarray:
 def check_anti_ideal(anti_ideal: ArrayLike, points: ArrayLike | None = None) -> np.ndarray:
     """Checks an anti-ideal point and returns it as floats.
 
+    Example:
+      >>> from dpjax.tuning import pareto
+      >>> pareto.check_anti_ideal((10, 1)).tolist()
+      [10.0, 1.0]
+
     Args:
       anti_ideal: (epsilon, error), the worst values that still count, for instance (10, 1).
       points: evaluated points (n, 2); when given, at least one has to dominate `anti_ideal`.
@@ -71,6 +76,11 @@ def check_anti_ideal(anti_ideal: ArrayLike, points: ArrayLike | None = None) -> 
 def non_dominated(points: ArrayLike) -> np.ndarray:
     """Marks the points that no other point dominates.
 
+    Example:
+      >>> from dpjax.tuning import pareto
+      >>> pareto.non_dominated([[1.0, 0.2], [2.0, 0.1], [2.0, 0.3]]).tolist()
+      [True, True, False]
+
     Args:
       points: (n, 2), both columns minimised. Infinities are allowed, NaN is not.
 
@@ -85,7 +95,13 @@ def non_dominated(points: ArrayLike) -> np.ndarray:
 
 
 def front(points: ArrayLike) -> np.ndarray:
-    """Returns the non-dominated points (k, 2) by increasing epsilon, hence decreasing error."""
+    """Returns the non-dominated points (k, 2) by increasing epsilon, hence decreasing error.
+
+    Example:
+      >>> from dpjax.tuning import pareto
+      >>> pareto.front([[1.0, 0.2], [2.0, 0.1], [2.0, 0.3]]).tolist()
+      [[1.0, 0.2], [2.0, 0.1]]
+    """
     found = _points(points)
     found = found[non_dominated(found)]
     return found[np.argsort(found[:, 0], kind="stable")]
@@ -93,6 +109,11 @@ def front(points: ArrayLike) -> np.ndarray:
 
 def hypervolume(points: ArrayLike, anti_ideal: ArrayLike) -> float:
     """Returns the area that dominates `anti_ideal` and is dominated by some point.
+
+    Example:
+      >>> from dpjax.tuning import pareto
+      >>> pareto.hypervolume([[1.0, 0.5], [2.0, 0.25]], (10.0, 1.0))
+      6.5
 
     Args:
       points: (n, 2); points that do not dominate `anti_ideal` contribute nothing.

@@ -47,6 +47,14 @@ class TrainingCost:
     lots. It prices one run with hyperparameters that were not chosen on the data; a search that
     looked at private data to choose them is not paid for here.
 
+    Example:
+      >>> import numpy as np
+      >>> from dpjax.tuning import pareto
+      >>> cost = pareto.TrainingCost(pareto.RunShapes(dataset_size=1000))
+      >>> settings = {"epochs": [2.0], "lot_size": [100.0], "noise_multiplier": [2.0]}
+      >>> cost({name: np.array(values) for name, values in settings.items()}).shape
+      (1,)
+
     Attributes:
       shapes: from settings to runs.
       delta: of one run, in (0, 1).

@@ -19,6 +19,11 @@ _ROUNDINGS: dict[str, Callable[[np.ndarray], np.ndarray]] = {"round": np.round, 
 class RunShapes:
     """How settings with `epochs` and `lot_size` become runs on a data set of public size.
 
+    Example:
+      >>> from dpjax.tuning import pareto
+      >>> pareto.RunShapes(dataset_size=60_000).sampling
+      'fixed'
+
     Attributes:
       dataset_size: public number of records; exactly theirs for fixed lots.
       sampling: "fixed", lots drawn without replacement, replace one; or "poisson", add or remove

@@ -81,6 +81,20 @@ def search(
     neither the front nor a setting read off it, may be released as private output; only a search
     on public data leaves the cost of a later private run at that of the run alone.
 
+    Example:
+      >>> from dpjax.tuning import pareto
+      >>> domain = pareto.Domain(noise=pareto.Log(0.1, 10.0))
+      >>> record = pareto.search(
+      ...     domain,
+      ...     lambda settings: 1 / settings["noise"],  # Epsilons,
+      ...     lambda settings, *rest: (1 / (1 + settings["noise"]))[:, None],  # and utilities.
+      ...     method="random",
+      ...     evaluations=16,
+      ...     seed=0,
+      ... )
+      >>> len(record)
+      16
+
     Args:
       domain: what may be chosen.
       privacy: settings -> epsilons (n,); see `oracles`.

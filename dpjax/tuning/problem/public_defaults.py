@@ -87,6 +87,11 @@ class _Defaults:
 class PublicDefaults(_Defaults):
     """What a private run is given where nothing was tuned, for `training.momentum()`.
 
+    Example:
+      >>> from dpjax import tuning
+      >>> tuning.public_defaults(60_000, 785, epsilon=2.0).clip_norm
+      0.1
+
     Attributes:
       learning_rate: of heavy-ball momentum.
       lot_size: expected records of a step.
@@ -120,6 +125,12 @@ def public_defaults(
 
     tuning.public_defaults(60_000, 785, epsilon=2.0).learning_rate
     ```
+
+    Example:
+      >>> from dpjax import tuning
+      >>> default = tuning.public_defaults(60_000, 785, epsilon=2.0)
+      >>> print(f"{default.learning_rate:.2f} at lots of {default.lot_size}, {default.steps} steps")
+      15.47 at lots of 3750, 320 steps
 
     Args:
       records: public number of training records.
@@ -167,6 +178,11 @@ def _calibrated(
 class AdamBcDefaults(_Defaults):
     """What a private run is given where nothing was tuned, for `training.adam_bc()`.
 
+    Example:
+      >>> from dpjax import tuning
+      >>> tuning.adam_bc_defaults(60_000, 785, epsilon=2.0).clip_norm
+      0.1
+
     Attributes:
       learning_rate: of DP-AdamBC.
       variance_floor: of a parameter's second moment without the noise.
@@ -196,6 +212,12 @@ def adam_bc_defaults(
     """The default of a private run by DP-AdamBC; arguments and errors as of `public_defaults`.
 
     Lots, steps and clip norm are those of `public_defaults`.
+
+    Example:
+      >>> from dpjax import tuning
+      >>> default = tuning.adam_bc_defaults(60_000, 785, epsilon=2.0)
+      >>> default.steps
+      320
     """
     shape, noise = _calibrated(records, inputs, epsilon, delta, lot_size, steps)
     of_a_gradient = noise * CLIP_NORM / shape.lot_size

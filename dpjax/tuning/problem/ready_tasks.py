@@ -43,6 +43,13 @@ def classification(
 
     Candidates are ranked by the number of validation records whose label has the largest score.
 
+    Example:
+      >>> from dpjax import data, models, tuning
+      >>> parts = data.load("digits").parts(0.2, key=b"public")
+      >>> task = tuning.classification(models.LogisticRegression(10), parts.train, parts.validation)
+      >>> task.train
+      Records(public_size=1150, size_bound=1294, ...)
+
     Args:
       model: a Linen module, an NNX module, a function of `nnx.Rngs` that makes an NNX module, or
         a `models.FunctionalModel`. Called on inputs (batch, ...), it gives scores (batch, classes).
@@ -111,6 +118,17 @@ def regression(
             error_scale=0.5,
         )
 
+    Example:
+      >>> import flax.linen as nn
+      >>> import numpy as np
+      >>> from dpjax import tuning
+      >>> def part(seed, number):
+      ...     x = np.random.default_rng(seed).normal(size=(number, 3)).astype(np.float32)
+      ...     return tuning.Records((x, x.sum(axis=1)), public_size=number, size_bound=number + 50)
+      >>> task = tuning.regression(nn.Dense(1), part(0, 300), part(1, 100), error_scale=2.0)
+      >>> task.train
+      Records(public_size=300, size_bound=350, ...)
+
     Args:
       model: as in `classification`; it gives predictions (batch, outputs), or (batch,).
       train: `Records` of a pair (inputs (n, ...), targets (n,) or (n, outputs) float), or what has
@@ -160,6 +178,17 @@ def multi_label(
             tuning.Records((more_inputs, more_labels), public_size=300, size_bound=400),
         )
 
+    Example:
+      >>> import flax.linen as nn
+      >>> import numpy as np
+      >>> from dpjax import tuning
+      >>> def part(seed, number):
+      ...     x = np.random.default_rng(seed).normal(size=(number, 3)).astype(np.float32)
+      ...     return tuning.Records((x, (x > 0).astype(np.int32)), number, number + 50)
+      >>> task = tuning.multi_label(nn.Dense(3), part(0, 300), part(1, 100))
+      >>> task.train
+      Records(public_size=300, size_bound=350, ...)
+
     Args:
       model: as in `classification`; it gives scores (batch, labels), positive for a label that
         holds.
@@ -207,6 +236,15 @@ def next_token(
             tuning.Records(more_sequences, public_size=300, size_bound=400),
             padding=0,
         )
+
+    Example:
+      >>> import flax.linen as nn
+      >>> import numpy as np
+      >>> from dpjax import tuning
+      >>> part = tuning.Records(np.zeros((290, 9), np.int32), public_size=300, size_bound=350)
+      >>> model = nn.Sequential([nn.Embed(7, 8), nn.Dense(7)])
+      >>> tuning.next_token(model, part, part).units
+      256
 
     Args:
       model: as in `classification`; called on tokens (batch, length) int, it gives logits (batch,

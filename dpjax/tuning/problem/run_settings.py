@@ -66,6 +66,11 @@ class RunSetting(RunShape):
 class RunOptions:
     """The caller's choices for hyperparameters the space does not draw.
 
+    Example:
+      >>> from dpjax import tuning
+      >>> tuning.RunOptions(lot_size=64, epochs=10).sampling
+      'poisson'
+
     Attributes:
       lot_size: records a step (expected); a sixteenth of the public size if unset.
       steps: gradient steps, instead of epochs.

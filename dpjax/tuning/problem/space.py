@@ -246,7 +246,13 @@ class _Range(Law):
 @named_law("uniform", "real")
 @dataclasses.dataclass(frozen=True)
 class Uniform(_Range):
-    """Uniform on [low, high]."""
+    """Uniform on [low, high].
+
+    Example:
+      >>> from dpjax import tuning
+      >>> tuning.Uniform(0.0, 0.5)
+      Uniform(low=0.0, high=0.5)
+    """
 
     # Not from_unit of the draws: NumPy's own, so that a seed gives what it always gave.
     def sample(self, number: int, generator: np.random.Generator) -> np.ndarray:
@@ -257,7 +263,13 @@ class Uniform(_Range):
 @named_law("loguniform", "log")
 @dataclasses.dataclass(frozen=True)
 class LogUniform(_Range):
-    """exp of a uniform on [log low, log high]."""
+    """exp of a uniform on [log low, log high].
+
+    Example:
+      >>> from dpjax import tuning
+      >>> tuning.LogUniform(0.01, 1.0)
+      LogUniform(low=0.01, high=1.0)
+    """
 
     logarithmic: ClassVar[bool] = True
 
@@ -269,7 +281,13 @@ class LogUniform(_Range):
 @named_law("integer")
 @dataclasses.dataclass(frozen=True)
 class Integer(_Range):
-    """Whole numbers, both ends included, equally likely."""
+    """Whole numbers, both ends included, equally likely.
+
+    Example:
+      >>> from dpjax.tuning import pareto
+      >>> pareto.Integer(1, 64)
+      Integer(low=1, high=64)
+    """
 
     whole: ClassVar[bool] = True
 
@@ -287,7 +305,13 @@ class Integer(_Range):
 @named_law("log_integer")
 @dataclasses.dataclass(frozen=True)
 class LogInteger(Integer):
-    """Positive whole numbers, both ends included, evenly spread in their logarithm."""
+    """Positive whole numbers, both ends included, evenly spread in their logarithm.
+
+    Example:
+      >>> from dpjax.tuning import pareto
+      >>> pareto.LogInteger(8, 512)
+      LogInteger(low=8, high=512)
+    """
 
     logarithmic: ClassVar[bool] = True
 
@@ -295,7 +319,13 @@ class LogInteger(Integer):
 @named_law("choice")
 @dataclasses.dataclass(frozen=True)
 class Choice(Law):
-    """One of finitely many numbers, with public probabilities (equal ones by default)."""
+    """One of finitely many numbers, with public probabilities (equal ones by default).
+
+    Example:
+      >>> from dpjax import tuning
+      >>> tuning.Choice([0.5, 0.9], probabilities=[0.25, 0.75])
+      Choice(values=(0.5, 0.9), probabilities=(0.25, 0.75))
+    """
 
     ordered: ClassVar[bool] = True
 
@@ -436,6 +466,12 @@ class Space:
       space is made; no method takes data. This is the precondition on candidates of Papernot &
       Steinke (ICLR 2022), Theorems 2 and 6.
 
+    Example:
+      >>> from dpjax import tuning
+      >>> space = tuning.Space(learning_rate=tuning.LogUniform(0.01, 1.0), clip_norm=1.0)
+      >>> sorted(space.parameters)
+      ['clip_norm', 'learning_rate']
+
     Raises:
       ValueError: if the space is empty, or a hyperparameter that accounting depends on is
         continuous.
@@ -542,6 +578,11 @@ def parse_law(text: str) -> Law:
 def parse_space(entries: Sequence[str]) -> Space:
     """Reads `["learning_rate=loguniform(0.01,10)", "clip_norm=1"]`.
 
+    Example:
+      >>> from dpjax import tuning
+      >>> tuning.parse_space(["learning_rate=loguniform(0.01,10)"]).parameters["learning_rate"]
+      LogUniform(low=0.01, high=10.0)
+
     Raises:
       ValueError: for an entry without a name, a name given twice, or an unreadable law.
     """
@@ -571,6 +612,13 @@ def read_space(path: str) -> Space:
     """Reads a space from a JSON file: an object of names and laws, the laws as `parse_law` has it.
 
     Example: `{"learning_rate": "loguniform(0.01,10)", "clip_norm": [0.5, 1.0]}`.
+
+    Example:
+      >>> import pathlib
+      >>> from dpjax import tuning
+      >>> _ = pathlib.Path("space.json").write_text('{"learning_rate": "loguniform(0.01,10)"}')
+      >>> tuning.read_space("space.json").parameters["learning_rate"]
+      LogUniform(low=0.01, high=10.0)
 
     Raises:
       ValueError: if the file is no such object.

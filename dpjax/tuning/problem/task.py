@@ -31,6 +31,12 @@ whole numbers, one record's influence on them is exact, and so is the noise."""
 class Records:
     """Records on the host, with the numbers about them that are public.
 
+    Example:
+      >>> import numpy as np
+      >>> from dpjax import tuning
+      >>> tuning.Records(np.zeros((290, 3)), public_size=300, size_bound=350)
+      Records(public_size=300, size_bound=350, ...)
+
     Attributes:
       arrays: pytree of arrays with a leading axis of n records; n itself is private under
         add-or-remove one.
@@ -190,6 +196,23 @@ class Task:
     Where the records are users (`Records.of_users`), `loss`, `correct` and `score` are of ONE
     record all the same: a user's loss, whose gradient is clipped, is the mean over its records, and
     so is its score.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> import numpy as np
+      >>> from dpjax import tuning
+      >>> arrays = np.zeros((290, 3)), np.zeros(290)
+      >>> part = tuning.Records(arrays, public_size=300, size_bound=350)
+      >>> task = tuning.Task(
+      ...     initial=lambda key: jnp.zeros(3),
+      ...     loss=lambda w, example: (example[0] @ w - example[1]) ** 2,
+      ...     score=lambda w, example: 1 - jnp.abs(example[0] @ w - example[1]),
+      ...     train=part,
+      ...     validation=part,
+      ...     description="a line",
+      ... )
+      >>> task.train
+      Records(public_size=300, size_bound=350, ...)
 
     Attributes:
       initial: key -> parameters before training (a pytree of float arrays); must not see data.

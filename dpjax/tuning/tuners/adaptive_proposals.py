@@ -161,6 +161,11 @@ class BestOfProposals(BestOf):
 class AdaptiveProposals:
     """The best of K runs, candidates proposed by earlier scores; see `adaptive_proposals`.
 
+    Example:
+      >>> from dpjax import tuning
+      >>> tuning.AdaptiveProposals(density_ratio=(0.8, 1.25)).density_ratio
+      (0.8, 1.25)
+
     Attributes:
       repetitions: public law of the number K of candidates.
       density_ratio: smallest and largest density of a proposal over the public law's; public.

@@ -81,6 +81,11 @@ class PermuteAndFlipOfIterates:
 class ChosenIterate:
     """One run, of which an iterate or average is chosen after training; see `chosen_iterate`.
 
+    Example:
+      >>> from dpjax import tuning
+      >>> type(tuning.ChosenIterate()).__name__
+      'ChosenIterate'
+
     Attributes:
       decays: public, of exponential averages of all iterates, each a choice.
       tails: public shares of the steps, of plain averages of the last iterates, each a choice.

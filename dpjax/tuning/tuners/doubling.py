@@ -253,6 +253,11 @@ class DoublingChoice:
 class Doubling:
     """Ding & Wu's loop over utility thresholds, then private training; see `doubling`.
 
+    Example:
+      >>> from dpjax import tuning
+      >>> type(tuning.Doubling()).__name__
+      'Doubling'
+
     Attributes:
       selection_epsilon: epsilon_0, of one iteration (of one segment).
       candidates: how many are drawn, once, from the space; public. Or a public list of them.

@@ -68,6 +68,11 @@ class ExponentialChoice:
 class Exponential:
     """One private choice by averaged utilities, then private training; see `exponential`.
 
+    Example:
+      >>> from dpjax import tuning
+      >>> type(tuning.Exponential()).__name__
+      'Exponential'
+
     Attributes:
       selection_epsilon: epsilon_0, of the one draw.
       candidates: how many are drawn, once, from the space; public. Or a public list of them.

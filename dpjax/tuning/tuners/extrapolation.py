@@ -132,6 +132,11 @@ class FittedLine:
 class Extrapolation:
     """A line through the best of K runs at small epsilons, then training; see `extrapolation`.
 
+    Example:
+      >>> from dpjax import tuning
+      >>> type(tuning.Extrapolation()).__name__
+      'Extrapolation'
+
     Attributes:
       repetitions: public law of the number K of candidates of each stage.
       stage_shares: each stage's epsilon over the target of the whole, ascending; public.

@@ -75,6 +75,11 @@ class PermuteAndFlipChoice:
 class PermuteAndFlip:
     """One private choice by permute-and-flip, then private training; see `permute_and_flip`.
 
+    Example:
+      >>> from dpjax import tuning
+      >>> type(tuning.PermuteAndFlip()).__name__
+      'PermuteAndFlip'
+
     Attributes:
       selection_epsilon: epsilon_0, of the one choice.
       candidates: how many are drawn, once, from the space; public. Or a public list of them.

@@ -36,6 +36,11 @@ DEFAULT_REPETITIONS = accounting.AtMost(accounting.Geometric(mean=10), cap=64)
 class RandomRepetitions:
     """The best of a secret random number of private runs; see `random_repetitions`.
 
+    Example:
+      >>> from dpjax import accounting, tuning
+      >>> tuning.RandomRepetitions(accounting.Geometric(10)).repetitions.mean
+      10.0
+
     Attributes:
       repetitions: public law of the number K of candidates.
       score_noise: standard deviation of the noise on the count of correct predictions, in records;
@@ -101,6 +106,18 @@ def random_repetitions(
       not depend on data; a validation record costs what is stated by noise on the count of correct
       predictions; with `score_on_training` the run and the noisy count compose. Source: Papernot &
       Steinke (ICLR 2022), Theorems 2 and 6, as corrected and tightened in `accounting.best_of`.
+
+    Example:
+      >>> from dpjax import accounting, data, models, tuning
+      >>> parts = data.load("digits").parts(0.2, key=b"public")
+      >>> task = tuning.classification(models.LogisticRegression(10), parts.train, parts.validation)
+      >>> space = tuning.Space(learning_rate=tuning.LogUniform(0.1, 10), momentum=0.9, clip_norm=1)
+      >>> law = accounting.AtMost(accounting.Geometric(3), 8)
+      >>> result = tuning.random_repetitions(
+      ...     task, space, repetitions=law, noise_multiplier=2.0, lot_size=64, steps=5
+      ... )
+      >>> result.guarantee.epsilon(1e-5) > result.run_guarantee.epsilon(1e-5)
+      True
 
     Args:
       task: what to learn, with its training and validation records.

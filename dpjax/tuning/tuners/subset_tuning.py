@@ -46,6 +46,11 @@ REST, ALL = FINAL_ON
 class SubsetTuning:
     """The best of private runs on a secret part, trained on the rest; see `subset_tuning`.
 
+    Example:
+      >>> from dpjax import tuning
+      >>> tuning.SubsetTuning(probability=0.1).final_on
+      'rest'
+
     Attributes:
       probability: of each training record to be in the part that is tuned on, in (0, 1).
       repetitions: public law of the number K of candidates.

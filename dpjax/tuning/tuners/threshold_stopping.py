@@ -33,6 +33,11 @@ from dpjax.tuning.tuner import (
 class ThresholdStopping:
     """The first private run that is good enough, if a coin lets it come; see `threshold_stopping`.
 
+    Example:
+      >>> from dpjax import tuning
+      >>> tuning.ThresholdStopping(threshold=0.9, halting_probability=0.1).threshold
+      0.9
+
     Attributes:
       threshold: the accuracy that is good enough, on the noisy score, in [0, 1].
       halting_probability: chance to stop before each run, in (0, 1].

@@ -31,7 +31,13 @@ from dpjax.tuning.tuner import (
 @register_tuner("untuned", rule=RULE)
 @dataclasses.dataclass(frozen=True)
 class Untuned:
-    """One private run with public hyperparameters, nothing chosen; see `untuned`."""
+    """One private run with public hyperparameters, nothing chosen; see `untuned`.
+
+    Example:
+      >>> from dpjax import tuning
+      >>> tuning.Untuned()
+      Untuned()
+    """
 
     evaluation = OneRun()
     choice = NothingToChoose()
@@ -68,6 +74,14 @@ def untuned(
       validation records at all. Enforced here: one run, whose cost is the whole cost; every
       hyperparameter is a number that was there before; a run that is not finite releases parameters
       that do not depend on data. Source: `accounting.dp_sgd` for the cost.
+
+    Example:
+      >>> from dpjax import data, models, tuning
+      >>> parts = data.load("digits").without_validation()
+      >>> task = tuning.classification(models.LogisticRegression(10), parts.train, parts.validation)
+      >>> result = tuning.untuned(task, epsilon=2.0, steps=10)
+      >>> print(f"{result.guarantee.epsilon(1e-5):.2f}")
+      2.00
 
     Args:
       task: what to learn; its validation records are not used.

@@ -28,6 +28,12 @@ if TYPE_CHECKING:
 class AtMost(RepetitionLaw):
     """A law conditioned on K <= cap: drawn again until it fits, never min(K, cap).
 
+    Example:
+      >>> from dpjax import accounting
+      >>> law = accounting.AtMost(accounting.Geometric(10), 64)
+      >>> print(f"mean {law.mean:.2f}, at most {law.maximum:.0f}")
+      mean 9.92, at most 64
+
     Attributes:
       law: the law to condition; only its pmf is used.
       cap: whole number >= max(1, law.minimum), at most a million.

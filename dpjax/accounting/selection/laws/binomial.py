@@ -17,6 +17,11 @@ from dpjax.accounting.selection.laws.law import RepetitionLaw, law_family, set_f
 class Binomial(RepetitionLaw):
     """K binomial: each of `trials` runs happens with this probability; K = 0 included.
 
+    Example:
+      >>> from dpjax import accounting
+      >>> accounting.Binomial(20, 0.5).mean
+      10.0
+
     Attributes:
       trials: whole number >= 1.
       probability: in (0, 1]; 1 is `Fixed(trials)`.
@@ -102,6 +107,11 @@ class Binomial(RepetitionLaw):
 @law_family("fixed")
 class Fixed(Binomial):
     """Exactly k runs. Costly for privacy: about k times one run (Papernot & Steinke, Prop. 17).
+
+    Example:
+      >>> from dpjax import accounting
+      >>> accounting.Fixed(10).mean
+      10.0
 
     Args:
       k: whole number >= 1.

@@ -421,6 +421,11 @@ def families() -> dict[str, type[RepetitionLaw]]:
 def law_from_dict(values: Mapping[str, Any]) -> RepetitionLaw:
     """The law that wrote these plain values.
 
+    Example:
+      >>> from dpjax import accounting
+      >>> accounting.law_from_dict({"law": "geometric", "mean": 10.0})
+      Geometric(mean=10.0)
+
     Raises:
       ValueError: for an unknown name or missing values.
     """

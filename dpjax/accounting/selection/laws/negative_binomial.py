@@ -26,6 +26,12 @@ class TruncatedNegativeBinomial(RepetitionLaw):
     P[K = k] = (1-g)^k / (g^-shape - 1) * prod_{l<k} (l + shape)/(l + 1), with g in (0, 1] fixed by
     the mean.
 
+    Example:
+      >>> from dpjax import accounting
+      >>> law = accounting.TruncatedNegativeBinomial(-0.5, 10.0)
+      >>> print(f"{float(law.success_probability(0.1)):.2f}")
+      0.28
+
     Attributes:
       shape: eta > -1.
       mean: E[K] >= 1.
@@ -179,7 +185,13 @@ class TruncatedNegativeBinomial(RepetitionLaw):
 
 @law_family("logarithmic")
 class Logarithmic(TruncatedNegativeBinomial):
-    """K logarithmic: P[K = k] = (1-g)^k / (k log(1/g)), K >= 1; shape 0 of the family."""
+    """K logarithmic: P[K = k] = (1-g)^k / (k log(1/g)), K >= 1; shape 0 of the family.
+
+    Example:
+      >>> from dpjax import accounting
+      >>> print(f"{float(accounting.Logarithmic(4).success_probability(0.1)):.2f}")
+      0.28
+    """
 
     def __init__(self, mean: float):
         super().__init__(0.0, mean)
@@ -195,7 +207,13 @@ class Logarithmic(TruncatedNegativeBinomial):
 
 @law_family("geometric")
 class Geometric(TruncatedNegativeBinomial):
-    """K geometric: P[K = k] = g (1-g)^(k-1), g = 1/mean, K >= 1; shape 1 of the family."""
+    """K geometric: P[K = k] = g (1-g)^(k-1), g = 1/mean, K >= 1; shape 1 of the family.
+
+    Example:
+      >>> from dpjax import accounting
+      >>> print(f"{float(accounting.Geometric(10).success_probability(0.1)):.2f}")
+      0.53
+    """
 
     def __init__(self, mean: float):
         super().__init__(1.0, mean)

@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 class Poisson(RepetitionLaw):
     """K Poisson, K = 0 included (a data-independent default is then released).
 
+    Example:
+      >>> from dpjax import accounting
+      >>> print(f"{float(accounting.Poisson(10).success_probability(0.1)):.2f}")
+      0.63
+
     Attributes:
       mean: E[K] > 0.
     """

@@ -23,6 +23,12 @@ from dpjax.accounting.selection.laws.law import (
 class Tabulated(RepetitionLaw):
     """K drawn by a table of probabilities.
 
+    Example:
+      >>> import numpy as np
+      >>> from dpjax import accounting
+      >>> accounting.Tabulated((1, 2, 8), (0.5, 0.25, 0.25)).mean
+      3.0
+
     Attributes:
       k: (n,) whole numbers >= 0, ascending, at most a million.
       masses: (n,) P[K = k], > 0, that sum to 1.
