@@ -83,7 +83,7 @@ def setup(app):
 def _as_restructured_text(app, what, name, obj, options, lines):
     """Markdown's fences, tables and indented formulas, as reStructuredText means them."""
     rewritten: list[str] = []
-    fenced = items = False  # Inside a fence; inside a section of items, which napoleon reads.
+    fenced = items = shown = False  # Inside a fence; inside a section of items, which napoleon reads.
     table: list[str] = []
     literal: int | None = None  # The indentation of a block that is set as it stands.
     before = 0  # The indentation of the last line of text.
@@ -104,6 +104,10 @@ def _as_restructured_text(app, what, name, obj, options, lines):
             table = []
         if not text:
             rewritten.append("")
+            continue
+        shown = text.startswith(">>>") or (shown and bool(rewritten[-1].strip()))
+        if shown:  # A session at the prompt, with what it printed.
+            rewritten.append(line)
             continue
         if literal is not None and indent >= literal:
             rewritten.append(line)
