@@ -186,11 +186,13 @@ class LoopTrace:
       hits: queries that some candidate passed.
       selected: index of the candidate of the last hit; None if there was none, and then a
         candidate fixed without the data must be used.
+      answers: of every query, in order, whether some candidate passed.
     """
 
     iterations: int
     hits: int
     selected: int | None
+    answers: tuple[bool, ...] = ()
 
 
 def simulate_loop(
@@ -237,6 +239,7 @@ def simulate_loop(
     loop = ThresholdLoop(threshold_levels(granularity, lower_bound))
     lower_bound, granularity = float(lower_bound), float(granularity)
     selected, threshold_noise = None, 0.0
+    answers: list[bool] = []
     while not loop.finished:
         if variant == ITERATIONS or loop.starts_segment:
             threshold_noise = generator.laplace(0.0, threshold_scale)
@@ -246,7 +249,8 @@ def simulate_loop(
         if hit:
             selected = int(np.argmax(above))
         loop.record(hit)
-    return LoopTrace(loop.iterations, loop.hits, selected)
+        answers.append(hit)
+    return LoopTrace(loop.iterations, loop.hits, selected, tuple(answers))
 
 
 def check_variant(variant: str) -> None:

@@ -1,4 +1,4 @@
-r"""Figure 1: how many iterations the doubling loop takes, and what it selects.
+r"""Figure 1: the path of the doubling loop, how many iterations it takes, and what it selects.
 
 The paper's setting: 100 candidates with utilities uniform in (0, 1), k = 10 partitions, epsilon_0 =
 0.1 an iteration, granularity 0.01, lower bound 0, over 1000 seeds. The loop takes 7 iterations
@@ -12,13 +12,17 @@ thousand counts of iterations are exactly the same, seed by seed. The small coun
 nothing about utilities; some noise of 100 numbers always passes, and seven doublings pass 1.
 
 With k = 1000 the loop works: 0.959, and then it takes longer, 12 iterations (median; 21 at most).
-An exponential mechanism at the same budget, one draw for all, does better at either k: 0.742 at
-k = 10 and epsilon 0.7 (the seven iterations), 0.976 at k = 1000 and epsilon 0.1 (the budget of ONE
-iteration of the loop).
+An exponential mechanism at the same budget, one draw for all, does better at either k: its exact
+mean is 0.742 at k = 10 and epsilon 0.7 (the seven iterations; 0.746 over these seeds), 0.976 at k =
+1000 and epsilon 0.1 (the budget of ONE iteration of the loop; 0.975 over these seeds).
 
-Left: histogram of iterations. Right: the share of seeds whose selected candidate is at least so
-good. Ours: k = 1000, utilities in (0, 0.5), the exponential mechanism and the right panel. The
-published figure was not at hand: setting and numbers are those of its protocol, simulated.
+Left: the paper's picture. Every line is one seed's path of (step, u) after each iteration, u the
+utility accumulated, from (1, 0); a hit moves it up by the step, which then doubles, a miss halves
+the step. Steps are in units of the granularity, on a scale of powers of two where the paper's is
+linear, and lines are shifted a little so that equal paths stay visible. Red: the paper's bound, the
+zigzag of hit, miss, hit, ..., for as many iterations as the longest path.
+Middle: histogram of iterations. Right: the share of seeds whose selected candidate is at least so
+good. Ours: k = 1000, utilities in (0, 0.5), the exponential mechanism, the middle and right panels.
 
   python -m experiments.figures.ding_wu.figure_1 --out_dir=docs/figures/ding_wu
 
@@ -31,10 +35,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+import matplotlib
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dpjax import plotting
+from dpjax.accounting.mechanisms.threshold_loop import ThresholdLoop, threshold_levels
 from experiments.figures.ding_wu import simulation
 from experiments.figures.figure import FULL, QUICK, FigureSpec
 from experiments.figures.panels import new_panels
@@ -42,8 +49,8 @@ from experiments.figures.rows import select
 
 COLUMNS = {
     "selector": "name", "partitions": "partitions", "epsilon": "nats", "highest_utility": "utility",
-    "seed": "number", "iterations": "iterations", "hits": "hits", "utility_selected": "utility",
-    "utility_best": "utility", "utility_random": "utility",
+    "seed": "number", "iterations": "iterations", "hits": "hits", "answers": "h or m each",
+    "utility_selected": "utility", "utility_best": "utility", "utility_random": "utility",
 }  # fmt: skip
 DOUBLING, EXPONENTIAL = "doubling", "exponential"
 
@@ -100,6 +107,7 @@ def compute(size: str) -> list[dict]:
                     "seed": seed,
                     "iterations": found.trace.iterations,
                     "hits": found.trace.hits,
+                    "answers": "".join("h" if hit else "m" for hit in found.trace.answers) or None,
                     # Six decimals keep the file small.
                     **{f"utility_{name}": _rounded(value) for name, value in utilities.items()},
                 }
@@ -112,8 +120,9 @@ def _rounded(value: float | None) -> float | None:
 
 
 def draw(rows: Sequence[Mapping]) -> Figure:
-    """Draws the histogram of iterations, and how good the selected candidates are."""
-    figure, (counts, quality) = new_panels(2, width=12.0, height=4.8)
+    """Draws the paths, the histogram of iterations, and how good the selected candidates are."""
+    figure, (paths, counts, quality) = new_panels(3, width=15.5, height=4.8)
+    _draw_paths(paths, select(rows, **SETTINGS[0].cells))
     loops = [setting for setting in SETTINGS if setting.selector == DOUBLING]
     width = 0.8 / len(loops)
     for position, setting in enumerate(loops):
@@ -149,6 +158,47 @@ def draw(rows: Sequence[Mapping]) -> Figure:
     quality.set_ylim(0, 103)
     quality.legend(loc="lower left", fontsize=9.5)
     return figure
+
+
+def path_of(answers: str, granularity: float = simulation.GRANULARITY) -> np.ndarray:
+    """Returns the (step, u) of a loop after each answer, (answers + 1, 2), from (1, 0).
+
+    Args:
+      answers: "h" for a hit, "m" for a miss, in order.
+      granularity: of u; steps are in units of it.
+    """
+    loop = ThresholdLoop(threshold_levels(granularity))
+    points = [(loop.step, 0.0)]
+    for answer in answers:
+        loop.record(answer == "h")
+        points.append((loop.step, loop.level * granularity))
+    return np.array(points, float)
+
+
+def _draw_paths(axes: Axes, members: Sequence[Mapping]) -> None:
+    """Draws every seed's path of step and u, and the zigzag that the paper's bound rests on."""
+    shifts = np.linspace(-0.12, 0.12, len(members))  # Of the exponent of the step.
+    colours = matplotlib.colormaps["viridis"](np.linspace(0.05, 0.95, len(members)))
+    for row, shift, colour in zip(members, shifts, colours):
+        steps, levels = path_of(row["answers"]).T
+        axes.plot(_places(steps) + shift, levels, color=colour, linewidth=0.5, alpha=0.4)
+    longest = max(row["iterations"] for row in members)
+    steps, levels = path_of(("hm" * longest)[:longest]).T
+    axes.plot(
+        _places(steps), levels, color="#cc0000", linewidth=2.5, label="bound: hit, miss, hit, ..."
+    )
+    ticks = (0, 1, 2, 4, 8, 16, 32, 64, 128)
+    axes.set_xticks(_places(np.array(ticks, float)), [str(tick) for tick in ticks])
+    axes.axhline(1.0, color="#777777", linestyle=":", linewidth=1)
+    axes.set_xlabel("step (of granularity 0.01)")
+    axes.set_ylabel("accumulated utility u")
+    axes.set_title(f"paths of {len(members)} seeds, k = 10")
+    axes.legend(loc="upper left", fontsize=10)
+
+
+def _places(steps: np.ndarray) -> np.ndarray:
+    """Where steps stand: their logarithm to base 2, and 0 one unit before 1."""
+    return np.where(steps > 0, np.log2(np.maximum(steps, 1.0)), -1.0)
 
 
 def _draw_share(axes, members: Sequence[Mapping], column: str, label: str, look: Setting) -> None:

@@ -20,8 +20,8 @@ iterations: 1.60), all by optimal composition.
   python -m experiments.figures.ding_wu.figure_2 --out_dir=docs/figures/ding_wu
 
 Takes 7 seconds on one core; with --quick (3 ratios) 4 seconds. The utilities are invented:
-nothing in the figure is private. The published figure was not at hand; where its points lie is
-simulated from its protocol.
+nothing in the figure is private. The paper prints no numbers of its figure: the
+points are simulated from its protocol, and nearly logarithmic as there.
 """
 
 from __future__ import annotations

@@ -1,9 +1,18 @@
 r"""Table 1: what tuning costs: ways to compose the loop's iterations, and ways to tune.
 
-The paper's table (version 1's was at hand) sets its method beside naive composition and random
-repetitions: which of them can search a grid, which train privately in the search, and what each
-costs, in symbols; its own cost is that of the iterations that happened, by advanced composition.
-Here the costs are numbers, at delta = 1e-5.
+The paper's table sets its method beside naive composition and random repetitions. Of a search over
+candidates S, each run (epsilon, delta)-DP, it says:
+
+  method     full search   runs      private runs in it   epsilon in all
+  naive      yes           |S|       required             of order sqrt(|S|) epsilon
+  RandTune   no            K random  required             2 or 3 epsilon
+  its own    yes           |S|       not required         epsilon + order sqrt(U) epsilon_0
+
+with U = (u* - u0) / g, the utility gained in units of the granularity.
+
+What it leaves out: "2 or 3 epsilon" is for pure epsilon; |S| runs of its own are |S| k trainings on
+parts and one on all records; u* is known only after the search, so that the last cost is none that
+could be stated beforehand (a cap can, or u* = 1). Here the costs are numbers, at delta = 1e-5.
 
 Left: epsilon of T iterations of epsilon_0 = 0.1, by basic composition, by advanced
 composition (the paper's: sqrt(2 T log(1/delta)) e + T e (e^e - 1)), by Renyi divergences, and by

@@ -111,6 +111,17 @@ def test_figure_1_committed_rows_equal_the_oracle():
             assert found == pytest.approx(wanted[mean], abs=1e-6)
 
 
+def test_figure_1_paths_are_the_loops():
+    # From (1, 0): a hit adds the step and doubles it, a miss halves it.
+    assert figure_1.path_of("hhm").tolist() == [[1, 0], [2, 0.01], [4, 0.03], [2, 0.03]]
+    for row in quick_rows(figure_1):
+        if row["selector"] == figure_1.DOUBLING:
+            assert len(row["answers"]) == row["iterations"]
+            assert row["answers"].count("h") == row["hits"]
+            steps, levels = figure_1.path_of(row["answers"]).T
+            assert steps[-1] == 0 or levels[-1] >= 1
+
+
 def test_figure_1_what_the_docstring_says():
     rows = read_rows(COMMITTED / "figure_1.csv")
 

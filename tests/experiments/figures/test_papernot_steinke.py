@@ -17,11 +17,14 @@ from experiments.figures.papernot_steinke import (
     figure_5,
     figure_6,
     figure_8,
+    figure_one_outlier,
     setting,
 )
 from experiments.figures.rows import SIZE, distinct, read_rows, select
 
-MODULES = (figure_1, figure_2, figure_3, figure_4, figure_5, figure_6, figure_8)
+MODULES = (
+    figure_1, figure_one_outlier, figure_2, figure_3, figure_4, figure_5, figure_6, figure_8,
+)  # fmt: skip
 COMMITTED = pathlib.Path(__file__).parents[3] / "docs" / "figures" / "papernot_steinke"
 
 
@@ -62,6 +65,7 @@ def test_the_picture_is_a_pure_function_of_rows(quick_rows, module, monkeypatch)
     monkeypatch.setattr(accounting, "best_of", refuse)
     monkeypatch.setattr(setting, "guarantee", refuse)
     monkeypatch.setattr(figure_1, "train", refuse)
+    monkeypatch.setattr(figure_one_outlier, "train", refuse)
     rows = [dict(row) for row in quick_rows[module]]
     kept = [dict(row) for row in rows]
 
@@ -110,50 +114,75 @@ def test_committed_rows_are_current(quick_rows, module):
             assert full[key(row)][column] == pytest.approx(row[column], **tolerance)
 
 
-def test_figure_1_the_tuned_weight_reveals_the_outlier(quick_rows):
-    rows = quick_rows[figure_1]
-    without, having = (figure_1.tuned_weights(rows, outlier) for outlier in (0, 1))
+def test_figure_1_turns_with_outliers_and_only_falls_without():
+    rows = read_rows(COMMITTED / "figure_1.csv")
+    alphas = np.array(distinct(rows, "alpha"))
+    having = figure_1.accuracies(rows, figure_1.OUTLIERS).mean(axis=0)
+    assert 8 <= alphas[having.argmax()] <= 14
+    assert having.max() > having[0] + 0.06 and having.max() > having[-1] + 0.015
+    without = figure_1.accuracies(rows, 0).mean(axis=0)
+    assert alphas[without.argmax()] <= 8 and without[-1] < without.max() - 0.003
+
+
+def test_figure_1_takes_the_stated_step(monkeypatch):
+    """One pass over one record, by hand: the gradient of ||w||^2 + alpha hinge."""
+    monkeypatch.setattr(figure_1, "PASSES", 2)
+    x, y = np.array([[2.0, -1.0]]), np.array([-1.0])
+    source = np.random.default_rng(0)
+    weights, intercepts = figure_1.train(x, y, np.array([3.0]), source)
+    first = figure_1.STEP * 3 * y[0] * x[0]
+    assert weights[0] == pytest.approx((1 - 2 * figure_1.STEP) * first + first)
+    assert intercepts == pytest.approx(2 * figure_1.STEP * 3 * y[0])
+
+
+def test_one_outlier_the_tuned_weight_reveals_the_outlier(quick_rows):
+    rows = quick_rows[figure_one_outlier]
+    without, having = (figure_one_outlier.tuned_weights(rows, outlier) for outlier in (0, 1))
     assert len(without) == len(having) == 5
     assert max(without) < 0.01 < min(having)
 
 
-def test_figure_1_committed_claims():
+def test_one_outlier_committed_claims():
     """What the docstring says of the 100 draws."""
-    rows = read_rows(COMMITTED / "figure_1.csv")
-    without, having = (np.array(figure_1.tuned_weights(rows, outlier)) for outlier in (0, 1))
+    rows = read_rows(COMMITTED / "figure_one_outlier.csv")
+    without, having = (
+        np.array(figure_one_outlier.tuned_weights(rows, outlier)) for outlier in (0, 1)
+    )
     assert np.sum(without < 0.01) == 100
     assert np.sum(having > 0.01) == 93
     assert np.sum(without != having) == 99
 
 
 @pytest.mark.parametrize("weight", [1e-2, 1.0])
-def test_figure_1_trains_the_stated_objective(weight):
-    inputs, labels = figure_1.draw_records(np.random.default_rng(3), 10)
+def test_one_outlier_trains_the_stated_objective(weight):
+    inputs, labels = figure_one_outlier.draw_records(np.random.default_rng(3), 10)
 
     def objective(values):
         margins = labels * (inputs @ values[:2] + values[2])
         return weight / 2 * values[:2] @ values[:2] + np.mean(np.maximum(0, 1 - margins))
 
-    machine = figure_1.train(weight, inputs, labels)
+    machine = figure_one_outlier.train(weight, inputs, labels)
     reached = objective(np.append(machine.coef_[0], machine.intercept_))
     best = optimize.minimize(
         objective, np.zeros(3), method="Nelder-Mead", options={"xatol": 1e-9, "maxiter": 20000}
     )
     assert reached <= best.fun + 1e-4
     # A machine of another weight does worse on this objective.
-    other = figure_1.train(3 * weight, inputs, labels)
+    other = figure_one_outlier.train(3 * weight, inputs, labels)
     assert objective(np.append(other.coef_[0], other.intercept_)) > reached + 1e-4
 
 
-def test_figure_1_ties_go_to_the_largest_weight():
+def test_one_outlier_ties_go_to_the_largest_weight():
     rows = [
         {"draw": 0, "outlier": 0, "regularisation_weight": weight, "accuracy": accuracy}
         for weight, accuracy in ((0.1, 0.9), (1.0, 0.9), (10.0, 0.5))
     ]
-    assert figure_1.tuned_weights(rows, 0) == [1.0]
+    assert figure_one_outlier.tuned_weights(rows, 0) == [1.0]
 
 
 def test_figure_2_renyi_curves(quick_rows):
+    naive = select(quick_rows[figure_2], bound=figure_2.NAIVE)
+    assert [row["value"] for row in naive] == pytest.approx([row["order"] for row in naive])
     rows = select(quick_rows[figure_2], quantity=figure_2.RENYI, bound=setting.PAPER)
     wanted = oracle("ps_figures.json")["fig2"]
     assert distinct(rows, "mean") == [entry["mean"] for entry in wanted]
