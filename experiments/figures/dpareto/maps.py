@@ -1,4 +1,4 @@
-"""What figures 1 to 3 share: maps over a grid of two hyperparameters, fronts as steps."""
+"""What figures 1 to 4 share: maps over a grid of two hyperparameters, fronts as steps."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """How well a search does where the truth is known: the sparse vector example, by true values.
 
-Sixteen random settings, then 64 proposals, 50 random orders each, on the example of figure 1, whose
+Sixteen random settings, then 64 proposals, 50 random orders each, on the example of figure 2, whose
 utilities are known exactly; ten seeds each, for two anti-ideal points. Expected hypervolume
 improvement (EHVI) as it is reported in batches of 8 and 16, the same in log epsilon, random search
 (80 settings, uniform over the unit cube of log b and C), and one proposal at a time: EHVI and the

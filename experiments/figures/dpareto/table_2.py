@@ -31,7 +31,7 @@ from scipy import stats
 from dpjax import plotting
 from experiments.figures.dpareto import trained_fronts as found
 from experiments.figures.dpareto import trained_searches as trained
-from experiments.figures.dpareto.figure_5 import searches
+from experiments.figures.dpareto.figure_search_variation import searches
 from experiments.figures.rows import select
 
 COLUMNS = ("problem", "judged", "evaluations", "seeds", "seeds_won", "mean", "low", "high")

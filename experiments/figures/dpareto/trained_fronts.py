@@ -1,4 +1,4 @@
-"""What figures 4 to 8 and Table 2 derive from trained rows: hypervolumes, fronts, bands."""
+"""What figures 5 to 8 and Table 2 derive from trained rows: hypervolumes, fronts, bands."""
 
 from __future__ import annotations
 

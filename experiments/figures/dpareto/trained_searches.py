@@ -1,4 +1,4 @@
-"""The trained searches behind figures 4 to 8 and Table 2: run once, resumable, drawn many times.
+"""The trained searches behind figures 5 to 8 and Table 2: run once, resumable, drawn many times.
 
 A search is one problem (`pareto.problems`), one method and one seed. Its record is saved after
 every batch under `<folder>/records`; its evaluations then join `trained_searches.csv`, and its
@@ -54,7 +54,7 @@ UNITS = {
     "observed": "nats", "measured_afresh": "nats", "measurement": "name", "judged": "name",
     "seeds": "seeds", "seeds_won": "seeds", "mean": "nats", "low": "nats", "high": "nats",
 }  # fmt: skip
-"""Of the columns of figures 4 to 8 and Table 2; a hypervolume's is that of epsilon times error."""
+"""Of the columns of figures 5 to 8 and Table 2; a hypervolume's is that of epsilon times error."""
 
 ADULT = tuple(name for name in problems.PROBLEMS if name.startswith("adult"))
 MNIST = tuple(name for name in problems.PROBLEMS if name.startswith("mnist"))

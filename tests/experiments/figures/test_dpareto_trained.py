@@ -1,4 +1,4 @@
-"""DPareto's figures 4 to 8 and Table 2: sizes, a trained search, derived rows, pictures."""
+"""DPareto's figures 5 to 8 and Table 2: sizes, a trained search, derived rows, pictures."""
 
 import dataclasses
 import importlib
@@ -12,17 +12,17 @@ from matplotlib.figure import Figure
 from dpjax.tuning import pareto
 from dpjax.tuning.pareto import problems
 from experiments.figures.dpareto import (
-    figure_4,
     figure_5,
     figure_6,
     figure_7,
+    figure_search_variation,
     table_2,
     trained_fronts,
 )
 from experiments.figures.dpareto import trained_searches as trained
 from experiments.figures.rows import RowFolder, select
 
-NAMES = ("figure_4", "figure_5", "figure_6", "figure_7", "figure_8", "table_2")
+NAMES = ("figure_5", "figure_search_variation", "figure_6", "figure_7", "figure_8", "table_2")
 PROBLEM = "adult_logistic_regression_sgd"
 
 
@@ -77,7 +77,7 @@ def test_full_size_is_the_papers():
         size = trained.size_of(problem, trained.FULL)
         assert (size.evaluations, size.initial, size.repetitions) == (16 + 256, 16, 10)
         assert size.grids == (3, 4) and size.epochs is size.records is None
-    assert len(figure_4.searches(trained.FULL)) == 5 * 2 * 5
+    assert len(figure_5.searches(trained.FULL)) == 5 * 2 * 5
     assert figure_6.searches(trained.FULL)[1:] == [(PROBLEM, "grid_3", 0), (PROBLEM, "grid_4", 0)]
     assert {one[2] for one in figure_7.searches(trained.FULL)} == {0}
 
@@ -118,20 +118,22 @@ def test_a_search_is_trained_once_and_methods_share_their_start(tmp_path, monkey
 
     monkeypatch.setattr(pareto, "search", never)
     trained.train(folder, wanted)
-    paths = figure_5.FIGURE.produce(tmp_path, redraw=True)
+    paths = figure_search_variation.FIGURE.produce(tmp_path, redraw=True)
     assert [path.rsplit(".", 1)[1] for path in paths[2:]] == ["csv", "png", "pdf"]
     with pytest.raises(ValueError, match="size quick, not mid: pass --size=quick"):
-        figure_5.FIGURE.produce(tmp_path, trained.MID)
+        figure_search_variation.FIGURE.produce(tmp_path, trained.MID)
 
 
 def test_nothing_to_draw_is_one_line(tmp_path):
-    with pytest.raises(ValueError, match="holds nothing that figure_5 shows: leave --redraw"):
-        figure_5.FIGURE.produce(tmp_path, trained.FULL, redraw=True)
+    with pytest.raises(
+        ValueError, match="holds nothing that figure_search_variation shows: leave --redraw"
+    ):
+        figure_search_variation.FIGURE.produce(tmp_path, trained.FULL, redraw=True)
 
 
 def test_hypervolume_of_figure_4_grows_to_that_of_all():
     evaluations, fresh = made_up_rows()
-    made = select(figure_4.rows(evaluations, fresh), problem=PROBLEM, method="ehvi", seed=1)
+    made = select(figure_5.rows(evaluations, fresh), problem=PROBLEM, method="ehvi", seed=1)
     volumes = [row["hypervolume"] for row in made]
     assert volumes == sorted(volumes)
     members = trained_fronts.of(evaluations, PROBLEM, "ehvi", 1)

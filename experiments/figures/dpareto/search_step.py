@@ -1,0 +1,177 @@
+"""What figures 3 and 4 share: one step of the search on an example whose grid is known."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+
+from dpjax import plotting
+from dpjax.tuning.pareto import acquisition, batches, fronts
+from dpjax.tuning.pareto.domain import Domain
+from dpjax.tuning.pareto.gaussian_process import GaussianProcess
+from dpjax.tuning.pareto.original_units import expected_hypervolume_improvement_in_original_units
+from experiments.figures.dpareto import maps
+
+ANTI_IDEAL = (10.0, 1.0)
+ADDED = {
+    "sampled": "0 or 1", "predicted_epsilon": "nats", "predicted_error": "share",
+    "hvpoi": "probability", "ehvi_model_units": "log nats x logit", "ehvi_reported_units": "nats",
+}  # fmt: skip
+CRITERIA = {
+    "hvpoi": "HVPoI (the paper's criterion)",
+    "ehvi_model_units": "EHVI, model units",
+    "ehvi_reported_units": "EHVI, reported units",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+    """An example whose grid is known, and how a step of a search on it is drawn.
+
+    Attributes:
+      title: of the picture.
+      copied: columns of the grid's rows that the step's rows keep, with units.
+      domain: of its two hyperparameters.
+      axes: the same two, horizontal and vertical.
+      measured: column of the error that a search sees.
+      exact: column of the true error.
+      error_label: of the error's axis.
+      delta: column of epsilon's delta; None where epsilon is pure.
+    """
+
+    title: str
+    copied: Mapping[str, str]
+    domain: Domain
+    axes: tuple[maps.GridAxis, maps.GridAxis]
+    measured: str
+    exact: str
+    error_label: str
+    delta: str | None = None
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """Of the step's rows."""
+        return {**self.copied, **ADDED}
+
+
+def one_step(example: Example, grid_rows: Sequence[Mapping], number: int) -> list[dict]:
+    """Returns the step's rows: what the search believes after `number` settings of the grid.
+
+    Args:
+      example: what is searched.
+      grid_rows: rows of its whole grid.
+      number: of settings measured.
+    """
+    generator = np.random.default_rng(3)  # Of the settings: another seed shows another step.
+    sampled = np.zeros(len(grid_rows), bool)
+    sampled[generator.choice(len(grid_rows), number, replace=False)] = True
+    domain = example.domain
+    unit = domain.to_unit({name: maps.column(grid_rows, name) for name in domain.names})
+    points = np.stack(
+        [maps.column(grid_rows, name) for name in ("epsilon", example.measured)], axis=1
+    )
+    measured = fronts.to_model_units(points[sampled])
+    processes = tuple(
+        GaussianProcess.fit(
+            unit[sampled], measured[:, place], noise_free=place == 0, generator=generator
+        )
+        for place in (0, 1)
+    )
+    mean, variance = batches.objectives_at(processes, unit)
+    predicted = fronts.from_model_units(mean)
+    anti_ideal = fronts.to_model_units(ANTI_IDEAL)
+    values = {
+        "hvpoi": acquisition.hypervolume_probability_of_improvement(
+            mean, variance, measured, anti_ideal
+        ),
+        "ehvi_model_units": acquisition.expected_hypervolume_improvement(
+            mean, variance, mean[sampled], anti_ideal
+        ),
+        "ehvi_reported_units": expected_hypervolume_improvement_in_original_units(
+            mean, variance, mean[sampled], anti_ideal
+        ),
+    }
+    table = {
+        "sampled": sampled,
+        "predicted_epsilon": predicted[:, 0],
+        "predicted_error": predicted[:, 1],
+        **values,
+    }
+    return [
+        {name: row[name] for name in example.copied} | added
+        for row, added in zip(grid_rows, maps.rows_of(table))
+    ]
+
+
+def _mark(axes: Axes, rows: Sequence[Mapping], grid_axes, members, style: str, **look) -> None:
+    """Marks settings of the grid, (n,) bool or positions."""
+    places = np.arange(len(rows))[members]
+    across, up = (maps.column(rows, axis.column) for axis in grid_axes)
+    axes.plot(across[places], up[places], style, **look)
+
+
+def draw(example: Example, rows: Sequence[Mapping]) -> Figure:
+    """Draws predictions, fronts and criteria."""
+    figure, panels = maps.new_square(2, 3, width=16.0, height=9.4)
+    sampled = maps.column(rows, "sampled") > 0
+    grid_axes = example.axes
+    above, below = panels
+    maps.map_of_epsilons(
+        above[0], rows, *grid_axes, maps.column(rows, "predicted_epsilon"), "epsilon, predicted"
+    )
+    maps.draw_map(
+        above[1], rows, *grid_axes, maps.column(rows, "predicted_error"), "error, predicted"
+    )
+    for axes in above[:2]:
+        _mark(axes, rows, grid_axes, sampled, ".", color="white", markersize=3.5)
+
+    axes = above[2]
+    epsilons = maps.column(rows, "epsilon")
+    measured, exact = maps.column(rows, example.measured), maps.column(rows, example.exact)
+    axes.plot(
+        epsilons[sampled], measured[sampled], ".", color=plotting.PALETTE[5], markersize=4,
+        label=f"{sampled.sum()} measurements",
+    )  # fmt: skip
+    step = fronts.front(np.stack([epsilons, measured], axis=1)[sampled])
+    axes.fill_between(
+        step[:, 0], step[:, 1], exact.min(), step="post", color="#000000", alpha=0.08, linewidth=0
+    )
+    maps.draw_front(
+        axes, epsilons[sampled], measured[sampled], color=plotting.PALETTE[6], linewidth=2,
+        label="their front",
+    )  # fmt: skip
+    maps.draw_front(
+        axes, epsilons, exact, color=plotting.PALETTE[1], linestyle="--", linewidth=2,
+        label="true front of the grid",
+    )  # fmt: skip
+    axes.set_xscale("log")
+    at = f" at delta = {rows[0][example.delta]:g}" if example.delta else ""
+    axes.set_xlabel(f"epsilon{at}")
+    axes.set_ylabel(example.error_label)
+    axes.set_title("Pareto front")
+    axes.legend(loc="upper right", fontsize=11)
+
+    for axes, (name, title) in zip(below, CRITERIA.items()):
+        values = maps.column(rows, name)
+        # Most of the domain promises next to nothing: the last four decades are shown.
+        norm = LogNorm(1e-4 * values.max(), values.max())
+        shown = np.maximum(values, norm.vmin)
+        maps.draw_map(axes, rows, *grid_axes, shown, title, norm=norm, colours="magma")
+        best = int(np.argmax(np.where(sampled, -1.0, values)))
+        look = {"color": "white", "markeredgecolor": "black", "markersize": 18, "clip_on": False}
+        _mark(axes, rows, grid_axes, np.array([best]), "*", label="next setting", **look)
+    # Once: in the other panels a star may lie in the corner that a legend would take.
+    legend = below[0].legend(loc="lower left", fontsize=11, facecolor="#777777")
+    for text in legend.get_texts():
+        text.set_color("white")
+    figure.suptitle(
+        f"One step of the search: {example.title}, after {sampled.sum()} settings of 50 runs each\n"
+        "computed from the data without protection: for the curator, not a private output",
+        fontsize=14,
+    )
+    return figure
