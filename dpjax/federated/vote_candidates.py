@@ -1,7 +1,7 @@
 """The candidates of DP-HYPE's experiments: learning rate x decay per epoch x momentum, 100 in all.
 
 The lists of the authors' published code (https://github.com/UzL-PrivSec/dp-hype) are here under
-"artifact"; the rates of the paper's Table III, five of which differ, under "table_iii" (decays and
+"artifact"; the rates of the paper's Table III, four of which differ, under "table_iii" (decays and
 momenta are the same); "log_spaced", evenly spaced between the artifact's ends, is ours.
 `candidate_grid` takes any list.
 """

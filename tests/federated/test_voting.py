@@ -251,6 +251,9 @@ def test_the_grid_is_the_artifacts():
     spaced = voting.candidate_grid("log_spaced")
     assert spaced[0]["learning_rate"] == 0.5 and spaced[99]["learning_rate"] == 1e-8
     assert len(voting.candidate_grid([0.3])) == 10
+    printed = {row["learning_rate"] for row in voting.candidate_grid("table_iii")}
+    ours = {row["learning_rate"] for row in grid}
+    assert len(printed) == 10 and printed - ours == {1e-3, 5e-3, 1e-5, 5e-6}
     with pytest.raises(ValueError, match="unknown rates 'table'"):
         voting.candidate_grid("table")
 
