@@ -68,8 +68,8 @@ _FOLDERS = flags.DEFINE_list(
 _CANDIDATES = flags.DEFINE_string(
     "candidates",
     "artifact",
-    "What is voted on: a named list (artifact, table_iii, log_spaced: 100 each), or the path of a JSON file "
-    "with a list of {learning_rate, decay, momentum}.",
+    "What is voted on: a named list (artifact, table_iii, log_spaced: 100 each), or the path of a "
+    "JSON file with a list of {learning_rate, decay, momentum}.",
 )
 _CHUNK_SIZE = flags.DEFINE_integer(
     "chunk_size", 0, "Candidates trained at once, the memory knob; 0: all."
