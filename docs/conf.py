@@ -83,7 +83,9 @@ def setup(app):
 def _as_restructured_text(app, what, name, obj, options, lines):
     """Markdown's fences, tables and indented formulas, as reStructuredText means them."""
     rewritten: list[str] = []
-    fenced = items = shown = False  # Inside a fence; inside a section of items, which napoleon reads.
+    fenced = items = shown = (
+        False  # Inside a fence; inside a section of items, which napoleon reads.
+    )
     table: list[str] = []
     literal: int | None = None  # The indentation of a block that is set as it stands.
     before = 0  # The indentation of the last line of text.

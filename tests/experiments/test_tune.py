@@ -327,7 +327,10 @@ REFUSED = [
     (["--space=learning_rate=1", "--space=noise_multiplier=choice(1,1e-12)"], "protects nothing"),
     (["--space=learning_rate=1", "--space=epochs=2", "--steps=5"], "steps beside it is not read"),
     (["--widths=5"], "--model=mlp"),
-    (["--public_size=3"], "--public_size belongs to --dataset=your own .npz or your own .csv: drop it"),
+    (
+        ["--public_size=3"],
+        "--public_size belongs to --dataset=your own .npz or your own .csv: drop it",
+    ),
     (["--dataset=mine.npz", "--classes=1000000000", "--public_size=9"], "--classes="),
     (["--repetitions=binomial", "--trials=0"], "trials must be a whole number >= 1"),
     (["--noise_multiplier=0"], "not_private"),
