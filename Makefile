@@ -65,7 +65,7 @@ $(VENV)/installed_for_docs: $(VENV)/installed_for_tests
 # The documentation site, in site/: warnings are errors, notebooks are executed, links inside the
 # site are followed. Needs no network.
 docs: $(VENV)/installed_for_docs
-	rm -rf site
+	rm -rf site jupyter_execute
 	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -d build/docs -c docs . site
 	$(BIN)/python docs/check_links.py site
 
@@ -74,4 +74,4 @@ figures_quick: $(VENV)/installed_for_tests
 	$(BIN)/python -m experiments.figures --quick
 
 clean:
-	rm -rf $(VENV) build site *.egg-info
+	rm -rf $(VENV) build site jupyter_execute *.egg-info
