@@ -34,7 +34,8 @@ CHANCES = ["sampling_probability", "halting_probability", "probability"]
 DEVIATIONS, BEYOND = 13.0, 1e-36  # Of a normal law, and more than the mass that lies beyond.
 LONGEST, LARGEST_TABLE, LARGEST_FILE = 1 << 21, 4096, 1 << 24
 ADAPTIVE = "best of K runs, their candidates proposed by earlier ones"
-ROWS, MOVE, KNOTS = 12000, 0.1, 60.0  # Of the exact bound.
+CELLS, MOVE, KNOTS = 600, 0.1, 60.0  # Of the exact bound.
+NEAR = 200, 40.0  # Cells and knots of it, inside another mechanism.
 ORDERS, FINE_KNOTS = 8192, 256.0  # Of a selection inside another mechanism.
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(8)
 
@@ -461,51 +462,74 @@ def envelope(pair: Any, law: Law, order: float, lines: list, count: int = 1) -> 
 
 
 def exact(
-    pair: Any, law: Law, order: float, lost: float, rows: int = ROWS, knots: float = KNOTS
-) -> float:
-    """The same by the supremum over the orders of the outcomes, in rows of n and columns of m.
+    pair: Any, law: Law, orders: Any, lost: float, cells: int = CELLS, knots: float = KNOTS
+) -> np.ndarray:
+    """The same by the supremum over the orders of the outcomes, in cells of n and columns of m.
 
-    On a row its left end bounds f'(1-n-m), its right end h; on a column of one loss chords and
-    tangents do. A curve that changes rows inside a column earns there at most the best row's
-    average, and for each row passed what two neighbours' difference varies inside the column.
+    On a cell the chord of f'(1-n-m) in n is above it, and a tangent of f'(1-y) at y = h(n)+g, on a
+    line above h, below: linear in n, so a curve may keep to the cell's ends. On a column of one
+    loss chords and tangents do. A curve that changes ends inside a column earns there at most the
+    best end's average, and for each end passed what two neighbours' difference varies inside it.
     """
     if law[3:] != (1.0, 1.0):
         raise Unproved("candidates that are proposed by earlier runs are proved by lines alone")
     (one,), other = coarser(pair[:1], knots), pair[1]
-    (x, h), t = tradeoff(other), math.exp(order) * (1.0 - SLACK)
+    (x, h), t = tradeoff(other), np.exp(np.atleast_1d(orders))[:, None] * (1.0 - SLACK)
     way = np.append(0.0, np.cumsum(_moves(law.first(x)) + _moves(law.first(h))))
-    n = np.unique(np.interp(np.linspace(0.0, way[-1], rows), way, x))
-    left, right = n[:-1], np.minimum(np.interp(n[1:], x, h) * (1.0 + SLACK), 1.0)
+    n = np.unique(np.interp(np.linspace(0.0, way[-1], cells), way, x))
+    near, far = np.interp(n[:-1], x, h), np.interp(n[1:], x, h)
+    # The line above h is that of the middle's piece, or h's value at the far end.
+    middle = 0.5 * (n[:-1] + n[1:])
+    at = np.clip(np.searchsorted(x, middle, side="right"), 1, x.size - 1)
+    slope = (h[at] - h[at - 1]) / (x[at] - x[at - 1])
+    low, high = h[at] + slope * (n[:-1] - x[at]), h[at] + slope * (n[1:] - x[at])
+    flat = ~((low >= near) & (high >= far) & (high <= 1.0))
+    cell = np.searchsorted(n, x[1:-1], side="right") - 1
+    line = low[cell] + (high - low)[cell] * (x[1:-1] - n[cell]) / np.diff(n)[cell]
+    flat[cell[~(line * (1.0 + SLACK) >= h[1:-1])]] = True  # Above all corners inside, or none.
+    low, high = (np.where(flat, far, one) * (1.0 + 3.0 * SLACK) for one in (low, high))
+    half, sign = 0.5 * (high - low), np.array([1.0, -1.0])
+    n = np.stack([n[:-1], n[1:]], axis=1).ravel()
     p, ratio = np.append(one.infinity, one.masses[::-1]), np.append(0.0, np.exp(-one.losses[::-1]))
     ends = [np.minimum(np.append(0.0, np.cumsum(some)), 1.0) for some in (p, p * ratio)]
     parts = np.ceil(np.maximum(*(_moves(law.first(end)) for end in ends)) / MOVE)
     parts = np.clip(parts, 1, 1000).astype(int)
-    past, best, m, g = np.zeros(left.size), 0.0, 0.0, 0.0
-    start, start_cost = law.first(left) * (1.0 + SLACK), law.first(right)
-    floor = -float(start[0])  # Rows that lose more in a column are thought to lose so much.
+    past, best, m, g = np.zeros((t.size, n.size)), np.zeros(t.size), 0.0, 0.0
+    start = law.first(n * (1.0 - SLACK)) * (1.0 + SLACK)
+    floor = -float(start[0])  # Ends that lose more in a column are thought to lose so much.
     for mass, worse in zip(np.repeat(p / parts, parts).tolist(), np.repeat(ratio, parts).tolist()):
         beyond = float(law.first(np.array(m))) * (1.0 - m)
         if beyond < lost:
             break
         # Places are rounded down for what is earned, up for what it costs.
         width, price = mass * worse, t * worse
-        end = law.first(np.minimum((left + m + mass) * (1.0 - SLACK), 1.0)) * (1.0 + SLACK)
-        centre = law.first(np.minimum((right + g + 0.5 * width) * (1.0 + SLACK), 1.0))
-        end_cost = law.first(np.minimum((right + g + width) * (1.0 + SLACK), 1.0))
-        most, gains, costs = start - price * end_cost, start - end, price * (start_cost - end_cost)
+        end = law.first(np.minimum((n + m + mass) * (1.0 - SLACK), 1.0)) * (1.0 + SLACK)
+        last = (high + g + width) * (1.0 + SLACK)
+        centre = np.minimum((low + half + g + 0.5 * width) * (1.0 + SLACK), 1.0)
+        value, fall = law.first(centre), law.second(centre)
+        steep = (fall * (half + width) > 0.3 * value) | (last > 1.0)
+        fall = np.where(steep, 0.0, fall)
+        value = np.where(steep, law.first(np.minimum(last, 1.0)), value) * (1.0 - 2.0 * SLACK)
+        cost = (value[:, None] + (fall * half)[:, None] * sign).ravel()
+        drop, gain = np.repeat(fall * width, 2), start - end
+        most = start - price * (cost - 0.5 * drop) * (1.0 - SLACK)
         dropped = most <= floor
-        earned = np.where(dropped, floor, 0.5 * (start + end) - price * centre)
-        swing = np.where(dropped, 0.0, gains + costs)
-        turn = np.abs(np.diff(gains)) + np.abs(np.diff(costs))
-        turn += 1e-13 * (start + price * start_cost)[:-1]  # What such differences are rounded by.
-        turn = np.where(dropped[1:] | dropped[:-1], swing[1:] + swing[:-1], turn)
-        charge = np.append(0.0, np.cumsum(turn)) * mass * (1.0 + SLACK)
-        best = max(best, float(np.max(past + mass * np.maximum(most, 0.0))))
-        past = np.maximum.accumulate(past - charge) + earned * mass
-        past = np.maximum.accumulate(past) + charge
+        turn = np.abs(np.diff(gain)) + 1e-13 * start[:-1]  # And what differences are rounded by.
+        turn = turn + price * (np.abs(np.diff(drop)) + 1e-13 * cost[:-1])
+        earned = 0.5 * (start + end) - price * cost * (1.0 - SLACK)
+        if dropped.any():
+            earned = np.where(dropped, floor, earned)
+            swing = np.where(dropped, 0.0, gain + price * drop)
+            turn = np.where(dropped[:, 1:] | dropped[:, :-1], swing[:, 1:] + swing[:, :-1], turn)
+        charge = np.zeros(past.shape)
+        np.cumsum(turn, axis=1, out=charge[:, 1:])
+        charge *= mass * (1.0 + SLACK)
+        best = np.maximum(best, (past + mass * np.maximum(most, 0.0)).max(axis=1))
+        past = np.maximum.accumulate(past - charge, axis=1) + earned * mass
+        past = np.maximum.accumulate(past, axis=1) + charge
         past += 16.0 * UNIT * (np.abs(past) + charge - floor * mass)
-        m, g, start, start_cost = m + mass, g + width, end, end_cost
-    return max(best, float(past.max())) * (1.0 + SLACK) + lost
+        m, g, start = m + mass, g + width, end
+    return np.maximum(best, past.max(axis=1)) * (1.0 + SLACK) + lost
 
 
 def _moves(values: np.ndarray) -> np.ndarray:
@@ -530,9 +554,10 @@ def selected(pair: Any, law: Law, hints: Mapping, step: float, lost: float) -> l
     ahead, behind = (envelope(way, law, 0.0, one, ORDERS) for way, one in both)
     for curve, (way, _) in zip((ahead, behind), both):
         last = min(int(np.count_nonzero(curve > 1e9 * lost)), ORDERS - 1)  # Where delta is reached.
-        for place in np.unique(np.linspace(0, last, min(hints.get("exact", 0), 64)).astype(int)):
-            bound = exact(way, law, place * pair[0].step, lost, 4000, 40.0)
-            curve[place] = min(curve[place], bound)
+        if count := min(hints.get("exact", 0), 64):
+            places = np.unique(np.linspace(0, last, count).astype(int))
+            closer = exact(way, law, places * pair[0].step, lost, *NEAR)
+            curve[places] = np.minimum(curve[places], closer)
     found = [measured(ahead, behind, pair[0].step), measured(behind, ahead, pair[0].step)]
     return [gridded(one.losses, one.masses, one.infinity, step) for one in found]
 
@@ -681,7 +706,7 @@ def bounds(tree: Mapping[str, Any], case: int, order: float, lost: float, hints:
     law, pair = proposed(values), pair_of(parts[0], case, lost, hints)
     ways = (pair, pair[::-1])
     if hints["lines"] is None:
-        return [exact(way, law, order, lost) for way in ways]
+        return [float(exact(way, law, order, lost)[0]) for way in ways]
     lines = hulls(ways, law, hints)
     return [float(envelope(way, law, order, one)[0]) for way, one in zip(ways, lines, strict=True)]
 

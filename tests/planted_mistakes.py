@@ -865,6 +865,20 @@ MISTAKES = [
         (f"{_OF_TUNERS}::test_a_sum_of_discrete_gaussians_is_none_itself",),
     ),
     Mistake(
+        "the exact bound's columns earn what their last outcome does",
+        _CERTIFICATE,
+        "earned = 0.5 * (start + end) - price",
+        "earned = end - price",
+        (f"{_PROOFS[0]}::test_the_exact_bound_lies_between_an_order_and_what_is_stated",),
+    ),
+    Mistake(
+        "the exact bound's cells cost what their far end does",
+        _CERTIFICATE,
+        "cost = (value[:, None] + (fall * half)[:, None] * sign).ravel()",
+        "cost = (value[:, None] + 9.0 * (fall * half)[:, None]).repeat(2, axis=1).ravel()",
+        (f"{_PROOFS[0]}::test_the_exact_bound_lies_between_an_order_and_what_is_stated",),
+    ),
+    Mistake(
         "adaptive proposals: ranks are proved as those of the public law",
         _CERTIFICATE,
         "near, far = _pieces(most * h)",

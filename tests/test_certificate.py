@@ -22,7 +22,7 @@ from dpjax.tuning import certifying, release
 
 WRITES_CERTIFICATES = True
 RUN = accounting.dp_sgd(0.1, 2.0, 200)
-LARGEST = 772
+LARGEST = 795
 """Lines of code of the program."""
 SOURCE = pathlib.Path(certificate.__file__)
 
@@ -579,6 +579,4 @@ def test_releases_of_every_tuner(tmp_path, capsys, monkeypatch):
         if code:
             refused.add(name)
             assert "beyond this program" in line or "carries no certificate" in line
-    assert refused == {
-        "extrapolation",
-    }
+    assert not refused

@@ -17,7 +17,12 @@ from dpjax.bridges.candidates import Candidates
 from dpjax.bridges.procedure import planned
 from dpjax.federated import vote_plan
 from dpjax.tuning import certifying, release
-from dpjax.tuning.tuners import adaptive_proposals, chosen_iterate, subset_tuning
+from dpjax.tuning.tuners import (
+    adaptive_proposals,
+    chosen_iterate,
+    extrapolation,
+    subset_tuning,
+)
 
 WRITES_CERTIFICATES = True
 LAW = accounting.Geometric(4)
@@ -95,6 +100,20 @@ def _subset_tuning(final_on="rest"):
     return _stated(total, selection, [row, final], score)
 
 
+def _extrapolation():
+    """Two stages, whose scores are on other records, and the final training."""
+    (row, run), (small, stage), (smaller, least) = _row(), _row(noise=6.0), _row(noise=9.0)
+    law = accounting.Geometric(3)
+    stages = [
+        accounting.best_of(accounting.parallel(one, accounting.discrete_gaussian(noise)), law)
+        for one, noise in ((least, 30.0), (stage, 20.0))
+    ]
+    total = accounting.compose(accounting.compose(*stages), run)
+    selection = {"rule": extrapolation.RULE, "law_of_K": law.to_dict()}
+    score = {"noise_standard_deviations_in_records": [30.0, 20.0]}
+    return _stated(total, selection, [smaller, small, row], score)
+
+
 def _vote(**rules):
     """A federation's words, of a vote alone."""
     settings = dict(clients=10, candidates=7, votes=2, epsilon=2.0, missing_fraction=0.0)
@@ -121,6 +140,7 @@ STATED = {
     "chosen iterate": _chosen_iterate,
     "adaptive proposals": _adaptive_proposals,
     "subset tuning": _subset_tuning,
+    "extrapolation": _extrapolation,
     "a vote under Skellam noise": _vote,
     "a vote, scaled": lambda: _vote(scale=16, votes=1, epsilon=0.5),
     "a vote under discrete Gaussian noise": lambda: _vote(
@@ -131,7 +151,7 @@ STATED = {
     ),
 }
 
-SLOW = {"subset tuning"}
+SLOW = {"subset tuning", "extrapolation"}
 
 FREE = (
     # Of the claim itself a larger one is as true; a smaller one is tried below.
@@ -247,7 +267,8 @@ def test_what_costs_more_is_not_proved_at_the_stated_epsilon(proved):
     own = [(path, one) for path, one in _numbers(words) if path[0] != "mechanism"]
     held = {name for path, one in own if one for name in path if name in CHEAPER}
     assert held
-    if words.get("selection", {}).get("rule") == subset_tuning.RULE:  # Minutes for each.
+    # Minutes for each.
+    if words.get("selection", {}).get("rule") in (subset_tuning.RULE, extrapolation.RULE):
         held &= {"noise_multiplier", "sampling_probability"}
     for name in held:
         edited = {

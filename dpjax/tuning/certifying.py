@@ -26,7 +26,7 @@ HOPELESS = 1.01
 LONGEST_TABLE = 256
 """Largest K, of laws that end, with which the exact bound is tried: 10 to 20 s."""
 
-NESTED = ((GRIDS[0], 8), (GRIDS[2], 24), (GRIDS[2], 32))
+NESTED = ((GRIDS[0], 16), (GRIDS[0], 48), (GRIDS[2], 32), (GRIDS[2], 64))
 """Grids, and numbers of orders of the exact bound, for a selection inside another mechanism."""
 
 KNOTS = 1500
@@ -113,8 +113,7 @@ def _attempts(tree: Mapping[str, Any]) -> list[tuple[tuple[int, int], bool, int]
     if not _nested(tree):
         ways = (True, False) if exactly else (True,)
         return [(grids, lines, 0) for grids in GRIDS for lines in ways]
-    # Two selections that compose need it at more orders than can be checked in half a minute.
-    closer = NESTED if exactly and '"split"' in json.dumps(tree) else ()
+    closer = NESTED if exactly else ()
     last = [(GRIDS[0], False, 0)] if exactly else []  # For the case that has one selection alone.
     return [(GRIDS[0], True, 0), *last, *((grids, True, orders) for grids, orders in closer)]
 
