@@ -1,8 +1,11 @@
 """Privately tunes a classifier and releases one model: `dpjax tune`, from a checkout."""
 
-from absl import flags
+from dpjax.commands import importing
 
-from dpjax.commands import command_line, tune
+with importing():
+    from absl import flags
+
+    from dpjax.commands import command_line, tune
 
 __doc__ = tune.__doc__
 main = tune.main

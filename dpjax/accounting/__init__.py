@@ -8,8 +8,8 @@ A constructor of one's own is a function decorated with `mechanism`, a law one w
 
 from dpjax.accounting.calibration import calibrate, calibrate_largest
 from dpjax.accounting.combine import compose, mixture, parallel, repeat
+from dpjax.accounting.events import from_dp_event
 from dpjax.accounting.guarantee import Guarantee
-from dpjax.accounting.interop import from_dp_event
 from dpjax.accounting.mechanisms.approximate import approximate
 from dpjax.accounting.mechanisms.dp_sgd import (
     dp_sgd,

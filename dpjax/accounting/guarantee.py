@@ -5,11 +5,9 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from dp_accounting import dp_event as dp_events
-from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 
 from dpjax.accounting import provenance as provenance_lib
 from dpjax.accounting.numerics import groups, tradeoff
@@ -18,6 +16,10 @@ from dpjax.accounting.numerics.privacy_profile import pair_from_profiles
 from dpjax.accounting.numerics.renyi import RenyiCurve, pure_curve
 from dpjax.checks import array, instance, number, one_of, probability, vector, whole
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE, normalise_relation
+
+if TYPE_CHECKING:
+    from dp_accounting import dp_event as dp_events
+    from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 
 _READERS: dict[str, Callable[..., Guarantee]] = {}
 """What reads other libraries' words needs every constructor, and so stands above this file."""
@@ -341,6 +343,8 @@ class Guarantee:
 
     def to_pld(self) -> privacy_loss_distribution.PrivacyLossDistribution:
         """The pair as dp_accounting's PrivacyLossDistribution (pessimistic)."""
+        # Most of a second to import, and few prices need it.
+        from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 
         def pmf(law: LossDistribution) -> pld_pmf.PLDPmf:
             return pld_pmf.DensePLDPmf(
@@ -373,6 +377,8 @@ class Guarantee:
         Raises:
           ValueError: for an optimistic distribution, which is a bound on the wrong side.
         """
+        from dp_accounting.pld import privacy_loss_distribution
+
         instance(
             "pld",
             pld,

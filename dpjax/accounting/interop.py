@@ -19,7 +19,7 @@ from dp_accounting import pld as pld_accounting
 from dp_accounting import rdp as rdp_accounting
 
 from dpjax.accounting import combine, provenance
-from dpjax.accounting.guarantee import Guarantee, register_reader
+from dpjax.accounting.guarantee import Guarantee
 from dpjax.accounting.mechanisms import elementary as mechanisms
 from dpjax.accounting.mechanisms.dp_sgd import dp_sgd, dp_sgd_fixed_lots
 from dpjax.accounting.selection import best_of as selection
@@ -38,30 +38,7 @@ _RELATIONS = {
 
 
 def from_dp_event(event: dp_events.DpEvent, relation: object = ADD_OR_REMOVE_ONE) -> Guarantee:
-    """The guarantee of a dp_accounting event.
-
-    dp_accounting's noise multipliers are noise / clip norm C whatever the relation; replacing one
-    record moves a clipped sum by 2C, so under "replace_one" a Gaussian event's multiplier is
-    halved here, in Renyi and loss distributions alike (dp_accounting 0.6.0 halves it in one only).
-
-    Example:
-      >>> import dp_accounting
-      >>> from dpjax import accounting
-      >>> event = dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(4.0), 10)
-      >>> print(f"{accounting.from_dp_event(event).epsilon(1e-5):.2f}")
-      3.34
-
-    Args:
-      event: NoOp, Gaussian, Laplace, DiscreteLaplace, RandomizedResponse, MixtureOfGaussians,
-        ZCDp, TruncatedSubsampledGaussian, PoissonSampled of Gaussians, SampledWithoutReplacement
-        of Gaussians (replace one), RepeatAndSelect, events of `register_selection`, and Composed
-        and SelfComposed of these.
-      relation: neighbouring relation of the guarantee.
-
-    Raises:
-      ValueError: an event that is not private, not supported, or not defined under `relation`; an
-        (epsilon, delta) event inside a selection, whose delta K multiplies.
-    """
+    """See `dpjax.accounting.events.from_dp_event`."""
     relation = normalise_relation(relation)
     instance("event", event, dp_events.DpEvent, "dp_accounting.GaussianDpEvent(1.0)")
     if isinstance(event, dp_events.NoOpDpEvent):
@@ -240,9 +217,10 @@ def _to_plain(event: dp_events.DpEvent) -> dict[str, Any]:
     return {"name": type(event).__name__, "fields": fields}
 
 
-def _from_plain(plain: dict[str, Any]) -> dp_events.DpEvent:
+def from_plain(plain: dict[str, Any]) -> dp_events.DpEvent:
+    """The event that a tree of provenance names, or a ValueError."""
     fields = {
-        name: _from_plain(value) if isinstance(value, dict) else value
+        name: from_plain(value) if isinstance(value, dict) else value
         for name, value in plain["fields"].items()
     }
     kind = getattr(dp_events, plain["name"], None)
@@ -250,15 +228,3 @@ def _from_plain(plain: dict[str, Any]) -> dp_events.DpEvent:
     if not (isinstance(kind, type) and issubclass(kind, dp_events.DpEvent)):
         raise ValueError(f"{str(plain['name'])[:80]!r} is no event of dp_accounting: pass one")
     return kind(**fields)
-
-
-provenance.register(
-    "dp_accounting_event",
-    # What is no leaf becomes another mechanism here, and its node is not the one that was read.
-    lambda parameters, parts: from_dp_event(
-        _from_plain(parameters["event"]), parameters["relation"]
-    ),
-)
-
-
-register_reader("dp_event", from_dp_event)

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from scipy import optimize
+import scipy
 
 from dpjax.accounting.guarantee import Guarantee, check_guarantee
 from dpjax.accounting.selection.best_of import best_of
@@ -160,7 +160,7 @@ def _smallest_law(shape: float, probability: float, success: float) -> Repetitio
         return law_of_shape(shape, math.exp(low))
     if excess(high) < 0.0:
         return None
-    root = optimize.brentq(excess, low, high, xtol=1e-12, rtol=1e-14)
+    root = scipy.optimize.brentq(excess, low, high, xtol=1e-12, rtol=1e-14)
     law = law_of_shape(shape, math.exp(root))
     try:
         law.quantile(0.99)

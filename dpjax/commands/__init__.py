@@ -1,1 +1,17 @@
 """Command lines: what `dpjax tune`, `dpjax price` and `dpjax verify` run."""
+
+import contextlib
+import gc
+from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def importing() -> Iterator[None]:
+    """While the block imports, no garbage is looked for: there is none, in a fifth of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import sys
 
+from dpjax.commands import importing
+
 USAGE = """usage: dpjax COMMAND [--flag=value ...]
 
   tune     privately tune a classifier and release one model with a proven (epsilon, delta)
@@ -53,10 +55,11 @@ def main() -> None:
     if command == "schema":
         sys.exit(_write_schema(rest))
     # Each command has flags of its own: only its module is imported.
-    module = importlib.import_module(f"dpjax.commands.{_MODULES[command]}")
-    from absl import flags
+    with importing():
+        module = importlib.import_module(f"dpjax.commands.{_MODULES[command]}")
+        from absl import flags
 
-    from dpjax.commands import command_line
+        from dpjax.commands import command_line
 
     main_module = sys.modules["__main__"]
     main_module.__doc__ = module.__doc__

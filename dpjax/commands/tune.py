@@ -39,7 +39,7 @@ from absl import flags
 from rich.console import Console
 from rich.table import Table
 
-from dpjax import data, plotting, training, tuning
+from dpjax import data, training, tuning
 from dpjax.accounting.calibration import check_worth_pricing
 from dpjax.commands import (
     clipping_flags,
@@ -376,6 +376,8 @@ def tune(
         )
         rows = result.curator.rows()
         if rows:
+            from dpjax import plotting  # Imports matplotlib.
+
             figure = plotting.candidate_scores(
                 rows,
                 against=ITERATE if ITERATE in rows[0] else "learning_rate",

@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from dpjax.accounting import provenance
 from dpjax.accounting.guarantee import Guarantee, pure_pair
@@ -125,7 +125,7 @@ def _randomised_responses(epsilon: float, count: int) -> LossPair:
         return composition([(pure_pair(epsilon), count)])
     successes = np.arange(count + 1)
     masses = np.zeros(2 * count + 1)
-    masses[::2] = stats.binom.pmf(successes, count, 1.0 / (1.0 + math.exp(-epsilon)))
+    masses[::2] = scipy.stats.binom.pmf(successes, count, 1.0 / (1.0 + math.exp(-epsilon)))
     law = LossDistribution(epsilon, -count, masses, 0.0)
     return LossPair(law, law)
 

@@ -17,7 +17,8 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from scipy import optimize, special
+import scipy
+from scipy import special
 
 from dpjax.accounting.guarantee import Guarantee
 from dpjax.accounting.mechanisms.elementary import gaussian, gaussian_delta, grid_interval
@@ -125,7 +126,7 @@ def calibrate_vote(
         high *= 2.0
         if high > 1e12:
             raise ValueError(f"epsilon {epsilon} at delta {delta} is out of reach: raise one")
-    root = optimize.brentq(achieved, low, high, xtol=1e-14 * high, rtol=1e-12)
+    root = scipy.optimize.brentq(achieved, low, high, xtol=1e-14 * high, rtol=1e-12)
     for grain in (1e-11, 1e-9, 1e-8, 1e-7):
         sigma = sensitivity * root * (1.0 + grain)
         if vote(sigma, votes, candidates).epsilon(delta) <= epsilon:

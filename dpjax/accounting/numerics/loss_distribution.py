@@ -17,7 +17,7 @@ import functools
 import math
 
 import numpy as np
-from scipy import signal
+import scipy  # scipy.signal, a tenth of a second to import, is loaded where it is first used.
 
 LARGEST_SIZE = 1 << 20
 """Grid points a distribution may have before its interval is coarsened."""
@@ -76,7 +76,9 @@ class LossDistribution:
         Both by recurrences of positive terms, B_j = p_j + e^{-interval} B_{j+1} and D_j = D_{j+1} +
         (1 - e^{-interval}) B_{j+1}, which neither overflow nor cancel.
         """
-        lower = signal.lfilter([1.0], [1.0, -math.exp(-self.interval)], self.masses[::-1])[::-1]
+        lower = scipy.signal.lfilter([1.0], [1.0, -math.exp(-self.interval)], self.masses[::-1])[
+            ::-1
+        ]
         lower = np.append(lower, 0.0)
         steps = -math.expm1(-self.interval) * lower[1:]
         return np.append(np.cumsum(steps[::-1])[::-1], 0.0), lower

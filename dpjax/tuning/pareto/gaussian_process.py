@@ -16,10 +16,9 @@ import dataclasses
 import functools
 
 import numpy as np
+import scipy  # Its linalg, optimize and spatial are loaded where they are first used.
 import threadpoolctl
 from numpy.typing import ArrayLike
-from scipy import linalg, optimize
-from scipy.spatial import distance
 
 # All below is in standardised outputs (mean 0, variance 1) and unit-cube inputs.
 _NOISE_FREE_VARIANCE = 1e-6  # keeps the covariance positive definite: .001 standard deviations
@@ -51,7 +50,7 @@ def _one_thread() -> contextlib.AbstractContextManager:
 def _covariance(parameters: np.ndarray, inputs: np.ndarray, queries: np.ndarray) -> np.ndarray:
     """Prior covariance (n, m) of the latent function at inputs (n, d) and queries (m, d)."""
     shrink = np.exp(-parameters[:-3])
-    scaled = np.sqrt(5.0) * distance.cdist(inputs * shrink, queries * shrink)
+    scaled = np.sqrt(5.0) * scipy.spatial.distance.cdist(inputs * shrink, queries * shrink)
     return np.exp(parameters[-3] - scaled) * (1.0 + scaled * (1.0 + scaled / 3.0))
 
 
@@ -59,11 +58,11 @@ def _factor(parameters: np.ndarray, inputs: np.ndarray) -> np.ndarray:
     """Lower Cholesky factor (n, n) of the covariance of the observations.
 
     Raises:
-      linalg.LinAlgError: if it is not positive definite in float64.
+      scipy.linalg.LinAlgError: if it is not positive definite in float64.
     """
     covariance = _covariance(parameters, inputs, inputs)
     covariance[np.diag_indices_from(covariance)] += np.exp(parameters[-2])
-    return linalg.cholesky(covariance, lower=True, overwrite_a=True, check_finite=False)
+    return scipy.linalg.cholesky(covariance, lower=True, overwrite_a=True, check_finite=False)
 
 
 class _Loss:
@@ -92,15 +91,15 @@ class _Loss:
         latent = decay * (1.0 + scaled * (1.0 + scaled / 3.0))
         covariance = np.diag(np.full(len(self._outputs), signal + noise)).T  # LAPACK's order.
         covariance[self._below] = latent
-        factor, failed = linalg.lapack.dpotrf(covariance, lower=1, clean=0, overwrite_a=1)
+        factor, failed = scipy.linalg.lapack.dpotrf(covariance, lower=1, clean=0, overwrite_a=1)
         if failed:
             return _REFUSED, np.zeros_like(parameters)
         residual = self._outputs - parameters[-1]
-        weights, _ = linalg.lapack.dpotrs(factor, residual, lower=1)
+        weights, _ = scipy.linalg.lapack.dpotrs(factor, residual, lower=1)
         gap = (parameters - self._centre) / self._spread
         loss = 0.5 * (residual @ weights + len(residual) * _LOG_2_PI + gap @ gap)
         loss += np.log(np.diagonal(factor)).sum()
-        inverse, _ = linalg.lapack.dpotri(factor, lower=1, overwrite_c=1)
+        inverse, _ = scipy.linalg.lapack.dpotri(factor, lower=1, overwrite_c=1)
         # The derivative of the loss by an entry below the diagonal, which stands above it too, and
         # by the sum of those on it.
         slope = inverse[self._below] - weights[self._below[0]] * weights[self._below[1]]
@@ -203,7 +202,7 @@ class GaussianProcess:
         best = None
         with _one_thread():
             for first in starts:
-                found = optimize.minimize(
+                found = scipy.optimize.minimize(
                     objective,
                     np.clip(first, bounds[:, 0], bounds[:, 1]),
                     jac=True,
@@ -231,7 +230,7 @@ class GaussianProcess:
         with _one_thread():
             factor = _factor(parameters, inputs)
             residual = (outputs - location) / scale - parameters[-1]
-            weights = linalg.cho_solve((factor, True), residual, check_finite=False)
+            weights = scipy.linalg.cho_solve((factor, True), residual, check_finite=False)
         return cls(inputs, outputs, parameters, location, scale, loss, factor, weights)
 
     def condition(self, inputs: ArrayLike, outputs: ArrayLike) -> GaussianProcess:
@@ -265,7 +264,7 @@ class GaussianProcess:
         with _one_thread():
             crossed = _covariance(self.parameters, self.inputs, inputs)
             mean = self.parameters[-1] + self.weights @ crossed
-            explained = linalg.solve_triangular(
+            explained = scipy.linalg.solve_triangular(
                 self.factor, crossed, lower=True, overwrite_b=True, check_finite=False
             )
         variance = np.exp(self.parameters[-3]) - np.einsum("ij,ij->j", explained, explained)

@@ -8,7 +8,8 @@ import math
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy import optimize, special
+import scipy
+from scipy import special
 
 from dpjax.accounting.selection.laws.law import LogMoment, RepetitionLaw, law_family, set_field
 from dpjax.checks import number
@@ -83,7 +84,7 @@ class TruncatedNegativeBinomial(RepetitionLaw):
         high = 1.0
         while _log_mean(self.shape, high) < target:
             high *= 2.0
-        root = optimize.brentq(
+        root = scipy.optimize.brentq(
             lambda z: _log_mean(self.shape, z) - target, 1e-300, high, xtol=1e-300, rtol=1e-15
         )
         if root > 700.0:

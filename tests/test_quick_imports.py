@@ -1,0 +1,31 @@
+"""What a command does not need is not imported before it is asked for."""
+
+import subprocess
+import sys
+
+_ASK = """
+import gc, sys, time
+import experiments.tune
+assert gc.isenabled()
+names = sys.argv[1:]
+print([name for name in names if name in sys.modules])
+from jax._src import xla_bridge
+print(xla_bridge.backends_are_initialized())
+print(time.process_time())
+"""
+LATER = (
+    *("matplotlib", "tinygp", "moocore", "sklearn", "dp_accounting", "pandas", "PIL"),
+    *("scipy.signal", "scipy.stats", "scipy.optimize", "tensorflow_datasets", "orbax"),
+    *("torch", "optuna", "flwr", "jax_privacy"),
+)
+
+
+def test_the_command_that_tunes_imports_little_and_touches_no_device():
+    done = subprocess.run(
+        [sys.executable, "-c", _ASK, *LATER], capture_output=True, text=True, check=True, timeout=60
+    )
+    loaded, backends, seconds = done.stdout.splitlines()
+    assert loaded == "[]"
+    assert backends == "False"
+    # Under 1.5 s alone on a core; what a shared machine adds is no news.
+    assert float(seconds) < 6.0
