@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --max-worker-restart 0
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
 
-.PHONY: tune test test_opacus test_fast audit_the_tests coverage lint typecheck figures_quick docs clean
+.PHONY: tune test test_opacus test_fast audit_the_tests coverage lint typecheck figures_quick docs dist clean
 
 tune: $(VENV)/installed
 	$(BIN)/python -m experiments.tune --repetitions=logarithmic --mean=4 --score_on_training
@@ -73,5 +73,12 @@ docs: $(VENV)/installed_for_docs
 figures_quick: $(VENV)/installed_for_tests
 	$(BIN)/python -m experiments.figures --quick
 
+# Wheel and source distribution in dist/, each installed and run in a clean environment.
+dist: $(VENV)/installed
+	rm -rf dist
+	$(INSTALL) build
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python tests/try_distribution.py dist/*.whl dist/*.tar.gz
+
 clean:
-	rm -rf $(VENV) build site jupyter_execute *.egg-info
+	rm -rf $(VENV) build dist site jupyter_execute *.egg-info

@@ -224,6 +224,29 @@ MISTAKES = [
         needs="opacus",
     ),
     Mistake(
+        "report: a seeded run is called publishable",
+        "dpjax/commands/report.py",
+        '.get("secret") is False:',
+        '.get("secret") is None:',
+        ("tests/commands/test_report.py",),
+    ),
+    Mistake(
+        "report: others may read it",
+        "dpjax/commands/report.py",
+        "files.aside(path, 0o600)",
+        "files.aside(path)",
+        ("tests/commands/test_report.py",),
+    ),
+    Mistake(
+        "compile cache: a folder that others may write in is used",
+        "dpjax/commands/compile_cache.py",
+        "        private_files.private_folder(path)\n",
+        "        path.mkdir(exist_ok=True)\n",
+        (
+            "tests/commands/test_compile_cache.py::test_its_folder_is_the_users_alone_and_one_open_to_others_is_not_used",
+        ),
+    ),
+    Mistake(
         "tables: a range that the records widen",
         "dpjax/data/tabular.py",
         "low, high = self.ranges[name]\n                missing",

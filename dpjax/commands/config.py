@@ -17,7 +17,7 @@ from absl import flags
 
 CONFIG_FILE = "config.json"
 _NOT_OF_A_RUN = (
-    *("config", "out_dir", "resume", "shard", "traceback"),
+    *("config", "out_dir", "resume", "shard", "traceback", "compile_cache"),
     *("coordinator", "coordinator_bind_address", "process_count", "process_id", "distributed"),
 )
 _OF_A_MACHINE = (

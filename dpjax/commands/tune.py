@@ -13,7 +13,7 @@ default and chooses among the run's iterates and averages; with --method=untuned
 chooses nothing. The noise is calibrated so that the WHOLE procedure meets the target. Writes
 
   <out_dir>/release/   model.msgpack, hyperparameters.json, guarantee.json: may be published
-  <out_dir>/curator/   every candidate, K, timings, plots, ledger: not private, never publish
+  <out_dir>/curator/   every candidate, K, timings, ledger, report.html: not private, never publish
 
 What this program prints, and how long it takes, may depend on K or the data: it is for the
 curator's eyes too.
@@ -44,12 +44,16 @@ from dpjax.accounting.calibration import check_worth_pricing
 from dpjax.commands import (
     clipping_flags,
     command_line,
+    compile_cache,
     config,
     data_flags,
     derived_flags,
     job_flags,
     run_folder,
     tuner_flags,
+)
+from dpjax.commands import (
+    report as curators_report,
 )
 from dpjax.training import schedules
 from dpjax.tuning import ledger
@@ -263,6 +267,7 @@ def report(
 def main() -> int:
     """Runs the job; returns the exit code."""
     run = checked_run()
+    compile_cache.switch_on()
     writes = job_flags.join_processes()
     console = Console(highlight=False, soft_wrap=True, quiet=not writes)
     chosen = tuner_flags.tuner()
@@ -387,6 +392,7 @@ def tune(
                 + " (curator only)",
             )
             plotting.save_figure(figure, private_folder, "candidates", formats=("png",))
+        curators_report.write(partial)
     job_flags.remove_working_folder(job)
     may = "NOT private, no guarantee" if result.guarantee is None else "may be published"
     console.print(f"release ({may}):  {os.path.join(folder, 'release')}")

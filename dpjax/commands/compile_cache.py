@@ -1,0 +1,79 @@
+"""Compiled programs kept in the user's cache folder, so that the next run need not compile them.
+
+For command lines only: importing the library sets nothing. What is kept is machine code of the
+training step and the like, found again by a hash of the program. Records, hyperparameters, noise
+and keys are arguments of these programs and no part of them: a run with others finds the same
+programs, which `tests/commands/test_compile_cache.py` demands. Their SHAPES are parts: how many
+records there are, which is private under add-or-remove one, and how many candidates stood side by
+side. So the folder is the curator's, readable by its owner only; never publish it, nor put it into
+an image. Who could write in it could have planted code, so one that is open to others is not used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import pathlib
+import platform
+import sys
+
+from absl import flags
+
+from dpjax import private_files
+
+flags.disclaim_key_flags()
+
+_COMPILE_CACHE = flags.DEFINE_bool(
+    "compile_cache",
+    True,
+    "Keep compiled programs in the user's cache folder (XDG_CACHE_HOME, or ~/.cache; at most 1 "
+    "GB), readable by its owner only; --nocompile_cache to compile anew. "
+    "JAX_COMPILATION_CACHE_DIR, where it is set, is used as it is.",
+)
+
+LARGEST = 10**9
+"""Bytes of the folder; what was not used for longest goes first."""
+
+
+def folder() -> pathlib.Path:
+    """Where compiled programs of this kind of processor are kept."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return pathlib.Path(base) / "dpjax" / f"compiled-{_processor()}"
+
+
+def _processor() -> str:
+    """Homes are shared by machines whose processors know other instructions."""
+    kind = platform.machine()
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            kind += next((line for line in file if line.startswith(("flags", "Features"))), "")
+    except OSError:
+        kind += platform.processor()
+    return hashlib.sha256(kind.encode()).hexdigest()[:12]
+
+
+def switch_on() -> None:
+    """Makes JAX keep what it compiles, if the flag asks for it; before anything is compiled.
+
+    A folder that cannot be made, or is open to others, leaves JAX as it is, with one line to
+    standard error.
+    """
+    import jax
+
+    if not _COMPILE_CACHE.value or jax.config.jax_compilation_cache_dir is not None:
+        return
+    if importlib.util.find_spec("filelock") is None:
+        return  # Two processes at once would read what the other has half written.
+    path = folder()
+    try:
+        private_files.private_folder(path.parent)
+        private_files.private_folder(path)
+    except (OSError, ValueError) as error:
+        words = " ".join(str(error).split()).replace("(--out_dir)", "(XDG_CACHE_HOME)")
+        print(f"warning: compiled programs are not kept: {words}", file=sys.stderr)
+        return
+    jax.config.update("jax_compilation_cache_max_size", LARGEST)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    jax.config.update("jax_compilation_cache_dir", str(path))

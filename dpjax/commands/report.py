@@ -1,0 +1,205 @@
+"""One page of a run for the curator: `curator/report.html`, complete in itself and without network.
+
+A pure function of what the run folder holds; no script, no address. As everything in the curator's
+half it is not private: it shows K and every candidate's score.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import html
+import json
+import math
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dpjax import files
+from dpjax.tuning.curator import CANDIDATES_FILE, RECORD_FILE, WARNING
+
+REPORT_FILE = "report.html"
+MOST_ROWS = 200
+"""Candidates shown, the best first; the file beside has all."""
+
+COSTS = {
+    "epsilon_of_one_run": "one run",
+    "epsilon_of_the_selection": "the selection alone",
+    "epsilon_of_the_final_training": "the final training alone",
+    "epsilon": "the whole, as stated in the release",
+    "epsilon_of_naive_composition": "naive composition of the mean number",
+}
+"""Of `run.json`, in the order of the bars."""
+
+_STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 60rem; margin: 0 auto;
+  padding: 0 1rem 3rem; }
+h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2rem; }
+.warning { background: #8c1d18; color: #fff; padding: .6rem 1rem; font-weight: 600; }
+.publish { border-left: 6px solid #009e73; padding-left: 1rem; }
+.keep { border-left: 6px solid #d55e00; padding-left: 1rem; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+td, th { padding: .15rem .8rem; border-bottom: 1px solid #ddd; text-align: right; }
+th:first-child, td:first-child { text-align: left; }
+tr.winner { background: #e2f3ec; font-weight: 600; }
+.scroll { overflow-x: auto; } img, svg { max-width: 100%; height: auto; }
+"""
+
+
+def write(folder: str | os.PathLike[str]) -> None:
+    """Writes the report of a run.
+
+    Args:
+      folder: of the run, with `release/` and `curator/` in it.
+    """
+    path = os.path.join(os.fspath(folder), "curator", REPORT_FILE)
+    text = page(folder)
+    with files.aside(path, 0o600) as partial:
+        with open(partial, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(partial, path)
+
+
+def page(folder: str | os.PathLike[str]) -> str:
+    """The report of a run as HTML.
+
+    Args:
+      folder: of the run.
+    """
+    root = pathlib.Path(folder)
+    facts = json.loads((root / "curator" / RECORD_FILE).read_text(encoding="utf-8"))
+    stated = _read(root / "release" / "guarantee.json")
+    with open(root / "curator" / CANDIDATES_FILE, encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(line for line in file if not line.startswith("#")))
+    picture = root / "curator" / "candidates.png"
+    sections = [
+        f'<p class="warning">{_text(WARNING)}</p>',
+        f"<h1>A private tuning</h1>\n<p>{_text(stated.get('model', ''))}</p>",
+        _publishable(root, stated),
+        _costs(facts, stated),
+        _candidates(rows, facts),
+    ]
+    if picture.exists():
+        encoded = base64.b64encode(picture.read_bytes()).decode()
+        sections.append(
+            f'<p><img width="640" alt="validation accuracy of every candidate" '
+            f'src="data:image/png;base64,{encoded}"></p>'
+        )
+    sections.append(_others(facts))
+    policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>Curator's report (never publish)</title>\n<style>{_STYLE}</style>\n</head>\n"
+        "<body>\n" + "\n".join(filter(None, sections)) + "\n</body>\n</html>\n"
+    )
+
+
+def _read(path: pathlib.Path) -> dict[str, Any]:
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def _text(value: object) -> str:
+    return html.escape(str(value), quote=True)
+
+
+def _number(value: object) -> str:
+    try:
+        found = float(str(value))
+    except ValueError:
+        return _text(value)
+    return f"{found:.5g}" if math.isfinite(found) else "-"
+
+
+def _publishable(root: pathlib.Path, stated: Mapping[str, Any]) -> str:
+    names = sorted(path.name for path in (root / "release").iterdir())
+    listed = "".join(f"<li>release/{_text(name)}</li>" for name in names)
+    if stated.get("private") and stated.get("epsilon") is not None:
+        relation = _text(stated.get("neighbouring_relation", "")).replace("_", " ")
+        claim = (
+            f"epsilon {_number(stated['epsilon'])} at delta {_text(stated.get('delta'))}, "
+            f"{relation}"
+        )
+        kind, may = "publish", f"May be published, at the price of {claim}"
+    else:
+        kind, may = "keep", "NOT private, no guarantee: may not be published"
+    if (stated.get("randomness") or {}).get("secret") is False:
+        kind, may = "keep", "Seeded, so that the guarantee holds against nobody who knows the seed"
+    return (
+        f'<h2>What may be published</h2>\n<div class="{kind}"><p>{may}:</p><ul>{listed}</ul>'
+        "</div>\n"
+        '<div class="keep"><p>Never: this page, the folder curator/, what the program printed, and '
+        "how long it took.</p></div>"
+    )
+
+
+def _costs(facts: Mapping[str, Any], stated: Mapping[str, Any]) -> str:
+    bars = [(words, facts[name]) for name, words in COSTS.items() if facts.get(name) is not None]
+    bars = [(words, float(value)) for words, value in bars if math.isfinite(float(value))]
+    if not bars:
+        return ""
+    largest = max(value for _, value in bars) or 1.0
+    parts = []
+    for place, (words, value) in enumerate(bars):
+        top, width = 34 * place, 380 * value / largest
+        colour = "#d55e00" if words == COSTS["epsilon"] else "#0072b2"
+        parts.append(
+            f'<text x="255" y="{top + 20}" text-anchor="end">{_text(words)}</text>'
+            f'<rect x="265" y="{top + 4}" width="{width:.1f}" height="22" fill="{colour}"/>'
+            f'<text x="{272 + width:.1f}" y="{top + 20}">{value:.4f}</text>'
+        )
+    return (
+        f"<h2>Cost: epsilon at delta {_text(stated.get('delta', ''))}</h2>\n"
+        f'<svg viewBox="0 0 720 {34 * len(bars)}" width="720" role="img" font-size="14" '
+        f'aria-label="cost of each part">{"".join(parts)}</svg>\n'
+        "<p>Parts do not add up: they are composed, or chosen from, as the statement says.</p>"
+    )
+
+
+def _candidates(rows: Sequence[Mapping[str, str]], facts: Mapping[str, Any]) -> str:
+    count = facts.get("number_of_candidates", len(rows))
+    title = f"<h2>Candidates: {_text(count)}</h2>"
+    if not rows:
+        return f"{title}\n<p>None: the model is an untrained default.</p>"
+
+    def rank(row: Mapping[str, str]) -> float:
+        try:
+            score = float(row["score"])
+        except (KeyError, ValueError):
+            return math.inf
+        return -score if not math.isnan(score) else math.inf
+
+    ordered = sorted(rows, key=lambda row: (row.get("winner") != "1", rank(row)))
+    shown = ordered[:MOST_ROWS]
+    names = [name for name in rows[0] if name != "winner"]
+    head = "".join(f"<th>{_text(name.replace('_', ' '))}</th>" for name in names)
+    body = "\n".join(
+        f"<tr{' class=' + chr(34) + 'winner' + chr(34) if row.get('winner') == '1' else ''}>"
+        + "".join(f"<td>{_number(row[name])}</td>" for name in names)
+        + "</tr>"
+        for row in shown
+    )
+    more = (
+        "" if len(rows) <= MOST_ROWS else f"<p>The best {MOST_ROWS}; {CANDIDATES_FILE} has all.</p>"
+    )
+    return (
+        f"{title}\n<p>The selected one first, then by score. A score is noisy, an accuracy exact; "
+        f'neither is private.</p>\n<div class="scroll"><table><tr>{head}</tr>\n{body}</table></div>'
+        f"{more}"
+    )
+
+
+def _others(facts: Mapping[str, Any]) -> str:
+    """What else the record holds, of one line each."""
+    rows = [
+        (name, value)
+        for name, value in facts.items()
+        if name not in ("warning", "winner", *COSTS) and isinstance(value, int | float | str)
+    ]
+    body = "".join(
+        f"<tr><td>{_text(name.replace('_', ' '))}</td><td>{_number(value)}</td></tr>"
+        for name, value in rows
+    )
+    return f"<h2>The run</h2>\n<table>{body}</table>"

@@ -1,0 +1,45 @@
+"""`python -m dpjax`, the version, and the extras that it names."""
+
+import pathlib
+import re
+import subprocess
+import sys
+import tomllib
+
+import dpjax
+from dpjax import __main__ as installed
+
+ROOT = pathlib.Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def test_one_version_everywhere():
+    assert PROJECT["version"] == dpjax.__version__
+    assert f"\nversion: {dpjax.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+    assert re.search(
+        rf"^## {re.escape(dpjax.__version__)}$", (ROOT / "CHANGELOG.md").read_text(), re.M
+    )
+
+
+def test_it_names_every_extra_that_brings_something_to_run():
+    assert set(installed.EXTRAS) <= set(PROJECT["optional-dependencies"])
+    for_work_on_dpjax = {"bench", "docs", "notebooks", "test"}
+    missing = set(PROJECT["optional-dependencies"]) - for_work_on_dpjax - set(installed.EXTRAS)
+    assert not missing, f"add {missing} to dpjax.__main__.EXTRAS"
+
+
+def test_what_is_missing_is_said_with_what_to_install(monkeypatch):
+    monkeypatch.setitem(installed.EXTRAS, "pareto", ("no_such_package",))
+    shown = "\n".join(installed.lines())
+    assert f"dpjax {dpjax.__version__}, Python 3." in shown and "jax " in shown
+    assert "pareto    not installed: pip install 'dpjax[pareto]'" in shown
+
+
+def test_it_touches_no_device():
+    code = (
+        "import sys; from dpjax import __main__ as m; m.lines(); print('jax' in sys.modules);"
+        "sys.argv = ['dpjax', 'nonsense']; print(m.main())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "2"]
+    assert done.stderr == "error: unknown 'nonsense': pass --devices or nothing\n"
