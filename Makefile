@@ -67,6 +67,7 @@ $(VENV)/installed_for_docs: $(VENV)/installed_for_tests
 docs: $(VENV)/installed_for_docs
 	rm -rf site jupyter_execute
 	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -d build/docs -c docs . site
+	rm -rf jupyter_execute
 	$(BIN)/python docs/check_links.py site
 
 # Every figure's small version, with rows and pictures under runs/figures.

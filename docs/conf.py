@@ -34,7 +34,7 @@ include_patterns = [
     "CHANGELOG.md",
     "CONTRIBUTING.md",
 ]
-exclude_patterns = ["site", ".venv", "runs", "build"]
+exclude_patterns = ["site", ".venv", "runs", "build", "jupyter_execute"]
 
 html_theme = "sphinx_book_theme"
 html_title = "dpjax"
@@ -83,9 +83,7 @@ def setup(app):
 def _as_restructured_text(app, what, name, obj, options, lines):
     """Markdown's fences, tables and indented formulas, as reStructuredText means them."""
     rewritten: list[str] = []
-    fenced = items = shown = (
-        False  # Inside a fence; inside a section of items, which napoleon reads.
-    )
+    fenced = items = shown = False  # In a fence; in a section of items, which napoleon reads.
     table: list[str] = []
     literal: int | None = None  # The indentation of a block that is set as it stands.
     before = 0  # The indentation of the last line of text.

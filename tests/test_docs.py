@@ -16,7 +16,7 @@ PAGES = sorted(
     if path.parent.name not in ("notebooks", "benchmarks")
 )
 WITH_EXAMPLES = ["concepts", "howto/own_model", "howto/own_data", "howto/fine_tuning"]
-WITH_EXAMPLES += ["howto/serve", "howto/price_a_study"]
+WITH_EXAMPLES += ["howto/serve", "howto/price_a_study", "guarantees", "tables", "pareto_fronts"]
 TESTED_ELSEWHERE = ["auditing", "bridges", "public_defaults", "start", "tasks", "training"]
 
 
@@ -37,11 +37,12 @@ def test_examples_run_as_written(name, tmp_path, monkeypatch, capsys):
     if "import optuna" in page.read_text():
         pytest.importorskip("optuna", reason="needs the bridges extra").logging.set_verbosity(40)
     monkeypatch.chdir(tmp_path)
+    known = {}  # An example goes on where the one before it on the page ended.
     for example in examples(page):
         # Only the speed is changed: fewer steps, and no noise to be calibrated.
         example = example.replace("epochs=3", "epochs=1").replace("steps=40", "steps=5")
         example = example.replace("epsilon=4.0", "noise_multiplier=2.0")
-        exec(compile(example, f"docs/{name}.md", "exec"), {})
+        exec(compile(example, f"docs/{name}.md", "exec"), known)
     assert capsys.readouterr().out
 
 

@@ -3,6 +3,7 @@
 import doctest
 import importlib
 import inspect
+import re
 import types
 
 import pytest
@@ -64,14 +65,18 @@ def test_examples(package, capsys, tmp_path, monkeypatch):
         pytest.importorskip("flwr", reason="needs the federated extra")
     monkeypatch.chdir(tmp_path)
     finder, runner = doctest.DocTestFinder(recurse=False), doctest.DocTestRunner()
-    lacking = set()
+    without, lacking = set(WITHOUT.get(package, "").split()), set()
     for name, thing in public(package).items():
-        if ">>>" not in (thing.__doc__ or ""):
+        text = inspect.cleandoc(thing.__doc__ or "")
+        blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+        if ">>>" in text:
+            for test in finder.find(thing, name, globs={}):
+                if test.examples:
+                    runner.run(test)
+        elif name in without or not blocks:
             lacking.add(name)
-            continue
-        for test in finder.find(thing, name, globs={}):
-            if test.examples:
-                runner.run(test)
+        else:
+            exec(compile("".join(blocks), f"the example of {name}", "exec"), {})
     assert runner.summarize(verbose=False).failed == 0, capsys.readouterr().out
     # Shrink the list; a new name comes with an example.
-    assert lacking == set(WITHOUT.get(package, "").split())
+    assert lacking == without

@@ -47,6 +47,15 @@ _ABOUT = (
 class TableSchema:
     """What is public about a table: its columns and what is predicted.
 
+    Example:
+      >>> from dpjax import data
+      >>> schema = data.read_schema({
+      ...     "target": {"column": "insured", "classes": ["no", "yes"]},
+      ...     "columns": {"age": {"range": [18, 65]}},
+      ... })
+      >>> schema.target, schema.classes
+      ('insured', ('no', 'yes'))
+
     Attributes:
       target: column to predict.
       classes: its values, as text, in the order of the class numbers; empty where `above` is given.
@@ -338,6 +347,19 @@ def load_table(
 ) -> dataset.Dataset:
     """Returns a data set from a CSV file and a schema file.
 
+    Example:
+      >>> import json
+      >>> import pathlib
+      >>> from dpjax import data
+      >>> _ = pathlib.Path("table.csv").write_text("age,insured\\n34,yes\\n71,no\\n")
+      >>> schema = {
+      ...     "target": {"column": "insured", "classes": ["no", "yes"]},
+      ...     "columns": {"age": {"range": [18, 65]}},
+      ... }
+      >>> _ = pathlib.Path("schema.json").write_text(json.dumps(schema))
+      >>> data.load_table("table.csv", schema="schema.json", public_size=2).train
+      Split(input_shape=(2,), public_size=2, size_bound=2)
+
     Args:
       path: of the table; its first line names the columns.
       schema: path of the JSON file that says what is public about the columns (write one to fill in
@@ -376,6 +398,14 @@ def write_schema(table: Any, path: str | os.PathLike[str]) -> None:
 
     No value is read: of a CSV file the first line, of a DataFrame its `columns`. The names are
     taken to be public; if they are not (one column a patient), rename them first.
+
+    Example:
+      >>> import pathlib
+      >>> from dpjax import data
+      >>> _ = pathlib.Path("people.csv").write_text("age,insured\\n34,yes\\n")
+      >>> data.write_schema("people.csv", "people.json")
+      >>> "34" in pathlib.Path("people.json").read_text()
+      False
 
     Args:
       table: a DataFrame, a mapping by column, or the path of a CSV file.

@@ -217,6 +217,8 @@ def ask(
     Example:
 
     ```python
+    from dpjax.tuning import pareto
+
     record = pareto.SearchRecord(pareto.Domain(rate=pareto.Log(0.001, 1.0)), (10.0, 1.0))
     for _ in range(20):
         settings = pareto.ask(record, initial=8)

@@ -410,6 +410,11 @@ class Category(Choice):
     """One of finitely many numbers that stand for names: neither their order nor distances count.
 
     Drawn with equal probabilities; a search's models see a coordinate of its own for each.
+
+    Example:
+      >>> from dpjax.tuning import pareto
+      >>> pareto.Category((0.0, 1.0, 2.0)).values
+      (0.0, 1.0, 2.0)
     """
 
     ordered: ClassVar[bool] = False
