@@ -83,8 +83,9 @@ def extract_patches(
 class AllConvNet(nn.Module):
     """3x3 convolutions with ReLU, no pooling until the global average, one dense layer.
 
-    The paper gives the kernel size and the channels; strides of 2 at the second and fourth layer
-    stand in for pooling, as in Springenberg et al. (https://arxiv.org/abs/1412.6806).
+    The paper gives the kernel size and the channels and nothing else of its net (section 3.6);
+    ours has strides of 2 at the second and fourth layer, as in Springenberg et al.
+    (https://arxiv.org/abs/1412.6806), ReLU, LeCun's initialisation and a global average.
 
     Attributes:
       classes: number of classes.
