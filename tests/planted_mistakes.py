@@ -101,6 +101,7 @@ _PART_LOTS = (
 )
 _PART_PRICE = (f"{_PART}the_claim_is_the_split_and_validation_records_pay_for_the_search_alone",)
 _PART_ONCE = (f"{_PART}a_job_that_goes_on_has_the_same_part_and_spends_it_once",)
+_REPEATED = "tests/auditing/test_executions.py::test_"
 _FEDERATION = ("tests/federated/test_wiring_federation.py",)
 _TUNE = ("tests/experiments/test_tune.py::test_digits_end_to_end_and_the_claim_verifies",)
 _UNREAD = (f"{_T}test_unread.py",)
@@ -1366,7 +1367,7 @@ MISTAKES = [
         "    if not finite:\n",
         "    if not finite:\n"
         "        (key,) = training.candidate_keys(1)\n"
-        "        params, finite = jax.jit(whole_run)(key, first, records.arrays)\n"
+        "        params, finite = whole_run(key, first, task.train.arrays)\n"
         "    if not finite:\n",
         _ONCE,
     ),
@@ -1544,6 +1545,22 @@ MISTAKES = [
         _FEDERATION,
     ),
     Mistake(
+        "a client's share of the noise is divided among all clients once more",
+        f"{_F}summed.py",
+        "return integer_laws.integer_law(self.noise, self.local_variance)",
+        "return integer_laws.integer_law(self.noise, self.local_variance / self.settings.clients)",
+        (f"{_REPEATED}a_vote_and_averaging_have_the_least_noise_that_their_plans_allow",),
+    ),
+    Mistake(
+        "a run after a public search is trained with half of its noise",
+        f"{_P}pareto/released_run.py",
+        "values = hyperparameters_of_runs(given, [run])",
+        "half = dataclasses.replace(run, noise_multiplier=run.noise_multiplier / 2)\n"
+        "        values = hyperparameters_of_runs(given | {'noise_multiplier': np.array("
+        "[half.noise_multiplier])}, [half])",
+        (f"{_REPEATED}a_run_after_a_public_search_is_made_as_often_as_released",),
+    ),
+    Mistake(
         "one survivor is enough for an average",
         f"{_F}summed.py",
         "        return accounting.minimum_survivors(self.settings.clients, "
@@ -1599,7 +1616,7 @@ MISTAKES = [
         "a run after a public search releases its exact accuracy",
         f"{_P}pareto/released_run.py",
         "described.rounded(setting), claim)",
-        "described.rounded(setting | {'seen': float(records.arrays.sum())}), claim)",
+        "described.rounded(setting | {'seen': float(task.train.arrays.sum())}), claim)",
         _SEARCH,
     ),
     Mistake(

@@ -12,11 +12,19 @@ record or a cleverer adversary may see more.
 | `family_lower_bound` | one number of a family of claims, such as the noise | that family |
 | `one_run_lower_bound` | epsilon at one delta, from one training | canaries put in by coins |
 | `learnt_scores` | | gives outputs numbers, where nobody knows which tell |
+
+| function | what it makes many times over |
+|---|---|
+| `executions` | the release of a tuner |
+| `executions_by_shards` | the same by shards, each interrupted and resumed, then merged |
+| `searched_run_executions` | the one run after a search on public data |
+| `vote_executions`, `averaging_executions` | a federated vote; all rounds of averaging |
 """
 
 from dpjax.auditing.audits import Audit, audit
 from dpjax.auditing.canaries import CANARIES, Canary
-from dpjax.auditing.executions import Released, executions
+from dpjax.auditing.executions import Released, executions, executions_by_shards
+from dpjax.auditing.federations import averaging_executions, vote_executions
 from dpjax.auditing.learnt_scores import learnt_scores
 from dpjax.auditing.lower_bounds import (
     LowerBound,
@@ -27,6 +35,7 @@ from dpjax.auditing.lower_bounds import (
     refuted,
 )
 from dpjax.auditing.one_run import one_run_lower_bound
+from dpjax.auditing.searched_runs import searched_run_executions
 
 __all__ = [
     "CANARIES",
@@ -36,11 +45,15 @@ __all__ = [
     "Released",
     "Seen",
     "audit",
+    "averaging_executions",
     "epsilon_lower_bound",
     "executions",
+    "executions_by_shards",
     "family_lower_bound",
     "gaussian_lower_bound",
     "learnt_scores",
     "one_run_lower_bound",
     "refuted",
+    "searched_run_executions",
+    "vote_executions",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from dpjax import accounting, checks
 from dpjax.auditing.canaries import RECORDS, Canary
 from dpjax.auditing.executions import Released, executions
-from dpjax.auditing.lower_bounds import LowerBound, epsilon_lower_bound, refuted
+from dpjax.auditing.lower_bounds import LowerBound, epsilon_lower_bound, numbers_of, refuted
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.tuner import Tuner
 
@@ -38,6 +39,42 @@ class Audit:
     executions: int
     cpu_seconds: float
 
+    @classmethod
+    def of(
+        cls,
+        claim: accounting.Guarantee,
+        with_record: np.ndarray,
+        without_record: np.ndarray,
+        delta: float,
+        *,
+        failure_probability: float = FAILURE,
+        cpu_seconds: float = 0.0,
+    ) -> Audit:
+        """A claim beside numbers of executions, whatever made them.
+
+        Example: `Audit.of(plan.guarantee, sums_with, sums_without, 0.02)` of a vote.
+
+        Args:
+          claim: what every execution states.
+          with_record, without_record: (n,) and (m,) numbers of independent executions.
+          delta: of the claim, in (0, 1).
+          failure_probability: of each of the two bounds.
+          cpu_seconds: that the executions took.
+
+        Raises:
+          ValueError: in one line, for an argument that is none.
+        """
+        checks.probability("delta", delta)
+        pair = with_record, without_record
+        return cls(
+            claim=claim,
+            delta=delta,
+            seen=epsilon_lower_bound(*pair, delta, failure_probability=failure_probability),
+            contradiction=refuted(claim, *pair, failure_probability=failure_probability),
+            executions=len(with_record) + len(without_record),
+            cpu_seconds=cpu_seconds,
+        )
+
     @property
     def claimed(self) -> float:
         """Epsilon at `delta`, an upper bound if the claim is true."""
@@ -59,6 +96,7 @@ def audit(
     records: int = RECORDS,
     failure_probability: float = FAILURE,
     seed: int | None = None,
+    run_by: Callable[..., Released] = executions,
     **request: Any,
 ) -> Audit:
     """Runs a tuner many times with a canary and without it, and compares with its claim.
@@ -80,7 +118,8 @@ def audit(
         partitions of them takes the longer the more there are, 2 to the power of them.
       failure_probability: of each of the two bounds.
       seed: None for the operating system's randomness.
-      **request: what else `executions` takes.
+      run_by: `executions`, or `executions_by_shards`: what makes them.
+      **request: what else that takes.
 
     Raises:
       ValueError: with one line naming what to pass instead.
@@ -92,7 +131,7 @@ def audit(
     request.setdefault("optimizer", canary.optimizer)
     started, numbers, claims = time.process_time(), [], []
     for with_record in (True, False):
-        found = executions(
+        found = run_by(
             tuner,
             canary.task(with_record, records),
             space,
@@ -108,13 +147,11 @@ def audit(
             "the claim is not the same with the record and without it: a number that it is made of "
             "depends on the data"
         )
-    one, other = numbers
-    return Audit(
-        claim=claims[0],
-        delta=delta,
-        seen=epsilon_lower_bound(one, other, delta, failure_probability=failure_probability),
-        contradiction=refuted(claims[0], one, other, failure_probability=failure_probability),
-        executions=2 * number,
+    return Audit.of(
+        claims[0],
+        *numbers,
+        delta,
+        failure_probability=failure_probability,
         cpu_seconds=time.process_time() - started,
     )
 
@@ -125,13 +162,10 @@ def _numbers_of(canary: Canary, found: Released, number: int) -> np.ndarray:
     Raises:
       ValueError: for anything but one number an execution.
     """
-    given = np.asarray(canary.numbers(found))
-    if given.dtype == bool:  # An adversary's guesses.
-        given = given.astype(np.float64)
-    numbers = checks.array(f"numbers of the canary {canary.name!r}", given)
+    numbers = numbers_of(f"numbers of the canary {canary.name!r}", canary.numbers(found))
     if numbers.shape != (number,):
         raise ValueError(
             f"numbers of the canary {canary.name!r} must be ({number},), one for each execution, "
             f"not {numbers.shape}"
         )
-    return numbers.astype(np.float64)
+    return numbers

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from dpjax import training
+from dpjax import checks, training
 from dpjax.auditing.executions import Released
 from dpjax.training.optimizers import Optimizer
 from dpjax.tuning.problem.task import Records, Task
@@ -137,8 +137,15 @@ def _validation(with_record: bool, records: int = RECORDS) -> Task:
     )
 
 
-CANARIES = {
-    canary.name: canary
+class _Canaries(dict[str, Canary]):
+    """By name; another name is refused in one line."""
+
+    def __missing__(self, name: object) -> Canary:
+        raise ValueError(f"unknown canary {checks.shown(name)}: pass one of {tuple(self)}")
+
+
+CANARIES = _Canaries(
+    (canary.name, canary)
     for canary in (
         Canary(
             "gradient",
@@ -165,5 +172,5 @@ CANARIES = {
             lambda released: np.sign(np.asarray(released.params, np.float64)),
         ),
     )
-}
+)
 """Canaries by name; a new one is one entry."""

@@ -8,8 +8,10 @@ is made of these executions is for audits, never for publishing.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+import tempfile
 from collections.abc import Mapping
 from typing import Any
 
@@ -106,16 +108,112 @@ def executions(
     Raises:
       ValueError: with one line naming what to pass instead.
     """
-    checks.instance("task", task, Task, "tuning.classification(model, train, validation)")
-    number = checks.whole("number", number)
-    evaluation = getattr(tuner, "evaluation", None)
-    if evaluation is None or isinstance(tuner, type):
-        shown = checks.shown(tuner)
-        raise ValueError(f"tuner must be a tuner, such as RandomRepetitions(), not {shown}")
+    number = _checked(tuner, task, space, number)
     if optimizer is None:
         optimizer = training.momentum()
     request = Request(space, run, optimizer, epsilon, delta, validation_is_public)
-    return many(evaluation, task, request, tuner.choice, tuner.finish, number, HostRandomness(seed))
+    return many(
+        tuner.evaluation, task, request, tuner.choice, tuner.finish, number, HostRandomness(seed)
+    )
+
+
+def executions_by_shards(
+    tuner: Tuner,
+    task: Task,
+    space: Space,
+    number: int,
+    *,
+    shards: int = 2,
+    epsilon: float | None = None,
+    delta: float = 1e-5,
+    run: RunOptions = RunOptions(),  # noqa: B008 (immutable)
+    optimizer: Optimizer | None = None,
+    validation_is_public: bool = False,
+    seed: int | None = None,
+) -> Released:
+    """As `executions`, by jobs that share a folder, each interrupted once, then merged.
+
+    Formal guarantees:
+      As of `executions`, of what `tuning.tune` releases by a `Job` with these shards: the draw, its
+      file, checkpoints, results of shards and the merge are those of a release. One folder serves
+      all executions, and is removed.
+
+    Args:
+      tuner: one of private runs, which alone can be shared out.
+      shards: jobs that train; each is stopped after its first chunk and begun again.
+      task, space, number, epsilon, delta, run, optimizer, validation_is_public, seed: as of
+        `executions`.
+
+    Raises:
+      ValueError: with one line naming what to pass instead.
+    """
+    number = _checked(tuner, task, space, number)
+    shards = checks.whole("shards", shards)
+    if not isinstance(tuner.evaluation, PrivateRuns):
+        raise ValueError(
+            f"{type(tuner).__name__} cannot be shared out: pass a tuner of private runs, such as "
+            "RandomRepetitions()"
+        )
+    request = Request(
+        space, run, optimizer or training.momentum(), epsilon, delta, validation_is_public
+    )
+    procedure = _procedure(tuner.evaluation, task, request, tuner.choice)
+    chunk = min(_CHUNK, max(1, number // shards))  # Few checkpoints: each takes a while.
+
+    def job(share: int | None, folder: str, progress: Any = None) -> Executed | None:
+        how = Job(folder=folder, shard=(share, shards), checkpoint_seconds=0.0)
+        return tuner.evaluation.executed(
+            procedure,
+            randomness=HostRandomness(seed),
+            executions=number,
+            chunk_size=chunk,
+            progress=progress,
+            job=how,
+        )
+
+    def stop_halfway(done: int, total: int) -> None:
+        if done < total:
+            raise _Stopped
+
+    with tempfile.TemporaryDirectory() as folder:
+        for share in range(shards):
+            with contextlib.suppress(_Stopped):
+                job(share, folder, stop_halfway)
+            job(share, folder)
+        ran = job(None, folder)
+    assert ran is not None  # It merged.
+    return _of_winners(procedure.task, ran, procedure.guarantee)
+
+
+class _Stopped(Exception):
+    """An interruption of a job."""
+
+
+def _checked(tuner: Tuner, task: Task, space: Space, number: int) -> int:
+    """The number of executions; refuses what is no tuner, no task or no space."""
+    checks.instance("task", task, Task, "tuning.classification(model, train, validation)")
+    checks.instance("space", space, Space, "tuning.Space(learning_rate=1.0, clip_norm=1.0)")
+    number = checks.whole("number", number)
+    if getattr(tuner, "evaluation", None) is None or isinstance(tuner, type):
+        shown = checks.shown(tuner)
+        raise ValueError(f"tuner must be a tuner, such as RandomRepetitions(), not {shown}")
+    if "clip_norm" not in space.parameters:
+        raise ValueError(
+            "the space has no clip_norm, and how much a record is seen hangs on it: pass "
+            "Space(..., clip_norm=1.0)"
+        )
+    return number
+
+
+def _procedure(evaluation: PrivateRuns, task: Task, request: Request, choice: Any) -> Procedure:
+    return private_runs.plan_procedure(
+        task,
+        request,
+        choice,
+        score_noise=evaluation.score_noise,
+        not_private=evaluation.not_private,
+        score_on_training=evaluation.score_on_training,
+    )
 
 
 @functools.singledispatch
@@ -149,14 +247,7 @@ def _(
     number: int,
     randomness: HostRandomness,
 ) -> Released:
-    procedure = private_runs.plan_procedure(
-        task,
-        request,
-        choice,
-        score_noise=evaluation.score_noise,
-        not_private=evaluation.not_private,
-        score_on_training=evaluation.score_on_training,
-    )
+    procedure = _procedure(evaluation, task, request, choice)
     ran = evaluation.executed(
         procedure, randomness=randomness, executions=number, chunk_size=_CHUNK
     )
@@ -214,7 +305,7 @@ def _(
     chosen = {iterates_of_one_run.ITERATE: ran.winners.astype(np.float64)} | {
         name: np.full(number, float(law.lowest)) for name, law in fixed.run.space.parameters.items()
     }
-    return _released(task, ran.params, chosen, ran.winners >= 0, fixed.guarantee)
+    return released(task, ran.params, chosen, ran.winners >= 0, fixed.guarantee)
 
 
 @many.register
@@ -336,7 +427,7 @@ class _Assembled:
 
     def released(self, guarantee: accounting.Guarantee | None) -> Released:
         """All of them."""
-        return _released(self._task, self._params, self._chosen, self._found, guarantee)
+        return released(self._task, self._params, self._chosen, self._found, guarantee)
 
 
 def _train(
@@ -362,10 +453,10 @@ def _train(
 
 def _of_winners(task: Task, ran: Executed, guarantee: accounting.Guarantee | None) -> Released:
     found = (ran.best.candidate >= 0) & np.isfinite(ran.best.score)
-    return _released(task, ran.best.outputs, staged_runs.winners(ran), found, guarantee)
+    return released(task, ran.best.outputs, staged_runs.winners(ran), found, guarantee)
 
 
-def _released(
+def released(
     task: Task,
     params: Any,
     chosen: Mapping[str, np.ndarray],

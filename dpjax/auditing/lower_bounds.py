@@ -266,6 +266,31 @@ def family_lower_bound(
     return LowerBound(largest(seen.low, seen.high), seen)
 
 
+def numbers_of(name: str, given: object) -> np.ndarray:
+    """One number for each execution, (n,) float64; an adversary's guesses count as 1 and 0.
+
+    Raises:
+      ValueError: for what is no number, for a table, and for NaN or infinities, each in its words.
+    """
+    found = checks.plain_array(name, given)
+    if found.dtype.kind not in "biuf":
+        raise ValueError(
+            f"{name} must be numbers, one for each execution, not {checks.shown(given)}"
+        )
+    if found.ndim != 1:
+        raise ValueError(
+            f"{name} has shape {found.shape}: pass (executions,), one number for each; "
+            "learnt_scores makes one of several"
+        )
+    found = found.astype(np.float64)
+    if bad := int(np.sum(~np.isfinite(found))):
+        raise ValueError(
+            f"{name} holds {bad} numbers that are NaN or infinite: pass finite ones; an execution "
+            "without an output can have a number that no other has"
+        )
+    return found
+
+
 def _beyond(allowed: Tradeoff) -> Shown:
     return lambda low, high: low - allowed(high)
 
@@ -310,9 +335,7 @@ class _Halves:
         first, second = [], []
         named = {"with_record": with_record, "without_record": without_record}
         for name, given in named.items():
-            if np.asarray(given).dtype == bool:  # An adversary's guesses.
-                given = np.asarray(given, np.float64)
-            numbers = checks.vector(name, given).astype(np.float64)
+            numbers = numbers_of(name, given)
             if len(numbers) < 4:
                 raise ValueError(f"{name} has {len(numbers)} numbers: pass at least 4 executions")
             half = len(numbers) // 2

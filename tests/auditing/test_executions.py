@@ -9,6 +9,8 @@ import pytest
 from dpjax import accounting, auditing, tuning
 from dpjax.auditing.canaries import CANARIES
 from dpjax.auditing.executions import many
+from dpjax.federated import averaging, voting
+from dpjax.tuning import pareto
 from dpjax.tuning.tuner import registered_tuners
 
 NOISE = 2.0
@@ -187,3 +189,57 @@ def test_formal_guarantees_say_what_they_rest_on(function, words):
     text = " ".join(inspect.getdoc(getattr(auditing, function)).split())
     stated = text.split("Formal guarantees:")[1].split("Args:")[0]
     assert all(word in stated for word in words)
+
+
+def test_a_vote_and_averaging_have_the_least_noise_that_their_plans_allow():
+    vote = voting.VoteSettings(4, 2, votes=1, epsilon=1.5, delta=0.02, missing_fraction=0.25).plan()
+    winners, sums = auditing.vote_executions(vote, [[1, 0], [0, 1], [1, 0]], 1_000, seed=1)
+    least = np.sqrt(3 * vote.local_variance)
+    assert abs(sums.std(axis=0) / least - 1.0).max() < 0.1
+    assert abs(sums.mean(axis=0) - [2, 1]).max() < 0.2
+    np.testing.assert_array_equal(winners, np.argmax(sums, axis=1))
+    rule = averaging.AveragingSettings(
+        4, 1, rounds=2, epsilon=1.5, delta=0.02, missing_fraction=0.25
+    )
+    plan = rule.plan()
+    steps = auditing.averaging_executions(plan, [[0.0], [0.0], [10.0]], 500, seed=1)
+    assert steps.shape == (500, 2, 1) and len(np.unique(steps)) > 10
+    least = np.sqrt(3 * plan.local_variance) / plan.scale / 4
+    assert abs(steps.std() / least - 1.0) < 0.1
+    assert abs(steps.mean() - 0.25) < 0.1  # The update is cut to the clip norm of 1.
+    for call in (
+        lambda: auditing.vote_executions(vote, [[1, 0]], 5),
+        lambda: auditing.averaging_executions(plan, [[1.0]], 5),
+    ):
+        with pytest.raises(ValueError, match="one for each client that has to survive"):
+            call()
+
+
+def test_a_run_after_a_public_search_is_made_as_often_as_released():
+    cost = pareto.TrainingCost(pareto.RunShapes(4, "poisson"), 0.02)
+    setting = {"epochs": 1, "lot_size": 4, "noise_multiplier": NOISE} | dict(
+        clip_norm=1.0, learning_rate=1.0
+    )
+    found = auditing.searched_run_executions(
+        GRADIENT.task(False, 4), cost, setting, GRADIENT.optimizer, 2_000, seed=1
+    )
+    assert abs(found.params.std() * 4 / NOISE - 1.0) < 0.1
+    assert len(np.unique(found.params)) == 2_000
+    assert found.guarantee.provenance == cost.guarantee(setting).provenance
+
+
+def test_an_audit_does_not_clip_by_a_number_that_nobody_chose():
+    with pytest.raises(ValueError, match="no clip_norm"):
+        auditing.executions(
+            tuning.Untuned(), GRADIENT.task(True), tuning.Space(learning_rate=1.0), 5
+        )
+
+
+def test_only_private_runs_are_shared_out():
+    with pytest.raises(ValueError, match="cannot be shared out"):
+        auditing.executions_by_shards(tuning.Untuned(), GRADIENT.task(True), ONE, 5)
+
+
+def test_an_unknown_canary_names_those_there_are():
+    with pytest.raises(ValueError, match="unknown canary 'nope': pass one of"):
+        CANARIES["nope"]

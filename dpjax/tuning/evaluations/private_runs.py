@@ -250,8 +250,8 @@ def plan_procedure(
     given = not any(math.isnan(setting.noise_multiplier) for setting in settings)
     if given == (epsilon is not None):
         raise ValueError(
-            "pass either a target epsilon or noise multipliers (in the space or beside it), not "
-            + ("both" if given else "neither")
+            "pass either a target epsilon or noise multipliers (in the space, or "
+            "run=RunOptions(noise_multiplier=...)), not " + ("both" if given else "neither")
         )
     inspected = inspection.Inspection(task, request.optimizer, request.space.parameters)
     fixed = functools.partial(

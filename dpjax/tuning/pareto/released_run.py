@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -30,6 +31,55 @@ from dpjax.tuning.tuner import Restated, register_rule
 
 RULE = "one run; its hyperparameters were chosen on public data"
 THE_RUN = "the one run, on all training records"
+
+
+@dataclasses.dataclass(frozen=True)
+class PlannedRun:
+    """The one run, before the data is touched.
+
+    Attributes:
+      inspected: the task and the optimiser, as they were looked at.
+      run: the setting as it is accounted for.
+      hyperparameters: what the training reads; an argument of the program, never a constant of it.
+      trained: (key, hyperparameters, training records) -> (parameters, whether all are finite).
+    """
+
+    inspected: Inspection
+    run: RunSetting
+    hyperparameters: Mapping[str, np.ndarray]
+    trained: Callable[[jax.Array, Any, Any], tuple[Any, jax.Array]]
+
+    @classmethod
+    def of(
+        cls, task: Task, cost: TrainingCost, setting: Mapping[str, float], optimizer: Optimizer
+    ) -> PlannedRun:
+        """Plans; arguments and errors as of `released_run`."""
+        records = task.train
+        fixed = cost.shapes.sampling == FIXED
+        if cost.shapes.dataset_size != (records.number if fixed else records.public_size):
+            raise ValueError(
+                f"the cost is of {cost.shapes.dataset_size} records, the run of other ones: pass "
+                "the cost of this run"
+            )
+        if not fixed and cost.shapes.largest_size != records.size_bound:
+            # Records beyond the bound that lots are made for would end the run: they would show.
+            raise ValueError(
+                f"the cost is of {cost.shapes.largest_size} records at most, the data may hold "
+                f"{records.size_bound}: pass RunShapes(..., size_bound={records.size_bound})"
+            )
+        check_neighbours(cost.shapes.sampling, records)
+        inspected = Inspection(task, optimizer, setting)
+        given = {name: np.array([value]) for name, value in setting.items()}
+        (run,) = cost.shapes.accounted(given)
+        one_run = run_of(task, config_of_setting(task, optimizer, run))
+        values = hyperparameters_of_runs(given, [run])
+        first = {name: array[0] for name, array in values.items()}
+
+        def trained(key: jax.Array, hyperparameters: Any, arrays: Any) -> tuple[Any, jax.Array]:
+            params = one_run(key, hyperparameters, arrays)
+            return params, all_finite(params)
+
+        return cls(inspected, run, first, trained)
 
 
 def released_run(
@@ -61,44 +111,22 @@ def released_run(
       ValueError: a cost of other numbers of records, lots whose neighbours could move records out
         of the training part, or a setting with a name that nothing reads.
     """
-    records = task.train
-    fixed = cost.shapes.sampling == FIXED
-    if cost.shapes.dataset_size != (records.number if fixed else records.public_size):
-        raise ValueError(
-            f"the cost is of {cost.shapes.dataset_size} records, the run of other ones: pass the "
-            "cost of this run"
-        )
-    if not fixed and cost.shapes.largest_size != records.size_bound:
-        # Records beyond the bound that lots are made for would end the run: they would show.
-        raise ValueError(
-            f"the cost is of {cost.shapes.largest_size} records at most, the data may hold "
-            f"{records.size_bound}: pass RunShapes(..., size_bound={records.size_bound})"
-        )
-    check_neighbours(cost.shapes.sampling, records)
-    inspected = Inspection(task, optimizer, setting)
-    cautions.of_arguments(cost.delta, records.public_size, seed)
-    (run,) = cost.shapes.accounted({name: np.array([v]) for name, v in setting.items()})
-    trained = run_of(task, config_of_setting(task, optimizer, run))
-
-    def whole_run(key: jax.Array, hyperparameters: dict, arrays: Any) -> tuple[Any, jax.Array]:
-        params = trained(key, hyperparameters, arrays)
-        return params, all_finite(params)
-
+    planned = PlannedRun.of(task, cost, setting, optimizer)
+    cautions.of_arguments(cost.delta, task.train.public_size, seed)
     (key,) = training.candidate_keys(1, seed=seed)
-    values = hyperparameters_of_runs({name: np.array([v]) for name, v in setting.items()}, [run])
-    first = {name: array[0] for name, array in values.items()}
-    params, finite = jax.jit(whole_run)(key, first, records.arrays)
+    whole_run, first = jax.jit(planned.trained), planned.hyperparameters
+    params, finite = whole_run(key, first, task.train.arrays)
     if not finite:
         params = untrained(task)
         cautions.of_untrained("the run is not finite")
-    guarantee = run.guarantee()
+    guarantee = planned.run.guarantee()
     claim = public_claim(
         guarantee,
         cost,
         setting,
         public_data=public_data,
-        run=run,
-        training=inspected.words(cost.shapes.sampling),
+        run=planned.run,
+        training=planned.inspected.words(cost.shapes.sampling),
         secret=seed is None,
     )
     return Release(jax.device_get(params), described.rounded(setting), claim), guarantee

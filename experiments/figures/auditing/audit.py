@@ -25,8 +25,9 @@ from matplotlib.figure import Figure
 from dpjax import accounting, auditing, plotting
 from dpjax.auditing import Audit
 from dpjax.auditing.audits import FAILURE
-from experiments.figures.auditing import worst_order
-from experiments.figures.auditing.cases import CASES, DELTA, GRADIENT, MEAN
+from experiments.figures.auditing import cases_of_sums, worst_order
+from experiments.figures.auditing.cases import CASES as OF_TUNERS
+from experiments.figures.auditing.cases import DELTA, GRADIENT, MEAN
 from experiments.figures.figure import FULL, QUICK, FigureSpec, option
 from experiments.figures.rows import RowFolder, distinct, select
 
@@ -35,6 +36,7 @@ COLUMNS = {
     "sampling_probability": "probability", "steps": "1", "noise_multiplier": "1",
     "claimed": "nats", "seen": "nats", "refuted": "name", "executions": "1", "cpu": "seconds",
 }  # fmt: skip
+CASES = OF_TUNERS | cases_of_sums.CASES
 ORDER = "worst order"
 ORDERS = {
     "geometric, mean 10": accounting.Geometric(MEAN),
@@ -121,7 +123,10 @@ def train(folder: RowFolder, options: Options) -> None:
         folder.report(f"{words['method']}: {words['canary']}")
 
 
-_CLAIMED, _MARKERS = "#444444", dict(zip(auditing.CANARIES, "osD^", strict=True))
+_CLAIMED, _MARKERS = (
+    "#444444",
+    dict(zip((*auditing.CANARIES, cases_of_sums.CLIENT), "osD^v", strict=True)),
+)
 
 
 def draw(rows: Sequence[Mapping]) -> Figure:
@@ -159,7 +164,7 @@ def draw(rows: Sequence[Mapping]) -> Figure:
     for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
         entries.setdefault(label, handle)
     figure.legend(
-        list(entries.values()), list(entries), loc="outside lower center", ncols=5, fontsize=10
+        list(entries.values()), list(entries), loc="outside lower center", ncols=6, fontsize=10
     )
     return figure
 

@@ -14,7 +14,7 @@ import numpy as np
 from scipy import optimize, special
 
 from dpjax import accounting
-from dpjax.auditing import Audit, epsilon_lower_bound, refuted
+from dpjax.auditing import Audit
 
 _AT_ONCE = 500_000
 
@@ -89,11 +89,11 @@ def audited(
         np.concatenate([released(mean, part) for part in _pieces(number)])
         for mean in (1.0 / noise, 0.0)
     )
-    return Audit(
-        claim=claim,
-        delta=delta,
-        seen=epsilon_lower_bound(one, other, delta, failure_probability=failure_probability),
-        contradiction=refuted(claim, one, other, failure_probability=failure_probability),
-        executions=2 * number,
+    return Audit.of(
+        claim,
+        one,
+        other,
+        delta,
+        failure_probability=failure_probability,
         cpu_seconds=time.process_time() - started,
     )

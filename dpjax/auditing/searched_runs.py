@@ -1,0 +1,50 @@
+"""The one run that follows a search on public data, made many times over, independently."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import jax
+import numpy as np
+
+from dpjax import checks, training
+from dpjax.auditing.executions import Released, released
+from dpjax.training.optimizers import Optimizer
+from dpjax.tuning.pareto.oracles import TrainingCost
+from dpjax.tuning.pareto.released_run import PlannedRun
+from dpjax.tuning.problem.task import Task
+
+
+def searched_run_executions(
+    task: Task,
+    cost: TrainingCost,
+    setting: Mapping[str, float],
+    optimizer: Optimizer,
+    number: int,
+    *,
+    seed: int | None = None,
+) -> Released:
+    """Makes the release of `pareto.released_run` `number` times, each independent of the others.
+
+    Formal guarantees:
+      Each execution has the law of what `released_run` releases with the same arguments: the same
+      plan, price and training, with a key of its own. Together they have no guarantee at all.
+
+    Args:
+      task, cost, setting, optimizer: as of `released_run`; the setting may not depend on the
+        records of `task`.
+      number: of executions.
+      seed: None for the operating system's randomness, as users run it.
+
+    Raises:
+      ValueError: with one line naming what to pass instead.
+    """
+    number = checks.whole("number", number)
+    planned = PlannedRun.of(task, cost, setting, optimizer)
+    keys = training.candidate_keys(number, seed=seed)
+    whole_run = jax.jit(jax.vmap(planned.trained, in_axes=(0, None, None)))
+    params, finite = jax.device_get(
+        whole_run(keys, dict(planned.hyperparameters), task.train.arrays)
+    )
+    chosen = {name: np.full(number, float(value)) for name, value in setting.items()}
+    return released(task, params, chosen, np.asarray(finite), planned.run.guarantee())

@@ -1,0 +1,149 @@
+"""What is audited beside tuners: federated sums, and the one run after a search on public data.
+
+In a federation the canary is a client. With it, one client says one thing; without it, the same
+client says the opposite: neighbours replace one client. As few clients survive as the rule allows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+import numpy as np
+
+from dpjax import auditing
+from dpjax.auditing import Audit
+from dpjax.auditing.audits import FAILURE
+from dpjax.auditing.canaries import RECORDS
+from dpjax.federated import averaging, voting
+from dpjax.tuning.pareto import RunShapes, TrainingCost
+
+DELTA = 0.02
+CLIENT = "client"
+_RULE = {"epsilon": 1.5, "delta": DELTA, "missing_fraction": 0.25}
+
+
+@dataclasses.dataclass(frozen=True)
+class Vote:
+    """A vote of four clients, of whom three survive, over two candidates.
+
+    Attributes:
+      of_the_sum: whether the server's noisy sum is looked at, or the winner alone.
+    """
+
+    of_the_sum: bool
+    law = "none"
+    canaries = (CLIENT,)
+    sampling_probability, steps, dear = 1.0, 1, True
+
+    @property
+    def plan(self) -> voting.VotePlan:
+        """The calibrated rule."""
+        return voting.VoteSettings(4, 2, votes=1, **_RULE).plan()
+
+    @property
+    def noise_multiplier(self) -> float:
+        """Deviation of the least noise of a count, in votes."""
+        return float(np.sqrt(self.plan.local_variance * self.plan.minimum_survivors))
+
+    def audited(self, canary: str, number: int, seed: int | None = None) -> Audit:
+        """Holds it with the client's vote for one candidate and for the other."""
+        started, plan, seen = time.process_time(), self.plan, []
+        for own in (0, 1):
+            # The others' votes balance: the client decides.
+            ballots = np.eye(2, dtype=np.int64)[[*np.arange(plan.minimum_survivors - 1) % 2, own]]
+            of_one = None if seed is None else 2 * seed + own
+            winners, sums = auditing.vote_executions(plan, ballots, number, seed=of_one)
+            seen.append(sums[:, 0] - sums[:, 1] if self.of_the_sum else winners)
+        return Audit.of(
+            plan.guarantee,
+            *seen,
+            DELTA,
+            failure_probability=FAILURE,
+            cpu_seconds=time.process_time() - started,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Averaging:
+    """Two rounds of federated averaging of four clients, of whom three survive."""
+
+    law = "none"
+    canaries = (CLIENT,)
+    sampling_probability, steps, dear = 1.0, 2, True
+
+    @property
+    def plan(self) -> averaging.AveragingPlan:
+        """The calibrated rule."""
+        return averaging.AveragingSettings(4, 1, rounds=self.steps, **_RULE).plan()
+
+    @property
+    def noise_multiplier(self) -> float:
+        """Deviation of the least noise of a sum, over the bound of an update."""
+        plan = self.plan
+        return float(np.sqrt(plan.local_variance * plan.minimum_survivors) / plan.bound)
+
+    def audited(self, canary: str, number: int, seed: int | None = None) -> Audit:
+        """Holds it with the client's update as long as it may be, and with the opposite one."""
+        started, plan, seen = time.process_time(), self.plan, []
+        for place, own in enumerate((10.0, -10.0)):
+            updates = np.zeros((plan.minimum_survivors, 1))
+            updates[-1] = own  # It is clipped.
+            of_one = None if seed is None else 2 * seed + place
+            steps = auditing.averaging_executions(plan, updates, number, seed=of_one)
+            seen.append(steps.sum(axis=(1, 2)))
+        return Audit.of(
+            plan.guarantee,
+            *seen,
+            DELTA,
+            failure_probability=FAILURE,
+            cpu_seconds=time.process_time() - started,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchedRun:
+    """The one private run, whose setting stands for what a search on public data ended in."""
+
+    law = "none"
+    canaries = ("gradient", "rare feature")
+    sampling_probability, steps, noise_multiplier, dear = 0.25, 8, 1.0, False
+
+    def audited(self, canary: str, number: int, seed: int | None = None) -> Audit:
+        """Makes its release with the record and without it."""
+        started, of, found = time.process_time(), auditing.CANARIES[canary], []
+        setting = {
+            "epochs": self.steps * self.sampling_probability,
+            "lot_size": self.sampling_probability * RECORDS,
+            "noise_multiplier": self.noise_multiplier,
+            "clip_norm": 1.0,
+            "learning_rate": 1.0,
+        }
+        cost = TrainingCost(RunShapes(RECORDS, "poisson"), DELTA)
+        for there in (True, False):
+            of_one = None if seed is None else 2 * seed + there
+            found.append(
+                auditing.searched_run_executions(
+                    of.task(there, RECORDS), cost, setting, of.optimizer, number, seed=of_one
+                )
+            )
+        one, other = found
+        if one.guarantee.provenance != other.guarantee.provenance:
+            raise RuntimeError("the claim depends on the data: it is another without the record")
+        return Audit.of(
+            one.guarantee,
+            of.numbers(one),
+            of.numbers(other),
+            DELTA,
+            failure_probability=FAILURE,
+            cpu_seconds=time.process_time() - started,
+        )
+
+
+CASES = {
+    "federated vote: the winner": Vote(of_the_sum=False),
+    "federated vote: the server's sum": Vote(of_the_sum=True),
+    "federated averaging": Averaging(),
+    "one run after a public search": SearchedRun(),
+}
+"""By name."""
