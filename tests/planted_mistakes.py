@@ -535,7 +535,7 @@ MISTAKES = [
     Mistake(
         "bridges: a folder goes on with a run that was edited",
         f"{_BRIDGES}kept.py",
-        '        "run": code(run),\n',
+        '        "run": run.facts() if isinstance(run, DescribesItself) else code(run),\n',
         "",
         _JOB["same"],
     ),
@@ -1647,8 +1647,8 @@ MISTAKES = [
     Mistake(
         "a federation releases how many survived",
         f"{_F}flower/vote_release.py",
-        "sealed(released, statement(election))",
-        'sealed(released, statement(election) | {"survivors": list(outcome.round_survivors)})',
+        "sealed(released, words)",
+        'sealed(released, words | {"survivors": list(outcome.round_survivors)})',
         _FEDERATION,
     ),
     Mistake(
