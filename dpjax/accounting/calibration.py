@@ -148,18 +148,11 @@ def calibrate_largest(
 
     By bisection, for any setting that costs more the larger it is.
 
-    ```python
-    from dpjax import accounting
-
-    steps = accounting.calibrate_largest(
-        lambda n: accounting.dp_sgd(0.01, 1.0, n), epsilon=2.0, delta=1e-5, bracket=(1, 10_000)
-    )  # 1202
-    run = accounting.dp_sgd(0.01, 1.0, 1000)
-    mean = accounting.calibrate_largest(
-        lambda m: accounting.best_of(run, accounting.Geometric(m)),
-        epsilon=2.0, delta=1e-5, bracket=(1.5, 1000), whole=False,
-    )
-    ```
+    Example:
+      >>> from dpjax import accounting
+      >>> run_of = lambda steps: accounting.dp_sgd(0.01, 1.0, steps)
+      >>> accounting.calibrate_largest(run_of, epsilon=2.0, delta=1e-5, bracket=(1, 10_000))
+      1202
 
     Args:
       make_guarantee: the setting, an int where it is whole -> Guarantee of the WHOLE procedure.

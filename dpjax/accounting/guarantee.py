@@ -223,11 +223,10 @@ class Guarantee:
         `tradeoff(alpha)`: the mechanism is f-DP (Dong, Roth & Su 2022, Definition 2.3) for f the
         smallest of both directions of the dominating pair, and of a pure epsilon's.
 
-        ```python
-        from dpjax import accounting
-
-        accounting.gaussian(1.0).tradeoff([0.01, 0.1, 0.5])  # [0.9077, 0.6109, 0.1587]
-        ```
+        Example:
+          >>> from dpjax import accounting
+          >>> accounting.gaussian(1.0).tradeoff([0.01, 0.1, 0.5]).round(3).tolist()
+          [0.908, 0.611, 0.159]
 
         Args:
           false_positive_rate: alpha, (n,) or scalar, each in [0, 1].
@@ -256,11 +255,10 @@ class Guarantee:
 
         1 - `tradeoff`: whatever the attacker knows beside (all other records, the mechanism).
 
-        ```python
-        from dpjax import accounting
-
-        accounting.gaussian(1.0).attack_success(0.01)  # 0.0923: one in eleven, not one in a hundred
-        ```
+        Example:
+          >>> from dpjax import accounting
+          >>> print(f"{accounting.gaussian(1.0).attack_success(0.01):.4f}")
+          0.0924
 
         Args:
           false_positive_rate: (n,) or scalar, each in [0, 1].
@@ -282,12 +280,12 @@ class Guarantee:
         With slack 0 that is mu-GDP (Dong, Roth & Su 2022, Corollary 2.13), which few mechanisms
         have: not zCDP, and no loss distribution whose tail was cut off and counted as revealed.
 
-        ```python
-        from dpjax import accounting
-
-        accounting.gaussian(2.0).gaussian_mu()  # 0.5
-        accounting.pure(1.0).gaussian_mu(slack=0)  # 1.2319
-        ```
+        Example:
+          >>> from dpjax import accounting
+          >>> print(f"{accounting.gaussian(2.0).gaussian_mu():.4f}")
+          0.5000
+          >>> print(f"{accounting.pure(1.0).gaussian_mu(slack=0):.4f}")
+          1.2320
 
         Args:
           slack: in [0, 1), far below the delta that is of interest.
@@ -314,12 +312,12 @@ class Guarantee:
         group's epsilon is that of the trade-off composed with itself, `records` times. Of a
         Gaussian that is a Gaussian of `records` times its mu. A pure epsilon is multiplied.
 
-        ```python
-        from dpjax import accounting
-
-        one = accounting.gaussian(4.0)
-        one.group_epsilon(4, 1e-5)  # 4.3774, where gaussian(1.0) costs 4.3772
-        ```
+        Example:
+          >>> from dpjax import accounting
+          >>> print(f"{accounting.gaussian(4.0).group_epsilon(4, 1e-5):.2f}")
+          4.38
+          >>> print(f"{accounting.gaussian(1.0).epsilon(1e-5):.2f}")
+          4.38
 
         Args:
           records: that are added, removed or, under replace-one, replaced; 1 or more.

@@ -121,20 +121,14 @@ class TableSchema:
 def read_schema(schema: TableSchema | str | os.PathLike[str] | Mapping[str, Any]) -> TableSchema:
     """Reads a schema.
 
-    ```python
-    from dpjax import data
-
-    schema = data.read_schema({
-        "target": {"column": "insured", "classes": ["no", "yes"]},
-        "columns": {
-            "age": {"range": [18, 65]},
-            "region": {"values": ["north", "south"]},
-            "name": "leave out",
-        },
-    })
-    schema.feature_names
-    # age, age=(missing), region=north, region=south, region=(other), region=(missing)
-    ```
+    Example:
+      >>> from dpjax import data
+      >>> schema = data.read_schema({
+      ...     "target": {"column": "insured", "classes": ["no", "yes"]},
+      ...     "columns": {"age": {"range": [18, 65]}, "region": {"values": ["north", "south"]}},
+      ... })
+      >>> schema.feature_names[:3]
+      ('age', 'age=(missing)', 'region=north')
 
     Args:
       schema: path of a JSON file, or what it would hold.
@@ -267,21 +261,18 @@ def from_table(
     (refused with identified_by="slot", for replace-one, where no record may go). A row is encoded
     the same whatever the others hold, so adding or removing one changes one.
 
-    ```python
-    import pandas
-
-    from dpjax import data
-
-    people = pandas.DataFrame({
-        "age": [34, None, 71], "region": ["north", "east", None], "insured": ["yes", "no", "yes"]
-    })
-    schema = {
-        "target": {"column": "insured", "classes": ["no", "yes"]},
-        "columns": {"age": {"range": [18, 65]}, "region": {"values": ["north", "south"]}},
-    }
-    found = data.from_table(people, schema, public_size=3)
-    found.train.inputs[2]  # [1, 0, 0, 0, 0, 1]: clipped to 65, and region missing
-    ```
+    Example:
+      >>> from dpjax import data
+      >>> schema = data.read_schema({
+      ...     "target": {"column": "insured", "classes": ["no", "yes"]},
+      ...     "columns": {"age": {"range": [18, 65]}, "region": {"values": ["north", "south"]}},
+      ... })
+      >>> people = {
+      ...     "age": [34, None, 71], "region": ["north", "east", None],
+      ...     "insured": ["yes", "no", "yes"],
+      ... }
+      >>> data.from_table(people, schema, public_size=3).train.inputs[2].tolist()
+      [1.0, 0.0, 0.0, 0.0, 0.0, 1.0]
 
     Args:
       table: a DataFrame, a mapping from column names to lists, or the path of a CSV file whose

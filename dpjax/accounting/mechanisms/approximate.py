@@ -17,12 +17,11 @@ def approximate(epsilon: float, delta: float, *, relation: object = ADD_OR_REMOV
     composition or a selection is above that of a mechanism whose whole profile is known, and says
     nothing at deltas below what may be revealed: ask at a delta of several times this one.
 
-    ```python
-    from dpjax import accounting
-
-    run = accounting.approximate(1.0, 1e-6)
-    accounting.best_of(run, accounting.Geometric(10)).epsilon(1e-4)
-    ```
+    Example:
+      >>> from dpjax import accounting
+      >>> run = accounting.approximate(1.0, 1e-6)
+      >>> print(f"{accounting.repeat(run, 2).epsilon(1e-4):.2f}")
+      2.00
 
     Args:
       epsilon: nats, >= 0, under `relation`.

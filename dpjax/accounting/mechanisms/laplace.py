@@ -23,11 +23,10 @@ def laplace(noise_multiplier: float, *, relation: object = ADD_OR_REMOVE_ONE) ->
     pure(sensitivity / scale); more is not claimed here. Noise of floating-point numbers shows by
     its last bits what it was added to (Mironov 2012): draw it on a grid.
 
-    ```python
-    from dpjax import accounting
-
-    accounting.laplace(1.0).delta(0.5)  # 0.2212
-    ```
+    Example:
+      >>> from dpjax import accounting
+      >>> print(f"{accounting.laplace(1.0).delta(0.5):.4f}")
+      0.2212
 
     Args:
       noise_multiplier: scale of the noise / sensitivity of the number UNDER `relation`.

@@ -25,12 +25,11 @@ def profile_table(
     alone is `approximate`'s (Kairouz, Oh & Viswanath 2015); beyond the last row delta falls no
     further.
 
-    ```python
-    from dpjax import accounting
-
-    table = accounting.profile_table([0.5, 1.0, 2.0], [1e-2, 1e-4, 1e-7])
-    table.delta(1.0)  # 1e-4
-    ```
+    Example:
+      >>> from dpjax import accounting
+      >>> table = accounting.profile_table([0.5, 1.0, 2.0], [1e-2, 1e-4, 1e-7])
+      >>> print(f"{table.delta(1.0):.1e}")
+      1.0e-04
 
     Args:
       epsilons: (n,) nats, >= 0, strictly ascending.

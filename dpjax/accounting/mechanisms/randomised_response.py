@@ -21,11 +21,10 @@ def randomised_response(truth_probability: float, categories: int = 2) -> Guaran
     exact; pure epsilon is log(p (k - 1) / (1 - p)). Under replace-one: another answer of a person
     whose taking part is public.
 
-    ```python
-    from dpjax import accounting
-
-    accounting.randomised_response(0.75).epsilon()  # log 3
-    ```
+    Example:
+      >>> from dpjax import accounting
+      >>> print(f"{accounting.randomised_response(0.75).epsilon():.4f}")
+      1.0986
 
     Args:
       truth_probability: p, above 1 / categories and below 1.

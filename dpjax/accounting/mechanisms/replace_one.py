@@ -16,11 +16,10 @@ def replace_one(guarantee: Guarantee) -> Guarantee:
     the other (Dong, Roth & Su 2022, Theorem 2.14, on both directions of the dominating pair). It
     holds of every mechanism; one priced under replace-one itself (`dp_sgd_fixed_lots`) costs less.
 
-    ```python
-    from dpjax import accounting
-
-    accounting.replace_one(accounting.gaussian(2.0)).epsilon(1e-5)  # 4.3772, as gaussian(1.0)'s
-    ```
+    Example:
+      >>> from dpjax import accounting
+      >>> print(f"{accounting.replace_one(accounting.gaussian(2.0)).epsilon(1e-5):.2f}")
+      4.38
 
     Args:
       guarantee: under add-or-remove one.
