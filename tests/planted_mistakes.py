@@ -893,7 +893,7 @@ MISTAKES = [
         _CERTIFICATE,
         "earned = 0.5 * (start + end) - price",
         "earned = end - price",
-        (f"{_PROOFS[0]}::test_the_exact_bound_lies_between_an_order_and_what_is_stated",),
+        (f"{_PROOFS[0]}::test_coarse_cells_and_columns_only_add_to_the_exact_bound",),
     ),
     Mistake(
         "the exact bound's cells cost what their far end does",

@@ -580,3 +580,18 @@ def test_releases_of_every_tuner(tmp_path, capsys, monkeypatch):
             refused.add(name)
             assert "beyond this program" in line or "carries no certificate" in line
     assert not refused
+
+
+@pytest.mark.parametrize("law", [accounting.Fixed(5), accounting.Poisson(10)], ids=repr)
+def test_coarse_cells_and_columns_only_add_to_the_exact_bound(law, monkeypatch):
+    """Chords, tangents and charges: the coarser they are the larger is what they bound."""
+    hints = {"step": 10, "fine": 10, "lines": None}
+    pair = certificate.pair_of(accounting.gaussian(3.0).provenance, 0, 1e-14, hints)
+    orders, law = np.array([0.2, 0.6, 1.2]), certificate.law_of(law.to_dict())
+    fine = certificate.exact(pair, law, orders, 1e-14, 300, 40.0)
+    for move, cells, knots in ((0.4, 300, 40.0), (0.1, 12, 40.0), (0.1, 300, 5.0), (0.4, 40, 10.0)):
+        monkeypatch.setattr(certificate, "MOVE", move)
+        coarse = certificate.exact(pair, law, orders, 1e-14, cells, knots)
+        assert np.all(coarse > 0.999 * fine), (move, cells, knots)
+    for one, order in zip(fine, orders):
+        assert certificate.exact(pair, law, order, 1e-14, 300, 40.0) == pytest.approx(one, rel=1e-9)
