@@ -16,14 +16,13 @@ record or a cleverer adversary may see more.
 | function | what it makes many times over |
 |---|---|
 | `executions` | the release of a tuner |
-| `executions_by_shards` | the same by shards, each interrupted and resumed, then merged |
 | `searched_run_executions` | the one run after a search on public data |
 | `vote_executions`, `averaging_executions` | a federated vote; all rounds of averaging |
 """
 
 from dpjax.auditing.audits import Audit, audit
 from dpjax.auditing.canaries import CANARIES, Canary
-from dpjax.auditing.executions import Released, executions, executions_by_shards
+from dpjax.auditing.executions import Released, executions
 from dpjax.auditing.federations import averaging_executions, vote_executions
 from dpjax.auditing.learnt_scores import learnt_scores
 from dpjax.auditing.lower_bounds import (
@@ -48,7 +47,6 @@ __all__ = [
     "averaging_executions",
     "epsilon_lower_bound",
     "executions",
-    "executions_by_shards",
     "family_lower_bound",
     "gaussian_lower_bound",
     "learnt_scores",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -96,7 +95,6 @@ def audit(
     records: int = RECORDS,
     failure_probability: float = FAILURE,
     seed: int | None = None,
-    run_by: Callable[..., Released] = executions,
     **request: Any,
 ) -> Audit:
     """Runs a tuner many times with a canary and without it, and compares with its claim.
@@ -118,8 +116,7 @@ def audit(
         partitions of them takes the longer the more there are, 2 to the power of them.
       failure_probability: of each of the two bounds.
       seed: None for the operating system's randomness.
-      run_by: `executions`, or `executions_by_shards`: what makes them.
-      **request: what else that takes.
+      **request: what else `executions` takes.
 
     Raises:
       ValueError: with one line naming what to pass instead.
@@ -131,7 +128,7 @@ def audit(
     request.setdefault("optimizer", canary.optimizer)
     started, numbers, claims = time.process_time(), [], []
     for with_record in (True, False):
-        found = run_by(
+        found = executions(
             tuner,
             canary.task(with_record, records),
             space,

@@ -8,10 +8,8 @@ is made of these executions is for audits, never for publishing.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
-import tempfile
 from collections.abc import Mapping
 from typing import Any
 
@@ -115,78 +113,6 @@ def executions(
     return many(
         tuner.evaluation, task, request, tuner.choice, tuner.finish, number, HostRandomness(seed)
     )
-
-
-def executions_by_shards(
-    tuner: Tuner,
-    task: Task,
-    space: Space,
-    number: int,
-    *,
-    shards: int = 2,
-    epsilon: float | None = None,
-    delta: float = 1e-5,
-    run: RunOptions = RunOptions(),  # noqa: B008 (immutable)
-    optimizer: Optimizer | None = None,
-    validation_is_public: bool = False,
-    seed: int | None = None,
-) -> Released:
-    """As `executions`, by jobs that share a folder, each interrupted once, then merged.
-
-    Formal guarantees:
-      As of `executions`, of what `tuning.tune` releases by a `Job` with these shards: the draw, its
-      file, checkpoints, results of shards and the merge are those of a release. One folder serves
-      all executions, and is removed.
-
-    Args:
-      tuner: one of private runs, which alone can be shared out.
-      shards: jobs that train; each is stopped after its first chunk and begun again.
-      task, space, number, epsilon, delta, run, optimizer, validation_is_public, seed: as of
-        `executions`.
-
-    Raises:
-      ValueError: with one line naming what to pass instead.
-    """
-    number = _checked(tuner, task, space, number)
-    shards = checks.whole("shards", shards)
-    if not isinstance(tuner.evaluation, PrivateRuns):
-        raise ValueError(
-            f"{type(tuner).__name__} cannot be shared out: pass a tuner of private runs, such as "
-            "RandomRepetitions()"
-        )
-    request = Request(
-        space, run, optimizer or training.momentum(), epsilon, delta, validation_is_public
-    )
-    procedure = _procedure(tuner.evaluation, task, request, tuner.choice)
-    chunk = min(_CHUNK, max(1, number // shards))  # Few checkpoints: each takes a while.
-
-    def job(share: int | None, folder: str, progress: Any = None) -> Executed | None:
-        how = Job(folder=folder, shard=(share, shards), checkpoint_seconds=0.0)
-        return tuner.evaluation.executed(
-            procedure,
-            randomness=HostRandomness(seed),
-            executions=number,
-            chunk_size=chunk,
-            progress=progress,
-            job=how,
-        )
-
-    def stop_halfway(done: int, total: int) -> None:
-        if done < total:
-            raise _Stopped
-
-    with tempfile.TemporaryDirectory() as folder:
-        for share in range(shards):
-            with contextlib.suppress(_Stopped):
-                job(share, folder, stop_halfway)
-            job(share, folder)
-        ran = job(None, folder)
-    assert ran is not None  # It merged.
-    return _of_winners(procedure.task, ran, procedure.guarantee)
-
-
-class _Stopped(Exception):
-    """An interruption of a job."""
 
 
 def _checked(tuner: Tuner, task: Task, space: Space, number: int) -> int:

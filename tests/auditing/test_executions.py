@@ -235,11 +235,6 @@ def test_an_audit_does_not_clip_by_a_number_that_nobody_chose():
         )
 
 
-def test_only_private_runs_are_shared_out():
-    with pytest.raises(ValueError, match="cannot be shared out"):
-        auditing.executions_by_shards(tuning.Untuned(), GRADIENT.task(True), ONE, 5)
-
-
 def test_an_unknown_canary_names_those_there_are():
     with pytest.raises(ValueError, match="unknown canary 'nope': pass one of"):
         CANARIES["nope"]

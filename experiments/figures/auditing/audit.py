@@ -164,7 +164,7 @@ def draw(rows: Sequence[Mapping]) -> Figure:
     for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
         entries.setdefault(label, handle)
     figure.legend(
-        list(entries.values()), list(entries), loc="outside lower center", ncols=6, fontsize=10
+        list(entries.values()), list(entries), loc="outside lower center", ncols=3, fontsize=10
     )
     return figure
 

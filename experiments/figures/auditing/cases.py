@@ -8,7 +8,6 @@ most to see.
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable
 
 from dpjax import accounting, auditing, tuning
@@ -35,7 +34,6 @@ class Case:
       canaries: names of the records that are added.
       records: public number of training records.
       dear: whether it is executed a tenth as often.
-      shards: jobs that share it, each interrupted and resumed; 0: none.
     """
 
     tuner: Callable[[], tuning.Tuner]
@@ -47,7 +45,6 @@ class Case:
     canaries: tuple[str, ...] = (GRADIENT,)
     records: int = RECORDS
     dear: bool = False
-    shards: int = 0
 
     def audited(self, canary: str, number: int, seed: int | None = None) -> Audit:
         """Runs it with a canary and without, `number` times each."""
@@ -64,9 +61,6 @@ class Case:
                 noise_multiplier=self.noise_multiplier,
             ),
             seed=seed,
-            run_by=functools.partial(auditing.executions_by_shards, shards=self.shards)
-            if self.shards
-            else auditing.executions,
         )
 
 
@@ -107,9 +101,6 @@ CASES = {
     # Seven honest records pull away from .6, so that few runs come there with the other label.
     "threshold stopping at .5": Case(
         lambda: tuning.ThresholdStopping(0.5, 0.1), "geometric, stopped", canaries=(LABEL,)
-    ),
-    "random repetitions, two resumed shards, merged": Case(
-        _best_of(_SMALL), "geometric, mean 3", canaries=(GRADIENT,), dear=True, shards=2
     ),
     "adaptive proposals": Case(
         lambda: tuning.AdaptiveProposals(
