@@ -146,7 +146,8 @@ def audit(
         )
     return Audit.of(
         claims[0],
-        *numbers,
+        numbers[0],
+        numbers[1],
         delta,
         failure_probability=failure_probability,
         cpu_seconds=time.process_time() - started,

@@ -93,9 +93,10 @@ def averaging_executions(
     source = HostRandomness(seed)
     steps = np.zeros((number, rounds, plan.entries))
     for place in range(number * rounds):
-        total = sum(
+        sent = [
             averaging.noisy_update(update, plan, source, place * survivors + client)
             for client, update in enumerate(updates)
-        )
+        ]
+        total = np.sum(sent, axis=0)
         steps[place // rounds, place % rounds] = averaging.averaged(total, plan, survivors)
     return steps
