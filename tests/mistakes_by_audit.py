@@ -44,6 +44,7 @@ class Audited:
 
 
 _QUIET = "best of twelve quiet runs"
+_SHARED = "the same by six shards"
 AUDITED = (
     Audited(
         "candidates are ranked by exact counts, the noise is drawn and charged",
@@ -63,6 +64,7 @@ AUDITED = (
     Audited("keys from a seed although none was given", "random repetitions, geometric"),
     Audited("the winner's index is released", "random repetitions, geometric"),
     Audited("K=0 becomes 1", _QUIET, "validation record"),
+    Audited("shards' winners are compared by exact counts", _SHARED, "validation record", 10_000),
 )
 
 
@@ -73,6 +75,9 @@ def _own_cases() -> dict:
 
     return CASES | {
         _QUIET: Case(lambda: tuning.RandomRepetitions(accounting.Fixed(12)), noise_multiplier=8.0),
+        _SHARED: Case(
+            lambda: tuning.RandomRepetitions(accounting.Fixed(12)), noise_multiplier=8.0, shards=6
+        ),
         "quiet threshold": Case(lambda: tuning.ThresholdStopping(0.9, 0.05), noise_multiplier=8.0),
         "loud stages": Case(
             lambda: tuning.Extrapolation(accounting.Fixed(1), stage_noise=(16.0, 12.0)),

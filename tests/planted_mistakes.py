@@ -201,6 +201,14 @@ _ITERATES = {
 }
 _RANKS = "ranks = procedure.selection.rank(scores[indices] / task.validation.public_size)"
 MISTAKES = [
+    Mistake(
+        "shards' winners are compared by exact counts",
+        f"{_P}job.py",
+        'owners, share["best_candidate"][owners], share["best_score"][owners], outputs',
+        'owners, share["best_candidate"][owners],\n'
+        '                units[share["best_candidate"][owners]].astype(np.float64), outputs',
+        ("tests/auditing/test_executions.py", f"{_T}test_job.py"),
+    ),
     # ---- jobs of other libraries' trainings
     Mistake(
         "jax-privacy: a job's folder is not handed on, and an interrupted tuning draws anew",

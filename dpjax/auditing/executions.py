@@ -8,8 +8,10 @@ is made of these executions is for audits, never for publishing.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+import tempfile
 from collections.abc import Mapping
 from typing import Any
 
@@ -87,6 +89,7 @@ def executions(
     run: RunOptions = RunOptions(),  # noqa: B008 (immutable)
     optimizer: Optimizer | None = None,
     validation_is_public: bool = False,
+    shards: int | None = None,
     seed: int | None = None,
 ) -> Released:
     """Runs a tuner `number` times over, each independent of the others.
@@ -101,6 +104,9 @@ def executions(
       task: with few records: at most 10 training records where a part or partitions are drawn.
       space, epsilon, delta, run, optimizer, validation_is_public: as of `tuning.tune`.
       number: of executions.
+      shards: a tuner of private runs is shared out among so many jobs in one folder, each stopped
+        once, gone on with, and then merged, as by `tuning.Job(folder=, shard=)`: its draw, files,
+        checkpoint and merge are those of a release. None: one process, no folder.
       seed: None for the operating system's randomness, as users run it.
 
     Raises:
@@ -110,6 +116,14 @@ def executions(
     if optimizer is None:
         optimizer = training.momentum()
     request = Request(space, run, optimizer, epsilon, delta, validation_is_public)
+    if shards is not None:
+        if not isinstance(tuner.evaluation, PrivateRuns):
+            raise ValueError(
+                f"{type(tuner).__name__} cannot be shared out: drop shards, or pass a tuner of "
+                "private runs, such as RandomRepetitions()"
+            )
+        procedure = _procedure(tuner.evaluation, task, request, tuner.choice)
+        return _by_shards(procedure, number, HostRandomness(seed), checks.whole("shards", shards))
     return many(
         tuner.evaluation, task, request, tuner.choice, tuner.finish, number, HostRandomness(seed)
     )
@@ -140,6 +154,44 @@ def _procedure(evaluation: PrivateRuns, task: Task, request: Request, choice: An
         not_private=evaluation.not_private,
         score_on_training=evaluation.score_on_training,
     )
+
+
+class _Stopped(Exception):
+    """An interruption of a job."""
+
+
+def _by_shards(
+    procedure: Procedure, number: int, randomness: HostRandomness, shards: int
+) -> Released:
+    """`executions` of private runs by several jobs, each stopped once."""
+
+    def job(share: int | None, folder: str, stop: bool = False) -> Executed | None:
+        calls = []
+
+        def progress(done: int, total: int) -> None:
+            calls.append(done)
+            if stop and len(calls) == 2:  # Something was trained, and a checkpoint written.
+                raise _Stopped
+
+        # A checkpoint after every chunk until the stop; each takes a while.
+        how = Job(folder=folder, shard=(share, shards), checkpoint_seconds=0.0 if stop else 1e9)
+        return private_runs.execute(
+            procedure,
+            randomness=randomness,
+            executions=number,
+            chunk_size=_CHUNK,
+            progress=progress,
+            job=how,
+        )
+
+    with tempfile.TemporaryDirectory() as folder:
+        for share in range(shards):
+            with contextlib.suppress(_Stopped):
+                job(share, folder, stop=True)
+            job(share, folder)
+        ran = job(None, folder)
+    assert ran is not None  # It merged.
+    return _of_winners(procedure.task, ran, procedure.guarantee)
 
 
 @functools.singledispatch

@@ -30,7 +30,7 @@ TUNERS = {
 }
 
 
-def _executions(name, number, *, with_record=False, seed=1, steps=1, noise=NOISE):
+def _executions(name, number, *, with_record=False, seed=1, steps=1, noise=NOISE, shards=None):
     tuner, space, records = TUNERS[name]
     return auditing.executions(
         tuner,
@@ -40,6 +40,7 @@ def _executions(name, number, *, with_record=False, seed=1, steps=1, noise=NOISE
         delta=0.02,
         run=tuning.RunOptions(lot_size=records, steps=steps, noise_multiplier=noise),
         optimizer=GRADIENT.optimizer,
+        shards=shards,
         seed=seed,
     )
 
@@ -65,6 +66,19 @@ def test_what_is_released_many_times_is_as_often_independent(name):
     )
     assert found.guarantee.provenance == result.guarantee.provenance
     assert set(result.release.hyperparameters) == set(found.hyperparameters)
+
+
+def test_shards_that_were_stopped_and_gone_on_with_release_what_one_process_does():
+    one, many_jobs = (_executions("private runs", 200, shards=shards) for shards in (None, 2))
+    np.testing.assert_array_equal(one.params, many_jobs.params)
+    for name, values in one.hyperparameters.items():
+        np.testing.assert_array_equal(values, many_jobs.hyperparameters[name])
+    assert one.guarantee.provenance == many_jobs.guarantee.provenance
+    # Without a seed the draw is in the folder alone: everything is drawn once, and anew each time.
+    secret = [_executions("private runs", 50, shards=2, seed=None) for _ in range(2)]
+    assert not np.array_equal(secret[0].params, secret[1].params)
+    with pytest.raises(ValueError, match="SubsetTuning cannot be shared out: drop shards"):
+        _executions("on a part", 10, shards=2)
 
 
 def test_every_tuner_can_be_run_many_times():

@@ -448,6 +448,7 @@ PUBLIC = {
         plan=(VOTE, "object"),
         survivors=(10, "count"),
     ),
+    "pareto.Category": spec(pareto.Category, values=((1.0, 2.0), "numbers")),
     "pareto.Domain": spec(
         pareto.Domain,
         parameters=({"rate": 1.0, "other": pareto.Real(0.0, 1.0)}, "mapping"),
@@ -504,6 +505,15 @@ PUBLIC = {
     ),
     "pareto.UniformOver": spec(pareto.UniformOver, domain=(DOMAIN, "object")),
     "pareto.UniformOver.sample": spec(pareto.UniformOver(DOMAIN).sample, **DRAWN),
+    "pareto.ask": spec(
+        pareto.ask,
+        record=(RECORD, "object"),
+        number=(1, "whole"),
+        method=("random", "word"),
+        initial=(1, "whole"),
+        law=(None, "object?"),
+        seed=(0, "count"),
+    ),
     "pareto.check_anti_ideal": spec(
         pareto.check_anti_ideal,
         anti_ideal=((10.0, 1.0), "numbers"),

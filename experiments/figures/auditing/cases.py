@@ -34,6 +34,7 @@ class Case:
       canaries: names of the records that are added.
       records: public number of training records.
       dear: whether it is executed a tenth as often.
+      shards: jobs that share it, each stopped once and gone on with; None: one process.
     """
 
     tuner: Callable[[], tuning.Tuner]
@@ -45,6 +46,7 @@ class Case:
     canaries: tuple[str, ...] = (GRADIENT,)
     records: int = RECORDS
     dear: bool = False
+    shards: int | None = None
 
     def audited(self, canary: str, number: int, seed: int | None = None) -> Audit:
         """Runs it with a canary and without, `number` times each."""
@@ -60,6 +62,7 @@ class Case:
                 steps=self.steps,
                 noise_multiplier=self.noise_multiplier,
             ),
+            shards=self.shards,
             seed=seed,
         )
 
@@ -92,6 +95,9 @@ CASES = {
     ),
     "random repetitions, scored on training records": Case(
         _best_of(_SMALL, score_on_training=True), "geometric, mean 3"
+    ),
+    "random repetitions, three shards, stopped and merged": Case(
+        _best_of(_SMALL), "geometric, mean 3", dear=True, shards=3
     ),
     "threshold stopping": Case(
         lambda: tuning.ThresholdStopping(0.6, 0.1),
