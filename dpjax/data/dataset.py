@@ -1,8 +1,9 @@
 """What a data set is to the rest of dpjax: arrays, public numbers, and who stands in which part.
 
 Everything here is NumPy: arrays go to a device in the training room, and the number of records is
-private under add-or-remove-one, so it must not become part of anything that is compiled, printed or
-released. What may be used there instead is `Split.public_size` and `Split.size_bound`.
+private under add-or-remove-one, so it must not become part of anything that is printed or released.
+What may be used there instead is `Split.public_size` and `Split.size_bound`. Compiled programs have
+the arrays' shapes, so they, and a folder that keeps them, are the curator's.
 """
 
 from __future__ import annotations

@@ -119,6 +119,7 @@ def train(folder: RowFolder, options: Options) -> None:
                 "cpu": round(found.cpu_seconds, 1),
             }
         )
+        rows.sort(key=lambda row: _METHODS.index(row["method"]))
         folder.write(FIGURE.name, COLUMNS, rows)
         folder.report(f"{words['method']}: {words['canary']}")
 
@@ -131,7 +132,7 @@ _CLAIMED, _MARKERS = (
 
 def draw(rows: Sequence[Mapping]) -> Figure:
     """A line for each tuning: its claim, and what every canary showed."""
-    names = distinct(rows, "method")
+    names = sorted(distinct(rows, "method"), key=_METHODS.index)
     figure = Figure(figsize=(10.5, 1.6 + 0.42 * len(names)), layout="constrained")
     axes = figure.subplots()
     plotting.style_axes(axes)
@@ -155,7 +156,7 @@ def draw(rows: Sequence[Mapping]) -> Figure:
     axes.set_xlim(0.0, 1.05 * largest)
     numbers = [row["executions"] for row in rows]
     axes.set_xlabel(f"epsilon at delta {rows[0]['delta']:g} (nats)")
-    axes.set_title(
+    figure.suptitle(
         "What one record shows of whole tunings: claims, and lower bounds at 99.9% confidence\n"
         f"from {min(numbers):,} to {max(numbers):,} executions each",
         fontsize=11,

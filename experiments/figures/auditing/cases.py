@@ -96,7 +96,7 @@ CASES = {
     "random repetitions, scored on training records": Case(
         _best_of(_SMALL, score_on_training=True), "geometric, mean 3"
     ),
-    "random repetitions, three shards, stopped and merged": Case(
+    "random repetitions in three shards": Case(
         _best_of(_SMALL), "geometric, mean 3", dear=True, shards=3
     ),
     "threshold stopping": Case(
