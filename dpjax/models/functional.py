@@ -77,9 +77,9 @@ def functional(model: Any, example_input: Tree) -> FunctionalModel:
       (5, 2)
 
     Args:
-      model: a Linen module; or an NNX factory `lambda rngs: Model(..., rngs=rngs)`; or an NNX
-        instance, whose present parameters are then what `init` returns whatever the key (they must
-        be public, as a pretrained model's are).
+      model: a Linen module; or an NNX class that is made from `rngs` alone; or an NNX factory
+        `lambda rngs: Model(..., rngs=rngs)`; or an NNX instance, whose present parameters are then
+        what `init` returns whatever the key (they must be public, as a pretrained model's are).
       example_input: one input WITHOUT batch axis, array or pytree; only shapes and dtypes are used.
 
     Raises:
@@ -94,15 +94,29 @@ def functional(model: Any, example_input: Tree) -> FunctionalModel:
     if isinstance(model, nnx.Module):
         params = _parameters(model)
         return _from_nnx(lambda: model, lambda key: params)
-    if callable(model) and not inspect.isclass(model):
+    make = _of_class(model) if inspect.isclass(model) else model
+    if callable(make):
         return _from_nnx(
-            lambda: nnx.eval_shape(lambda: model(nnx.Rngs(0))),
-            lambda key: _parameters(model(nnx.Rngs(key))),
+            lambda: nnx.eval_shape(lambda: make(nnx.Rngs(0))),
+            lambda key: _parameters(make(nnx.Rngs(key))),
         )
     raise ValueError(
         f"cannot adapt {model!r}: pass a Linen module, an NNX module, or lambda rngs: "
         "Model(..., rngs=rngs)"
     )
+
+
+def _of_class(model: type) -> Callable[[nnx.Rngs], nnx.Module] | None:
+    """A factory of an NNX class that is made from `rngs` alone; None for any other class."""
+    if not issubclass(model, nnx.Module):
+        return None
+    # The class's own signature is its metaclass's.
+    needed = [
+        name
+        for name, one in list(inspect.signature(model.__init__).parameters.items())[1:]
+        if one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+    ]
+    return (lambda rngs: model(rngs=rngs)) if needed == ["rngs"] else None
 
 
 def _from_linen(module: nn.Module, inputs: Tree) -> FunctionalModel:

@@ -48,6 +48,7 @@ SOURCES = {
     "linen": LinenDropout(),
     "linen train flag": LinenTrainFlag(),
     "nnx factory": lambda rngs: NnxDropout(rngs),
+    "nnx class": NnxDropout,
     "nnx instance": NnxDropout(nnx.Rngs(3)),
 }
 
@@ -174,7 +175,12 @@ def test_mutable_state_is_refused_by_name(model, named):
         models.functional(model, INPUTS[0])
 
 
-@pytest.mark.parametrize("model", [NnxDropout, LinenDropout, 3])
+class NnxOfAWidth(NnxDropout):
+    def __init__(self, width, rngs):
+        super().__init__(rngs)
+
+
+@pytest.mark.parametrize("model", [NnxOfAWidth, LinenDropout, dict, 3])
 def test_what_is_not_a_model_is_refused(model):
     with pytest.raises(ValueError, match="pass a Linen module, an NNX module"):
         models.functional(model, INPUTS[0])
