@@ -110,10 +110,11 @@ def _of_class(model: type) -> Callable[[nnx.Rngs], nnx.Module] | None:
     """A factory of an NNX class that is made from `rngs` alone; None for any other class."""
     if not issubclass(model, nnx.Module):
         return None
-    # The class's own signature is its metaclass's.
+    # The signature of the class itself is its metaclass's.
+    arguments = inspect.signature(getattr(model, "__init__")).parameters  # noqa: B009
     needed = [
         name
-        for name, one in list(inspect.signature(model.__init__).parameters.items())[1:]
+        for name, one in list(arguments.items())[1:]
         if one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
     ]
     return (lambda rngs: model(rngs=rngs)) if needed == ["rngs"] else None
