@@ -21,7 +21,7 @@ PACKAGES = (
 )
 WITHOUT = {
     "accounting": "RepetitionLaw law_family mechanism",
-    "auditing": "Audit Released Seen audit executions one_run_lower_bound",
+    "auditing": "Audit Released Seen audit executions one_run_lower_bound searched_run_executions",
     "bridges": "ContradictionError Outcome",
     "data": "DataCorruptedError FeatureMap PublishedFile Source register register_features",
     "federated": """

@@ -23,7 +23,14 @@ def vote_executions(
       Each execution is `voting.noisy_ballot` of every survivor, their plain sum, and
       `voting.tally`, with noise of its own. Together they have no guarantee.
 
-    Example: `vote_executions(VoteSettings(4, 2, votes=1).plan(), ballots, 10_000)`.
+    Example:
+      >>> import numpy as np
+      >>> from dpjax import auditing, federated
+      >>> plan = federated.VoteSettings(4, 2, votes=1).plan()
+      >>> ballots = np.tile([1, 0], (plan.minimum_survivors, 1))
+      >>> winners, sums = auditing.vote_executions(plan, ballots, 100)
+      >>> sums.shape
+      (100, 2)
 
     Args:
       plan: of the vote.
@@ -67,6 +74,14 @@ def averaging_executions(
     Formal guarantees:
       Each round of each execution is `averaging.noisy_update` of every survivor, their plain sum,
       and `averaging.averaged`, with noise of its own. Together they have no guarantee.
+
+    Example:
+      >>> import numpy as np
+      >>> from dpjax import auditing, federated
+      >>> plan = federated.AveragingSettings(4, 1, rounds=2).plan()
+      >>> updates = np.zeros((plan.minimum_survivors, 1))
+      >>> auditing.averaging_executions(plan, updates, 100).shape
+      (100, 2, 1)
 
     Args:
       plan: of the training.
