@@ -146,15 +146,15 @@ def _costs(facts: Mapping[str, Any], stated: Mapping[str, Any]) -> str:
         top, width = 34 * place, 380 * value / largest
         colour = "#d55e00" if words == COSTS["epsilon"] else "#0072b2"
         parts.append(
-            f'<text x="255" y="{top + 20}" text-anchor="end">{_text(words)}</text>'
-            f'<rect x="265" y="{top + 4}" width="{width:.1f}" height="22" fill="{colour}"/>'
-            f'<text x="{272 + width:.1f}" y="{top + 20}">{value:.4f}</text>'
+            f'<text x="285" y="{top + 20}" text-anchor="end">{_text(words)}</text>'
+            f'<rect x="295" y="{top + 4}" width="{width:.1f}" height="22" fill="{colour}"/>'
+            f'<text x="{302 + width:.1f}" y="{top + 20}">{value:.4f}</text>'
         )
     return (
         f"<h2>Cost: epsilon at delta {_text(stated.get('delta', ''))}</h2>\n"
-        f'<svg viewBox="0 0 720 {34 * len(bars)}" width="720" role="img" font-size="14" '
+        f'<svg viewBox="0 0 750 {34 * len(bars)}" width="750" role="img" font-size="14" '
         f'aria-label="cost of each part">{"".join(parts)}</svg>\n'
-        "<p>Parts do not add up: they are composed, or chosen from, as the statement says.</p>"
+        "<p>The total is not the sum of the parts: the statement says how they were combined.</p>"
     )
 
 
@@ -186,7 +186,8 @@ def _candidates(rows: Sequence[Mapping[str, str]], facts: Mapping[str, Any]) -> 
     )
     return (
         f"{title}\n<p>The selected one first, then by score. A score is noisy, an accuracy exact; "
-        f'neither is private.</p>\n<div class="scroll"><table><tr>{head}</tr>\n{body}</table></div>'
+        "neither may be published.</p>\n"
+        f'<div class="scroll"><table><tr>{head}</tr>\n{body}</table></div>'
         f"{more}"
     )
 

@@ -117,6 +117,37 @@ class TableSchema:
         """Names of the encoded columns."""
         return self.inputs.feature_names
 
+    def encode(self, table: Any) -> np.ndarray:
+        """The inputs of new records, as a model that was trained by this schema takes them.
+
+        Example:
+          >>> from dpjax import data
+          >>> schema = data.read_schema({
+          ...     "target": {"column": "insured", "classes": ["no", "yes"]},
+          ...     "columns": {"age": {"range": [18, 68]}},
+          ... })
+          >>> schema.encode({"age": [43, None]}).tolist()
+          [[0.5, 0.0], [0.0, 1.0]]
+
+        Args:
+          table: as of `from_table`; other columns than those of `inputs`, the target among them,
+            may be there or not, and are not read.
+
+        Returns:
+          (rows, features) float32, one row a record, named by `feature_names`.
+
+        Raises:
+          FileNotFoundError: if there is no such file.
+          ValueError: in one line, for a column that is not there, or of numbers that holds text.
+        """
+        columns = _columns(table, "table")
+        missing = [one for one in self.inputs.columns if one not in columns]
+        if missing:
+            raise ValueError(f"the table has no column {missing[0]!r}: pass all that are encoded")
+        if len({len(columns[one]) for one in self.inputs.columns}) != 1:
+            raise ValueError("columns of different lengths: pass one value a record in each")
+        return _inputs(columns, self, "table")
+
 
 def read_schema(schema: TableSchema | str | os.PathLike[str] | Mapping[str, Any]) -> TableSchema:
     """Reads a schema.
@@ -434,6 +465,11 @@ def _encoded(
     table: Any, schema: TableSchema, name: str, every: bool = False
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     columns = _columns(table, name)
+    if schema.target not in columns:
+        raise ValueError(
+            f"{name}: the target {schema.target!r} is no column of the table: pass one of "
+            f"{', '.join(map(repr, columns))} as the schema's target"
+        )
     for wrong, words in (
         (
             sorted(set(columns) - set(schema.columns)),
@@ -453,18 +489,7 @@ def _encoded(
             f"{name}: target {schema.target!r} is missing of some records, which cannot be left "
             'out under replace-one: pass a class for each, or identified_by="content"'
         )
-    stored: dict[str, Sequence | np.ndarray] = {}
-    for one in schema.inputs.ranges:
-        stored[one] = _numbers(columns[one], schema.missing, f"{name}: column {one!r}")[kept]
-    for one in schema.inputs.vocabularies:
-        texts = [_category(value, schema.missing) for value in columns[one]]
-        # What is spelt as a slot is none of the vocabulary's own values.
-        stored[one] = [
-            MISSING if text is None else tabular.OTHER if text == MISSING else text
-            for text, keep in zip(texts, kept)
-            if keep
-        ]
-    inputs = schema.inputs.encode(schema.inputs.stored(stored))
+    inputs = _inputs(columns, schema, name)[kept]
     identifiers = None
     if schema.identifier is not None:
         given = [_category(value, schema.missing) for value in columns[schema.identifier]]
@@ -473,6 +498,23 @@ def _encoded(
             raise ValueError(f"{name}: column {schema.identifier!r} lacks an identifier: pass all")
         identifiers = np.array(held, dtype=str)
     return inputs, labels[kept], identifiers
+
+
+def _inputs(
+    columns: Mapping[str, Sequence | np.ndarray], schema: TableSchema, name: str
+) -> np.ndarray:
+    """(n, d) float32 of the columns that the schema encodes."""
+    stored: dict[str, Sequence | np.ndarray] = {}
+    for one in schema.inputs.ranges:
+        stored[one] = _numbers(columns[one], schema.missing, f"{name}: column {one!r}")
+    for one in schema.inputs.vocabularies:
+        texts = [_category(value, schema.missing) for value in columns[one]]
+        # What is spelt as a slot is none of the vocabulary's own values.
+        stored[one] = [
+            MISSING if text is None else tabular.OTHER if text == MISSING else text
+            for text in texts
+        ]
+    return schema.inputs.encode(schema.inputs.stored(stored))
 
 
 def _category(value: Any, missing: Sequence[str]) -> str | None:
@@ -583,4 +625,20 @@ def _header(rows: Iterator[list[str]], name: str) -> list[str]:
         names = []
     if not names:
         raise ValueError(f"{name} has no first line of column names: pass a CSV file, UTF-8")
+    if any(map(_is_number, names)):
+        # A record in the place of names would be taken to be public.
+        raise ValueError(
+            f"{name} has a number among its column names, so its first line may be a record: pass "
+            "a file whose first line names the columns"
+        )
+    if len(names) == 1 and any(mark in names[0] for mark in ";\t|"):
+        raise ValueError(f"{name} is not separated by commas: pass a CSV file that is")
     return _checked(names, name)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

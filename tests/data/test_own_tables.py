@@ -87,6 +87,33 @@ def test_a_frame_and_a_file_are_encoded_alike(kind, files):
     assert found.train.labels.tolist() == [1, 0, 1, 0]
 
 
+def test_new_records_are_encoded_without_their_target():
+    known = data.read_schema(SCHEMA)
+    new = {name: values for name, values in TABLE.items() if name not in ("insured", "name")}
+    np.testing.assert_array_equal(known.encode(new), ROWS)
+    # A target that is missing, or no class, drops no row and shifts none.
+    np.testing.assert_array_equal(known.encode(new | {"insured": [None, "x", "y", "z"]}), ROWS)
+    with pytest.raises(ValueError, match="the table has no column 'age': pass all"):
+        known.encode({"region": ["north"], "rooms": [1]})
+
+
+@pytest.mark.parametrize(
+    ("first", "words"),
+    [("34,yes", "a number among its column names"), ("age;insured", "not separated by commas")],
+)
+def test_a_file_whose_first_line_names_nothing_is_refused(first, words, tmp_path):
+    (tmp_path / "table.csv").write_text(f"{first}\n71,no\n")
+    with pytest.raises(ValueError, match=words):
+        data.write_schema(tmp_path / "table.csv", tmp_path / "schema.json")
+    assert not (tmp_path / "schema.json").exists()
+
+
+def test_a_target_that_the_table_lacks_is_called_so():
+    known = schema(target={"column": "insurd", "classes": ["no", "yes"]})
+    with pytest.raises(ValueError, match="the target 'insurd' is no column of the table"):
+        made(known=known)
+
+
 def test_a_row_is_encoded_the_same_whatever_the_others_hold():
     generator = np.random.default_rng(3)
     columns = {
