@@ -78,8 +78,6 @@ def test_the_reference_has_every_public_package():
 
 
 def test_the_ready_files_name_flags_that_there_are():
-    from dpjax.commands import job_flags  # noqa: F401 - imported here: it defines flags.
-
     folder = ROOT / "docs" / "howto" / "files"
     own = "--dataset --public_size --classes --epsilon --clipping --score_on_training --out_dir"
     jobs = "--resume --shard --distributed --placement"
