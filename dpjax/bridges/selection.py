@@ -179,7 +179,10 @@ class Selection:
         )
         remarks = {str(one.candidate): one.remark for one in outcomes if one.remark}
         if remarks:
-            some = "some runs raised, or returned counts that are none: for the curator, "
+            some = (
+                "some runs raised, or returned no whole number of correct predictions (an accuracy "
+                "is a fraction, and none): for the curator, "
+            )
             warnings.warn(
                 _all_failed(outcomes[0])
                 if all(one.failed for one in outcomes)

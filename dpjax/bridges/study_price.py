@@ -15,7 +15,8 @@ MOST_SETTINGS = 1000
 """Combinations of what a trial's cost depends on, each of which is priced."""
 
 _DECLARED = (
-    "one trial, with every value it reported, has the guarantee declared for it",
+    "one trial, with every value it reported, has the guarantee declared for it, whatever "
+    "hyperparameters it had: steps, lots and noise that differed among trials are in it",
     "the search space, the number of trials and every setting were fixed before the data was seen",
     "no other computation on the same records is released, or it is composed with this",
 )
