@@ -106,6 +106,6 @@ class CountedScore:
         count = math.floor(clipped)
         if clipped != given:
             return count, f"its count was clipped to 0..{self.public_size}"
-        if 0 < given < 1:
+        if 0 < clipped < 1:
             return count, "it returned a fraction, counted as 0: return the number of correct ones"
         return count, None if count == given else "its count was rounded down"
