@@ -274,6 +274,11 @@ def test_a_count_is_a_whole_number_of_records_or_ranks_worst(given, counted):
     assert (remark is None) == (counted is not None and given == counted)
 
 
+def test_an_accuracy_in_the_place_of_a_count_is_named():
+    count, remark = SCORE.counted(0.91)
+    assert count == 0 and "it returned a fraction" in remark
+
+
 def test_counts_that_differ_by_one_differ_by_one_at_most_when_ranked():
     for low in np.concatenate([np.linspace(-2.5, 2.5, 23), np.linspace(97.5, 102.5, 23)]):
         assert abs(SCORE.counted(low + 1.0)[0] - SCORE.counted(low)[0]) <= 1
