@@ -70,8 +70,8 @@ def switch_on() -> None:
         private_files.private_folder(path.parent)
         private_files.private_folder(path)
     except (OSError, ValueError) as error:
-        words = " ".join(str(error).split()).replace("(--out_dir)", "(XDG_CACHE_HOME)")
-        print(f"warning: compiled programs are not kept: {words}", file=sys.stderr)
+        words = " ".join(str(error).split())
+        print(f"warning: compiled programs are not kept: {words} (XDG_CACHE_HOME)", file=sys.stderr)
         return
     jax.config.update("jax_compilation_cache_max_size", LARGEST)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
