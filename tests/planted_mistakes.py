@@ -2062,16 +2062,17 @@ MISTAKES = [
     Mistake(
         "extrapolation: stages are trained with the final training's noise",
         _STAGED_FILE,
-        "            procedure,\n            randomness=_of_part(randomness, number),",
+        "            procedure,\n"
+        "            randomness=randomness.apart(_STREAM_OF_PARTS, number),",
         "            dataclasses.replace(procedure, settings=(fixed.setting,)),\n"
-        "            randomness=_of_part(randomness, number),",
+        "            randomness=randomness.apart(_STREAM_OF_PARTS, number),",
         _EXTRAPOLATED["trained"],
     ),
     Mistake(
         "extrapolation: under a seed stages and final training share keys and noise",
-        _STAGED_FILE,
-        "(randomness.seed, _STREAM_OF_PARTS, part)",
-        "(randomness.seed, _STREAM_OF_PARTS)",
+        "dpjax/randomness/host_randomness.py",
+        "(self.seed, stream, part)",
+        "(self.seed, stream)",
         _EXTRAPOLATED["trained"],
     ),
     Mistake(

@@ -85,15 +85,8 @@ def calibrate(
     if not (ends.size == 2 and 0.0 < ends[0] < ends[1]):
         raise ValueError(f"bracket must be two noise multipliers 0 < low < high, not {bracket}")
     low, high = ends.tolist()
-    epsilon = number("epsilon", epsilon, "> 0")
-    if not epsilon > 0.0:
-        raise ValueError(f"epsilon must be > 0, not {epsilon}")
-    delta = probability("delta", delta, zero=True)
-    if not callable(make_guarantee):
-        raise ValueError(
-            "make_guarantee must be a function of a noise multiplier, such as "
-            f"lambda z: dp_sgd(0.01, z, 1000), not {shown(make_guarantee)}"
-        )
+    epsilon, delta = _target(epsilon, delta)
+    _check_function(make_guarantee, "a noise multiplier, such as lambda z: dp_sgd(0.01, z, 1000)")
 
     def excess(noise_multiplier: float) -> float:
         found = make_guarantee(noise_multiplier).epsilon(delta)
@@ -175,15 +168,8 @@ def calibrate_largest(
         raise ValueError(f"bracket must be two settings 0 < low < high, not {shown(bracket)}")
     if whole and not np.all(ends == np.floor(ends)):
         raise ValueError(f"bracket must be two whole numbers, not {shown(bracket)}")
-    epsilon = number("epsilon", epsilon, "> 0")
-    if not epsilon > 0.0:
-        raise ValueError(f"epsilon must be > 0, not {epsilon}")
-    delta = probability("delta", delta, zero=True)
-    if not callable(make_guarantee):
-        raise ValueError(
-            "make_guarantee must be a function of the setting, such as "
-            f"lambda n: dp_sgd(0.01, 1.0, n), not {shown(make_guarantee)}"
-        )
+    epsilon, delta = _target(epsilon, delta)
+    _check_function(make_guarantee, "the setting, such as lambda n: dp_sgd(0.01, 1.0, n)")
     meeting, failing = ends.tolist()
     if whole:
         meeting, failing = int(meeting), int(failing)
@@ -206,3 +192,16 @@ def calibrate_largest(
         else:
             failing = probe
     return meeting
+
+
+def _target(epsilon: float, delta: float) -> tuple[float, float]:
+    """Both, or a ValueError."""
+    epsilon = number("epsilon", epsilon, "> 0")
+    if not epsilon > 0.0:
+        raise ValueError(f"epsilon must be > 0, not {epsilon}")
+    return epsilon, probability("delta", delta, zero=True)
+
+
+def _check_function(make_guarantee: object, of: str) -> None:
+    if not callable(make_guarantee):
+        raise ValueError(f"make_guarantee must be a function of {of}, not {shown(make_guarantee)}")

@@ -122,7 +122,7 @@ def executions(
                 f"{type(tuner).__name__} cannot be shared out: drop shards, or pass a tuner of "
                 "private runs, such as RandomRepetitions()"
             )
-        procedure = _procedure(tuner.evaluation, task, request, tuner.choice)
+        procedure = tuner.evaluation.planned(task, request, tuner.choice)
         return _by_shards(procedure, number, HostRandomness(seed), checks.whole("shards", shards))
     return many(
         tuner.evaluation, task, request, tuner.choice, tuner.finish, number, HostRandomness(seed)
@@ -143,17 +143,6 @@ def _checked(tuner: Tuner, task: Task, space: Space, number: int) -> int:
             "Space(..., clip_norm=1.0)"
         )
     return number
-
-
-def _procedure(evaluation: PrivateRuns, task: Task, request: Request, choice: Any) -> Procedure:
-    return private_runs.plan_procedure(
-        task,
-        request,
-        choice,
-        score_noise=evaluation.score_noise,
-        not_private=evaluation.not_private,
-        score_on_training=evaluation.score_on_training,
-    )
 
 
 class _Stopped(Exception):
@@ -225,7 +214,7 @@ def _(
     number: int,
     randomness: HostRandomness,
 ) -> Released:
-    procedure = _procedure(evaluation, task, request, choice)
+    procedure = evaluation.planned(task, request, choice)
     ran = evaluation.executed(
         procedure, randomness=randomness, executions=number, chunk_size=_CHUNK
     )
@@ -303,7 +292,7 @@ def _(
     for kind, (in_part, members) in enumerate(_kinds(parts.reshape(number, records))):
         searched = private_runs.execute(
             fixed.search(in_part),
-            randomness=_apart(randomness, 2 * kind),
+            randomness=randomness.apart(_STREAM_OF_SEEDS, 2 * kind),
             executions=len(members),
             chunk_size=_CHUNK,
         )
@@ -315,7 +304,14 @@ def _(
         )
         if first:
             final = fixed.final_training(in_part, first)
-            _train(whole, final, members[found], chosen, found, _apart(randomness, 2 * kind + 1))
+            _train(
+                whole,
+                final,
+                members[found],
+                chosen,
+                found,
+                randomness.apart(_STREAM_OF_SEEDS, 2 * kind + 1),
+            )
     return whole.released(fixed.guarantee)
 
 
@@ -344,7 +340,7 @@ def _(
     )
     below = randomness.uniform_integers(_STREAM_OF_SELECTION)
     for kind, (_, members) in enumerate(_kinds(looks)):
-        source = _apart(randomness, 2 * kind)
+        source = randomness.apart(_STREAM_OF_SEEDS, 2 * kind)
         total = len(members) * candidates
         if fixed.listed is None:
             given = fixed.space.sample(total, source.generator(_STREAM_OF_CANDIDATES))
@@ -379,7 +375,9 @@ def _(
         first = {name: float(values[0]) for name, values in chosen.items()}
         final = partition_models.final_procedure(fixed, first)
         every = np.ones(len(members), bool)
-        _train(whole, final, members, chosen, every, _apart(randomness, 2 * kind + 1))
+        _train(
+            whole, final, members, chosen, every, randomness.apart(_STREAM_OF_SEEDS, 2 * kind + 1)
+        )
     return whole.released(fixed.guarantee)
 
 
@@ -470,11 +468,3 @@ def _kinds(rows: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
     """The different rows, and the places where each stands."""
     different, kind = np.unique(rows, axis=0, return_inverse=True)
     return [(row, np.flatnonzero(kind.ravel() == i)) for i, row in enumerate(different)]
-
-
-def _apart(randomness: HostRandomness, part: int) -> HostRandomness:
-    """Randomness of its own: the operating system's, or of a seed apart."""
-    if randomness.seed is None:
-        return randomness
-    words = np.random.SeedSequence((randomness.seed, _STREAM_OF_SEEDS, part)).generate_state(1)
-    return HostRandomness(int(words[0]))

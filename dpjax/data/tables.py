@@ -144,8 +144,7 @@ class TableSchema:
         missing = [one for one in self.inputs.columns if one not in columns]
         if missing:
             raise ValueError(f"the table has no column {missing[0]!r}: pass all that are encoded")
-        if len({len(columns[one]) for one in self.inputs.columns}) != 1:
-            raise ValueError("columns of different lengths: pass one value a record in each")
+        _check_lengths(columns, self.inputs.columns, "table")
         return _inputs(columns, self, "table")
 
 
@@ -480,9 +479,7 @@ def _encoded(
         if wrong:
             ending = f' to "{LEAVE_OUT}"' if "only" in words else " out there"
             raise ValueError(f"{name}: column {wrong[0]!r} {words}{ending}")
-    lengths = {len(columns[one]) for one in schema.columns}
-    if len(lengths) != 1:
-        raise ValueError(f"{name}: columns of different lengths: pass one value a record in each")
+    _check_lengths(columns, schema.columns, name)
     labels, kept = _labels(columns[schema.target], schema, name)
     if every and not np.all(kept):
         raise ValueError(
@@ -498,6 +495,13 @@ def _encoded(
             raise ValueError(f"{name}: column {schema.identifier!r} lacks an identifier: pass all")
         identifiers = np.array(held, dtype=str)
     return inputs, labels[kept], identifiers
+
+
+def _check_lengths(
+    columns: Mapping[str, Sequence | np.ndarray], read: Sequence[str], name: str
+) -> None:
+    if len({len(columns[one]) for one in read}) != 1:
+        raise ValueError(f"{name}: columns of different lengths: pass one value a record in each")
 
 
 def _inputs(

@@ -44,6 +44,13 @@ class HostRandomness:
             return np.random.default_rng(np.random.SeedSequence(secrets.randbits(256)))
         return np.random.default_rng(np.random.SeedSequence((self.seed, stream)))
 
+    def apart(self, stream: int, part: int) -> HostRandomness:
+        """Returns the randomness of one part: the operating system's, or that of a seed apart."""
+        if self.seed is None:
+            return self
+        (word,) = np.random.SeedSequence((self.seed, stream, part)).generate_state(1)
+        return HostRandomness(int(word))
+
     def words(self, number: int, stream: int) -> np.ndarray:
         """Returns `number` uniform 64-bit words, uint64."""
         stream = checks.whole("stream", stream, 0)

@@ -87,14 +87,7 @@ class PrivateRuns:
           ValueError: for another finish than `KeepTheWinner`, which has no price here.
         """
         _check_finish(finish)
-        procedure = plan_procedure(
-            task,
-            request,
-            choice,
-            score_noise=self.score_noise,
-            not_private=self.not_private,
-            score_on_training=self.score_on_training,
-        )
+        procedure = self.planned(task, request, choice)
         started = time.time()
         executed = self.executed(
             procedure,
@@ -118,6 +111,17 @@ class PrivateRuns:
                 accuracies=executed.units / (task.units * max(procedure.task.validation.number, 1)),
                 seconds=time.time() - started,
             ),
+        )
+
+    def planned(self, task: Task, request: Request, choice: RunChoice) -> Procedure:
+        """What is run; see `plan_procedure`."""
+        return plan_procedure(
+            task,
+            request,
+            choice,
+            score_noise=self.score_noise,
+            not_private=self.not_private,
+            score_on_training=self.score_on_training,
         )
 
     def executed(self, procedure: Procedure, **how: Any) -> Executed | None:

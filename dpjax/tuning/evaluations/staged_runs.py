@@ -403,7 +403,7 @@ def _executed(
     for number, procedure in enumerate(fixed.stages):
         ran = execute(
             procedure,
-            randomness=_of_part(randomness, number),
+            randomness=randomness.apart(_STREAM_OF_PARTS, number),
             job=_job_of_part(job, f"stage_{number + 1}"),
             **common,
         )
@@ -418,7 +418,7 @@ def _executed(
     )
     final = execute(
         _final_procedure(fixed, chosen),
-        randomness=_of_part(randomness, len(stages)),
+        randomness=randomness.apart(_STREAM_OF_PARTS, len(stages)),
         job=_job_of_part(job, "final"),
         **common,
     )
@@ -437,14 +437,6 @@ def _facts(fixed: Plan, randomness: HostRandomness, executions: int) -> dict[str
         "search space": fixed.request.space.describe(),
         "seed": randomness.seed,
     }
-
-
-def _of_part(randomness: HostRandomness, part: int) -> HostRandomness:
-    """The randomness of one stage or of the final training; seeds apart, where there is a seed."""
-    if randomness.seed is None:
-        return randomness
-    words = np.random.SeedSequence((randomness.seed, _STREAM_OF_PARTS, part)).generate_state(1)
-    return HostRandomness(int(words[0]))
 
 
 def _job_of_part(job: Job, name: str) -> Job:

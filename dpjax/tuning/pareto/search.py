@@ -145,8 +145,7 @@ def search(
         missing = [name for name in domain.names if name not in grid]
         if missing:
             raise ValueError(f"grid lacks {', '.join(missing)}: pass settings of the whole domain")
-    if law is not None and not callable(getattr(law, "sample", None)):
-        raise ValueError(f"law must have a function sample, as pareto.Laws, not {law!r}")
+    _check_law(law)
     total = number_of(grid) if grid is not None else evaluations
     law = UniformOver(domain) if law is None else law
     for oracle in (privacy, utility):
@@ -173,16 +172,12 @@ def search(
         if grid is not None:
             chosen = select(grid, slice(done, min(done + batch_size, total)))
             unit = domain.to_unit(chosen)
-        elif method == RANDOM or done < initial:
-            number = initial - done if done < initial else min(batch_size, total - done)
-            chosen = law.sample(min(number, total - done), generator)
-            unit = domain.to_unit(chosen)
         else:
-            number = min(batch_size, total - done)
-            unit = proposals(record, number, _ACQUISITIONS[method], generator, method == HVPOI)
+            number = min(initial - done if done < initial else batch_size, total - done)
+            random = method == RANDOM or done < initial
+            chosen, unit = _next(record, number, None if random else method, law, generator)
             if not len(unit):
                 break
-            chosen = domain.from_unit(unit)
         for one in _evaluated(record, privacy, utility, chosen, unit):
             record.evaluations.append(one)
             failures = failures + 1 if one.failure else 0
@@ -244,15 +239,34 @@ def ask(
     if method not in (*_ACQUISITIONS, RANDOM):
         raise ValueError(f"method {method!r}: pass one of {', '.join((*_ACQUISITIONS, RANDOM))}")
     number, initial = checks.whole("number", number), checks.whole("initial", initial)
-    if law is not None and not callable(getattr(law, "sample", None)):
-        raise ValueError(f"law must have a function sample, as pareto.Laws, not {law!r}")
+    _check_law(law)
     done, domain = len(record), record.domain
     generator = np.random.default_rng((checks.whole("seed", seed, 0), _PROPOSING, done))
-    if method == RANDOM or done < initial:
-        wanted = number if method == RANDOM else min(number, initial - done)
-        return (UniformOver(domain) if law is None else law).sample(wanted, generator)
+    law = UniformOver(domain) if law is None else law
+    if method != RANDOM and done >= initial:
+        return _next(record, number, method, law, generator)[0]
+    wanted = number if method == RANDOM else min(number, initial - done)
+    return _next(record, wanted, None, law, generator)[0]
+
+
+def _check_law(law: Sampler | None) -> None:
+    if law is not None and not callable(getattr(law, "sample", None)):
+        raise ValueError(f"law must have a function sample, as pareto.Laws, not {law!r}")
+
+
+def _next(
+    record: SearchRecord,
+    number: int,
+    method: str | None,
+    law: Sampler,
+    generator: np.random.Generator,
+) -> tuple[Settings, np.ndarray]:
+    """Settings to evaluate next and their points (q, d); of the law where no method is given."""
+    if method is None:
+        chosen = law.sample(number, generator)
+        return chosen, record.domain.to_unit(chosen)
     unit = proposals(record, number, _ACQUISITIONS[method], generator, method == HVPOI)
-    return domain.from_unit(unit.reshape(-1, domain.dimension))
+    return record.domain.from_unit(unit.reshape(-1, record.domain.dimension)), unit
 
 
 def evaluated_inputs(record: SearchRecord) -> np.ndarray:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Callable
 
 import numpy as np
 
-from dpjax import auditing
+from dpjax import accounting, auditing
 from dpjax.auditing import Audit
 from dpjax.auditing.audits import FAILURE
 from dpjax.auditing.canaries import RECORDS
@@ -21,6 +22,24 @@ from dpjax.tuning.pareto import RunShapes, TrainingCost
 DELTA = 0.02
 CLIENT = "client"
 _RULE = {"epsilon": 1.5, "delta": DELTA, "missing_fraction": 0.25}
+
+
+def _replaced(
+    claim: accounting.Guarantee,
+    seen: Callable[[int, int | None], np.ndarray],
+    seed: int | None,
+) -> Audit:
+    """Compares what is seen of one client, 0, and of the one in its place, 1; seeds apart."""
+    started = time.process_time()
+    one, other = (seen(own, None if seed is None else 2 * seed + own) for own in (0, 1))
+    return Audit.of(
+        claim,
+        one,
+        other,
+        DELTA,
+        failure_probability=FAILURE,
+        cpu_seconds=time.process_time() - started,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,20 +67,15 @@ class Vote:
 
     def audited(self, canary: str, number: int, seed: int | None = None) -> Audit:
         """Holds it with the client's vote for one candidate and for the other."""
-        started, plan, seen = time.process_time(), self.plan, []
-        for own in (0, 1):
+        plan = self.plan
+
+        def seen(own: int, seed: int | None) -> np.ndarray:
             # The others' votes balance: the client decides.
             ballots = np.eye(2, dtype=np.int64)[[*np.arange(plan.minimum_survivors - 1) % 2, own]]
-            of_one = None if seed is None else 2 * seed + own
-            winners, sums = auditing.vote_executions(plan, ballots, number, seed=of_one)
-            seen.append(sums[:, 0] - sums[:, 1] if self.of_the_sum else winners)
-        return Audit.of(
-            plan.guarantee,
-            *seen,
-            DELTA,
-            failure_probability=FAILURE,
-            cpu_seconds=time.process_time() - started,
-        )
+            winners, sums = auditing.vote_executions(plan, ballots, number, seed=seed)
+            return sums[:, 0] - sums[:, 1] if self.of_the_sum else winners
+
+        return _replaced(plan.guarantee, seen, seed)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,20 +99,15 @@ class Averaging:
 
     def audited(self, canary: str, number: int, seed: int | None = None) -> Audit:
         """Holds it with the client's update as long as it may be, and with the opposite one."""
-        started, plan, seen = time.process_time(), self.plan, []
-        for place, own in enumerate((10.0, -10.0)):
+        plan = self.plan
+
+        def seen(own: int, seed: int | None) -> np.ndarray:
             updates = np.zeros((plan.minimum_survivors, 1))
-            updates[-1] = own  # It is clipped.
-            of_one = None if seed is None else 2 * seed + place
-            steps = auditing.averaging_executions(plan, updates, number, seed=of_one)
-            seen.append(steps.sum(axis=(1, 2)))
-        return Audit.of(
-            plan.guarantee,
-            *seen,
-            DELTA,
-            failure_probability=FAILURE,
-            cpu_seconds=time.process_time() - started,
-        )
+            updates[-1] = (10.0, -10.0)[own]  # It is clipped.
+            steps = auditing.averaging_executions(plan, updates, number, seed=seed)
+            return steps.sum(axis=(1, 2))
+
+        return _replaced(plan.guarantee, seen, seed)
 
 
 @dataclasses.dataclass(frozen=True)

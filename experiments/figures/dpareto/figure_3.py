@@ -38,7 +38,7 @@ from experiments.figures.dpareto.figure_1 import NOISE_STD, REGULARISATION
 from experiments.figures.figure import FULL, QUICK, DataFolders, FigureSpec
 from experiments.figures.rows import RowFolder
 
-NAME, GRID = "figure_3", figure_1.FIGURE.name
+NAME, GRID = "figure_3", figure_1.FIGURE
 EXAMPLE = search_step.Example(
     title="output perturbation",
     copied={name: unit for name, unit in figure_1.COLUMNS.items() if name != "epsilon_paper"},
@@ -55,10 +55,9 @@ draw = functools.partial(search_step.draw, EXAMPLE)
 
 def train(folder: RowFolder, options: DataFolders) -> None:
     """Writes the figure's rows, and figure 1's if the folder holds none of this size."""
-    if not folder.read(GRID):
-        folder.write(GRID, figure_1.COLUMNS, figure_1.compute(folder.size, options))
-    measured = 40 if folder.size == QUICK else 250
-    folder.write(NAME, COLUMNS, search_step.one_step(EXAMPLE, folder.read(GRID), measured))
+    search_step.write_step(
+        folder, NAME, EXAMPLE, GRID, lambda: figure_1.compute(folder.size, options)
+    )
 
 
 FIGURE = FigureSpec(

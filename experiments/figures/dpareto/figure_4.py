@@ -29,7 +29,7 @@ from experiments.figures.dpareto.figure_2 import BOUND, NOISE
 from experiments.figures.figure import FULL, QUICK, FigureSpec
 from experiments.figures.rows import RowFolder
 
-NAME, GRID = "figure_4", figure_2.FIGURE.name
+NAME, GRID = "figure_4", figure_2.FIGURE
 EXAMPLE = search_step.Example(
     title="sparse vector technique",
     copied={name: unit for name, unit in figure_2.COLUMNS.items() if name != "error_1000"},
@@ -45,10 +45,7 @@ draw = functools.partial(search_step.draw, EXAMPLE)
 
 def train(folder: RowFolder) -> None:
     """Writes the figure's rows, and figure 2's if the folder holds none of this size."""
-    if not folder.read(GRID):
-        folder.write(GRID, figure_2.COLUMNS, figure_2.compute(folder.size))
-    measured = 40 if folder.size == QUICK else 250
-    folder.write(NAME, COLUMNS, search_step.one_step(EXAMPLE, folder.read(GRID), measured))
+    search_step.write_step(folder, NAME, EXAMPLE, GRID, lambda: figure_2.compute(folder.size))
 
 
 FIGURE = FigureSpec(

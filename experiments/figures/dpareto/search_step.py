@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -16,6 +16,8 @@ from dpjax.tuning.pareto.domain import Domain
 from dpjax.tuning.pareto.gaussian_process import GaussianProcess
 from dpjax.tuning.pareto.original_units import expected_hypervolume_improvement_in_original_units
 from experiments.figures.dpareto import maps
+from experiments.figures.figure import QUICK, FigureSpec
+from experiments.figures.rows import RowFolder
 
 ANTI_IDEAL = (10.0, 1.0)
 ADDED = {
@@ -57,6 +59,20 @@ class Example:
     def columns(self) -> dict[str, str]:
         """Of the step's rows."""
         return {**self.copied, **ADDED}
+
+
+def write_step(
+    folder: RowFolder,
+    name: str,
+    example: Example,
+    grid: FigureSpec,
+    compute: Callable[[], Sequence[Mapping]],
+) -> None:
+    """Writes a step's rows, and those of the grid's figure if the folder holds none of its size."""
+    if not folder.read(grid.name):
+        folder.write(grid.name, grid.columns, compute())
+    measured = 40 if folder.size == QUICK else 250
+    folder.write(name, example.columns, one_step(example, folder.read(grid.name), measured))
 
 
 def one_step(example: Example, grid_rows: Sequence[Mapping], number: int) -> list[dict]:
