@@ -17,7 +17,8 @@ records; `figure_one_outlier` shows the same for one.
 
 Left open by the paper, and ours: steps of 0.0004, one record at a time, 100 passes in a fresh
 random order, from zero; 20 records a class; the mean over 100 draws (the paper has one), with the
-band of their quartiles. There is no privacy bound to draw: nothing in this figure is private.
+band of their quartiles. Step and passes were picked so that the turn shows. There is no privacy
+bound to draw: nothing in this figure is private.
 
   python -m experiments.figures.papernot_steinke.figure_1 --out_dir=docs/figures/papernot_steinke
 
