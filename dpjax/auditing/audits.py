@@ -22,6 +22,19 @@ FAILURE = 1e-3
 class Audit:
     """A claim, and what was seen.
 
+    Example:
+      >>> from dpjax import auditing, tuning
+      >>> found = auditing.audit(
+      ...     tuning.Untuned(),
+      ...     auditing.CANARIES["gradient"],
+      ...     tuning.Space(learning_rate=1.0, clip_norm=1.0),
+      ...     number=500,
+      ...     delta=0.02,
+      ...     run=tuning.RunOptions(lot_size=8, steps=1, noise_multiplier=2.0),
+      ... )
+      >>> found.stands, found.seen.value < found.claimed, found.executions
+      (True, True, 1000)
+
     Attributes:
       claim: what every execution states.
       delta: at which epsilons are compared.
@@ -104,8 +117,18 @@ def audit(
       most (two bounds). If it stands, nothing is proved: another record may be seen better. Plans
       with the record and without it must claim the same, or a public number depends on it.
 
-    Example: `audit(tuning.RandomRepetitions(), auditing.CANARIES["gradient"], space, number=10_000,
-    delta=0.02, run=tuning.RunOptions(lot_size=8, steps=1, noise_multiplier=2.0))`.
+    Example:
+      >>> from dpjax import auditing, tuning
+      >>> found = auditing.audit(
+      ...     tuning.Untuned(),
+      ...     auditing.CANARIES["gradient"],
+      ...     tuning.Space(learning_rate=1.0, clip_norm=1.0),
+      ...     number=500,  # 10,000 and more show more.
+      ...     delta=0.02,
+      ...     run=tuning.RunOptions(lot_size=8, steps=1, noise_multiplier=2.0),
+      ... )
+      >>> found.stands
+      True
 
     Args:
       tuner, space: what is audited.

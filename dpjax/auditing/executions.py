@@ -60,6 +60,21 @@ _STREAM_OF_SEEDS, _STREAM_OF_CANDIDATES, _STREAM_OF_PARTITIONS, _STREAM_OF_SELEC
 class Released:
     """What independent executions released; for an audit only.
 
+    Example:
+      >>> from dpjax import auditing, tuning
+      >>> canary = auditing.CANARIES["gradient"]
+      >>> found = auditing.executions(
+      ...     tuning.Untuned(),
+      ...     canary.task(True),
+      ...     tuning.Space(learning_rate=1.0, clip_norm=1.0),
+      ...     500,
+      ...     delta=0.02,
+      ...     run=tuning.RunOptions(lot_size=8, steps=1, noise_multiplier=2.0),
+      ...     optimizer=canary.optimizer,
+      ... )
+      >>> found.params.shape, sorted(found.hyperparameters), found.table.shape
+      ((500,), ['clip_norm', 'learning_rate'], (500, 3))
+
     Attributes:
       params: pytree of arrays (executions, ...); untrained ones where nothing could be chosen.
       hyperparameters: name -> (executions,) float64; nan where nothing could be chosen.
@@ -98,6 +113,21 @@ def executions(
       Each execution has the law of what `tuning.tune` releases with the same arguments: plan,
       draws, training, scores, choice and finish are the same functions, and nothing of one is used
       in another. Together they have no guarantee at all: what they say of a record adds up.
+
+    Example:
+      >>> from dpjax import auditing, tuning
+      >>> canary = auditing.CANARIES["gradient"]
+      >>> found = auditing.executions(
+      ...     tuning.Untuned(),
+      ...     canary.task(True),  # With the canary.
+      ...     tuning.Space(learning_rate=1.0, clip_norm=1.0),
+      ...     500,
+      ...     delta=0.02,
+      ...     run=tuning.RunOptions(lot_size=8, steps=1, noise_multiplier=2.0),
+      ...     optimizer=canary.optimizer,
+      ... )
+      >>> canary.numbers(found).shape
+      (500,)
 
     Args:
       tuner: such as `RandomRepetitions(accounting.Geometric(20))`.

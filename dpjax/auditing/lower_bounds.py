@@ -36,6 +36,15 @@ Shown = Callable[[np.ndarray, np.ndarray], np.ndarray]
 class Seen:
     """One event, counted under two neighbouring inputs on executions that did not choose it.
 
+    Example:
+      >>> import numpy as np
+      >>> from dpjax import auditing
+      >>> rng = np.random.default_rng(0)
+      >>> bound = auditing.epsilon_lower_bound(rng.normal(1, 1, 5000), rng.normal(0, 1, 5000), 1e-5)
+      >>> seen = bound.seen
+      >>> seen.executions, seen.low > seen.high
+      ((2500, 2500), True)
+
     Attributes:
       threshold: where the event begins.
       above: whether it is a number above the threshold, or one below.

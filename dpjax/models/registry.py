@@ -57,6 +57,15 @@ def build(
 ) -> FunctionalModel:
     """A built-in model as pure functions.
 
+    Example:
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> from dpjax import models
+      >>> model = models.build("mlp", (8, 8, 1), 10, widths=(16,))
+      >>> params = model.init(jax.random.key(0))
+      >>> model.apply(params, jnp.zeros((5, 8, 8, 1))).shape
+      (5, 10)
+
     Args:
       name: one of `NAMES`.
       input_shape: of one example, without batch axis.

@@ -55,6 +55,15 @@ def register_optimizer(
 ) -> Callable[[Callable[..., Optimizer]], Callable[..., Optimizer]]:
     """Makes an optimiser known by name: to the commands, and to the usual search spaces.
 
+    Example:
+      >>> import optax
+      >>> from dpjax import training
+      >>> @training.register_optimizer("lion", learning_rate=(1e-4, 1e-1))
+      ... def lion(schedule=None):
+      ...     return lambda given: optax.lion(given["learning_rate"])
+      >>> training.OPTIMIZERS["lion"].reads
+      ('learning_rate',)
+
     Args:
       name: its public name.
       *optional, **usual: see `NamedFamily`.

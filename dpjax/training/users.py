@@ -24,6 +24,14 @@ Tree = Any
 class UserRecords(NamedTuple):
     """What users hold; a pytree. Of one user, without the leading axis.
 
+    Example:
+      >>> import numpy as np
+      >>> from dpjax.training.users import group
+      >>> owners = np.array([7, 7, 7, 8, 9])
+      >>> users, ids = group(np.arange(5.0), owners, most_records=2)
+      >>> users.present.tolist(), ids.tolist()
+      ([[True, True], [True, False], [True, False]], [7, 8, 9])
+
     Attributes:
       records: pytree of arrays (users, most_records, ...); a place that no record takes repeats one
         of the same user's, so that a loss of it is as finite as the others.

@@ -56,6 +56,12 @@ def make_client_app(
       that cannot judge votes by lot, one that cannot train sends noise alone. Errors are told to
       the client's own log. How long training takes is visible to the server and is not protected.
 
+    Example:
+      >>> from dpjax import federated
+      >>> app = federated.make_client_app(federated.records_in_folder, {"max-epsilon": 4.0})
+      >>> type(app).__name__
+      'ClientApp'
+
     Args:
       load_records: gives this node's records, (inputs (m, ...), labels (m,)), from its context; a
         `SetupError` of its own keeps the node away, any other error is one of its records.

@@ -38,6 +38,13 @@ Line = dict[str, Any]
 class Spending:
     """What a run has cost a client in all, once a vector is sent.
 
+    Example:
+      >>> from dpjax import federated
+      >>> federated.Spending(what="vote", epsilon=1.0, delta=1e-5).what
+      'vote'
+      >>> federated.Spending().epsilon  # Not known: not private.
+      inf
+
     Attributes:
       fingerprint: of the rules that the cost follows from.
       what: "vote", "training", or a word for another sum.

@@ -79,6 +79,24 @@ def secure_sum_only(
       `minimum_survivors` clients can be computed from the replies, up to the strength of Flower's
       masks (docs/federated.md).
 
+    Example:
+      >>> import numpy as np
+      >>> from flwr.app import Context, RecordDict
+      >>> from flwr.clientapp import ClientApp
+      >>> from dpjax import federated
+      >>> from dpjax.federated.flower.masking import vector_reply
+      >>> from dpjax.federated.flower.secure_sum import secure_sum
+      >>> rules = federated.SumRules(clients=3, minimum_survivors=3, clip=1024, length=2)
+      >>> app = ClientApp()
+      >>> @app.train(mods=[federated.secure_sum_only(lambda own: rules)])
+      ... def send(message, own):
+      ...     noisy = np.array([1, -2])  # Counts with noise of this client's own.
+      ...     return vector_reply(message, noisy)
+      >>> grid = federated.InProcessGrid(app, [{}, {}, {}])
+      >>> server = Context(grid.run_id, 1, {}, RecordDict(), {})
+      >>> secure_sum(grid, server, grid.get_node_ids(), rules).total.tolist()
+      [3, -6]
+
     Args:
       rules_for: gives the rules that this client agreed to, from its own context.
       phase_for: gives the number of the sum that it is ready for, from its own context: the vote,

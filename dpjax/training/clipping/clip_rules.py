@@ -46,6 +46,12 @@ class Group(NamedTuple):
 class ClipRule:
     """What all rules have; the defaults are those of a clip norm that stays, for one norm of all.
 
+    Example:
+      >>> from dpjax import training
+      >>> rule = training.GroupedClipping(("encoder", "head"))
+      >>> isinstance(rule, training.ClipRule), rule.describe()["rule"]
+      (True, 'grouped')
+
     Attributes:
       name: as `clipped_grad`, the commands and a release name it.
       stability: None where gradients are scaled down to the clip norm if they are larger; a number

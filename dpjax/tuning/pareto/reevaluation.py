@@ -28,6 +28,20 @@ _FRESH = 2
 class FreshFront:
     """The settings of a front, measured again.
 
+    Example:
+      >>> import numpy as np
+      >>> from dpjax.tuning import pareto
+      >>> def privacy(settings):
+      ...     return 1 / settings["noise"]
+      >>> def utility(settings, seeds):  # Stands for trainings on public data.
+      ...     noise = [np.random.default_rng(int(seed)).normal(size=2) for seed in seeds]
+      ...     return 1 / (1.5 + settings["noise"])[:, None] + 0.01 * np.stack(noise)
+      >>> domain = pareto.Domain(noise=pareto.Log(0.1, 10.0))
+      >>> record = pareto.search(domain, privacy, utility, method="random", evaluations=16, seed=0)
+      >>> fresh = pareto.reevaluate(record, utility)
+      >>> fresh.hypervolume <= fresh.hypervolume_as_first_seen
+      True
+
     Attributes:
       settings: name -> (k,) float64, by increasing epsilon.
       epsilon: (k,) float64.
@@ -93,6 +107,19 @@ def front_by_means(record: SearchRecord) -> np.ndarray:
 
     The process averages over neighbouring settings, so luck counts for less than in
     `SearchRecord.front`; empty where nothing dominates the anti-ideal point.
+
+    Example:
+      >>> import numpy as np
+      >>> from dpjax.tuning import pareto
+      >>> def privacy(settings):
+      ...     return 1 / settings["noise"]
+      >>> def utility(settings, seeds):  # Stands for trainings on public data.
+      ...     noise = [np.random.default_rng(int(seed)).normal(size=2) for seed in seeds]
+      ...     return 1 / (1.5 + settings["noise"])[:, None] + 0.01 * np.stack(noise)
+      >>> domain = pareto.Domain(noise=pareto.Log(0.1, 10.0))
+      >>> record = pareto.search(domain, privacy, utility, method="random", evaluations=16, seed=0)
+      >>> set(pareto.front_by_means(record)) <= set(range(len(record)))
+      True
     """
     checks.instance("record", record, SearchRecord, "pareto.search(...)")
     kept = record.succeeded
@@ -113,6 +140,20 @@ def reevaluate(
     progress: Callable[[int, int], None] | None = None,
 ) -> FreshFront:
     """Measures the settings of a record's front on fresh repetitions.
+
+    Example:
+      >>> import numpy as np
+      >>> from dpjax.tuning import pareto
+      >>> def privacy(settings):
+      ...     return 1 / settings["noise"]
+      >>> def utility(settings, seeds):  # Stands for trainings on public data.
+      ...     noise = [np.random.default_rng(int(seed)).normal(size=2) for seed in seeds]
+      ...     return 1 / (1.5 + settings["noise"])[:, None] + 0.01 * np.stack(noise)
+      >>> domain = pareto.Domain(noise=pareto.Log(0.1, 10.0))
+      >>> record = pareto.search(domain, privacy, utility, method="random", evaluations=16, seed=0)
+      >>> fresh = pareto.reevaluate(record, utility, rounds=2)
+      >>> len(fresh.utility) == len(record.front())
+      True
 
     Args:
       record: of a search.

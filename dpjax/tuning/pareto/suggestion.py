@@ -38,6 +38,20 @@ class Suggestion:
 
     NOT private where the search looked at private data: see `search`.
 
+    Example:
+      >>> import numpy as np
+      >>> from dpjax.tuning import pareto
+      >>> def privacy(settings):
+      ...     return 1 / settings["noise"]
+      >>> def utility(settings, seeds):  # Stands for trainings on public data.
+      ...     noise = [np.random.default_rng(int(seed)).normal(size=2) for seed in seeds]
+      ...     return 1 / (1.5 + settings["noise"])[:, None] + 0.01 * np.stack(noise)
+      >>> domain = pareto.Domain(noise=pareto.Log(0.1, 10.0))
+      >>> record = pareto.search(domain, privacy, utility, method="random", evaluations=16, seed=0)
+      >>> found = pareto.suggest(record, privacy, 2.0)
+      >>> found.epsilon <= found.wanted_epsilon, found.low < found.utility < found.high
+      (True, True)
+
     Attributes:
       setting: name -> number, integers rounded.
       wanted_epsilon: asked for.
@@ -62,6 +76,20 @@ def suggest(
     seed: int = 0,
 ) -> Suggestion:
     """The setting of the best predicted utility whose epsilon, as accounted, is at most `epsilon`.
+
+    Example:
+      >>> import numpy as np
+      >>> from dpjax.tuning import pareto
+      >>> def privacy(settings):
+      ...     return 1 / settings["noise"]
+      >>> def utility(settings, seeds):  # Stands for trainings on public data.
+      ...     noise = [np.random.default_rng(int(seed)).normal(size=2) for seed in seeds]
+      ...     return 1 / (1.5 + settings["noise"])[:, None] + 0.01 * np.stack(noise)
+      >>> domain = pareto.Domain(noise=pareto.Log(0.1, 10.0))
+      >>> record = pareto.search(domain, privacy, utility, method="random", evaluations=16, seed=0)
+      >>> suggestion = pareto.suggest(record, privacy, 2.0)
+      >>> suggestion.epsilon <= 2.0
+      True
 
     Args:
       record: of a search with any method.
