@@ -23,17 +23,13 @@ class Audit:
     """A claim, and what was seen.
 
     Example:
-      >>> from dpjax import auditing, tuning
-      >>> found = auditing.audit(
-      ...     tuning.Untuned(),
-      ...     auditing.CANARIES["gradient"],
-      ...     tuning.Space(learning_rate=1.0, clip_norm=1.0),
-      ...     number=500,
-      ...     delta=0.02,
-      ...     run=tuning.RunOptions(lot_size=8, steps=1, noise_multiplier=2.0),
-      ... )
-      >>> found.stands, found.seen.value < found.claimed, found.executions
-      (True, True, 1000)
+      >>> import numpy as np
+      >>> from dpjax import accounting, auditing
+      >>> rng = np.random.default_rng(0)  # Stands for executions with a record and without it.
+      >>> numbers = rng.normal(1, 1, 5000), rng.normal(0, 1, 5000)
+      >>> found = auditing.Audit.of(accounting.gaussian(1.0), *numbers, 1e-5)
+      >>> found.stands, 0 < found.seen.value < found.claimed
+      (True, True)
 
     Attributes:
       claim: what every execution states.
@@ -126,6 +122,7 @@ def audit(
       ...     number=500,  # 10,000 and more show more.
       ...     delta=0.02,
       ...     run=tuning.RunOptions(lot_size=8, steps=1, noise_multiplier=2.0),
+      ...     seed=0,
       ... )
       >>> found.stands
       True

@@ -61,19 +61,20 @@ class Released:
     """What independent executions released; for an audit only.
 
     Example:
-      >>> from dpjax import auditing, tuning
+      >>> from dpjax import auditing
+      >>> from dpjax.tuning import pareto
       >>> canary = auditing.CANARIES["gradient"]
-      >>> found = auditing.executions(
-      ...     tuning.Untuned(),
-      ...     canary.task(True),
-      ...     tuning.Space(learning_rate=1.0, clip_norm=1.0),
-      ...     500,
-      ...     delta=0.02,
-      ...     run=tuning.RunOptions(lot_size=8, steps=1, noise_multiplier=2.0),
-      ...     optimizer=canary.optimizer,
+      >>> cost = pareto.TrainingCost(pareto.RunShapes(4, "poisson"))
+      >>> run = {"epochs": 1, "lot_size": 4, "noise_multiplier": 2.0}
+      >>> found = auditing.searched_run_executions(
+      ...     canary.task(True, 4),
+      ...     cost,
+      ...     run | {"clip_norm": 1.0, "learning_rate": 1.0},
+      ...     canary.optimizer,
+      ...     100,
       ... )
-      >>> found.params.shape, sorted(found.hyperparameters), found.table.shape
-      ((500,), ['clip_norm', 'learning_rate'], (500, 3))
+      >>> found.params.shape, found.hyperparameters["learning_rate"].shape, found.table.shape
+      ((100,), (100,), (100, 6))
 
     Attributes:
       params: pytree of arrays (executions, ...); untrained ones where nothing could be chosen.
