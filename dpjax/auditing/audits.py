@@ -20,7 +20,7 @@ FAILURE = 1e-3
 
 @dataclasses.dataclass(frozen=True)
 class Audit:
-    """A claim, and what was seen.
+    """A privacy claim beside what an audit of it found.
 
     Example:
       >>> import numpy as np
@@ -106,7 +106,7 @@ def audit(
     seed: int | None = None,
     **request: Any,
 ) -> Audit:
-    """Runs a tuner many times with a canary and without it, and compares with its claim.
+    """Audits a tuner: runs it many times with a canary and without, and compares with its claim.
 
     Formal guarantees:
       If the tuner's claim is true, `stands` is false with probability 2 `failure_probability` at

@@ -58,7 +58,7 @@ _STREAM_OF_SEEDS, _STREAM_OF_CANDIDATES, _STREAM_OF_PARTITIONS, _STREAM_OF_SELEC
 
 @dataclasses.dataclass(frozen=True)
 class Released:
-    """What independent executions released; for an audit only.
+    """The releases of many independent executions; for audits only.
 
     Example:
       >>> from dpjax import auditing
@@ -108,7 +108,7 @@ def executions(
     shards: int | None = None,
     seed: int | None = None,
 ) -> Released:
-    """Runs a tuner `number` times over, each independent of the others.
+    """Runs a tuner `number` times, each run independent of the others.
 
     Formal guarantees:
       Each execution has the law of what `tuning.tune` releases with the same arguments: plan,

@@ -34,7 +34,7 @@ Shown = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-    """One event, counted under two neighbouring inputs on executions that did not choose it.
+    """How often one event happened with a record and without it, in executions not used to pick it.
 
     Example:
       >>> import numpy as np

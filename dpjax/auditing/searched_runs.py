@@ -24,7 +24,7 @@ def searched_run_executions(
     *,
     seed: int | None = None,
 ) -> Released:
-    """Makes the release of `pareto.released_run` `number` times, each independent of the others.
+    """Repeats `pareto.released_run` `number` times, each run independent of the others.
 
     Formal guarantees:
       Each execution has the law of what `released_run` releases with the same arguments: the same

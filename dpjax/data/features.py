@@ -70,7 +70,7 @@ FEATURES: dict[str, FeatureMap] = {}
 
 
 def register_features(known: FeatureMap) -> FeatureMap:
-    """Makes a feature map known to `with_features` and to the commands; returns it.
+    """Registers a feature map for `with_features` and for the commands; returns it.
 
     Example:
       >>> from dpjax import data

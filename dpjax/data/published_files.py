@@ -41,7 +41,7 @@ class DataNotFoundError(FileNotFoundError, ValueError):
 
 
 class DataCorruptedError(ValueError):
-    """A file has another checksum than the published one.
+    """A file's checksum is not the published one.
 
     Example:
       >>> import pathlib
@@ -72,7 +72,7 @@ class DataCorruptedError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class PublishedFile:
-    """One file as published.
+    """A published file: its address, checksum and size.
 
     Example:
       >>> import hashlib

@@ -168,7 +168,7 @@ SOURCES: dict[str, Source] = {}
 
 
 def register(source: Source) -> Source:
-    """Makes a data set known to `load` by its name; returns it.
+    """Registers a data set, so that `load` finds it by name; returns it.
 
     Example:
       >>> import numpy as np

@@ -30,7 +30,7 @@ _LEAST_LOCAL_DEVIATION = 4.0
 
 
 class AveragingAborted(ValueError):
-    """A round ends without an output: too few clients' noise is in the sum, or it is no sum.
+    """A round ended without output: too little noise is in the sum, or the sum is not valid.
 
     Example:
       >>> import numpy as np
@@ -46,7 +46,7 @@ class AveragingAborted(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class AveragingSettings:
-    """The public rule of private federated averaging; fix it before anyone looks at data.
+    """The public rules of private federated averaging; fix them before anyone looks at data.
 
     Example:
       >>> from dpjax import federated
@@ -116,7 +116,7 @@ class AveragingSettings:
 
 @dataclasses.dataclass(frozen=True)
 class AveragingPlan(SummedMechanism):
-    """Calibrated federated averaging.
+    """Federated averaging with calibrated noise.
 
     Formal guarantees: replace one client (all of its records, in every round). The noisy sums of
     all rounds, hence every model made from them, cost what `guarantee` states, if

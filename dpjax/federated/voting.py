@@ -39,7 +39,7 @@ __all__ = [
 
 
 class VoteAborted(ValueError):
-    """The vote ends without an output: too few clients' noise is in the sum, or it is no sum.
+    """The vote ended without output: too little noise is in the sum, or the sum is not valid.
 
     Example:
       >>> import numpy as np

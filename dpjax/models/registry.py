@@ -55,7 +55,7 @@ def build_module(name: str, classes: int, *, widths: Sequence[int] = (128, 64)) 
 def build(
     name: str, input_shape: Sequence[int], classes: int, *, widths: Sequence[int] = (128, 64)
 ) -> FunctionalModel:
-    """A built-in model as pure functions.
+    """Returns a built-in model as pure functions.
 
     Example:
       >>> import jax

@@ -413,7 +413,7 @@ def rows_of_micro_batch(
 
 
 def bytes_of_step(config: TrainConfig, params: Tree, data: Tree) -> int:
-    """How much memory one step of a run touches, roughly; of shapes alone, nothing is computed.
+    """Roughly how much memory one step of a run touches, from shapes alone; nothing is computed.
 
     Its rows as `ClippedGrad.bytes_a_row` counts them, of one micro-batch, and what is like the
     parameters: sums, noise, the optimiser's.

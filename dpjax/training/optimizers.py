@@ -53,7 +53,7 @@ OPTIMIZERS: dict[str, NamedFamily] = {}
 def register_optimizer(
     name: str, *optional: str, **usual: tuple[float, float] | float
 ) -> Callable[[Callable[..., Optimizer]], Callable[..., Optimizer]]:
-    """Makes an optimiser known by name: to the commands, and to the usual search spaces.
+    """Registers an optimiser by name, for the commands and the usual search spaces.
 
     Example:
       >>> import optax

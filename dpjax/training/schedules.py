@@ -29,7 +29,7 @@ SCHEDULES: dict[str, Callable[..., Shape | None]] = {}
 def register_schedule(
     name: str,
 ) -> Callable[[Callable[..., Shape | None]], Callable[..., Shape | None]]:
-    """Makes a schedule known by name: to `scheduled`, and to the commands as --schedule.
+    """Registers a schedule by name, for `scheduled` and for the flag --schedule.
 
     Example:
       >>> import jax.numpy as jnp

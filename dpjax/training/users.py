@@ -22,7 +22,7 @@ Tree = Any
 
 
 class UserRecords(NamedTuple):
-    """What users hold; a pytree. Of one user, without the leading axis.
+    """Records grouped by user, a pytree; those of a single user have no leading axis.
 
     Example:
       >>> import numpy as np

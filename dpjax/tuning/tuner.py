@@ -80,7 +80,7 @@ class Request:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What a procedure ends in.
+    """What a tuning returns: the release, its cost, and the curator's record.
 
     Example:
       >>> from dpjax import data, models, tuning
@@ -263,7 +263,7 @@ _Tuner = TypeVar("_Tuner", bound=Tuner)
 
 
 def register_tuner(name: str, *, rule: str) -> Callable[[type[_Tuner]], type[_Tuner]]:
-    """Class decorator: makes a tuner known by name, and releases of its rule verifiable.
+    """Class decorator that registers a tuner by name and makes releases of its rule verifiable.
 
     Example:
       >>> import dataclasses
@@ -350,7 +350,7 @@ def tune(
     progress: Progress | None = None,
     job: Job | None = None,
 ) -> Result | None:
-    """Tunes by any tuner, and releases one model with a proven (epsilon, delta).
+    """Tunes with any tuner and releases one model with a proven (epsilon, delta).
 
     Formal guarantees:
       `result.release` is (`result.guarantee.epsilon(delta)`, delta)-differentially private under

@@ -38,7 +38,7 @@ class Traffic:
 
 
 class InProcessGrid(flower.Grid):
-    """Calls a ClientApp once a node and message, one after another.
+    """A Flower grid in this process: it calls a ClientApp for each message to a node, one by one.
 
     Example:
       >>> from dpjax import federated

@@ -36,7 +36,7 @@ Line = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Spending:
-    """What a run has cost a client in all, once a vector is sent.
+    """What a run has cost a client in total, once a vector is sent.
 
     Example:
       >>> from dpjax import federated

@@ -65,7 +65,7 @@ def secure_sum_only(
     phase_for: Callable[[flower.Context], int] = lambda context: 0,
     spending_for: Callable[[flower.Context], Spending] = lambda context: Spending(),
 ) -> Callable[..., Any]:
-    """Makes the client mod under which a train handler answers: masked, once, and exactly.
+    """Makes a client mod through which a train handler's answer leaves masked, once, and exact.
 
     Formal guarantees:
       What the handler returns leaves the client at most once in each phase, and phases only ascend:

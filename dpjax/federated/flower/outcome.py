@@ -11,13 +11,13 @@ from dpjax.federated.flower.election import Election
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What the server holds at the end; see `vote_release` for what of it may be released.
+    """What the server holds at the end; `vote_release` says which parts may be released.
 
     Example:
       >>> import json
       >>> import numpy as np
       >>> from dpjax import federated
-      >>> rng = np.random.default_rng(0)
+      >>> rng = np.random.default_rng(0)  # Made up, to try it out; a useful vote needs many more.
       >>> hospitals = [(rng.normal(size=(40, 3)), rng.integers(0, 2, 40)) for _ in range(3)]
       >>> rates = [{"learning_rate": rate, "decay": 1.0, "momentum": 0.9} for rate in (0.1, 0.3)]
       >>> config = {

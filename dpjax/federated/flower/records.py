@@ -106,7 +106,7 @@ def read_folder(folder: str) -> Records:
 
 
 def parts_of_data_set(defaults: Mapping[str, Any]) -> Callable[[flower.Context], Records]:
-    """Makes the function that gives a simulated node its part of a split data set.
+    """Makes a function that gives each simulated node its part of a data set.
 
     Settings are read from `defaults`, then the run's configuration, then the node's: those of a
     `DataSplit`, and the node's own `partition-id`.

@@ -26,7 +26,7 @@ from dpjax.federated.flower.phases import (
 def run_rounds(
     grid: flower.Grid, context: flower.Context, outcome: Outcome, *, timeout: float = 600.0
 ) -> Outcome:
-    """Trains the winner with all clients that are left, round by round.
+    """Trains a model with the winner, round by round, on all clients that are left.
 
     Formal guarantees: those of `AveragingPlan`, for a server that follows this function. It asks
     for nothing that depends on records but the masked updates, and unmasks a sum only if at least
@@ -41,7 +41,7 @@ def run_rounds(
       >>> import json
       >>> import numpy as np
       >>> from dpjax import federated
-      >>> rng = np.random.default_rng(0)
+      >>> rng = np.random.default_rng(0)  # Made up, to try it out; a useful vote needs many more.
       >>> hospitals = [(rng.normal(size=(40, 3)), rng.integers(0, 2, 40)) for _ in range(3)]
       >>> rates = [{"learning_rate": rate, "decay": 1.0, "momentum": 0.9} for rate in (0.1, 0.3)]
       >>> config = {

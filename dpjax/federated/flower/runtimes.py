@@ -30,7 +30,7 @@ def run_in_process(
       >>> import json
       >>> import numpy as np
       >>> from dpjax import federated
-      >>> rng = np.random.default_rng(0)
+      >>> rng = np.random.default_rng(0)  # Made up, to try it out; a useful vote needs many more.
       >>> hospitals = [(rng.normal(size=(40, 3)), rng.integers(0, 2, 40)) for _ in range(3)]
       >>> rates = [{"learning_rate": rate, "decay": 1.0, "momentum": 0.9} for rate in (0.1, 0.3)]
       >>> config = {

@@ -25,7 +25,7 @@ _POLL_SECONDS = 0.5
 def make_server_app(
     defaults: Config | None = None, on_outcome: Callable[[Outcome, Config], None] | None = None
 ) -> flower.ServerApp:
-    """Makes the app that a SuperLink, a simulation or a process runs.
+    """Makes the server's Flower app, for a SuperLink, a simulation or this process.
 
     The election is read from `defaults`, then from the run's configuration. Further keys of either:
     `timeout-seconds` to wait for the replies to one request, and for the nodes to appear.
@@ -61,7 +61,7 @@ def make_server_app(
 def run_election(
     grid: flower.Grid, context: flower.Context, election: Election, *, timeout: float = 600.0
 ) -> Outcome:
-    """Holds one vote.
+    """Holds one vote among the connected clients.
 
     Formal guarantees: those of `VotePlan`, for a server that follows this function. It asks for
     nothing that depends on records but the masked votes, and unmasks their sum only if at least
@@ -73,7 +73,7 @@ def run_election(
       >>> import json
       >>> import numpy as np
       >>> from dpjax import federated
-      >>> rng = np.random.default_rng(0)
+      >>> rng = np.random.default_rng(0)  # Made up, to try it out; a useful vote needs many more.
       >>> hospitals = [(rng.normal(size=(40, 3)), rng.integers(0, 2, 40)) for _ in range(3)]
       >>> rates = [{"learning_rate": rate, "decay": 1.0, "momentum": 0.9} for rate in (0.1, 0.3)]
       >>> config = {

@@ -42,7 +42,7 @@ class ProtocolRefusal(ValueError):
 
 
 class SumAborted(ValueError):
-    """The server ends a sum without any result: nothing was unmasked.
+    """The server ended a sum without a result: nothing was unmasked.
 
     Example:
       >>> from dpjax import federated
@@ -57,7 +57,7 @@ class SumAborted(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class SumRules:
-    """What one secure sum is, agreed on by all before it starts.
+    """The rules of one secure sum, agreed on by all before it starts.
 
     Example:
       >>> from dpjax import federated

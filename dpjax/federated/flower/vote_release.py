@@ -45,7 +45,7 @@ _VERSIONED = ("dpjax", *_LIBRARIES)
 
 
 def statement(election: Election, versions: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """What `guarantee.json` says of a federation; a function of the public rules alone.
+    """The contents of a federation's `guarantee.json`, a function of the public rules alone.
 
     The apps take noise from the clients' operating systems and from nowhere else.
 
@@ -250,7 +250,7 @@ def save_outcome(
       >>> import json
       >>> import numpy as np
       >>> from dpjax import federated
-      >>> rng = np.random.default_rng(0)
+      >>> rng = np.random.default_rng(0)  # Made up, to try it out; a useful vote needs many more.
       >>> hospitals = [(rng.normal(size=(40, 3)), rng.integers(0, 2, 40)) for _ in range(3)]
       >>> rates = [{"learning_rate": rate, "decay": 1.0, "momentum": 0.9} for rate in (0.1, 0.3)]
       >>> config = {

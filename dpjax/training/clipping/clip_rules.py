@@ -44,7 +44,7 @@ class Group(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class ClipRule:
-    """What all rules have; the defaults are those of a clip norm that stays, for one norm of all.
+    """Base class of clipping rules; by default one fixed clip norm for the whole gradient.
 
     Example:
       >>> from dpjax import training

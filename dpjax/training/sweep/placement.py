@@ -140,7 +140,7 @@ def placement_by_rule(chunk_size: int, bytes_of_step: int) -> Placement:
 
 
 def named_placement(name: str, chunk_size: int, bytes_of_step: int | None = None) -> Placement:
-    """The fixed placement of a name.
+    """Returns the placement of this name; nothing is measured.
 
     `rule`: `placement_by_rule` where `bytes_of_step` is known, else as `vmap`;
     `vmap`: chunk_size candidates vectorised on the default device; `one_by_one`: no vectorisation;
@@ -182,7 +182,7 @@ def placement_options(chunk_size: int) -> list[Placement]:
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """Runs of the given model in any length, on which placements are measured.
+    """Runs of a model, of any length, on which placements are timed.
 
     Example:
       >>> import dataclasses
@@ -224,7 +224,7 @@ def fastest_placement(
     repeats: int = 3,
     least_seconds: float = 0.2,
 ) -> tuple[Placement, dict[Placement, float]]:
-    """Measures placements on a short run of the given model and takes the best.
+    """Times placements on a short run of the given model and picks the fastest.
 
     Every option is compiled and called once unmeasured; then all take turns, so that a busy moment
     of the machine meets all of them alike. In a turn an option is called as often as fills

@@ -24,7 +24,7 @@ from dpjax.tuning.pareto.domain import Domain, Settings, number_of, parse_domain
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """One setting and what the oracles answered.
+    """One evaluated setting, with its epsilon and utilities.
 
     Example:
       >>> import numpy as np

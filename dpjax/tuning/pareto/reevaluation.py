@@ -103,7 +103,7 @@ class FreshFront:
 
 
 def front_by_means(record: SearchRecord) -> np.ndarray:
-    """Positions (k,) of the front of (epsilon, error by the mean of the utility's process).
+    """Positions (k,) of the front of epsilon and the error predicted by the utility's process.
 
     The process averages over neighbouring settings, so luck counts for less than in
     `SearchRecord.front`; empty where nothing dominates the anti-ideal point.
@@ -139,7 +139,7 @@ def reevaluate(
     by_means: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> FreshFront:
-    """Measures the settings of a record's front on fresh repetitions.
+    """Measures the settings on a record's front again, on fresh repetitions.
 
     Example:
       >>> import numpy as np

@@ -22,7 +22,7 @@ _KINDS = ("uniform", "log_uniform", "normal", "shifted_exponential")
 
 @dataclasses.dataclass(frozen=True)
 class Law:
-    """A law to draw from only, truncated by rejection and rounded afterwards if whole.
+    """A law used only for drawing: truncated by rejection, then rounded if `whole`.
 
     Example:
       >>> import numpy as np
@@ -89,7 +89,7 @@ _DRAWN = (Law, space.Law)
 
 @dataclasses.dataclass(frozen=True)
 class Laws:
-    """Independent laws by name, those of a `Space` included, and constants; draws settings.
+    """Independent laws (also those of a `Space`) and constants by name, to draw settings from.
 
     Example:
       >>> import numpy as np

@@ -282,7 +282,7 @@ def evaluated_inputs(record: SearchRecord) -> np.ndarray:
 def fitted(
     record: SearchRecord, generator: np.random.Generator, *, restarts: int = _FIT_RESTARTS
 ) -> tuple[GaussianProcess, GaussianProcess]:
-    """The processes of log epsilon and of the logit of the error, at `evaluated_inputs`.
+    """Fits Gaussian processes of log epsilon and of the error's logit at `evaluated_inputs`.
 
     Example:
       >>> import numpy as np

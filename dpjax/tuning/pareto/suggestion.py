@@ -34,7 +34,7 @@ true one decides."""
 
 @dataclasses.dataclass(frozen=True)
 class Suggestion:
-    """A setting for a wanted epsilon.
+    """The setting suggested for a wanted epsilon.
 
     NOT private where the search looked at private data: see `search`.
 
@@ -75,7 +75,7 @@ def suggest(
     *,
     seed: int = 0,
 ) -> Suggestion:
-    """The setting of the best predicted utility whose epsilon, as accounted, is at most `epsilon`.
+    """Suggests the setting of best predicted utility whose accounted epsilon is at most `epsilon`.
 
     Example:
       >>> import numpy as np

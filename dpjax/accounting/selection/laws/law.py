@@ -392,7 +392,7 @@ Law = TypeVar("Law", bound=RepetitionLaw)
 
 
 def law_family(name: str, **written_as: str) -> Callable[[type[Law]], type[Law]]:
-    """Class decorator: plain values of this law are this name and its constructor's arguments.
+    """Class decorator that names a law, so that plain values can describe it and rebuild it.
 
     Example:
       >>> import dataclasses
