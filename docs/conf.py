@@ -128,6 +128,10 @@ def _as_restructured_text(app, what, name, obj, options, lines):
         else:
             before = indent
         rewritten.append(_escaped(line))
+    if what in ("attribute", "data", "property"):
+        # Of these napoleon reads a first line "text: more" as a type and its description. Ours is
+        # a comment, which is not shown; no type is ever written there.
+        rewritten[:0] = ["..", ""]
     lines[:] = rewritten
 
 

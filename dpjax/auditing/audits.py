@@ -20,7 +20,16 @@ FAILURE = 1e-3
 
 @dataclasses.dataclass(frozen=True)
 class Audit:
-    """A claim, and what was seen.
+    """A privacy claim beside what an audit of it found.
+
+    Example:
+      >>> import numpy as np
+      >>> from dpjax import accounting, auditing
+      >>> rng = np.random.default_rng(0)  # Stands for executions with a record and without it.
+      >>> numbers = rng.normal(1, 1, 5000), rng.normal(0, 1, 5000)
+      >>> found = auditing.Audit.of(accounting.gaussian(1.0), *numbers, 1e-5)
+      >>> found.stands, 0 < found.seen.value < found.claimed
+      (True, True)
 
     Attributes:
       claim: what every execution states.
@@ -97,15 +106,26 @@ def audit(
     seed: int | None = None,
     **request: Any,
 ) -> Audit:
-    """Runs a tuner many times with a canary and without it, and compares with its claim.
+    """Audits a tuner: runs it many times with a canary and without, and compares with its claim.
 
     Formal guarantees:
       If the tuner's claim is true, `stands` is false with probability 2 `failure_probability` at
       most (two bounds). If it stands, nothing is proved: another record may be seen better. Plans
       with the record and without it must claim the same, or a public number depends on it.
 
-    Example: `audit(tuning.RandomRepetitions(), auditing.CANARIES["gradient"], space, number=10_000,
-    delta=0.02, run=tuning.RunOptions(lot_size=8, steps=1, noise_multiplier=2.0))`.
+    Example:
+      >>> from dpjax import auditing, tuning
+      >>> found = auditing.audit(
+      ...     tuning.Untuned(),
+      ...     auditing.CANARIES["gradient"],
+      ...     tuning.Space(learning_rate=1.0, clip_norm=1.0),
+      ...     number=500,  # 10,000 and more show more.
+      ...     delta=0.02,
+      ...     run=tuning.RunOptions(lot_size=8, steps=1, noise_multiplier=2.0),
+      ...     seed=0,
+      ... )
+      >>> found.stands
+      True
 
     Args:
       tuner, space: what is audited.

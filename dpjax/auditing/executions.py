@@ -58,7 +58,23 @@ _STREAM_OF_SEEDS, _STREAM_OF_CANDIDATES, _STREAM_OF_PARTITIONS, _STREAM_OF_SELEC
 
 @dataclasses.dataclass(frozen=True)
 class Released:
-    """What independent executions released; for an audit only.
+    """The releases of many independent executions; for audits only.
+
+    Example:
+      >>> from dpjax import auditing
+      >>> from dpjax.tuning import pareto
+      >>> canary = auditing.CANARIES["gradient"]
+      >>> cost = pareto.TrainingCost(pareto.RunShapes(4, "poisson"))
+      >>> run = {"epochs": 1, "lot_size": 4, "noise_multiplier": 2.0}
+      >>> found = auditing.searched_run_executions(
+      ...     canary.task(True, 4),
+      ...     cost,
+      ...     run | {"clip_norm": 1.0, "learning_rate": 1.0},
+      ...     canary.optimizer,
+      ...     100,
+      ... )
+      >>> found.params.shape, found.hyperparameters["learning_rate"].shape, found.table.shape
+      ((100,), (100,), (100, 6))
 
     Attributes:
       params: pytree of arrays (executions, ...); untrained ones where nothing could be chosen.
@@ -92,12 +108,27 @@ def executions(
     shards: int | None = None,
     seed: int | None = None,
 ) -> Released:
-    """Runs a tuner `number` times over, each independent of the others.
+    """Runs a tuner `number` times, each run independent of the others.
 
     Formal guarantees:
       Each execution has the law of what `tuning.tune` releases with the same arguments: plan,
       draws, training, scores, choice and finish are the same functions, and nothing of one is used
       in another. Together they have no guarantee at all: what they say of a record adds up.
+
+    Example:
+      >>> from dpjax import auditing, tuning
+      >>> canary = auditing.CANARIES["gradient"]
+      >>> found = auditing.executions(
+      ...     tuning.Untuned(),
+      ...     canary.task(True),  # With the canary.
+      ...     tuning.Space(learning_rate=1.0, clip_norm=1.0),
+      ...     500,
+      ...     delta=0.02,
+      ...     run=tuning.RunOptions(lot_size=8, steps=1, noise_multiplier=2.0),
+      ...     optimizer=canary.optimizer,
+      ... )
+      >>> canary.numbers(found).shape
+      (500,)
 
     Args:
       tuner: such as `RandomRepetitions(accounting.Geometric(20))`.

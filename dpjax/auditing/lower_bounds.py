@@ -34,7 +34,16 @@ Shown = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-    """One event, counted under two neighbouring inputs on executions that did not choose it.
+    """How often one event happened with a record and without it, in executions not used to pick it.
+
+    Example:
+      >>> import numpy as np
+      >>> from dpjax import auditing
+      >>> rng = np.random.default_rng(0)
+      >>> bound = auditing.epsilon_lower_bound(rng.normal(1, 1, 5000), rng.normal(0, 1, 5000), 1e-5)
+      >>> seen = bound.seen
+      >>> seen.executions, seen.low > seen.high
+      ((2500, 2500), True)
 
     Attributes:
       threshold: where the event begins.

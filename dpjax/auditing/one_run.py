@@ -34,6 +34,14 @@ def one_run_lower_bound(
 
     Needs the extra `bridges` (jax-privacy).
 
+    Example:
+      >>> import numpy as np
+      >>> from dpjax import auditing
+      >>> rng = np.random.default_rng(0)
+      >>> there, absent = rng.normal(2, 1, 500), rng.normal(0, 1, 500)
+      >>> 0 < auditing.one_run_lower_bound(there, absent, 1e-5) < 10
+      True
+
     Args:
       canaries_in: (n,) scores of canaries that were in, larger the more they look it.
       canaries_out: (m,) scores of those that were out.

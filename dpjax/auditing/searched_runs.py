@@ -24,11 +24,24 @@ def searched_run_executions(
     *,
     seed: int | None = None,
 ) -> Released:
-    """Makes the release of `pareto.released_run` `number` times, each independent of the others.
+    """Repeats `pareto.released_run` `number` times, each run independent of the others.
 
     Formal guarantees:
       Each execution has the law of what `released_run` releases with the same arguments: the same
       plan, price and training, with a key of its own. Together they have no guarantee at all.
+
+    Example:
+      >>> from dpjax import auditing
+      >>> from dpjax.tuning import pareto
+      >>> canary = auditing.CANARIES["gradient"]
+      >>> cost = pareto.TrainingCost(pareto.RunShapes(4, "poisson"))
+      >>> run = {"epochs": 1, "lot_size": 4, "noise_multiplier": 2.0}
+      >>> setting = run | {"clip_norm": 1.0, "learning_rate": 1.0}
+      >>> found = auditing.searched_run_executions(
+      ...     canary.task(False, 4), cost, setting, canary.optimizer, 100
+      ... )
+      >>> found.params.shape
+      (100,)
 
     Args:
       task, cost, setting, optimizer: as of `released_run`; the setting may not depend on the

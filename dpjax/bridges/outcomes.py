@@ -16,6 +16,22 @@ FAILED = "ranked worst: "
 class Outcome:
     """One candidate, once it has run; for the curator only, never to be published.
 
+    Example:
+      >>> from dpjax import accounting, bridges, tuning
+      >>> def run(seed, hyperparameters):  # Stands for a private training in any library.
+      ...     return {"weights": [hyperparameters["rate"]]}, 850
+      >>> outcomes = []  # The curator's.
+      >>> result = bridges.tune(
+      ...     run,
+      ...     tuning.Space(rate=tuning.LogUniform(0.01, 1)),
+      ...     base=accounting.gaussian(2.0),
+      ...     score=bridges.CountedScore("disjoint", public_size=1000),
+      ...     repetitions=accounting.Fixed(3),
+      ...     on_outcome=outcomes.append,
+      ... )
+      >>> [outcome.candidate for outcome in outcomes], outcomes[0].failed
+      ([0, 1, 2], False)
+
     Attributes:
       candidate: its number.
       hyperparameters: as its run read them.

@@ -22,6 +22,17 @@ from dpjax.data.dataset import Dataset, Parts, Split
 class FeatureMap:
     """A public map from a record's inputs to its features.
 
+    Example:
+      >>> from dpjax import data
+      >>> squares = data.FeatureMap(
+      ...     name="squares",
+      ...     description="the square of every input",
+      ...     shape=lambda shape: shape,
+      ...     apply=lambda inputs: inputs**2,
+      ... )
+      >>> squares.of_split(data.load("digits").train).input_shape
+      (8, 8, 1)
+
     Attributes:
       name: what it is asked for by.
       description: one sentence on what it computes.
@@ -59,7 +70,19 @@ FEATURES: dict[str, FeatureMap] = {}
 
 
 def register_features(known: FeatureMap) -> FeatureMap:
-    """Makes a feature map known to `with_features` and to the commands; returns it.
+    """Registers a feature map for `with_features` and for the commands; returns it.
+
+    Example:
+      >>> from dpjax import data
+      >>> squares = data.FeatureMap(
+      ...     name="squares",
+      ...     description="the square of every input",
+      ...     shape=lambda shape: shape,
+      ...     apply=lambda inputs: inputs**2,
+      ... )
+      >>> _ = data.register_features(squares)
+      >>> data.with_features(data.load("digits"), "squares").input_shape
+      (8, 8, 1)
 
     Raises:
       ValueError: if the name is taken.

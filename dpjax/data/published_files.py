@@ -41,12 +41,51 @@ class DataNotFoundError(FileNotFoundError, ValueError):
 
 
 class DataCorruptedError(ValueError):
-    """A file has another checksum than the published one."""
+    """A file's checksum is not the published one.
+
+    Example:
+      >>> import pathlib
+      >>> import numpy as np
+      >>> from dpjax import data
+      >>> file = data.PublishedFile(
+      ...     name="mine.csv", address="https://example.org/mine.csv", sha256="0" * 64, size=9
+      ... )
+      >>> source = data.Source(
+      ...     name="mine",
+      ...     description="Made up.",
+      ...     classes=2,
+      ...     input_shape=(1,),
+      ...     train_count=2,
+      ...     read=lambda folder: np.loadtxt(folder / "mine.csv"),
+      ...     files=(file,),
+      ... )
+      >>> _ = data.register(source)
+      >>> pathlib.Path("mine").mkdir()
+      >>> _ = pathlib.Path("mine/mine.csv").write_text("34,yes\\n")
+      >>> try:
+      ...     data.load("mine", data_dir=".")
+      ... except data.DataCorruptedError as error:
+      ...     print("is not the published file" in str(error))
+      True
+    """
 
 
 @dataclasses.dataclass(frozen=True)
 class PublishedFile:
-    """One file as published.
+    """A published file: its address, checksum and size.
+
+    Example:
+      >>> import hashlib
+      >>> from dpjax import data
+      >>> content = b"age,insured\\n34,1\\n"
+      >>> file = data.PublishedFile(
+      ...     name="people.csv",
+      ...     address="https://example.org/people.csv",
+      ...     sha256=hashlib.sha256(content).hexdigest(),
+      ...     size=len(content),
+      ... )
+      >>> file.accepted == (file.sha256,)
+      True
 
     Attributes:
       name: its file name.

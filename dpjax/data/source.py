@@ -39,6 +39,23 @@ class Source:
     For data whose number of records is public, as in a published file. Private records go through
     `data.from_arrays`, which asks what may be known of them.
 
+    Example:
+      >>> import numpy as np
+      >>> from dpjax import data
+      >>> lines = data.Source(
+      ...     name="two_lines",
+      ...     description="Points on two lines, made here.",
+      ...     classes=2,
+      ...     input_shape=(2,),
+      ...     train_count=100,
+      ...     read=lambda folder: {
+      ...         "train_inputs": np.linspace(0, 1, 200).reshape(100, 2),
+      ...         "train_labels": np.arange(100) % 2,
+      ...     },
+      ... )
+      >>> lines.counts
+      {'train': 100}
+
     Attributes:
       name: what it is loaded by; letters, digits, - and _.
       description: one paragraph on what the records are and how inputs are scaled.
@@ -151,7 +168,25 @@ SOURCES: dict[str, Source] = {}
 
 
 def register(source: Source) -> Source:
-    """Makes a data set known to `load` by its name; returns it.
+    """Registers a data set, so that `load` finds it by name; returns it.
+
+    Example:
+      >>> import numpy as np
+      >>> from dpjax import data
+      >>> source = data.Source(
+      ...     name="two_lines",
+      ...     description="Points on two lines, made here.",
+      ...     classes=2,
+      ...     input_shape=(2,),
+      ...     train_count=100,
+      ...     read=lambda folder: {
+      ...         "train_inputs": np.linspace(0, 1, 200).reshape(100, 2),
+      ...         "train_labels": np.arange(100) % 2,
+      ...     },
+      ... )
+      >>> _ = data.register(source)
+      >>> data.load("two_lines").train
+      Split(input_shape=(2,), public_size=100, size_bound=100)
 
     Raises:
       ValueError: if the name is taken.

@@ -30,12 +30,30 @@ _LEAST_LOCAL_DEVIATION = 4.0
 
 
 class AveragingAborted(ValueError):
-    """A round ends without an output: too few clients' noise is in the sum, or it is no sum."""
+    """A round ended without output: too little noise is in the sum, or the sum is not valid.
+
+    Example:
+      >>> import numpy as np
+      >>> from dpjax import federated
+      >>> plan = federated.AveragingSettings(clients=50, dimension=3).plan()
+      >>> try:
+      ...     federated.averaging.averaged(np.zeros(3, np.int64), plan, survivors=40)
+      ... except federated.AveragingAborted as error:
+      ...     print(error)
+      no output: 40 of 50 updates are in the sum, and the noise needs 45
+    """
 
 
 @dataclasses.dataclass(frozen=True)
 class AveragingSettings:
-    """The public rule of private federated averaging; fix it before anyone looks at data.
+    """The public rules of private federated averaging; fix them before anyone looks at data.
+
+    Example:
+      >>> from dpjax import federated
+      >>> settings = federated.AveragingSettings(clients=50, dimension=1000, rounds=10, epsilon=8.0)
+      >>> deviation = settings.plan().standard_deviation
+      >>> print(f"noise of {deviation:.2f} clip norms on each entry of the average")
+      noise of 0.09 clip norms on each entry of the average
 
     Attributes:
       clients: n, all of whom take part in every round.
@@ -98,7 +116,7 @@ class AveragingSettings:
 
 @dataclasses.dataclass(frozen=True)
 class AveragingPlan(SummedMechanism):
-    """Calibrated federated averaging.
+    """Federated averaging with calibrated noise.
 
     Formal guarantees: replace one client (all of its records, in every round). The noisy sums of
     all rounds, hence every model made from them, cost what `guarantee` states, if
@@ -109,6 +127,14 @@ class AveragingPlan(SummedMechanism):
       * who drops out does not depend on anyone's records.
     `local_noise` has its law up to a total variation of 2^-300 an entry, and never exceeds `clip`
     together with an update. `total` composes it with what was released `before`.
+
+    Example:
+      >>> from dpjax import federated
+      >>> plan = federated.AveragingSettings(clients=50, dimension=3, epsilon=8.0).plan()
+      >>> plan.minimum_survivors
+      45
+      >>> print(f"{plan.guarantee.epsilon(1e-5):.2f}")
+      8.00
 
     Attributes:
       settings: the rule.

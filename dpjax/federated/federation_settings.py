@@ -78,6 +78,11 @@ class Averaging:
 
     Delta, the fraction of missing clients and local training are the vote's.
 
+    Example:
+      >>> from dpjax import federated
+      >>> federated.Averaging(rounds=10, total_epsilon=8.0, input_shape=(28, 28, 1)).clip_norm
+      1.0
+
     Attributes:
       rounds: how many; 0 for none, the vote alone.
       total_epsilon: target of the vote and all rounds together; infinite for training without

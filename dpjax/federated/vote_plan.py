@@ -30,7 +30,7 @@ each with its own roundings, agree to less (docs/certificates.md)."""
 
 @dataclasses.dataclass(frozen=True)
 class VoteSettings:
-    """The public rule of a vote; fix it before anyone looks at data.
+    """The public rules of a vote; fix them before anyone looks at data.
 
     Example:
       >>> from dpjax import federated
@@ -87,7 +87,7 @@ class VoteSettings:
 
 @dataclasses.dataclass(frozen=True)
 class VotePlan(SummedMechanism):
-    """A calibrated vote.
+    """A vote with calibrated noise.
 
     Formal guarantees: replace one client (all of its records). The winner, and even the whole noisy
     sum, is (epsilon, delta)-private as `guarantee` states, by the exact law of the noise, if

@@ -39,7 +39,18 @@ __all__ = [
 
 
 class VoteAborted(ValueError):
-    """The vote ends without an output: too few clients' noise is in the sum, or it is no sum."""
+    """The vote ended without output: too little noise is in the sum, or the sum is not valid.
+
+    Example:
+      >>> import numpy as np
+      >>> from dpjax import federated
+      >>> plan = federated.VoteSettings(clients=50, candidates=2, votes=1).plan()
+      >>> try:
+      ...     federated.voting.tally(np.zeros(2, np.int64), plan, survivors=40)
+      ... except federated.VoteAborted as error:
+      ...     print(error)
+      no output: 40 of 50 ballots are in the sum, and the noise needs 45; hold the vote again
+    """
 
 
 def ballots(losses: np.ndarray, accuracies: np.ndarray, votes: int = 5) -> np.ndarray:

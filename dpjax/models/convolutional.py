@@ -16,6 +16,15 @@ class PatchConv(nn.Module):
     `bias` (out,)). XLA runs plain convolutions inside a loop 9-20 times slower on CPU, and a dense
     product has a per-example gradient norm that needs no per-example kernel gradient.
 
+    Example:
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> from dpjax import models
+      >>> layer = models.PatchConv(features=4, kernel_size=(3, 3), strides=(2, 2))
+      >>> params = layer.init(jax.random.key(0), jnp.zeros((1, 8, 8, 1)))
+      >>> layer.apply(params, jnp.zeros((5, 8, 8, 1))).shape
+      (5, 4, 4, 4)
+
     Attributes:
       features: output channels.
       kernel_size: (height, width).
@@ -86,6 +95,15 @@ class AllConvNet(nn.Module):
     The paper gives the kernel size and the channels and nothing else of its net (section 3.6);
     ours has strides of 2 at the second and fourth layer, as in Springenberg et al.
     (https://arxiv.org/abs/1412.6806), ReLU, LeCun's initialisation and a global average.
+
+    Example:
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> from dpjax import models
+      >>> net = models.AllConvNet(classes=10, channels=(4, 4), strides=(1, 2))
+      >>> params = jax.eval_shape(net.init, jax.random.key(0), jnp.zeros((1, 8, 8, 1)))
+      >>> jax.eval_shape(net.apply, params, jnp.zeros((5, 8, 8, 1))).shape
+      (5, 10)
 
     Attributes:
       classes: number of classes.

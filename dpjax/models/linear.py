@@ -46,6 +46,15 @@ class LogisticRegression(_LinearScores):
 class LinearSVM(_LinearScores):
     """Linear support vector machine, to be trained with `hinge`; one weight vector for two classes.
 
+    Example:
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> from dpjax import models
+      >>> svm = models.LinearSVM(classes=2)
+      >>> params = svm.init(jax.random.key(0), jnp.zeros((1, 3)))
+      >>> svm.apply(params, jnp.zeros((5, 3))).shape
+      (5, 2)
+
     Attributes:
       classes: number of classes, >= 2.
     """

@@ -30,6 +30,15 @@ def max_pool(inputs: jax.Array) -> jax.Array:
 class ConvPoolNet(nn.Module):
     """DP-HYPE's MNIST net: two 3x3 convolutions without padding, a max-pool, one hidden layer.
 
+    Example:
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> from dpjax import models
+      >>> net = models.ConvPoolNet(classes=10)
+      >>> params = jax.eval_shape(net.init, jax.random.key(0), jnp.zeros((1, 28, 28, 1)))
+      >>> jax.eval_shape(net.apply, params, jnp.zeros((5, 28, 28, 1))).shape
+      (5, 10)
+
     Attributes:
       classes: number of classes.
       channels: of the convolutions.
@@ -54,6 +63,15 @@ class ConvPoolNet(nn.Module):
 
 class ConvBlocksNet(nn.Module):
     """DP-HYPE's CIFAR-10 net: blocks of two 3x3 convolutions and a max-pool, a global average.
+
+    Example:
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> from dpjax import models
+      >>> net = models.ConvBlocksNet(classes=10)
+      >>> params = jax.eval_shape(net.init, jax.random.key(0), jnp.zeros((1, 32, 32, 3)))
+      >>> jax.eval_shape(net.apply, params, jnp.zeros((5, 32, 32, 3))).shape
+      (5, 10)
 
     Attributes:
       classes: number of classes.

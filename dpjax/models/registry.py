@@ -55,7 +55,16 @@ def build_module(name: str, classes: int, *, widths: Sequence[int] = (128, 64)) 
 def build(
     name: str, input_shape: Sequence[int], classes: int, *, widths: Sequence[int] = (128, 64)
 ) -> FunctionalModel:
-    """A built-in model as pure functions.
+    """Returns a built-in model as pure functions.
+
+    Example:
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> from dpjax import models
+      >>> model = models.build("mlp", (8, 8, 1), 10, widths=(16,))
+      >>> params = model.init(jax.random.key(0))
+      >>> model.apply(params, jnp.zeros((5, 8, 8, 1))).shape
+      (5, 10)
 
     Args:
       name: one of `NAMES`.

@@ -413,10 +413,24 @@ def rows_of_micro_batch(
 
 
 def bytes_of_step(config: TrainConfig, params: Tree, data: Tree) -> int:
-    """How much memory one step of a run touches, roughly; of shapes alone, nothing is computed.
+    """Roughly how much memory one step of a run touches, from shapes alone; nothing is computed.
 
     Its rows as `ClippedGrad.bytes_a_row` counts them, of one micro-batch, and what is like the
     parameters: sums, noise, the optimiser's.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> import numpy as np
+      >>> from dpjax import training
+      >>> config = training.TrainConfig(
+      ...     loss_fn=lambda w, x: (x @ w - 1.0) ** 2,
+      ...     lots=training.PoissonLots(100, 0.1, 40),
+      ...     steps=5,
+      ...     expected_lot_size=10,
+      ...     optimizer=training.sgd(),
+      ... )
+      >>> training.bytes_of_step(config, jnp.zeros(2), np.ones((100, 2), np.float32)) > 0
+      True
 
     Args:
       config: its loss, lots, `trainable` and `micro_batch_size` are read.

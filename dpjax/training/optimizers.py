@@ -53,7 +53,16 @@ OPTIMIZERS: dict[str, NamedFamily] = {}
 def register_optimizer(
     name: str, *optional: str, **usual: tuple[float, float] | float
 ) -> Callable[[Callable[..., Optimizer]], Callable[..., Optimizer]]:
-    """Makes an optimiser known by name: to the commands, and to the usual search spaces.
+    """Registers an optimiser by name, for the commands and the usual search spaces.
+
+    Example:
+      >>> import optax
+      >>> from dpjax import training
+      >>> @training.register_optimizer("lion", learning_rate=(1e-4, 1e-1))
+      ... def lion(schedule=None):
+      ...     return lambda given: optax.lion(given["learning_rate"])
+      >>> training.OPTIMIZERS["lion"].reads
+      ('learning_rate',)
 
     Args:
       name: its public name.

@@ -29,7 +29,16 @@ SCHEDULES: dict[str, Callable[..., Shape | None]] = {}
 def register_schedule(
     name: str,
 ) -> Callable[[Callable[..., Shape | None]], Callable[..., Shape | None]]:
-    """Makes a schedule known by name: to `scheduled`, and to the commands as --schedule.
+    """Registers a schedule by name, for `scheduled` and for the flag --schedule.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from dpjax import training
+      >>> @training.register_schedule("halved")
+      ... def halved(at=0.5):
+      ...     return lambda step, steps: jnp.where(step < at * steps, 1.0, 0.5)
+      >>> training.scheduled(training.sgd, "halved", at=0.8).schedule
+      'halved'
 
     Args:
       name: its public name. The settings of what is decorated (arguments with a default, numbers)

@@ -22,7 +22,15 @@ Tree = Any
 
 
 class UserRecords(NamedTuple):
-    """What users hold; a pytree. Of one user, without the leading axis.
+    """Records grouped by user, a pytree; those of a single user have no leading axis.
+
+    Example:
+      >>> import numpy as np
+      >>> from dpjax.training.users import group
+      >>> owners = np.array([7, 7, 7, 8, 9])
+      >>> users, ids = group(np.arange(5.0), owners, most_records=2)
+      >>> users.present.tolist(), ids.tolist()
+      ([[True, True], [True, False], [True, False]], [7, 8, 9])
 
     Attributes:
       records: pytree of arrays (users, most_records, ...); a place that no record takes repeats one

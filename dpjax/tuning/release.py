@@ -59,6 +59,20 @@ _SEEDED = (
 class Release:
     """The output of a private procedure.
 
+    Example:
+      >>> import pathlib
+      >>> from dpjax import data, models, tuning
+      >>> parts = data.load("digits").without_validation()
+      >>> task = tuning.classification(models.LogisticRegression(10), parts.train, parts.validation)
+      >>> result = tuning.untuned(task, epsilon=2.0, steps=10)
+      >>> sorted(result.release.hyperparameters)
+      ['clip_norm', 'learning_rate', 'momentum']
+      >>> result.release.statement["epsilon"] <= 2.0
+      True
+      >>> result.release.save("release")
+      >>> pathlib.Path("release/model.msgpack").exists()
+      True
+
     Attributes:
       params: the released model's parameters, a pytree of arrays.
       hyperparameters: the released candidate's, as its run used them (lot size and steps whole);

@@ -80,7 +80,17 @@ class Request:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What a procedure ends in.
+    """What a tuning returns: the release, its cost, and the curator's record.
+
+    Example:
+      >>> from dpjax import data, models, tuning
+      >>> parts = data.load("digits").without_validation()
+      >>> task = tuning.classification(models.LogisticRegression(10), parts.train, parts.validation)
+      >>> result = tuning.untuned(task, epsilon=2.0, steps=10)
+      >>> print(f"{result.guarantee.epsilon(1e-5):.2f}")
+      2.00
+      >>> result.release.save("release")  # May be published.
+      >>> result.curator.save("curator")  # Never.
 
     Attributes:
       release: the only part that may leave the curator's hands.
@@ -253,7 +263,17 @@ _Tuner = TypeVar("_Tuner", bound=Tuner)
 
 
 def register_tuner(name: str, *, rule: str) -> Callable[[type[_Tuner]], type[_Tuner]]:
-    """Class decorator: makes a tuner known by name, and releases of its rule verifiable.
+    """Class decorator that registers a tuner by name and makes releases of its rule verifiable.
+
+    Example:
+      >>> import dataclasses
+      >>> from dpjax import accounting, tuning
+      >>> @tuning.register_tuner("best_of_eight", rule="the best of eight runs")
+      ... @dataclasses.dataclass(frozen=True)
+      ... class BestOfEight(tuning.RandomRepetitions):
+      ...     repetitions: accounting.RepetitionLaw = accounting.Fixed(8)
+      >>> "best_of_eight" in tuning.registered_tuners()
+      True
 
     Args:
       name: as on the command line; unique.
@@ -330,13 +350,27 @@ def tune(
     progress: Progress | None = None,
     job: Job | None = None,
 ) -> Result | None:
-    """Tunes by any tuner, and releases one model with a proven (epsilon, delta).
+    """Tunes with any tuner and releases one model with a proven (epsilon, delta).
 
     Formal guarantees:
       `result.release` is (`result.guarantee.epsilon(delta)`, delta)-differentially private under
       `result.guarantee.relation`, under the conditions that the tuner's own function states
       (`random_repetitions`, `threshold_stopping`, `exponential`, `permute_and_flip`, `doubling`,
       `subset_tuning`, `extrapolation`, `adaptive_proposals`, `chosen_iterate`, `untuned`).
+
+    Example:
+      >>> from dpjax import accounting, data, models, tuning
+      >>> parts = data.load("digits").parts(0.2, key=b"public")
+      >>> task = tuning.classification(models.LogisticRegression(10), parts.train, parts.validation)
+      >>> space = tuning.Space(learning_rate=tuning.LogUniform(0.1, 10), momentum=0.9, clip_norm=1)
+      >>> result = tuning.tune(
+      ...     task,
+      ...     space,
+      ...     tuning.RandomRepetitions(accounting.AtMost(accounting.Geometric(3), 8)),
+      ...     run=tuning.RunOptions(lot_size=64, steps=5, noise_multiplier=2.0),
+      ... )
+      >>> result.guarantee.epsilon(1e-5) > result.run_guarantee.epsilon(1e-5)
+      True
 
     Args:
       task: what to learn, with its training and validation records.

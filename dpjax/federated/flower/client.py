@@ -40,7 +40,7 @@ def make_client_app(
     *,
     node_settings: Collection[str] = (),
 ) -> flower.ClientApp:
-    """Makes the app that a SuperNode, a simulated node or an in-process node runs.
+    """Makes the clients' Flower app, for SuperNodes, simulated nodes and nodes in this process.
 
     The election is read from `defaults`, then the run's configuration, then the node's own, which
     wins. `ledger` of the node's own is a file that notes what it answered and spent; it must be
@@ -55,6 +55,13 @@ def make_client_app(
       The reply to training is constant, also in size, and comes whatever the records are: a client
       that cannot judge votes by lot, one that cannot train sends noise alone. Errors are told to
       the client's own log. How long training takes is visible to the server and is not protected.
+
+    Example:
+      >>> from dpjax import federated
+      >>> rules = {"clients": 50, "votes": 1, "epsilon": 1.0, "model": "logistic_regression"}
+      >>> app = federated.make_client_app(federated.records_in_folder, rules)
+      >>> type(app).__name__
+      'ClientApp'
 
     Args:
       load_records: gives this node's records, (inputs (m, ...), labels (m,)), from its context; a

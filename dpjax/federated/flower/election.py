@@ -29,6 +29,19 @@ Candidate = Mapping[str, float]
 class Election:
     """One vote for hyperparameters, and the training that follows, fixed before data is seen.
 
+    Example:
+      >>> from dpjax import federated
+      >>> rates = [{"learning_rate": rate, "decay": 1.0, "momentum": 0.9} for rate in (0.1, 0.3)]
+      >>> election = federated.Election(
+      ...     federated.VoteSettings(clients=50, candidates=2, votes=1, epsilon=1.0),
+      ...     tuple(rates),
+      ...     federated.LocalTraining(model="logistic_regression", classes=2),
+      ... )
+      >>> election.rules.minimum_survivors
+      45
+      >>> federated.Election.from_config(election.config()).fingerprint == election.fingerprint
+      True
+
     Attributes:
       settings: number of clients and votes, epsilon, delta, noise.
       candidates: the list that is voted on; an index means the same to everyone.

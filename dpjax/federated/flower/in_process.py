@@ -38,7 +38,15 @@ class Traffic:
 
 
 class InProcessGrid(flower.Grid):
-    """Calls a ClientApp once a node and message, one after another."""
+    """A Flower grid in this process: it calls a ClientApp for each message to a node, one by one.
+
+    Example:
+      >>> from dpjax import federated
+      >>> app = federated.make_client_app(federated.records_in_folder)
+      >>> nodes = [{"data": "hospital_a"}, {"data": "hospital_b"}, {"data": "hospital_c"}]
+      >>> len(federated.InProcessGrid(app, nodes).get_node_ids())
+      3
+    """
 
     def __init__(
         self,

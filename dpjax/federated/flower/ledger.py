@@ -36,7 +36,14 @@ Line = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Spending:
-    """What a run has cost a client in all, once a vector is sent.
+    """What a run has cost a client in total, once a vector is sent.
+
+    Example:
+      >>> from dpjax import federated
+      >>> federated.Spending(what="vote", epsilon=1.0, delta=1e-5).what
+      'vote'
+      >>> federated.Spending().epsilon  # Not known: not private.
+      inf
 
     Attributes:
       fingerprint: of the rules that the cost follows from.

@@ -65,7 +65,7 @@ def secure_sum_only(
     phase_for: Callable[[flower.Context], int] = lambda context: 0,
     spending_for: Callable[[flower.Context], Spending] = lambda context: Spending(),
 ) -> Callable[..., Any]:
-    """Makes the client mod under which a train handler answers: masked, once, and exactly.
+    """Makes a client mod through which a train handler's answer leaves masked, once, and exact.
 
     Formal guarantees:
       What the handler returns leaves the client at most once in each phase, and phases only ascend:
@@ -78,6 +78,24 @@ def secure_sum_only(
       is constant. Against a server that follows the protocol nothing but the sum over at least
       `minimum_survivors` clients can be computed from the replies, up to the strength of Flower's
       masks (docs/federated.md).
+
+    Example:
+      >>> import numpy as np
+      >>> from flwr.app import Context, RecordDict
+      >>> from flwr.clientapp import ClientApp
+      >>> from dpjax import federated
+      >>> from dpjax.federated.flower.masking import vector_reply
+      >>> from dpjax.federated.flower.secure_sum import secure_sum
+      >>> rules = federated.SumRules(clients=3, minimum_survivors=3, clip=1024, length=2)
+      >>> app = ClientApp()
+      >>> @app.train(mods=[federated.secure_sum_only(lambda own: rules)])
+      ... def send(message, own):
+      ...     noisy = np.array([1, -2])  # Counts with noise of this client's own.
+      ...     return vector_reply(message, noisy)
+      >>> grid = federated.InProcessGrid(app, [{}, {}, {}])
+      >>> server = Context(grid.run_id, 1, {}, RecordDict(), {})
+      >>> secure_sum(grid, server, grid.get_node_ids(), rules).total.tolist()
+      [3, -6]
 
     Args:
       rules_for: gives the rules that this client agreed to, from its own context.

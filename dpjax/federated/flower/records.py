@@ -38,6 +38,18 @@ def records_in_folder(context: flower.Context) -> Records:
     Start the SuperNode with `--node-config 'data="/path/to/folder"'`; the path never leaves the
     node. Each file holds `inputs` (m, ...) and `labels` (m,).
 
+    Example:
+      >>> import pathlib
+      >>> import types
+      >>> import numpy as np
+      >>> from dpjax import federated
+      >>> pathlib.Path("ward").mkdir()
+      >>> np.savez("ward/a.npz", inputs=np.zeros((20, 3)), labels=np.zeros(20, int))
+      >>> context = types.SimpleNamespace(node_config={"data": "ward"})
+      >>> inputs, labels = federated.records_in_folder(context)  # As the app calls it.
+      >>> inputs.shape, labels.shape
+      ((20, 3), (20,))
+
     Raises:
       SetupError: if no folder is named, or it does not exist.
       ValueError: for what is in it: no files, not the two arrays, shapes that disagree.
@@ -94,10 +106,20 @@ def read_folder(folder: str) -> Records:
 
 
 def parts_of_data_set(defaults: Mapping[str, Any]) -> Callable[[flower.Context], Records]:
-    """Makes the function that gives a simulated node its part of a split data set.
+    """Makes a function that gives each simulated node its part of a data set.
 
     Settings are read from `defaults`, then the run's configuration, then the node's: those of a
     `DataSplit`, and the node's own `partition-id`.
+
+    Example:
+      >>> import types
+      >>> from dpjax import federated
+      >>> load = federated.parts_of_data_set({"clients": 50, "dataset": "digits"})
+      >>> app = federated.make_client_app(load)
+      >>> context = types.SimpleNamespace(run_config={}, node_config={"partition-id": 7})
+      >>> inputs, labels = load(context)  # As the app calls it.
+      >>> len(inputs) == len(labels) >= 10
+      True
 
     Args:
       defaults: settings that the run's configuration need not repeat.

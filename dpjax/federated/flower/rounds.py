@@ -26,7 +26,7 @@ from dpjax.federated.flower.phases import (
 def run_rounds(
     grid: flower.Grid, context: flower.Context, outcome: Outcome, *, timeout: float = 600.0
 ) -> Outcome:
-    """Trains the winner with all clients that are left, round by round.
+    """Trains a model with the winner, round by round, on all clients that are left.
 
     Formal guarantees: those of `AveragingPlan`, for a server that follows this function. It asks
     for nothing that depends on records but the masked updates, and unmasks a sum only if at least
@@ -34,6 +34,35 @@ def run_rounds(
 
     A client that is lost in one round is not asked in the next. The server divides by the public
     number of clients, whoever is lost.
+
+    Example:
+      >>> from flwr.app import Context, RecordDict
+      >>> from flwr.serverapp import ServerApp
+      >>> import json
+      >>> import numpy as np
+      >>> from dpjax import federated
+      >>> rng = np.random.default_rng(0)  # Made up, to try it out; a useful vote needs many more.
+      >>> hospitals = [(rng.normal(size=(40, 3)), rng.integers(0, 2, 40)) for _ in range(3)]
+      >>> rates = [{"learning_rate": rate, "decay": 1.0, "momentum": 0.9} for rate in (0.1, 0.3)]
+      >>> config = {
+      ...     "clients": 3, "candidates": json.dumps(rates), "votes": 1, "epsilon": 20.0,
+      ...     "missing-fraction": 0.34, "classes": 2, "model": "logistic_regression", "epochs": 1,
+      ...     "rounds": 2, "total-epsilon": 60.0, "input-shape": "3",
+      ... }
+      >>> def load(own):
+      ...     return hospitals[own.node_config["partition-id"]]
+      >>> app = federated.make_client_app(load, config)
+      >>> nodes = [{"partition-id": number} for number in range(3)]
+      >>> election = federated.Election.from_config(config)
+      >>> server = ServerApp()
+      >>> @server.main()
+      ... def main(grid, context):
+      ...     outcome = federated.run_election(grid, context, election)
+      ...     trained = federated.run_rounds(grid, context, outcome)
+      ...     print(trained.params.shape, trained.round_survivors)
+      >>> grid = federated.InProcessGrid(app, nodes)
+      >>> server(grid, Context(grid.run_id, 1, {}, RecordDict(), {}))
+      (4,) (3, 3)
 
     Args:
       grid: Flower's connection to the nodes.

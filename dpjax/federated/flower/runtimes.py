@@ -26,6 +26,25 @@ def run_in_process(
 ) -> tuple[Outcome, np.ndarray]:
     """Holds a vote among simulated nodes, one after another in this process.
 
+    Example:
+      >>> import json
+      >>> import numpy as np
+      >>> from dpjax import federated
+      >>> rng = np.random.default_rng(0)  # Made up, to try it out; a useful vote needs many more.
+      >>> hospitals = [(rng.normal(size=(40, 3)), rng.integers(0, 2, 40)) for _ in range(3)]
+      >>> rates = [{"learning_rate": rate, "decay": 1.0, "momentum": 0.9} for rate in (0.1, 0.3)]
+      >>> config = {
+      ...     "clients": 3, "candidates": json.dumps(rates), "votes": 1, "epsilon": 20.0,
+      ...     "missing-fraction": 0.34, "classes": 2, "model": "logistic_regression", "epochs": 1,
+      ... }
+      >>> def load(own):
+      ...     return hospitals[own.node_config["partition-id"]]
+      >>> app = federated.make_client_app(load, config)
+      >>> nodes = [{"partition-id": number} for number in range(3)]
+      >>> outcome, accuracies = federated.run_in_process(app, config, nodes)
+      >>> outcome.winner in (0, 1), accuracies.shape
+      (True, (3, 2))
+
     Args:
       client_app: what every node runs.
       config: of the election and the run, flat.
@@ -60,6 +79,19 @@ def run_in_ray(
 
     Each process compiles the training for itself and takes about 0.6 GB. Nodes are given their
     `partition-id`.
+
+    Example:
+      >>> import json
+      >>> from dpjax import federated
+      >>> rates = [{"learning_rate": rate, "decay": 1.0, "momentum": 0.9} for rate in (0.1, 0.3)]
+      >>> config = {
+      ...     "clients": 20, "candidates": json.dumps(rates), "votes": 1, "epsilon": 20.0,
+      ...     "dataset": "digits", "model": "logistic_regression",
+      ... }
+      >>> app = federated.make_client_app(federated.parts_of_data_set(config), config)
+      >>> outcome = federated.run_in_ray(app, config)  # doctest: +SKIP
+      >>> outcome.survivors  # doctest: +SKIP
+      20
 
     Args:
       client_app: what every node runs.

@@ -42,12 +42,29 @@ class ProtocolRefusal(ValueError):
 
 
 class SumAborted(ValueError):
-    """The server ends a sum without any result: nothing was unmasked."""
+    """The server ended a sum without a result: nothing was unmasked.
+
+    Example:
+      >>> from dpjax import federated
+      >>> rules = federated.SumRules(clients=50, minimum_survivors=45, clip=1024, length=100)
+      >>> try:
+      ...     rules.check_members(40)
+      ... except federated.SumAborted as error:
+      ...     print(str(error).partition(":")[0])
+      40 clients are ready and the plan asks for 45 to 50
+    """
 
 
 @dataclasses.dataclass(frozen=True)
 class SumRules:
-    """What one secure sum is, agreed on by all before it starts.
+    """The rules of one secure sum, agreed on by all before it starts.
+
+    Example:
+      >>> from dpjax import federated
+      >>> rules = federated.SumRules(clients=50, minimum_survivors=45, clip=1024, length=100)
+      >>> rules.check_members(47)
+      >>> rules.threshold(47) <= rules.shares(47)
+      True
 
     Attributes:
       clients: n, the number of clients planned for.

@@ -45,9 +45,19 @@ _VERSIONED = ("dpjax", *_LIBRARIES)
 
 
 def statement(election: Election, versions: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """What `guarantee.json` says of a federation; a function of the public rules alone.
+    """The contents of a federation's `guarantee.json`, a function of the public rules alone.
 
     The apps take noise from the clients' operating systems and from nowhere else.
+
+    Example:
+      >>> from dpjax import federated
+      >>> rates = [{"learning_rate": rate, "decay": 1.0, "momentum": 0.9} for rate in (0.1, 0.3)]
+      >>> election = federated.Election(
+      ...     federated.VoteSettings(clients=50, candidates=2, votes=1, epsilon=1.0), tuple(rates)
+      ... )
+      >>> claim = federated.statement(election)
+      >>> 0.9 < claim["epsilon"] <= 1.0
+      True
 
     Args:
       election: the public rules.
@@ -234,6 +244,27 @@ def save_outcome(
     privately, `model.msgpack` (plain Flax reads it), functions of the winner, the model and the
     public rules alone, with all time stamps 0. `curator/vote.json`, readable by its owner only,
     holds what else the server knows; a model averaged without noise lies beside it.
+
+    Example:
+      >>> import pathlib
+      >>> import json
+      >>> import numpy as np
+      >>> from dpjax import federated
+      >>> rng = np.random.default_rng(0)  # Made up, to try it out; a useful vote needs many more.
+      >>> hospitals = [(rng.normal(size=(40, 3)), rng.integers(0, 2, 40)) for _ in range(3)]
+      >>> rates = [{"learning_rate": rate, "decay": 1.0, "momentum": 0.9} for rate in (0.1, 0.3)]
+      >>> config = {
+      ...     "clients": 3, "candidates": json.dumps(rates), "votes": 1, "epsilon": 20.0,
+      ...     "missing-fraction": 0.34, "classes": 2, "model": "logistic_regression", "epochs": 1,
+      ... }
+      >>> def load(own):
+      ...     return hospitals[own.node_config["partition-id"]]
+      >>> app = federated.make_client_app(load, config)
+      >>> nodes = [{"partition-id": number} for number in range(3)]
+      >>> outcome, _ = federated.run_in_process(app, config, nodes)
+      >>> federated.save_outcome(outcome, "vote")
+      >>> sorted(path.name for path in pathlib.Path("vote/release").iterdir())
+      ['guarantee.json', 'hyperparameters.json']
 
     Args:
       outcome: of the vote, and of the training.

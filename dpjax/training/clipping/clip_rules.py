@@ -44,7 +44,13 @@ class Group(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class ClipRule:
-    """What all rules have; the defaults are those of a clip norm that stays, for one norm of all.
+    """Base class of clipping rules; by default one fixed clip norm for the whole gradient.
+
+    Example:
+      >>> from dpjax import training
+      >>> rule = training.GroupedClipping(("encoder", "head"))
+      >>> isinstance(rule, training.ClipRule), rule.describe()["rule"]
+      (True, 'grouped')
 
     Attributes:
       name: as `clipped_grad`, the commands and a release name it.

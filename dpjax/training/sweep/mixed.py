@@ -60,6 +60,32 @@ def mixed_sweep(
       * The order and the times at which candidates finish depend on the number of candidates: they
         stay with the curator.
 
+    Example:
+      >>> import dataclasses
+      >>> import jax.numpy as jnp
+      >>> import numpy as np
+      >>> from dpjax import training
+      >>> config = training.TrainConfig(
+      ...     loss_fn=lambda w, x: (x @ w - 1.0) ** 2,
+      ...     lots=training.PoissonLots(100, 0.1, 40),
+      ...     steps=5,
+      ...     expected_lot_size=10,
+      ...     optimizer=training.sgd(),
+      ... )
+      >>> longer = dataclasses.replace(config, steps=9)
+      >>> given = {
+      ...     "clip_norm": np.ones(2), "noise_multiplier": np.ones(2), "learning_rate": np.ones(2)
+      ... }
+      >>> keys = training.candidate_keys(2)
+      >>> rows = np.ones((100, 2), np.float32)
+      >>> trained = {}
+      >>> for places, params in training.mixed_sweep(
+      ...     [config, longer], keys, given, rows, initial=lambda key: jnp.zeros(2)
+      ... ):
+      ...     trained |= dict(zip(places.tolist(), params))
+      >>> sorted(trained), trained[1].shape
+      ([0, 1], (2,))
+
     Args:
       configs: one for each candidate, equal in everything but `lots`, `steps` and
         `expected_lot_size` (`dataclasses.replace`); all lots of one relation.

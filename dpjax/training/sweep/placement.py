@@ -121,6 +121,12 @@ def placement_by_rule(chunk_size: int, bytes_of_step: int) -> Placement:
     On a CPU, candidates of small steps side by side and others one by one; on an accelerator all
     side by side. Over all devices of this process, where there are several.
 
+    Example:
+      >>> from dpjax import training
+      >>> small = training.placement_by_rule(8, bytes_of_step=10_000)
+      >>> small.width
+      8
+
     Args:
       chunk_size: at most so many on one device.
       bytes_of_step: what one candidate's step touches, roughly (`dp_sgd.bytes_of_step`).
@@ -134,13 +140,18 @@ def placement_by_rule(chunk_size: int, bytes_of_step: int) -> Placement:
 
 
 def named_placement(name: str, chunk_size: int, bytes_of_step: int | None = None) -> Placement:
-    """The fixed placement of a name.
+    """Returns the placement of this name; nothing is measured.
 
     `rule`: `placement_by_rule` where `bytes_of_step` is known, else as `vmap`;
     `vmap`: chunk_size candidates vectorised on the default device; `one_by_one`: no vectorisation;
     `devices`: chunk_size candidates vectorised on every device of this process;
     `devices_one_by_one`: one candidate at a time on each of them; `lot_over_devices`: one candidate
     at a time, whose run spreads its lots over the devices itself (`TrainConfig(mesh=LotMesh())`).
+
+    Example:
+      >>> from dpjax import training
+      >>> training.named_placement("vmap", 8)
+      Placement(width=8, devices=None)
 
     Raises:
       ValueError: an unknown name, or "auto", which must be measured.
@@ -171,7 +182,25 @@ def placement_options(chunk_size: int) -> list[Placement]:
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """Runs of the given model in any length, on which placements are measured.
+    """Runs of a model, of any length, on which placements are timed.
+
+    Example:
+      >>> import dataclasses
+      >>> import jax.numpy as jnp
+      >>> import numpy as np
+      >>> from dpjax import training
+      >>> config = training.TrainConfig(
+      ...     loss_fn=lambda w, x: (x @ w - 1.0) ** 2,
+      ...     lots=training.PoissonLots(100, 0.1, 40),
+      ...     steps=5,
+      ...     expected_lot_size=10,
+      ...     optimizer=training.sgd(),
+      ... )
+      >>> def run_of(steps):
+      ...     train = training.make_train(dataclasses.replace(config, steps=steps))
+      ...     return lambda key, given, rows: train(key, given, jnp.zeros(2), rows)
+      >>> training.Trial(run_of, steps=config.steps).steps
+      5
 
     Attributes:
       run_of: number of steps -> a run like that of `sweep`.
@@ -195,7 +224,7 @@ def fastest_placement(
     repeats: int = 3,
     least_seconds: float = 0.2,
 ) -> tuple[Placement, dict[Placement, float]]:
-    """Measures placements on a short run of the given model and takes the best.
+    """Times placements on a short run of the given model and picks the fastest.
 
     Every option is compiled and called once unmeasured; then all take turns, so that a busy moment
     of the machine meets all of them alike. In a turn an option is called as often as fills
@@ -207,6 +236,19 @@ def fastest_placement(
     What a call costs besides its steps is measured with them, and should weigh what it weighs in
     the sweep. A `Trial` is therefore as long, for each option, as fills `least_seconds`, unless the
     real runs are shorter.
+
+    Example:
+      >>> import jax
+      >>> import numpy as np
+      >>> from dpjax import training
+      >>> def run(key, given, rows):  # Stands for a training.
+      ...     return given["learning_rate"] * rows.sum() + jax.random.normal(key)
+      >>> options = [training.Placement(1), training.Placement(4)]
+      >>> best, seconds = training.fastest_placement(
+      ...     run, {"learning_rate": 0.1}, np.ones(8, np.float32), options, least_seconds=0.01
+      ... )
+      >>> best in options, set(seconds) == set(options)
+      (True, True)
 
     Args:
       trial: a `Trial`, or a run like that of `sweep`, measured as it is.

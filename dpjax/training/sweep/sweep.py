@@ -52,6 +52,30 @@ def sweep(
       * How many candidates there are shows in the number of chunks and their timing: both are the
         curator's to keep.
 
+    Example:
+      >>> import jax.numpy as jnp
+      >>> import numpy as np
+      >>> from dpjax import training
+      >>> config = training.TrainConfig(
+      ...     loss_fn=lambda w, x: (x @ w - 1.0) ** 2,
+      ...     lots=training.PoissonLots(100, 0.1, 40),
+      ...     steps=5,
+      ...     expected_lot_size=10,
+      ...     optimizer=training.sgd(),
+      ... )
+      >>> train = training.make_train(config)
+      >>> def run(key, given, rows):
+      ...     return train(key, given, jnp.zeros(2), rows)
+      >>> given = {
+      ...     "clip_norm": np.ones(3),
+      ...     "noise_multiplier": np.ones(3),
+      ...     "learning_rate": np.array([0.1, 0.3, 1.0]),
+      ... }
+      >>> keys = training.candidate_keys(3)
+      >>> for places, params in training.sweep(run, keys, given, np.ones((100, 2), np.float32)):
+      ...     print(places, params.shape)
+      [0 1 2] (3, 2)
+
     Args:
       run: one candidate, `run(key, hyperparameters, data) -> pytree of arrays`. Give the same
         function object again to reuse its compilation.

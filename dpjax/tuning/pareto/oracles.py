@@ -137,6 +137,16 @@ class TrainedAccuracy:
 
     NOT private: accuracies are exact, on records that nothing protects.
 
+    Example:
+      >>> from dpjax import data, models, training, tuning
+      >>> from dpjax.tuning import pareto
+      >>> parts = data.load("digits").parts(0.2, key=b"public")  # Public records.
+      >>> task = tuning.classification(models.LogisticRegression(10), parts.train, parts.validation)
+      >>> shapes = pareto.RunShapes(dataset_size=parts.train.public_size)
+      >>> accuracy = pareto.TrainedAccuracy(task, shapes, training.sgd(), classes=10, repetitions=2)
+      >>> accuracy.failed_as
+      0.1
+
     Attributes:
       repetitions: R.
       failed_as: accuracy of guessing, 1 / classes.

@@ -24,7 +24,20 @@ from dpjax.tuning.pareto.domain import Domain, Settings, number_of, parse_domain
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """One setting and what the oracles answered.
+    """One evaluated setting, with its epsilon and utilities.
+
+    Example:
+      >>> import numpy as np
+      >>> from dpjax.tuning import pareto
+      >>> def privacy(settings):
+      ...     return 1 / settings["noise"]
+      >>> def utility(settings, seeds):  # Stands for trainings on public data.
+      ...     noise = [np.random.default_rng(int(seed)).normal(size=2) for seed in seeds]
+      ...     return 1 / (1.5 + settings["noise"])[:, None] + 0.01 * np.stack(noise)
+      >>> domain = pareto.Domain(noise=pareto.Log(0.1, 10.0))
+      >>> record = pareto.search(domain, privacy, utility, method="random", evaluations=16, seed=0)
+      >>> record.evaluations[0].setting["noise"] > 0, record.evaluations[0].failure
+      (True, '')
 
     Attributes:
       batch: number of the batch it was evaluated in, from 0.
@@ -45,6 +58,22 @@ class Evaluation:
 
 class SearchRecord:
     """All evaluations of one search, and what follows from them.
+
+    Example:
+      >>> import numpy as np
+      >>> from dpjax.tuning import pareto
+      >>> def privacy(settings):
+      ...     return 1 / settings["noise"]
+      >>> def utility(settings, seeds):  # Stands for trainings on public data.
+      ...     noise = [np.random.default_rng(int(seed)).normal(size=2) for seed in seeds]
+      ...     return 1 / (1.5 + settings["noise"])[:, None] + 0.01 * np.stack(noise)
+      >>> domain = pareto.Domain(noise=pareto.Log(0.1, 10.0))
+      >>> record = pareto.search(domain, privacy, utility, method="random", evaluations=16, seed=0)
+      >>> record.points.shape
+      (16, 2)
+      >>> best = record.front()  # Places of the evaluations, by increasing epsilon.
+      >>> bool((record.epsilon[best][1:] > record.epsilon[best][:-1]).all())
+      True
 
     Attributes:
       domain: what was searched.

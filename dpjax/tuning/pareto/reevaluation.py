@@ -28,6 +28,20 @@ _FRESH = 2
 class FreshFront:
     """The settings of a front, measured again.
 
+    Example:
+      >>> import numpy as np
+      >>> from dpjax.tuning import pareto
+      >>> def privacy(settings):
+      ...     return 1 / settings["noise"]
+      >>> def utility(settings, seeds):  # Stands for trainings on public data.
+      ...     noise = [np.random.default_rng(int(seed)).normal(size=2) for seed in seeds]
+      ...     return 1 / (1.5 + settings["noise"])[:, None] + 0.01 * np.stack(noise)
+      >>> domain = pareto.Domain(noise=pareto.Log(0.1, 10.0))
+      >>> record = pareto.search(domain, privacy, utility, method="random", evaluations=16, seed=0)
+      >>> fresh = pareto.reevaluate(record, utility)
+      >>> fresh.hypervolume <= fresh.hypervolume_as_first_seen
+      True
+
     Attributes:
       settings: name -> (k,) float64, by increasing epsilon.
       epsilon: (k,) float64.
@@ -89,10 +103,23 @@ class FreshFront:
 
 
 def front_by_means(record: SearchRecord) -> np.ndarray:
-    """Positions (k,) of the front of (epsilon, error by the mean of the utility's process).
+    """Positions (k,) of the front of epsilon and the error predicted by the utility's process.
 
     The process averages over neighbouring settings, so luck counts for less than in
     `SearchRecord.front`; empty where nothing dominates the anti-ideal point.
+
+    Example:
+      >>> import numpy as np
+      >>> from dpjax.tuning import pareto
+      >>> def privacy(settings):
+      ...     return 1 / settings["noise"]
+      >>> def utility(settings, seeds):  # Stands for trainings on public data.
+      ...     noise = [np.random.default_rng(int(seed)).normal(size=2) for seed in seeds]
+      ...     return 1 / (1.5 + settings["noise"])[:, None] + 0.01 * np.stack(noise)
+      >>> domain = pareto.Domain(noise=pareto.Log(0.1, 10.0))
+      >>> record = pareto.search(domain, privacy, utility, method="random", evaluations=16, seed=0)
+      >>> set(pareto.front_by_means(record)) <= set(range(len(record)))
+      True
     """
     checks.instance("record", record, SearchRecord, "pareto.search(...)")
     kept = record.succeeded
@@ -112,7 +139,21 @@ def reevaluate(
     by_means: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> FreshFront:
-    """Measures the settings of a record's front on fresh repetitions.
+    """Measures the settings on a record's front again, on fresh repetitions.
+
+    Example:
+      >>> import numpy as np
+      >>> from dpjax.tuning import pareto
+      >>> def privacy(settings):
+      ...     return 1 / settings["noise"]
+      >>> def utility(settings, seeds):  # Stands for trainings on public data.
+      ...     noise = [np.random.default_rng(int(seed)).normal(size=2) for seed in seeds]
+      ...     return 1 / (1.5 + settings["noise"])[:, None] + 0.01 * np.stack(noise)
+      >>> domain = pareto.Domain(noise=pareto.Log(0.1, 10.0))
+      >>> record = pareto.search(domain, privacy, utility, method="random", evaluations=16, seed=0)
+      >>> fresh = pareto.reevaluate(record, utility, rounds=2)
+      >>> len(fresh.utility) == len(record.front())
+      True
 
     Args:
       record: of a search.

@@ -22,7 +22,14 @@ _KINDS = ("uniform", "log_uniform", "normal", "shifted_exponential")
 
 @dataclasses.dataclass(frozen=True)
 class Law:
-    """A law to draw from only, truncated by rejection and rounded afterwards if whole.
+    """A law used only for drawing: truncated by rejection, then rounded if `whole`.
+
+    Example:
+      >>> import numpy as np
+      >>> from dpjax.tuning import pareto
+      >>> law = pareto.Law("normal", 16.0, 8.0, least=1.0, whole=True)
+      >>> law.sample(5, np.random.default_rng(0)).shape
+      (5,)
 
     Attributes:
       kind: "uniform" (first, second: ends), "log_uniform" (ends), "normal" (mean, standard
@@ -82,7 +89,16 @@ _DRAWN = (Law, space.Law)
 
 @dataclasses.dataclass(frozen=True)
 class Laws:
-    """Independent laws by name, those of a `Space` included, and constants; draws settings."""
+    """Independent laws (also those of a `Space`) and constants by name, to draw settings from.
+
+    Example:
+      >>> import numpy as np
+      >>> from dpjax.tuning import pareto
+      >>> law = pareto.Law("uniform", 16, 64, whole=True)
+      >>> laws = pareto.Laws({"lot_size": law, "momentum": 0.9})
+      >>> laws.sample(3, np.random.default_rng(0))["momentum"].tolist()
+      [0.9, 0.9, 0.9]
+    """
 
     laws: Mapping[str, Law | space.Law | float]
 
@@ -110,7 +126,15 @@ class Laws:
 
 @dataclasses.dataclass(frozen=True)
 class UniformOver:
-    """Uniform over the unit cube of a domain: logarithmic where its ranges are."""
+    """Uniform over the unit cube of a domain: logarithmic where its ranges are.
+
+    Example:
+      >>> import numpy as np
+      >>> from dpjax.tuning import pareto
+      >>> domain = pareto.Domain(rate=pareto.Log(0.01, 1.0), momentum=0.9)
+      >>> pareto.UniformOver(domain).sample(3, np.random.default_rng(0))["rate"].shape
+      (3,)
+    """
 
     domain: Domain
 
@@ -130,6 +154,13 @@ def grid(domain: Domain, points_per_parameter: int | Mapping[str, int]) -> Setti
     """Every combination of evenly spaced values of each range, on the range's own scale.
 
     The paper's grids are even on a linear scale: pass a domain of `Real` and `Integer` for those.
+
+    Example:
+      >>> from dpjax.tuning import pareto
+      >>> domain = pareto.Domain(rate=pareto.Log(0.01, 1.0), momentum=pareto.Real(0.0, 0.8))
+      >>> settings = pareto.grid(domain, {"rate": 3, "momentum": 2})
+      >>> settings["rate"].round(2).tolist()
+      [0.01, 0.01, 0.1, 0.1, 1.0, 1.0]
 
     Args:
       domain: what to cover.

@@ -282,7 +282,22 @@ def evaluated_inputs(record: SearchRecord) -> np.ndarray:
 def fitted(
     record: SearchRecord, generator: np.random.Generator, *, restarts: int = _FIT_RESTARTS
 ) -> tuple[GaussianProcess, GaussianProcess]:
-    """The processes of log epsilon and of the logit of the error, at `evaluated_inputs`.
+    """Fits Gaussian processes of log epsilon and of the error's logit at `evaluated_inputs`.
+
+    Example:
+      >>> import numpy as np
+      >>> from dpjax.tuning import pareto
+      >>> def privacy(settings):
+      ...     return 1 / settings["noise"]
+      >>> def utility(settings, seeds):  # Stands for trainings on public data.
+      ...     noise = [np.random.default_rng(int(seed)).normal(size=2) for seed in seeds]
+      ...     return 1 / (1.5 + settings["noise"])[:, None] + 0.01 * np.stack(noise)
+      >>> domain = pareto.Domain(noise=pareto.Log(0.1, 10.0))
+      >>> record = pareto.search(domain, privacy, utility, method="random", evaluations=16, seed=0)
+      >>> epsilon, error = pareto.fitted(record, np.random.default_rng(0))
+      >>> means, _ = epsilon.predict(np.array([[0.5]]))  # At noise 1, the middle of its range.
+      >>> bool(abs(means[0]) < 0.1)  # The logarithm of epsilon 1.
+      True
 
     Raises:
       ValueError: if no evaluation succeeded.

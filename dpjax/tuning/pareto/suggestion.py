@@ -34,9 +34,23 @@ true one decides."""
 
 @dataclasses.dataclass(frozen=True)
 class Suggestion:
-    """A setting for a wanted epsilon.
+    """The setting suggested for a wanted epsilon.
 
     NOT private where the search looked at private data: see `search`.
+
+    Example:
+      >>> import numpy as np
+      >>> from dpjax.tuning import pareto
+      >>> def privacy(settings):
+      ...     return 1 / settings["noise"]
+      >>> def utility(settings, seeds):  # Stands for trainings on public data.
+      ...     noise = [np.random.default_rng(int(seed)).normal(size=2) for seed in seeds]
+      ...     return 1 / (1.5 + settings["noise"])[:, None] + 0.01 * np.stack(noise)
+      >>> domain = pareto.Domain(noise=pareto.Log(0.1, 10.0))
+      >>> record = pareto.search(domain, privacy, utility, method="random", evaluations=16, seed=0)
+      >>> found = pareto.suggest(record, privacy, 2.0)
+      >>> found.epsilon <= found.wanted_epsilon, found.low < found.utility < found.high
+      (True, True)
 
     Attributes:
       setting: name -> number, integers rounded.
@@ -61,7 +75,21 @@ def suggest(
     *,
     seed: int = 0,
 ) -> Suggestion:
-    """The setting of the best predicted utility whose epsilon, as accounted, is at most `epsilon`.
+    """Suggests the setting of best predicted utility whose accounted epsilon is at most `epsilon`.
+
+    Example:
+      >>> import numpy as np
+      >>> from dpjax.tuning import pareto
+      >>> def privacy(settings):
+      ...     return 1 / settings["noise"]
+      >>> def utility(settings, seeds):  # Stands for trainings on public data.
+      ...     noise = [np.random.default_rng(int(seed)).normal(size=2) for seed in seeds]
+      ...     return 1 / (1.5 + settings["noise"])[:, None] + 0.01 * np.stack(noise)
+      >>> domain = pareto.Domain(noise=pareto.Log(0.1, 10.0))
+      >>> record = pareto.search(domain, privacy, utility, method="random", evaluations=16, seed=0)
+      >>> suggestion = pareto.suggest(record, privacy, 2.0)
+      >>> suggestion.epsilon <= 2.0
+      True
 
     Args:
       record: of a search with any method.

@@ -241,6 +241,18 @@ def adaptive_proposals(
       leaves. Source: the procedure is that of Wang et al. (NeurIPS 2023), the price
       `accounting.best_of_adaptive`, derived there.
 
+    Example:
+      >>> from dpjax import accounting, data, models, tuning
+      >>> parts = data.load("digits").parts(0.2, key=b"public")
+      >>> task = tuning.classification(models.LogisticRegression(10), parts.train, parts.validation)
+      >>> space = tuning.Space(learning_rate=tuning.LogUniform(0.1, 10), momentum=0.9, clip_norm=1)
+      >>> law = accounting.AtMost(accounting.Geometric(3), 8)
+      >>> result = tuning.adaptive_proposals(
+      ...     task, space, repetitions=law, round_size=2, noise_multiplier=2.0, lot_size=64, steps=5
+      ... )
+      >>> result.guarantee.epsilon(1e-5) > result.run_guarantee.epsilon(1e-5)
+      True
+
     Args:
       task, space: as in `random_repetitions`.
       repetitions: public law of the number K of candidates.

@@ -159,6 +159,18 @@ def chosen_iterate(
       (2020), Theorem 1; McSherry (2009), Theorem 4; `accounting.dp_sgd`, `accounting.pure` and
       `accounting.parallel` for the cost.
 
+    Example:
+      >>> from dpjax import data, models, tuning
+      >>> parts = data.load("digits").parts(0.2, key=b"public")
+      >>> task = tuning.classification(models.LogisticRegression(10), parts.train, parts.validation)
+      >>> space = tuning.Space(learning_rate=tuning.LogUniform(0.1, 10), momentum=0.9, clip_norm=1)
+      >>> space = tuning.Space(learning_rate=1.0, momentum=0.9, clip_norm=1.0)
+      >>> result = tuning.chosen_iterate(
+      ...     task, space, selection_epsilon=0.5, noise_multiplier=2.0, lot_size=64, steps=10
+      ... )
+      >>> result.guarantee.epsilon(1e-5) > result.run_guarantee.epsilon(1e-5)
+      True
+
     Args:
       task: what to learn, with its training and validation records; without averages of its own.
       space: the hyperparameters, each a number; None: `public_defaults` of the task.

@@ -396,6 +396,25 @@ def doubling(
       hyperparameters, its finally trained parameters and the public list of candidates. Source:
       Ding & Wu (2022), Algorithm 1; `accounting.doubling_loop` for the cost.
 
+    Example:
+      >>> from dpjax import data, models, tuning
+      >>> parts = data.load("digits").parts(0.2, key=b"public")
+      >>> task = tuning.classification(models.LogisticRegression(10), parts.train, parts.validation)
+      >>> space = tuning.Space(learning_rate=tuning.LogUniform(0.1, 10), momentum=0.9, clip_norm=1)
+      >>> result = tuning.doubling(
+      ...     task,
+      ...     space,
+      ...     selection_epsilon=2.0,
+      ...     iterations=20,
+      ...     candidates=4,
+      ...     partitions=8,
+      ...     noise_multiplier=2.0,
+      ...     lot_size=64,
+      ...     steps=5,
+      ... )
+      >>> result.guarantee.epsilon(1e-5) > result.selection_guarantee.epsilon(1e-5)
+      True
+
     Args:
       task: what to learn; its training records need identifiers (`data` gives them).
       space: public law of the hyperparameters. What changes a run's cost (noise multiplier, lot

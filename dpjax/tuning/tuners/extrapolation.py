@@ -208,6 +208,24 @@ def extrapolation(
       `accounting.best_of` and `accounting.compose` for the cost; Panda et al. (ICML 2024) for the
       line, which is a heuristic: no privacy rests on it.
 
+    Example:
+      >>> from dpjax import accounting, data, models, tuning
+      >>> parts = data.load("digits").parts(0.2, key=b"public")
+      >>> task = tuning.classification(models.LogisticRegression(10), parts.train, parts.validation)
+      >>> space = tuning.Space(learning_rate=tuning.LogUniform(0.1, 10), momentum=0.9, clip_norm=1)
+      >>> law = accounting.AtMost(accounting.Geometric(3), 8)
+      >>> result = tuning.extrapolation(
+      ...     task,
+      ...     space,
+      ...     repetitions=law,
+      ...     noise_multiplier=2.0,
+      ...     stage_noise=(8.0, 4.0),
+      ...     lot_size=64,
+      ...     steps=5,
+      ... )
+      >>> result.guarantee.epsilon(1e-5) > result.run_guarantee.epsilon(1e-5)
+      True
+
     Args:
       task: as in `random_repetitions`.
       space: public law of the hyperparameters; lot size, steps, epochs and noise stand beside it,

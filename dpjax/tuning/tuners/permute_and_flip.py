@@ -148,6 +148,24 @@ def permute_and_flip(
       validation record is touched by the draw alone and pays no more than the composition. Source:
       McKenna & Sheldon (2020), Theorem 1; `accounting.pure` for the cost.
 
+    Example:
+      >>> from dpjax import data, models, tuning
+      >>> parts = data.load("digits").parts(0.2, key=b"public")
+      >>> task = tuning.classification(models.LogisticRegression(10), parts.train, parts.validation)
+      >>> space = tuning.Space(learning_rate=tuning.LogUniform(0.1, 10), momentum=0.9, clip_norm=1)
+      >>> result = tuning.permute_and_flip(
+      ...     task,
+      ...     space,
+      ...     selection_epsilon=2.0,
+      ...     candidates=4,
+      ...     partitions=4,
+      ...     noise_multiplier=2.0,
+      ...     lot_size=64,
+      ...     steps=5,
+      ... )
+      >>> result.guarantee.epsilon(1e-5) > result.selection_guarantee.epsilon(1e-5)
+      True
+
     Args:
       task, space: as in `doubling`.
       selection_epsilon: epsilon_0, of the whole selection.

@@ -148,6 +148,24 @@ def subset_tuning(
       a mean validation accuracy of .896 / .886 / .870 on digits, where the best rate gives .900 (6
       seeds), and of .841 / .843 / .839 on a9a, where it gives .843 (2 seeds).
 
+    Example:
+      >>> from dpjax import accounting, data, models, tuning
+      >>> parts = data.load("digits").parts(0.2, key=b"public")
+      >>> task = tuning.classification(models.LogisticRegression(10), parts.train, parts.validation)
+      >>> space = tuning.Space(learning_rate=tuning.LogUniform(0.1, 10), momentum=0.9, clip_norm=1)
+      >>> law = accounting.AtMost(accounting.Geometric(3), 8)
+      >>> result = tuning.subset_tuning(
+      ...     task,
+      ...     space,
+      ...     probability=0.25,
+      ...     repetitions=law,
+      ...     noise_multiplier=2.0,
+      ...     lot_size=64,
+      ...     steps=5,
+      ... )
+      >>> result.guarantee.relation
+      'add_or_remove_one'
+
     Args:
       task: what to learn, with its training and validation records.
       space: public law of the hyperparameters; each must be read by the optimiser or the loss, or

@@ -108,6 +108,23 @@ def threshold_stopping(
       the coin comes from the operating system's randomness, and the threshold was fixed before the
       data was seen. The cost is `accounting.stop_at_threshold`'s.
 
+    Example:
+      >>> from dpjax import data, models, tuning
+      >>> parts = data.load("digits").parts(0.2, key=b"public")
+      >>> task = tuning.classification(models.LogisticRegression(10), parts.train, parts.validation)
+      >>> space = tuning.Space(learning_rate=tuning.LogUniform(0.1, 10), momentum=0.9, clip_norm=1)
+      >>> result = tuning.threshold_stopping(
+      ...     task,
+      ...     space,
+      ...     threshold=0.2,
+      ...     halting_probability=0.05,
+      ...     noise_multiplier=2.0,
+      ...     lot_size=64,
+      ...     steps=5,
+      ... )
+      >>> result.guarantee.epsilon(1e-5) > result.run_guarantee.epsilon(1e-5)
+      True
+
     Args:
       task: what to learn, with its training and validation records.
       space: public law of the hyperparameters.

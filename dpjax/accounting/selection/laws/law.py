@@ -392,7 +392,26 @@ Law = TypeVar("Law", bound=RepetitionLaw)
 
 
 def law_family(name: str, **written_as: str) -> Callable[[type[Law]], type[Law]]:
-    """Class decorator: plain values of this law are this name and its constructor's arguments.
+    """Class decorator that names a law, so that plain values can describe it and rebuild it.
+
+    Example:
+      >>> import dataclasses
+      >>> import numpy as np
+      >>> from dpjax import accounting
+      >>> @accounting.law_family("one_or_two", share="share_of_two")
+      ... @dataclasses.dataclass(frozen=True)
+      ... class OneOrTwo(accounting.RepetitionLaw):
+      ...     share: float
+      ...     maximum = 2
+      ...
+      ...     @property
+      ...     def mean(self):
+      ...         return 1 + self.share
+      ...
+      ...     def log_pmf(self, k):
+      ...         return np.log((k == 1) * (1 - self.share) + (k == 2) * self.share)
+      >>> OneOrTwo(0.25).to_dict()
+      {'law': 'one_or_two', 'share_of_two': 0.25}
 
     Args:
       name: unique, as in "poisson".
