@@ -25,7 +25,8 @@ from experiments.figures.dpareto import trained_searches as trained
 from experiments.figures.figure import MID
 from experiments.figures.rows import select
 
-COLUMNS = ("problem", *trained.SETTING_COLUMNS, "epsilon", "utility", "best", "worst")
+COLUMNS = ("problem", *trained.RAN_COLUMNS, "fresh_repetitions", *trained.SETTING_COLUMNS,
+           "epsilon", "utility", "best", "worst")  # fmt: skip
 
 
 def searches(size: str) -> list[tuple[str, str, int]]:
@@ -45,13 +46,12 @@ def rows(evaluations: Sequence[Mapping], fresh: Sequence[Mapping]) -> list[dict]
 
 def draw(rows: Sequence[Mapping]) -> Figure:
     """Draws one panel a problem."""
-    figure, panels = maps.new_square(2, 3, width=13.5, height=8.8)
+    figure, panels = maps.new_square(2, 3, width=13.5, height=9.2)
     panels[1, 2].set_visible(False)
     for axes, problem in zip(panels.flat, trained.LABELS):
         members = select(rows, problem=problem)
         colour = plotting.PALETTE[list(trained.LABELS).index(problem)]
-        data_set = "Adult" if problem in trained.ADULT else "MNIST"
-        axes.set_title(f"{data_set}, {trained.LABELS[problem]}")
+        found.head(axes, trained.LABELS[problem], members)
         if not members:
             continue
         epsilons = maps.column(members, "epsilon")

@@ -29,8 +29,8 @@ from experiments.figures.rows import select
 
 def draw(rows: Sequence[Mapping]) -> Figure:
     """Draws one panel a data set."""
-    figure, axes = panels.new_panels(2, width=12.5, height=5.2)
-    for panel, names, title in zip(axes, (trained.ADULT, trained.MNIST), ("Adult", "MNIST")):
+    figure, axes = panels.new_panels(2, width=12.5, height=5.6)
+    for panel, names in zip(axes, (trained.ADULT, trained.MNIST)):
         drawn = [row for row in rows if row["problem"] in names]
         for place, problem in enumerate(names):
             members = select(drawn, problem=problem)
@@ -40,7 +40,7 @@ def draw(rows: Sequence[Mapping]) -> Figure:
                     color=plotting.PALETTE[place], linewidth=2, marker="o", markersize=4,
                     label=trained.LABELS[problem],
                 )  # fmt: skip
-        found.dress(panel, title, drawn)
+        found.dress(panel, "", drawn)
         if panel.lines:
             panel.legend(fontsize=11)
     figure.suptitle(f"Fronts measured afresh ({trained.NOT_PRIVATE})", fontsize=13)

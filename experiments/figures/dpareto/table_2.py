@@ -34,7 +34,8 @@ from experiments.figures.dpareto import trained_searches as trained
 from experiments.figures.dpareto.figure_search_variation import searches
 from experiments.figures.rows import select
 
-COLUMNS = ("problem", "judged", "evaluations", "seeds", "seeds_won", "mean", "low", "high")
+COLUMNS = ("problem", *trained.RAN_COLUMNS, "fresh_repetitions", "judged", "seeds", "seeds_won",
+           "mean", "low", "high")  # fmt: skip
 PAPER = {
     "adult_logistic_regression_sgd": (0.158, 0.053, 0.264),
     "adult_logistic_regression_adam": (0.439, 0.272, 0.607),
@@ -69,8 +70,9 @@ def rows(evaluations: Sequence[Mapping], fresh: Sequence[Mapping]) -> list[dict]
             made.append(
                 {
                     "problem": problem,
+                    **{name: pairs[0][0][name] for name in trained.RAN_COLUMNS},
+                    "fresh_repetitions": pairs[0][0]["fresh_repetitions"],
                     "judged": judged,
-                    "evaluations": pairs[0][0]["evaluations"],
                     "seeds": len(pairs),
                     "seeds_won": int((differences > 0).sum()),
                     "mean": mean,
@@ -83,7 +85,7 @@ def rows(evaluations: Sequence[Mapping], fresh: Sequence[Mapping]) -> list[dict]
 
 def draw(rows: Sequence[Mapping]) -> Figure:
     """Draws the differences with their intervals beside the paper's."""
-    figure, axes = plotting.new_figure(10.5, 5.4)
+    figure, axes = plotting.new_figure(10.5, 5.8)
     axes.axhline(0, color="#888888", linewidth=1)
     labels = {"paper": "the paper, 256 evaluations", **found.JUDGEMENTS}
     for place, problem in enumerate(trained.ADULT):
@@ -101,7 +103,8 @@ def draw(rows: Sequence[Mapping]) -> Figure:
     axes.set_xticks(range(len(trained.ADULT)), [trained.LABELS[name] for name in trained.ADULT])
     axes.set_xlim(-0.5, len(trained.ADULT) - 0.5)
     axes.set_ylabel("hypervolume, DPareto minus random")
-    axes.set_title(f"Adult ({trained.NOT_PRIVATE})")
+    found.head(axes, "", rows)
+    figure.suptitle(f"DPareto minus random search ({trained.NOT_PRIVATE})", fontsize=13)
     handles, names = axes.get_legend_handles_labels()
     first = dict(zip(reversed(names), reversed(handles)))
     figure.legend(
