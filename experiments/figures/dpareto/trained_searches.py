@@ -370,8 +370,8 @@ def stored(folder: RowFolder) -> tuple[list[dict], list[dict]]:
     for name in (SEARCHES, FRONTS):
         rows = folder.read(name)
         for row in rows:
-            there = {column: row.get(column) for column in RAN_COLUMNS}
             due = ran(row["problem"], row["method"], folder.size)
+            there = {column: row.get(column) for column in RAN_COLUMNS}
             if there != due:
                 raise ValueError(
                     f"{folder.file(name)} holds {row['problem']}, {row['method']} of "

@@ -125,6 +125,8 @@ def test_a_search_is_trained_once_and_methods_share_their_start(tmp_path, monkey
     evaluations, fresh = trained.stored(folder)
     assert len(said) == 2 and len(evaluations) == 12 and fresh
     assert all(row["epsilon_classic"] > row["epsilon"] for row in evaluations)
+    for rows in (evaluations, fresh):
+        assert {(row["data_set"], row["records"]) for row in rows} == {("digits", 1438)}
     columns = (*trained.SETTING_COLUMNS, "epsilon", "utility")
     starts = [
         [[row[name] for name in columns] for row in trained_fronts.of(evaluations, *key)[:4]]
