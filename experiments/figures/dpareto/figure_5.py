@@ -11,8 +11,9 @@ ones; below right, random search has 1,500 points at full size only, else as man
 
   python -m experiments.figures.dpareto.figure_5 --size=mid --data_dir=... --out_dir=...
 
-At full size it takes many hours on a CPU (not run); with --size=mid about an hour, see
-docs/pareto_fronts.md; with --quick a minute, most of it compilation.
+At full size it takes five core-hours for Adult, days for MNIST (estimates: not run; --problem=
+restricts it); with --size=mid about an hour, see docs/pareto_fronts.md; with --quick a minute, most
+of it compilation.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ FIGURE = trained.figure(
     searches,
     rows,
     draw,
-    full="many hours on a CPU",
+    full="Adult 5 hours, MNIST days (estimates)",
     committed=trained.QUICK_ADULT,
 )
 

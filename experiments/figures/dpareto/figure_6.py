@@ -9,7 +9,7 @@ Differs from the paper: EHVI for HVPoI, tight epsilons for classic ones, fronts 
 
   python -m experiments.figures.dpareto.figure_6 --size=mid --data_dir=... --out_dir=...
 
-At full size it takes hours on a CPU (not run); with --size=mid about an hour, see
+At full size it takes an hour of a core (an estimate: not run); with --size=mid about an hour, see
 docs/pareto_fronts.md; with --quick (a grid of 32) half a minute, most of it compilation.
 """
 
@@ -78,7 +78,7 @@ FIGURE = trained.figure(
     searches,
     rows,
     draw,
-    full="hours on a CPU",
+    full="an hour (an estimate)",
     quick="half a minute",
     committed=MID,
 )

@@ -8,8 +8,9 @@ and four (MNIST) fresh repetitions instead of the ten of the search.
 
   python -m experiments.figures.dpareto.figure_7 --size=mid --data_dir=... --out_dir=...
 
-At full size it takes many hours on a CPU (not run); with --size=mid about an hour, see
-docs/pareto_fronts.md; with --quick a minute, most of it compilation.
+At full size it takes half an hour of a core for Adult, many for MNIST (estimates: not run;
+--problem= restricts it); with --size=mid about an hour, see docs/pareto_fronts.md; with --quick a
+minute, most of it compilation.
 """
 
 from __future__ import annotations
@@ -72,7 +73,13 @@ def draw(rows: Sequence[Mapping]) -> Figure:
 
 
 FIGURE = trained.figure(
-    "figure_7", COLUMNS, searches, rows, draw, full="many hours on a CPU", committed=MID
+    "figure_7",
+    COLUMNS,
+    searches,
+    rows,
+    draw,
+    full="Adult half an hour, MNIST many (estimates)",
+    committed=MID,
 )
 
 if __name__ == "__main__":

@@ -7,8 +7,9 @@ Differs from the paper: EHVI for HVPoI, tight epsilons for classic ones, fronts 
 
   python -m experiments.figures.dpareto.figure_8 --size=mid --data_dir=... --out_dir=...
 
-At full size it takes many hours on a CPU (not run); with --size=mid about an hour, see
-docs/pareto_fronts.md; with --quick a minute, most of it compilation.
+At full size it takes half an hour of a core for Adult, many for MNIST (estimates: not run;
+--problem= restricts it); with --size=mid about an hour, see docs/pareto_fronts.md; with --quick a
+minute, most of it compilation.
 """
 
 from __future__ import annotations
@@ -48,7 +49,13 @@ def draw(rows: Sequence[Mapping]) -> Figure:
 
 
 FIGURE = trained.figure(
-    "figure_8", COLUMNS, searches, rows, draw, full="many hours on a CPU", committed=MID
+    "figure_8",
+    COLUMNS,
+    searches,
+    rows,
+    draw,
+    full="Adult half an hour, MNIST many (estimates)",
+    committed=MID,
 )
 
 if __name__ == "__main__":

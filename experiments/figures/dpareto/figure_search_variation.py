@@ -10,7 +10,7 @@ epsilons for classic ones, fronts measured afresh.
   python -m experiments.figures.dpareto.figure_search_variation \
       --size=mid --data_dir=... --out_dir=...
 
-At full size it takes hours on a CPU (not run); with --size=mid about an hour, see
+At full size it takes five core-hours (an estimate: not run); with --size=mid about an hour, see
 docs/pareto_fronts.md; with --quick a minute, most of it compilation.
 """
 
@@ -76,7 +76,7 @@ FIGURE = trained.figure(
     searches,
     rows,
     draw,
-    full="hours on a CPU",
+    full="5 hours (an estimate)",
     committed=trained.QUICK_ADULT,
 )
 
