@@ -57,6 +57,8 @@ _OF_TUNERS = "tests/test_certificates_of_tuners.py"
 _KINDS = (_OF_TUNERS,)
 _DECLARED = (f"{_OF_TUNERS}::test_a_declared_run_that_is_none_or_beyond_the_program_is_refused",)
 _SCORES = (f"{_T}test_wiring_scores.py",)
+_DPARETO = "experiments/figures/dpareto/"
+_TRAINED = ("tests/experiments/figures/test_dpareto_trained.py",)
 _RANDOM = (f"{_T}test_wiring_randomness.py",)
 _ONCE = (f"{_T}test_wiring_failures.py",)
 _PUBLIC = (f"{_T}test_wiring_public_numbers.py",)
@@ -2289,6 +2291,48 @@ MISTAKES = [
         '        "clipping": procedure.clipping.describe(),\n',
         "",
         _CLIP_TUNED,
+    ),
+    Mistake(
+        "DPareto: processes side by side overwrite each other's rows",
+        f"{_DPARETO}trained_searches.py",
+        "alone.enter_context(private_files.locked(lock, folder.path))",
+        "pass",
+        _TRAINED,
+    ),
+    Mistake(
+        "DPareto: a search's rows take the place of others of its problem",
+        f"{_DPARETO}trained_searches.py",
+        "if any(row[column] != key[column] for column in key)",
+        "if all(row[column] != key[column] for column in key)",
+        _TRAINED,
+    ),
+    Mistake(
+        "DPareto: rows of fewer records pass for the full size",
+        f"{_DPARETO}trained_searches.py",
+        "there = {column: row.get(column) for column in RAN_COLUMNS}",
+        'there = due | {"data_set": row["data_set"]}',
+        _TRAINED,
+    ),
+    Mistake(
+        "DPareto: rows of digits say Adult",
+        f"{_DPARETO}trained_searches.py",
+        '"data_set": DATA_SETS[dataset],',
+        '"data_set": DATA_SETS[problems.PROBLEMS[problem].dataset],',
+        _TRAINED,
+    ),
+    Mistake(
+        "DPareto: every round measures a front on the same repetitions",
+        f"{_P}pareto/reevaluation.py",
+        "(seed, _FRESH, turn, int(place))",
+        "(seed, _FRESH, 0, int(place))",
+        (f"{_T}pareto/test_search.py",),
+    ),
+    Mistake(
+        "DPareto: a finer class of lots is too small for them",
+        f"{_P}pareto/repeated_runs.py",
+        "family, capacity=max(family.capacity, min(rounded, family.size // 2))",
+        "family, capacity=min(rounded // 4 * 4, family.size // 2)",
+        (f"{_T}pareto/test_oracles.py",),
     ),
 ]
 

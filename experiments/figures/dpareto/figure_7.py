@@ -8,8 +8,9 @@ and four (MNIST) fresh repetitions instead of the ten of the search.
 
   python -m experiments.figures.dpareto.figure_7 --size=mid --data_dir=... --out_dir=...
 
-At full size it takes many hours on a CPU (not run); with --size=mid about an hour, see
-docs/pareto_fronts.md; with --quick a minute, most of it compilation.
+At full size it takes half an hour of a core for Adult, many for MNIST (estimates: not run;
+--problem= restricts it); with --size=mid about an hour, see docs/pareto_fronts.md; with --quick a
+minute, most of it compilation.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from experiments.figures.dpareto import trained_searches as trained
 from experiments.figures.figure import MID
 from experiments.figures.rows import select
 
-COLUMNS = ("problem", *trained.SETTING_COLUMNS, "epsilon", "utility", "best", "worst")
+COLUMNS = ("problem", *trained.RAN_COLUMNS, "fresh_repetitions", *trained.SETTING_COLUMNS,
+           "epsilon", "utility", "best", "worst")  # fmt: skip
 
 
 def searches(size: str) -> list[tuple[str, str, int]]:
@@ -45,13 +47,12 @@ def rows(evaluations: Sequence[Mapping], fresh: Sequence[Mapping]) -> list[dict]
 
 def draw(rows: Sequence[Mapping]) -> Figure:
     """Draws one panel a problem."""
-    figure, panels = maps.new_square(2, 3, width=13.5, height=8.8)
+    figure, panels = maps.new_square(2, 3, width=13.5, height=9.2)
     panels[1, 2].set_visible(False)
     for axes, problem in zip(panels.flat, trained.LABELS):
         members = select(rows, problem=problem)
         colour = plotting.PALETTE[list(trained.LABELS).index(problem)]
-        data_set = "Adult" if problem in trained.ADULT else "MNIST"
-        axes.set_title(f"{data_set}, {trained.LABELS[problem]}")
+        found.head(axes, trained.LABELS[problem], members)
         if not members:
             continue
         epsilons = maps.column(members, "epsilon")
@@ -72,7 +73,13 @@ def draw(rows: Sequence[Mapping]) -> Figure:
 
 
 FIGURE = trained.figure(
-    "figure_7", COLUMNS, searches, rows, draw, full="many hours on a CPU", committed=MID
+    "figure_7",
+    COLUMNS,
+    searches,
+    rows,
+    draw,
+    full="Adult half an hour, MNIST many (estimates)",
+    committed=MID,
 )
 
 if __name__ == "__main__":

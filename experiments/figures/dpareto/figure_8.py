@@ -7,8 +7,9 @@ Differs from the paper: EHVI for HVPoI, tight epsilons for classic ones, fronts 
 
   python -m experiments.figures.dpareto.figure_8 --size=mid --data_dir=... --out_dir=...
 
-At full size it takes many hours on a CPU (not run); with --size=mid about an hour, see
-docs/pareto_fronts.md; with --quick a minute, most of it compilation.
+At full size it takes half an hour of a core for Adult, many for MNIST (estimates: not run;
+--problem= restricts it); with --size=mid about an hour, see docs/pareto_fronts.md; with --quick a
+minute, most of it compilation.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from experiments.figures.rows import select
 
 def draw(rows: Sequence[Mapping]) -> Figure:
     """Draws one panel a data set."""
-    figure, axes = panels.new_panels(2, width=12.5, height=5.2)
-    for panel, names, title in zip(axes, (trained.ADULT, trained.MNIST), ("Adult", "MNIST")):
+    figure, axes = panels.new_panels(2, width=12.5, height=5.6)
+    for panel, names in zip(axes, (trained.ADULT, trained.MNIST)):
         drawn = [row for row in rows if row["problem"] in names]
         for place, problem in enumerate(names):
             members = select(drawn, problem=problem)
@@ -40,7 +41,7 @@ def draw(rows: Sequence[Mapping]) -> Figure:
                     color=plotting.PALETTE[place], linewidth=2, marker="o", markersize=4,
                     label=trained.LABELS[problem],
                 )  # fmt: skip
-        found.dress(panel, title, drawn)
+        found.dress(panel, "", drawn)
         if panel.lines:
             panel.legend(fontsize=11)
     figure.suptitle(f"Fronts measured afresh ({trained.NOT_PRIVATE})", fontsize=13)
@@ -48,7 +49,13 @@ def draw(rows: Sequence[Mapping]) -> Figure:
 
 
 FIGURE = trained.figure(
-    "figure_8", COLUMNS, searches, rows, draw, full="many hours on a CPU", committed=MID
+    "figure_8",
+    COLUMNS,
+    searches,
+    rows,
+    draw,
+    full="Adult half an hour, MNIST many (estimates)",
+    committed=MID,
 )
 
 if __name__ == "__main__":

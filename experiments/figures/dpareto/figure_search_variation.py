@@ -10,7 +10,7 @@ epsilons for classic ones, fronts measured afresh.
   python -m experiments.figures.dpareto.figure_search_variation \
       --size=mid --data_dir=... --out_dir=...
 
-At full size it takes hours on a CPU (not run); with --size=mid about an hour, see
+At full size it takes five core-hours (an estimate: not run); with --size=mid about an hour, see
 docs/pareto_fronts.md; with --quick a minute, most of it compilation.
 """
 
@@ -26,7 +26,8 @@ from experiments.figures.dpareto import trained_fronts as found
 from experiments.figures.dpareto import trained_searches as trained
 from experiments.figures.rows import select
 
-COLUMNS = (*trained.KEY_COLUMNS, "evaluations", "observed", "measured_afresh")
+COLUMNS = (*trained.KEY_COLUMNS, *trained.RAN_COLUMNS, "fresh_repetitions", "observed",
+           "measured_afresh")  # fmt: skip
 METHODS = ("ehvi", "random")
 
 
@@ -44,7 +45,7 @@ def rows(evaluations: Sequence[Mapping], fresh: Sequence[Mapping]) -> list[dict]
 
 def draw(rows: Sequence[Mapping]) -> Figure:
     """Draws one panel a pair of model and optimiser."""
-    figure, axes = panels.new_panels(3, width=12.5, height=4.8)
+    figure, axes = panels.new_panels(3, width=12.5, height=5.2)
     for panel, problem in zip(axes, trained.ADULT):
         for place, method in enumerate(METHODS):
             members = select(rows, problem=problem, method=method)
@@ -61,11 +62,11 @@ def draw(rows: Sequence[Mapping]) -> Figure:
                 )  # fmt: skip
         panel.set_xticks(range(2), [found.METHOD_LABELS[method] for method in METHODS])
         panel.set_xlim(-0.5, 1.5)
-        panel.set_title(trained.LABELS[problem])
+        found.head(panel, trained.LABELS[problem], select(rows, problem=problem))
     axes[0].set_ylabel("hypervolume at (10, 1)")
     # Below: inside the panels it hides dots.
     panels.legend_below(figure, axes[0], 2)
-    figure.suptitle(f"Adult, each search a dot ({trained.NOT_PRIVATE})", fontsize=13)
+    figure.suptitle(f"Each search a dot ({trained.NOT_PRIVATE})", fontsize=13)
     return figure
 
 
@@ -75,7 +76,7 @@ FIGURE = trained.figure(
     searches,
     rows,
     draw,
-    full="hours on a CPU",
+    full="5 hours (an estimate)",
     committed=trained.QUICK_ADULT,
 )
 

@@ -16,8 +16,9 @@ paper does not say how it judged. At mid size 16 + 128 evaluations and at most 1
   python -m experiments.figures.dpareto.table_2 --size=quick_adult --data_dir=... \
       --problem=adult_logistic_regression_adam      # prints on how many of five seeds it won
 
-At full size it takes hours on a CPU (not run); with --size=mid about an hour, the second line
-minutes, see docs/pareto_fronts.md; with --quick (digits) a minute, most of it compilation.
+At full size it takes five core-hours (an estimate: not run); with --size=mid about an hour, the
+second line minutes, see docs/pareto_fronts.md; with --quick (digits) a minute, most of it
+compilation.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ from experiments.figures.dpareto import trained_searches as trained
 from experiments.figures.dpareto.figure_search_variation import searches
 from experiments.figures.rows import select
 
-COLUMNS = ("problem", "judged", "evaluations", "seeds", "seeds_won", "mean", "low", "high")
+COLUMNS = ("problem", *trained.RAN_COLUMNS, "fresh_repetitions", "judged", "seeds", "seeds_won",
+           "mean", "low", "high")  # fmt: skip
 PAPER = {
     "adult_logistic_regression_sgd": (0.158, 0.053, 0.264),
     "adult_logistic_regression_adam": (0.439, 0.272, 0.607),
@@ -69,8 +71,9 @@ def rows(evaluations: Sequence[Mapping], fresh: Sequence[Mapping]) -> list[dict]
             made.append(
                 {
                     "problem": problem,
+                    **{name: pairs[0][0][name] for name in trained.RAN_COLUMNS},
+                    "fresh_repetitions": pairs[0][0]["fresh_repetitions"],
                     "judged": judged,
-                    "evaluations": pairs[0][0]["evaluations"],
                     "seeds": len(pairs),
                     "seeds_won": int((differences > 0).sum()),
                     "mean": mean,
@@ -83,7 +86,7 @@ def rows(evaluations: Sequence[Mapping], fresh: Sequence[Mapping]) -> list[dict]
 
 def draw(rows: Sequence[Mapping]) -> Figure:
     """Draws the differences with their intervals beside the paper's."""
-    figure, axes = plotting.new_figure(10.5, 5.4)
+    figure, axes = plotting.new_figure(10.5, 5.8)
     axes.axhline(0, color="#888888", linewidth=1)
     labels = {"paper": "the paper, 256 evaluations", **found.JUDGEMENTS}
     for place, problem in enumerate(trained.ADULT):
@@ -101,7 +104,8 @@ def draw(rows: Sequence[Mapping]) -> Figure:
     axes.set_xticks(range(len(trained.ADULT)), [trained.LABELS[name] for name in trained.ADULT])
     axes.set_xlim(-0.5, len(trained.ADULT) - 0.5)
     axes.set_ylabel("hypervolume, DPareto minus random")
-    axes.set_title(f"Adult ({trained.NOT_PRIVATE})")
+    found.head(axes, "", rows)
+    figure.suptitle(f"DPareto minus random search ({trained.NOT_PRIVATE})", fontsize=13)
     handles, names = axes.get_legend_handles_labels()
     first = dict(zip(reversed(names), reversed(handles)))
     figure.legend(
@@ -128,7 +132,7 @@ FIGURE = trained.figure(
     searches,
     rows,
     draw,
-    full="hours on a CPU",
+    full="5 hours (an estimate)",
     committed=trained.QUICK_ADULT,
     summary=summary,
 )

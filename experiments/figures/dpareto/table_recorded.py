@@ -41,7 +41,9 @@ RECORDS = 30_956
 REPETITIONS = 10
 PROBLEM = "adult_logistic_regression_adam"
 SETTINGS = ("epochs", "lot_size", "learning_rate", "clip_norm", "noise_multiplier")
+DATA_SET = trained_searches.DATA_SETS[problems.PROBLEMS[PROBLEM].dataset]
 COLUMNS = {
+    "data_set": "name", "records": "records",
     "epochs": "epochs", "lot_size": "records", "learning_rate": "1", "clip_norm": "gradient",
     "noise_multiplier": "clip norms", "epsilon_authors": "nats", "epsilon_classic": "nats",
     "epsilon_tight": "nats", "accuracy_authors": "share", "accuracy": "share",
@@ -82,6 +84,7 @@ def compute(size: str, options: DataFolders) -> list[dict]:
         cells = {name: float(f"{values[place]:.7g}") for name, values in table.items()}
         trained = [None if np.isnan(one) else float(f"{one:.6g}") for one in accuracies[place]]
         cells |= {"accuracy": trained[0], "accuracy_standard_error": trained[1]}
+        cells |= {"data_set": DATA_SET, "records": RECORDS}
         cells["repetitions"] = 0 if size == QUICK else REPETITIONS
         rows.append({name: cells[name] for name in COLUMNS})
     return rows
@@ -103,7 +106,8 @@ def draw(rows: Sequence[Mapping]) -> Figure:
     costs.set_yscale("log")
     costs.set_xlabel("epsilon that the authors recorded")
     costs.set_ylabel("epsilon here, delta = 1e-5")
-    costs.set_title(f"{len(rows)} settings, Adult, LogReg+Adam")
+    where = f"{rows[0]['data_set']}, {rows[0]['records']:,} records"
+    costs.set_title(f"{len(rows)} settings, LogReg+Adam\n{where}")
     costs.legend(loc="upper left", fontsize=11)
     accuracies = maps.column(rows, "accuracy_authors")
     ends = np.array([accuracies.min() - 0.01, accuracies.max() + 0.01])
@@ -119,13 +123,15 @@ def draw(rows: Sequence[Mapping]) -> Figure:
     )
     quality.set_xlabel("mean accuracy that the authors recorded")
     quality.set_ylabel("mean accuracy here")
-    quality.set_title(f"bars: two standard errors of {rows[0]['repetitions']:g} repetitions")
+    repeated = f"bars: two standard errors of {rows[0]['repetitions']:g} repetitions"
+    quality.set_title(f"{repeated}\n{where}")
     return figure
 
 
 def summary(rows: Sequence[Mapping]) -> list[str]:
     """Returns how far ours are from the authors' numbers."""
-    column = {name: maps.column(rows, name) for name in COLUMNS if name != "repetitions"}
+    column = {name: maps.column(rows, name) for name in COLUMNS
+              if name not in ("data_set", "records", "repetitions")}  # fmt: skip
     off = np.abs(column["epsilon_classic"] - column["epsilon_authors"])
     ratio = np.median(column["epsilon_tight"] / column["epsilon_authors"])
     lines = [

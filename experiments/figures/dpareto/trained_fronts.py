@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from dpjax import plotting
 from dpjax.tuning.pareto import fronts, problems
 from experiments.figures.dpareto import maps
-from experiments.figures.dpareto.trained_searches import KEY_COLUMNS
+from experiments.figures.dpareto.trained_searches import KEY_COLUMNS, RAN_COLUMNS
 from experiments.figures.rows import distinct, select
 
 METHOD_LABELS = {"ehvi": "DPareto (EHVI)", "random": "random"}
@@ -74,7 +74,8 @@ def final_rows(
             "problem": key[0],
             "method": key[1],
             "seed": key[2],
-            "evaluations": len(members),
+            **{name: members[0][name] for name in RAN_COLUMNS},
+            "fresh_repetitions": again[key][0]["fresh_repetitions"],
             "measured_afresh": hypervolume(again[key]),
             "observed": hypervolume(members),
             "observed_classic": papers_hypervolume(members, logarithmic=False),
@@ -83,6 +84,33 @@ def final_rows(
         for key, members in by_search(evaluations).items()
         if key in again and key[1] in methods
     ]
+
+
+def what_ran(rows: Sequence[Mapping]) -> str:
+    """What rows say was run, for a heading: data set, records, evaluations, repetitions."""
+    if not rows:
+        return "nothing run"
+    said = {name: _span(rows, name) for name in RAN_COLUMNS[1:]}
+    words = (
+        f"{' and '.join(distinct(rows, 'data_set'))}: {said['records']} records, up to "
+        f"{said['most_epochs']} epochs\n{said['evaluations']} evaluations of "
+        f"{said['repetitions']} repetitions"
+    )
+    if rows[0].get("fresh_repetitions") is not None:
+        words += f"\nfronts: {_span(rows, 'fresh_repetitions')} fresh repetitions"
+    return words
+
+
+def _span(rows: Sequence[Mapping], column: str) -> str:
+    """The numbers of a column as words: one, or the least and the largest."""
+    numbers = [row[column] for row in rows]
+    ends = sorted({min(numbers), max(numbers)})
+    return " to ".join(f"{end:,}" for end in ends)
+
+
+def head(axes: Axes, title: str, rows: Sequence[Mapping]) -> None:
+    """Titles a panel: what it shows, and what was run for it."""
+    axes.set_title("\n".join(filter(None, (title, what_ran(rows)))), fontsize=11.5)
 
 
 def draw_points(axes: Axes, rows: Sequence[Mapping], label: str, colour: str, size=14) -> None:
@@ -99,7 +127,7 @@ def dress(axes: Axes, title: str, rows: Sequence[Mapping]) -> None:
     axes.set_xscale("log")
     axes.set_xlabel("epsilon")
     axes.set_ylabel("classification error")
-    axes.set_title(title)
+    head(axes, title, rows)
     inside = [row for row in rows if row["epsilon"] <= problems.ANTI_IDEAL[0]]
     if not inside:
         return

@@ -4,14 +4,17 @@ A search is one problem (`pareto.problems`), one method and one seed. Its record
 every batch under `<folder>/records`; its evaluations then join `trained_searches.csv`, and its
 front, measured again on fresh repetitions, joins `trained_fronts.csv`: what was on it as measured
 and what is by the means of a Gaussian process, for random search too. EHVI and random search with
-one seed share their first 16 settings, drawn from the paper's laws.
+one seed share their first 16 settings, drawn from the paper's laws. Every row names its data set
+and how much was run; rows that are not of the folder's size are refused. Several processes may work
+in one folder, one for each core: each takes the searches that no other has begun.
 
 Two things follow the authors' code where our defaults differ: weights and biases start as normal
 with variance 6 / (inputs + outputs), not at zero; and Adult's learning rates go up to 0.1 in
 every search, as their random search draws them (their Bayesian search proposes 0.05 at most, though
 a third of its first settings lie above).
 
-Four sizes. Full: the paper's 16 + 256 evaluations of 10 repetitions, five seeds. Mid: Adult whole,
+Four sizes. Full: the paper's 16 + 256 evaluations of 10 repetitions on all records, five seeds, and
+1,500 random settings beside one of them. Mid: Adult whole,
 at most 16 epochs, 16 + 128 evaluations of 3 repetitions, five seeds; MNIST with 2,000 records, at
 most 3 epochs and lots of at most 1,000, 16 + 16 evaluations of 2 repetitions, one seed. Quick on
 Adult: Adult whole, at most 8 epochs, 16 + 48 evaluations of 3 repetitions, five seeds. Quick:
@@ -22,9 +25,11 @@ Everything written is measured on data without protection: the curator's, never 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -32,7 +37,8 @@ import jax
 import numpy as np
 from matplotlib.figure import Figure
 
-from dpjax import data, models, training, tuning
+from dpjax import data, models, private_files, training, tuning
+from dpjax.data.source import SOURCES
 from dpjax.tuning import pareto
 from dpjax.tuning.pareto import problems
 from dpjax.tuning.pareto.oracles import CLASSIC
@@ -42,13 +48,16 @@ from experiments.figures.rows import RowFolder, select
 SEARCHES, FRONTS = "trained_searches", "trained_fronts"
 SETTING_COLUMNS = ("epochs", "lot_size", "learning_rate", "clip_norm", "noise_multiplier")
 KEY_COLUMNS = ("problem", "method", "seed")
-EVALUATION_COLUMNS = (*KEY_COLUMNS, "evaluation", *SETTING_COLUMNS,
+RAN_COLUMNS = ("data_set", "records", "most_epochs", "evaluations", "repetitions")
+EVALUATION_COLUMNS = (*KEY_COLUMNS, *RAN_COLUMNS, "evaluation", *SETTING_COLUMNS,
                       "epsilon", "epsilon_classic", "utility", "best", "worst")  # fmt: skip
-FRONT_COLUMNS = (*KEY_COLUMNS, *SETTING_COLUMNS,
+FRONT_COLUMNS = (*KEY_COLUMNS, *RAN_COLUMNS, "fresh_repetitions", *SETTING_COLUMNS,
                  "epsilon", "utility", "best", "worst", "first_seen")  # fmt: skip
 UNITS = {
     "problem": "name", "method": "name", "seed": "number", "evaluation": "number",
-    "evaluations": "evaluations", "epochs": "epochs", "lot_size": "records", "learning_rate": "1",
+    "data_set": "name", "records": "records", "most_epochs": "epochs",
+    "evaluations": "evaluations", "repetitions": "trainings", "fresh_repetitions": "trainings",
+    "epochs": "epochs", "lot_size": "records", "learning_rate": "1",
     "clip_norm": "gradient", "noise_multiplier": "clip norms", "epsilon": "nats",
     "utility": "share", "best": "share", "worst": "share", "hypervolume": "nats",
     "observed": "nats", "measured_afresh": "nats", "measurement": "name", "judged": "name",
@@ -65,6 +74,7 @@ LABELS = {
     "mnist_1000_sgd": "MLP 1000",
     "mnist_128_64_sgd": "MLP 128-64",
 }
+DATA_SETS = {"a1a": "Adult", "mnist": "MNIST", "digits": "digits"}
 _ADULT_LEARNING_RATES = (1e-3, 0.1)  # of the authors' random search and grids
 NOT_PRIVATE = "computed from the data without protection: NOT private"
 
@@ -83,6 +93,7 @@ class Size:
       records: training records, the first so many; None: all.
       lot_size: the largest; None: the paper's.
       grids: values of each hyperparameter, one grid each.
+      many_random: settings of one long random search; None: there is none.
     """
 
     evaluations: int = 272
@@ -94,13 +105,14 @@ class Size:
     records: int | None = None
     lot_size: int | None = None
     grids: tuple[int, ...] = (3, 4)
+    many_random: int | None = None
 
 
 QUICK_ADULT = "quick_adult"
 _MNIST_MID = Size(32, 16, 2, 2, 1, epochs=3, records=2000, lot_size=1000)
 _QUICK = Size(16, 8, 2, 1, 2, epochs=2, lot_size=256, grids=(2,))
 SIZES = {
-    (FULL, "a1a"): Size(),
+    (FULL, "a1a"): Size(many_random=1500),
     (FULL, "mnist"): Size(),
     (MID, "a1a"): Size(144, 16, 3, 3, 5, epochs=16, grids=(2, 3)),
     (MID, "mnist"): _MNIST_MID,
@@ -121,6 +133,32 @@ class Options(DataFolders):
 def size_of(problem: str, size: str) -> Size:
     """How much is trained of a problem."""
     return SIZES[size, problems.PROBLEMS[problem].dataset]
+
+
+def dataset_of(problem: str, size: str) -> str:
+    """The data set of a problem, as `data.load` names it."""
+    return "digits" if size == QUICK else problems.PROBLEMS[problem].dataset
+
+
+def ran(problem: str, method: str, size: str) -> dict[str, str | int]:
+    """What a row of a search says was run, the `RAN_COLUMNS`; known before it runs."""
+    own, dataset = size_of(problem, size), dataset_of(problem, size)
+    epochs = problems.PROBLEMS[problem].domain.largest("epochs")
+    return {
+        "data_set": DATA_SETS[dataset],
+        "records": own.records or SOURCES[dataset].train_count,
+        "most_epochs": own.epochs or int(epochs),
+        "evaluations": _evaluations(method, own),
+        "repetitions": own.repetitions,
+    }
+
+
+def _evaluations(method: str, size: Size) -> int:
+    """How many settings a method evaluates: those of a grid, of a long random search, or usual."""
+    kind, _, number = method.partition("_")
+    if not number:
+        return size.evaluations
+    return int(number) ** len(SETTING_COLUMNS) if kind == "grid" else int(number)
 
 
 def capped(
@@ -168,7 +206,7 @@ class Trainer:
 
     def __init__(self, name: str, size: str, options: DataFolders):
         problem, self.size = problems.PROBLEMS[name], size_of(name, size)
-        dataset = "digits" if size == QUICK else problem.dataset
+        dataset = dataset_of(name, size)
         loaded = data.load(dataset, **options.folders)
         train = loaded.train
         if self.size.records is not None:
@@ -195,19 +233,25 @@ class Trainer:
         )
 
     def search(self, method: str, seed: int, path: str) -> pareto.SearchRecord:
-        """Runs a search, or goes on with it: "ehvi", "random" or "grid_<values>"."""
-        points = int(method.removeprefix("grid_")) if method.startswith("grid_") else None
+        """Runs a search, or goes on with it.
+
+        Args:
+          method: "ehvi", "random", "random_<evaluations>" or "grid_<values>".
+          seed: of the search.
+          path: of its record.
+        """
+        kind, _, number = method.partition("_")
         return pareto.search(
             self.domain,
             self.cost,
             self.accuracy,
-            method=method if points is None else "grid",
-            evaluations=self.size.evaluations,
+            method=kind,
+            evaluations=_evaluations(method, self.size),
             initial=self.size.initial,
             batch_size=min(16, self.size.initial),
             anti_ideal=problems.ANTI_IDEAL,
             law=self.laws,
-            grid=None if points is None else self.grid(points),
+            grid=self.grid(int(number)) if kind == "grid" else None,
             seed=seed,
             path=path,
             label=[self.name, self.dataset, dataclasses.astuple(self.size)],
@@ -223,7 +267,7 @@ class Trainer:
 
 
 def evaluation_rows(
-    key: dict, record: pareto.SearchRecord, classic: pareto.TrainingCost
+    shared: dict, record: pareto.SearchRecord, classic: pareto.TrainingCost
 ) -> list[dict]:
     """One row an evaluation that did not fail, with the epsilon that the paper would quote too."""
     quoted = classic(record.settings)
@@ -232,46 +276,114 @@ def evaluation_rows(
         for place, row in enumerate(record.rows())
         if not row["failure"]
     ]
-    names = EVALUATION_COLUMNS[len(KEY_COLUMNS) :]
-    return [key | {name: _short(row[name]) for name in names} for row in kept]
+    names = EVALUATION_COLUMNS[len(shared) :]
+    return [shared | {name: _short(row[name]) for name in names} for row in kept]
 
 
 def train(
     folder: RowFolder, wanted: Sequence[tuple[str, str, int]], options: Options = Options()
 ) -> None:
-    """Runs the searches (problem, method, seed) that the folder's rows do not hold yet."""
+    """Runs the searches (problem, method, seed) that the folder's rows do not hold yet.
+
+    A search that another process has begun is left to it.
+    """
     records = os.path.join(folder.path, "records")
     os.makedirs(records, mode=0o700, exist_ok=True)
     wanted = [one for one in wanted if not options.problem or one[0] in options.problem]
     trainers: dict[str, Trainer] = {}
-    for place, (problem, method, seed) in enumerate(wanted, 1):
-        key = {"problem": problem, "method": method, "seed": seed}
-        if select(folder.read(FRONTS), **key):
+    for place, one in enumerate(wanted, 1):
+        if _has(folder, one):
             continue
-        trainer = trainers.setdefault(problem, None) or Trainer(problem, folder.size, options)
-        trainers[problem] = trainer
-        path = os.path.join(records, f"{problem}-{method}-{seed}.jsonl")
-        record = trainer.search(method, seed, path)
-        front = pareto.reevaluate(
-            record, trainer.accuracy, rounds=trainer.size.fresh_rounds, by_means=True
-        )
-        # Read again: another process may have added its own meanwhile.
-        evaluations, fresh = stored(folder)
-        evaluations = [row for row in evaluations if any(row[name] != key[name] for name in key)]
-        evaluations += evaluation_rows(key, record, trainer.classic_cost)
-        fresh += [
-            key | {name: _short(row[name]) for name in FRONT_COLUMNS[len(key) :]}
-            for row in front.rows()
-        ]
-        folder.write(SEARCHES, EVALUATION_COLUMNS, evaluations)
-        folder.write(FRONTS, FRONT_COLUMNS, fresh)
-        folder.report(f"search {place} of {len(wanted)}: {problem}, {method}, seed {seed}: "
-                      f"hypervolume {front.hypervolume:.4f} measured afresh")  # fmt: skip
+        words = f"search {place} of {len(wanted)}: {one[0]}, {one[1]}, seed {one[2]}"
+        path = os.path.join(records, "{}-{}-{}.jsonl".format(*one))
+        try:
+            with private_files.locked(f"{path}.lock", path):
+                if not _has(folder, one):  # Finished by another process a moment ago.
+                    found = _run(folder, one, path, trainers, options)
+                    folder.report(f"{words}: hypervolume {found:.4f} measured afresh")
+        except private_files.InUseError:
+            folder.report(f"{words}: left to another process, which has begun it")
+
+
+def _has(folder: RowFolder, one: tuple[str, str, int]) -> bool:
+    """Whether a folder's rows hold a search."""
+    return bool(select(stored(folder)[1], **dict(zip(KEY_COLUMNS, one))))
+
+
+def _run(
+    folder: RowFolder,
+    one: tuple[str, str, int],
+    path: str,
+    trainers: dict[str, Trainer],
+    options: Options,
+) -> float:
+    """Runs one search and adds its rows; returns its hypervolume measured afresh."""
+    problem, method, seed = one
+    if problem not in trainers:
+        trainers[problem] = Trainer(problem, folder.size, options)
+    trainer = trainers[problem]
+    short = path.replace(f"-{method}-", "-random-")
+    if method.startswith("random_") and not os.path.exists(path) and os.path.exists(short):
+        # It begins as the usual random search with its seed does.
+        with open(short, "rb") as file:
+            private_files.write_anew(path, file.read())
+    record = trainer.search(method, seed, path)
+    rounds = trainer.size.fresh_rounds
+    front = pareto.reevaluate(record, trainer.accuracy, rounds=rounds, by_means=True)
+    shared = dict(zip(KEY_COLUMNS, one)) | ran(problem, method, folder.size)
+    again = shared | {"fresh_repetitions": rounds * trainer.size.repetitions}
+    names = FRONT_COLUMNS[len(again) :]
+    add(
+        folder,
+        evaluation_rows(shared, record, trainer.classic_cost),
+        [again | {name: _short(row[name]) for name in names} for row in front.rows()],
+    )
+    return front.hypervolume
+
+
+def add(folder: RowFolder, evaluations: Sequence[Mapping], fresh: Sequence[Mapping]) -> None:
+    """Adds one search's rows to a folder's, whatever other processes add meanwhile."""
+    with contextlib.ExitStack() as alone:
+        while True:
+            try:
+                lock = os.path.join(folder.path, "records", "rows.lock")
+                alone.enter_context(private_files.locked(lock, folder.path))
+                break
+            except private_files.InUseError:
+                time.sleep(0.02)
+        for name, columns, there, own in zip(
+            (SEARCHES, FRONTS), (EVALUATION_COLUMNS, FRONT_COLUMNS), stored(folder),
+            (evaluations, fresh),
+        ):  # fmt: skip
+            key = {column: own[0][column] for column in KEY_COLUMNS}
+            others = [row for row in there if any(row[column] != key[column] for column in key)]
+            folder.write(name, columns, [*others, *own])
 
 
 def stored(folder: RowFolder) -> tuple[list[dict], list[dict]]:
-    """The rows of all evaluations and of the fronts measured afresh; empty where there are none."""
-    return folder.read(SEARCHES), folder.read(FRONTS)
+    """The rows of all evaluations and of the fronts measured afresh; empty where there are none.
+
+    Raises:
+      ValueError: rows of another size, or that do not say that the folder's size was run.
+    """
+    found = []
+    for name in (SEARCHES, FRONTS):
+        rows = folder.read(name)
+        for row in rows:
+            due = ran(row["problem"], row["method"], folder.size)
+            there = {column: row.get(column) for column in RAN_COLUMNS}
+            if there != due:
+                raise ValueError(
+                    f"{folder.file(name)} holds {row['problem']}, {row['method']} of "
+                    f"{_words(there)}, where size {folder.size} is {_words(due)}: pass another "
+                    "--out_dir"
+                )
+        found.append(rows)
+    return found[0], found[1]
+
+
+def _words(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in values.items())
 
 
 def figure(

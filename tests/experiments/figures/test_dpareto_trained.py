@@ -2,6 +2,8 @@
 
 import dataclasses
 import importlib
+import time
+from concurrent import futures
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +11,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+from dpjax import private_files
 from dpjax.tuning import pareto
 from dpjax.tuning.pareto import problems
 from experiments.figures.dpareto import (
@@ -34,6 +37,7 @@ def made_up_rows():
         for method in ("ehvi", "random", "grid_2"):
             for seed in range(3):
                 key = {"problem": problem, "method": method, "seed": seed}
+                key |= trained.ran(problem, method, trained.FULL) | {"evaluations": 6}
                 for place, epsilon in enumerate(0.1 * 2.0 ** np.arange(6)):
                     utility = 0.7 + 0.02 * place + (0.01 if method == "ehvi" else 0)
                     utility += 0.002 * generator.random()
@@ -42,7 +46,7 @@ def made_up_rows():
                     row |= {"utility": utility}
                     row |= {"best": utility + 0.01, "worst": utility - 0.01}
                     evaluations.append(row | {"evaluation": place})
-                    fresh.append(row | {"first_seen": utility + 0.005})
+                    fresh.append(row | {"first_seen": utility + 0.005, "fresh_repetitions": 20})
     return evaluations, fresh
 
 
@@ -63,6 +67,14 @@ def test_every_figure_is_drawn_and_says_that_it_is_not_private(name):
     assert isinstance(figure, Figure)
     said = [figure.get_suptitle(), *(axes.get_title() for axes in figure.axes)]
     assert any("NOT private" in text for text in said)
+    assert any("Adult: 30,956 records, up to 64 epochs" in text for text in said)
+    if name in ("figure_5", "figure_7", "figure_8"):
+        assert any("MNIST: 60,000 records, up to 400 epochs" in text for text in said)
+    assert any("6 evaluations of 10 repetitions" in text for text in said)
+    digits = module.draw([row | {"data_set": "digits", "records": 1438} for row in rows])
+    said = [axes.get_title() for axes in digits.axes] + [digits.get_suptitle()]
+    assert any("digits: 1,438 records" in text for text in said)
+    assert not any(name in text for name in ("Adult", "MNIST") for text in said)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -77,7 +89,15 @@ def test_full_size_is_the_papers():
         size = trained.size_of(problem, trained.FULL)
         assert (size.evaluations, size.initial, size.repetitions) == (16 + 256, 16, 10)
         assert size.grids == (3, 4) and size.epochs is size.records is None
-    assert len(figure_5.searches(trained.FULL)) == 5 * 2 * 5
+    assert figure_5.searches(trained.FULL)[-1] == (PROBLEM, "random_1500", 0)
+    assert len(figure_5.searches(trained.FULL)) == 5 * 2 * 5 + 1
+    assert len(figure_5.searches(trained.MID)) == 5 * 2 * 3 + 2 * 2
+    ran = trained.ran("mnist_1000_sgd", "ehvi", trained.FULL)
+    assert tuple(ran.values()) == ("MNIST", 60_000, 400, 272, 10) and set(ran) == set(
+        trained.RAN_COLUMNS
+    )
+    assert trained.ran(PROBLEM, "grid_4", trained.FULL)["evaluations"] == 1024
+    assert trained.ran(PROBLEM, "random_1500", trained.FULL)["evaluations"] == 1500
     assert figure_6.searches(trained.FULL)[1:] == [(PROBLEM, "grid_3", 0), (PROBLEM, "grid_4", 0)]
     assert {one[2] for one in figure_7.searches(trained.FULL)} == {0}
 
@@ -105,6 +125,8 @@ def test_a_search_is_trained_once_and_methods_share_their_start(tmp_path, monkey
     evaluations, fresh = trained.stored(folder)
     assert len(said) == 2 and len(evaluations) == 12 and fresh
     assert all(row["epsilon_classic"] > row["epsilon"] for row in evaluations)
+    for rows in (evaluations, fresh):
+        assert {(row["data_set"], row["records"]) for row in rows} == {("digits", 1438)}
     columns = (*trained.SETTING_COLUMNS, "epsilon", "utility")
     starts = [
         [[row[name] for name in columns] for row in trained_fronts.of(evaluations, *key)[:4]]
@@ -122,6 +144,90 @@ def test_a_search_is_trained_once_and_methods_share_their_start(tmp_path, monkey
     assert [path.rsplit(".", 1)[1] for path in paths[2:]] == ["csv", "png", "pdf"]
     with pytest.raises(ValueError, match="size quick, not mid: pass --size=quick"):
         figure_search_variation.FIGURE.produce(tmp_path, trained.MID)
+
+
+def test_a_long_random_search_begins_as_the_usual_one(tmp_path, monkeypatch):
+    small = dataclasses.replace(trained.SIZES[trained.QUICK, "a1a"], evaluations=4, initial=4)
+    monkeypatch.setitem(trained.SIZES, (trained.QUICK, "a1a"), small)
+    folder = RowFolder(str(tmp_path), trained.QUICK)
+    trained.train(folder, [(PROBLEM, "random", 0), (PROBLEM, "random_8", 0)])
+    evaluations, _ = trained.stored(folder)
+    short, long = (
+        [row["utility"] for row in select(evaluations, method=method)]
+        for method in ("random", "random_8")
+    )
+    assert (len(short), len(long)) == (4, 8) and long[:4] == short
+    assert [row["evaluations"] for row in evaluations] == [4] * 4 + [8] * 8
+    # What a row says was run is what was: the digits, all of them.
+    assert (
+        trained.Trainer(PROBLEM, trained.QUICK, trained.Options()).accuracy.task.train.number
+        == (evaluations[0]["records"])
+    )
+
+
+@pytest.mark.parametrize("change", [{"records": 2000}, {"data_set": "digits"}, {"repetitions": 3}])
+def test_rows_of_less_than_the_size_are_refused(tmp_path, change):
+    evaluations, fresh = (select(rows, problem=PROBLEM) for rows in made_up_rows())
+    folder = RowFolder(str(tmp_path), trained.FULL)
+    due = trained.ran(PROBLEM, "ehvi", trained.FULL)
+    for name, columns, rows in (
+        (trained.SEARCHES, trained.EVALUATION_COLUMNS, evaluations),
+        (trained.FRONTS, trained.FRONT_COLUMNS, fresh),
+    ):
+        kept = [row | due | change for row in select(rows, method="ehvi")]
+        folder.write(name, columns, [{column: row[column] for column in columns} for row in kept])
+    name, value = next(iter(change.items()))
+    with pytest.raises(ValueError, match=f"{name} {value}.*, where size full is .*pass another"):
+        table_2.FIGURE.produce(tmp_path, trained.FULL)
+    with pytest.raises(ValueError, match="pass another --out_dir"):
+        table_2.FIGURE.produce(tmp_path, redraw=True)
+
+
+def test_processes_side_by_side_lose_no_rows(tmp_path, monkeypatch):
+    evaluations, fresh = made_up_rows()
+    (tmp_path / "records").mkdir()
+    folder, write = RowFolder(str(tmp_path), trained.FULL), RowFolder.write
+
+    def slowly(self, name, columns, rows):
+        rows = list(rows)
+        time.sleep(0.01)  # Between reading and writing.
+        write(self, name, columns, rows)
+
+    monkeypatch.setattr(RowFolder, "write", slowly)
+
+    def add(key):
+        due = trained.ran(key[0], key[1], trained.FULL)
+        own = [trained_fronts.of(rows, *key) for rows in (evaluations, fresh)]
+        columns = (trained.EVALUATION_COLUMNS, trained.FRONT_COLUMNS)
+        trained.add(
+            folder,
+            *([{name: (row | due)[name] for name in names} for row in rows]
+              for names, rows in zip(columns, own)),
+        )  # fmt: skip
+
+    keys = [(PROBLEM, method, seed) for method in ("ehvi", "random") for seed in range(3)]
+    with futures.ThreadPoolExecutor(6) as pool:
+        for done in [pool.submit(add, key) for key in keys]:
+            done.result()
+    add(keys[0])  # Again: its rows take the place of the old ones.
+    there, again = trained.stored(folder)
+    for rows in (there, again):
+        assert len(rows) == 6 * 6 and set(trained_fronts.by_search(rows)) == set(keys)
+    assert not list(tmp_path.rglob("*.lock"))
+
+
+def test_a_search_that_another_process_has_begun_is_left_to_it(tmp_path, monkeypatch):
+    said, begun = [], []
+    folder = RowFolder(str(tmp_path), trained.QUICK, said.append)
+    (tmp_path / "records").mkdir()
+    monkeypatch.setattr(trained, "_run", lambda folder, one, *rest: begun.append(one) or 1.0)
+    lock = tmp_path / "records" / f"{PROBLEM}-ehvi-0.jsonl.lock"
+    wanted = [(PROBLEM, "ehvi", 0), (PROBLEM, "random", 0)]
+    with private_files.locked(lock, "records"), futures.ThreadPoolExecutor(1) as pool:
+        pool.submit(trained.train, folder, wanted).result()
+    assert begun == wanted[1:] and "left to another process" in said[0]
+    trained.train(folder, wanted[:1])
+    assert begun[1:] == wanted[:1]
 
 
 def test_nothing_to_draw_is_one_line(tmp_path):

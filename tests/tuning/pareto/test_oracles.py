@@ -10,6 +10,7 @@ import pytest
 
 from dpjax import accounting, data, models, training, tuning
 from dpjax.tuning import pareto
+from dpjax.tuning.pareto import repeated_runs
 from dpjax.tuning.pareto.repeated_runs import class_of
 from dpjax.tuning.problem.task import total_units
 
@@ -226,6 +227,24 @@ def test_classes_of_lots_never_lose_a_record():
         assert lot <= family.capacity <= max(2 * lot - 1, 1) and family.capacity <= RECORDS // 2
     whole = class_of(training.FixedLots(RECORDS, 100))
     assert whole.capacity == 100
+
+
+def test_long_runs_compute_little_padding_and_learn_the_same(task, monkeypatch):
+    much = repeated_runs._MUCH_WORK
+    for lot in range(1, 600):
+        lots = training.FixedLots(5000, lot)
+        fine, coarse = class_of(lots, much), class_of(lots, much // 1024 - 1)
+        assert lot <= fine.capacity < 1.25 * lot + 1 and fine.capacity <= coarse.capacity
+        assert coarse.capacity & (coarse.capacity - 1) == 0
+    sizes = {class_of(training.FixedLots(5000, lot), much).capacity for lot in range(65, 129)}
+    assert sizes == {80, 96, 112, 128}
+    seeds, settings = np.arange(3), SETTINGS | {"lot_size": np.array([9.0, 17.0, 19.0])}
+    padded = _accuracy(task)
+    expected = padded(settings, seeds)
+    monkeypatch.setattr(repeated_runs, "_MUCH_WORK", 1)
+    tight = _accuracy(task)
+    np.testing.assert_allclose(tight(settings, seeds), expected, atol=1.01 / 80)
+    assert (padded.compilations, tight.compilations) == (2, 2)  # 16 and 32; 10 and 20.
 
 
 @pytest.mark.parametrize(
