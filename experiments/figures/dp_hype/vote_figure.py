@@ -25,7 +25,8 @@ from experiments.figures.figure import FULL, MID, QUICK, FigureSpec
 class Options(figure.DataFolders):
     """What the command line says; `datasets`, `clients` and `concentrations` leave others out.
 
-    A data set whose files have no public address is shown only where `datasets` names it.
+    A data set whose files have no public address is shown only where `datasets` names it, and MNIST
+    at mid size among 100 and 250 clients, of which no rows are committed, where `clients` does.
     """
 
     tables_dir: str = figure.option(Tables.folder, "Trained tables, shared by all figures.")
@@ -70,6 +71,7 @@ class Options(figure.DataFolders):
             for study in every
             if all(not values or getattr(study, name) in values for name, values in wanted.items())
             and (self.datasets or _has_address(study.dataset))
+            and (self.clients or not study.uncommitted)
         ]
         if not left:
             there = "; ".join(

@@ -251,6 +251,15 @@ def test_what_has_no_public_address_is_shown_where_it_is_named():
     assert named.clients == 50
 
 
+def test_mnist_among_more_clients_is_shown_where_their_number_is_named():
+    """The default is what is committed."""
+    for number, plain, named in ((4, 4, 6), (5, 3, 6), (12, 3, 6), (13, 6, 6), (8, 12, 18)):
+        every = list(_figure(number).rows.studies(MID))
+        assert len(Options().chosen(every)) == plain
+        found = Options(clients=(50, 100, 250)).chosen(every)
+        assert len(found) == named and {s.net for s in found if s.dataset == "mnist"} == {"64"}
+
+
 # ---- titles and headings
 
 
