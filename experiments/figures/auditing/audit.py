@@ -44,7 +44,7 @@ ORDERS = {
     "Poisson, mean 10": accounting.Poisson(MEAN),
 }
 _ORDER_NOISE = 1.5
-NUMBERS = {QUICK: (10_000, 1_000, 200_000), FULL: (100_000, 10_000, 4_000_000)}
+NUMBERS = {QUICK: (5_000, 500, 200_000), FULL: (100_000, 10_000, 4_000_000)}
 """Executions with the canary and without it each: of a case, of a dear one, of a worst order."""
 _METHODS = (*CASES, *(f"{ORDER}, {law}" for law in ORDERS))
 _QUICK = (
@@ -186,7 +186,7 @@ FIGURE = FigureSpec(
     paper="auditing",
     name="audit",
     columns=COLUMNS,
-    takes={QUICK: "2 minutes", FULL: "a quarter of an hour"},
+    takes={QUICK: "a minute", FULL: "a quarter of an hour"},
     draw=draw,
     train=train,
     options=Options(),

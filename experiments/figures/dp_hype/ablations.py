@@ -19,7 +19,7 @@ from experiments.figures.dp_hype.studies import Study, listed
 from experiments.figures.dp_hype.tables import Table
 from experiments.figures.dp_hype.trade_off import DELTA, VOTES
 from experiments.figures.dp_hype.vote_figure import Options, vote_figure
-from experiments.figures.figure import FigureSpec
+from experiments.figures.figure import FULL, FigureSpec
 
 ARTIFACT_SUBSET_SIGMAS = {0.1: 45.0, 0.25: 25.0, 0.5: 10.7, 1.0: 5.5, 3.0: 2.08, math.inf: 0.0}
 """Noise on a subset's MEAN accuracy in the authors' code, whatever the subset's size."""
@@ -138,6 +138,8 @@ def figure(
             found += trade_off.outcome_rows(name, outcomes, table.federated)
         return found
 
+    papers = [study.title for study in listed(federations)(FULL)]
     return vote_figure(
-        number, trade_off.COLUMNS, listed(federations), rows, trade_off.drawer(2), quick=quick
-    )
+        number, trade_off.COLUMNS, listed(federations), rows, trade_off.drawer(2, papers),
+        quick=quick,
+    )  # fmt: skip

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dpjax import plotting
-from experiments.figures.dp_hype.panel_grid import by_study, draw_grid
+from experiments.figures.dp_hype.panel_grid import by_study, draw_grid, rates_in_words
 from experiments.figures.dp_hype.studies import TITLES, Study, study_of
 from experiments.figures.dp_hype.vote_figure import Options
 
@@ -23,26 +23,42 @@ def histogram_rows(study: Study, options: Options) -> list[dict]:
     return [{"candidate": i, "accuracy": value} for i, value in enumerate(federated)]
 
 
-def drawer(columns: int, panel: Callable[[Study], str]) -> Callable[[Sequence[Mapping]], Figure]:
+def drawer(
+    columns: int, panel: Callable[[Study], Hashable] = lambda study: study.concentration
+) -> Callable[[Sequence[Mapping]], Figure]:
     """Returns a function that draws the histograms.
 
     Args:
       columns: panels side by side.
-      panel: the panel that a study belongs to, and its title.
+      panel: studies of as many clients share a panel where this is equal.
     """
 
     def draw(rows: Sequence[Mapping]) -> Figure:
-        panels: dict[str, list] = {}
+        panels: dict[tuple, list] = {}
         for group in by_study(rows):
-            panels.setdefault(panel(study_of(group[0])), []).append(group)
+            study = study_of(group[0])
+            panels.setdefault((study.clients, panel(study)), []).append(group)
         return draw_grid(
-            rows, panels, columns, _draw_panel,
-            heading=f"100 candidates, federated averaging, {rows[0]['rates']} rates",
+            rows, {_title(groups): groups for groups in panels.values()}, columns, _draw_panel,
+            heading=f"100 candidates, federated averaging; {rates_in_words(rows)}",
             x_label="accuracy (exact, not private)", y_label="candidates", legend_columns=4,
             sharex=True, sharey=True,
         )  # fmt: skip
 
     return draw
+
+
+def _title(groups: Sequence[Sequence[Mapping]]) -> str:
+    """Clients and division; the data sets beside it where they are not divided alike."""
+    studies = [study_of(group[0]) for group in groups]
+    divisions: dict[str, list[str]] = {}
+    for study in studies:
+        divisions.setdefault(study.division, []).append(TITLES[study.dataset])
+    words = [
+        division if len(divisions) == 1 else f"{division} ({', '.join(names)})"
+        for division, names in divisions.items()
+    ]
+    return f"{studies[0].clients} clients, {', '.join(words)}"
 
 
 def _draw_panel(axes: Axes, groups: Sequence[Sequence[Mapping]]) -> None:

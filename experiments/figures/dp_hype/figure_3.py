@@ -23,7 +23,7 @@ FIGURE = vote_figure(
     accuracy_histograms.COLUMNS,
     listed({FULL: _ALL, MID: _ALL, QUICK: (("mnist", 50),)}),
     accuracy_histograms.histogram_rows,
-    accuracy_histograms.drawer(1, lambda study: f"{study.clients} clients, iid"),
+    accuracy_histograms.drawer(1),
     mid="a quarter of an hour on 4 cores",
     quick="15 s",
 )

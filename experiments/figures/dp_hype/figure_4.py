@@ -22,7 +22,7 @@ _ALL = tuple((data, n) for data in ("adult", "mnist", "cifar10") for n in (50, 1
 FIGURE = vote_figure(
     4,
     trade_off.COLUMNS,
-    listed({FULL: _ALL, MID: (*_ALL[:4], ("cifar10", 50)), QUICK: _ALL[:3]}),
+    listed({FULL: _ALL, MID: (*_ALL[:6], ("cifar10", 50)), QUICK: _ALL[:3]}),
     trade_off.dp_hype_rows,
     trade_off.drawer(3),
     mid="half an hour on 4 cores",

@@ -35,9 +35,7 @@ FIGURE = vote_figure(
     accuracy_histograms.COLUMNS,
     studies,
     accuracy_histograms.histogram_rows,
-    accuracy_histograms.drawer(
-        3, lambda study: f"{study.clients} clients, $\\alpha={_concentration(study):g}$"
-    ),
+    accuracy_histograms.drawer(3, _concentration),
     quick="half a minute",
 )
 

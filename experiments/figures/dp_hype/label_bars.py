@@ -12,12 +12,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dpjax import data
-from experiments.figures.dp_hype.panel_grid import by_study, draw_grid
+from experiments.figures.dp_hype.panel_grid import by_title, draw_grid
 from experiments.figures.dp_hype.studies import (
     CONCENTRATIONS,
     Study,
     study,
-    study_of,
 )
 from experiments.figures.dp_hype.vote_figure import Options, vote_figure
 from experiments.figures.figure import FULL, MID, QUICK, FigureSpec
@@ -42,7 +41,7 @@ def label_rows(study: Study, options: Options) -> list[dict]:
 def draw(rows: Sequence[Mapping]) -> Figure:
     """Stacked bars, data sets by rows and concentrations by columns."""
     return draw_grid(
-        rows, {study_of(group[0]).title: group for group in by_study(rows)}, 3, _draw_panel,
+        rows, by_title(rows), 3, _draw_panel,
         heading=f"the first {SHOWN} clients of a Dirichlet division",
         x_label="client", y_label="records (exact, not private)", legend_columns=5, sharey="row",
     )  # fmt: skip
@@ -77,11 +76,10 @@ def figure(number: int, datasets: Sequence[str], **more: Any) -> FigureSpec:
         for dataset in datasets if size != QUICK else datasets[:1]:
             for concentration in CONCENTRATIONS:
                 found = study(size, dataset, 50, concentration)
-                if size == MID:
-                    # Nothing is trained, so nothing but the data set's name is smaller.
-                    whole = study(FULL, dataset, 50, concentration)
-                    found = dataclasses.replace(whole, dataset=found.dataset)
-                yield found
+                # Nothing is trained, so nothing but the records and their division is smaller.
+                whole = study(FULL, dataset, 50, concentration)
+                smaller = {name: getattr(found, name) for name in ("dataset", "clients", "records")}
+                yield dataclasses.replace(whole, **smaller)
 
     takes = dict.fromkeys((FULL, MID, QUICK), "a second")
     return vote_figure(number, COLUMNS, studies, label_rows, draw, **takes, **more)

@@ -13,7 +13,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dpjax import plotting
-from experiments.figures.dp_hype.studies import STUDY_COLUMNS, TITLES, Study, study_of
+from experiments.figures.dp_hype.studies import (
+    RATES_IN_WORDS,
+    STUDY_COLUMNS,
+    TITLES,
+    Study,
+    study_of,
+)
+from experiments.figures.rows import distinct
+
+_FULL_SIZE = "full size"
 
 
 def by_study(rows: Sequence[Mapping]) -> list[list[Mapping]]:
@@ -22,6 +31,36 @@ def by_study(rows: Sequence[Mapping]) -> list[list[Mapping]]:
     for row in rows:
         groups.setdefault(study_of({name: row[name] for name in STUDY_COLUMNS}), []).append(row)
     return list(groups.values())
+
+
+def by_title(rows: Sequence[Mapping]) -> dict[str, list[Mapping]]:
+    """Rows grouped by study: title of its panel -> rows.
+
+    Raises:
+      ValueError: if two studies have one title, as those of two lists of rates.
+    """
+    found: dict[str, list[Mapping]] = {}
+    for group in by_study(rows):
+        title = study_of(group[0]).title
+        if title in found:
+            raise ValueError(
+                f"rows of two federations called {title!r}: pass rows of one list of rates, net "
+                "and seed"
+            )
+        found[title] = group
+    return found
+
+
+def rates_in_words(rows: Sequence[Mapping]) -> str:
+    """Which learning rates the candidates have.
+
+    Raises:
+      ValueError: for rows of several lists.
+    """
+    names = distinct(rows, "rates")
+    if len(names) != 1:
+        raise ValueError(f"rows of several lists, {', '.join(names)}: pass rows of one")
+    return RATES_IN_WORDS[names[0]]
 
 
 def draw_grid(
@@ -43,7 +82,7 @@ def draw_grid(
       panels: title -> what `draw_panel` draws.
       columns: panels side by side, at most.
       draw_panel: (axes, content) draws one.
-      heading: first line above the panels; what of the studies is not the paper's follows.
+      heading: first line above the panels; every data set with its size follows.
       x_label: under the lowest panels.
       y_label: beside the leftmost panels.
       legend_columns: of the one legend.
@@ -74,13 +113,13 @@ def draw_grid(
 
 
 def _heading(rows: Sequence[Mapping], first_line: str, width: float) -> str:
-    """The first line, then what of the studies is not the paper's, broken to a width in inches."""
+    """The first line, then each data set with what is not the paper's, broken to inches."""
     studies = [study_of(group[0]) for group in by_study(rows)]
     notes = []
     for study in studies:
         alike = {other.footnote for other in studies if other.dataset == study.dataset}
         name = TITLES[study.dataset] + (f", n = {study.clients}" if len(alike) > 1 else "")
-        notes += [f"{name}: {study.footnote}"] if study.footnote else []
+        notes.append(f"{name}: {study.footnote or _FULL_SIZE}")
     note = "; ".join(dict.fromkeys(notes))
     return "\n".join([*textwrap.wrap(first_line, round(14 * width)),
                       *textwrap.wrap(note, round(12 * width))])  # fmt: skip

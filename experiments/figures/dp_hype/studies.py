@@ -33,6 +33,17 @@ TITLES = {
     "adult": "Adult",
     "digits": "digits",
 }
+RATES_IN_WORDS = {
+    "artifact": "learning rates of the authors' code",
+    "table_iii": "learning rates of Table III",
+    "log_spaced": "learning rates evenly spaced in their logarithm",
+}
+"""Of the lists of `dpjax.federated.vote_candidates.RATES`, for headings."""
+
+_NOT_THE_PAPERS = {
+    "cifar10_subset": "10,000 of its 50,000 images",
+    "digits": "quick size, not the paper's data",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,12 +96,20 @@ class Study:
 
     @property
     def footnote(self) -> str:
-        """What is not the paper's."""
-        parts = [] if self.net == "paper" else [f"MLP {self.net}"]
-        parts += ["10,000 images"] if self.dataset == "cifar10_subset" and not self.records else []
+        """What is not the paper's; empty at full size."""
+        of_data = _NOT_THE_PAPERS.get(self.dataset)
+        parts = [of_data] if of_data else []
+        parts += [] if self.net == "paper" else [f"MLP {self.net}"]
         parts += [f"{self.records} records"] if self.records else []
-        parts += [f"{self.rounds}-round averaging"] if self.rounds != 5 else []
+        epochs = paper_epochs(self.dataset)
+        parts += [f"{self.epochs} epochs (paper: {epochs})"] if self.epochs != epochs else []
+        parts += [f"{self.rounds} rounds (paper: 5)"] if self.rounds != 5 else []
         return ", ".join(parts)
+
+    @property
+    def uncommitted(self) -> bool:
+        """Whether mid size knows it, but shows it only where its number of clients is named."""
+        return self.dataset == "mnist" and self.net != "paper" and self.clients > 50
 
     def candidates(self) -> list[dict[str, float]]:
         return candidate_grid(self.rates)
@@ -151,6 +170,11 @@ def _mid_size(full: Study) -> Study:
     return full
 
 
+def paper_epochs(dataset: str) -> int:
+    """Local epochs in the paper."""
+    return 10 if dataset in ("cifar10", "cifar10_subset") else 5
+
+
 def study(size: str, dataset: str, clients: int, concentration: float = 0.0) -> Study:
     """The study of a data set at a size, everything else as that size has it.
 
@@ -166,7 +190,7 @@ def study(size: str, dataset: str, clients: int, concentration: float = 0.0) -> 
         # A hundred clients need all 1437 records, for ten at each.
         records = 600 if fewer <= 50 else 0
         return Study("digits", fewer, concentration, epochs=2, rounds=1, records=records)
-    found = Study(dataset, clients, concentration, epochs=10 if dataset == "cifar10" else 5)
+    found = Study(dataset, clients, concentration, epochs=paper_epochs(dataset))
     return _mid_size(found) if size == MID else found
 
 

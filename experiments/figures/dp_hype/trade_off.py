@@ -11,7 +11,7 @@ code divides by the root of the number of clients instead of runs).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -20,13 +20,12 @@ from scipy import stats
 
 from dpjax import plotting
 from dpjax.federated.simulation import hold_votes
-from experiments.figures.dp_hype.panel_grid import by_study, draw_grid
+from experiments.figures.dp_hype.panel_grid import by_title, draw_grid, rates_in_words
 from experiments.figures.dp_hype.studies import (
     DATASETS,
     Study,
     skewed,
     study,
-    study_of,
 )
 from experiments.figures.dp_hype.vote_figure import Options, vote_figure
 from experiments.figures.figure import FULL, MID, QUICK, FigureSpec
@@ -116,16 +115,25 @@ def draw_panel(axes: Axes, rows: Sequence[Mapping]) -> None:
         axes.set_ylim(0.0, 1.02 if rows[0]["opt"] > 0.45 else 0.5)
 
 
-def drawer(columns: int) -> Callable[[Sequence[Mapping]], Figure]:
-    """Returns a function that draws a grid of panels, one a study, so many side by side."""
+def drawer(columns: int, papers: Collection[str] = ()) -> Callable[[Sequence[Mapping]], Figure]:
+    """Returns a function that draws a grid of panels, one a study.
+
+    Args:
+      columns: panels side by side.
+      papers: titles of the paper's panels, named in the heading where others are drawn.
+    """
 
     def draw(rows: Sequence[Mapping]) -> Figure:
         runs = max(row["run"] for row in rows) + 1
+        panels = by_title(rows)
+        heading = (
+            f"one client replaced, $\\delta=10^{{-5}}$, k = {VOTES}, {runs} votes a point, "
+            f"95% intervals; {rates_in_words(rows)}"
+        )
+        if papers and not set(panels) <= set(papers):
+            heading += f"; the paper has {' and '.join(papers)}"
         return draw_grid(
-            rows, {study_of(group[0]).title: group for group in by_study(rows)}, columns,
-            draw_panel,
-            heading=f"one client replaced, $\\delta=10^{{-5}}$, k = {VOTES}, {runs} votes a point, "
-            f"95% intervals; {rows[0]['rates']} rates",
+            rows, panels, columns, draw_panel, heading=heading,
             x_label="$\\varepsilon$ of the vote (nats)",
             y_label="accuracy (exact, not private)",
         )  # fmt: skip
@@ -136,9 +144,9 @@ def drawer(columns: int) -> Callable[[Sequence[Mapping]], Figure]:
 def skewed_studies(size: str, clients: int) -> Iterator[Study]:
     """Yields data sets by rows, Dirichlet concentrations by columns.
 
-    At mid size MNIST has 50 clients only and CIFAR-10 is left out; quick size has one data set.
+    At mid size CIFAR-10 is left out; quick size has one data set.
     """
-    shown = {FULL: DATASETS, MID: DATASETS[: 2 if clients == 50 else 1], QUICK: DATASETS[:1]}
+    shown = {FULL: DATASETS, MID: DATASETS[:2], QUICK: DATASETS[:1]}
     for dataset in shown[size]:
         for concentration in skewed(dataset, clients):
             yield study(size, dataset, clients, concentration)

@@ -13,6 +13,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from dpjax.data.source import SOURCES
 from dpjax.federated.vote_candidates import RATES
 from experiments.figures import figure
 from experiments.figures.dp_hype.studies import EPSILONS, STUDY_COLUMNS, Study
@@ -22,13 +23,19 @@ from experiments.figures.figure import FULL, MID, QUICK, FigureSpec
 
 @dataclasses.dataclass(frozen=True)
 class Options(figure.DataFolders):
-    """What the command line says; `datasets`, `clients` and `concentrations` leave others out."""
+    """What the command line says; `datasets`, `clients` and `concentrations` leave others out.
+
+    A data set whose files have no public address is shown only where `datasets` names it, and MNIST
+    at mid size among 100 and 250 clients, of which no rows are committed, where `clients` does.
+    """
 
     tables_dir: str = figure.option(Tables.folder, "Trained tables, shared by all figures.")
     rates: str = figure.option("artifact", "Learning rates.", choices=tuple(RATES))
     runs: int = figure.option(20, "Votes for each epsilon.")
     epsilons: tuple[float, ...] = figure.option(EPSILONS, "Of the votes; inf: without noise.")
-    datasets: tuple[str, ...] = figure.option((), "Only these data sets.")
+    datasets: tuple[str, ...] = figure.option(
+        (), "Only these data sets; if none is named, those whose files have a public address."
+    )
     clients: tuple[int, ...] = figure.option((), "Only these numbers.")
     concentrations: tuple[float, ...] = figure.option(
         (), "Only these Dirichlet concentrations; 0 is iid."
@@ -63,6 +70,8 @@ class Options(figure.DataFolders):
             study
             for study in every
             if all(not values or getattr(study, name) in values for name, values in wanted.items())
+            and (self.datasets or _has_address(study.dataset))
+            and (self.clients or not study.uncommitted)
         ]
         if not left:
             there = "; ".join(
@@ -71,6 +80,11 @@ class Options(figure.DataFolders):
             )
             raise ValueError(f"no such federation in this figure and size: pass from {there}")
         return left
+
+
+def _has_address(dataset: str) -> bool:
+    """Whether all files of a data set can be downloaded, or come with a library."""
+    return all(file.address.startswith("http") for file in SOURCES[dataset].files)
 
 
 @dataclasses.dataclass(frozen=True)

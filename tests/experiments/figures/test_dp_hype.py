@@ -3,12 +3,14 @@
 import dataclasses
 import importlib
 import math
+import pathlib
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from dpjax import accounting
+from dpjax.federated.vote_candidates import RATES
 from dpjax.federated.vote_clients import ClientScores
 from experiments.figures.dp_hype import (
     ablations,
@@ -19,9 +21,10 @@ from experiments.figures.dp_hype import (
     trade_off,
 )
 from experiments.figures.dp_hype.vote_figure import Options, vote_figure
-from experiments.figures.figure import FULL, QUICK
+from experiments.figures.figure import FULL, MID, QUICK
 from experiments.figures.rows import RowFolder, read_rows, select, write_rows
 
+COMMITTED = pathlib.Path(__file__).parents[3] / "docs" / "figures" / "dp_hype"
 NUMBERS = (3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13)
 TINY = studies.Study("digits", 4, 0.0, net="5", epochs=1, rounds=1, records=60)
 
@@ -237,11 +240,93 @@ def test_what_a_figure_shows_can_be_chosen():
         Options(clients=(100,)).chosen(every)
 
 
+def test_what_has_no_public_address_is_shown_where_it_is_named():
+    """No default fails for want of a file that nobody can download."""
+    for number in NUMBERS:
+        figure = _figure(number)
+        for size in studies.SIZES:
+            shown = {study.dataset for study in Options().chosen(figure.rows.studies(size))}
+            assert shown and "cifar10_subset" not in shown
+    (named,) = Options(datasets=("cifar10_subset",)).chosen(_figure(3).rows.studies(MID))
+    assert named.clients == 50
+
+
+def test_mnist_among_more_clients_is_shown_where_their_number_is_named():
+    """The default is what is committed."""
+    for number, plain, named in ((4, 4, 6), (5, 3, 6), (12, 3, 6), (13, 6, 6), (8, 12, 18)):
+        every = list(_figure(number).rows.studies(MID))
+        assert len(Options().chosen(every)) == plain
+        found = Options(clients=(50, 100, 250)).chosen(every)
+        assert len(found) == named and {s.net for s in found if s.dataset == "mnist"} == {"64"}
+
+
+# ---- titles and headings
+
+
+def _rows(*found, **more):
+    return [{**dataclasses.asdict(study), "candidate": 0, "accuracy": 0.5} | more
+            for study in found]  # fmt: skip
+
+
+def test_titles_name_the_data_set_that_was_run():
+    """Quick rows are digits, whatever the paper's panel shows; skew is the one of the division."""
+    for number in (4, 5, 9, 10, 11, 12, 13):
+        for study in _figure(number).rows.studies(QUICK):
+            assert study.title.startswith(f"digits, n = {study.clients}, ")
+            assert "quick size, not the paper's data" in study.footnote
+    last = list(_figure(12).rows.studies(FULL))[2]
+    assert last.title == "Adult, n = 250, $\\alpha=2$" and not last.footnote
+    assert studies.study(MID, "mnist", 50).footnote == "MLP 64, 2 rounds (paper: 5)"
+    subset = studies.study(MID, "cifar10", 50).footnote
+    assert subset == "10,000 of its 50,000 images, MLP 32"
+    half = dataclasses.replace(studies.study(FULL, "mnist", 50), records=30_000, epochs=2)
+    assert half.footnote == "30000 records, 2 epochs (paper: 5)"
+
+
+def test_histograms_of_two_concentrations_name_both():
+    """Adult has 2 for 0.5 among 250 clients, in the panel where MNIST has 0.5."""
+    every = [study for study in _figure(8).rows.studies(FULL) if study.clients == 250]
+    picture = _figure(8).draw(_rows(*every))
+    titles = [axes.get_title() for axes in picture.axes]
+    assert titles[:2] == ["250 clients, $\\alpha=30$", "250 clients, $\\alpha=5$"]
+    assert titles[2] == "250 clients, $\\alpha=2$ (Adult), $\\alpha=0.5$ (MNIST, CIFAR-10)"
+    assert "MNIST: full size" in picture.get_suptitle()
+    quick = _figure(3).draw(_rows(*_figure(3).rows.studies(QUICK)))
+    assert "digits: quick size, not the paper's data, 600 records" in quick.get_suptitle()
+    assert "MNIST" not in quick.get_suptitle() + quick.axes[0].get_title()
+
+
+def test_headings_name_the_list_of_rates_and_rows_of_two_are_refused():
+    one = studies.study(FULL, "adult", 50)
+    others = [dataclasses.replace(one, rates=rates) for rates in ("artifact", "table_iii")]
+    assert set(studies.RATES_IN_WORDS) == set(RATES)
+    for study in others:
+        picture = _figure(3).draw(_rows(study))
+        assert studies.RATES_IN_WORDS[study.rates] in picture.get_suptitle()
+    assert others[0].stem != others[1].stem and others[0].clients_stem != others[1].clients_stem
+    with pytest.raises(ValueError, match="pass rows of one"):
+        _figure(3).draw(_rows(*others))
+    outcome = {"algorithm": "DP-HYPE", "epsilon": 1.0, "run": 0, "winner": 0, "opt": 0.5,
+               "rand_guess": 0.1}  # fmt: skip
+    with pytest.raises(ValueError, match="rows of two federations called 'Adult, n = 50, iid'"):
+        _figure(4).draw(_rows(*others, **outcome))
+
+
+def test_a_comparison_on_other_data_names_the_papers():
+    shown = read_rows(COMMITTED / "figure_9.csv")
+    heading = " ".join(_figure(9).draw(shown).get_suptitle().split())
+    assert "the paper has CIFAR-10, n = 100, $\\alpha=5$ and CIFAR-10" in heading
+    assert "MNIST: MLP 64, 2 rounds (paper: 5)" in heading
+    assert (
+        "the paper has" not in _figure(4).draw(read_rows(COMMITTED / "figure_4.csv")).get_suptitle()
+    )
+
+
 def test_histograms(produced, tmp_path):
     _, _, options = produced
     figure = vote_figure(
         98, accuracy_histograms.COLUMNS, lambda size: [TINY],
-        accuracy_histograms.histogram_rows, accuracy_histograms.drawer(1, lambda study: "panel"),
+        accuracy_histograms.histogram_rows, accuracy_histograms.drawer(1),
         quick="",
     )  # fmt: skip
     figure.produce(tmp_path, QUICK, options=options)
