@@ -9,6 +9,7 @@ secret number.
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -26,6 +27,7 @@ from optuna.distributions import (
     IntDistribution,
 )
 from optuna.trial import TrialState
+from sqlalchemy.exc import SQLAlchemyError
 
 from dpjax import accounting, checks
 from dpjax.bridges.candidates import Candidates, Label
@@ -62,7 +64,8 @@ def price_study(
       with every value it reported, and `most_trials` was fixed before the data was seen. With
       `independent` it is that of the best of exactly `most_trials` independent draws, under what
       the caller thereby states and the result repeats: a storage does not say who sampled its
-      trials. Refused then: another number of trials, a pruned or unfinished one, one that a sampler
+      trials. A `PrivateStudy`'s storage is refused: its exact counts have no price. Refused with
+      `independent`: another number of trials, a pruned or unfinished one, one that a sampler
       or a retry has left marks on, search spaces that differ, reported values that a pruner may
       have read, and a study in memory whose sampler is not RandomSampler.
 
@@ -107,6 +110,13 @@ def price_study(
             "the study has no trial with a value, so nothing was chosen by it: pass a finished "
             "study (what trials without one cost is accounting.repeat(base, most_trials))"
         )
+    if any(EXACT_COUNT in one.user_attrs for one in trials):
+        # No base says what the exact counts cost: they have no finite epsilon.
+        raise ValueError(
+            "the study is a PrivateStudy's, and its storage holds exact counts, which have no "
+            "price and stay with the curator: take the price of its result(), which is released "
+            "alone"
+        )
     if most_trials is None:
         raise ValueError(
             "pass most_trials, how many trials there could have been at most, fixed beforehand: "
@@ -135,8 +145,8 @@ def _loaded(study: Any, name: str | None) -> tuple[optuna.Study, bool]:
             f"study must be an optuna.Study, a storage or its URL, not {checks.shown(study)}"
         )
     # Opening a file of SQLite that is not there would make it.
-    place = study.removeprefix("sqlite:///").partition("?")[0] if isinstance(study, str) else ""
-    if place and place != study and not os.path.isfile(place):
+    place = _file_of("study", study)
+    if place and not os.path.isfile(place):
         raise ValueError(f"there is no file {place}: pass the URL of a storage that exists")
     try:
         return optuna.load_study(study_name=name, storage=study), False
@@ -145,6 +155,47 @@ def _loaded(study: Any, name: str | None) -> tuple[optuna.Study, bool]:
         raise ValueError(
             f"no study can be read there ({shown}): pass a storage, and study_name where it holds "
             "several"
+        ) from None
+
+
+def _file_of(name: str, storage: Any) -> str:
+    """The file of SQLite that a URL names; "" where it names none.
+
+    Raises:
+      ValueError: for a path in the place of a URL.
+    """
+    if not isinstance(storage, str):
+        return ""
+    if "://" not in storage:
+        raise ValueError(
+            f"{name}={storage!r} is no URL of a storage: pass sqlite:///{storage} for a file of "
+            "SQLite"
+        )
+    place = storage.removeprefix("sqlite:///").partition("?")[0]
+    return "" if place in (storage, "", ":memory:") else place
+
+
+def _closed_to_others(place: str) -> None:
+    """Makes a file that its owner alone may read, or makes sure that the one there is such.
+
+    SQLite gives its journals the mode of the file.
+
+    Raises:
+      ValueError: if it cannot be made, or others may read or write it.
+    """
+    try:
+        os.close(os.open(place, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+    except FileExistsError:
+        mode = stat.S_IMODE(os.stat(place).st_mode)
+        if mode & (stat.S_IRWXG | stat.S_IRWXO):
+            raise ValueError(
+                f"{place} is open to others (mode {mode:04o}), and a private study's storage is "
+                "the curator's only: pass another file, or chmod 600 it"
+            ) from None
+    except OSError as error:
+        raise ValueError(
+            f"storage cannot be made at {place} ({error.strerror}): pass a file in a folder that "
+            "can be written"
         ) from None
 
 
@@ -305,8 +356,8 @@ class PrivateStudy:
           distributions: the public law of candidates, a product of Optuna's distributions.
           base, score, repetitions, delta, model, default, save_model, model_file, seed: as of
             `bridges.tune`.
-          storage: the curator's, where trials are written; None: in memory. A file of SQLite is as
-            readable as the umask has it: put it where the curator alone may read.
+          storage: the curator's, where trials are written; None: in memory. A file of SQLite is
+            made with mode 0600; one that is there and open to others is refused.
           study_name: of a study that is not there yet.
 
         Raises:
@@ -324,6 +375,8 @@ class PrivateStudy:
         )
         self._selection, self._default = Selection(procedure, seed, file), default
         self._distributions = dict(distributions)
+        if place := _file_of("storage", storage):
+            _closed_to_others(place)
         try:
             self._study = optuna.create_study(
                 storage=storage,
@@ -336,6 +389,12 @@ class PrivateStudy:
             raise ValueError(
                 f"a study {study_name!r} is there already, perhaps of another draw: pass another "
                 "study_name"
+            ) from None
+        except (ImportError, OSError, SQLAlchemyError, optuna.exceptions.OptunaError) as error:
+            why = str(error).partition("\n")[0] or type(error).__name__
+            raise ValueError(
+                f"storage cannot be opened ({checks.shown(why)}): pass a storage of Optuna or its "
+                "URL, such as sqlite:////folder/curator.db"
             ) from None
         self._asked = 0
 

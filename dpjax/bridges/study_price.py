@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dpjax import accounting, checks
+from dpjax.accounting import large_delta
 from dpjax.accounting.guarantee import check_guarantee
 
 MOST_SETTINGS = 1000
@@ -86,7 +87,7 @@ def price_of_trials(
             f"no epsilon holds at delta {delta:g}: pass a larger delta, or another base"
         )
     rule, covers, stated = _INDEPENDENT if independent else _ANY_WAY
-    statement = {
+    statement: dict[str, Any] = {
         "rule": rule,
         "covers": covers,
         "most_trials": most_trials,
@@ -97,6 +98,9 @@ def price_of_trials(
         "neighbouring_relation": guarantee.relation,
         "mechanism": guarantee.provenance,
     }
+    words = large_delta.caution(delta)
+    if words is not None:
+        statement["caution"] = words
     return StudyPrice(guarantee, delta, statement)
 
 

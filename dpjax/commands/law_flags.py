@@ -34,7 +34,9 @@ _REPETITIONS = flags.DEFINE_enum(
     "earlier ones (Optuna's samplers, pruning, stopping when good), at most --mean of them; priced "
     "as the composition of all.",
 )
-_MEAN = flags.DEFINE_float("mean", 10.0, "Mean of that law, before --cap.")
+_MEAN = flags.DEFINE_float(
+    "mean", 10.0, "Mean of that law, before --cap; of fixed and adaptive the number of runs itself."
+)
 _CAP = flags.DEFINE_integer("cap", 64, "K is drawn given K <= cap; 0 for no cap.")
 
 derived_flags.define(_OPTIONS, "--repetitions=")
@@ -113,6 +115,8 @@ def _check() -> None:
 
 def description(law: accounting.RepetitionLaw) -> str:
     """The flags' law in words, with the mean that K has once it is capped."""
+    if _REPETITIONS.value == FIXED:
+        return f"K = {law.mean:g}, fixed beforehand"
     name = _REPETITIONS.value.replace("_", " ")
-    capped = f" given K <= {_CAP.value}" if _CAP.value and _REPETITIONS.value != FIXED else ""
+    capped = f" given K <= {_CAP.value}" if _CAP.value else ""
     return f"K {name}{capped}, mean {law.mean:.4g}"

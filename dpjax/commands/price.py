@@ -4,8 +4,9 @@ Nothing is trained and no data is read: give the base run (what ONE training cos
 K, whose runs are independent draws from one law of hyperparameters. Runs chosen in any other way (a
 grid, Optuna's samplers, pruning, stopping when one is good) are --repetitions=adaptive with the
 largest number there could have been as --mean: the composition of them all. Prints this project's
-bound, the papers' Renyi bound, naive composition at the mean of K, and the cost of one run. Answers
-in a few seconds.
+bound, the papers' Renyi bound, naive composition at the mean of K, and the cost of one run; then
+what the whole allows in terms of attacks, of groups and of a replaced record. Answers in a few
+seconds.
 
   # the DP-SGD run of Papernot & Steinke's MNIST experiment, Poisson lots
   python -m experiments.epsilon --sampling_probability=0.0042666667 --noise_multiplier=1.1 \\
@@ -29,7 +30,8 @@ import csv
 import json
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 from absl import flags
@@ -37,6 +39,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dpjax import accounting
+from dpjax.accounting import large_delta
 from dpjax.accounting.calibration import check_worth_pricing
 from dpjax.accounting.selection.split import FINAL_ON
 from dpjax.commands import command_line, derived_flags, law_flags
@@ -100,7 +103,7 @@ _JSON = flags.DEFINE_bool("json", False, "Print one JSON object instead of the t
 _PLOT = flags.DEFINE_string(
     "plot",
     None,
-    "Also draw epsilon against the mean of K, the trade-off curves and the profiles, as PNG here.",
+    "Also draw epsilon against the mean of K, the best attacks and the profiles, as PNG here.",
 )
 _VERIFY = flags.DEFINE_string(
     "verify", None, "A release to recompute: its guarantee.json, its folder or the run's."
@@ -183,7 +186,12 @@ def price(
       law: of K; or the number of runs that were chosen in any way.
       delta: in (0, 1).
     """
-    found = guarantees(base, law)
+    return _epsilons(guarantees(base, law), delta)
+
+
+def _epsilons(
+    found: Mapping[str, accounting.Guarantee | None], delta: float
+) -> dict[str, float | None]:
     return {
         name: (
             None
@@ -347,8 +355,62 @@ def _caption(law: accounting.RepetitionLaw | int) -> str:
     )
 
 
+def allows(whole: accounting.Guarantee, delta: float) -> dict[str, object]:
+    """What a guarantee allows in other words: attacks, groups, a replaced record.
+
+    Args:
+      whole: of what is released.
+      delta: in (0, 1), of the epsilons.
+
+    Returns:
+      JSON-able; None in the place of an epsilon where none is known.
+    """
+
+    def known(epsilon: float) -> float | None:
+        return epsilon if math.isfinite(epsilon) else None
+
+    replaced = {}
+    if whole.relation == ADD_OR_REMOVE_ONE:
+        replaced["replace_one_epsilon"] = known(accounting.replace_one(whole).epsilon(delta))
+    return {
+        "attack_success": {f"{rate:g}": float(whole.attack_success(rate)) for rate in FALSE_ALARMS},
+        "group_epsilon": {str(size): known(whole.group_epsilon(size, delta)) for size in GROUPS},
+        **replaced,
+    }
+
+
+FALSE_ALARMS = (0.001, 0.01, 0.1)
+"""False positive rates at which the success of membership attacks is stated."""
+
+GROUPS = (2, 5)
+"""Numbers of records whose joint epsilon is stated."""
+
+
+def _in_words(found: Mapping[str, Any]) -> str:
+    """`allows` in two lines."""
+
+    def shown(epsilon: float | None) -> str:
+        return "unknown" if epsilon is None else f"{epsilon:.2f}"
+
+    attacks = ", ".join(
+        f"{success:.3g} at {rate}" for rate, success in found["attack_success"].items()
+    )
+    groups = [f"{size} records: {shown(one)}" for size, one in found["group_epsilon"].items()]
+    if "replace_one_epsilon" in found:
+        groups.append(f"one replaced record: {shown(found['replace_one_epsilon'])}")
+    return (
+        f"  any membership attack's true positive rate, by its false positive rate: {attacks}\n"
+        f"  epsilon at that delta of {', of '.join(groups)}"
+    )
+
+
+def _public_size() -> int | None:
+    """The number of records, where the flags state it."""
+    return flags.FLAGS["dataset_size"].value if flags.FLAGS["dataset_size"].present else None
+
+
 def draw(base: accounting.Guarantee, path: str, delta: float) -> None:
-    """Draws what the flags price: its cost by the mean of K, its trade-off curves, its profiles.
+    """Draws what the flags price: its cost by the mean of K, what attacks achieve, its profiles.
 
     Args:
       base: one run.
@@ -358,11 +420,11 @@ def draw(base: accounting.Guarantee, path: str, delta: float) -> None:
     from dpjax import plotting
 
     law = _selection()
-    figure, (costs, errors, profiles) = plotting.new_row(3)
+    figure, (costs, attacks, profiles) = plotting.new_row(3)
     means = np.unique(np.round(np.geomspace(2, 200, 9)))
     rows = [price(base, _selection(float(mean)), delta) for mean in means]
     labels, found = _labels(law), guarantees(base, law)
-    alphas, deltas = np.linspace(0.0, 1.0, 201), np.geomspace(1e-9, 0.3, 60)
+    rates, deltas = np.geomspace(1e-5, 1.0, 120), np.geomspace(1e-9, 0.3, 60)
     # One line a name, of one colour in all three; the papers' bound has no loss distribution.
     for colour, (name, label) in zip(plotting.PALETTE, labels.items()):
         guarantee = found[name]
@@ -371,7 +433,7 @@ def draw(base: accounting.Guarantee, path: str, delta: float) -> None:
         values = [math.nan if (value := row[name]) is None else value for row in rows]
         costs.plot(means, values, marker="o", markersize=4, label=label, color=colour)
         if name != "papers_bound":
-            errors.plot(alphas, guarantee.tradeoff(alphas), color=colour)
+            attacks.plot(rates, guarantee.attack_success(rates), color=colour)
         method = "rdp" if name == "papers_bound" else "tight"
         curve = [guarantee.epsilon(one, method) for one in deltas]
         finite = np.where(np.isfinite(curve), curve, math.nan)
@@ -383,10 +445,14 @@ def draw(base: accounting.Guarantee, path: str, delta: float) -> None:
     costs.set_xlabel("mean of K (before any cap)")
     costs.set_ylabel(f"epsilon at delta = {delta:g}")
     costs.set_title("What tuning costs")
-    errors.plot([0, 1], [1, 0], color="#888888", linestyle="--", linewidth=1)
-    errors.set_xlabel("false positive rate of an attack")
-    errors.set_ylabel("its least false negative rate")
-    errors.set_title("Trade-off (dashed: nothing is learnt)")
+    attacks.plot([1e-5, 1], [1e-5, 1], color="#888888", linestyle="--", linewidth=1)
+    attacks.set_xscale("log")
+    attacks.set_yscale("log")
+    attacks.set_xlim(1e-5, 1)
+    attacks.set_ylim(1e-5, 1)
+    attacks.set_xlabel("an attack's false positive rate")
+    attacks.set_ylabel("its largest true positive rate")
+    attacks.set_title("Membership attacks (dashed: guessing)")
     profiles.set_xscale("log")
     profiles.set_ylim(bottom=0)
     profiles.set_xlabel("delta")
@@ -450,7 +516,10 @@ def main() -> int:
     if _PLOT.value and not os.path.isdir(os.path.dirname(os.path.abspath(_PLOT.value))):
         raise ValueError(f"--plot={_PLOT.value}: there is no such folder; pass one that exists")
     delta = _priced_delta(law)
-    prices = price(base, law, delta)
+    priced = guarantees(base, law)
+    prices, whole = _epsilons(priced, delta), priced["whole_tuning"]
+    assert whole is not None  # Only the papers' bound may be missing.
+    found, words = allows(whole, delta), large_delta.caution(delta, _public_size())
     if _JSON.value:
         print(
             json.dumps(
@@ -460,7 +529,9 @@ def main() -> int:
                     "repetitions": _described(law),
                     "mean": law if isinstance(law, int) else law.mean,
                     "epsilon": prices,
+                    "whole_tuning_allows": found,
                 }
+                | ({} if words is None else {"caution": words})
                 | _part()
             )
         )
@@ -473,7 +544,11 @@ def main() -> int:
         for name, label in _labels(law).items():
             value = prices[name]
             table.add_row(label, "no such bound" if value is None else f"{value:.4f}")
-        Console().print(table)
+        console = Console()
+        console.print(table)
+        lines = ["The whole allows at most:", _in_words(found)]
+        lines += [] if words is None else [f"CAUTION: {words}; pass a smaller --delta"]
+        console.print("\n".join(lines), highlight=False, soft_wrap=True)
     if _PLOT.value:
         draw(base, _PLOT.value, delta)
         if not _JSON.value:

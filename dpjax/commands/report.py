@@ -18,6 +18,7 @@ from typing import Any
 
 from dpjax import files
 from dpjax.tuning.curator import CANDIDATES_FILE, RECORD_FILE, WARNING
+from dpjax.tuning.evaluations.one_run import RULE
 
 REPORT_FILE = "report.html"
 MOST_ROWS = 200
@@ -72,13 +73,14 @@ def page(folder: str | os.PathLike[str]) -> str:
     stated = _read(root / "release" / "guarantee.json")
     with open(root / "curator" / CANDIDATES_FILE, encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(line for line in file if not line.startswith("#")))
+    title = "One private run, untuned" if _scored_nothing(stated) else "A private tuning"
     picture = root / "curator" / "candidates.png"
     sections = [
         f'<p class="warning">{_text(WARNING)}</p>',
-        f"<h1>A private tuning</h1>\n<p>{_text(stated.get('model', ''))}</p>",
+        f"<h1>{title}</h1>\n<p>{_text(stated.get('model', ''))}</p>",
         _publishable(root, stated),
         _costs(facts, stated),
-        _candidates(rows, facts),
+        _untuned(rows) if _scored_nothing(stated) else _candidates(rows, facts),
     ]
     if picture.exists():
         encoded = base64.b64encode(picture.read_bytes()).decode()
@@ -155,6 +157,27 @@ def _costs(facts: Mapping[str, Any], stated: Mapping[str, Any]) -> str:
         f'<svg viewBox="0 0 750 {34 * len(bars)}" width="750" role="img" font-size="14" '
         f'aria-label="cost of each part">{"".join(parts)}</svg>\n'
         "<p>The total is not the sum of the parts: the statement says how they were combined.</p>"
+    )
+
+
+def _scored_nothing(stated: Mapping[str, Any]) -> bool:
+    """Whether the release is the one run that was made."""
+    return (stated.get("selection") or {}).get("rule") == RULE
+
+
+def _untuned(rows: Sequence[Mapping[str, str]]) -> str:
+    """The hyperparameters of a run that nothing was compared with."""
+    unmeasured = ("candidate", "winner", "score", "validation_accuracy")
+    body = "".join(
+        f"<tr><td>{_text(name.replace('_', ' '))}</td><td>{_number(value)}</td></tr>"
+        for row in rows
+        for name, value in row.items()
+        if name not in unmeasured
+    )
+    return (
+        "<h2>Untuned</h2>\n<p>One run with hyperparameters that were public beforehand. Nothing "
+        "was scored on the records or compared, so there is no validation score.</p>\n"
+        f"<table>{body}</table>"
     )
 
 

@@ -380,7 +380,7 @@ def tune(
             delta=_TUNE.delta,
         )
         rows = result.curator.rows()
-        if rows:
+        if rows and not tuner_flags.scores_nothing(chosen):
             from dpjax import plotting  # Imports matplotlib.
 
             figure = plotting.candidate_scores(

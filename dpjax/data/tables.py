@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import dataclasses
+import difflib
 import json
 import math
 import numbers
@@ -478,13 +479,17 @@ def _encoded(
     ):
         if wrong:
             ending = f' to "{LEAVE_OUT}"' if "only" in words else " out there"
-            raise ValueError(f"{name}: column {wrong[0]!r} {words}{ending}")
+            raise ValueError(
+                f"{name}: column {wrong[0]!r} {words}{ending}{_meant(wrong[0], columns, schema)}"
+            )
     _check_lengths(columns, schema.columns, name)
     labels, kept = _labels(columns[schema.target], schema, name)
     if every and not np.all(kept):
         raise ValueError(
-            f"{name}: target {schema.target!r} is missing of some records, which cannot be left "
-            'out under replace-one: pass a class for each, or identified_by="content"'
+            f"{name}: target {schema.target!r} is missing from some records, and none may be left "
+            "out under replace-one: give every record a target (in the schema a class of its own, "
+            'such as "unknown"), or take Poisson lots (sampling=poisson; in Python also '
+            'identified_by="content")'
         )
     inputs = _inputs(columns, schema, name)[kept]
     identifiers = None
@@ -495,6 +500,15 @@ def _encoded(
             raise ValueError(f"{name}: column {schema.identifier!r} lacks an identifier: pass all")
         identifiers = np.array(held, dtype=str)
     return inputs, labels[kept], identifiers
+
+
+def _meant(wrong: str, columns: Mapping[str, Any], schema: TableSchema) -> str:
+    """The name on the other side that a column is probably a misspelling of; "" for none."""
+    alone = {*columns} ^ {*schema.columns}
+    others = alone - ({*columns} if wrong in columns else {*schema.columns})
+    close = difflib.get_close_matches(wrong, sorted(others), 1)
+    where = "schema" if wrong in columns else "table"
+    return f" (the {where} has {close[0]!r}: did you mean that?)" if close else ""
 
 
 def _check_lengths(
@@ -558,8 +572,8 @@ def _numbers(values: Any, missing: Sequence[str], what: str) -> np.ndarray:
         return np.array([one(value) for value in values], np.float64)
     except (TypeError, ValueError, OverflowError):
         raise ValueError(
-            f"{what} holds what is no number: pass values instead of a range in the schema, or "
-            'list how a missing value is spelt under "missing"'
+            f"{what} holds values that are not numbers: pass values instead of a range in the "
+            'schema, or list how a missing value is spelt under "missing"'
         ) from None
 
 

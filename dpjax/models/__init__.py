@@ -1,6 +1,7 @@
 """Models (Flax Linen), losses, and the adapter that makes any Flax model a pair of functions."""
 
 from dpjax.models.convolutional import AllConvNet, PatchConv
+from dpjax.models.dropout import dropout
 from dpjax.models.functional import FunctionalModel, functional
 from dpjax.models.linear import MLP, LinearSVM, LogisticRegression
 from dpjax.models.losses import cross_entropy, hinge
@@ -21,6 +22,7 @@ __all__ = [
     "build_module",
     "cross_entropy",
     "default_loss",
+    "dropout",
     "functional",
     "hinge",
 ]

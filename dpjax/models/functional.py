@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -32,33 +32,52 @@ class FunctionalModel:
 
     Attributes:
       init: `init(key) -> params`, a nested dict of arrays that msgpack and safetensors can hold.
-      apply: `apply(params, inputs, rng=None) -> scores`; inputs (batch, ...). Without `rng` the
-        model is deterministic (no dropout); with a typed key it is in training mode.
+      apply: `apply(params, inputs, rng=None, **read) -> scores`; inputs (batch, ...). Without `rng`
+        the model is deterministic (no dropout); with a typed key it is in training mode. `read` are
+        the hyperparameters of `example_loss(model_reads=...)`, if any.
+      keywords: names that `read` may have; None where nobody knows.
     """
 
     init: Callable[[jax.Array], Tree]
     apply: Callable[..., jax.Array]
+    keywords: tuple[str, ...] | None = None
 
     def example_loss(
-        self, loss: Callable[[jax.Array, jax.Array], jax.Array], *, with_rng: bool = False
+        self,
+        loss: Callable[[jax.Array, jax.Array], jax.Array],
+        *,
+        with_rng: bool = False,
+        model_reads: Sequence[str] = (),
     ) -> Callable[..., jax.Array]:
         """The loss of one example, as `training.clipped_grad` and `TrainConfig` take it.
 
         Args:
           loss: `loss(scores (batch, classes), labels (batch,)) -> (batch,)`.
           with_rng: whether the result takes a key and runs the model in training mode.
+          model_reads: names of hyperparameters that the model is given by keyword; the result then
+            takes a mapping of them, as its last argument.
 
         Returns:
-          `loss_fn(params, (inputs, label)[, rng]) -> scalar`, one example without batch axis.
+          `loss_fn(params, (inputs, label)[, rng][, given]) -> scalar`, one example without batch
+          axis.
+
+        Raises:
+          ValueError: from the result, if `loss` does not return one number for each example.
         """
 
-        def batch_of_one(params: Tree, example: tuple[Tree, jax.Array], rng: Any) -> jax.Array:
+        def of_example(params: Tree, example: tuple[Tree, jax.Array], *rest: Any) -> jax.Array:
             inputs, label = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], example)
-            return loss(self.apply(params, inputs, rng), label)[0]
+            rng = rest[0] if with_rng else None
+            given = {name: rest[-1][name] for name in model_reads}
+            losses = loss(self.apply(params, inputs, rng, **given), label)
+            if jnp.shape(losses) != (1,):
+                raise ValueError(
+                    f"loss returns an array of shape {jnp.shape(losses)} for a batch of one: pass "
+                    "a loss with one number for each example, and no mean over the batch"
+                )
+            return losses[0]
 
-        if with_rng:
-            return batch_of_one
-        return lambda params, example: batch_of_one(params, example, None)
+        return of_example
 
 
 def functional(model: Any, example_input: Tree) -> FunctionalModel:
@@ -66,6 +85,7 @@ def functional(model: Any, example_input: Tree) -> FunctionalModel:
 
     Linen modules are told whether they train through a `deterministic`, `train` or `training`
     argument of their `__call__`, where it has one; NNX modules through `train()` and `eval()`.
+    Every other argument beside the inputs needs a default, which predictions take.
 
     Example:
       >>> import flax.linen as nn
@@ -83,7 +103,8 @@ def functional(model: Any, example_input: Tree) -> FunctionalModel:
       example_input: one input WITHOUT batch axis, array or pytree; only shapes and dtypes are used.
 
     Raises:
-      ValueError: for a model with mutable state, naming it; for anything that is not Flax.
+      ValueError: for a model with mutable state, naming it; for one whose `__call__` needs more
+        than inputs; for anything that is not Flax.
     """
     inputs = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct((1, *jnp.shape(leaf)), jnp.result_type(leaf)),
@@ -120,7 +141,37 @@ def _of_class(model: type) -> Callable[[nnx.Rngs], nnx.Module] | None:
     return (lambda rngs: model(rngs=rngs)) if needed == ["rngs"] else None
 
 
+_MODES = ("deterministic", "train", "training")
+"""Arguments by which a Linen module learns whether it trains."""
+
+
+def _keywords(module: type, filled: Sequence[str] = ()) -> tuple[str, ...]:
+    """Arguments of a module's `__call__` beside inputs and `filled`, each of which has a default.
+
+    Raises:
+      ValueError: naming those without one.
+    """
+    arguments = list(inspect.signature(module.__call__).parameters.values())[2:]  # self, inputs
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    own = [one for one in arguments if one.kind not in several and one.name not in filled]
+    needed = [one.name for one in own if one.default is one.empty]
+    if not needed:
+        return tuple(one.name for one in own)
+    draws = {"rng", "rngs", "key", "keys"}.intersection(needed)
+    hint = (
+        "keep the constructor's rngs (NNX: nnx.Dropout(rate, rngs=rngs)) or draw by "
+        "self.make_rng('dropout') (Linen), and pass with_rng=True"
+        if draws
+        else "give it a default there, or pass a models.FunctionalModel"
+    )
+    raise ValueError(
+        f"{module.__qualname__}.__call__ needs {', '.join(needed)}, and is called on inputs alone: "
+        f"{hint}"
+    )
+
+
 def _from_linen(module: nn.Module, inputs: Tree) -> FunctionalModel:
+    keywords = _keywords(type(module), _MODES)
     arguments = inspect.signature(type(module).__call__).parameters
 
     def mode(training: bool) -> dict[str, bool]:
@@ -137,19 +188,21 @@ def _from_linen(module: nn.Module, inputs: Tree) -> FunctionalModel:
     def init(key: jax.Array) -> Tree:
         return variables_of(key)["params"]
 
-    def apply(params: Tree, inputs: Tree, rng: jax.Array | None = None) -> jax.Array:
+    def apply(params: Tree, inputs: Tree, rng: jax.Array | None = None, **read: Any) -> jax.Array:
         rngs = None if rng is None else {"dropout": rng}
-        return module.apply({"params": params}, inputs, rngs=rngs, **mode(rng is not None))
+        return module.apply({"params": params}, inputs, rngs=rngs, **mode(rng is not None), **read)
 
-    return FunctionalModel(init, apply)
+    return FunctionalModel(init, apply, keywords)
 
 
 def _from_nnx(
     template: Callable[[], nnx.Module], init: Callable[[jax.Array], Tree]
 ) -> FunctionalModel:
-    graph, abstract_params, random_state = _split(template())
+    module = template()
+    keywords = _keywords(type(module))
+    graph, abstract_params, random_state = _split(module)
 
-    def apply(params: Tree, inputs: Tree, rng: jax.Array | None = None) -> jax.Array:
+    def apply(params: Tree, inputs: Tree, rng: jax.Array | None = None, **read: Any) -> jax.Array:
         state = jax.tree.map(lambda leaf: leaf, abstract_params)  # a copy, to be filled in
         nnx.replace_by_pure_dict(state, _like(nnx.to_pure_dict(abstract_params), params))
         model = nnx.merge(graph, state, _reseeded(random_state, rng))
@@ -157,9 +210,9 @@ def _from_nnx(
             model.eval()
         else:
             model.train()
-        return model(inputs)
+        return model(inputs, **read)
 
-    return FunctionalModel(init, apply)
+    return FunctionalModel(init, apply, keywords)
 
 
 def _split(model: nnx.Module) -> tuple[Any, nnx.State, nnx.State]:

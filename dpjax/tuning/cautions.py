@@ -6,6 +6,8 @@ import os
 import sys
 import warnings
 
+from dpjax.accounting import large_delta
+
 _LIBRARY = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
@@ -29,13 +31,9 @@ def of_arguments(delta: float, public_size: int, seed: int | None) -> None:
       public_size: of the training records.
       seed: None for the operating system's randomness.
     """
-    if 1.0 / public_size < delta < 1.0:
-        warnings.warn(
-            f"delta {delta:g} is above 1/{public_size}, one over the number of records: publishing "
-            "a whole record would be within it",
-            LargeDeltaWarning,
-            stacklevel=users_level(),
-        )
+    words = large_delta.caution(delta, public_size)
+    if words is not None:
+        warnings.warn(words, LargeDeltaWarning, stacklevel=users_level())
     if seed is not None:
         warnings.warn(
             "a seed makes the randomness known: no secret, no guarantee",

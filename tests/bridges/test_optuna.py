@@ -2,7 +2,9 @@
 
 import inspect
 import json
+import os
 import re
+import stat
 
 import numpy as np
 import pytest
@@ -227,6 +229,34 @@ def test_a_private_study_releases_one_winner_that_verifies(tmp_path):
     assert "private" not in repr(study).replace("not private", "") and "5" not in repr(study)
     with pytest.raises(ValueError, match="pass another study_name"):
         _private(storage=url, study_name="private")
+    # The exact counts beside the noisy ones have no price.
+    with pytest.raises(ValueError, match="exact counts.*take the price of its result"):
+        bridge.price_study(url, base=BASE, most_trials=5)
+
+
+def test_the_curators_storage_is_closed_to_others(tmp_path):
+    old = os.umask(0o022)
+    try:
+        _private(storage=f"sqlite:///{tmp_path}/new.db")
+        assert stat.S_IMODE((tmp_path / "new.db").stat().st_mode) == 0o600
+        (tmp_path / "open.db").touch(0o644)
+    finally:
+        os.umask(old)
+    with pytest.raises(ValueError, match=r"open to others \(mode 0644\).*chmod 600"):
+        _private(storage=f"sqlite:///{tmp_path}/open.db")
+    with pytest.raises(ValueError, match="pass a file in a folder that can be written"):
+        _private(storage=f"sqlite:///{tmp_path}/none/curator.db")
+
+
+def test_a_path_in_the_place_of_a_url_is_named():
+    for call in (
+        lambda: _private(storage="mine.db"),
+        lambda: bridge.price_study("mine.db", base=BASE, most_trials=5),
+    ):
+        with pytest.raises(ValueError, match="mine.db' is no URL.*pass sqlite:///mine.db"):
+            call()
+    with pytest.raises(ValueError, match="storage cannot be opened.*such as sqlite:"):
+        _private(storage="nonsense://mine")
 
 
 def test_everything_is_drawn_before_the_first_trial_and_ranked_with_noise(monkeypatch):

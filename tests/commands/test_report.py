@@ -11,6 +11,7 @@ import pytest
 
 from dpjax import plotting
 from dpjax.commands import report
+from dpjax.tuning.evaluations.one_run import RULE
 
 ROWS = [
     {
@@ -56,6 +57,17 @@ def run(tmp_path):
     figure = plotting.candidate_scores(rows, "learning_rate", 0.5, "every candidate")
     plotting.save_figure(figure, curator, "candidates", formats=("png",))
     return tmp_path
+
+
+def test_an_untuned_run_has_no_score(run):
+    path = run / "release" / "guarantee.json"
+    stated = json.loads(path.read_text())
+    assert "0.93" in report.page(run) and "Untuned" not in report.page(run)
+    path.write_text(json.dumps(stated | {"selection": {"rule": RULE}}))
+    (run / "curator" / "candidates.png").unlink()
+    page = report.page(run)
+    assert "there is no validation score" in page and "1.25" in page
+    assert not re.search("0\\.93|candidates: 4|score</th>", page, re.IGNORECASE)
 
 
 class _Tags(HTMLParser):

@@ -135,7 +135,9 @@ def test_a_record_without_a_target_is_left_out_unless_places_count():
     np.testing.assert_array_equal(made(table).train.inputs, ROWS[[0, 2, 3]])
     assert made(table).train.labels.tolist() == [1, 1, 0]
     # Replacing a record by one without a target would make one go, and all after it move up.
-    with pytest.raises(ValueError, match="cannot be left out under replace-one"):
+    with pytest.raises(
+        ValueError, match="none may be left out under replace-one: give .* Poisson lots"
+    ):
         made(table, identified_by="slot")
     assert made(identified_by="slot").train.stable_under_replacement
 
@@ -191,9 +193,13 @@ SECRET = "a patient's name"
 @pytest.mark.parametrize(
     ("table", "words"),
     [
-        (TABLE | {"age": [1, 2, SECRET, 3]}, "column 'age' holds what is no number"),
+        (TABLE | {"age": [1, 2, SECRET, 3]}, "column 'age' holds values that are not numbers"),
         (TABLE | {"insured": ["yes", "no", SECRET, "no"]}, "values outside its classes"),
         (TABLE | {"more": [SECRET] * 4}, "column 'more' is not in the schema"),
+        (
+            {{"age": "ages"}.get(key, key): one for key, one in TABLE.items()},
+            r"column 'ages' is not in the schema.*the schema has 'age': did you mean that\?",
+        ),
         ({key: TABLE[key] for key in TABLE if key != "age"}, "column 'age' of the schema is not"),
         (TABLE | {"age": [1, 2]}, "different lengths"),
         (SECRET.split(), "table must be a DataFrame"),

@@ -58,6 +58,29 @@ def test_a_table_is_printed_and_a_plot_is_drawn(run_cases, tmp_path):
     assert "naive composition" in printed and plot.stat().st_size > 5000
 
 
+def test_what_the_whole_allows_and_a_large_delta(run_cases):
+    run = ["--rho=0.005", "--repetitions=adaptive", "--mean=1"]
+    lots = ["--dataset_size=2000", "--lot_size=100", "--noise_multiplier=2", "--steps=50"]
+    (_, one, _), (_, shown, _), (_, fixed, _), (_, small, _) = run_cases(
+        "experiments.epsilon",
+        [
+            [*run, "--json"],
+            [*run, "--delta=0.01"],
+            [*lots, "--json", "--cap=0", "--delta=0.0006"],
+            [*lots, "--json", "--cap=0", "--delta=0.0004"],
+        ],
+    )
+    found, base = json.loads(one)["whole_tuning_allows"], accounting.zcdp(0.005)
+    assert found["attack_success"]["0.01"] == float(base.attack_success(0.01))
+    assert found["group_epsilon"]["2"] == base.group_epsilon(2, 1e-5)
+    assert found["replace_one_epsilon"] == accounting.replace_one(base).epsilon(1e-5)
+    assert "caution" not in json.loads(one) and "true positive rate" in shown
+    assert "CAUTION: delta 0.01 is large: publishing a whole record in 100 would be" in shown
+    # The number of records is known there, and a replaced record is what is priced.
+    assert "above 1/2000" in json.loads(fixed)["caution"] and "caution" not in json.loads(small)
+    assert "replace_one_epsilon" not in json.loads(fixed)["whole_tuning_allows"]
+
+
 def test_retraining_the_score_and_a_renyi_curve_of_your_own(run_cases, tmp_path):
     path = tmp_path / "curve.csv"
     orders = [1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128]

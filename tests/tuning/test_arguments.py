@@ -225,6 +225,7 @@ PUBLIC = {
         trainable=(None, ""),
         initial=(None, ""),
         with_rng=(False, "flag"),
+        model_reads=((), ""),  # See problem/test_model_reads.py.
         description=("a model", "text?"),
     ),
     "multi_label": spec(
@@ -236,6 +237,7 @@ PUBLIC = {
         trainable=(None, ""),
         initial=(None, ""),
         with_rng=(False, "flag"),
+        model_reads=((), ""),  # See problem/test_model_reads.py.
         description=("a model", "text?"),
     ),
     "next_token": spec(
@@ -247,6 +249,7 @@ PUBLIC = {
         trainable=(None, ""),
         initial=(None, ""),
         with_rng=(False, "flag"),
+        model_reads=((), ""),  # See problem/test_model_reads.py.
         description=("a model", "text?"),
     ),
     "classification": spec(
@@ -258,6 +261,7 @@ PUBLIC = {
         trainable=(None, ""),
         initial=(None, ""),
         with_rng=(False, "flag"),
+        model_reads=((), ""),  # See problem/test_model_reads.py.
         description=("a model", "text?"),
     ),
     "adaptive_proposals": spec(

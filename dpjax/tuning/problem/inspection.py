@@ -25,8 +25,9 @@ from dpjax.randomness import keys as key_streams
 from dpjax.training import optimizers
 from dpjax.training.dp_sgd import merge, partition
 from dpjax.tuning.curator import fingerprint as fingerprint_of_records
+from dpjax.tuning.problem.loss_checks import check_loss, warn_of_loss
 from dpjax.tuning.problem.space import ACCOUNTED
-from dpjax.tuning.problem.task import Task, one_record, units_of
+from dpjax.tuning.problem.task import Task, check_score, one_record, units_of
 
 PyTree = Any
 
@@ -130,7 +131,7 @@ class Inspection:
       names: of the hyperparameters that candidates have.
 
     Raises:
-      ValueError: as `refuse_unread`.
+      ValueError: as `check_score`, `check_loss` and `refuse_unread`.
     """
 
     task: Task
@@ -138,7 +139,10 @@ class Inspection:
     names: Iterable[str]
 
     def __post_init__(self) -> None:
+        check_score(self.task)
+        check_loss(self.task)
         refuse_unread(self.task, self.optimizer, self.names)
+        warn_of_loss(self.task)
 
     def words(self, sampling: str) -> dict[str, Any]:
         """The arguments of `release.statement` that say what was trained.
@@ -271,15 +275,17 @@ def of_optimizer(optimizer: Any) -> dict[str, str]:
     own = getattr(optimizer, "description", None)
     if isinstance(own, Mapping):
         return {str(name): str(words) for name, words in own.items()}
-    described = {"name": _name(optimizer)}
+    described = {"name": qualified_name(optimizer)}
     if getattr(optimizer, "__module__", None) == optimizers.__name__:
         # The functions of that module keep their schedule in this variable.
         schedule = inspect.getclosurevars(optimizer).nonlocals.get("schedule")
-        described["learning_rate_schedule"] = "constant" if schedule is None else _name(schedule)
+        described["learning_rate_schedule"] = (
+            "constant" if schedule is None else qualified_name(schedule)
+        )
     return described
 
 
-def _name(function: Callable[..., Any]) -> str:
+def qualified_name(function: Callable[..., Any]) -> str:
     """Where a function's code stands; never its values, nor an address in memory."""
     while isinstance(function, functools.partial):
         function = function.func

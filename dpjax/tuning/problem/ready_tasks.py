@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -20,6 +20,9 @@ from flax import linen as nn
 from flax import nnx
 
 from dpjax import checks, models
+from dpjax.training import optimizers
+from dpjax.tuning.problem.inspection import qualified_name
+from dpjax.tuning.problem.loss_checks import reached, warn_unless_finite
 from dpjax.tuning.problem.task import Records, Task, one_record
 
 PyTree = Any
@@ -37,6 +40,7 @@ def classification(
     trainable: Any = None,
     initial: PyTree | None = None,
     with_rng: bool = False,
+    model_reads: Sequence[str] = (),
     description: str | None = None,
 ) -> Task:
     """Makes a classification task of a Flax model and two sets of labelled records.
@@ -65,12 +69,17 @@ def classification(
         public data. None: each candidate draws its own.
       with_rng: whether the model is given a key in training (dropout). Without one it is run as
         for predictions, with a warning if training it would draw random numbers.
+      model_reads: names of the space's hyperparameters that the model is given in training, by
+        keyword and traced: arguments of its `__call__` with a default, which predictions take.
+        `models.dropout` takes such a rate.
       description: public words about the model for the release; None: its definition (Linen), its
-        class's name, or that of the function that makes it (of what a lambda makes).
+        class's name, or that of the function that makes it (of what a lambda makes), and the name
+        of a loss of your own.
 
     Raises:
       ValueError: if the model keeps batch statistics, which couple the examples of a lot; has too
-        few outputs for the labels; or `initial` is not a tree of its parameters.
+        few outputs for the labels, or no argument of a name in `model_reads`; or `initial` is not a
+        tree of its parameters.
     """
 
     def correct(scores: jax.Array, label: jax.Array) -> jax.Array:
@@ -93,7 +102,7 @@ def classification(
                 "to see)"
             )
 
-    own = (trainable, initial, with_rng, description)
+    own = (trainable, initial, with_rng, model_reads, description)
     return _task_of(model, train, validation, loss, "correct", correct, fits, *own)
 
 
@@ -107,6 +116,7 @@ def regression(
     trainable: Any = None,
     initial: PyTree | None = None,
     with_rng: bool = False,
+    model_reads: Sequence[str] = (),
     description: str | None = None,
 ) -> Task:
     """Makes a regression task: a record scores 1 minus its absolute error over `error_scale`.
@@ -138,7 +148,7 @@ def regression(
         Choose it without looking at the data: a difference that is of no use.
       loss: (predictions (batch, outputs), targets (batch, outputs)) -> (batch,); half the squared
         error, averaged over outputs, by default.
-      trainable, initial, with_rng, description: as in `classification`.
+      trainable, initial, with_rng, model_reads, description: as in `classification`.
 
     Raises:
       ValueError: as `classification`; or if predictions and targets differ in shape.
@@ -154,7 +164,7 @@ def regression(
         difference = jnp.reshape(predicted, (rows, -1)) - jnp.reshape(target, (rows, -1))
         return 0.5 * jnp.mean(jnp.square(difference), axis=1)
 
-    own = (trainable, initial, with_rng, description)
+    own = (trainable, initial, with_rng, model_reads, description)
     loss = squared_error if loss is None else loss
     return _task_of(model, train, validation, loss, "score", score, _same_numbers, *own)
 
@@ -168,6 +178,7 @@ def multi_label(
     trainable: Any = None,
     initial: PyTree | None = None,
     with_rng: bool = False,
+    model_reads: Sequence[str] = (),
     description: str | None = None,
 ) -> Task:
     """Makes a task of several labels at once: a record scores the share of labels that are right.
@@ -197,7 +208,7 @@ def multi_label(
       validation: likewise, disjoint from `train`.
       loss: (scores (batch, labels), labels (batch, labels)) -> (batch,); the sigmoid cross-entropy,
         averaged over labels, by default.
-      trainable, initial, with_rng, description: as in `classification`.
+      trainable, initial, with_rng, model_reads, description: as in `classification`.
 
     Raises:
       ValueError: as `classification`; or if scores and labels differ in number.
@@ -210,7 +221,7 @@ def multi_label(
         each = optax.sigmoid_binary_cross_entropy(scores, labels.astype(scores.dtype))
         return jnp.mean(each, axis=-1)
 
-    own = (trainable, initial, with_rng, description)
+    own = (trainable, initial, with_rng, model_reads, description)
     loss = cross_entropy if loss is None else loss
     return _task_of(model, train, validation, loss, "score", score, _same_numbers, *own)
 
@@ -224,6 +235,7 @@ def next_token(
     trainable: Any = None,
     initial: PyTree | None = None,
     with_rng: bool = False,
+    model_reads: Sequence[str] = (),
     description: str | None = None,
 ) -> Task:
     """Makes a language-modelling task: a record scores the share of its next tokens that are right.
@@ -253,7 +265,7 @@ def next_token(
       validation: likewise, disjoint from `train`.
       padding: a token that is neither learned nor scored where it comes next; None: there is none.
         A sequence of padding alone scores 0.
-      trainable, initial, with_rng, description: as in `classification`.
+      trainable, initial, with_rng, model_reads, description: as in `classification`.
 
     Raises:
       ValueError: as `classification`; or for records that are no whole numbers (n, length + 1).
@@ -283,9 +295,9 @@ def next_token(
                 "vocabulary that holds them all (this message is the curator's to see)"
             )
 
-    own = (trainable, initial, with_rng, description)
-    parts = (_shifted("train", train), _shifted("validation", validation))
-    return _task_of(model, *parts, loss, "score", score, fits, *own)
+    own = (trainable, initial, with_rng, model_reads, description)
+    train, validation = _shifted("train", train), _shifted("validation", validation)
+    return _task_of(model, train, validation, loss, "score", score, fits, *own)
 
 
 def _shifted(name: str, records: Any) -> Records:
@@ -330,12 +342,14 @@ def _task_of(
     trainable: Any,
     initial: PyTree | None,
     with_rng: bool,
+    model_reads: Sequence[str],
     description: str | None,
 ) -> Task:
     """A task of a Flax model.
 
     Args:
-      model, train, validation, loss, trainable, initial, with_rng, description: the caller's.
+      model, train, validation, loss, trainable, initial, with_rng, model_reads, description: the
+        caller's.
       judge: "correct" or "score", what `of_one` is for `Task`.
       of_one: (outputs of one example, its label) -> how good they are.
       fits: refuses outputs (1, ...) that do not suit the labels (n, ...).
@@ -366,8 +380,12 @@ def _task_of(
             raise ValueError(
                 f"initial is not a tree of the model's parameters: pass one like init's{hint}"
             )
-    fits(jax.eval_shape(functional.apply, own, one), labels)
-    if not with_rng and _draws_in_training(functional, own, one):
+    outputs = jax.eval_shape(functional.apply, own, one)
+    fits(outputs, labels)
+    _try_out(loss, outputs, one_record(labels))
+    reads = optimizers.names("model_reads", model_reads)
+    _check_reads(functional, reads)
+    if not with_rng and _draws_in_training(functional, own, one, reads):
         warnings.warn(
             "the model draws random numbers in training (dropout), and is given no key: it trains "
             "without them; pass with_rng=True, or take them out of the model",
@@ -380,12 +398,13 @@ def _task_of(
 
     return Task(
         initial=functional.init if initial is None else lambda key: initial,
-        loss=functional.example_loss(loss, with_rng=with_rng),
+        loss=functional.example_loss(loss, with_rng=with_rng, model_reads=reads),
         train=train,
         validation=validation,
         trainable=trainable,
         with_rng=with_rng,
-        description=_describe(model) if description is None else description,
+        loss_reads=reads,
+        description=_describe(model) + _of_loss(loss) if description is None else description,
         **dict[str, Any]({judge: judged_by}),
     )
 
@@ -413,16 +432,57 @@ def _pairs(name: str, split: Any) -> Records:
     )
 
 
+def _try_out(loss: Loss, outputs: jax.ShapeDtypeStruct, label: jax.ShapeDtypeStruct) -> None:
+    """Warns of a loss of the caller's own that is finite on no made-up scores (1, ...)."""
+    if not _is_own(loss):
+        return
+
+    def tried(example: tuple[jax.Array, jax.Array]) -> PyTree:
+        scores, label = example
+        return jax.value_and_grad(lambda scores: jnp.sum(loss(scores, label[None])))(scores)
+
+    warn_unless_finite(tried, (outputs, label))
+
+
+def _check_reads(functional: models.FunctionalModel, reads: tuple[str, ...]) -> None:
+    """Refuses names that no argument of the model has."""
+    known = functional.keywords
+    unknown = [] if known is None else [name for name in reads if name not in known]
+    if unknown:
+        raise ValueError(
+            f"model_reads names {', '.join(unknown)}, and the model's __call__ takes "
+            f"{', '.join(known or ()) or 'nothing'} beside inputs: add the argument there, with a "
+            "default for predictions"
+        )
+
+
 def _draws_in_training(
-    functional: models.FunctionalModel, params: PyTree, inputs: jax.ShapeDtypeStruct
+    functional: models.FunctionalModel,
+    params: PyTree,
+    inputs: jax.ShapeDtypeStruct,
+    reads: tuple[str, ...],
 ) -> bool:
     """Whether scores of inputs (1, ...) depend on the key that the model is given in training."""
-    traced = jax.make_jaxpr(functional.apply)(params, inputs, jax.random.key(0)).jaxpr
-    reached = {id(traced.invars[-1])}
-    for equation in traced.eqns:
-        if any(id(operand) in reached for operand in equation.invars):
-            reached.update(id(result) for result in equation.outvars)
-    return any(id(score) in reached for score in traced.outvars)
+
+    def scores(given: PyTree, params: PyTree, inputs: jax.Array, key: jax.Array) -> jax.Array:
+        return functional.apply(params, inputs, key, **given)
+
+    given = {name: jax.ShapeDtypeStruct((), np.float32) for name in reads}
+    key = jax.random.key(0)
+    traced = jax.make_jaxpr(scores)(given, params, inputs, key).jaxpr
+    return reached(traced, traced.invars[-1])
+
+
+def _is_own(loss: Loss) -> bool:
+    """Whether it is not what a task takes where no loss is passed."""
+    return loss is not models.cross_entropy and getattr(loss, "__module__", None) != __name__
+
+
+def _of_loss(loss: Loss) -> str:
+    """Public words about a loss that is not a task's usual one: where its code stands."""
+    if not _is_own(loss):
+        return ""
+    return f", trained with the loss {qualified_name(loss)}"
 
 
 def _describe(model: Any) -> str:
