@@ -1,6 +1,6 @@
 """Models (Flax Linen), losses, and the adapter that makes any Flax model a pair of functions."""
 
-from dpjax.models.convolutional import AllConvNet, PatchConv
+from dpjax.models.convolutional import AllConvNet, AllConvPooledNet, PatchConv
 from dpjax.models.dropout import dropout
 from dpjax.models.functional import FunctionalModel, functional
 from dpjax.models.linear import MLP, LinearSVM, LogisticRegression
@@ -12,6 +12,7 @@ __all__ = [
     "MLP",
     "NAMES",
     "AllConvNet",
+    "AllConvPooledNet",
     "ConvBlocksNet",
     "ConvPoolNet",
     "FunctionalModel",

@@ -62,8 +62,37 @@ def test_all_conv_net_is_the_papers():
     assert params["Dense_0"]["kernel"].shape == (64, 10)
 
 
-def test_images_may_lack_the_channel_axis():
-    model = models.AllConvNet(3, channels=(2, 2), strides=(1, 2))
+def test_pooled_net_is_convolutions_with_tanh_averages_and_a_mean_over_places():
+    images = jax.random.uniform(jax.random.key(0), (2, 12, 12))
+    model = models.AllConvPooledNet(10)
+    params = jax.jit(model.init)(jax.random.key(1), images)
+    kernels = [params["params"][f"PatchConv_{number}"] for number in range(6)]
+    channels = [kernel["kernel"].shape[2:] for kernel in kernels]
+    assert channels == [(1, 32), (32, 32), (32, 64), (64, 64), (64, 64), (64, 10)]
+
+    def plain(images):
+        hidden = (2 * images - 1)[..., None]
+        for number, kernel in enumerate(kernels):
+            hidden = nn.Conv(kernel["bias"].size, (3, 3)).apply({"params": kernel}, hidden)
+            if number < 5:
+                hidden = jnp.tanh(hidden)
+            if number in (2, 4):
+                corners = [hidden[:, row::2, column::2] for row in (0, 1) for column in (0, 1)]
+                hidden = sum(corners) / 4
+        return hidden.mean((1, 2))
+
+    expected = jax.jit(plain)(images)
+    np.testing.assert_allclose(jax.jit(model.apply)(params, images), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        models.AllConvNet(3, channels=(2, 2), strides=(1, 2)),
+        models.AllConvPooledNet(3, channels=(2, 2), pooled=(1,)),
+    ],
+)
+def test_images_may_lack_the_channel_axis(model):
     images = jax.random.normal(jax.random.key(0), (2, 6, 6))
     params = jax.jit(model.init)(jax.random.key(1), images)
     apply = jax.jit(model.apply)
