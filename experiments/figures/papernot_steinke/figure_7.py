@@ -26,7 +26,7 @@ strides, ReLU, a dense head. `--model=all_conv_pooled` is the net of a public ex
 with the paper's very settings (`models.AllConvPooledNet`: average pooling, tanh, a last convolution
 as head), four times as dear. Test accuracy without noise after so many steps at rate 1 (lots of 64,
 one start, 1,000 test images), beside the recorded accuracy at equal rate x steps (mean of the nine
-nearest rates, which lie within .01):
+nearest rates; their standard deviation is .012 at most):
 
   rate x steps                               35    70    140   211   352   1,406
   recorded, with noise                       .16   .21   .34   .41   .46   .88
