@@ -333,6 +333,12 @@ def test_names_that_records_are_loaded_by_are_declared(federation):
     assert federated.run_in_process(app, federation.config, nodes)[0].survivors == 5
 
 
+@pytest.mark.parametrize("name", ["max-epsilon", "Max_Delta", "ledger"])
+def test_an_apps_defaults_hold_no_limit_that_nothing_would_read(name):
+    with pytest.raises(ValueError, match="start the node with --node-config"):
+        federated.make_client_app(federated.records_in_folder, {name: 1.0})
+
+
 @pytest.mark.parametrize(
     "line",
     [

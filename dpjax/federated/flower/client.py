@@ -17,7 +17,7 @@ from typing import Any
 
 from dpjax.federated.flower import internals as flower
 from dpjax.federated.flower.masking import kept_to_itself, own_run, secure_sum_only, vector_reply
-from dpjax.federated.flower.node_settings import NodeSettings
+from dpjax.federated.flower.node_settings import NodeSettings, refuse_owners_settings
 from dpjax.federated.flower.phases import (
     ELECTION_RECORD,
     FINGERPRINT,
@@ -69,7 +69,11 @@ def make_client_app(
       defaults: settings that the run's configuration need not repeat.
       node_settings: names in the node's own configuration that `load_records` reads, beyond those
         of `records_in_folder` and `parts_of_data_set`.
+
+    Raises:
+      ValueError: `defaults` holds a setting that only a node's own configuration may hold.
     """
+    refuse_owners_settings(defaults or {})
     app = flower.ClientApp()
 
     @app.query(TRAIN_ACTION)

@@ -97,5 +97,23 @@ class NodeSettings:
         )
 
 
+def refuse_owners_settings(defaults: Mapping[str, Any]) -> None:
+    """Refuses what only a node's owner may set among an app's defaults, where nothing reads it.
+
+    Args:
+      defaults: settings of an app.
+
+    Raises:
+      ValueError: for the first name of this file's own.
+    """
+    for name in defaults:
+        plain = name.strip().casefold().replace("_", "-")
+        if plain in _OWN:
+            raise ValueError(
+                f"{name}: an app's defaults are no place for a node's own setting, and would be "
+                f"no limit; start the node with --node-config '{plain}=...'"
+            )
+
+
 def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
