@@ -2334,6 +2334,29 @@ MISTAKES = [
         "family, capacity=min(rounded // 4 * 4, family.size // 2)",
         (f"{_T}pareto/test_oracles.py",),
     ),
+    Mistake(
+        "bridge to Optuna: others may read a private study's storage",
+        "dpjax/bridges/optuna.py",
+        "os.O_EXCL, 0o600)",
+        "os.O_EXCL, 0o666)",
+        ("tests/bridges/test_optuna.py::test_the_curators_storage_is_closed_to_others",),
+    ),
+    Mistake(
+        "bridge to Optuna: a private study's storage has a price, exact counts and all",
+        "dpjax/bridges/optuna.py",
+        "    if any(EXACT_COUNT in one.user_attrs for one in trials):\n",
+        "    if False:\n",
+        ("tests/bridges/test_optuna.py::test_a_private_study_releases_one_winner_that_verifies",),
+    ),
+    Mistake(
+        "a warning of a loss depends on the records",
+        f"{_P}problem/loss_checks.py",
+        "    warn_unless_finite(tried, one_record(task.train.single))\n",
+        "    own = jax.tree.map(lambda leaf: leaf[0], task.train.single)\n"
+        "    if not np.isfinite(tried(own)[0]):\n"
+        "        warnings.warn('not finite', UselessLossWarning, stacklevel=2)\n",
+        ("tests/tuning/problem/test_loss_checks.py",),
+    ),
 ]
 
 

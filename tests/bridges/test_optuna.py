@@ -174,7 +174,7 @@ def test_studies_that_cannot_be_priced_are_refused_in_one_line(at_random, tmp_pa
         (at_random, {"most_trials": 6, "independent": "yes"}, "True or False"),
         (at_random, {"most_trials": 6, "study_name": "a"}, "drop it"),
         (f"sqlite:///{tmp_path}/no.db", {"most_trials": 6}, "there is no file"),
-        ("nonsense", {"most_trials": 6}, "no study can be read"),
+        ("nonsense://mine", {"most_trials": 6}, "no study can be read"),
         (7, {"most_trials": 6}, "study must be an optuna.Study"),
     ):
         with pytest.raises(ValueError, match=why) as raised:

@@ -1,11 +1,12 @@
-"""Is the loss one number for one example, does it draw where it says so, is it ever finite?
+"""Is the loss one number for one example, does it use the key it is given, is it ever finite?
 
 The loss of a ready task, whose model may be large, is tried on made-up scores where it is made.
 
-All of it is looked at before a record is read, on shapes and on made-up examples, so that what a
-warning says depends on no record. A gradient that is no number counts as 0 in training (it would
-show a record otherwise): a loss that is never finite trains on noise alone, and nothing that may be
-published tells. A loss that is finite on made-up examples and not on real ones is not seen.
+All of it is looked at before a record is read, on shapes and on made-up examples, so that a
+warning depends on no record. A gradient that is not finite counts as 0 in training, because
+anything else would reveal a record. So a loss that is never finite trains on noise alone, and
+nothing that may be published shows it. A loss that is finite on made-up examples and not on real
+ones is not detected.
 """
 
 from __future__ import annotations
@@ -91,8 +92,8 @@ def warn_of_loss(task: Task) -> None:
     """
     if task.with_rng and not _draws(task):
         warnings.warn(
-            "with_rng=True gives the loss a key, and it draws nothing by it: drop with_rng, or "
-            "check that dropout is in the model and its rate above 0",
+            "with_rng=True gives the loss a key, and it draws nothing with it: drop with_rng, or "
+            "check that the model has dropout, with a rate above 0",
             UselessLossWarning,
             stacklevel=cautions.users_level(),
         )
@@ -141,10 +142,10 @@ def warn_unless_finite(function: Callable[[PyTree], PyTree], example: PyTree) ->
     # An example at a time, as in training: what is shared by a batch is one example's own there.
     if not jax.jit(lambda examples: jnp.any(jax.lax.map(finite, examples)))(examples):
         warnings.warn(
-            "the loss or its gradient is no number on all made-up examples tried "
-            f"({', '.join(MADE_UP)}), and a gradient that is none counts as 0, so that training "
-            "would follow noise alone: pass a loss that is finite, for example one of logits "
-            "instead of logarithms of probabilities",
+            "the loss or its gradient is not finite on any made-up example tried "
+            f"({', '.join(MADE_UP)}), and a gradient that is not finite counts as 0, so training "
+            "would follow noise alone: pass a loss that is finite, for example one that takes "
+            "logits rather than logarithms of probabilities",
             UselessLossWarning,
             stacklevel=cautions.users_level(),
         )

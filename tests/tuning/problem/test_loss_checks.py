@@ -101,7 +101,7 @@ def test_a_key_that_nothing_draws_by_is_warned_of():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warn_of_loss(_task(draws, with_rng=True))
-    with pytest.warns(UselessLossWarning, match="it draws nothing by it: drop with_rng"):
+    with pytest.warns(UselessLossWarning, match="it draws nothing with it: drop with_rng"):
         warn_of_loss(_task(draws_in_vain, with_rng=True))
     plain = tuning.classification(nn.Dense(2), _records(), _records(), with_rng=True)
     with pytest.warns(UselessLossWarning, match="drop with_rng"):
@@ -112,7 +112,7 @@ def test_an_own_loss_of_a_ready_task():
     def never(scores, labels):
         return jnp.log(-jnp.sum(scores**2, axis=-1) - 1.0)
 
-    with pytest.warns(UselessLossWarning, match="no number on all made-up examples"):
+    with pytest.warns(UselessLossWarning, match="not finite on any made-up example"):
         tuning.classification(nn.Dense(2), _records(), _records(), loss=never)
 
     def mean(scores, labels):
