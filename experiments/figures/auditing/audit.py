@@ -50,7 +50,6 @@ _METHODS = (*CASES, *(f"{ORDER}, {law}" for law in ORDERS))
 _QUICK = (
     "untuned",
     "random repetitions, geometric",
-    "threshold stopping",
     *(f"{ORDER}, {law}" for law in ORDERS),
 )
 

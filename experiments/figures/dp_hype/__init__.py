@@ -1,7 +1,7 @@
 """Figures of Liebenow, Peinemann & Mohammadi, "DP-HYPE", PoPETs 2026, arXiv:2510.04902.
 
-Numbered as in the published version (v3) and in the authors' code. Figure 2 is a simulation without
-training; all others run alike (figures 3 to 13):
+Numbered as in the published version (v3) and in the authors' code; `figure_communication` is
+figure 3 of the preprint. Figure 2 is a simulation without training; figures 3 to 13 run alike:
 
   python -m experiments.figures.dp_hype.figure_4 --data_dir=...              the paper's size, GPU
   python -m experiments.figures.dp_hype.figure_4 --data_dir=... --size=mid   committed, 4 CPU cores

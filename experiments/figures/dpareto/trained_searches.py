@@ -110,7 +110,7 @@ class Size:
 
 QUICK_ADULT = "quick_adult"
 _MNIST_MID = Size(32, 16, 2, 2, 1, epochs=3, records=2000, lot_size=1000)
-_QUICK = Size(16, 8, 2, 1, 2, epochs=2, lot_size=256, grids=(2,))
+_QUICK = Size(16, 8, 2, 1, 2, epochs=2, lot_size=32, grids=(2,))
 SIZES = {
     (FULL, "a1a"): Size(many_random=1500),
     (FULL, "mnist"): Size(),
