@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from dpjax import files
+from dpjax import files, private_files
 
 Value = str | int | float | None
 """What a cell holds; None is an empty cell: the row has no such number."""
@@ -118,6 +120,19 @@ class RowFolder:
         self.read(name)
         sized = ({SIZE: self.size, **row} for row in rows)
         write_rows(self.file(name), (SIZE, *columns), sized)
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Waits until no other process reads and writes here within this, then keeps them out."""
+        with contextlib.ExitStack() as held:
+            while True:
+                try:
+                    lock = os.path.join(self.path, "rows.lock")
+                    held.enter_context(private_files.locked(lock, self.path))
+                    break
+                except private_files.InUseError:
+                    time.sleep(0.02)
+            yield
 
 
 def select(rows: Iterable[Mapping], **values: Value) -> list[Mapping]:

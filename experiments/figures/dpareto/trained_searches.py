@@ -25,11 +25,9 @@ Everything written is measured on data without protection: the curator's, never 
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -343,14 +341,7 @@ def _run(
 
 def add(folder: RowFolder, evaluations: Sequence[Mapping], fresh: Sequence[Mapping]) -> None:
     """Adds one search's rows to a folder's, whatever other processes add meanwhile."""
-    with contextlib.ExitStack() as alone:
-        while True:
-            try:
-                lock = os.path.join(folder.path, "records", "rows.lock")
-                alone.enter_context(private_files.locked(lock, folder.path))
-                break
-            except private_files.InUseError:
-                time.sleep(0.02)
+    with folder.alone():
         for name, columns, there, own in zip(
             (SEARCHES, FRONTS), (EVALUATION_COLUMNS, FRONT_COLUMNS), stored(folder),
             (evaluations, fresh),

@@ -150,6 +150,8 @@ def compute(settings: RunSettings, accuracies: np.ndarray, size: str) -> list[di
       accuracies: (N,) of the trained models.
       size: quick has few means.
     """
+    # Of those that are there: a picture of a part says so.
+    settings = dataclasses.replace(settings, rates=len(accuracies))
     source = np.random.default_rng(7)  # Of the replay only: another seed moves points, no claim.
     base = {
         "tight": settings.guarantee(ideal=False),

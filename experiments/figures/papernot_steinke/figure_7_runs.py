@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 from collections.abc import Callable, Sequence
 
 import jax
@@ -115,6 +116,20 @@ class Options(figure.DataFolders):
         "one_by_one", "See experiments.tune.", choices=training.placement_names
     )
     chunk_size: int = figure.option(8, "Nets at once: memory knob.")
+    process: str = figure.option(
+        "0/1", "0/2 and 1/2 in one folder: two processes, each with half of the rates."
+    )
+
+    def own(self, rates: np.ndarray) -> np.ndarray:
+        """The rates (m,) that this process trains, of all (n,).
+
+        Raises:
+          ValueError: unless `process` is "i/n" with 0 <= i < n.
+        """
+        found = re.fullmatch(r"(\d+)/(\d+)", self.process)
+        if found is None or not int(found[1]) < int(found[2]):
+            raise ValueError(f"--process={self.process}: pass 0/2 or 1/2 for two processes")
+        return rates[int(found[1]) :: int(found[2])]
 
     def settings(self, size: str) -> RunSettings:
         """What is trained at a size."""
@@ -151,7 +166,9 @@ def train(folder: RowFolder, options: Options = Options()) -> None:
             "--redraw to draw them"
         )
     done = {row["rate"] for row in rows}
-    rates = np.array([rate for rate in learning_rates(settings.rates) if float(rate) not in done])
+    due = options.own(learning_rates(settings.rates))
+    due = np.concatenate([due[::2], due[1::2]])  # A part of them is spread over the range too.
+    rates = np.array([rate for rate in due if float(rate) not in done])
     if not len(rates):
         return
     records = _records(settings, options)
@@ -168,11 +185,12 @@ def train(folder: RowFolder, options: Options = Options()) -> None:
         placement=options.placement,
     )
     for indices, accuracies in finished:
-        rows += [
-            {**dataclasses.asdict(settings), "rate": float(rate), "accuracy": float(accuracy)}
-            for rate, accuracy in zip(rates[indices], accuracies)
-        ]
-        folder.write(NAME, COLUMNS, sorted(rows, key=lambda row: row["rate"]))
+        with folder.alone():
+            rows = folder.read(NAME) + [
+                {**dataclasses.asdict(settings), "rate": float(rate), "accuracy": float(accuracy)}
+                for rate, accuracy in zip(rates[indices], accuracies)
+            ]
+            folder.write(NAME, COLUMNS, sorted(rows, key=lambda row: row["rate"]))
         folder.report(f"{len(rows)} of {settings.rates} rates")
 
 

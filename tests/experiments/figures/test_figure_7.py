@@ -109,6 +109,35 @@ def test_finished_runs_are_not_trained_again(produced, monkeypatch):
         figure_7_runs.train(RowFolder(str(folder), MID), TINY)
 
 
+def test_two_processes_share_the_rates_of_one_folder(tmp_path, monkeypatch):
+    asked = []
+
+    def trained(run, keys, given, records, **_):
+        asked.append(given["learning_rate"].tolist())
+        other = dataclasses.replace(three, process="1/2" if len(asked) == 1 else "0/2")
+        if len(asked) == 1:  # The other one writes while this one trains.
+            figure_7_runs.train(folder, other)
+        yield np.arange(len(keys)), given["learning_rate"] / 2
+
+    monkeypatch.setattr(figure_7_runs.training, "sweep", trained)
+    monkeypatch.setattr(figure_7_runs, "_records", lambda *_: (np.zeros((2, 8, 8)),))
+    three = dataclasses.replace(TINY, rates=3)
+    folder = RowFolder(str(tmp_path), QUICK)
+    figure_7_runs.train(folder, dataclasses.replace(three, process="0/2"))
+    rates = figure_7_runs.learning_rates(3).tolist()
+    assert asked == [rates[::2], rates[1::2]]
+    _, rows = figure_7_runs.read(folder)
+    assert [(row["rate"], row["accuracy"]) for row in rows] == [(rate, rate / 2) for rate in rates]
+    for wrong in ("2/2", "1", "a/b"):
+        with pytest.raises(ValueError, match="pass 0/2 or 1/2"):
+            figure_7_runs.train(folder, dataclasses.replace(three, rates=3, process=wrong))
+
+
+def test_a_picture_of_a_part_names_how_many_there_are():
+    rows = figure_7.compute(figure_7_runs.SETTINGS[QUICK], np.array([0.2, 0.8]), QUICK)
+    assert {row["rates"] for row in rows} == {2}
+
+
 def test_redrawing_gives_the_same_rows(produced, tmp_path):
     folder, _ = produced
     shutil.copy(folder / "figure_7_runs.csv", tmp_path)
