@@ -43,7 +43,7 @@ parameter, where weights are of size .04 to .06. A rate that decays, or fewer st
 would; neither is in the text.
 
   python -m experiments.figures.papernot_steinke.figure_7 --data_dir=... --placement=auto
-  MALLOC_ARENA_MAX=1 XLA_FLAGS=--xla_force_host_platform_device_count=4 \
+  XLA_FLAGS=--xla_force_host_platform_device_count=4 \
       python -m experiments.figures.papernot_steinke.figure_7 --size=mid --data_dir=... \
       --placement=devices_one_by_one --out_dir=docs/figures/papernot_steinke
   python -m experiments.figures.papernot_steinke.figure_7 --redraw --out_dir=...
