@@ -77,7 +77,7 @@ def page(folder: str | os.PathLike[str]) -> str:
     picture = root / "curator" / "candidates.png"
     sections = [
         f'<p class="warning">{_text(WARNING)}</p>',
-        f"<h1>{title}</h1>\n<p>{_text(stated.get('model', ''))}</p>",
+        f"<h1>{title}</h1>\n<p>{_text(_one_line(stated.get('model', '')))}</p>",
         _publishable(root, stated),
         _costs(facts, stated),
         _untuned(rows) if _scored_nothing(stated) else _candidates(rows, facts),
@@ -105,6 +105,12 @@ def _read(path: pathlib.Path) -> dict[str, Any]:
 
 def _text(value: object) -> str:
     return html.escape(str(value), quote=True)
+
+
+def _one_line(model: str) -> str:
+    """A model's description without the line breaks and the comment that Linen puts into it."""
+    words = " ".join(model.replace("# attributes", "").split())
+    return words.replace("( ", "(").replace(" )", ")")
 
 
 def _number(value: object) -> str:

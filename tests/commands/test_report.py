@@ -36,7 +36,7 @@ def run(tmp_path):
         "epsilon": 1.9993,
         "delta": 1e-5,
         "neighbouring_relation": "add_or_remove_one",
-        "model": "Net(<script>)",
+        "model": "Net(\n    # attributes\n    width = <script>\n)",
         "randomness": {"secret": True},
     }
     (release / "guarantee.json").write_text(json.dumps(statement))
@@ -95,7 +95,7 @@ def test_it_is_well_formed_and_reaches_for_nothing(run):
     tags.feed(text)
     assert tags.open == []
     assert tags.links and all(link.startswith("data:image/png;base64,") for link in tags.links)
-    assert "Net(&lt;script&gt;)" in text
+    assert "<p>Net(width = &lt;script&gt;)</p>" in text
     assert "http:" not in text and "https:" not in text and "<script" not in text
 
 
