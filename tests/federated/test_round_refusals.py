@@ -143,9 +143,11 @@ def test_training_without_noise_needs_every_owners_word_and_is_the_curators(fede
     config = federation.config | {"total-epsilon": math.inf}
     with pytest.raises(SumAborted, match="no allow-training-without-noise"):
         federation.run(config=config)
-    # Said by the run instead of by the node, it counts for nothing.
+    # In the run's configuration instead of the node's it counts for nothing.
+    app = federated.make_client_app(federation.load, config)
+    asked = config | {node_settings.ALLOW_WITHOUT_NOISE: 1}
     with pytest.raises(SumAborted, match="no allow-training-without-noise"):
-        federation.run(config=config | {node_settings.ALLOW_WITHOUT_NOISE: 1})
+        federated.run_in_process(app, asked, federation.nodes())
     allowed = {node_settings.ALLOW_WITHOUT_NOISE: True}
     limits = {"max-epsilon": 1e6, "max-delta": 0.5}
     with pytest.raises(SumAborted, match="above this client's limit"):
