@@ -390,7 +390,7 @@ def _in_words(found: Mapping[str, Any]) -> str:
     """`allows` in two lines."""
 
     def shown(epsilon: float | None) -> str:
-        return "unknown" if epsilon is None else f"{epsilon:.2f}"
+        return "no bound" if epsilon is None else f"{epsilon:.2f}"
 
     attacks = ", ".join(
         f"{success:.3g} at {rate}" for rate, success in found["attack_success"].items()

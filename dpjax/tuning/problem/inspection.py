@@ -230,8 +230,9 @@ def refuse_unread(task: Task, optimizer: Any, names: Iterable[str]) -> None:
         missing = sorted(set(task.loss_reads) - own)
         if missing:
             raise ValueError(
-                f"the loss reads {', '.join(missing)}, which the space does not have: add it to "
-                f"the space ({', '.join(sorted(own)) or 'it is empty'}), or drop it from loss_reads"
+                f"the loss or the model reads {', '.join(missing)}, which the space does not have: "
+                f"add it to the space ({', '.join(sorted(own)) or 'it is empty'}), or drop it from "
+                "loss_reads or model_reads"
             )
         read |= _read_by(
             lambda given, *rest: task.example_loss(*rest, given),

@@ -385,7 +385,13 @@ def _task_of(
     _try_out(loss, outputs, one_record(labels))
     reads = optimizers.names("model_reads", model_reads)
     _check_reads(functional, reads)
-    if not with_rng and _draws_in_training(functional, own, one, reads):
+    draws = (reads or not with_rng) and _draws_in_training(functional, own, one, reads)
+    if draws and reads and not with_rng:
+        raise ValueError(
+            f"the model reads {', '.join(reads)} and draws random numbers in training, and is "
+            "given no key, so that what it reads may have no effect: pass with_rng=True"
+        )
+    if draws and not with_rng:
         warnings.warn(
             "the model draws random numbers in training (dropout), and is given no key: it trains "
             "without them; pass with_rng=True, or take them out of the model",
@@ -462,14 +468,27 @@ def _draws_in_training(
     inputs: jax.ShapeDtypeStruct,
     reads: tuple[str, ...],
 ) -> bool:
-    """Whether scores of inputs (1, ...) depend on the key that the model is given in training."""
+    """Whether scores of inputs (1, ...) depend on the key that the model is given in training.
+
+    Raises:
+      ValueError: for a model that needs one of `reads` as a Python number.
+    """
 
     def scores(given: PyTree, params: PyTree, inputs: jax.Array, key: jax.Array) -> jax.Array:
         return functional.apply(params, inputs, key, **given)
 
     given = {name: jax.ShapeDtypeStruct((), np.float32) for name in reads}
     key = jax.random.key(0)
-    traced = jax.make_jaxpr(scores)(given, params, inputs, key).jaxpr
+    try:
+        traced = jax.make_jaxpr(scores)(given, params, inputs, key).jaxpr
+    except jax.errors.ConcretizationTypeError:
+        if not reads:
+            raise
+        raise ValueError(
+            f"the model needs {' or '.join(reads)} as a Python number, and one that a search draws "
+            "is traced: pass it to what takes such values, as models.dropout in the place of "
+            "nn.Dropout and nnx.Dropout"
+        ) from None
     return reached(traced, traced.invars[-1])
 
 

@@ -160,7 +160,11 @@ def test_with_a_key_users_and_augmentations_it_comes_last():
 @pytest.mark.parametrize(
     "task, space, message",
     [
-        (TASK, tuning.Space(learning_rate=0.3), "the loss reads decay, which the space does not"),
+        (
+            TASK,
+            tuning.Space(learning_rate=0.3),
+            "the loss or the model reads decay, which the space",
+        ),
         (dataclasses.replace(TASK, loss_reads=("decay", "partition")), SPACE, "reads partition"),
         (dataclasses.replace(TASK, loss_reads=("decay", "steps")), SPACE, "reads steps"),
         (TASK, tuning.Space(learning_rate=0.3, decay=1.0, dropout=0.1), "dropout, which nothing"),

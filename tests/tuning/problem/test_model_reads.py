@@ -74,13 +74,25 @@ def test_names_that_nobody_takes_are_refused():
         _task(LinenNet(), model_reads=("dropout",))
     with pytest.raises(ValueError, match="takes nothing beside inputs: add the argument there"):
         _task(nn.Dense(2), model_reads=("rate",))
-    with pytest.raises(ValueError, match="the loss reads rate, which the space does not have"):
+    with pytest.raises(ValueError, match="the loss or the model reads rate, which the space"):
         Inspection(_task(NnxNet), training.sgd(), ["learning_rate"])
 
 
-def test_a_rate_without_a_key_warns():
-    with pytest.warns(UserWarning, match="pass with_rng=True"):
-        _task(NnxNet, with_rng=False)
+@pytest.mark.parametrize("model", [NnxNet, LinenNet()])
+def test_a_rate_without_a_key_is_refused(model):
+    with pytest.raises(ValueError, match="reads rate and draws .* pass with_rng=True"):
+        _task(model, with_rng=False)
+
+
+class FlaxDropout(nn.Module):
+    @nn.compact
+    def __call__(self, inputs, rate=0.0):
+        return nn.Dense(2)(nn.Dropout(rate, deterministic=False)(inputs))
+
+
+def test_a_layer_that_needs_a_number_is_named():
+    with pytest.raises(ValueError, match="rate as a Python number.*models.dropout"):
+        _task(FlaxDropout())
 
 
 def test_dropout_keeps_the_mean_and_the_dtype():
@@ -88,5 +100,8 @@ def test_dropout_keeps_the_mean_and_the_dtype():
     values = jax.jit(lambda rate: models.dropout(jnp.full(40_000, 3.0), rate, draw))(0.25)
     assert float(jnp.mean(values == 0)) == pytest.approx(0.25, abs=0.02)
     assert float(jnp.mean(values)) == pytest.approx(3.0, abs=0.06)
+    assert np.isnan(models.dropout(jnp.ones(3), jnp.float32(1.3), draw)).all()
+    with pytest.raises(ValueError, match="below 1"):
+        models.dropout(jnp.ones(3), 1.3, draw)
     half = jnp.ones(4, jnp.bfloat16)
     assert models.dropout(half, jnp.float32(0.5), draw).dtype == jnp.bfloat16
