@@ -163,7 +163,7 @@ def test_with_a_key_users_and_augmentations_it_comes_last():
         (
             TASK,
             tuning.Space(learning_rate=0.3),
-            "the loss or the model reads decay, which the space",
+            "or the model reads decay, which the space",
         ),
         (dataclasses.replace(TASK, loss_reads=("decay", "partition")), SPACE, "reads partition"),
         (dataclasses.replace(TASK, loss_reads=("decay", "steps")), SPACE, "reads steps"),
