@@ -2294,8 +2294,8 @@ MISTAKES = [
     ),
     Mistake(
         "DPareto: processes side by side overwrite each other's rows",
-        f"{_DPARETO}trained_searches.py",
-        "alone.enter_context(private_files.locked(lock, folder.path))",
+        "experiments/figures/rows.py",
+        "held.enter_context(private_files.locked(lock, self.path))",
         "pass",
         _TRAINED,
     ),
