@@ -39,10 +39,11 @@ def dropout(
     Raises:
       ValueError: for a number outside [0, 1).
     """
-    if isinstance(rate, int | float) and not 0 <= rate < 1:
-        raise ValueError(f"rate is {rate}: pass a probability of at least 0 and below 1")
-    if isinstance(rate, int | float) and rate == 0:
-        return inputs
+    if isinstance(rate, int | float):
+        if not 0 <= rate < 1:
+            raise ValueError(f"rate is {rate}: pass a probability of at least 0 and below 1")
+        if rate == 0:
+            return inputs
     kept = jax.random.bernoulli(draw_key(), 1.0 - rate, inputs.shape)
     scale = jnp.where((rate >= 0) & (rate < 1), 1.0 / (1.0 - rate), jnp.nan)
     return (jnp.where(kept, inputs, 0.0) * scale).astype(inputs.dtype)

@@ -81,7 +81,7 @@ class NodeSettings:
             for the owner's own log.
         """
         for name in node_config:
-            plain = name.strip().casefold().replace("_", "-")
+            plain = _plain(name)
             if plain in _OWN and name not in _OWN:
                 raise ValueError(f"{name}: nothing reads this setting of a node; pass {plain}")
             if further is not None and name not in {*_OWN, *PLACE, *further}:
@@ -107,12 +107,17 @@ def refuse_owners_settings(defaults: Mapping[str, Any]) -> None:
       ValueError: for the first name of this file's own.
     """
     for name in defaults:
-        plain = name.strip().casefold().replace("_", "-")
+        plain = _plain(name)
         if plain in _OWN:
             raise ValueError(
                 f"{name}: an app's defaults are no place for a node's own setting, and would be "
                 f"no limit; start the node with --node-config '{plain}=...'"
             )
+
+
+def _plain(name: str) -> str:
+    """A setting's name without what a slip of the pen changes."""
+    return name.strip().casefold().replace("_", "-")
 
 
 def _is_number(value: object) -> bool:
