@@ -6,7 +6,7 @@ the two classes. In the authors' published table for MNIST the best has .976, th
 26 of the 100 exceed .85; at mid size (an MLP) .926, .32 and 19. Candidates share their initial
 parameters here, so all useless ones share one accuracy, where the authors' scatter around chance.
 
-Mid size trains for about a quarter of an hour on 4 cores, --quick for fifteen seconds.
+Mid size trains for about ten minutes on one core, --quick for fifteen seconds.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FIGURE = vote_figure(
     listed({FULL: _ALL, MID: _ALL, QUICK: (("mnist", 50),)}),
     accuracy_histograms.histogram_rows,
     accuracy_histograms.drawer(1),
-    mid="a quarter of an hour on 4 cores",
+    mid="ten minutes",
     quick="15 s",
 )
 

@@ -106,11 +106,6 @@ class Study:
         parts += [f"{self.rounds} rounds (paper: 5)"] if self.rounds != 5 else []
         return ", ".join(parts)
 
-    @property
-    def uncommitted(self) -> bool:
-        """Whether mid size knows it, but shows it only where its number of clients is named."""
-        return self.dataset == "mnist" and self.net != "paper" and self.clients > 50
-
     def candidates(self) -> list[dict[str, float]]:
         return candidate_grid(self.rates)
 

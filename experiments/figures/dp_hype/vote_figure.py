@@ -25,8 +25,7 @@ from experiments.figures.figure import FULL, MID, QUICK, FigureSpec
 class Options(figure.DataFolders):
     """What the command line says; `datasets`, `clients` and `concentrations` leave others out.
 
-    A data set whose files have no public address is shown only where `datasets` names it, and MNIST
-    at mid size among 100 and 250 clients, of which no rows are committed, where `clients` does.
+    A data set whose files have no public address is shown only where `datasets` names it.
     """
 
     tables_dir: str = figure.option(Tables.folder, "Trained tables, shared by all figures.")
@@ -71,7 +70,6 @@ class Options(figure.DataFolders):
             for study in every
             if all(not values or getattr(study, name) in values for name, values in wanted.items())
             and (self.datasets or _has_address(study.dataset))
-            and (self.clients or not study.uncommitted)
         ]
         if not left:
             there = "; ".join(
@@ -116,7 +114,7 @@ def vote_figure(
     draw: Callable[[Sequence[Mapping]], Figure],
     *,
     quick: str,
-    mid: str = "minutes to an hour on 4 cores",
+    mid: str = "ten minutes",
     full: str = "hours on a GPU (an estimate)",
     **more: Any,
 ) -> FigureSpec:
