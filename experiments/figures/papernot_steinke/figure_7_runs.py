@@ -98,7 +98,7 @@ NAME = "figure_7_runs"
 
 SETTINGS = {
     FULL: RunSettings("mnist", "all_conv", 400, 256, 14062, 1.0, 1.1, 60_000, 10_000),
-    MID: RunSettings("mnist", "all_conv", 20, 256, 468, 1.0, 1.1, 60_000, 10_000),
+    MID: RunSettings("mnist", "all_conv", 10, 256, 7031, 1.0, 1.1, 60_000, 10_000),
     QUICK: RunSettings("digits", "all_conv", 6, 64, 40, 1.0, 1.1, 1438, 359),
 }
 
