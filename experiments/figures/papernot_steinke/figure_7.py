@@ -46,11 +46,11 @@ recorded run of the nearest rate, and that of the nearest half rate, whose rate 
   recorded at half the rate               .484  .602  .779  .883  .934  .953  .955  .959
 
 Ours are ahead where rate x steps is small, by .2 and more, and level off at .92, where the recorded
-go on to .96. Twice the steps would not close that: from rate .196 to .667 ours differ by .015. The other
-net does not either, as far as it was run: at rate .44 after 10 epochs it has .892, ours .905. Noise
-does not explain the slower start: at rate x steps = 352 the recorded rate is .025, whose noise adds
-up to .013 in every parameter, where weights are of size .04 to .06. A rate that decays, or fewer
-steps than 14,062, would; neither is in the text. Left open.
+go on to .96. Twice the steps would not close that: from rate .196 to .667 ours differ by .015. The
+other net does not either, as far as it was run: at rate .44 after 10 epochs it has .892, ours .905.
+Noise does not explain the slower start of the recorded: at rate x steps = 352 their rate is .025,
+whose noise adds up to .013 in every parameter, where weights are of size .04 to .06. A rate that
+decays, or fewer steps than 14,062, would; neither is in the text. Left open.
 
 At E[K] = 10 the released model's accuracy is therefore lower than from the recorded runs: .878 for
 .890 (eta = -0.5), .896 for .920 (logarithmic), .908 for .941 (geometric), .919 for .957 (Poisson).
