@@ -16,9 +16,9 @@ paper does not say how it judged. At mid size 16 + 128 evaluations and at most 1
   python -m experiments.figures.dpareto.table_2 --size=quick_adult --data_dir=... \
       --problem=adult_logistic_regression_adam      # prints on how many of five seeds it won
 
-At full size it takes five core-hours (an estimate: not run); with --size=mid about an hour, the
-second line minutes, see docs/pareto_fronts.md; with --quick (digits) a minute, most of it
-compilation.
+At full size it takes five core-hours (an estimate: LogReg+Adam has been run, less than two); with
+--size=mid about an hour, the second line minutes, see docs/pareto_fronts.md; with --quick (digits)
+a minute, most of it compilation.
 """
 
 from __future__ import annotations

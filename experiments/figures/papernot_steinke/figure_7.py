@@ -204,7 +204,7 @@ def draw(rows: Sequence[Mapping]) -> Figure:
     # mostly guess: the other laws say what is worth seeing.
     others = [row for row in rows if row["repetition"] not in ("naive", "poisson")]
     right = 1.2 * max(row["epsilon_papernot_steinke"] for row in others)
-    bottom = min(min(row["accuracy"], row["accuracy_exact"]) for row in others)
+    bottom = min(row[name] for row in others for name in ("accuracy", "accuracy_exact"))
     top = max(row["accuracy_exact"] for row in rows)
     margin = 0.08 * (top - bottom)
     for (bound, title), axes in zip(BOUNDS.items(), panels):
