@@ -149,13 +149,19 @@ def _loaded(study: Any, name: str | None) -> tuple[optuna.Study, bool]:
     if place and not os.path.isfile(place):
         raise ValueError(f"there is no file {place}: pass the URL of a storage that exists")
     try:
-        return optuna.load_study(study_name=name, storage=study), False
+        names = optuna.get_all_study_names(study)
     except Exception as error:
         shown = checks.shown(str(error) or type(error).__name__)
         raise ValueError(
-            f"no study can be read there ({shown}): pass a storage, and study_name where it holds "
-            "several"
+            f"no study can be read there ({shown}): pass a storage that Optuna can open"
         ) from None
+    if not names:
+        raise ValueError("the storage holds no study: pass the one that the trials were kept in")
+    if name not in names and (name is not None or len(names) > 1):
+        raise ValueError(
+            f"the storage holds the studies {', '.join(names)}: pass study_name, one of them"
+        )
+    return optuna.load_study(study_name=name, storage=study), False
 
 
 def _file_of(name: str, storage: Any) -> str:

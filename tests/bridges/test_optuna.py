@@ -63,8 +63,11 @@ def test_a_real_study_of_sqlite_costs_the_composition_of_its_trials(tmp_path):
     assert price.epsilon == accounting.repeat(BASE, 9).epsilon(DELTA)
     assert price.statement["most_trials"] == 9
     _study(optuna.samplers.RandomSampler(), storage=url, study_name="other")
-    with pytest.raises(ValueError, match="study_name where it holds"):
-        bridge.price_study(url, base=BASE, most_trials=6)
+    for name in (None, "theirs"):
+        with pytest.raises(ValueError, match="studies mine, other: pass study_name"):
+            bridge.price_study(url, base=BASE, most_trials=6, study_name=name)
+    with pytest.raises(ValueError, match="holds no study"):
+        bridge.price_study(optuna.storages.InMemoryStorage(), base=BASE, most_trials=6)
 
 
 def test_independent_trials_are_the_best_of_a_fixed_number_where_it_is_stated(at_random):
