@@ -56,7 +56,8 @@ def subsets(table: Table, *, as_in_artifact: bool) -> Winner:
     """Subsets: clients are divided at random, one candidate to each part; the mean accuracies vote.
 
     The division is public, so replacing a client moves one sum of accuracies by at most 1, and one
-    mean by 1 over the size of its subset.
+    mean by 1 over the size of its subset. Sizes differ by one at most; which candidates have the
+    smaller subsets, and with them the larger noise, is drawn with the division.
 
     Raises:
       ValueError: if there are fewer clients than candidates.
@@ -68,6 +69,7 @@ def subsets(table: Table, *, as_in_artifact: bool) -> Winner:
 
     def winner(epsilon: float, source: np.random.Generator) -> int:
         parts = np.array_split(source.permutation(clients), candidates)
+        parts = [parts[place] for place in source.permutation(candidates)]
         means = np.array([accuracies[part, place].mean() for place, part in enumerate(parts)])
         sizes = np.array([len(part) for part in parts])
         if not as_in_artifact:

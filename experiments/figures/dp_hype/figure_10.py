@@ -18,7 +18,7 @@ FIGURE = ablations.figure(
     "subsets",
     {
         FULL: (("cifar10", 250, 30.0), ("mnist", 100)),
-        MID: (("adult", 250, 30.0), ("adult", 100)),
+        MID: (("mnist", 250, 30.0), ("mnist", 100)),
         QUICK: (("mnist", 1000),),
     },
     quick="half a minute",

@@ -16,7 +16,7 @@ FIGURE = ablations.figure(
     "feathers",
     {
         FULL: (("cifar10", 250), ("mnist", 250)),
-        MID: (("cifar10", 50), ("mnist", 50)),
+        MID: (("cifar10", 50), ("mnist", 250)),
         QUICK: (("mnist", 250),),
     },
     quick="15 s",

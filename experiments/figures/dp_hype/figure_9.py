@@ -15,7 +15,7 @@ _PAPER = (("cifar10", 100, 5.0), ("cifar10", 100, 0.5))
 FIGURE = ablations.figure(
     9,
     "raw_losses",
-    {FULL: _PAPER, MID: (("mnist", 50, 5.0), ("mnist", 50, 0.5)), QUICK: _PAPER},
+    {FULL: _PAPER, MID: (("mnist", 100, 5.0), ("mnist", 100, 0.5)), QUICK: _PAPER},
     quick="20 s",
 )
 
