@@ -1,4 +1,4 @@
-"""Bridges: runs and studies of other libraries come in, our price and our release go out.
+"""Bridges: runs and studies from other libraries come in; our price and our release go out.
 
 | bridge | what comes in | what goes out |
 |---|---|---|

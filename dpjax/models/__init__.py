@@ -1,4 +1,4 @@
-"""Models (Flax Linen), losses, and the adapter that makes any Flax model a pair of functions."""
+"""Flax Linen models, losses, and the adapter that turns any Flax model into a pair of functions."""
 
 from dpjax.models.convolutional import AllConvNet, AllConvPooledNet, PatchConv
 from dpjax.models.dropout import dropout

@@ -1,4 +1,4 @@
-"""Private training of many candidates at once, in JAX float32; knows nothing of selection."""
+"""Private training of many candidates at once, in JAX float32; it knows nothing of selection."""
 
 from dpjax.randomness.keys import candidate_keys, stream
 from dpjax.randomness.noise import add_gaussian_noise
