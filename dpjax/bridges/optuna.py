@@ -27,6 +27,7 @@ from optuna.distributions import (
     IntDistribution,
 )
 from optuna.trial import TrialState
+from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
 from dpjax import accounting, checks
@@ -145,9 +146,9 @@ def _loaded(study: Any, name: str | None) -> tuple[optuna.Study, bool]:
             f"study must be an optuna.Study, a storage or its URL, not {checks.shown(study)}"
         )
     # Opening a file of SQLite that is not there would make it.
-    place = _file_of("study", study)
-    if place and not os.path.isfile(place):
-        raise ValueError(f"there is no file {place}: pass the URL of a storage that exists")
+    for place in _files_of("study", study):
+        if not os.path.isfile(place):
+            raise ValueError(f"there is no file {place}: pass the URL of a storage that exists")
     try:
         names = optuna.get_all_study_names(study)
     except Exception as error:
@@ -164,21 +165,34 @@ def _loaded(study: Any, name: str | None) -> tuple[optuna.Study, bool]:
     return optuna.load_study(study_name=name, storage=study), False
 
 
-def _file_of(name: str, storage: Any) -> str:
-    """The file of SQLite that a URL names; "" where it names none.
+def _files_of(name: str, storage: Any) -> list[str]:
+    """The files that a storage of SQLite, its URL or a journal writes.
 
     Raises:
-      ValueError: for a path in the place of a URL.
+      ValueError: for a path in the place of a URL, or no URL.
     """
+    if isinstance(storage, optuna.storages.JournalStorage):
+        place = getattr(storage._backend, "_file_path", None)  # It says it nowhere else.
+        return [] if place is None else [place]
+    if isinstance(storage, optuna.storages.RDBStorage):
+        storage = storage.url
     if not isinstance(storage, str):
-        return ""
+        return []
     if "://" not in storage:
         raise ValueError(
             f"{name}={storage!r} is no URL of a storage: pass sqlite:///{storage} for a file of "
             "SQLite"
         )
-    place = storage.removeprefix("sqlite:///").partition("?")[0]
-    return "" if place in (storage, "", ":memory:") else place
+    try:
+        url = make_url(storage)
+    except SQLAlchemyError:
+        raise ValueError(
+            f"{name} is no URL of a storage: pass one such as sqlite:////folder/curator.db"
+        ) from None
+    place = url.database or ""
+    if url.get_backend_name() != "sqlite" or place in ("", ":memory:"):
+        return []
+    return [place.removeprefix("file:").partition("?")[0]]
 
 
 def _closed_to_others(place: str) -> None:
@@ -240,20 +254,23 @@ def _all_values(name: str, trials: Sequence[optuna.trial.FrozenTrial]) -> list[A
     """All values that the trials could have drawn of a hyperparameter.
 
     Raises:
-      ValueError: for a name that no trial has, or a continuous range.
+      ValueError: for a name that not every trial has, ranges that differ, or a continuous one.
     """
-    laws = [one.distributions[name] for one in trials if name in one.distributions]
-    if not laws:
+    first = next((one.distributions[name] for one in trials if name in one.distributions), None)
+    if first is None:
         raise ValueError(f"no trial has {name}: name hyperparameters of the study")
-    values: list[Any] = []
-    for law in laws:
-        found = _finite(law)
-        if found is None:
-            raise ValueError(
-                f"{name} is continuous: pass one Guarantee that holds for all of its range"
-            )
-        values.extend(found)
-    return values
+    # What other data had made of the range, or of the trials without the name, nobody can see.
+    if any(one.distributions.get(name) != first for one in trials):
+        raise ValueError(
+            f"{name} is missing in some trials, or had different ranges: pass one Guarantee that "
+            "holds for every trial there could have been"
+        )
+    found = _finite(first)
+    if found is None:
+        raise ValueError(
+            f"{name} is continuous: pass one Guarantee that holds for all of its range"
+        )
+    return found
 
 
 def _finite(law: BaseDistribution) -> Sequence[Any] | None:
@@ -362,8 +379,9 @@ class PrivateStudy:
           distributions: the public law of candidates, a product of Optuna's distributions.
           base, score, repetitions, delta, model, default, save_model, model_file, seed: as of
             `bridges.tune`.
-          storage: the curator's, where trials are written; None: in memory. A file of SQLite is
-            made with mode 0600; one that is there and open to others is refused.
+          storage: the curator's, where trials are written; None: in memory. A file of SQLite that
+            a URL names is made with mode 0600; a file that is there, of SQLite or a journal, and
+            open to others is refused.
           study_name: of a study that is not there yet.
 
         Raises:
@@ -381,7 +399,7 @@ class PrivateStudy:
         )
         self._selection, self._default = Selection(procedure, seed, file), default
         self._distributions = dict(distributions)
-        if place := _file_of("storage", storage):
+        for place in _files_of("storage", storage):
             _closed_to_others(place)
         try:
             self._study = optuna.create_study(

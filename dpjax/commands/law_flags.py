@@ -72,6 +72,21 @@ def law_of_repetitions(mean: float | None = None) -> accounting.RepetitionLaw:
     return accounting.AtMost(law, cap=_CAP.value) if _CAP.value and name != FIXED else law
 
 
+def caution(law: accounting.RepetitionLaw | int) -> str | None:
+    """What to say where the cap that nobody asked for makes another law of the one that was.
+
+    Args:
+      law: from these flags.
+    """
+    asked = _MEAN.value
+    if isinstance(law, int) or flags.FLAGS["cap"].present or not law.mean < 0.99 * asked:
+        return None
+    return (
+        f"K is at most {_CAP.value} by default, so its mean is {law.mean:.3g}, not {asked:g}: pass "
+        "--cap=0 for tuning without a cap"
+    )
+
+
 def adaptive_runs(mean: float | None = None) -> int | None:
     """The most runs there were, if the flags say that they were no independent draws.
 

@@ -519,7 +519,10 @@ def main() -> int:
     priced = guarantees(base, law)
     prices, whole = _epsilons(priced, delta), priced["whole_tuning"]
     assert whole is not None  # Only the papers' bound may be missing.
-    found, words = allows(whole, delta), large_delta.caution(delta, _public_size())
+    found = allows(whole, delta)
+    large = large_delta.caution(delta, _public_size())
+    said = [large and f"{large}; pass a smaller --delta", law_flags.caution(law)]
+    words = "; ".join(filter(None, said))
     if _JSON.value:
         print(
             json.dumps(
@@ -531,7 +534,7 @@ def main() -> int:
                     "epsilon": prices,
                     "whole_tuning_allows": found,
                 }
-                | ({} if words is None else {"caution": words})
+                | ({"caution": words} if words else {})
                 | _part()
             )
         )
@@ -547,7 +550,7 @@ def main() -> int:
         console = Console()
         console.print(table)
         lines = ["The whole allows at most:", _in_words(found)]
-        lines += [] if words is None else [f"CAUTION: {words}; pass a smaller --delta"]
+        lines += [f"CAUTION: {words}"] if words else []
         console.print("\n".join(lines), highlight=False, soft_wrap=True)
     if _PLOT.value:
         draw(base, _PLOT.value, delta)

@@ -135,7 +135,8 @@ def make_train(config: TrainConfig) -> Train:
     takes:
       key: typed key, shape (); all randomness of the run comes from its named streams.
       hyperparameters: dict of scalars, traced: `clip_norm`, `noise_multiplier` and what the
-        optimiser reads. Taken as float32.
+        optimiser reads. Taken as float32. Where one of the first two is negative or no number,
+        nothing but NaN comes out.
       params: pytree, the full initial parameters (public, or the output of something accounted
         for).
       data: pytree of arrays (rows, ...), the private records. No other row than the
@@ -347,6 +348,9 @@ def advance(
             0.0,
             jnp.maximum(of_sums * grad_fn.sensitivity(relation, clip_norm), LEAST_DEVIATION),
         )
+        # A product below zero would become the least deviation: hardly any noise.
+        sound = (noise_multiplier >= 0.0) & (clip_norm >= 0.0)
+        noise_deviation = jnp.where(sound, noise_deviation, jnp.nan)
         measured = None
         clipped_sum, lost = summed(number, trained, clip_norm)
         if rule.measure(clip_norm) is not None:
@@ -530,6 +534,12 @@ def checked_number_of_records(
         raise ValueError(
             f"{number_of_records} records, but these lots were made for 0 to "
             f"{lots.dataset_size_bound}: pass a dataset_size_bound that the data never exceeds"
+        )
+    if isinstance(lots, FixedLots) and not static and number_of_records is not row_count:
+        # Lots would be drawn from all rows there are.
+        raise ValueError(
+            "number_of_records is traced, and lots of a fixed size are drawn from a fixed number: "
+            "pass a static one, or PoissonLots"
         )
     if isinstance(lots, FixedLots) and known and row_count < lots.dataset_size:
         raise ValueError(

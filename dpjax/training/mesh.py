@@ -164,6 +164,9 @@ class LotMesh:
 
     def dithered_normal(self, key: jax.Array, number: int, scale: jax.Array) -> jax.Array:
         """As `threefry.dithered_normal`, every device a piece of the one draw; whole on each."""
+        if number >= 2**31:
+            # Places are counted in 32 bits: from 2^32 on noise would repeat.
+            raise ValueError(f"{number} random numbers at once: split the array below {2**31}")
         length = self.share_of(number)
 
         def own(key: jax.Array, scale: jax.Array) -> jax.Array:

@@ -251,6 +251,46 @@ def test_the_curators_storage_is_closed_to_others(tmp_path):
         _private(storage=f"sqlite:///{tmp_path}/none/curator.db")
 
 
+@pytest.mark.parametrize("kind", ["driver", "storage", "journal"])
+def test_every_file_of_a_storage_is_closed_to_others(tmp_path, kind):
+    file, old = tmp_path / "curator.db", os.umask(0o022)
+    journal = optuna.storages.journal.JournalFileBackend
+    try:
+        storage = {
+            "driver": lambda: f"sqlite+pysqlite:///{file}",
+            "storage": lambda: optuna.storages.RDBStorage(f"sqlite:///{file}"),
+            "journal": lambda: optuna.storages.JournalStorage(journal(str(file))),
+        }[kind]()
+        if kind != "driver":  # Made before we are asked.
+            with pytest.raises(ValueError, match=r"open to others \(mode 0644\).*chmod 600"):
+                _private(storage=storage)
+            file.chmod(0o600)
+        _private(storage=storage)
+    finally:
+        os.umask(old)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("more", ["missing", "wider"])
+def test_a_cost_that_depends_on_what_some_trials_lack_is_refused(more):
+    """How many trials have it, and from which range, may follow from the data."""
+
+    def objective(trial):
+        if trial.number != 3 or more == "wider":
+            trial.suggest_int("steps", 100, 200 + 100 * (trial.number == 3), step=100)
+        return 0.5
+
+    study = optuna.create_study()
+    study.optimize(objective, n_trials=5)
+    with pytest.raises(ValueError, match="steps is missing in some trials, or had different"):
+        bridge.price_study(
+            study,
+            base=lambda h: accounting.dp_sgd(0.01, 1.0, h.get("steps", 10_000)),
+            most_trials=5,
+            cost_depends_on=["steps"],
+        )
+
+
 def test_a_path_in_the_place_of_a_url_is_named():
     for call in (
         lambda: _private(storage="mine.db"),

@@ -61,13 +61,14 @@ def test_a_table_is_printed_and_a_plot_is_drawn(run_cases, tmp_path):
 def test_what_the_whole_allows_and_a_large_delta(run_cases):
     run = ["--rho=0.005", "--repetitions=adaptive", "--mean=1"]
     lots = ["--dataset_size=2000", "--lot_size=100", "--noise_multiplier=2", "--steps=50"]
-    (_, one, _), (_, shown, _), (_, fixed, _), (_, small, _) = run_cases(
+    (_, one, _), (_, shown, _), (_, fixed, _), (_, small, _), (_, capped, _) = run_cases(
         "experiments.epsilon",
         [
             [*run, "--json"],
             [*run, "--delta=0.01"],
             [*lots, "--json", "--cap=0", "--delta=0.0006"],
             [*lots, "--json", "--cap=0", "--delta=0.0004"],
+            ["--rho=0.005", "--json", "--repetitions=logarithmic", "--mean=50"],
         ],
     )
     found, base = json.loads(one)["whole_tuning_allows"], accounting.zcdp(0.005)
@@ -76,6 +77,8 @@ def test_what_the_whole_allows_and_a_large_delta(run_cases):
     assert found["replace_one_epsilon"] == accounting.replace_one(base).epsilon(1e-5)
     assert "caution" not in json.loads(one) and "true positive rate" in shown
     assert "CAUTION: delta 0.01 is large: publishing a whole record in 100 would be" in shown
+    # Without being asked, the cap makes another law of it.
+    assert "its mean is 12.6, not 50: pass --cap=0" in json.loads(capped)["caution"]
     # The number of records is known there, and a replaced record is what is priced.
     assert "above 1/2000" in json.loads(fixed)["caution"] and "caution" not in json.loads(small)
     assert "replace_one_epsilon" not in json.loads(fixed)["whole_tuning_allows"]

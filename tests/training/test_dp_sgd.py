@@ -14,6 +14,7 @@ from scipy.special import ndtri
 from dpjax import training
 from dpjax.randomness import keys as key_streams
 from dpjax.randomness import threefry
+from dpjax.training.clipping import clip_rules
 
 ROWS, FEATURES = 12, 3
 GENERATOR = np.random.default_rng(5)
@@ -105,6 +106,19 @@ def test_without_noise_and_clipping_it_is_the_plain_optimiser(optimizer, referen
 def test_a_vanishing_clip_norm_leaves_the_start(lots):
     tiny = {"clip_norm": 1e-9, "noise_multiplier": 1.0, "learning_rate": 0.05}
     assert_close(train(hyperparameters=tiny, lots=lots), PARAMS, rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("wrong", [{"clip_norm": -1.0}, {"noise_multiplier": -1.0}])
+@pytest.mark.parametrize("clipping", ["global", "per_leaf", "automatic", "quantile"])
+def test_what_is_negative_trains_nothing(wrong, clipping):
+    """Clipped to -1 a gradient has norm 1, and noise of a negative deviation would be none."""
+    given = {"clip_norm": 1.0, "noise_multiplier": 5.0, "learning_rate": 0.05}
+    sound, result = (
+        train(hyperparameters=given | more, clipping=clip_rules.checked_rule(clipping))
+        for more in ({}, wrong)
+    )
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(sound))
+    assert all(np.isnan(leaf).all() for leaf in jax.tree.leaves(result))
 
 
 def noise_of(lots, relation, clip_norm, multiplier, steps, size=3000):
@@ -353,3 +367,11 @@ def test_formal_guarantees_are_stated():
         "frozen leaves are returned unchanged",
     ):
         assert promise in statement
+
+
+def test_fixed_lots_of_a_traced_number_of_records_are_refused():
+    """They would be drawn from all the rows there are."""
+    run = training.make_train(train_config(lots=training.FixedLots(ROWS, 5)))
+    given = {name: np.float32(value) for name, value in PLAIN.items()}
+    with pytest.raises(ValueError, match="number_of_records is traced.*pass a static one"):
+        jax.jit(run)(jax.random.key(0), given, PARAMS, DATA, 5)

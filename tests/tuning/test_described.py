@@ -131,7 +131,7 @@ def test_describing_runs_neither_loss_nor_score():
         loss=loss,
         correct=correct,
         train=records,
-        validation=records,
+        validation=Records((np.zeros(4, np.float32),), 4, 4),
         description="public words",
     )
     looked_at = inspection.Inspection(task, training.sgd(), ["learning_rate"])

@@ -32,7 +32,7 @@ class Net(nn.Module):
 
 def task(**more):
     inputs, labels = NUMBERS.reshape(20, 2).astype(np.float32), (NUMBERS[::2] > 0).astype(np.int32)
-    parts = [Split(inputs, labels, 20, 20, np.arange(20)) for _ in range(2)]
+    parts = [Split(inputs.copy(), labels.copy(), 20, 20, np.arange(20)) for _ in range(2)]
     return tuning.classification(Net(**more), *parts, with_rng=True)
 
 

@@ -166,7 +166,7 @@ def test_nothing_private_is_printed():
         loss=lambda p, x: 0.0,
         correct=lambda p, x: True,
         train=part,
-        validation=part,
+        validation=tuning.Records(secret.copy(), 3, 9),
     )
     record = curator.CuratorRecord(7777, 77, {"rate": secret}, secret, secret, 777.0, {"a": 7777})
     result = tuning.Result(tuning.Release({}, {"rate": 1.0}, {}), None, None, record)

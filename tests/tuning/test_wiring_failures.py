@@ -89,6 +89,21 @@ def test_models_of_partitions_and_the_final_run_are_trained_once(toy):
     assert result.release.hyperparameters["quality"] in (0.25, 0.5)
 
 
+@pytest.mark.parametrize("clip_norm", [0.0, -1.0, np.nan])
+def test_a_clip_norm_that_is_none_is_refused_before_the_data_is_touched(toy, clip_norm):
+    setting = dict(quality=0.5, clip_norm=clip_norm, epochs=1, lot_size=8, noise_multiplier=3.0)
+    cost = pareto.TrainingCost(toy.shapes(), delta=1e-3)
+    with toy.noting() as keys, pytest.raises(ValueError, match="clip_norm must be above 0"):
+        released_run(
+            toy.task(record=True), cost, setting, toy.settings["optimizer"], public_data="none"
+        )
+    assert not keys
+    if clip_norm < 0:
+        domain = pareto.Domain(epochs=1, lot_size=8, clip_norm=pareto.Real(clip_norm, 1.0))
+        with pytest.raises(ValueError, match="goes down to -1 and must be above 0"):
+            toy.shapes().check(domain)
+
+
 def test_a_run_after_a_public_search_is_trained_once(toy):
     setting = dict(quality=0.5, clip_norm=1.0, epochs=1.0, lot_size=8.0, noise_multiplier=3.0)
     cost = pareto.TrainingCost(toy.shapes(), delta=1e-3)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -36,6 +36,7 @@ from dpjax.training.clipping.clip_rules import (
     CLIP_RULES,
     ClipRule,
     GlobalClipping,
+    Group,
     PerLeafClipping,
     checked_rule,
 )
@@ -315,13 +316,28 @@ class ClippedGrad:
         scalar = jax.tree_util.treedef_is_leaf(jax.tree.structure(clip_norm))
         clip_norms = jax.tree.leaves(clip_norm)
         weights: dict[int, jax.Array] = {}
-        for members, share in self.clipping.groups(names):
+        groups = self.clipping.groups(names)
+        _check_bound(self.clipping, groups, len(names))
+        for members, share in groups:
             own = [squares[member] for member in members]
             upper = sum(square.value for square in own) + sum(square.slack for square in own)
             allowed = clip_norm * share if scalar else clip_norms[members[0]]
             stability = self.clipping.stability
             weights |= dict.fromkeys(members, _clip_weights(upper, allowed, live, rows, stability))
         return [weights[place] for place in range(len(squares))]
+
+
+def _check_bound(rule: ClipRule, groups: Sequence[Group], number: int) -> None:
+    """Refuses a rule whose contributions may exceed the clip norm: `sensitivity` rests on it."""
+    members = sorted(member for group in groups for member in group.members)
+    shares = math.fsum(group.share**2 for group in groups)
+    if members != list(range(number)) or not shares <= 1 + 1e-9:
+        raise ValueError(
+            f"groups of clipping {rule.name!r} must hold each parameter once, with shares whose "
+            "squares add up to 1: pass such groups"
+        )
+    if rule.stability is not None and not rule.stability >= 0:
+        raise ValueError(f"stability of clipping {rule.name!r} must be at least 0, or None")
 
 
 def _clip_weights(
@@ -340,6 +356,8 @@ def _clip_weights(
     allowed = (1 - ROUNDING_ALLOWANCE) / (1 + rows * SUM_ALLOWANCE)
     # Infinity over infinity is not 1.
     most = jnp.minimum(jnp.asarray(clip_norm, upper.dtype), numbers.max) * allowed
+    # Below zero it bounds nothing.
+    most = jnp.where(most >= 0, most, jnp.nan)
     if stability is None:
         floor = most
     else:

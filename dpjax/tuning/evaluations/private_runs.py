@@ -307,7 +307,7 @@ def scored_on_training(task: Task, request: Request) -> Task:
             "validation_is_public"
         )
     # Users stand in both parts here, on purpose.
-    return dataclasses.replace(task, validation=dataclasses.replace(task.train, identifiers=None))
+    return task.scored_on(dataclasses.replace(task.train, identifiers=None))
 
 
 def _refuse_scores(score_noise: float | None, reached: float, epsilon: float) -> None:

@@ -101,6 +101,12 @@ class Domain:
             return self.parameters[name].highest
         return self.constants.get(name)
 
+    def smallest(self, name: str) -> float | None:
+        """The smallest value a setting may have under a name; None if it has none."""
+        if name in self.parameters:
+            return self.parameters[name].lowest
+        return self.constants.get(name)
+
     def from_unit(self, unit: np.ndarray) -> Settings:
         """Settings (n,) each of points (n, dimension); integers rounded, constants included."""
         unit = checks.array("unit", unit)

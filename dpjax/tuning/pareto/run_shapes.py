@@ -12,6 +12,7 @@ from dpjax.tuning.pareto.domain import Domain
 from dpjax.tuning.problem.run_settings import RunSetting
 from dpjax.tuning.problem.run_shape import FIXED, POISSON, check_sampling, whole_lot_size
 
+_ABOVE_ZERO = "must be above 0: pass positive numbers"
 _ROUNDINGS: dict[str, Callable[[np.ndarray], np.ndarray]] = {"round": np.round, "floor": np.floor}
 
 
@@ -66,7 +67,8 @@ class RunShapes:
         """Refuses a domain whose settings cannot be run on this data set.
 
         Raises:
-          ValueError: a name that is missing, or a lot larger than the data.
+          ValueError: a name that is missing, a lot larger than the data, or a clip norm of 0 or
+            less.
         """
         missing = [name for name in ("epochs", "lot_size") if domain.largest(name) is None]
         if missing:
@@ -74,6 +76,9 @@ class RunShapes:
                 f"the domain lacks {', '.join(missing)}: add it, for example "
                 f"{missing[0]}=log_integer(1,64)"
             )
+        least = domain.smallest("clip_norm")
+        if least is not None and not least > 0:
+            raise ValueError(f"clip_norm goes down to {least:g} and {_ABOVE_ZERO}")
         largest = domain.largest("lot_size")
         if largest is not None and largest > self.dataset_size:
             raise ValueError(
@@ -97,7 +102,13 @@ class RunShapes:
         return np.maximum(steps, 1.0).astype(np.int64)
 
     def accounted(self, settings: Mapping[str, np.ndarray]) -> list[RunSetting]:
-        """The runs of n settings, their lots and prices; reads `noise_multiplier` too."""
+        """The runs of n settings, their lots and prices; reads `noise_multiplier` too.
+
+        Raises:
+          ValueError: a clip norm that is not above 0, or a lot that is no lot of the data set.
+        """
+        if not np.all(np.asarray(settings.get("clip_norm", 1.0)) > 0):
+            raise ValueError(f"clip_norm {_ABOVE_ZERO}")
         shared = self.sampling, self.dataset_size, self.largest_size
         return [
             RunSetting(lot_size, steps, *shared, noise_multiplier)

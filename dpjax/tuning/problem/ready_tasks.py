@@ -23,7 +23,7 @@ from dpjax import checks, models
 from dpjax.training import optimizers
 from dpjax.tuning.problem.inspection import qualified_name
 from dpjax.tuning.problem.loss_checks import reached, warn_unless_finite
-from dpjax.tuning.problem.task import Records, Task, one_record
+from dpjax.tuning.problem.task import Records, Task, check_disjoint, one_record
 
 PyTree = Any
 Loss = Callable[[jax.Array, jax.Array], jax.Array]
@@ -253,9 +253,10 @@ def next_token(
       >>> import flax.linen as nn
       >>> import numpy as np
       >>> from dpjax import tuning
-      >>> part = tuning.Records(np.zeros((290, 9), np.int32), public_size=300, size_bound=350)
+      >>> train = tuning.Records(np.zeros((290, 9), np.int32), public_size=300, size_bound=350)
+      >>> others = tuning.Records(np.ones((90, 9), np.int32), public_size=100, size_bound=120)
       >>> model = nn.Sequential([nn.Embed(7, 8), nn.Dense(7)])
-      >>> tuning.next_token(model, part, part).units
+      >>> tuning.next_token(model, train, others).units
       256
 
     Args:
@@ -295,6 +296,8 @@ def next_token(
                 "vocabulary that holds them all (this message is the curator's to see)"
             )
 
+    if isinstance(train, Records) and isinstance(validation, Records):
+        check_disjoint(train, validation)  # Their pairs are copies, of which nothing is seen.
     own = (trainable, initial, with_rng, model_reads, description)
     train, validation = _shifted("train", train), _shifted("validation", validation)
     return _task_of(model, train, validation, loss, "score", score, fits, *own)
@@ -354,11 +357,6 @@ def _task_of(
       of_one: (outputs of one example, its label) -> how good they are.
       fits: refuses outputs (1, ...) that do not suit the labels (n, ...).
     """
-    if validation is train:
-        raise ValueError(
-            "training and validation records are the same: pass disjoint ones, for example by "
-            "data.split_train_validation"
-        )
     train, validation = _pairs("train", train), _pairs("validation", validation)
     checks.function("loss", loss, "of scores and labels")
     checks.flag("with_rng", with_rng)

@@ -520,18 +520,32 @@ class Space:
         Returns:
           For each hyperparameter an array of shape (number,), float64.
         """
-        return {name: law.sample(number, generator) for name, law in self.parameters.items()}
+        return {
+            name: _as_priced(name, law).sample(number, generator)
+            for name, law in self.parameters.items()
+        }
 
     def accounted_settings(self) -> Iterator[tuple[dict[str, float], float]]:
         """Yields every combination of the values accounting depends on, with its probability."""
         names = [name for name in ACCOUNTED if name in self.parameters]
         laws = [self.parameters[name] for name in names]
-        for picks in itertools.product(*(zip(law.values or (), law.weights or ()) for law in laws)):
+        weighted = (zip(law.values or (), law.weights or (), strict=True) for law in laws)
+        for picks in itertools.product(*weighted):
             yield {n: v for n, (v, _) in zip(names, picks)}, math.prod(w for _, w in picks)
 
     def describe(self) -> dict:
         """Returns the space as JSON-able data, names sorted."""
         return {name: self.parameters[name].describe() for name in sorted(self.parameters)}
+
+
+def _as_priced(name: str, law: Law) -> Law:
+    """The law to draw by: of what the accounting reads, the values and weights that it reads.
+
+    A law from elsewhere may draw otherwise than its weights say.
+    """
+    if name not in ACCOUNTED or type(law).__module__ == __name__:
+        return law
+    return Choice(law.values or (), law.weights)
 
 
 def space_from(description: Mapping[str, Mapping]) -> Space:

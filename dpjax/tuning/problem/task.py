@@ -6,7 +6,9 @@ A `Task` is what all tuners train candidates of. Build one from a Flax model and
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import itertools
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -202,13 +204,14 @@ class Task:
       >>> import numpy as np
       >>> from dpjax import tuning
       >>> arrays = np.zeros((290, 3)), np.zeros(290)
-      >>> part = tuning.Records(arrays, public_size=300, size_bound=350)
+      >>> train = tuning.Records(arrays, public_size=300, size_bound=350)
+      >>> others = np.ones((90, 3)), np.ones(90)
       >>> task = tuning.Task(
       ...     initial=lambda key: jnp.zeros(3),
       ...     loss=lambda w, example: (example[0] @ w - example[1]) ** 2,
       ...     score=lambda w, example: 1 - jnp.abs(example[0] @ w - example[1]),
-      ...     train=part,
-      ...     validation=part,
+      ...     train=train,
+      ...     validation=tuning.Records(others, public_size=100, size_bound=120),
       ...     description="a line",
       ... )
       >>> task.train
@@ -282,6 +285,7 @@ class Task:
             )
         object.__setattr__(self, "averages", averages)
         object.__setattr__(self, "loss_reads", optimizers.names("loss_reads", self.loss_reads))
+        check_disjoint(self.train, self.validation)
         _check_users(self.train, self.validation)
         if self.validation.size_bound * self.units >= 2**31:
             raise ValueError(
@@ -295,6 +299,15 @@ class Task:
             f"Task(description={self.description!r}, train={self.train!r}, "
             f"validation={self.validation!r})"
         )
+
+    def scored_on(self, records: Records) -> Task:
+        """This task with other validation records, its training records too.
+
+        For whoever composes the cost of training with that of scores: nothing is refused here.
+        """
+        changed = copy.copy(self)
+        object.__setattr__(changed, "validation", records)
+        return changed
 
     @property
     def units(self) -> int:
@@ -312,6 +325,28 @@ class Task:
         if self.users is None:
             return self.loss
         return grouping.per_user(self.loss, with_rng=self.with_rng)
+
+
+def check_disjoint(train: Records, validation: Records) -> None:
+    """Refuses records that are seen to be in both parts, whose costs would have to be composed."""
+    both = itertools.product(jax.tree.leaves(train.arrays), jax.tree.leaves(validation.arrays))
+    if train is validation or any(_overlap(one, other) for one, other in both):
+        raise ValueError(
+            "training and validation records are the same: pass disjoint ones, for example by "
+            "data.split_train_validation"
+        )
+
+
+def _overlap(one: Any, other: Any) -> bool:
+    """Whether two arrays are one, or lie in the same memory; what was copied is not seen."""
+    if one is other:
+        return True
+    if not (isinstance(one, np.ndarray) and isinstance(other, np.ndarray)):
+        return False
+    try:
+        return np.shares_memory(one, other, max_work=10_000)
+    except np.exceptions.TooHardError:
+        return False
 
 
 def _check_users(train: Records, validation: Records) -> None:

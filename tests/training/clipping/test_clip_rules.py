@@ -217,6 +217,35 @@ def test_names_stand_for_the_rules_that_need_no_settings():
         _config(None)
 
 
+@pytest.mark.parametrize(
+    "groups",
+    [
+        [((0,), 1.0), ((1,), 1.0)],
+        [((0,), 0.5)],
+        [((0, 1), 0.5), ((1,), 0.5)],
+    ],
+)
+def test_a_rule_of_ones_own_keeps_the_bound_or_is_refused(groups):
+    class Own(training.ClipRule):
+        name = "own"
+
+        def groups(self, names):
+            return [clip_rules.Group(*group) for group in groups]
+
+    grad_fn = clipped_grad(lambda params, row: params["a"] * row + params["b"], clipping=Own())
+    with pytest.raises(ValueError, match="must hold each parameter once.*squares add up to 1"):
+        grad_fn({"a": jnp.ones(()), "b": jnp.ones(())}, jnp.ones(3), 1.0)
+
+
+def test_a_negative_stability_is_refused():
+    class Own(training.ClipRule):
+        name = "own"
+        stability = -0.99
+
+    with pytest.raises(ValueError, match="stability of clipping 'own' must be at least 0"):
+        clipped_grad(jnp.vdot, clipping=Own())(jnp.ones(2), jnp.ones((3, 2)), 1.0)
+
+
 @pytest.mark.parametrize("name", TABLE)
 def test_a_rule_is_rebuilt_from_its_words(name):
     rule, _, _ = TABLE[name]

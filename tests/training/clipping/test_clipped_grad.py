@@ -244,6 +244,8 @@ def test_limits_of_the_clip_norm(method):
         summed = grad_fn(params, batch, large)[0]
         jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5), summed, plain)
     assert _norm(grad_fn(params, batch, 0.0)[0]) == 0
+    for negative in (-1e-30, -1.0, -jnp.inf):
+        assert np.isnan(_norm(grad_fn(params, batch, negative)[0]))
     assert 0 < _norm(grad_fn(params, batch, 1e-12)[0]) <= ROWS * 1e-12
     # No gradient at all: neither a division by zero nor a NaN.
     still = jax.tree.map(jnp.zeros_like, batch)

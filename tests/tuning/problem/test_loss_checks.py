@@ -17,7 +17,7 @@ INPUTS = np.random.default_rng(0).normal(size=(30, 3)).astype(np.float32)
 
 
 def _records():
-    return tuning.Records((INPUTS, np.zeros(30, np.int32)), 30, 35)
+    return tuning.Records((INPUTS.copy(), np.zeros(30, np.int32)), 30, 35)
 
 
 def _task(loss, **changes):
@@ -128,7 +128,7 @@ def test_an_own_loss_of_a_ready_task():
     assert "loss" not in usual.description
     assert "loss" not in tuning.multi_label(
         nn.Dense(2), *[tuning.Records((INPUTS, np.zeros((30, 2), np.int32)), 30, 35)] * 1,
-        tuning.Records((INPUTS, np.zeros((30, 2), np.int32)), 30, 35),
+        tuning.Records((INPUTS.copy(), np.zeros((30, 2), np.int32)), 30, 35),
     ).description  # fmt: skip
     hinged = tuning.classification(nn.Dense(2), _records(), _records(), loss=models.hinge)
     assert hinged.description.endswith("trained with the loss dpjax.models.losses.hinge")

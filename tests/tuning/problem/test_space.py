@@ -50,6 +50,36 @@ class Triangular(laws.Law):
         return 1.0 - (1.0 - np.clip(values / self.high, 0.0, 1.0)) ** 2
 
 
+@laws.named_law("biased_of_this_test")
+@dataclasses.dataclass(frozen=True)
+class Biased(Triangular):
+    """Draws 0 or high, half and half, and says otherwise."""
+
+    said: tuple = (0.001, 0.999)
+    lowest = 1.0
+
+    @property
+    def values(self):
+        return 1.0, self.high
+
+    @property
+    def weights(self):
+        return self.said
+
+    def from_unit(self, unit):
+        return np.where(unit < 0.5, 1.0, self.high)
+
+
+def test_what_is_priced_is_drawn_by_the_weights_that_are_priced():
+    """A law from elsewhere may draw otherwise than its weights say."""
+    space = laws.Space(noise_multiplier=Biased(4.0), learning_rate=Biased(4.0))
+    drawn = space.sample(4000, np.random.default_rng(0))
+    assert np.sum(drawn["noise_multiplier"] == 1.0) < 20 < np.sum(drawn["learning_rate"] == 1.0)
+    assert [weight for _, weight in space.accounted_settings()] == [0.001, 0.999]
+    with pytest.raises(ValueError):
+        list(laws.Space(noise_multiplier=Biased(4.0, (1.0,))).accounted_settings())
+
+
 LAWS = [
     laws.Uniform(-1.0, 0.3),
     laws.Uniform(0, 1),

@@ -213,3 +213,30 @@ def test_a_model_made_by_a_lambda_goes_by_its_own_name():
         assert task.description == f"{__name__}.NnxNet"
     task = tuning.classification(_made, parts.train, parts.validation)
     assert task.description == f"{__name__}._made"
+
+
+def test_records_that_are_seen_in_both_parts_are_refused():
+    """Parts compose in parallel: a record of both would pay for the selection and the training."""
+
+    def task(train, validation):
+        return tuning.Task(
+            initial=lambda key: jnp.zeros(()),
+            loss=lambda w, row: w * row[0],
+            score=lambda w, row: w,
+            train=tuning.Records((train, np.ones(len(train))), 400, 450),
+            validation=tuning.Records((validation, np.ones(len(validation))), 400, 450),
+            description="toy",
+        )
+
+    rows = np.arange(400.0)
+    task(rows[:300], rows[300:])
+    task(rows[::2], rows[1::2])
+    for train, validation in ((rows, rows), (rows, rows[:100]), (rows[::2], rows[2::4])):
+        with pytest.raises(ValueError, match="records are the same: pass disjoint ones"):
+            task(train, validation)
+    placed = jnp.asarray(rows)
+    with pytest.raises(ValueError, match="records are the same: pass disjoint ones"):
+        task(placed, placed)
+    tokens = tuning.Records(np.zeros((9, 5), np.int32), 9, 12)
+    with pytest.raises(ValueError, match="records are the same: pass disjoint ones"):
+        tuning.next_token(None, tokens, tokens)
