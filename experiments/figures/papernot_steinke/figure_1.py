@@ -36,7 +36,7 @@ from matplotlib.figure import Figure
 
 from dpjax import plotting
 from experiments.figures.figure import FULL, QUICK, FigureSpec
-from experiments.figures.panels import new_panels
+from experiments.figures.panels import legend_below, new_panels
 from experiments.figures.rows import distinct, select
 
 COLUMNS = {"draw": "number", "outliers": "records", "alpha": "1", "accuracy": "share"}
@@ -104,9 +104,11 @@ def accuracies(rows: Sequence[Mapping], outliers: int) -> np.ndarray:
 
 def draw(rows: Sequence[Mapping]) -> Figure:
     """Draws the mean accuracy with and without outliers, and the band of the quartiles."""
-    figure, (axes,) = new_panels(1, width=7.0, height=4.6)
+    figure, (axes,) = new_panels(1, width=7.0, height=5.0)
     alphas = distinct(rows, "alpha")
-    for outliers, label in ((0, "40 records"), (OUTLIERS, f"and {OUTLIERS} outliers")):
+    records = f"{len(CENTRES) * PER_CLASS} records"
+    labels = {0: records, OUTLIERS: f"the same {records} and {OUTLIERS} outliers"}
+    for outliers, label in labels.items():
         colour = plotting.PALETTE[1 if outliers else 0]
         table = accuracies(rows, outliers)
         mean = table.mean(axis=0)
@@ -118,8 +120,11 @@ def draw(rows: Sequence[Mapping]) -> Figure:
         axes.plot(alphas[best], mean[best], "*", color=colour, markersize=16)
     axes.set_xlabel("weight alpha of the hinge loss")
     axes.set_ylabel("accuracy on the training records")
-    axes.set_title(f"mean and quartiles of {len(table)} draws; star: best weight")
-    axes.legend(loc="lower right", fontsize=11)
+    axes.set_title(
+        f"made-up records, two normal classes of {PER_CLASS} each\n"
+        f"line, band: mean, quartiles of {len(table)} draws; star: best weight"
+    )
+    legend_below(figure, axes, columns=2)
     return figure
 
 

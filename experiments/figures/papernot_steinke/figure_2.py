@@ -89,7 +89,7 @@ def compute(size: str) -> list[dict]:
 
 def draw(rows: Sequence[Mapping]) -> Figure:
     """Draws the divergences on the left, the epsilons on the right."""
-    figure, (left, right) = new_panels(2)
+    figure, (left, right) = new_panels(2, height=4.8)
     curves = select(rows, quantity=RENYI)
     selections = select(curves, bound=setting.PAPER)
     all_means = distinct(selections, "mean")
@@ -114,12 +114,12 @@ def draw(rows: Sequence[Mapping]) -> Figure:
         if values[-1] > highest:
             inside = max(i for i, value in enumerate(values) if value <= 0.93 * highest)
             place, label = (orders[inside] + 0.6, values[inside]), f"naive, {NAIVE_RUNS} runs"
-        left.text(*place, label, color=colour, va="center", fontsize=11)
+        left.text(*place, label, color=colour, va="center", fontsize=10)
     left.set_ylim(0, highest)
     left.set_xlim(1, 1.24 * max(row["order"] for row in curves))
     left.set_xlabel("order of the Renyi divergence")
     left.set_ylabel("Renyi divergence (nats)")
-    left.set_title("the paper's bound, K logarithmic")
+    left.set_title("the paper's bound")
     profiles = select(rows, quantity=EPSILON)
     for mean in distinct(profiles, "mean"):
         for bound in distinct(profiles, "bound"):
@@ -140,6 +140,9 @@ def draw(rows: Sequence[Mapping]) -> Figure:
         for bound, title in setting.BOUND_TITLES.items()
     ]
     right.legend(handles=styles, loc="lower left", fontsize=10)
+    figure.suptitle(
+        f"best of K runs, each {setting.RHO:g}-zCDP; K logarithmic, of the mean named", fontsize=11
+    )
     return figure
 
 

@@ -58,7 +58,9 @@ def compute(size: str) -> list[dict]:
 
 def draw(rows: Sequence[Mapping]) -> Figure:
     """Draws the expected quantile against epsilon."""
-    figure, panels = trade_off.draw_panels(rows, "epsilon", "expected_quantile")
+    figure, panels = trade_off.draw_panels(
+        rows, "epsilon", "expected_quantile", trade_off.ends(rows)
+    )
     for axes in panels:
         axes.set_xlim(1.5, 8)
         axes.set_ylim(0.5, 1.0)

@@ -45,12 +45,16 @@ def compute(size: str) -> list[dict]:
 
 def draw(rows: Sequence[Mapping]) -> Figure:
     """Draws the success probability against epsilon."""
-    figure, panels = trade_off.draw_panels(rows, "epsilon", "success_probability")
+    figure, panels = trade_off.draw_panels(
+        rows, "epsilon", "success_probability", trade_off.ends(rows)
+    )
     for axes in panels:
         axes.set_xlim(1.5, 8)
         axes.set_ylim(0.0, 1.0)
         axes.set_xlabel(setting.epsilon_label(rows[0]["delta"]))
-    panels[0].set_ylabel("probability that one of K runs is good")
+    panels[0].set_ylabel(
+        f"probability that any of K runs is good\n(1 candidate in {1 / GOOD_SHARE:.0f} is)"
+    )
     return figure
 
 

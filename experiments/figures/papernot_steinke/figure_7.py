@@ -92,6 +92,9 @@ TRIALS = 500
 GUESS = 0.1
 """Accuracy where K = 0: nothing was trained, and a constant guess is released."""
 
+DATA_SETS = {"mnist": "MNIST", "digits": "digits"}
+"""Name for `data.load` -> name in the heading."""
+
 BOUNDS = {"tight": "tight bound", "papernot_steinke": "Papernot & Steinke (Renyi)"}
 LAWS = ("eta=-0.5", "logarithmic", "geometric", "poisson", "naive")
 REPETITIONS = tuple(member for member in setting.REPETITIONS if member.name in LAWS)
@@ -198,7 +201,7 @@ def compute(settings: RunSettings, accuracies: np.ndarray, size: str) -> list[di
 
 def draw(rows: Sequence[Mapping]) -> Figure:
     """Draws accuracy against epsilon, one panel for each bound; dots are means of the replays."""
-    figure, panels = new_panels(len(BOUNDS), height=5.0, share_vertical=True)
+    figure, panels = new_panels(len(BOUNDS), height=5.2, share_vertical=True)
     looks = {member.name: member for member in REPETITIONS}
     # Naive composition and large Poisson means go on with nothing gained, and small Poisson means
     # mostly guess: the other laws say what is worth seeing.
@@ -222,11 +225,14 @@ def draw(rows: Sequence[Mapping]) -> Figure:
     panels[0].set_ylabel("accuracy of the released model")
     panels[0].set_ylim(bottom - margin, top + margin)
     settings = RunSettings(*(rows[0][name] for name in figure_7_runs.SETTING_COLUMNS))
+    paper = figure_7_runs.SETTINGS[FULL]
     figure.suptitle(
-        f"{settings.dataset}, all-convolutional net ({figure_7_runs.NETS[settings.model]}), "
-        f"{settings.rates} learning rates, "
-        f"{settings.epochs:.2g} epochs, lots of {settings.lot_size}, "
+        f"{DATA_SETS[settings.dataset]}, {settings.training_records:,} records, all-convolutional "
+        f"net ({figure_7_runs.NETS[settings.model]}), lots of {settings.lot_size}, "
         f"noise multiplier {settings.noise_multiplier:g}\n"
+        f"{settings.rates} learning rates (paper: {paper.rates}), "
+        f"{settings.epochs:.2g} epochs (paper: {paper.epochs:.2g}); "
+        f"lines: exact means; dots: means of {rows[0]['trials']} replays\n"
         "selected and scored on TEST data, as in the paper: not private for those records",
         fontsize=11,
     )

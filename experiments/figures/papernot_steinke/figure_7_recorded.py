@@ -168,7 +168,7 @@ def compute(size: str) -> list[dict]:
 
 def draw(rows: Sequence[Mapping]) -> Figure:
     """Draws accuracy against the cost, a panel for each measure of it."""
-    figure, panels = new_panels(len(PANELS), width=13.0, height=5.0, share_vertical=True)
+    figure, panels = new_panels(len(PANELS), width=13.0, height=5.2, share_vertical=True)
     looks = {member.name: member for member in setting.REPETITIONS}
     colours = dict(zip(LAWS, ("#1f4fa3", "#333333", "#2a8a3e", "#b0309a")))
     for (column, (title, label)), axes in zip(PANELS.items(), panels):
@@ -196,7 +196,8 @@ def draw(rows: Sequence[Mapping]) -> Figure:
     panels[0].set_ylim(0.85, 0.97)
     panels[0].set_ylabel("mean accuracy of the released model")
     figure.suptitle(
-        "MNIST, the authors' 400 recorded runs of 60 epochs; selected and scored on TEST data",
+        "MNIST, the authors' 400 recorded runs of 60 epochs; selected and scored on TEST data\n"
+        "lines: exact means over K and the runs; dots: at the authors' values of E[K]",
         fontsize=11,
     )
     legend_below(figure, panels[0], columns=5)

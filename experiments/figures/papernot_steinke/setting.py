@@ -40,6 +40,7 @@ class Repetition:
       shape: eta of the truncated negative binomial; None for the other two.
       law: mean -> law of K; None for naive composition, whose mean must be a whole number.
       colour: of its lines.
+      line: its line style where lines do not tell bounds apart.
     """
 
     name: str
@@ -47,18 +48,14 @@ class Repetition:
     shape: float | None
     law: Callable[[float], accounting.RepetitionLaw] | None
     colour: str
+    line: str | tuple = "-"
 
     def number_of_runs(self, mean: float) -> accounting.RepetitionLaw:
         """Returns the law of K whose best run is used; naive composition makes exactly `mean`."""
         return self.law(mean) if self.law else accounting.Fixed(round(mean))
 
-    @property
-    def line(self) -> str:
-        """Its line style where lines do not tell bounds apart."""
-        return "--" if self.law is None else "-"
 
-
-def _negative_binomial(shape: float, shade: float) -> Repetition:
+def _negative_binomial(shape: float, shade: float, line: str | tuple) -> Repetition:
     names = {
         0.0: ("logarithmic", "$\\eta=0$ (logarithmic)"),
         1.0: ("geometric", "$\\eta=1$ (geometric)"),
@@ -66,18 +63,26 @@ def _negative_binomial(shape: float, shade: float) -> Repetition:
     name, label = names.get(shape, (f"eta={shape:g}", f"$\\eta={shape:g}$"))
     colour = matplotlib.colors.to_hex(matplotlib.colormaps["viridis"](shade))
     return Repetition(
-        name, label, shape, lambda mean: accounting.TruncatedNegativeBinomial(shape, mean), colour
+        name,
+        label,
+        shape,
+        lambda mean: accounting.TruncatedNegativeBinomial(shape, mean),
+        colour,
+        line,
     )
 
+
+ETA_LINES = {-0.5: "-.", 0.0: "-", 0.5: ":", 1.0: "-", 2.0: (0, (4, 1, 1, 1, 1, 1)), 5.0: "-"}
+"""eta -> line style; whole lines are two shades apart, as neighbours are hard to tell."""
 
 # eta is an ordered quantity, so its colours are a scale; the other two stand apart.
 REPETITIONS = (
     *(
-        _negative_binomial(shape, shade)
-        for shape, shade in zip((-0.5, 0.0, 0.5, 1.0, 2.0, 5.0), np.linspace(0.0, 0.86, 6))
+        _negative_binomial(shape, shade, line)
+        for (shape, line), shade in zip(ETA_LINES.items(), np.linspace(0.0, 0.86, len(ETA_LINES)))
     ),
     Repetition("poisson", "Poisson", None, accounting.Poisson, plotting.PALETTE[1]),
-    Repetition("naive", "naive composition", None, None, "#333333"),
+    Repetition("naive", "naive composition", None, None, "#333333", "--"),
 )
 
 

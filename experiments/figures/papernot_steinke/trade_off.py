@@ -27,7 +27,7 @@ def law_cells(member: setting.Repetition, mean: float) -> dict:
 
 
 def draw_panels(
-    rows: Sequence[Mapping], horizontal: str, vertical: str
+    rows: Sequence[Mapping], horizontal: str, vertical: str, heading: str = ""
 ) -> tuple[Figure, list[Axes]]:
     """Draws one panel per bound, with one legend under them all.
 
@@ -35,11 +35,12 @@ def draw_panels(
       rows: with LAW_COLUMNS, EPSILON_COLUMNS and the column to draw against epsilon.
       horizontal: that column, or "epsilon" for the panel's bound.
       vertical: likewise.
+      heading: what to say beside the privacy of one run.
 
     Returns:
       The figure and its panels, whose limits and labels are still to be set.
     """
-    figure, panels = new_panels(len(setting.BOUNDS), height=4.8, share_vertical=True)
+    figure, panels = new_panels(len(setting.BOUNDS), height=5.0, share_vertical=True)
     looks = {member.name: member for member in setting.REPETITIONS}
     for bound, axes in zip(setting.BOUNDS, panels):
         for name in distinct(rows, "repetition"):
@@ -56,4 +57,13 @@ def draw_panels(
             )
         axes.set_title(setting.BOUND_TITLES[bound])
     legend_below(figure, panels[0], columns=4)
+    figure.suptitle(f"best of K runs, each {setting.RHO:g}-zCDP{heading}", fontsize=11)
     return figure, panels
+
+
+def ends(rows: Sequence[Mapping]) -> str:
+    """Says, for the heading, why lines end inside the panels."""
+    largest = max(row["mean"] for row in rows)
+    return (
+        f"; a line that ends inside its panel ends at E[K] = {largest:,.0f}, the largest computed"
+    )
