@@ -39,6 +39,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from dpjax import plotting
 from dpjax.accounting.mechanisms.threshold_loop import ThresholdLoop, threshold_levels
@@ -121,7 +122,7 @@ def _rounded(value: float | None) -> float | None:
 
 def draw(rows: Sequence[Mapping]) -> Figure:
     """Draws the paths, the histogram of iterations, and how good the selected candidates are."""
-    figure, (paths, counts, quality) = new_panels(3, width=15.5, height=4.8)
+    figure, (paths, counts, quality) = new_panels(3, width=15.5, height=5.8)
     _draw_paths(paths, select(rows, **SETTINGS[0].cells))
     loops = [setting for setting in SETTINGS if setting.selector == DOUBLING]
     width = 0.8 / len(loops)
@@ -149,14 +150,27 @@ def draw(rows: Sequence[Mapping]) -> Figure:
         _draw_share(quality, paper, column, label, look)
     counts.set_xlabel("iterations of the loop (its own bound: 199)")
     counts.set_ylabel("seeds (%)")
-    counts.set_title(r"100 uniform utilities, $\varepsilon_0$ = 0.1, granularity 0.01")
+    counts.set_title("how many iterations the loop takes")
     counts.legend(loc="upper right", fontsize=10)
     quality.set_xlabel("true utility of the selected candidate")
     quality.set_ylabel("seeds that select at least that (%)")
-    quality.set_title("what was selected (in brackets: mean true utility)")
+    quality.set_title("what was selected")
     quality.set_xlim(0, 1.01)
     quality.set_ylim(0, 103)
-    quality.legend(loc="lower left", fontsize=9.5)
+    figure.suptitle(
+        f"{simulation.CANDIDATES} candidates of invented utilities, uniform in (0, 1) but where "
+        f"said otherwise; k: number of partitions; $\\varepsilon_0$ = {simulation.EPSILON:g} an "
+        f"iteration, granularity {simulation.GRANULARITY:g}; {len(paper)} seeds",
+        fontsize=12,
+    )
+    # Below the panels: inside it would cover two of its lines.
+    figure.legend(
+        *quality.get_legend_handles_labels(),
+        loc="outside lower center",
+        ncols=3,
+        fontsize=10.5,
+        title="panel on the right (in brackets: mean true utility)",
+    )
     return figure
 
 
@@ -189,11 +203,17 @@ def _draw_paths(axes: Axes, members: Sequence[Mapping]) -> None:
     )
     ticks = (0, 1, 2, 4, 8, 16, 32, 64, 128)
     axes.set_xticks(_places(np.array(ticks, float)), [str(tick) for tick in ticks])
-    axes.axhline(1.0, color="#777777", linestyle=":", linewidth=1)
+    axes.axhline(
+        1.0, color="#777777", linestyle=":", linewidth=1.5, label="largest possible utility"
+    )
     axes.set_xlabel("step (of granularity 0.01)")
     axes.set_ylabel("accumulated utility u")
-    axes.set_title(f"paths of {len(members)} seeds, k = 10")
-    axes.legend(loc="upper left", fontsize=10)
+    axes.set_title(f"paths of {len(members)} seeds, k = {members[0]['partitions']}")
+    handles, labels = axes.get_legend_handles_labels()
+    # One colour stands for them all.
+    handles.append(Line2D([], [], color=colours[len(colours) // 2], linewidth=1.5))
+    labels.append("a seed (colours only tell seeds apart)")
+    axes.legend(handles, labels, loc="upper left", fontsize=10)
 
 
 def _places(steps: np.ndarray) -> np.ndarray:

@@ -50,21 +50,24 @@ from experiments.figures.ding_wu import (
     selector_replays,
     selector_settings,
     selector_trainings,
+    tasks,
 )
 from experiments.figures.figure import FULL, QUICK, DataFolders, FigureSpec
 from experiments.figures.rows import RowFolder, distinct, select
 
 REPLAYS = 1000
+CANDIDATES = len(selector_settings.RATES)
 LINES = {
     selector_settings.EXPONENTIAL: ("exponential mechanism", plotting.PALETTE[2], "o"),
     selector_settings.SEGMENTS: ("doubling in segments", plotting.PALETTE[3], "s"),
     selector_settings.DOUBLING: ("doubling (Ding & Wu)", plotting.PALETTE[0], "^"),
 }
 LEVELS = {
-    selector_replays.BEST: ("best candidate", "#777777", "-"),
-    selector_replays.NOISELESS: ("no noise: largest utility", "#222222", "--"),
-    selector_settings.REPETITIONS: ("random repetitions", plotting.PALETTE[1], "-"),
-    selector_settings.RANDOM: ("random candidate", "#777777", ":"),
+    # The broad one stays in sight where no noise selects it.
+    selector_replays.BEST: ("best candidate", "#bbbbbb", "-", 5),
+    selector_replays.NOISELESS: ("no noise: largest utility", "#222222", "--", 1.5),
+    selector_settings.REPETITIONS: ("random repetitions", plotting.PALETTE[1], "-", 1.5),
+    selector_settings.RANDOM: ("random candidate", "#777777", ":", 1.5),
 }
 
 
@@ -76,7 +79,7 @@ def draw(rows: Sequence[Mapping]) -> Figure:
         for name in datasets
     }
     columns = max(map(len, counts.values()))
-    figure = Figure(figsize=(4.2 * columns, 3.6 * len(datasets) + 1.0), layout="constrained")
+    figure = Figure(figsize=(4.2 * columns, 3.6 * len(datasets) + 1.2), layout="constrained")
     grid = figure.subplots(len(datasets), columns, sharex=True, sharey="row", squeeze=False)
     for line, name in zip(grid, datasets):
         levels = [row["accuracy"] for row in select(rows, dataset=name, epsilon_0=None)]
@@ -86,13 +89,16 @@ def draw(rows: Sequence[Mapping]) -> Figure:
         for axes, partitions in zip(line, counts[name]):
             plotting.style_axes(axes)
             _draw_panel(axes, select(rows, dataset=name), partitions)
-        line[0].set_ylabel(f"{name}: test accuracy of the release", fontsize=11)
+        line[0].set_ylabel(f"{tasks.TITLES[name]}: test accuracy of the release", fontsize=11)
     for axes in grid[-1]:
-        axes.set_xlabel(r"$\varepsilon_0$")
+        axes.set_xlabel(r"$\varepsilon_0$ (nats)")
     power = round(math.log10(rows[0]["delta"]))
+    replays = select(rows, selector=selector_settings.EXPONENTIAL)[0]["replays"]
     figure.suptitle(
-        f"16 learning rates; selection and private training together cost "
+        f"{CANDIDATES} learning rates; selection and private training together cost "
         rf"$\varepsilon$ = {rows[0]['epsilon']:g} at $\delta = 10^{{{power}}}$" + "\n"
+        f"points: means of {replays} replays, bars: two standard errors; "
+        "|S|: number of candidates\n"
         "measured on test data: for the curator; best candidate and no noise are not private",
         fontsize=12,
     )
@@ -105,10 +111,13 @@ def draw(rows: Sequence[Mapping]) -> Figure:
 
 def _draw_panel(axes: Axes, rows: Sequence[Mapping], partitions: int) -> None:
     """Draws one data set at one number of partitions."""
-    for name, (label, colour, style) in LEVELS.items():
+    for name, (label, colour, style, width) in LEVELS.items():
         count = partitions if name == selector_replays.NOISELESS else None
         (row,) = select(rows, selector=name, partitions=count)
-        axes.axhline(row["accuracy"], color=colour, linestyle=style, label=label)
+        axes.axhline(
+            row["accuracy"], color=colour, linestyle=style, linewidth=width, label=label, zorder=1.5
+        )
+    below = []
     for name, (label, colour, marker) in LINES.items():
         members = select(rows, selector=name, partitions=partitions)
         axes.errorbar(
@@ -120,11 +129,22 @@ def _draw_panel(axes: Axes, rows: Sequence[Mapping], partitions: int) -> None:
             markersize=5,
             label=label,
         )
+        below += [
+            (f"{name} at {row['epsilon_0']:g}: {row['accuracy']:.3f}", colour)
+            for row in members
+            if row["accuracy"] < axes.get_ylim()[0]
+        ]
+    if below:
+        below.append(("below the panel:", "#333333"))
+    for place, (words, colour) in enumerate(below):
+        axes.text(
+            0.02, 0.02 + 0.06 * place, words, color=colour, fontsize=9, transform=axes.transAxes
+        )
     drawn = select(rows, selector=selector_settings.EXPONENTIAL, partitions=partitions)
     # The smallest epsilon_0 at which noise does not exceed the range of utilities.
     one = drawn[0]["noise_ratio"] * drawn[0]["epsilon_0"]
     if one >= 0.5 * drawn[0]["epsilon_0"]:
-        label = r"$4 \ln|S| / (k \varepsilon_0) = 1$"
+        label = r"noise as large as utilities: $4 \ln|S| / (k \varepsilon_0) = 1$"
         axes.axvline(one, color="#333333", linewidth=1, linestyle=(0, (1, 3)), label=label)
     axes.set_xscale("log")
     axes.set_title(f"k = {partitions} partitions")

@@ -29,6 +29,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dpjax import accounting, plotting, tuning
@@ -41,8 +42,8 @@ from dpjax.tuning.problem.run_settings import RunOptions
 from dpjax.tuning.problem.task import Task, total_units
 from dpjax.tuning.tuner import Request
 from experiments.figures.ding_wu import tasks
+from experiments.figures.ding_wu.tasks import TITLES
 from experiments.figures.figure import DEFAULT_FOLDERS, FULL, QUICK, DataFolders, FigureSpec
-from experiments.figures.panels import new_panels
 from experiments.figures.rows import RowFolder, distinct, select
 
 NAME = "table_released"
@@ -81,7 +82,7 @@ class Setting:
     @property
     def label(self) -> str:
         """Words for the picture."""
-        words = f"{self.dataset}, {self.selector.replace('_', ' ')}"
+        words = f"{TITLES[self.dataset]}, {self.selector.replace('_', ' ')}"
         if self.partitions is not None:
             words += rf", k = {self.partitions}, $\varepsilon_0$ = {self.epsilon_0:g}"
         if self.partition_training == NON_PRIVATE:
@@ -267,6 +268,8 @@ def summary(rows: Sequence[Mapping]) -> list[dict]:
                 "share_won": float(np.mean((gaps > 0) + 0.5 * (gaps == 0))),
                 "released_mean": float(mine.mean()),
                 "random_mean": float(others.mean()),
+                "random_least": float(others.min()),
+                "random_number": len(others),
             }
         )
     datasets = distinct(rows, "dataset")
@@ -285,9 +288,41 @@ def _seed(row: Mapping) -> int:
 
 
 def draw(rows: Sequence[Mapping]) -> Figure:
-    """Draws released and random candidates' accuracies, one line of dots for each setting."""
+    """Draws released and random candidates' accuracies, one line of dots for each setting.
+
+    Settings whose mean release is worse than every random candidate have a panel of their own,
+    with its own scale: they would squeeze all others.
+    """
     table = summary(rows)
-    figure, (axes,) = new_panels(1, width=12.0, height=1.4 + 0.52 * len(table))
+    ruined = [entry for entry in table if entry["released_mean"] < entry["random_least"]]
+    parts = [part for part in ([e for e in table if e not in ruined], ruined) if part]
+    figure = Figure(figsize=(12.0, 2.2 + 0.52 * len(table)), layout="constrained")
+    # Labels stay clear of the left edge.
+    figure.get_layout_engine().set(w_pad=0.15)
+    heights = [len(part) + 0.2 for part in parts]
+    panels = figure.subplots(len(parts), squeeze=False, height_ratios=heights)[:, 0]
+    for axes, part in zip(panels, parts):
+        plotting.style_axes(axes)
+        _draw_settings(axes, rows, part)
+    panels[-1].set_xlabel("test accuracy (for the curator)")
+    if len(parts) > 1:
+        panels[-1].set_title(
+            "scale of its own: its mean release is worse than every random candidate", fontsize=10.5
+        )
+    first = table[0]
+    figure.suptitle(
+        "released by a private selection, against random candidates at the same total\n"
+        rf"{CANDIDATES} candidates, k partitions; {first['seeds']} releases (dots), "
+        rf"{first['random_number']} random candidates; "
+        rf"noise ratio: $4 \ln {CANDIDATES} / (k \varepsilon_0)$"
+    )
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3)
+    return figure
+
+
+def _draw_settings(axes: Axes, rows: Sequence[Mapping], table: Sequence[Mapping]) -> None:
+    """Draws the settings of one panel, the first of the table on top."""
     shade, blue, red = "#999999", plotting.PALETTE[0], plotting.PALETTE[1]
     ticks = []
     for place, entry in enumerate(reversed(table)):
@@ -316,10 +351,6 @@ def draw(rows: Sequence[Mapping]) -> Figure:
     axes.plot([], [], "o", color=red, label="released, noise ratio above 0.5")
     axes.set_yticks(range(len(ticks)), ticks, fontsize=9.5)
     axes.set_ylim(-0.6, len(ticks) - 0.4)
-    axes.set_xlabel("test accuracy (for the curator)")
-    axes.set_title("released by a private selection, against random candidates at the same total")
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3)
-    return figure
 
 
 def _control(setting: Setting) -> tuple[str, float, str]:
