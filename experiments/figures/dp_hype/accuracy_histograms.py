@@ -41,8 +41,8 @@ def drawer(
         return draw_grid(
             rows, {_title(groups): groups for groups in panels.values()}, columns, _draw_panel,
             heading=f"100 candidates, federated averaging; {rates_in_words(rows)}",
-            x_label="accuracy (exact, not private)", y_label="candidates", legend_columns=4,
-            sharex=True, sharey=True,
+            x_label="accuracy (exact, not private),\ndata sets side by side in a bin",
+            y_label="candidates", legend_columns=4, sharex=True, sharey=True,
         )  # fmt: skip
 
     return draw
@@ -62,15 +62,13 @@ def _title(groups: Sequence[Sequence[Mapping]]) -> str:
 
 
 def _draw_panel(axes: Axes, groups: Sequence[Sequence[Mapping]]) -> None:
-    """Histograms of several data sets over each other, each data set in its colour."""
+    """Histograms of several data sets, each in its colour, their bars side by side in every bin."""
     names = list(TITLES)
-    for group in groups:
-        dataset = group[0]["dataset"]
-        axes.hist(
-            [row["accuracy"] for row in group],
-            bins=_BINS,
-            color=plotting.PALETTE[names.index(dataset)],
-            alpha=0.6,
-            label=TITLES[dataset],
-        )
+    datasets = [group[0]["dataset"] for group in groups]
+    axes.hist(
+        [[row["accuracy"] for row in group] for group in groups],
+        bins=_BINS,
+        color=[plotting.PALETTE[names.index(dataset)] for dataset in datasets],
+        label=[TITLES[dataset] for dataset in datasets],
+    )
     axes.set_xlim(0.0, 1.0)

@@ -147,9 +147,9 @@ def compute(size: str) -> list[dict]:
 
 
 AXES = {
-    "a": ("spread", "standard deviation $s$ of utilities"),
-    "b": ("good", "good candidates of 100"),
-    "c": ("candidates", "candidates, 5 of them good"),
+    "a": ("spread", "standard deviation $s$ of utilities\n(100 candidates, 5 good)"),
+    "b": ("good", "good candidates\n(of 100, $s$ = 0.2)"),
+    "c": ("candidates", "candidates\n(5 good, $s$ = 0.2)"),
 }
 
 
@@ -189,7 +189,7 @@ def draw(rows: Sequence[Mapping]) -> Figure:
     figure.legend(handles, labels, loc="outside lower center", ncols=7, fontsize=10.5)
     figure.suptitle(
         f"{CLIENTS} clients, {rows[0]['simulations']} simulated votes a point, "
-        "$\\delta=10^{-5}$, one client replaced",
+        "$\\delta=10^{-5}$, one client replaced; each client names its k best candidates",
         fontsize=12,
     )
     return figure

@@ -82,8 +82,9 @@ def draw_grid(
       panels: title -> what `draw_panel` draws.
       columns: panels side by side, at most.
       draw_panel: (axes, content) draws one.
-      heading: first line above the panels; every data set with its size follows.
-      x_label: under the lowest panels.
+      heading: first line above the panels, with a note where vertical scales differ; every data
+        set with its size follows.
+      x_label: under the panels, the lowest ones where they share the axis.
       y_label: beside the leftmost panels.
       legend_columns: of the one legend.
       share: axes that panels share, as `Figure.subplots` has it.
@@ -101,12 +102,15 @@ def draw_grid(
         title = list(panels)[number]
         draw_panel(axes, panels[title])
         axes.set_title(title, fontsize=11.5)
-        if number + width >= len(panels):
+        # Of a shared axis the lowest panel of each column has the label.
+        if number + width >= len(panels) or not share.get("sharex"):
             axes.set_xlabel(x_label)
             axes.tick_params(labelbottom=True)
         legend |= dict(zip(*axes.get_legend_handles_labels()[::-1]))
     for axes in grid[:, 0]:
         axes.set_ylabel(y_label)
+    if len({axes.get_ylim() for axes in grid.flat[: len(panels)]}) > 1:
+        heading += "; vertical scales differ"
     figure.legend(legend.values(), legend.keys(), loc="outside lower center", ncols=legend_columns)
     figure.suptitle(_heading(rows, heading, figure.get_figwidth()), fontsize=10.5)
     return figure

@@ -38,6 +38,8 @@ COLUMNS = {
     "accuracy": "share", "opt": "share", "rand_guess": "share",
 }  # fmt: skip
 DP_HYPE = "DP-HYPE"
+LABELS = {"RawLosses": "accuracies sent (RawLosses)"}
+"""Algorithm -> what the legend says, where its name in the authors' code says little."""
 
 _NO_NOISE = 10.0
 """Where an infinite epsilon stands on the axis."""
@@ -96,7 +98,7 @@ def draw_panel(axes: Axes, rows: Sequence[Mapping]) -> None:
         place, mean, half = np.array(points).T
         lowest = min(lowest, float((mean - half).min()))
         colour, marker = plotting.PALETTE[number], "os^Dv"[number]
-        axes.plot(place, mean, f"-{marker}", color=colour, label=algorithm)
+        axes.plot(place, mean, f"-{marker}", color=colour, label=LABELS.get(algorithm, algorithm))
         axes.fill_between(place, mean - half, mean + half, color=colour, alpha=0.2, linewidth=0)
     for column, label, style in (
         ("opt", "OPT (best)", ":"),
