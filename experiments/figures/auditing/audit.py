@@ -129,6 +129,10 @@ _CLAIMED, _MARKERS = (
 )
 
 
+_APART = 0.24
+"""Of marks of one line, in lines."""
+
+
 def draw(rows: Sequence[Mapping]) -> Figure:
     """A line for each tuning: its claim, and what every canary showed."""
     names = sorted(distinct(rows, "method"), key=_METHODS.index)
@@ -144,15 +148,18 @@ def draw(rows: Sequence[Mapping]) -> Figure:
             [claimed], [place], marker="|", markersize=16, markeredgewidth=3, color=_CLAIMED,
             linestyle="none", label="claimed" if place == 0 else None, zorder=3,
         )  # fmt: skip
-        for row in own:
+        # One above the other: what canaries show is often nearly the same.
+        aside = _APART * (np.arange(len(own)) - (len(own) - 1) / 2)
+        for row, above in zip(own, aside):
             canary = row["canary"]
             axes.plot(
-                [row["seen"]], [place], marker=_MARKERS[canary], markersize=8, linestyle="none",
-                color=f"C{list(_MARKERS).index(canary)}", label=f"seen: {canary}", zorder=4,
+                [row["seen"]], [place + above], marker=_MARKERS[canary], markersize=7,
+                linestyle="none", color=f"C{list(_MARKERS).index(canary)}",
+                label=f"seen: {canary}", zorder=4,
             )  # fmt: skip
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
-    axes.set_xlim(0.0, 1.05 * largest)
+    axes.set_xlim(-0.03 * largest, 1.05 * largest)  # Room for a mark at 0.
     numbers = [row["executions"] for row in rows]
     axes.set_xlabel(f"epsilon at delta {rows[0]['delta']:g} (nats)")
     figure.suptitle(
