@@ -17,6 +17,7 @@ all records are public.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import jax
@@ -42,6 +43,12 @@ COLUMNS = {
 }  # fmt: skip
 LOTS = ((16, 320), (16, 160), (64, 960))
 """Lots in the data, and steps; those after the first at epsilon 2 alone."""
+
+_STYLES = ("-o", ":", "--")
+"""Of `LOTS`."""
+
+_LINEAR = 2.0
+"""Percentage points below the best down to which the vertical scale is linear."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,7 +165,7 @@ def draw(rows: Sequence[Mapping]) -> Figure:
     names, found = distinct(rows, "problem"), means(rows)
     across = min(5, len(names))
     down = -(-len(names) // across)
-    figure = Figure(figsize=(2.9 * across + 0.6, 2.7 * down + 0.9), layout="constrained")
+    figure = Figure(figsize=(2.9 * across + 0.6, 2.9 * down + 1.6), layout="constrained")
     panels = np.atleast_1d(figure.subplots(down, across, sharex=True, sharey=True)).ravel()
     noises = sorted(distinct(rows, "output_noise"))
     epsilons = sorted(distinct(rows, "epsilon"))
@@ -168,18 +175,23 @@ def draw(rows: Sequence[Mapping]) -> Figure:
             lines = [key[2:4] for key in found if key[:2] == (name, epsilon)]
             best = max(value for key, value in found.items() if key[:2] == (name, epsilon))
             for lots, steps in dict.fromkeys(lines):
-                usual = (lots, steps) == LOTS[0]
                 lost = [100 * (found[name, epsilon, lots, steps, one] - best) for one in noises]
-                label = f"epsilon {epsilon:g}" if usual else "the same, other lots and steps"
-                axes.plot(
-                    noises, lost, "-o" if usual else ":", color=color, label=label, markersize=3.5
-                )
+                label = f"epsilon {epsilon:g}"
+                if (lots, steps) != LOTS[0]:
+                    label += f", lots of 1/{lots}, {steps} steps"
+                style = _STYLES[LOTS.index((lots, steps))]
+                axes.plot(noises, lost, style, color=color, label=label, markersize=3.5)
         axes.axvline(public_defaults.OUTPUT_NOISE, color="0.4", linewidth=0.9)
         axes.set_xscale("log")
-        axes.set_xticks(noises, [f"{one:g}" for one in noises])
+        # Room at the sides, lest ticks of neighbours touch.
+        axes.margins(x=0.1)
+        axes.set_xticks(noises, [f"{one:g}".removeprefix("0") for one in noises], fontsize=10)
         axes.minorticks_off()
-        axes.set_ylim(-8.0, 0.4)
-        axes.set_title(name, fontsize=11)
+        # Logarithmic where much is lost: a net on few records loses 20 points.
+        axes.set_yscale("symlog", linthresh=_LINEAR)
+        axes.set_yticks([0, -1, -2, -5, -10, -20], ["0", "-1", "-2", "-5", "-10", "-20"])
+        axes.set_ylim(-26.0, 0.3)
+        axes.set_title(public_problems.title(name, rows), fontsize=11)
     for axes in panels[len(names) :]:
         axes.set_visible(False)
     for axes in panels[max(0, len(names) - across) : len(names)]:
@@ -188,8 +200,15 @@ def draw(rows: Sequence[Mapping]) -> Figure:
         axes.set_ylabel("accuracy less the best,\npercentage points")
     handles, labels = panels[0].get_legend_handles_labels()
     once = dict(zip(labels, handles, strict=True))
-    figure.legend(
-        once.values(), once.keys(), loc="outside upper center", ncols=len(once), fontsize=10.5
+    figure.legend(once.values(), once.keys(), loc="outside lower center", ncols=3, fontsize=10.5)
+    lots, steps = LOTS[0]
+    figure.suptitle(
+        rf"public problems at $\delta = 10^{{{round(math.log10(DELTA))}}}$; lots of 1/{lots} of "
+        f"the records, {steps} steps, but where said; "
+        "mean accuracy over seeds, less the best of the same problem and epsilon\n"
+        f"vertical line: the public default; scale: linear down to -{_LINEAR:g} percentage points, "
+        "logarithmic below",
+        fontsize=11,
     )
     return figure
 

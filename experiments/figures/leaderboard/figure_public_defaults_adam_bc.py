@@ -17,6 +17,7 @@ all records are public.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -120,7 +121,7 @@ def gains(rows: Sequence[Mapping]) -> dict[tuple, float]:
 def draw(rows: Sequence[Mapping]) -> Figure:
     """A panel for each problem: what is gained on momentum's default, by the noise in an output."""
     names, found = distinct(rows, "problem"), gains(rows)
-    figure = Figure(figsize=(2.9 * len(names) + 0.8, 3.6), layout="constrained")
+    figure = Figure(figsize=(2.9 * len(names) + 0.8, 4.4), layout="constrained")
     panels = np.atleast_1d(figure.subplots(1, len(names), sharey=True))
     noises = sorted({name[3] for name in found})
     floors = sorted({name[2] for name in found})
@@ -135,14 +136,22 @@ def draw(rows: Sequence[Mapping]) -> Figure:
         axes.axvline(public_defaults.OUTPUT_NOISE, color="0.4", linewidth=0.9)
         axes.axhline(0.0, color="0.4", linewidth=0.9)
         axes.set_xscale("log")
-        axes.set_xticks(noises, [f"{one:g}" for one in noises])
+        axes.margins(x=0.08)
+        axes.set_xticks(noises, [f"{one:g}" for one in noises], fontsize=10)
         axes.minorticks_off()
         axes.set_ylim(-10.0, 7.0)
-        axes.set_title(name, fontsize=11)
+        axes.set_title(public_problems.title(name, rows), fontsize=11)
         axes.set_xlabel("noise in an output\n(standard deviations, at most)")
     panels[0].set_ylabel("accuracy less momentum's\ndefault, percentage points")
     handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=3, fontsize=10)
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=10)
+    figure.suptitle(
+        rf"DP-AdamBC on public problems at $\delta = 10^{{{round(math.log10(DELTA))}}}$, mean "
+        "accuracy over seeds; floor: root of the variance floor, in deviations of the noise in "
+        "a gradient\n"
+        "vertical line: the noise of the public default; horizontal line: momentum's default",
+        fontsize=11,
+    )
     return figure
 
 

@@ -14,14 +14,15 @@ no method.
 
 Attempts that the folder's rows hold already are not made again. Test accuracies of the releases are
 not private where records are not public. The picture: accuracy less that of the untuned rule with
-the same seed, mean and (from three seeds on) 95% intervals, against total epsilon; below, accuracy
-against work, at the epsilon of most attempts.
+the same seed, mean and (from three seeds on) 95% intervals, against total epsilon; beside it
+accuracy against work, at the epsilon of most attempts.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -158,7 +159,6 @@ def interval(values: np.ndarray) -> tuple[float, float, float]:
     return mean, mean - reach, mean + reach
 
 
-_ACROSS = 4
 _FEWEST = 3
 """Seeds from which an interval is drawn."""
 _NARROWEST = 0.02
@@ -167,31 +167,25 @@ _MARKERS = "osD^vPX*<>hpd8"
 
 
 def draw(rows: Sequence[Mapping]) -> Figure:
-    """Panels for each data set: difference to the untuned rule; below, accuracy against work."""
+    """A line for each data set: difference to the untuned rule, and accuracy against work."""
     names = distinct(rows, "contest")
-    across, down = min(_ACROSS, len(names)), -(-len(names) // _ACROSS)
-    figure = Figure(figsize=(max(9.5, 3.3 * across), 2 * 2.7 * down + 1.8), layout="constrained")
-    panels = figure.subplots(2 * down, across, squeeze=False)
+    figure = Figure(figsize=(13.0, 2.3 * len(names) + 2.6), layout="constrained")
+    # Broad ones on the left: at each epsilon every method has a place of its own.
+    panels = figure.subplots(len(names), 2, squeeze=False, width_ratios=(5, 2))
     shown = [name for name in METHODS if name in distinct(rows, "method")]
     colors = colormaps["tab20"].colors
     looks = {
         name: (colors[(2 * number + number // 10) % 20], _MARKERS[number % len(_MARKERS)])
         for number, name in enumerate(shown)
     }
-    for number, contest in enumerate(names):
-        row, column = divmod(number, across)
-        _differences_panel(panels[row, column], rows, contest, looks)
-        _work_panel(panels[down + row, column], rows, contest, looks)
-    for number in range(len(names), across * down):
-        row, column = divmod(number, across)
-        panels[row, column].set_visible(False)
-        panels[down + row, column].set_visible(False)
-    for row in range(down):
-        panels[row, 0].set_ylabel("accuracy less the untuned\nrule's, percentage points")
-        panels[down + row, 0].set_ylabel("test accuracy")
+    for (left, right), contest in zip(panels, names):
+        _differences_panel(left, rows, contest, looks)
+        _work_panel(right, rows, contest, looks)
+        left.set_ylabel("accuracy less the untuned\nrule's, percentage points", fontsize=10.5)
+        right.set_ylabel("test accuracy")
     # Of whatever panel has each of them: some methods did not compete everywhere.
     entries: dict[str, object] = {}
-    for panel in panels[:down].ravel():
+    for panel in panels[:, 0]:
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
     order = [name for name in looks if name in entries]
@@ -199,8 +193,18 @@ def draw(rows: Sequence[Mapping]) -> Figure:
         [entries[name] for name in order],
         order,
         loc="outside lower center",
-        ncols=3 if across > 2 else 2,
+        ncols=3,
         fontsize=9.5,
+    )
+    power = round(math.log10(rows[0]["delta"]))
+    figure.suptitle(
+        rf"what is released at equal total epsilon, $\delta = 10^{{{power}}}$: tuning, scores and "
+        "training together; test accuracies, not private\n"
+        "left: mean over seeds of the difference to the untuned rule with the same seed; bars: "
+        f"{100 * _CONFIDENCE:.0f}% intervals, from {_FEWEST} seeds on\n"
+        "right: mean accuracy against work, counted in trainings of one model, at the total "
+        "epsilon of most attempts",
+        fontsize=11,
     )
     return figure
 
@@ -209,30 +213,34 @@ def _differences_panel(axes, rows: Sequence[Mapping], contest: str, looks: Mappi
     plotting.style_axes(axes)
     epsilons = sorted(distinct(select(rows, contest=contest), "epsilon"))
     shown: list[float] = []
+    seeds: list[int] = []
     for number, (name, (color, marker)) in enumerate(looks.items()):
         points = []
         for place, epsilon in enumerate(epsilons):
             values = differences(rows, contest, epsilon, name)
             if len(values):
-                aside = place + 0.6 * (number / max(1, len(looks) - 1) - 0.5)
+                aside = place + 0.8 * (number / max(1, len(looks) - 1) - 0.5)
                 mean, low, high = interval(100 * values)
-                shown.append(mean)
                 # Two seeds have an interval of twelve times their spread.
-                few = len(values) < _FEWEST
-                points.append((aside, mean, *((mean, mean) if few else (low, high))))
+                if len(values) < _FEWEST:
+                    low, high = mean, mean
+                shown += [low, high]
+                seeds.append(len(values))
+                points.append((aside, mean, low, high))
         if points:
             where, mean, low, high = np.transpose(points)
             axes.errorbar(
                 where, mean, (mean - low, high - mean), color=color, marker=marker, linestyle="",
-                markersize=4.5, elinewidth=1.0, label=name,
+                markersize=5.5, elinewidth=1.2, label=name,
             )  # fmt: skip
     axes.set_xticks(range(len(epsilons)), [f"{epsilon:g}" for epsilon in epsilons])
     axes.set_xlabel("total epsilon")
     axes.axhline(0.0, color="0.4", linewidth=0.9)
     axes.set_xlim(-0.5, len(epsilons) - 0.5)
-    # By the means: the intervals of a few poor methods would hide all others.
-    axes.set_ylim(max(-8.0, min(shown) - 0.4), min(4.0, max(shown) + 0.8))
-    axes.set_title(contest, fontsize=11)
+    margin = 0.05 * (max(shown) - min(shown)) + 0.1
+    axes.set_ylim(min(shown) - margin, max(shown) + margin)
+    number = f"{min(seeds)} to {max(seeds)}" if min(seeds) < max(seeds) else f"{seeds[0]}"
+    axes.set_title(f"{contest} (seeds of a point: {number})", fontsize=11)
 
 
 def _work_panel(axes, rows: Sequence[Mapping], contest: str, looks: Mapping) -> None:
@@ -246,7 +254,8 @@ def _work_panel(axes, rows: Sequence[Mapping], contest: str, looks: Mapping) -> 
         if some:
             runs = float(np.mean([row["runs"] for row in some]))
             accuracy = float(np.mean([row["accuracy"] for row in some]))
-            axes.plot(runs, accuracy, color=color, marker=marker, linestyle="", markersize=5.5)
+            axes.plot(runs, accuracy, color=color, marker=marker, linestyle="", markersize=6)
+    axes.margins(y=0.15)
     low, high = axes.get_ylim()
     if high - low < _NARROWEST:
         axes.set_ylim((low + high - _NARROWEST) / 2, (low + high + _NARROWEST) / 2)
@@ -254,7 +263,7 @@ def _work_panel(axes, rows: Sequence[Mapping], contest: str, looks: Mapping) -> 
     axes.set_xlim(0.7, 40.0)
     axes.set_xticks([1, 3, 10, 30], ["1", "3", "10", "30"])
     axes.minorticks_off()
-    axes.set_xlabel(f"work, trainings of one model\n(total epsilon {usual:g})")
+    axes.set_xlabel(f"work (total epsilon {usual:g})")
     axes.set_title(contest, fontsize=11)
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from dpjax import data
 from experiments.figures.figure import DataFolders
+from experiments.figures.rows import distinct, select
 
 TEST_RECORDS = 5000
 """Of the data that are drawn here."""
@@ -107,4 +108,20 @@ PROBLEMS: Mapping[str, Problem] = {
 }
 """By what the pictures call them; drawn ones by their inputs and the number of records."""
 
+_INPUTS = {"20 normal": "20 normal inputs, drawn", "50 uniform": "50 uniform inputs, drawn",
+           "13 categories": "13 categories, drawn"}  # fmt: skip
+
 QUICK = ("digits", "20 normal, 5,000")
+
+
+def title(name: str, rows: Sequence[Mapping]) -> str:
+    """Heading of a problem's panel: its inputs, records and seeds.
+
+    Args:
+      name: of `PROBLEMS`.
+      rows: with columns problem, records and seed.
+    """
+    own = select(rows, problem=name)
+    inputs = _INPUTS.get(name.split(", ")[0], name)
+    seeds = len(distinct(own, "seed"))
+    return f"{inputs}\n{own[0]['records']:,} records, {seeds} seed{'s' * (seeds > 1)}"
