@@ -46,6 +46,9 @@ COLUMNS = {
     "regularisation": "1", "noise_std": "parameters", "epsilon": "nats", "epsilon_paper": "nats",
     "error": "share", "error_exact": "share",
 }  # fmt: skip
+TITLES = {"a1a": "Adult (a1a)", "digits": "digits"}
+"""Name for `data.load` -> name in headings."""
+
 ANTI_IDEAL = (10.0, 1.0)
 REGULARISATION = maps.GridAxis("regularisation", "regularisation gamma")
 NOISE_STD = maps.GridAxis("noise_std", "noise sigma")
@@ -111,6 +114,11 @@ def evaluate(
     )
 
 
+def data_in_words(row: Mapping) -> str:
+    """Data set and size, from any of the figure's rows."""
+    return f"{TITLES[row['dataset']]}, {row['records']:,} training records"
+
+
 def draw(rows: Sequence[Mapping]) -> Figure:
     """Draws the two maps, the fronts, and where the exact front lies in the domain."""
     figure, panels = maps.new_square()
@@ -118,7 +126,7 @@ def draw(rows: Sequence[Mapping]) -> Figure:
     exact = maps.column(rows, "error_exact")
     grid_axes = (REGULARISATION, NOISE_STD)
     maps.map_of_epsilons(panels[0, 0], rows, *grid_axes, epsilons, "epsilon")
-    maps.draw_map(panels[0, 1], rows, *grid_axes, exact, "classification error")
+    maps.draw_map(panels[0, 1], rows, *grid_axes, exact, "classification error", unit="share")
     axes = panels[1, 0]
     colours = plotting.PALETTE
     repetitions = rows[0]["repetitions"]
@@ -133,16 +141,20 @@ def draw(rows: Sequence[Mapping]) -> Figure:
             axes, costs, errors, color=colour, linewidth=width, label=f"{label}: {volume:.3f}"
         )
     axes.set_xscale("log")
-    axes.set_xlabel(f"epsilon at delta = {rows[0]['delta']:g}")
+    axes.set_xlabel(maps.epsilon_label(rows[0]["delta"]))
     axes.set_ylabel("classification error")
     axes.set_title("Pareto front")
-    axes.legend(title="hypervolume at (10, 1)", loc="upper right", fontsize=11, title_fontsize=11)
+    # Small enough to leave the lines free.
+    axes.legend(
+        title="hypervolume at (10, 1)", loc="upper right", fontsize=10, title_fontsize=10,
+        handlelength=1.2,
+    )  # fmt: skip
     on_front = fronts.non_dominated(np.stack([epsilons, exact], axis=1))
     title = "settings of the exact front, by epsilon"
     maps.draw_inputs(panels[1, 1], rows, *grid_axes, on_front, epsilons, title)
     figure.suptitle(
-        f"Output perturbation of logistic regression: {rows[0]['dataset']}, "
-        f"{rows[0]['records']:,} training records, {repetitions} runs a setting\n"
+        f"Output perturbation of logistic regression: {data_in_words(rows[0])}, "
+        f"{repetitions} runs a setting\n"
         "computed from the data without protection: for the curator, not a private output",
         fontsize=13,
     )

@@ -71,7 +71,7 @@ def draw(rows: Sequence[Mapping]) -> Figure:
     epsilons = maps.column(rows, "epsilon")
     exact = maps.column(rows, "error_exact")
     maps.map_of_epsilons(panels[0, 0], rows, NOISE, BOUND, epsilons, "epsilon")
-    maps.draw_map(panels[0, 1], rows, NOISE, BOUND, exact, "error 1 - F1, exact")
+    maps.draw_map(panels[0, 1], rows, NOISE, BOUND, exact, "error 1 - F1, exact", unit="1 - F1")
     axes = panels[1, 0]
     for name, look in LOOKS.items():
         errors = maps.column(rows, name)
@@ -81,7 +81,7 @@ def draw(rows: Sequence[Mapping]) -> Figure:
         label = f"{look['label']}: {volumes}"
         maps.draw_front(axes, epsilons, errors, **{**look, "label": label})
     axes.set_xscale("log")
-    axes.set_xlabel("epsilon")
+    axes.set_xlabel(maps.EPSILON)
     axes.set_ylabel("error 1 - F1")
     axes.set_title("Pareto front")
     axes.legend(

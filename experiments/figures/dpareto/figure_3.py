@@ -41,6 +41,7 @@ from experiments.figures.rows import RowFolder
 NAME, GRID = "figure_3", figure_1.FIGURE
 EXAMPLE = search_step.Example(
     title="output perturbation",
+    data=figure_1.data_in_words,
     copied={name: unit for name, unit in figure_1.COLUMNS.items() if name != "epsilon_paper"},
     domain=output_perturbation_example.DOMAIN,
     axes=(REGULARISATION, NOISE_STD),

@@ -32,6 +32,7 @@ from experiments.figures.rows import RowFolder
 NAME, GRID = "figure_4", figure_2.FIGURE
 EXAMPLE = search_step.Example(
     title="sparse vector technique",
+    data=lambda row: "100 made-up queries, ten of them 1",
     copied={name: unit for name, unit in figure_2.COLUMNS.items() if name != "error_1000"},
     domain=sparse_vector_example.DOMAIN,
     axes=(NOISE, BOUND),

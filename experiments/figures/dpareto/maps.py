@@ -14,6 +14,14 @@ from dpjax import plotting
 from dpjax.tuning.pareto import fronts
 
 EPSILON_COLOURS, ERROR_COLOURS = "viridis", "cividis"
+EPSILON = "epsilon (nats)"
+
+
+def epsilon_label(delta: float | None) -> str:
+    """Label of an axis of epsilon at a delta; None: pure."""
+    if delta is None:
+        return EPSILON
+    return rf"epsilon at $\delta = 10^{{{round(np.log10(delta))}}}$ (nats)"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,9 +93,22 @@ def draw_map(
     *,
     norm: Normalize | None = None,
     colours: str = ERROR_COLOURS,
-    bar: bool = True,
+    unit: str = "",
+    extend: str = "neither",
 ):
-    """Draws values (n,), one a row, as coloured cells of the grid; returns the mesh."""
+    """Draws values (n,), one a row, as coloured cells of the grid; returns the mesh.
+
+    Args:
+      axes: of the panel.
+      rows: of the grid.
+      horizontal, vertical: its hyperparameters.
+      values: one a row.
+      title: of the panel.
+      norm: of the colours; the values' range if None.
+      colours: name of a colour map.
+      unit: label of the colour bar.
+      extend: "min" where less than the bar's lower end is shown in its colour.
+    """
     across, up = column(rows, horizontal.column), column(rows, vertical.column)
     columns, lines = np.unique(across), np.unique(up)
     table = np.full((len(lines), len(columns)), np.nan)
@@ -100,17 +121,21 @@ def draw_map(
         rasterized=True,
     )  # fmt: skip
     axes.set_title(title)
-    if bar:
-        axes.figure.colorbar(mesh, ax=axes).ax.tick_params(labelsize=11)
+    _add_bar(axes, mesh, unit, extend)
     return mesh
+
+
+def _add_bar(axes: Axes, drawn, unit: str, extend: str = "neither") -> None:
+    bar = axes.figure.colorbar(drawn, ax=axes, extend=extend)
+    bar.ax.tick_params(labelsize=11)
+    bar.set_label(unit, fontsize=12)
 
 
 def map_of_epsilons(axes: Axes, rows, horizontal: GridAxis, vertical: GridAxis, values, title: str):
     """`draw_map` of epsilons, coloured by their logarithm."""
     norm = LogNorm(np.nanmin(values), np.nanmax(values))
-    return draw_map(
-        axes, rows, horizontal, vertical, values, title, norm=norm, colours=EPSILON_COLOURS
-    )
+    look = {"norm": norm, "colours": EPSILON_COLOURS, "unit": EPSILON}
+    return draw_map(axes, rows, horizontal, vertical, values, title, **look)
 
 
 def draw_front(axes: Axes, epsilons: np.ndarray, errors: np.ndarray, **look) -> None:
@@ -136,9 +161,11 @@ def draw_inputs(
         cmap=EPSILON_COLOURS,
         norm=LogNorm(epsilons.min(), epsilons.max()),
         s=26,
+        clip_on=False,  # Whole ones at the borders of the domain too.
+        zorder=3,
     )
     axes.set_title(title)
-    axes.figure.colorbar(dots, ax=axes).ax.tick_params(labelsize=11)
+    _add_bar(axes, dots, EPSILON)
 
 
 def hypervolume(epsilons: np.ndarray, errors: np.ndarray, anti_ideal: Sequence[float]) -> float:

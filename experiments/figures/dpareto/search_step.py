@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from dpjax import plotting
 from dpjax.tuning.pareto import acquisition, batches, fronts
@@ -22,13 +23,15 @@ from experiments.figures.rows import RowFolder
 ANTI_IDEAL = (10.0, 1.0)
 ADDED = {
     "sampled": "0 or 1", "predicted_epsilon": "nats", "predicted_error": "share",
-    "hvpoi": "probability", "ehvi_model_units": "log nats x logit", "ehvi_reported_units": "nats",
+    "hvpoi": "log nats x logit", "ehvi_model_units": "log nats x logit",
+    "ehvi_reported_units": "nats",
 }  # fmt: skip
 CRITERIA = {
-    "hvpoi": "HVPoI (the paper's criterion)",
-    "ehvi_model_units": "EHVI, model units",
-    "ehvi_reported_units": "EHVI, reported units",
+    "hvpoi": ("HVPoI (the paper's criterion)", "gain x its probability, model units"),
+    "ehvi_model_units": ("EHVI, model units", "expected gain (log nats x logit)"),
+    "ehvi_reported_units": ("EHVI, reported units", "expected gain (nats x share)"),
 }
+"""Column -> title of its panel, label of its colour bar; a gain is one in hypervolume."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +40,7 @@ class Example:
 
     Attributes:
       title: of the picture.
+      data: a row of the grid -> words for the data and their size.
       copied: columns of the grid's rows that the step's rows keep, with units.
       domain: of its two hyperparameters.
       axes: the same two, horizontal and vertical.
@@ -47,6 +51,7 @@ class Example:
     """
 
     title: str
+    data: Callable[[Mapping], str]
     copied: Mapping[str, str]
     domain: Domain
     axes: tuple[maps.GridAxis, maps.GridAxis]
@@ -133,7 +138,7 @@ def _mark(axes: Axes, rows: Sequence[Mapping], grid_axes, members, style: str, *
 
 def draw(example: Example, rows: Sequence[Mapping]) -> Figure:
     """Draws predictions, fronts and criteria."""
-    figure, panels = maps.new_square(2, 3, width=16.0, height=9.4)
+    figure, panels = maps.new_square(2, 3, width=16.0, height=9.8)
     sampled = maps.column(rows, "sampled") > 0
     grid_axes = example.axes
     above, below = panels
@@ -141,22 +146,31 @@ def draw(example: Example, rows: Sequence[Mapping]) -> Figure:
         above[0], rows, *grid_axes, maps.column(rows, "predicted_epsilon"), "epsilon, predicted"
     )
     maps.draw_map(
-        above[1], rows, *grid_axes, maps.column(rows, "predicted_error"), "error, predicted"
-    )
+        above[1], rows, *grid_axes, maps.column(rows, "predicted_error"), "error, predicted",
+        unit=example.error_label,
+    )  # fmt: skip
+    look = {"color": "white", "markersize": 3.5}
     for axes in above[:2]:
-        _mark(axes, rows, grid_axes, sampled, ".", color="white", markersize=3.5)
+        _mark(axes, rows, grid_axes, sampled, ".", clip_on=False, **look)
+    # White on white: with an edge in the legend.
+    entries = [
+        Line2D(
+            [], [], linestyle="", marker="o", markeredgecolor="#555555", label="settings", **look
+        )
+    ]
 
     axes = above[2]
     epsilons = maps.column(rows, "epsilon")
     measured, exact = maps.column(rows, example.measured), maps.column(rows, example.exact)
     axes.plot(
         epsilons[sampled], measured[sampled], ".", color=plotting.PALETTE[5], markersize=4,
-        label=f"{sampled.sum()} measurements",
+        label=f"their {sampled.sum()} measurements",
     )  # fmt: skip
     step = fronts.front(np.stack([epsilons, measured], axis=1)[sampled])
     axes.fill_between(
-        step[:, 0], step[:, 1], exact.min(), step="post", color="#000000", alpha=0.08, linewidth=0
-    )
+        step[:, 0], step[:, 1], exact.min(), step="post", color="#000000", alpha=0.08, linewidth=0,
+        label="better than their front",
+    )  # fmt: skip
     maps.draw_front(
         axes, epsilons[sampled], measured[sampled], color=plotting.PALETTE[6], linewidth=2,
         label="their front",
@@ -166,27 +180,31 @@ def draw(example: Example, rows: Sequence[Mapping]) -> Figure:
         label="true front of the grid",
     )  # fmt: skip
     axes.set_xscale("log")
-    at = f" at delta = {rows[0][example.delta]:g}" if example.delta else ""
-    axes.set_xlabel(f"epsilon{at}")
+    axes.set_xlabel(maps.epsilon_label(rows[0][example.delta] if example.delta else None))
     axes.set_ylabel(example.error_label)
     axes.set_title("Pareto front")
-    axes.legend(loc="upper right", fontsize=11)
+    entries += axes.get_legend_handles_labels()[0]
 
-    for axes, (name, title) in zip(below, CRITERIA.items()):
+    for axes, (name, (title, unit)) in zip(below, CRITERIA.items()):
         values = maps.column(rows, name)
         # Most of the domain promises next to nothing: the last four decades are shown.
         norm = LogNorm(1e-4 * values.max(), values.max())
         shown = np.maximum(values, norm.vmin)
-        maps.draw_map(axes, rows, *grid_axes, shown, title, norm=norm, colours="magma")
+        look = {"norm": norm, "colours": "magma", "unit": unit, "extend": "min"}
+        maps.draw_map(axes, rows, *grid_axes, shown, title, **look)
         best = int(np.argmax(np.where(sampled, -1.0, values)))
-        look = {"color": "white", "markeredgecolor": "black", "markersize": 18, "clip_on": False}
-        _mark(axes, rows, grid_axes, np.array([best]), "*", label="next setting", **look)
-    # Once: in the other panels a star may lie in the corner that a legend would take.
-    legend = below[0].legend(loc="lower left", fontsize=11, facecolor="#777777")
-    for text in legend.get_texts():
-        text.set_color("white")
+        # Of a colour that neither the map nor the paper around it has: it may lie in a corner.
+        look = {"color": plotting.PALETTE[5], "markeredgecolor": "black", "markersize": 18}
+        _mark(
+            axes, rows, grid_axes, np.array([best]), "*", label="next setting", clip_on=False,
+            zorder=5, **look,
+        )  # fmt: skip
+    entries += below[0].get_legend_handles_labels()[0]
+    # Below the panels: inside it would cover measurements.
+    figure.legend(handles=entries, loc="outside lower center", ncols=len(entries), fontsize=12)
     figure.suptitle(
-        f"One step of the search: {example.title}, after {sampled.sum()} settings of 50 runs each\n"
+        f"One step of the search: {example.title}, {example.data(rows[0])}, after {sampled.sum()} "
+        "settings of 50 runs each\n"
         "computed from the data without protection: for the curator, not a private output",
         fontsize=14,
     )
