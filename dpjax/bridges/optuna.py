@@ -250,7 +250,7 @@ def _check_independent(
                 raise ValueError(f"trials drew {name} from different ranges{instead}")
 
 
-def _all_values(name: str, trials: Sequence[optuna.trial.FrozenTrial]) -> list[Any]:
+def _all_values(name: str, trials: Sequence[optuna.trial.FrozenTrial]) -> Sequence[Any]:
     """All values that the trials could have drawn of a hyperparameter.
 
     Raises:

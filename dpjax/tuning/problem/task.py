@@ -337,6 +337,10 @@ def check_disjoint(train: Records, validation: Records) -> None:
         )
 
 
+_MOST_WORK: Any = 10_000
+"""Until it is not known whether strided arrays overlap; NumPy's stubs know 0 and -1 alone."""
+
+
 def _overlap(one: Any, other: Any) -> bool:
     """Whether two arrays are one, or lie in the same memory; what was copied is not seen."""
     if one is other:
@@ -344,7 +348,7 @@ def _overlap(one: Any, other: Any) -> bool:
     if not (isinstance(one, np.ndarray) and isinstance(other, np.ndarray)):
         return False
     try:
-        return np.shares_memory(one, other, max_work=10_000)
+        return np.shares_memory(one, other, max_work=_MOST_WORK)
     except np.exceptions.TooHardError:
         return False
 
