@@ -180,7 +180,7 @@ def test_utilities_of_scores_are_finer_and_as_sensitive():
         (dict(score=None), "pass either correct"),
         (dict(correct=lambda params, example: True), "pass either correct"),
         (dict(score=3), "score"),
-        (dict(validation=Records((INPUTS, TARGETS), 260, 2**24)), "at most 8388607"),
+        (dict(validation=Records((INPUTS + 0, TARGETS + 0), 260, 2**24)), "at most 8388607"),
     ],
 )
 def test_what_bounds_no_record_is_refused_when_the_task_is_made(changes, message):
