@@ -114,7 +114,7 @@ def test_what_is_negative_trains_nothing(wrong, clipping):
     """Clipped to -1 a gradient has norm 1, and noise of a negative deviation would be none."""
     given = {"clip_norm": 1.0, "noise_multiplier": 5.0, "learning_rate": 0.05}
     sound, result = (
-        train(hyperparameters=given | more, clipping=clip_rules.checked_rule(clipping))
+        train(hyperparameters=given | more, clipping=clip_rules.CLIP_RULES[clipping]())
         for more in ({}, wrong)
     )
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(sound))
