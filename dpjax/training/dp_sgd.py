@@ -141,7 +141,8 @@ def make_train(config: TrainConfig) -> Train:
         for).
       data: pytree of arrays (rows, ...), the private records. No other row than the
         `number_of_records` from `first_record` on has an influence.
-      number_of_records: static or traced; None for all rows from the first on.
+      number_of_records: static or traced; None for all rows from the first on. With `FixedLots`
+        that of the lots: another one is refused, and gives nothing but NaN where it is traced.
       first_record: static or traced; the records are the rows from this one on, so that runs on
         different partitions of one array share a compilation.
     and returns the final full parameters, a pytree like `params`, or the average that
@@ -211,6 +212,12 @@ def make_train(config: TrainConfig) -> Train:
         hyperparameters = {
             name: jnp.asarray(value, jnp.float32) for name, value in hyperparameters.items()
         }
+        if isinstance(config.lots, FixedLots) and isinstance(number_of_records, jax.Array):
+            # Lots are drawn from their own number of rows, whatever is asked for.
+            own = number_of_records == config.lots.dataset_size
+            hyperparameters = {
+                name: jnp.where(own, value, jnp.nan) for name, value in hyperparameters.items()
+            }
         number_of_records = checked_number_of_records(
             config.lots, data, number_of_records, first_record
         )
@@ -534,12 +541,6 @@ def checked_number_of_records(
         raise ValueError(
             f"{number_of_records} records, but these lots were made for 0 to "
             f"{lots.dataset_size_bound}: pass a dataset_size_bound that the data never exceeds"
-        )
-    if isinstance(lots, FixedLots) and not static and number_of_records is not row_count:
-        # Lots would be drawn from all rows there are.
-        raise ValueError(
-            "number_of_records is traced, and lots of a fixed size are drawn from a fixed number: "
-            "pass a static one, or PoissonLots"
         )
     if isinstance(lots, FixedLots) and known and row_count < lots.dataset_size:
         raise ValueError(

@@ -102,6 +102,13 @@ def test_full_size_is_the_papers():
     assert {one[2] for one in figure_7.searches(trained.FULL)} == {0}
 
 
+def test_full_on_adult_is_full_there_and_takes_all_records_of_mnist():
+    for problem in problems.PROBLEMS:
+        size = trained.size_of(problem, trained.FULL_ADULT)
+        assert size.records is size.lot_size is None
+        assert (size == trained.size_of(problem, trained.FULL)) == problem.startswith("adult")
+
+
 def test_caps_keep_draws_inside_and_leave_the_rest():
     problem = problems.PROBLEMS["mnist_1000_sgd"]
     size = trained.size_of("mnist_1000_sgd", trained.MID)
