@@ -25,7 +25,6 @@ criterion and its baselines. Needs the extra: pip install -e '.[pareto]'.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shutil
 from typing import Any
@@ -279,8 +278,8 @@ def search(folder: str, console: Console) -> int:
     searched = _DATA.featured(searched) if _PROXY.value else loaded
     task = task_of(searched)
     # The released run uses every private training record; nothing is chosen by its accuracy.
-    # (A task needs records to judge by; without test data the copy stands in, and is not read.)
-    judged_on = loaded.test or dataclasses.replace(loaded.train)
+    # (A task needs records to judge by; without test data the proxy's stand in, and are not read.)
+    judged_on = loaded.test or searched.train
     priced = _DATA.task(loaded.classes, loaded.train, judged_on) if _PROXY.value else task
     fixed = _SHAPES.sampling == "fixed"
     if fixed and not priced.train.stable_under_replacement:
