@@ -3,14 +3,13 @@
 Avent et al., PoPETs 2020. DPareto's fronts on Adult (three pairs) and MNIST (two networks), seed 0.
 Settings, means and bands are of the repetitions measured afresh, not of those that chose them.
 
-Differs from the paper: EHVI for HVPoI, tight epsilons for classic ones; at mid size nine (Adult)
-and four (MNIST) fresh repetitions instead of the ten of the search.
+Differs from the paper: EHVI for HVPoI, tight epsilons for classic ones; twenty fresh repetitions
+instead of the ten of the search, for MNIST four.
 
-  python -m experiments.figures.dpareto.figure_7 --size=mid --data_dir=... --out_dir=...
+  python -m experiments.figures.dpareto.figure_7 --size=full_adult --data_dir=... --out_dir=...
 
-At full size it takes half an hour of a core for Adult, many for MNIST (estimates: not run;
---problem= restricts it); with --size=mid about an hour, see docs/pareto_fronts.md; with --quick a
-minute, most of it compilation.
+It takes an hour of a core; with --size=full many more for MNIST (an estimate: not run; --problem=
+restricts it); with --size=mid half as long; with --quick a minute, most of it compilation.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from dpjax import plotting
 from experiments.figures.dpareto import maps
 from experiments.figures.dpareto import trained_fronts as found
 from experiments.figures.dpareto import trained_searches as trained
-from experiments.figures.figure import MID
 from experiments.figures.rows import select
 
 COLUMNS = ("problem", *trained.RAN_COLUMNS, "fresh_repetitions", *trained.SETTING_COLUMNS,
@@ -78,8 +76,9 @@ FIGURE = trained.figure(
     searches,
     rows,
     draw,
-    full="Adult half an hour, MNIST many (estimates)",
-    committed=MID,
+    full="Adult half an hour, MNIST many (an estimate)",
+    full_adult="an hour",
+    committed=trained.FULL_ADULT,
 )
 
 if __name__ == "__main__":

@@ -5,11 +5,10 @@ beats the wider one at small epsilon. DPareto's fronts of seed 0, measured afres
 
 Differs from the paper: EHVI for HVPoI, tight epsilons for classic ones, fronts measured afresh.
 
-  python -m experiments.figures.dpareto.figure_8 --size=mid --data_dir=... --out_dir=...
+  python -m experiments.figures.dpareto.figure_8 --size=full_adult --data_dir=... --out_dir=...
 
-At full size it takes half an hour of a core for Adult, many for MNIST (estimates: not run;
---problem= restricts it); with --size=mid about an hour, see docs/pareto_fronts.md; with --quick a
-minute, most of it compilation.
+It takes an hour of a core; with --size=full many more for MNIST (an estimate: not run; --problem=
+restricts it); with --size=mid half as long; with --quick a minute, most of it compilation.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from experiments.figures.dpareto import maps
 from experiments.figures.dpareto import trained_fronts as found
 from experiments.figures.dpareto import trained_searches as trained
 from experiments.figures.dpareto.figure_7 import COLUMNS, rows, searches
-from experiments.figures.figure import MID
 from experiments.figures.rows import select
 
 
@@ -54,8 +52,9 @@ FIGURE = trained.figure(
     searches,
     rows,
     draw,
-    full="Adult half an hour, MNIST many (estimates)",
-    committed=MID,
+    full="Adult half an hour, MNIST many (an estimate)",
+    full_adult="an hour",
+    committed=trained.FULL_ADULT,
 )
 
 if __name__ == "__main__":
