@@ -28,7 +28,7 @@ T = 7 is what happens in the paper's setting (figure 1), where its own compositi
 adding up; 199 is what must be charged if no cap was fixed beforehand.
 
 Right: 16 candidates for the MNIST run of Papernot & Steinke (Poisson lots of 256 of 60,000,
-noise multiplier 1.1, 14,062 steps; 2.39 for one run). Selections train their candidates on
+noise multiplier 1.1, 14,062 steps; 2.38 for one run). Selections train their candidates on
 partitions, which protect by themselves, and then one run privately; random repetitions train all
 privately. `guarantee` is 0 for the paper's own figure, the cost of the iterations that happened,
 which guarantees nothing.
