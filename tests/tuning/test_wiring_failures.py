@@ -104,6 +104,16 @@ def test_a_clip_norm_that_is_none_is_refused_before_the_data_is_touched(toy, cli
             toy.shapes().check(domain)
 
 
+def test_a_listed_clip_norm_that_is_none_is_refused_before_the_selection(toy):
+    """Refused by the final training alone, it would tell that its candidate won."""
+    listed = [dict(quality=0.5, clip_norm=1.0), dict(quality=0.5, clip_norm=-1.0)]
+    with toy.noting() as keys, pytest.raises(ValueError, match="clip_norm of a listed candidate"):
+        tuning.exponential(
+            toy.task(record=True), toy.space(0.5), candidates=listed, partitions=4, **toy.settings
+        )
+    assert not keys
+
+
 def test_a_run_after_a_public_search_is_trained_once(toy):
     setting = dict(quality=0.5, clip_norm=1.0, epochs=1.0, lot_size=8.0, noise_multiplier=3.0)
     cost = pareto.TrainingCost(toy.shapes(), delta=1e-3)

@@ -297,8 +297,8 @@ def _candidates(
             )
         for name, value in candidate.items():
             checks.number(f"{name} of a listed candidate", value)
-        if candidate.get("clip_norm", 1.0) <= 0:
-            raise ValueError("clip_norm of a listed candidate must be above 0: pass a positive one")
+        # Refused by whom trains it, it would tell who won.
+        checks.positive("clip_norm of a listed candidate", candidate.get("clip_norm", 1.0))
         for name in ACCOUNTED:
             if name in candidate and candidate[name] not in (space.parameters[name].values or ()):
                 raise ValueError(f"{name} of a listed candidate is not the space's: pass the same")
