@@ -8,6 +8,23 @@ from matplotlib.figure import Figure
 
 from dpjax import plotting
 
+DATA_SETS = {
+    "mnist": "MNIST",
+    "cifar10": "CIFAR-10",
+    "cifar10_subset": "CIFAR-10 subset",
+    "adult": "Adult",
+    "digits": "digits",
+    "a1a": "Adult",
+}
+"""Name for `data.load` -> name in pictures."""
+
+
+def delta_in_words(delta: float) -> str:
+    """A delta as a formula: a power of ten where it is one."""
+    power = np.log10(delta)
+    value = f"10^{{{round(power)}}}" if power == round(power) else f"{delta:g}"
+    return rf"$\delta = {value}$"
+
 
 def new_panels(
     number: int, width: float = 11.0, height: float = 4.4, *, share_vertical: bool = False

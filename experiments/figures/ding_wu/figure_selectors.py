@@ -39,7 +39,6 @@ goes on from there, and --redraw replays the selections from these files alone.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
@@ -50,9 +49,9 @@ from experiments.figures.ding_wu import (
     selector_replays,
     selector_settings,
     selector_trainings,
-    tasks,
 )
 from experiments.figures.figure import FULL, QUICK, DataFolders, FigureSpec
+from experiments.figures.panels import DATA_SETS, delta_in_words
 from experiments.figures.rows import RowFolder, distinct, select
 
 REPLAYS = 1000
@@ -89,14 +88,13 @@ def draw(rows: Sequence[Mapping]) -> Figure:
         for axes, partitions in zip(line, counts[name]):
             plotting.style_axes(axes)
             _draw_panel(axes, select(rows, dataset=name), partitions)
-        line[0].set_ylabel(f"{tasks.TITLES[name]}: test accuracy of the release", fontsize=11)
+        line[0].set_ylabel(f"{DATA_SETS[name]}: test accuracy of the release", fontsize=11)
     for axes in grid[-1]:
         axes.set_xlabel(r"$\varepsilon_0$ (nats)")
-    power = round(math.log10(rows[0]["delta"]))
     replays = select(rows, selector=selector_settings.EXPONENTIAL)[0]["replays"]
     figure.suptitle(
         f"{CANDIDATES} learning rates; selection and private training together cost "
-        rf"$\varepsilon$ = {rows[0]['epsilon']:g} at $\delta = 10^{{{power}}}$" + "\n"
+        rf"$\varepsilon$ = {rows[0]['epsilon']:g} at {delta_in_words(rows[0]['delta'])}" + "\n"
         f"points: means of {replays} replays, bars: two standard errors; "
         "|S|: number of candidates\n"
         "measured on test data: for the curator; best candidate and no noise are not private",

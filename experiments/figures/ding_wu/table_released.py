@@ -42,8 +42,8 @@ from dpjax.tuning.problem.run_settings import RunOptions
 from dpjax.tuning.problem.task import Task, total_units
 from dpjax.tuning.tuner import Request
 from experiments.figures.ding_wu import tasks
-from experiments.figures.ding_wu.tasks import TITLES
 from experiments.figures.figure import DEFAULT_FOLDERS, FULL, QUICK, DataFolders, FigureSpec
+from experiments.figures.panels import DATA_SETS
 from experiments.figures.rows import RowFolder, distinct, select
 
 NAME = "table_released"
@@ -82,7 +82,7 @@ class Setting:
     @property
     def label(self) -> str:
         """Words for the picture."""
-        words = f"{TITLES[self.dataset]}, {self.selector.replace('_', ' ')}"
+        words = f"{DATA_SETS[self.dataset]}, {self.selector.replace('_', ' ')}"
         if self.partitions is not None:
             words += rf", k = {self.partitions}, $\varepsilon_0$ = {self.epsilon_0:g}"
         if self.partition_training == NON_PRIVATE:

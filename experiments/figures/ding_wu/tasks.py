@@ -7,9 +7,6 @@ import numpy as np
 from dpjax import data, models, tuning
 from experiments.figures.figure import DEFAULT_FOLDERS, DataFolders
 
-TITLES = {"digits": "digits", "adult": "Adult"}
-"""Name for `data.load` -> name in pictures."""
-
 SPLIT_KEY = b"dpjax"
 """Public key of the hash that keeps a fifth of the training records for validation."""
 

@@ -10,8 +10,9 @@ from matplotlib.figure import Figure
 
 from dpjax import plotting
 from experiments.figures.dp_hype.panel_grid import by_study, draw_grid, rates_in_words
-from experiments.figures.dp_hype.studies import TITLES, Study, study_of
+from experiments.figures.dp_hype.studies import Study, study_of
 from experiments.figures.dp_hype.vote_figure import Options
+from experiments.figures.panels import DATA_SETS
 
 COLUMNS = {"candidate": "number", "accuracy": "share"}
 _BINS = np.linspace(0.0, 1.0, 50)
@@ -53,7 +54,7 @@ def _title(groups: Sequence[Sequence[Mapping]]) -> str:
     studies = [study_of(group[0]) for group in groups]
     divisions: dict[str, list[str]] = {}
     for study in studies:
-        divisions.setdefault(study.division, []).append(TITLES[study.dataset])
+        divisions.setdefault(study.division, []).append(DATA_SETS[study.dataset])
     words = [
         division if len(divisions) == 1 else f"{division} ({', '.join(names)})"
         for division, names in divisions.items()
@@ -63,12 +64,12 @@ def _title(groups: Sequence[Sequence[Mapping]]) -> str:
 
 def _draw_panel(axes: Axes, groups: Sequence[Sequence[Mapping]]) -> None:
     """Histograms of several data sets, each in its colour, their bars side by side in every bin."""
-    names = list(TITLES)
+    names = list(DATA_SETS)
     datasets = [group[0]["dataset"] for group in groups]
     axes.hist(
         [[row["accuracy"] for row in group] for group in groups],
         bins=_BINS,
         color=[plotting.PALETTE[names.index(dataset)] for dataset in datasets],
-        label=[TITLES[dataset] for dataset in datasets],
+        label=[DATA_SETS[dataset] for dataset in datasets],
     )
     axes.set_xlim(0.0, 1.0)

@@ -16,10 +16,10 @@ from dpjax import plotting
 from experiments.figures.dp_hype.studies import (
     RATES_IN_WORDS,
     STUDY_COLUMNS,
-    TITLES,
     Study,
     study_of,
 )
+from experiments.figures.panels import DATA_SETS
 from experiments.figures.rows import distinct
 
 _FULL_SIZE = "full size"
@@ -122,7 +122,7 @@ def _heading(rows: Sequence[Mapping], first_line: str, width: float) -> str:
     notes = []
     for study in studies:
         alike = {other.footnote for other in studies if other.dataset == study.dataset}
-        name = TITLES[study.dataset] + (f", n = {study.clients}" if len(alike) > 1 else "")
+        name = DATA_SETS[study.dataset] + (f", n = {study.clients}" if len(alike) > 1 else "")
         notes.append(f"{name}: {study.footnote or _FULL_SIZE}")
     note = "; ".join(dict.fromkeys(notes))
     return "\n".join([*textwrap.wrap(first_line, round(14 * width)),

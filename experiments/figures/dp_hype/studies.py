@@ -21,18 +21,12 @@ from dpjax import data, models
 from dpjax.federated.vote_clients import Records
 from dpjax.federated.voting import candidate_grid
 from experiments.figures.figure import FULL, MID, QUICK
+from experiments.figures.panels import DATA_SETS
 
 SIZES = (FULL, MID, QUICK)
 EPSILONS = (0.1, 0.25, 0.5, 1.0, 3.0, math.inf)
 DATASETS = ("adult", "mnist", "cifar10")
 CONCENTRATIONS = (30.0, 5.0, 0.5)
-TITLES = {
-    "mnist": "MNIST",
-    "cifar10": "CIFAR-10",
-    "cifar10_subset": "CIFAR-10 subset",
-    "adult": "Adult",
-    "digits": "digits",
-}
 RATES_IN_WORDS = {
     "artifact": "learning rates of the authors' code",
     "table_iii": "learning rates of Table III",
@@ -92,7 +86,7 @@ class Study:
     @property
     def title(self) -> str:
         """Of a panel; what is not the paper's is named."""
-        return f"{TITLES[self.dataset]}, n = {self.clients}, {self.division}"
+        return f"{DATA_SETS[self.dataset]}, n = {self.clients}, {self.division}"
 
     @property
     def footnote(self) -> str:

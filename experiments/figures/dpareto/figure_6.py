@@ -81,7 +81,6 @@ FIGURE = trained.figure(
     rows,
     draw,
     full="2 core-hours",
-    full_adult="2 core-hours",
     quick="half a minute",
     committed=trained.FULL_ADULT,
 )

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from dpjax import plotting
 from dpjax.tuning.pareto import fronts
+from experiments.figures.panels import delta_in_words
 
 EPSILON_COLOURS, ERROR_COLOURS = "viridis", "cividis"
 EPSILON = "epsilon (nats)"
@@ -21,7 +22,7 @@ def epsilon_label(delta: float | None) -> str:
     """Label of an axis of epsilon at a delta; None: pure."""
     if delta is None:
         return EPSILON
-    return rf"epsilon at $\delta = 10^{{{round(np.log10(delta))}}}$ (nats)"
+    return f"epsilon at {delta_in_words(delta)} (nats)"
 
 
 @dataclasses.dataclass(frozen=True)

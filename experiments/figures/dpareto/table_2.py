@@ -132,7 +132,6 @@ FIGURE = trained.figure(
     rows,
     draw,
     full="5 core-hours",
-    full_adult="5 core-hours",
     committed=trained.FULL_ADULT,
     summary=summary,
 )

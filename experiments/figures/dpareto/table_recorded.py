@@ -35,13 +35,13 @@ from dpjax.tuning import pareto
 from dpjax.tuning.pareto import problems
 from experiments.figures.dpareto import maps, trained_searches
 from experiments.figures.figure import FULL, MID, QUICK, DataFolders, FigureSpec
-from experiments.figures.panels import new_panels
+from experiments.figures.panels import DATA_SETS, new_panels
 
 RECORDS = 30_956
 REPETITIONS = 10
 PROBLEM = "adult_logistic_regression_adam"
 SETTINGS = ("epochs", "lot_size", "learning_rate", "clip_norm", "noise_multiplier")
-DATA_SET = trained_searches.DATA_SETS[problems.PROBLEMS[PROBLEM].dataset]
+DATA_SET = DATA_SETS[problems.PROBLEMS[PROBLEM].dataset]
 COLUMNS = {
     "data_set": "name", "records": "records",
     "epochs": "epochs", "lot_size": "records", "learning_rate": "1", "clip_norm": "gradient",

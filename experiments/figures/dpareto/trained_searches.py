@@ -45,6 +45,7 @@ from dpjax.tuning import pareto
 from dpjax.tuning.pareto import problems
 from dpjax.tuning.pareto.oracles import CLASSIC
 from experiments.figures.figure import FULL, MID, QUICK, DataFolders, FigureSpec, option
+from experiments.figures.panels import DATA_SETS
 from experiments.figures.rows import RowFolder, select
 
 SEARCHES, FRONTS = "trained_searches", "trained_fronts"
@@ -76,7 +77,6 @@ LABELS = {
     "mnist_1000_sgd": "MLP 1000",
     "mnist_128_64_sgd": "MLP 128-64",
 }
-DATA_SETS = {"a1a": "Adult", "mnist": "MNIST", "digits": "digits"}
 _ADULT_LEARNING_RATES = (1e-3, 0.1)  # of the authors' random search and grids
 NOT_PRIVATE = "computed from the data without protection: NOT private"
 
@@ -392,7 +392,7 @@ def figure(
     draw: Callable[[Sequence[Mapping]], Figure],
     *,
     full: str,
-    full_adult: str,
+    full_adult: str | None = None,
     quick: str = "a minute",
     **more: Any,
 ) -> FigureSpec:
@@ -404,7 +404,7 @@ def figure(
       searches: size -> the searches (problem, method, seed) that it needs.
       rows: (all evaluations, fronts measured afresh) -> its rows.
       draw: its rows -> the picture.
-      full, full_adult, quick: wall times of these sizes.
+      full, full_adult, quick: wall times of these sizes; None: as full, which Adult alone takes.
       **more: of `FigureSpec`.
     """
     return FigureSpec(
@@ -413,7 +413,7 @@ def figure(
         {column: UNITS[column] for column in columns},
         {
             FULL: full,
-            FULL_ADULT: full_adult,
+            FULL_ADULT: full_adult or full,
             MID: "about an hour",
             QUICK_ADULT: "minutes",
             QUICK: quick,

@@ -17,7 +17,6 @@ all records are public.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import jax
@@ -31,6 +30,7 @@ from dpjax.tuning.problem.run_shape import POISSON, RunShape
 from experiments.figures.figure import DEFAULT_FOLDERS, FULL, QUICK, DataFolders, FigureSpec
 from experiments.figures.leaderboard import public_problems
 from experiments.figures.leaderboard.public_problems import PROBLEMS, Arrays, Problem
+from experiments.figures.panels import delta_in_words
 from experiments.figures.rows import RowFolder, distinct, select
 
 DELTA = 1e-5
@@ -203,9 +203,9 @@ def draw(rows: Sequence[Mapping]) -> Figure:
     figure.legend(once.values(), once.keys(), loc="outside lower center", ncols=3, fontsize=10.5)
     lots, steps = LOTS[0]
     figure.suptitle(
-        rf"public problems at $\delta = 10^{{{round(math.log10(DELTA))}}}$; lots of 1/{lots} of "
-        f"the records, {steps} steps, but where said; "
-        "mean accuracy over seeds, less the best of the same problem and epsilon\n"
+        f"public problems at {delta_in_words(DELTA)}; lots of 1/{lots} of the records, {steps} "
+        "steps, but where said; mean accuracy over seeds, less the best of the same problem and "
+        "epsilon\n"
         f"vertical line: the public default; scale: linear down to -{_LINEAR:g} percentage points, "
         "logarithmic below",
         fontsize=11,

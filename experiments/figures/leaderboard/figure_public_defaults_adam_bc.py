@@ -17,7 +17,6 @@ all records are public.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -34,6 +33,7 @@ from experiments.figures.leaderboard.figure_public_defaults import (
     inputs_of,
 )
 from experiments.figures.leaderboard.public_problems import PROBLEMS, Problem
+from experiments.figures.panels import delta_in_words
 from experiments.figures.rows import RowFolder, distinct, select
 
 OUTPUT_NOISES = (1.25, 2.5, 5.0, 10.0)
@@ -146,9 +146,8 @@ def draw(rows: Sequence[Mapping]) -> Figure:
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=10)
     figure.suptitle(
-        rf"DP-AdamBC on public problems at $\delta = 10^{{{round(math.log10(DELTA))}}}$, mean "
-        "accuracy over seeds; floor: root of the variance floor, in deviations of the noise in "
-        "a gradient\n"
+        f"DP-AdamBC on public problems at {delta_in_words(DELTA)}, mean accuracy over seeds; "
+        "floor: root of the variance floor, in deviations of the noise in a gradient\n"
         "vertical line: the noise of the public default; horizontal line: momentum's default",
         fontsize=11,
     )

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -43,6 +42,7 @@ from experiments.figures.leaderboard.methods import (
     Entry,
     Outcome,
 )
+from experiments.figures.panels import delta_in_words
 from experiments.figures.rows import RowFolder, distinct, select
 
 GUARANTEES = "guarantees"
@@ -196,10 +196,9 @@ def draw(rows: Sequence[Mapping]) -> Figure:
         ncols=3,
         fontsize=9.5,
     )
-    power = round(math.log10(rows[0]["delta"]))
     figure.suptitle(
-        rf"what is released at equal total epsilon, $\delta = 10^{{{power}}}$: tuning, scores and "
-        "training together; test accuracies, not private\n"
+        f"what is released at equal total epsilon, {delta_in_words(rows[0]['delta'])}: tuning, "
+        "scores and training together; test accuracies, not private\n"
         "left: mean over seeds of the difference to the untuned rule with the same seed; bars: "
         f"{100 * _CONFIDENCE:.0f}% intervals, from {_FEWEST} seeds on\n"
         "right: mean accuracy against work, counted in trainings of one model, at the total "

@@ -82,7 +82,7 @@ from matplotlib.figure import Figure
 
 from dpjax import accounting
 from experiments.figures.figure import FULL, MID, QUICK, FigureSpec
-from experiments.figures.panels import legend_below, new_panels
+from experiments.figures.panels import DATA_SETS, legend_below, new_panels
 from experiments.figures.papernot_steinke import figure_7_runs, setting
 from experiments.figures.papernot_steinke.figure_7_runs import RunSettings
 from experiments.figures.rows import RowFolder, distinct, select
@@ -91,9 +91,6 @@ DELTA = 1e-5
 TRIALS = 500
 GUESS = 0.1
 """Accuracy where K = 0: nothing was trained, and a constant guess is released."""
-
-DATA_SETS = {"mnist": "MNIST", "digits": "digits"}
-"""Name for `data.load` -> name in the heading."""
 
 BOUNDS = {"tight": "tight bound", "papernot_steinke": "Papernot & Steinke (Renyi)"}
 LAWS = ("eta=-0.5", "logarithmic", "geometric", "poisson", "naive")

@@ -17,6 +17,7 @@ import matplotlib
 import numpy as np
 
 from dpjax import accounting, plotting
+from experiments.figures.panels import delta_in_words
 
 RHO = 0.1
 DELTA = 1e-6
@@ -123,9 +124,7 @@ def epsilons(repetition: Repetition, mean: float) -> dict[str, float]:
 
 def epsilon_label(delta: float) -> str:
     """Returns the label of an axis of epsilon at a delta."""
-    power = np.log10(delta)
-    value = f"10^{{{round(power)}}}" if power == round(power) else f"{delta:g}"
-    return f"$\\varepsilon$ at $\\delta = {value}$ (nats)"
+    return rf"$\varepsilon$ at {delta_in_words(delta)} (nats)"
 
 
 def means(repetition: Repetition, quick: bool, largest: float = 1e3) -> list[float]:
