@@ -267,7 +267,7 @@ FIGURE = FigureSpec(
     "dpareto",
     NAME,
     COLUMNS,
-    {FULL: "3 min", QUICK: "5 s"},
+    {FULL: "two and a half minutes", QUICK: "5 s"},
     draw,
     train=compute,
     options=Options(),
