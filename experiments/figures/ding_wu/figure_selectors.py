@@ -31,7 +31,7 @@ What it shows: see docs/threshold_proposals.md.
       --out_dir=docs/figures/ding_wu
   python -m experiments.figures.ding_wu.figure_selectors --redraw --out_dir=...
 
-Takes 7 minutes on 4 CPU cores that are busy with other work; --redraw a minute; --quick (digits
+Takes five minutes on one CPU core that is busy with other work; --redraw a minute; --quick (digits
 alone, fewer epochs, k and epsilon_0) 15 seconds. Trained models' results go to
 figure_selectors_partitions.csv and figure_selectors_finals.csv as they finish; a stopped program
 goes on from there, and --redraw replays the selections from these files alone.
@@ -162,7 +162,7 @@ FIGURE = FigureSpec(
     "ding_wu",
     "figure_selectors",
     selector_replays.COLUMNS,
-    {FULL: "7 minutes on 4 busy cores", QUICK: "15 s"},
+    {FULL: "five minutes on a busy core", QUICK: "15 s"},
     draw,
     train=train,
     derive=derive,

@@ -14,8 +14,8 @@ curator.
   python -m experiments.figures.ding_wu.table_released --data_dir=... \
       --out_dir=docs/figures/ding_wu
 
-Takes about half an hour on 4 CPU cores that are busy with other work; --quick (digits, one setting,
-2 seeds, 20 random candidates) 25 seconds. Rows go to table_released.csv as they come; a stopped
+Takes a quarter of an hour on one CPU core; --quick (digits, one setting, 2 seeds, 20 random
+candidates) 25 seconds. Rows go to table_released.csv as they come; a stopped
 program goes on from there, and --redraw only draws.
 """
 
@@ -388,7 +388,7 @@ FIGURE = FigureSpec(
     "ding_wu",
     NAME,
     COLUMNS,
-    {FULL: "half an hour on 4 busy cores", QUICK: "25 s"},
+    {FULL: "a quarter of an hour", QUICK: "25 s"},
     draw,
     train=train,
     options=DataFolders(),

@@ -13,8 +13,7 @@ epsilon 1. Accuracies are on public test data of a simulation; in a federation n
   python -m experiments.figures.federation.figure_training --data_dir=... \
       --out_dir=docs/figures/federation
 
-Takes about ten minutes on 4 CPU cores that are busy with other work; --quick (digits alone, two
-seeds) ten seconds.
+Takes two minutes on one CPU core; --quick (digits alone, two seeds) ten seconds.
 """
 
 from __future__ import annotations
@@ -167,7 +166,7 @@ FIGURE = figure.FigureSpec(
     "federation",
     "figure_training",
     COLUMNS,
-    {FULL: "ten minutes on 4 busy cores", QUICK: "10 s"},
+    {FULL: "two minutes", QUICK: "10 s"},
     draw,
     rows=compute,
     options=figure.DEFAULT_FOLDERS,
