@@ -2342,6 +2342,49 @@ MISTAKES = [
         ("tests/training/test_dp_sgd.py::test_what_is_negative_trains_nothing",),
     ),
     Mistake(
+        "training: rows that are none are read as the last one, many times in a lot",
+        "dpjax/training/dp_sgd.py",
+        "found.append((first_record >= 0) & (first_record <= last))",
+        "pass",
+        (
+            "tests/training/test_dp_sgd.py::test_a_traced_first_record_that_is_no_row_trains_nothing",
+        ),
+    ),
+    Mistake(
+        "training: a clip rule adds less noise than was accounted for",
+        "dpjax/training/dp_sgd.py",
+        "np.float32(checked_noise_factor(rule))",
+        "np.float32(rule.noise_factor())",
+        (
+            "tests/training/test_dp_sgd.py::"
+            "test_a_rule_with_less_noise_than_was_accounted_for_is_refused",
+        ),
+    ),
+    Mistake(
+        "training: automatic clipping overflows for some records alone",
+        "dpjax/training/dp_sgd.py",
+        "sound &= clip_norm <= LARGEST_SCALED",
+        "pass",
+        (
+            "tests/training/test_dp_sgd.py::"
+            "test_automatic_clipping_to_a_clip_norm_that_overflows_trains_nothing",
+        ),
+    ),
+    Mistake(
+        "host data: a source's one array is the last record many times",
+        "dpjax/training/host_data.py",
+        "return jax.tree.map(np.array, self.source[number])",
+        "return self.source[number]",
+        ("tests/training/test_host_data.py",),
+    ),
+    Mistake(
+        "host data: fixed lots read rows beyond the number of records",
+        "dpjax/training/dp_sgd.py",
+        "        lots.check_number(int(number_of_records))\n",
+        "        pass\n",
+        ("tests/training/test_host_data.py",),
+    ),
+    Mistake(
         "clipping: a negative clip norm bounds nothing",
         "dpjax/training/clipping/clipped_grad.py",
         "    most = jnp.where(most >= 0, most, jnp.nan)\n",

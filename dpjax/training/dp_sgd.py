@@ -24,8 +24,13 @@ from dpjax.randomness import keys, threefry
 from dpjax.randomness.noise import LEAST_DEVIATION, add_gaussian_noise
 from dpjax.training import averages as averaging
 from dpjax.training import micro_batches, optimizers
-from dpjax.training.clipping.clip_rules import ClipRule, GlobalClipping, checked_rule
-from dpjax.training.clipping.clipped_grad import ClippedGrad, clipped_grad
+from dpjax.training.clipping.clip_rules import (
+    ClipRule,
+    GlobalClipping,
+    checked_noise_factor,
+    checked_rule,
+)
+from dpjax.training.clipping.clipped_grad import LARGEST_SCALED, ClippedGrad, clipped_grad
 from dpjax.training.lots.sampling import FixedLots, PoissonLots
 from dpjax.training.mesh import LotMesh
 from dpjax.training.micro_batches import AUTO, Lot, MicroBatchSize
@@ -144,7 +149,8 @@ def make_train(config: TrainConfig) -> Train:
       number_of_records: static or traced; None for all rows from the first on. With `FixedLots`
         that of the lots: another one is refused, and gives nothing but NaN where it is traced.
       first_record: static or traced; the records are the rows from this one on, so that runs on
-        different partitions of one array share a compilation.
+        different partitions of one array share a compilation. One that is no row, or (`FixedLots`)
+        leaves too few behind it, is refused, and gives nothing but NaN where it is traced.
     and returns the final full parameters, a pytree like `params`, or the average that
     `config.averages` chooses. It is pure: it may be jitted, and vmapped over the first three
     arguments.
@@ -212,9 +218,8 @@ def make_train(config: TrainConfig) -> Train:
         hyperparameters = {
             name: jnp.asarray(value, jnp.float32) for name, value in hyperparameters.items()
         }
-        if isinstance(config.lots, FixedLots) and isinstance(number_of_records, jax.Array):
-            # Lots are drawn from their own number of rows, whatever is asked for.
-            own = number_of_records == config.lots.dataset_size
+        own = _rows_are_own(config.lots, data, number_of_records, first_record)
+        if own is not None:
             hyperparameters = {
                 name: jnp.where(own, value, jnp.nan) for name, value in hyperparameters.items()
             }
@@ -339,7 +344,7 @@ def advance(
         summed = _sums_of_lots(config, key, hyperparameters, state, data, draw)
     optimizer = config.optimizer(hyperparameters)
     kept = averaging.checked(config.averages)
-    of_sums = noise_multiplier * np.float32(rule.noise_factor())
+    of_sums = noise_multiplier * np.float32(checked_noise_factor(rule))
 
     total_steps = config.steps if total_steps is None else total_steps
     carried = (state.trained, state.optimizer, state.clipping, state.averages)
@@ -357,6 +362,8 @@ def advance(
         )
         # A product below zero would become the least deviation: hardly any noise.
         sound = (noise_multiplier >= 0.0) & (clip_norm >= 0.0)
+        if rule.stability is not None:
+            sound &= clip_norm <= LARGEST_SCALED
         noise_deviation = jnp.where(sound, noise_deviation, jnp.nan)
         measured = None
         clipped_sum, lost = summed(number, trained, clip_norm)
@@ -507,6 +514,31 @@ def grad_fn_of(
     return clipped_grad(loss_of_trained, with_rng=config.with_rng, clipping=config.clipping)
 
 
+def _rows_are_own(
+    lots: PoissonLots | FixedLots,
+    data: Tree,
+    number_of_records: int | jax.Array | None,
+    first_record: int | jax.Array,
+) -> jax.Array | None:
+    """Whether traced numbers are such that every row of a lot is a record of its own, and no other.
+
+    Fixed lots are drawn from their own number of rows, whatever is asked for; and gathering clips
+    indices, so that one record would stand in a lot many times. None where nothing is traced.
+    """
+
+    def traced(value: object) -> bool:
+        return not isinstance(value, int | np.integer)
+
+    found = []
+    if isinstance(lots, FixedLots) and number_of_records is not None and traced(number_of_records):
+        found.append(number_of_records == lots.dataset_size)
+    if traced(first_record):
+        behind = lots.dataset_size if isinstance(lots, FixedLots) else 0
+        last = jnp.shape(jax.tree.leaves(data)[0])[0] - behind
+        found.append((first_record >= 0) & (first_record <= last))
+    return jnp.all(jnp.stack(found)) if found else None
+
+
 def checked_number_of_records(
     lots: PoissonLots | FixedLots,
     data: Tree,
@@ -547,6 +579,8 @@ def checked_number_of_records(
             f"fixed lots of {lots.dataset_size} records, but data has {row_count} rows: pass "
             f"FixedLots(dataset_size={row_count}, ...)"
         )
+    if isinstance(lots, FixedLots) and static and known:
+        lots.check_number(int(number_of_records))
     # Gathering clips indices, so more records than rows would read the last row more than once.
     if static and known:
         return number_of_records

@@ -55,9 +55,10 @@ class HostData:
       source: an array (rows, ...), or a dict or tuple of them (`numpy.memmap`: what is not read is
         not loaded); or anything with `__len__` and `__getitem__(number)` -> one record, a pytree of
         numbers and arrays of one shape for all (grain and TFDS random-access sources, torch data
-        sets). A source that has `__getitems__(numbers)` too is asked for many at once. A record
-        must depend on its number alone: what a source draws at random (augmentation) depends on
-        threads and on resuming, and is no part of what a seed reproduces.
+        sets). A source that has `__getitems__(numbers)` too is asked for many at once, and must
+        return each in memory of its own. A record must depend on its number alone: what a source
+        draws at random (augmentation) depends on threads and on resuming, and is no part of what a
+        seed reproduces.
       prefetch: so many micro-batches are read ahead, by a thread; 0 for none, without the thread.
         Memory for two more is needed. Results do not depend on it.
       readers: threads that read single records; `__getitem__` may then be called from several at
@@ -138,9 +139,9 @@ class HostData:
         if hasattr(self.source, "__getitems__"):
             records = list(self.source.__getitems__(wanted))
         elif self.readers > 1:
-            records = list(self._pool.map(self.source.__getitem__, wanted))
+            records = list(self._pool.map(self._record, wanted))
         else:
-            records = [self.source[number] for number in wanted]
+            records = [self._record(number) for number in wanted]
         trees = {jax.tree.structure(record) for record in records}
         shapes = {tuple(np.shape(leaf) for leaf in jax.tree.leaves(record)) for record in records}
         if len(trees) != 1 or len(shapes) != 1 or len(records) != len(wanted):
@@ -150,6 +151,14 @@ class HostData:
             )
         stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *records)
         return jax.tree.map(lambda rows: _filled(rows[: len(numbers)], size), stacked)
+
+    def _record(self, number: int) -> Tree:
+        """One record in memory of its own.
+
+        A source may hand out one array that it fills anew each time: a lot would hold the last
+        record many times.
+        """
+        return jax.tree.map(np.array, self.source[number])
 
     def shapes(self) -> Tree:
         """All records as a pytree of `jax.ShapeDtypeStruct` (rows, ...); reads the first."""
@@ -263,6 +272,8 @@ class _HostRun:
         if progress is not None:
             checks.function("progress", progress, "of two numbers, steps done and in all")
         shapes = data.shapes()
+        if number_of_records is not None:
+            number_of_records = checks.whole("number_of_records", number_of_records, 0)
         number = dp_sgd.checked_number_of_records(config.lots, shapes, number_of_records)
         given = {name: np.float32(value) for name, value in hyperparameters.items()}
         identity = self._identity(key, given, params, shapes, number)

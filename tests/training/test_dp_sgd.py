@@ -376,3 +376,46 @@ def test_fixed_lots_of_another_traced_number_of_records_train_nothing():
     for number, finite in ((ROWS, True), (ROWS - 1, False)):
         result = run(jax.random.key(0), given, PARAMS, DATA, number)
         assert all(np.isfinite(leaf).all() == finite for leaf in jax.tree.leaves(result))
+
+
+@pytest.mark.parametrize("lots", [training.FixedLots(5, 4), training.PoissonLots(ROWS, 0.5, ROWS)])
+def test_a_traced_first_record_that_is_no_row_trains_nothing(lots):
+    """Gathering clips: one record would stand in a lot many times."""
+    run = jax.jit(training.make_train(train_config(lots=lots)))
+    given = {name: np.float32(value) for name, value in PLAIN.items()}
+    last = ROWS - 5 if isinstance(lots, training.FixedLots) else ROWS
+    firsts = (0, last, last + 1, -1, np.uint32(2**32 - 20))
+    for first, finite in zip(firsts, (True, True, False, False, False)):
+        result = run(jax.random.key(0), given, PARAMS, DATA, None, first)
+        assert all(np.isfinite(leaf).all() == finite for leaf in jax.tree.leaves(result)), first
+
+
+def test_fixed_lots_of_another_number_in_an_array_train_nothing():
+    run = training.make_train(train_config(lots=training.FixedLots(ROWS, 5)))
+    given = {name: np.float32(value) for name, value in PLAIN.items()}
+    result = run(jax.random.key(0), given, PARAMS, DATA, np.asarray(ROWS - 1))
+    assert not any(np.isfinite(leaf).any() for leaf in jax.tree.leaves(result))
+
+
+@pytest.mark.parametrize("factor, measures", [(0.5, 0), (-1.0, 0), (np.nan, 0), (1.0, 1)])
+def test_a_rule_with_less_noise_than_was_accounted_for_is_refused(factor, measures):
+    class Own(training.ClipRule):
+        name = "own"
+
+        def noise_factor(self):
+            return factor
+
+        def measure(self, clip_norm):
+            return (lambda norms, mask: jnp.sum(mask)) if measures else None
+
+    with pytest.raises(ValueError, match="noise_factor of clipping 'own' is"):
+        train(hyperparameters=PLAIN, clipping=Own())
+
+
+def test_automatic_clipping_to_a_clip_norm_that_overflows_trains_nothing():
+    """A record whose weighted factor overflows would be the only one to give NaN."""
+    run = jax.jit(training.make_train(train_config(clipping="automatic")))
+    given = {name: np.float32(value) for name, value in PLAIN.items()} | {"noise_multiplier": 1.0}
+    for clip_norm, number, finite in ((2.0**60, ROWS, True), (2.0**61, 0, False)):
+        result = run(jax.random.key(0), given | {"clip_norm": clip_norm}, PARAMS, DATA, number)
+        assert all(np.isfinite(leaf).all() == finite for leaf in jax.tree.leaves(result))

@@ -24,6 +24,9 @@ LOTS = {
 }
 
 
+MOST = dataclasses.replace(BASE, lots=LOTS["most of the records"][0], relation=None)
+
+
 class Records:
     """A source of single records, as grain's and TFDS's are; keeps who was asked for."""
 
@@ -39,6 +42,20 @@ class Records:
         assert type(number) is int
         self.asked.append(number)
         return {name: values[number] for name, values in DATA.items()}
+
+
+class OneArray(Records):
+    """A source whose records are one array, filled anew for each."""
+
+    def __init__(self):
+        super().__init__()
+        self._record = {name: np.zeros_like(values[0]) for name, values in DATA.items()}
+        self._record = {name: np.atleast_1d(array) for name, array in self._record.items()}
+
+    def __getitem__(self, number):
+        for name, values in DATA.items():
+            self._record[name][...] = values[number]
+        return {name: a.reshape(DATA[name].shape[1:]) for name, a in self._record.items()}
 
 
 def given(**changes):
@@ -110,6 +127,7 @@ def test_every_kind_of_source_prefetch_and_reader_gives_the_same_bits(tmp_path):
         memmaps(tmp_path),
         Records(),
         Records(many=True),
+        OneArray(),
         training.HostData(Records(), prefetch=0),
         training.HostData(Records(), prefetch=7, readers=3),
         training.HostData(DATA, prefetch=0),
@@ -292,6 +310,10 @@ def test_bad_sources_are_refused_in_one_line():
         (lambda: training.HostData(DATA, readers=0), "readers"),
         (lambda: training.HostData(Uneven()).rows(np.arange(2)), "all have the same shape"),
         (lambda: from_host(DATA, number=41), "pass at most"),
+        (lambda: from_host(DATA, number=-1), "number_of_records must be"),
+        (lambda: from_host(DATA, number=jnp.int32(9)), "number_of_records must be"),
+        # Fixed lots are drawn from their own number of rows, whatever is asked for.
+        (lambda: from_host(DATA, MOST, number=31), "made for exactly 40"),
         (lambda: from_host(DATA, progress=3), "progress"),
         (lambda: from_host(Records(50), dataclasses.replace(BASE)), "lots were made for 0 to 40"),
     ):

@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import jax
+import numpy as np
 
 from dpjax import checks
 
@@ -83,7 +84,10 @@ class ClipRule:
     # ---- what a run asks of it
 
     def noise_factor(self) -> float:
-        """Noise multiplier of the clipped sums, over the run's, which its accounting was given."""
+        """Noise multiplier of the clipped sums, over the run's, which its accounting was given.
+
+        At least 1; above 1 where the rule measures anything.
+        """
         return 1.0
 
     def begin(self, clip_norm: jax.Array) -> Tree:
@@ -157,6 +161,21 @@ def checked_rule(name: str, value: object) -> ClipRule:
         f"unknown {name} {checks.shown(value)}: pass one of {', '.join(usual)}, or a rule such as "
         "training.GroupedClipping(('encoder', 'head'))"
     )
+
+
+def checked_noise_factor(rule: ClipRule) -> float:
+    """The rule's `noise_factor`, if a step's noise is then no less than was accounted for.
+
+    Raises:
+      ValueError: below 1, or 1 for a rule that releases more than the sums.
+    """
+    factor, measures = rule.noise_factor(), rule.measure(np.float32(1.0)) is not None
+    if not factor >= 1.0 or (measures and factor == 1.0):
+        least = "above 1, since what the rule measures has a price" if measures else "at least 1"
+        raise ValueError(
+            f"noise_factor of clipping {rule.name!r} is {factor}: return a number {least}"
+        )
+    return factor
 
 
 def rule_from_dict(described: Mapping[str, Any]) -> ClipRule:
@@ -342,7 +361,8 @@ class AutomaticClipping(ClipRule):
 
     Bu et al. 2023 (AUTO-S; with stability 0, AUTO-V), equation (1) of https://arxiv.org/abs/2206.07136.
     A contribution is strictly shorter than C. The clip norm only scales the noisy sum (an optimiser
-    such as Adam does not notice), and must be finite.
+    such as Adam does not notice). It must be at most 2^60: beyond, the product of a weight and of
+    one factor of a gradient may overflow. A larger one gives nothing but NaN.
 
     Example:
       >>> from dpjax import training

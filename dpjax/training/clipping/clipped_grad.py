@@ -72,6 +72,11 @@ moves the rounding of a sum of `rows` clip norms. The most found was a seventh o
 principle exceed it."""
 
 
+LARGEST_SCALED = 2.0**60
+"""Rules that scale gradients up take no larger clip norm: weights times the factors of a gradient,
+formed one after the other, then stay finite."""
+
+
 class Auxiliary(NamedTuple):
     """What `clipped_grad` returns beside the sum. None of it is private: per-example values.
 
@@ -107,8 +112,9 @@ def clipped_grad(
          parameters is at most `clip_norm`. With per-leaf clipping each parameter's part is at most
          its own clip norm; with groups each group's is at most its share of it, and the squares of
          shares add up to 1. With automatic clipping it is `g * c / (norm + stability)`, strictly
-         shorter than c, for a finite `clip_norm`. Float rounding of norms is inside the bound: c,
-         and what gradients are clipped to, is `(1 - 2**-18) / (1 + B * 2**-23) * clip_norm`, and
+         shorter than c, for a `clip_norm` of at most 2^60. Float rounding of norms is inside the
+         bound: c, and what gradients are clipped to, is
+         `(1 - 2**-18) / (1 + B * 2**-23) * clip_norm`, and
          norms formed by inner products between positions are first increased by a bound on their
          rounding.
       2. Masked rows contribute exactly zero, whatever they hold, NaN and infinity included.
@@ -361,6 +367,7 @@ def _clip_weights(
     if stability is None:
         floor = most
     else:
+        most = jnp.where(clip_norm <= LARGEST_SCALED, most, jnp.nan)
         # No weight above 2^100: the gradient of a row may be zero.
         upper, floor = upper + np.asarray(stability, upper.dtype), most * 2.0**-100
     least = jnp.maximum(jnp.maximum(upper, floor), numbers.tiny)

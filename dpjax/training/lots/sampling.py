@@ -189,6 +189,14 @@ class FixedLots:
         """What the accounting charges per lot, as infinite privacy loss."""
         return _charge(self.total_variation)
 
+    def check_number(self, number_of_records: int) -> None:
+        """Refuses any other number of records than `dataset_size`."""
+        if number_of_records != self.dataset_size:
+            raise ValueError(
+                f"{number_of_records} records, but these lots were made for exactly "
+                f"{self.dataset_size}: pass FixedLots(dataset_size={number_of_records}, ...)"
+            )
+
     def draw(
         self, key: jax.Array, number_of_records: int | jax.Array | None = None
     ) -> tuple[jax.Array, jax.Array]:
@@ -207,7 +215,7 @@ class FixedLots:
           ValueError: a static number of records other than `dataset_size`.
         """
         if isinstance(number_of_records, int | np.integer):
-            _require_same_size(int(number_of_records), self.dataset_size)
+            self.check_number(int(number_of_records))
         indices, mask = _fixed_sampler(self).draw(key)
         return jnp.where(mask, indices, 0), mask
 
@@ -300,11 +308,3 @@ def _charge(total_variation: float) -> float:
 def _require_size(name: str, value: int) -> None:
     if not isinstance(value, int | np.integer) or not 1 <= value < 2**31:
         raise ValueError(f"{name} is {value!r}: pass an integer from 1 to 2^31 - 1")
-
-
-def _require_same_size(number_of_records: int, dataset_size: int) -> None:
-    if number_of_records != dataset_size:
-        raise ValueError(
-            f"{number_of_records} records, but these lots were made for exactly {dataset_size}: "
-            f"pass FixedLots(dataset_size={number_of_records}, ...)"
-        )
