@@ -2385,6 +2385,33 @@ MISTAKES = [
         ("tests/training/test_host_data.py",),
     ),
     Mistake(
+        "clipping: the norm is of a gradient that is computed anew where it is added up",
+        "dpjax/training/clipping/per_example_gradients.py",
+        "form_once(graph, [atom for plan in plans for atom in (*plan.needs, *plan.shared_needs)])",
+        "graph.put_in_order()",
+        (
+            "tests/training/clipping/test_clipped_grad.py::"
+            "test_no_contribution_exceeds_the_clip_norm_where_rounding_is_all_that_is_left",
+        ),
+    ),
+    Mistake(
+        "clipping: a barrier that the compiler drops",
+        "dpjax/training/clipping/formed_once.py",
+        "cpu=chosen, default=barred",
+        "cpu=barred, default=barred",
+        (
+            "tests/training/clipping/test_clipped_grad.py::"
+            "test_no_contribution_exceeds_the_clip_norm_where_rounding_is_all_that_is_left",
+        ),
+    ),
+    Mistake(
+        "clipping: sums of products count as rounding alike everywhere",
+        "dpjax/training/clipping/formed_once.py",
+        "return _SAME if worst == _SAME else _OTHER\n    if name in _PRODUCTS",
+        "return worst\n    if name in _PRODUCTS",
+        ("tests/training/clipping/test_formed_once.py",),
+    ),
+    Mistake(
         "clipping: a negative clip norm bounds nothing",
         "dpjax/training/clipping/clipped_grad.py",
         "    most = jnp.where(most >= 0, most, jnp.nan)\n",

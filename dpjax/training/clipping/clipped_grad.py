@@ -116,7 +116,9 @@ def clipped_grad(
          bound: c, and what gradients are clipped to, is
          `(1 - 2**-18) / (1 + B * 2**-23) * clip_norm`, and
          norms formed by inner products between positions are first increased by a bound on their
-         rounding.
+         rounding. Norm and sum are of the same numbers: what rounds otherwise where a compiler
+         computes it again is formed once (`formed_once.py`). Parameters and rows must stand in
+         memory, as the arguments of a compiled function and the state of its loops do.
       2. Masked rows contribute exactly zero, whatever they hold, NaN and infinity included.
       3. So do rows whose gradient norm is NaN or infinite; a norm whose square overflows (over
          1.8e19 in float32) counts as infinite.

@@ -26,6 +26,9 @@ import numpy as np
 _INLINED_CALLS = frozenset(
     {"jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call"}
 )
+FORMED_ONCE = "formed_once"
+"""Name of an operation that only keeps its input (`formed_once.py`)."""
+
 _REMAT_CALLS = frozenset({"checkpoint", "remat", "remat2"})
 
 
@@ -459,7 +462,7 @@ def bytes_of(graph: Graph, wanted: Sequence[Atom], among: Iterable[Value]) -> in
       among: what is counted; bodies of loops, which have values of their own, are counted whole.
     """
     counted = _needed(graph, wanted).intersection(among)
-    total = sum(_bytes(value) for value in counted)
+    total = sum(_bytes(value) for value in counted if not _is_kept(value))
     for operation in graph.operations:
         if isinstance(operation, Scan) and any(value in counted for value in operation.outputs):
             body = operation.loop.body
@@ -493,6 +496,10 @@ def multiplications_of(graph: Graph, wanted: Sequence[Atom], among: Iterable[Val
                 features = operation.params["dimension_numbers"].rhs_spec[0]
                 total += entries * math.prod(right) / right[features]
     return total
+
+
+def _is_kept(value: Value) -> bool:
+    return value.producer is not None and value.producer.name == FORMED_ONCE
 
 
 def _bytes(value: Value) -> int:

@@ -34,6 +34,7 @@ from dpjax.training.clipping.factored_terms import (
     keep_live,
     widened,
 )
+from dpjax.training.clipping.formed_once import formed_once
 from dpjax.training.clipping.jaxpr_graph import Atom
 from dpjax.training.clipping.leaf_layout import RIGHT, STACK
 
@@ -154,6 +155,8 @@ class Factored:
             product = sum(parts[1:], parts[0])
             if self.shared:
                 product += _sum_of_shared(self.shared, shared)
+            if len(parts) + len(self.shared) > 1:
+                product = formed_once(product)
             return whole_squared_norm(product), product
         (first, *more) = self.terms
         if self.form == "gram" and first.left.inner is not None and not more and not self.shared:
@@ -236,7 +239,7 @@ def _weighted(leaf: jax.Array, weight: jax.Array | None) -> jax.Array:
 
 def _sum_of_shared(terms: Sequence[Shared], arrays: Sequence[jax.Array]) -> jax.Array:
     parts = [widened(array) * term.scale for term, array in zip(terms, arrays, strict=True)]
-    return sum(parts[1:], parts[0])
+    return parts[0] if len(parts) == 1 else formed_once(sum(parts[1:], parts[0]))
 
 
 def plan_terms(terms: Sequence[OuterProducts | Shared], force: bool) -> Factored | Common | str:

@@ -21,6 +21,7 @@ from dpjax.training.clipping.convolution_rule import convolve_well
 from dpjax.training.clipping.factored_norms import SquaredNorm, whole_squared_norm
 from dpjax.training.clipping.factored_rules import Recogniser
 from dpjax.training.clipping.factored_terms import accumulator
+from dpjax.training.clipping.formed_once import form_once, formed_once
 from dpjax.training.clipping.jaxpr_graph import (
     Atom,
     Graph,
@@ -96,7 +97,8 @@ def trace(loss: Loss, params: PyTree, batch: PyTree, keys: Any, force: bool) -> 
         recogniser.spare_products(atom)
     plans = [_plan(recogniser, atom, leaf, force) for atom, leaf in zip(graph.outputs, leaves)]
     convolve_well(graph, rows)
-    graph.put_in_order()
+    # Norms and sums must be of the same numbers.
+    form_once(graph, [atom for plan in plans for atom in (*plan.needs, *plan.shared_needs)])
     # Planning may have asked loops for more outputs, so what depends on the row is looked up again.
     return Tracing(
         graph,
@@ -197,7 +199,7 @@ def materialised(loss: Loss, params: PyTree, batch: PyTree, keys: Any) -> Result
     in_axes = (None, 0) if keys is None else (None, 0, 0)
     rows = (batch,) if keys is None else (batch, keys)
     gradients, values, aux = jax.vmap(loss.value_and_grad, in_axes)(params, *rows)
-    return Results(MaterialisedGradients(jax.tree.leaves(gradients)), values, aux)
+    return Results(MaterialisedGradients(formed_once(jax.tree.leaves(gradients))), values, aux)
 
 
 @dataclasses.dataclass(frozen=True)

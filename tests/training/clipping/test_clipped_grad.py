@@ -111,6 +111,35 @@ def test_the_bound_on_rounding_is_what_keeps_it_so(monkeypatch):
     assert max(_norm(_row(contributions, i)) for i in range(ROWS)) > 1.001e-2
 
 
+def _centred_twice(table):
+    for axis in (1, 0):
+        table = table - jnp.mean(table, axis, keepdims=True)
+    return table
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("method", METHODS)
+def test_no_contribution_exceeds_the_clip_norm_where_rounding_is_all_that_is_left(method, dtype):
+    """Computed again where it is added up, a gradient was 200 clip norms long: its norm had been
+    taken of one that rounding had left nothing of."""
+    # As outside of tests: without optimisation every place rounds alike.
+    optimised = {"xla_backend_optimization_level": 3, "xla_llvm_disable_expensive_passes": False}
+    compiled = partial(jax.jit, compiler_options=optimised)
+    draws = np.random.default_rng(0)
+    first, second = (
+        jnp.asarray(scale * draws.normal(size=(16, 5, 5)), dtype) for scale in (1e9, 1.0)
+    )
+    centred = compiled(jax.vmap(lambda a, b: _centred_twice(a * b)))(first, second)
+
+    def loss(params, row):
+        return jnp.sum(params * (_centred_twice(row[0] * row[1]) - row[2]))
+
+    grad_fn = compiled(clipped_grad(loss, method=method))
+    for mask in np.eye(16, dtype=bool):
+        summed = grad_fn(jnp.ones((5, 5), dtype), (first, second, centred), 1.0, mask)[0]
+        assert np.linalg.norm(np.asarray(summed, np.float64)) <= 1.0
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_rounding_of_a_long_sum_moves_it_no_further_than_the_clip_norm(method):
     """4,096 nearly equal rows: without the allowance one of them moved the sum by 1 + 1e-5, and by
