@@ -2387,8 +2387,18 @@ MISTAKES = [
     Mistake(
         "clipping: the norm is of a gradient that is computed anew where it is added up",
         "dpjax/training/clipping/per_example_gradients.py",
-        "form_once(graph, [atom for plan in plans for atom in (*plan.needs, *plan.shared_needs)])",
+        "form_once(graph, needs, stored)",
         "graph.put_in_order()",
+        (
+            "tests/training/clipping/test_clipped_grad.py::"
+            "test_no_contribution_exceeds_the_clip_norm_where_rounding_is_all_that_is_left",
+        ),
+    ),
+    Mistake(
+        "clipping: rows that a program has just computed count as stored",
+        "dpjax/training/clipping/clipped_grad.py",
+        "rng, rows_in_sum, not traced)",
+        "rng, rows_in_sum, True)",
         (
             "tests/training/clipping/test_clipped_grad.py::"
             "test_no_contribution_exceeds_the_clip_norm_where_rounding_is_all_that_is_left",

@@ -31,6 +31,7 @@ from dpjax.training.clipping.clip_rules import (
     checked_rule,
 )
 from dpjax.training.clipping.clipped_grad import LARGEST_SCALED, ClippedGrad, clipped_grad
+from dpjax.training.clipping.formed_once import formed_once
 from dpjax.training.lots.sampling import FixedLots, PoissonLots
 from dpjax.training.mesh import LotMesh
 from dpjax.training.micro_batches import AUTO, Lot, MicroBatchSize
@@ -227,6 +228,9 @@ def make_train(config: TrainConfig) -> Train:
             config.lots, data, number_of_records, first_record
         )
         data = jax.tree.map(jnp.asarray, data)
+        if config.steps == 1:
+            # A loop of one step is none once compiled, and holds nothing in memory.
+            params, data = formed_once((params, data))
 
         def draw(lot_key: jax.Array) -> Lot:
             indices, mask = config.lots.draw(lot_key, number_of_records)

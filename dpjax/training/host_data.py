@@ -366,7 +366,7 @@ class _HostRun:
             records: Tree,
             live: jax.Array,
         ) -> tuple[Tree, Tree]:
-            part, auxiliary = dp_sgd.grad_fn_of(config, given, state)(
+            part, auxiliary = dp_sgd.grad_fn_of(config, given, state).of_stored(
                 state.trained,
                 records,
                 clip_norm=clip_norm,

@@ -203,7 +203,9 @@ def sum_of_lot(
     if size >= capacity and shares == 1:
         records = _rows(data, indices)
         given = {} if rng is None else {"rng": rng}
-        summed, auxiliary = grad_fn(params, records, clip_norm=clip_norm, mask=mask, **given)
+        summed, auxiliary = grad_fn.of_stored(
+            params, records, clip_norm=clip_norm, mask=mask, **given
+        )
         return with_measured(measure, summed, auxiliary, mask), None
     size = min(size, capacity)
     # True rows may lie anywhere. Padding repeats the lot's last row, which is masked.
@@ -222,7 +224,7 @@ def sum_of_lot(
             return jax.lax.dynamic_slice_in_dim(rows, micro_batch * np.uint32(size), size)
 
         given = {} if row_rngs is None else {"rng": own(row_rngs)}
-        part, auxiliary = grad_fn(
+        part, auxiliary = grad_fn.of_stored(
             params,
             _rows(data, own(indices)),
             clip_norm=clip_norm,

@@ -117,8 +117,7 @@ def clipped_grad(
          `(1 - 2**-18) / (1 + B * 2**-23) * clip_norm`, and
          norms formed by inner products between positions are first increased by a bound on their
          rounding. Norm and sum are of the same numbers: what rounds otherwise where a compiler
-         computes it again is formed once (`formed_once.py`). Parameters and rows must stand in
-         memory, as the arguments of a compiled function and the state of its loops do.
+         computes it again is formed once (`formed_once.py`).
       2. Masked rows contribute exactly zero, whatever they hold, NaN and infinity included.
       3. So do rows whose gradient norm is NaN or infinite; a norm whose square overflows (over
          1.8e19 in float32) counts as infinite.
@@ -213,6 +212,35 @@ class ClippedGrad:
         Raises:
           ValueError: one line that says what to pass instead.
         """
+        traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((params, batch)))
+        return self._called(params, batch, clip_norm, mask, rng, rows_in_sum, not traced)
+
+    def of_stored(
+        self,
+        params: PyTree,
+        batch: PyTree,
+        clip_norm: PyTree,
+        mask: jax.Array | None = None,
+        rng: jax.Array | None = None,
+        rows_in_sum: int | None = None,
+    ) -> tuple[PyTree, Auxiliary]:
+        """As the call, of parameters and rows that stand in memory; rows may have been picked.
+
+        A program that computes them itself may do so twice, and round otherwise; those that are
+        arguments of a program, or the state of its loops, need not be copied.
+        """
+        return self._called(params, batch, clip_norm, mask, rng, rows_in_sum, True)
+
+    def _called(
+        self,
+        params: PyTree,
+        batch: PyTree,
+        clip_norm: PyTree,
+        mask: jax.Array | None,
+        rng: jax.Array | None,
+        rows_in_sum: int | None,
+        stored: bool,
+    ) -> tuple[PyTree, Auxiliary]:
         size = batch_size(batch)
         keys = row_keys(rng, size, self.with_rng)
         mask = checked_mask(mask, size)
@@ -223,7 +251,8 @@ class ClippedGrad:
         if self.method == "materialised":
             results = materialised(loss, params, batch, keys)
         else:
-            tracing = trace(loss, params, batch, keys, force=self.method == "factored")
+            force = self.method == "factored"
+            tracing = trace(loss, params, batch, keys, force, stored)
             results = factored(tracing, params, batch, keys)
         squares = results.gradients.squared_norms()
         tree = jax.tree.structure(params)

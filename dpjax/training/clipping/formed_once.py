@@ -83,7 +83,7 @@ _FUNCTIONS = frozenset(
 _SUMS = frozenset({"add", "add_any", "sub"})
 
 
-def form_once(graph: Graph, wanted: Iterable[Atom]) -> None:
+def form_once(graph: Graph, wanted: Iterable[Atom], stored: bool) -> None:
     """Sees to it that wanted values are the same for all that reads them, up to a few units.
 
     Formal guarantees:
@@ -94,9 +94,14 @@ def form_once(graph: Graph, wanted: Iterable[Atom]) -> None:
     Args:
       graph: of one example, changed in place; loops' bodies are not, whose outputs are stored.
       wanted: its values.
+      stored: whether what the graph reads stands in memory: its inputs, and what it closes over.
     """
     graph.put_in_order()
-    levels: dict[Value, int] = dict.fromkeys(graph.inputs, _SAME)
+    levels: dict[Atom, int] = dict.fromkeys(graph.inputs, _SAME if stored else _OTHER)
+    for atom in (atom for operation in graph.operations for atom in operation.inputs):
+        if isinstance(atom, Constant):
+            traced = isinstance(atom.array, jax.core.Tracer)
+            levels[atom] = _OTHER if traced and not stored else _SAME
     for operation in graph.operations:
         level = _level(operation, levels)
         levels |= dict.fromkeys(operation.outputs, level)
@@ -121,20 +126,24 @@ def form_once(graph: Graph, wanted: Iterable[Atom]) -> None:
 def _form(graph: Graph, value: Value) -> None:
     """Puts `formed_once` between a value and all that reads it."""
     operation = value.producer
-    assert operation is not None
     before = Value(value.aval, operation)
-    operation.outputs = [before if output is value else output for output in operation.outputs]
+    if operation is None:
+        graph.inputs = [before if one is value else one for one in graph.inputs]
+    else:
+        operation.outputs = [before if output is value else output for output in operation.outputs]
     value.producer = Derived(FORMED_ONCE, [before], [value], function=formed_once)
     graph.operations.append(value.producer)
 
 
-def _moved(value: Value, levels: dict[Value, int]) -> Sequence[Atom] | None:
+def _moved(value: Value, levels: dict[Atom, int]) -> Sequence[Atom] | None:
     """What a value only moves about, if forming that once is as good and no more to write."""
     operation = value.producer
     if operation is None or operation.name not in _MOVES or _is_narrow(value):
         return None
-    others = [atom for atom in operation.inputs if _of(atom, levels) == _OTHER]
+    others = [atom for atom in operation.inputs if levels[atom] == _OTHER]
     if operation.name == "select_n" and operation.inputs[0] in others:
+        return None
+    if any(isinstance(atom, Constant) for atom in others):
         return None
     if sum(_size(atom) for atom in others) > _size(value):
         return None
@@ -143,10 +152,6 @@ def _moved(value: Value, levels: dict[Value, int]) -> Sequence[Atom] | None:
 
 def _size(atom: Atom) -> int:
     return int(np.prod(atom.aval.shape, dtype=np.int64))
-
-
-def _of(atom: Atom, levels: dict[Value, int]) -> int:
-    return _SAME if isinstance(atom, Constant) else levels[atom]
 
 
 def _is_float(atom: Atom) -> bool:
@@ -158,9 +163,9 @@ def _is_narrow(atom: Atom) -> bool:
     return _is_float(atom) and atom.aval.dtype.itemsize < 4
 
 
-def _level(operation: Operation, levels: dict[Value, int]) -> int:
+def _level(operation: Operation, levels: dict[Atom, int]) -> int:
     """What the results of an operation are where they are computed again."""
-    inputs = [_of(atom, levels) for atom in operation.inputs]
+    inputs = [levels[atom] for atom in operation.inputs]
     worst, name = max(inputs, default=_SAME), operation.name
     if isinstance(operation, Scan):
         # A loop of one turn is none once compiled, nor is one whose turns are all written out.

@@ -83,8 +83,16 @@ class Tracing(NamedTuple):
     aux_tree: Any
 
 
-def trace(loss: Loss, params: PyTree, batch: PyTree, keys: Any, force: bool) -> Tracing:
-    """Traces one example and decides for each parameter; `force` keeps gradients factored."""
+def trace(
+    loss: Loss, params: PyTree, batch: PyTree, keys: Any, force: bool, stored: bool = True
+) -> Tracing:
+    """Traces one example and decides for each parameter.
+
+    Args:
+      loss, params, batch, keys: as of `factored`.
+      force: keeps gradients factored.
+      stored: whether parameters and rows stand in memory; see `form_once`.
+    """
     arguments = [shapes_of(params), one_row(batch), *([] if keys is None else [one_row(keys)])]
     jaxpr, shapes = jax.make_jaxpr(loss.value_and_grad, return_shape=True)(*arguments)
     graph = graph_of(jaxpr)
@@ -98,7 +106,9 @@ def trace(loss: Loss, params: PyTree, batch: PyTree, keys: Any, force: bool) -> 
     plans = [_plan(recogniser, atom, leaf, force) for atom, leaf in zip(graph.outputs, leaves)]
     convolve_well(graph, rows)
     # Norms and sums must be of the same numbers.
-    form_once(graph, [atom for plan in plans for atom in (*plan.needs, *plan.shared_needs)])
+    needs = [atom for plan in plans for atom in (*plan.needs, *plan.shared_needs)]
+    form_once(graph, needs, stored)
+    inputs = graph.inputs[len(leaves) :]
     # Planning may have asked loops for more outputs, so what depends on the row is looked up again.
     return Tracing(
         graph,

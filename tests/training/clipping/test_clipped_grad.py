@@ -131,13 +131,20 @@ def test_no_contribution_exceeds_the_clip_norm_where_rounding_is_all_that_is_lef
     )
     centred = compiled(jax.vmap(lambda a, b: _centred_twice(a * b)))(first, second)
 
-    def loss(params, row):
-        return jnp.sum(params * (_centred_twice(row[0] * row[1]) - row[2]))
+    def left(row):
+        return _centred_twice(row[0] * row[1]) - row[2]
 
-    grad_fn = compiled(clipped_grad(loss, method=method))
-    for mask in np.eye(16, dtype=bool):
-        summed = grad_fn(jnp.ones((5, 5), dtype), (first, second, centred), 1.0, mask)[0]
-        assert np.linalg.norm(np.asarray(summed, np.float64)) <= 1.0
+    inside = clipped_grad(lambda params, row: jnp.sum(params * left(row)), method=method)
+    outside = clipped_grad(lambda params, row: jnp.sum(params * row), method=method)
+
+    def of_computed_rows(params, batch, clip_norm, mask):
+        return outside(params, jax.vmap(left)(batch), clip_norm, mask)
+
+    for grad_fn in map(compiled, (inside, of_computed_rows)):
+        for mask in np.eye(16, dtype=bool):
+            batch = (first, second, centred)
+            summed = grad_fn(jnp.ones((5, 5), dtype), batch, 1.0, mask)[0]
+            assert np.linalg.norm(np.asarray(summed, np.float64)) <= 1.0
 
 
 @pytest.mark.parametrize("method", METHODS)

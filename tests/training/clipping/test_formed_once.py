@@ -17,7 +17,7 @@ def barriers(loss, params, *row):
     """How many values are formed once, in the program of a batch of one."""
     batch = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], row)
     grad_fn = training.clipped_grad(lambda params, row: loss(params, *row))
-    return str(jax.make_jaxpr(grad_fn)(params, batch, 1.0)).count("platform_index")
+    return str(jax.make_jaxpr(grad_fn.of_stored)(params, batch, 1.0)).count("platform_index")
 
 
 @pytest.mark.parametrize(
@@ -61,10 +61,19 @@ def test_patches_are_moved_from_what_is_formed_once_not_formed_nine_times():
     params = jax.eval_shape(model.init, jax.random.key(0))
     batch = (jnp.zeros((1, 8, 8, 1)), jnp.zeros(1, int))
     grad_fn = training.clipped_grad(model.example_loss(models.cross_entropy))
-    program = str(jax.make_jaxpr(grad_fn)(params, batch, 1.0))
+    program = str(jax.make_jaxpr(grad_fn.of_stored)(params, batch, 1.0))
     assert "platform_index" in program
     formed = [line for line in program.splitlines() if "cond[" in line]
     assert formed and not any("8,8,36" in line for line in formed)
+
+
+def test_rows_of_a_program_of_ones_own_are_formed_once_and_kernels_are_not():
+    grad_fn = training.clipped_grad(lambda w, x: jnp.sum(jnp.maximum(x @ w["k"] + w["b"], 0.0)))
+    params = {"k": KERNEL, "b": KERNEL[0]}
+    program = str(jax.make_jaxpr(grad_fn)(params, ROW[None], 1.0))
+    formed = [line for line in program.splitlines() if "cond[" in line]
+    assert any("[1,4]" in line for line in formed), formed
+    assert not any("[4,3]" in line for line in formed), formed
 
 
 @pytest.mark.parametrize("mapped", [False, True])
