@@ -2351,6 +2351,16 @@ MISTAKES = [
         ),
     ),
     Mistake(
+        "training: every entry has a noise multiplier of its own",
+        "dpjax/training/dp_sgd.py",
+        "        if shape != ():\n            raise ValueError(\n",
+        "        if False:\n            raise ValueError(\n",
+        (
+            "tests/training/test_dp_sgd.py::"
+            "test_one_run_takes_one_clip_norm_and_one_noise_multiplier",
+        ),
+    ),
+    Mistake(
         "training: a clip rule adds less noise than was accounted for",
         "dpjax/training/dp_sgd.py",
         "np.float32(checked_noise_factor(rule))",

@@ -285,6 +285,13 @@ def begin(config: TrainConfig, hyperparameters: Mapping[str, jax.Array], params:
     trained, frozen = partition(params, config.trainable)
     # What every run needs is missed before what this optimiser needs.
     clip_norm, _ = optimizers.read(hyperparameters, "DP-SGD", *_READ)
+    for name in _READ:
+        shape = jnp.shape(hyperparameters[name])
+        if shape != ():
+            raise ValueError(
+                f"{name} has shape {shape}: pass one number, or map the run over several by "
+                "jax.vmap or training.sweep"
+            )
     optimizers.read(hyperparameters, "the loss", *config.loss_reads)
     optimizer = config.optimizer(hyperparameters).init(trained)
     kept = averaging.checked(config.averages)

@@ -419,3 +419,11 @@ def test_automatic_clipping_to_a_clip_norm_that_overflows_trains_nothing():
     for clip_norm, number, finite in ((2.0**60, ROWS, True), (2.0**61, 0, False)):
         result = run(jax.random.key(0), given | {"clip_norm": clip_norm}, PARAMS, DATA, number)
         assert all(np.isfinite(leaf).all() == finite for leaf in jax.tree.leaves(result))
+
+
+@pytest.mark.parametrize("name", ["clip_norm", "noise_multiplier"])
+def test_one_run_takes_one_clip_norm_and_one_noise_multiplier(name):
+    """Two entries would get noise of their own each."""
+    given = PLAIN | {name: np.array([1.0, 0.0], np.float32)}
+    with pytest.raises(ValueError, match=f"{name} has shape \\(2,\\): pass one number"):
+        training.make_train(train_config())(jax.random.key(0), given, PARAMS, DATA)
