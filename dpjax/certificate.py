@@ -34,6 +34,9 @@ CHANCES = ["sampling_probability", "halting_probability", "probability"]
 DEVIATIONS, BEYOND = 13.0, 1e-36  # Of a normal law, and more than the mass that lies beyond.
 LONGEST, LARGEST_TABLE, LARGEST_FILE = 1 << 21, 4096, 1 << 24
 ADAPTIVE = "best of K runs, their candidates proposed by earlier ones"
+LAWS = {"geometric": {"mean"}, "logarithmic": {"mean"}, "poisson": {"mean"}, "fixed": {"k"}}
+LAWS |= {"truncated_negative_binomial": {"shape", "mean"}, "binomial": {"trials", "probability"}}
+LAWS |= {"at_most": {"inner", "cap"}}
 CELLS, MOVE, KNOTS = 600, 0.1, 60.0  # Of the exact bound.
 NEAR = 200, 40.0  # Cells and knots of it, inside another mechanism.
 ORDERS, FINE_KNOTS = 8192, 256.0  # Of a selection inside another mechanism.
@@ -344,7 +347,7 @@ class Law(NamedTuple):
 
 def law_of(words: Mapping[str, Any]) -> Law:
     """The law that a statement names."""
-    kind, mean = words["law"], float(words.get("mean", 1.0))
+    kind, mean = _law_named(words), float(words.get("mean", 1.0))
     if kind in ("geometric", "logarithmic", "truncated_negative_binomial"):
         shape, gamma = _family(words)
         grows, power = (1.0 - gamma) / gamma, 1.0 + shape
@@ -362,6 +365,13 @@ def law_of(words: Mapping[str, Any]) -> Law:
     one, two = np.polynomial.Polynomial((k * table)[1:]), (k * (k - 1.0) * table)[2:]
     second = np.polynomial.Polynomial(two if two.size else [0.0])
     return Law(float(k @ table), lambda y: one(1.0 - y), lambda y: second(1.0 - y))
+
+
+def _law_named(words: Mapping[str, Any]) -> str:
+    """The name of a law of K; refuses words beside its own, which could name another one."""
+    if LAWS.get(words["law"]) != words.keys() - {"law"}:
+        raise Unproved("the law of K is none, or has words that are not its own")
+    return words["law"]
 
 
 def proposed(values: Mapping[str, Any]) -> Law:
@@ -389,7 +399,7 @@ def _table(words: Mapping[str, Any]) -> np.ndarray:
     top = words[{"fixed": "k", "binomial": "trials", "at_most": "cap"}[kind]]
     if not (isinstance(top, int) and 1 <= top <= LARGEST_TABLE):
         raise Unproved(f"a law of K up to {top} is longer than this program takes")
-    if inner["law"] in ("fixed", "at_most"):
+    if _law_named(inner) in ("fixed", "at_most"):
         table = np.eye(1, top + 1, top)[0] if kind == "fixed" else _table(inner)[: top + 1]
         return table / table.sum()
     k, start = np.arange(1.0, top + 1.0), 0
@@ -397,6 +407,8 @@ def _table(words: Mapping[str, Any]) -> np.ndarray:
         ratios = inner["mean"] / k
     elif inner["law"] == "binomial":
         p = inner["probability"]
+        if type(inner["trials"]) is not int:
+            raise Unproved("the law of K has no whole number of trials")
         ratios = np.maximum(inner["trials"] + 1.0 - k, 0.0) / k * (p / (1.0 - p))
     else:
         shape, gamma = _family(inner)
@@ -688,7 +700,7 @@ def mixed(parts: tuple[Measure, ...], weights: list[float]) -> Measure:
 def bounds(tree: Mapping[str, Any], case: int, order: float, lost: float, hints: Mapping) -> list:
     """Divergences of order e^order in both directions; `hints` are a certificate's."""
     name, values, parts = (tree[key] for key in NODE)
-    if not (4 <= hints["step"] <= 20 and 6 <= hints["fine"] <= 16):
+    if not (hints["step"] in range(4, 21) and hints["fine"] in range(6, 17)):
         raise Unproved("the certificate's grids are none that this program takes")
     relations_of(tree)
     if isinstance(hints["lines"], list):

@@ -829,6 +829,13 @@ MISTAKES = [
         _PROOFS,
     ),
     Mistake(
+        "a law of K is proved by words beside its own",
+        _CERTIFICATE,
+        'if LAWS.get(words["law"]) != words.keys() - {"law"}:',
+        'if words["law"] not in LAWS:',
+        (f"{_PROOFS[0]}::test_laws_that_are_none_are_refused",),
+    ),
+    Mistake(
         "the direction of adding a record is proved twice as that of removing one",
         _CERTIFICATE,
         "return [forward, gridded(slack - loss, q_mass, BEYOND, step)]",

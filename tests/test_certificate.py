@@ -22,7 +22,7 @@ from dpjax.tuning import certifying, release
 
 WRITES_CERTIFICATES = True
 RUN = accounting.dp_sgd(0.1, 2.0, 200)
-LARGEST = 795
+LARGEST = 804
 """Lines of code of the program."""
 SOURCE = pathlib.Path(certificate.__file__)
 
@@ -213,6 +213,15 @@ def test_laws_of_k_are_those_of_the_accounting():
         {"law": "at_most", "inner": {"law": "geometric", "mean": 0.1}, "cap": 3},
         {"law": "at_most", "inner": {"law": "geometric", "mean": 2.0}, "cap": 2.5},
         {"law": "fixed", "k": 0},
+        {
+            "law": "at_most",
+            "inner": {"law": "binomial", "trials": 0.1, "probability": 0.5},
+            "cap": 3,
+        },
+        # Two laws in one: K = 8 to who reads it, hardly ever a run to who adds it up.
+        {"law": "fixed", "k": 8, "inner": {"law": "poisson", "mean": 0.01}},
+        {"law": "binomial", "trials": 8, "probability": 0.5, "inner": {"law": "fixed", "k": 1}},
+        {"law": "at_most", "inner": {"law": "geometric", "mean": 2.0, "shape": -0.5}, "cap": 3},
         {"law": "own", "class": "Mine"},
         {},
     ],
@@ -466,6 +475,7 @@ def test_grids_and_cases_are_not_trusted(folder, capsys):
     for edit in (
         lambda one: one["cases"][0].update(step=2),
         lambda one: one["cases"][0].update(fine=30),
+        lambda one: one["cases"][0].update(step=12.5),
         lambda one: one["cases"].pop(),
         lambda one: one["cases"].append(one["cases"][0]),
         lambda one: one["cases"][0].update(sums=[1e-7, 1e-7]),

@@ -39,6 +39,8 @@ def test_closed_forms():
     [
         (lambda: accounting.TruncatedNegativeBinomial(-1.0, 3.0), "shape must be finite and > -1"),
         (lambda: accounting.TruncatedNegativeBinomial(math.inf, 3.0), "shape must be finite"),
+        (lambda: accounting.TruncatedNegativeBinomial(3e15, 10.0), "shape 3e.15 .* pass one of"),
+        (lambda: accounting.Binomial(10**15, 1e-14), "trials must be at most 1000000"),
         (lambda: accounting.Geometric(0.9), "mean of this law must be finite and >= 1"),
         (lambda: accounting.Logarithmic(float("nan")), "mean of this law"),
         (lambda: accounting.Poisson(0.0), "must be > 0"),
@@ -59,6 +61,25 @@ def test_closed_forms():
 def test_refusals(make, match):
     with pytest.raises(ValueError, match=match):
         make()
+
+
+@pytest.mark.parametrize(
+    "law",
+    [
+        accounting.TruncatedNegativeBinomial(1e6, 10.0),
+        accounting.Binomial(10**6, 1e-5),
+        accounting.Poisson(1e4),
+    ],
+    ids=repr,
+)
+def test_what_is_drawn_is_what_is_priced_at_the_largest_parameters(law):
+    k = np.arange(12_000)
+    masses = law.pmf(k)
+    assert masses.sum() == pytest.approx(1.0, abs=2e-9)
+    assert masses @ k == pytest.approx(law.mean, rel=2e-9)
+    assert (masses * k) @ 0.9 ** np.maximum(k - 1, 0) == pytest.approx(
+        float(law.derivative(0.1)), rel=1e-7, abs=1e-300
+    )
 
 
 def test_a_gamma_beyond_float64_is_refused():

@@ -9,7 +9,12 @@ import numpy as np
 from scipy import special
 
 from dpjax import checks
-from dpjax.accounting.selection.laws.law import RepetitionLaw, law_family, set_field
+from dpjax.accounting.selection.laws.law import (
+    LARGEST_TABULATED,
+    RepetitionLaw,
+    law_family,
+    set_field,
+)
 
 
 @law_family("binomial")
@@ -23,7 +28,7 @@ class Binomial(RepetitionLaw):
       10.0
 
     Attributes:
-      trials: whole number >= 1.
+      trials: whole number >= 1, at most a million unless the probability is 1.
       probability: in (0, 1]; 1 is `Fixed(trials)`.
     """
 
@@ -36,6 +41,12 @@ class Binomial(RepetitionLaw):
         set_field(self, "trials", checks.whole("trials", self.trials, 1))
         share = checks.probability("probability", self.probability, one=True)
         set_field(self, "probability", share)
+        # The masses that K is drawn by lose digits beyond.
+        if self.trials > LARGEST_TABULATED and share < 1.0:
+            raise ValueError(
+                f"trials must be at most {LARGEST_TABULATED}, not {checks.shown(self.trials)}: "
+                "pass Poisson, which such a law comes near"
+            )
 
     @classmethod
     def of_mean(cls, mean: float, trials: int = 20) -> Binomial:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from dpjax.accounting.guarantee import Guarantee
     from dpjax.accounting.numerics.renyi import RenyiCurve
 
+LARGEST_SHAPE = 1e6
+"""Beyond it the masses that K is drawn by lose digits; the law is then Poisson's, given K >= 1."""
+
 
 @law_family("truncated_negative_binomial")
 @dataclasses.dataclass(frozen=True)
@@ -34,11 +37,12 @@ class TruncatedNegativeBinomial(RepetitionLaw):
       0.28
 
     Attributes:
-      shape: eta > -1.
+      shape: eta > -1, at most a million.
       mean: E[K] >= 1.
 
     Raises:
-      ValueError: shape <= -1 or infinite, mean < 1, or both so extreme that gamma underflows.
+      ValueError: shape <= -1 or above a million, mean < 1, or both so extreme that gamma
+        underflows.
     """
 
     shape: float
@@ -51,6 +55,11 @@ class TruncatedNegativeBinomial(RepetitionLaw):
         set_field(self, "mean", number("the mean of this law", self.mean, finite=False))
         if not (self.shape > -1.0 and math.isfinite(self.shape)):
             raise ValueError(f"shape must be finite and > -1, not {self.shape}")
+        if self.shape > LARGEST_SHAPE:
+            raise ValueError(
+                f"shape {self.shape:g} is beyond float64: pass one of {LARGEST_SHAPE:g} at "
+                "most, or Poisson, which such a law comes near"
+            )
         _check_mean(self.mean, 1.0)
         _ = self.gamma  # refuses what float64 cannot hold
 
