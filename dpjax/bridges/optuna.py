@@ -174,8 +174,9 @@ def _files_of(name: str, storage: Any) -> list[str]:
     if isinstance(storage, optuna.storages.JournalStorage):
         place = getattr(storage._backend, "_file_path", None)  # It says it nowhere else.
         return [] if place is None else [place]
-    if isinstance(storage, optuna.storages.RDBStorage):
-        storage = storage.url
+    inner = getattr(storage, "_backend", storage)  # Of what `get_storage` makes of a URL.
+    if isinstance(inner, optuna.storages.RDBStorage):
+        storage = inner.url
     if not isinstance(storage, str):
         return []
     if "://" not in storage:

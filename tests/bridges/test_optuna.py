@@ -251,7 +251,7 @@ def test_the_curators_storage_is_closed_to_others(tmp_path):
         _private(storage=f"sqlite:///{tmp_path}/none/curator.db")
 
 
-@pytest.mark.parametrize("kind", ["driver", "storage", "journal"])
+@pytest.mark.parametrize("kind", ["driver", "storage", "cached", "journal"])
 def test_every_file_of_a_storage_is_closed_to_others(tmp_path, kind):
     file, old = tmp_path / "curator.db", os.umask(0o022)
     journal = optuna.storages.journal.JournalFileBackend
@@ -259,6 +259,7 @@ def test_every_file_of_a_storage_is_closed_to_others(tmp_path, kind):
         storage = {
             "driver": lambda: f"sqlite+pysqlite:///{file}",
             "storage": lambda: optuna.storages.RDBStorage(f"sqlite:///{file}"),
+            "cached": lambda: optuna.storages.get_storage(f"sqlite:///{file}"),
             "journal": lambda: optuna.storages.JournalStorage(journal(str(file))),
         }[kind]()
         if kind != "driver":  # Made before we are asked.
