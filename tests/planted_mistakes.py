@@ -820,6 +820,16 @@ MISTAKES = [
         "score_on_training=False,",
         _ON_TRAINING,
     ),
+    Mistake(
+        "a law of K may draw otherwise than it is priced",
+        "dpjax/accounting/selection/laws/check.py",
+        "    if own:\n",
+        "    if False:\n",
+        (
+            "tests/conformance/test_own_law.py::"
+            "test_a_law_that_draws_otherwise_than_it_is_priced_is_refused",
+        ),
+    ),
     # ---- what a certificate proves
     Mistake(
         "a certificate's lines are taken at their word",

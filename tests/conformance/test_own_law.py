@@ -214,6 +214,22 @@ def test_a_law_that_contradicts_itself_is_refused(changes, match):
         accounting.best_of(accounting.gaussian(1.0), refused(**changes))
 
 
+@pytest.mark.parametrize("name", ["sample", "pmf", "quantile"])
+def test_a_law_that_draws_otherwise_than_it_is_priced_is_refused(name):
+    """K at least 5, by a `sample` that says so, was priced and stated as the family's law."""
+
+    def at_least_five(self, *arguments):
+        return np.maximum(getattr(super(kind, self), name)(*arguments), 5)
+
+    kind = type("AtLeastFive", (accounting.Geometric,), {name: at_least_five})
+    for price in (
+        lambda law: accounting.best_of(accounting.gaussian(2.0), law),
+        lambda law: accounting.best_of_adaptive(accounting.gaussian(2.0), law, (0.8, 1.2)),
+    ):
+        with pytest.raises(ValueError, match=f"AtLeastFive.*it has {name} of its own.*leave"):
+            price(kind(3))
+
+
 def test_functions_wrong_between_the_compared_points_are_refused():
     def derivative(self, y):
         right = TwoPoints.derivative(self, y)

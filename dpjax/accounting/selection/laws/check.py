@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from dpjax.accounting.selection.laws.law import (
+    DRAWING,
     LARGEST_TABULATED,
     RepetitionLaw,
     law_from_dict,
@@ -24,7 +25,7 @@ TOLERANCE = 1e-6
 
 
 def check_law(law: RepetitionLaw) -> None:
-    """Refuses a law whose pmf, mean, ends and functions contradict each other.
+    """Refuses a law whose pmf, mean, ends and functions contradict each other, or that draws apart.
 
     The pmf is summed up to the largest K (without one up to 2^18, the rest bounded by the mass and
     mean that remain) and compared with every function at a few points; on a fine grid f' and f''
@@ -34,6 +35,9 @@ def check_law(law: RepetitionLaw) -> None:
     Raises:
       ValueError: the first disagreement.
     """
+    own = [name for name in DRAWING if getattr(type(law), name) is not getattr(RepetitionLaw, name)]
+    if own:
+        _refuse(law, f"it has {own[0]} of its own, and is priced by log_pmf: leave {own[0]} out")
     if law.proved:
         return
     mean, minimum, maximum = _ends(law)

@@ -59,6 +59,9 @@ SHORTCUTS = (
 )
 """What holds for one family only."""
 
+DRAWING = ("pmf", "quantile", "sample")
+"""What follows from `log_pmf` alone, so that K is drawn by the law that is priced."""
+
 LogMoment = Callable[[np.ndarray], np.ndarray]
 
 
@@ -103,9 +106,10 @@ class RepetitionLaw(abc.ABC):
     `second_derivative` as well, or is wrapped in `AtMost(law, cap)`. Before a law of your own is
     priced, its functions are compared with its pmf, and refused if they disagree; it is priced by
     bounds that hold for every law of K, never by a family's theorem, a subclass of a family that
-    changes any of the functions included. It must not change once made. Its provenance rebuilds if
-    it gives no more than the three above (as `Tabulated`); other laws of your own say that they
-    cannot be rebuilt.
+    changes any of the functions included. K is drawn by inversion of `log_pmf`: a class with a
+    `sample`, `pmf` or `quantile` of its own is refused. It must not change once made. Its
+    provenance rebuilds if it gives no more than the three above (as `Tabulated`); other laws of
+    your own say that they cannot be rebuilt.
 
     Attributes:
       mean: E[K], finite and > 0.
