@@ -122,7 +122,7 @@ def test_the_winner_has_the_law_of_the_best_of_k(monkeypatch):
 
 def test_everything_random_is_drawn_before_the_first_run(monkeypatch):
     events = []
-    law, sample = accounting.Fixed, accounting.Fixed.sample
+    law, sample = accounting.RepetitionLaw, accounting.RepetitionLaw.sample
     monkeypatch.setattr(law, "sample", lambda *a, **k: events.append("K") or sample(*a, **k))
     noise = integer_laws.discrete_gaussian
     monkeypatch.setattr(
@@ -142,7 +142,9 @@ def test_the_release_is_the_same_whatever_k_was(monkeypatch, tmp_path):
     folders = []
     for number in (2, 7):
         monkeypatch.setattr(
-            type(LAW), "sample", lambda self, size, source=None, k=number: np.full(size, k)
+            accounting.RepetitionLaw,
+            "sample",
+            lambda self, size, source=None, k=number: np.full(size, k),
         )
         result = _tune(lambda seed, h: ({"w": np.full(2, h["rate"])}, 10))
         assert result.curator.number_of_candidates == number

@@ -314,7 +314,7 @@ def test_everything_is_drawn_before_the_first_trial_and_ranked_with_noise(monkey
     law = {"rate": FloatDistribution(0.0, 1.0)}
     study = _private(law, repetitions=accounting.Fixed(3), seed=None)
     assert asked == [(3.0, 3, True)]
-    monkeypatch.setattr(accounting.Fixed, "sample", None)
+    monkeypatch.setattr(accounting.RepetitionLaw, "sample", None)
     monkeypatch.setattr(tuning.Uniform, "sample", None)
     counts, rates = [60, 50, 100], []
     while (trial := study.ask()) is not None:
@@ -370,7 +370,7 @@ def test_a_trial_that_contradicts_what_is_declared_ends_the_study():
 
 def test_no_candidate_releases_the_default(monkeypatch):
     nothing = np.zeros(1, dtype=np.int64)
-    monkeypatch.setattr(accounting.Poisson, "sample", lambda *_, **__: nothing)
+    monkeypatch.setattr(accounting.RepetitionLaw, "sample", lambda *_, **__: nothing)
     study = _private(repetitions=accounting.Poisson(2), default=(default := {"w": np.zeros(1)}))
     with pytest.warns(cautions.UntrainedReleaseWarning):
         result = study.optimize(lambda trial: pytest.fail("no trial may run"))

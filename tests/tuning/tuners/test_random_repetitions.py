@@ -117,7 +117,9 @@ def _patched_candidates(monkeypatch, rates):
 
 def _with_realised(monkeypatch, realised):
     monkeypatch.setattr(
-        type(LAW), "sample", lambda self, size=None, source=None: np.full(size, realised)
+        accounting.RepetitionLaw,
+        "sample",
+        lambda self, size=None, source=None: np.full(size, realised),
     )
 
 
