@@ -41,7 +41,7 @@ from dpjax.training.clipping.clip_rules import (
     checked_rule,
 )
 from dpjax.training.clipping.explanation import Explanation, ParameterExplanation
-from dpjax.training.clipping.factored_norms import SquaredNorm
+from dpjax.training.clipping.factored_norms import Norm, of_all
 from dpjax.training.clipping.jaxpr_graph import Value, bytes_of, graph_of, multiplications_of
 from dpjax.training.clipping.leaf_plans import Plan, Whole
 from dpjax.training.clipping.per_example_gradients import (
@@ -52,6 +52,7 @@ from dpjax.training.clipping.per_example_gradients import (
     row_cost,
     trace,
 )
+from dpjax.training.clipping.units import scaled
 
 PyTree = Any
 
@@ -71,6 +72,13 @@ moves the rounding of a sum of `rows` clip norms. The most found was a seventh o
 4,096; rounding a float64 sum to float32 can reach all of it. Errors that all point one way could in
 principle exceed it."""
 
+
+_SHARE_FOR_CANCELLING = 2.0**-16
+"""Held back of the clip norm, at least, where positions or terms of one example's gradient may
+cancel: `_held_back`."""
+
+SMALLEST_CLIP_NORM = 2.0**-80
+"""A smaller one, where float32 ends, is zero."""
 
 LARGEST_SCALED = 2.0**60
 """Rules that scale gradients up take no larger clip norm: weights times the factors of a gradient,
@@ -254,16 +262,21 @@ class ClippedGrad:
             force = self.method == "factored"
             tracing = trace(loss, params, batch, keys, force, stored)
             results = factored(tracing, params, batch, keys)
-        squares = results.gradients.squared_norms()
+        norms = results.gradients.norms()
         tree = jax.tree.structure(params)
         names = [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
-        weights = self._weights(squares, names, clip_norm, mask, rows)
-        norms = jnp.sqrt(sum(square.value for square in squares))
+        held_back = _held_back(rows, results.gradients.cancels)
+        weights = self._weights(norms, names, clip_norm, mask, held_back)
         leaf_norms = None
         if isinstance(self.clipping, PerLeafClipping):
-            leaf_norms = jax.tree.unflatten(tree, [jnp.sqrt(square.value) for square in squares])
+            leaf_norms = jax.tree.unflatten(
+                tree, [scaled(norm.size, norm.exponent) for norm in norms]
+            )
+        whole = of_all(norms)
         summed = jax.tree.unflatten(tree, results.gradients.weighted_sums(weights))
-        return summed, Auxiliary(norms, results.values, results.aux, leaf_norms)
+        return summed, Auxiliary(
+            scaled(whole.size, whole.exponent), results.values, results.aux, leaf_norms
+        )
 
     def sensitivity(self, relation: object, clip_norm: PyTree) -> Any:
         """Bounds the l2 change of the sum between neighbouring batches.
@@ -342,26 +355,60 @@ class ClippedGrad:
 
     def _weights(
         self,
-        squares: list[SquaredNorm],
+        norms: list[Norm],
         names: list[str],
         clip_norm: PyTree,
         mask: jax.Array,
-        rows: int,
+        held_back: HeldBack,
     ) -> list[jax.Array]:
         """By what each row's gradient is multiplied, (batch,) for each parameter."""
-        live = mask & jnp.isfinite(sum(square.value for square in squares))
+        # What the bound on its rounding makes infinite is.
+        live = mask & jnp.isfinite(_upper(of_all(norms), 0.0))
         scalar = jax.tree_util.treedef_is_leaf(jax.tree.structure(clip_norm))
         clip_norms = jax.tree.leaves(clip_norm)
         weights: dict[int, jax.Array] = {}
         groups = self.clipping.groups(names)
         _check_bound(self.clipping, groups, len(names))
         for members, share in groups:
-            own = [squares[member] for member in members]
-            upper = sum(square.value for square in own) + sum(square.slack for square in own)
+            upper = _upper(of_all([norms[member] for member in members]), held_back.of_added)
             allowed = clip_norm * share if scalar else clip_norms[members[0]]
             stability = self.clipping.stability
-            weights |= dict.fromkeys(members, _clip_weights(upper, allowed, live, rows, stability))
-        return [weights[place] for place in range(len(squares))]
+            weights |= dict.fromkeys(
+                members, _clip_weights(upper, allowed, live, held_back.share, stability)
+            )
+        return [weights[place] for place in range(len(norms))]
+
+
+class HeldBack(NamedTuple):
+    """What is held back of every clip norm for the rounding of the sum.
+
+    Attributes:
+      share: of a contribution, relative.
+      of_added: a contribution counts as no shorter than this share of the norms that are added up.
+    """
+
+    share: float
+    of_added: float
+
+
+def _held_back(rows: int, cancels: bool) -> HeldBack:
+    """For a sum of so many rows.
+
+    Formal guarantees:
+      Let c be the clip norm over `1 + share`. A row's contribution is at most c, and the sum of the
+      norms that are added up for it at most `c / of_added`, so that `SUM_ALLOWANCE` of these, for
+      each of the rows, is at most `share * c`; both together are the clip norm. Where nothing
+      cancels, the two are the same number. Where positions or terms may cancel, more is held back,
+      so that only rows in which nearly all does are shortened further.
+    """
+    rounded = rows * SUM_ALLOWANCE
+    share = max(_SHARE_FOR_CANCELLING, 8 * rounded) if cancels else rounded
+    return HeldBack(share, rounded / share if cancels else 0.0)
+
+
+def _upper(norm: Norm, of_added: float) -> jax.Array:
+    """At least the norm, in the unit of the gradient; (batch,)."""
+    return scaled(jnp.maximum(norm.upper, of_added * norm.added), norm.exponent)
 
 
 def _check_bound(rule: ClipRule, groups: Sequence[Group], number: int) -> None:
@@ -378,9 +425,9 @@ def _check_bound(rule: ClipRule, groups: Sequence[Group], number: int) -> None:
 
 
 def _clip_weights(
-    upper_square: jax.Array, clip_norm: Any, live: jax.Array, rows: int, stability: float | None
+    upper: jax.Array, clip_norm: Any, live: jax.Array, share: float, stability: float | None
 ) -> jax.Array:
-    """min(1, clip_norm / norm) for live rows of a sum of `rows`, else exactly zero; (batch,).
+    """min(1, clip_norm / norm) for live rows, else exactly zero; (batch,).
 
     With a stability clip_norm / (norm + stability).
 
@@ -388,13 +435,14 @@ def _clip_weights(
     producers in every consumer but not a division. Otherwise the weight of a row, with the sum over
     parameters behind it, would be formed anew for every element that it multiplies.
     """
-    upper = jnp.sqrt(upper_square)
     numbers = jnp.finfo(upper.dtype)
-    allowed = (1 - ROUNDING_ALLOWANCE) / (1 + rows * SUM_ALLOWANCE)
+    allowed = (1 - ROUNDING_ALLOWANCE) / (1 + share)
     # Infinity over infinity is not 1.
     most = jnp.minimum(jnp.asarray(clip_norm, upper.dtype), numbers.max) * allowed
     # Below zero it bounds nothing.
     most = jnp.where(most >= 0, most, jnp.nan)
+    # What underflows in a sum is less than 2**-100 of its unit.
+    most = jnp.where(most < SMALLEST_CLIP_NORM, most * 0.0, most)
     if stability is None:
         floor = most
     else:

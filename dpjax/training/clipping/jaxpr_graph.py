@@ -26,9 +26,6 @@ import numpy as np
 _INLINED_CALLS = frozenset(
     {"jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call"}
 )
-FORMED_ONCE = "formed_once"
-"""Name of an operation that only keeps its input (`formed_once.py`)."""
-
 _REMAT_CALLS = frozenset({"checkpoint", "remat", "remat2"})
 
 
@@ -207,6 +204,23 @@ def is_zero(atom: Atom) -> bool:
         and producer.name in ("broadcast_in_dim", "convert_element_type", "reshape")
         and is_zero(producer.inputs[0])
     )
+
+
+def is_contraction(atom: Atom) -> bool:
+    """Whether a value is a product, or a convolution, that adds something up: a library call, whose
+    result stands in memory. One that adds nothing up may be compiled to a multiplication.
+    """
+    operation = None if isinstance(atom, Constant) else atom.producer
+    if operation is None or not operation.params or atom.aval.dtype.itemsize < 4:
+        return False  # The rounding to a narrow type may be left out, here and not there.
+    if operation.name == "conv_general_dilated":
+        features = operation.params["dimension_numbers"].rhs_spec[0]
+        shape = operation.inputs[1].aval.shape
+        return math.prod(shape) > shape[features]
+    if operation.name == "dot_general":
+        contracted = operation.params["dimension_numbers"][0][0]
+        return math.prod(operation.inputs[0].aval.shape[axis] for axis in contracted) > 1
+    return False
 
 
 def number_of(atom: Atom) -> float | None:
@@ -462,7 +476,7 @@ def bytes_of(graph: Graph, wanted: Sequence[Atom], among: Iterable[Value]) -> in
       among: what is counted; bodies of loops, which have values of their own, are counted whole.
     """
     counted = _needed(graph, wanted).intersection(among)
-    total = sum(_bytes(value) for value in counted if not _is_kept(value))
+    total = sum(map(_bytes, counted))
     for operation in graph.operations:
         if isinstance(operation, Scan) and any(value in counted for value in operation.outputs):
             body = operation.loop.body
@@ -496,10 +510,6 @@ def multiplications_of(graph: Graph, wanted: Sequence[Atom], among: Iterable[Val
                 features = operation.params["dimension_numbers"].rhs_spec[0]
                 total += entries * math.prod(right) / right[features]
     return total
-
-
-def _is_kept(value: Value) -> bool:
-    return value.producer is not None and value.producer.name == FORMED_ONCE
 
 
 def _bytes(value: Value) -> int:

@@ -18,10 +18,10 @@ import numpy as np
 
 from dpjax.training.clipping.checks import one_row, shapes_of
 from dpjax.training.clipping.convolution_rule import convolve_well
-from dpjax.training.clipping.factored_norms import SquaredNorm, whole_squared_norm
+from dpjax.training.clipping.factored_norms import Norm
 from dpjax.training.clipping.factored_rules import Recogniser
 from dpjax.training.clipping.factored_terms import accumulator
-from dpjax.training.clipping.formed_once import form_once, formed_once
+from dpjax.training.clipping.formed_once import formed_once
 from dpjax.training.clipping.jaxpr_graph import (
     Atom,
     Graph,
@@ -29,15 +29,18 @@ from dpjax.training.clipping.jaxpr_graph import (
     bytes_of,
     evaluate,
     graph_of,
+    is_contraction,
     multiplications_of,
     spread_branches,
 )
 from dpjax.training.clipping.leaf_plans import (
+    Common,
     Factored,
     Plan,
     Unused,
     Whole,
     plan_terms,
+    whole_norm,
     whole_weighted_sum,
 )
 
@@ -74,6 +77,7 @@ class Tracing(NamedTuple):
       plans: one for each parameter.
       results: the loss, then the leaves of the auxiliary output.
       aux_tree: structure of the auxiliary output.
+      stored: the inputs that stand in memory.
     """
 
     graph: Graph
@@ -81,6 +85,7 @@ class Tracing(NamedTuple):
     plans: list[Plan]
     results: list[Atom]
     aux_tree: Any
+    stored: set[Atom]
 
 
 def trace(
@@ -91,7 +96,7 @@ def trace(
     Args:
       loss, params, batch, keys: as of `factored`.
       force: keeps gradients factored.
-      stored: whether parameters and rows stand in memory; see `form_once`.
+      stored: whether parameters and rows stand in memory, perhaps picked from what does.
     """
     arguments = [shapes_of(params), one_row(batch), *([] if keys is None else [one_row(keys)])]
     jaxpr, shapes = jax.make_jaxpr(loss.value_and_grad, return_shape=True)(*arguments)
@@ -105,9 +110,7 @@ def trace(
         recogniser.spare_products(atom)
     plans = [_plan(recogniser, atom, leaf, force) for atom, leaf in zip(graph.outputs, leaves)]
     convolve_well(graph, rows)
-    # Norms and sums must be of the same numbers.
-    needs = [atom for plan in plans for atom in (*plan.needs, *plan.shared_needs)]
-    form_once(graph, needs, stored)
+    graph.put_in_order()
     inputs = graph.inputs[len(leaves) :]
     # Planning may have asked loops for more outputs, so what depends on the row is looked up again.
     return Tracing(
@@ -116,6 +119,7 @@ def trace(
         plans,
         graph.outputs[len(leaves) :],
         jax.tree.structure(shapes[2]),
+        set(graph.inputs) if stored else set(),
     )
 
 
@@ -188,6 +192,14 @@ def factored(tracing: Tracing, params: PyTree, batch: PyTree, keys: Any) -> Resu
     once = evaluate(graph, [*leaves, *blank], common, effects=False)
     shared = dict(zip(common, once, strict=True))
     arrays = dict(zip(own, jax.vmap(one)(*rows), strict=True))
+    # Norms and sums must be of the same numbers. No compiler is known well enough to say which
+    # values it will not compute twice, so all are formed once that do not stand in memory before.
+    needed = {atom for plan in plans for atom in (*plan.needs, *plan.shared_needs)}
+    values: dict[Any, Any]
+    for values in (shared, arrays):
+        for atom in needed.intersection(values) - tracing.stored:
+            if not is_contraction(atom):
+                values[atom] = formed_once(values[atom])
 
     def batched(atom: Atom) -> jax.Array:
         if atom in arrays:
@@ -218,8 +230,12 @@ class MaterialisedGradients:
 
     leaves: list[jax.Array]
 
-    def squared_norms(self) -> list[SquaredNorm]:
-        return [jax.vmap(whole_squared_norm)(leaf) for leaf in self.leaves]
+    @property
+    def cancels(self) -> bool:
+        return False
+
+    def norms(self) -> list[Norm]:
+        return [jax.vmap(whole_norm)(leaf) for leaf in self.leaves]
 
     def weighted_sums(self, weights: list[jax.Array]) -> list[jax.Array]:
         return [whole_weighted_sum(leaf, w) for leaf, w in zip(self.leaves, weights, strict=True)]
@@ -231,20 +247,29 @@ class FactoredGradients:
     def __init__(
         self, plans: list[Plan], operands: list[tuple], shared: list[tuple], size: int
     ) -> None:
-        self._plans, self._operands, self._shared = plans, operands, shared
+        self._plans, self._operands = plans, operands
+        self._shared = [
+            tuple(plan.joined(common)) if isinstance(plan, (Factored, Common)) else ()
+            for plan, common in zip(plans, shared, strict=True)
+        ]
         normed = [
             jax.vmap(
-                plan.squared_norm,
+                plan.norm,
                 in_axes=(0,) * len(own) + (None,) * len(common),
                 out_axes=0,
                 axis_size=size,
             )(*own, *common)
-            for plan, own, common in zip(plans, operands, shared, strict=True)
+            for plan, own, common in zip(plans, operands, self._shared, strict=True)
         ]
         self._norms = [norm for norm, _ in normed]
         self._kept = [kept for _, kept in normed]
 
-    def squared_norms(self) -> list[SquaredNorm]:
+    @property
+    def cancels(self) -> bool:
+        """Whether the sums over examples add up what may cancel within one example's gradient."""
+        return any(plan.cancels for plan in self._plans)
+
+    def norms(self) -> list[Norm]:
         return self._norms
 
     def weighted_sums(self, weights: list[jax.Array]) -> list[jax.Array]:
