@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --max-worker-restart 0
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
 
-.PHONY: tune test test_opacus test_fast audit_the_tests coverage lint typecheck figures_quick docs dist clean
+.PHONY: tune test test_opacus test_fast audit_the_tests fuzz_clipping coverage lint typecheck figures_quick docs dist clean
 
 tune: $(VENV)/installed
 	$(BIN)/python -m experiments.tune --repetitions=logarithmic --mean=4 --score_on_training
@@ -26,6 +26,11 @@ test_fast: $(VENV)/installed_for_tests
 # Plants every wiring mistake there is in a copy, one at a time; fails if its tests do not notice.
 audit_the_tests: $(VENV)/installed_for_tests
 	$(BIN)/python tests/planted_mistakes.py --planted-only
+
+# Random losses, fully optimised: whether a row moves a clipped sum by more than the clip norm.
+fuzz_clipping: SECONDS ?= 600
+fuzz_clipping: $(VENV)/installed_for_tests
+	PYTHONPATH=. $(BIN)/python tests/helpers/fuzz_clipping.py --seconds $(SECONDS)
 
 # The lines of the library that the quick tests do not execute.
 coverage: $(VENV)/installed_for_tests

@@ -190,12 +190,11 @@ def factored(tracing: Tracing, params: PyTree, batch: PyTree, keys: Any) -> Resu
 
     blank = [None] * len(rows)
     once = evaluate(graph, [*leaves, *blank], common, effects=False)
-    shared = dict(zip(common, once, strict=True))
-    arrays = dict(zip(own, jax.vmap(one)(*rows), strict=True))
+    shared: dict[Atom, Any] = dict(zip(common, once, strict=True))
+    arrays: dict[Atom, Any] = dict(zip(own, jax.vmap(one)(*rows), strict=True))
     # Norms and sums must be of the same numbers. No compiler is known well enough to say which
     # values it will not compute twice, so all are formed once that do not stand in memory before.
     needed = {atom for plan in plans for atom in (*plan.needs, *plan.shared_needs)}
-    values: dict[Any, Any]
     for values in (shared, arrays):
         for atom in needed.intersection(values) - tracing.stored:
             if not is_contraction(atom):

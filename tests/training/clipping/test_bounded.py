@@ -1,0 +1,248 @@
+"""No row moves a clipped sum by more than the clip norm, compiled as users compile it.
+
+Every case here did, by factors of 1.1 to 1e19. Rounding, and what a compiler computes twice, show
+with its optimisations alone, which other tests are compiled without.
+"""
+
+import collections
+import re
+
+import fuzz_clipping
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpjax import training
+from dpjax.training.clipping import clipped_grad, leaf_plans
+from dpjax.training.clipping.factored_norms import of_all
+from dpjax.training.clipping.formed_once import formed_once
+from experiments.benchmarks.zoo import ZOO
+
+OPTIMISED = fuzz_clipping.OPTIMISED
+
+
+def moved(grad_fn, params, batch, clip_norm, removed=None):
+    """The norm over C, in float64, of each row's contribution, or of the change without a row."""
+    rows = len(jax.tree.leaves(batch)[0])
+    compiled = jax.jit(lambda p, b, c, m: grad_fn(p, b, c, m)[0], compiler_options=OPTIMISED)
+
+    def summed(mask):
+        leaves = jax.tree.leaves(compiled(params, batch, jnp.float32(clip_norm), mask))
+        return np.concatenate([np.asarray(leaf, np.float64).ravel() for leaf in leaves])
+
+    own = np.eye(rows, dtype=bool)
+    if removed is None:
+        changes = [summed(mask) for mask in own]
+    else:
+        whole = summed(np.ones(rows, bool))
+        changes = [whole - summed(~own[row]) for row in removed]
+    return np.asarray([np.linalg.norm(change) for change in changes]) / clip_norm
+
+
+# Norms ------------------------------------------------------------------------------------------
+
+
+def _convolved(params, example, stride=2):
+    numbers = ("NHWC", "HWIO", "NHWC")
+    out = jax.lax.conv_general_dilated(
+        example[0][None], params, (stride, stride), "VALID", dimension_numbers=numbers
+    )
+    return jnp.sum(out[0] * example[1])
+
+
+FORMS = {
+    "outer": (lambda p, e: (e[0][0] @ p) @ e[1][0], (6, 6), (6,), (6,)),
+    "gram": (lambda p, e: jnp.sum((e[0] @ p) * e[1]), (64, 64), (64,), (64,)),
+    "product": (lambda p, e: jnp.sum((e[0] @ p) * e[1]), (3, 3), (3,), (3,)),
+    "whole": (lambda p, e: jnp.vdot(p, jnp.sum(e[0] * e[1], 0)), (6,), (6,), (6,)),
+    "two terms": (
+        lambda p, e: jnp.sum((e[0] @ p) * e[1]) - (e[1][0] @ p.T) @ e[0][0], (9, 9), (9,), (9,),
+    ),
+    "shared": (
+        lambda p, e: jnp.sum((e[0] @ p) * e[1]) - jnp.sum(p * p), (30, 30), (30,), (30,),
+    ),
+    "entrywise": (
+        lambda p, e: (e[0][0] @ (p * jnp.sin(1.0 + jnp.arange(36.0)).reshape(6, 6))) @ e[1][0],
+        (6, 6), (6,), (6,),
+    ),
+    "scaled by a number": (lambda p, e: 3e-30 * ((e[0][0] @ p) @ e[1][0]), (6, 6), (6,), (6,)),
+    "rows": (
+        lambda p, e: jnp.sum(p[jnp.arange(8) // 2] * e[0] * e[1]), (5, 6), (6,), (6,),
+    ),
+    "convolution": (_convolved, (3, 3, 20, 20), (9, 20), (4, 20)),
+}  # fmt: skip
+SCALES = (1e-38, 1e-30, 1.05e-19, 1e-12, 1.0, 1e12, 1.8e18, 1e30, 1e38)
+
+
+@pytest.mark.parametrize("method", ["auto", "factored", "materialised"])
+@pytest.mark.parametrize("rule", ["global", training.AutomaticClipping(0.0)])
+@pytest.mark.parametrize("form", FORMS)
+def test_no_scale_of_the_factors_makes_a_contribution_exceed_the_clip_norm(form, rule, method):
+    loss, shape, left, right = FORMS[form]
+    draws = np.random.default_rng(0)
+    first = (9, *left) if form == "convolution" else (8, *left)
+    second = (4, *right) if form == "convolution" else (8, *right)
+    pairs = [(a, b) for a in SCALES for b in SCALES]
+    x, y = (
+        np.stack([np.clip(scale * draws.normal(size=size), -3e38, 3e38) for scale in scales])
+        for scales, size in zip(zip(*pairs, strict=True), (first, second), strict=True)
+    )
+    grad_fn = training.clipped_grad(loss, method=method, clipping=rule)
+    params = jnp.asarray(draws.normal(size=shape), jnp.float32)
+    batch = (jnp.asarray(x, jnp.float32), jnp.asarray(y, jnp.float32))
+    each = jax.jit(
+        jax.vmap(lambda p, row, c: grad_fn(p, jax.tree.map(lambda a: a[None], row), c)[0],
+                 (None, 0, None)),
+        compiler_options=OPTIMISED,
+    )  # fmt: skip
+    for clip_norm in (1e-6, 1e-2, 1.0, 1e6):
+        found = np.asarray(each(params, batch, jnp.float32(clip_norm)), np.float64)
+        norms = np.linalg.norm(found.reshape(len(pairs), -1), axis=1)
+        assert (norms <= clip_norm).all(), (norms.max() / clip_norm, pairs[norms.argmax()])
+        # Of ordinary size, and far beyond squares that overflow, a row keeps nearly all of it.
+        if form in ("gram", "outer", "whole") and clip_norm == 1e-2:
+            for pair in ((1.0, 1.0), (1.05e-19, 1.8e18), (1.0, 1e30)):
+                assert norms[pairs.index(pair)] > 0.98e-2
+
+
+def test_norms_of_parts_of_any_size_are_put_together():
+    sizes = [1e-30, 1.0, 1e30]
+    for first in sizes:
+        for second in sizes:
+            parts = [leaf_plans.whole_norm(jnp.full(3, size)) for size in (first, second)]
+            whole = of_all(parts)
+            upper = float(whole.upper) * 2.0 ** float(whole.exponent)
+            assert upper >= np.sqrt(3) * np.hypot(first, second) * (1 - 2.0**-20)
+            assert upper <= np.sqrt(3) * np.hypot(first, second) * (1 + 2.0**-18)
+
+
+# What a compiler computes twice -----------------------------------------------------------------
+
+HANDED_ON = {
+    "times one": lambda h: h * 1.0,
+    "where": lambda h: jnp.where(True, h, 0),
+    "max": lambda h: jnp.maximum(h, h),
+}
+
+
+def _centred(table):
+    for axis in (1, 0):
+        table = table - jnp.mean(table, axis, keepdims=True)
+    return table
+
+
+def _nothing_but_rounding():
+    draws = np.random.default_rng(0)
+    first, second = (
+        jnp.asarray(scale * draws.normal(size=(16, 5, 5)), jnp.float32) for scale in (1e9, 1.0)
+    )
+    compiled = jax.jit(jax.vmap(lambda a, b: _centred(a * b)), compiler_options=OPTIMISED)
+    return first, second, compiled(first, second)
+
+
+@pytest.mark.parametrize("turns", [(1, 1), (3, 2), (4, 3), (5, 3)])
+def test_what_a_loop_of_few_turns_forms_is_formed_once(turns):
+    length, unroll = turns
+
+    def loss(params, row):
+        def step(carry, _):
+            return carry, _centred(row[0] * row[1]) - row[2]
+
+        _, stacked = jax.lax.scan(step, 0.0, None, length=length, unroll=unroll)
+        return jnp.sum(params * stacked[-1])
+
+    shares = moved(training.clipped_grad(loss), jnp.zeros((5, 5)), _nothing_but_rounding(), 1e-3)
+    assert (shares <= 1).all(), shares
+
+
+@pytest.mark.parametrize("hand", HANDED_ON)
+def test_what_a_loop_only_hands_on_is_formed_once(hand):
+    def loss(params, row):
+        start = _centred(row[0] * row[1]) - row[2]
+        last, _ = jax.lax.scan(lambda h, _: (HANDED_ON[hand](h), None), start, None, length=3)
+        return jnp.sum(params * last)
+
+    shares = moved(training.clipped_grad(loss), jnp.zeros((5, 5)), _nothing_but_rounding(), 1e-3)
+    assert (shares <= 1).all(), shares
+
+
+@pytest.mark.parametrize("name", list(ZOO))
+def test_each_wanted_value_has_one_producer_in_the_compiled_program(name, monkeypatch):
+    """A value that is formed once is a branch's result; no conditional is dropped or doubled."""
+    shapes = collections.Counter()
+
+    def counted(values):
+        for leaf in jax.tree.leaves(values):
+            shapes[(jnp.dtype(leaf.dtype).itemsize, leaf.shape)] += 1
+        return formed_once(values)
+
+    for module in ("leaf_plans", "per_example_gradients"):
+        monkeypatch.setattr(f"dpjax.training.clipping.{module}.formed_once", counted)
+    problem = ZOO[name](True, 3)
+    grad_fn = training.clipped_grad(problem.loss)
+    lowered = jax.jit(lambda p, b: grad_fn.of_stored(p, b, 1.0)[0]).lower(
+        problem.params, problem.records
+    )
+    compiled = lowered.compile(compiler_options=OPTIMISED).as_text()
+    found = len(re.findall(r" conditional\(", compiled))
+    own = str(jax.make_jaxpr(jax.vmap(problem.loss, (None, 0)))(problem.params, problem.records))
+    assert found >= sum(shapes.values()), (found, shapes)
+    assert found <= sum(shapes.values()) + 2 * own.count("cond["), (found, shapes)
+
+
+# What cancels in the sum ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["auto", "factored"])
+def test_a_penalty_that_cancels_the_data_moves_no_sum_by_more_than_the_clip_norm(method):
+    """32,768 rows: without what is held back of what is added, 1.15 clip norms."""
+    rows, size, left = 32768, 64, 5e-4
+    draws = np.random.default_rng(0)
+    first, second = (draws.normal(size=size).astype(np.float32) for _ in range(2))
+    kernel = np.outer(first, second)
+
+    def loss(params, row):
+        return (row[0] @ params) @ row[1] - 0.5 * jnp.sum(params * params)
+
+    batch = tuple(
+        jnp.asarray(np.broadcast_to(each, (rows, size)))
+        for each in (first * np.float32(1 + left), second)
+    )
+    grad_fn = training.clipped_grad(loss, method=method)
+    clip_norm = float(np.linalg.norm(kernel)) * left * 0.9
+    shares = moved(grad_fn, jnp.asarray(kernel), batch, clip_norm, (0, 7, rows // 2, rows - 1))
+    assert (shares <= 1).all(), shares
+
+
+# Rows at the end of float32 ---------------------------------------------------------------------
+
+
+def test_a_row_whose_bound_overflows_counts_as_infinite():
+    """Its norm is finite, the bound on its rounding is not: the sum was NaN."""
+    norms = leaf_plans.whole_norm(jnp.ones(4))
+    for upper in (jnp.inf, jnp.nan):
+        norm = norms._replace(upper=jnp.asarray([upper]), size=jnp.ones(1), added=jnp.ones(1))
+        grad_fn = training.clipped_grad(lambda p, e: p * e)
+        held = clipped_grad._held_back(1, False)
+        (weight,) = grad_fn._weights([norm], ["w"], 1.0, jnp.ones(1, bool), held)
+        assert weight[0] == 0
+
+
+@pytest.mark.parametrize("method", ["auto", "factored"])
+def test_rows_at_the_overflow_boundary_give_no_nan(method):
+    draws = np.random.default_rng(0)
+    x = draws.normal(size=(256, 8, 16)) * np.sqrt(np.geomspace(1e37, 1e40, 256))[:, None, None]
+    x[:, 4:, ::2] = 0
+    batch = (jnp.asarray(x, jnp.float32), jnp.asarray(x[:, ::-1], jnp.float32))
+    grad_fn = training.clipped_grad(lambda p, e: jnp.sum((e[0] @ p) * e[1]), method=method)
+    each = jax.jit(
+        jax.vmap(lambda a, b: grad_fn(jnp.zeros((16, 16)), (a[None], b[None]), 1.0)[0]),
+        compiler_options=OPTIMISED,
+    )
+    assert np.isfinite(np.asarray(each(*batch))).all()
+
+
+def test_random_programs():
+    """A short run of `make fuzz_clipping`."""
+    assert fuzz_clipping.main(["--seconds", "60", "--most", "12", "--seed", "1"]) == 0
