@@ -1931,22 +1931,22 @@ MISTAKES = [
         "norm of a masked kernel's gradient, without the mask",
         f"{_CLIP_FOLDER}factored_norms.py",
         "matrix = jnp.broadcast_to(blocks[number] * blocks[other], shape)",
-        "matrix = jnp.ones(shape, value.dtype)",
+        "matrix = jnp.ones(shape, square.dtype)",
         _KERNELS,
     ),
     Mistake(
         "sum of a masked kernel's gradients, without the mask",
         f"{_CLIP_FOLDER}leaf_plans.py",
-        "_weighted(term.weighted_sum(left, right, weights), entry)",
-        "_weighted(term.weighted_sum(left, right, weights), None)",
+        "weighted_sum(left, right, scaled(in_leaf, own_unit)), entry",
+        "weighted_sum(left, right, scaled(in_leaf, own_unit)), None",
         _KERNELS,
     ),
     Mistake(
         "terms that cancel have no slack",
         f"{_CLIP_FOLDER}factored_norms.py",
-        "slack = _PRODUCT_ROUNDING * jnp.square(sizes) + len(rows) * lost",
-        "slack = len(rows) * lost - 2.0**-12 * jnp.square(sizes)",
-        _KERNELS,
+        "lost = _PRODUCT_ROUNDING * jnp.square(raw.added) + products * _UNDERFLOW",
+        "lost = products * _UNDERFLOW",
+        ("tests/training/clipping/test_clipped_grad.py",),
     ),
     Mistake(
         "norms of patches leave out a tap",
@@ -2284,15 +2284,15 @@ MISTAKES = [
     Mistake(
         "clip rule: groups that are finite of a row that fails still count",
         "dpjax/training/clipping/clipped_grad.py",
-        "_clip_weights(upper, allowed, live, rows, stability)",
-        "_clip_weights(upper, allowed, mask & jnp.isfinite(upper), rows, stability)",
+        "_clip_weights(upper, allowed, live, held_back.share, stability)",
+        "_clip_weights(upper, allowed, mask & jnp.isfinite(upper), held_back.share, stability)",
         _CLIP,
     ),
     Mistake(
         "clip rule: automatic clipping goes by norms without their rounding and underflow",
         "dpjax/training/clipping/clipped_grad.py",
-        "+ sum(square.slack for square in own)",
-        "",
+        "scaled(jnp.maximum(norm.upper, of_added * norm.added), norm.exponent)",
+        "scaled(norm.size, norm.exponent)",
         ("tests/training/clipping/test_clipped_grad.py", *_CLIP),
     ),
     Mistake(
@@ -2414,8 +2414,8 @@ MISTAKES = [
     Mistake(
         "clipping: the norm is of a gradient that is computed anew where it is added up",
         "dpjax/training/clipping/per_example_gradients.py",
-        "form_once(graph, needs, stored)",
-        "graph.put_in_order()",
+        "values[atom] = formed_once(values[atom])",
+        "pass",
         (
             "tests/training/clipping/test_clipped_grad.py::"
             "test_no_contribution_exceeds_the_clip_norm_where_rounding_is_all_that_is_left",
@@ -2442,11 +2442,40 @@ MISTAKES = [
         ),
     ),
     Mistake(
-        "clipping: sums of products count as rounding alike everywhere",
-        "dpjax/training/clipping/formed_once.py",
-        "return _SAME if worst == _SAME else _OTHER\n    if name in _PRODUCTS",
-        "return worst\n    if name in _PRODUCTS",
-        ("tests/training/clipping/test_formed_once.py",),
+        "clipping: what a loop of one turn forms counts as standing in memory",
+        "dpjax/training/clipping/jaxpr_graph.py",
+        "    return False\n\n\ndef number_of",
+        '    return operation.name == "scan"\n\n\ndef number_of',
+        (
+            "tests/training/clipping/test_bounded.py::test_what_a_loop_of_few_turns_forms_is_formed_once",
+        ),
+    ),
+    Mistake(
+        "clipping: factors are squared as they are",
+        "dpjax/training/clipping/units.py",
+        "return jnp.minimum((biased >> digits).astype(jnp.int32) - bias, bias - 1)",
+        "return jnp.zeros_like(biased, jnp.int32)",
+        (
+            "tests/training/clipping/test_bounded.py::test_no_scale_of_the_factors_makes_a_contribution_exceed_the_clip_norm",
+        ),
+    ),
+    Mistake(
+        "clipping: the rounding of a sum is bounded by the clip norm where terms cancel",
+        "dpjax/training/clipping/clipped_grad.py",
+        "return HeldBack(share, rounded / share if cancels else 0.0)",
+        "return HeldBack(share, 0.0)",
+        (
+            "tests/training/clipping/test_bounded.py::test_a_penalty_that_cancels_the_data_moves_no_sum_by_more_than_the_clip_norm",
+        ),
+    ),
+    Mistake(
+        "clipping: a row is live whose bound on rounding is not finite",
+        "dpjax/training/clipping/clipped_grad.py",
+        "live = mask & jnp.isfinite(_upper(of_all(norms), 0.0))",
+        "live = mask & jnp.isfinite(of_all(norms).size)",
+        (
+            "tests/training/clipping/test_bounded.py::test_a_row_whose_bound_overflows_counts_as_infinite",
+        ),
     ),
     Mistake(
         "clipping: a negative clip norm bounds nothing",

@@ -120,23 +120,23 @@ def clipped_grad(
          parameters is at most `clip_norm`. With per-leaf clipping each parameter's part is at most
          its own clip norm; with groups each group's is at most its share of it, and the squares of
          shares add up to 1. With automatic clipping it is `g * c / (norm + stability)`, strictly
-         shorter than c, for a `clip_norm` of at most 2^60. Float rounding of norms is inside the
-         bound: c, and what gradients are clipped to, is
-         `(1 - 2**-18) / (1 + B * 2**-23) * clip_norm`, and
-         norms formed by inner products between positions are first increased by a bound on their
-         rounding. Norm and sum are of the same numbers: what rounds otherwise where a compiler
-         computes it again is formed once (`formed_once.py`).
+         shorter than c, for a `clip_norm` of at most 2^60; one below 2^-80 counts as zero. Float
+         rounding of norms is inside the bound, for every finite input: c, and what gradients are
+         clipped to, is `(1 - 2**-18) / (1 + share) * clip_norm` with a share of `B * 2**-23` or
+         more (`_held_back`), and norms are upper bounds on the true ones
+         (`factored_norms.bounded`). Norm and sum are of the same numbers: all that is no argument
+         of the program and no contraction's output is formed once (`formed_once.py`).
       2. Masked rows contribute exactly zero, whatever they hold, NaN and infinity included.
-      3. So do rows whose gradient norm is NaN or infinite; a norm whose square overflows (over
-         1.8e19 in float32) counts as infinite.
+      3. So do rows whose gradient norm, or the bound on it, is NaN or infinite (over 3.4e38 in
+         float32).
       4. Hence `sensitivity(relation, clip_norm)` bounds the change of `summed` between batches
          that differ in one row: present or masked (`add_or_remove_one`), or replaced
-         (`replace_one`). In floating point that takes rounding errors of the sum below `B * 2**-24`
-         clip norms, a share of `2**-24` for each row (in the type of the sum, or once rounded to
-         float32). They were 0.27 of that at most in float32 sums of 64 to 16,384 nearly equal
-         rows; no bound on them is proven that holds for every order of summation. Where batches are
-         added up, B is `rows_in_sum`, the rows of all of them, and what rounds between the batches
-         is the caller's (`micro_batches.sum_of_lot` adds nothing to it).
+         (`replace_one`). In floating point that takes rounding errors of the sum below `2**-24` for
+         each row, relative to the norms that are added up for a row: of its positions and terms,
+         which may be longer than their sum. They were 0.27 of that at most in float32 sums of 64 to
+         16,384 nearly equal rows; no bound on them is proven that holds for every order of
+         summation. Where batches are added up, B is `rows_in_sum`, the rows of all of them, and
+         what rounds between the batches is the caller's (`micro_batches.sum_of_lot` adds nothing).
 
       `aux` carries no guarantee: it is per-example information.
 
