@@ -1946,7 +1946,9 @@ MISTAKES = [
         f"{_CLIP_FOLDER}factored_norms.py",
         "lost = _PRODUCT_ROUNDING * jnp.square(raw.added) + products * _UNDERFLOW",
         "lost = products * _UNDERFLOW",
-        ("tests/training/clipping/test_clipped_grad.py",),
+        (
+            "tests/training/clipping/test_bounded.py::test_a_norm_that_rounding_left_nothing_of_is_bounded_by_what_was_added",
+        ),
     ),
     Mistake(
         "norms of patches leave out a tap",
@@ -2417,8 +2419,8 @@ MISTAKES = [
         "values[atom] = formed_once(values[atom])",
         "pass",
         (
-            "tests/training/clipping/test_clipped_grad.py::"
-            "test_no_contribution_exceeds_the_clip_norm_where_rounding_is_all_that_is_left",
+            "tests/training/clipping/test_bounded.py::"
+            "test_each_wanted_value_has_one_producer_in_the_compiled_program",
         ),
     ),
     Mistake(
@@ -2437,8 +2439,8 @@ MISTAKES = [
         "cpu=chosen, default=barred",
         "cpu=barred, default=barred",
         (
-            "tests/training/clipping/test_clipped_grad.py::"
-            "test_no_contribution_exceeds_the_clip_norm_where_rounding_is_all_that_is_left",
+            "tests/training/clipping/test_bounded.py::"
+            "test_each_wanted_value_has_one_producer_in_the_compiled_program",
         ),
     ),
     Mistake(

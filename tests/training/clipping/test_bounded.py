@@ -4,7 +4,6 @@ Every case here did, by factors of 1.1 to 1e19. Rounding, and what a compiler co
 with its optimisations alone, which other tests are compiled without.
 """
 
-import collections
 import re
 
 import fuzz_clipping
@@ -15,8 +14,8 @@ import pytest
 
 from dpjax import training
 from dpjax.training.clipping import clipped_grad, leaf_plans
-from dpjax.training.clipping.factored_norms import of_all
-from dpjax.training.clipping.formed_once import formed_once
+from dpjax.training.clipping.factored_norms import Raw, bounded, of_all
+from dpjax.training.clipping.per_example_gradients import Loss, trace
 from experiments.benchmarks.zoo import ZOO
 
 OPTIMISED = fuzz_clipping.OPTIMISED
@@ -117,6 +116,11 @@ def test_norms_of_parts_of_any_size_are_put_together():
             assert upper <= np.sqrt(3) * np.hypot(first, second) * (1 + 2.0**-18)
 
 
+def test_a_norm_that_rounding_left_nothing_of_is_bounded_by_what_was_added():
+    zero = jnp.zeros(())
+    assert bounded(Raw(zero, jnp.ones(())), 1.0, zero, jnp.int32(0)).upper >= 2.0**-10
+
+
 # What a compiler computes twice -----------------------------------------------------------------
 
 HANDED_ON = {
@@ -141,54 +145,70 @@ def _nothing_but_rounding():
     return first, second, compiled(first, second)
 
 
+READ = {
+    "whole": lambda params, value, row: jnp.sum(params * value),
+    "inner products": lambda params, value, row: jnp.sum((value @ params) * row[1]),
+}
+
+
+def _shares(loss, read):
+    grad_fn = training.clipped_grad(
+        lambda params, row: READ[read](params, loss(row), row), method="factored"
+    )
+    return moved(grad_fn, jnp.zeros((5, 5)), _nothing_but_rounding(), 1e-3)
+
+
+@pytest.mark.parametrize("read", READ)
 @pytest.mark.parametrize("turns", [(1, 1), (3, 2), (4, 3), (5, 3)])
-def test_what_a_loop_of_few_turns_forms_is_formed_once(turns):
+def test_what_a_loop_of_few_turns_forms_is_formed_once(turns, read):
     length, unroll = turns
 
-    def loss(params, row):
+    def last(row):
         def step(carry, _):
             return carry, _centred(row[0] * row[1]) - row[2]
 
-        _, stacked = jax.lax.scan(step, 0.0, None, length=length, unroll=unroll)
-        return jnp.sum(params * stacked[-1])
+        return jax.lax.scan(step, 0.0, None, length=length, unroll=unroll)[1][-1]
 
-    shares = moved(training.clipped_grad(loss), jnp.zeros((5, 5)), _nothing_but_rounding(), 1e-3)
+    shares = _shares(last, read)
     assert (shares <= 1).all(), shares
 
 
+@pytest.mark.parametrize("read", READ)
 @pytest.mark.parametrize("hand", HANDED_ON)
-def test_what_a_loop_only_hands_on_is_formed_once(hand):
-    def loss(params, row):
+def test_what_a_loop_only_hands_on_is_formed_once(hand, read):
+    def last(row):
         start = _centred(row[0] * row[1]) - row[2]
-        last, _ = jax.lax.scan(lambda h, _: (HANDED_ON[hand](h), None), start, None, length=3)
-        return jnp.sum(params * last)
+        return jax.lax.scan(lambda h, _: (HANDED_ON[hand](h), None), start, None, length=3)[0]
 
-    shares = moved(training.clipped_grad(loss), jnp.zeros((5, 5)), _nothing_but_rounding(), 1e-3)
+    shares = _shares(last, read)
     assert (shares <= 1).all(), shares
 
 
 @pytest.mark.parametrize("name", list(ZOO))
-def test_each_wanted_value_has_one_producer_in_the_compiled_program(name, monkeypatch):
-    """A value that is formed once is a branch's result; no conditional is dropped or doubled."""
-    shapes = collections.Counter()
-
-    def counted(values):
-        for leaf in jax.tree.leaves(values):
-            shapes[(jnp.dtype(leaf.dtype).itemsize, leaf.shape)] += 1
-        return formed_once(values)
-
-    for module in ("leaf_plans", "per_example_gradients"):
-        monkeypatch.setattr(f"dpjax.training.clipping.{module}.formed_once", counted)
+def test_each_wanted_value_has_one_producer_in_the_compiled_program(name):
+    """A value that is formed once is what a conditional of its own returns: none that the plans
+    read is left out, and the compiler drops and doubles none."""
     problem = ZOO[name](True, 3)
     grad_fn = training.clipped_grad(problem.loss)
+    loss = Loss(problem.loss, False)
+    traced = trace(loss, problem.params, problem.records, None, force=False)
+    wanted = {atom for plan in traced.plans for atom in (*plan.needs, *plan.shared_needs)}
+    contractions = ("dot_general", "conv_general_dilated")
+    computed = [
+        atom
+        for atom in wanted - set(traced.graph.inputs)
+        if atom.aval.dtype.itemsize < 4 or atom.producer.name not in contractions
+    ]
+    products = sum(plan.form == "product" for plan in traced.plans)
+    commons = sum(len(plan.shared_needs) > 0 for plan in traced.plans)
     lowered = jax.jit(lambda p, b: grad_fn.of_stored(p, b, 1.0)[0]).lower(
         problem.params, problem.records
     )
     compiled = lowered.compile(compiler_options=OPTIMISED).as_text()
     found = len(re.findall(r" conditional\(", compiled))
-    own = str(jax.make_jaxpr(jax.vmap(problem.loss, (None, 0)))(problem.params, problem.records))
-    assert found >= sum(shapes.values()), (found, shapes)
-    assert found <= sum(shapes.values()) + 2 * own.count("cond["), (found, shapes)
+    own = str(jax.make_jaxpr(jax.grad(lambda p: jax.vmap(problem.loss, (None, 0))(
+        p, problem.records).sum()))(problem.params)).count("cond[")  # fmt: skip
+    assert len(computed) <= found <= len(computed) + products + commons + own, found
 
 
 # What cancels in the sum ------------------------------------------------------------------------
@@ -196,8 +216,8 @@ def test_each_wanted_value_has_one_producer_in_the_compiled_program(name, monkey
 
 @pytest.mark.parametrize("method", ["auto", "factored"])
 def test_a_penalty_that_cancels_the_data_moves_no_sum_by_more_than_the_clip_norm(method):
-    """32,768 rows: without what is held back of what is added, 1.15 clip norms."""
-    rows, size, left = 32768, 64, 5e-4
+    """32,768 rows: without what is held back of what is added, 1.63 clip norms."""
+    rows, size, left = 32768, 64, 2e-3
     draws = np.random.default_rng(0)
     first, second = (draws.normal(size=size).astype(np.float32) for _ in range(2))
     kernel = np.outer(first, second)

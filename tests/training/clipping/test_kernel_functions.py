@@ -201,7 +201,8 @@ def test_equals_clipped_per_example_gradients(name, positions, method):
     for got, want in zip(ours[method][0], norms, strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
     for got, want in zip(ours[method][1], summed, strict=True):
-        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5 * np.abs(want).max() + 1e-6)
+        # 2**-16 of every contribution is held back where terms may cancel; the rows' may, too.
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=5e-5 * np.abs(want).max() + 1e-6)
 
 
 @pytest.mark.parametrize("name", list(CASES))
