@@ -2428,10 +2428,7 @@ MISTAKES = [
         "dpjax/training/clipping/clipped_grad.py",
         "rng, rows_in_sum, not traced)",
         "rng, rows_in_sum, True)",
-        (
-            "tests/training/clipping/test_clipped_grad.py::"
-            "test_no_contribution_exceeds_the_clip_norm_where_rounding_is_all_that_is_left",
-        ),
+        ("tests/training/clipping/test_formed_once.py",),
     ),
     Mistake(
         "clipping: a barrier that the compiler drops",
@@ -2449,7 +2446,7 @@ MISTAKES = [
         "    return False\n\n\ndef number_of",
         '    return operation.name == "scan"\n\n\ndef number_of',
         (
-            "tests/training/clipping/test_bounded.py::test_what_a_loop_of_few_turns_forms_is_formed_once",
+            "tests/training/clipping/test_bounded.py::test_each_wanted_value_has_one_producer_in_the_compiled_program",
         ),
     ),
     Mistake(
