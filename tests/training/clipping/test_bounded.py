@@ -1,6 +1,6 @@
 """No row moves a clipped sum by more than the clip norm, compiled as users compile it.
 
-Every case here did, by factors of 1.1 to 1e19. Rounding, and what a compiler computes twice, show
+Most cases here did, by factors of 1.1 to 1e19. Rounding, and what a compiler computes twice, show
 with its optimisations alone, which other tests are compiled without.
 """
 
