@@ -11,7 +11,7 @@ import numpy as np
 
 from dpjax.accounting import provenance as provenance_lib
 from dpjax.accounting.numerics import groups, tradeoff
-from dpjax.accounting.numerics.loss_distribution import LossDistribution, LossPair
+from dpjax.accounting.numerics.loss_distribution import LossDistribution, LossPair, whole_up
 from dpjax.accounting.numerics.privacy_profile import pair_from_profiles
 from dpjax.accounting.numerics.renyi import RenyiCurve, pure_curve
 from dpjax.checks import array, instance, number, one_of, probability, vector, whole
@@ -483,7 +483,7 @@ def pair_from_curve(curve: RenyiCurve) -> LossPair:
         interval *= 2.0
     while largest / interval < 2_000 and interval > 1e-6:
         interval /= 2.0
-    epsilons = interval * np.arange(math.ceil(largest / interval) + 1)
+    epsilons = interval * np.arange(whole_up(largest / interval) + 1)
     return pair_from_profiles(interval, curve.profile(epsilons))
 
 

@@ -21,13 +21,19 @@ import numpy as np
 import scipy
 from scipy import fft
 
-from dpjax.accounting.numerics.loss_distribution import LossDistribution, LossPair, common_interval
+from dpjax.accounting.numerics.loss_distribution import (
+    LossDistribution,
+    LossPair,
+    common_interval,
+    whole_down,
+    whole_up,
+)
 from dpjax.accounting.numerics.privacy_profile import pair_from_profiles
 
 NEGLIGIBLE = 1e-20
 """Level at which a profile is cut: what is left beyond becomes infinite loss."""
 
-OUTSIDE = 1e-12
+OUTSIDE = 1e-15
 """Mass of a tilted sum that may lie outside its window, on either side."""
 
 LARGEST_SUM = 1 << 20
@@ -44,6 +50,9 @@ LARGEST_INTERVAL = 300.0
 
 GAPS = np.array([0.003, 0.01, 0.03, 0.1, 0.3, 0.7, 1.5, 3.0, 6.0, 12.0])
 """Orders of Chernoff's bound on a tilted law, in its inverse standard deviations."""
+
+TILTS = 5
+"""Tilts of one sum, none among them."""
 
 STEEPEST = 30.0
 """Largest tilt times the interval: beyond it, a knot's weight leaves nothing to the next one."""
@@ -110,7 +119,7 @@ def _copies(pair: LossPair, count: int, negligible: float = NEGLIGIBLE) -> LossP
     if count >= 16 and pair.interval * excess > RESOLUTION * pair.spread():
         stages, block = _stages(count)
         first = _copies(pair, block, negligible / stages)
-        coarser = math.floor(RESOLUTION * first.spread() / first.interval)
+        coarser = whole_down(RESOLUTION * first.spread() / first.interval)
         if coarser >= 2:
             return _copies(first.regridded(first.interval * coarser), stages, negligible)
     return _copies(pair.regridded(_checked(pair.interval * excess)), count, negligible)
@@ -142,7 +151,7 @@ def _sums(parts: Sequence[tuple[LossPair, int]], negligible: float = NEGLIGIBLE)
 
 def _excess(sums: Sequence[_Sum]) -> int:
     """How many times more grid points a composition needs than it may have, rounded up."""
-    return math.ceil(max(total.points for total in sums) / LARGEST_SUM)
+    return whole_up(max(total.points for total in sums) / LARGEST_SUM)
 
 
 class _Sum:
@@ -194,24 +203,23 @@ class _Sum:
 
     @functools.cached_property
     def tilts(self) -> list[float]:
-        """Orders whose saddle points are 0, 1/3, 2/3 and all of the way down to `negligible`.
+        """Orders in even steps from 0 to that whose saddle point is where `negligible` is left.
 
-        In a normal law they lie 3.2 standard deviations apart; an error at the middle between two
-        of them is 3.6 times as large as at the saddle point.
+        In a normal law the saddle points lie 2.4 standard deviations apart, and an error at the
+        middle between two of them is twice as large as there. Where a few rare losses make the
+        tail, the largest order centres the sum on them, and most of the tail is read off the
+        orders below.
         """
-        least, most = 1e-3 / self.scale, STEEPEST / self.interval
-        found = [0.0]
-        for share in (1.0 / 9.0, 4.0 / 9.0, 1.0):
-            wanted = -share * math.log(self.negligible)
-            low, high = math.log(least), math.log(min(max(found[-1], least) * 2.0, most))
-            while high < math.log(most) and self._rate(math.exp(high)) < wanted:
-                low, high = high, min(high + 1.0, math.log(most))
-            for _ in range(8):
-                middle = 0.5 * (low + high)
-                short = self._rate(math.exp(middle)) < wanted
-                low, high = (middle, high) if short else (low, middle)
-            found.append(math.exp(low))
-        return sorted(set(found))
+        wanted = -math.log(self.negligible)
+        low, most = math.log(1e-3 / self.scale), math.log(STEEPEST / self.interval)
+        high = low
+        while high < most and self._rate(math.exp(high)) < wanted:
+            low, high = high, min(high + 1.0, most)
+        for _ in range(8):
+            middle = 0.5 * (low + high)
+            short = self._rate(math.exp(middle)) < wanted
+            low, high = (middle, high) if short else (low, middle)
+        return [math.exp(high) * share for share in np.linspace(0.0, 1.0, TILTS)]
 
     def _rate(self, order: float) -> float:
         """Minus the log of Chernoff's bound on the mass beyond the saddle point; it ascends."""
@@ -225,7 +233,7 @@ class _Sum:
         reaches = (self.cumulants(orders)[0] - math.log(self.negligible)) / orders / self.interval
         end = self.lowest + self.width
         reach = float(np.min(reaches))
-        return max(0, end if reach >= end else math.ceil(reach))
+        return max(0, end if reach >= end else whole_up(reach))
 
     @functools.cached_property
     def windows(self) -> list[tuple[int, int, float]]:
@@ -253,11 +261,11 @@ class _Sum:
                 reach = (rise + depth) / gap / self.interval - self.lowest
                 ends.append(np.where(np.isfinite(reach), reach, np.sign(gap) * math.inf))
             high, low = float(np.min(ends[0])), float(np.max(ends[1]))
-            first = max(0, zero - 4 * span, 0 if low <= 0.0 else math.floor(low))
+            first = max(0, zero - 4 * span, 0 if low <= 0.0 else whole_down(low))
             last = min(self.width, top + span)
             outside = 0.0
             if high < last:
-                last, outside = max(first, math.ceil(high)), OUTSIDE
+                last, outside = max(first, whole_up(high)), OUTSIDE
             found.append((min(first, last), last, outside))
         return found
 

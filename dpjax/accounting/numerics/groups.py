@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dpjax.accounting.numerics.loss_distribution import LossDistribution, LossPair
+from dpjax.accounting.numerics.loss_distribution import LossDistribution, LossPair, whole_up
 from dpjax.accounting.numerics.privacy_profile import pair_from_profiles
 from dpjax.accounting.numerics.tradeoff import tradeoff_vertices
 
@@ -123,7 +123,7 @@ def replaced_pair(pair: LossPair) -> LossPair:
     interval = pair.interval
     while largest / interval > PROFILE_KNOTS:
         interval *= 2.0
-    knots = interval * np.arange(math.ceil(largest / interval) + 1)
+    knots = interval * np.arange(whole_up(largest / interval) + 1)
     return pair_from_profiles(interval, _between(knots, epsilons, deltas))
 
 

@@ -23,18 +23,23 @@ from dpjax.accounting.numerics.loss_distribution import (
     CONSERVATION_SLACK,
     LossDistribution,
     LossPair,
+    whole_down,
+    whole_up,
 )
 from dpjax.accounting.numerics.tradeoff import largest_mass, right_slopes, tradeoff_vertices
 from dpjax.accounting.selection.laws.law import RepetitionLaw
 
-RESOLUTION = 0.15
+RESOLUTION = 0.05
 """Largest move of log f' on a cell of x, for a base whose losses spread by 0.4 nats or more.
 
-What the bound loses is quadratic in it: about 3e-3 in epsilon here (0.1%), 1e-4 at 0.02.
+What the bound loses is quadratic in it: about 5e-4 in epsilon here (0.02%).
 """
 
 CELLS = 12_000
 """Cells of the grid of x; laws whose f' spans very many orders of magnitude get coarser ones."""
+
+LONG_PIECE = 0.037
+"""Share of the distance to 0 or 1 from which on a straight piece of h has its ends on that grid."""
 
 LARGEST_INTERVAL = 1e-3
 """Coarsest grid of epsilons on which a selected profile is written, in nats."""
@@ -105,8 +110,8 @@ def output_interval(pair: LossPair, beyond: float = 0.0) -> float:
     extent = pair.size * pair.interval + beyond
     wanted = max(wanted, extent / LONGEST)
     if pair.interval > wanted:
-        return pair.interval / math.ceil(pair.interval / wanted)
-    return pair.interval * max(1, math.floor(wanted / pair.interval))
+        return pair.interval / whole_up(pair.interval / wanted)
+    return pair.interval * max(1, whole_down(wanted / pair.interval))
 
 
 def _end(slopes: np.ndarray, heights: np.ndarray) -> float:
@@ -139,7 +144,7 @@ def selected_profile(
         return np.full(2, min(1.0, forward.infinity_mass * mean))
     masses = forward.masses[held[0] : held[-1] + 1]
     first, last = forward.lowest + int(held[0]), forward.lowest + int(held[-1])
-    top = max(math.ceil(end / interval) + 1, 2 - last)
+    top = max(whole_up(end / interval) + 1, 2 - last)
     steps = np.arange(-last, top + 1)
     phi = envelope(np.exp(np.minimum(steps * interval, 700.0)), slopes, heights)
     floor = float(phi[-1])
@@ -249,15 +254,16 @@ def choice_grid(
     resolution: float,
     ratio: tuple[float, float] = INDEPENDENT,
 ) -> np.ndarray:
-    """Grid of x from 0 to 1, fine wherever f'(1-x) or f'(1-h(x)) moves."""
+    """Grid of x from 0 to 1, fine wherever f'(1-x) or f'(1-h(x)) moves.
+
+    It depends on h as a function. A grid that took every so-and-so-many-th corner of h would be
+    another one wherever rounding makes or removes a single atom.
+    """
     small = np.geomspace(1e-16, 0.5, 200)
     corners, heights = tradeoff_vertices(reverse)
-    if corners.size > 400:
-        chosen = np.unique(np.linspace(0, corners.size - 1, 400).astype(int))
-        corners, heights = corners[chosen], heights[chosen]
     # h maps these to 1 - small: where h nears 1, f'(1-h) may still fall by orders of magnitude.
     near_one = np.interp(1.0 - small, heights, corners)
-    x = np.concatenate([[0.0, 1.0], small, 1.0 - small, corners, near_one])
+    x = np.concatenate([[0.0, 1.0], small, 1.0 - small, kinks(corners, heights), near_one])
     if ratio != INDEPENDENT:
         # Where either of two bounds takes over from the other.
         x = np.append(x, [_turn(ratio), np.interp(1.0 - _turn(ratio), heights, corners)])
@@ -277,6 +283,18 @@ def choice_grid(
         offsets = np.arange(starts.size) - np.repeat(np.cumsum(parts) - parts, parts)
         x = np.unique(np.append(starts + offsets * widths, 1.0))
     return x
+
+
+def kinks(corners: np.ndarray, heights: np.ndarray) -> np.ndarray:
+    """The corners of h, of all (n,), that end a long piece.
+
+    Between pieces shorter than that h is smooth on the scale of the grid, which is refined anyway.
+    """
+    long = np.zeros(corners.size - 1, dtype=bool)
+    for places in (corners, heights):
+        nearer = np.minimum(places[1:], 1.0 - places[:-1])
+        long |= np.diff(places) > LONG_PIECE * np.maximum(nearer, 1e-16)
+    return corners[np.append(long, False) | np.append(False, long)]
 
 
 def upper_hull(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

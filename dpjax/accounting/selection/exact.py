@@ -21,9 +21,9 @@ import math
 
 import numpy as np
 
-from dpjax.accounting.numerics.loss_distribution import LossDistribution, LossPair
-from dpjax.accounting.numerics.tradeoff import largest_mass, right_slopes
-from dpjax.accounting.selection.envelope import choice_grid
+from dpjax.accounting.numerics.loss_distribution import LossDistribution, LossPair, whole_down
+from dpjax.accounting.numerics.tradeoff import largest_mass, right_slopes, tradeoff_vertices
+from dpjax.accounting.selection.envelope import choice_grid, kinks
 from dpjax.accounting.selection.laws.law import RepetitionLaw
 
 RESOLUTION = 0.25
@@ -47,7 +47,7 @@ LONGEST = 1500
 STEP = 0.4
 """Move of log delta between the epsilons at which the supremum is taken."""
 
-GAIN = 0.98
+GAIN = 0.99
 """Between epsilons where the exact bound exceeds this share of the envelope no more are taken."""
 
 BLOCK = 2.0
@@ -317,7 +317,7 @@ def _nodes(
 
     # Losses of a small spread ask for smaller errors: quadratic, hence the square root.
     scale = math.sqrt(min(1.0, max(reverse.spread(), 1e-6) / 0.4))
-    x = choice_grid(reverse, law, excess, RESOLUTION)
+    x = choice_grid(reverse, law, excess, 0.2 * RESOLUTION)  # `_thinned` keeps some.
     beyond = law.derivative(x) * (1.0 - x)
     x = x[: int(np.count_nonzero(beyond > NEGLIGIBLE)) + 1]
     rest = float(beyond[x.size - 1])
@@ -325,7 +325,12 @@ def _nodes(
     resolution = scale * min(max(total / NODES, FINEST), RESOLUTION)
     resolution = max(resolution, total / (6 * NODES))
     x = _even(x, moving, resolution, 12 * NODES)
-    return _thinned(x, moving, resolution), resolution, rest
+    found = _thinned(x, moving, resolution)
+    # A base of a few outcomes has its corners where the best curve turns.
+    corners = kinks(*tradeoff_vertices(reverse))
+    if corners.size <= NODES:
+        found = np.union1d(found, corners[corners < x[-1]])
+    return found, resolution, rest
 
 
 def _pieces(
@@ -334,7 +339,7 @@ def _pieces(
     """Masses and ratios dQ'/dQ of the outcomes, ratios ascending, in cells; what was left out."""
     wanted = max(forward.spread() / LOSSES, forward.masses.size * forward.interval / LONGEST)
     if forward.interval < wanted:
-        forward = forward.regridded(forward.interval * math.floor(wanted / forward.interval))
+        forward = forward.regridded(forward.interval * whole_down(wanted / forward.interval))
     held = forward.masses > 0.0
     p, ratio = forward.masses[held][::-1], np.exp(-np.maximum(forward.losses[held][::-1], -700.0))
     # The most revealing outcomes count as impossible under Q'.
@@ -394,12 +399,10 @@ def _even(x: np.ndarray, moving, resolution: float, most: int) -> np.ndarray:
 
 
 def _thinned(x: np.ndarray, moving, resolution: float) -> np.ndarray:
-    """Fewer of the points x, both ends among them, with about this move between neighbours."""
+    """Fewer of the points x, both ends among them, with half this move between neighbours."""
     travelled = np.append(0.0, np.cumsum(_moves(moving(x))))
-    marks = np.arange(0.0, travelled[-1] + resolution, resolution)
-    after = np.minimum(np.searchsorted(travelled, marks), x.size - 1)
-    before = np.maximum(np.searchsorted(travelled, marks, side="right") - 1, 0)
-    return x[np.unique(np.concatenate([[0], before, after, [x.size - 1]]))]
+    near = np.searchsorted(travelled, np.arange(0.0, travelled[-1], 0.5 * resolution))
+    return x[np.unique(np.append(near, x.size - 1))]
 
 
 def _at_nodes(left: np.ndarray, right: np.ndarray) -> np.ndarray:

@@ -12,7 +12,7 @@ from dpjax.accounting.guarantee import Guarantee
 from dpjax.accounting.mechanisms.elementary import pure
 from dpjax.accounting.mechanisms.mechanism import mechanism
 from dpjax.accounting.numerics import renyi
-from dpjax.accounting.numerics.loss_distribution import LossDistribution, LossPair
+from dpjax.accounting.numerics.loss_distribution import LossDistribution, LossPair, whole_up
 from dpjax.accounting.numerics.privacy_profile import pair_from_profiles
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE
 
@@ -183,8 +183,8 @@ def _interval(summed: LossPair, other: LossPair, weight: float, other_weight: fl
     wanted = max(FINENESS * min(spread, 0.5), reach / LONGEST, 1e-9)
     # Grids of which one holds the other compose exactly.
     if wanted < other.interval:
-        return other.interval / math.ceil(other.interval / wanted)
-    return other.interval * math.ceil(wanted / other.interval)
+        return other.interval / whole_up(other.interval / wanted)
+    return other.interval * whole_up(wanted / other.interval)
 
 
 class _Forward:
