@@ -60,6 +60,9 @@ TILTS = (0.0, 1.0, 3.0, 8.0, 20.0)
 INDEPENDENT = (1.0, 1.0)
 """Bounds c and C on the density of what is proposed: of the public law itself."""
 
+NEAR = 1e-12
+"""Relative distance before a turn from where on the bound beyond it is taken: both hold there."""
+
 OUTWARDS = 2.0**-50
 """Relative, by which ranks under bounds on proposals are moved to the side that costs more."""
 
@@ -213,7 +216,7 @@ def _reached(h: np.ndarray, ratio: tuple[float, float]) -> tuple[np.ndarray, np.
     if ratio == INDEPENDENT:
         return h, np.ones(h.size)
     near, far = high * h, 1.0 - low * (1.0 - h)
-    first = near <= far
+    first = near <= far * (1.0 - NEAR)
     return np.minimum(np.where(first, near, far) * (1.0 + OUTWARDS), 1.0), np.where(
         first, high, low
     )
@@ -229,7 +232,7 @@ def _earned(
         return b[:-1], b[1:]
     near = law.derivative(low * x * (1.0 - OUTWARDS))
     far = law.derivative(np.clip(1.0 - high * (1.0 - x) - OUTWARDS, 0.0, 1.0))
-    left = x[:-1] < _turn(ratio)
+    left = x[:-1] < _turn(ratio) * (1.0 - NEAR)
     return np.where(left, near[:-1], far[:-1]), np.where(left, near[1:], far[1:])
 
 

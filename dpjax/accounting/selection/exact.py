@@ -173,9 +173,12 @@ class _Cells:
         noise = max(0.0, forward.mirrored_mass() - 1.0)
         if noise > 0.0:
             sound = g[int(np.count_nonzero(ratio <= 1.0))]
-            lowered = np.minimum(g, np.maximum(sound, g - noise))
-            masses = np.where(lowered[1:] < g[1:], np.minimum(masses, np.diff(lowered)), masses)
-            g = lowered
+            # The first cells beyond lose it; later ones keep their masses, not differences of g.
+            left = np.maximum(g[1:] - sound - noise, 0.0)
+            masses = np.where(
+                (g[1:] > sound) & (g[:-1] - sound < noise), np.minimum(masses, left), masses
+            )
+            g = np.minimum(g, np.maximum(sound, g - noise))
 
         h = largest_mass(reverse, np.minimum(n + excess, 1.0))
         left, right = _lines_above(reverse, n, excess)
@@ -348,7 +351,8 @@ def _pieces(
     p = np.append(forward.infinity_mass + p[:light].sum(), p[light:])
     ratio = np.append(0.0, ratio[light:])
     m = np.minimum(np.cumsum(p) - p, 1.0)
-    beyond = law.derivative(m) * (1.0 - m)
+    # What is left is summed: 1 - m would be rounding where little is.
+    beyond = law.derivative(m) * np.cumsum(p[::-1])[::-1]
     kept = max(1, int(np.count_nonzero(beyond > NEGLIGIBLE)))
     rest = float(beyond[kept]) if kept < p.size else 0.0
     p, ratio = p[:kept], ratio[:kept]

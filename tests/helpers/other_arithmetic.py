@@ -1,0 +1,113 @@
+"""The arithmetic of another machine: library functions whose results differ in their last bits.
+
+Processors, compilers and versions of NumPy and SciPy disagree about the last bits of exp, log, erf
+or a Fourier transform, never about a sum of two numbers. So what is not correctly rounded by
+IEEE 754 is replaced, while `jittered` is active, by itself times 1 + a random unit or two.
+"""
+
+import contextlib
+import math
+import types
+
+import numpy as np
+import scipy
+from scipy import fft, optimize, signal, special
+
+UNIT = 2.0**-53
+
+EXACT = {
+    *("absolute", "add", "ceil", "copysign", "divide", "fabs", "floor", "floor_divide", "fmod"),
+    *("fmax", "fmin", "frexp", "ldexp", "maximum", "minimum", "modf", "multiply", "negative"),
+    *("nextafter", "positive", "reciprocal", "remainder", "rint", "sign", "spacing", "sqrt"),
+    *("square", "subtract", "trunc", "conjugate", "heaviside", "divmod", "float_power"),
+    *("matmul", "vecdot", "matvec", "vecmat"),
+}
+"""Functions of NumPy that every machine rounds alike, or that take no `float64` here."""
+
+
+def jittered(seed):
+    """A context in which inexact functions return what another machine might.
+
+    Args:
+      seed: of the errors.
+    """
+    random = np.random.default_rng(seed)
+
+    def noisy(value):
+        if isinstance(value, tuple):
+            return tuple(noisy(part) for part in value)
+        if not isinstance(value, float | np.floating | np.ndarray | complex):
+            return value
+        array = np.asarray(value)
+        if array.dtype.kind not in "fc":
+            return value
+        units = random.integers(-2, 3, array.shape) * UNIT
+        moved = array * (1.0 + units)
+        # Zeros, ones, infinities: what is exact on every machine.
+        moved = np.where((array == np.round(array.real)) & (array.imag == 0), array, moved)
+        moved = moved.astype(array.dtype)
+        return moved if isinstance(value, np.ndarray) else type(value)(moved)
+
+    def spread(value):
+        """A transform's errors are of the size of its largest numbers everywhere."""
+        scale = 4.0 * UNIT * float(np.sqrt(np.mean(np.abs(value) ** 2)))
+        moved = value + scale * random.standard_normal(value.shape)
+        return moved.astype(value.dtype)
+
+    def wrapped(function, error):
+        def call(*args, **kwargs):
+            if "out" in kwargs or "where" in kwargs:
+                return function(*args, **kwargs)
+            return error(function(*args, **kwargs))
+
+        for name in ("reduce", "accumulate", "outer", "at"):
+            if hasattr(function, name):
+                setattr(call, name, getattr(function, name))
+        return call
+
+    replaced = []
+    for module, functions, error in (
+        (np, _inexact_ufuncs(), noisy),
+        (np, ["sum", "interp", "geomspace"], noisy),
+        (math, _of_floats(math), noisy),
+        (special, [name for name in dir(special) if isinstance(getattr(special, name), np.ufunc)], noisy),
+        (special, ["logsumexp"], noisy),
+        (signal, ["lfilter"], noisy),
+        (fft, ["rfft", "irfft", "fft", "ifft"], spread),
+        (np.fft, ["rfft", "irfft", "fft", "ifft"], spread),
+    ):
+        for name in functions:
+            replaced.append((module, name, getattr(module, name), error))
+
+    @contextlib.contextmanager
+    def active():
+        try:
+            for module, name, function, error in replaced:
+                setattr(module, name, wrapped(function, error))
+            yield
+        finally:
+            for module, name, function, _ in replaced:
+                setattr(module, name, function)
+
+    return active()
+
+
+def _inexact_ufuncs():
+    ufuncs = [name for name in dir(np) if isinstance(getattr(np, name), np.ufunc)]
+    inexact = []
+    for name in ufuncs:
+        function = getattr(np, name)
+        if any(kind.split("->")[1].startswith("d") for kind in function.types) and name not in EXACT:
+            inexact.append(name)
+    return [name for name in inexact if getattr(np, name).__name__ not in EXACT]
+
+
+def _of_floats(module):
+    exact = {"ceil", "floor", "trunc", "fabs", "copysign", "fsum", "isclose", "isfinite", "isinf"}
+    exact |= {"isnan", "ldexp", "frexp", "modf", "fmod", "remainder", "nextafter", "ulp", "sqrt"}
+    exact |= {"isqrt", "gcd", "lcm", "comb", "perm", "factorial", "prod", "fma", "sumprod"}
+    return [
+        name
+        for name in dir(module)
+        if isinstance(getattr(module, name), types.BuiltinFunctionType) and name not in exact
+    ]
