@@ -21,6 +21,7 @@ from scipy import fft
 
 from dpjax.accounting.numerics.loss_distribution import (
     CONSERVATION_SLACK,
+    WHOLE,
     LossDistribution,
     LossPair,
     whole_down,
@@ -278,7 +279,7 @@ def choice_grid(
         logs = np.log(np.maximum(ends, 1e-18))
         moves = np.abs(logs[1::2] - logs[::2]).max(axis=0)
         tolerance = max(resolution, float(moves.sum()) / CELLS)
-        parts = np.clip(np.ceil(moves / tolerance), 1, 2000).astype(np.int64)
+        parts = np.clip(np.ceil(moves / tolerance * (1.0 - WHOLE)), 1, 2000).astype(np.int64)
         if parts.max() == 1:
             break
         starts = np.repeat(x[:-1], parts)

@@ -21,7 +21,12 @@ import math
 
 import numpy as np
 
-from dpjax.accounting.numerics.loss_distribution import LossDistribution, LossPair, whole_down
+from dpjax.accounting.numerics.loss_distribution import (
+    WHOLE,
+    LossDistribution,
+    LossPair,
+    whole_down,
+)
 from dpjax.accounting.numerics.tradeoff import largest_mass, right_slopes, tradeoff_vertices
 from dpjax.accounting.selection.envelope import choice_grid, kinks
 from dpjax.accounting.selection.laws.law import RepetitionLaw
@@ -52,6 +57,9 @@ GAIN = 0.99
 
 BLOCK = 2.0
 """Epsilons within so many nats are treated together, on the nodes useful at the least of them."""
+
+BULK = 1e-6
+"""The epsilon at which delta is so small is divided into ten steps and more."""
 
 ALIKE = 0.9
 """They are so only where at least this share of those nodes is useful at all of them."""
@@ -332,7 +340,10 @@ def _nodes(
     # A base of a few outcomes has its corners where the best curve turns.
     corners = kinks(*tradeoff_vertices(reverse))
     if corners.size <= NODES:
-        found = np.union1d(found, corners[corners < x[-1]])
+        apart = np.abs(corners[:, None] - found).min(axis=1) > WHOLE * np.minimum(
+            corners, 1 - corners
+        )
+        found = np.union1d(found, corners[apart & (corners < x[-1])])
     return found, resolution, rest
 
 
@@ -359,7 +370,7 @@ def _pieces(
     ends = np.minimum(np.append(0.0, np.cumsum(p)), 1.0)
     worse = np.minimum(np.append(0.0, np.cumsum(p * ratio)), 1.0)
     moves = _moves([law.derivative(ends), law.derivative(worse)])
-    parts = np.clip(np.ceil(moves / resolution), 1, LONGEST).astype(np.int64)
+    parts = np.clip(np.ceil(moves / resolution * (1.0 - WHOLE)), 1, LONGEST).astype(np.int64)
     return np.repeat(p / parts, parts), np.repeat(ratio, parts), rest
 
 
@@ -392,7 +403,7 @@ def _even(x: np.ndarray, moving, resolution: float, most: int) -> np.ndarray:
     for _ in range(12):
         moves = _moves(moving(x))
         tolerance = max(resolution, float(moves.sum()) / most)
-        parts = np.clip(np.ceil(moves / tolerance * (1.0 - 1e-9)), 1, 1000).astype(np.int64)
+        parts = np.clip(np.ceil(moves / tolerance * (1.0 - WHOLE)), 1, 1000).astype(np.int64)
         if parts.max(initial=1) == 1:
             break
         starts = np.repeat(x[:-1], parts)
@@ -405,7 +416,9 @@ def _even(x: np.ndarray, moving, resolution: float, most: int) -> np.ndarray:
 def _thinned(x: np.ndarray, moving, resolution: float) -> np.ndarray:
     """Fewer of the points x, both ends among them, with half this move between neighbours."""
     travelled = np.append(0.0, np.cumsum(_moves(moving(x))))
-    near = np.searchsorted(travelled, np.arange(0.0, travelled[-1], 0.5 * resolution))
+    marks = np.arange(0.0, travelled[-1], 0.5 * resolution)
+    # Where log f' is straight, points lie on marks but for rounding.
+    near = np.searchsorted(travelled + 1e-6 * resolution, marks)
     return x[np.unique(np.append(near, x.size - 1))]
 
 
@@ -421,7 +434,9 @@ def _knots(epsilons: np.ndarray, profile: np.ndarray, step: float, smallest: flo
     logs = -np.log(np.maximum(profile, smallest))
     last = min(int(np.count_nonzero(profile > smallest)), epsilons.size - 1)
     last = min(last, int(np.count_nonzero(epsilons <= LARGEST_EPSILON)) - 1)
-    # In the bulk, where delta is near 1, in steps of epsilon too.
-    travelled = (logs - logs[0]) / step + 10.0 / step * epsilons / max(epsilons[last], 1e-300)
+    # In the bulk, where delta is near 1, in steps of epsilon too; not by where the profile ends,
+    # which is rounding where it ends in a cliff.
+    reach = epsilons[min(int(np.count_nonzero(profile > BULK)), epsilons.size - 1)]
+    travelled = (logs - logs[0]) / step + 10.0 / step * epsilons / max(reach, 1e-300)
     marks = np.arange(0.0, travelled[last] + 1.0)
     return np.unique(np.append(np.minimum(np.searchsorted(travelled, marks), last), [0, last]))
