@@ -32,8 +32,8 @@ Known = TypeVar("Known")
 TIE = 1e-11
 """Relative difference of two profiles that may be rounding."""
 
-NARROW = 0.02
-"""Coarsest grid that a law is put on for a comparison, in its standard deviations.
+FINE, NARROW = 1e-4, 0.02
+"""Coarsest grid that laws are put on for a comparison, in nats and in standard deviations.
 
 Splitting masses adds at most a quarter of its square to the variance: 0.01%.
 """
@@ -267,7 +267,8 @@ def _shared_interval(pairs: list[LossPair]) -> float:
         if np.all(np.abs(ratios - np.round(ratios)) <= 1e-9 * ratios):
             return finest / parts
     narrowest = min(pair.spread() for pair in pairs if pair.spread() > 0.0)
-    return finest / max(1, min(whole_down(most), whole_up(finest / (NARROW * narrowest))))
+    wanted = min(FINE, NARROW * narrowest)
+    return finest / max(1, min(whole_down(most), whole_up(finest / wanted)))
 
 
 def _larger_law(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpjax.accounting import provenance as provenance_lib
+from dpjax.accounting import stated
 from dpjax.accounting.numerics import groups, tradeoff
 from dpjax.accounting.numerics.loss_distribution import LossDistribution, LossPair, whole_up
 from dpjax.accounting.numerics.privacy_profile import pair_from_profiles
@@ -170,6 +171,23 @@ class Guarantee:
         if self.renyi is not None:
             bounds.append(self.renyi.epsilon(delta))
         return float(min(bounds))
+
+    def stated_epsilon(self, delta: float) -> float:
+        """`epsilon(delta)` rounded up at its sixth significant digit: what a release states.
+
+        Example:
+          >>> from dpjax import accounting
+          >>> accounting.gaussian(2.0).stated_epsilon(1e-5)
+          1.9931
+
+        Args:
+          delta: as in `epsilon`.
+        """
+        return stated.six_digits_up(self.epsilon(delta))
+
+    def meets(self, epsilon: float, delta: float) -> bool:
+        """Whether every machine states an epsilon of at most `epsilon` at this delta."""
+        return self.epsilon(delta) <= stated.aim_below(epsilon)
 
     def delta(self, epsilon: float) -> float:
         """Smallest delta known at an epsilon >= 0 (nats): the privacy profile.

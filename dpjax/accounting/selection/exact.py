@@ -58,7 +58,7 @@ GAIN = 0.99
 BLOCK = 2.0
 """Epsilons within so many nats are treated together, on the nodes useful at the least of them."""
 
-BULK = 1e-6
+BULK = 1e-4
 """The epsilon at which delta is so small is divided into ten steps and more."""
 
 ALIKE = 0.9

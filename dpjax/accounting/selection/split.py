@@ -18,13 +18,13 @@ from dpjax.neighbouring import ADD_OR_REMOVE_ONE
 
 FINAL_ON = ("rest", "all")
 
-KNOTS = (0.05, 200)
+KNOTS = (0.035, 300)
 """Knots of the law that is summed over: their distance in standard deviations, and outside them.
 
-What that adds to epsilon is quadratic in the distance: under 0.05%.
+What that adds to epsilon is quadratic in the distance: under 0.03%.
 """
 
-FINENESS = 0.04
+FINENESS = 0.03
 """Distance of the epsilons at which the profile is written, in standard deviations of the loss."""
 
 LONGEST = 4000

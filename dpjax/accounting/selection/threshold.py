@@ -14,10 +14,10 @@ from dpjax.accounting.numerics.tradeoff import tradeoff_vertices
 from dpjax.accounting.selection.envelope import output_interval, upper_hull
 from dpjax.checks import probability
 
-KNOTS = (0.05, 200)
+KNOTS = (0.03, 300)
 """Knots of the law that h is taken from: their distance in standard deviations, and outside them.
 
-What that adds to h is quadratic in the distance: under 0.05% of epsilon.
+What that adds to h is quadratic in the distance: under 0.02% of epsilon.
 """
 
 LARGEST_MOVE = 0.02
