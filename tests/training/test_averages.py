@@ -242,6 +242,6 @@ def test_what_is_scored_is_the_average():
             result = tuning.random_repetitions(
                 dataclasses.replace(task, averages=averages), tuning.Space(clip_norm=1.0),
                 repetitions=accounting.Fixed(1), noise_multiplier=1.0, lot_size=4, steps=6,
-                optimizer=jump, delta=1e-3, seed=2, score_noise=1.0,
+                optimizer=jump, delta=1e-6, seed=2, score_noise=1.0,
             )  # fmt: skip
         assert result.curator.accuracies[0] == right / 8
