@@ -51,9 +51,9 @@ def _train(config, key=0, start=START):
 
 
 @functools.cache
-def _iterates(key=0, steps=STEPS):
-    """(steps, 3): the iterate after every step, each of a run that ends there."""
-    runs = [_train(dataclasses.replace(BASE, steps=n + 1), key) for n in range(steps)]
+def _iterates(key=0):
+    """(STEPS, 3): the iterate after every step, each of a run that ends there."""
+    runs = [_train(dataclasses.replace(BASE, steps=n + 1), key) for n in range(STEPS)]
     return np.stack([run["w"] for run in runs]).astype(np.float64)
 
 
@@ -71,7 +71,7 @@ def _expected(rule, iterates):
 
 def _check(found, key=0, steps=STEPS):
     last, *averages = found
-    iterates = _iterates(key, steps)
+    iterates = _iterates(key)[:steps]
     np.testing.assert_allclose(last["w"], iterates[-1], rtol=1e-5)
     for rule, average in zip(KEPT, averages, strict=True):
         np.testing.assert_allclose(average["w"], _expected(rule, iterates), rtol=3e-5, atol=1e-6)
