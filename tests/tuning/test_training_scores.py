@@ -133,7 +133,7 @@ def test_public_validation_records_are_refused_beside_it():
 
 # The audit --------------------------------------------------------------------------------------
 
-EXECUTIONS = 100_000
+EXECUTIONS = 40_000
 DELTA = 0.02
 
 
