@@ -482,7 +482,7 @@ def test_two_processes_give_what_one_gives(plain):
 
 TUNE = [
     "-m", "experiments.tune", "--steps=20000", "--lot_size=64", "--mean=4", "--cap=6",
-    "--epsilon=8", "--chunk_size=1", "--resume", "--checkpoint_seconds=0.3",
+    "--noise_multiplier=2", "--chunk_size=1", "--resume", "--checkpoint_seconds=0.3",
 ]  # fmt: skip
 
 
