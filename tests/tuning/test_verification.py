@@ -16,6 +16,7 @@ from dpjax import accounting, bridges, training, tuning
 from dpjax.tuning import pareto, release, verification
 from dpjax.tuning.evaluations import partition_models, private_runs, staged_runs
 from dpjax.tuning.pareto.released_run import released_run
+from dpjax.tuning.problem import inspection
 
 SPACE = tuning.Space(learning_rate=tuning.LogUniform(0.01, 1.0), clip_norm=1.0)
 MIXED = tuning.Space(
@@ -359,7 +360,9 @@ def _all_refused(folder, tried, *, seal):
     for place, edited in tried:
         _write(folder, edited, seal=seal)
         try:
-            _verify(folder)
+            # What warns of a stand-in's loss refuses nothing, and is most of a verification.
+            with mock.patch.object(inspection, "warn_of_loss", lambda task: None):
+                _verify(folder)
         except ValueError as refused:
             assert len(str(refused).splitlines()) == 1, place
         else:
