@@ -67,7 +67,7 @@ def pytest_sessionfinish(session):
     """Writes the record, if that was asked for."""
     config = session.config
     if config.getoption("record_durations") and not hasattr(config, "workerinput"):
-        tiers.write(_durations, config.getoption("numprocesses") or 1)
+        tiers.write(_durations, config.getoption("numprocesses", None) or 1)
 
 
 @pytest.fixture(scope="session", autouse=True)
