@@ -309,7 +309,7 @@ def test_runs_are_trained_at_the_rate_and_with_the_noise_that_are_charged(
             space,
             RunOptions(None if way == "several settings" else 8, STEPS, None, 1.5),
             training.sgd(),
-            delta=1e-3,
+            delta=1e-6,
             validation_is_public=True,
         ),
         BestOf(accounting.Fixed(24)),

@@ -27,7 +27,7 @@ from dpjax.tuning.verification import NotVerified, verify_release
 
 SPACE = tuning.Space(learning_rate=tuning.LogUniform(0.1, 1.0), clip_norm=1.0)
 LAW = accounting.Geometric(3)
-DELTA = 1e-3
+DELTA = 1e-6
 RUN = dict(
     delta=DELTA, noise_multiplier=2.0, lot_size=10, steps=2, score_noise=2.0,
     optimizer=training.sgd(), repetitions=LAW, probability=0.3,
