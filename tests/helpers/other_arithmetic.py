@@ -10,8 +10,7 @@ import math
 import types
 
 import numpy as np
-import scipy
-from scipy import fft, optimize, signal, special
+from scipy import fft, signal, special
 
 UNIT = 2.0**-53
 
@@ -68,10 +67,10 @@ def jittered(seed):
 
     replaced = []
     for module, functions, error in (
-        (np, _inexact_ufuncs(), noisy),
+        (np, _ufuncs(np), noisy),
         (np, ["sum", "interp", "geomspace"], noisy),
         (math, _of_floats(math), noisy),
-        (special, [name for name in dir(special) if isinstance(getattr(special, name), np.ufunc)], noisy),
+        (special, _ufuncs(special), noisy),
         (special, ["logsumexp"], noisy),
         (signal, ["lfilter"], noisy),
         (fft, ["rfft", "irfft", "fft", "ifft"], spread),
@@ -93,14 +92,10 @@ def jittered(seed):
     return active()
 
 
-def _inexact_ufuncs():
-    ufuncs = [name for name in dir(np) if isinstance(getattr(np, name), np.ufunc)]
-    inexact = []
-    for name in ufuncs:
-        function = getattr(np, name)
-        if any(kind.split("->")[1].startswith("d") for kind in function.types) and name not in EXACT:
-            inexact.append(name)
-    return [name for name in inexact if getattr(np, name).__name__ not in EXACT]
+def _ufuncs(module):
+    names = [name for name in dir(module) if isinstance(getattr(module, name), np.ufunc)]
+    of_floats = [n for n in names if any("->d" in kind for kind in getattr(module, n).types)]
+    return [name for name in of_floats if getattr(module, name).__name__ not in EXACT]
 
 
 def _of_floats(module):

@@ -18,16 +18,16 @@ from dpjax.neighbouring import ADD_OR_REMOVE_ONE
 
 FINAL_ON = ("rest", "all")
 
-KNOTS = (0.035, 300)
+KNOTS = (0.025, 400)
 """Knots of the law that is summed over: their distance in standard deviations, and outside them.
 
-What that adds to epsilon is quadratic in the distance: under 0.03%.
+What that adds to epsilon is quadratic in the distance: under 0.02%.
 """
 
-FINENESS = 0.03
+FINENESS = 0.02
 """Distance of the epsilons at which the profile is written, in standard deviations of the loss."""
 
-LONGEST = 4000
+LONGEST = 8000
 """Epsilons at which the profile is written, at most."""
 
 NEGLIGIBLE = 1e-16
