@@ -51,8 +51,8 @@ LARGEST_INTERVAL = 300.0
 GAPS = np.array([0.003, 0.01, 0.03, 0.1, 0.3, 0.7, 1.5, 3.0, 6.0, 12.0])
 """Orders of Chernoff's bound on a tilted law, in its inverse standard deviations."""
 
-TILTS = 5
-"""Tilts of one sum, none among them."""
+EVEN_TILTS = 4
+"""Even shares of the largest tilt that are tried too where no other is near."""
 
 STEEPEST = 30.0
 """Largest tilt times the interval: beyond it, a knot's weight leaves nothing to the next one."""
@@ -203,23 +203,30 @@ class _Sum:
 
     @functools.cached_property
     def tilts(self) -> list[float]:
-        """Orders in even steps from 0 to that whose saddle point is where `negligible` is left.
+        """Orders whose saddle points are 0, 1/9, 4/9 and all of the way down to `negligible`, and
+        even shares of the last one.
 
-        In a normal law the saddle points lie 2.4 standard deviations apart, and an error at the
-        middle between two of them is twice as large as there. Where a few rare losses make the
-        tail, the largest order centres the sum on them, and most of the tail is read off the
-        orders below.
+        In a normal law the two are the same and lie 3.2 standard deviations apart; an error at the
+        middle between them is 3.6 times as large as at the saddle point. Where a few rare losses
+        make the tail, saddle points crowd where these begin to outweigh the bulk, and most of the
+        tail is read off smaller orders.
         """
-        wanted = -math.log(self.negligible)
-        low, most = math.log(1e-3 / self.scale), math.log(STEEPEST / self.interval)
-        high = low
-        while high < most and self._rate(math.exp(high)) < wanted:
-            low, high = high, min(high + 1.0, most)
-        for _ in range(8):
-            middle = 0.5 * (low + high)
-            short = self._rate(math.exp(middle)) < wanted
-            low, high = (middle, high) if short else (low, middle)
-        return [math.exp(high) * share for share in np.linspace(0.0, 1.0, TILTS)]
+        least, most = 1e-3 / self.scale, STEEPEST / self.interval
+        found = [0.0]
+        for share in (1.0 / 9.0, 4.0 / 9.0, 1.0):
+            wanted = -share * math.log(self.negligible)
+            low, high = math.log(least), math.log(min(max(found[-1], least) * 2.0, most))
+            while high < math.log(most) and self._rate(math.exp(high)) < wanted:
+                low, high = high, min(high + 1.0, math.log(most))
+            for _ in range(8):
+                middle = 0.5 * (low + high)
+                short = self._rate(math.exp(middle)) < wanted
+                low, high = (middle, high) if short else (low, middle)
+            found.append(math.exp(low))
+        for order in np.linspace(0.0, found[-1], EVEN_TILTS + 1).tolist():
+            if min(abs(order - other) for other in found) > 0.05 * max(found):
+                found.append(order)
+        return sorted(set(found))
 
     def _rate(self, order: float) -> float:
         """Minus the log of Chernoff's bound on the mass beyond the saddle point; it ascends."""

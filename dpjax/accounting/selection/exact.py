@@ -111,7 +111,7 @@ def tightened(
         some = _knots(epsilons, profile, 4.0 * STEP, smallest)
         exact = np.minimum(cells.profile(epsilons[some]), profile[some])
         gains = exact < GAIN * profile[some]
-        logs = np.interp(epsilons, epsilons[some], np.log(np.maximum(exact, 1e-300)))
+        logs = np.interp(epsilons, epsilons[some], np.log(np.maximum(exact, 0.1 * smallest)))
         knots = _knots(epsilons, np.exp(logs), STEP, smallest)
         place = np.searchsorted(some, knots, side="right")
         near = gains[np.minimum(place, some.size - 1)] | gains[place - 1]
@@ -169,12 +169,15 @@ class _Cells:
         above, tangent = _functions(law)
         excess = max(0.0, reverse.mirrored_mass() - 1.0)
         n, resolution, beyond = _nodes(reverse, law, excess)
-        p, ratio, rest = _pieces(forward, law, resolution)
-        self.left_out = beyond + rest
+        revealed, p, ratio, rest = _pieces(forward, law, resolution)
+        # What reveals everything costs nothing and earns most where it ranks first. As a cell it
+        # would make every node useful, however light it is.
+        first = float(law.success_probability(min(revealed, 1.0))) * UPWARDS
+        self.left_out = beyond + rest + first
         masses = p * ratio
         # Positions rounded down, where f' is larger for the gain; cost is treated below.
         rounding = (p.size + forward.masses.size + 4) * 2.0**-52
-        m = np.append(0.0, np.cumsum(p)) * (1.0 - rounding)
+        m = np.append(revealed, revealed + np.cumsum(p)) * (1.0 - rounding)
         g = np.append(0.0, np.cumsum(masses)) * (1.0 - rounding)
         p, masses = p * UPWARDS, masses / UPWARDS
         # Noise weighs e^{-loss} as much under Q', so it can only matter at negative losses.
@@ -349,8 +352,9 @@ def _nodes(
 
 def _pieces(
     forward: LossDistribution, law: RepetitionLaw, resolution: float
-) -> tuple[np.ndarray, np.ndarray, float]:
-    """Masses and ratios dQ'/dQ of the outcomes, ratios ascending, in cells; what was left out."""
+) -> tuple[float, np.ndarray, np.ndarray, float]:
+    """The mass that reveals everything; masses and ratios dQ'/dQ of the other outcomes, ratios
+    ascending, in cells; what was left out."""
     wanted = max(forward.spread() / LOSSES, forward.masses.size * forward.interval / LONGEST)
     if forward.interval < wanted:
         forward = forward.regridded(forward.interval * whole_down(wanted / forward.interval))
@@ -359,19 +363,21 @@ def _pieces(
     # The most revealing outcomes count as impossible under Q'.
     light = NEGLIGIBLE / max(law.mean, 1.0)
     light = int(np.searchsorted(np.cumsum(p), light, side="right"))
-    p = np.append(forward.infinity_mass + p[:light].sum(), p[light:])
-    ratio = np.append(0.0, ratio[light:])
-    m = np.minimum(np.cumsum(p) - p, 1.0)
+    revealed = forward.infinity_mass + float(p[:light].sum())
+    p, ratio = p[light:], ratio[light:]
+    if p.size == 0:
+        p, ratio = np.zeros(1), np.ones(1)
+    m = np.minimum(revealed + np.cumsum(p) - p, 1.0)
     # What is left is summed: 1 - m would be rounding where little is.
     beyond = law.derivative(m) * np.cumsum(p[::-1])[::-1]
     kept = max(1, int(np.count_nonzero(beyond > NEGLIGIBLE)))
     rest = float(beyond[kept]) if kept < p.size else 0.0
     p, ratio = p[:kept], ratio[:kept]
-    ends = np.minimum(np.append(0.0, np.cumsum(p)), 1.0)
+    ends = np.minimum(np.append(revealed, revealed + np.cumsum(p)), 1.0)
     worse = np.minimum(np.append(0.0, np.cumsum(p * ratio)), 1.0)
     moves = _moves([law.derivative(ends), law.derivative(worse)])
     parts = np.clip(np.ceil(moves / resolution * (1.0 - WHOLE)), 1, LONGEST).astype(np.int64)
-    return np.repeat(p / parts, parts), np.repeat(ratio, parts), rest
+    return revealed, np.repeat(p / parts, parts), np.repeat(ratio, parts), rest
 
 
 def _lines_above(
