@@ -117,7 +117,30 @@ def verify_release(
             f"its statement cannot be rebuilt from its own words ({_short(error)})"
             + _written_by_another(claim)
         ) from None
-    again = dict(wanted.statement)
+    recomputed = check_words(words, wanted.statement)
+    if not fits:
+        raise NotVerified(
+            f"{HYPERPARAMETERS_FILE} holds what the stated procedure cannot have released"
+        )
+    return Verified(
+        epsilon=words["epsilon"],
+        recomputed=recomputed,
+        delta=words["delta"],
+        relation=words["neighbouring_relation"],
+        secret=words["randomness"]["secret"],
+    )
+
+
+def check_words(words: Mapping[str, Any], rebuilt: Mapping[str, Any]) -> float:
+    """Compares a statement without its hashes with the one written again from its rules.
+
+    Returns:
+      Epsilon as this machine states it.
+
+    Raises:
+      NotVerified: in one line, naming what differs.
+    """
+    again = dict(rebuilt)
     compared = words | {"epsilon": again["epsilon"]}
     if stated.FIELD not in words:
         again.pop(stated.FIELD, None)
@@ -129,19 +152,9 @@ def verify_release(
         _check_epsilon(words, again)
     if place is not None:
         raise NotVerified(
-            f"{_short(place)} is not what its own rules make of it" + _written_by_another(claim)
+            f"{_short(place)} is not what its own rules make of it" + _written_by_another(words)
         )
-    if not fits:
-        raise NotVerified(
-            f"{HYPERPARAMETERS_FILE} holds what the stated procedure cannot have released"
-        )
-    return Verified(
-        epsilon=words["epsilon"],
-        recomputed=again["epsilon"],
-        delta=words["delta"],
-        relation=words["neighbouring_relation"],
-        secret=words["randomness"]["secret"],
-    )
+    return again["epsilon"]
 
 
 def _check_epsilon(words: Mapping[str, Any], again: Mapping[str, Any]) -> None:

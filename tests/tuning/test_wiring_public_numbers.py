@@ -347,7 +347,7 @@ def test_a_run_after_a_public_search_is_charged_and_trained_by_public_numbers(to
     assert release.statement == other.statement
     assert release.hyperparameters == other.hyperparameters
     assert run.epsilon(1e-3) == cost.guarantee(setting).epsilon(1e-3)
-    assert release.statement["epsilon"] == run.epsilon(1e-3)
+    assert release.statement["epsilon"] == run.stated_epsilon(1e-3)
     _check_trained(np.asarray(release.params["w"], np.float64)[None], 450, 1.0)
     release.save(tmp_path / "release")
     assert sorted(os.listdir(tmp_path / "release")) == [

@@ -184,7 +184,7 @@ def test_the_claim_is_the_split_and_validation_records_pay_for_the_search_alone(
     assert result.guarantee.epsilon(DELTA) == expected.epsilon(DELTA)
     assert result.guarantee.epsilon(DELTA) < accounting.compose(best, train).epsilon(DELTA)
     claim = result.release.statement
-    assert claim["epsilon"] == result.guarantee.epsilon(DELTA)
+    assert claim["epsilon"] == result.guarantee.stated_epsilon(DELTA)
     assert claim["selection"]["part"] == {
         "probability_of_a_training_record": 0.3,
         "learning_rate_over_the_final_one": math.sqrt(0.3 / 0.7),
