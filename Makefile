@@ -2,26 +2,37 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PYTEST := $(BIN)/python -m pytest --numprocesses auto --max-worker-restart 0
+PYTEST := $(BIN)/python -m pytest --numprocesses auto --max-worker-restart 0 --dist worksteal
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
 
-.PHONY: tune test test_opacus test_fast audit_the_tests fuzz_clipping coverage lint typecheck figures_quick docs dist clean
+.PHONY: tune test test_rest test_all test_fast test_opacus durations audit_the_tests fuzz_clipping coverage lint typecheck figures_quick docs dist clean
 
 tune: $(VENV)/installed
 	$(BIN)/python -m experiments.tune --repetitions=logarithmic --mean=4 --score_on_training
 
-# The quick tests, which fail below a floor of the library's lines executed, then the others.
+# The cheaper tests, some of every file: tests/helpers/tiers.py says which.
 test: $(VENV)/installed_for_tests
-	$(PYTEST) --dist worksteal -m "not slow" --cov=dpjax --cov-report= --cov-fail-under=65 tests
-	$(PYTEST) --dist loadfile -m slow tests
+	$(PYTEST) -m "not slow" tests
 
-# Opacus' training as a candidate; not in `make test`, since PyTorch is several GB.
+# The tests that `make test` leaves out: proofs of every tuner, audits, figures, killed processes.
+test_rest: $(VENV)/installed_for_tests
+	$(PYTEST) -m slow tests
+
+# Both in one session.
+test_all: $(VENV)/installed_for_tests
+	$(PYTEST) tests
+
+# A contributor's first verdict: the cheapest tests of every file.
+test_fast: $(VENV)/installed_for_tests
+	$(PYTEST) -m fast tests
+
+# Opacus' training as a candidate; in none of the above, since PyTorch is several GB.
 test_opacus: $(VENV)/installed_for_opacus
 	$(BIN)/python -m pytest tests/bridges/test_opacus_training.py
 
-# A contributor's verdict in about 90 seconds on 2 cores: without the tests marked slow.
-test_fast: $(VENV)/installed_for_tests
-	$(PYTEST) --dist worksteal -m "not slow" tests
+# Runs all tests and writes how long each took, from which it follows what `make test` runs.
+durations: $(VENV)/installed_for_tests
+	$(PYTEST) --record_durations tests
 
 # Plants every wiring mistake there is in a copy, one at a time; fails if its tests do not notice.
 audit_the_tests: $(VENV)/installed_for_tests
@@ -32,9 +43,9 @@ fuzz_clipping: SECONDS ?= 600
 fuzz_clipping: $(VENV)/installed_for_tests
 	PYTHONPATH=. $(BIN)/python tests/helpers/fuzz_clipping.py --seconds $(SECONDS)
 
-# The lines of the library that the quick tests do not execute.
+# `make test`, and the lines of the library that it does not execute; fails below a floor.
 coverage: $(VENV)/installed_for_tests
-	$(PYTEST) --dist worksteal -m "not slow" --cov=dpjax --cov-report=term-missing tests
+	$(PYTEST) -m "not slow" --cov=dpjax --cov-report=term-missing --cov-fail-under=65 tests
 
 lint: $(VENV)/installed_for_tests
 	$(BIN)/ruff check dpjax experiments tests docs/*.py

@@ -3,17 +3,21 @@
 And what runs command lines of a binary in one process of its own: importing JAX is the slow part.
 """
 
+import collections
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import threading
 
 import jax
+import kept_programs
 import memory
 import priced_once
 import pytest
+import tiers
 from jax.experimental.compilation_cache import compilation_cache
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -23,73 +27,6 @@ jax.config.update("jax_disable_most_optimizations", True)
 
 ROOT = pathlib.Path(__file__).parents[1]
 HELPERS = ROOT / "tests" / "helpers"
-
-SLOW = (
-    "accounting/mechanisms/test_dp_sgd.py",
-    "accounting/numerics/test_composition.py",
-    "accounting/numerics/test_rdp_grid.py",
-    "accounting/selection/test_adaptive.py",
-    "accounting/selection/test_selection.py",
-    "accounting/selection/test_selection_exact.py",
-    "accounting/selection/test_selection_soundness.py",
-    "accounting/selection/test_split.py",
-    "auditing/test_audits.py",
-    "auditing/test_executions.py",
-    "bridges/test_jax_privacy_training.py",
-    "bridges/test_opacus_training.py",
-    "commands/",
-    "conformance/test_data_sets.py",
-    "conformance/test_figures.py",
-    "conformance/test_models.py",
-    "conformance/test_own_",
-    "experiments/",
-    "federated/",
-    "models/test_pooled_convolutions.py",
-    "randomness/test_noise.py",
-    "test_docs.py",
-    "test_docstring_examples.py",
-    "test_readme.py",
-    "training/clipping/test_clip_rules.py",
-    "training/clipping/test_clipped_grad_arguments.py",
-    "training/clipping/test_clipped_grad_models.py",
-    "training/clipping/test_zoo.py",
-    "training/sweep/test_checkpoints.py",
-    "training/sweep/test_hosts.py",
-    "training/sweep/test_mixed.py",
-    "training/sweep/test_placement.py",
-    "training/test_clipping_audit.py",
-    "training/test_dp_sgd.py",
-    "training/test_host_data.py",
-    "training/test_last_bits.py",
-    "training/test_mesh.py",
-    "training/test_micro_batches.py",
-    "training/test_quantile_clipping.py",
-    "training/test_tpu_lowering.py",
-    "tuning/pareto/",
-    "tuning/test_audit.py",
-    "tuning/test_audit_adaptive.py",
-    "tuning/test_subset_audit.py",
-    "tuning/test_iterates_audit.py",
-    "tuning/test_cautions.py",
-    "tuning/test_clipping.py",
-    "tuning/test_executed_noise.py",
-    "tuning/test_job.py",
-    "tuning/evaluations/test_partitioned_selection.py",
-    "tuning/evaluations/test_partitions.py",
-    "tuning/problem/test_any_score.py",
-    "tuning/problem/test_loss_reads.py",
-    "tuning/problem/test_user_tasks.py",
-    "tuning/tuners/test_adaptive_proposals.py",
-    "tuning/tuners/test_chosen_iterate.py",
-    "tuning/tuners/test_random_repetitions.py",
-    "tuning/tuners/test_subset_tuning.py",
-    "tuning/tuners/test_threshold_stopping.py",
-    "tuning/test_verification.py",
-    "tuning/test_wiring_",
-)
-"""Files and folders left out by `make test_fast`: what trains, deploys, draws figures or prices at
-length. Nothing is left out of `make test`."""
-
 
 PRICES = (
     "accounting/",
@@ -101,39 +38,51 @@ PRICES = (
 """Tests of prices themselves, which keep none; see helpers/priced_once.py."""
 
 
-def pytest_ignore_collect(collection_path, config):
-    """`make test_fast` does not even import the slow files."""
-    place = collection_path.relative_to(ROOT / "tests").as_posix()
-    if config.option.markexpr == "not slow" and (place.startswith(SLOW) or f"{place}/" in SLOW):
-        return True
-    return None
+def pytest_addoption(parser):
+    """See `make durations`."""
+    parser.addoption("--record_durations", action="store_true", help="write tests/durations.json")
 
 
 def pytest_collection_modifyitems(items):
-    """Marks the tests of slow files."""
+    """Marks what is too slow for `make test`, and what is fast enough for `make test_fast`."""
+    seconds = tiers.read()
+    chosen = {tier: tiers.chosen(tier, seconds) for tier in tiers.BUDGETS}
     for item in items:
-        place = pathlib.Path(item.fspath).relative_to(ROOT / "tests").as_posix()
-        if place.startswith(SLOW):
+        name = tiers.function_of(item.nodeid)
+        if name in seconds and name not in chosen["test"]:
             item.add_marker(pytest.mark.slow)
+        if name not in seconds or name in chosen["test_fast"]:
+            item.add_marker(pytest.mark.fast)
 
 
-def pytest_configure(config):
-    """Hands files out in their order: by number of tests, the long ones with few would be last."""
-    if hasattr(config.option, "loadscopereorder"):
-        config.option.loadscopereorder = False
+_durations = collections.Counter()
+
+
+def pytest_runtest_logreport(report):
+    """Of all workers, where there are some."""
+    _durations[tiers.function_of(report.nodeid)] += report.duration
+
+
+def pytest_sessionfinish(session):
+    """Writes the record, if that was asked for."""
+    config = session.config
+    if config.getoption("record_durations") and not hasattr(config, "workerinput"):
+        tiers.write(_durations, config.getoption("numprocesses", None) or 1)
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _compile_equal_programs_once(tmp_path_factory):
+def _compiled(tmp_path_factory):
     """Most tests build their functions anew, and compile what another test has compiled.
 
-    One folder for each process, since JAX writes its entries in place. What is compiled stays as
-    it is; only tracing counts for tests that count compilations.
+    What is compiled stays as it is; only tracing counts for tests that count compilations. Yields
+    the folder, in which other processes of this one have folders of their own.
     """
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-    compilation_cache.set_cache_dir(str(tmp_path_factory.mktemp("compiled")))
-    compilation_cache.reset_cache()  # What collecting compiled has settled that there is none.
+    with kept_programs.own_folder(tmp_path_factory.mktemp("compiled")) as folder:
+        compilation_cache.set_cache_dir(str(folder))
+        compilation_cache.reset_cache()  # What collecting compiled has settled that there is none.
+        yield folder
 
 
 def pytest_runtest_setup(item):
@@ -207,11 +156,11 @@ _SECONDS = 600
 class _Driver:
     """One binary, imported once; every batch of command lines finds the flags' defaults."""
 
-    def __init__(self, module, folder, prices):
+    def __init__(self, module, folder, prices, compiled):
         self._log = folder / "log"
         # Compiling is most of what these small runs do.
         environment = os.environ | {
-            "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
+            "JAX_COMPILATION_CACHE_DIR": str(compiled / f"of {module}"),
             "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
             "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
@@ -250,7 +199,7 @@ class _Driver:
 
 
 @pytest.fixture(scope="module")
-def run_cases(tmp_path_factory, _price_folder):
+def run_cases(tmp_path_factory, _price_folder, _compiled):
     """run_cases(module, list of argument lists) -> list of (exit code, stdout, stderr).
 
     With `fresh`, in a new process, which knows nothing of what earlier ones computed. Releases have
@@ -262,11 +211,14 @@ def run_cases(tmp_path_factory, _price_folder):
         if fresh and module in drivers:
             drivers.pop(module).close()
         if module not in drivers:
-            drivers[module] = _Driver(module, tmp_path_factory.mktemp("driver"), _price_folder)
+            folder = tmp_path_factory.mktemp("driver")
+            drivers[module] = _Driver(module, folder, _price_folder, _compiled)
         try:
             return drivers[module].run(cases, certificates)
         except BaseException:
             drivers.pop(module).close()
+            # It may have been killed while it wrote an entry.
+            shutil.rmtree(_compiled / f"of {module}", ignore_errors=True)
             raise
 
     yield run

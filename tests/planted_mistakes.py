@@ -27,7 +27,7 @@ from collections.abc import Sequence
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-COPIED = ("dpjax", "experiments", "tests", "pyproject.toml", "README.md")
+COPIED = ("dpjax", "experiments", "tests", "docs", "pyproject.toml", "README.md")
 
 
 @dataclasses.dataclass(frozen=True)

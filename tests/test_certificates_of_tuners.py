@@ -151,8 +151,6 @@ STATED = {
     ),
 }
 
-SLOW = {"subset tuning", "extrapolation"}
-
 FREE = (
     # Of the claim itself a larger one is as true; a smaller one is tried below.
     r"epsilon|delta"
@@ -162,10 +160,7 @@ FREE = (
 """Numbers that the program does not read."""
 
 
-@pytest.fixture(
-    scope="module",
-    params=[pytest.param(one, marks=[pytest.mark.slow] * (one in SLOW)) for one in STATED],
-)
+@pytest.fixture(scope="module", params=STATED)
 def proved(request):
     """Words, and the hints of a certificate as they are read back."""
     words = STATED[request.param]()
@@ -186,7 +181,6 @@ def test_it_is_proved_in_seconds_and_hardly_more(proved):
     assert max(map(max, found)) > words["delta"]
 
 
-@pytest.mark.slow
 def test_subset_tuning_that_trains_on_all_is_proved_as_well():
     words = _subset_tuning("all")
     cases = json.loads(json.dumps(certifying.certified(words)))["cases"]

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from dpjax.accounting.guarantee import Guarantee
+from dpjax.accounting.stated import aim_below
 from dpjax.checks import flag, number, probability, shown, vector
 
 TOLERANCE = 2e-4
@@ -75,7 +76,7 @@ def calibrate(
 
     Returns:
       The noise multiplier, rounded up by at most 2e-4 relative: its guarantee was evaluated and
-      meets the target.
+      meets the target, also as it is stated (`Guarantee.stated_epsilon`), on any machine.
 
     Raises:
       ValueError: a target that no noise in the bracket attains; the message names the epsilon that
@@ -86,13 +87,14 @@ def calibrate(
         raise ValueError(f"bracket must be two noise multipliers 0 < low < high, not {bracket}")
     low, high = ends.tolist()
     epsilon, delta = _target(epsilon, delta)
+    aim = aim_below(epsilon)
     _check_function(make_guarantee, "a noise multiplier, such as lambda z: dp_sgd(0.01, z, 1000)")
 
     def excess(noise_multiplier: float) -> float:
         found = make_guarantee(noise_multiplier).epsilon(delta)
         # log scale: epsilon is nearly a power of the noise, so secants converge fast.
         # Anything but a number below infinity, NaN included, misses the target.
-        return math.log(max(found, 1e-300) / epsilon) if found < math.inf else math.inf
+        return math.log(max(found, 1e-300) / aim) if found < math.inf else math.inf
 
     start = min(max(1.0, low), high)
     values = {start: excess(start)}
@@ -175,19 +177,20 @@ def calibrate_largest(
         meeting, failing = int(meeting), int(failing)
     attained = make_guarantee(meeting).epsilon(delta)
     # Anything but a number below infinity, NaN included, misses the target.
-    if not attained <= epsilon:
+    aim = aim_below(epsilon)
+    if not attained <= aim:
         raise ValueError(
             f"epsilon {epsilon:g} at delta {delta:g} is out of reach: {meeting:g} attains "
             f"{attained:.4g}; pass at least that, a smaller bracket or more noise"
         )
-    if make_guarantee(failing).epsilon(delta) <= epsilon:
+    if make_guarantee(failing).epsilon(delta) <= aim:
         return failing
     while failing - meeting > 1 if whole else failing / meeting > 1.0 + TOLERANCE:
         # Prices are nearly powers of the setting.
         probe = math.sqrt(meeting * failing)
         if whole:
             probe = min(max(round(probe), meeting + 1), failing - 1)
-        if make_guarantee(probe).epsilon(delta) <= epsilon:
+        if make_guarantee(probe).epsilon(delta) <= aim:
             meeting = probe
         else:
             failing = probe

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpjax.accounting import provenance as provenance_lib
+from dpjax.accounting import stated
 from dpjax.accounting.numerics import groups, tradeoff
-from dpjax.accounting.numerics.loss_distribution import LossDistribution, LossPair
+from dpjax.accounting.numerics.loss_distribution import LossDistribution, LossPair, whole_up
 from dpjax.accounting.numerics.privacy_profile import pair_from_profiles
 from dpjax.accounting.numerics.renyi import RenyiCurve, pure_curve
 from dpjax.checks import array, instance, number, one_of, probability, vector, whole
@@ -170,6 +171,23 @@ class Guarantee:
         if self.renyi is not None:
             bounds.append(self.renyi.epsilon(delta))
         return float(min(bounds))
+
+    def stated_epsilon(self, delta: float) -> float:
+        """`epsilon(delta)` rounded up at its sixth significant digit: what a release states.
+
+        Example:
+          >>> from dpjax import accounting
+          >>> accounting.gaussian(2.0).stated_epsilon(1e-5)
+          1.9931
+
+        Args:
+          delta: as in `epsilon`.
+        """
+        return stated.six_digits_up(self.epsilon(delta))
+
+    def meets(self, epsilon: float, delta: float) -> bool:
+        """Whether every machine states an epsilon of at most `epsilon` at this delta."""
+        return self.epsilon(delta) <= stated.aim_below(epsilon)
 
     def delta(self, epsilon: float) -> float:
         """Smallest delta known at an epsilon >= 0 (nats): the privacy profile.
@@ -483,7 +501,7 @@ def pair_from_curve(curve: RenyiCurve) -> LossPair:
         interval *= 2.0
     while largest / interval < 2_000 and interval > 1e-6:
         interval /= 2.0
-    epsilons = interval * np.arange(math.ceil(largest / interval) + 1)
+    epsilons = interval * np.arange(whole_up(largest / interval) + 1)
     return pair_from_profiles(interval, curve.profile(epsilons))
 
 

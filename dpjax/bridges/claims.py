@@ -12,6 +12,7 @@ from typing import Any
 
 import dpjax
 from dpjax import accounting
+from dpjax.accounting import stated
 from dpjax.bridges.candidates import Candidates
 from dpjax.bridges.counted_score import DISJOINT, PUBLIC, TRAINING, CountedScore
 from dpjax.bridges.procedure import Procedure, planned
@@ -91,7 +92,8 @@ def statement(
         },
         "randomness": {"secret": secret, "statement": _SECRET if secret else _SEEDED},
         "library_versions": _versions() if versions is None else dict(versions),
-        "epsilon": procedure.guarantee.epsilon(delta),
+        "epsilon": procedure.guarantee.stated_epsilon(delta),
+        stated.FIELD: stated.EPSILON_IS,
         "delta": delta,
         "neighbouring_relation": procedure.guarantee.relation,
         "unit_of_privacy": unit,

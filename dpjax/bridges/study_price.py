@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dpjax import accounting, checks
-from dpjax.accounting import large_delta
+from dpjax.accounting import large_delta, stated
 from dpjax.accounting.guarantee import check_guarantee
 
 MOST_SETTINGS = 1000
@@ -86,14 +86,15 @@ def price_of_trials(
         raise ValueError(
             f"no epsilon holds at delta {delta:g}: pass a larger delta, or another base"
         )
-    rule, covers, stated = _INDEPENDENT if independent else _ANY_WAY
+    rule, covers, conditions = _INDEPENDENT if independent else _ANY_WAY
     statement: dict[str, Any] = {
         "rule": rule,
         "covers": covers,
         "most_trials": most_trials,
         "independent": independent,
-        "assumptions": [*_DECLARED, *stated],
-        "epsilon": guarantee.epsilon(delta),
+        "assumptions": [*_DECLARED, *conditions],
+        "epsilon": guarantee.stated_epsilon(delta),
+        stated.FIELD: stated.EPSILON_IS,
         "delta": delta,
         "neighbouring_relation": guarantee.relation,
         "mechanism": guarantee.provenance,

@@ -21,7 +21,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dpjax import accounting, checks
-from dpjax.federated.summed import SummedMechanism, check_clients, six_digits_up
+from dpjax.accounting.stated import six_digits_up
+from dpjax.federated.summed import SummedMechanism, check_clients
 from dpjax.randomness.host_randomness import HostRandomness
 
 _NOISE = "discrete_gaussian"

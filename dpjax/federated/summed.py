@@ -8,7 +8,6 @@ the rule allows. NumPy on the host; noise from the operating system's randomness
 from __future__ import annotations
 
 import abc
-import math
 from typing import Any, ClassVar
 
 import numpy as np
@@ -140,9 +139,3 @@ def check_clients(clients: int, what: str) -> None:
             f"{clients} client(s): pass at least {MINIMUM_CLIENTS}; the sum of fewer "
             f"shows one client's {what} to another"
         )
-
-
-def six_digits_up(value: float) -> float:
-    """Rounds up to six digits: the same number on every client's machine and library versions."""
-    digits = 10.0 ** (5 - math.floor(math.log10(value)))
-    return math.ceil(value * digits) / digits

@@ -17,14 +17,16 @@ from typing import Any, ClassVar
 from scipy import optimize
 
 from dpjax import accounting, checks
-from dpjax.federated.summed import SummedMechanism, check_clients, six_digits_up
+from dpjax.accounting import stated
+from dpjax.accounting.stated import aim_below, six_digits_up
+from dpjax.federated.summed import SummedMechanism, check_clients
 from dpjax.randomness.integer_laws import NOISES
 
 _CALIBRATION_SLACK = 2e-5
 """Relative noise added to the least that meets the target, above any rounding of it."""
 
 _STATED_ABOVE = 1.0 + 1e-6
-"""Factor of the stated epsilon, less than the noise leaves: two programs that bound one exact law,
+"""Factor of epsilon before it is rounded up to be stated: two programs that bound one exact law,
 each with its own roundings, agree to less (docs/certificates.md)."""
 
 
@@ -189,7 +191,8 @@ class VotePlan(SummedMechanism):
         settings = self.settings
         return {
             "private": True,
-            "epsilon": _STATED_ABOVE * self.guarantee.epsilon(settings.delta),
+            "epsilon": six_digits_up(_STATED_ABOVE * self.guarantee.epsilon(settings.delta)),
+            stated.FIELD: stated.EPSILON_IS,
             "delta": settings.delta,
             "neighbouring_relation": self.guarantee.relation,
             "unit_of_privacy": "one client with all of its records",
@@ -240,10 +243,12 @@ def _plan(settings: VoteSettings) -> VotePlan:
         accounting.local_noise_variance(sigma**2, settings.clients, settings.missing_fraction)
     )
 
+    aim = aim_below(settings.epsilon) / _STATED_ABOVE
+
     def excess(log_variance: float) -> float:
         """Positive while too little noise is added; relative to the target."""
         guarantee = _guarantee(settings, math.exp(log_variance))
-        return guarantee.epsilon(settings.delta) / settings.epsilon - 1.0
+        return guarantee.epsilon(settings.delta) / aim - 1.0
 
     low, high = start - 0.1, start + 0.1
     while excess(low) <= 0.0:

@@ -22,6 +22,7 @@ import numpy as np
 
 import dpjax
 from dpjax import accounting, checks
+from dpjax.accounting import stated
 from dpjax.certificate import CERTIFICATE
 from dpjax.randomness import noise
 from dpjax.tuning import certifying
@@ -240,7 +241,8 @@ def statement(
     users = privacy_unit.users_of(training_records)
     bound = f"{training_records['size_bound']} {privacy_unit.counted(users)}"
     return common | {
-        "epsilon": guarantee.epsilon(delta),
+        "epsilon": guarantee.stated_epsilon(delta),
+        stated.FIELD: stated.EPSILON_IS,
         "delta": delta,
         "neighbouring_relation": guarantee.relation,
         "unit_of_privacy": privacy_unit.in_words(users, score.get("validation_is_public", False)),

@@ -59,7 +59,7 @@ def test_the_price_is_that_of_run_and_count_selected_from(records, priced):
     run = priced(accounting.discrete_gaussian(3.0, 1))
     assert result.run_guarantee.epsilon(1e-5) == run.epsilon(1e-5)
     assert result.guarantee.epsilon(1e-5) == accounting.best_of(run, LAW).epsilon(1e-5)
-    assert result.release.statement["epsilon"] == result.guarantee.epsilon(1e-5)
+    assert result.release.statement["epsilon"] == result.guarantee.stated_epsilon(1e-5)
 
 
 def test_noise_that_is_not_named_costs_what_is_promised():

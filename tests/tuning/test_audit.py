@@ -28,7 +28,7 @@ from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Records, Task
 from dpjax.tuning.tuner import Request
 
-EXECUTIONS = 100_000
+EXECUTIONS = 40_000
 DELTA = 0.02
 NOISE_MULTIPLIER = 2.0
 LAW = accounting.AtMost(accounting.Geometric(mean=3), cap=8)

@@ -21,7 +21,7 @@ RULES = {
 SPACE = tuning.Space(learning_rate=tuning.LogUniform(0.05, 0.5), clip_norm=0.05, momentum=0.5)
 # The noise is given, and scores are public: pricing takes longer than training.
 OPTIONS = dict(
-    noise_multiplier=2.0, validation_is_public=True, delta=1e-3, lot_size=20, steps=4, seed=3
+    noise_multiplier=2.0, validation_is_public=True, delta=1e-6, lot_size=20, steps=4, seed=3
 )
 
 

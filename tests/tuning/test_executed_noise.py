@@ -60,7 +60,7 @@ def test_every_candidate_gets_the_noise_it_is_charged_for(
         options = RunOptions(20, 3, None, 1.7, sampling)
     procedure = plan_procedure(
         task,
-        Request(space, options, training.sgd(), delta=1e-3, validation_is_public=True),
+        Request(space, options, training.sgd(), delta=1e-6, validation_is_public=True),
         BestOf(accounting.Geometric(6)),
     )
     monkeypatch.setattr(EveryRun, "seen", {})

@@ -53,7 +53,7 @@ def procedure(law=None, **space):
             Space(learning_rate=LogUniform(0.1, 1.0), lot_size=Choice([4, 8]), **space),
             RunOptions(steps=6, noise_multiplier=1.0),
             training.sgd(),
-            delta=1e-3,
+            delta=1e-6,
         ),
         BestOf(law or accounting.Fixed(7)),
         score_noise=1.0,
@@ -152,7 +152,7 @@ def test_one_setting_with_and_without_checkpoints(tmp_path):
             Space(learning_rate=LogUniform(0.1, 1.0)),
             RunOptions(lot_size=8, steps=6, noise_multiplier=1.0),
             training.sgd(),
-            delta=1e-3,
+            delta=1e-6,
         ),
         BestOf(accounting.Fixed(3)),
     )
@@ -482,7 +482,7 @@ def test_two_processes_give_what_one_gives(plain):
 
 TUNE = [
     "-m", "experiments.tune", "--steps=20000", "--lot_size=64", "--mean=4", "--cap=6",
-    "--epsilon=8", "--chunk_size=1", "--resume", "--checkpoint_seconds=0.3",
+    "--noise_multiplier=2", "--chunk_size=1", "--resume", "--checkpoint_seconds=0.3",
 ]  # fmt: skip
 
 

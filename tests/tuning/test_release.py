@@ -54,11 +54,11 @@ def test_saved_release_is_loadable_and_timeless(tmp_path):
     loaded = flax.serialization.msgpack_restore(contents["model.msgpack"][0])
     np.testing.assert_array_equal(loaded["params"]["kernel"], _release().params["params"]["kernel"])
     claim = json.loads(contents["guarantee.json"][0])
-    expected = accounting.gaussian(noise_multiplier=2.0).epsilon(1e-5)
+    expected = accounting.gaussian(noise_multiplier=2.0).stated_epsilon(1e-5)
     assert claim["epsilon"] == expected and claim["delta"] == 1e-5
     assert claim["neighbouring_relation"] == "add_or_remove_one"
     rebuilt = accounting.from_provenance(claim["mechanism"])
-    assert rebuilt.epsilon(1e-5) == expected
+    assert rebuilt.stated_epsilon(1e-5) == expected
     assert claim["model"] == "a model" and claim["optimizer"] == {"name": "an optimiser"}
     assert claim["trained_parameters"] == ["params/kernel"]
 

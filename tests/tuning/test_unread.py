@@ -93,7 +93,7 @@ def _space(**more):
     return tuning.Space(learning_rate=0.1, clip_norm=1.0, **more)
 
 
-ARGUMENTS = dict(noise_multiplier=2.0, delta=1e-3, lot_size=4, steps=2, optimizer=training.sgd())
+ARGUMENTS = dict(noise_multiplier=2.0, delta=1e-6, lot_size=4, steps=2, optimizer=training.sgd())
 CALLS = {
     "random_repetitions": lambda: tuning.random_repetitions(TASK, _space(dropout=0.5), **ARGUMENTS),
     "threshold_stopping": lambda: tuning.threshold_stopping(

@@ -16,6 +16,7 @@ from dpjax import accounting, bridges, training, tuning
 from dpjax.tuning import pareto, release, verification
 from dpjax.tuning.evaluations import partition_models, private_runs, staged_runs
 from dpjax.tuning.pareto.released_run import released_run
+from dpjax.tuning.problem import inspection
 
 SPACE = tuning.Space(learning_rate=tuning.LogUniform(0.01, 1.0), clip_norm=1.0)
 MIXED = tuning.Space(
@@ -23,7 +24,7 @@ MIXED = tuning.Space(
     lot_size=tuning.Choice([8, 16.4]),
     epochs=tuning.Choice([1, 2], [0.25, 0.75]),
 )
-COMMON = dict(delta=1e-3, optimizer=training.sgd(), seed=5)
+COMMON = dict(delta=1e-6, optimizer=training.sgd(), seed=5)
 RUN = COMMON | dict(noise_multiplier=2.0, lot_size=10, steps=2)
 PARTITIONED = RUN | dict(candidates=3, partitions=4, selection_epsilon=8.0)
 
@@ -110,7 +111,10 @@ RELEASES = {
     ),
     "chosen iterate": lambda: (
         tuning.chosen_iterate(
-            _task(), tuning.Space(learning_rate=0.5, clip_norm=1.0), moments=(0.5,), **RUN
+            _task(),
+            tuning.Space(learning_rate=0.5, clip_norm=1.0),
+            moments=(0.5,),
+            **RUN | dict(delta=1e-3),  # At 1e-6 the certificate's grid is too coarse for its proof.
         ).release
     ),
     "chosen iterate, calibrated, public validation": lambda: (
@@ -356,7 +360,9 @@ def _all_refused(folder, tried, *, seal):
     for place, edited in tried:
         _write(folder, edited, seal=seal)
         try:
-            _verify(folder)
+            # What warns of a stand-in's loss refuses nothing, and is most of a verification.
+            with mock.patch.object(inspection, "warn_of_loss", lambda task: None):
+                _verify(folder)
         except ValueError as refused:
             assert len(str(refused).splitlines()) == 1, place
         else:

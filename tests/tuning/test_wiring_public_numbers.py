@@ -309,7 +309,7 @@ def test_runs_are_trained_at_the_rate_and_with_the_noise_that_are_charged(
             space,
             RunOptions(None if way == "several settings" else 8, STEPS, None, 1.5),
             training.sgd(),
-            delta=1e-3,
+            delta=1e-6,
             validation_is_public=True,
         ),
         BestOf(accounting.Fixed(24)),
@@ -347,7 +347,7 @@ def test_a_run_after_a_public_search_is_charged_and_trained_by_public_numbers(to
     assert release.statement == other.statement
     assert release.hyperparameters == other.hyperparameters
     assert run.epsilon(1e-3) == cost.guarantee(setting).epsilon(1e-3)
-    assert release.statement["epsilon"] == run.epsilon(1e-3)
+    assert release.statement["epsilon"] == run.stated_epsilon(1e-3)
     _check_trained(np.asarray(release.params["w"], np.float64)[None], 450, 1.0)
     release.save(tmp_path / "release")
     assert sorted(os.listdir(tmp_path / "release")) == [

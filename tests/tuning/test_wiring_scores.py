@@ -34,7 +34,7 @@ def _executed(toy, selection, space, *, executions=EXECUTIONS, **more):
     options |= dict.fromkeys(set(options) & set(space.parameters))
     procedure = plan_procedure(
         toy.task(),
-        Request(space, RunOptions(**options), settings["optimizer"], delta=1e-3),
+        Request(space, RunOptions(**options), settings["optimizer"], delta=1e-6),
         selection,
         score_noise=NOISE,
     )

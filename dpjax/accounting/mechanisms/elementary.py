@@ -10,7 +10,12 @@ from scipy import special
 from dpjax.accounting.guarantee import Guarantee, pure_pair
 from dpjax.accounting.mechanisms.mechanism import mechanism
 from dpjax.accounting.numerics import renyi
-from dpjax.accounting.numerics.loss_distribution import LARGEST_SIZE, LossDistribution, LossPair
+from dpjax.accounting.numerics.loss_distribution import (
+    LARGEST_SIZE,
+    LossDistribution,
+    LossPair,
+    whole_up,
+)
 from dpjax.accounting.numerics.privacy_profile import pair_from_function
 from dpjax.checks import not_negative, positive, vector, whole
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE
@@ -129,7 +134,7 @@ def discrete_gaussian(
 def _discrete_gaussian_pair(noise_std: float, sensitivity: int) -> LossPair:
     if 25.0 * noise_std + 2.0 * sensitivity > LARGEST_SIZE:
         return _smooth_discrete_gaussian_pair(noise_std, sensitivity)
-    reach = math.ceil(12.5 * noise_std) + sensitivity
+    reach = whole_up(12.5 * noise_std) + sensitivity
     support = np.arange(-reach, reach + 1)
     weights = np.exp(-0.5 * (support / noise_std) ** 2)
     # Loss at x of N(0) against N(sensitivity): (sensitivity - 2 x) steps of the grid.

@@ -16,7 +16,7 @@ import numpy as np
 
 from dpjax.accounting.guarantee import Guarantee, pure_pair
 from dpjax.accounting.mechanisms.mechanism import mechanism
-from dpjax.accounting.numerics.loss_distribution import LossPair
+from dpjax.accounting.numerics.loss_distribution import LossPair, whole_up
 from dpjax.accounting.numerics.privacy_profile import pair_from_function
 from dpjax.accounting.numerics.renyi import RenyiCurve
 from dpjax.checks import positive, whole
@@ -66,7 +66,7 @@ def exponential_mechanism(epsilon: float, *, relation: object = ADD_OR_REMOVE_ON
     epsilon = positive("epsilon", epsilon)
 
     def pair() -> LossPair:
-        pieces = max(_LEAST_INTERVALS, math.ceil(epsilon / _LARGEST_INTERVAL))
+        pieces = max(_LEAST_INTERVALS, whole_up(epsilon / _LARGEST_INTERVAL))
         if pieces > _MOST_INTERVALS:
             if epsilon > _LARGEST_EPSILON:
                 return pure_pair(epsilon)

@@ -7,7 +7,7 @@ import numpy as np
 from dpjax.accounting.guarantee import Guarantee, pure_pair
 from dpjax.accounting.mechanisms.elementary import grid_interval
 from dpjax.accounting.mechanisms.mechanism import mechanism
-from dpjax.accounting.numerics.loss_distribution import LossPair
+from dpjax.accounting.numerics.loss_distribution import LossPair, whole_up
 from dpjax.accounting.numerics.privacy_profile import pair_from_profiles
 from dpjax.checks import vector
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE
@@ -64,7 +64,7 @@ def _pair(epsilons: np.ndarray, deltas: np.ndarray) -> LossPair:
         return pure_pair(float(epsilons[0])).with_failure(float(deltas[0]))
     largest = max(float(epsilons[-1]), 1e-6)
     interval = grid_interval(min(1e-4, largest / 2000.0), 2.0 * largest)
-    knots = interval * np.arange(int(np.ceil(largest / interval)) + 2)
+    knots = interval * np.arange(whole_up(largest / interval) + 2)
     values = np.ones(knots.size)
     for epsilon, delta in zip(epsilons, deltas):
         # What (epsilon, delta)-DP says at smaller epsilons: of randomised response.

@@ -21,13 +21,19 @@ import numpy as np
 import scipy
 from scipy import fft
 
-from dpjax.accounting.numerics.loss_distribution import LossDistribution, LossPair, common_interval
+from dpjax.accounting.numerics.loss_distribution import (
+    LossDistribution,
+    LossPair,
+    common_interval,
+    whole_down,
+    whole_up,
+)
 from dpjax.accounting.numerics.privacy_profile import pair_from_profiles
 
 NEGLIGIBLE = 1e-20
 """Level at which a profile is cut: what is left beyond becomes infinite loss."""
 
-OUTSIDE = 1e-12
+OUTSIDE = 1e-15
 """Mass of a tilted sum that may lie outside its window, on either side."""
 
 LARGEST_SUM = 1 << 20
@@ -44,6 +50,9 @@ LARGEST_INTERVAL = 300.0
 
 GAPS = np.array([0.003, 0.01, 0.03, 0.1, 0.3, 0.7, 1.5, 3.0, 6.0, 12.0])
 """Orders of Chernoff's bound on a tilted law, in its inverse standard deviations."""
+
+EVEN_TILTS = 4
+"""Even shares of the largest tilt that are tried too where no other is near."""
 
 STEEPEST = 30.0
 """Largest tilt times the interval: beyond it, a knot's weight leaves nothing to the next one."""
@@ -110,7 +119,7 @@ def _copies(pair: LossPair, count: int, negligible: float = NEGLIGIBLE) -> LossP
     if count >= 16 and pair.interval * excess > RESOLUTION * pair.spread():
         stages, block = _stages(count)
         first = _copies(pair, block, negligible / stages)
-        coarser = math.floor(RESOLUTION * first.spread() / first.interval)
+        coarser = whole_down(RESOLUTION * first.spread() / first.interval)
         if coarser >= 2:
             return _copies(first.regridded(first.interval * coarser), stages, negligible)
     return _copies(pair.regridded(_checked(pair.interval * excess)), count, negligible)
@@ -142,7 +151,7 @@ def _sums(parts: Sequence[tuple[LossPair, int]], negligible: float = NEGLIGIBLE)
 
 def _excess(sums: Sequence[_Sum]) -> int:
     """How many times more grid points a composition needs than it may have, rounded up."""
-    return math.ceil(max(total.points for total in sums) / LARGEST_SUM)
+    return whole_up(max(total.points for total in sums) / LARGEST_SUM)
 
 
 class _Sum:
@@ -194,10 +203,13 @@ class _Sum:
 
     @functools.cached_property
     def tilts(self) -> list[float]:
-        """Orders whose saddle points are 0, 1/3, 2/3 and all of the way down to `negligible`.
+        """Orders whose saddle points are 0, 1/9, 4/9 and all of the way down to `negligible`, and
+        even shares of the last one.
 
-        In a normal law they lie 3.2 standard deviations apart; an error at the middle between two
-        of them is 3.6 times as large as at the saddle point.
+        In a normal law the two are the same and lie 3.2 standard deviations apart; an error at the
+        middle between them is 3.6 times as large as at the saddle point. Where a few rare losses
+        make the tail, saddle points crowd where these begin to outweigh the bulk, and most of the
+        tail is read off smaller orders.
         """
         least, most = 1e-3 / self.scale, STEEPEST / self.interval
         found = [0.0]
@@ -211,6 +223,9 @@ class _Sum:
                 short = self._rate(math.exp(middle)) < wanted
                 low, high = (middle, high) if short else (low, middle)
             found.append(math.exp(low))
+        for order in np.linspace(0.0, found[-1], EVEN_TILTS + 1).tolist():
+            if min(abs(order - other) for other in found) > 0.05 * max(found):
+                found.append(order)
         return sorted(set(found))
 
     def _rate(self, order: float) -> float:
@@ -225,7 +240,7 @@ class _Sum:
         reaches = (self.cumulants(orders)[0] - math.log(self.negligible)) / orders / self.interval
         end = self.lowest + self.width
         reach = float(np.min(reaches))
-        return max(0, end if reach >= end else math.ceil(reach))
+        return max(0, end if reach >= end else whole_up(reach))
 
     @functools.cached_property
     def windows(self) -> list[tuple[int, int, float]]:
@@ -253,11 +268,11 @@ class _Sum:
                 reach = (rise + depth) / gap / self.interval - self.lowest
                 ends.append(np.where(np.isfinite(reach), reach, np.sign(gap) * math.inf))
             high, low = float(np.min(ends[0])), float(np.max(ends[1]))
-            first = max(0, zero - 4 * span, 0 if low <= 0.0 else math.floor(low))
+            first = max(0, zero - 4 * span, 0 if low <= 0.0 else whole_down(low))
             last = min(self.width, top + span)
             outside = 0.0
             if high < last:
-                last, outside = max(first, math.ceil(high)), OUTSIDE
+                last, outside = max(first, whole_up(high)), OUTSIDE
             found.append((min(first, last), last, outside))
         return found
 

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dpjax.accounting.numerics.loss_distribution import LossDistribution, LossPair
+from dpjax.accounting.numerics.loss_distribution import LossDistribution, LossPair, whole_up
 from dpjax.accounting.numerics.privacy_profile import pair_from_profiles
 from dpjax.accounting.numerics.tradeoff import tradeoff_vertices
 
@@ -28,6 +28,9 @@ STARTS = 4096
 
 PROFILE_KNOTS = 1 << 18
 """Of the profile of a replaced record, at most."""
+
+BESIDE = 1e-12
+"""Relative distance of the chains that start beside a corner; above rounding, below all else."""
 
 LARGEST_EPSILON = 600.0
 """Beyond it e^epsilon leaves float64."""
@@ -110,8 +113,14 @@ def replaced_pair(pair: LossPair) -> LossPair:
     # Slopes change at the corners of the first step and where the second has its own.
     first, second = (_spread(step.corners, 8 * STARTS) for step in steps)
     before = np.interp(second, steps[0].heights, steps[0].corners)
-    epsilons, deltas = _chained(steps, np.union1d(first, before))
-    order = np.argsort(epsilons, kind="stable")
+    starts = np.union1d(first, before)
+    # Both sides of each: which of two slopes a corner has must not be a matter of its last bit.
+    starts = np.concatenate([starts * (1.0 - BESIDE), np.minimum(starts * (1.0 + BESIDE), 1.0)])
+    epsilons, deltas = _chained(steps, starts)
+    # Sums of losses on one grid: on it to the last bit.
+    epsilons = pair.interval * np.round(epsilons / pair.interval)
+    order = np.lexsort((deltas, epsilons))
+    order = order[np.append(True, np.diff(epsilons[order]) > 0.0)]
     epsilons, deltas = epsilons[order], deltas[order]
     useful = (epsilons <= LARGEST_EPSILON) & (deltas < 1.0)
     epsilons, deltas = epsilons[useful], deltas[useful]
@@ -123,7 +132,7 @@ def replaced_pair(pair: LossPair) -> LossPair:
     interval = pair.interval
     while largest / interval > PROFILE_KNOTS:
         interval *= 2.0
-    knots = interval * np.arange(math.ceil(largest / interval) + 1)
+    knots = interval * np.arange(whole_up(largest / interval) + 1)
     return pair_from_profiles(interval, _between(knots, epsilons, deltas))
 
 

@@ -32,6 +32,24 @@ ROUNDED_MASS = 1e-12
 """Mass that rounding alone may take from one distribution."""
 
 
+WHOLE = 1e-9
+"""Relative distance from a whole number within which a quotient is that number.
+
+Round arguments make round quotients (5.425 / 1e-4), whose last bits would choose how many points a
+grid has.
+"""
+
+
+def whole_up(quotient: float) -> int:
+    """The quotient rounded up; one that is whole but for rounding stays as it is."""
+    return math.ceil(quotient * (1.0 - WHOLE))
+
+
+def whole_down(quotient: float) -> int:
+    """The quotient rounded down; one that is whole but for rounding stays as it is."""
+    return math.floor(quotient * (1.0 + WHOLE))
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class LossDistribution:
     """Law of the privacy loss log(dP/dQ) under P, in nats.
@@ -165,7 +183,7 @@ class LossDistribution:
         spread, weight = self.spread(), float(self.masses.sum())
         mean = float(self.masses @ self.losses) / weight if weight > 0.0 else 0.0
         first, last = np.searchsorted(self.losses, [mean - 16.0 * spread, mean + 16.0 * spread])
-        fine = min(max(1, int(share * spread / self.interval)), block)
+        fine = min(max(1, whole_down(share * spread / self.interval)), block)
         return np.unique(
             np.concatenate([np.arange(0, size, block), np.arange(first, last, fine), [0, size - 1]])
         )

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dpjax.accounting.numerics.loss_distribution import LossDistribution, LossPair
+from dpjax.accounting.numerics.loss_distribution import LossDistribution, LossPair, whole_up
 
 LONG = 4096
 """Knots of a profile from which on the hull may leave out those of flat stretches."""
@@ -233,7 +233,8 @@ def pair_from_function(
     mirror: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> LossPair:
     """As `pair_from_profiles`, with the profiles given as functions of epsilon in [0, largest]."""
-    epsilons = interval * np.arange(math.ceil(largest / interval) + 1)
+    # One knot more: where the profile ends on a knot, rounding must not leave a rest of it.
+    epsilons = interval * np.arange(whole_up(largest / interval) + 2)
     # Masses are differences of the profile, which lose a few units of rounding each: at most 8
     # units a knot, relative to the profile below them, are granted beforehand.
     raised = 1.0 + (8.0 * epsilons.size + 64.0) * 2.0**-53

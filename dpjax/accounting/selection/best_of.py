@@ -9,7 +9,7 @@ import numpy as np
 from dpjax.accounting import provenance
 from dpjax.accounting.guarantee import Guarantee, check_guarantee
 from dpjax.accounting.numerics.composition import composed_points, composition
-from dpjax.accounting.numerics.loss_distribution import LossPair
+from dpjax.accounting.numerics.loss_distribution import LossPair, whole_up
 from dpjax.accounting.numerics.privacy_profile import pair_from_profiles
 from dpjax.accounting.numerics.renyi import RenyiCurve
 from dpjax.accounting.selection.envelope import selected_profiles
@@ -167,7 +167,7 @@ def _selected_pair(
             profile = np.minimum(profile, _chords(epsilons, knots, bounds))
         if pure is not None:
             profile = np.where(epsilons >= pure * (1.0 + 1e-12), 0.0, profile)
-            short = math.ceil(pure / interval) + 2 - profile.size
+            short = whole_up(pure / interval) + 2 - profile.size
             if profile[-1] > 0.0 and short <= LONGEST_TAIL:
                 held = np.full(max(0, short), profile[-1])
                 profile = np.append(np.append(profile, held), 0.0)
@@ -192,16 +192,16 @@ def _all_together(
     for count, mass in counts.items():
         if mass > 0.0:
             size = composed_points(pair, count)
-            coarser = 2.0 ** max(0, math.ceil(math.log2(size / LONGEST_TOGETHER)))
+            coarser = 2.0 ** max(0, whole_up(math.log2(size / LONGEST_TOGETHER)))
             composed = composition([(pair.regridded(pair.interval * coarser), count)])
             parts.append((mass, (composed.forward, composed.backward)))
     if max(profile[-1] for profile in profiles) > LARGEST_CUT:
         # The envelope ends, at 80 nats above one run's losses; what composition knows goes on.
         end = max(law_of_loss.losses[-1] for _, both in parts for law_of_loss in both)
-        short = math.ceil(end / interval) + 2
+        short = whole_up(end / interval) + 2
         profiles = [np.append(p, np.full(max(0, short - p.size), p[-1])) for p in profiles]
         # Fewer knots are bounds as well: the pair is linear between them.
-        every = math.ceil(short / LONGEST_TOGETHER)
+        every = whole_up(short / LONGEST_TOGETHER)
         interval *= every
         profiles = [np.append(p[::every], p[-1]) for p in profiles] if every > 1 else profiles
     smaller = []

@@ -21,20 +21,26 @@ from scipy import fft
 
 from dpjax.accounting.numerics.loss_distribution import (
     CONSERVATION_SLACK,
+    WHOLE,
     LossDistribution,
     LossPair,
+    whole_down,
+    whole_up,
 )
 from dpjax.accounting.numerics.tradeoff import largest_mass, right_slopes, tradeoff_vertices
 from dpjax.accounting.selection.laws.law import RepetitionLaw
 
-RESOLUTION = 0.15
+RESOLUTION = 0.035
 """Largest move of log f' on a cell of x, for a base whose losses spread by 0.4 nats or more.
 
-What the bound loses is quadratic in it: about 3e-3 in epsilon here (0.1%), 1e-4 at 0.02.
+What the bound loses is quadratic in it: about 3e-4 in epsilon here (0.01%).
 """
 
 CELLS = 12_000
 """Cells of the grid of x; laws whose f' spans very many orders of magnitude get coarser ones."""
+
+LONG_PIECE = 0.037
+"""Share of the distance to 0 or 1 from which on a straight piece of h has its ends on that grid."""
 
 LARGEST_INTERVAL = 1e-3
 """Coarsest grid of epsilons on which a selected profile is written, in nats."""
@@ -54,6 +60,9 @@ TILTS = (0.0, 1.0, 3.0, 8.0, 20.0)
 
 INDEPENDENT = (1.0, 1.0)
 """Bounds c and C on the density of what is proposed: of the public law itself."""
+
+NEAR = 1e-12
+"""Relative distance before a turn from where on the bound beyond it is taken: both hold there."""
 
 OUTWARDS = 2.0**-50
 """Relative, by which ranks under bounds on proposals are moved to the side that costs more."""
@@ -105,8 +114,8 @@ def output_interval(pair: LossPair, beyond: float = 0.0) -> float:
     extent = pair.size * pair.interval + beyond
     wanted = max(wanted, extent / LONGEST)
     if pair.interval > wanted:
-        return pair.interval / math.ceil(pair.interval / wanted)
-    return pair.interval * max(1, math.floor(wanted / pair.interval))
+        return pair.interval / whole_up(pair.interval / wanted)
+    return pair.interval * max(1, whole_down(wanted / pair.interval))
 
 
 def _end(slopes: np.ndarray, heights: np.ndarray) -> float:
@@ -139,7 +148,7 @@ def selected_profile(
         return np.full(2, min(1.0, forward.infinity_mass * mean))
     masses = forward.masses[held[0] : held[-1] + 1]
     first, last = forward.lowest + int(held[0]), forward.lowest + int(held[-1])
-    top = max(math.ceil(end / interval) + 1, 2 - last)
+    top = max(whole_up(end / interval) + 1, 2 - last)
     steps = np.arange(-last, top + 1)
     phi = envelope(np.exp(np.minimum(steps * interval, 700.0)), slopes, heights)
     floor = float(phi[-1])
@@ -208,7 +217,7 @@ def _reached(h: np.ndarray, ratio: tuple[float, float]) -> tuple[np.ndarray, np.
     if ratio == INDEPENDENT:
         return h, np.ones(h.size)
     near, far = high * h, 1.0 - low * (1.0 - h)
-    first = near <= far
+    first = near <= far * (1.0 - NEAR)
     return np.minimum(np.where(first, near, far) * (1.0 + OUTWARDS), 1.0), np.where(
         first, high, low
     )
@@ -224,7 +233,7 @@ def _earned(
         return b[:-1], b[1:]
     near = law.derivative(low * x * (1.0 - OUTWARDS))
     far = law.derivative(np.clip(1.0 - high * (1.0 - x) - OUTWARDS, 0.0, 1.0))
-    left = x[:-1] < _turn(ratio)
+    left = x[:-1] < _turn(ratio) * (1.0 - NEAR)
     return np.where(left, near[:-1], far[:-1]), np.where(left, near[1:], far[1:])
 
 
@@ -249,15 +258,16 @@ def choice_grid(
     resolution: float,
     ratio: tuple[float, float] = INDEPENDENT,
 ) -> np.ndarray:
-    """Grid of x from 0 to 1, fine wherever f'(1-x) or f'(1-h(x)) moves."""
+    """Grid of x from 0 to 1, fine wherever f'(1-x) or f'(1-h(x)) moves.
+
+    It depends on h as a function. A grid that took every so-and-so-many-th corner of h would be
+    another one wherever rounding makes or removes a single atom.
+    """
     small = np.geomspace(1e-16, 0.5, 200)
     corners, heights = tradeoff_vertices(reverse)
-    if corners.size > 400:
-        chosen = np.unique(np.linspace(0, corners.size - 1, 400).astype(int))
-        corners, heights = corners[chosen], heights[chosen]
     # h maps these to 1 - small: where h nears 1, f'(1-h) may still fall by orders of magnitude.
     near_one = np.interp(1.0 - small, heights, corners)
-    x = np.concatenate([[0.0, 1.0], small, 1.0 - small, corners, near_one])
+    x = np.concatenate([[0.0, 1.0], small, 1.0 - small, kinks(corners, heights), near_one])
     if ratio != INDEPENDENT:
         # Where either of two bounds takes over from the other.
         x = np.append(x, [_turn(ratio), np.interp(1.0 - _turn(ratio), heights, corners)])
@@ -269,7 +279,7 @@ def choice_grid(
         logs = np.log(np.maximum(ends, 1e-18))
         moves = np.abs(logs[1::2] - logs[::2]).max(axis=0)
         tolerance = max(resolution, float(moves.sum()) / CELLS)
-        parts = np.clip(np.ceil(moves / tolerance), 1, 2000).astype(np.int64)
+        parts = np.clip(np.ceil(moves / tolerance * (1.0 - WHOLE)), 1, 2000).astype(np.int64)
         if parts.max() == 1:
             break
         starts = np.repeat(x[:-1], parts)
@@ -277,6 +287,18 @@ def choice_grid(
         offsets = np.arange(starts.size) - np.repeat(np.cumsum(parts) - parts, parts)
         x = np.unique(np.append(starts + offsets * widths, 1.0))
     return x
+
+
+def kinks(corners: np.ndarray, heights: np.ndarray) -> np.ndarray:
+    """The corners of h, of all (n,), that end a long piece.
+
+    Between pieces shorter than that h is smooth on the scale of the grid, which is refined anyway.
+    """
+    long = np.zeros(corners.size - 1, dtype=bool)
+    for places in (corners, heights):
+        nearer = np.minimum(places[1:], 1.0 - places[:-1])
+        long |= np.diff(places) > LONG_PIECE * np.maximum(nearer, 1e-16)
+    return corners[np.append(long, False) | np.append(False, long)]
 
 
 def upper_hull(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -21,9 +21,14 @@ import math
 
 import numpy as np
 
-from dpjax.accounting.numerics.loss_distribution import LossDistribution, LossPair
-from dpjax.accounting.numerics.tradeoff import largest_mass, right_slopes
-from dpjax.accounting.selection.envelope import choice_grid
+from dpjax.accounting.numerics.loss_distribution import (
+    WHOLE,
+    LossDistribution,
+    LossPair,
+    whole_down,
+)
+from dpjax.accounting.numerics.tradeoff import largest_mass, right_slopes, tradeoff_vertices
+from dpjax.accounting.selection.envelope import choice_grid, kinks
 from dpjax.accounting.selection.laws.law import RepetitionLaw
 
 RESOLUTION = 0.25
@@ -47,11 +52,14 @@ LONGEST = 1500
 STEP = 0.4
 """Move of log delta between the epsilons at which the supremum is taken."""
 
-GAIN = 0.98
+GAIN = 0.99
 """Between epsilons where the exact bound exceeds this share of the envelope no more are taken."""
 
 BLOCK = 2.0
 """Epsilons within so many nats are treated together, on the nodes useful at the least of them."""
+
+BULK = 1e-4
+"""The epsilon at which delta is so small is divided into ten steps and more."""
 
 ALIKE = 0.9
 """They are so only where at least this share of those nodes is useful at all of them."""
@@ -103,7 +111,7 @@ def tightened(
         some = _knots(epsilons, profile, 4.0 * STEP, smallest)
         exact = np.minimum(cells.profile(epsilons[some]), profile[some])
         gains = exact < GAIN * profile[some]
-        logs = np.interp(epsilons, epsilons[some], np.log(np.maximum(exact, 1e-300)))
+        logs = np.interp(epsilons, epsilons[some], np.log(np.maximum(exact, 0.1 * smallest)))
         knots = _knots(epsilons, np.exp(logs), STEP, smallest)
         place = np.searchsorted(some, knots, side="right")
         near = gains[np.minimum(place, some.size - 1)] | gains[place - 1]
@@ -161,21 +169,27 @@ class _Cells:
         above, tangent = _functions(law)
         excess = max(0.0, reverse.mirrored_mass() - 1.0)
         n, resolution, beyond = _nodes(reverse, law, excess)
-        p, ratio, rest = _pieces(forward, law, resolution)
-        self.left_out = beyond + rest
+        revealed, p, ratio, rest = _pieces(forward, law, resolution)
+        # What reveals everything costs nothing and earns most where it ranks first. As a cell it
+        # would make every node useful, however light it is.
+        first = float(law.success_probability(min(revealed, 1.0))) * UPWARDS
+        self.left_out = beyond + rest + first
         masses = p * ratio
         # Positions rounded down, where f' is larger for the gain; cost is treated below.
         rounding = (p.size + forward.masses.size + 4) * 2.0**-52
-        m = np.append(0.0, np.cumsum(p)) * (1.0 - rounding)
+        m = np.append(revealed, revealed + np.cumsum(p)) * (1.0 - rounding)
         g = np.append(0.0, np.cumsum(masses)) * (1.0 - rounding)
         p, masses = p * UPWARDS, masses / UPWARDS
         # Noise weighs e^{-loss} as much under Q', so it can only matter at negative losses.
         noise = max(0.0, forward.mirrored_mass() - 1.0)
         if noise > 0.0:
             sound = g[int(np.count_nonzero(ratio <= 1.0))]
-            lowered = np.minimum(g, np.maximum(sound, g - noise))
-            masses = np.where(lowered[1:] < g[1:], np.minimum(masses, np.diff(lowered)), masses)
-            g = lowered
+            # The first cells beyond lose it; later ones keep their masses, not differences of g.
+            left = np.maximum(g[1:] - sound - noise, 0.0)
+            masses = np.where(
+                (g[1:] > sound) & (g[:-1] - sound < noise), np.minimum(masses, left), masses
+            )
+            g = np.minimum(g, np.maximum(sound, g - noise))
 
         h = largest_mass(reverse, np.minimum(n + excess, 1.0))
         left, right = _lines_above(reverse, n, excess)
@@ -317,7 +331,7 @@ def _nodes(
 
     # Losses of a small spread ask for smaller errors: quadratic, hence the square root.
     scale = math.sqrt(min(1.0, max(reverse.spread(), 1e-6) / 0.4))
-    x = choice_grid(reverse, law, excess, RESOLUTION)
+    x = choice_grid(reverse, law, excess, 0.2 * RESOLUTION)  # `_thinned` keeps some.
     beyond = law.derivative(x) * (1.0 - x)
     x = x[: int(np.count_nonzero(beyond > NEGLIGIBLE)) + 1]
     rest = float(beyond[x.size - 1])
@@ -325,33 +339,45 @@ def _nodes(
     resolution = scale * min(max(total / NODES, FINEST), RESOLUTION)
     resolution = max(resolution, total / (6 * NODES))
     x = _even(x, moving, resolution, 12 * NODES)
-    return _thinned(x, moving, resolution), resolution, rest
+    found = _thinned(x, moving, resolution)
+    # A base of a few outcomes has its corners where the best curve turns.
+    corners = kinks(*tradeoff_vertices(reverse))
+    if corners.size <= NODES:
+        apart = np.abs(corners[:, None] - found).min(axis=1) > WHOLE * np.minimum(
+            corners, 1 - corners
+        )
+        found = np.union1d(found, corners[apart & (corners < x[-1])])
+    return found, resolution, rest
 
 
 def _pieces(
     forward: LossDistribution, law: RepetitionLaw, resolution: float
-) -> tuple[np.ndarray, np.ndarray, float]:
-    """Masses and ratios dQ'/dQ of the outcomes, ratios ascending, in cells; what was left out."""
+) -> tuple[float, np.ndarray, np.ndarray, float]:
+    """The mass that reveals everything; masses and ratios dQ'/dQ of the other outcomes, ratios
+    ascending, in cells; what was left out."""
     wanted = max(forward.spread() / LOSSES, forward.masses.size * forward.interval / LONGEST)
     if forward.interval < wanted:
-        forward = forward.regridded(forward.interval * math.floor(wanted / forward.interval))
+        forward = forward.regridded(forward.interval * whole_down(wanted / forward.interval))
     held = forward.masses > 0.0
     p, ratio = forward.masses[held][::-1], np.exp(-np.maximum(forward.losses[held][::-1], -700.0))
     # The most revealing outcomes count as impossible under Q'.
     light = NEGLIGIBLE / max(law.mean, 1.0)
     light = int(np.searchsorted(np.cumsum(p), light, side="right"))
-    p = np.append(forward.infinity_mass + p[:light].sum(), p[light:])
-    ratio = np.append(0.0, ratio[light:])
-    m = np.minimum(np.cumsum(p) - p, 1.0)
-    beyond = law.derivative(m) * (1.0 - m)
+    revealed = forward.infinity_mass + float(p[:light].sum())
+    p, ratio = p[light:], ratio[light:]
+    if p.size == 0:
+        p, ratio = np.zeros(1), np.ones(1)
+    m = np.minimum(revealed + np.cumsum(p) - p, 1.0)
+    # What is left is summed: 1 - m would be rounding where little is.
+    beyond = law.derivative(m) * np.cumsum(p[::-1])[::-1]
     kept = max(1, int(np.count_nonzero(beyond > NEGLIGIBLE)))
     rest = float(beyond[kept]) if kept < p.size else 0.0
     p, ratio = p[:kept], ratio[:kept]
-    ends = np.minimum(np.append(0.0, np.cumsum(p)), 1.0)
+    ends = np.minimum(np.append(revealed, revealed + np.cumsum(p)), 1.0)
     worse = np.minimum(np.append(0.0, np.cumsum(p * ratio)), 1.0)
     moves = _moves([law.derivative(ends), law.derivative(worse)])
-    parts = np.clip(np.ceil(moves / resolution), 1, LONGEST).astype(np.int64)
-    return np.repeat(p / parts, parts), np.repeat(ratio, parts), rest
+    parts = np.clip(np.ceil(moves / resolution * (1.0 - WHOLE)), 1, LONGEST).astype(np.int64)
+    return revealed, np.repeat(p / parts, parts), np.repeat(ratio, parts), rest
 
 
 def _lines_above(
@@ -383,7 +409,7 @@ def _even(x: np.ndarray, moving, resolution: float, most: int) -> np.ndarray:
     for _ in range(12):
         moves = _moves(moving(x))
         tolerance = max(resolution, float(moves.sum()) / most)
-        parts = np.clip(np.ceil(moves / tolerance * (1.0 - 1e-9)), 1, 1000).astype(np.int64)
+        parts = np.clip(np.ceil(moves / tolerance * (1.0 - WHOLE)), 1, 1000).astype(np.int64)
         if parts.max(initial=1) == 1:
             break
         starts = np.repeat(x[:-1], parts)
@@ -394,12 +420,12 @@ def _even(x: np.ndarray, moving, resolution: float, most: int) -> np.ndarray:
 
 
 def _thinned(x: np.ndarray, moving, resolution: float) -> np.ndarray:
-    """Fewer of the points x, both ends among them, with about this move between neighbours."""
+    """Fewer of the points x, both ends among them, with half this move between neighbours."""
     travelled = np.append(0.0, np.cumsum(_moves(moving(x))))
-    marks = np.arange(0.0, travelled[-1] + resolution, resolution)
-    after = np.minimum(np.searchsorted(travelled, marks), x.size - 1)
-    before = np.maximum(np.searchsorted(travelled, marks, side="right") - 1, 0)
-    return x[np.unique(np.concatenate([[0], before, after, [x.size - 1]]))]
+    marks = np.arange(0.0, travelled[-1], 0.5 * resolution)
+    # Where log f' is straight, points lie on marks but for rounding.
+    near = np.searchsorted(travelled + 1e-6 * resolution, marks)
+    return x[np.unique(np.append(near, x.size - 1))]
 
 
 def _at_nodes(left: np.ndarray, right: np.ndarray) -> np.ndarray:
@@ -414,7 +440,9 @@ def _knots(epsilons: np.ndarray, profile: np.ndarray, step: float, smallest: flo
     logs = -np.log(np.maximum(profile, smallest))
     last = min(int(np.count_nonzero(profile > smallest)), epsilons.size - 1)
     last = min(last, int(np.count_nonzero(epsilons <= LARGEST_EPSILON)) - 1)
-    # In the bulk, where delta is near 1, in steps of epsilon too.
-    travelled = (logs - logs[0]) / step + 10.0 / step * epsilons / max(epsilons[last], 1e-300)
+    # In the bulk, where delta is near 1, in steps of epsilon too; not by where the profile ends,
+    # which is rounding where it ends in a cliff.
+    reach = epsilons[min(int(np.count_nonzero(profile > BULK)), epsilons.size - 1)]
+    travelled = (logs - logs[0]) / step + 10.0 / step * epsilons / max(reach, 1e-300)
     marks = np.arange(0.0, travelled[last] + 1.0)
     return np.unique(np.append(np.minimum(np.searchsorted(travelled, marks), last), [0, last]))

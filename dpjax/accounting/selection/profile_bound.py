@@ -15,11 +15,9 @@ phi(u) <= E[K] (1 - u/R)_+.
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
-from dpjax.accounting.numerics.loss_distribution import LossPair
+from dpjax.accounting.numerics.loss_distribution import LossPair, whole_up
 from dpjax.accounting.numerics.privacy_profile import pair_from_profiles
 from dpjax.accounting.selection.envelope import NEGLIGIBLE, output_interval
 from dpjax.accounting.selection.laws.law import RepetitionLaw
@@ -43,7 +41,7 @@ def profile_bound(pair: LossPair, law: RepetitionLaw) -> LossPair:
         return pair_from_profiles(pair.interval, np.ones(2))
     interval = output_interval(pair, log_ratio)
     end = max(float(part.losses[-1]) for part in (pair.forward, pair.backward)) + log_ratio
-    epsilons = interval * np.arange(max(2, math.ceil(max(end, 0.0) / interval) + 2))
+    epsilons = interval * np.arange(max(2, whole_up(max(end, 0.0) / interval) + 2))
     profile = (1.0 + ROUNDING) * law.mean * pair.delta(epsilons - log_ratio)
     infinite = law.mean * max(pair.forward.infinity_mass, pair.backward.infinity_mass)
     # What is cut off stays as infinite loss: the last value kept.

@@ -12,22 +12,22 @@ from dpjax.accounting.guarantee import Guarantee
 from dpjax.accounting.mechanisms.elementary import pure
 from dpjax.accounting.mechanisms.mechanism import mechanism
 from dpjax.accounting.numerics import renyi
-from dpjax.accounting.numerics.loss_distribution import LossDistribution, LossPair
+from dpjax.accounting.numerics.loss_distribution import LossDistribution, LossPair, whole_up
 from dpjax.accounting.numerics.privacy_profile import pair_from_profiles
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE
 
 FINAL_ON = ("rest", "all")
 
-KNOTS = (0.05, 200)
+KNOTS = (0.025, 400)
 """Knots of the law that is summed over: their distance in standard deviations, and outside them.
 
-What that adds to epsilon is quadratic in the distance: under 0.05%.
+What that adds to epsilon is quadratic in the distance: under 0.02%.
 """
 
-FINENESS = 0.04
+FINENESS = 0.02
 """Distance of the epsilons at which the profile is written, in standard deviations of the loss."""
 
-LONGEST = 4000
+LONGEST = 8000
 """Epsilons at which the profile is written, at most."""
 
 NEGLIGIBLE = 1e-16
@@ -183,8 +183,8 @@ def _interval(summed: LossPair, other: LossPair, weight: float, other_weight: fl
     wanted = max(FINENESS * min(spread, 0.5), reach / LONGEST, 1e-9)
     # Grids of which one holds the other compose exactly.
     if wanted < other.interval:
-        return other.interval / math.ceil(other.interval / wanted)
-    return other.interval * math.ceil(wanted / other.interval)
+        return other.interval / whole_up(other.interval / wanted)
+    return other.interval * whole_up(wanted / other.interval)
 
 
 class _Forward:

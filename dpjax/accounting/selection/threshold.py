@@ -8,16 +8,16 @@ import numpy as np
 
 from dpjax.accounting.guarantee import Guarantee, check_guarantee
 from dpjax.accounting.mechanisms.mechanism import mechanism
-from dpjax.accounting.numerics.loss_distribution import LossDistribution, LossPair
+from dpjax.accounting.numerics.loss_distribution import LossDistribution, LossPair, whole_up
 from dpjax.accounting.numerics.privacy_profile import pair_from_profiles
 from dpjax.accounting.numerics.tradeoff import tradeoff_vertices
 from dpjax.accounting.selection.envelope import output_interval, upper_hull
 from dpjax.checks import probability
 
-KNOTS = (0.05, 200)
+KNOTS = (0.03, 300)
 """Knots of the law that h is taken from: their distance in standard deviations, and outside them.
 
-What that adds to h is quadratic in the distance: under 0.05% of epsilon.
+What that adds to h is quadratic in the distance: under 0.02% of epsilon.
 """
 
 LARGEST_MOVE = 0.02
@@ -94,8 +94,8 @@ def _stopped_pair(pair: LossPair, p: float) -> LossPair:
         (forward.lowest + forward.masses.size) * pair.interval + float(np.log(x / moved).max())
         for (forward, _), (moved, x) in zip(directions, points)
     )
-    interval = pair.interval * max(1, math.ceil(last / pair.interval / LONGEST))
-    epsilons = interval * np.arange(math.ceil(max(last, interval) / interval) + 2)
+    interval = pair.interval * max(1, whole_up(last / pair.interval / LONGEST))
+    epsilons = interval * np.arange(whole_up(max(last, interval) / interval) + 2)
     profiles = []
     for (forward, _), (moved, x) in zip(directions, points):
         profile = np.zeros(epsilons.size)

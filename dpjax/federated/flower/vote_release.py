@@ -180,7 +180,7 @@ def _released(election: Election) -> dict[str, Any]:
             "the winning candidate's hyperparameters and the parameters of the model that all "
             "clients trained with them; epsilon is that of the vote and the training together"
         ),
-        "epsilon": total.epsilon(election.settings.delta),
+        "epsilon": total.stated_epsilon(election.settings.delta),
         "mechanism": total.provenance,
         "epsilon_if_one_clients_updates_were_unmasked": _updates_alone(election),
         "epsilon_of_the_vote_alone": election.plan.guarantee.epsilon(election.settings.delta),

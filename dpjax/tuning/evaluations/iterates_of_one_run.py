@@ -328,7 +328,7 @@ def plan(
         fixed = dataclasses.replace(
             fixed, epsilon=epsilon, selection_guarantee=selection, guarantee=total
         )
-        if aim is None or target is None or total.epsilon(delta) <= target:
+        if aim is None or target is None or total.meets(target, delta):
             return fixed
         aim *= 0.9995 * target / total.epsilon(delta)
     raise ValueError(

@@ -285,7 +285,7 @@ def plan_procedure(
             run, deviation = charged(settings)
             guarantee = selection.guarantee(run)
             reached = guarantee.epsilon(delta)
-            if reached <= epsilon:
+            if guarantee.meets(epsilon, delta):
                 break
             aim *= 0.9995 * epsilon / reached
         else:

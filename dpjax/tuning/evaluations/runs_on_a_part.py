@@ -339,7 +339,7 @@ def plan(
         if epsilon is None or aim is None:
             break
         reached = total.epsilon(delta)
-        if reached <= epsilon:
+        if total.meets(epsilon, delta):
             break
         if runs.score_noise is not None and count.epsilon(delta) > epsilon:
             raise ValueError(

@@ -119,7 +119,8 @@ def test_envelope_on_a_gaussian_base(gaussian, row):
     law = law_of(row)
     selected = accounting.best_of(gaussian, law, method="envelope")
     found = selected.epsilon(1e-6)
-    assert found == pytest.approx(row["eps_envelope"], abs=5e-3)
+    # Its grid was coarser: 0.04% for very large K.
+    assert found == pytest.approx(row["eps_envelope"], rel=5e-4, abs=6e-3)
     # An explicit adversary reaches eps_lower: no sound bound may be below it.
     assert found >= row.get("eps_lower", 0.0)
     assert found <= row.get("eps_rdp", math.inf)
@@ -156,7 +157,7 @@ def test_envelope_on_dp_sgd(row):
 def test_headline_numbers(gaussian, mnist_run):
     law = accounting.Geometric(10.0)
     selected = accounting.best_of(mnist_run, law)
-    assert selected.epsilon(1e-5) == pytest.approx(3.5508, abs=2e-3)
+    assert selected.epsilon(1e-5) == pytest.approx(3.5487, abs=1e-3)
     assert selected.epsilon(1e-5, method="rdp") == pytest.approx(5.049, abs=1e-3)
     found = accounting.best_of(gaussian, law).epsilon(1e-6)
     assert found == pytest.approx(2.894, abs=5e-3)
@@ -405,9 +406,9 @@ def test_laws_whose_derivative_leaves_float64(base, mean):
 
 
 EXPENSIVE = [
-    ((0.01, 0.6, 1000), accounting.Poisson(300.0), 76.7896),
-    ((0.01, 0.5, 1000), accounting.Poisson(100.0), 55.2783),
-    ((0.3, 1.0, 20), accounting.Poisson(100.0), 51.8927),
+    ((0.01, 0.6, 1000), accounting.Poisson(300.0), 76.7680),
+    ((0.01, 0.5, 1000), accounting.Poisson(100.0), 55.2726),
+    ((0.3, 1.0, 20), accounting.Poisson(100.0), 51.8867),
     ((0.3, 1.0, 20), accounting.Fixed(200), None),
 ]
 

@@ -82,7 +82,7 @@ def test_the_whole_meets_the_target_and_is_the_composition(name):
     assert again.epsilon(1e-3) == pytest.approx(total, rel=1e-9)
     claim = result.release.statement
     rebuilt = accounting.from_provenance(json.loads(json.dumps(claim["mechanism"])))
-    assert rebuilt.epsilon(1e-3) == claim["epsilon"] == total
+    assert rebuilt.epsilon(1e-3) == total <= claim["epsilon"] == rebuilt.stated_epsilon(1e-3)
     parts = claim["epsilon_of_parts"]
     assert parts["selection_alone"] == result.selection_guarantee.epsilon(1e-3) < total
     assert parts["final_training_alone"] == result.run_guarantee.epsilon(1e-3) < total

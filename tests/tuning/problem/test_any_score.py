@@ -99,7 +99,7 @@ def test_the_price_of_finer_units_is_that_of_the_noise_in_records(deviation):
 
 def _procedure(deviation, **changes):
     request = Request(
-        SPACE, dataclasses.replace(RUN, noise_multiplier=2.0), training.sgd(), delta=1e-3
+        SPACE, dataclasses.replace(RUN, noise_multiplier=2.0), training.sgd(), delta=1e-6
     )
     return plan_procedure(
         _linear(**changes), request, BestOf(accounting.Fixed(1)), score_noise=deviation
@@ -246,7 +246,7 @@ def test_ready_tasks_learn_what_they_are_for(name):
         result = tuning.random_repetitions(
             task, tuning.Space(learning_rate=0.05, clip_norm=1.0),
             repetitions=accounting.Fixed(1), noise_multiplier=0.05, lot_size=40, steps=60,
-            optimizer=optimizer, delta=1e-3, seed=2, score_noise=3.0,
+            optimizer=optimizer, delta=1e-6, seed=2, score_noise=3.0,
         )  # fmt: skip
     before = accuracy_of(task, task.initial(jax.random.key(1)), task.validation.arrays)
     after = accuracy_of(task, result.release.params, task.validation.arrays)

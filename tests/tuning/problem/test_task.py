@@ -22,7 +22,7 @@ INPUTS = GENERATOR.normal(size=(1000, 2)).astype(np.float32)
 LABELS = GENERATOR.integers(0, 2, 1000)
 
 ONE_RUN = dict(
-    lot_size=10, steps=2, noise_multiplier=4.0, delta=1e-3, seed=1, optimizer=training.sgd()
+    lot_size=10, steps=2, noise_multiplier=4.0, delta=1e-6, seed=1, optimizer=training.sgd()
 )
 SPACE = tuning.Space(learning_rate=0.5, clip_norm=1.0)
 PROCEDURES = {

@@ -105,7 +105,7 @@ def _run(toy, noise):
 
 
 def test_everything_is_charged_stages_scores_selection_and_the_final_training(toy):
-    fixed, delta = _plan(toy), 1e-3
+    fixed, delta = _plan(toy), 1e-6
     for stage, noise in zip(fixed.stages, NOISE, strict=True):
         (setting,) = stage.settings
         plain, capacity = _run(toy, noise)
@@ -130,9 +130,9 @@ def test_everything_is_charged_stages_scores_selection_and_the_final_training(to
 def test_a_target_is_met_and_split_by_the_public_shares(toy):
     tuner = _tuner(stage_noise=None, stage_shares=(0.2, 0.4), repetitions=accounting.Fixed(1))
     fixed = _plan(toy, tuner, epsilon=2.0, noise_multiplier=None)
-    assert 1.96 < fixed.guarantee.epsilon(1e-3) <= 2.0
+    assert 1.96 < fixed.guarantee.epsilon(1e-6) <= 2.0
     for stage, share in zip(fixed.stages, (0.2, 0.4), strict=True):
-        assert 0.98 * share * 2.0 < stage.guarantee.epsilon(1e-3) <= share * 2.0
+        assert 0.98 * share * 2.0 < stage.guarantee.epsilon(1e-6) <= share * 2.0
 
 
 def _recorded(monkeypatch):
@@ -181,7 +181,7 @@ def test_each_part_is_trained_as_charged_and_the_final_one_with_what_the_line_sa
     released = result.release.hyperparameters
     assert released == {name: float(values[0]) for name, values in line.items()}
     assert result.release.params["w"] == np.float32(released["quality"])
-    assert result.guarantee.epsilon(1e-3) == pytest.approx(fixed.guarantee.epsilon(1e-3))
+    assert result.guarantee.epsilon(1e-6) == pytest.approx(fixed.guarantee.epsilon(1e-6))
     assert result.curator.number_of_candidates == sum(int(one.counts[0]) for one in ran[:2])
 
 

@@ -61,9 +61,9 @@ def test_the_whole_procedure_meets_the_target_and_learns():
 def test_the_claim_is_the_selection_over_training_and_score_in_parallel():
     result = _run()
     statement = result.release.statement
-    assert statement["epsilon"] == result.guarantee.epsilon(DELTA)
+    assert statement["epsilon"] == result.guarantee.stated_epsilon(DELTA)
     rebuilt = accounting.from_provenance(json.loads(json.dumps(statement["mechanism"])))
-    assert rebuilt.epsilon(DELTA) == statement["epsilon"]
+    assert rebuilt.stated_epsilon(DELTA) == statement["epsilon"]
     setting = statement["training"][0]
     train = accounting.dp_sgd(
         sampling_probability=0.2, noise_multiplier=setting["noise_multiplier"], steps=8

@@ -31,7 +31,7 @@ def test_the_first_run_that_passes_is_released_and_later_ones_are_not_trained():
     assert result.curator.winner == passed[0]
     trained = np.flatnonzero(np.isfinite(scores))
     assert trained.max() < passed[0] + 2 < result.curator.number_of_candidates
-    expected = accounting.stop_at_threshold(result.run_guarantee, 0.02).epsilon(1e-3)
+    expected = accounting.stop_at_threshold(result.run_guarantee, 0.02).stated_epsilon(1e-3)
     assert result.release.statement["epsilon"] == expected
     assert result.release.statement["selection"]["threshold"] == 0.6
 

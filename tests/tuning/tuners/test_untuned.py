@@ -28,7 +28,7 @@ def test_the_cost_is_that_of_one_run():
     assert shape.lots.capacity == stated["capacity"]
     alone = shape.price(stated["noise_multiplier"])
     assert result.guarantee.epsilon(1e-3) == alone.epsilon(1e-3)
-    assert result.release.statement["epsilon"] == alone.epsilon(1e-3)
+    assert result.release.statement["epsilon"] == alone.stated_epsilon(1e-3)
     assert result.curator.number_of_candidates == 1
     assert result.curator.number_of_candidates == 1
     assert result.release.hyperparameters == dict(learning_rate=0.3, momentum=0.5, clip_norm=1.0)

@@ -1,0 +1,49 @@
+"""Numbers as they are stated: rounded up at a fixed digit, the same on every machine.
+
+Processors, compilers and library versions disagree about the last digits of a price. What is stated
+is therefore rounded up at its sixth significant digit, and whoever recomputes it compares there.
+"""
+
+from __future__ import annotations
+
+import math
+
+MARGIN = 1e-8
+"""Relative; far above what two machines disagree by, far below the sixth digit."""
+
+FIELD, EPSILON_IS = "epsilon_is", "rounded up at its sixth significant digit"
+"""Where a statement says how its epsilon was rounded, and what."""
+
+
+def six_digits_up(value: float) -> float:
+    """Rounds up at the sixth significant digit, a margin for other machines included.
+
+    Args:
+      value: any; what is not above 0 or not finite stays as it is.
+    """
+    if not 0.0 < value < math.inf:
+        return value
+    raised = value * (1.0 + MARGIN)
+    digits, exponent = _six_digits(raised)
+    if float(f"{digits}e{exponent}") < raised:
+        digits += 1
+    return float(f"{digits}e{exponent}")
+
+
+def place(value: float) -> float:
+    """One unit of the sixth significant digit of a number above 0."""
+    return float(f"1e{_six_digits(value)[1]}")
+
+
+def aim_below(target: float) -> float:
+    """The largest price that every machine states as at most `target`, which is above 0."""
+    digits, exponent = _six_digits(target)
+    if float(f"{digits}e{exponent}") > target:
+        digits -= 1
+    return float(f"{digits}e{exponent}") / (1.0 + 3.0 * MARGIN)
+
+
+def _six_digits(value: float) -> tuple[int, int]:
+    """The nearest six digits and the power of ten of the last of them."""
+    mantissa, exponent = f"{value:.5e}".split("e")
+    return int(mantissa.replace(".", "")), int(exponent) - 5
