@@ -450,4 +450,6 @@ def _clip_weights(
         # No weight above 2^100: the gradient of a row may be zero.
         upper, floor = upper + np.asarray(stability, upper.dtype), most * 2.0**-100
     least = jnp.maximum(jnp.maximum(upper, floor), numbers.tiny)
+    # A subnormal weight would be rounded, up by a half perhaps, where machines keep such numbers.
+    live = live & ~(most < least * numbers.tiny)
     return jnp.where(live, most, 0) / jnp.where(live, least, 1)

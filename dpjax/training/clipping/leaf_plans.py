@@ -67,8 +67,9 @@ class Unused:
     cancels: bool = False
 
     def norm(self) -> tuple[Norm, None]:
+        # In no unit: of a constant, a compiler multiplies the powers of two with each other first.
         zero = jnp.zeros((), accumulator(self.dtype))
-        return whole_norm(zero), None
+        return Norm(zero, zero, zero, exponent_of(zero)), None
 
     def weighted_sum(
         self, arrays: tuple, shared: tuple, kept: None, weights: jax.Array
