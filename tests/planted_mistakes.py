@@ -2459,6 +2459,15 @@ MISTAKES = [
         ),
     ),
     Mistake(
+        "clipping: the zeros of an unused parameter are scaled, as constants",
+        "dpjax/training/clipping/leaf_plans.py",
+        "return Norm(zero, zero, zero, exponent_of(zero)), None",
+        "return whole_norm(zero), None",
+        (
+            "tests/training/clipping/test_bounded.py::test_parameters_and_rows_that_are_constants_of_the_program_are_clipped_as_well",
+        ),
+    ),
+    Mistake(
         "clipping: the rounding of a sum is bounded by the clip norm where terms cancel",
         "dpjax/training/clipping/clipped_grad.py",
         "return HeldBack(share, rounded / share if cancels else 0.0)",

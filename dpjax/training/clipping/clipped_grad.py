@@ -128,7 +128,7 @@ def clipped_grad(
          of the program and no contraction's output is formed once (`formed_once.py`).
       2. Masked rows contribute exactly zero, whatever they hold, NaN and infinity included.
       3. So do rows whose gradient norm, or the bound on it, is NaN or infinite (over 3.4e38 in
-         float32).
+         float32), or over 2^126 clip norms: their weight would be subnormal, and rounded up.
       4. Hence `sensitivity(relation, clip_norm)` bounds the change of `summed` between batches
          that differ in one row: present or masked (`add_or_remove_one`), or replaced
          (`replace_one`). In floating point that takes rounding errors of the sum below `2**-24` for

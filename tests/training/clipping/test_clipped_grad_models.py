@@ -475,7 +475,7 @@ def test_equals_clipped_per_example_gradients(name, method):
     built, want, norms, ours = results(name)
     summed, aux = ours[method]
     np.testing.assert_allclose(aux.norms, norms, rtol=built.tolerance)
-    # Where terms may cancel, 2**-16 of the clip norm is held back, and what rounding may have taken.
+    # Where terms may cancel, 2**-16 of the clip norm is held back, and what rounding may take.
     assert_trees_close(summed, want, max(built.tolerance, 2.0**-14))
 
 
