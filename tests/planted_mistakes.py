@@ -2441,13 +2441,11 @@ MISTAKES = [
         ),
     ),
     Mistake(
-        "clipping: what a loop of one turn forms counts as standing in memory",
+        "clipping: what a loop forms counts as standing in memory",
         "dpjax/training/clipping/jaxpr_graph.py",
         "    return False\n\n\ndef number_of",
         '    return operation.name == "scan"\n\n\ndef number_of',
-        (
-            "tests/training/clipping/test_bounded.py::test_each_wanted_value_has_one_producer_in_the_compiled_program",
-        ),
+        ("tests/training/clipping/test_formed_once.py",),
     ),
     Mistake(
         "clipping: factors are squared as they are",
