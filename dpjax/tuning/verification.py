@@ -141,7 +141,7 @@ def check_words(words: Mapping[str, Any], rebuilt: Mapping[str, Any]) -> float:
       NotVerified: in one line, naming what differs.
     """
     again = dict(rebuilt)
-    compared = words | {"epsilon": again["epsilon"]}
+    compared = {**words, "epsilon": again["epsilon"]}
     if stated.FIELD not in words:
         again.pop(stated.FIELD, None)
         said, found = compared.get(_PARTS), again.get(_PARTS)
