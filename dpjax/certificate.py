@@ -14,6 +14,7 @@ import hashlib
 import json
 import math
 import os
+import stat
 import sys
 from collections.abc import Callable, Mapping
 from fractions import Fraction
@@ -26,25 +27,89 @@ STATEMENT, CERTIFICATE, SEAL = "guarantee.json", "certificate.json", "sha256"
 OWN, NODE = "this_statement_without_this_line", ("mechanism", "parameters", "parts")
 UNIT, SLACK = 2.0**-53, 1e-11  # One rounding; more than f' and the sums behind h are rounded by.
 VOTES = ("skellam_vote", "discrete_gaussian_vote")
-POSITIVE = ["noise_multiplier", "noise_std", "variance", "local_variance"]
-POSITIVE += ["epsilon", "epsilon_per_iteration"]
-WHOLE = ["steps", "sensitivity", "iterations", "hits", "lot_size", "dataset_size"]
-WHOLE += ["votes", "candidates", "scale", "clients"]
-CHANCES = ["sampling_probability", "halting_probability", "probability"]
+RELATIONS = ("add_or_remove_one", "replace_one")
+MECHANISMS = {  # Its parameters, no fewer and no more, and how many parts; None: one or more.
+    "gaussian": ("noise_multiplier steps relation", 0),
+    "dp_sgd": ("sampling_probability noise_multiplier steps failure_probability", 0),
+    "dp_sgd_fixed_lots": ("dataset_size lot_size noise_multiplier steps failure_probability", 0),
+    "discrete_gaussian": ("noise_std sensitivity relation", 0),
+    "pure": ("epsilon relation", 0),
+    "exponential_mechanism": ("epsilon relation", 0),
+    "doubling_loop": ("epsilon_per_iteration iterations variant relation", 0),
+    "doubling_loop by segments": ("epsilon_per_iteration hits variant relation", 0),
+    "skellam_vote": ("variance votes candidates scale", 0),
+    "discrete_gaussian_vote": (
+        "local_variance clients missing_fraction votes candidates scale",
+        0,
+    ),
+    "best_of": ("law method", 1),
+    "best_of_adaptive": ("law ratio", 1),
+    "stop_at_threshold": ("halting_probability", 1),
+    "split": ("probability final_on", 2),
+    "compose": ("counts", None),
+    "mixture": ("weights", None),
+    "parallel": ("", None),
+}
 DEVIATIONS, BEYOND = 13.0, 1e-36  # Of a normal law, and more than the mass that lies beyond.
-LONGEST, LARGEST_TABLE, LARGEST_FILE = 1 << 21, 4096, 1 << 24
+LONGEST, LARGEST_TABLE, LARGEST_FILE = 1 << 21, 4096, 1 << 22
+MOST_WORK, MOST_NODES, DEEPEST = 6e9, 2048, 40  # Of a case: some 30 s in operations on floats.
+PUBLIC = (
+    "none: one private run with hyperparameters that were public beforehand",
+    "one run; its hyperparameters were chosen on public data",
+)
+BEST = "best of K runs"
+DECLARED = "best of K runs of a function that is not dpjax's"
 ADAPTIVE = "best of K runs, their candidates proposed by earlier ones"
+ABOVE = "first run whose score reaches the threshold"
+ITERATE = "one private run, then permute-and-flip among its iterates and averages"
+PART = "best of K runs on a secret part of the records, then private training on "
+LINE = "a line through the best of K runs at several small epsilons, then private training"
+LOOP = "doubling loop over thresholds (Ding & Wu 2022), then private training"
+ONCE = "exponential mechanism, once, then private training"
+FLIP = "permute-and-flip, once, then private training"
+TRAINED = "those trained on; training and score are composed"
 LAWS = {"geometric": {"mean"}, "logarithmic": {"mean"}, "poisson": {"mean"}, "fixed": {"k"}}
 LAWS |= {"truncated_negative_binomial": {"shape", "mean"}, "binomial": {"trials", "probability"}}
 LAWS |= {"at_most": {"inner", "cap"}}
 CELLS, MOVE, KNOTS = 600, 0.1, 60.0  # Of the exact bound.
 NEAR = 200, 40.0  # Cells and knots of it, inside another mechanism.
 ORDERS, FINE_KNOTS = 8192, 256.0  # Of a selection inside another mechanism.
+HINTS = {"step": range(4, 21), "fine": range(6, 17), "exact": range(65)}
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(8)
 
 
 class Unproved(ValueError):
     """What is not proved, in one line."""
+
+
+class Work:
+    """What the case at hand has taken, counted before it is done; in operations on floats."""
+
+    done = 0.0
+
+    @classmethod
+    def spend(cls, amount: float) -> None:
+        """Refuses what is too much altogether."""
+        cls.done += amount
+        if not cls.done <= MOST_WORK:
+            raise Unproved("this takes more work than a proof may")
+
+
+class Words(dict):
+    """A JSON object that remembers which of its names were read."""
+
+    def __init__(self, *pairs: Any) -> None:
+        super().__init__(*pairs)
+        self.read: set[str] = set()
+
+    def __getitem__(self, name: str) -> Any:
+        self.read.add(name)
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """What is asked for is read."""
+        self.read.add(name)
+        return super().get(name, default)
 
 
 class Measure(NamedTuple):
@@ -75,8 +140,20 @@ class Measure(NamedTuple):
         return np.maximum(above - below, 0.0) + rounding + self.infinity
 
 
+def whole_law(measure: Measure) -> Measure:
+    """Itself; what was only ever raised has at least all the mass, and no mass is negative or NaN.
+
+    Where this fails something went wrong, and nothing is proved.
+    """
+    total = math.fsum(measure.masses) + measure.infinity
+    if not (np.all(measure.masses >= 0.0) and 1.0 - 1e-9 <= total < math.inf):
+        raise Unproved("a law of losses has lost mass in this program")
+    return measure
+
+
 def gridded(losses: np.ndarray, masses: np.ndarray, infinity: float, step: float) -> Measure:
     """Masses at losses that are rounded up already, on a grid."""
+    Work.spend(50.0 * losses.size)
     place = np.floor(losses / step).astype(np.int64)
     if not (np.abs(losses).max() < 690.0 and np.ptp(place) < LONGEST):
         raise Unproved("privacy losses this large fit no grid of this program")
@@ -84,7 +161,8 @@ def gridded(losses: np.ndarray, masses: np.ndarray, infinity: float, step: float
     held, terms = np.zeros(int(place.max()) - low + 2), int(np.bincount(place - low).max())
     held[:-1] += np.bincount(place - low, masses * np.expm1(step - excess) / math.expm1(step))
     held[1:] += np.bincount(place - low, masses * np.expm1(-excess) / math.expm1(-step))
-    return Measure(step, low, held * (1.0 + (2.0 * terms + 32.0) * UNIT), infinity)
+    held *= 1.0 + (2.0 * terms + 32.0) * UNIT
+    return whole_law(Measure(step, low, held, infinity))
 
 
 def gaussian_pair(noise: float, share: float, fixed: bool, step: float, fine: float) -> list:
@@ -98,6 +176,7 @@ def gaussian_pair(noise: float, share: float, fixed: bool, step: float, fine: fl
     count = math.ceil((DEVIATIONS + scale / 2.0) / fine)
     if not (0.0 < scale < 40.0 and fine * (count * fine + 2.0 * scale + 2.0) < 0.125):
         raise Unproved(f"noise multiplier {noise:.3g} is less than this program can prove")
+    Work.spend(1000.0 * count)
     knots = np.arange(-count, count + 1) * fine
     place = 0.5 * fine * NODES  # Gauss and Legendre's error is below one rounding.
     density = np.exp(-0.5 * ((knots[:-1] + 0.5 * fine)[:, None] + place + 0.5 * scale) ** 2)
@@ -162,6 +241,7 @@ def skellam(variance: float, shift: int) -> tuple[np.ndarray, float, float]:
         raise Unproved("noise this wide is beyond this program")
     # P[j] / P[j-1] = 1 / (2 j / v + P[j+1] / P[j]) lies between those of the last ratio 0 and 1.
     last = 2 * (reach + shift) + 64
+    Work.spend(200.0 * last)
     one, other, error, ratios = 0.0, 1.0, 0.0, np.ones(last)
     slack = 0.0
     for j in range(last - 1, 0, -1):
@@ -199,6 +279,7 @@ def discrete_gaussian_sum(
         keep = math.ceil(math.sqrt(1.4 * bits * total)) + reach
         if keep * bits > 1 << 19:
             raise Unproved("noise of so many clients is beyond this program")
+        Work.spend(5000.0 * keep + 5e8 * count.bit_length() * (keep * bits / 2.0**19) ** 1.6)
         with mpmath.workprec(2 * bits):
             one = [mpmath.exp(-mpmath.mpf(y * y) / (2 * mpmath.mpf(variance))) for y in range(keep)]
             one = [int(weight / (2 * sum(one) - 1) * 2**bits) for weight in one]
@@ -249,7 +330,7 @@ def pure_measure(name: str, values: Mapping[str, Any], step: float) -> Measure:
             mpmath.log(mpmath.binomial(count, k)) - (count - k) * epsilon for k in range(count + 1)
         ]
         masses = np.exp(np.array(logs, float) - count * math.log1p(math.exp(-epsilon)))
-    return gridded(at + 1e-13 * (1.0 + np.abs(at)), masses * (1.0 + 1e-10), 0.0, step)
+    return gridded(at + 1e-13 * (1.0 + np.abs(at)), masses * (1.0 + 1e-10), BEYOND, step)
 
 
 def composed(parts: list[tuple[Measure, int]], lost: float) -> Measure:
@@ -260,6 +341,7 @@ def composed(parts: list[tuple[Measure, int]], lost: float) -> Measure:
     """
     if len(parts) == 1 and parts[0][1] == 1:
         return parts[0][0]
+    Work.spend(800.0 * sum(part.masses.size for part, _ in parts))
     step, means = parts[0][0].step, [float(part.masses @ part.losses) for part, _ in parts]
 
     def log_moment(theta: float) -> float:
@@ -277,6 +359,7 @@ def composed(parts: list[tuple[Measure, int]], lost: float) -> Measure:
     length = 1 << max(4, size.bit_length())
     if not length <= LONGEST:
         raise Unproved("the sum of the losses fits no grid of this program")
+    Work.spend(300.0 * length * (1 + len(parts)))
     best, losses = np.full(size, np.inf), (first + np.arange(size)) * step
     for share in (0.0, 1.0 / 3.0, 2.0 / 3.0, 1.0):
         low, high = 0.0, 60.0 / spread  # The tilt whose mean is this share of the way up.
@@ -293,7 +376,7 @@ def composed(parts: list[tuple[Measure, int]], lost: float) -> Measure:
             best = np.minimum(best, sums * np.exp(exponent))
     best[0] += 2.0 * lost
     infinity = sum(count * part.infinity for part, count in parts) * (1.0 + 1e-9)
-    return Measure(step, first, best, infinity + 2.0 * lost)
+    return whole_law(Measure(step, first, best, infinity + 2.0 * lost))
 
 
 def _log_moment(part: Measure, theta: float) -> float:
@@ -336,13 +419,14 @@ def _tilted_sum(parts: list, theta: float, first: int, size: int, length: int) -
 
 class Law(NamedTuple):
     """K: its mean, f'(1 - y) and f''(1 - y), f the generating function; of what is proposed, the
-    least and the largest density over the public law, whatever came before."""
+    least and the largest density over the public law, whatever came before; f's terms."""
 
     mean: float
     first: Callable[[np.ndarray], np.ndarray]
     second: Callable[[np.ndarray], np.ndarray]
     least: float = 1.0
     most: float = 1.0
+    terms: int = 10
 
 
 def law_of(words: Mapping[str, Any]) -> Law:
@@ -364,12 +448,16 @@ def law_of(words: Mapping[str, Any]) -> Law:
     k = np.arange(table.size)
     one, two = np.polynomial.Polynomial((k * table)[1:]), (k * (k - 1.0) * table)[2:]
     second = np.polynomial.Polynomial(two if two.size else [0.0])
-    return Law(float(k @ table), lambda y: one(1.0 - y), lambda y: second(1.0 - y))
+    curves = (lambda y: one(1.0 - y), lambda y: second(1.0 - y))
+    return Law(float(k @ table), *curves, terms=10 + table.size)
 
 
 def _law_named(words: Mapping[str, Any]) -> str:
     """The name of a law of K; refuses words beside its own, which could name another one."""
-    if LAWS.get(words["law"]) != words.keys() - {"law"}:
+    good = LAWS.get(words["law"]) == words.keys() - {"law"}
+    for name in words.keys() - {"law", "inner"}:
+        good &= is_whole(words[name]) if name in ("k", "trials", "cap") else is_real(words[name])
+    if not good:
         raise Unproved("the law of K is none, or has words that are not its own")
     return words["law"]
 
@@ -397,7 +485,7 @@ def _table(words: Mapping[str, Any]) -> np.ndarray:
     """P[K = k], k = 0, 1, ..., of a law that ends."""
     kind, inner = words["law"], words.get("inner", words)
     top = words[{"fixed": "k", "binomial": "trials", "at_most": "cap"}[kind]]
-    if not (isinstance(top, int) and 1 <= top <= LARGEST_TABLE):
+    if not 1 <= top <= LARGEST_TABLE:
         raise Unproved(f"a law of K up to {top} is longer than this program takes")
     if _law_named(inner) in ("fixed", "at_most"):
         table = np.eye(1, top + 1, top)[0] if kind == "fixed" else _table(inner)[: top + 1]
@@ -407,8 +495,6 @@ def _table(words: Mapping[str, Any]) -> np.ndarray:
         ratios = inner["mean"] / k
     elif inner["law"] == "binomial":
         p = inner["probability"]
-        if type(inner["trials"]) is not int:
-            raise Unproved("the law of K has no whole number of trials")
         ratios = np.maximum(inner["trials"] + 1.0 - k, 0.0) / k * (p / (1.0 - p))
     else:
         shape, gamma = _family(inner)
@@ -429,6 +515,7 @@ def tradeoff(reverse: Measure) -> tuple[np.ndarray, np.ndarray]:
 def points(reverse: Measure, law: Law) -> tuple[np.ndarray, np.ndarray]:
     """(a, b): phi(t) = sup over x of f'(1-x) - t f'(1-h(x)) is at most the largest b - a t."""
     corners, least, most = tradeoff(reverse), law.least, law.most
+    Work.spend((reverse.masses.size + 5e3) * (100.0 + 8.0 * law.terms))
     more = np.append(np.linspace(0.0, 1.0, 1 << 12), np.geomspace(1e-15, 1.0, 1 << 10))
     x = np.unique(np.append(corners[0], more))  # Short pieces where there are few corners.
     h = np.minimum(np.interp(x, *corners) * (1.0 + SLACK), 1.0)
@@ -450,26 +537,46 @@ def _pieces(ends: np.ndarray) -> np.ndarray:
     return np.stack([ends[:-1], ends[1:]])
 
 
-def envelope(pair: Any, law: Law, order: float, lines: list, count: int = 1) -> np.ndarray:
-    """The best of K runs: E[phi(e^order dQ'/dQ)], phi below lines [a, b], which are verified.
+def hull(flat: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(a, b): corners of a rising concave curve from (0, b) on that lies above all these points.
+
+    So the largest b - a t, or 0, is at least theirs; slopes between corners fall, as rounded.
+    """
+    order = np.lexsort((high, flat))
+    a, b = np.append(0.0, flat[order]), np.append(0.0, high[order] * (1.0 + 1e-10))
+    # A line that is no higher than a flatter one is never the largest, at any t >= 0.
+    rising = np.append(True, b[1:] > np.maximum.accumulate(b)[:-1])
+    a, b = a[rising], b[rising]
+    last, kept = np.append(np.diff(a) > 0.0, True), list[tuple[float, float]]()
+    for x, y in zip(a[last].tolist(), b[last].tolist()):
+        while len(kept) > 1:
+            (x0, y0), (x1, y1) = kept[-2:]
+            if (y - y1) / (x - x1) < (y1 - y0) / (x1 - x0):
+                break
+            kept.pop()
+        kept.append((x, y))
+    a, b = np.array(kept).T
+    if not np.all(high <= np.interp(flat, a, b) * (1.0 - 1e-12)):  # Nor is a NaN.
+        raise Unproved("the lines behind phi are not above it")
+    return a, b
+
+
+def envelope(pair: Any, law: Law, order: float, count: int = 1) -> np.ndarray:
+    """The best of K runs: E[phi(e^order dQ'/dQ)], phi the largest of the program's own lines.
 
     At `count` orders from this one on, a step apart, (count,).
     """
-    (one, other), (a, b) = pair, np.asarray(lines, dtype=float).T
+    one, other = pair
+    Work.spend(one.masses.size * (100.0 + 0.5 * count))
+    a, b = hull(*points(other, law))
     slopes = np.diff(b) / np.diff(a)
-    if not (np.all(np.diff(a) > 0.0) and np.all(np.diff(slopes) < 0.0) and a[0] == 0.0):
-        raise Unproved("the lines behind phi are no concave hull")
-    flat, high = points(other, law)
-    if not np.all(high <= np.interp(flat, a, b) * (1.0 - 1e-12)):
-        raise Unproved("the lines behind phi are not above it")
     own = order - one.losses[-1] + np.arange(count + one.masses.size - 1) * one.step
     t = np.exp(np.minimum(own, 700.0)) * (1.0 - 1e-12)
     best = np.searchsorted(-slopes, -t)
     phi = np.maximum(b[best] - a[best] * t, 0.0) + 8.0 * UNIT * (b[best] + a[best] * t)
-    total = (
-        np.convolve(one.masses, np.minimum(phi, b[-1]), "valid")
-        + one.infinity * law.most * law.mean
-    )
+    # No line is higher than the last corner, which is above 0.
+    total = np.convolve(one.masses, np.minimum(phi, b[-1]), "valid")
+    total += one.infinity * law.most * law.mean
     return total * (1.0 + SLACK + 2.0 * UNIT * one.masses.size)
 
 
@@ -483,8 +590,8 @@ def exact(
     loss chords and tangents do. A curve that changes ends inside a column earns there at most the
     best end's average, and for each end passed what two neighbours' difference varies inside it.
     """
-    if law[3:] != (1.0, 1.0):
-        raise Unproved("candidates that are proposed by earlier runs are proved by lines alone")
+    if (law.least, law.most) != (1.0, 1.0):
+        raise Unproved("candidates proposed by earlier runs are proved by the envelope alone")
     (one,), other = coarser(pair[:1], knots), pair[1]
     (x, h), t = tradeoff(other), np.exp(np.atleast_1d(orders))[:, None] * (1.0 - SLACK)
     way = np.append(0.0, np.cumsum(_moves(law.first(x)) + _moves(law.first(h))))
@@ -506,6 +613,7 @@ def exact(
     ends = [np.minimum(np.append(0.0, np.cumsum(some)), 1.0) for some in (p, p * ratio)]
     parts = np.ceil(np.maximum(*(_moves(law.first(end)) for end in ends)) / MOVE)
     parts = np.clip(parts, 1, 1000).astype(int)
+    Work.spend(float(parts.sum()) * n.size * (25.0 * t.size + 10.0 * law.terms))
     past, best, m, g = np.zeros((t.size, n.size)), np.zeros(t.size), 0.0, 0.0
     start = law.first(n * (1.0 - SLACK)) * (1.0 + SLACK)
     floor = -float(start[0])  # Ends that lose more in a column are thought to lose so much.
@@ -559,14 +667,14 @@ def coarser(pair: Any, knots: float) -> list:
 def selected(pair: Any, law: Law, hints: Mapping, step: float, lost: float) -> list:
     """The best of K runs as such a pair: its divergences at many orders >= 1.
 
-    From the lines; the exact bound at a few orders, as many as the certificate asks for.
+    By the envelope; by the exact bound too at a few orders, as many as the certificate asks for.
     """
     pair = coarser(pair, FINE_KNOTS)
-    both = list(zip((pair, pair[::-1]), hulls((pair, pair[::-1]), law, hints), strict=True))
-    ahead, behind = (envelope(way, law, 0.0, one, ORDERS) for way, one in both)
-    for curve, (way, _) in zip((ahead, behind), both):
+    ways = (pair, pair[::-1])
+    ahead, behind = (envelope(way, law, 0.0, ORDERS) for way in ways)
+    for curve, way in zip((ahead, behind), ways):
         last = min(int(np.count_nonzero(curve > 1e9 * lost)), ORDERS - 1)  # Where delta is reached.
-        if count := min(hints.get("exact", 0), 64):
+        if count := hints["exact"]:
             places = np.unique(np.linspace(0, last, count).astype(int))
             closer = exact(way, law, places * pair[0].step, lost, *NEAR)
             curve[places] = np.minimum(curve[places], closer)
@@ -597,13 +705,6 @@ def measured(ahead: np.ndarray, behind: np.ndarray, step: float) -> Measure:
     masses = -np.diff(falls) * np.exp(at) * (1.0 + 64.0 * UNIT)
     at, masses = at[masses > 0.0], masses[masses > 0.0]
     return gridded(at, masses, float(value[-1]), step)
-
-
-def hulls(ways: Any, law: Law, hints: Mapping) -> Any:
-    """The next lines of a certificate; whoever writes it has none yet."""
-    if hints["lines"] is None:
-        raise Unproved("without lines a selection inside another mechanism has no proof here")
-    return hints["lines"](ways, law) if callable(hints["lines"]) else next(hints["lines"])
 
 
 def stopped(pair: Any, halting: float, order: float) -> float:
@@ -694,17 +795,32 @@ def mixed(parts: tuple[Measure, ...], weights: list[float]) -> Measure:
         masses[part.low - low : part.low - low + part.masses.size] += weight * part.masses
     infinity = sum(weight * part.infinity for part, weight in zip(parts, weights))
     # Weights may lack one part in 1e9 of their sum.
-    return Measure(parts[0].step, low, masses * (1.0 + 2e-9), infinity * (1.0 + 2e-9))
+    masses *= 1.0 + 2e-9
+    return whole_law(Measure(parts[0].step, low, masses, infinity * (1.0 + 2e-9)))
 
 
 def bounds(tree: Mapping[str, Any], case: int, order: float, lost: float, hints: Mapping) -> list:
-    """Divergences of order e^order in both directions; `hints` are a certificate's."""
+    """Divergences of order e^order in both directions; `hints` are a certificate's.
+
+    If an adversary chooses a hint, is the result still an upper bound? Of each one, and all others
+    are refused:
+      step: yes; losses are rounded up to this grid, whatever it is.
+      fine: yes; both masses of a cell move to its ends, and a cell may be of any width for which
+        the rule's error is below a rounding, which `gaussian_pair` checks.
+      exact: yes; it chooses between two bounds (0: the envelope), or at how many orders of a
+        selection inside another mechanism the smaller of the two is taken.
+      sums, statement and the number of cases, in `check`: they are compared with what is found
+        here, and enter nothing.
+    """
     name, values, parts = (tree[key] for key in NODE)
-    if not (hints["step"] in range(4, 21) and hints["fine"] in range(6, 17)):
-        raise Unproved("the certificate's grids are none that this program takes")
+    found = {key: one for key, one in hints.items() if key != "sums"}
+    if not (
+        found.keys() == HINTS.keys()
+        and all(type(one) is int and one in HINTS[key] for key, one in found.items())
+    ):
+        raise Unproved("the certificate's hints are none that this program takes")
+    Work.done = 0.0
     relations_of(tree)
-    if isinstance(hints["lines"], list):
-        hints = {**hints, "lines": iter(hints["lines"])}
     if name == "parallel":
         return bounds(*side(parts, case), order, lost, hints)
     if name == "stop_at_threshold":
@@ -717,10 +833,9 @@ def bounds(tree: Mapping[str, Any], case: int, order: float, lost: float, hints:
         return [way.divergence(order) for way in pair_of(tree, case, lost, hints)]
     law, pair = proposed(values), pair_of(parts[0], case, lost, hints)
     ways = (pair, pair[::-1])
-    if hints["lines"] is None:
+    if hints["exact"]:
         return [float(exact(way, law, order, lost)[0]) for way in ways]
-    lines = hulls(ways, law, hints)
-    return [float(envelope(way, law, order, one)[0]) for way, one in zip(ways, lines, strict=True)]
+    return [float(envelope(way, law, order)[0]) for way in ways]
 
 
 def node(mechanism: str, parts: Any = (), **parameters: Any) -> dict[str, Any]:
@@ -730,19 +845,22 @@ def node(mechanism: str, parts: Any = (), **parameters: Any) -> dict[str, Any]:
 
 def tree_of(claim: Mapping[str, Any]) -> dict[str, Any]:
     """What the words of a statement cost, as `mechanism` in it should say."""
+    Work.done = 0.0
     if "federated_training" in claim:
         raise Unproved("federated averaging is beyond this program")
     if "settings" in claim and "selection" not in claim:
         return vote_of(claim["settings"])
     choice, score, rows = claim["selection"], claim["score"], claim.get("training", [])
     rule, relation = choice["rule"], claim["neighbouring_relation"]
-    declared = rule == "best of K runs of a function that is not dpjax's"
+    declared = rule == DECLARED
 
     def best(one: dict) -> dict:
         return node("best_of", [one], law=choice["law_of_K"], method="tight")
 
     def count(deviation: float) -> dict:
         units = score.get("units_of_a_score_of_1", 1)
+        if score.get("noise", "discrete Gaussian") != "discrete Gaussian":
+            raise Unproved("no word for the noise on a score")
         noise = {"noise_std": deviation * units, "sensitivity": units, "relation": relation}
         return node("discrete_gaussian", **noise)
 
@@ -750,19 +868,20 @@ def tree_of(claim: Mapping[str, Any]) -> dict[str, Any]:
         records = score["records"] if declared else score.get("records", "disjoint")
         if records == "public" if declared else score["validation_is_public"]:
             return run
-        if records in ("training", "those trained on; training and score are composed"):
+        if records == ("training" if declared else TRAINED):
             return node("compose", [run, count(deviation)], counts=[1, 1])
         if records != "disjoint":
             raise Unproved("no word for what scores are counted on")
         return node("parallel", [run, count(deviation)])
 
-    if rule.startswith(("none: one private run", "one run; its hyperparameters were chosen on")):
+    if rule in PUBLIC:
         return runs_of(claim, rows)
     if declared:
         base = claim["one_run"]["mechanism"]
+        relations_of(base)
         check_apart(base)
         return best(scored(base, score["noise_standard_deviation_in_records"]))
-    if rule == "one private run, then permute-and-flip among its iterates and averages":
+    if rule == ITERATE:
         if score["validation_is_public"]:
             return runs_of(claim, rows)
         moved = score.get("units_of_a_score_of_1", 1) * (2 if relation == "replace_one" else 1)
@@ -770,16 +889,15 @@ def tree_of(claim: Mapping[str, Any]) -> dict[str, Any]:
             raise Unproved("at this rate the choice is not epsilon_0-differentially private")
         one = node("pure", epsilon=choice["epsilon_0"], relation=relation)
         return node("parallel", [runs_of(claim, rows), one])
-    if rule in ("best of K runs", ADAPTIVE, "first run whose score reaches the threshold"):
+    if rule in (BEST, ADAPTIVE, ABOVE):
         one = scored(runs_of(claim, rows), score["noise_standard_deviation_in_records"])
-        if rule == "best of K runs":
+        if rule == BEST:
             return best(one)
         if rule == ADAPTIVE:
             ratio = {"law": choice["law_of_K"], "ratio": choice["density_ratio"]}
             return node("best_of_adaptive", [one], **ratio)
         return node("stop_at_threshold", [one], halting_probability=choice["halting_probability"])
-    part = "best of K runs on a secret part of the records, then private training on "
-    if rule in (part + "the rest", part + "all of them"):
+    if rule in (PART + "the rest", PART + "all of them"):
         q, on_all = choice["part"]["probability_of_a_training_record"], rule.endswith("of them")
         shares = (q, 1.0 if on_all else 1.0 - q)
         runs = [runs_of(claim, [row], one) for row, one in zip(rows, shares, strict=True)]
@@ -789,20 +907,20 @@ def tree_of(claim: Mapping[str, Any]) -> dict[str, Any]:
             return whole
         noise = score["noise_standard_deviation_in_records"]
         return node("parallel", [whole, best(count(noise))])
-    if rule.endswith("at several small epsilons, then private training"):
+    if rule == LINE:
         noise = score["noise_standard_deviations_in_records"]
         stages = [
             best(scored(runs_of(claim, [r]), n)) for r, n in zip(rows[:-1], noise, strict=True)
         ]
         ones = [1] * len(stages)
         first = stages[0] if len(stages) == 1 else node("compose", stages, counts=ones)
-    elif rule.startswith("doubling loop"):
+    elif rule == LOOP:
         ((kind, number),) = choice["charged"].items()
         cap = {{"iterations": "iterations", "segments": "hits"}[kind]: number}
         values = {"epsilon_per_iteration": choice["epsilon_0"], "variant": choice["variant"]}
         first = node("doubling_loop", **values, **cap, relation=relation)
-    elif rule.startswith(("exponential mechanism, once", "permute-and-flip, once")):
-        name = "pure" if rule.startswith("permute") else "exponential_mechanism"
+    elif rule in (ONCE, FLIP):
+        name = "pure" if rule == FLIP else "exponential_mechanism"
         first = node(name, epsilon=choice["epsilon_0"], relation=relation)
     else:
         raise Unproved(f"releases by the rule {str(rule)[:90]!r} are beyond this program")
@@ -832,6 +950,10 @@ def check_apart(tree: Mapping[str, Any]) -> None:
 def runs_of(claim: Mapping[str, Any], rows: list, share: float = 1.0) -> dict[str, Any]:
     """What one private run on a share of the records costs: a mixture of several settings."""
     found, records, relation = [], claim["training_records"], claim["neighbouring_relation"]
+    for row in rows:
+        good = is_whole(row["steps"]) and is_real(row["lot_size"]) and is_real(row["probability"])
+        if not (good and (row["sampling"] == "fixed" or is_whole(row["capacity"]))):
+            raise Unproved("the numbers of a run are none")
     weights = [row["probability"] for row in rows]
     if not (rows and min(weights) > 0.0 and abs(math.fsum(weights) - 1.0) <= 1e-9):
         raise Unproved("the probabilities of the settings of a run do not sum to 1")
@@ -844,6 +966,8 @@ def runs_of(claim: Mapping[str, Any], rows: list, share: float = 1.0) -> dict[st
             lots = {"dataset_size": records["number"], "lot_size": row["lot_size"]}
             found.append(node("dp_sgd_fixed_lots", **lots, **common, failure_probability=0.0))
         else:
+            if not (is_whole(records["public_size"]) and is_whole(records["size_bound"])):
+                raise Unproved("the public sizes are none, or beyond this program")
             chance = row["lot_size"] / (share * records["public_size"])
             if not 0.0 < chance <= 1.0:
                 raise Unproved("a lot is no part of the training records")
@@ -863,6 +987,7 @@ def overflow(records: int, chance: float, capacity: int, steps: int) -> float:
         p, k, total = mpmath.mpf(chance), capacity, mpmath.mpf(0)
         term = mpmath.binomial(records, k) * p**k * (1 - p) ** (records - k)
         while term > total * mpmath.mpf(10) ** -20:
+            Work.spend(2000.0)
             total, ratio = total + term, p * (records - k) / ((1 - p) * (k + 1))
             term, k = term * ratio, k + 1
         total = (total + term / (1 - ratio)) * (1 + mpmath.mpf(10) ** -12)
@@ -892,12 +1017,16 @@ def check_same(stated: Any, meant: Any, place: str = "mechanism") -> None:
 def prove(words: Mapping[str, Any], case: int, hints: Mapping[str, Any]) -> list[float]:
     """Bounds on delta at the stated epsilon, in both directions of one case of neighbours."""
     epsilon, delta = words["epsilon"], words["delta"]
-    if words["private"] is not True or not (0.0 < delta < 1.0 and 0.0 <= epsilon < 600.0):
+    good = is_real(epsilon) and is_real(delta) and 0.0 < delta < 1.0 and 0.0 <= epsilon < 600.0
+    if words["private"] is not True or not good:
         raise Unproved("there is no claim here: epsilon and delta are none")
     check_same(words["mechanism"], tree_of(words))
     if relations_of(words["mechanism"]) != {words["neighbouring_relation"]}:
         raise Unproved("its mechanisms are under another neighbouring relation")
-    return bounds(words["mechanism"], case, epsilon, delta * 1e-9, hints)
+    found = bounds(words["mechanism"], case, epsilon, delta * 1e-9, hints)
+    if not (len(found) == 2 and min(found) > 0.0):  # What is lost alone is more than that.
+        raise Unproved("the bounds that were found are none")
+    return found
 
 
 def check(folder: str) -> str:
@@ -907,20 +1036,20 @@ def check(folder: str) -> str:
     claim = _json(os.path.join(folder, STATEMENT))
     named = dict(claim[SEAL])
     own = named.pop(OWN)
-    if digest(claim | {SEAL: named}) != own:
+    if digest({**claim, SEAL: named}) != own:
         raise Unproved(f"{STATEMENT} was changed after it was written: its hash is another one")
     if odd := sorted(set(os.listdir(folder)) ^ {STATEMENT, *named}):
         raise Unproved(f"{', '.join(odd)}: in the folder or named by {STATEMENT}, and not both")
     for name, wanted in named.items():
-        with open(os.path.join(folder, name), "rb") as file:
+        with _file(os.path.join(folder, name)) as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != wanted:
                 raise Unproved(f"{name} is not the file that was released: another hash")
-    words = {name: value for name, value in claim.items() if name != SEAL}
+    words = Words((name, value) for name, value in claim.items() if name != SEAL)
     check_same(words["mechanism"], tree_of(words))
     if CERTIFICATE not in named:
         raise Unproved(f"it carries no {CERTIFICATE}: none was found that proves it")
     certificate = _json(os.path.join(folder, CERTIFICATE))
-    if certificate["statement"] != digest(words):
+    if certificate.keys() != {"statement", "cases"} or certificate["statement"] != digest(words):
         raise Unproved(f"{CERTIFICATE} is that of another statement")
     if len(certificate["cases"]) != cases_of(words["mechanism"]):
         raise Unproved(f"{CERTIFICATE} leaves out a case of neighbours")
@@ -936,7 +1065,22 @@ def check(folder: str) -> str:
     claimed = f"epsilon {words['epsilon']!r} at delta {words['delta']!r}"
     given = "; what one run costs is declared, and not proved" if "one_run" in words else ""
     relation = words["neighbouring_relation"]
-    return f"PROVED: {claimed} ({relation}){given}; delta is at most {largest:.8g}"
+    names = unread(words)
+    more = f" and {len(names) - 40} more" if len(names) > 40 else ""
+    rest = f"; not read: {', '.join(names[:40])}{more}" if names else ""
+    return f"PROVED: {claimed} ({relation}){given}; delta is at most {largest:.8g}{rest}"
+
+
+def unread(words: Any, place: str = "") -> list[str]:
+    """Names of what the proof has not looked at, once each; of a row's, without its number."""
+    found: list[str] = []
+    if isinstance(words, list):
+        found = [name for one in words for name in unread(one, place)]
+    elif isinstance(words, Words):
+        for name, value in words.items():
+            own = f"{place}{name[:60]}"
+            found += unread(value, own + ".") if name in words.read else [own]
+    return list(dict.fromkeys(found))
 
 
 def cases_of(tree: Mapping[str, Any]) -> int:
@@ -954,29 +1098,57 @@ def side(parts: list, case: int) -> tuple[dict, int]:
     raise Unproved("a record is in no part of the data")
 
 
-def relations_of(tree: Mapping[str, Any]) -> set[str]:
-    """Of all leaves; refuses numbers of a mechanism that are none."""
-    (name, values, parts), good = (tree[key] for key in NODE), True
-    for key, value in values.items():
-        if key in WHOLE:
-            good &= type(value) is int and value >= 1
-        elif key in ("counts", "weights"):
-            good &= len(value) == len(parts) > 0 and min(value) > 0.0
-            good &= all(type(one) is int for one in value) or key != "counts"
-            good &= abs(math.fsum(value) - 1.0) <= 1e-9 or key != "weights"
-        elif key == "ratio":
-            good &= len(value) == 2 and 0.0 < value[0] <= 1.0 <= value[1] < 1e9
-        elif key in ("failure_probability", "missing_fraction"):
-            good &= 0.0 <= value < 1.0
-        elif key in POSITIVE + CHANCES:
-            good &= type(value) is not bool and 0.0 < value <= (1.0 if key in CHANCES else 1e9)
-        else:
-            good &= key in ("law", "method", "relation", "variant", "final_on")
-    if name in ("dp_sgd", "dp_sgd_fixed_lots", *VOTES):
-        found = {"add_or_remove_one" if name == "dp_sgd" else "replace_one"}
-        good &= name not in VOTES or values["votes"] < values["candidates"]
-    else:
-        found = set().union(*map(relations_of, parts)) if parts else {values.get("relation")}
+def is_whole(value: Any) -> bool:
+    """A whole number from 1 to below 2^31; True is none."""
+    return type(value) is int and 1 <= value < 1 << 31
+
+
+def is_real(value: Any) -> bool:
+    """A number, not too large; True is none."""
+    return type(value) in (int, float) and abs(value) < 1e10
+
+
+def is_parameter(name: str, value: Any, parts: int) -> bool:
+    """Whether a value is one of this parameter, of a mechanism with so many parts."""
+    if name in ("law", "method"):
+        return isinstance(value, dict if name == "law" else str)
+    if name in ("relation", "variant", "final_on"):
+        words = {"variant": ("iterations", "segments"), "final_on": ("rest", "all")}
+        return value in words.get(name, RELATIONS)
+    if name in ("counts", "weights", "ratio"):
+        good = isinstance(value, list) and len(value) == (2 if name == "ratio" else parts)
+        if not good or not all(map(is_whole if name == "counts" else is_real, value)):
+            return False
+        if name == "ratio":
+            return 0.0 < value[0] <= 1.0 <= value[1] < 1e9
+        return min(value) > 0 and (name == "counts" or abs(math.fsum(value) - 1.0) <= 1e-9)
+    if name in ("failure_probability", "missing_fraction"):
+        return is_real(value) and 0.0 <= value < 1.0
+    if name in ("sampling_probability", "halting_probability", "probability"):
+        return is_real(value) and 0.0 < value <= 1.0
+    if name.startswith(("noise", "variance", "local_variance", "epsilon")):
+        return is_real(value) and 0.0 < value <= 1e9
+    return is_whole(value)
+
+
+def relations_of(tree: Any, depth: int = 0) -> set[str]:
+    """Of all leaves; refuses what is no tree of mechanisms by the table."""
+    if not (isinstance(tree, dict) and tree.keys() == set(NODE) and depth < DEEPEST):
+        raise Unproved("there is no tree of mechanisms, or one that is beyond this program")
+    Work.spend(MOST_WORK / MOST_NODES)
+    (name, values, parts), found = (tree[key] for key in NODE), set[str]()
+    good = isinstance(name, str) and isinstance(values, dict) and isinstance(parts, list)
+    if good:
+        loop = name == "doubling_loop" and values.get("variant") == "segments"
+        names, number = MECHANISMS.get(name + " by segments" * loop, ("?", 0))
+        good = values.keys() == set(names.split())
+        good &= len(parts) == number if number is not None else len(parts) > 0
+        good = good and all(is_parameter(key, values[key], len(parts)) for key in values)
+    if good:
+        own = "add_or_remove_one" if name == "dp_sgd" else "replace_one"
+        found = set().union(*(relations_of(part, depth + 1) for part in parts))
+        found = found if parts else {values.get("relation", own)}
+        good = name not in VOTES or values["votes"] < values["candidates"]
     if not good or (name == "split" and found != {"add_or_remove_one"}):
         raise Unproved(f"{str(name)[:40]!r} is beyond this program, or its numbers are none")
     return found
@@ -988,8 +1160,17 @@ def digest(words: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def _file(path: str) -> Any:
+    """A regular file: a pipe would wait for its writer, a device may never end."""
+    file = os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb")
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise Unproved(f"{os.path.basename(path)} is no file")
+    return file
+
+
 def _json(path: str) -> Any:
-    with open(path, "rb") as file:
+    with _file(path) as file:
         content = file.read(LARGEST_FILE + 1)
     if len(content) > LARGEST_FILE:
         raise Unproved(f"{os.path.basename(path)} is too large")
@@ -999,7 +1180,7 @@ def _json(path: str) -> Any:
 def _no_name_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len({name for name, _ in pairs}) != len(pairs):
         raise Unproved("a name stands twice in a file")
-    return dict(pairs)
+    return Words(pairs)
 
 
 def _no_number(text: str) -> float:
@@ -1022,7 +1203,7 @@ def main(arguments: list[str]) -> int:
         elif not isinstance(error, Unproved):
             reason = f"it cannot be read: {error!r}"
         verdict, code = f"NOT PROVED: {reason}", 2
-    print(ascii(" ".join(verdict.split()))[1:-1][:300])
+    print(ascii(" ".join(verdict.split()))[1:-1][: 300 if code else 2000])
     return code
 
 

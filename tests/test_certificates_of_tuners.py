@@ -223,14 +223,6 @@ def test_no_number_can_be_edited(proved):
     assert tried > 20
 
 
-def _written(ways, law):
-    return [certifying.lines_above_phi(other, law) for _, other in ways]
-
-
-def _new_lines(hints):
-    return {"lines": None if hints["lines"] is None else _written}
-
-
 def _everywhere(tree, name, change):
     if isinstance(tree, dict):
         return {
@@ -272,10 +264,7 @@ def test_what_costs_more_is_not_proved_at_the_stated_epsilon(proved):
         if name == "epsilon_0" and "rate_for_a_unit" in edited["selection"]:
             edited = _everywhere(edited, "rate_for_a_unit", CHEAPER[name])
         edited["mechanism"] = certificate.tree_of(edited)
-        found = [
-            certificate.prove(edited, case, hints | _new_lines(hints))
-            for case, hints in enumerate(cases)
-        ]
+        found = [certificate.prove(edited, case, hints) for case, hints in enumerate(cases)]
         assert max(map(max, found)) > words["delta"], name
 
 
@@ -322,7 +311,7 @@ def test_the_line_says_what_is_declared(tmp_path, capsys):
 )
 def test_a_declared_run_that_is_none_or_beyond_the_program_is_refused(base, changes, why):
     words = _bridge(base, records="public", law=accounting.Fixed(1))
-    hints = {"step": 12, "fine": 10, "lines": None}
+    hints = {"step": 12, "fine": 10, "exact": 1}
     for tree in (words["one_run"]["mechanism"], words["mechanism"]["parts"][0]):
         tree["parameters"] |= changes
         for name, value in changes.items():
@@ -341,7 +330,7 @@ LAWS = [
 
 
 def _written_at(step, fine, **more):
-    return {"step": step, "fine": fine, "lines": _written} | more
+    return {"step": step, "fine": fine, "exact": 0} | more
 
 
 @pytest.mark.parametrize("law, ratio", LAWS, ids=repr)
@@ -352,8 +341,8 @@ def test_proposals_by_earlier_runs_cost_what_the_accounting_says(law, ratio):
     for order, above in ((epsilon, False), (0.998 * epsilon, True)):
         found = max(certificate.bounds(tree, 0, order, 1e-14, _written_at(12, 10)))
         assert (found > 1e-5) == above
-    with pytest.raises(certificate.Unproved, match="lines alone"):
-        certificate.bounds(tree, 0, epsilon, 1e-14, _written_at(12, 10) | {"lines": None})
+    with pytest.raises(certificate.Unproved, match="envelope alone"):
+        certificate.bounds(tree, 0, epsilon, 1e-14, _written_at(12, 10) | {"exact": 1})
 
 
 def test_proposals_cost_more_the_farther_they_may_go():
@@ -508,7 +497,7 @@ def test_a_sum_of_discrete_gaussians_is_none_itself():
 def test_votes_that_are_none_are_refused(changes, why):
     words = _vote()
     words["settings"] |= changes
-    hints = {"step": 12, "fine": 10, "lines": None}
+    hints = {"step": 12, "fine": 10, "exact": 1}
     with pytest.raises(certificate.Unproved, match=why):
         tree = certificate.tree_of(words)
         certificate.prove(words | {"mechanism": tree}, 0, hints)
@@ -519,9 +508,7 @@ def test_one_client_moves_as_many_votes_as_it_has_others():
     one = certificate.integer_measure("skellam_vote", {"variance": 40.0, "scale": 1}, 2.0**-12)
     for votes, candidates, moved in ((1, 9, 2), (4, 9, 8), (8, 9, 2)):
         tree = accounting.skellam_vote(40.0, votes, candidates).provenance
-        (found, _) = certificate.bounds(
-            tree, 0, 0.3, 1e-14, {"step": 12, "fine": 10, "lines": None}
-        )
+        (found, _) = certificate.bounds(tree, 0, 0.3, 1e-14, {"step": 12, "fine": 10, "exact": 1})
         assert found == certificate.composed([(one, moved)], 1e-14).divergence(0.3)
 
 
