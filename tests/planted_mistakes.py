@@ -841,8 +841,8 @@ MISTAKES = [
     Mistake(
         "a law of K is proved by words beside its own",
         _CERTIFICATE,
-        'if LAWS.get(words["law"]) != words.keys() - {"law"}:',
-        'if words["law"] not in LAWS:',
+        'good = LAWS.get(words["law"]) == words.keys() - {"law"}',
+        'good = words["law"] in LAWS',
         (f"{_PROOFS[0]}::test_laws_that_are_none_are_refused",),
     ),
     Mistake(
@@ -876,8 +876,8 @@ MISTAKES = [
     Mistake(
         "a count of the training records is proved as one of records apart",
         _CERTIFICATE,
-        'if records in ("training", "those trained on; training and score are composed"):',
-        'if records == "those trained on; training and score are composed":',
+        'if records == ("training" if declared else TRAINED):',
+        "if records == TRAINED:",
         _KINDS,
     ),
     Mistake(
@@ -995,8 +995,8 @@ MISTAKES = [
     Mistake(
         "a certificate serves another statement",
         _CERTIFICATE,
-        'if certificate["statement"] != digest(words):',
-        "if False:",
+        'certificate["statement"] != digest(words)',
+        "False",
         _PROOFS,
     ),
     # ---- one run of which an iterate is chosen
