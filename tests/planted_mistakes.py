@@ -993,6 +993,38 @@ MISTAKES = [
         _PROOFS,
     ),
     Mistake(
+        "last bits: where one profile takes over from a larger one nothing is added",
+        "dpjax/accounting/combine.py",
+        "found[change + 1] += np.maximum(values[a, change] - values[b, change], 0.0)",
+        "found[change + 1] += 0.0 * np.maximum(values[a, change] - values[b, change], 0.0)",
+        (
+            "tests/conformance/test_last_bits.py::test_where_profiles_cross_the_larger_is_never_undercut",
+        ),
+    ),
+    Mistake(
+        "last bits: round quotients are rounded as their last bit says",
+        "dpjax/accounting/numerics/loss_distribution.py",
+        "return math.ceil(quotient * (1.0 - WHOLE))",
+        "return math.ceil(quotient * (1.0 + 1e-15))",
+        ("tests/conformance/test_last_bits.py",),
+    ),
+    Mistake(
+        "a claim one digit below the truth is verified",
+        "dpjax/tuning/verification.py",
+        "if not least <= claimed * (1.0 + TOLERANCE)",
+        "if not least <= claimed * 1.0001",
+        (
+            "tests/tuning/test_statements_elsewhere.py::test_a_claim_one_digit_off_is_refused_either_way",
+        ),
+    ),
+    Mistake(
+        "a target is met by what is computed, not by what is stated",
+        "dpjax/accounting/stated.py",
+        'return float(f"{digits}e{exponent}") / (1.0 + 3.0 * MARGIN)',
+        "return target",
+        ("tests/accounting/test_stated.py",),
+    ),
+    Mistake(
         "a certificate serves another statement",
         _CERTIFICATE,
         'certificate["statement"] != digest(words)',
