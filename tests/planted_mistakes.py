@@ -841,8 +841,8 @@ MISTAKES = [
     Mistake(
         "a law of K is proved by words beside its own",
         _CERTIFICATE,
-        'if LAWS.get(words["law"]) != words.keys() - {"law"}:',
-        'if words["law"] not in LAWS:',
+        'good = LAWS.get(words["law"]) == words.keys() - {"law"}',
+        'good = words["law"] in LAWS',
         (f"{_PROOFS[0]}::test_laws_that_are_none_are_refused",),
     ),
     Mistake(
@@ -876,8 +876,8 @@ MISTAKES = [
     Mistake(
         "a count of the training records is proved as one of records apart",
         _CERTIFICATE,
-        'if records in ("training", "those trained on; training and score are composed"):',
-        'if records == "those trained on; training and score are composed":',
+        'if records == ("training" if declared else TRAINED):',
+        "if records == TRAINED:",
         _KINDS,
     ),
     Mistake(
@@ -993,10 +993,42 @@ MISTAKES = [
         _PROOFS,
     ),
     Mistake(
+        "last bits: where one profile takes over from a larger one nothing is added",
+        "dpjax/accounting/combine.py",
+        "found[change + 1] += np.maximum(values[a, change] - values[b, change], 0.0)",
+        "found[change + 1] += 0.0 * np.maximum(values[a, change] - values[b, change], 0.0)",
+        (
+            "tests/conformance/test_last_bits.py::test_where_profiles_cross_the_larger_is_never_undercut",
+        ),
+    ),
+    Mistake(
+        "last bits: round quotients are rounded as their last bit says",
+        "dpjax/accounting/numerics/loss_distribution.py",
+        "return math.ceil(quotient * (1.0 - WHOLE))",
+        "return math.ceil(quotient * (1.0 + 1e-15))",
+        ("tests/conformance/test_last_bits.py",),
+    ),
+    Mistake(
+        "a claim one digit below the truth is verified",
+        "dpjax/tuning/verification.py",
+        "if not least <= claimed * (1.0 + TOLERANCE)",
+        "if not least <= claimed * 1.0001",
+        (
+            "tests/tuning/test_statements_elsewhere.py::test_a_claim_one_digit_off_is_refused_either_way",
+        ),
+    ),
+    Mistake(
+        "a target is met by what is computed, not by what is stated",
+        "dpjax/accounting/stated.py",
+        'return float(f"{digits}e{exponent}") / (1.0 + 3.0 * MARGIN)',
+        "return target",
+        ("tests/accounting/test_stated.py",),
+    ),
+    Mistake(
         "a certificate serves another statement",
         _CERTIFICATE,
-        'if certificate["statement"] != digest(words):',
-        "if False:",
+        'certificate["statement"] != digest(words)',
+        "False",
         _PROOFS,
     ),
     # ---- one run of which an iterate is chosen

@@ -302,7 +302,7 @@ def test_the_line_says_what_is_declared(tmp_path, capsys):
         (RUN, {"other": 1}, "'dp_sgd' is beyond|own words mean"),
         (accounting.gaussian(3.0), {"steps": 0.25}, "'gaussian' is beyond"),
         (accounting.gaussian(3.0), {"relation": "replace_one"}, "neighbouring relation"),
-        (accounting.doubling_loop(0.1, 9), {"iterations": None}, "iterations"),
+        (accounting.doubling_loop(0.1, 9), {"iterations": None}, "'doubling_loop' is beyond"),
         (accounting.compose(RUN, accounting.pure(0.1)), {"counts": [1]}, "'compose' is beyond"),
         (accounting.compose(RUN, accounting.pure(0.1)), {"counts": [1, 0]}, "'compose' is bey"),
         (accounting.mixture([RUN, accounting.pure(0.1)]), {"weights": [0.5, 0.1]}, "'mixture' is"),

@@ -230,7 +230,7 @@ def _larger_pair(pairs: list[LossPair]) -> LossPair:
         ties = [_ties_at_worst(one, other) for other in pairs if other is not one]
         if all(tie is not None for tie in ties):
             return _raised(one, TIE) if any(ties) else one
-    on_grid = [pair.regridded(_shared_interval(pairs)) for pair in pairs]
+    on_grid = [pair.regridded(_interval_to_compare_on(pairs)) for pair in pairs]
     forward, tied = _larger_law([(pair.forward, pair.backward) for pair in on_grid])
     if all(pair.symmetric for pair in pairs):
         found = LossPair(forward, forward)
@@ -256,7 +256,7 @@ def _ties_at_worst(one: LossPair, other: LossPair) -> bool | None:
     return tied
 
 
-def _shared_interval(pairs: list[LossPair]) -> float:
+def _interval_to_compare_on(pairs: list[LossPair]) -> float:
     """The finest pair's interval or a part of it: one that holds all grids, or is fine for them."""
     finest = min(pair.interval for pair in pairs)
     most = LARGEST_SIZE * finest / (2.0 * max(pair.size * pair.interval for pair in pairs))
@@ -266,7 +266,7 @@ def _shared_interval(pairs: list[LossPair]) -> float:
         ratios = np.array([pair.interval for pair in pairs]) * parts / finest
         if np.all(np.abs(ratios - np.round(ratios)) <= 1e-9 * ratios):
             return finest / parts
-    narrowest = min(pair.spread() for pair in pairs if pair.spread() > 0.0)
+    narrowest = min((pair.spread() for pair in pairs if pair.spread() > 0.0), default=finest)
     wanted = min(FINE, NARROW * narrowest)
     return finest / max(1, min(whole_down(most), whole_up(finest / wanted)))
 

@@ -18,7 +18,6 @@ from scipy import optimize
 
 from dpjax import accounting, checks
 from dpjax.accounting import stated
-from dpjax.accounting.stated import aim_below, six_digits_up
 from dpjax.federated.summed import SummedMechanism, check_clients
 from dpjax.randomness.integer_laws import NOISES
 
@@ -191,7 +190,7 @@ class VotePlan(SummedMechanism):
         settings = self.settings
         return {
             "private": True,
-            "epsilon": six_digits_up(_STATED_ABOVE * self.guarantee.epsilon(settings.delta)),
+            "epsilon": stated.six_digits_up(_STATED_ABOVE * self.guarantee.epsilon(settings.delta)),
             stated.FIELD: stated.EPSILON_IS,
             "delta": settings.delta,
             "neighbouring_relation": self.guarantee.relation,
@@ -243,7 +242,7 @@ def _plan(settings: VoteSettings) -> VotePlan:
         accounting.local_noise_variance(sigma**2, settings.clients, settings.missing_fraction)
     )
 
-    aim = aim_below(settings.epsilon) / _STATED_ABOVE
+    aim = stated.aim_below(settings.epsilon) / _STATED_ABOVE
 
     def excess(log_variance: float) -> float:
         """Positive while too little noise is added; relative to the target."""
@@ -256,7 +255,7 @@ def _plan(settings: VoteSettings) -> VotePlan:
     while excess(high) > 0.0:
         high += 0.5
     variance = math.exp(optimize.brentq(excess, low, high, xtol=1e-9) + _CALIBRATION_SLACK)
-    plan = VotePlan(settings, six_digits_up(variance))
+    plan = VotePlan(settings, stated.six_digits_up(variance))
     plan.check_modulus("a smaller scale or a larger epsilon")
     return plan
 

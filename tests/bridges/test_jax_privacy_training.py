@@ -144,7 +144,7 @@ def test_plans_train_candidates_of_their_own_at_the_plans_price(plan, relation, 
         assert all(one.shape[1:] == (2,) and (one // 3 == one[:, :1] // 3).all() for one in some)
     result.release.save(tmp_path / "release")
     read = verification.verify_release(str(tmp_path / "release" / "guarantee.json"))
-    assert read.epsilon == best.epsilon(1e-5)
+    assert read.epsilon == best.stated_epsilon(1e-5)
 
 
 def _noise_alone(plan, hyperparameters, kept):

@@ -228,7 +228,7 @@ def test_a_private_study_releases_one_winner_that_verifies(tmp_path):
     result.release.save(tmp_path / "release")
     result.curator.save(tmp_path / "curator")
     path = str(tmp_path / "release" / "guarantee.json")
-    assert verification.verify_release(path).epsilon == result.guarantee.epsilon(DELTA)
+    assert verification.verify_release(path).epsilon == result.guarantee.stated_epsilon(DELTA)
     assert "private" not in repr(study).replace("not private", "") and "5" not in repr(study)
     with pytest.raises(ValueError, match="pass another study_name"):
         _private(storage=url, study_name="private")

@@ -109,4 +109,4 @@ def test_a_name_is_given_once(own_flowers):
 def test_it_is_tuned_released_and_verified(own_flowers, tuned, released_and_verified):
     parts = data.load("own_flowers", own_flowers, download=False).parts(0.25, key=b"public")
     result = tuned(tuning.classification(nn.Dense(2), parts.train, parts.validation))
-    assert released_and_verified(result).epsilon == result.guarantee.epsilon(1e-6)
+    assert released_and_verified(result).epsilon == result.guarantee.stated_epsilon(1e-6)

@@ -70,7 +70,7 @@ def test_it_is_priced_run_released_and_verified(task, tuned, released_and_verifi
     masses = {"law": "tabulated", "k": [1, 4], "masses": [0.5, 0.5]}
     assert result.release.statement["selection"]["law_of_K"] == masses
     verified = released_and_verified(result)
-    assert verified.epsilon == verified.recomputed == result.guarantee.epsilon(1e-6)
+    assert verified.epsilon == verified.recomputed == result.guarantee.stated_epsilon(1e-6)
     # More than one run, no more than all four together; orders that cost so much are below.
     one = result.run_guarantee
     assert one.epsilon(1e-6) < verified.epsilon <= accounting.repeat(one, 4).epsilon(1e-6)
@@ -109,7 +109,7 @@ def test_one_with_a_name_is_verified_where_its_class_is_imported(
 
     result = tuned(task, tuning.RandomRepetitions(OneOrFour()))
     path = statement_of(result)
-    assert verification.verify_release(path).epsilon == result.guarantee.epsilon(1e-6)
+    assert verification.verify_release(path).epsilon == result.guarantee.stated_epsilon(1e-6)
     monkeypatch.delitem(repetition_law._FAMILIES, "one or four")
     with pytest.raises(verification.NotVerified, match="unknown law 'one or four': pass one of"):
         verification.verify_release(path)

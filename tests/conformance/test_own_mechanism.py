@@ -91,7 +91,7 @@ def test_it_is_priced_run_released_and_verified(task, tuned, statement_of, monke
     both = accounting.compose(mechanism(0.7), train).epsilon(1e-6)
     assert both <= result.guarantee.epsilon(1e-6) <= 1.01 * both
     path = statement_of(result)
-    assert verification.verify_release(path).epsilon == result.guarantee.epsilon(1e-6)
+    assert verification.verify_release(path).epsilon == result.guarantee.stated_epsilon(1e-6)
     tree = json.loads(path.read_text())["mechanism"]
     assert {part["mechanism"] for part in tree["parts"]} >= {"flips_in_turn"}
     assert accounting.from_provenance(tree).epsilon(1e-6) == result.guarantee.epsilon(1e-6)

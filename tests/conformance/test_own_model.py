@@ -53,10 +53,10 @@ def test_it_is_priced_run_released_and_verified(parts, tuned, statement_of, rele
     task = tuning.classification(TwoPaths(2), parts.train, parts.validation)
     result = tuned(task)
     verified = released_and_verified(result)
-    assert verified.epsilon == result.guarantee.epsilon(1e-6)
+    assert verified.epsilon == result.guarantee.stated_epsilon(1e-6)
     # Its price is its runs', not its layers'.
     plain = tuned(tuning.classification(nn.Dense(2), parts.train, parts.validation))
-    assert plain.guarantee.epsilon(1e-6) == verified.epsilon
+    assert plain.guarantee.stated_epsilon(1e-6) == verified.epsilon
     # Its name is public, and taken at its word: whoever verifies need not have the class.
     assert "TwoPaths" in json.dumps(result.release.statement["model"])
 

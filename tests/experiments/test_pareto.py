@@ -7,6 +7,8 @@ import stat
 
 import numpy as np
 
+from dpjax.accounting import stated
+
 QUICK = ["--quick", "--seed=1", "--domain=epochs=integer(1,2)", "--domain=lot_size=integer(40,64)"]
 
 
@@ -112,7 +114,7 @@ def test_a_public_proxy_pays_for_one_run_only(run_cases, tmp_path):
     suggestion = json.loads((folder / "search" / "suggestion.json").read_text())
     assert claim["mechanism"]["mechanism"] == "dp_sgd_fixed_lots"
     assert claim["mechanism"]["parameters"]["dataset_size"] == 300
-    assert claim["epsilon"] <= suggestion["epsilon"] * (1 + 1e-9) <= 2
+    assert claim["epsilon"] <= stated.six_digits_up(suggestion["epsilon"]) <= 2
     assert claim["selection"]["public_data"] == "public.npz"
     given = json.loads((folder / "release" / "hyperparameters.json").read_text())
     assert given == suggestion["setting"]
@@ -120,7 +122,8 @@ def test_a_public_proxy_pays_for_one_run_only(run_cases, tmp_path):
     assert "declared public" in note and "NOT PRIVATE" not in note
     assert "released: one run" in printed and "--seed" in printed
     ledger = (folder / "curator" / "ledger.jsonl").read_text().splitlines()
-    assert json.loads(ledger[1])["epsilon"] == claim["epsilon"]
+    spent = json.loads(ledger[1])["epsilon"]
+    assert stated.six_digits_up(spent) == claim["epsilon"]
     guarantee = f"--verify={folder / 'release' / 'guarantee.json'}"
     ((code, printed, _),) = run_cases("experiments.epsilon", [[guarantee]])
     assert code == 0 and "the claim holds" in printed

@@ -443,6 +443,8 @@ def _knots(epsilons: np.ndarray, profile: np.ndarray, step: float, smallest: flo
     # In the bulk, where delta is near 1, in steps of epsilon too; not by where the profile ends,
     # which is rounding where it ends in a cliff.
     reach = epsilons[min(int(np.count_nonzero(profile > BULK)), epsilons.size - 1)]
-    travelled = (logs - logs[0]) / step + 10.0 / step * epsilons / max(reach, 1e-300)
+    # At most 200 steps, where delta is small everywhere or falls very late.
+    reach = max(reach, epsilons[last] / 8.0, 1e-300)
+    travelled = (logs - logs[0]) / step + 10.0 / step * epsilons / reach
     marks = np.arange(0.0, travelled[last] + 1.0)
     return np.unique(np.append(np.minimum(np.searchsorted(travelled, marks), last), [0, last]))

@@ -316,7 +316,8 @@ def plan(
         if public:
             return fixed
         relation = run.settings[0].relation
-        alone = run.guarantee.epsilon(delta) if target is None else target
+        # Of a pure epsilon as large as the target rounding would leave nothing at a small delta.
+        alone = run.guarantee.epsilon(delta) if aim is None else aim
         epsilon = alone if given is None else given
         selection = choice.guarantee(epsilon, relation)
         if target is not None and given is not None and selection.epsilon(delta) > target:

@@ -97,13 +97,14 @@ def test_points_have_their_density():
 def test_the_price_is_that_of_adaptive_proposals(toy):
     fixed = _plan(toy)
     expected = accounting.best_of_adaptive(fixed.run_guarantee, LAW, RATIO)
-    assert fixed.guarantee.epsilon(1e-3) == expected.stated_epsilon(1e-3)
+    assert fixed.guarantee.epsilon(1e-3) == expected.epsilon(1e-3)
     assert fixed.guarantee.epsilon(1e-3) > accounting.best_of(fixed.run_guarantee, LAW).epsilon(
         1e-3
     )
     result = _called(toy, seed=1)
-    assert result.guarantee.epsilon(1e-3) == expected.stated_epsilon(1e-3)
-    assert result.release.statement["epsilon"] == expected.stated_epsilon(1e-3)
+    assert result.guarantee.epsilon(1e-3) == expected.epsilon(1e-3)
+    claim = result.release.statement
+    assert claim["epsilon"] == expected.stated_epsilon(claim["delta"])
     run = tuning.random_repetitions(
         toy.task(), SPACE, repetitions=LAW, score_noise=SCORE_NOISE, seed=1, **toy.settings
     )

@@ -432,3 +432,10 @@ def test_the_section_of_formal_guarantees_is_kept():
         "releases parameters that do not depend on data",
     ):
         assert words in flat
+
+
+@pytest.mark.parametrize("delta", [1e-5, 1e-8])
+def test_a_target_is_met_at_any_delta_though_the_choice_is_pure(delta):
+    asked = {**RUN, "epsilon": 2.0, "delta": delta, "seed": 0}
+    result = tuning.chosen_iterate(small_tasks.linear(), SPACE, **asked)
+    assert 1.99 < result.release.statement["epsilon"] <= 2.0
