@@ -22,7 +22,7 @@ _NOT_OF_A_RUN = (
 )
 _OF_A_MACHINE = (
     *("placement", "checkpoint_seconds", "chunk_size", "side_by_side", "workers"),
-    "micro_batch_size",
+    *("micro_batch_size", "check_contributions"),
     *("data_dir", "cache_dir"),
 )
 """What another process may choose otherwise that finds the same run finished."""

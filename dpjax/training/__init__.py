@@ -14,6 +14,7 @@ from dpjax.training.clipping.clip_rules import (
 )
 from dpjax.training.clipping.clip_rules import checked_rule as checked_clip_rule
 from dpjax.training.clipping.clipped_grad import clipped_grad
+from dpjax.training.contribution_check import Checked, refuse_long
 from dpjax.training.dp_sgd import TrainConfig, bytes_of_step, make_train
 from dpjax.training.host_data import HostData, train_from_host
 from dpjax.training.lots.sampling import FixedLots, PoissonLots
@@ -54,6 +55,7 @@ __all__ = [
     "AutomaticClipping",
     "Averages",
     "Checkpoints",
+    "Checked",
     "ClipRule",
     "ExponentialAverage",
     "FixedLots",
@@ -90,6 +92,7 @@ __all__ = [
     "placement_by_rule",
     "placement_names",
     "placement_options",
+    "refuse_long",
     "register_optimizer",
     "register_schedule",
     "scheduled",

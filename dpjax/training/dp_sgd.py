@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from dpjax import checks
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE, REPLACE_ONE, normalise_relation
 from dpjax.randomness import keys, threefry
 from dpjax.randomness.noise import LEAST_DEVIATION, add_gaussian_noise
@@ -32,6 +33,7 @@ from dpjax.training.clipping.clip_rules import (
 )
 from dpjax.training.clipping.clipped_grad import LARGEST_SCALED, ClippedGrad, clipped_grad
 from dpjax.training.clipping.formed_once import formed_once
+from dpjax.training.contribution_check import Checked, sum_of_checked
 from dpjax.training.lots.sampling import FixedLots, PoissonLots
 from dpjax.training.mesh import LotMesh
 from dpjax.training.micro_batches import AUTO, Lot, MicroBatchSize
@@ -83,6 +85,9 @@ class TrainConfig:
         one, if one is given) is what the run returns. None: the last iterate. No cost.
       loss_reads: names of hyperparameters that the loss is given, a mapping of these alone from
         name to scalar, as its last argument: dropout, weight decay, strength of an augmentation.
+      check_contributions: of so many rows of every lot, at random, the contribution is measured:
+        what each adds to the compiled sum, alone, which costs about a micro-batch. Runs return a
+        `Checked` then, and `refuse_long` raises what its numbers call for. 0: none.
 
     Raises:
       ValueError: for steps or a lot size that are not positive, for a relation that the lots do not
@@ -102,6 +107,7 @@ class TrainConfig:
     clipping: ClipRule = GlobalClipping()
     averages: averaging.Average | averaging.Averages | None = None
     loss_reads: tuple[str, ...] = ()
+    check_contributions: int = 0
 
     def __post_init__(self) -> None:
         if type(self.lots) not in _RELATION_OF_LOTS:
@@ -128,6 +134,12 @@ class TrainConfig:
         object.__setattr__(self, "clipping", checked_rule("clipping", self.clipping))
         object.__setattr__(self, "averages", averaging.checked(self.averages))
         object.__setattr__(self, "loss_reads", optimizers.names("loss_reads", self.loss_reads))
+        rows = checks.whole("check_contributions", self.check_contributions, 0)
+        if rows and self.mesh is not None:
+            raise ValueError(
+                "check_contributions measures records that lie on one device: pass 0, or "
+                "mesh=None to make_train"
+            )
 
 
 Train = Callable[..., Tree]
@@ -142,7 +154,7 @@ def make_train(config: TrainConfig) -> Train:
       key: typed key, shape (); all randomness of the run comes from its named streams.
       hyperparameters: dict of scalars, traced: `clip_norm`, `noise_multiplier` and what the
         optimiser reads. Taken as float32. Where one of the first two is negative or no number,
-        nothing but NaN comes out.
+        nothing but NaN comes out; a clip norm below 2^-80 counts as zero.
       params: pytree, the full initial parameters (public, or the output of something accounted
         for).
       data: pytree of arrays (rows, ...), the private records. No other row than the
@@ -254,7 +266,8 @@ def make_train(config: TrainConfig) -> Train:
 
 Summed = Callable[[jax.Array, Tree, jax.Array], tuple[Tree, Tree | None]]
 """summed(number of the step, what is trained, clip norm) -> what `micro_batches.sum_of_lot`
-returns, with what the clip rule measures."""
+returns, with what the clip rule measures; where contributions are checked, the pair of that and of
+the longest of them."""
 
 
 class RunState(NamedTuple):
@@ -266,6 +279,7 @@ class RunState(NamedTuple):
       trained: the other half of `partition(params, trainable)`.
       clipping: what the clip rule keeps, `()` where the clip norm stays.
       averages: of what is trained, one for each that is kept.
+      longest: the longest contribution that was measured, in clip norms; `()` where none is.
     """
 
     frozen: Tree
@@ -273,6 +287,7 @@ class RunState(NamedTuple):
     trained: Tree
     clipping: Tree = ()
     averages: tuple[Tree, ...] = ()
+    longest: Tree = ()
 
     @property
     def params(self) -> Tree:
@@ -296,11 +311,15 @@ def begin(config: TrainConfig, hyperparameters: Mapping[str, jax.Array], params:
     optimizer = config.optimizer(hyperparameters).init(trained)
     kept = averaging.checked(config.averages)
     averages = () if kept is None else kept.begin(trained)
-    return RunState(frozen, optimizer, trained, config.clipping.begin(clip_norm), averages)
+    longest = jnp.float32(0.0) if config.check_contributions else ()
+    return RunState(frozen, optimizer, trained, config.clipping.begin(clip_norm), averages, longest)
 
 
 def returned(config: TrainConfig, state: RunState) -> Tree:
     """What a run that ends here returns: its full parameters, or the average that is chosen."""
+    if config.check_contributions:
+        unchecked = dataclasses.replace(config, check_contributions=0)
+        return Checked(returned(unchecked, state), state.longest)
     kept = averaging.checked(config.averages)
     if kept is None:
         return state.params
@@ -358,10 +377,10 @@ def advance(
     of_sums = noise_multiplier * np.float32(checked_noise_factor(rule))
 
     total_steps = config.steps if total_steps is None else total_steps
-    carried = (state.trained, state.optimizer, state.clipping, state.averages)
+    carried = (state.trained, state.optimizer, state.clipping, state.averages, state.longest)
 
     def step(offset: jax.Array, carry: tuple[Tree, ...]) -> tuple[Tree, ...]:
-        trained, optimizer_state, clipping, averages = carry
+        trained, optimizer_state, clipping, averages, longest = carry
         number = first + offset
         clip_norm = rule.clip_norm(initial_clip_norm, clipping)
         # Zero noise stays zero at an infinite clip norm, where 0 * inf would not be a number; and
@@ -378,6 +397,9 @@ def advance(
         noise_deviation = jnp.where(sound, noise_deviation, jnp.nan)
         measured = None
         clipped_sum, lost = summed(number, trained, clip_norm)
+        if config.check_contributions:
+            (clipped_sum, lost), share = clipped_sum, lost
+            longest = jnp.maximum(longest, share)
         if rule.measure(clip_norm) is not None:
             # What was counted is as private as the sum; the rule adds its noise.
             (clipped_sum, count), (lost, of_count) = clipped_sum, lost or (None, None)
@@ -408,15 +430,13 @@ def advance(
         trained = optax.apply_updates(trained, updates)
         if kept is not None:
             averages = kept.after_step(averages, trained, number, total_steps)
-        carry = trained, optimizer_state, clipping, averages
+        carry = trained, optimizer_state, clipping, averages, longest
         return carry if mesh is None else mesh.between_steps(carry)
 
     # From 0 for everyone: bounds that differ between vectorised runs would cost a selection of the
     # whole state at every step.
-    trained, optimizer_state, clipping, averages = jax.lax.fori_loop(
-        np.uint32(0), steps, step, carried
-    )
-    return RunState(state.frozen, optimizer_state, trained, clipping, averages)
+    trained, optimizer_state, *rest = jax.lax.fori_loop(np.uint32(0), steps, step, carried)
+    return RunState(state.frozen, optimizer_state, trained, *rest)
 
 
 def rows_of_micro_batch(
@@ -496,7 +516,7 @@ def _sums_of_lots(
 ) -> Summed:
     """The sums of lots drawn of arrays on the devices."""
     grad_fn = grad_fn_of(config, hyperparameters, state)
-    lots_key, loss_key = (keys.stream(key, name) for name in ("lots", "loss"))
+    lots_key, loss_key, check_key = (keys.stream(key, name) for name in ("lots", "loss", "check"))
     capacity = jax.eval_shape(draw, lots_key)[1].shape[0]
     rows_at_once = rows_of_micro_batch(config, hyperparameters, state, data, capacity)
     sum_of_lot = micro_batches.sum_of_lot if config.mesh is None else config.mesh.sum_of_lot
@@ -505,8 +525,23 @@ def _sums_of_lots(
         lot = draw(threefry.fold_in(lots_key, number))
         rng = threefry.fold_in(loss_key, number) if config.with_rng else None
         measure = config.clipping.measure(clip_norm)
-        return sum_of_lot(
-            grad_fn, trained, data, lot, clip_norm, rng, rows_at_once, measure=measure
+        indices, drawn = lot
+
+        def sum_of(mask: jax.Array) -> tuple[Tree, Tree | None]:
+            rows = indices, mask
+            return sum_of_lot(
+                grad_fn, trained, data, rows, clip_norm, rng, rows_at_once, measure=measure
+            )
+
+        if not config.check_contributions:
+            return sum_of(drawn)
+        return sum_of_checked(
+            sum_of,
+            lambda found: found[0] if measure is None else found[0][0],
+            drawn,
+            threefry.fold_in(check_key, number),
+            config.check_contributions,
+            grad_fn.sensitivity(ADD_OR_REMOVE_ONE, clip_norm),
         )
 
     return summed

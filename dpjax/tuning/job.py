@@ -67,6 +67,8 @@ class Job:
       micro_batch_size: records of which gradients are taken at once, the knob for memory and time:
         a number, None for the whole lot ("none" on a command line), or "auto" for what suits the
         model. It moves results by rounding only, and what they cost not at all.
+      check_contributions: of so many records of every lot the contribution to the sum is measured;
+        one above the clip norm ends the job. See `training.TrainConfig`. 0: none.
 
     Raises:
       ValueError: for a shard without a folder, or one out of range; for no such micro-batch size.
@@ -78,6 +80,7 @@ class Job:
     label: str = ""
     checkpoint_seconds: float = 300.0
     micro_batch_size: training.MicroBatchSize = "auto"
+    check_contributions: int = 0
 
     def __post_init__(self) -> None:
         if self.placement not in training.placement_names:
@@ -90,6 +93,11 @@ class Job:
         checks.not_negative("checkpoint_seconds", self.checkpoint_seconds)
         size = training.checked_micro_batch_size("micro_batch_size", self.micro_batch_size)
         object.__setattr__(self, "micro_batch_size", size)
+        rows = checks.whole("check_contributions", self.check_contributions, 0)
+        if rows and self.placement == training.SPREAD:
+            raise ValueError(
+                f"check_contributions measures on one device: pass 0, or not {self.placement!r}"
+            )
         if self.shard is None:
             return
         index, count = self._checked_shard()

@@ -121,9 +121,9 @@ def clipped_grad(
          its own clip norm; with groups each group's is at most its share of it, and the squares of
          shares add up to 1. With automatic clipping it is `g * c / (norm + stability)`, strictly
          shorter than c, for a `clip_norm` of at most 2^60; one below 2^-80 counts as zero. Float
-         rounding of norms is inside the bound, for every finite input: c, and what gradients are
-         clipped to, is `(1 - 2**-18) / (1 + share) * clip_norm` with a share of `B * 2**-23` or
-         more (`_held_back`), and norms are upper bounds on the true ones
+         rounding of norms is inside the bound, whatever the scale of a finite input: c, and what
+         gradients are clipped to, is `(1 - 2**-18) / (1 + share) * clip_norm` with a share of
+         `B * 2**-23` or more (`_held_back`), and norms are upper bounds on the true ones
          (`factored_norms.bounded`). Norm and sum are of the same numbers: all that is no argument
          of the program and no contraction's output is formed once (`formed_once.py`).
       2. Masked rows contribute exactly zero, whatever they hold, NaN and infinity included.

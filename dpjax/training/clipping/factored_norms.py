@@ -69,15 +69,16 @@ def bounded(raw: Raw, products: float, doubt: jax.Array, exponent: jax.Array) ->
     """The norm of a raw square.
 
     Formal guarantees:
-      `upper` is at least the true norm of every finite float32 input, up to a relative
-      `2**-18` (`ROUNDING_ALLOWANCE`): let v be the square without rounding, of the factors as they
-      were scaled. What rounding took from v is at most `_PRODUCT_ROUNDING * added**2` where terms
-      may cancel, and relative to v where none do. What underflow took of it is at most
-      `_UNDERFLOW` for each of the `products` of two entries of each factor, all below 8: a product
-      that is flushed loses `2**-126`, and is multiplied by less than `2**12`. Factors as they were
-      scaled differ from the true ones by subnormal entries alone, which a machine may read as
-      zeros; that moves the norm by at most `doubt`. So does the triangle inequality give the true
-      norm <= sqrt(v) + doubt.
+      `upper` is at least the true norm, up to a relative `2**-18` (`ROUNDING_ALLOWANCE`), of every
+      finite float32 input for which the rounding of inner products stays within what is granted
+      for it, as in products of up to some thousand terms. Let v be the square without rounding, of
+      the factors as they were scaled. What rounding took from v is at most
+      `_PRODUCT_ROUNDING * added**2` where terms may cancel, and relative to v where none do. What
+      underflow took of it is at most `_UNDERFLOW` for each of the `products` of two entries of each
+      factor, all below 8: a product that is flushed loses `2**-126`, and is multiplied by less than
+      `2**12`. Factors as they were scaled differ from the true ones by subnormal entries alone,
+      which a machine may read as zeros; that moves the norm by at most `doubt`. So does the
+      triangle inequality give the true norm <= sqrt(v) + doubt.
 
     Args:
       raw: see there.

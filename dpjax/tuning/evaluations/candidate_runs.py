@@ -12,6 +12,7 @@ import numpy as np
 
 from dpjax import training
 from dpjax.training.averages import ALL
+from dpjax.training.contribution_check import Checked, refuse_long
 from dpjax.training.optimizers import Optimizer
 from dpjax.tuning.job import Job
 from dpjax.tuning.problem.run_settings import RunSetting
@@ -56,8 +57,7 @@ def train_config(
     lots: training.PoissonLots | training.FixedLots,
     steps: int,
     lot_size: float,
-    micro_batch_size: training.MicroBatchSize = "auto",
-    mesh: training.LotMesh | None = None,
+    job: Job = Job(),  # noqa: B008 (immutable)
     clipping: training.ClipRule = training.GlobalClipping(),  # noqa: B008 (immutable)
 ) -> training.TrainConfig:
     """What is static about training on a task.
@@ -68,8 +68,7 @@ def train_config(
       lots: how the records of a step are drawn; they also fix the neighbouring relation.
       steps: gradient steps.
       lot_size: what the noisy sum is divided by: the expected number of records of a lot.
-      micro_batch_size: see `Job`.
-      mesh: devices that share every lot, or None.
+      job: its micro-batches, devices that share a lot, and checked contributions are read.
       clipping: how gradients are clipped.
 
     Raises:
@@ -85,9 +84,10 @@ def train_config(
         with_rng=task.with_rng,
         averages=task.averages,
         loss_reads=task.loss_reads,
-        micro_batch_size=micro_batch_size,
-        mesh=mesh,
+        micro_batch_size=job.micro_batch_size,
+        mesh=job.mesh,
         clipping=clipping,
+        check_contributions=job.check_contributions,
     )
 
 
@@ -95,21 +95,17 @@ def config_of_setting(
     task: Task,
     optimizer: Optimizer,
     setting: RunSetting,
-    micro_batch_size: training.MicroBatchSize = "auto",
-    mesh: training.LotMesh | None = None,
+    job: Job = Job(),  # noqa: B008 (immutable)
     clipping: training.ClipRule = training.GlobalClipping(),  # noqa: B008 (immutable)
 ) -> training.TrainConfig:
     """`train_config` of a run that is accounted for as `setting`."""
     lots, size = setting.lots, setting.expected_lot_size
-    return train_config(
-        task, optimizer, lots, setting.steps, size, micro_batch_size, mesh, clipping
-    )
+    return train_config(task, optimizer, lots, setting.steps, size, job, clipping)
 
 
 def _config(procedure: PlannedRuns, setting: RunSetting, job: Job) -> training.TrainConfig:
     """How a job trains the candidates of a procedure that have this setting."""
-    given = job.micro_batch_size, job.mesh, procedure.clipping
-    return config_of_setting(procedure.task, procedure.optimizer, setting, *given)
+    return config_of_setting(procedure.task, procedure.optimizer, setting, job, procedure.clipping)
 
 
 def bytes_of_step(task: Task, config: training.TrainConfig) -> int:
@@ -182,8 +178,12 @@ def scored_run(
     Returns:
       `params`; `units`, int32, what the validation records score in whole units (`Task.units`): the
       number it gets right, with `correct`; `finite`, whether all of it is. Where a run returns all
-      its averages (`Task.may_return_all`), a tuple, both are of shape (its length,).
+      its averages (`Task.may_return_all`), a tuple, both are of shape (its length,). `longest` of
+      a run whose contributions were checked.
     """
+    if isinstance(params, Checked):
+        found = scored_run(task, params.params, validation_arrays, counts)
+        return found | {"longest": params.longest}
     if task.averages is not None and task.averages.returned == ALL:
         return {
             "params": params,
@@ -225,9 +225,12 @@ def trained_runs(
     if job.folder is None and len(procedure.settings) == 1:
         if run is None:
             run = run_of_candidate(procedure, procedure.settings[0], job)
-        yield from _alike(procedure, hyperparameters, keys, members, placement, run)
+        found = _alike(procedure, hyperparameters, keys, members, placement, run)
     else:
-        yield from _unlike(procedure, hyperparameters, keys, members, placement, job)
+        found = _unlike(procedure, hyperparameters, keys, members, placement, job)
+    for positions, outputs in found:
+        refuse_long(outputs.pop("longest", 0.0))
+        yield positions, outputs
 
 
 def _placement(procedure: PlannedRuns, chunk_size: int, job: Job) -> training.Placement:

@@ -176,8 +176,7 @@ def partition_counts(
     # A whole number below 2^24, which float32 holds; the rows themselves are looked up from it.
     traced["partition"] = model % partitions
     rule = clipping if lots.clips else training.GlobalClipping()
-    given = job.micro_batch_size, job.mesh, rule
-    config = train_config(task, optimizer, lots.lots, steps, lots.lot_size, *given)
+    config = train_config(task, optimizer, lots.lots, steps, lots.lot_size, job, rule)
     members = job.share(total)
     drawn = drawn or {}
     saved = _Saved(job, drawn)

@@ -1,0 +1,95 @@
+"""A check at run time that no record's contribution is longer than the clip norm.
+
+Clipping is proven and tested, and still rests on a compiler. A run that is asked to
+(`TrainConfig.check_contributions`) takes some rows of every lot alone through the same compiled sum
+and measures what they add to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpjax.training.clipping.factored_norms import of_all
+from dpjax.training.clipping.leaf_plans import whole_norm
+from dpjax.training.clipping.units import scaled
+
+Tree = Any
+
+
+class Checked(NamedTuple):
+    """What a run returns whose contributions were checked.
+
+    Attributes:
+      params: what it returns otherwise; nothing but NaN where a contribution was too long.
+      longest: the longest of those that were measured, in clip norms, float32.
+    """
+
+    params: Tree
+    longest: jax.Array
+
+
+def refuse_long(longest: jax.Array | np.ndarray) -> None:
+    """Raises where a measured contribution, in clip norms, is above 1 or no number.
+
+    Raises:
+      RuntimeError: the run has no guarantee.
+    """
+    found = float(np.max(longest, initial=0.0))
+    if not found <= 1.0:
+        raise RuntimeError(
+            f"a record contributed {found:.6g} clip norms to a sum, and privacy is stated for 1: "
+            "release nothing of this run, and report the loss, the device and the versions of jax "
+            "and jaxlib"
+        )
+
+
+def sum_of_checked(
+    sum_of: Callable[[jax.Array], Tree],
+    gradient: Callable[[Tree], Tree],
+    mask: jax.Array,
+    key: jax.Array,
+    rows: int,
+    bound: jax.Array,
+) -> tuple[Tree, jax.Array]:
+    """Sums a lot, and measures what some of its rows contribute.
+
+    Formal guarantees:
+      The sum comes from the same instructions as the contributions that are measured: both are
+      turns of one loop. Where one is longer than `bound`, or no number, the sum is nothing but NaN.
+
+    Args:
+      sum_of: mask (capacity,) -> what the sum over these rows is, with anything beside it.
+      gradient: of what `sum_of` returns, the sum itself, a pytree of arrays.
+      mask: which rows count, (capacity,).
+      key: which of them are measured is drawn from.
+      rows: how many are measured, at most.
+      bound: on the l2 norm of a contribution.
+
+    Returns:
+      What `sum_of` returns for the whole mask, and the longest contribution over the bound.
+    """
+    draws = jnp.where(mask, jax.random.uniform(key, mask.shape), 2.0)
+    measured = jnp.argsort(draws)[: min(rows, mask.shape[0])]
+    places = jnp.arange(mask.shape[0])
+
+    def turn(number: jax.Array, found: tuple[Tree, jax.Array]) -> tuple[Tree, jax.Array]:
+        total, longest = found
+        first = number == 0
+        one = sum_of(jnp.where(first, mask, mask & (places == measured[number - 1])))
+        norm = of_all([whole_norm(leaf) for leaf in jax.tree.leaves(gradient(one))])
+        # Rounded to float32, which the allowance for rounding covers many times over.
+        length = jnp.where(first, 0.0, scaled(norm.size, norm.exponent)).astype(jnp.float32)
+        kept = jax.tree.map(lambda new, old: jnp.where(first, new, old), one, total)
+        return kept, jnp.maximum(longest, length)  # A maximum with NaN is NaN.
+
+    shapes = jax.eval_shape(sum_of, mask)
+    start = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    turns = np.uint32(len(measured) + 1)
+    total, longest = jax.lax.fori_loop(np.uint32(0), turns, turn, (start, jnp.float32(0.0)))
+    total = jax.tree.map(lambda leaf: jnp.where(longest <= bound, leaf, jnp.nan), total)
+    return total, jnp.where(longest == 0.0, 0.0, longest / bound)  # Not 0 / 0.
