@@ -14,9 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax.training.clipping.factored_norms import of_all
-from dpjax.training.clipping.leaf_plans import whole_norm
-from dpjax.training.clipping.units import scaled
+from dpjax.training.clipping.factored_norms import sum_of_squares
 
 Tree = Any
 
@@ -81,15 +79,14 @@ def sum_of_checked(
         total, longest = found
         first = number == 0
         one = sum_of(jnp.where(first, mask, mask & (places == measured[number - 1])))
-        norm = of_all([whole_norm(leaf) for leaf in jax.tree.leaves(gradient(one))])
-        # Rounded to float32, which the allowance for rounding covers many times over.
-        length = jnp.where(first, 0.0, scaled(norm.size, norm.exponent)).astype(jnp.float32)
+        shares = [leaf / bound for leaf in jax.tree.leaves(gradient(one))]
+        share = jnp.sqrt(sum(sum_of_squares(leaf) for leaf in shares)).astype(jnp.float32)
+        share = jnp.where(first, 0.0, share)
         kept = jax.tree.map(lambda new, old: jnp.where(first, new, old), one, total)
-        return kept, jnp.maximum(longest, length)  # A maximum with NaN is NaN.
+        return kept, jnp.maximum(longest, share)  # A maximum with NaN is NaN.
 
     shapes = jax.eval_shape(sum_of, mask)
     start = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     turns = np.uint32(len(measured) + 1)
     total, longest = jax.lax.fori_loop(np.uint32(0), turns, turn, (start, jnp.float32(0.0)))
-    total = jax.tree.map(lambda leaf: jnp.where(longest <= bound, leaf, jnp.nan), total)
-    return total, jnp.where(longest == 0.0, 0.0, longest / bound)  # Not 0 / 0.
+    return jax.tree.map(lambda leaf: jnp.where(longest <= 1.0, leaf, jnp.nan), total), longest

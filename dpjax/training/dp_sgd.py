@@ -154,7 +154,7 @@ def make_train(config: TrainConfig) -> Train:
       key: typed key, shape (); all randomness of the run comes from its named streams.
       hyperparameters: dict of scalars, traced: `clip_norm`, `noise_multiplier` and what the
         optimiser reads. Taken as float32. Where one of the first two is negative or no number,
-        nothing but NaN comes out; a clip norm below 2^-80 counts as zero.
+        nothing but NaN comes out; clip norms below some 1e-10 count as zero (`clipped_grad`).
       params: pytree, the full initial parameters (public, or the output of something accounted
         for).
       data: pytree of arrays (rows, ...), the private records. No other row than the

@@ -41,7 +41,7 @@ from dpjax.training.clipping.clip_rules import (
     checked_rule,
 )
 from dpjax.training.clipping.explanation import Explanation, ParameterExplanation
-from dpjax.training.clipping.factored_norms import Norm, of_all
+from dpjax.training.clipping.factored_norms import SquaredNorm
 from dpjax.training.clipping.jaxpr_graph import Value, bytes_of, graph_of, multiplications_of
 from dpjax.training.clipping.leaf_plans import Plan, Whole
 from dpjax.training.clipping.per_example_gradients import (
@@ -52,7 +52,6 @@ from dpjax.training.clipping.per_example_gradients import (
     row_cost,
     trace,
 )
-from dpjax.training.clipping.units import scaled
 
 PyTree = Any
 
@@ -72,13 +71,12 @@ moves the rounding of a sum of `rows` clip norms. The most found was a seventh o
 4,096; rounding a float64 sum to float32 can reach all of it. Errors that all point one way could in
 principle exceed it."""
 
-
 _SHARE_FOR_CANCELLING = 2.0**-16
 """Held back of the clip norm, at least, where positions or terms of one example's gradient may
 cancel: `_held_back`."""
 
-SMALLEST_CLIP_NORM = 2.0**-80
-"""A smaller one, where float32 ends, is zero."""
+_LEAST_WEIGHT = 2.0**-96
+"""Rows that are longer than its inverse, in clip norms, contribute nothing."""
 
 LARGEST_SCALED = 2.0**60
 """Rules that scale gradients up take no larger clip norm: weights times the factors of a gradient,
@@ -120,15 +118,17 @@ def clipped_grad(
          parameters is at most `clip_norm`. With per-leaf clipping each parameter's part is at most
          its own clip norm; with groups each group's is at most its share of it, and the squares of
          shares add up to 1. With automatic clipping it is `g * c / (norm + stability)`, strictly
-         shorter than c, for a `clip_norm` of at most 2^60; one below 2^-80 counts as zero. Float
-         rounding of norms is inside the bound, whatever the scale of a finite input: c, and what
-         gradients are clipped to, is `(1 - 2**-18) / (1 + share) * clip_norm` with a share of
-         `B * 2**-23` or more (`_held_back`), and norms are upper bounds on the true ones
-         (`factored_norms.bounded`). Norm and sum are of the same numbers: all that is no argument
-         of the program and no contraction's output is formed once (`formed_once.py`).
+         shorter than c, for a `clip_norm` of at most 2^60. Clip norms below float32's reach (some
+         1e-10 for small models, 1e-5 for the largest: `_held_back`) count as zero. Float rounding
+         of norms is inside the bound, whatever the scale of a finite input: c, and what gradients
+         are clipped to, is `(1 - 2**-18) / (1 + share) * clip_norm` with a share of `B * 2**-23` or
+         more (`_held_back`), and norms are upper bounds on the true ones (`SquaredNorm`). Norm and
+         sum are of the same numbers: all that is no argument of the program and no contraction's
+         output is formed once (`formed_once.py`).
       2. Masked rows contribute exactly zero, whatever they hold, NaN and infinity included.
-      3. So do rows whose gradient norm, or the bound on it, is NaN or infinite (over 3.4e38 in
-         float32), or over 2^126 clip norms: their weight would be subnormal, and rounded up.
+      3. So do rows whose gradient norm is NaN or infinite, or over 2^96 clip norms; a norm whose
+         square, or a square of whose factors, overflows (over 1.8e19 in float32) counts as
+         infinite.
       4. Hence `sensitivity(relation, clip_norm)` bounds the change of `summed` between batches
          that differ in one row: present or masked (`add_or_remove_one`), or replaced
          (`replace_one`). In floating point that takes rounding errors of the sum below `2**-24` for
@@ -262,21 +262,17 @@ class ClippedGrad:
             force = self.method == "factored"
             tracing = trace(loss, params, batch, keys, force, stored)
             results = factored(tracing, params, batch, keys)
-        norms = results.gradients.norms()
+        squares = results.gradients.squared_norms()
         tree = jax.tree.structure(params)
         names = [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
-        held_back = _held_back(rows, results.gradients.cancels)
-        weights = self._weights(norms, names, clip_norm, mask, held_back)
+        held_back = _held_back(rows, results.gradients.cancels, results.gradients.products)
+        weights = self._weights(squares, names, clip_norm, mask, held_back)
+        norms = jnp.sqrt(sum(square.value for square in squares))
         leaf_norms = None
         if isinstance(self.clipping, PerLeafClipping):
-            leaf_norms = jax.tree.unflatten(
-                tree, [scaled(norm.size, norm.exponent) for norm in norms]
-            )
-        whole = of_all(norms)
+            leaf_norms = jax.tree.unflatten(tree, [jnp.sqrt(square.value) for square in squares])
         summed = jax.tree.unflatten(tree, results.gradients.weighted_sums(weights))
-        return summed, Auxiliary(
-            scaled(whole.size, whole.exponent), results.values, results.aux, leaf_norms
-        )
+        return summed, Auxiliary(norms, results.values, results.aux, leaf_norms)
 
     def sensitivity(self, relation: object, clip_norm: PyTree) -> Any:
         """Bounds the l2 change of the sum between neighbouring batches.
@@ -355,44 +351,50 @@ class ClippedGrad:
 
     def _weights(
         self,
-        norms: list[Norm],
+        squares: list[SquaredNorm],
         names: list[str],
         clip_norm: PyTree,
         mask: jax.Array,
         held_back: HeldBack,
     ) -> list[jax.Array]:
         """By what each row's gradient is multiplied, (batch,) for each parameter."""
-        # What the bound on its rounding makes infinite is.
-        live = mask & jnp.isfinite(_upper(of_all(norms), 0.0))
+        # What its slack makes infinite is.
+        live = mask & jnp.isfinite(sum(square.value + square.slack for square in squares))
         scalar = jax.tree_util.treedef_is_leaf(jax.tree.structure(clip_norm))
         clip_norms = jax.tree.leaves(clip_norm)
         weights: dict[int, jax.Array] = {}
         groups = self.clipping.groups(names)
         _check_bound(self.clipping, groups, len(names))
         for members, share in groups:
-            upper = _upper(of_all([norms[member] for member in members]), held_back.of_added)
+            own = [squares[member] for member in members]
+            square = sum(one.value + one.slack for one in own)
+            if held_back.of_added:
+                added = sum(one.added for one in own)
+                square = jnp.maximum(square, held_back.of_added**2 * added)
             allowed = clip_norm * share if scalar else clip_norms[members[0]]
             stability = self.clipping.stability
             weights |= dict.fromkeys(
-                members, _clip_weights(upper, allowed, live, held_back.share, stability)
+                members, _clip_weights(square, allowed, live, held_back, stability)
             )
-        return [weights[place] for place in range(len(norms))]
+        return [weights[place] for place in range(len(squares))]
 
 
 class HeldBack(NamedTuple):
-    """What is held back of every clip norm for the rounding of the sum.
+    """What is held back for the rounding of the sum.
 
     Attributes:
-      share: of a contribution, relative.
+      share: of every clip norm, relative.
       of_added: a contribution counts as no shorter than this share of the norms that are added up.
+      least: the shortest that a gradient counts as, and the smallest clip norm that is not zero.
     """
 
     share: float
     of_added: float
+    least: float
 
 
-def _held_back(rows: int, cancels: bool) -> HeldBack:
-    """For a sum of so many rows.
+def _held_back(rows: int, cancels: bool, products: float) -> HeldBack:
+    """For a sum of so many rows, of what adds up so many `products` of entries of two factors.
 
     Formal guarantees:
       Let c be the clip norm over `1 + share`. A row's contribution is at most c, and the sum of the
@@ -400,15 +402,15 @@ def _held_back(rows: int, cancels: bool) -> HeldBack:
       each of the rows, is at most `share * c`; both together are the clip norm. Where nothing
       cancels, the two are the same number. Where positions or terms may cancel, more is held back,
       so that only rows in which nearly all does are shortened further.
+
+      Weights times a factor may fall under the smallest normal number, 2**-126, and be flushed.
+      Factors whose squares are finite are below 2**64, so that moves a contribution by less than
+      `sqrt(products) * 2**-62`: by 2**-20 of `least`.
     """
     rounded = rows * SUM_ALLOWANCE
     share = max(_SHARE_FOR_CANCELLING, 8 * rounded) if cancels else rounded
-    return HeldBack(share, rounded / share if cancels else 0.0)
-
-
-def _upper(norm: Norm, of_added: float) -> jax.Array:
-    """At least the norm, in the unit of the gradient; (batch,)."""
-    return scaled(jnp.maximum(norm.upper, of_added * norm.added), norm.exponent)
+    least = math.sqrt(products) * 2.0**-42
+    return HeldBack(share, rounded / share if cancels else 0.0, least)
 
 
 def _check_bound(rule: ClipRule, groups: Sequence[Group], number: int) -> None:
@@ -425,31 +427,31 @@ def _check_bound(rule: ClipRule, groups: Sequence[Group], number: int) -> None:
 
 
 def _clip_weights(
-    upper: jax.Array, clip_norm: Any, live: jax.Array, share: float, stability: float | None
+    square: jax.Array, clip_norm: Any, live: jax.Array, held_back: HeldBack, stability: float | None
 ) -> jax.Array:
     """min(1, clip_norm / norm) for live rows, else exactly zero; (batch,).
 
     With a stability clip_norm / (norm + stability).
 
-    Written as one division, clip_norm / max(norm, clip_norm), that comes last: XLA repeats cheap
+    One division by row at the very end: XLA's CPU compiler fuses products and choices of weights'
     producers in every consumer but not a division. Otherwise the weight of a row, with the sum over
     parameters behind it, would be formed anew for every element that it multiplies.
     """
+    upper = jnp.maximum(jnp.sqrt(square), held_back.least)
     numbers = jnp.finfo(upper.dtype)
-    allowed = (1 - ROUNDING_ALLOWANCE) / (1 + share)
+    allowed = (1 - ROUNDING_ALLOWANCE) / (1 + held_back.share)
     # Infinity over infinity is not 1.
     most = jnp.minimum(jnp.asarray(clip_norm, upper.dtype), numbers.max) * allowed
     # Below zero it bounds nothing.
     most = jnp.where(most >= 0, most, jnp.nan)
-    # What underflows in a sum is less than 2**-100 of its unit.
-    most = jnp.where(most < SMALLEST_CLIP_NORM, most * 0.0, most)
+    most = jnp.where(most < held_back.least, most * 0.0, most)
     if stability is None:
         floor = most
     else:
-        most = jnp.where(clip_norm <= LARGEST_SCALED, most, jnp.nan)
-        # No weight above 2^100: the gradient of a row may be zero.
+        # No larger clip norm keeps weights times factors finite; the caller refuses it.
         upper, floor = upper + np.asarray(stability, upper.dtype), most * 2.0**-100
     least = jnp.maximum(jnp.maximum(upper, floor), numbers.tiny)
-    # A subnormal weight would be rounded, up by a half perhaps, where machines keep such numbers.
-    live = live & ~(most < least * numbers.tiny)
+    # Weights times a constant factor of a gradient stay normal numbers: others are rounded, up by a
+    # half perhaps.
+    live = live & ~(most < least * _LEAST_WEIGHT)
     return jnp.where(live, most, 0) / jnp.where(live, least, 1)

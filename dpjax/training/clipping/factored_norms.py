@@ -1,16 +1,16 @@
-"""Norms of sums of outer products, each with an upper bound and with what its sum adds up.
+"""Squared norms of sums of outer products, each with an upper bound and with what its sum adds up.
 
 Clipping promises that no contribution exceeds the clip norm, so a norm must not come out too small.
-Three things could make it so, and every norm here is bounded against them:
+Three things could make it so, and every norm here comes with bounds on them:
 
-* squares underflow, or overflow. Factors are first divided by a power of two, which rounds
-  nothing, so that their largest entry is in [1, 4) (`units.py`); a norm is in such units, too;
+* squares underflow, and one factor's may where the other factor is huge;
 * `sum_{t,u} <left[t], left[u]> <right[t], right[u]>` may be tiny beside its terms where they
   cancel, and its rounding is relative to them;
 * what cancels in one example's gradient cancels in the sum over examples only after it was added
   up, and rounded. So a norm also tells what is added.
 
-All functions are for one example and mapped over the batch.
+A norm whose square overflows, and one with a factor whose square does, is infinite or NaN. All
+functions are for one example and mapped over the batch.
 """
 
 from __future__ import annotations
@@ -29,84 +29,53 @@ from dpjax.training.clipping.factored_terms import (
     drop_outside,
     widened,
 )
-from dpjax.training.clipping.units import scaled
 
 # Rounding of a float32 inner product between positions, relative to the norms of its factors: 16
 # units for each of two. Blocked products of up to some thousand terms stay well below it.
 _PRODUCT_ROUNDING = 2.0**-19
-_UNDERFLOW = 2.0**-114
-"""What one product of entries can lose by underflow, times what may multiply it."""
 # Tables looked up at more positions than this are sorted; for fewer, comparing all pairs is faster.
 _MOST_PAIRED_POSITIONS = 256
 
 Rows = tuple[jax.Array, jax.Array]
 
 
-class Norm(NamedTuple):
-    """A norm in units of `2**exponent`; scalars, or (batch,) once mapped.
+class SquaredNorm(NamedTuple):
+    """A squared norm, and what bounds it; scalars, or (batch,) once mapped.
 
     Attributes:
-      size: as computed.
-      upper: at least the true one, and at least `size` up to what `ROUNDING_ALLOWANCE` holds.
-      added: of what the sum over examples adds up separately, the sum of the norms.
-      exponent: int32.
+      value: as computed.
+      slack: at least what rounding and underflow may have taken from it.
+      added: at least the square of the sum of the norms of what the sum over examples adds up
+        separately for this example.
     """
 
-    size: jax.Array
-    upper: jax.Array
-    added: jax.Array
-    exponent: jax.Array
-
-
-class Raw(NamedTuple):
-    """A squared norm as computed, and the sum of the norms of what is added up separately."""
-
-    square: jax.Array
+    value: jax.Array
+    slack: jax.Array
     added: jax.Array
 
 
-def bounded(raw: Raw, products: float, doubt: jax.Array, exponent: jax.Array) -> Norm:
-    """The norm of a raw square.
+def _alone(value: jax.Array, slack: jax.Array | float) -> SquaredNorm:
+    """Of what is added up as a whole."""
+    return SquaredNorm(value, jnp.zeros_like(value) + slack, value + slack)
+
+
+def _of_parts(value: jax.Array, added: jax.Array, count: float) -> SquaredNorm:
+    """Of a square that adds up what may cancel.
 
     Formal guarantees:
-      `upper` is at least the true norm, up to a relative `2**-18` (`ROUNDING_ALLOWANCE`), of every
-      finite float32 input for which the rounding of inner products stays within what is granted
-      for it, as in products of up to some thousand terms. Let v be the square without rounding, of
-      the factors as they were scaled. What rounding took from v is at most
-      `_PRODUCT_ROUNDING * added**2` where terms may cancel, and relative to v where none do. What
-      underflow took of it is at most `_UNDERFLOW` for each of the `products` of two entries of each
-      factor, all below 8: a product that is flushed loses `2**-126`, and is multiplied by less than
-      `2**12`. Factors as they were scaled differ from the true ones by subnormal entries alone,
-      which a machine may read as zeros; that moves the norm by at most `doubt`. So does the
-      triangle inequality give the true norm <= sqrt(v) + doubt.
+      `value + slack` is at least the true square where an inner product of n entries of each factor
+      is off by at most half of `_PRODUCT_ROUNDING` of its factors' norms, and by `n` of the
+      smallest normal numbers, where underflow flushed products of entries. The latter is a 16th of
+      the former at most, since `sizes` counts no norm below `2**12` roots of these.
 
     Args:
-      raw: see there.
-      products: of entries that `raw.square` adds up, at most.
-      doubt: in the units of the norm.
-      exponent: of these units.
+      value: as computed.
+      added: the sum of the norms of the parts, as products of `sizes`.
+      count: of the products of entries that `value` adds up, at most.
     """
-    size = jnp.sqrt(jnp.maximum(raw.square, 0))
-    lost = _PRODUCT_ROUNDING * jnp.square(raw.added) + products * _UNDERFLOW
-    upper = jnp.sqrt(jnp.maximum(raw.square, 0) + lost) + doubt
-    return Norm(size, upper, jnp.maximum(raw.added, upper), exponent)
-
-
-def of_all(norms: Sequence[Norm]) -> Norm:
-    """The norm of the whole of which these are the norms of parts, such as parameters.
-
-    Parts may add up to nothing that underflows: each part's upper bound counts at least `2**-62`
-    units of the largest.
-    """
-    exponent = norms[0].exponent
-    for norm in norms[1:]:
-        exponent = jnp.maximum(exponent, norm.exponent)
-    root = []
-    for field, least in (("size", 0.0), ("upper", 2.0**-62), ("added", 2.0**-62)):
-        parts = [scaled(getattr(norm, field), norm.exponent - exponent) for norm in norms]
-        root.append(jnp.sqrt(sum(jnp.square(jnp.maximum(part, least)) for part in parts)))
-    size, upper, added = root
-    return Norm(size, upper, added, exponent)
+    slack = _PRODUCT_ROUNDING * jnp.square(added) + underflow(count, value.dtype)
+    value = jnp.maximum(value, 0)
+    return SquaredNorm(value, slack, jnp.maximum(jnp.square(added), value + slack))
 
 
 def sum_of_squares(array: jax.Array, axes: Sequence[int] | None = None) -> jax.Array:
@@ -114,22 +83,44 @@ def sum_of_squares(array: jax.Array, axes: Sequence[int] | None = None) -> jax.A
     return jnp.sum(jnp.square(widened(array)), axis=None if axes is None else tuple(axes))
 
 
-def outer_square(pairs: Sequence[Rows]) -> Raw:
+def underflow(elements: float, dtype: jax.typing.DTypeLike) -> float:
+    """What the squares of this many elements can lose by falling under the smallest normal."""
+    return elements * float(jnp.finfo(dtype).tiny)
+
+
+def sizes(squares: jax.Array, features: int) -> jax.Array:
+    """Norms of rows of so many entries, from their squares; see `_of_parts`."""
+    return jnp.sqrt(jnp.maximum(squares, 0) + underflow(2.0**24 * features, squares.dtype))
+
+
+def whole_squared_norm(gradient: jax.Array) -> SquaredNorm:
+    """Of a gradient that was formed."""
+    squares = sum_of_squares(gradient.reshape(-1))
+    return _alone(squares, underflow(gradient.size, squares.dtype))
+
+
+def outer_norm(terms: Sequence[OuterProducts], pairs: Sequence[Rows]) -> SquaredNorm:
     """One position in each block: the product of two squared norms."""
+    del terms
     ((left, right),) = pairs
     # Flat, since a reduction over several axes may be compiled to a copy and a reduction.
     left, right = (rows.reshape(rows.shape[0], -1) for rows in (left, right))
-    square = jnp.sum(sum_of_squares(left, (1,)) * sum_of_squares(right, (1,)))
-    return Raw(square, jnp.zeros_like(square))
+    left_squares, right_squares = sum_of_squares(left, (1,)), sum_of_squares(right, (1,))
+    value = jnp.sum(left_squares * right_squares)
+    # A factor's squares may underflow where the other factor is large.
+    tiny = underflow(1, value.dtype)
+    most = (left_squares + tiny * left.shape[-1]) * (right_squares + tiny * right.shape[-1])
+    return _alone(value, jnp.maximum(jnp.sum(most) - value, 0) + tiny * left.shape[0])
 
 
-def touched_rows_square(terms: Sequence[OuterProducts], pairs: Sequence[Rows]) -> Raw:
+def touched_rows_norm(terms: Sequence[OuterProducts], pairs: Sequence[Rows]) -> SquaredNorm:
     """One-hot left rows: adds up the right rows of each index, then squares."""
     ((index, rows),) = pairs
-    features = terms[0].left.features
+    features, columns = terms[0].left.features, rows.shape[2]
     index = drop_outside(index, features)
     # The norms of the rows are added up in one more column.
-    rows = jnp.concatenate([rows, jnp.sqrt(sum_of_squares(rows, (2,)))[:, :, None]], 2)
+    norms = sizes(sum_of_squares(rows, (2,)), columns)
+    rows = jnp.concatenate([rows, norms[:, :, None]], 2)
     rows = jnp.where(index[:, :, None] < features, rows, 0)
     if index.shape[1] > _MOST_PAIRED_POSITIONS:
         totals = jax.vmap(_totals_by_sorting)(index, rows)
@@ -138,7 +129,8 @@ def touched_rows_square(terms: Sequence[OuterProducts], pairs: Sequence[Rows]) -
         totals = jnp.einsum("stu,suc->stc", same.astype(rows.dtype), rows, precision=HIGHEST)
         first = ~jnp.any(jnp.tril(same, -1), axis=2)
         totals = jnp.where(first[:, :, None], totals, 0)
-    return Raw(sum_of_squares(totals[:, :, :-1]), jnp.sqrt(sum_of_squares(totals[:, :, -1])))
+    added = jnp.sqrt(sum_of_squares(totals[:, :, -1]))
+    return _of_parts(sum_of_squares(totals[:, :, :-1]), added, totals.size)
 
 
 def _totals_by_sorting(index: jax.Array, rows: jax.Array) -> jax.Array:
@@ -149,7 +141,7 @@ def _totals_by_sorting(index: jax.Array, rows: jax.Array) -> jax.Array:
     return jnp.zeros_like(rows).at[segment].add(rows[order])
 
 
-def own_gram_square(term: OuterProducts, left: jax.Array, right: jax.Array) -> Raw:
+def own_gram_norm(term: OuterProducts, left: jax.Array, right: jax.Array) -> SquaredNorm:
     """One term, by inner products of its operands' own making; operands as they are held."""
 
     def inner(operand: Operand, array: jax.Array) -> jax.Array:
@@ -160,67 +152,82 @@ def own_gram_square(term: OuterProducts, left: jax.Array, right: jax.Array) -> R
 
     lefts, rights = inner(term.left, left), inner(term.right, right)
     left_sizes, right_sizes = (
-        jnp.sqrt(jnp.maximum(jnp.diagonal(each, axis1=1, axis2=2), 0)) for each in (lefts, rights)
+        sizes(jnp.diagonal(each, axis1=1, axis2=2), operand.features)
+        for each, operand in zip((lefts, rights), term.operands, strict=True)
     )
-    # A little more than the roots of rounded squares: that rounding is relative to them as well.
-    added = (1 + _PRODUCT_ROUNDING) * _over_positions(left_sizes * right_sizes)
-    return Raw(term.scale**2 * jnp.sum(lefts * rights), abs(term.scale) * added)
+    added = abs(term.scale) * jnp.sum(left_sizes * right_sizes, axis=1)
+    return _of_parts(
+        term.scale**2 * jnp.sum(lefts * rights),
+        jnp.sqrt(sum_of_squares(added)),
+        products_of([term]) * max(term.scale**2, 1.0),
+    )
 
 
-def gram_square(terms: Sequence[OuterProducts], pairs: Sequence[Rows]) -> Raw:
+def gram_norm(terms: Sequence[OuterProducts], pairs: Sequence[Rows]) -> SquaredNorm:
     """Inner products between the positions of all terms."""
     groups = _grouped(terms, pairs)
-    square, sizes = jnp.zeros((), pairs[0][1].dtype), jnp.zeros((), pairs[0][1].dtype)
+    value = added = jnp.zeros((), pairs[0][1].dtype)
     for number, (operands, (left, right)) in enumerate(groups):
         for other_operands, (other_left, other_right) in groups[: number + 1]:
             count = 2 if operands is not other_operands else 1
             lefts = _inner(operands[0], left, other_operands[0], other_left)
             rights = _inner(operands[1], right, other_operands[1], other_right)
-            square += count * jnp.sum(lefts * rights)
-        products = _sizes(operands[0], left) * _sizes(operands[1], right)
-        sizes = sizes + jnp.sum(products, axis=1)
-    return Raw(square, jnp.sqrt(jnp.sum(jnp.square(sizes))))
+            value += count * jnp.sum(lefts * rights)
+        added += jnp.sum(_sizes(operands[0], left) * _sizes(operands[1], right), axis=1)
+    return _of_parts(value, jnp.sqrt(sum_of_squares(added)), products_of(terms))
 
 
-def entrywise_square(
+def entrywise_norm(
     terms: Sequence[OuterProducts],
     pairs: Sequence[Rows],
     weights: Sequence[jax.Array | None],
-) -> Raw:
+) -> SquaredNorm:
     """One position in each block of every term, each multiplied by a weight entry by entry.
 
     With weights D_k: sum_{k,m} sum_{r,c} (left_k left_m)[r] (D_k D_m)[r, c] (right_k right_m)[c], a
     product of the batch with matrices that it shares.
     """
-    square = jnp.zeros((), pairs[0][1].dtype)
-    sizes = square
+    value = jnp.zeros((), pairs[0][1].dtype)
+    added, lost = value, value
     blocks = [
-        jnp.ones((), square.dtype)
+        jnp.ones((), value.dtype)
         if weight is None
-        else term.layout.disassemble(weight).astype(square.dtype)
+        else term.layout.disassemble(weight).astype(value.dtype)
         for term, weight in zip(terms, weights, strict=True)
     ]
     shape = (terms[0].stack, terms[0].left.features, terms[0].right.features)
     rows = [(left[:, 0], right[:, 0]) for left, right in pairs]
+    tiny, count = underflow(1, value.dtype), math.prod(shape)
     for number, (left, right) in enumerate(rows):
         for other, (other_left, other_right) in enumerate(rows[: number + 1]):
             matrix = jnp.broadcast_to(blocks[number] * blocks[other], shape)
             picked = jnp.einsum("sr,src->sc", left * other_left, matrix, precision=HIGHEST)
             inner = jnp.sum(picked * right * other_right)
-            square += inner if other == number else 2 * inner
-        sizes += jnp.sqrt(jnp.maximum(inner, 0))
-    return Raw(square, sizes)
+            value += inner if other == number else 2 * inner
+        left_squares, right_squares = sum_of_squares(left), sum_of_squares(right)
+        weight_squares = jnp.sum(jnp.broadcast_to(jnp.square(blocks[number]), shape))
+        # What the squares, and the sums over one factor, can lose by underflow.
+        own_lost = tiny * (
+            left_squares * right_squares
+            + left_squares * weight_squares
+            + (weight_squares + count) * right_squares
+            + count
+        )
+        added += jnp.sqrt(jnp.maximum(inner, 0) + own_lost)
+        lost += own_lost
+    found = _of_parts(value, added, 0.0)
+    return found._replace(slack=found.slack + len(rows) * lost)
 
 
 def with_shared(
-    raw: Raw,
+    norm: SquaredNorm,
     terms: Sequence[OuterProducts],
     pairs: Sequence[Rows],
     weights: Sequence[jax.Array | None],
     common: jax.Array,
-) -> Raw:
+) -> SquaredNorm:
     """Adds a term that all examples share to the gradient whose squared norm is given."""
-    inner = jnp.zeros((), raw.square.dtype)
+    inner = jnp.zeros((), norm.value.dtype)
     whole = sum_of_squares(common)
     for term, (left, right), weight in zip(terms, pairs, weights, strict=True):
         blocks = term.layout.disassemble(common if weight is None else common * weight)
@@ -231,8 +238,9 @@ def with_shared(
         else:
             picked = jnp.einsum("str,src->stc", left, blocks, precision=HIGHEST)
         inner += jnp.sum(picked * right)
-    own = jnp.maximum(raw.added, jnp.sqrt(jnp.maximum(raw.square, 0)))
-    return Raw(raw.square + 2 * inner + whole, own + jnp.sqrt(whole))
+    added = jnp.sqrt(norm.added) + sizes(whole, common.size)
+    found = _of_parts(norm.value + 2 * inner + whole, added, 4 * products_of(terms))
+    return found._replace(slack=found.slack + norm.slack)
 
 
 def _grouped(
@@ -269,16 +277,11 @@ def _sizes(operand: Operand, rows: jax.Array) -> jax.Array:
     """Norms of the rows, (stack, positions); of one-hot rows at most 1."""
     if operand.indices:
         return jnp.ones(rows.shape, jnp.float32)
-    return jnp.sqrt(jnp.sum(jnp.square(rows), axis=-1))
-
-
-def _over_positions(sizes: jax.Array) -> jax.Array:
-    """Of (stack, positions): positions are added up in one block, blocks lie side by side."""
-    return jnp.sqrt(jnp.sum(jnp.square(jnp.sum(sizes, axis=1))))
+    return sizes(sum_of_squares(rows, (2,)), operand.features)
 
 
 def products_of(terms: Sequence[OuterProducts]) -> float:
     """How many products of entries a squared norm of terms adds up, at most."""
     first, positions = terms[0], sum(term.positions for term in terms)
-    sizes = float(first.stack) * first.left.features * first.right.features
-    return sizes * float(positions) ** 2 + math.prod(first.layout.shape)
+    entries = float(first.stack) * first.left.features * first.right.features
+    return entries * float(positions) ** 2

@@ -10,23 +10,21 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from dpjax.training.clipping import costs
 from dpjax.training.clipping.factored_norms import (
-    Norm,
-    Raw,
-    bounded,
-    entrywise_square,
-    gram_square,
-    outer_square,
-    own_gram_square,
+    SquaredNorm,
+    entrywise_norm,
+    gram_norm,
+    outer_norm,
+    own_gram_norm,
     products_of,
-    sum_of_squares,
-    touched_rows_square,
+    touched_rows_norm,
+    whole_squared_norm,
     with_shared,
 )
 from dpjax.training.clipping.factored_terms import (
@@ -40,16 +38,6 @@ from dpjax.training.clipping.factored_terms import (
 from dpjax.training.clipping.formed_once import formed_once
 from dpjax.training.clipping.jaxpr_graph import Atom
 from dpjax.training.clipping.leaf_layout import RIGHT, STACK
-from dpjax.training.clipping.units import exponent_of, in_units, lost_entry, power, scaled
-
-
-def whole_norm(gradient: jax.Array) -> Norm:
-    """Of a gradient that was formed."""
-    gradient = widened(gradient.reshape(-1))
-    exponent = exponent_of(gradient)
-    doubt = math.sqrt(gradient.size) * lost_entry(exponent, gradient.dtype)
-    square = sum_of_squares(in_units(gradient, exponent))
-    return bounded(Raw(square, jnp.zeros_like(square)), gradient.size, doubt, exponent)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,11 +53,11 @@ class Unused:
     needs: tuple[Atom, ...] = ()
     shared_needs: tuple[Atom, ...] = ()
     cancels: bool = False
+    products: float = 0.0
 
-    def norm(self) -> tuple[Norm, None]:
-        # In no unit: of a constant, a compiler multiplies the powers of two with each other first.
+    def squared_norm(self) -> tuple[SquaredNorm, None]:
         zero = jnp.zeros((), accumulator(self.dtype))
-        return Norm(zero, zero, zero, exponent_of(zero)), None
+        return SquaredNorm(zero, zero, zero), None
 
     def weighted_sum(
         self, arrays: tuple, shared: tuple, kept: None, weights: jax.Array
@@ -96,8 +84,12 @@ class Whole:
     def held(self) -> int:
         return math.prod(self.gradient.aval.shape)
 
-    def norm(self, gradient: jax.Array) -> tuple[Norm, None]:
-        return whole_norm(gradient), None
+    @property
+    def products(self) -> float:
+        return float(self.held)
+
+    def squared_norm(self, gradient: jax.Array) -> tuple[SquaredNorm, None]:
+        return whole_squared_norm(gradient), None
 
     def weighted_sum(
         self, arrays: tuple, shared: tuple, kept: None, weights: jax.Array
@@ -158,80 +150,59 @@ class Factored:
         parts = sum(term.positions for term in self.terms) + len(self.shared)
         return self.form != "product" and parts > 1
 
+    @property
+    def products(self) -> float:
+        return products_of(self.terms)
+
     def joined(self, shared: Sequence[jax.Array]) -> list[jax.Array]:
-        """What `norm` and `weighted_sum` are given of `shared_needs`: the shared terms' sum, the
-        terms' weights."""
+        """What `squared_norm` and `weighted_sum` are given of `shared_needs`: the shared terms'
+        sum, the terms' weights."""
         terms, weights = shared[: len(self.shared)], shared[len(self.shared) :]
         whole = [_sum_of_shared(self.shared, terms)] if self.shared else []
         return [*whole, *map(widened, weights)]
 
-    def norm(self, *arrays: jax.Array) -> tuple[Norm, Units | jax.Array]:
+    def squared_norm(self, *arrays: jax.Array) -> tuple[SquaredNorm, Any]:
         own, common, weights = self._split(arrays)
+        operands = list(zip(self.terms, own[::2], own[1::2], strict=True))
+        (first, *more) = self.terms
         if self.form == "product":
             parts = [
                 _weighted(term.gradient(left, right), weight)
-                for term, left, right, weight in zip(
-                    self.terms, own[::2], own[1::2], weights, strict=True
-                )
+                for (term, left, right), weight in zip(operands, weights, strict=True)
             ]
             product = sum(parts[1:], parts[0] if common is None else parts[0] + common)
-            # Read again by the sum. What underflows in it does so for both.
-            (first, *more) = self.terms
             if more or common is not None or weights[0] is not None or abs(first.scale) != 1:
                 product = formed_once(product)
-            return whole_norm(product), product
-        units, doubt = self._units(own, common, weights)
-        own, scaled_common, weights = self._in_units(own, common, weights, units.operands)
-        # One term alone is in the units of the leaf.
-        alone = len(self.terms) == 1 and common is None
-        ratios = [1.0 if alone else power(term - units.leaf, doubt.dtype) for term in units.terms]
-        terms = [_with_mantissa(term) for term in self.terms]
-        operands = list(zip(terms, own[::2], own[1::2], strict=True))
-        products = products_of(terms)
-        if self.form == "gram" and terms[0].left.inner is not None and alone:
-            raw = own_gram_square(terms[0], *own)
-            return bounded(raw, products, doubt, units.leaf), units
+            return whole_squared_norm(product), product
+        if self.form == "gram" and first.left.inner is not None and not more and common is None:
+            return own_gram_norm(first, *own), None
         pairs = [
-            (term.left.rows(left), term.right.rows(right) * (term.scale * ratio))
-            for (term, left, right), ratio in zip(operands, ratios, strict=True)
+            (term.left.rows(left), term.right.rows(right) * term.scale)
+            for term, left, right in operands
         ]
-        if self.form == "outer":
-            raw = outer_square(pairs)
-        elif self.form == "rows":
-            raw = touched_rows_square(terms, pairs)
-        elif self.form == "gram":
-            raw = gram_square(terms, pairs)
+        if self.form == "entrywise":
+            norm = entrywise_norm(self.terms, pairs, weights)
         else:
-            raw = entrywise_square(terms, pairs, weights)
+            forms = {"outer": outer_norm, "rows": touched_rows_norm, "gram": gram_norm}
+            norm = forms[self.form](self.terms, pairs)
         if common is not None:
-            ratio = power(exponent_of(common) - units.leaf, doubt.dtype)
-            raw = with_shared(raw, terms, pairs, weights, scaled_common * ratio)
-        return bounded(raw, products, doubt, units.leaf), units
+            norm = with_shared(norm, self.terms, pairs, weights, common)
+        return norm, None
 
     def weighted_sum(
         self, arrays: tuple, shared: Sequence[jax.Array], kept: Any, weights: jax.Array
     ) -> jax.Array:
-        if self.form == "product":
+        if kept is not None:
             return whole_weighted_sum(kept, weights)
-        units: Units = kept
-        in_leaf = _in_leaf(weights, units.leaf)
         own, common, entries = self._split((*arrays, *shared))
-        own, scaled_common, entries = self._in_units(own, common, entries, units.operands)
         parts = [
-            _weighted(
-                _with_mantissa(term).weighted_sum(left, right, scaled(in_leaf, own_unit)), entry
-            )
-            for term, left, right, own_unit, entry in zip(
-                self.terms,
-                own[::2],
-                own[1::2],
-                [unit - units.leaf for unit in units.terms],
-                entries,
-                strict=True,
+            _weighted(term.weighted_sum(left, right, weights), entry)
+            for term, left, right, entry in zip(
+                self.terms, own[::2], own[1::2], entries, strict=True
             )
         ]
         if common is not None:
-            parts.append(scaled_common * jnp.sum(scaled(in_leaf, exponent_of(common) - units.leaf)))
+            parts.append(common * jnp.sum(weights))
         return sum(parts[1:], parts[0])
 
     def _split(
@@ -241,90 +212,6 @@ class Factored:
         own, rest = list(arrays[: len(self.needs)]), list(arrays[len(self.needs) :])
         common = rest.pop(0) if self.shared else None
         return own, common, [None if term.weight is None else rest.pop(0) for term in self.terms]
-
-    def _units(
-        self,
-        own: Sequence[jax.Array],
-        common: jax.Array | None,
-        weights: Sequence[jax.Array | None],
-    ) -> tuple[Units, jax.Array]:
-        """One example's units, and how far what they flush may move its norm, in the leaf's."""
-        operands, terms, doubts = [], [], []
-        for term, left, right, weight in zip(self.terms, own[::2], own[1::2], weights, strict=True):
-            factors = [right] if term.left.indices else [left, right]
-            exponents = [exponent_of(factor) for factor in factors]
-            operands += [jnp.int32(0), *exponents][-2:]
-            if weight is not None:
-                factors, exponents = [*factors, weight], [*exponents, exponent_of(weight)]
-            dtype = accumulator(right.dtype)
-            doubt = jnp.zeros((), dtype)
-            for place, (factor, exponent) in enumerate(zip(factors, exponents, strict=True)):
-                lost = lost_entry(exponent, factor.dtype).astype(dtype)
-                # Entries of the factors before it are below 4, of those after it perhaps off.
-                doubt = 4 * doubt + (4.0**place) * lost + doubt * lost
-            sizes = term.left.features * term.right.features
-            count = 2 * term.stack * term.positions * math.sqrt(sizes)
-            doubts.append(doubt * count)
-            terms.append(sum(exponents[1:], exponents[0]) + math.frexp(term.scale)[1] - 1)
-        leaf = terms[0]
-        every = terms if common is None else [*terms, exponent_of(common)]
-        for exponent in every[1:]:
-            leaf = jnp.maximum(leaf, exponent)
-        if common is not None:
-            lost = lost_entry(every[-1], common.dtype)
-            doubts.append(math.sqrt(common.size) * lost.astype(doubts[0].dtype))
-        doubt = sum(
-            each * power(exponent - leaf, each.dtype)
-            for each, exponent in zip(doubts, every, strict=True)
-        )
-        return Units(tuple(operands), tuple(terms), leaf), doubt
-
-    def _in_units(
-        self,
-        own: Sequence[jax.Array],
-        common: jax.Array | None,
-        weights: Sequence[jax.Array | None],
-        exponents: Sequence[jax.Array],
-    ) -> tuple[list[jax.Array], jax.Array | None, list[jax.Array | None]]:
-        """Factors in their units; of one example, or of a batch with its (batch,) exponents."""
-        indices = [operand.indices for term in self.terms for operand in term.operands]
-        factors = [
-            array if index else in_units(array, exponent)
-            for array, exponent, index in zip(own, exponents, indices, strict=True)
-        ]
-        shared = [
-            None if each is None else in_units(each, exponent_of(each))
-            for each in (common, *weights)
-        ]
-        return factors, shared[0], shared[1:]
-
-
-def _with_mantissa(term: OuterProducts) -> OuterProducts:
-    """The power of two of its scale is in the unit of the term; 1 <= |scale| < 2 is left."""
-    return dataclasses.replace(term, scale=2 * math.frexp(term.scale)[0])
-
-
-_LARGEST_WEIGHT = 2.0**90
-"""In units of a leaf, where entries of factors are below 4: their sum stays finite."""
-
-
-def _in_leaf(weights: jax.Array, exponent: jax.Array) -> jax.Array:
-    """Weights of gradients in units of `2**exponent`; (batch,) both."""
-    return jnp.minimum(scaled(weights, exponent), _LARGEST_WEIGHT)
-
-
-class Units(NamedTuple):
-    """Exponents, int32, of the powers of two that a leaf's parts are in units of.
-
-    Attributes:
-      operands: of the factors; of one-hot ones 0.
-      terms: of the products, their weights and scales included.
-      leaf: the largest of the terms'; what the leaf's norm is in units of.
-    """
-
-    operands: tuple[jax.Array, ...]
-    terms: tuple[jax.Array, ...]
-    leaf: jax.Array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -343,11 +230,15 @@ class Common:
     def shared_needs(self) -> tuple[Atom, ...]:
         return tuple(term.value for term in self.terms)
 
+    @property
+    def products(self) -> float:
+        return float(math.prod(self.terms[0].value.aval.shape))
+
     def joined(self, shared: Sequence[jax.Array]) -> list[jax.Array]:
         return [_sum_of_shared(self.terms, shared)]
 
-    def norm(self, common: jax.Array) -> tuple[Norm, None]:
-        return whole_norm(common), None
+    def squared_norm(self, common: jax.Array) -> tuple[SquaredNorm, None]:
+        return whole_squared_norm(common), None
 
     def weighted_sum(
         self, arrays: tuple, shared: Sequence[jax.Array], kept: None, weights: jax.Array
@@ -365,11 +256,12 @@ Plan = Unused | Whole | Factored | Common
 * needs: values of the computation that it reads, one for each example;
 * shared_needs: values that it reads and that are the same for every example;
 * joined(shared): what the next two are given of `shared_needs`, formed once;
-* norm(*arrays): of one example, and what `weighted_sum` may use again, from the needed values and
-  then the joined ones;
+* squared_norm(*arrays): one example's squared norm, and what `weighted_sum` may use again, from the
+  needed values and then the joined ones;
 * weighted_sum(arrays, joined, kept, weights): weight times gradient summed over the batch; only
   `joined` lacks the batch axis;
-* cancels: whether that sum adds up what may cancel within one example's gradient.
+* cancels: whether that sum adds up what may cancel within one example's gradient;
+* products: of entries of the factors, as many as the squared norm adds up, at most.
 """
 
 
@@ -380,6 +272,10 @@ def _weighted(leaf: jax.Array, weight: jax.Array | None) -> jax.Array:
 def _sum_of_shared(terms: Sequence[Shared], arrays: Sequence[jax.Array]) -> jax.Array:
     parts = [widened(array) * term.scale for term, array in zip(terms, arrays, strict=True)]
     return formed_once(sum(parts[1:], parts[0]))
+
+
+_LEAST_SCALE = 2.0**-30
+"""Of a constant factor: weights times it stay normal numbers."""
 
 
 def plan_terms(terms: Sequence[OuterProducts | Shared], force: bool) -> Factored | Common | str:
@@ -400,6 +296,9 @@ def plan_terms(terms: Sequence[OuterProducts | Shared], force: bool) -> Factored
     if aligned is None:
         return "it is used in ways whose factors do not line up"
     plan = partial(Factored, aligned, shared)
+    scales = [abs(term.scale) for term in aligned]
+    if min(scales) < _LEAST_SCALE or max(scales) > 1 / _LEAST_SCALE:
+        return plan("product", f"multiplied by {max(scales):.1g}, which would move its factors far")
     stack = aligned[0].stack
     positions = sum(term.positions for term in aligned)
     left, right = aligned[0].left.features, aligned[0].right.features

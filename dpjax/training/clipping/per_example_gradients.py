@@ -18,7 +18,7 @@ import numpy as np
 
 from dpjax.training.clipping.checks import one_row, shapes_of
 from dpjax.training.clipping.convolution_rule import convolve_well
-from dpjax.training.clipping.factored_norms import Norm
+from dpjax.training.clipping.factored_norms import SquaredNorm, whole_squared_norm
 from dpjax.training.clipping.factored_rules import Recogniser
 from dpjax.training.clipping.factored_terms import accumulator
 from dpjax.training.clipping.formed_once import formed_once
@@ -40,7 +40,6 @@ from dpjax.training.clipping.leaf_plans import (
     Unused,
     Whole,
     plan_terms,
-    whole_norm,
     whole_weighted_sum,
 )
 
@@ -229,12 +228,14 @@ class MaterialisedGradients:
 
     leaves: list[jax.Array]
 
-    @property
-    def cancels(self) -> bool:
-        return False
+    cancels = False
 
-    def norms(self) -> list[Norm]:
-        return [jax.vmap(whole_norm)(leaf) for leaf in self.leaves]
+    @property
+    def products(self) -> float:
+        return float(sum(math.prod(leaf.shape[1:]) for leaf in self.leaves))
+
+    def squared_norms(self) -> list[SquaredNorm]:
+        return [jax.vmap(whole_squared_norm)(leaf) for leaf in self.leaves]
 
     def weighted_sums(self, weights: list[jax.Array]) -> list[jax.Array]:
         return [whole_weighted_sum(leaf, w) for leaf, w in zip(self.leaves, weights, strict=True)]
@@ -253,7 +254,7 @@ class FactoredGradients:
         ]
         normed = [
             jax.vmap(
-                plan.norm,
+                plan.squared_norm,
                 in_axes=(0,) * len(own) + (None,) * len(common),
                 out_axes=0,
                 axis_size=size,
@@ -268,7 +269,12 @@ class FactoredGradients:
         """Whether the sums over examples add up what may cancel within one example's gradient."""
         return any(plan.cancels for plan in self._plans)
 
-    def norms(self) -> list[Norm]:
+    @property
+    def products(self) -> float:
+        """Of entries of factors, as many as the squared norms add up, at most."""
+        return sum(plan.products for plan in self._plans)
+
+    def squared_norms(self) -> list[SquaredNorm]:
         return self._norms
 
     def weighted_sums(self, weights: list[jax.Array]) -> list[jax.Array]:
