@@ -76,7 +76,7 @@ def test_one_that_is_too_long_leaves_nothing_but_nan(monkeypatch, way):
     training.refuse_long(run(ROWS, far, **WAYS[way]).longest)
     lengthened(monkeypatch, 1.01)
     found = run(ROWS, far, **WAYS[way])
-    with pytest.raises(RuntimeError, match=r"a record contributed 1\.0[01][0-9]* clip norms"):
+    with pytest.raises(RuntimeError, match=r"a record contributed (1\.0[01]\d*|nan) clip norms"):
         training.refuse_long(found.longest)
     for leaf in jax.tree.leaves(found.params):
         assert np.isnan(leaf).all()
@@ -115,7 +115,7 @@ def test_a_job_that_checks_ends_with_nothing(monkeypatch, tmp_path, folder):
         return tuning.untuned(task, space, lot_size=10, steps=2, job=job, **given)
 
     lengthened(monkeypatch, 1.1)
-    with pytest.raises(RuntimeError, match="a record contributed 1.1"):
+    with pytest.raises(RuntimeError, match=r"a record contributed 1\.09"):
         tuned(40)
     monkeypatch.undo()
     assert (

@@ -433,8 +433,8 @@ def _clip_weights(
 
     With a stability clip_norm / (norm + stability).
 
-    One division by row at the very end: XLA's CPU compiler fuses products and choices of weights'
-    producers in every consumer but not a division. Otherwise the weight of a row, with the sum over
+    One division by row at the very end: XLA's CPU compiler fuses products and choices in every
+    consumer but not a division. Otherwise the weight of a row, with the sum over
     parameters behind it, would be formed anew for every element that it multiplies.
     """
     upper = jnp.maximum(jnp.sqrt(square), held_back.least)
@@ -448,7 +448,8 @@ def _clip_weights(
     if stability is None:
         floor = most
     else:
-        # No larger clip norm keeps weights times factors finite; the caller refuses it.
+        # Beyond it weights times factors are not finite.
+        most = jnp.where(clip_norm <= LARGEST_SCALED, most, jnp.nan)
         upper, floor = upper + np.asarray(stability, upper.dtype), most * 2.0**-100
     least = jnp.maximum(jnp.maximum(upper, floor), numbers.tiny)
     # Weights times a constant factor of a gradient stay normal numbers: others are rounded, up by a

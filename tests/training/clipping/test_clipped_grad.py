@@ -108,8 +108,8 @@ def test_no_contribution_exceeds_the_clip_norm_where_positions_cancel(method):
 def test_the_bound_on_rounding_is_what_keeps_it_so(monkeypatch):
     monkeypatch.setattr(factored_norms, "_PRODUCT_ROUNDING", 0.0)
     # What is held back for the rounding of the sum would hide it.
-    held_back = clipping_module.HeldBack(0.0, 0.0)
-    monkeypatch.setattr(clipping_module, "_held_back", lambda rows, cancels: held_back)
+    held_back = clipping_module.HeldBack(0.0, 0.0, 0.0)
+    monkeypatch.setattr(clipping_module, "_held_back", lambda *given: held_back)
     loss, params, batch = _cancelling_problem(jnp.float32)
     contributions = _alone(clipped_grad(loss, method="factored"))(params, batch, 1e-2)
     assert max(_norm(_row(contributions, i)) for i in range(ROWS)) > 1.001e-2
@@ -232,13 +232,13 @@ def test_masked_and_failed_rows_contribute_exactly_nothing(method, poison):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_gradient_too_large_to_square_is_clipped_and_one_too_large_is_left_out(method):
-    params, batch = {"kernel": jnp.ones((3, 3))}, jnp.asarray([[1.0] * 3, [1e20] * 3, [3e38] * 3])
+def test_a_gradient_too_large_to_square_counts_as_infinite(method):
+    params, batch = {"kernel": jnp.ones((3, 3))}, jnp.asarray([[1.0] * 3, [1e20] * 3])
     grad_fn = clipped_grad(lambda p, e: jnp.sum(e @ p["kernel"]), method=method)
-    contributions = _alone(grad_fn)(params, batch, 1.0)["kernel"]
-    norms = np.linalg.norm(np.asarray(contributions, np.float64).reshape(3, -1), axis=1)
-    assert (norms[:2] > 0.999).all() and (norms[:2] <= 1).all() and norms[2] == 0
-    np.testing.assert_allclose(grad_fn(params, batch, 1.0)[1].norms, [3, 3e20, np.inf], rtol=1e-5)
+    summed, aux = grad_fn(params, batch, 1.0)
+    assert np.isinf(aux.norms[1])
+    masked = grad_fn(params, batch, 1.0, jnp.asarray([True, False]))[0]
+    np.testing.assert_allclose(summed["kernel"], masked["kernel"])
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -286,7 +286,7 @@ def test_limits_of_the_clip_norm(method):
     assert _norm(grad_fn(params, batch, 0.0)[0]) == 0
     for negative in (-1e-30, -1.0, -jnp.inf):
         assert np.isnan(_norm(grad_fn(params, batch, negative)[0]))
-    assert 0 < _norm(grad_fn(params, batch, 1e-12)[0]) <= ROWS * 1e-12
+    assert 0 < _norm(grad_fn(params, batch, 1e-10)[0]) <= ROWS * 1e-10
     # No gradient at all: neither a division by zero nor a NaN.
     still = jax.tree.map(jnp.zeros_like, batch)
     summed, aux = grad_fn(jax.tree.map(jnp.zeros_like, params), still, 1.0)
