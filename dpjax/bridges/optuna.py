@@ -41,6 +41,7 @@ from dpjax.bridges.outcomes import Callback, Outcome
 from dpjax.bridges.procedure import planned
 from dpjax.bridges.selection import Selection
 from dpjax.bridges.study_price import Base, StudyPrice, dearest, price_of_trials
+from dpjax.tuning.ledger import Ledger
 from dpjax.tuning.problem.space import Choice, Integer, Law, LogInteger, LogUniform, Space, Uniform
 from dpjax.tuning.tuner import Result
 from dpjax.tuning.tuners.random_repetitions import DEFAULT_REPETITIONS
@@ -418,14 +419,15 @@ class PrivateStudy:
         model_file: str | None = None,
         storage: optuna.storages.BaseStorage | str | None = None,
         study_name: str | None = None,
+        ledger: Ledger | None = None,
         seed: int | None = None,
     ):
         """Fixes the rules and draws K.
 
         Args:
           distributions: the public law of candidates, a product of Optuna's distributions.
-          base, score, repetitions, delta, model, default, save_model, model_file, seed: as of
-            `bridges.tune`.
+          base, score, repetitions, delta, model, default, save_model, model_file, ledger, seed: as
+            of `bridges.tune`.
           storage: the curator's, where trials are written; None: in memory. A file of SQLite that
             a URL names is made with mode 0600; a file that is there, of SQLite or a journal, and
             open to others is refused.
@@ -444,8 +446,7 @@ class PrivateStudy:
             delta=delta,
             model=model,
         )
-        self._selection, self._default = Selection(procedure, seed, file), default
-        self._distributions = dict(distributions)
+        self._distributions, self._default = dict(distributions), default
         for place in _files_of("storage", storage):
             _closed_to_others(place)
         try:
@@ -465,6 +466,7 @@ class PrivateStudy:
                 f"storage cannot be opened ({checks.shown(why)}): pass a storage of Optuna or its "
                 "URL, such as sqlite:////folder/curator.db"
             ) from None
+        self._selection = Selection(procedure, seed, file, ledger=ledger)
         self._lock = threading.RLock()
         self._asked: list[tuple[_Candidate, optuna.Trial]] = []  # What runs see, and the storage's.
 

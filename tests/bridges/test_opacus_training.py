@@ -6,6 +6,7 @@ Left out where Opacus is not installed; `make test_opacus` installs it and runs 
 import functools
 import importlib
 import inspect
+import json
 import pickle
 import re
 from concurrent.futures import ThreadPoolExecutor
@@ -113,6 +114,13 @@ def test_the_best_of_three_is_priced_released_and_verified(tmp_path):
     )
     stated = verification.verify_release(str(tmp_path / "release" / "guarantee.json")).epsilon
     assert stated == result.guarantee.stated_epsilon(1e-5)
+
+
+def test_what_a_tuning_costs_is_noted_in_its_ledger(tmp_path):
+    ledger = bridges.Ledger(tmp_path / "mine", "mine", (FEATURES, LABELS))
+    result = _tune(ledger=ledger)
+    entry = (tmp_path / "mine" / "curator" / "ledger.jsonl").read_text().splitlines()[-1]
+    assert json.loads(entry)["epsilon"] == result.guarantee.epsilon(1e-5)
 
 
 def test_a_seed_reproduces_and_no_seed_does_not():
