@@ -633,8 +633,8 @@ MISTAKES = [
         for name, old, new, test in (
             (
                 "what a sampler keeps in the study is not read",
-                'if set(study._storage.get_study_system_attrs(study._study_id)) - {"study:metric_names"}:',
-                "if False:",
+                '- {"study:metric_names"}:',
+                '- {"study:metric_names"} and False:',
                 "marks",
             ),
             (
