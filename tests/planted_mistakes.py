@@ -663,8 +663,8 @@ MISTAKES = [
             ),
             (
                 "an objective is given Optuna's own trial",
-                "return self._asked[index][0]",
-                "self._asked[index] = (written, written)\n            return written",
+                "self._asked.append((_Candidate(index, values, self._distributions), written))",
+                "self._asked.append((written, written))",
                 "no study",
             ),
             (
@@ -684,33 +684,27 @@ MISTAKES = [
     *(
         Mistake(f"bridges' ledger: {name}", f"{_BRIDGES}{file}.py", old, new, (_LEDGER,))
         for name, file, old, new in (
-            (
-                "nothing is noted",
-                "selection",
-                "if ledger is not None:\n                ",
-                "if False:\n                ",
-            ),
-            (
-                "a draw is noted again by each process that goes on",
-                "selection",
-                "        self._kept = Kept(job, draw, facts)\n",
-                "        self._kept = Kept(job, draw, facts)\n"
-                "        if ledger is not None and self._kept.spent:\n"
-                "            ledger.note(1.0, procedure.delta)\n",
-            ),
+            ("nothing is noted", "selection", "if procedure.ledger is not None:", "if False:"),
             (
                 "one candidate's price is noted",
                 "selection",
-                "ledger.note(procedure.guarantee.epsilon",
-                "ledger.note(procedure.run_guarantee.epsilon",
+                "procedure.ledger.note(procedure.guarantee.epsilon",
+                "procedure.ledger.note(procedure.run_guarantee.epsilon",
             ),
             (
                 "a folder goes on with other records",
                 "kept",
-                "None if ledger is None else ledger.seen.fingerprint",
-                "ledger is None",
+                "procedure.ledger and procedure.ledger.seen.fingerprint",
+                "procedure.ledger is None",
             ),
         )
+    ),
+    Mistake(
+        "bridges' ledger: a second draw takes the place of the first",
+        f"{_P}ledger.py",
+        "if os.path.lexists(os.path.join(place, LEDGER_FILE)):",
+        "if False:",
+        (_LEDGER,),
     ),
     Mistake(
         "opacus: noise by the norm of a schedule, gradients clipped to layers' own",

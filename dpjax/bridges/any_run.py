@@ -169,13 +169,14 @@ def tune(
         repetitions=repetitions,
         delta=delta,
         model=model,
+        ledger=ledger,
     )
     job = checked_job(job)
     with job.held():
         known = functools.partial(
-            facts, procedure, run=run, default=default, model_file=file, seed=seed, ledger=ledger
+            facts, procedure, run=run, default=default, model_file=file, seed=seed
         )
-        selection = Selection(procedure, seed, file, job, known, ledger)
+        selection = Selection(procedure, seed, file, job, known)
         if executor is None:
             for index in selection.left:
                 _take(selection, index, _attempt(run, *selection.candidate(index)), on_outcome)

@@ -19,7 +19,6 @@ from dpjax.bridges.model_files import Files, ModelFile
 from dpjax.bridges.procedure import Procedure
 from dpjax.tuning.curator import fingerprint
 from dpjax.tuning.job import Arrays, Job, bound, read_bound
-from dpjax.tuning.ledger import Ledger
 
 NUMBER, NOISE, SEEDS = "number", "noise", "seeds"
 """Arrays of a draw, beside the candidates' hyperparameters; the last two until it is spent."""
@@ -170,13 +169,7 @@ def _read(arrays: Arrays, place: int) -> Ended:
 
 
 def facts(
-    procedure: Procedure,
-    *,
-    run: Any,
-    default: Any,
-    model_file: ModelFile,
-    seed: int | None,
-    ledger: Ledger | None = None,
+    procedure: Procedure, *, run: Any, default: Any, model_file: ModelFile, seed: int | None
 ) -> dict[str, Any]:
     """What a draw and its runs depend on, by the names of the arguments.
 
@@ -186,7 +179,6 @@ def facts(
       default: the model without a winner.
       model_file: how a model is written.
       seed: None for the operating system's randomness.
-      ledger: None where the records are not shown.
     """
     score, leaves = procedure.score, jax.tree.leaves(default)
     return {
@@ -197,7 +189,7 @@ def facts(
         "delta": procedure.delta,
         "model": procedure.model,
         "seed": seed,
-        "ledger": None if ledger is None else ledger.seen.fingerprint,
+        "ledger": procedure.ledger and procedure.ledger.seen.fingerprint,
         "run": run.facts() if isinstance(run, DescribesItself) else code(run),
         "default": fingerprint(default) if _are_numbers(leaves) else type(default).__qualname__,
         "model_file": model_file.name,

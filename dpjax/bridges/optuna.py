@@ -445,15 +445,14 @@ class PrivateStudy:
             repetitions=repetitions,
             delta=delta,
             model=model,
+            ledger=ledger,
         )
         self._distributions, self._default = dict(distributions), default
         for place in _files_of("storage", storage):
             _closed_to_others(place)
         try:
             self._study = optuna.create_study(
-                storage=storage,
-                study_name=study_name,
-                direction="maximize",
+                storage=storage, study_name=study_name, direction="maximize"
             )
         except optuna.exceptions.DuplicatedStudyError:
             raise ValueError(
@@ -466,7 +465,7 @@ class PrivateStudy:
                 f"storage cannot be opened ({checks.shown(why)}): pass a storage of Optuna or its "
                 "URL, such as sqlite:////folder/curator.db"
             ) from None
-        self._selection = Selection(procedure, seed, file, ledger=ledger)
+        self._selection = Selection(procedure, seed, file)
         self._lock = threading.RLock()
         self._asked: list[tuple[_Candidate, optuna.Trial]] = []  # What runs see, and the storage's.
 
@@ -486,20 +485,18 @@ class PrivateStudy:
           ContradictionError: where the storage holds other trials than were drawn, here and below.
         """
         with self._lock:
-            self._check_storage()
             index = len(self._asked)
-            if index == self._selection.number:
-                return None
-            values = self._selection.candidate(index)[1]
-            # Not by `Study.ask`, which takes what was enqueued.
-            stored = optuna.trial.create_trial(
-                state=TrialState.RUNNING, params=values, distributions=self._distributions
-            )
-            storage, study = self._study._storage, self._study._study_id
-            written = optuna.Trial(self._study, storage.create_new_trial(study, stored))
-            self._asked.append((_Candidate(index, values, self._distributions), written))
+            if index < self._selection.number:
+                values = self._selection.candidate(index)[1]
+                # Not by `Study.ask`, which takes what was enqueued.
+                stored = optuna.trial.create_trial(
+                    state=TrialState.RUNNING, params=values, distributions=self._distributions
+                )
+                storage, study = self._study._storage, self._study._study_id
+                written = optuna.Trial(self._study, storage.create_new_trial(study, stored))
+                self._asked.append((_Candidate(index, values, self._distributions), written))
             self._check_storage()
-            return self._asked[index][0]
+            return self._asked[index][0] if index < len(self._asked) else None
 
     def _check_storage(self) -> None:
         drawn = [self._selection.candidate(index)[1] for index in range(len(self._asked))]

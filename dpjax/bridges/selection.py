@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from dpjax import checks
 from dpjax.bridges import claims
 from dpjax.bridges.candidates import Label
 from dpjax.bridges.kept import NOISE, NUMBER, SEEDS, Ended, Kept, named
@@ -24,7 +23,6 @@ from dpjax.tuning import cautions
 from dpjax.tuning.curator import CuratorRecord
 from dpjax.tuning.evaluations.best_of_runs import BestOfRuns
 from dpjax.tuning.job import Arrays, Job
-from dpjax.tuning.ledger import Ledger
 from dpjax.tuning.tuner import Result
 
 # Of a seeded `HostRandomness`; without a seed every draw is the operating system's.
@@ -59,7 +57,6 @@ class Selection:
         model_file: ModelFile = ModelFile(),  # noqa: B008 (immutable)
         job: Job = Job(),  # noqa: B008 (immutable)
         facts: Callable[[], Mapping[str, Any]] = dict,
-        ledger: Ledger | None = None,
     ):
         """Draws everything, or reads it.
 
@@ -69,24 +66,14 @@ class Selection:
           model_file: how a model is written, which is done while it is the best so far.
           job: whose folder holds the draw and what candidates gave.
           facts: by name, JSON-able: what must be the same for the folder to go on.
-          ledger: where a draw is noted with its price, before it is made.
 
         Raises:
-          ValueError: for a folder that is another selection's, or holds something damaged; for a
-            ledger that another draw is noted in.
+          ValueError: for a folder that is another selection's, or holds something damaged.
         """
-        if ledger is not None:
-            checks.instance("ledger", ledger, Ledger, "bridges.Ledger('runs/mine', name, records)")
         cautions.of_arguments(procedure.delta, procedure.score.public_size, seed)
         randomness = HostRandomness(seed)
         self.procedure, self.secret = procedure, randomness.secret
-
-        def draw() -> Arrays:
-            if ledger is not None:
-                ledger.note(procedure.guarantee.epsilon(procedure.delta), procedure.delta)
-            return _draw(procedure, randomness)
-
-        self._kept = Kept(job, draw, facts)
+        self._kept = Kept(job, lambda: _draw(procedure, randomness), facts)
         self.number, self._drawn = int(self._kept.drawn[NUMBER]), self._kept.hyperparameters
         self._outcomes: dict[int, Outcome] = {}
         self._best, self._model = BestOfRuns(1), None
@@ -244,6 +231,8 @@ def _all_failed(first: Outcome) -> str:
 
 def _draw(procedure: Procedure, randomness: HostRandomness) -> Arrays:
     """K, and every candidate's noise, hyperparameters and seed, as arrays by name."""
+    if procedure.ledger is not None:  # Before anything is drawn, so that no draw goes unnoted.
+        procedure.ledger.note(procedure.guarantee.epsilon(procedure.delta), procedure.delta)
     source = None if randomness.secret else randomness.generator(_STREAM_OF_K)
     number = int(procedure.choice.draw(1, source)[0])
     noise = np.zeros(number, dtype=np.int64)
