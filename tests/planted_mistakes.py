@@ -644,12 +644,6 @@ MISTAKES = [
                 "samplers",
             ),
             (
-                "a trial that was added by hand is a draw",
-                "if any(one.datetime_start == one.datetime_complete for one in trials):",
-                "if all(one.datetime_start == one.datetime_complete for one in trials):",
-                "marks",
-            ),
-            (
                 "a foreign trial is noticed by the number of trials alone",
                 "if [one.params for one in self._study.get_trials(deepcopy=False)] != drawn:",
                 "if len(self._study.get_trials(deepcopy=False)) != len(drawn):",

@@ -68,11 +68,12 @@ def price_study(
       with every value it reported, and `most_trials` was fixed before the data was seen. With
       `independent` it is that of the best of exactly `most_trials` independent draws, under what
       the caller thereby states and the result repeats, and only for what is known to be drawn
-      independently: a study whose sampler is RandomSampler, with exactly so many trials of its
-      own, all ended, none pruned, all from the same ranges, without a mark of any other sampler,
-      queue or retry on a trial or on the study, and without reported values that a pruner may have
-      read. All else is refused with `independent`, a storage's own word too, which does not say who
-      sampled its trials. A `PrivateStudy`'s storage is refused: its exact counts have no price.
+      independently: a study whose sampler is RandomSampler, with exactly so many trials, all
+      ended, none pruned, all from the same ranges, without a mark of any other sampler, queue or
+      retry on a trial or on the study, and without reported values that a pruner may have read;
+      that nobody wrote trials into it by hand is the caller's word. All else is refused with
+      `independent`, a bare storage too, which does not say who sampled its trials. A
+      `PrivateStudy`'s storage is refused: its exact counts have no price.
 
     Example: `price_study("sqlite:///mine.db", base=run, most_trials=50).epsilon`.
 
@@ -244,8 +245,6 @@ def _check_independent(study: optuna.Study, number: int, known: bool) -> None:
             "a trial was enqueued, retried or constrained, or its sampler noted something, as "
             f"RandomSampler does not{instead}"
         )
-    if any(one.datetime_start == one.datetime_complete for one in trials):
-        raise ValueError(f"a trial took no time, so it was added and not drawn{instead}")
     no_pruner = known and type(study.pruner) is optuna.pruners.NopPruner
     if not no_pruner and any(one.intermediate_values for one in trials):
         raise ValueError(

@@ -193,7 +193,6 @@ MARKS = {  # Each one mark, on the study or on one of its trials.
     "a sampler's, on the study": (_noted("qmc:0"), "noted something of the study"),
     "nobody knows whose, on the study": (_noted("else"), "noted something of the study"),
     "running": (lambda study: study.ask(), "has not ended"),
-    "added by hand": (_added, "added and not drawn"),
     "enqueued": (lambda study: study.enqueue_trial({"rate": 0.5}), "has not ended|enqueued"),
 }
 
