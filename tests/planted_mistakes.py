@@ -148,6 +148,7 @@ _JOB = {
     }.items()
 }
 _RAY = "tests/bridges/test_ray.py::test_"
+_LEDGER = "tests/bridges/test_ledger.py"
 _OPTUNA = {
     word: (f"tests/bridges/test_optuna.py::test_{test}",)
     for word, test in {
@@ -158,6 +159,12 @@ _OPTUNA = {
         "drawn": "everything_is_drawn_before_the_first_trial_and_ranked_with_noise",
         "nothing": "no_candidate_releases_the_default",
         "worst": "trials_that_raise_or_are_pruned_count_and_rank_worst",
+        "samplers": "no_sampler_but_the_random_one_is_priced_as_independent",
+        "marks": "one_mark_among_random_trials_refuses_independence",
+        "intruder": "what_another_writes_into_the_storage_ends_a_private_study",
+        "trained": "what_is_trained_with_is_what_was_drawn_and_what_is_released",
+        "no study": "an_objectives_trial_leads_to_no_study_and_asking_for_it_ends_the_search",
+        "stranger": "a_trial_of_another_study_is_refused_and_moves_nothing",
     }.items()
 }
 _PRICES = {
@@ -174,6 +181,8 @@ _OPACUS = {
         "refused": "a_run_that_contradicts_its_declaration_releases_nothing",
         "priced": "the_best_of_three_is_priced_released_and_verified",
         "fewer": "fewer_steps_than_declared_are_allowed",
+        "norms": "noise_goes_by_the_norm_that_gradients_are_clipped_to",
+        "within": "a_clip_norm_that_moves_within_a_lot_is_refused",
     }.items()
 }
 _ENGINE, _GENERATORS = f"{_BRIDGES}opacus_engine.py", f"{_BRIDGES}torch_randomness.py"
@@ -594,7 +603,7 @@ MISTAKES = [
     Mistake(
         "optuna: whatever sampled a study, its trials may be stated to be independent",
         f"{_BRIDGES}optuna.py",
-        "if study is not None and type(study.sampler) is not optuna.samplers.RandomSampler:",
+        "if known and type(study.sampler) is not optuna.samplers.RandomSampler:",
         "if False:",
         _OPTUNA["stated"],
     ),
@@ -615,9 +624,97 @@ MISTAKES = [
     Mistake(
         "optuna: a trial outside the public law is drawn by Optuna",
         f"{_BRIDGES}optuna.py",
-        'raise ValueError(f"{param_name} is not in the public law: name it in distributions")',
+        'raise ValueError(f"{name} is not in the public law: name it in distributions")',
         "return 0.5",
         _OPTUNA["worst"],
+    ),
+    *(
+        Mistake(f"optuna: {name}", f"{_BRIDGES}optuna.py", old, new, _OPTUNA[test])
+        for name, old, new, test in (
+            (
+                "what a sampler keeps in the study is not read",
+                '- {"study:metric_names"}:',
+                '- {"study:metric_names"} and False:',
+                "marks",
+            ),
+            (
+                "a storage alone is priced as independent draws",
+                "    if not known:\n",
+                "    if False:\n",
+                "samplers",
+            ),
+            (
+                "a foreign trial is noticed by the number of trials alone",
+                "if [one.params for one in self._study.get_trials(deepcopy=False)] != drawn:",
+                "if len(self._study.get_trials(deepcopy=False)) != len(drawn):",
+                "intruder",
+            ),
+            (
+                "what is written while a trial runs is not looked at when it is told",
+                "            self._check_storage()\n            outcome = report(index)\n",
+                "            outcome = report(index)\n",
+                "intruder",
+            ),
+            (
+                "an objective is given Optuna's own trial",
+                "self._asked.append((_Candidate(index, values, self._distributions), written))",
+                "self._asked.append((written, written))",
+                "no study",
+            ),
+            (
+                "an objective may overwrite the values of its trial",
+                "return dict(self._params)",
+                "return self._params",
+                "trained",
+            ),
+            (
+                "any study's trial of the same number is told",
+                "if shown is trial:",
+                'if index == getattr(trial, "number", None):',
+                "stranger",
+            ),
+        )
+    ),
+    *(
+        Mistake(f"bridges' ledger: {name}", f"{_BRIDGES}{file}.py", old, new, (_LEDGER,))
+        for name, file, old, new in (
+            ("nothing is noted", "selection", "if procedure.ledger is not None:", "if False:"),
+            (
+                "one candidate's price is noted",
+                "selection",
+                "procedure.ledger.note(procedure.guarantee.epsilon",
+                "procedure.ledger.note(procedure.run_guarantee.epsilon",
+            ),
+            (
+                "a folder goes on with other records",
+                "kept",
+                "procedure.ledger and procedure.ledger.seen.fingerprint",
+                "procedure.ledger is None",
+            ),
+        )
+    ),
+    Mistake(
+        "bridges' ledger: a second draw takes the place of the first",
+        f"{_P}ledger.py",
+        "if os.path.lexists(os.path.join(place, LEDGER_FILE)):",
+        "if False:",
+        (_LEDGER,),
+    ),
+    Mistake(
+        "opacus: noise by the norm of a schedule, gradients clipped to layers' own",
+        _ENGINE,
+        'getattr(noisy, "max_grad_norms", [noisy.max_grad_norm])',
+        "[noisy.max_grad_norm]",
+        _OPACUS["norms"],
+        "opacus",
+    ),
+    Mistake(
+        "opacus: parts of a lot are clipped to other norms than its noise goes by",
+        _ENGINE,
+        "norm if self._clip_norm is None else self._clip_norm",
+        "norm",
+        _OPACUS["within"],
+        "opacus",
     ),
     Mistake(
         "bridges: a run that contradicts what is declared ranks worst",

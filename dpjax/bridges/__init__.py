@@ -24,5 +24,14 @@ from dpjax.bridges.contradiction import ContradictionError
 from dpjax.bridges.counted_score import CountedScore
 from dpjax.bridges.outcomes import Outcome
 from dpjax.bridges.seeds import jax_key
+from dpjax.tuning.ledger import Ledger
 
-__all__ = ["Candidates", "ContradictionError", "CountedScore", "Outcome", "jax_key", "tune"]
+__all__ = [
+    "Candidates",
+    "ContradictionError",
+    "CountedScore",
+    "Ledger",
+    "Outcome",
+    "jax_key",
+    "tune",
+]

@@ -22,6 +22,7 @@ from dpjax.bridges.outcomes import Callback
 from dpjax.bridges.procedure import planned
 from dpjax.bridges.selection import Selection
 from dpjax.tuning.job import Job
+from dpjax.tuning.ledger import Ledger
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.tuner import Result
 from dpjax.tuning.tuners.random_repetitions import DEFAULT_REPETITIONS
@@ -45,6 +46,7 @@ def tune(
     executor: Executor | None = None,
     on_outcome: Callback | None = None,
     job: Job | None = None,
+    ledger: Ledger | None = None,
     seed: int | None = None,
 ) -> Result:
     """Runs a function for a secret random number of candidates and releases the best one.
@@ -129,6 +131,9 @@ def tune(
         seeds and noise are removed, and the same call finds the release. A model that an earlier
         process wrote comes back as its file: nested dicts of arrays, or bytes with `save_model`.
         Asking which process this is starts JAX here (beside PyTorch on one GPU: JAX_PLATFORMS=cpu).
+      ledger: `bridges.Ledger("runs/mine", "mine.csv", (features, labels))`: before anything is
+        drawn, what this costs is noted in that folder, and earlier runs on the same records beside
+        it are warned of; a job's folder is then bound to these records. One ledger for one draw.
       seed: for reproduction; the randomness is then not secret and the release says so.
 
     Returns:
@@ -142,6 +147,7 @@ def tune(
 
     Warns:
       cautions.LargeDeltaWarning, cautions.KnownRandomnessWarning: before anything is drawn.
+      ledger.EarlierRunsWarning: of runs on the same records, before anything is drawn.
       cautions.UntrainedReleaseWarning: if the default is released.
       selection.RunsWarning: if some run raised, or returned no count in range; it names the kind of
         error where all did, never its text, which is the curator's.
@@ -163,6 +169,7 @@ def tune(
         repetitions=repetitions,
         delta=delta,
         model=model,
+        ledger=ledger,
     )
     job = checked_job(job)
     with job.held():

@@ -189,6 +189,7 @@ def facts(
         "delta": procedure.delta,
         "model": procedure.model,
         "seed": seed,
+        "ledger": procedure.ledger and procedure.ledger.seen.fingerprint,
         "run": run.facts() if isinstance(run, DescribesItself) else code(run),
         "default": fingerprint(default) if _are_numbers(leaves) else type(default).__qualname__,
         "model_file": model_file.name,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
@@ -100,7 +101,9 @@ class CandidateEngine:
       one that follows from the number of records. Seen, and refused with a `ContradictionError`
       even if the training catches it: no call of `make_private`, or two; another noise multiplier
       or sample rate than declared, more steps, or more than lots were drawn for; several lots in
-      one step, where the loader has no workers; a step of an optimizer that adds no noise, on
+      one step, where the loader has no workers; noise by another norm than gradients were clipped
+      to (a schedule of max_grad_norm with per-layer clipping, which leaves max_grad_norms, or one
+      that moves within a lot); a step of an optimizer that adds no noise, on
       parameters of the private module; another module in the place of the private one; a buffer of
       it that training has changed. Not seen: what the training does with its data beside this,
       gradients of a record that depend on other records, weights set by hand.
@@ -116,6 +119,7 @@ class CandidateEngine:
         self._module: torch.nn.Module | None = None
         self._taken, self._noisy = 0, False
         self._lot: int | None = None
+        self._clip_norm: float | None = None
         self.accountant: Any = None
 
     @property
@@ -208,6 +212,7 @@ class CandidateEngine:
             # Workers draw lots ahead, so that the last one drawn is not the one that is summed.
             if loader.num_workers == 0:
                 self._summed(lots.drawn)
+            self._clipped(noisy)
             accumulate()
 
         noisy.attach_step_hook(counted)
@@ -272,7 +277,7 @@ class CandidateEngine:
                 "a run took more steps than lots were drawn: take one step for each lot of the "
                 "loader that make_private returns"
             )
-        self._noisy, self._lot = True, None
+        self._noisy, self._lot, self._clip_norm = True, None, None
 
     def _summed(self, lot: int) -> None:
         """Before clipped gradients of a lot, or of a part of it, join the sum of a step."""
@@ -282,6 +287,19 @@ class CandidateEngine:
                 "let BatchMemoryManager end the lots that it splits"
             )
         self._lot = lot
+
+    def _clipped(self, noisy: Any) -> None:
+        """Before gradients of a lot, or of a part of it, are clipped."""
+        norms = getattr(noisy, "max_grad_norms", [noisy.max_grad_norm])  # Of layers, if any.
+        norm = math.hypot(*norms)
+        # What was clipped and the noise to come are compared; Opacus adds norms up in float32.
+        for other in (noisy.max_grad_norm, norm if self._clip_norm is None else self._clip_norm):
+            if not math.isclose(norm, other, rel_tol=1e-6):
+                self._refuse(
+                    f"clip norms add up to {norm:g}, and noise goes by {other:g}: pass a "
+                    "max_grad_norm that stays within a lot, and with per-layer clipping throughout"
+                )
+        self._clip_norm = norm
 
     def _check_history(self) -> None:
         rate, noise = self._declared.sample_rate, self._declared.noise_multiplier

@@ -18,6 +18,7 @@ from dpjax.bridges.counted_score import CountedScore
 from dpjax.bridges.kept import code
 from dpjax.bridges.outcomes import Callback
 from dpjax.tuning.job import Job
+from dpjax.tuning.ledger import Ledger
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.tuner import Result
 from dpjax.tuning.tuners.random_repetitions import DEFAULT_REPETITIONS
@@ -44,6 +45,7 @@ def tune(
     executor: Executor | None = None,
     on_outcome: Callback | None = None,
     job: Job | None = None,
+    ledger: Ledger | None = None,
     seed: int | None = None,
 ) -> Result:
     """Trains a secret random number of candidates with Opacus and releases the best one.
@@ -114,6 +116,7 @@ def tune(
         writes is the curator's ONLY.
       job: as in `bridges.tune`: a folder from which an interrupted tuning goes on, with the draw
         that it has; the curator's ONLY.
+      ledger: as in `bridges.tune`.
       seed: for reproduction, on a CPU; the randomness is then not secret and the release says so.
 
     Returns:
@@ -151,6 +154,7 @@ def tune(
         executor=executor,
         on_outcome=on_outcome,
         job=job,
+        ledger=ledger,
         seed=seed,
     )
 

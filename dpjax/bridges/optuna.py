@@ -8,8 +8,10 @@ secret number.
 
 from __future__ import annotations
 
+import json
 import os
 import stat
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -39,6 +41,7 @@ from dpjax.bridges.outcomes import Callback, Outcome
 from dpjax.bridges.procedure import planned
 from dpjax.bridges.selection import Selection
 from dpjax.bridges.study_price import Base, StudyPrice, dearest, price_of_trials
+from dpjax.tuning.ledger import Ledger
 from dpjax.tuning.problem.space import Choice, Integer, Law, LogInteger, LogUniform, Space, Uniform
 from dpjax.tuning.tuner import Result
 from dpjax.tuning.tuners.random_repetitions import DEFAULT_REPETITIONS
@@ -64,11 +67,13 @@ def price_study(
       there were, complete, pruned and failed ones alike; it holds if `base` holds for one trial
       with every value it reported, and `most_trials` was fixed before the data was seen. With
       `independent` it is that of the best of exactly `most_trials` independent draws, under what
-      the caller thereby states and the result repeats: a storage does not say who sampled its
-      trials. A `PrivateStudy`'s storage is refused: its exact counts have no price. Refused with
-      `independent`: another number of trials, a pruned or unfinished one, one that a sampler
-      or a retry has left marks on, search spaces that differ, reported values that a pruner may
-      have read, and a study in memory whose sampler is not RandomSampler.
+      the caller thereby states and the result repeats, and only for what is known to be drawn
+      independently: a study whose sampler is RandomSampler, with exactly so many trials, all
+      ended, none pruned, all from the same ranges, without a mark of any other sampler, queue or
+      retry on a trial or on the study, and without reported values that a pruner may have read;
+      that nobody wrote trials into it by hand is the caller's word. All else is refused with
+      `independent`, a bare storage too, which does not say who sampled its trials. A
+      `PrivateStudy`'s storage is refused: its exact counts have no price.
 
     Example: `price_study("sqlite:///mine.db", base=run, most_trials=50).epsilon`.
 
@@ -82,7 +87,7 @@ def price_study(
         of all processes together. How many ran does not bound a search that ended on what it saw.
       independent: states that the trials were independent draws of one law (`RandomSampler`, its
         seed unknown), without pruning, their number fixed beforehand, and that the best alone is
-        released.
+        released; for a study with its sampler, `optuna.load_study(sampler=RandomSampler(), ...)`.
       cost_depends_on: the hyperparameters that `base` reads, where it is a function; each must have
         finitely many values, of which the dearest is charged.
       study_name: which study of a storage that holds several.
@@ -99,7 +104,7 @@ def price_study(
             "pass base=, the guarantee of one trial with every value it reported, such as "
             "accounting.dp_sgd(0.01, 1.0, 1000)"
         )
-    found, known = _loaded(study, study_name)
+    found = _loaded(study, study_name)
     if len(found.directions) != 1:
         raise ValueError(
             "the study has several directions and no best trial: pass a study of one, or price "
@@ -130,17 +135,17 @@ def price_study(
             "bounded it"
         )
     if independent:
-        _check_independent(found if known else None, trials, most_trials)
+        _check_independent(found, most_trials, found is study)
     trial = dearest(base, lambda name: _all_values(name, trials), cost_depends_on)
     return price_of_trials(trial, most_trials=most_trials, independent=independent, delta=delta)
 
 
-def _loaded(study: Any, name: str | None) -> tuple[optuna.Study, bool]:
-    """The study, and whether its sampler and pruner are those it ran with."""
+def _loaded(study: Any, name: str | None) -> optuna.Study:
+    """The study itself, or the one of a storage, whose sampler and pruner nobody knows."""
     if isinstance(study, optuna.Study):
         if name is not None:
             raise ValueError("study_name is read beside a storage: drop it")
-        return study, True
+        return study
     if not isinstance(study, str | optuna.storages.BaseStorage):
         raise ValueError(
             f"study must be an optuna.Study, a storage or its URL, not {checks.shown(study)}"
@@ -162,7 +167,7 @@ def _loaded(study: Any, name: str | None) -> tuple[optuna.Study, bool]:
         raise ValueError(
             f"the storage holds the studies {', '.join(names)}: pass study_name, one of them"
         )
-    return optuna.load_study(study_name=name, storage=study), False
+    return optuna.load_study(study_name=name, storage=study)
 
 
 def _files_of(name: str, storage: Any) -> list[str]:
@@ -220,25 +225,27 @@ def _closed_to_others(place: str) -> None:
         ) from None
 
 
-def _check_independent(
-    study: optuna.Study | None, trials: Sequence[optuna.trial.FrozenTrial], number: int
-) -> None:
-    """Refuses what shows that trials were no independent draws in a fixed number."""
+def _check_independent(study: optuna.Study, number: int, known: bool) -> None:
+    """Refuses all but what RandomSampler leaves; `known`: the study came with its sampler."""
     instead = ": drop independent, for the composition of all trials"
-    if study is not None and type(study.sampler) is not optuna.samplers.RandomSampler:
+    trials = study.get_trials(deepcopy=False)
+    if known and type(study.sampler) is not optuna.samplers.RandomSampler:
         raise ValueError(
             f"the study's sampler is {type(study.sampler).__name__}, not RandomSampler{instead}"
         )
-    if len(trials) != number:
-        raise ValueError(f"the study holds fewer trials than were fixed beforehand{instead}")
+    # Samplers keep there what they have seen (QMC's, genetic ones); metrics' names are the user's.
+    if set(study._storage.get_study_system_attrs(study._study_id)) - {"study:metric_names"}:
+        raise ValueError(f"a sampler noted something of the study, as no random one does{instead}")
     if any(one.state not in (TrialState.COMPLETE, TrialState.FAIL) for one in trials):
         raise ValueError(f"a trial was pruned, or has not ended{instead}")
+    if len(trials) != number:
+        raise ValueError(f"the study holds fewer trials than were fixed beforehand{instead}")
     if any(one.system_attrs for one in trials):
         raise ValueError(
             "a trial was enqueued, retried or constrained, or its sampler noted something, as "
             f"RandomSampler does not{instead}"
         )
-    no_pruner = study is not None and type(study.pruner) is optuna.pruners.NopPruner
+    no_pruner = known and type(study.pruner) is optuna.pruners.NopPruner
     if not no_pruner and any(one.intermediate_values for one in trials):
         raise ValueError(
             "trials reported intermediate values, which a pruner may have read: pass the study "
@@ -249,6 +256,11 @@ def _check_independent(
         for name, law in one.distributions.items():
             if laws.setdefault(name, law) != law:
                 raise ValueError(f"trials drew {name} from different ranges{instead}")
+    if not known:
+        raise ValueError(
+            "a storage does not say who sampled its trials: pass the study with its sampler, as by "
+            f"optuna.load_study(sampler=RandomSampler(), ...), or{instead.removeprefix(':')}"
+        )
 
 
 def _all_values(name: str, trials: Sequence[optuna.trial.FrozenTrial]) -> Sequence[Any]:
@@ -320,20 +332,51 @@ def candidates_of(distributions: Mapping[str, BaseDistribution]) -> Candidates:
     return Candidates(Space(laws) if laws else None, labels)
 
 
-class _Drawn(optuna.samplers.BaseSampler):
-    """Gives every trial the candidate that was drawn for it before the first one."""
+class _NoStudyError(ContradictionError, AttributeError):
+    """A run asked for other runs; to `hasattr` and `getattr` there is just nothing of that name."""
 
-    def __init__(self, distributions: dict[str, BaseDistribution], selection: Selection):
-        self._distributions, self._selection = distributions, selection
 
-    def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, BaseDistribution]:
-        return self._distributions
+class _Candidate(optuna.trial.FixedTrial):
+    """What an objective is given of a trial: the values that were drawn for it, and no study.
 
-    def sample_relative(self, study: Any, trial: Any, search_space: Any) -> dict[str, Any]:
-        return self._selection.candidate(trial.number)[1]
+    It holds nothing but them, so that nothing in a storage moves what a model is trained with.
+    """
 
-    def sample_independent(self, study: Any, trial: Any, param_name: str, _: Any) -> Any:
-        raise ValueError(f"{param_name} is not in the public law: name it in distributions")
+    def __init__(
+        self, number: int, values: dict[str, Any], distributions: Mapping[str, BaseDistribution]
+    ):
+        super().__init__(values, number)
+        self._distributions.update(distributions)
+        self.reported: dict[int, float] = {}
+
+    @property
+    def study(self) -> Any:
+        """None: what a run reads of others makes the search adaptive, and what it enqueues too."""
+        raise _NoStudyError(
+            "a run asked its trial for the study, and what it reads or writes there is not priced: "
+            "use the trial's own values alone; nothing is released"
+        )
+
+    storage = study
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """All values, a copy."""
+        return dict(self._params)
+
+    def report(self, value: float, step: int) -> None:
+        """For the curator, once the trial is told."""
+        self.reported.setdefault(int(step), float(value))
+
+    def set_user_attr(self, key: str, value: Any) -> None:
+        """For the curator, once the trial is told."""
+        json.dumps(value)  # What a storage cannot hold is the run's own failure.
+        super().set_user_attr(key, value)
+
+    def _suggest(self, name: str, distribution: BaseDistribution) -> Any:
+        if name not in self._params:
+            raise ValueError(f"{name} is not in the public law: name it in distributions")
+        return super()._suggest(name, distribution)
 
 
 class PrivateStudy:
@@ -343,9 +386,12 @@ class PrivateStudy:
       Those of `bridges.tune`, with a trial for a run: K and every candidate, seed and noise are
       drawn from the operating system's randomness before the first trial; trials are ranked by
       noisy counts; a trial that raises, is pruned or returns no number counts and ranks worst; no
-      result before all K are told. The storage holds every trial, its noisy score and its exact
-      count: it is the curator's ONLY, with K, the console and what callbacks write. What must hold
-      of a trial is declared by the caller: see `bridges.tune`.
+      result before all K are told. An objective's trial has the values that were drawn for it,
+      reads no storage and shows no study; `trial.study` ends the search. Where the storage holds a
+      trial that was not drawn (one that was enqueued, or another process's), or other values, the
+      study ends in a `ContradictionError` and nothing is released. The storage holds every trial,
+      its noisy score and its exact count: it is the curator's ONLY, with K, the console and what
+      callbacks write. What must hold of a trial is declared by the caller: see `bridges.tune`.
 
     Example:
 
@@ -372,14 +418,15 @@ class PrivateStudy:
         model_file: str | None = None,
         storage: optuna.storages.BaseStorage | str | None = None,
         study_name: str | None = None,
+        ledger: Ledger | None = None,
         seed: int | None = None,
     ):
         """Fixes the rules and draws K.
 
         Args:
           distributions: the public law of candidates, a product of Optuna's distributions.
-          base, score, repetitions, delta, model, default, save_model, model_file, seed: as of
-            `bridges.tune`.
+          base, score, repetitions, delta, model, default, save_model, model_file, ledger, seed: as
+            of `bridges.tune`.
           storage: the curator's, where trials are written; None: in memory. A file of SQLite that
             a URL names is made with mode 0600; a file that is there, of SQLite or a journal, and
             open to others is refused.
@@ -397,18 +444,14 @@ class PrivateStudy:
             repetitions=repetitions,
             delta=delta,
             model=model,
+            ledger=ledger,
         )
-        self._selection, self._default = Selection(procedure, seed, file), default
-        self._distributions = dict(distributions)
+        self._distributions, self._default = dict(distributions), default
         for place in _files_of("storage", storage):
             _closed_to_others(place)
         try:
             self._study = optuna.create_study(
-                storage=storage,
-                study_name=study_name,
-                direction="maximize",
-                sampler=_Drawn(self._distributions, self._selection),
-                pruner=optuna.pruners.NopPruner(),
+                storage=storage, study_name=study_name, direction="maximize"
             )
         except optuna.exceptions.DuplicatedStudyError:
             raise ValueError(
@@ -421,7 +464,9 @@ class PrivateStudy:
                 f"storage cannot be opened ({checks.shown(why)}): pass a storage of Optuna or its "
                 "URL, such as sqlite:////folder/curator.db"
             ) from None
-        self._asked = 0
+        self._selection = Selection(procedure, seed, file)
+        self._lock = threading.RLock()
+        self._asked: list[tuple[_Candidate, optuna.Trial]] = []  # What runs see, and the storage's.
 
     def __repr__(self) -> str:
         """Shows no K."""
@@ -432,18 +477,45 @@ class PrivateStudy:
         """The cost of the release."""
         return self._selection.procedure.guarantee
 
-    def ask(self) -> optuna.Trial | None:
-        """The next trial, its hyperparameters drawn already; None once there is none left."""
-        if self._asked == self._selection.number:
-            return None
-        self._asked += 1
-        return self._study.ask(fixed_distributions=self._distributions)
+    def ask(self) -> optuna.trial.FixedTrial | None:
+        """The next trial, its hyperparameters drawn already; None once there is none left.
 
-    def seed_of(self, trial: optuna.Trial) -> int:
+        Raises:
+          ContradictionError: where the storage holds other trials than were drawn, here and below.
+        """
+        with self._lock:
+            index = len(self._asked)
+            if index < self._selection.number:
+                values = self._selection.candidate(index)[1]
+                # Not by `Study.ask`, which takes what was enqueued.
+                stored = optuna.trial.create_trial(
+                    state=TrialState.RUNNING, params=values, distributions=self._distributions
+                )
+                storage, study = self._study._storage, self._study._study_id
+                written = optuna.Trial(self._study, storage.create_new_trial(study, stored))
+                self._asked.append((_Candidate(index, values, self._distributions), written))
+            self._check_storage()
+            return self._asked[index][0] if index < len(self._asked) else None
+
+    def _check_storage(self) -> None:
+        drawn = [self._selection.candidate(index)[1] for index in range(len(self._asked))]
+        if [one.params for one in self._study.get_trials(deepcopy=False)] != drawn:
+            raise ContradictionError(
+                "the private study's storage holds trials that were not drawn, or other values "
+                "than were: nothing is released; enqueue nothing, and keep other processes out"
+            )
+
+    def _index(self, trial: Any) -> int:
+        for index, (shown, _) in enumerate(self._asked):
+            if shown is trial:
+                return index
+        raise ValueError("the trial is none of this study's: pass what its ask returned")
+
+    def seed_of(self, trial: optuna.trial.FixedTrial) -> int:
         """A secret whole number in [0, 2^63) of this trial's own, for its randomness."""
-        return self._selection.candidate(trial.number)[0]
+        return self._selection.candidate(self._index(trial))[0]
 
-    def tell(self, trial: optuna.Trial, count: Any, model: Any = None) -> Outcome:
+    def tell(self, trial: optuna.trial.FixedTrial, count: Any, model: Any = None) -> Outcome:
         """Takes a trial's number of correct predictions, without noise, and its model.
 
         Args:
@@ -452,41 +524,51 @@ class PrivateStudy:
           model: kept while it is the best; None where hyperparameters alone are released.
 
         Raises:
-          ValueError: for a trial that was told before.
+          ValueError: for a trial that was told before, or another study's.
         """
-        return self._noted(trial, self._selection.report(trial.number, model, count))
+        return self._told(trial, lambda index: self._selection.report(index, model, count))
 
-    def failed(self, trial: optuna.Trial, why: str) -> Outcome:
+    def failed(self, trial: optuna.trial.FixedTrial, why: str) -> Outcome:
         """Takes that a trial ended in nothing; it counts and ranks worst. `why` is the curator's.
 
         Raises:
-          ValueError: for a trial that was told before.
+          ValueError: for a trial that was told before, or another study's.
         """
-        return self._noted(trial, self._selection.failed(trial.number, why))
+        return self._told(trial, lambda index: self._selection.failed(index, why))
 
-    def _noted(self, trial: optuna.Trial, outcome: Outcome) -> Outcome:
-        if outcome.count is not None:
-            trial.set_user_attr(EXACT_COUNT, outcome.count)
-        if outcome.failed:
-            self._study.tell(trial, state=TrialState.FAIL)
-        else:
-            self._study.tell(trial, outcome.score)
-        return outcome
+    def _told(self, trial: optuna.trial.FixedTrial, report: Callable[[int], Outcome]) -> Outcome:
+        with self._lock:
+            index = self._index(trial)
+            self._check_storage()
+            outcome = report(index)
+            shown, stored = self._asked[index]
+            for step, value in shown.reported.items():
+                stored.report(value, step)
+            counted = {} if outcome.count is None else {EXACT_COUNT: outcome.count}
+            for key, value in (shown.user_attrs | counted).items():
+                stored.set_user_attr(key, value)
+            if outcome.failed:
+                self._study.tell(stored, state=TrialState.FAIL)
+            else:
+                self._study.tell(stored, outcome.score)
+            return outcome
 
     def optimize(
-        self, objective: Callable[[optuna.Trial], Any], *, on_outcome: Callback | None = None
+        self, objective: Callable[[Any], Any], *, on_outcome: Callback | None = None
     ) -> Result:
         """Runs the objective for every trial that is left.
 
         Args:
-          objective: trial -> number of correct predictions, or (model, that number).
+          objective: trial -> number of correct predictions, or (model, that number); the trial
+            suggests as Optuna's do, and shows no study.
           on_outcome: called with each candidate's `Outcome`; what it writes is the curator's ONLY.
 
         Returns:
           `result()`.
 
         Raises:
-          ContradictionError: where the objective does; nothing is then released.
+          ContradictionError: where the objective does or asks for `trial.study`, or the storage
+            holds other trials than were drawn; nothing is then released.
         """
         checks.function("objective", objective, "trial -> count or (model, count)")
         while (trial := self.ask()) is not None:
@@ -510,4 +592,5 @@ class PrivateStudy:
         Raises:
           ValueError: before.
         """
+        self._check_storage()
         return self._selection.result(self._default)

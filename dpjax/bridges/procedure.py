@@ -10,6 +10,7 @@ from dpjax.accounting.guarantee import check_guarantee
 from dpjax.bridges.candidates import Candidates
 from dpjax.bridges.counted_score import CountedScore
 from dpjax.tuning.choices import BestOf
+from dpjax.tuning.ledger import Ledger
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Procedure:
       deviation: of the count's noise, in records; 0 for none.
       run_guarantee: of one run and its noisy count.
       guarantee: of the release.
+      ledger: where a draw is noted, None for nowhere.
     """
 
     candidates: Candidates
@@ -37,6 +39,7 @@ class Procedure:
     deviation: float
     run_guarantee: accounting.Guarantee
     guarantee: accounting.Guarantee
+    ledger: Ledger | None = None
 
 
 def planned(
@@ -47,6 +50,7 @@ def planned(
     repetitions: accounting.RepetitionLaw,
     delta: float,
     model: str,
+    ledger: Ledger | None = None,
 ) -> Procedure:
     """The procedure with its cost; the arguments are `Procedure`'s.
 
@@ -66,6 +70,8 @@ def planned(
     checks.instance("score", score, CountedScore, "bridges.CountedScore('disjoint', 1000)")
     checks.probability("delta", delta, hint=", for example 1e-5")
     checks.text("model", model)
+    if ledger is not None:
+        checks.instance("ledger", ledger, Ledger, "bridges.Ledger('runs/mine', name, records)")
     choice = BestOf(repetitions)
     deviation = score.deviation(base, delta)
     run = score.charged(base, deviation)
@@ -74,4 +80,6 @@ def planned(
         raise ValueError(
             f"no epsilon holds at delta {delta:g}: pass a larger delta, or another base"
         )
-    return Procedure(candidates, base, score, choice, delta, model, deviation, run, guarantee)
+    return Procedure(
+        candidates, base, score, choice, delta, model, deviation, run, guarantee, ledger
+    )

@@ -231,6 +231,8 @@ def _all_failed(first: Outcome) -> str:
 
 def _draw(procedure: Procedure, randomness: HostRandomness) -> Arrays:
     """K, and every candidate's noise, hyperparameters and seed, as arrays by name."""
+    if procedure.ledger is not None:  # Before anything is drawn, so that no draw goes unnoted.
+        procedure.ledger.note(procedure.guarantee.epsilon(procedure.delta), procedure.delta)
     source = None if randomness.secret else randomness.generator(_STREAM_OF_K)
     number = int(procedure.choice.draw(1, source)[0])
     noise = np.zeros(number, dtype=np.int64)

@@ -14,12 +14,15 @@ import json
 import os
 import stat
 import time
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import jax
 import numpy as np
 
+from dpjax import checks, private_files
+from dpjax.tuning import cautions
 from dpjax.tuning.curator import WARNING, fingerprint
 
 PyTree = Any
@@ -195,3 +198,67 @@ def write_ledger(
     with open(path, "w", encoding="utf-8") as file:
         for line in ({"warning": WARNING}, *earlier, entry):
             file.write(json.dumps(line) + "\n")
+
+
+class EarlierRunsWarning(UserWarning):
+    """Earlier runs on the same records stand beside this one, or a ledger cannot be read."""
+
+
+class Ledger:
+    """Where a tuning from Python notes what it spends, and by what its records are known.
+
+    Formal guarantees: it is noted before anything is drawn, once for each draw, and stays whatever
+    becomes of it; runs of the command line beside it are seen, and see it. What it holds is the
+    curator's.
+
+    Example:
+      >>> import numpy as np
+      >>> from dpjax import bridges
+      >>> features, labels = np.zeros((100, 3)), np.zeros(100)
+      >>> bridges.Ledger("runs/mine", "mine.csv", (features, labels)).seen.smallest_hashes
+      ('c50d124a8aaf41a1',)
+
+    Attributes:
+      folder: of this run alone; folders beside it are searched for runs on the same records, and
+        `curator/ledger.jsonl` is written in it.
+      name: of a published data set, or the path of a file.
+      seen: the records.
+    """
+
+    def __init__(self, folder: str | os.PathLike, name: str, records: PyTree):
+        """Looks at the records.
+
+        Args:
+          folder, name: see above.
+          records: pytree of arrays (n, ...), one row a record: all that the runs read, and that
+            scores are counted on.
+
+        Raises:
+          ValueError: with one line naming what to pass instead.
+        """
+        self.folder = os.path.abspath(checks.path("folder", folder))
+        self.name = checks.text("name", name)
+        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(records)]
+        odd = any(not leaf.ndim or not leaf.size or leaf.dtype.kind == "O" for leaf in leaves)
+        if odd or len({leaf.shape[:1] for leaf in leaves}) != 1:
+            raise ValueError(
+                "records must be arrays with one row a record: pass them as (features, labels)"
+            )
+        self.seen = SeenData.of(name, records)
+
+    def note(self, epsilon: float, delta: float) -> None:
+        """Warns of earlier runs on these records, and writes what this one spends.
+
+        Raises:
+          ValueError: if the folder holds another run's ledger, or is not this user's alone.
+        """
+        place = os.path.join(self.folder, "curator")
+        if os.path.lexists(os.path.join(place, LEDGER_FILE)):
+            raise ValueError(f"{self.folder} is another run's: pass a ledger of another folder")
+        earlier = earlier_runs(os.path.dirname(self.folder), self.seen)
+        for line in earlier.warnings(self.name):
+            warnings.warn(line, EarlierRunsWarning, stacklevel=cautions.users_level())
+        private_files.private_folder(place)
+        write_ledger(
+            place, earlier.entries, run=self.folder, seen=self.seen, epsilon=epsilon, delta=delta
+        )

@@ -6,6 +6,7 @@ Left out where Opacus is not installed; `make test_opacus` installs it and runs 
 import functools
 import importlib
 import inspect
+import json
 import pickle
 import re
 from concurrent.futures import ThreadPoolExecutor
@@ -111,9 +112,15 @@ def test_the_best_of_three_is_priced_released_and_verified(tmp_path):
     assert not torch.equal(
         trained["0.weight"], kept[result.curator.winner - 1][2]._module[0].weight
     )
-    assert (
-        verification.verify_release(str(tmp_path / "release" / "guarantee.json")).epsilon == priced
-    )
+    stated = verification.verify_release(str(tmp_path / "release" / "guarantee.json")).epsilon
+    assert stated == result.guarantee.stated_epsilon(1e-5)
+
+
+def test_what_a_tuning_costs_is_noted_in_its_ledger(tmp_path):
+    ledger = bridges.Ledger(tmp_path / "mine", "mine", (FEATURES, LABELS))
+    result = _tune(ledger=ledger)
+    entry = (tmp_path / "mine" / "curator" / "ledger.jsonl").read_text().splitlines()[-1]
+    assert json.loads(entry)["epsilon"] == result.guarantee.epsilon(1e-5)
 
 
 def test_a_seed_reproduces_and_no_seed_does_not():
@@ -331,6 +338,75 @@ def _less_noise(engine, hyperparameters):
         _stepped(module, optimizer, lots)
         schedule.step()
     return module, NUMBER
+
+
+CLIP_SCHEDULES = {
+    "ExponentialGradClip": lambda optimizer, by: schedulers.ExponentialGradClip(
+        optimizer, gamma=by
+    ),
+    "StepGradClip": lambda optimizer, by: schedulers.StepGradClip(optimizer, step_size=1, gamma=by),
+    "LambdaGradClip": lambda optimizer, by: schedulers.LambdaGradClip(
+        optimizer, scheduler_function=lambda epoch: by**epoch
+    ),
+}
+CLIPPINGS = {
+    "flat": {"clipping": "flat", "max_grad_norm": 1.0},
+    "per_layer": {"clipping": "per_layer", "max_grad_norm": [0.5, 0.5, 0.5, 0.5]},
+}
+
+
+def test_every_clipping_and_every_schedule_of_clip_norms_is_tried_below():
+    assert set(CLIPPINGS) == set(opacus_engine._PASSED_ON["clipping"])
+    assert set(CLIP_SCHEDULES) == {name for name in dir(schedulers) if name.endswith("dClip")}
+
+
+@pytest.mark.parametrize("clipping", CLIPPINGS)
+@pytest.mark.parametrize("schedule", CLIP_SCHEDULES)
+@pytest.mark.parametrize("by", [0.1, 10.0])
+@pytest.mark.parametrize("layers", [False, True])
+def test_noise_goes_by_the_norm_that_gradients_are_clipped_to(clipping, schedule, by, layers):
+    """Opacus' schedules move the norm of the noise, and with per-layer clipping not the others."""
+    seen = []
+
+    def scheduled(engine, hyperparameters):
+        module, optimizer, lots, _ = _begun(engine, **CLIPPINGS[clipping])
+        clips = CLIP_SCHEDULES[schedule](optimizer, by)
+        for _ in range(EPOCHS):
+            _stepped(module, optimizer, lots)
+            seen.append(optimizer.max_grad_norm)
+            clips.step()
+            if layers and clipping == "per_layer":
+                optimizer.max_grad_norms = [optimizer.max_grad_norm / 2] * 4
+        return module, _count(module)
+
+    if clipping == "flat" or layers:
+        _run(3, scheduled)
+        np.testing.assert_allclose(seen, [1.0, by])
+    else:
+        with pytest.raises(
+            bridges.ContradictionError, match="clip norms.*pass a max_grad_norm that"
+        ) as raised:
+            _run(3, scheduled)
+        assert len(seen) == 1 and "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("clipping", CLIPPINGS)
+@pytest.mark.parametrize("by", [0.1, 10.0])
+def test_a_clip_norm_that_moves_within_a_lot_is_refused(clipping, by):
+    def moved(engine, hyperparameters):
+        module, optimizer, lots, _ = _begun(engine, **CLIPPINGS[clipping])
+        with memory.BatchMemoryManager(
+            data_loader=lots, max_physical_batch_size=3, optimizer=optimizer
+        ) as parts:
+            for part in parts:
+                _stepped(module, optimizer, [part])
+                optimizer.max_grad_norm *= by
+                if clipping == "per_layer":
+                    optimizer.max_grad_norms = [norm * by for norm in optimizer.max_grad_norms]
+        return module, NUMBER
+
+    with pytest.raises(bridges.ContradictionError, match="clip norms.*within a lot"):
+        _run(3, moved)
 
 
 def _other_hook(engine, hyperparameters):

@@ -1,10 +1,13 @@
 """Optuna's studies: what finished ones cost, and private ones that draw, rank and release."""
 
+import contextlib
 import inspect
 import json
 import os
 import re
 import stat
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -124,9 +127,102 @@ def test_marks_in_a_storage_and_other_numbers_refuse_independence(at_random):
     for study, number in ((grid, 3), (enqueued, 1)):
         with pytest.raises(ValueError, match="enqueued, retried or constrained"):
             bridge.price_study(study._storage, base=BASE, most_trials=number, independent=True)
+    with pytest.raises(ValueError, match="does not say who sampled.*pass the study with its"):
+        bridge.price_study(at_random._storage, base=BASE, most_trials=6, independent=True)
     for number, why in ((7, "fewer trials"), (5, "more than most_trials=5")):
         with pytest.raises(ValueError, match=why):
             bridge.price_study(at_random, base=BASE, most_trials=number, independent=True)
+
+
+GRID = {"rate": [0.1, 0.2, 0.3], "width": [0.0, 0.5]}
+MADE = {
+    "GridSampler": lambda: optuna.samplers.GridSampler(GRID),
+    "PartialFixedSampler": lambda: optuna.samplers.PartialFixedSampler(
+        {"rate": 0.1}, optuna.samplers.RandomSampler()
+    ),
+    # Looks at results, and leaves no mark.
+    "TPESampler, univariate": lambda: optuna.samplers.TPESampler(multivariate=False),
+}
+SAMPLERS = MADE.keys() | {
+    name
+    for name in optuna.samplers.__all__
+    if isinstance(kind := getattr(optuna.samplers, name), type) and not inspect.isabstract(kind)
+}
+
+
+def _of_two(trial):
+    width = trial.suggest_float("width", 0.0, 0.5, step=0.5)
+    return width + trial.suggest_float("rate", 0.1, 0.3, step=0.1)
+
+
+@pytest.mark.parametrize("name", sorted(SAMPLERS))
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+def test_no_sampler_but_the_random_one_is_priced_as_independent(name, kind, tmp_path):
+    storage = optuna.storages.InMemoryStorage() if kind == "memory" else f"sqlite:///{tmp_path}/a"
+    try:
+        sampler = MADE.get(name, getattr(optuna.samplers, name, None))()
+        study = _study(sampler, 6, _of_two, storage=storage)
+    except ImportError as missing:
+        pytest.skip(f"{name} needs {missing.name}")
+    number = len(study.trials)
+    best = accounting.best_of(BASE, accounting.Fixed(number)).epsilon(DELTA)
+    # A storage does not say who sampled: what is not known to be independent is none.
+    for given, allowed in ((study, name == "RandomSampler"), (storage, False)):
+        if allowed:
+            price = bridge.price_study(given, base=BASE, most_trials=number, independent=True)
+            assert price.epsilon == best
+        else:
+            with pytest.raises(ValueError, match="drop independent") as raised:
+                bridge.price_study(given, base=BASE, most_trials=number, independent=True)
+            assert "\n" not in str(raised.value)
+        price = bridge.price_study(given, base=BASE, most_trials=number)
+        assert price.epsilon == accounting.repeat(BASE, number).epsilon(DELTA)
+
+
+def _added(study):
+    law = {"rate": FloatDistribution(0.01, 1.0, log=True)}
+    study.add_trial(optuna.trial.create_trial(params={"rate": 0.5}, distributions=law, value=1.0))
+
+
+def _noted(key):
+    return lambda study: study._storage.set_study_system_attr(study._study_id, key, 1)
+
+
+MARKS = {  # Each one mark, on the study or on one of its trials.
+    "a sampler's, on the study": (_noted("qmc:0"), "noted something of the study"),
+    "nobody knows whose, on the study": (_noted("else"), "noted something of the study"),
+    "running": (lambda study: study.ask(), "has not ended"),
+    "enqueued": (lambda study: study.enqueue_trial({"rate": 0.5}), "has not ended|enqueued"),
+}
+
+
+@pytest.mark.parametrize("mark", MARKS)
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+def test_one_mark_among_random_trials_refuses_independence(mark, first, kind, tmp_path):
+    study = optuna.create_study(
+        storage=None if kind == "memory" else f"sqlite:///{tmp_path}/a",
+        sampler=optuna.samplers.RandomSampler(),
+        direction="maximize",
+    )
+    study.set_metric_names(["accuracy"])  # The user's word, and no sampler's.
+    make, why = MARKS[mark]
+    ask = {"base": BASE, "independent": True}
+
+    def draw(study):
+        study.optimize(lambda trial: trial.suggest_float("rate", 0.01, 1.0, log=True), 3)
+
+    for step in (make, draw) if first else (draw, make):
+        step(study)
+        if step is draw and not first:
+            assert bridge.price_study(study, most_trials=3, **ask).statement["independent"]
+    for number in (3, 4):  # Whatever is stated, one of them being true.
+        with pytest.raises(ValueError, match=f"{why}|more than most_trials=3|fewer trials") as said:
+            bridge.price_study(study, most_trials=number, **ask)
+        if number == len(study.trials):
+            assert re.search(why, str(said.value))
 
 
 def test_trials_of_different_cost_are_each_charged_the_dearest():
@@ -366,6 +462,151 @@ def test_a_trial_that_contradicts_what_is_declared_ends_the_study():
         study.optimize(objective)
     with pytest.raises(ValueError, match="candidates are left"):
         study.result()
+
+
+def _journal(folder):
+    (folder / "journal").touch(0o600)
+    backend = optuna.storages.journal.JournalFileBackend(str(folder / "journal"))
+    return optuna.storages.JournalStorage(backend)
+
+
+STORAGES = {
+    "memory": lambda folder: optuna.storages.InMemoryStorage(),
+    "sqlite": lambda folder: f"sqlite:///{folder}/curator.db",
+    "journal": _journal,
+}
+ONE = {"rate": FloatDistribution(0.01, 1.0, log=True)}
+
+
+def _written_into(study):
+    (*_, last) = study._storage.get_all_trials(study._study_id)
+    study._storage.set_trial_param(last._trial_id, "other", 0.25, ONE["rate"])
+
+
+INTRUDERS = {
+    "enqueues": lambda study: study.enqueue_trial({"rate": 0.25}),
+    "enqueues what cannot be": lambda study: study.enqueue_trial({"rate": "much"}),
+    "runs one": lambda study: study.ask(ONE),
+    "adds one that has ended": _added,
+    "writes into one that runs": _written_into,
+}
+MOMENTS = {"before the first": None, "while the first runs": 0, "while the last runs": 2}
+
+
+@pytest.mark.parametrize("kind", STORAGES)
+@pytest.mark.parametrize("who", INTRUDERS)
+def test_what_another_writes_into_the_storage_ends_a_private_study(who, kind, tmp_path):
+    """A trial that is enqueued by what was seen is adaptive, at the price of an independent one."""
+    for place, (moment, at) in enumerate(MOMENTS.items()):
+        if at is None and who == "writes into one that runs":
+            continue
+        (folder := tmp_path / str(place)).mkdir()
+        storage = STORAGES[kind](folder)
+        study = _private(ONE, repetitions=accounting.Fixed(3), storage=storage, study_name="a")
+        other, told = optuna.load_study(study_name="a", storage=storage), []
+
+        def run(study=study, at=at, other=other, told=told):
+            if at is None:
+                INTRUDERS[who](other)
+            while (trial := study.ask()) is not None:
+                if trial.number == at:
+                    INTRUDERS[who](other)
+                told.append(study.tell(trial, 50))
+
+        for call in (run, study.result, study.ask, lambda study=study: study.optimize(lambda t: 1)):
+            with pytest.raises(bridges.ContradictionError, match="not drawn.*nothing is") as raised:
+                call()
+            assert "\n" not in str(raised.value), moment
+        assert len(told) == (at or 0)  # What was under way is not taken.
+
+
+def test_a_process_that_enqueues_ends_a_private_study(tmp_path):
+    url = f"sqlite:///{tmp_path}/curator.db"
+    study = _private(ONE, storage=url, study_name="a")
+    program = f"import optuna; optuna.load_study(study_name='a', storage={url!r}).enqueue_trial"
+    calls = []
+
+    def objective(trial):
+        calls.append(trial.number)
+        if len(calls) == 2:
+            subprocess.run([sys.executable, "-c", f"{program}({{'rate': 0.25}})"], check=True)
+        return 50
+
+    with pytest.raises(bridges.ContradictionError, match="enqueue nothing"):
+        study.optimize(objective)
+    assert calls == [0, 1]
+
+
+@pytest.mark.parametrize("kind", STORAGES)
+def test_what_is_trained_with_is_what_was_drawn_and_what_is_released(kind, tmp_path):
+    study = _private(storage=STORAGES[kind](tmp_path), study_name="a")
+    trained = []
+
+    def objective(trial):
+        trial.params["rate"] = 0.25  # Of a copy.
+        trial.params.clear()
+        with contextlib.suppress(Exception):
+            trial.study.enqueue_trial({"rate": 0.25})
+        trial.report(0.5 + trial.number, step=2)
+        trial.set_user_attr("note", trial.number)
+        rate = trial.suggest_float("rate", 0.01, 1.0, log=True)
+        trained.append(trial.params | {"rate": rate})
+        return {"rate": np.float64(rate)}, 50 + 10 * trial.number
+
+    result = study.optimize(objective)
+    assert trained == [study._selection.candidate(index)[1] for index in range(5)]
+    assert result.release.hyperparameters in trained
+    assert result.release.hyperparameters["rate"] == result.release.params["rate"]
+    kept = study._study.trials
+    assert [one.params for one in kept] == trained
+    assert [one.user_attrs["note"] for one in kept] == list(range(5))
+    assert [one.intermediate_values for one in kept] == [{2: 0.5 + index} for index in range(5)]
+    assert not any(one.system_attrs for one in kept)
+
+
+def test_an_objectives_trial_leads_to_no_study_and_asking_for_it_ends_the_search():
+    trial, seen = (study := _private()).ask(), {}
+    found = [trial]
+    while found:
+        one = found.pop()
+        if id(one) not in seen and not isinstance(one, type):
+            seen[id(one)] = one
+            found += getattr(one, "__dict__", {}).values()
+            found += one.values() if isinstance(one, dict) else ()
+            found += one if isinstance(one, list | tuple) else ()
+    held = (study, study._selection, study._study, study._study._storage, study._asked)
+    assert len(seen) > 10 and not {id(one) for one in held} & seen.keys()
+    shown = {name for name in (*dir(optuna.Trial), "study", "storage") if name[0] != "_"}
+    absent = {name for name in shown if not hasattr(trial, name)}
+    assert absent == {"study", "storage", "relative_params"}
+    for name in ("study", "storage"):
+        with pytest.raises(bridges.ContradictionError, match="the trial's own values alone"):
+            _private().optimize(lambda trial, name=name: getattr(trial, name).best_trial)
+
+
+@pytest.mark.parametrize(
+    "stranger",
+    [
+        lambda: _private().ask(),  # Of the same seed, number and values.
+        lambda: optuna.create_study().ask(LAW),
+        lambda: optuna.trial.FixedTrial({"rate": 0.5}),
+        lambda: 0,
+        lambda: None,
+    ],
+)
+def test_a_trial_of_another_study_is_refused_and_moves_nothing(stranger):
+    study = _private()
+    other, own = stranger(), study.ask()
+    for call in (
+        lambda one: study.tell(one, 99),
+        lambda one: study.failed(one, "no luck"),
+        study.seed_of,
+    ):
+        with pytest.raises(ValueError, match="none of this study's: pass what its ask returned"):
+            call(other)
+    assert study.tell(own, 50).count == 50
+    with pytest.raises(ValueError, match="reported already"):
+        study.failed(own, "late")
 
 
 def test_no_candidate_releases_the_default(monkeypatch):
