@@ -10,8 +10,7 @@ all of its records. Writes
   <out_dir>/release/   hyperparameters.json, guarantee.json, model.msgpack: may be published
   <out_dir>/curator/   the noisy counts and who took part: not part of the release
 
-  python -m experiments.federated_vote                       # 50 clients in this process, no Ray
-  python -m experiments.federated_vote --runtime=ray         # the same apps in Ray's processes
+  python -m experiments.federated_vote                       # 50 clients in this process
   python -m experiments.federation.deploy                    # the same apps, really deployed
   python -m experiments.federated_vote --model=logistic_regression --train_rounds=10
   python -m experiments.federated_vote --runtime=simulation --clients=1000 --dataset=mnist \\
@@ -59,8 +58,8 @@ _SPLIT = derived_flags.Group(DataSplit, "clients")
 _RUNTIME = flags.DEFINE_enum(
     "runtime",
     "in_process",
-    ["in_process", "ray", "simulation"],
-    "Where the clients run: here, in Ray's processes, or here without messages and masks.",
+    ["in_process", "simulation"],
+    "How the clients run: as Flower's apps, or without messages and masks.",
 )
 _FOLDERS = flags.DEFINE_list(
     "folders", None, "One folder of .npz files (inputs, labels) a client, instead of --dataset."
@@ -294,14 +293,7 @@ def hold(folder: str, config: Mapping[str, Any], nodes: list[dict], console: Con
     load = records.records_in_folder if _FOLDERS.value else records.parts_of_data_set(config)
     client_app = federated.make_client_app(load, config)
     accuracies = None
-    if _RUNTIME.value == "ray":
-        if _FOLDERS.value or math.isinf(_AVERAGING.total_epsilon):
-            raise ValueError(
-                "Ray's nodes know their number only: use --runtime=in_process, or "
-                "experiments.federation.deploy"
-            )
-        outcome = federated.run_in_ray(client_app, config)
-    elif _RUNTIME.value == "simulation":
+    if _RUNTIME.value == "simulation":
         from experiments.federation import simulation
 
         if _FOLDERS.value:

@@ -147,7 +147,6 @@ _JOB = {
         "released": "an_interrupted_selection_releases_what_it_would_have",
     }.items()
 }
-_RAY = "tests/bridges/test_ray.py::test_"
 _LEDGER = "tests/bridges/test_ledger.py"
 _OPTUNA = {
     word: (f"tests/bridges/test_optuna.py::test_{test}",)
@@ -557,27 +556,6 @@ MISTAKES = [
         '        "run": run.facts() if isinstance(run, DescribesItself) else code(run),\n',
         "",
         _JOB["same"],
-    ),
-    Mistake(
-        "ray: a task whose worker died is run again",
-        f"{_BRIDGES}ray.py",
-        "max_retries=0,",
-        "max_retries=3,",
-        (f"{_RAY}each_candidate_is_one_task_that_says_nothing_and_is_never_retried",),
-    ),
-    Mistake(
-        "ray: a worker that died is one candidate's failure, the others are selected from",
-        f"{_BRIDGES}ray.py",
-        'BrokenExecutor(f"Ray lost a task ({kind})")',
-        "error",
-        (f"{_RAY}a_worker_that_died_releases_nothing",),
-    ),
-    Mistake(
-        "ray: usage statistics that count tasks are on where nothing is said of them",
-        f"{_BRIDGES}ray.py",
-        'os.environ.get(_STATISTICS) != "0"',
-        'os.environ.get(_STATISTICS) == "1"',
-        (f"{_RAY}what_is_missing_is_named_in_one_line",),
     ),
     Mistake(
         "optuna: a study in which each trial looked at the others is the best of a fixed number",

@@ -20,9 +20,6 @@ PACKAGES = (
     "tuning",
     "tuning.pareto",
 )
-NOT_RUN = {"federated": {"run_in_ray"}}
-"""Names whose examples skip lines: Ray takes half a minute to start its processes."""
-
 REGISTRIES = (
     "accounting.provenance._REBUILDERS",
     "accounting.selection.laws.law._CLASSES",
@@ -96,4 +93,4 @@ def test_examples(package, capsys, tmp_path, monkeypatch):
             exec(compile("".join(blocks), f"the example of {name}", "exec"), {})
     assert runner.summarize(verbose=False).failed == 0, capsys.readouterr().out
     assert not lacking  # A new name comes with an example.
-    assert not_run == NOT_RUN.get(package, set())
+    assert not not_run

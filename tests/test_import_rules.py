@@ -63,7 +63,6 @@ FORBIDDEN = [
     ),
     ("dpjax", "opacus", ("dpjax.bridges.opacus_engine",)),
     ("dpjax", "torch", ("dpjax.bridges.opacus_engine", "dpjax.bridges.torch_randomness")),
-    ("dpjax", "ray", ("dpjax.bridges.ray",)),
     ("dpjax", "dpjax.bridges", ("dpjax.bridges", "dpjax.commands")),
     ("dpjax", "dpjax.auditing", ("dpjax.auditing",)),
     (

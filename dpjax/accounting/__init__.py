@@ -63,7 +63,6 @@ from dpjax.accounting.mechanisms.vote import (
     vote_success_bound,
 )
 from dpjax.accounting.numerics.rdp_grid import epsilon_grid, rdp_grid
-from dpjax.accounting.odometer import Odometer, OdometerReading
 from dpjax.accounting.planning import Plan, plan
 from dpjax.accounting.provenance import from_provenance
 from dpjax.accounting.selection.adaptive import best_of_adaptive
@@ -92,8 +91,6 @@ __all__ = [
     "Guarantee",
     "Logarithmic",
     "LoopTrace",
-    "Odometer",
-    "OdometerReading",
     "Plan",
     "Poisson",
     "RepetitionLaw",

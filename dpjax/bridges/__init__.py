@@ -3,7 +3,6 @@
 | bridge | what comes in | what goes out |
 |---|---|---|
 | `bridges.tune` | any function that trains and counts | one model, `release/`, `curator/` |
-| `bridges.ray.executor` | a Ray cluster | where `bridges.tune` runs candidates |
 | `bridges.optuna.PrivateStudy` | an Optuna objective | the same; trials for the curator |
 | `bridges.optuna.price_study` | a finished Optuna study | its price |
 | `bridges.dp_accounting.SelectionAccountant` | dp_accounting's events | epsilon, delta |
@@ -14,8 +13,8 @@
 
 The guarantee of one run is the caller's claim throughout; `bridges.jax_privacy.tune` and
 `bridges.opacus.tune` look into the run, as far as it shows. `dpjax.bridges.optuna` and
-`dpjax.bridges.jax_privacy` need the extra `bridges`, `bridges.opacus.tune` the extra `opacus`,
-`dpjax.bridges.ray` the extra `ray`; the rest needs no extra.
+`dpjax.bridges.jax_privacy` need the extra `bridges`, `bridges.opacus.tune` the extra `opacus`; the
+rest needs no extra.
 """
 
 from dpjax.bridges.any_run import tune

@@ -57,7 +57,6 @@ _OF_FLOWER = (
     "records_in_folder",
     "run_election",
     "run_in_process",
-    "run_in_ray",
     "run_rounds",
     "save_outcome",
     "secure_sum_only",

@@ -1,4 +1,4 @@
-"""Switches that keep Flower and Ray from calling home; for the programs' own processes.
+"""Switches that keep Flower from calling home; for the programs' own processes.
 
 Flower reads its switch when it is imported, so call this first. Nothing in `dpjax` sets
 environment variables.
@@ -12,7 +12,6 @@ from collections.abc import MutableMapping
 SWITCHES = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "RAY_USAGE_STATS_ENABLED": "0",
 }
 
 

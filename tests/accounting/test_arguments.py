@@ -68,13 +68,6 @@ PUBLIC = {
         maximum_iterations=(5, "whole?"),
         maximum_hits=(3, "whole?"),
     ),
-    "Odometer": spec(
-        accounting.Odometer,
-        epsilon_per_iteration=(0.1, "number"),
-        failure_probability=(1e-5, "number"),
-        first_checkpoint=(8, "whole"),
-    ),
-    "Odometer.read": spec(accounting.Odometer(0.1, 1e-5).read, iterations=(5, "whole")),
     "Guarantee.epsilon": spec(BASE.epsilon, delta=(1e-5, "number"), method=("rdp", "word")),
     "Guarantee.delta": spec(BASE.delta, epsilon=(0.5, "threshold")),
     "Guarantee.rdp": spec(BASE.rdp, orders=([2.0, 3.0], "list")),
@@ -356,7 +349,7 @@ PUBLIC = {
     "zcdp": spec(accounting.zcdp, rho=(0.1, "number"), **REPLACE),
 }
 
-RECORDS = {"Guarantee", "LoopTrace", "OdometerReading", "Plan", "RepetitionLaw"}
+RECORDS = {"Guarantee", "LoopTrace", "Plan", "RepetitionLaw"}
 """What these make is only ever made by the library; their methods are in the table."""
 
 

@@ -61,7 +61,6 @@ def test_a_vote_end_to_end_and_what_is_refused(run_cases, folders, tmp_path):
         ([*trained, "--runtime=simulation"], "splits a data set"),
         (["--dataset=digits", "--clients=1000"], "fewer clients"),
         ([*of_folders, "--candidates=all"], "pass one of artifact"),
-        ([*of_folders, "--runtime=ray"], "Ray's nodes know their number only"),
         ([f"--folders={','.join(folders[:3])}"], "pass --classes"),
         ([*of_folders, "--clients=3"], "--clients belongs to --dataset, and --folders are given"),
         ([*of_folders, "--concentration=1"], "--concentration belongs to --dataset"),

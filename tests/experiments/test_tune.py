@@ -177,8 +177,8 @@ def test_selections_by_partitions_end_to_end_and_their_claims_verify(run_cases, 
         )
         record = json.loads((folder / "curator" / "run.json").read_text())
         assert len(record["partition_sizes"]) == 3 and record["warning"].startswith("NOT PRIVATE")
-        assert ("odometer" in record["selection"]) == (method == "doubling")
-        for secret in ("odometer", "partition_sizes", "answers", "seconds"):
+        assert ("answers" in record["selection"]) == (method == "doubling")
+        for secret in ("partition_sizes", "answers", "seconds"):
             assert secret not in released
     # The paper's own figure stands beside, as what is not claimed.
     assert claim["selection"]["not_claimed"]["epsilon"] > 2

@@ -94,7 +94,6 @@ def test_switches_are_set_in_the_environment_given_and_nowhere_else():
         "A": "b",
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "RAY_USAGE_STATS_ENABLED": "0",
     }
     assert dict(os.environ) == before
 

@@ -9,7 +9,7 @@
 | `sum_rules`, `masking`, `secure_sum` | exact masked sums; every trap of Flower's SecAgg+ refused |
 | `records`, `node_settings` | where a node's records come from; what its owner alone decides |
 | `ledger` | what a node has answered and spent, on its disk: once, and within its limits |
-| `in_process`, `runtimes` | the same apps in one process, or in Ray's |
+| `in_process`, `runtimes` | the same apps in one process |
 | `vote_release` | what may be published |
 | `internals` | every import from Flower, one tested version |
 """
@@ -32,7 +32,6 @@ _HOMES = {
     "records_in_folder": "records",
     "run_election": "server",
     "run_in_process": "runtimes",
-    "run_in_ray": "runtimes",
     "run_rounds": "rounds",
     "save_outcome": "vote_release",
     "secure_sum_only": "masking",

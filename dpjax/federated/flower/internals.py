@@ -11,7 +11,6 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import warnings
-from typing import Any
 
 TESTED_VERSIONS = (1, 41)
 """Major and minor version of Flower whose secure aggregation this project was tested with."""
@@ -89,24 +88,6 @@ with warnings.catch_warnings():
     from flwr.supercore.task_identity import TaskIdentity
 
 
-def run_simulation(**arguments: Any) -> None:
-    """Flower's simulation runtime on Ray; imported only when it is used, for it takes a second.
-
-    Raises:
-      ImportError: where Ray is not installed.
-    """
-    if importlib.util.find_spec("ray") is None:
-        raise ImportError(f"this simulation runs on Ray, which is not installed: {_INSTALL}")
-    from flwr.simulation import run_simulation as run
-
-    with warnings.catch_warnings():
-        # Advice on a future default; nodes that ask for no GPU are to see none.
-        warnings.filterwarnings(
-            "ignore", message="Tip: In future versions of Ray", category=FutureWarning
-        )
-        run(**arguments)
-
-
 __all__ = [
     "MAIN_CONFIGS_RECORD",
     "MAIN_PARAMS_RECORD",
@@ -143,6 +124,5 @@ __all__ = [
     "parameters_to_ndarrays",
     "recorddict_to_fitins",
     "recorddict_to_fitres",
-    "run_simulation",
     "secaggplus_mod",
 ]

@@ -1,9 +1,7 @@
-"""The same two apps in this process or in Ray's; a deployment needs no function, it is Flower's."""
+"""The same two apps in this process; a deployment needs no function, it is Flower's."""
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,7 +10,6 @@ import numpy as np
 from dpjax.federated.federation_settings import Config
 from dpjax.federated.flower import internals as flower
 from dpjax.federated.flower.in_process import InProcessGrid
-from dpjax.federated.flower.node_settings import LEDGER
 from dpjax.federated.flower.outcome import Outcome
 from dpjax.federated.flower.phases import LOCAL_ACCURACIES
 from dpjax.federated.flower.server import make_server_app
@@ -70,60 +67,3 @@ def run_in_process(
     seen = [state.array_records.get(LOCAL_ACCURACIES) for state in grid.states]
     accuracies = [unknown if kept is None else kept.to_numpy_ndarrays()[0] for kept in seen]
     return outcome, np.stack(accuracies)
-
-
-def run_in_ray(
-    client_app: flower.ClientApp, config: Config, *, cpus_per_client: int = 1
-) -> Outcome:
-    """Holds a vote among simulated nodes in Ray's processes, by Flower's simulation runtime.
-
-    Each process compiles the training for itself and takes about 0.6 GB. Nodes are given their
-    `partition-id`.
-
-    Example:
-      >>> import json
-      >>> from dpjax import federated
-      >>> rates = [{"learning_rate": rate, "decay": 1.0, "momentum": 0.9} for rate in (0.1, 0.3)]
-      >>> config = {
-      ...     "clients": 20, "candidates": json.dumps(rates), "votes": 1, "epsilon": 20.0,
-      ...     "dataset": "digits", "model": "logistic_regression",
-      ... }
-      >>> app = federated.make_client_app(federated.parts_of_data_set(config), config)
-      >>> outcome = federated.run_in_ray(app, config)  # doctest: +SKIP
-      >>> outcome.survivors  # doctest: +SKIP
-      20
-
-    Args:
-      client_app: what every node runs.
-      config: of the election and the run, flat.
-      cpus_per_client: how many cores Ray sets aside for one client at a time.
-
-    Raises:
-      ValueError, SumAborted, VoteAborted: see `run_election`.
-    """
-    outcomes: list[Outcome] = []
-    server_app = make_server_app(config, lambda outcome, _: outcomes.append(outcome))
-    with tempfile.TemporaryDirectory(prefix="dpjax_ledgers_") as ledgers:
-        flower.run_simulation(
-            server_app=server_app,
-            client_app=_WithLedgers(client_app, ledgers),
-            num_supernodes=int(config["clients"]),
-            backend_config={
-                "init_args": {"include_dashboard": False, "log_to_driver": False},
-                "client_resources": {"num_cpus": cpus_per_client, "num_gpus": 0.0},
-            },
-        )
-    (outcome,) = outcomes
-    return outcome
-
-
-class _WithLedgers(flower.ClientApp):
-    """An app whose nodes, which Ray tells their number only, have ledgers for one simulation."""
-
-    def __init__(self, app: flower.ClientApp, folder: str):
-        super().__init__()
-        self._own, self._folder = app, folder
-
-    def __call__(self, message: flower.Message, context: flower.Context) -> flower.Message:
-        context.node_config.setdefault(LEDGER, os.path.join(self._folder, str(context.node_id)))
-        return self._own(message, context)

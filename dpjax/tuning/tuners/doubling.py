@@ -166,7 +166,6 @@ class DoublingChoice:
       variant: "iterations" or "segments".
       iterations: cap on the iterations, or None.
       hits: cap on the hits, "segments" only, or None.
-      failure_probability: of the odometer's readings, for the curator.
     """
 
     epsilon: float
@@ -175,7 +174,6 @@ class DoublingChoice:
     variant: str
     iterations: int | None
     hits: int | None
-    failure_probability: float
 
     @property
     def cap(self) -> int:
@@ -212,18 +210,12 @@ class DoublingChoice:
             variant=self.variant,
             below=below,
         )
-        count = ran.iterations if self.variant == ITERATIONS else ran.segments
-        reading = accounting.Odometer(self.epsilon, self.failure_probability).read(count)
         events = {
             "iterations": ran.iterations,
             "hits": ran.hits,
             "thresholds": [self.lower_bound + self.granularity * level for level in ran.levels],
             "answers": list(ran.answers),
             "no_hit_so_the_default_candidate": ran.selected is None,
-            "odometer": {
-                "privacy_loss_so_far": reading.privacy_loss_so_far,
-                "note": "depends on the data: NOT an (epsilon, delta) guarantee",
-            },
         }
         return (DEFAULT_CANDIDATE if ran.selected is None else ran.selected), events
 
@@ -273,7 +265,6 @@ class Doubling:
         that, and unset for 20, or none with segments.
       hits: of segments, cap on hits; None for the loop's own bound. On command lines 0 stands for
         that, and unset for 10.
-      failure_probability: of the odometer's readings, for the curator.
     """
 
     selection_epsilon: float = 0.1
@@ -289,7 +280,6 @@ class Doubling:
     )
     iterations: int | None = dataclasses.field(default=None, metadata={"flag": "iterations_cap"})
     hits: int | None = dataclasses.field(default=None, metadata={"flag": "hits_cap"})
-    failure_probability: float = dataclasses.field(default=1e-5, metadata={"flag": None})
 
     finish = TrainTheWinner()
 
@@ -306,7 +296,6 @@ class Doubling:
             self.variant,
             self.iterations,
             self.hits,
-            self.failure_probability,
         )
 
     @classmethod
@@ -470,7 +459,6 @@ def doubling(
             variant,
             iterations,
             hits,
-            failure_probability=delta,
         ),
         epsilon=epsilon,
         delta=delta,
