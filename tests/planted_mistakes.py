@@ -491,18 +491,18 @@ MISTAKES = [
     ),
     Mistake(
         "bridges: what was under way when a process ended goes on with another seed",
-        f"{_BRIDGES}kept.py",
-        "self.drawn, self.spent = job.one_draw(draw, facts)",
-        "self.drawn, self.spent = job.one_draw(draw, facts)\n"
-        "            self.drawn |= {} if self.spent else {SEEDS: draw()[SEEDS]}",
+        f"{_BRIDGES}any_run.py",
+        "fresh.append(selected(Kept(job, draw)))",
+        "draw = draw | {'seeds': drawn(procedure, seed)['seeds']}\n"
+        "        fresh.append(selected(Kept(job, draw)))",
         _JOB["killed"],
     ),
     Mistake(
         "bridges: a process that goes on draws noise anew",
-        f"{_BRIDGES}kept.py",
-        "self.drawn, self.spent = job.one_draw(draw, facts)",
-        "self.drawn, self.spent = job.one_draw(draw, facts)\n"
-        "            self.drawn |= {} if self.spent else {NOISE: draw()[NOISE]}",
+        f"{_BRIDGES}any_run.py",
+        "fresh.append(selected(Kept(job, draw)))",
+        "draw = draw | {'noise': drawn(procedure, seed)['noise']}\n"
+        "        fresh.append(selected(Kept(job, draw)))",
         _JOB["killed"],
     ),
     Mistake(
@@ -524,15 +524,15 @@ MISTAKES = [
     Mistake(
         "bridges: seeds and noise stay in the folder of a draw that is spent",
         f"{_BRIDGES}kept.py",
-        " if name not in (SEEDS, NOISE)}",
-        "}",
+        "_UNTIL_CONSUMED = (SEEDS, NOISE, DRAW, IDENTITY)",
+        "_UNTIL_CONSUMED = (DRAW, IDENTITY)",
         _JOB["spent"],
     ),
     Mistake(
         "bridges: what each candidate gave stays in the folder of a draw that is spent",
         f"{_P}job.py",
-        ', "ended_*.npz*")',
-        ")",
+        '    "ended_*.npz",\n',
+        "",
         _JOB["spent"],
     ),
     Mistake(
@@ -1084,15 +1084,17 @@ MISTAKES = [
     Mistake(
         "chosen iterate: a job that goes on draws the choice anew",
         _ITERATES_FILE,
-        "        if spent:\n            return _read(drawn, structure)\n",
-        "",
+        "    return _read(outcome, structure)\n",
+        "    found = _read(outcome, structure)\n"
+        "    anew = _chosen(fixed, found.units, found.finite, randomness)\n"
+        "    return dataclasses.replace(found, winners=anew)\n",
         _ITERATES["redrawn"],
     ),
     Mistake(
         "chosen iterate: what was not chosen stays in the folder",
         _ITERATES_FILE,
-        "job.spend({name: getattr(ran, name) for name in _ARRAYS} | leaves)",
-        "job.spend({name: getattr(ran, name) for name in _ARRAYS} | leaves | trained)",
+        "        return kept | {f\"param_{i}",
+        "        return kept | trained | {f\"param_{i}",
         _ITERATES["redrawn"],
     ),
     Mistake(
@@ -1191,8 +1193,10 @@ MISTAKES = [
     Mistake(
         "partitioned selections train the candidate of the best exact utility",
         f"{_P}evaluations/partition_models.py",
-        "    chosen = {name: float(values[winner])",
-        "    winner = int(np.argmax(scores))\n    chosen = {name: float(values[winner])",
+        "    final = execute(\n        final_procedure(fixed, chosen),",
+        "    winner = int(np.argmax(scores))\n"
+        "    chosen = {name: float(values[winner]) for name, values in hyperparameters.items()}\n"
+        "    final = execute(\n        final_procedure(fixed, chosen),",
         _SCORES,
     ),
     Mistake(
@@ -1777,15 +1781,15 @@ MISTAKES = [
     Mistake(
         "subset tuning: a job that goes on draws the part anew",
         _PART_FILE,
-        'in_part = drawn["in_part"]',
-        "in_part = drawn_part(task.train.number, fixed.probability, randomness)",
+        'progress, job, drawn["in_part"])',
+        'progress, job, draw()["in_part"])',
         _PART_ONCE,
     ),
     Mistake(
         "subset tuning: the part stays in the folder when it is spent",
         _PART_FILE,
-        "    job.spend(_written(found)",
-        '    job.spend({"in_part": in_part} | _written(found)',
+        "    return _written(found)",
+        '    return {"in_part": in_part} | _written(found)',
         _PART_ONCE,
     ),
     Mistake(
@@ -2113,10 +2117,8 @@ MISTAKES = [
     Mistake(
         "extrapolation: stages are trained with the final training's noise",
         _STAGED_FILE,
-        "            procedure,\n"
-        "            randomness=randomness.apart(_STREAM_OF_PARTS, number),",
-        "            dataclasses.replace(procedure, settings=(fixed.setting,)),\n"
-        "            randomness=randomness.apart(_STREAM_OF_PARTS, number),",
+        "else fixed.stages[number],",
+        "else dataclasses.replace(fixed.stages[number], settings=(fixed.setting,)),",
         _EXTRAPOLATED["trained"],
     ),
     Mistake(
@@ -2143,8 +2145,8 @@ MISTAKES = [
     Mistake(
         "extrapolation: a job that goes on draws its stages anew",
         _STAGED_FILE,
-        'folder = None if job.folder is None else f"{job.folder}/{name}"',
-        'folder = None if job.folder is None or name != "final" else f"{job.folder}/{name}"',
+        "job=job.inner(part),",
+        "job=job.inner(part) if part == _FINAL else Job(),",
         _EXTRAPOLATED["redrawn"],
     ),
     Mistake(
@@ -2195,22 +2197,22 @@ MISTAKES = [
     Mistake(
         "adaptive proposals: a job that goes on trains its rounds again",
         _ROUNDS_FILE,
-        "        if spent:\n            return begun\n",
-        "",
+        'job.inner(f"round_{number + 1}"),',
+        "Job(),",
         (f"{_ADAPTIVE}an_interruption_redraws_nothing",),
     ),
     Mistake(
         "adaptive proposals: a round's keys serve whatever is proposed",
         _ROUNDS_FILE,
-        '                "what is proposed": points[members].tolist(),\n',
+        '            "what is proposed": points[members].tolist(),\n',
         "",
         (f"{_ADAPTIVE}a_round_goes_on_with_its_own_candidates_only",),
     ),
     Mistake(
         "adaptive proposals: uniform numbers of what is released are kept",
         _ROUNDS_FILE,
-        '_ONLY_TO_TRAIN = ("keys", "noise", "fresh")',
-        '_ONLY_TO_TRAIN = ("keys", "noise")',
+        "    return written_executed(Executed(",
+        '    return {"fresh": drawn["fresh"]} | written_executed(Executed(',
         (f"{_ADAPTIVE}an_interruption_redraws_nothing",),
     ),
     Mistake(
