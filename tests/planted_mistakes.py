@@ -1093,8 +1093,8 @@ MISTAKES = [
     Mistake(
         "chosen iterate: what was not chosen stays in the folder",
         _ITERATES_FILE,
-        "        return kept | {f\"param_{i}",
-        "        return kept | trained | {f\"param_{i}",
+        '        return kept | {f"param_{i}',
+        '        return kept | trained | {f"param_{i}',
         _ITERATES["redrawn"],
     ),
     Mistake(

@@ -6,7 +6,6 @@ others as they are by default. Where a tuner refuses a space that draws, the num
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import warnings
@@ -22,6 +21,7 @@ SMALL = dict(
     partitions=2,
     selection_epsilon=1.0,
     granularity=0.25,
+    score_noise=3.0,
     stage_noise=(9.0, 6.0),
     threshold=0.0,
     halting_probability=0.3,
@@ -57,24 +57,31 @@ def tuner(name: str, **changed: Any) -> Any:
 def space_of(name: str) -> tuning.Space:
     """What it searches: a space that draws, where it takes one."""
     try:
-        _refused_or_planned(name, DRAWN)
+        facts(name, space=DRAWN)
     except ValueError:
         return FIXED
     return DRAWN
 
 
-class _Planned(Exception):
+class Planned(Exception):
     """The procedure would begin."""
 
 
-def _refused_or_planned(name: str, space: tuning.Space) -> None:
-    def begun(*_: Any, **__: Any) -> Any:
-        raise _Planned
+@dataclasses.dataclass(frozen=True)
+class Asks(tuning.Job):
+    """A job that draws nothing: it asks what the draw would be bound to."""
 
-    job = tuning.Job()
-    object.__setattr__(job, "once", begun)
-    with contextlib.suppress(_Planned):
-        run(name, space=space, job=job)
+    def once(self, draw: Any, facts: Any, work: Any) -> Any:
+        raise Planned(facts())
+
+
+def facts(name: str, **changed: Any) -> dict[str, Any]:
+    """What the folder of a tuner would be bound to; arguments of `run`. Nothing is drawn."""
+    try:
+        run(name, **changed, job=Asks())
+    except Planned as planned:
+        return planned.args[0]
+    raise AssertionError(f"{name} draws elsewhere than in Job.once")
 
 
 def task() -> tuning.Task:
