@@ -2304,9 +2304,11 @@ MISTAKES = [
     Mistake(
         "clip rule: a sweep goes on from checkpoints of another rule",
         "dpjax/training/sweep/slots.py",
-        " {config.clipping}",
-        "",
-        _QUANTILE,
+        "        for field in dataclasses.fields(TrainConfig):\n",
+        "        for field in dataclasses.fields(TrainConfig):\n"
+        "            if field.name == 'clipping':\n"
+        "                continue\n",
+        ("tests/training/sweep/test_checkpoints.py::test_another_sweep_is_refused",),
     ),
     Mistake(
         "clip rule: shares of groups are taken as they are given",

@@ -245,9 +245,7 @@ class Job:
             name = np.frombuffer(secrets.token_bytes(16), np.uint8)
             private_files.write_once(path, packed(draw() | {IDENTITY: words, DRAW: name}))
         arrays = read_arrays(path, f"remove {self.folder} and begin anew")
-        begun = json.loads(arrays[IDENTITY].tobytes())
-        others = [name for name in {**identity, **begun} if begun.get(name) != identity.get(name)]
-        if others:
+        if others := checks.differing(json.loads(arrays[IDENTITY].tobytes()), identity):
             raise ValueError(
                 f"{self.folder} was begun with other data or settings ({', '.join(others)}): pass "
                 "the same ones, or another folder"
