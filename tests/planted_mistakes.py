@@ -188,6 +188,16 @@ _PLANS = {
     }.items()
 }
 _PLAN = f"{_BRIDGES}jax_privacy_plan.py"
+_LOST = (
+    "tests/conformance/test_folders.py::"
+    "test_whatever_is_lost_of_a_finished_folder_nothing_is_drawn_again"
+)
+_BOUND = "tests/conformance/test_identity.py::test_a_folder_is_bound_to_every_field"
+_SWEEPS = "tests/training/sweep/test_checkpoints.py::test_"
+_CHOOSE = (
+    "tests/auditing/test_lower_bounds.py::"
+    "test_events_are_counted_on_executions_that_did_not_choose_them"
+)
 _UNTUNED = (f"{_T}tuners/test_untuned.py",)
 _ITERATES_FILE = f"{_P}evaluations/iterates_of_one_run.py"
 _ITERATES = {
@@ -2549,7 +2559,222 @@ MISTAKES = [
         "        warnings.warn('not finite', UselessLossWarning, stacklevel=2)\n",
         ("tests/tuning/problem/test_loss_checks.py",),
     ),
+    Mistake(
+        "folders: a finished folder is taken for a new one where its outcome is lost",
+        f"{_P}job.py",
+        "if path == drawn and os.path.lexists(self._path_of(CONSUMED_FILE)):",
+        "if False:",
+        (_LOST,),
+    ),
+    Mistake(
+        "folders: a draw is not consumed with its outcome",
+        f"{_P}job.py",
+        "                self._consume()\n            return outcome",
+        "            return outcome",
+        (_LOST,),
+    ),
+    Mistake(
+        "folders: the choice stays in a finished folder",
+        f"{_P}job.py",
+        '    "choice.npz",\n',
+        "",
+        (f"{_LOST}[exponential]",),
+    ),
+    Mistake(
+        "folders: exact counts stay in a finished folder",
+        f"{_P}job.py",
+        '    "partition_counts_*.npz",\n',
+        "",
+        (f"{_LOST}[exponential]",),
+    ),
+    Mistake(
+        "folders: folders within stay in a finished one",
+        f"{_P}job.py",
+        '    f"{_INNER}*",\n',
+        "",
+        (f"{_LOST}[extrapolation]",),
+    ),
+    Mistake(
+        "folders: what a killed write left, keys in it, stays in a finished one",
+        f"{_P}job.py",
+        '    ".partial.*",',
+        '    "partial.*",',
+        (f"{_T}test_job.py::test_what_a_killed_write_left_goes_with_the_draw",),
+    ),
+    *(
+        Mistake(
+            f"folders: of {of} bound to no settings",
+            f"{_P}evaluations/{file}",
+            f'        "settings": {settings},\n',
+            "",
+            tuple(f"{_BOUND}[run.{field}]" for field in ("steps", "noise_multiplier")),
+        )
+        for of, file, settings in (
+            (
+                "runs",
+                "private_runs.py",
+                "[dataclasses.astuple(setting) for setting in procedure.settings]",
+            ),
+            ("partitions", "partition_models.py", "dataclasses.astuple(fixed.setting)"),
+            ("a part", "runs_on_a_part.py", "dataclasses.astuple(fixed.setting)"),
+        )
+    ),
+    *(
+        Mistake(
+            f"folders: of {of} bound to no noise of the score",
+            f"{_P}evaluations/{file}",
+            f'        "score noise": {noise},\n',
+            "",
+            (f"{_BOUND}_of_its_tuner[{tuner}-score_noise]",),
+        )
+        for of, file, noise, tuner in (
+            ("runs", "private_runs.py", "procedure.score_noise", "random_repetitions"),
+            ("a part", "runs_on_a_part.py", "fixed.score_noise", "subset_tuning"),
+        )
+    ),
+    Mistake(
+        "folders: of runs elsewhere bound to no noise of the score",
+        f"{_BRIDGES}kept.py",
+        "[score.records, score.public_size, score.noise]",
+        "[score.records, score.public_size]",
+        ("tests/conformance/test_identity.py::test_a_bridges_folder_is_bound_to_every_argument",),
+    ),
+    Mistake(
+        "folders and checkpoints: a key that only one side has is no difference",
+        "dpjax/checks.py",
+        "if name not in one or one[name] != other.get(name)]",
+        "if name in one and one[name] != other.get(name)]",
+        (
+            "tests/conformance/test_identity.py::test_a_folder_of_which_one_key_differs_is_refused",
+            f"{_SWEEPS}a_sweep_of_which_one_key_differs_is_refused",
+        ),
+    ),
+    Mistake(
+        "checkpoints: a sweep goes on with other records",
+        "dpjax/training/sweep/slots.py",
+        '            "data": [jax.tree.structure(data), *jax.tree.leaves(data)],\n',
+        "",
+        (f"{_SWEEPS}another_sweep_is_refused[data]",),
+    ),
+    Mistake(
+        "checkpoints: a candidate that is in a slot and has finished is no damage",
+        "dpjax/training/sweep/mixed.py",
+        "if sorted(kept + [index for index in in_slots if index >= 0]) != sorted(met):",
+        "if set(kept) | {index for index in in_slots if index >= 0} != set(met):",
+        (f"{_SWEEPS}saves_that_do_not_fit_together_are_damaged",),
+    ),
+    Mistake(
+        "ledger: only the first 64 records are hashed",
+        f"{_P}ledger.py",
+        "for parts in zip(*rows)",
+        "for parts in list(zip(*rows))[:64]",
+        (f"{_T}test_ledger.py::test_kept_hashes_are_the_smallest_of_all_records_in_any_order",),
+    ),
+    Mistake(
+        "ledger: only 64 hashes are kept",
+        f"{_P}ledger.py",
+        "_KEPT_HASHES = 256",
+        "_KEPT_HASHES = 64",
+        (
+            f"{_T}test_ledger.py::test_each_single_record_of_a_small_data_set_is_known_wherever_it_stands",
+        ),
+    ),
+    Mistake(
+        "audits: the bound of a family is read off the half that chose the event",
+        "dpjax/auditing/lower_bounds.py",
+        "return LowerBound(largest(seen.low, seen.high), seen)",
+        "return LowerBound(largest(event.low, event.high), seen)",
+        (f"{_CHOOSE}[True-family_lower_bound]",),
+    ),
+    Mistake(
+        "audits: a bound is read off the half that chose the event",
+        "dpjax/auditing/lower_bounds.py",
+        "    seen = halves.counted(halves.chosen(shown))\n",
+        "    seen = halves.chosen(shown)\n",
+        (_CHOOSE,),
+    ),
+    *(
+        Mistake(
+            f"price of a study: the setting that is listed {which} is charged",
+            f"{_BRIDGES}study_price.py",
+            "return accounting.parallel(*costs)",
+            f"return costs[{place}]",
+            ("tests/bridges/test_study_price.py",),
+        )
+        for which, place in (("first", 0), ("last", -1))
+    ),
+    *(
+        Mistake(
+            f"bridge to Optuna: a storage that {who} may come near is taken",
+            f"{_BRIDGES}optuna.py",
+            "if mode & (stat.S_IRWXG | stat.S_IRWXO):",
+            f"if mode & (stat.S_IRWXG | stat.S_IRWXO) & ~stat.{bit}:",
+            ("tests/bridges/test_storage_modes.py",),
+            needs="optuna",
+        )
+        for who, bit in (("a reading group", "S_IRGRP"), ("a reader", "S_IROTH"))
+    ),
+    *(
+        Mistake(
+            f"private files: {what}",
+            "dpjax/private_files.py",
+            old,
+            new,
+            ("tests/test_private_files.py",),
+        )
+        for what, old, new in (
+            (
+                "a folder that its group may read",
+                "_OTHERS = stat.S_IRWXG |",
+                "_OTHERS = stat.S_IWGRP |",
+            ),
+            (
+                "a folder that others may pass",
+                "| stat.S_IRWXO\n",
+                "| stat.S_IRWXO & ~stat.S_IXOTH\n",
+            ),
+            ("a file that others may write", "stat.S_IWGRP | stat.S_IWOTH)", "stat.S_IWGRP)"),
+        )
+    ),
+    Mistake(
+        "tables: rows that go by an identifier's column are said to stay under replace-one",
+        "dpjax/data/tables.py",
+        "stable_under_replacement=identified_by == user_arrays.SLOT",
+        "stable_under_replacement=identified_by != user_arrays.CONTENT",
+        ("tests/data/test_own_tables.py",),
+    ),
+    Mistake(
+        "tables: rows that go by their content are said to stay under replace-one",
+        "dpjax/data/tables.py",
+        "stable_under_replacement=identified_by == user_arrays.SLOT",
+        "stable_under_replacement=identified_by != user_arrays.GIVEN",
+        ("tests/data/test_own_tables.py",),
+    ),
 ]
+
+
+def _of_several() -> list[Mistake]:
+    """In every refusal of one of several `all` in the place of `any`; see `helpers/any_of.py`."""
+    sys.path.insert(0, str(ROOT / "tests" / "helpers"))
+    import any_of
+
+    test = (
+        "tests/conformance/test_one_of_several.py::test_one_of_several_is_refused_whichever_it_is"
+    )
+    return [
+        Mistake(
+            f"any -> all: {place.name}",
+            place.file,
+            place.text,
+            place.mistaken,
+            (f"{test}[{place.name}]",),
+        )
+        for place in any_of.places()
+        if place.name not in any_of.FREE
+    ]
+
+
+MISTAKES += _of_several()
 
 
 def copied(into: pathlib.Path) -> None:

@@ -299,6 +299,23 @@ def test_a_job_stopped_while_it_spends_its_draw_goes_on(tmp_path, monkeypatch):
     assert sorted(os.listdir(folder)) == FINISHED
 
 
+def test_what_a_killed_write_left_goes_with_the_draw(tmp_path, monkeypatch):
+    """A file that was not whole yet holds keys as well."""
+    folder, link = tmp_path / "work", os.link
+
+    def killed(partial, path):
+        if path.endswith("drawn.npz"):
+            shutil.copy(partial, f"{partial}.kept")  # What a kill leaves, no handler runs.
+            os.rename(f"{partial}.kept", os.path.join(folder, ".partial.killed.drawn.npz"))
+        link(partial, path)
+
+    monkeypatch.setattr(os, "link", killed)
+    begun(str(folder))
+    assert ".partial.killed.drawn.npz" in os.listdir(folder)
+    run(folder=str(folder))
+    assert sorted(os.listdir(folder)) == FINISHED
+
+
 def test_a_folder_that_others_could_have_written_in_is_refused(tmp_path):
     folder = tmp_path / "work"
     begun(str(folder))
