@@ -3,6 +3,7 @@
 For every tuner there is, and for runs of other libraries.
 """
 
+import inspect
 import itertools
 import os
 import random
@@ -16,6 +17,7 @@ from runs_elsewhere import model_and_count
 
 from dpjax import accounting, bridges, tuning
 from dpjax.tuning.job import CONSUMED_FILE, OUTCOME_FILE, Job
+from dpjax.tuning.pareto.released_run import released_run
 
 
 def _bridge(job):
@@ -121,3 +123,14 @@ def test_whatever_is_lost_of_a_finished_folder_nothing_is_drawn_again(name, tmp_
     assert found and refused
     # Keys, noise, exact counts and choices are gone.
     assert files == sorted([CONSUMED_FILE, OUTCOME_FILE])
+
+
+@pytest.mark.parametrize(
+    "function", [released_run, pytest.param("bridges.optuna.PrivateStudy", id="optuna")]
+)
+def test_what_takes_no_folder_keeps_no_draw(function):
+    """It draws in memory, for the one release of its call."""
+    if isinstance(function, str):
+        pytest.importorskip("optuna", reason="the extra bridges is not installed")
+        from dpjax.bridges.optuna import PrivateStudy as function
+    assert not {"job", "folder"} & set(inspect.signature(function).parameters)

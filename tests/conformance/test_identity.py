@@ -350,3 +350,17 @@ def test_a_bridges_folder_is_bound_to_every_argument():
     # Every key of the identity is moved by one of them.
     moved = {key for one in found.values() for key in one if one[key] != known[key]}
     assert moved == known.keys()
+
+
+OF_A_JOB = dict(placement="vmap", shard=(0, 2), checkpoint_seconds=1.0, micro_batch_size=4)
+"""What places trainings, and is no business of runs that are not ours."""
+
+
+def test_a_bridges_job_is_refused_for_every_field_that_places_trainings(tmp_path):
+    fields = {field.name for field in dataclasses.fields(Job)}
+    assert fields == OF_A_JOB.keys() | {"folder", "label"}
+    for field, value in OF_A_JOB.items():
+        job = Job(folder=str(tmp_path / "work"), **{field: value})
+        with pytest.raises(ValueError, match="with folder and label alone") as caught:
+            bridges.tune(**BRIDGED, job=job)
+        assert "\n" not in str(caught.value) and not (tmp_path / "work").exists()
