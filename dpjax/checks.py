@@ -208,3 +208,8 @@ def shown(value: object) -> str:
     text = str(value) if isinstance(value, numbers.Real) else repr(value)
     text = " ".join(text.split())
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """Names of which one side's value is not the other's, or that one side lacks."""
+    return [name for name in {**other, **one} if name not in one or one[name] != other.get(name)]

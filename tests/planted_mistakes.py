@@ -196,6 +196,16 @@ _PLANS = {
     }.items()
 }
 _PLAN = f"{_BRIDGES}jax_privacy_plan.py"
+_LOST = (
+    "tests/conformance/test_folders.py::"
+    "test_whatever_is_lost_of_a_finished_folder_nothing_is_drawn_again"
+)
+_BOUND = "tests/conformance/test_identity.py::test_a_folder_is_bound_to_every_field"
+_SWEEPS = "tests/training/sweep/test_checkpoints.py::test_"
+_CHOOSE = (
+    "tests/auditing/test_lower_bounds.py::"
+    "test_events_are_counted_on_executions_that_did_not_choose_them"
+)
 _UNTUNED = (f"{_T}tuners/test_untuned.py",)
 _ITERATES_FILE = f"{_P}evaluations/iterates_of_one_run.py"
 _ITERATES = {
@@ -499,18 +509,18 @@ MISTAKES = [
     ),
     Mistake(
         "bridges: what was under way when a process ended goes on with another seed",
-        f"{_BRIDGES}kept.py",
-        "self.drawn, self.spent = job.one_draw(draw, facts)",
-        "self.drawn, self.spent = job.one_draw(draw, facts)\n"
-        "            self.drawn |= {} if self.spent else {SEEDS: draw()[SEEDS]}",
+        f"{_BRIDGES}any_run.py",
+        "fresh.append(selected(Kept(job, draw)))",
+        "draw = draw | {'seeds': drawn(procedure, seed)['seeds']}\n"
+        "        fresh.append(selected(Kept(job, draw)))",
         _JOB["killed"],
     ),
     Mistake(
         "bridges: a process that goes on draws noise anew",
-        f"{_BRIDGES}kept.py",
-        "self.drawn, self.spent = job.one_draw(draw, facts)",
-        "self.drawn, self.spent = job.one_draw(draw, facts)\n"
-        "            self.drawn |= {} if self.spent else {NOISE: draw()[NOISE]}",
+        f"{_BRIDGES}any_run.py",
+        "fresh.append(selected(Kept(job, draw)))",
+        "draw = draw | {'noise': drawn(procedure, seed)['noise']}\n"
+        "        fresh.append(selected(Kept(job, draw)))",
         _JOB["killed"],
     ),
     Mistake(
@@ -532,15 +542,15 @@ MISTAKES = [
     Mistake(
         "bridges: seeds and noise stay in the folder of a draw that is spent",
         f"{_BRIDGES}kept.py",
-        " if name not in (SEEDS, NOISE)}",
-        "}",
+        "_UNTIL_CONSUMED = (SEEDS, NOISE, DRAW, IDENTITY)",
+        "_UNTIL_CONSUMED = (DRAW, IDENTITY)",
         _JOB["spent"],
     ),
     Mistake(
         "bridges: what each candidate gave stays in the folder of a draw that is spent",
         f"{_P}job.py",
-        ', "ended_*.npz*")',
-        ")",
+        '    "ended_*.npz",\n',
+        "",
         _JOB["spent"],
     ),
     Mistake(
@@ -1159,15 +1169,17 @@ MISTAKES = [
     Mistake(
         "chosen iterate: a job that goes on draws the choice anew",
         _ITERATES_FILE,
-        "        if spent:\n            return _read(drawn, structure)\n",
-        "",
+        "    return _read(outcome, structure)\n",
+        "    found = _read(outcome, structure)\n"
+        "    anew = _chosen(fixed, found.units, found.finite, randomness)\n"
+        "    return dataclasses.replace(found, winners=anew)\n",
         _ITERATES["redrawn"],
     ),
     Mistake(
         "chosen iterate: what was not chosen stays in the folder",
         _ITERATES_FILE,
-        "job.spend({name: getattr(ran, name) for name in _ARRAYS} | leaves)",
-        "job.spend({name: getattr(ran, name) for name in _ARRAYS} | leaves | trained)",
+        '        return kept | {f"param_{i}',
+        '        return kept | trained | {f"param_{i}',
         _ITERATES["redrawn"],
     ),
     Mistake(
@@ -1266,8 +1278,10 @@ MISTAKES = [
     Mistake(
         "partitioned selections train the candidate of the best exact utility",
         f"{_P}evaluations/partition_models.py",
-        "    chosen = {name: float(values[winner])",
-        "    winner = int(np.argmax(scores))\n    chosen = {name: float(values[winner])",
+        "    final = execute(\n        final_procedure(fixed, chosen),",
+        "    winner = int(np.argmax(scores))\n"
+        "    chosen = {name: float(values[winner]) for name, values in hyperparameters.items()}\n"
+        "    final = execute(\n        final_procedure(fixed, chosen),",
         _SCORES,
     ),
     Mistake(
@@ -1852,15 +1866,15 @@ MISTAKES = [
     Mistake(
         "subset tuning: a job that goes on draws the part anew",
         _PART_FILE,
-        'in_part = drawn["in_part"]',
-        "in_part = drawn_part(task.train.number, fixed.probability, randomness)",
+        'progress, job, drawn["in_part"])',
+        'progress, job, draw()["in_part"])',
         _PART_ONCE,
     ),
     Mistake(
         "subset tuning: the part stays in the folder when it is spent",
         _PART_FILE,
-        "    job.spend(_written(found)",
-        '    job.spend({"in_part": in_part} | _written(found)',
+        "    return _written(found)",
+        '    return {"in_part": in_part} | _written(found)',
         _PART_ONCE,
     ),
     Mistake(
@@ -2190,10 +2204,8 @@ MISTAKES = [
     Mistake(
         "extrapolation: stages are trained with the final training's noise",
         _STAGED_FILE,
-        "            procedure,\n"
-        "            randomness=randomness.apart(_STREAM_OF_PARTS, number),",
-        "            dataclasses.replace(procedure, settings=(fixed.setting,)),\n"
-        "            randomness=randomness.apart(_STREAM_OF_PARTS, number),",
+        "else fixed.stages[number],",
+        "else dataclasses.replace(fixed.stages[number], settings=(fixed.setting,)),",
         _EXTRAPOLATED["trained"],
     ),
     Mistake(
@@ -2220,8 +2232,8 @@ MISTAKES = [
     Mistake(
         "extrapolation: a job that goes on draws its stages anew",
         _STAGED_FILE,
-        'folder = None if job.folder is None else f"{job.folder}/{name}"',
-        'folder = None if job.folder is None or name != "final" else f"{job.folder}/{name}"',
+        "job=job.inner(part),",
+        "job=job.inner(part) if part == _FINAL else Job(),",
         _EXTRAPOLATED["redrawn"],
     ),
     Mistake(
@@ -2272,22 +2284,22 @@ MISTAKES = [
     Mistake(
         "adaptive proposals: a job that goes on trains its rounds again",
         _ROUNDS_FILE,
-        "        if spent:\n            return begun\n",
-        "",
+        'job.inner(f"round_{number + 1}"),',
+        "Job(),",
         (f"{_ADAPTIVE}an_interruption_redraws_nothing",),
     ),
     Mistake(
         "adaptive proposals: a round's keys serve whatever is proposed",
         _ROUNDS_FILE,
-        '                "what is proposed": points[members].tolist(),\n',
+        '            "what is proposed": points[members].tolist(),\n',
         "",
         (f"{_ADAPTIVE}a_round_goes_on_with_its_own_candidates_only",),
     ),
     Mistake(
         "adaptive proposals: uniform numbers of what is released are kept",
         _ROUNDS_FILE,
-        '_ONLY_TO_TRAIN = ("keys", "noise", "fresh")',
-        '_ONLY_TO_TRAIN = ("keys", "noise")',
+        "    return written_executed(Executed(",
+        '    return {"fresh": drawn["fresh"]} | written_executed(Executed(',
         (f"{_ADAPTIVE}an_interruption_redraws_nothing",),
     ),
     Mistake(
@@ -2379,9 +2391,11 @@ MISTAKES = [
     Mistake(
         "clip rule: a sweep goes on from checkpoints of another rule",
         "dpjax/training/sweep/slots.py",
-        " {config.clipping}",
-        "",
-        _QUANTILE,
+        "        for field in dataclasses.fields(TrainConfig):\n",
+        "        for field in dataclasses.fields(TrainConfig):\n"
+        "            if field.name == 'clipping':\n"
+        "                continue\n",
+        ("tests/training/sweep/test_checkpoints.py::test_another_sweep_is_refused",),
     ),
     Mistake(
         "clip rule: shares of groups are taken as they are given",
@@ -2690,7 +2704,222 @@ MISTAKES = [
         "        warnings.warn('not finite', UselessLossWarning, stacklevel=2)\n",
         ("tests/tuning/problem/test_loss_checks.py",),
     ),
+    Mistake(
+        "folders: a finished folder is taken for a new one where its outcome is lost",
+        f"{_P}job.py",
+        "if path == drawn and os.path.lexists(self._path_of(CONSUMED_FILE)):",
+        "if False:",
+        (_LOST,),
+    ),
+    Mistake(
+        "folders: a draw is not consumed with its outcome",
+        f"{_P}job.py",
+        "                self._consume()\n            return outcome",
+        "            return outcome",
+        (_LOST,),
+    ),
+    Mistake(
+        "folders: the choice stays in a finished folder",
+        f"{_P}job.py",
+        '    "choice.npz",\n',
+        "",
+        (f"{_LOST}[exponential]",),
+    ),
+    Mistake(
+        "folders: exact counts stay in a finished folder",
+        f"{_P}job.py",
+        '    "partition_counts_*.npz",\n',
+        "",
+        (f"{_LOST}[exponential]",),
+    ),
+    Mistake(
+        "folders: folders within stay in a finished one",
+        f"{_P}job.py",
+        '    f"{_INNER}*",\n',
+        "",
+        (f"{_LOST}[extrapolation]",),
+    ),
+    Mistake(
+        "folders: what a killed write left, keys in it, stays in a finished one",
+        f"{_P}job.py",
+        '    ".partial.*",',
+        '    "partial.*",',
+        (f"{_T}test_job.py::test_what_a_killed_write_left_goes_with_the_draw",),
+    ),
+    *(
+        Mistake(
+            f"folders: of {of} bound to no settings",
+            f"{_P}evaluations/{file}",
+            f'        "settings": {settings},\n',
+            "",
+            tuple(f"{_BOUND}[run.{field}]" for field in ("steps", "noise_multiplier")),
+        )
+        for of, file, settings in (
+            (
+                "runs",
+                "private_runs.py",
+                "[dataclasses.astuple(setting) for setting in procedure.settings]",
+            ),
+            ("partitions", "partition_models.py", "dataclasses.astuple(fixed.setting)"),
+            ("a part", "runs_on_a_part.py", "dataclasses.astuple(fixed.setting)"),
+        )
+    ),
+    *(
+        Mistake(
+            f"folders: of {of} bound to no noise of the score",
+            f"{_P}evaluations/{file}",
+            f'        "score noise": {noise},\n',
+            "",
+            (f"{_BOUND}_of_its_tuner[{tuner}-score_noise]",),
+        )
+        for of, file, noise, tuner in (
+            ("runs", "private_runs.py", "procedure.score_noise", "random_repetitions"),
+            ("a part", "runs_on_a_part.py", "fixed.score_noise", "subset_tuning"),
+        )
+    ),
+    Mistake(
+        "folders: of runs elsewhere bound to no noise of the score",
+        f"{_BRIDGES}kept.py",
+        "[score.records, score.public_size, score.noise]",
+        "[score.records, score.public_size]",
+        ("tests/conformance/test_identity.py::test_a_bridges_folder_is_bound_to_every_argument",),
+    ),
+    Mistake(
+        "folders and checkpoints: a key that only one side has is no difference",
+        "dpjax/checks.py",
+        "if name not in one or one[name] != other.get(name)]",
+        "if name in one and one[name] != other.get(name)]",
+        (
+            "tests/conformance/test_identity.py::test_a_folder_of_which_one_key_differs_is_refused",
+            f"{_SWEEPS}a_sweep_of_which_one_key_differs_is_refused",
+        ),
+    ),
+    Mistake(
+        "checkpoints: a sweep goes on with other records",
+        "dpjax/training/sweep/slots.py",
+        '            "data": [jax.tree.structure(data), *jax.tree.leaves(data)],\n',
+        "",
+        (f"{_SWEEPS}another_sweep_is_refused[data]",),
+    ),
+    Mistake(
+        "checkpoints: a candidate that is in a slot and has finished is no damage",
+        "dpjax/training/sweep/mixed.py",
+        "if sorted(kept + [index for index in in_slots if index >= 0]) != sorted(met):",
+        "if set(kept) | {index for index in in_slots if index >= 0} != set(met):",
+        (f"{_SWEEPS}saves_that_do_not_fit_together_are_damaged",),
+    ),
+    Mistake(
+        "ledger: only the first 64 records are hashed",
+        f"{_P}ledger.py",
+        "for parts in zip(*rows)",
+        "for parts in list(zip(*rows))[:64]",
+        (f"{_T}test_ledger.py::test_kept_hashes_are_the_smallest_of_all_records_in_any_order",),
+    ),
+    Mistake(
+        "ledger: only 64 hashes are kept",
+        f"{_P}ledger.py",
+        "_KEPT_HASHES = 256",
+        "_KEPT_HASHES = 64",
+        (
+            f"{_T}test_ledger.py::test_each_single_record_of_a_small_data_set_is_known_wherever_it_stands",
+        ),
+    ),
+    Mistake(
+        "audits: the bound of a family is read off the half that chose the event",
+        "dpjax/auditing/lower_bounds.py",
+        "return LowerBound(largest(seen.low, seen.high), seen)",
+        "return LowerBound(largest(event.low, event.high), seen)",
+        (f"{_CHOOSE}[True-family_lower_bound]",),
+    ),
+    Mistake(
+        "audits: a bound is read off the half that chose the event",
+        "dpjax/auditing/lower_bounds.py",
+        "    seen = halves.counted(halves.chosen(shown))\n",
+        "    seen = halves.chosen(shown)\n",
+        (_CHOOSE,),
+    ),
+    *(
+        Mistake(
+            f"price of a study: the setting that is listed {which} is charged",
+            f"{_BRIDGES}study_price.py",
+            "return accounting.parallel(*costs)",
+            f"return costs[{place}]",
+            ("tests/bridges/test_study_price.py",),
+        )
+        for which, place in (("first", 0), ("last", -1))
+    ),
+    *(
+        Mistake(
+            f"bridge to Optuna: a storage that {who} may come near is taken",
+            f"{_BRIDGES}optuna.py",
+            "if mode & (stat.S_IRWXG | stat.S_IRWXO):",
+            f"if mode & (stat.S_IRWXG | stat.S_IRWXO) & ~stat.{bit}:",
+            ("tests/bridges/test_storage_modes.py",),
+            needs="optuna",
+        )
+        for who, bit in (("a reading group", "S_IRGRP"), ("a reader", "S_IROTH"))
+    ),
+    *(
+        Mistake(
+            f"private files: {what}",
+            "dpjax/private_files.py",
+            old,
+            new,
+            ("tests/test_private_files.py",),
+        )
+        for what, old, new in (
+            (
+                "a folder that its group may read",
+                "_OTHERS = stat.S_IRWXG |",
+                "_OTHERS = stat.S_IWGRP |",
+            ),
+            (
+                "a folder that others may pass",
+                "| stat.S_IRWXO\n",
+                "| stat.S_IRWXO & ~stat.S_IXOTH\n",
+            ),
+            ("a file that others may write", "stat.S_IWGRP | stat.S_IWOTH)", "stat.S_IWGRP)"),
+        )
+    ),
+    Mistake(
+        "tables: rows that go by an identifier's column are said to stay under replace-one",
+        "dpjax/data/tables.py",
+        "stable_under_replacement=identified_by == user_arrays.SLOT",
+        "stable_under_replacement=identified_by != user_arrays.CONTENT",
+        ("tests/data/test_own_tables.py",),
+    ),
+    Mistake(
+        "tables: rows that go by their content are said to stay under replace-one",
+        "dpjax/data/tables.py",
+        "stable_under_replacement=identified_by == user_arrays.SLOT",
+        "stable_under_replacement=identified_by != user_arrays.GIVEN",
+        ("tests/data/test_own_tables.py",),
+    ),
 ]
+
+
+def _of_several() -> list[Mistake]:
+    """In every refusal of one of several `all` in the place of `any`; see `helpers/any_of.py`."""
+    sys.path.insert(0, str(ROOT / "tests" / "helpers"))
+    import any_of
+
+    test = (
+        "tests/conformance/test_one_of_several.py::test_one_of_several_is_refused_whichever_it_is"
+    )
+    return [
+        Mistake(
+            f"any -> all: {place.name}",
+            place.file,
+            place.text,
+            place.mistaken,
+            (f"{test}[{place.name}]",),
+        )
+        for place in any_of.places()
+        if place.name not in any_of.FREE
+    ]
+
+
+MISTAKES += _of_several()
 
 
 def copied(into: pathlib.Path) -> None:

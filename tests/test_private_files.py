@@ -1,6 +1,7 @@
 """Locks and files of one owner."""
 
 import os
+import stat
 import subprocess
 import sys
 import threading
@@ -68,3 +69,51 @@ def test_writing_leaves_no_other_file(tmp_path):
     private_files.write_anew(path, b"third")
     assert private_files.read_private(path) == b"third"
     assert os.listdir(tmp_path) == ["file"] and path.stat().st_mode & 0o077 == 0
+
+
+BITS = [1 << place for place in range(12)]
+"""Every bit of a file's mode."""
+OF_OTHERS = [bit for bit in BITS if bit & (stat.S_IRWXG | stat.S_IRWXO)]
+
+
+@pytest.mark.parametrize("bit", BITS, ids=oct)
+def test_a_folder_is_refused_for_each_bit_that_lets_others_in(tmp_path, bit):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    folder.chmod(0o700 | bit)
+    if bit in OF_OTHERS:
+        with pytest.raises(
+            ValueError, match=rf"mode {0o700 | bit:04o}\).*pass another folder"
+        ) as caught:
+            private_files.private_folder(folder)
+        assert "\n" not in str(caught.value)
+    else:
+        private_files.private_folder(folder)
+
+
+@pytest.mark.parametrize("bit", BITS, ids=oct)
+def test_a_file_is_refused_for_each_bit_that_lets_others_write(tmp_path, bit):
+    """What others may read lies in a folder closed to them; what they may write is not read."""
+    path = tmp_path / "file"
+    path.write_bytes(b"key")
+    path.chmod(0o600 | bit)
+    if bit in (stat.S_IWGRP, stat.S_IWOTH):
+        with pytest.raises(ValueError, match=rf"mode {0o600 | bit:04o}\)"):
+            private_files.read_private(path)
+    else:
+        assert private_files.read_private(path) == b"key"
+
+
+@pytest.mark.parametrize("mask", [0, *BITS[:9]], ids=oct)
+def test_what_is_made_has_no_bit_for_others_whatever_the_umask(tmp_path, mask):
+    old = os.umask(mask & ~0o700)  # The owner's own are needed to write at all.
+    try:
+        private_files.private_folder(tmp_path / "folder")
+        private_files.write_once(tmp_path / "folder" / "file", b"key")
+        private_files.write_anew(tmp_path / "folder" / "other", b"key")
+        with private_files.locked(tmp_path / "folder" / "lock", "here"):
+            for path in (tmp_path / "folder").rglob("*"):
+                assert not path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO), path
+        assert stat.S_IMODE((tmp_path / "folder").stat().st_mode) == 0o700
+    finally:
+        os.umask(old)

@@ -16,12 +16,13 @@ from dpjax import accounting, checks
 from dpjax.bridges.candidates import Candidates, Label
 from dpjax.bridges.contradiction import ContradictionError
 from dpjax.bridges.counted_score import CountedScore
-from dpjax.bridges.kept import checked_job, facts
+from dpjax.bridges.kept import Kept, checked_job, facts
 from dpjax.bridges.model_files import ModelFile
 from dpjax.bridges.outcomes import Callback
 from dpjax.bridges.procedure import planned
-from dpjax.bridges.selection import Selection
-from dpjax.tuning.job import Job
+from dpjax.bridges.selection import Selection, drawn
+from dpjax.tuning import cautions
+from dpjax.tuning.job import Arrays, Job
 from dpjax.tuning.ledger import Ledger
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.tuner import Result
@@ -172,17 +173,32 @@ def tune(
         ledger=ledger,
     )
     job = checked_job(job)
-    with job.held():
-        known = functools.partial(
-            facts, procedure, run=run, default=default, model_file=file, seed=seed
-        )
-        selection = Selection(procedure, seed, file, job, known)
+    cautions.of_arguments(procedure.delta, procedure.score.public_size, seed)
+
+    def selected(kept: Kept) -> Selection:
+        selection = Selection(procedure, seed, file, kept)
         if executor is None:
             for index in selection.left:
                 _take(selection, index, _attempt(run, *selection.candidate(index)), on_outcome)
         else:
             _run_in(executor, run, selection, on_outcome)
-        return selection.result(default)
+        return selection
+
+    if job.folder is None:
+        # Nothing is kept, and JAX is not asked which process this is.
+        return selected(Kept(job, drawn(procedure, seed))).result(default)
+    fresh: list[Selection] = []
+
+    def work(draw: Arrays) -> Arrays:
+        fresh.append(selected(Kept(job, draw)))
+        return fresh[0].consumed()
+
+    known = functools.partial(
+        facts, procedure, run=run, default=default, model_file=file, seed=seed
+    )
+    outcome = job.once(lambda: drawn(procedure, seed), known, work)
+    assert outcome is not None  # There are no shards.
+    return (fresh[0] if fresh else selected(Kept(job, outcome))).result(default)
 
 
 def _attempt(run: Run, seed: int, values: dict[str, Label]) -> tuple[bool, Any]:

@@ -8,7 +8,7 @@ import inspect
 import json
 import os
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import jax
@@ -18,10 +18,11 @@ from dpjax import checks, private_files
 from dpjax.bridges.model_files import Files, ModelFile
 from dpjax.bridges.procedure import Procedure
 from dpjax.tuning.curator import fingerprint
-from dpjax.tuning.job import Arrays, Job, bound, read_bound
+from dpjax.tuning.job import DRAW, IDENTITY, Arrays, Job, bound, read_bound
 
 NUMBER, NOISE, SEEDS = "number", "noise", "seeds"
-"""Arrays of a draw, beside the candidates' hyperparameters; the last two until it is spent."""
+_UNTIL_CONSUMED = (SEEDS, NOISE, DRAW, IDENTITY)
+"""Arrays of a draw, beside the candidates' hyperparameters; the last two until it is consumed."""
 
 _COUNTS, _SCORES, _REMARKS = "counts", "scores", "remarks"
 _HYPERPARAMETER, _FILE, _NO_COUNT = "hyperparameter_", "file_", -1
@@ -73,25 +74,18 @@ class Kept:
     """One selection's part of a job's folder; without a folder nothing is kept.
 
     Formal guarantees:
-      K, candidates, seeds and noise are drawn once: what a folder holds is read and never drawn
-      anew. What a candidate gave is written whole or not at all, as it ends, failures too, and is
-      never run again; a file of another draw is refused. Once all have ended the draw is spent:
-      seeds and noise are removed, and the same arguments find what came out.
+      K, candidates, seeds and noise are drawn once (`Job.once`): what a folder holds is read and
+      never drawn anew. What a candidate gave is written whole or not at all, as it ends, failures
+      too, and is never run again; a file of another draw is refused. Once all have ended the draw
+      is consumed: seeds and noise are removed, and the same arguments find what came out.
 
     Args:
-      job: where.
-      draw: makes the draw, `NUMBER`, `NOISE`, `SEEDS` and candidates.
-      facts: by name, JSON-able, what the draw and the runs depend on.
+      job: where; it holds its folder.
+      drawn: `NUMBER`, `NOISE`, `SEEDS` and candidates; or what `consumed` made of it.
     """
 
-    def __init__(
-        self, job: Job, draw: Callable[[], Arrays], facts: Callable[[], Mapping[str, Any]]
-    ):
-        self._job, self.spent = job, False
-        if job.folder is None:
-            self.drawn = draw()
-        else:
-            self.drawn, self.spent = job.one_draw(draw, facts)
+    def __init__(self, job: Job, drawn: Arrays):
+        self._job, self.drawn = job, drawn
 
     @property
     def hyperparameters(self) -> dict[str, np.ndarray]:
@@ -108,7 +102,7 @@ class Kept:
         if self._job.folder is None:
             return
         for index in range(int(self.drawn[NUMBER])):
-            if self.spent:
+            if _COUNTS in self.drawn:
                 yield index, _read(self.drawn, index)
             elif os.path.lexists(path := self._path(index)):
                 mend = "remove it, and its candidate runs again with the seed it has"
@@ -120,12 +114,10 @@ class Kept:
             payload = bound(_written([ended]), self.drawn)
             private_files.write_once(self._path(index), payload)
 
-    def spend(self, all_ended: list[Ended]) -> None:
-        """Writes what all candidates came to, the winner's files alone; removes seeds and noise."""
-        if not self.spent:
-            kept = {name: self.drawn[name] for name in self.drawn if name not in (SEEDS, NOISE)}
-            self._job.spend(kept | _written(all_ended))
-            self.spent = True
+    def consumed(self, all_ended: list[Ended]) -> Arrays:
+        """What all candidates came to, with the winner's files alone, for the place of the draw."""
+        kept = {name: self.drawn[name] for name in self.drawn if name not in _UNTIL_CONSUMED}
+        return kept | _written(all_ended)
 
     def _path(self, index: int) -> str:
         assert self._job.folder is not None

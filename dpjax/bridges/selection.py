@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import time
 import warnings
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -37,8 +36,8 @@ class Selection:
     """K candidates with their seeds and their noise, and the best of those reported so far.
 
     Formal guarantees:
-      K, candidates, seeds and noise are drawn when the object is made, so that no result of a run
-      can move them, or read where a job's folder holds them; what a candidate gets depends on
+      K, candidates, seeds and noise are drawn when the object is made or before, so that no result
+      of a run can move them; what a candidate gets depends on
       nothing of another. Each candidate is reported once, to this process or an earlier one; there
       is no result before all K are; a candidate that failed counts and ranks worst. The winner is
       the best noisy score, the earlier of equals, in whatever order they are reported; its model
@@ -55,25 +54,24 @@ class Selection:
         procedure: Procedure,
         seed: int | None,
         model_file: ModelFile = ModelFile(),  # noqa: B008 (immutable)
-        job: Job = Job(),  # noqa: B008 (immutable)
-        facts: Callable[[], Mapping[str, Any]] = dict,
+        kept: Kept | None = None,
     ):
-        """Draws everything, or reads it.
+        """Draws everything, unless it was drawn.
 
         Args:
           procedure: what was fixed beforehand.
           seed: None for the operating system's randomness.
           model_file: how a model is written, which is done while it is the best so far.
-          job: whose folder holds the draw and what candidates gave.
-          facts: by name, JSON-able: what must be the same for the folder to go on.
+          kept: the draw of a job's folder, and what candidates gave before.
 
         Raises:
-          ValueError: for a folder that is another selection's, or holds something damaged.
+          ValueError: for a folder that holds something damaged.
         """
-        cautions.of_arguments(procedure.delta, procedure.score.public_size, seed)
-        randomness = HostRandomness(seed)
-        self.procedure, self.secret = procedure, randomness.secret
-        self._kept = Kept(job, lambda: _draw(procedure, randomness), facts)
+        self.procedure, self.secret = procedure, seed is None
+        if kept is None:
+            cautions.of_arguments(procedure.delta, procedure.score.public_size, seed)
+            kept = Kept(Job(), drawn(procedure, seed))
+        self._kept = kept
         self.number, self._drawn = int(self._kept.drawn[NUMBER]), self._kept.hyperparameters
         self._outcomes: dict[int, Outcome] = {}
         self._best, self._model = BestOfRuns(1), None
@@ -148,8 +146,36 @@ class Selection:
         self._outcomes[index] = outcome
         return outcome
 
+    def consumed(self) -> Arrays:
+        """What takes the draw's place in a job's folder, once every candidate was reported."""
+        winner = self._winner
+        return self._kept.consumed(
+            [
+                Ended(
+                    one.count,
+                    one.score,
+                    one.remark,
+                    self._files if one.candidate == winner else None,
+                )
+                for one in self._all_outcomes()
+            ]
+        )
+
+    @property
+    def _winner(self) -> int | None:
+        found = np.isfinite(self._best.score[0])
+        return int(self._best.candidate[0]) if found else None
+
+    def _all_outcomes(self) -> list[Outcome]:
+        if len(self._outcomes) < self.number:
+            raise ValueError(
+                "candidates are left: run and report every one, failed ones too, before the result "
+                "(stopping early would look at scores)"
+            )
+        return [self._outcomes[index] for index in range(self.number)]
+
     def result(self, default: Any) -> Result:
-        """The winner, or what no record had an influence on; spends the draw of a job's folder.
+        """The winner, or what no record had an influence on.
 
         Args:
           default: the model that is released where there is no winner.
@@ -157,26 +183,15 @@ class Selection:
         Raises:
           ValueError: before every candidate was reported.
         """
-        if len(self._outcomes) < self.number:
-            raise ValueError(
-                "candidates are left: run and report every one, failed ones too, before the result "
-                "(stopping early would look at scores)"
-            )
-        procedure, outcomes = self.procedure, [self._outcomes[i] for i in range(self.number)]
-        winner = int(self._best.candidate[0])
-        if winner < 0 or not np.isfinite(self._best.score[0]):
+        procedure, outcomes = self.procedure, self._all_outcomes()
+        winner = self._winner
+        if winner is None:
             model, files = default, self._model_file.files(default)
             hyperparameters = dict.fromkeys(procedure.candidates.space.parameters)
             cautions.of_untrained("no run could be released (all failed, or none was drawn)")
         else:
             model, files = self._model, self._files
             hyperparameters = dict(outcomes[winner].hyperparameters)
-        self._kept.spend(
-            [
-                Ended(one.count, one.score, one.remark, files if one.candidate == winner else None)
-                for one in outcomes
-            ]
-        )
         remarks = {str(one.candidate): one.remark for one in outcomes if one.remark}
         if remarks:
             some = (
@@ -202,7 +217,7 @@ class Selection:
             run_guarantee=procedure.run_guarantee,
             curator=CuratorRecord(
                 number_of_candidates=self.number,
-                winner=winner,
+                winner=int(self._best.candidate[0]),
                 hyperparameters=self._drawn,
                 scores=np.array([one.score for one in outcomes]),
                 accuracies=np.array(counts) / procedure.score.public_size,
@@ -229,10 +244,11 @@ def _all_failed(first: Outcome) -> str:
     )
 
 
-def _draw(procedure: Procedure, randomness: HostRandomness) -> Arrays:
+def drawn(procedure: Procedure, seed: int | None) -> Arrays:
     """K, and every candidate's noise, hyperparameters and seed, as arrays by name."""
     if procedure.ledger is not None:  # Before anything is drawn, so that no draw goes unnoted.
         procedure.ledger.note(procedure.guarantee.epsilon(procedure.delta), procedure.delta)
+    randomness = HostRandomness(seed)
     source = None if randomness.secret else randomness.generator(_STREAM_OF_K)
     number = int(procedure.choice.draw(1, source)[0])
     noise = np.zeros(number, dtype=np.int64)
@@ -241,6 +257,6 @@ def _draw(procedure: Procedure, randomness: HostRandomness) -> Arrays:
             procedure.deviation, number, randomness, _STREAM_OF_SCORES
         )
     space = randomness.generator(_STREAM_OF_SPACE)
-    drawn = procedure.candidates.sample(number, space)
+    candidates = procedure.candidates.sample(number, space)
     seeds = randomness.words(number, _STREAM_OF_SEEDS) >> np.uint64(64 - SEED_BITS)
-    return {NUMBER: np.array(number), NOISE: noise, SEEDS: seeds} | named(drawn)
+    return {NUMBER: np.array(number), NOISE: noise, SEEDS: seeds} | named(candidates)

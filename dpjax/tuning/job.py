@@ -29,14 +29,27 @@ from dpjax.tuning.evaluations.best_of_runs import BestOfRuns
 PyTree = Any
 Arrays = dict[str, np.ndarray]
 
-DRAWN_FILE, OUTCOME_FILE, LOCK_FILE = "drawn.npz", "outcome.npz", "lock"
-_UNTIL_SPENT = (f"{DRAWN_FILE}*", "shard_*_of_*.npz*", "checkpoints_*_of_*", "ended_*.npz*")
-"""What is removed when the draw is spent; with what a killed write of these files left."""
+DRAWN_FILE, OUTCOME_FILE, CONSUMED_FILE, LOCK_FILE = "drawn.npz", "outcome.npz", "consumed", "lock"
+_INNER = "inner_"
+_UNTIL_CONSUMED = (
+    DRAWN_FILE,
+    "shard_*_of_*.npz",
+    "checkpoints_*_of_*",
+    "ended_*.npz",
+    "partition_counts_*.npz",
+    "choice.npz",
+    f"{_INNER}*",
+    ".partial.*",  # What a killed write of one of these left.
+)
+"""What is removed when the draw is consumed: all that dpjax writes but what came out."""
 
-DRAW, _IDENTITY, _SPENT, _HASH = "draw", "identity", "spent", "hash"
+DRAW, IDENTITY, _CONSUMED, _HASH = "draw", "identity", "spent", "hash"
 _NONE = np.zeros(0)  # What stands where no hash does: equal to none.
 """Arrays in these files: the draw's own random name, which is written in every file of results made
-of it; what it was begun with; whether it is spent; and a hash of all the others."""
+of it; what it was begun with; whether it is consumed; and a hash of all the others."""
+
+_CONSUMED_WORDS = b"The draw of this folder has decided a release, which outcome.npz holds.\n"
+"""Where outcome.npz is lost, this file keeps the folder from being taken for a new one."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,9 +68,9 @@ class Job:
       folder: the curator's working folder, or None. It holds the draw (with every candidate's
         secret key), checkpoints and shards' results, all unprotected, then what came out; delete
         it with the release written. One procedure's own: a draw decides one release. Once it has,
-        keys and noise of what is released are removed, and the same procedure finds what came out;
-        any other is refused. Made with mode 0700; one that is there must be this user's and closed
-        to others.
+        the draw and all that was made of it but what came out are removed; the same procedure finds
+        what came out, any other is refused. Made with mode 0700; one that is there must be this
+        user's and closed to others.
       shard: (i, N): train the i-th of N shares of the candidates, i from 0, and select nothing.
         (None, N): train nothing, merge the results of all N shares and select.
       label: whatever else the result depends on, for example the command line: jobs that share a
@@ -166,28 +179,58 @@ class Job:
         index, count = self.shard or (jax.process_index(), jax.process_count())
         return f"{index}_of_{count}"
 
-    def one_draw(
-        self, draw: Callable[[], Arrays], facts: Callable[[], Mapping[str, Any]]
-    ) -> tuple[Arrays, bool]:
-        """The draw that all jobs and processes share: whoever comes first draws, the others read.
+    def inner(self, name: str, **changed: Any) -> Job:
+        """The same job in a folder of its own below, for a part of the procedure that draws itself.
+
+        That folder is removed when the draw of this one is consumed.
+        """
+        folder = None if self.folder is None else f"{self.folder}/{_INNER}{name}"
+        return dataclasses.replace(self, folder=folder, **changed)
+
+    def once(
+        self,
+        draw: Callable[[], Arrays],
+        facts: Callable[[], Mapping[str, Any]],
+        work: Callable[[Arrays], Arrays | None],
+    ) -> Arrays | None:
+        """What a procedure comes to: worked out of one draw, or found where it was before.
+
+        Formal guarantees:
+          All jobs and processes share one draw: the first draws, the others read. This is the only
+          way to a draw, and it ends in the draw's being consumed: once `work` has returned, what it
+          returned takes the draw's place, and keys, noise, counts, choices and checkpoints are
+          removed. So a draw decides one outcome, and a job that comes again finds it. Of a folder
+          that has decided, whatever single file is lost, nothing is drawn again.
 
         Args:
-          draw: makes it.
+          draw: makes the draw.
           facts: JSON-able by name; what the draw and its training depend on. Not called without a
             folder.
+          work: draw -> what the procedure goes on with, final training included; None for a shard
+            that leaves the rest to others.
 
         Returns:
-          The draw, and whether it is spent: then these are the arrays given to `spend`.
+          What `work` returned, now or then; None for a shard.
 
         Raises:
-          ValueError: if the folder holds the draw of another procedure, a file of it is damaged or
-            another user's, or if there is nothing to merge yet.
+          ValueError: if the folder holds the draw of another procedure, a file of it is damaged,
+            lost or another user's, another process works there, or if there is nothing to merge.
         """
-        payload = None
-        if jax.process_index() == 0:
-            payload = self._drawn_by_first(draw, facts()) if self.folder else packed(draw())
-        arrays = unpacked(hosts.bytes_from_first(payload))
-        return arrays, _SPENT in arrays
+        with self.held():
+            payload = None
+            if jax.process_index() == 0:
+                payload = self._drawn_by_first(draw, facts()) if self.folder else packed(draw())
+            arrays = unpacked(hosts.bytes_from_first(payload))
+            if _CONSUMED in arrays:
+                return arrays if self.shard is None or self.merges else None
+            if self.share_is_done(arrays):
+                return None
+            outcome = work(arrays)
+            if outcome is not None and self.folder is not None and jax.process_index() == 0:
+                kept = outcome | {IDENTITY: arrays[IDENTITY], _CONSUMED: np.array(True)}
+                private_files.write_once(self._path_of(OUTCOME_FILE), packed(kept))
+                self._consume()
+            return outcome
 
     def _drawn_by_first(self, draw: Callable[[], Arrays], facts: Mapping[str, Any]) -> bytes:
         identity = {
@@ -198,42 +241,31 @@ class Job:
         }
         drawn, outcome = self._path_of(DRAWN_FILE), self._path_of(OUTCOME_FILE)
         path = outcome if os.path.lexists(outcome) else drawn
+        if path == drawn and os.path.lexists(self._path_of(CONSUMED_FILE)):
+            raise ValueError(
+                f"{outcome} is lost, and its draw has decided a release: put it back, or pass "
+                "another folder, for a new draw that is paid for anew"
+            )
         if not os.path.lexists(path):
             if self.shard is not None and self.merges:
                 raise ValueError(f"{path} is not there: run all {self.shard[1]} shards first")
             words = np.frombuffer(json.dumps(identity).encode(), np.uint8)
             name = np.frombuffer(secrets.token_bytes(16), np.uint8)
-            private_files.write_once(path, packed(draw() | {_IDENTITY: words, DRAW: name}))
+            private_files.write_once(path, packed(draw() | {IDENTITY: words, DRAW: name}))
         arrays = read_arrays(path, f"remove {self.folder} and begin anew")
-        begun = json.loads(arrays[_IDENTITY].tobytes())
-        others = [name for name in identity if begun.get(name) != identity[name]]
-        if others or len(begun) != len(identity):
+        if others := checks.differing(json.loads(arrays[IDENTITY].tobytes()), identity):
             raise ValueError(
                 f"{self.folder} was begun with other data or settings ({', '.join(others)}): pass "
                 "the same ones, or another folder"
             )
         if path == outcome:
-            self._remove_spent()
+            self._consume()
         return packed(arrays)
 
-    def spend(self, outcome: Arrays) -> None:
-        """Marks the draw spent, once it has decided what is released.
-
-        The outcome takes its place in the folder, and keys, noise and checkpoints are removed: what
-        decided one release cannot decide another, and an interruption from here on loses nothing.
-
-        Args:
-          outcome: what the procedure goes on with, and all that `one_draw` returns from now on.
-        """
-        if self.folder is None or jax.process_index() != 0:
-            return
-        drawn = read_arrays(self._path_of(DRAWN_FILE), "begin anew")
-        kept = outcome | {_IDENTITY: drawn[_IDENTITY], _SPENT: np.array(True)}
-        private_files.write_once(self._path_of(OUTCOME_FILE), packed(kept))
-        self._remove_spent()
-
-    def _remove_spent(self) -> None:
-        for pattern in _UNTIL_SPENT:
+    def _consume(self) -> None:
+        """Removes the draw and all that was made of it but what came out; says so in a file."""
+        private_files.write_once(self._path_of(CONSUMED_FILE), _CONSUMED_WORDS)
+        for pattern in _UNTIL_CONSUMED:
             for path in glob.glob(os.path.join(glob.escape(self._path_of("")), pattern)):
                 if os.path.isdir(path) and not os.path.islink(path):
                     shutil.rmtree(path)
@@ -264,7 +296,7 @@ class Job:
 
         Args:
           own: of this process's share.
-          drawn: what `one_draw` returned; read for shards.
+          drawn: what `work` is given by `once`; read for shards.
 
         Raises:
           ValueError: if a shard to be merged has not finished, its file is damaged, or it was made

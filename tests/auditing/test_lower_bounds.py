@@ -65,13 +65,43 @@ def test_the_value_is_what_the_counts_show_by_clopper_and_pearson():
     assert seen.executions == (NUMBER // 2, NUMBER // 2)
 
 
-def test_events_are_counted_on_executions_that_did_not_choose_them():
-    """The first halves differ, the second halves do not: nothing is shown."""
+OTHER_ARGUMENTS = {
+    "delta": 1e-3,
+    "claim": accounting.gaussian(4.0),
+    "family": lambda x: accounting.gaussian(1 / x),
+    "between": (0.25, 4.0),
+}
+BOUNDS = {
+    name: set(OTHER_ARGUMENTS) & set(inspect.signature(function).parameters)
+    for name, function in vars(auditing).items()
+    if inspect.isfunction(function)
+    and inspect.signature(function).return_annotation == "LowerBound"
+    and "with_record" in inspect.signature(function).parameters
+}
+"""Every bound on what is seen of two inputs, and what else it needs."""
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+@pytest.mark.parametrize("shown_first", [True, False])
+def test_events_are_counted_on_executions_that_did_not_choose_them(name, shown_first):
+    """One half differs and the other does not, either first: an event and its count need both."""
     generator = np.random.default_rng(11)
     half = NUMBER // 2
-    one = np.concatenate([generator.normal(3, 1, half), generator.normal(0, 1, half)])
+    halves = [generator.normal(3, 1, half), generator.normal(0, 1, half)]
+    one = np.concatenate(halves if shown_first else halves[::-1])
     other = generator.normal(0, 1, NUMBER)
-    assert auditing.epsilon_lower_bound(one, other, 1e-3).value < 0.1
+    given = {argument: OTHER_ARGUMENTS[argument] for argument in BOUNDS[name]}
+    bound = getattr(auditing, name)
+    found = bound(with_record=one, without_record=other, **given)
+    nothing = OTHER_ARGUMENTS["between"][0] if "between" in given else 0.0
+    if shown_first:
+        # Chosen where it shows most, it shows nothing in the half that counts.
+        assert found.value <= nothing + 0.1
+    # Where both halves differ the bound is far from that, and it says what was counted.
+    both = bound(with_record=np.concatenate([halves[0]] * 2), without_record=other, **given)
+    assert both.value > nothing + 0.3
+    for seen in (found.seen, both.seen):
+        assert seen.executions == (NUMBER - half, NUMBER - half)
 
 
 def test_it_is_wrong_no_more_often_than_it_says():

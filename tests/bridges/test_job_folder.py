@@ -123,7 +123,7 @@ def test_a_draw_that_is_spent_is_no_more_and_its_release_is_found(tmp_path):
     run = _Interrupted(raises=(1,))
     result = _tune(run, tmp_path / "work", seed=None)
     folder = tmp_path / "work"
-    assert [path.name for path in folder.iterdir()] == ["outcome.npz"]
+    assert {path.name for path in folder.iterdir()} == {"consumed", "outcome.npz"}
     assert stat.S_IMODE(os.stat(folder).st_mode) == 0o700
     assert stat.S_IMODE(os.stat(folder / "outcome.npz").st_mode) == 0o600
     left = read_arrays(str(folder / "outcome.npz"), "")
@@ -313,5 +313,5 @@ def test_the_docstrings_keep_their_promises():
     ):
         assert promise in section
     section = " ".join(inspect.getdoc(kept.Kept).split("Formal guarantees:")[1].split())
-    for promise in ("drawn once", "never run again", "seeds and noise are removed"):
+    for promise in ("drawn once (`Job.once`)", "never run again", "seeds and noise are removed"):
         assert promise in section

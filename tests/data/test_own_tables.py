@@ -8,8 +8,9 @@ import numpy as np
 import pandas
 import pytest
 
-from dpjax import data
-from dpjax.data import tables, tabular
+from dpjax import data, tuning
+from dpjax.data import tables, tabular, user_arrays
+from dpjax.tuning.problem.task import check_neighbours
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs" / "tables"
 SCHEMA = {
@@ -153,6 +154,80 @@ def test_identifiers_stay_with_their_records_and_promise_no_replacement():
         made(TABLE | {"name": ["Ann"] * 4}, known)
     with pytest.raises(ValueError, match="lacks an identifier"):
         made(TABLE | {"name": ["Ann", None, "Cyd", "Dan"]}, known)
+
+
+MANY = 60
+"""Rows of a table of which parts are made."""
+WAYS = [(way, column) for way in (None, *user_arrays.IDENTIFIED_BY) for column in (False, True)]
+"""How records are identified, and whether the schema has a column for it."""
+
+
+def _many(column):
+    generator = np.random.default_rng(4)
+    known = schema(**({"identifier": "name"} if column else {}))
+    if column:
+        known["columns"].pop("name")
+    return {
+        "name": [f"name {place}" for place in range(MANY)],
+        "age": generator.integers(20, 60, MANY).tolist(),
+        "region": generator.choice(["north", "south", "west"], MANY).tolist(),
+        "rooms": generator.integers(1, 3, MANY).tolist(),
+        "insured": generator.choice(["yes", "no"], MANY).tolist(),
+    }, known
+
+
+def _part_of_each(table, known, way):
+    """The parts; and by place in the table whether a record is for training, None for none."""
+    found = made(table, known, identified_by=way, public_size=MANY)
+    parts = found.parts(0.4, key=1)
+    kept = [place for place in range(MANY) if table["insured"][place] is not None]
+    for_training = set(parts.train.identifiers.tolist())
+    members = dict.fromkeys(range(MANY))
+    of_each = found.train.identifiers.tolist()
+    return parts, members | {place: one in for_training for place, one in zip(kept, of_each)}
+
+
+@pytest.mark.parametrize(("way", "column"), WAYS)
+def test_a_table_says_whether_records_stay_when_one_is_replaced(way, column):
+    """Each of its values by another one, each column by a missing value: who moves, or goes?"""
+    table, known = _many(column)
+    try:
+        before, was = _part_of_each(table, known, way)
+    except ValueError:
+        assert (way == "identifiers") > column or (way in ("slot", "content") and column)
+        return
+    moved = 0
+    others = {"age": 21, "region": "elsewhere", "rooms": 7, "insured": "yes"}
+    for place in range(0, MANY, 4):
+        changes = [{name: value} for name, value in others.items()] + [
+            {name: None} for name in others
+        ]
+        for change in changes:
+            neighbour = {name: list(values) for name, values in table.items()}
+            for name, value in change.items():
+                neighbour[name][place] = value
+            try:
+                _, now = _part_of_each(neighbour, known, way)
+            except ValueError:
+                continue  # Refused as a whole: no such table is a neighbour.
+            moved += now != was
+    stays = moved == 0
+    assert stays == (way == "slot")
+    for part in (before.train, before.validation):
+        assert part.stable_under_replacement == stays
+        records = tuning.Records(
+            (part.inputs, part.labels),
+            part.public_size,
+            part.size_bound,
+            part.stable_under_replacement,
+            part.identifiers,
+            part.stable_under_removal,
+        )
+        if stays:
+            check_neighbours("fixed", records)
+        else:
+            with pytest.raises(ValueError, match="identified_by='slot'"):
+                check_neighbours("fixed", records)
 
 
 def test_a_target_that_is_a_number_above_another():

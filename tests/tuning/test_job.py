@@ -32,6 +32,8 @@ from dpjax.tuning.problem.task import Records, Task
 from dpjax.tuning.tuner import Request
 
 ROOT = pathlib.Path(__file__).parents[2]
+FINISHED = sorted([job.CONSUMED_FILE, job.OUTCOME_FILE])
+"""What a folder holds whose draw has decided a release."""
 GENERATOR = np.random.default_rng(2)
 INPUTS = GENERATOR.normal(size=(60, 3)).astype(np.float32)
 LABELS = (INPUTS[:, 0] > 0).astype(np.int32)
@@ -119,7 +121,7 @@ def test_shards_merge_to_what_one_job_gives(tmp_path, plain):
         other = planned_with(training.adam())
         run(folder=folder, shard=(0, 3), plan=other)
     assert_same(run(folder=folder, shard=(None, 3)), plain)
-    assert os.listdir(folder) == ["outcome.npz"], "keys and shards outlive the selection"
+    assert sorted(os.listdir(folder)) == FINISHED, "keys and shards outlive the selection"
     # Whoever comes again finds what came out, and trains nothing.
     assert run(folder=folder, shard=(1, 3)) is None
     assert_same(run(folder=folder, shard=(None, 3)), plain)
@@ -259,7 +261,7 @@ def test_a_folder_serves_one_procedure_until_it_is_spent_and_afterwards(tmp_path
     drawn, spent = str(tmp_path / "drawn"), str(tmp_path / "spent")
     begun(drawn)
     result = run(folder=spent)
-    assert os.listdir(spent) == ["outcome.npz"]
+    assert sorted(os.listdir(spent)) == FINISHED
     kept = np.load(os.path.join(spent, "outcome.npz"))
     assert not {"keys", "noise"} & set(kept.files)
     for folder in (drawn, spent):
@@ -285,7 +287,7 @@ def test_a_constant_that_a_function_closed_over_tells_two_procedures_apart(tmp_p
 def test_a_job_stopped_while_it_spends_its_draw_goes_on(tmp_path, monkeypatch):
     """Between the outcome's file and the last key's removal: nothing is lost, no key stays."""
     folder = str(tmp_path / "work")
-    monkeypatch.setattr(Job, "_remove_spent", lambda self: (_ for _ in ()).throw(Killed()))
+    monkeypatch.setattr(Job, "_consume", lambda self: (_ for _ in ()).throw(Killed()))
     with pytest.raises(Killed):
         run(seed=None, folder=folder)
     monkeypatch.undo()
@@ -294,7 +296,24 @@ def test_a_job_stopped_while_it_spends_its_draw_goes_on(tmp_path, monkeypatch):
     np.testing.assert_array_equal(
         outcome.scores, outcome.units + drawn["noise"], err_msg="not of that draw"
     )
-    assert os.listdir(folder) == ["outcome.npz"]
+    assert sorted(os.listdir(folder)) == FINISHED
+
+
+def test_what_a_killed_write_left_goes_with_the_draw(tmp_path, monkeypatch):
+    """A file that was not whole yet holds keys as well."""
+    folder, link = tmp_path / "work", os.link
+
+    def killed(partial, path):
+        if path.endswith("drawn.npz"):
+            shutil.copy(partial, f"{partial}.kept")  # What a kill leaves, no handler runs.
+            os.rename(f"{partial}.kept", os.path.join(folder, ".partial.killed.drawn.npz"))
+        link(partial, path)
+
+    monkeypatch.setattr(os, "link", killed)
+    begun(str(folder))
+    assert ".partial.killed.drawn.npz" in os.listdir(folder)
+    run(folder=str(folder))
+    assert sorted(os.listdir(folder)) == FINISHED
 
 
 def test_a_folder_that_others_could_have_written_in_is_refused(tmp_path):
@@ -370,10 +389,16 @@ def test_a_shard_of_another_draw_is_not_merged(tmp_path):
     for folder in folders:
         for index in range(2):
             shard = Job(folder=folder, shard=(index, 2))
-            with shard.held():
-                drawn, _ = shard.one_draw(lambda: {"keys": np.arange(2)}, dict)
-                assert shard.collected({"members": np.arange(index)}, drawn) is None
-                assert shard.share_is_done(drawn)
+            draws = []
+
+            def work(drawn):
+                draws.append(drawn)  # noqa: B023
+                return shard.collected({"members": np.arange(index)}, drawn)  # noqa: B023
+
+            # The second time the share is there: nothing is worked out again.
+            for _ in range(2):
+                assert shard.once(lambda: {"keys": np.arange(2)}, dict, work) is None
+            (drawn,) = draws
     merge = Job(folder=folders[1], shard=(None, 2))
     assert [len(share["members"]) for share in merge.collected({}, drawn)] == [0, 1]
     shutil.copy(os.path.join(folders[0], "shard_0_of_2.npz"), folders[1])

@@ -73,6 +73,36 @@ def test_a_twentieth_of_shared_records_is_enough():
         assert not SeenData.of("z", first).is_in(entry)
 
 
+@pytest.mark.parametrize("number", [1, 3, 200])
+def test_each_single_record_of_a_small_data_set_is_known_wherever_it_stands(number):
+    """Of up to 256 records all hashes are kept: the first, the last and every other one tell."""
+    mine, others = _records(number, seed=8), _records(number, seed=9)
+    seen = SeenData.of("mine", mine)
+    assert len(seen.smallest_hashes) == number
+    for place in range(number):
+        for stands_at in {0, place, number - 1}:
+            theirs = tuple(rows.copy() for rows in others)
+            for own, rows in zip(theirs, mine, strict=True):
+                own[stands_at] = rows[place]
+            entry = {"data": "x", "data_set": "x"}
+            entry["smallest_hashes"] = SeenData.of("theirs", theirs).smallest_hashes
+            assert seen.is_in(entry), (place, stands_at)
+    entry["smallest_hashes"] = SeenData.of("theirs", others).smallest_hashes
+    assert not seen.is_in(entry)
+
+
+def test_kept_hashes_are_the_smallest_of_all_records_in_any_order():
+    inputs, labels = _records(3000, seed=10)
+    kept = SeenData.of("a", (inputs, labels)).smallest_hashes
+    assert len(kept) == 256 and list(kept) == sorted(kept)
+    # What the smallest hashes are of may stand anywhere: in either half, and last.
+    halves = [
+        SeenData.of("a", (inputs[rows], labels[rows])) for rows in np.split(np.arange(3000), 2)
+    ]
+    assert list(kept) == sorted({*halves[0].smallest_hashes, *halves[1].smallest_hashes})[:256]
+    assert SeenData.of("a", (inputs[::-1], labels[::-1])).smallest_hashes == kept
+
+
 def test_a_label_is_part_of_a_record():
     inputs, labels = _records(50)
     flipped = SeenData.of("b", (inputs, 1 - labels))

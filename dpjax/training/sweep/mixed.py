@@ -10,12 +10,14 @@ candidates.
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
+from dpjax import checks
 from dpjax.training.dp_sgd import TrainConfig, checked_number_of_records
 from dpjax.training.lots.families import family_of
 from dpjax.training.sweep.checkpoints import Arrays, Checkpoints
@@ -139,9 +141,9 @@ def mixed_sweep(
     placement = Placement(chunk_size) if placement is None else placement
     buckets = _planned(configs, population, placement, chunk_size, useful_work)
     candidates = Candidates(configs, np.asarray(jax.random.key_data(keys)), values)
-    saved, identity = None, b""
+    saved, identity = None, dict[str, str]()
     if checkpoints is not None:
-        saved, identity = checkpoints.restore(), candidates.identity(buckets)
+        saved, identity = checkpoints.restore(), candidates.identity(buckets, data)
         _refuse_other_saves(checkpoints, *saved, identity, buckets)
     data = placement.put(jax.tree.map(np.asarray, data), whole=True)
     program = SlotProgram(configs[0], initial, finish, data, finish_data) if configs else None
@@ -150,7 +152,8 @@ def mixed_sweep(
         assert program is not None  # A bucket has members.
         return Slots(bucket, candidates, program, placement)
 
-    loop = BucketLoop(buckets, lanes_of, steps_per_call, checkpoints, identity)
+    words = json.dumps(identity).encode()
+    loop = BucketLoop(buckets, lanes_of, steps_per_call, checkpoints, words)
     return loop.results(saved, progress, report)
 
 
@@ -210,25 +213,25 @@ def _refuse_other_saves(
     checkpoints: Checkpoints,
     standing: Arrays | None,
     earlier: list[Arrays],
-    identity: bytes,
+    identity: Mapping[str, str],
     buckets: list[Bucket],
 ) -> None:
     """Refuses saves of another sweep, and those that lack a candidate that had finished."""
     if standing is None:
         return
     try:
-        same, number = bytes(standing["identity"]) == identity, int(standing["bucket"])
-        taken, in_slots = int(standing["taken"]), set(standing["member"].tolist())
+        begun, number = json.loads(standing["identity"].tobytes()), int(standing["bucket"])
+        taken, in_slots = int(standing["taken"]), standing["member"].tolist()
         kept = [index for arrays in earlier for index in arrays["members"].tolist()]
     except (KeyError, ValueError):
         raise checkpoints.damaged() from None
-    if not same:
+    if others := checks.differing(begun, identity):
         raise ValueError(
-            f"{checkpoints.folder} holds checkpoints of another sweep: pass the candidates and "
-            "options that it was begun with, or another folder"
+            f"{checkpoints.folder} holds checkpoints of another sweep ({', '.join(others)}): pass "
+            "the candidates and options that it was begun with, or another folder"
         )
-    begun = [index for bucket in buckets[:number] for index in bucket.members]
-    begun += buckets[number].members[:taken]
+    met = [index for bucket in buckets[:number] for index in bucket.members]
+    met += buckets[number].members[:taken]
     # Whoever was begun is in a slot or has finished: none may be lost, none come twice.
-    if sorted(kept) != sorted(set(begun) - in_slots):
+    if sorted(kept + [index for index in in_slots if index >= 0]) != sorted(met):
         raise checkpoints.damaged()

@@ -26,6 +26,7 @@ from dpjax.training.dp_sgd import (
     rows_of_micro_batch,
 )
 from dpjax.training.lots.families import LotFamily, family_of
+from dpjax.training.mesh import LotMesh
 from dpjax.training.sweep.checkpoints import Arrays, named_leaves, unnamed_leaves
 from dpjax.training.sweep.lanes import Harvest, LaneInputs, Lanes, key_of
 from dpjax.training.sweep.placement import Placement
@@ -46,20 +47,22 @@ class Candidates:
         """Expected records of a candidate's lot, to the nearest whole number."""
         return round(self.configs[member].expected_lot_size)
 
-    def identity(self, buckets: list[Bucket]) -> bytes:
-        """Tells one sweep from another, for checkpoints."""
-        digest = hashlib.blake2b(self.key_words.tobytes(), digest_size=16)
-        for name in sorted(self.hyperparameters):
-            digest.update(name.encode() + self.hyperparameters[name].tobytes())
-        for config in self.configs:
-            digest.update(f"{config.lots} {config.steps} {config.expected_lot_size}".encode())
-            digest.update(f" {config.micro_batch_size} {config.clipping}".encode())
-            if config.mesh is not None:
-                digest.update(f" over {config.mesh.size}".encode())
-            if config.averages is not None:
-                digest.update(f" {config.averages}".encode())
-        digest.update(repr(buckets).encode())
-        return digest.digest()
+    def identity(self, buckets: list[Bucket], data: Tree) -> dict[str, str]:
+        """Tells one sweep from another, for checkpoints: by name a hash of what is not code."""
+        told: dict[str, list[Any]] = {
+            "keys": [self.key_words],
+            "data": [jax.tree.structure(data), *jax.tree.leaves(data)],
+            "buckets": [buckets],
+        }
+        for name, values in self.hyperparameters.items():
+            told[f"hyperparameter {name}"] = [values]
+        for field in dataclasses.fields(TrainConfig):
+            # Two functions may have one name: what they compute is the caller's to tell apart.
+            told[field.name] = [
+                "a function" if callable(value) and field.name in _MAY_BE_FUNCTIONS else value
+                for value in (getattr(config, field.name) for config in self.configs)
+            ]
+        return {name: _hash_of(parts) for name, parts in told.items()}
 
     def inputs(self, member: int, family: LotFamily) -> LaneInputs:
         """What the device is given of one candidate."""
@@ -71,6 +74,23 @@ class Candidates:
             "expected_lot_size": np.float32(config.expected_lot_size),
             "total_steps": np.uint32(config.steps),
         }
+
+
+_MAY_BE_FUNCTIONS = ("loss_fn", "optimizer", "trainable")
+
+
+def _hash_of(parts: list[Any]) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        if isinstance(part, np.ndarray | jax.Array):
+            array = np.ascontiguousarray(part)
+            digest.update(f"{array.shape}{array.dtype}".encode())
+            digest.update(array.reshape(-1).view(np.uint8).data)
+        elif isinstance(part, LotMesh):
+            digest.update(f"over {part.size};".encode())  # Which devices they are differs.
+        else:
+            digest.update(f"{part!r};".encode())
+    return digest.hexdigest()
 
 
 class SlotProgram:

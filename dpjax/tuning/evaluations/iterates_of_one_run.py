@@ -382,31 +382,27 @@ def executed(
       progress: called with (runs done, runs in all).
       job: where the run is trained.
     """
-    with job.held():
-        drawn, spent = job.one_draw(
-            lambda: _drawn(executions, randomness), lambda: _facts(fixed, executions, randomness)
-        )
-        structure = jax.tree.structure(jax.eval_shape(fixed.task.initial, jax.random.key(0)))
-        if spent:
-            return _read(drawn, structure)
+    structure = jax.tree.structure(jax.eval_shape(fixed.task.initial, jax.random.key(0)))
+
+    def work(drawn: Arrays) -> Arrays:
         trained = _trained(fixed, drawn, chunk_size, progress, job)
         winners = _chosen(fixed, trained["units"], trained["finite"], randomness)
-        ran = Ran(
-            winners,
-            _of_winners(trained, winners, structure),
-            trained["units"],
-            trained["finite"],
-        )
-        leaves = {f"param_{i}": leaf for i, leaf in enumerate(jax.tree.leaves(ran.params))}
-        job.spend({name: getattr(ran, name) for name in _ARRAYS} | leaves)
-        return ran
+        params = _of_winners(trained, winners, structure)
+        kept = {"winners": winners} | {name: trained[name] for name in ("units", "finite")}
+        return kept | {f"param_{i}": leaf for i, leaf in enumerate(jax.tree.leaves(params))}
+
+    outcome = job.once(
+        lambda: _drawn(executions, randomness), lambda: _facts(fixed, executions, randomness), work
+    )
+    assert outcome is not None  # There are no shards.
+    return _read(outcome, structure)
 
 
 _ARRAYS = ("winners", "units", "finite")
 
 
 def _read(arrays: Arrays, structure: Any) -> Ran:
-    """What a spent job keeps."""
+    """What is kept of a run."""
     leaves = [arrays[f"param_{i}"] for i in range(structure.num_leaves)]
     kept = {name: arrays[name] for name in _ARRAYS}
     return Ran(params=jax.tree.unflatten(structure, leaves), **kept)

@@ -40,7 +40,13 @@ from dpjax.tuning.evaluations.partitions import (
     SelectionNoiseWarning,
     partition_lots,
 )
-from dpjax.tuning.evaluations.private_runs import Executed, Procedure, execute
+from dpjax.tuning.evaluations.private_runs import (
+    Executed,
+    Procedure,
+    execute,
+    read_executed,
+    written_executed,
+)
 from dpjax.tuning.job import Arrays, Job, bound, read_bound
 from dpjax.tuning.problem import inspection
 from dpjax.tuning.problem.run_settings import (
@@ -148,8 +154,7 @@ class PartitionModels:
         warning = fixed.utility.noise_warning(fixed.number, choice.epsilon)
         if warning is not None:
             warnings.warn(warning, SelectionNoiseWarning, stacklevel=cautions.users_level())
-        with job.held():
-            return _selected_and_trained(fixed, randomness, chunk_size, progress, job, warning)
+        return _selected_and_trained(fixed, randomness, chunk_size, progress, job, warning)
 
     def restate(self, claim: Mapping[str, Any], choice: UtilityChoice, finish: Finish) -> Restated:
         """See `tuner.Evaluation`."""
@@ -313,13 +318,55 @@ def _selected_and_trained(
     job: Job,
     warning: str | None,
 ) -> Result | None:
-    """Trains, chooses and finishes, where no other process works in the job's folder."""
-    started, task = time.time(), fixed.task
-    partitions = fixed.utility.partitions
-    drawn, _ = job.one_draw(lambda: _drawn(fixed, randomness), lambda: _facts(fixed, randomness))
-    hyperparameters = {
-        name: drawn[f"hyperparameter_{name}"] for name in sorted(fixed.space.parameters)
-    }
+    """Trains, chooses and finishes."""
+    started = time.time()
+
+    def work(drawn: Arrays) -> Arrays | None:
+        return _worked_out(fixed, randomness, chunk_size, progress, job, drawn)
+
+    outcome = job.once(lambda: _drawn(fixed, randomness), lambda: _facts(fixed, randomness), work)
+    if outcome is None:
+        return None
+    winner, events, scores, sizes = json.loads(outcome["found"].tobytes())
+    hyperparameters = _hyperparameters(fixed, outcome)
+    chosen = {name: float(values[winner]) for name, values in hyperparameters.items()}
+    final = read_executed(_of_final(outcome), fixed.task)
+    utilities = np.asarray(scores, dtype=np.float64) / fixed.utility.units
+    return Result(
+        release=_release(fixed, randomness, hyperparameters, chosen, final),
+        guarantee=fixed.guarantee,
+        run_guarantee=fixed.training_guarantee,
+        selection_guarantee=fixed.selection_guarantee,
+        curator=curator.CuratorRecord(
+            number_of_candidates=fixed.number,
+            winner=winner,
+            hyperparameters=hyperparameters,
+            scores=utilities,
+            accuracies=utilities,
+            seconds=time.time() - started,
+            details={
+                "what_scores_are": "average accuracy of the partition models, without noise",
+                "selection": events,
+                "partition_sizes": sizes,
+                "final_model_validation_accuracy": float(final.units[0])
+                / (fixed.task.units * max(fixed.task.validation.number, 1)),
+                "warning_about_noise": warning,
+            },
+        ),
+    )
+
+
+def _worked_out(
+    fixed: Plan,
+    randomness: HostRandomness,
+    chunk_size: int,
+    progress: Callable[[int, int], None] | None,
+    job: Job,
+    drawn: Arrays,
+) -> Arrays | None:
+    """Counts, one choice and the final training of a draw, as arrays; None for a shard."""
+    task, partitions = fixed.task, fixed.utility.partitions
+    hyperparameters = _hyperparameters(fixed, drawn)
     records = partitioned(task.train, partitions, drawn["partition_key"].tobytes())
     models = fixed.number * partitions
     counts = partition_counts(
@@ -351,34 +398,31 @@ def _selected_and_trained(
         final_procedure(fixed, chosen),
         randomness=randomness,
         chunk_size=1,
-        job=_job_of_the_final_training(job),
+        # Of one run there are no shards: whoever merges trains it.
+        job=job.inner("final", shard=None, placement="one_by_one"),
     )
     assert final is not None  # It is no shard's.
     if progress is not None:
         progress(models + 1, models + 1)
-    utilities = np.asarray(scores, dtype=np.float64) / fixed.utility.units
-    return Result(
-        release=_release(fixed, randomness, hyperparameters, chosen, final),
-        guarantee=fixed.guarantee,
-        run_guarantee=fixed.training_guarantee,
-        selection_guarantee=fixed.selection_guarantee,
-        curator=curator.CuratorRecord(
-            number_of_candidates=fixed.number,
-            winner=winner,
-            hyperparameters=hyperparameters,
-            scores=utilities,
-            accuracies=utilities,
-            seconds=time.time() - started,
-            details={
-                "what_scores_are": "average accuracy of the partition models, without noise",
-                "selection": events,
-                "partition_sizes": records.sizes.tolist(),
-                "final_model_validation_accuracy": float(final.units[0])
-                / (task.units * max(task.validation.number, 1)),
-                "warning_about_noise": warning,
-            },
-        ),
+    found = json.dumps([winner, events, scores, records.sizes.tolist()])
+    return (
+        {f"{_FINAL}{name}": array for name, array in written_executed(final).items()}
+        | {f"hyperparameter_{name}": values for name, values in hyperparameters.items()}
+        | {"found": np.frombuffer(found.encode(), np.uint8)}
     )
+
+
+_FINAL = "final_"
+
+
+def _of_final(outcome: Arrays) -> Arrays:
+    """The arrays of the final training."""
+    names = (name for name in outcome if name.startswith(_FINAL))
+    return {name.removeprefix(_FINAL): outcome[name] for name in names}
+
+
+def _hyperparameters(fixed: Plan, arrays: Arrays) -> dict[str, np.ndarray]:
+    return {name: arrays[f"hyperparameter_{name}"] for name in sorted(fixed.space.parameters)}
 
 
 def _drawn(fixed: Plan, randomness: HostRandomness) -> dict[str, np.ndarray]:
@@ -406,7 +450,7 @@ def _chosen_once(
 ) -> tuple[int, dict[str, Any]]:
     """One choice for all processes, and for a job that goes on after a stop: never a second draw.
 
-    It is kept in the job's folder, with what happened; both the curator's until the release.
+    It is kept in the job's folder, with what happened, until the draw is consumed.
     """
     payload = None
     if jax.process_index() == 0:
@@ -426,7 +470,7 @@ def _chosen_once(
 def _facts(fixed: Plan, randomness: HostRandomness) -> dict[str, Any]:
     """What a draw, and what is trained from it, depend on; JSON-able, by name."""
     return {
-        "method": "partitioned selection",
+        "method": "models of partitions",
         "settings": dataclasses.astuple(fixed.setting),
         "clipping": fixed.request.run.clipping.describe(),
         "partitions": [dataclasses.astuple(fixed.lots), dataclasses.astuple(fixed.utility)],
@@ -452,12 +496,6 @@ def final_procedure(fixed: Plan, chosen: Mapping[str, float]) -> Procedure:
         run_guarantee=fixed.training_guarantee,
         guarantee=fixed.guarantee,
     )
-
-
-def _job_of_the_final_training(job: Job) -> Job:
-    """Its checkpoints stand in a folder of their own; a merge trains it, so no shards are left."""
-    folder = None if job.folder is None else f"{job.folder}/final"
-    return dataclasses.replace(job, folder=folder, shard=None, placement="one_by_one")
 
 
 def _release(

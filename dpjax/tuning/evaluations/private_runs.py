@@ -351,9 +351,6 @@ def _scored(
 # candidate's key; without a seed every draw is the operating system's.
 _STREAM_OF_K, _STREAM_OF_SPACE, _STREAM_OF_SCORES = 1, 2, 3
 
-_ONLY_TO_TRAIN = ("keys", "noise")
-"""What of a draw nobody needs, and nobody may see, once it has decided a release."""
-
 
 @dataclasses.dataclass(frozen=True)
 class Executed:
@@ -417,8 +414,16 @@ def execute(
       ValueError: for a folder that is another procedure's, another process's or another user's, or
         holds something damaged; one line that says which.
     """
-    with job.held():
-        return _executed(procedure, randomness, executions, chunk_size, progress, job)
+
+    def work(drawn: Arrays) -> Arrays | None:
+        return _worked_out(procedure, drawn, executions, chunk_size, progress, job)
+
+    outcome = job.once(
+        lambda: draw_of(procedure, randomness, executions),
+        lambda: facts_of(procedure, randomness, executions),
+        work,
+    )
+    return None if outcome is None else read_executed(outcome, procedure.task)
 
 
 def rank_trained(
@@ -451,31 +456,20 @@ def rank_trained(
     best.update(owners[indices], indices, ranks, outputs["params"])
 
 
-def _executed(
+def _worked_out(
     procedure: Procedure,
-    randomness: HostRandomness,
+    drawn: Arrays,
     executions: int,
     chunk_size: int,
     progress: Callable[[int, int], None] | None,
     job: Job,
-) -> Executed | None:
-    """`execute`, where no other process works in the job's folder."""
-    task = procedure.task
-    drawn, spent = job.one_draw(
-        lambda: draw_of(procedure, randomness, executions),
-        lambda: facts_of(procedure, randomness, executions),
-    )
-    structure = jax.tree.structure(jax.eval_shape(task.initial, jax.random.key(0)))
-    if job.share_is_done(drawn) or (spent and job.shard is not None and not job.merges):
-        return None
-    if spent:
-        # Everything was trained and the selection made; only what came out had not left yet.
-        return _put_together([drawn], procedure, drawn, structure)
+) -> Arrays | None:
+    """What `execute` keeps of a draw; None for a shard."""
     noise = drawn["noise"]
     counts = drawn["counts"]
     owners = np.repeat(np.arange(executions), counts)
     total = len(owners)
-    hyperparameters = _hyperparameters(procedure, drawn)
+    hyperparameters = _hyperparameters(drawn)
     keys = jax.random.wrap_key_data(drawn["keys"], impl=key_streams.IMPLEMENTATION)
     units = np.zeros(total, dtype=np.int64)
     scores = np.full(total, -np.inf)
@@ -498,24 +492,38 @@ def _executed(
     shares = job.collected(share_arrays(np.flatnonzero(trained), units, scores, best), drawn)
     if shares is None:
         return None
-    executed = _put_together(shares, procedure, drawn, structure)
-    whole = share_arrays(np.arange(total), executed.units, executed.scores, executed.best)
-    job.spend({name: drawn[name] for name in drawn if name not in _ONLY_TO_TRAIN} | whole)
-    return executed
+    best = put_together(shares, units, scores, _structure(procedure.task))
+    return written_executed(Executed(best, counts, hyperparameters, units, scores))
 
 
-def _put_together(
-    shares: list[Arrays], procedure: Procedure, drawn: Arrays, structure: Any
-) -> Executed:
-    """What was executed, from the results of all shares."""
-    total = int(np.sum(drawn["counts"]))
+_HYPERPARAMETER = "hyperparameter_"
+
+
+def written_executed(executed: Executed) -> Arrays:
+    """What was executed, as arrays by name; of the draw no key and no noise."""
+    units, scores, best = executed.units, executed.scores, executed.best
+    return (
+        share_arrays(np.arange(len(units)), units, scores, best)
+        | {"counts": executed.counts}
+        | {f"{_HYPERPARAMETER}{name}": kept for name, kept in executed.hyperparameters.items()}
+    )
+
+
+def read_executed(arrays: Arrays, task: Task) -> Executed:
+    """What `written_executed` wrote of runs on a task."""
+    total = len(arrays["units"])
     units, scores = np.zeros(total, dtype=np.int64), np.full(total, -np.inf)
-    best = put_together(shares, units, scores, structure)
-    return Executed(best, drawn["counts"], _hyperparameters(procedure, drawn), units, scores)
+    best = put_together([arrays], units, scores, _structure(task))
+    return Executed(best, arrays["counts"], _hyperparameters(arrays), units, scores)
 
 
-def _hyperparameters(procedure: Procedure, drawn: Arrays) -> dict[str, np.ndarray]:
-    return {name: drawn[f"hyperparameter_{name}"] for name in sorted(procedure.space.parameters)}
+def _structure(task: Task) -> Any:
+    return jax.tree.structure(jax.eval_shape(task.initial, jax.random.key(0)))
+
+
+def _hyperparameters(arrays: Arrays) -> dict[str, np.ndarray]:
+    names = sorted(name for name in arrays if name.startswith(_HYPERPARAMETER))
+    return {name.removeprefix(_HYPERPARAMETER): arrays[name] for name in names}
 
 
 def draw_of(
@@ -534,7 +542,7 @@ def draw_of(
     if total:
         keys = np.asarray(jax.random.key_data(training.candidate_keys(total, seed=randomness.seed)))
     return {"counts": counts, "noise": noise, "keys": keys} | {
-        f"hyperparameter_{name}": values for name, values in hyperparameters.items()
+        f"{_HYPERPARAMETER}{name}": values for name, values in hyperparameters.items()
     }
 
 

@@ -27,6 +27,8 @@ from dpjax.tuning.evaluations.private_runs import (
     draw_of,
     facts_of,
     rank_trained,
+    read_executed,
+    written_executed,
 )
 from dpjax.tuning.job import DRAW, Arrays, Job, put_together, share_arrays
 from dpjax.tuning.problem.space import Space, space_from
@@ -35,9 +37,6 @@ from dpjax.tuning.tuner import Finish, Progress, Request, Restated, Result
 
 # Of a seeded `HostRandomness`, apart from the streams of `private_runs`.
 _STREAM_OF_PROPOSALS = 22
-
-_ONLY_TO_TRAIN = ("keys", "noise", "fresh")
-"""What of a draw nobody needs, and nobody may see, once it has decided a release."""
 
 
 class ProposalChoice(RunChoice, Protocol):
@@ -161,24 +160,29 @@ def executed_in_rounds(
       ValueError: for a folder that is another procedure's, another process's or another user's, or
         holds something damaged; one line that says which.
     """
-    with job.held():
-        return _executed(procedure, randomness, executions, chunk_size, progress, job)
+
+    def work(drawn: Arrays) -> Arrays:
+        return _worked_out(procedure, drawn, executions, chunk_size, progress, job)
+
+    outcome = job.once(
+        lambda: _drawn(procedure, randomness, executions),
+        lambda: facts_of(procedure, randomness, executions) | {"method": "proposals in rounds"},
+        work,
+    )
+    assert outcome is not None  # There are no shards.
+    return read_executed(outcome, procedure.task)
 
 
-def _executed(
+def _worked_out(
     procedure: Procedure,
-    randomness: HostRandomness,
+    drawn: Arrays,
     executions: int,
     chunk_size: int,
     progress: Callable[[int, int], None] | None,
     job: Job,
-) -> Executed:
-    """`executed_in_rounds`, where no other process works in the job's folder."""
+) -> Arrays:
+    """What `executed_in_rounds` keeps of a draw."""
     choice = _checked(procedure.selection, procedure.space)
-    drawn, spent = job.one_draw(
-        lambda: _drawn(procedure, randomness, executions),
-        lambda: facts_of(procedure, randomness, executions) | {"method": "rounds of proposals"},
-    )
     structure = jax.tree.structure(jax.eval_shape(procedure.task.initial, jax.random.key(0)))
     counts = drawn["counts"]
     total = int(np.sum(counts))
@@ -186,10 +190,6 @@ def _executed(
         name: drawn[f"hyperparameter_{name}"].copy() for name in sorted(procedure.space.parameters)
     }
     units, scores = np.zeros(total, dtype=np.int64), np.full(total, -np.inf)
-    if spent:
-        # Everything was trained and the selection made; only what came out had not left yet.
-        best = put_together([drawn], units, scores, structure)
-        return Executed(best, counts, hyperparameters, units, scores)
     owners = np.repeat(np.arange(executions), counts)
     order = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
     rounds = order // choice.round_size
@@ -206,9 +206,6 @@ def _executed(
             points[chosen] = choice.proposed(points[before], scores[before], fresh)
         law = procedure.space.parameters[choice.adapted]
         hyperparameters[choice.adapted][members] = law.from_unit(points[members])
-        part = dataclasses.replace(
-            job, folder=None if job.folder is None else f"{job.folder}/round_{number + 1}"
-        )
         share = _round(
             procedure,
             hyperparameters,
@@ -218,7 +215,7 @@ def _executed(
             owners,
             executions,
             chunk_size,
-            part,
+            job.inner(f"round_{number + 1}"),
             run,
         )
         units[members], scores[members] = share["units"], share["scores"]
@@ -227,11 +224,7 @@ def _executed(
         if progress is not None:
             progress(done, total)
     best = put_together(shares, units, scores, structure)
-    whole = share_arrays(np.arange(total), units, scores, best)
-    kept = {name: drawn[name] for name in drawn if name not in _ONLY_TO_TRAIN}
-    tried = {f"hyperparameter_{name}": values for name, values in hyperparameters.items()}
-    job.spend(kept | tried | whole)
-    return Executed(best, counts, hyperparameters, units, scores)
+    return written_executed(Executed(best, counts, hyperparameters, units, scores))
 
 
 def _by_owner(owners: np.ndarray, members: np.ndarray) -> list[tuple[int, np.ndarray]]:
@@ -260,17 +253,8 @@ def _round(
     run: CandidateRun,
 ) -> Arrays:
     """Trains and scores the candidates of one round; as from `share_arrays`."""
-    with job.held():
-        begun, spent = job.one_draw(
-            dict,
-            lambda: {
-                "the draw": drawn[DRAW].tolist() if DRAW in drawn else None,
-                "the candidates": members.tolist(),
-                "what is proposed": points[members].tolist(),
-            },
-        )
-        if spent:
-            return begun
+
+    def work(_: Arrays) -> Arrays:
         keys = jax.random.wrap_key_data(drawn["keys"], impl=key_streams.IMPLEMENTATION)
         units = np.zeros(len(owners), dtype=np.int64)
         scores = np.full(len(owners), -np.inf)
@@ -279,6 +263,16 @@ def _round(
             procedure, hyperparameters, keys, members, chunk_size, job, run
         ):
             rank_trained(procedure, indices, outputs, drawn["noise"], owners, units, scores, best)
-        share = share_arrays(members, units, scores, best)
-        job.spend(share)
+        return share_arrays(members, units, scores, best)
+
+    share = job.once(
+        dict,
+        lambda: {
+            "the draw": drawn[DRAW].tolist() if DRAW in drawn else None,
+            "the candidates": members.tolist(),
+            "what is proposed": points[members].tolist(),
+        },
+        work,
+    )
+    assert share is not None  # There are no shards.
     return share

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
-import shutil
 import time
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -60,9 +58,6 @@ RATE = "learning_rate"
 
 # Numbers of a seeded `HostRandomness`'s streams, apart from those of `private_runs`.
 _STREAM_OF_PART, _STREAM_OF_FINAL_SEED = 21, 22
-
-_PART_FOLDER, _REST_FOLDER = "part", "rest"
-"""Of the search and of the final training, in a job's folder until the draw is spent."""
 
 _FOUND = "best of K runs on a secret part of the records, then private training on"
 RULE, RULE_ON_ALL = f"{_FOUND} the rest", f"{_FOUND} all of them"
@@ -138,8 +133,7 @@ class RunsOnAPart:
         """
         fixed = plan(task, request, self, choice, finish)
         started = time.time()
-        with job.held():
-            found = _tuned_and_trained(fixed, randomness, chunk_size, progress, job)
+        found = _tuned_and_trained(fixed, randomness, chunk_size, progress, job)
         if found is None:
             return None
         return Result(
@@ -457,27 +451,40 @@ def _tuned_and_trained(
     progress: Progress | None,
     job: Job,
 ) -> _Found | None:
-    """Draws the part, searches on it and trains on the rest, in a folder of this process's own.
+    """Draws the part, searches on it and trains on the rest.
 
-    One draw of the part serves one release: whoever goes on with the folder reads it, and it is
-    removed with the release decided.
+    One draw of the part serves one release: whoever goes on with the job's folder reads it, and it
+    is removed with the release decided.
     """
-    task = fixed.task
-    drawn, spent = job.one_draw(
-        lambda: {"in_part": drawn_part(task.train.number, fixed.probability, randomness)},
-        lambda: _facts(fixed, randomness),
-    )
-    structure = jax.tree.structure(jax.eval_shape(task.initial, jax.random.key(0)))
-    if spent:
-        _remove_traces(job)
-        return None if job.shard is not None and not job.merges else _read(drawn, structure)
-    in_part = drawn["in_part"]
+
+    def draw() -> Arrays:
+        return {"in_part": drawn_part(fixed.task.train.number, fixed.probability, randomness)}
+
+    def work(drawn: Arrays) -> Arrays | None:
+        return _worked_out(fixed, randomness, chunk_size, progress, job, drawn["in_part"])
+
+    outcome = job.once(draw, lambda: _facts(fixed, randomness), work)
+    if outcome is None:
+        return None
+    structure = jax.tree.structure(jax.eval_shape(fixed.task.initial, jax.random.key(0)))
+    return _read(outcome, structure)
+
+
+def _worked_out(
+    fixed: Plan,
+    randomness: HostRandomness,
+    chunk_size: int,
+    progress: Progress | None,
+    job: Job,
+    in_part: np.ndarray,
+) -> Arrays | None:
+    """The search on a part and the final training, as arrays; None for a shard."""
     searched = execute(
         fixed.search(in_part),
         randomness=randomness,
         chunk_size=chunk_size,
         progress=progress,
-        job=_job_in(job, _PART_FOLDER),
+        job=job.inner("part"),
     )
     if searched is None:
         return None
@@ -488,7 +495,7 @@ def _tuned_and_trained(
             fixed.final_training(in_part, chosen),
             randomness=_of_final_training(randomness),
             chunk_size=1,
-            job=dataclasses.replace(_job_in(job, _REST_FOLDER), shard=None, placement="one_by_one"),
+            job=job.inner("rest", shard=None, placement="one_by_one"),
         )
         assert final is not None  # It is no shard's.
     trained = final is not None and np.isfinite(final.best.score[0])
@@ -497,17 +504,10 @@ def _tuned_and_trained(
         units=searched.units,
         scores=searched.scores,
         winner=-1 if chosen is None else int(searched.best.candidate[0]),
-        params=final.best.output(0) if final is not None and trained else untrained(task),
+        params=final.best.output(0) if final is not None and trained else untrained(fixed.task),
         final_units=int(final.units[0]) if final is not None and trained else 0,
     )
-    job.spend(_written(found) | {"trained": np.array(trained)})
-    _remove_traces(job)
-    if not trained:
-        cautions.of_untrained(
-            "no candidate could be chosen (none was drawn, or none was finite), or the final "
-            "training is not finite"
-        )
-    return found
+    return _written(found) | {"trained": np.array(trained)}
 
 
 def chosen_hyperparameters(searched: Executed, execution: int = 0) -> dict[str, float] | None:
@@ -525,23 +525,8 @@ def _of_final_training(randomness: HostRandomness) -> HostRandomness:
     return HostRandomness(int(randomness.words(1, _STREAM_OF_FINAL_SEED)[0] >> np.uint64(32)))
 
 
-def _job_in(job: Job, folder: str) -> Job:
-    """The same job in a folder below its own."""
-    return dataclasses.replace(job, folder=None if job.folder is None else f"{job.folder}/{folder}")
-
-
-def _remove_traces(job: Job) -> None:
-    """Removes the two folders: hashes of the part's records and of the rest's stand in them."""
-    if job.folder is None or jax.process_index() != 0:
-        return
-    for folder in (_PART_FOLDER, _REST_FOLDER):
-        path = os.path.join(job.folder, folder)
-        if os.path.isdir(path) and not os.path.islink(path):
-            shutil.rmtree(path)
-
-
 def _written(found: _Found) -> Arrays:
-    """What a spent job keeps."""
+    """What is kept of a draw of the part."""
     arrays = {f"hyperparameter_{name}": kept for name, kept in found.hyperparameters.items()}
     leaves = {f"param_{i}": leaf for i, leaf in enumerate(jax.tree.leaves(found.params))}
     return (
@@ -557,7 +542,10 @@ _NUMBERS = ("units", "scores", "winner", "final_units")
 def _read(arrays: Arrays, structure: Any) -> _Found:
     """What `_written` wrote."""
     if not arrays["trained"]:
-        cautions.of_untrained("the procedure ended without a trained model")
+        cautions.of_untrained(
+            "no candidate could be chosen (none was drawn, or none was finite), or the final "
+            "training is not finite"
+        )
     prefix = "hyperparameter_"
     leaves = [arrays[f"param_{i}"] for i in range(structure.num_leaves)]
     return _Found(
@@ -577,7 +565,7 @@ def _read(arrays: Arrays, structure: Any) -> _Found:
 def _facts(fixed: Plan, randomness: HostRandomness) -> dict[str, Any]:
     """What the draw of the part, and what is trained from it, depend on; JSON-able, by name."""
     return {
-        "method": "runs on a part",
+        "method": "runs on a secret part",
         "settings": dataclasses.astuple(fixed.setting),
         "part": [fixed.probability, fixed.rate_on_the_part] + ["all"] * fixed.on_all,
         "clipping": fixed.request.run.clipping.describe(),

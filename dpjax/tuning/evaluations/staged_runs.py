@@ -22,7 +22,7 @@ from dpjax.tuning.choices import BestOf
 from dpjax.tuning.evaluations import private_runs
 from dpjax.tuning.evaluations.candidate_runs import untrained
 from dpjax.tuning.evaluations.private_runs import Executed, Procedure, execute
-from dpjax.tuning.job import Job
+from dpjax.tuning.job import Arrays, Job
 from dpjax.tuning.problem import inspection
 from dpjax.tuning.problem.run_settings import (
     RunOptions,
@@ -384,65 +384,83 @@ def executed(
       progress: called with (runs done, runs in all) of each stage in turn.
       job: where the candidates are trained.
     """
-    with job.held():
-        return _executed(fixed, randomness, executions, chunk_size, progress, job)
+
+    def work(drawn: Arrays) -> Arrays:
+        return _worked_out(fixed, randomness, executions, chunk_size, progress, job)
+
+    outcome = job.once(dict, lambda: _facts(fixed, randomness, executions), work)
+    assert outcome is not None  # It is no shard's.
+    *stages, final = (
+        private_runs.read_executed(_within(outcome, part), fixed.task) for part in _parts(fixed)
+    )
+    return Ran(tuple(stages), _within(outcome, _CHOSEN), final)
 
 
-def _executed(
+def _worked_out(
     fixed: Plan,
     randomness: HostRandomness,
     executions: int,
     chunk_size: int,
     progress: Progress | None,
     job: Job,
-) -> Ran:
-    """`executed`, where no other process works in the job's folder."""
-    job.one_draw(dict, lambda: _facts(fixed, randomness, executions))
+) -> Arrays:
+    """All stages and the final training, as arrays."""
     common: dict[str, Any] = dict(executions=executions, chunk_size=chunk_size, progress=progress)
-    stages: list[Executed] = []
-    for number, procedure in enumerate(fixed.stages):
-        ran = execute(
-            procedure,
+    ran: list[Executed] = []
+    chosen: dict[str, np.ndarray] = {}
+    for number, part in enumerate(_parts(fixed)):
+        if part == _FINAL:
+            chosen = fixed.choice.values(
+                fixed.request.space,
+                [winners(stage) for stage in ran],
+                fixed.epsilons,
+                fixed.final_epsilon,
+                fixed.setting.steps,
+            )
+        one = execute(
+            _final_procedure(fixed, chosen) if part == _FINAL else fixed.stages[number],
             randomness=randomness.apart(_STREAM_OF_PARTS, number),
-            job=_job_of_part(job, f"stage_{number + 1}"),
+            job=job.inner(part),
             **common,
         )
-        assert ran is not None  # It is no shard's.
-        stages.append(ran)
-    chosen = fixed.choice.values(
-        fixed.request.space,
-        [winners(ran) for ran in stages],
-        fixed.epsilons,
-        fixed.final_epsilon,
-        fixed.setting.steps,
-    )
-    final = execute(
-        _final_procedure(fixed, chosen),
-        randomness=randomness.apart(_STREAM_OF_PARTS, len(stages)),
-        job=_job_of_part(job, "final"),
-        **common,
-    )
-    assert final is not None
-    return Ran(tuple(stages), chosen, final)
+        assert one is not None  # It is no shard's.
+        ran.append(one)
+    kept = _named(_CHOSEN, chosen)
+    for part, one in zip(_parts(fixed), ran, strict=True):
+        kept |= _named(part, private_runs.written_executed(one))
+    return kept
+
+
+_FINAL, _CHOSEN = "final", "chosen"
+
+
+def _parts(fixed: Plan) -> list[str]:
+    """Names of the stages and of the final training: of folders, and of arrays in the outcome."""
+    return [f"stage_{number + 1}" for number in range(len(fixed.stages))] + [_FINAL]
+
+
+def _named(part: str, arrays: Mapping[str, np.ndarray]) -> Arrays:
+    return {f"{part}/{name}": array for name, array in arrays.items()}
+
+
+def _within(outcome: Arrays, part: str) -> Arrays:
+    """What `_named` named."""
+    found = (name for name in outcome if name.startswith(f"{part}/"))
+    return {name.removeprefix(f"{part}/"): outcome[name] for name in found}
 
 
 def _facts(fixed: Plan, randomness: HostRandomness, executions: int) -> dict[str, Any]:
-    """What the whole depends on, beside what every part looks at itself."""
-    return {
+    """What the whole depends on; JSON-able, by name."""
+    return private_runs.facts_of(_final_procedure(fixed, {}), randomness, executions) | {
         "method": "stages, then one training",
-        "number of executions": executions,
-        "stages": [[dataclasses.astuple(one) for one in stage.settings] for stage in fixed.stages],
-        "final training": dataclasses.astuple(fixed.setting),
+        "stages": [
+            [[dataclasses.astuple(setting) for setting in stage.settings], stage.score_noise]
+            for stage in fixed.stages
+        ],
+        "law of K": fixed.repetitions.to_dict(),
         "line": fixed.choice.describe(),
         "search space": fixed.request.space.describe(),
-        "seed": randomness.seed,
     }
-
-
-def _job_of_part(job: Job, name: str) -> Job:
-    """The same job in a folder of its own, which draws once."""
-    folder = None if job.folder is None else f"{job.folder}/{name}"
-    return dataclasses.replace(job, folder=folder)
 
 
 def winners(ran: Executed) -> dict[str, np.ndarray]:

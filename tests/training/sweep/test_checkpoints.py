@@ -1,6 +1,7 @@
 """A sweep that is killed goes on to the identical result."""
 
 import dataclasses
+import json
 import os
 import pathlib
 import shutil
@@ -12,6 +13,8 @@ import numpy as np
 import pytest
 
 from dpjax import training
+from dpjax.training.sweep import mixed, slots
+from dpjax.training.sweep.placement import Placement
 
 ROWS = 30
 GENERATOR = np.random.default_rng(3)
@@ -38,20 +41,21 @@ GIVEN = {
 }
 
 
-def sweep(folder=None, seed=5, every_seconds=0.0, configs=CONFIGS, **options):
+def sweep(
+    folder=None, seed=5, every_seconds=0.0, configs=CONFIGS, given=GIVEN, data=DATA, **options
+):
     checkpoints = folder and training.Checkpoints(folder, every_seconds=every_seconds)
     return training.mixed_sweep(
         configs,
         training.candidate_keys(len(configs), seed=seed),
-        {name: values[: len(configs)] for name, values in GIVEN.items()},
-        DATA,
+        {name: values[: len(configs)] for name, values in given.items()},
+        data,
         initial=lambda key: {"w": jnp.zeros(3)},
         finish=lambda params, extra: {"params": params, "norm": jnp.sum(params["w"] ** 2)},
-        chunk_size=2,
         useful_work=0.8,
         steps_per_call=2,
         checkpoints=checkpoints,
-        **options,
+        **({"chunk_size": 2} | options),
     )
 
 
@@ -177,13 +181,138 @@ def test_a_folder_open_to_others_is_refused(tmp_path):
         training.Checkpoints(tmp_path / "checkpoints")
 
 
-def test_another_sweep_is_refused(tmp_path):
+def _known(monkeypatch, folder):
+    """What a killed sweep in the folder was bound to."""
+    usual, known = slots.Candidates.identity, []
+
+    def noted(*arguments):
+        known.append(usual(*arguments))
+        return known[-1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(slots.Candidates, "identity", noted)
+        next(sweep(folder))
+    return known[0]
+
+
+def test_a_sweep_of_which_one_key_differs_is_refused(tmp_path, monkeypatch):
+    """Every key of its identity, whichever there are; each alone, and two of them."""
+    folder = tmp_path / "checkpoints"
+    known = _known(monkeypatch, folder)
+    assert len(known) > 10
+
+    def refused(identity, named):
+        with monkeypatch.context() as patch:
+            patch.setattr(slots.Candidates, "identity", lambda *_: identity)
+            with pytest.raises(ValueError, match="checkpoints of another sweep") as caught:
+                sweep(folder)
+        assert f"({named}): pass" in str(caught.value) and "\n" not in str(caught.value)
+
+    for key in known:
+        refused(known | {key: "another"}, key)
+        refused({one: known[one] for one in known if one != key}, key)
+    refused(known | {"a new key": "of hers"}, "a new key")
+    first, *_, last = known
+    for pair in ((first, last), (last, first)):
+        refused(known | dict.fromkeys(pair, "another"), f"{first}, {last}")
+    with monkeypatch.context() as patch:
+        patch.setattr(slots.Candidates, "identity", lambda *_: dict(known))
+        assert len(collect(sweep(folder))) == NUMBER
+
+
+def _all(**changed):
+    return dict(configs=[dataclasses.replace(config, **changed) for config in CONFIGS])
+
+
+OF_A_CONFIG = dict(
+    lots=dict(
+        configs=[*CONFIGS[:4], *(dataclasses.replace(one, lots=BASE.lots) for one in CONFIGS[4:])]
+    ),
+    steps=dict(configs=[dataclasses.replace(CONFIGS[0], steps=6), *CONFIGS[1:]]),
+    expected_lot_size=_all(expected_lot_size=4),
+    trainable=_all(trainable={"w": True}),
+    with_rng=_all(
+        with_rng=True, loss_fn=lambda params, example, key: BASE.loss_fn(params, example)
+    ),
+    micro_batch_size=_all(micro_batch_size=5),
+    mesh=_all(mesh=training.LotMesh(tuple(jax.local_devices()))),
+    clipping=_all(clipping=training.AutomaticClipping()),
+    averages=_all(averages=training.ExponentialAverage(0.5)),
+    loss_reads=_all(
+        loss_reads=("learning_rate",),
+        loss_fn=lambda params, example, read: BASE.loss_fn(params, example),
+    ),
+)
+FREE = {"loss_fn": "code", "optimizer": "code", "relation": "follows from the lots"}
+OTHERS = {
+    **OF_A_CONFIG,
+    **{f"hyperparameter {name}": dict(given=GIVEN | {name: 2 * GIVEN[name]}) for name in GIVEN},
+    "keys": dict(seed=6),
+    "data": dict(data=(DATA[0], DATA[1] + 1)),
+    "buckets": dict(chunk_size=1),
+}
+
+
+def test_every_field_of_a_configuration_is_a_case_or_free():
+    fields = {field.name for field in dataclasses.fields(training.TrainConfig)}
+    assert fields == OF_A_CONFIG.keys() | FREE.keys()
+
+
+@pytest.mark.parametrize("field", OTHERS)
+def test_another_sweep_is_refused(field, tmp_path):
+    folder = tmp_path / "checkpoints"
+    next(sweep(folder))
+    with pytest.raises(ValueError, match=rf"another sweep \(.*{field}"):
+        sweep(folder, **OTHERS[field])
+
+
+def test_fewer_candidates_are_another_sweep(tmp_path):
     folder = tmp_path / "checkpoints"
     next(sweep(folder))
     with pytest.raises(ValueError, match="checkpoints of another sweep"):
-        sweep(folder, seed=6)
-    with pytest.raises(ValueError, match="checkpoints of another sweep"):
         sweep(folder, configs=CONFIGS[:-1])
+
+
+def test_saves_that_do_not_fit_together_are_damaged(tmp_path):
+    """What stands and what finished: each array gone, a candidate twice, in both, or nowhere."""
+    folder = tmp_path / "checkpoints"
+    killed = sweep(folder)
+    for _ in range(2):
+        next(killed)
+    checkpoints = training.Checkpoints(folder)
+    standing, finished = checkpoints.restore()
+    identity = json.loads(standing["identity"].tobytes())
+    buckets = mixed._planned(CONFIGS, None, Placement(2), 2, 0.8)
+
+    def check(standing, finished):
+        mixed._refuse_other_saves(checkpoints, standing, finished, identity, buckets)
+
+    check(standing, finished)
+    check(None, [])
+    (ended, *_), (last, *_) = (save["members"] for save in finished)
+    in_slots = standing["member"]
+    assert (in_slots >= 0).any() and (in_slots < 0).any()
+    damaged = [
+        ({name: standing[name] for name in standing if name != gone}, finished)
+        for gone in ("identity", "bucket", "taken", "member")
+    ]
+    damaged += [(standing | {"identity": np.arange(9, dtype=np.uint8)}, finished)]
+    for place in range(len(finished)):
+        rest = finished[:place] + finished[place + 1 :]
+        damaged += [
+            (standing, rest),
+            (standing, [*finished, finished[place]]),
+            (standing, [*rest, {}]),
+        ]
+    damaged += [
+        (standing | {"member": np.where(in_slots < 0, other, in_slots)}, finished)
+        for other in (ended, last, in_slots.max())
+    ]
+    damaged += [(standing | {"member": np.full_like(in_slots, -1)}, finished)]
+    damaged += [(standing | {"taken": standing["taken"] + one}, finished) for one in (-1, 1)]
+    for case in damaged:
+        with pytest.raises(ValueError, match="damaged or incomplete"):
+            check(*case)
 
 
 def test_saves_keep_their_distance_in_time_and_their_folder_private(tmp_path):

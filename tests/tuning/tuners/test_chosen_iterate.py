@@ -324,7 +324,7 @@ def test_a_job_that_goes_on_finds_the_run_and_the_choice(tmp_path, monkeypatch):
     )
     first = executed(fixed, randomness=HostRandomness(), job=job)
     np.testing.assert_array_equal(trained[0], keys)
-    assert os.listdir(folder) == ["outcome.npz"]
+    assert sorted(os.listdir(folder)) == ["consumed", "outcome.npz"]
     # Nothing of what was not chosen, and no key, is left.
     left = np.load(os.path.join(folder, "outcome.npz"))
     leaves = jax.tree.leaves(first.params)

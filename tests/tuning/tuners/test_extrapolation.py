@@ -216,7 +216,7 @@ def test_an_interruption_redraws_nothing(toy, tmp_path, monkeypatch):
 
     def stopping(procedure, *, job, **more):
         parts.append(job.folder.rpartition("/")[2])
-        if parts[-1] == "final":
+        if parts[-1] == "inner_final":
             raise KeyboardInterrupt
         return usual(procedure, job=job, **more)
 
@@ -224,7 +224,7 @@ def test_an_interruption_redraws_nothing(toy, tmp_path, monkeypatch):
         patch.setattr(staged_runs, "execute", stopping)
         with toy.noting() as keys, pytest.raises(KeyboardInterrupt):
             _called(toy, toy.task(record=True), job=job, chunk_size=1)
-    assert parts == ["stage_1", "stage_2", "final"] and len(keys) > 0
+    assert parts == ["inner_stage_1", "inner_stage_2", "inner_final"] and len(keys) > 0
     seen = _recorded(monkeypatch)
     with toy.noting() as keys:
         first = _called(toy, toy.task(record=True), job=job, chunk_size=1)
@@ -239,16 +239,26 @@ def test_an_interruption_redraws_nothing(toy, tmp_path, monkeypatch):
         _called(toy, toy.task(record=True), job=job, chunk_size=1, noise_multiplier=4.0)
 
 
-def test_a_final_training_goes_on_with_its_own_hyperparameters_only(toy, tmp_path):
+def test_a_final_training_goes_on_with_its_own_hyperparameters_only(toy, tmp_path, monkeypatch):
     """Should a stage's folder be lost, another winner's rate does not meet the same key."""
     fixed, job = _plan(toy), Job(folder=str(tmp_path / "work"))
-    ran = staged_runs.executed(fixed, randomness=HostRandomness(), chunk_size=4, job=job)
-    other = {name: 0.9 * values for name, values in ran.chosen.items()}
-    procedure = staged_runs._final_procedure(fixed, other)
+    usual, first = FittedLine.values, []
+
+    def other(*arguments):
+        first.append(usual(*arguments))
+        return {name: (1.0 - 0.1 * (len(first) - 1)) * one for name, one in first[-1].items()}
+
+    monkeypatch.setattr(FittedLine, "values", other)
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    common = dict(randomness=HostRandomness(), chunk_size=4, job=job)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(staged_runs, "_named", killed)
+        staged_runs.executed(fixed, **common)
     with pytest.raises(ValueError, match=r"other data or settings \(search space"):
-        staged_runs.execute(
-            procedure, randomness=HostRandomness(), job=staged_runs._job_of_part(job, "final")
-        )
+        staged_runs.executed(fixed, **common)
 
 
 def test_what_the_stages_found_is_not_stated(toy):

@@ -19,7 +19,7 @@ from dpjax.tuning.evaluations import runs_on_a_part
 from dpjax.tuning.evaluations.candidate_runs import hyperparameters_of_runs
 from dpjax.tuning.evaluations.private_runs import execute
 from dpjax.tuning.evaluations.runs_on_a_part import RULE, RunsOnAPart, plan
-from dpjax.tuning.job import DRAWN_FILE, OUTCOME_FILE, Job, read_arrays
+from dpjax.tuning.job import CONSUMED_FILE, DRAWN_FILE, OUTCOME_FILE, Job, read_arrays
 from dpjax.tuning.problem.run_settings import RunOptions
 from dpjax.tuning.problem.task import Records, Task
 from dpjax.tuning.tuner import KeepTheWinner, Request, TrainOnTheRest
@@ -317,7 +317,7 @@ def test_a_job_that_goes_on_has_the_same_part_and_spends_it_once(tmp_path, monke
     kept = read_arrays(os.path.join(folder, OUTCOME_FILE), "x")
     assert "in_part" not in kept
     # Nor what hashes of its records stand in.
-    assert sorted(os.listdir(folder)) == [OUTCOME_FILE]
+    assert sorted(os.listdir(folder)) == [CONSUMED_FILE, OUTCOME_FILE]
     seen.clear()
     _same(_run(_numbered(), job=Job(folder=folder)), first)
     assert not seen

@@ -1,0 +1,347 @@
+"""Where one of several is marked it is refused, whichever one it is; where none is, it is not.
+
+The refusals are found in the source (`helpers/any_of.py`): a new one fails here until it has a
+case.
+"""
+
+import dataclasses
+import functools
+import inspect
+import itertools
+import types
+
+import any_of
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny_tuners
+
+from dpjax import accounting, checks, data, models
+from dpjax.accounting import guarantee
+from dpjax.accounting.selection.laws import check
+from dpjax.bridges.model_files import ModelFile
+from dpjax.training import dp_sgd
+from dpjax.training.sweep import hosts
+from dpjax.tuning import pareto
+from dpjax.tuning.evaluations.best_of_runs import BestOfRuns
+from dpjax.tuning.job import Job
+from dpjax.tuning.problem.task import Records, check_disjoint
+
+PLACES = {place.name: place for place in any_of.places()}
+
+
+def _with(marks, good, bad):
+    """One of each, by the marks."""
+    return [bad if mark else good for mark in marks]
+
+
+# ---- the accounting
+
+
+def _grids(marks):
+    """Of the two laws of a pair, which are all there are."""
+    one = accounting.gaussian(4.0).pair.forward
+    other = dataclasses.replace(one, interval=2 * one.interval)
+    guarantee._pair_of([one, other if any(marks) else one])
+
+
+@dataclasses.dataclass(frozen=True)
+class _Law(accounting.RepetitionLaw):
+    """Masses of K = 0, 1, 2, and 3 with what is left; said to begin at 3."""
+
+    masses: tuple[float, ...]
+
+    @property
+    def mean(self):
+        return float(np.dot([*self.masses, 1.0 - sum(self.masses)], range(4)))
+
+    minimum, maximum = 3, 3
+
+    def log_pmf(self, k):
+        with np.errstate(divide="ignore"):
+            table = np.log([*self.masses, 1.0 - sum(self.masses), 0.0])
+        return table[np.minimum(np.asarray(k, int), 4)]
+
+
+def _tabulated(marks):
+    k = np.cumsum([1, *_with(marks, 2, -1)]) + 5
+    accounting.Tabulated(k, np.full(4, 0.25))
+
+
+# ---- records and models
+
+
+def _disjoint(marks):
+    shared = np.zeros((4, 2))
+    train = [shared if mark else np.zeros((4, 2)) for mark in marks]
+    check_disjoint(Records(train, 4, 4), Records([np.ones((4, 3)), shared], 4, 4))
+
+
+SCHEMA = data.read_schema(
+    {"target": {"column": "y", "classes": ["a", "b"]}, "columns": {"x": {"range": [0, 1]}}}
+)
+
+
+def _labels(marks):
+    table = {"x": [0.5] * len(marks), "y": _with(marks, "a", "c")}
+    data.from_table(table, SCHEMA, public_size=len(marks))
+
+
+def _csv(tmp_path, header):
+    path = tmp_path / "table.csv"
+    path.write_text(f"{header}\n" + ",".join(["1"] * (1 + header.count(","))) + "\n")
+    data.write_schema(path, tmp_path / f"schema_{len(list(tmp_path.iterdir()))}.json")
+
+
+def _names(marks, tmp_path):
+    _csv(tmp_path, ",".join("7" if mark else f"name{place}" for place, mark in enumerate(marks)))
+
+
+def _separators(marks, tmp_path):
+    _csv(tmp_path, "name" + "".join(sign * mark for sign, mark in zip(";\t|", marks)) + "other")
+
+
+def _counts(marks):
+    """A merge of shares of which some lack models that they were to hold."""
+
+    class Lacking(Job):
+        def share(self, total):
+            return super().share(total) if total == 1 else np.arange(0)  # Others train them.
+
+        def collected(self, own, drawn):
+            if "counts" not in own:  # Of the final training.
+                return super().collected(own, drawn)
+            return [{"members": np.arange(4), "counts": np.array([3, *_with(marks, 3, -1)])}]
+
+    tiny_tuners.run("exponential", job=Lacking(), seed=1)
+
+
+# ---- searches
+
+
+DOMAIN = pareto.Domain(rate=pareto.Log(0.1, 10.0), noise=pareto.Log(0.1, 10.0))
+
+
+def _told(marks, *, epsilon=(1.0, 1.0), utility=(0.5, 0.5), shape=False):
+    number = len(marks)
+    given = {"rate": np.ones(number), "noise": np.ones(number)}
+    cost, measured = np.array(_with(marks, *epsilon)), np.array(_with(marks, *utility))
+    if shape:
+        shapes = [number - 1 if mark else number for mark in marks]
+        given = {name: np.ones(size) for name, size in zip(given, [number, shapes[0]])}
+        cost, measured = np.ones(shapes[1]), np.full(shapes[2], 0.5)
+    pareto.SearchRecord(DOMAIN, (10.0, 1.0)).tell(given, cost, measured)
+
+
+# ---- studies of Optuna
+
+
+@functools.cache
+def _optuna():
+    return pytest.importorskip("optuna", reason="the extra bridges is not installed")
+
+
+def _trial(**changed):
+    optuna = _optuna()
+    law = optuna.distributions.FloatDistribution(0.0, 1.0)
+    given = dict(value=0.5, params={"rate": 0.5}, distributions={"rate": law})
+    return optuna.trial.create_trial(**(given | changed))
+
+
+def _study(marks, storage=None, number=None, **changed):
+    """A finished study, of which some trials are marked."""
+    optuna = _optuna()
+    from dpjax.bridges import optuna as bridge
+
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(), storage=storage)
+    study.add_trials([_trial(**(changed if mark else {})) for mark in marks])
+    return bridge, study
+
+
+def _priced(marks, tmp_path, *, kept=False, independent=True, **changed):
+    """Its price: of the study in memory, or of the storage that it is in."""
+    storage = f"sqlite:///{tmp_path}/{len(list(tmp_path.iterdir()))}.db" if kept else None
+    bridge, study = _study(marks, storage, **changed)
+    where = study if storage is None else storage
+    bridge.price_study(
+        where, base=accounting.gaussian(4.0), most_trials=len(marks), independent=independent
+    )
+
+
+def _in_both_places(**changed):
+    def call(marks, tmp_path):
+        for kept in (False, True):
+            expected, found = any(marks), None
+            try:
+                _priced(marks, tmp_path, kept=kept, **changed)
+            except ValueError as error:
+                found = error
+            if expected != (found is not None):
+                return
+        if found is not None:
+            raise found
+
+    return call
+
+
+def _state(name):
+    state = _optuna().trial.TrialState[name]
+    return dict(state=state, value=None)
+
+
+def _stopped(marks, tmp_path):
+    for name in ("PRUNED", "RUNNING"):
+        _in_both_places(**_state(name))((*marks, False), tmp_path)
+
+
+def _with_a_value(marks, tmp_path):
+    """A trial with a value is enough; `marks` has it."""
+    failed = _state("FAIL")
+    _in_both_places(independent=False, **failed)([not mark for mark in marks], tmp_path)
+
+
+def _ranges(marks):
+    optuna = _optuna()
+    from dpjax.bridges import optuna as bridge
+
+    laws = [optuna.distributions.IntDistribution(1, most) for most in (3, 4)]
+    trials = [
+        _trial(params={"rate": 1}, distributions={"rate": law})
+        for law in [laws[0], *_with(marks, *laws)]
+    ]
+    bridge._all_values("rate", trials)
+
+
+def _answered(marks):
+    pytest.importorskip("flwr", reason="the extra federated is not installed")
+    from dpjax.federated.flower import ledger
+
+    lines = [{"run": "1", "fingerprint": "f", "phase": phase} for phase in _with(marks, 1, 3)]
+    ledger._check_open(lines, 1, 2, types.SimpleNamespace(fingerprint="f"))
+
+
+CASES = {
+    "accounting/guarantee._pair_of": (_grids, "on different grids"),
+    "accounting/mechanisms/elementary.renyi_only": (
+        lambda marks: accounting.renyi_only(
+            np.where(marks, np.inf, [2.0, 3.0, 4.0]), np.array([1.0, 1.5, 2.0])
+        ),
+        "orders must be finite",
+    ),
+    "accounting/selection/laws/check.check_law": (
+        lambda marks: check.check_law(_Law(tuple(np.where(marks, 0.2, 0.0)))),
+        "smaller K have positive mass",
+    ),
+    "accounting/selection/laws/tabulated.Tabulated.__init__": (_tabulated, "needs ascending k"),
+    "bridges/model_files.ModelFile.files": (
+        lambda marks: ModelFile().files(_with(marks, np.zeros(2), "text")),
+        "no pytree of arrays",
+    ),
+    "bridges/optuna.price_study": (_with_a_value, "no trial with a value"),
+    "bridges/optuna.price_study 2": (
+        _in_both_places(independent=False, user_attrs={"correct_without_noise": 3}),
+        "holds exact counts",
+    ),
+    "bridges/optuna._check_independent": (_stopped, "pruned, or has not ended"),
+    "bridges/optuna._check_independent 2": (
+        _in_both_places(system_attrs={"fixed_params": {"rate": 0.5}}),
+        "enqueued, retried or constrained",
+    ),
+    "bridges/optuna._check_independent 3": (
+        _in_both_places(intermediate_values={1: 0.5}),
+        "reported intermediate values",
+    ),
+    "bridges/optuna._all_values": (_ranges, "missing in some trials, or had different ranges"),
+    "checks.array": (
+        lambda marks: checks.array("numbers", np.where(marks, np.nan, 1.0)),
+        "numbers must be",
+    ),
+    "data/tables._labels": (_labels, "outside its classes"),
+    "data/tables._header": (_names, "a number among its column names"),
+    "data/tables._header 2": (_separators, "not separated by commas"),
+    "federated/flower/ledger._check_open": (_answered, "a second answer costs again"),
+    "models/registry.build_module": (
+        lambda marks: models.build_module("mlp", 2, widths=_with(marks, 4, 0)),
+        "pass positive hidden widths",
+    ),
+    "training/dp_sgd.partition": (
+        lambda marks: dp_sgd.partition([jnp.zeros(1)] * 3, list(marks)),
+        "selects no leaf",
+    ),
+    "training/sweep/hosts.join": (
+        lambda marks: hosts.join(
+            *(given if mark else None for given, mark in zip(("a:1", 2, 0), marks))
+        ),
+        "go together",
+    ),
+    "tuning/evaluations/best_of_runs.BestOfRuns.update": (
+        lambda marks: BestOfRuns(1).update(
+            np.zeros(3, int), np.arange(3), np.where(marks, np.nan, 1.0), np.zeros(3)
+        ),
+        "a score is NaN",
+    ),
+    "tuning/evaluations/partition_counts.partition_counts": (_counts, "do not hold every model"),
+    "tuning/pareto/fronts._points": (
+        lambda marks: pareto.hypervolume(
+            [_with([mark] * 2, 0.5, np.nan) for mark in marks], (10.0, 1.0)
+        ),
+        "hold a NaN",
+    ),
+    "tuning/pareto/fronts.check_anti_ideal": (
+        lambda marks: pareto.check_anti_ideal(_with([marks[0], any(marks[1:])], 1.0, 0.0)),
+        "two finite positive numbers",
+    ),
+    "tuning/pareto/fronts.check_anti_ideal 2": (
+        lambda marks: pareto.check_anti_ideal(
+            (2.0, 0.5), [_with([mark] * 2, 3.0, 0.1) for mark in marks]
+        ),
+        "dominate",
+    ),
+    "tuning/pareto/record.SearchRecord.tell": (
+        functools.partial(_told, shape=True),
+        "as many of each",
+    ),
+    "tuning/pareto/record.SearchRecord.tell 2": (
+        functools.partial(_told, epsilon=(1.0, -1.0)),
+        "pass epsilon >= 0",
+    ),
+    "tuning/pareto/record.SearchRecord.tell 3": (
+        functools.partial(_told, epsilon=(1.0, np.inf)),
+        "pass epsilon >= 0",
+    ),
+    "tuning/pareto/record.SearchRecord.tell 4": (
+        functools.partial(_told, utility=(0.5, -0.1)),
+        "utilities in .0, 1.",
+    ),
+    "tuning/pareto/record.SearchRecord.tell 5": (
+        functools.partial(_told, utility=(0.5, 1.1)),
+        "utilities in .0, 1.",
+    ),
+    "tuning/problem/task.check_disjoint": (_disjoint, "records are the same"),
+}
+"""Place -> call of three marks (and tmp_path, if it takes it), and what its refusal says."""
+
+ALL_OF_THEM = {"training/sweep/hosts.join"}
+"""Where marks on all are as good as on none."""
+
+
+def test_every_refusal_of_one_of_several_has_a_case_or_is_free():
+    assert PLACES.keys() == CASES.keys() | any_of.FREE.keys()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", CASES)
+def test_one_of_several_is_refused_whichever_it_is(name, tmp_path):
+    call, message = CASES[name]
+    more = {"tmp_path": tmp_path} if "tmp_path" in inspect.signature(call).parameters else {}
+    for marks in itertools.product([False, True], repeat=3):
+        wanted = any(marks) != PLACES[name].one_suffices
+        if all(marks) and name in ALL_OF_THEM:
+            continue
+        if wanted:
+            with pytest.raises(Exception, match=message) as caught:
+                call(marks, **more)
+                pytest.fail(f"accepted with {marks}")
+            assert "\n" not in str(caught.value)
+        elif name not in ALL_OF_THEM:
+            call(marks, **more)
