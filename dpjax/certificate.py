@@ -915,8 +915,8 @@ def tree_of(claim: Mapping[str, Any]) -> dict[str, Any]:
         ones = [1] * len(stages)
         first = stages[0] if len(stages) == 1 else node("compose", stages, counts=ones)
     elif rule == LOOP:
-        ((kind, number),) = choice["charged"].items()
-        cap = {{"iterations": "iterations", "segments": "hits"}[kind]: number}
+        (kind,) = charged = choice["charged"]
+        cap = {{"iterations": "iterations", "segments": "hits"}[kind]: charged[kind]}
         values = {"epsilon_per_iteration": choice["epsilon_0"], "variant": choice["variant"]}
         first = node("doubling_loop", **values, **cap, relation=relation)
     elif rule in (ONCE, FLIP):
@@ -1111,7 +1111,7 @@ def is_real(value: Any) -> bool:
 def is_parameter(name: str, value: Any, parts: int) -> bool:
     """Whether a value is one of this parameter, of a mechanism with so many parts."""
     if name in ("law", "method"):
-        return isinstance(value, dict if name == "law" else str)
+        return isinstance(value, str) if name == "method" else law_of(value).mean > 0.0
     if name in ("relation", "variant", "final_on"):
         words = {"variant": ("iterations", "segments"), "final_on": ("rest", "all")}
         return value in words.get(name, RELATIONS)
