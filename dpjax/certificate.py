@@ -16,7 +16,7 @@ import math
 import os
 import stat
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -27,7 +27,6 @@ STATEMENT, CERTIFICATE, SEAL = "guarantee.json", "certificate.json", "sha256"
 OWN, NODE = "this_statement_without_this_line", ("mechanism", "parameters", "parts")
 UNIT, SLACK = 2.0**-53, 1e-11  # One rounding; more than f' and the sums behind h are rounded by.
 VOTES = ("skellam_vote", "discrete_gaussian_vote")
-RELATIONS = ("add_or_remove_one", "replace_one")
 MECHANISMS = {  # Its parameters, no fewer and no more, and how many parts; None: one or more.
     "gaussian": ("noise_multiplier steps relation", 0),
     "dp_sgd": ("sampling_probability noise_multiplier steps failure_probability", 0),
@@ -1044,6 +1043,8 @@ def check(folder: str) -> str:
         with _file(os.path.join(folder, name)) as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != wanted:
                 raise Unproved(f"{name} is not the file that was released: another hash")
+    for odd in outside(claim, schema()):
+        raise Unproved(odd)
     words = Words((name, value) for name, value in claim.items() if name != SEAL)
     check_same(words["mechanism"], tree_of(words))
     if CERTIFICATE not in named:
@@ -1083,6 +1084,39 @@ def unread(words: Any, place: str = "") -> list[str]:
     return list(dict.fromkeys(found))
 
 
+@functools.cache
+def schema() -> dict[str, Any]:
+    """The fields of guarantee.json: types, units, meanings, and who reads each."""
+    return _json(os.path.join(os.path.dirname(__file__), "guarantee.schema.json"))
+
+
+def outside(value: Any, rule: Mapping[str, Any], place: str = "") -> Iterator[str]:
+    """What of a value a schema does not allow, in words; of the keywords that ours has."""
+    if "$ref" in rule:
+        rule = schema()["$defs"][rule["$ref"].rpartition("/")[2]]
+    kinds = {int: "integer", float: "number", str: "string", bool: "boolean", list: "array"}
+    kind = kinds.get(type(value), "object" if isinstance(value, dict) else "null")
+    types, before = rule.get("type", kind), place and place + "."
+    fits = kind in types or (kind == "integer" and "number" in types)
+    if not fits or value not in rule.get("enum", [value]):
+        yield f"{place or 'the statement'} is not what may stand there in a {STATEMENT}"
+    elif kind == "array":
+        for at, one in enumerate(value):
+            yield from outside(one, rule.get("items", {}), f"{before}{at}")
+    elif kind == "object":
+        known, others = rule.get("properties", {}), rule.get("additionalProperties", {})
+        yield from (
+            f"{before}{one} is missing" for one in rule.get("required", ()) if one not in value
+        )
+        for key, one in value.items():
+            if known.get(key, others) is False:
+                yield f"{before}{key[:60]} is no field of a {STATEMENT}"
+            else:
+                yield from outside(one, known.get(key, others), f"{before}{key[:60]}")
+        if "if" in rule and not any(outside(value, rule["if"])):
+            yield from outside(value, rule["then"], place)
+
+
 def cases_of(tree: Mapping[str, Any]) -> int:
     """How many parts of the data there are; a record is in one of them."""
     below = [cases_of(part) for part in tree["parts"]] or [1]
@@ -1110,18 +1144,17 @@ def is_real(value: Any) -> bool:
 
 def is_parameter(name: str, value: Any, parts: int) -> bool:
     """Whether a value is one of this parameter, of a mechanism with so many parts."""
-    if name in ("law", "method"):
-        return isinstance(value, str) if name == "method" else law_of(value).mean > 0.0
-    if name in ("relation", "variant", "final_on"):
-        words = {"variant": ("iterations", "segments"), "final_on": ("rest", "all")}
-        return value in words.get(name, RELATIONS)
-    if name in ("counts", "weights", "ratio"):
-        good = isinstance(value, list) and len(value) == (2 if name == "ratio" else parts)
-        if not good or not all(map(is_whole if name == "counts" else is_real, value)):
-            return False
+    fields = schema()["$defs"]["mechanism"]["properties"]["parameters"]["properties"]
+    if any(outside(value, fields[name])):
+        return False
+    if isinstance(value, dict | str):
+        return isinstance(value, str) or law_of(value).mean > 0.0
+    if isinstance(value, list):
+        good = all(map(is_whole if name == "counts" else is_real, value))
         if name == "ratio":
-            return 0.0 < value[0] <= 1.0 <= value[1] < 1e9
-        return min(value) > 0 and (name == "counts" or abs(math.fsum(value) - 1.0) <= 1e-9)
+            return good and len(value) == 2 and 0.0 < value[0] <= 1.0 <= value[1] < 1e9
+        good = good and len(value) == parts and min(value) > 0
+        return good and (name == "counts" or abs(math.fsum(value) - 1.0) <= 1e-9)
     if name in ("failure_probability", "missing_fraction"):
         return is_real(value) and 0.0 <= value < 1.0
     if name in ("sampling_probability", "halting_probability", "probability"):
