@@ -71,7 +71,7 @@ LAWS = {"geometric": {"mean"}, "logarithmic": {"mean"}, "poisson": {"mean"}, "fi
 LAWS |= {"truncated_negative_binomial": {"shape", "mean"}, "binomial": {"trials", "probability"}}
 LAWS |= {"at_most": {"inner", "cap"}}
 CELLS, MOVE, KNOTS = 600, 0.1, 60.0  # Of the exact bound.
-NEAR = 200, 40.0  # Cells and knots of it, inside another mechanism.
+NEAR = 200, 80.0  # Cells and knots of it, inside another mechanism.
 ORDERS, FINE_KNOTS = 8192, 256.0  # Of a selection inside another mechanism.
 HINTS = {"step": range(4, 21), "fine": range(6, 17), "exact": range(65)}
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(8)
@@ -601,7 +601,7 @@ def exact(
     at = np.clip(np.searchsorted(x, middle, side="right"), 1, x.size - 1)
     slope = (h[at] - h[at - 1]) / (x[at] - x[at - 1])
     low, high = h[at] + slope * (n[:-1] - x[at]), h[at] + slope * (n[1:] - x[at])
-    flat = ~((low >= near) & (high >= far) & (high <= 1.0))
+    flat = ~((low * (1.0 + SLACK) >= near) & (high * (1.0 + SLACK) >= far) & (high <= 1.0))
     cell = np.searchsorted(n, x[1:-1], side="right") - 1
     line = low[cell] + (high - low)[cell] * (x[1:-1] - n[cell]) / np.diff(n)[cell]
     flat[cell[~(line * (1.0 + SLACK) >= h[1:-1])]] = True  # Above all corners inside, or none.

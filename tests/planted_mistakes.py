@@ -979,6 +979,13 @@ MISTAKES = [
         (f"{_PROOFS[0]}::test_the_exact_bound_lies_between_an_order_and_what_is_stated",),
     ),
     Mistake(
+        "the exact bound's cells on one straight piece are flat by a rounding",
+        _CERTIFICATE,
+        "(low * (1.0 + SLACK) >= near) & (high * (1.0 + SLACK) >= far)",
+        "(low >= near) & (high >= far)",
+        (f"{_PROOFS[0]}::test_noise_in_whole_numbers_is_bounded_on_any_grid_as_closely",),
+    ),
+    Mistake(
         "adaptive proposals: ranks are proved as those of the public law",
         _CERTIFICATE,
         "near, far = _pieces(most * h)",

@@ -570,3 +570,15 @@ def test_coarse_cells_and_columns_only_add_to_the_exact_bound(law, monkeypatch):
         assert np.all(coarse > 0.999 * fine), (move, cells, knots)
     for one, order in zip(fine, orders):
         assert certificate.exact(pair, law, order, 1e-14, 300, 40.0) == pytest.approx(one, rel=1e-9)
+
+
+def test_noise_in_whole_numbers_is_bounded_on_any_grid_as_closely():
+    """The trade-off is straight between few corners, and cells within one piece lie on it."""
+    law = certificate.law_of(accounting.Geometric(10).to_dict())
+    found = []
+    for step in (12, 13, 14):
+        hints = {"step": step, "fine": 10, "exact": 1}
+        tree = accounting.discrete_gaussian(97.143625).provenance
+        pair = certificate.pair_of(tree, 0, 1e-14, hints)
+        found.append(certificate.exact(pair, law, np.array([0.0, 0.02, 0.05]), 1e-14, 200, 40.0))
+    assert np.all(np.max(found, axis=0) < 1.02 * np.min(found, axis=0)), found
