@@ -582,3 +582,14 @@ def test_noise_in_whole_numbers_is_bounded_on_any_grid_as_closely():
         pair = certificate.pair_of(tree, 0, 1e-14, hints)
         found.append(certificate.exact(pair, law, np.array([0.0, 0.02, 0.05]), 1e-14, 200, 40.0))
     assert np.all(np.max(found, axis=0) < 1.02 * np.min(found, axis=0)), found
+
+
+def test_the_line_that_the_guide_shows_is_what_is_printed(tmp_path, capsys):
+    statement = SOURCE.parents[1] / "tests/tuning/statements/Adult-2-random_repetitions_prior.json"
+    folder = _saved(tmp_path / "release", json.loads(statement.read_text()))
+    code, line = _verdict(folder, capsys)
+    guide = (SOURCE.parents[1] / "docs/certificates.md").read_text()
+    shown = re.search(r"^    (PROVED: .*\n)", guide, re.MULTILINE)[1]
+    # Sums of laws differ in their last bits by machine.
+    digits = r"(delta is at most \S{6})[^;]*"
+    assert code == 0 and re.sub(digits, r"\1", line) == re.sub(digits, r"\1", shown)
