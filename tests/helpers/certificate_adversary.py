@@ -196,6 +196,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--climb_only", action="store_true", help="hand over no oddities")
     parser.add_argument("names", nargs="*", help="parts of kinds' names; all where there is none")
     given = parser.parse_args(arguments)
     found = {
@@ -212,7 +213,7 @@ def main(arguments: list[str]) -> int:
             until = min(time.monotonic() + share, began + given.seconds)
             with tempfile.TemporaryDirectory() as folder:
                 one = Adversary(words[name], factor, pathlib.Path(folder), given.seed + turn, total)
-                if not turn:
+                if not turn and not given.climb_only:
                     one.offer_oddities(until)
                 one.climb(10**6, until)
         turn += 1
