@@ -10,6 +10,7 @@ import math
 from fractions import Fraction
 
 import mpmath
+import numpy as np
 import pytest
 import second_certificate as second
 
@@ -146,9 +147,11 @@ def _by_quadrature(share, noise, t):
 
 def test_products_of_laws_are_exact_and_tails_move_up():
     one = second.Losses(-1, [second.UNIT // 4, second.UNIT // 2, second.UNIT // 4], 0)
-    four = second.power(one, 4, 1)
-    assert four.low == -4 and four.infinity <= 4  # Rounded up, of 10^40.
-    assert four.masses == [second.UNIT * math.comb(8, k) // 256 for k in range(9)]
+    for count in (3, 4, 5):
+        law = second.power(one, count, 1)
+        assert law.low == -count and law.infinity <= 2 * count  # Rounded up, of 10^40.
+        ways = [math.comb(2 * count, k) for k in range(2 * count + 1)]
+        assert law.masses == [second.UNIT * one // 4**count for one in ways]
     cut = second.power(one, 2, second.UNIT // 10)
     assert cut.low == -1 and cut.infinity >= second.UNIT // 16
     assert cut.masses == [second.UNIT * k // 16 for k in (5, 6, 4)]
@@ -179,3 +182,28 @@ def test_runs_that_are_none_are_refused(changes):
     tree["parameters"] |= changes
     with pytest.raises(second.Refused):
         second.prove(tree, 1.0, 1e-3)
+
+
+@pytest.mark.parametrize("law", [accounting.Geometric(10), accounting.Logarithmic(10)], ids=repr)
+def test_lines_behind_phi_are_above_it_everywhere(law):
+    """At places between corners too: f'(1-x) - u f'(1-h(x)) by the trade-off itself."""
+    second.iv.prec = second.PRECISION
+    width, named = Fraction(1, 64), second.law_of(law.to_dict())
+    noise = 2.0
+    _, reverse = second.of_a_step(Fraction(1), 1 / second.exact(noise), width, Fraction(1, 10**9))
+    found = second.lines(reverse, named, width)
+    lines = [(a / second.ONE, b / second.ONE) for a, b in found]
+    assert all(a > c and b > d for (a, b), (c, d) in zip(lines, lines[1:], strict=False))
+    for x in np.append(np.geomspace(1e-6, 1e-3, 40), np.linspace(1e-3, 0.999, 200)):
+        h = float(mpmath.ncdf(mpmath.erfinv(2 * x - 1) * mpmath.sqrt(2) + 1 / noise))
+        for u in (0.0, 0.3, 1.0, 3.0):
+            true = law.derivative(x) - u * law.derivative(h)
+            assert true <= max(b - a * u for a, b in lines) + 1e-12
+
+
+def test_a_piece_of_lines_ends_in_the_cost_of_its_end():
+    """Where neither neighbour can be told from the other h is x."""
+    second.iv.prec = second.PRECISION
+    named = second.law_of({"law": "geometric", "mean": 3})
+    (steepest, highest), *_ = second.lines(second.Losses(0, [second.UNIT], 0), named, Fraction(1))
+    assert steepest < named.least(0) - second.ONE // 10**6 and named.largest(0) <= highest
