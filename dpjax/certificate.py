@@ -1043,8 +1043,8 @@ def check(folder: str) -> str:
         with _file(os.path.join(folder, name)) as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != wanted:
                 raise Unproved(f"{name} is not the file that was released: another hash")
-    for odd in outside(claim, schema()):
-        raise Unproved(odd)
+    for wrong in outside(claim, schema()):
+        raise Unproved(wrong)
     words = Words((name, value) for name, value in claim.items() if name != SEAL)
     check_same(words["mechanism"], tree_of(words))
     if CERTIFICATE not in named:
