@@ -566,9 +566,12 @@ def test_coarse_cells_and_columns_only_add_to_the_exact_bound(law, monkeypatch):
     fine = certificate.exact(pair, law, orders, 1e-14, 300, 40.0)
     for move, cells, knots in ((0.4, 300, 40.0), (0.1, 12, 40.0), (0.1, 300, 5.0), (0.4, 40, 10.0)):
         monkeypatch.setattr(certificate, "MOVE", move)
+        certificate.Work.done = 0.0
         coarse = certificate.exact(pair, law, orders, 1e-14, cells, knots)
         assert np.all(coarse > 0.999 * fine), (move, cells, knots)
+    monkeypatch.undo()
     for one, order in zip(fine, orders):
+        certificate.Work.done = 0.0
         assert certificate.exact(pair, law, order, 1e-14, 300, 40.0) == pytest.approx(one, rel=1e-9)
 
 
