@@ -16,7 +16,7 @@ import math
 import os
 import stat
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -27,7 +27,6 @@ STATEMENT, CERTIFICATE, SEAL = "guarantee.json", "certificate.json", "sha256"
 OWN, NODE = "this_statement_without_this_line", ("mechanism", "parameters", "parts")
 UNIT, SLACK = 2.0**-53, 1e-11  # One rounding; more than f' and the sums behind h are rounded by.
 VOTES = ("skellam_vote", "discrete_gaussian_vote")
-RELATIONS = ("add_or_remove_one", "replace_one")
 MECHANISMS = {  # Its parameters, no fewer and no more, and how many parts; None: one or more.
     "gaussian": ("noise_multiplier steps relation", 0),
     "dp_sgd": ("sampling_probability noise_multiplier steps failure_probability", 0),
@@ -71,8 +70,8 @@ TRAINED = "those trained on; training and score are composed"
 LAWS = {"geometric": {"mean"}, "logarithmic": {"mean"}, "poisson": {"mean"}, "fixed": {"k"}}
 LAWS |= {"truncated_negative_binomial": {"shape", "mean"}, "binomial": {"trials", "probability"}}
 LAWS |= {"at_most": {"inner", "cap"}}
-CELLS, MOVE, KNOTS = 600, 0.1, 60.0  # Of the exact bound.
-NEAR = 200, 40.0  # Cells and knots of it, inside another mechanism.
+CELLS, MOVE, KNOTS = 600, 0.025, 60.0  # Of the exact bound.
+NEAR = 200, 80.0  # Cells and knots of it, inside another mechanism.
 ORDERS, FINE_KNOTS = 8192, 256.0  # Of a selection inside another mechanism.
 HINTS = {"step": range(4, 21), "fine": range(6, 17), "exact": range(65)}
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(8)
@@ -602,7 +601,7 @@ def exact(
     at = np.clip(np.searchsorted(x, middle, side="right"), 1, x.size - 1)
     slope = (h[at] - h[at - 1]) / (x[at] - x[at - 1])
     low, high = h[at] + slope * (n[:-1] - x[at]), h[at] + slope * (n[1:] - x[at])
-    flat = ~((low >= near) & (high >= far) & (high <= 1.0))
+    flat = ~((low * (1.0 + SLACK) >= near) & (high * (1.0 + SLACK) >= far) & (high <= 1.0))
     cell = np.searchsorted(n, x[1:-1], side="right") - 1
     line = low[cell] + (high - low)[cell] * (x[1:-1] - n[cell]) / np.diff(n)[cell]
     flat[cell[~(line * (1.0 + SLACK) >= h[1:-1])]] = True  # Above all corners inside, or none.
@@ -915,8 +914,8 @@ def tree_of(claim: Mapping[str, Any]) -> dict[str, Any]:
         ones = [1] * len(stages)
         first = stages[0] if len(stages) == 1 else node("compose", stages, counts=ones)
     elif rule == LOOP:
-        ((kind, number),) = choice["charged"].items()
-        cap = {{"iterations": "iterations", "segments": "hits"}[kind]: number}
+        (kind,) = charged = choice["charged"]
+        cap = {{"iterations": "iterations", "segments": "hits"}[kind]: charged[kind]}
         values = {"epsilon_per_iteration": choice["epsilon_0"], "variant": choice["variant"]}
         first = node("doubling_loop", **values, **cap, relation=relation)
     elif rule in (ONCE, FLIP):
@@ -1044,6 +1043,8 @@ def check(folder: str) -> str:
         with _file(os.path.join(folder, name)) as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != wanted:
                 raise Unproved(f"{name} is not the file that was released: another hash")
+    for wrong in outside(claim, schema()):
+        raise Unproved(wrong)
     words = Words((name, value) for name, value in claim.items() if name != SEAL)
     check_same(words["mechanism"], tree_of(words))
     if CERTIFICATE not in named:
@@ -1083,6 +1084,39 @@ def unread(words: Any, place: str = "") -> list[str]:
     return list(dict.fromkeys(found))
 
 
+@functools.cache
+def schema() -> dict[str, Any]:
+    """The fields of guarantee.json: types, units, meanings, and who reads each."""
+    return _json(os.path.join(os.path.dirname(__file__), "guarantee.schema.json"))
+
+
+def outside(value: Any, rule: Mapping[str, Any], place: str = "") -> Iterator[str]:
+    """What of a value a schema does not allow, in words; of the keywords that ours has."""
+    if "$ref" in rule:
+        rule = schema()["$defs"][rule["$ref"].rpartition("/")[2]]
+    kinds = {int: "integer", float: "number", str: "string", bool: "boolean", list: "array"}
+    kind = kinds.get(type(value), "object" if isinstance(value, dict) else "null")
+    types, before = rule.get("type", kind), place and place + "."
+    fits = kind in types or (kind == "integer" and "number" in types)
+    if not fits or value not in rule.get("enum", [value]):
+        yield f"{place or 'the statement'} is not what may stand there in a {STATEMENT}"
+    elif kind == "array":
+        for at, one in enumerate(value):
+            yield from outside(one, rule.get("items", {}), f"{before}{at}")
+    elif kind == "object":
+        known, others = rule.get("properties", {}), rule.get("additionalProperties", {})
+        yield from (
+            f"{before}{one} is missing" for one in rule.get("required", ()) if one not in value
+        )
+        for key, one in value.items():
+            if known.get(key, others) is False:
+                yield f"{before}{key[:60]} is no field of a {STATEMENT}"
+            else:
+                yield from outside(one, known.get(key, others), f"{before}{key[:60]}")
+        if "if" in rule and not any(outside(value, rule["if"])):
+            yield from outside(value, rule["then"], place)
+
+
 def cases_of(tree: Mapping[str, Any]) -> int:
     """How many parts of the data there are; a record is in one of them."""
     below = [cases_of(part) for part in tree["parts"]] or [1]
@@ -1110,18 +1144,17 @@ def is_real(value: Any) -> bool:
 
 def is_parameter(name: str, value: Any, parts: int) -> bool:
     """Whether a value is one of this parameter, of a mechanism with so many parts."""
-    if name in ("law", "method"):
-        return isinstance(value, dict if name == "law" else str)
-    if name in ("relation", "variant", "final_on"):
-        words = {"variant": ("iterations", "segments"), "final_on": ("rest", "all")}
-        return value in words.get(name, RELATIONS)
-    if name in ("counts", "weights", "ratio"):
-        good = isinstance(value, list) and len(value) == (2 if name == "ratio" else parts)
-        if not good or not all(map(is_whole if name == "counts" else is_real, value)):
-            return False
+    fields = schema()["$defs"]["mechanism"]["properties"]["parameters"]["properties"]
+    if any(outside(value, fields[name])):
+        return False
+    if isinstance(value, dict | str):
+        return isinstance(value, str) or law_of(value).mean > 0.0
+    if isinstance(value, list):
+        good = all(map(is_whole if name == "counts" else is_real, value))
         if name == "ratio":
-            return 0.0 < value[0] <= 1.0 <= value[1] < 1e9
-        return min(value) > 0 and (name == "counts" or abs(math.fsum(value) - 1.0) <= 1e-9)
+            return good and len(value) == 2 and 0.0 < value[0] <= 1.0 <= value[1] < 1e9
+        good = good and len(value) == parts and min(value) > 0
+        return good and (name == "counts" or abs(math.fsum(value) - 1.0) <= 1e-9)
     if name in ("failure_probability", "missing_fraction"):
         return is_real(value) and 0.0 <= value < 1.0
     if name in ("sampling_probability", "halting_probability", "probability"):

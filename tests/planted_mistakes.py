@@ -54,7 +54,7 @@ _T, _P, _F = "tests/tuning/", "dpjax/tuning/", "dpjax/federated/"
 _ON_TRAINING = (f"{_T}test_training_scores.py",)
 _CERTIFICATE, _PROOFS = "dpjax/certificate.py", ("tests/test_certificate.py",)
 _OF_TUNERS = "tests/test_certificates_of_tuners.py"
-_KINDS = (_OF_TUNERS,)
+_KINDS, _MENDS = (_OF_TUNERS,), "tests/test_certificate_mends.py"
 _DECLARED = (f"{_OF_TUNERS}::test_a_declared_run_that_is_none_or_beyond_the_program_is_refused",)
 _SCORES = (f"{_T}test_wiring_scores.py",)
 _DPARETO = "experiments/figures/dpareto/"
@@ -924,6 +924,55 @@ MISTAKES = [
         _PROOFS,
     ),
     Mistake(
+        "a hull of lines that falls at its end caps what a selection costs",
+        _CERTIFICATE,
+        "rising = np.append(True, b[1:] > np.maximum.accumulate(b)[:-1])",
+        "rising = np.ones(b.size, bool)",
+        (f"{_MENDS}::test_a_hull_that_falls_at_its_end_lowers_nothing",),
+    ),
+    Mistake(
+        "a rule is known by its first words",
+        _CERTIFICATE,
+        "    if rule in PUBLIC:\n",
+        "    if str(rule).startswith(PUBLIC):\n",
+        (f"{_MENDS}::test_a_rule_with_other_words_beside_it_is_none",),
+    ),
+    Mistake(
+        "a mechanism may have parameters beside its own",
+        _CERTIFICATE,
+        "good = values.keys() == set(names.split())",
+        "good = values.keys() >= set(names.split())",
+        (f"{_MENDS}::test_a_mechanism_has_its_parameters_and_no_others",),
+    ),
+    Mistake(
+        "parts below a leaf are not looked at",
+        _CERTIFICATE,
+        "good &= len(parts) == number if number is not None else len(parts) > 0",
+        "good &= len(parts) >= number if number is not None else len(parts) > 0",
+        (f"{_MENDS}::test_a_mechanism_has_as_many_parts_as_it_takes",),
+    ),
+    Mistake(
+        "public sizes of any size are summed over",
+        _CERTIFICATE,
+        'if not (is_whole(records["public_size"]) and is_whole(records["size_bound"])):',
+        "if False:",
+        (f"{_MENDS}::test_a_hostile_number_is_refused_at_once",),
+    ),
+    Mistake(
+        "terms of a sum are no work",
+        _CERTIFICATE,
+        "            Work.spend(2000.0)\n",
+        "",
+        (f"{_MENDS}::test_work_is_counted_before_it_is_done",),
+    ),
+    Mistake(
+        "names that a proof did not read are not printed",
+        _CERTIFICATE,
+        'found += unread(value, own + ".") if name in words.read else [own]',
+        'found += unread(value, own + ".") if name in words.read else []',
+        (f"{_MENDS}::test_what_is_not_read_is_said",),
+    ),
+    Mistake(
         "a law of K is proved by words beside its own",
         _CERTIFICATE,
         'good = LAWS.get(words["law"]) == words.keys() - {"law"}',
@@ -1013,6 +1062,13 @@ MISTAKES = [
         "cost = (value[:, None] + (fall * half)[:, None] * sign).ravel()",
         "cost = (value[:, None] + 9.0 * (fall * half)[:, None]).repeat(2, axis=1).ravel()",
         (f"{_PROOFS[0]}::test_the_exact_bound_lies_between_an_order_and_what_is_stated",),
+    ),
+    Mistake(
+        "the exact bound's cells on one straight piece are flat by a rounding",
+        _CERTIFICATE,
+        "(low * (1.0 + SLACK) >= near) & (high * (1.0 + SLACK) >= far)",
+        "(low >= near) & (high >= far)",
+        (f"{_PROOFS[0]}::test_noise_in_whole_numbers_is_bounded_on_any_grid_as_closely",),
     ),
     Mistake(
         "adaptive proposals: ranks are proved as those of the public law",

@@ -1,51 +1,57 @@
 """Nobody who writes a certificate can make it prove less than what is true.
 
-A certificate holds a few whole numbers, each a choice among bounds that are sound. So the adversary
-here tries the corners of their ranges and then climbs from the best, on every kind of release, with
-an epsilon 1% below the stated one; and hands over what certificates once held, or never.
+A certificate holds a few whole numbers, each a choice among bounds that are sound. The adversary of
+`tests/helpers/certificate_adversary.py` searches them, and hands over whatever else JSON can hold
+in their places, for every kind of release; as a script it does so for as long as one likes.
 """
 
-import json
 import math
-import pathlib
 
-import numpy as np
+import certificate_adversary as adversary
 import pytest
 
 from dpjax import certificate
 
-STATEMENTS = sorted((pathlib.Path(__file__).parent / "tuning" / "statements").glob("*.json"))
-CORNERS = [
-    {"step": step, "fine": fine, "exact": exact}
-    for step in (4, 12, 13)
-    for fine in (6, 10, 11)
-    for exact in (0, 1, 16)
-]
-TRIES = 6
+KINDS = adversary.kinds()
+MADE_AT_ONCE = [name for name in KINDS if not name.startswith("released")]
+"""Those whose statements need no tuning."""
 
 
-def _found(words, hints):
-    """The largest bound on delta in any case of neighbours; infinity where nothing is proved."""
-    certificate.Work.done = 0.0
-    try:
-        cases = range(certificate.cases_of(words["mechanism"]))
-        return max(max(certificate.prove(words, case, hints)) for case in cases)
-    except certificate.Unproved:
-        return math.inf
+def _attacked(name, factor, folder, *, odd, climbs):
+    words = KINDS[name]()
+    seen = adversary.Attempts()
+    one = adversary.Adversary(words, factor, folder, len(name), seen)
+    one.offer_oddities(number=odd)
+    one.climb(climbs)
+    assert not seen.proved, seen.proved[0]
+    return seen
 
 
-@pytest.mark.parametrize("path", STATEMENTS, ids=lambda path: path.stem)
-def test_no_choice_of_hints_proves_an_epsilon_below_the_truth(path):
-    words = json.loads(path.read_text())
-    lower = words | {"epsilon": 0.99 * words["epsilon"]}
-    random = np.random.default_rng(len(path.stem))
-    tried = [CORNERS[i] for i in random.permutation(len(CORNERS))[: TRIES // 2]]
-    best = min(tried, key=lambda hints: _found(lower, hints))
-    for _ in range(TRIES // 2):
-        name = ("step", "fine", "exact")[random.integers(3)]
-        moved = best | {name: best[name] + int(random.choice([-2, -1, 1, 2]))}
-        best = min((best, moved), key=lambda hints: _found(lower, hints))
-    assert _found(lower, best) > words["delta"]
+@pytest.mark.parametrize("name", MADE_AT_ONCE)
+def test_an_adversary_proves_no_smaller_epsilon(name, tmp_path):
+    """A short form: twenty files that are none, and two that are."""
+    seen = _attacked(name, 0.99, tmp_path, odd=20, climbs=2)
+    assert seen.number >= 22 and seen.computed and seen.least > 1.0
+
+
+@pytest.mark.parametrize("factor", adversary.FACTORS)
+@pytest.mark.parametrize("name", KINDS)
+def test_an_adversary_who_climbs_proves_no_smaller_epsilon(name, factor, tmp_path):
+    seen = _attacked(name, factor, tmp_path, odd=60, climbs=8)
+    assert seen.computed and seen.least > 1.0
+
+
+def test_nothing_that_json_can_hold_proves_a_smaller_epsilon(tmp_path):
+    seen = _attacked("words: a vote, scaled", 0.99, tmp_path, odd=None, climbs=0)
+    assert seen.number > 300 and seen.least > 1.0
+
+
+def test_the_adversary_sees_what_is_true(tmp_path):
+    """Else its failures would show nothing: a true epsilon is proved to it in a few attempts."""
+    seen = adversary.Attempts()
+    words = KINDS["words: a vote, scaled"]()
+    adversary.Adversary(words, 1.001, tmp_path, 0, seen).climb(9)
+    assert seen.proved
 
 
 NEVER = [
@@ -64,6 +70,6 @@ NEVER = [
 
 @pytest.mark.parametrize("hints", NEVER, ids=repr)
 def test_hints_that_are_none_prove_nothing(hints):
-    words = json.loads(STATEMENTS[0].read_text())
+    words = KINDS[MADE_AT_ONCE[0]]()
     with pytest.raises((certificate.Unproved, TypeError, KeyError, AttributeError)):
         certificate.prove(words, 0, hints)

@@ -26,7 +26,7 @@ HOPELESS = 1.01
 LONGEST_TABLE = 256
 """Largest K, of laws that end, with which the exact bound is tried: 10 to 20 s."""
 
-NESTED = ((GRIDS[0], 16), (GRIDS[0], 48), (GRIDS[2], 32), (GRIDS[2], 64))
+NESTED = ((GRIDS[0], 16), (GRIDS[1], 24), (GRIDS[2], 24), (GRIDS[2], 48))
 """Grids, and numbers of orders of the exact bound, for a selection inside another mechanism."""
 
 

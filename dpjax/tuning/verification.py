@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import dpjax
-from dpjax import accounting
+from dpjax import accounting, certificate
 from dpjax.accounting import provenance, stated
 from dpjax.tuning.release import (
     GUARANTEE_FILE,
@@ -105,6 +105,8 @@ def verify_release(
         raise NotVerified("it makes no claim of privacy")
     try:
         hyperparameters = _sealed_files(path, claim)
+        for odd in certificate.outside(claim, certificate.schema()):
+            raise NotVerified(_short(odd) + _written_by_another(claim))
         words = {name: value for name, value in claim.items() if name != SEAL}
         wanted = rebuild(words)
         fits = isinstance(hyperparameters, dict) and wanted.may_release(hyperparameters)
