@@ -235,6 +235,7 @@ OF_A_CONFIG = dict(
         with_rng=True, loss_fn=lambda params, example, key: BASE.loss_fn(params, example)
     ),
     micro_batch_size=_all(micro_batch_size=5),
+    check_contributions=_all(check_contributions=2),
     mesh=_all(mesh=training.LotMesh(tuple(jax.local_devices()))),
     clipping=_all(clipping=training.AutomaticClipping()),
     averages=_all(averages=training.ExponentialAverage(0.5)),
