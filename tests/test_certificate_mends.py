@@ -175,7 +175,7 @@ def test_a_hostile_number_is_refused_at_once(name):
                 raise AssertionError(f"{key} may be {size}")
 
             try:
-                _counted(proved, 20_000)
+                _counted(proved, 60_000)
             except (certificate.Unproved, ArithmeticError):
                 tried += 1
     assert tried > 20
