@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from dpjax import checks, private_files, training
@@ -392,10 +393,18 @@ def put_together(
     return best
 
 
+_AS = " held as "
+
+
 def packed(arrays: Arrays) -> bytes:
     """Arrays by name as the bytes of an .npz file, with a hash of them all."""
     buffer = io.BytesIO()
-    content: dict[str, Any] = {**arrays, _HASH: _hash_of(arrays)}
+    content: dict[str, Any] = {_HASH: _hash_of(arrays)}
+    for name, array in arrays.items():
+        array = np.asarray(array)
+        if array.dtype.kind == "V":  # bfloat16 and its like, of which NumPy writes no type.
+            name, array = f"{name}{_AS}{array.dtype}", array.view(f"u{array.dtype.itemsize}")
+        content[name] = array
     np.savez(buffer, **content)
     return buffer.getvalue()
 
@@ -406,8 +415,11 @@ def unpacked(payload: bytes) -> Arrays:
     Raises:
       ValueError: if the hash is of other arrays. (NumPy raises more for bytes that are no .npz.)
     """
+    arrays = {}
     with np.load(io.BytesIO(payload), allow_pickle=False) as file:
-        arrays = dict(file)
+        for name, array in file.items():
+            name, _, kind = name.partition(_AS)
+            arrays[name] = array.view(jnp.dtype(kind)) if kind else array
     if not np.array_equal(arrays.pop(_HASH, _NONE), _hash_of(arrays)):
         raise ValueError("the hash is of other arrays")
     return arrays
