@@ -5,9 +5,9 @@ import functools
 import json
 import os
 import re
-import types
 from unittest import mock
 
+import jax
 import numpy as np
 import pytest
 import small_tasks
@@ -16,6 +16,7 @@ from dpjax import accounting, bridges, training, tuning
 from dpjax.accounting import stated
 from dpjax.tuning import pareto, release, verification
 from dpjax.tuning.evaluations import partition_models, private_runs, staged_runs
+from dpjax.tuning.evaluations.best_of_runs import BestOfRuns
 from dpjax.tuning.pareto.released_run import released_run
 from dpjax.tuning.problem import inspection
 
@@ -266,13 +267,10 @@ FEDERATED = {"a vote": 0, "a vote, then training": 2}
 def _not_executed(procedure, **more):
     """In the place of `private_runs.execute`: what is stated depends on no training."""
     drawn = procedure.space.sample(1, np.random.default_rng(0))
-    best = types.SimpleNamespace(
-        candidate=np.zeros(1, int), score=np.ones(1), output=lambda place: {"kernel": np.ones(3)}
-    )
-    one = np.ones(1, int)
-    return types.SimpleNamespace(
-        best=best, counts=one, hyperparameters=drawn, units=one, scores=np.ones(1)
-    )
+    initial = jax.device_get(procedure.task.initial(jax.random.key(0)))
+    best, none, one = BestOfRuns(1), np.zeros(1, int), np.ones(1, int)
+    best.update(none, none, np.ones(1), jax.tree.map(lambda leaf: leaf[None], initial))
+    return private_runs.Executed(best, one, drawn, one, np.ones(1))
 
 
 def _not_counted(task, records, lots, steps, hyperparameters, keys, **more):
