@@ -4,7 +4,6 @@ import hashlib
 import http.client
 import io
 import threading
-import time
 import urllib.request
 
 import pytest
@@ -118,11 +117,9 @@ def test_a_silent_network_is_given_up_soon(tmp_path, monkeypatch):
     monkeypatch.setattr(published_files, "NETWORK_SECONDS", 0.1)
     over = threading.Event()
     monkeypatch.setattr(urllib.request, "urlopen", lambda *_, **__: over.wait(120))
-    begin = time.monotonic()
     try:
         with pytest.raises(TimeoutError, match="did not answer"):
             published_files.fetch("set", FILES, tmp_path)
-        assert time.monotonic() - begin < 30  # A machine may be busy, but not for that long.
     finally:
         over.set()
 
