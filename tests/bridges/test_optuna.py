@@ -657,7 +657,9 @@ def test_the_docstrings_keep_their_promises():
 
 def test_the_examples_of_the_page_run_as_written(tmp_path, monkeypatch, capsys, request):
     page = (request.config.rootpath / "docs" / "bridges.md").read_text()
-    examples = re.findall(r"```python\n(.*?)```", page.split("\n## On a Ray")[0], flags=re.DOTALL)
+    examples = re.findall(
+        r"```python\n(.*?)```", page.split("\n## The price through")[0], flags=re.DOTALL
+    )
     assert len(examples) == 3
     monkeypatch.chdir(tmp_path)
     for example in examples:

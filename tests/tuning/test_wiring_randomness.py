@@ -183,8 +183,8 @@ class Bits:
 SELECTORS = {
     "exponential": ExponentialChoice(0.01),
     "permute_and_flip": PermuteAndFlipChoice(0.01),
-    "doubling": DoublingChoice(0.1, 0.1, 0.0, "iterations", 6, None, 1e-5),
-    "doubling, segments": DoublingChoice(0.1, 0.1, 0.0, "segments", None, 2, 1e-5),
+    "doubling": DoublingChoice(0.1, 0.1, 0.0, "iterations", 6, None),
+    "doubling, segments": DoublingChoice(0.1, 0.1, 0.0, "segments", None, 2),
 }
 
 

@@ -201,7 +201,7 @@ def test_partitioned_selections_train_and_release_what_the_selector_chose(toy, m
 SELECTORS = {
     "exponential": ExponentialChoice(0.01),
     "permute_and_flip": PermuteAndFlipChoice(0.01),
-    "doubling": DoublingChoice(0.02, 0.1, 0.0, "iterations", 4, None, 1e-5),
+    "doubling": DoublingChoice(0.02, 0.1, 0.0, "iterations", 4, None),
 }
 
 

@@ -195,8 +195,9 @@ def factored(tracing: Tracing, params: PyTree, batch: PyTree, keys: Any) -> Resu
     # values it will not compute twice, so all are formed once that do not stand in memory before.
     needed = {atom for plan in plans for atom in (*plan.needs, *plan.shared_needs)}
     for values in (shared, arrays):
-        for atom in needed.intersection(values) - tracing.stored:
-            if not is_contraction(atom):
+        # In their own order: a program that follows a set's is another one every time.
+        for atom in [*values]:
+            if atom in needed and atom not in tracing.stored and not is_contraction(atom):
                 values[atom] = formed_once(values[atom])
 
     def batched(atom: Atom) -> jax.Array:

@@ -122,7 +122,6 @@ def selector(name: str, epsilon: float) -> DoublingChoice | ExponentialChoice:
         variant="segments" if segments else "iterations",
         iterations=None if segments else ITERATION_CAP,
         hits=HIT_CAP if segments else None,
-        failure_probability=1e-5,
     )
 
 

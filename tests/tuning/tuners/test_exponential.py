@@ -51,7 +51,7 @@ def test_at_equal_cost_it_selects_better_than_the_loop():
     utility = AveragedUtility(10, 1000, validation_is_public=True)
     shot, loop = (
         ExponentialChoice(0.7),
-        DoublingChoice(0.1, 0.01, 0.0, "iterations", 7, None, 1e-5),
+        DoublingChoice(0.1, 0.01, 0.0, "iterations", 7, None),
     )
     assert loop.guarantee("add_or_remove_one").epsilon(1e-5) <= 0.7
     assert shot.guarantee("add_or_remove_one").epsilon(1e-5) <= 0.7
