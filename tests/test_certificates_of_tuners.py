@@ -61,7 +61,7 @@ def _stated(guarantee, selection, rows, score, delta=1e-5):
         "selection": selection,
         "score": {"validation_is_public": False} | score,
         "training": rows,
-        "training_records": RECORDS,
+        "training_records": dict(RECORDS),
         "neighbouring_relation": guarantee.relation,
         "mechanism": guarantee.provenance,
         "epsilon": guarantee.epsilon(delta),
@@ -162,7 +162,7 @@ FREE = (
 @pytest.fixture(scope="module", params=STATED)
 def proved(request):
     """Words, and the hints of a certificate as they are read back."""
-    words = STATED[request.param]()
+    words = copy.deepcopy(STATED[request.param]())
     return words, json.loads(json.dumps(certifying.certified(words)))["cases"]
 
 

@@ -25,6 +25,10 @@ def test_what_a_killed_session_left_is_thrown_away(tmp_path):
     try:
         compilation_cache.set_cache_dir(str(folder))
         compilation_cache.reset_cache()
+        # Whatever another test of this session left.
+        jax.config.update("jax_enable_compilation_cache", True)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
         jax.jit(lambda x: x * 3.0 + 2.0)(jnp.ones(7))
         entries = [path for path in folder.iterdir() if path.name.endswith("-cache")]
         assert entries

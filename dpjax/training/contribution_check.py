@@ -22,6 +22,12 @@ Tree = Any
 class Checked(NamedTuple):
     """What a run returns whose contributions were checked.
 
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from dpjax import training
+      >>> found = training.Checked({"w": jnp.zeros(2)}, longest=jnp.float32(0.97))
+      >>> training.refuse_long(found.longest)
+
     Attributes:
       params: what it returns otherwise; nothing but NaN where a contribution was too long.
       longest: the longest of those that were measured, in clip norms, float32.
@@ -33,6 +39,10 @@ class Checked(NamedTuple):
 
 def refuse_long(longest: jax.Array | np.ndarray) -> None:
     """Raises where a measured contribution, in clip norms, is above 1 or no number.
+
+    Example:
+      >>> from dpjax import training
+      >>> training.refuse_long(0.97)
 
     Raises:
       RuntimeError: the run has no guarantee.
