@@ -21,8 +21,10 @@ from dpjax.tuning.curator import fingerprint
 from dpjax.tuning.job import DRAW, IDENTITY, Arrays, Job, bound, read_bound
 
 NUMBER, NOISE, SEEDS = "number", "noise", "seeds"
+"""Arrays of a draw, beside the candidates' hyperparameters."""
+
 _UNTIL_CONSUMED = (SEEDS, NOISE, DRAW, IDENTITY)
-"""Arrays of a draw, beside the candidates' hyperparameters; the last two until it is consumed."""
+"""Those of a folder's draw that are not kept once it is consumed."""
 
 _COUNTS, _SCORES, _REMARKS = "counts", "scores", "remarks"
 _HYPERPARAMETER, _FILE, _NO_COUNT = "hyperparameter_", "file_", -1
