@@ -124,6 +124,21 @@ def test_a_job_that_checks_ends_with_nothing(monkeypatch, tmp_path, folder):
     )
 
 
+def test_models_of_partitions_end_a_job_as_well(monkeypatch):
+    lengthened(monkeypatch, 1.1)
+    monkeypatch.setattr(
+        "dpjax.tuning.evaluations.partition_models.execute",
+        lambda *given, **more: pytest.fail("the final training was come to"),
+    )
+    with pytest.raises(RuntimeError, match=r"a record contributed 1\.09"):
+        tuning.exponential(
+            small_tasks.linear(small_tasks.parts()),
+            tuning.Space(learning_rate=tuning.Choice([0.1, 0.2]), clip_norm=1e-3),
+            delta=1e-6, optimizer=training.sgd(), noise_multiplier=2.0, seed=3, lot_size=10,
+            steps=2, candidates=2, partitions=4, job=tuning.Job(check_contributions=8),
+        )  # fmt: skip
+
+
 @pytest.mark.parametrize("rows", [-1, 0.5, "3", None])
 def test_numbers_of_rows_that_are_none(rows):
     for made in (lambda: run(rows), lambda: tuning.Job(check_contributions=rows)):

@@ -151,7 +151,7 @@ def partition_counts(
       chunk_size: models trained at once; the memory knob.
       job: placement, micro-batches, checkpoints (models that were counted are not trained again),
         shards.
-      drawn: what `job.one_draw` returned; needed where the job has a folder.
+      drawn: what `Job.once` gives its work; needed where the job has a folder.
       progress: called with the number of this process's models done so far.
 
     Returns:
@@ -183,7 +183,7 @@ def partition_counts(
     counts = saved.restore(total)
     waiting = members[counts[members] < 0]
     progress(len(members) - len(waiting))
-    for positions, correct in training.sweep(
+    for positions, outputs in training.sweep(
         _model_run(task, config),
         keys[waiting],
         {name: values[waiting] for name, values in traced.items()},
@@ -195,7 +195,8 @@ def partition_counts(
             lambda short: _model_run(task, dataclasses.replace(config, steps=short)), steps
         ),
     ):
-        counts[waiting[positions]] = correct
+        training.refuse_long(outputs.pop("longest", 0.0))
+        counts[waiting[positions]] = outputs["correct"]
         saved.save(counts)
         progress(int(np.sum(counts[members] >= 0)))
     saved.save(counts, now=True)
@@ -210,10 +211,13 @@ def partition_counts(
 
 
 def _model_run(task: Task, config: training.TrainConfig) -> Run:
-    """run(key, hyperparameters, data) -> correct predictions of one candidate on one partition."""
+    """run(key, hyperparameters, data) -> `correct` predictions of one candidate on one partition.
+
+    And `longest`, where its contributions were checked; see `scored_run`.
+    """
     train = training.make_train(config)
 
-    def run(key: jax.Array, hyperparameters: dict[str, jax.Array], data: PyTree) -> jax.Array:
+    def run(key: jax.Array, hyperparameters: dict[str, jax.Array], data: PyTree) -> PyTree:
         train_arrays, starts, sizes, validation = data
         partition = hyperparameters["partition"].astype(jnp.int32)
         size = jnp.asarray(sizes)[partition]
@@ -227,7 +231,8 @@ def _model_run(task: Task, config: training.TrainConfig) -> Run:
             first_record=jnp.asarray(starts)[partition],
         )
         seen = scored_run(task, params, *validation)
-        return jnp.where(seen["finite"] & (size > 0), seen["units"], 0)
+        correct = jnp.where(seen["finite"] & (size > 0), seen["units"], 0)
+        return {"correct": correct} | {name: seen[name] for name in seen if name == "longest"}
 
     return run
 
