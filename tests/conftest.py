@@ -7,6 +7,7 @@ import collections
 import json
 import os
 import pathlib
+import resource
 import shutil
 import subprocess
 import sys
@@ -56,11 +57,34 @@ def pytest_collection_modifyitems(items):
 
 
 _durations = collections.Counter()
+_spent = 0.0
+
+
+def _processor_seconds():
+    """Of this process and of the processes it has waited for."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
+
+
+def pytest_runtest_logstart():
+    """What was spent before, on collecting, is no test's."""
+    global _spent
+    _spent = _processor_seconds()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport():
+    """Notes what the phase took; unlike a clock it does not count what else the machine does."""
+    global _spent
+    report = yield
+    before, _spent = _spent, _processor_seconds()
+    report.processor_seconds = _spent - before
+    return report
 
 
 def pytest_runtest_logreport(report):
     """Of all workers, where there are some."""
-    _durations[tiers.function_of(report.nodeid)] += report.duration
+    _durations[tiers.function_of(report.nodeid)] += getattr(report, "processor_seconds", 0.0)
 
 
 def pytest_sessionfinish(session):

@@ -1,9 +1,10 @@
 """Which tests `make test` and `make test_fast` run: the cheapest, by a committed record.
 
-tests/durations.json has the seconds of every test function, all its parameters and what was set up
-for it together; `make durations` writes it. A tier has a budget in seconds of that record, and the
-cheapest tests are in it until the budget is spent; in that of `make test` the cheapest of each file
-come first, so that nothing is left out as a whole. A test that the record does not know is in both.
+tests/durations.json has the processor seconds of every test function, all its parameters, its
+subprocesses and what was set up for it together; `make durations` writes it, and other work on the
+machine does not change it. A tier has a budget in seconds of that record, and the cheapest tests
+are in it until the budget is spent; in that of `make test` the cheapest of each file come first, so
+that nothing is left out as a whole. A test that the record does not know is in both.
 Nothing here looks at a clock while tests run.
 """
 
@@ -16,7 +17,7 @@ import platform
 RECORD = pathlib.Path(__file__).parents[1] / "durations.json"
 
 BUDGETS = {"test": 900.0, "test_fast": 90.0}
-"""What a tier's tests may take together, on the record's machine."""
+"""What a tier's tests may take together, in processor seconds of the record's machine."""
 
 
 def chosen(tier: str, seconds: dict[str, float]) -> set[str]:
