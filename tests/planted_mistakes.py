@@ -2951,7 +2951,7 @@ MISTAKES = [
 
 
 def _of_several() -> list[Mistake]:
-    """In every refusal of one of several `all` in the place of `any`; see `helpers/any_of.py`."""
+    """In refusals of one of several `any` for `all` or the reverse; see `helpers/any_of.py`."""
     sys.path.insert(0, str(ROOT / "tests" / "helpers"))
     import any_of
 
@@ -2960,7 +2960,7 @@ def _of_several() -> list[Mistake]:
     )
     return [
         Mistake(
-            f"any -> all: {place.name}",
+            f"any <-> all: {place.name}",
             place.file,
             place.text,
             place.mistaken,

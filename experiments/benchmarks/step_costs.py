@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +22,8 @@ DATASET_SIZE, STEPS, FAILURE_PROBABILITY = 60_000, 10_000, 1e-8
 WHOLE_STEPS = 4
 """Steps in one call of the engine, so that what a run does once weighs little."""
 
+CHECKED_ROWS = 8
+
 Way = tuple[Callable[..., Any], tuple, int]
 """A function to compile, the arguments to call it with, and how many steps one call takes."""
 
@@ -33,6 +36,7 @@ def ways(problem: Problem) -> dict[str, Way]:
     noise, draw: the noise alone, and a Poisson lot alone.
     whole: the engine's step: draw, gather the padded lot, clip, noise, SGD; seconds of one of
       `WHOLE_STEPS`.
+    checked: the engine's step that measures the contributions of `CHECKED_ROWS` records.
     """
     size = len(problem.batch[1])
     key = training.candidate_keys(1, seed=0)[0]
@@ -50,14 +54,12 @@ def ways(problem: Problem) -> dict[str, Way]:
     probability = size / DATASET_SIZE
     capacity = accounting.lot_capacity(DATASET_SIZE, probability, STEPS, FAILURE_PROBABILITY)
     lots = training.PoissonLots(DATASET_SIZE, probability, capacity)
-    whole = training.make_train(
-        training.TrainConfig(
-            loss_fn=problem.loss,
-            lots=lots,
-            steps=WHOLE_STEPS,
-            expected_lot_size=size,
-            optimizer=training.sgd(),
-        )
+    config = training.TrainConfig(
+        loss_fn=problem.loss,
+        lots=lots,
+        steps=WHOLE_STEPS,
+        expected_lot_size=size,
+        optimizer=training.sgd(),
     )
     numbers = {"learning_rate": 0.1, "clip_norm": CLIP_NORM, "noise_multiplier": 1.0}
     repeats = -(-DATASET_SIZE // size)
@@ -72,7 +74,9 @@ def ways(problem: Problem) -> dict[str, Way]:
         1,
     )
     found["draw"] = lambda key: lots.draw(key, DATASET_SIZE), (key,), 1
-    found["whole"] = whole, (key, numbers, problem.params, records), WHOLE_STEPS
+    for name, rows in (("whole", 0), ("checked", CHECKED_ROWS)):
+        train = training.make_train(dataclasses.replace(config, check_contributions=rows))
+        found[name] = train, (key, numbers, problem.params, records), WHOLE_STEPS
     return found
 
 
@@ -152,6 +156,7 @@ RATIOS = (
     ("no noise / non-private", "ours", "plain"),
     ("with noise / non-private", "noisy", "plain"),
     ("whole engine step / non-private", "whole", "plain"),
+    ("whole engine step with checked contributions / whole engine step", "checked", "whole"),
     ("jax-privacy / ours", "jax-privacy", "ours"),
     ("vmap / ours", "vmap", "ours"),
     ("opacus / ours with noise", "opacus", "noisy"),

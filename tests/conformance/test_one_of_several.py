@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import inspect
 import itertools
+import json
 import types
 
 import any_of
@@ -16,16 +17,20 @@ import numpy as np
 import pytest
 import tiny_tuners
 
-from dpjax import accounting, checks, data, models
+from dpjax import accounting, certificate, checks, data, federated, models
 from dpjax.accounting import guarantee
 from dpjax.accounting.selection.laws import check
 from dpjax.bridges.model_files import ModelFile
+from dpjax.data import tables, user_arrays
+from dpjax.federated import vote_clients, voting
+from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.training import dp_sgd
 from dpjax.training.sweep import hosts
-from dpjax.tuning import pareto
+from dpjax.tuning import ledger, pareto
 from dpjax.tuning.evaluations.best_of_runs import BestOfRuns
 from dpjax.tuning.job import Job
-from dpjax.tuning.problem.task import Records, check_disjoint
+from dpjax.tuning.pareto import acquisition, fronts, gaussian_process
+from dpjax.tuning.problem.task import Records, check_disjoint, check_neighbours
 
 PLACES = {place.name: place for place in any_of.places()}
 
@@ -33,6 +38,11 @@ PLACES = {place.name: place for place in any_of.places()}
 def _with(marks, good, bad):
     """One of each, by the marks."""
     return [bad if mark else good for mark in marks]
+
+
+def _two(marks, good, bad):
+    """Two, of which the second stands for two marks."""
+    return _with([marks[0], any(marks[1:])], good, bad)
 
 
 # ---- the accounting
@@ -68,7 +78,67 @@ def _tabulated(marks):
     accounting.Tabulated(k, np.full(4, 0.25))
 
 
+def _mixed(marks):
+    bad = np.array(marks)
+    weights = np.where(bad, -0.1, (1.0 + 0.1 * bad.sum()) / max(1, (~bad).sum()))
+    accounting.mixture([accounting.gaussian(4.0)] * 3, weights)
+
+
+def _losses(marks):
+    """A distribution of losses in two directions, of which some are bounds from below."""
+    from dp_accounting.pld import privacy_loss_distribution as losses
+
+    two = [marks[0], any(marks[1:])]
+    made = [
+        losses.from_gaussian_mechanism(4.0, pessimistic_estimate=not mark, sampling_prob=0.1)
+        for mark in two
+    ]
+    pld = losses.PrivacyLossDistribution(made[0]._pmf_remove, made[1]._pmf_add)
+    accounting.Guarantee.from_pld(pld)
+
+
+def _order(marks, *, divergence=0.5):
+    orders = np.cumsum([5.0, *_with(marks, 1.0, -1.0)])
+    accounting.renyi_only(orders, np.full(4, divergence))
+
+
+def _hints(marks):
+    words = accounting.gaussian(4.0).provenance
+    good = {"step": 8, "fine": 8, "exact": 0}
+    hints = {name: str(one) if mark else one for (name, one), mark in zip(good.items(), marks)}
+    certificate.bounds(words, 0, 1.0, 0.0, hints)
+
+
 # ---- records and models
+
+
+def _targets(marks):
+    table = {"x": [0.5] * len(marks), "y": _with(marks, "a", None)}
+    data.from_table(table, SCHEMA, public_size=3, identified_by="slot")
+
+
+def _leaves(marks):
+    Records(_with(marks, np.zeros(4), np.float32(0.0)), 4, 4)
+
+
+def _stable(sampling, **named):
+    def call(marks):
+        (name,) = named
+        records = [Records(np.zeros(4), 4, 4, **{name: not mark}) for mark in marks]
+        check_neighbours(sampling, *records)
+
+    return call
+
+
+def _entry(marks, tmp_path, *, words=False):
+    line = dict(run="r", time="t", data_set="d", data="x", smallest_hashes=["a", "b", "c"])
+    if words:
+        line |= {name: 7 for name, mark in zip(("run", "time", "data"), marks) if mark}
+    else:
+        line["smallest_hashes"] = _with(marks, "a", 7)
+    path = tmp_path / f"{len(list(tmp_path.iterdir()))}.jsonl"
+    path.write_text("head\n" + json.dumps(line) + "\n")
+    list(ledger._entries(path))
 
 
 def _disjoint(marks):
@@ -212,6 +282,55 @@ def _ranges(marks):
     bridge._all_values("rate", trials)
 
 
+def _spent(marks, tmp_path):
+    pytest.importorskip("flwr", reason="the extra federated is not installed")
+    from dpjax.federated.flower import ledger
+
+    line = dict(run="1", fingerprint="f", what="vote", phase=1, epsilon=1.0, delta=0.0)
+    line |= {name: 7 for name, mark in zip(("run", "fingerprint", "what"), marks) if mark}
+    path = tmp_path / f"{len(list(tmp_path.iterdir()))}.jsonl"
+    path.write_text(json.dumps(line) + "\n")
+    with open(path, "rb") as file:
+        ledger._read(file.fileno(), path)
+
+
+def _global_model(marks):
+    pytest.importorskip("flwr", reason="the extra federated is not installed")
+    from dpjax.federated.flower import local_rounds
+
+    values = np.where(marks, np.nan, 1.0).astype(np.float32)
+    record = types.SimpleNamespace(to_numpy_ndarrays=lambda: [values])
+    local_rounds._parameters(
+        types.SimpleNamespace(array_records={local_rounds.PARAMETERS_RECORD: record}),
+        types.SimpleNamespace(model=types.SimpleNamespace(dimension=3)),
+    )
+
+
+def _node(marks, tmp_path):
+    pytest.importorskip("flwr", reason="the extra federated is not installed")
+    from dpjax.federated.flower import records
+
+    inputs = np.where(marks, np.nan, 1.0)[:, None]
+    np.savez(tmp_path / "records.npz", inputs=inputs, labels=np.arange(3))
+    records.read_folder(str(tmp_path))
+
+
+def _candidate(marks):
+    named = zip(vote_clients.HYPERPARAMETERS, marks)
+    vote_clients.stacked_candidates([{name: 0.5 for name, mark in named if not mark}])
+
+
+def _ballot(marks):
+    plan = federated.VoteSettings(100, 3, votes=1).plan()
+    marked = np.array(_with(marks, 0, 2))
+    ones = 1 - marked.sum()  # The votes add up, whatever is marked.
+    ballot = np.array([ones, 0, 0]) if not any(marks) else marked
+    if any(marks):
+        free = np.flatnonzero(~np.array(marks))
+        ballot[free[:1]] = ones
+    voting.noisy_ballot(ballot, plan, HostRandomness(7))
+
+
 def _answered(marks):
     pytest.importorskip("flwr", reason="the extra federated is not installed")
     from dpjax.federated.flower import ledger
@@ -288,10 +407,14 @@ CASES = {
         "hold a NaN",
     ),
     "tuning/pareto/fronts.check_anti_ideal": (
-        lambda marks: pareto.check_anti_ideal(_with([marks[0], any(marks[1:])], 1.0, 0.0)),
+        lambda marks: pareto.check_anti_ideal(_two(marks, 1.0, np.inf)),
         "two finite positive numbers",
     ),
     "tuning/pareto/fronts.check_anti_ideal 2": (
+        lambda marks: pareto.check_anti_ideal(_two(marks, 1.0, 0.0)),
+        "two finite positive numbers",
+    ),
+    "tuning/pareto/fronts.check_anti_ideal 3": (
         lambda marks: pareto.check_anti_ideal(
             (2.0, 0.5), [_with([mark] * 2, 3.0, 0.1) for mark in marks]
         ),
@@ -317,11 +440,147 @@ CASES = {
         functools.partial(_told, utility=(0.5, 1.1)),
         "utilities in .0, 1.",
     ),
+    "accounting/calibration.calibrate_largest": (
+        lambda marks: accounting.calibrate_largest(
+            lambda n: accounting.repeat(accounting.gaussian(9.0), int(n)),
+            epsilon=1.0,
+            delta=1e-5,
+            bracket=np.array([1, 9]) + np.where([marks[0], any(marks[1:])], 0.5, 0.0),
+        ),
+        "two whole numbers",
+    ),
+    "accounting/combine.mixture": (_mixed, "3 probabilities that sum to 1"),
+    "accounting/guarantee.Guarantee.from_pld": (_losses, "an optimistic distribution"),
+    "accounting/guarantee.Guarantee.rdp": (
+        lambda marks: accounting.gaussian(4.0).rdp(np.where(marks, 1.0, 2.0)),
+        "orders must be > 1",
+    ),
+    "accounting/guarantee.Guarantee.tradeoff": (
+        lambda marks: accounting.gaussian(4.0).tradeoff(np.where(marks, 1.5, 0.5)),
+        "must be in .0, 1. each",
+    ),
+    "accounting/mechanisms/elementary.renyi_only 2": (
+        lambda marks: accounting.renyi_only(
+            np.where(marks, [0.3, 0.4, 0.5], [2.0, 3.0, 4.0]), np.ones(3)
+        ),
+        "must ascend above 1",
+    ),
+    "accounting/mechanisms/elementary.renyi_only 3": (_order, "must ascend above 1"),
+    "accounting/mechanisms/elementary.renyi_only 4": (
+        lambda marks: accounting.renyi_only([2.0, 3.0, 4.0], np.where(marks, -1.0, 1.0)),
+        "divergences be >= 0",
+    ),
+    "certificate.bounds": (_hints, "hints are none that this program takes"),
+    "certificate.whole_law": (
+        lambda marks: certificate.whole_law(
+            certificate.Measure(1.0, 0, np.where(marks, -0.1, 1.0), 0.9)
+        ),
+        "has lost mass",
+    ),
+    "checks.vector": (
+        lambda marks: checks.vector("numbers", np.where(marks, np.nan, 1.0)),
+        "numbers must be",
+    ),
+    "data/tables._checked": (
+        lambda marks: tables._checked(
+            [7 if mark else "abc"[i] for i, mark in enumerate(marks)], "x"
+        ),
+        "columns without a name",
+    ),
+    "data/tables._encoded": (_targets, "is missing from some records"),
+    "data/user_arrays._inputs": (
+        lambda marks: user_arrays._inputs(np.where(marks, np.nan, 1.0)[:, None], "inputs"),
+        "hold NaN or infinite numbers",
+    ),
+    "data/user_arrays._labels": (
+        lambda marks: user_arrays._labels(np.where(marks, 3, 2), 3, 3, "labels"),
+        "are not all in 0..2",
+    ),
+    "federated/flower/ledger._read": (_spent, "is no ledger"),
+    "federated/flower/local_rounds._parameters": (_global_model, "the parameters are not finite"),
+    "federated/flower/records.read_folder": (_node, "inputs hold NaN or infinity"),
+    "federated/vote_clients.stacked_candidates": (_candidate, "pass learning_rate and decay"),
+    "federated/voting.noisy_ballot": (_ballot, "not a ballot"),
+    "training/sweep/hosts.join 2": (
+        lambda marks: hosts.join(
+            *(None if mark else given for given, mark in zip(("a:1", 2, 0), marks))
+        ),
+        "go together",
+    ),
+    "tuning/ledger._entries": (_entry, "a line is no entry"),
+    "tuning/ledger._entries 2": (functools.partial(_entry, words=True), "a line is no entry"),
+    "tuning/pareto/acquisition.checked": (
+        lambda marks: acquisition.checked(
+            np.zeros((1, 2)), np.ones((1, 2)), np.zeros((0, 2)), _two(marks, 1.0, np.nan)
+        ),
+        "two finite numbers",
+    ),
+    "tuning/pareto/acquisition.checked 2": (
+        lambda marks: acquisition.checked(
+            np.zeros((3, 2)),
+            np.where(np.array(marks)[:, None], -1.0, np.ones((3, 2))),
+            np.zeros((0, 2)),
+            (1.0, 1.0),
+        ),
+        "variance must be >= 0",
+    ),
+    "tuning/pareto/fronts.hypervolume": (
+        lambda marks: pareto.hypervolume([(0.5, 0.5)], _two(marks, 1.0, np.nan)),
+        "two finite numbers",
+    ),
+    "tuning/pareto/fronts.to_model_units": (
+        lambda marks: fronts.to_model_units([(0.5, 2.0 if mark else 0.5) for mark in marks]),
+        "leave failures out",
+    ),
+    "tuning/pareto/gaussian_process._checked": (
+        lambda marks: gaussian_process._checked(np.full((3, 1), 0.5), np.where(marks, np.nan, 1.0)),
+        "drop failures",
+    ),
+    "tuning/pareto/gaussian_process._checked 2": (
+        lambda marks: gaussian_process._checked(np.where(marks, 1.5, 0.5)[:, None], np.ones(3)),
+        "drop failures",
+    ),
+    "tuning/pareto/oracles.TrainingCost.__call__": (
+        lambda marks: pareto.TrainingCost(pareto.RunShapes(1000))(
+            {
+                "epochs": np.ones(3),
+                "lot_size": np.full(3, 100.0),
+                "noise_multiplier": np.where(marks, 0.0, 2.0),
+            }
+        ),
+        "pass numbers above 0",
+    ),
+    "tuning/pareto/record.SearchRecord.tell 6": (
+        lambda marks: pareto.SearchRecord(DOMAIN, (10.0, 1.0)).tell(
+            {"rate": np.where(marks, np.nan, 1.0), "noise": np.ones(3)}, np.ones(3), np.ones(3)
+        ),
+        "a setting is not finite",
+    ),
+    "tuning/pareto/run_shapes.RunShapes.accounted": (
+        lambda marks: pareto.RunShapes(1000).accounted(
+            {
+                "epochs": np.ones(3),
+                "lot_size": np.full(3, 100.0),
+                "noise_multiplier": np.full(3, 2.0),
+                "clip_norm": np.where(marks, 0.0, 1.0),
+            }
+        ),
+        "clip_norm",
+    ),
+    "tuning/problem/task.Records.__post_init__": (_leaves, "a leaf without an axis"),
+    "tuning/problem/task.check_neighbours": (
+        _stable("fixed", stable_under_replacement=True),
+        "replacing a record",
+    ),
+    "tuning/problem/task.check_neighbours 2": (
+        _stable("poisson", stable_under_removal=True),
+        "a record that comes or goes",
+    ),
     "tuning/problem/task.check_disjoint": (_disjoint, "records are the same"),
 }
 """Place -> call of three marks (and tmp_path, if it takes it), and what its refusal says."""
 
-ALL_OF_THEM = {"training/sweep/hosts.join"}
+ALL_OF_THEM = {"training/sweep/hosts.join", "training/sweep/hosts.join 2"}
 """Where marks on all are as good as on none."""
 
 
