@@ -1,7 +1,7 @@
 """Random repetitions over any function that trains: its guarantee is declared, the rest is ours.
 
 Nicolas Papernot and Thomas Steinke, "Hyperparameter Tuning with Renyi Differential Privacy", ICLR
-2022, https://arxiv.org/abs/2110.03620, as in `tuning.random_repetitions`; but one run is a function
+2022, https://arxiv.org/abs/2110.03620, as in `tuning.RandomRepetitions`; but one run is a function
 of the caller's, in whatever library, and may run in a pool of processes.
 """
 

@@ -291,7 +291,7 @@ class Dataset:
     def without_validation(self) -> Parts:
         """Returns all training records for training; a record of zeros stands in for validation.
 
-        For a run that scores nothing, such as `tuning.untuned`.
+        For a run that scores nothing, such as `tuning.Untuned`.
         """
         invented = dataclasses.replace(
             self.train,

@@ -1,23 +1,26 @@
 """The tuning procedures: each composes training and accounting and ends in a release.
 
-`tune(task, space, tuner)` runs any of them; each has a function of its own too.
+`tune(task, space, tuner)` runs any of them.
 
-| procedure | paper |
+| tuner | paper |
 |---|---|
-| `random_repetitions` | Papernot & Steinke, ICLR 2022 |
-| `exponential` | McSherry & Talwar, FOCS 2007, on the utilities of Ding & Wu 2022 |
-| `permute_and_flip` | McKenna & Sheldon, NeurIPS 2020, on the same utilities |
-| `doubling` | Ding & Wu, 2022 |
-| `extrapolation` | Panda et al., ICML 2024 |
-| `threshold_stopping` | Liu & Talwar, STOC 2019; Papernot & Steinke, Appendix C |
-| `subset_tuning` | Koskela & Kulkarni, NeurIPS 2023 |
+| `RandomRepetitions` | Papernot & Steinke, ICLR 2022 |
+| `Exponential` | McSherry & Talwar, FOCS 2007, on the utilities of Ding & Wu 2022 |
+| `PermuteAndFlip` | McKenna & Sheldon, NeurIPS 2020, on the same utilities |
+| `Doubling` | Ding & Wu, 2022 |
+| `Extrapolation` | Panda et al., ICML 2024 |
+| `ThresholdStopping` | Liu & Talwar, STOC 2019; Papernot & Steinke, Appendix C |
+| `SubsetTuning` | Koskela & Kulkarni, NeurIPS 2023 |
 | `adaptive_proposals` | Wang et al., NeurIPS 2023 (DP-HyPO) |
 | `chosen_iterate` | McKenna & Sheldon, NeurIPS 2020, among the iterates and averages of one run |
-| `untuned` | none: one run with a public default, what the others have to beat |
+| `Untuned` | none: one run with a public default, what the others have to beat |
 | `pareto.search`; its front is NOT private | Avent et al. 2020 (DPareto) |
 """
 
-from dpjax.tuning import pareto
+from collections.abc import Callable
+from typing import Any
+
+from dpjax.tuning import deprecated_names, pareto
 from dpjax.tuning.job import Job
 from dpjax.tuning.problem.log_normal import LogNormal
 from dpjax.tuning.problem.public_defaults import (
@@ -41,18 +44,14 @@ from dpjax.tuning.release import Release
 from dpjax.tuning.tuner import Result, register_tuner, registered_tuners, tune
 from dpjax.tuning.tuners.adaptive_proposals import AdaptiveProposals, adaptive_proposals
 from dpjax.tuning.tuners.chosen_iterate import ChosenIterate, chosen_iterate
-from dpjax.tuning.tuners.doubling import Doubling, doubling
-from dpjax.tuning.tuners.exponential import Exponential, exponential
-from dpjax.tuning.tuners.extrapolation import Extrapolation, extrapolation
-from dpjax.tuning.tuners.permute_and_flip import PermuteAndFlip, permute_and_flip
-from dpjax.tuning.tuners.random_repetitions import (
-    DEFAULT_REPETITIONS,
-    RandomRepetitions,
-    random_repetitions,
-)
-from dpjax.tuning.tuners.subset_tuning import SubsetTuning, subset_tuning
-from dpjax.tuning.tuners.threshold_stopping import ThresholdStopping, threshold_stopping
-from dpjax.tuning.tuners.untuned import Untuned, untuned
+from dpjax.tuning.tuners.doubling import Doubling
+from dpjax.tuning.tuners.exponential import Exponential
+from dpjax.tuning.tuners.extrapolation import Extrapolation
+from dpjax.tuning.tuners.permute_and_flip import PermuteAndFlip
+from dpjax.tuning.tuners.random_repetitions import DEFAULT_REPETITIONS, RandomRepetitions
+from dpjax.tuning.tuners.subset_tuning import SubsetTuning
+from dpjax.tuning.tuners.threshold_stopping import ThresholdStopping
+from dpjax.tuning.tuners.untuned import Untuned
 
 __all__ = [
     "DEFAULT_REPETITIONS",
@@ -83,22 +82,20 @@ __all__ = [
     "adam_bc_defaults",
     "chosen_iterate",
     "classification",
-    "doubling",
-    "exponential",
-    "extrapolation",
     "multi_label",
     "next_token",
     "pareto",
     "public_defaults",
     "parse_space",
-    "permute_and_flip",
-    "random_repetitions",
     "read_space",
     "register_tuner",
     "registered_tuners",
     "regression",
-    "subset_tuning",
-    "threshold_stopping",
     "tune",
-    "untuned",
 ]
+
+
+def __getattr__(name: str) -> Callable[..., Any]:
+    if name in deprecated_names.TUNERS:
+        return deprecated_names.function(name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -65,7 +65,8 @@ class Release:
       >>> from dpjax import data, models, tuning
       >>> parts = data.load("digits").without_validation()
       >>> task = tuning.classification(models.LogisticRegression(10), parts.train, parts.validation)
-      >>> result = tuning.untuned(task, epsilon=2.0, steps=10)
+      >>> run = tuning.RunOptions(steps=10)
+      >>> result = tuning.tune(task, None, tuning.Untuned(), epsilon=2.0, run=run)
       >>> sorted(result.release.hyperparameters)
       ['clip_norm', 'learning_rate', 'momentum']
       >>> result.release.statement["epsilon"] <= 2.0

@@ -86,7 +86,8 @@ class Result:
       >>> from dpjax import data, models, tuning
       >>> parts = data.load("digits").without_validation()
       >>> task = tuning.classification(models.LogisticRegression(10), parts.train, parts.validation)
-      >>> result = tuning.untuned(task, epsilon=2.0, steps=10)
+      >>> run = tuning.RunOptions(steps=10)
+      >>> result = tuning.tune(task, None, tuning.Untuned(), epsilon=2.0, run=run)
       >>> print(f"{result.guarantee.epsilon(1e-5):.2f}")
       2.00
       >>> result.release.save("release")  # May be published.
@@ -337,7 +338,7 @@ def restated(claim: Mapping[str, Any]) -> Restated:
 
 def tune(
     task: Task,
-    space: Space,
+    space: Space | None,
     tuner: Tuner,
     *,
     epsilon: float | None = None,
@@ -354,9 +355,7 @@ def tune(
 
     Formal guarantees:
       `result.release` is (`result.guarantee.epsilon(delta)`, delta)-differentially private under
-      `result.guarantee.relation`, under the conditions that the tuner's own function states
-      (`random_repetitions`, `threshold_stopping`, `exponential`, `permute_and_flip`, `doubling`,
-      `subset_tuning`, `extrapolation`, `adaptive_proposals`, `chosen_iterate`, `untuned`).
+      `result.guarantee.relation`, under the conditions that the tuner's class states.
 
     Example:
       >>> from dpjax import accounting, data, models, tuning
@@ -374,14 +373,18 @@ def tune(
 
     Args:
       task: what to learn, with its training and validation records.
-      space: public law of the hyperparameters.
+      space: public law of the hyperparameters; each must be read by the optimiser or the loss, or
+        be `clip_norm`, `lot_size`, `steps`, `epochs` or `noise_multiplier`. None, for `Untuned`:
+        the public default of the task.
       tuner: such as `RandomRepetitions(accounting.Geometric(20))`.
       epsilon: target of the whole procedure; the noise is calibrated to it. Or
         `run.noise_multiplier`.
       delta: of the whole procedure, in (0, 1).
       run: lot size, steps or epochs, noise multiplier and sampling of a private run, where the
         space does not draw them.
-      optimizer: hyperparameters -> optax transformation; `training.momentum()` by default.
+      optimizer: hyperparameters -> optax transformation; `training.momentum()` by default. Beside
+        what the space draws, the hyperparameters hold `noise_multiplier`, `lot_size` and `steps`,
+        for schedules.
       validation_is_public: only training records are protected.
       seed: for reproduction; the randomness is then not secret and the release says so.
       chunk_size: models trained at once, the memory knob; the evaluation's own by default.
@@ -405,6 +408,13 @@ def tune(
     if chunk_size is None:
         chunk_size = evaluation.chunk_size
     chunk_size, job = settled(chunk_size, progress, job)
+    if space is None:
+        default = getattr(tuner, "default", None)
+        if default is None:
+            raise ValueError(
+                "space must be a Space of the hyperparameters: only Untuned has a default"
+            )
+        space, run = default(task, run, epsilon, delta, optimizer)
     randomness = HostRandomness(seed)
     checks.instance("task", task, Task, "tuning.classification(model, train, validation)")
     if optimizer is None:

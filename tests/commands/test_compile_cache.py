@@ -6,6 +6,7 @@ import stat
 import subprocess
 import sys
 
+import flat_call
 import jax
 import numpy as np
 import pytest
@@ -33,7 +34,8 @@ def _tuned(kept, seed, records, rates, noise_multiplier, number=120):
     parts = small_tasks.parts(number, seed=records, size_bound=200, identifiers=np.arange(number))
     space = tuning.Space(learning_rate=tuning.LogUniform(*rates), momentum=0.9, clip_norm=rates[0])
     with pytest.warns(UserWarning, match="seed"):
-        tuning.random_repetitions(
+        flat_call.tune(
+            tuning.RandomRepetitions,
             small_tasks.linear(parts),
             space,
             repetitions=accounting.Fixed(3),

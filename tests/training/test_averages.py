@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+import flat_call
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -239,9 +240,17 @@ def test_what_is_scored_is_the_average():
 
     for averages, right in ((None, 0), (training.TailAverage(1.0), 8)):
         with pytest.warns(UserWarning):
-            result = tuning.random_repetitions(
-                dataclasses.replace(task, averages=averages), tuning.Space(clip_norm=1.0),
-                repetitions=accounting.Fixed(1), noise_multiplier=1.0, lot_size=4, steps=6,
-                optimizer=jump, delta=1e-6, seed=2, score_noise=1.0,
-            )  # fmt: skip
+            result = flat_call.tune(
+                tuning.RandomRepetitions,
+                dataclasses.replace(task, averages=averages),
+                tuning.Space(clip_norm=1.0),
+                repetitions=accounting.Fixed(1),
+                noise_multiplier=1.0,
+                lot_size=4,
+                steps=6,
+                optimizer=jump,
+                delta=1e-6,
+                seed=2,
+                score_noise=1.0,
+            )
         assert result.curator.accuracies[0] == right / 8

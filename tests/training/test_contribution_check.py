@@ -1,5 +1,6 @@
 """Contributions that are measured while a run computes: one too long ends it."""
 
+import flat_call
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -112,7 +113,7 @@ def test_a_job_that_checks_ends_with_nothing(monkeypatch, tmp_path, folder):
 
     def tuned(rows):
         job = tuning.Job(folder=folder and str(tmp_path / folder), check_contributions=rows)
-        return tuning.untuned(task, space, lot_size=10, steps=2, job=job, **given)
+        return flat_call.tune(tuning.Untuned, task, space, lot_size=10, steps=2, job=job, **given)
 
     lengthened(monkeypatch, 1.1)
     with pytest.raises(RuntimeError, match=r"a record contributed 1\.09"):
@@ -120,7 +121,9 @@ def test_a_job_that_checks_ends_with_nothing(monkeypatch, tmp_path, folder):
     monkeypatch.undo()
     assert (
         tuned(40).release.statement
-        == tuning.untuned(task, space, lot_size=10, steps=2, **given).release.statement
+        == flat_call.tune(
+            tuning.Untuned, task, space, lot_size=10, steps=2, **given
+        ).release.statement
     )
 
 
@@ -131,8 +134,7 @@ def test_models_of_partitions_end_a_job_as_well(monkeypatch):
         lambda *given, **more: pytest.fail("the final training was come to"),
     )
     with pytest.raises(RuntimeError, match=r"a record contributed 1\.09"):
-        tuning.exponential(
-            small_tasks.linear(small_tasks.parts()),
+        flat_call.tune(tuning.Exponential, small_tasks.linear(small_tasks.parts()),
             tuning.Space(learning_rate=tuning.Choice([0.1, 0.2]), clip_norm=1e-3),
             delta=1e-6, optimizer=training.sgd(), noise_multiplier=2.0, seed=3, lot_size=10,
             steps=2, candidates=2, partitions=4, job=tuning.Job(check_contributions=8),

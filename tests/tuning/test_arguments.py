@@ -5,10 +5,12 @@ begin.
 """
 
 import contextlib
+import functools
 import inspect
 import math
 import types
 
+import flat_call
 import jax
 import numpy as np
 import pytest
@@ -276,8 +278,8 @@ PUBLIC = {
         adapted=("quality", "text"),
         round_size=(2, "whole"),
     ),
-    "doubling": spec(
-        tuning.doubling,
+    "Doubling": spec(
+        functools.partial(flat_call.tune, tuning.Doubling),
         **STARTED,
         **OF_PARTITIONS,
         selection_epsilon=(100.0, "positive"),
@@ -287,11 +289,14 @@ PUBLIC = {
         iterations=(None, "whole?"),
         hits=(3, "whole?"),
     ),
-    "exponential": spec(
-        tuning.exponential, **STARTED, **OF_PARTITIONS, selection_epsilon=(100.0, "positive")
+    "Exponential": spec(
+        functools.partial(flat_call.tune, tuning.Exponential),
+        **STARTED,
+        **OF_PARTITIONS,
+        selection_epsilon=(100.0, "positive"),
     ),
-    "extrapolation": spec(
-        tuning.extrapolation,
+    "Extrapolation": spec(
+        functools.partial(flat_call.tune, tuning.Extrapolation),
         task=(None, "task"),
         space=(DRAWN_FROM, "object"),
         **OF_RUNS,
@@ -302,11 +307,14 @@ PUBLIC = {
         fit=("free", "word"),
     ),
     "parse_space": spec(tuning.parse_space, entries=(["rate=1"], "texts")),
-    "permute_and_flip": spec(
-        tuning.permute_and_flip, **STARTED, **OF_PARTITIONS, selection_epsilon=(100.0, "positive")
+    "PermuteAndFlip": spec(
+        functools.partial(flat_call.tune, tuning.PermuteAndFlip),
+        **STARTED,
+        **OF_PARTITIONS,
+        selection_epsilon=(100.0, "positive"),
     ),
-    "random_repetitions": spec(
-        tuning.random_repetitions,
+    "RandomRepetitions": spec(
+        functools.partial(flat_call.tune, tuning.RandomRepetitions),
         **STARTED,
         **OF_SELECTED_RUNS,
         repetitions=(accounting.Geometric(3.0), "object"),
@@ -322,8 +330,8 @@ PUBLIC = {
         sampling=("poisson", "word"),
         clipping=("automatic", "word"),
     ),
-    "subset_tuning": spec(
-        tuning.subset_tuning,
+    "SubsetTuning": spec(
+        functools.partial(flat_call.tune, tuning.SubsetTuning),
         **STARTED,
         **OF_RUNS,
         score_noise=(2.0, "positive?"),
@@ -331,8 +339,8 @@ PUBLIC = {
         repetitions=(accounting.Geometric(3.0), "object"),
         final_on=("all", "word"),
     ),
-    "threshold_stopping": spec(
-        tuning.threshold_stopping,
+    "ThresholdStopping": spec(
+        functools.partial(flat_call.tune, tuning.ThresholdStopping),
         **STARTED,
         **OF_SELECTED_RUNS,
         threshold=(0.5, "probability"),
@@ -356,14 +364,10 @@ PUBLIC = {
         lot_size=(8, "whole?"),
         steps=(2, "whole?"),
     ),
-    "untuned": spec(
-        tuning.untuned,
+    "Untuned": spec(
+        functools.partial(flat_call.tune, tuning.Untuned),
         **STARTED,
-        **{
-            name: one
-            for name, one in OF_RUNS.items()
-            if name not in ("validation_is_public", "chunk_size")
-        },
+        **OF_RUNS,
     ),
     "chosen_iterate": spec(
         tuning.chosen_iterate,
@@ -578,16 +582,8 @@ PUBLIC = {
 NOT_CALLED = {
     "AdaptiveProposals": "its settings are asked as adaptive_proposals'",
     "ChosenIterate": "its settings are asked as chosen_iterate's",
-    "Doubling": "its settings are asked as doubling's",
-    "Exponential": "its settings are asked as exponential's",
-    "Extrapolation": "its settings are asked as extrapolation's",
-    "PermuteAndFlip": "its settings are asked as permute_and_flip's",
     "AdamBcDefaults": "made by adam_bc_defaults",
     "PublicDefaults": "made by public_defaults",
-    "RandomRepetitions": "its settings are asked as random_repetitions'",
-    "SubsetTuning": "its settings are asked as subset_tuning's",
-    "ThresholdStopping": "its settings are asked as threshold_stopping's",
-    "Untuned": "it has no settings",
     "register_tuner": "a decorator; its errors are in conformance/test_own_tuner.py",
     "registered_tuners": "without arguments",
     "DEFAULT_REPETITIONS": "a constant",
@@ -674,6 +670,8 @@ def called(name, values):
 
 
 def names_of(call):
+    if isinstance(call, functools.partial):
+        return flat_call.arguments(*call.args)
     kinds = inspect.Parameter
     parameters = inspect.signature(call).parameters.values()
     return {one.name for one in parameters if one.kind not in (kinds.VAR_KEYWORD,)}

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import flat_call
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -31,11 +32,18 @@ def test_a_model_of_bfloat16_comes_out_of_its_folder(tmp_path):
     )
 
     def released(folder):
-        return tuning.untuned(
-            narrow, tuning.Space(learning_rate=0.1, clip_norm=1.0), delta=1e-6,
-            optimizer=training.sgd(), noise_multiplier=2.0, lot_size=10, steps=2, seed=3,
+        return flat_call.tune(
+            tuning.Untuned,
+            narrow,
+            tuning.Space(learning_rate=0.1, clip_norm=1.0),
+            delta=1e-6,
+            optimizer=training.sgd(),
+            noise_multiplier=2.0,
+            lot_size=10,
+            steps=2,
+            seed=3,
             job=tuning.Job(folder=folder),
-        ).release.params  # fmt: skip
+        ).release.params
 
     first, again = (released(str(tmp_path / "work")) for _ in range(2))
     assert {leaf.dtype.name for leaf in jax.tree.leaves(first)} == {"bfloat16"}

@@ -2,6 +2,7 @@
 
 import warnings
 
+import flat_call
 import optax
 import pytest
 import small_tasks
@@ -30,32 +31,35 @@ def _one_run(task, *, delta, seed):
 
 
 CALLS = {
-    "random repetitions": lambda task, **more: tuning.random_repetitions(
-        task, SPACE, repetitions=accounting.Fixed(1), **RUN, **more
+    "random repetitions": lambda task, **more: flat_call.tune(
+        tuning.RandomRepetitions, task, SPACE, repetitions=accounting.Fixed(1), **RUN, **more
     ),
-    "threshold stopping": lambda task, **more: tuning.threshold_stopping(
-        task, SPACE, threshold=0.0, halting_probability=0.5, **RUN, **more
+    "threshold stopping": lambda task, **more: flat_call.tune(
+        tuning.ThresholdStopping, task, SPACE, threshold=0.0, halting_probability=0.5, **RUN, **more
     ),
-    "untuned": lambda task, **more: tuning.untuned(
-        task, tuning.Space(learning_rate=1.0, clip_norm=1.0), **RUN, **more
+    "untuned": lambda task, **more: flat_call.tune(
+        tuning.Untuned, task, tuning.Space(learning_rate=1.0, clip_norm=1.0), **RUN, **more
     ),
     "chosen iterate": lambda task, **more: tuning.chosen_iterate(
         task, tuning.Space(learning_rate=1.0, clip_norm=1.0), **RUN, **more
     ),
-    "exponential": lambda task, **more: tuning.exponential(task, SPACE, **PARTITIONED, **more),
-    "permute_and_flip": lambda task, **more: tuning.permute_and_flip(
-        task, SPACE, **PARTITIONED, **more
+    "exponential": lambda task, **more: flat_call.tune(
+        tuning.Exponential, task, SPACE, **PARTITIONED, **more
     ),
-    "subset tuning": lambda task, **more: tuning.subset_tuning(
-        task, SPACE, repetitions=accounting.Fixed(1), **RUN, **more
+    "permute_and_flip": lambda task, **more: flat_call.tune(
+        tuning.PermuteAndFlip, task, SPACE, **PARTITIONED, **more
     ),
-    "doubling": lambda task, **more: tuning.doubling(
-        task, SPACE, granularity=0.5, **PARTITIONED, **more
+    "subset tuning": lambda task, **more: flat_call.tune(
+        tuning.SubsetTuning, task, SPACE, repetitions=accounting.Fixed(1), **RUN, **more
+    ),
+    "doubling": lambda task, **more: flat_call.tune(
+        tuning.Doubling, task, SPACE, granularity=0.5, **PARTITIONED, **more
     ),
     "adaptive proposals": lambda task, **more: tuning.adaptive_proposals(
         task, DRAWN_FROM, repetitions=accounting.Fixed(1), **RUN, **more
     ),
-    "extrapolation": lambda task, **more: tuning.extrapolation(
+    "extrapolation": lambda task, **more: flat_call.tune(
+        tuning.Extrapolation,
         task,
         DRAWN_FROM,
         repetitions=accounting.AtMost(accounting.Geometric(2), 3),
@@ -90,6 +94,8 @@ def test_a_small_delta_secret_randomness_and_no_run_at_all():
     task, law = _task(), accounting.Poisson(1e-9)
     delta = 0.99 / task.train.public_size
     caught = _kinds(
-        lambda: tuning.random_repetitions(task, SPACE, repetitions=law, delta=delta, **RUN)
+        lambda: flat_call.tune(
+            tuning.RandomRepetitions, task, SPACE, repetitions=law, delta=delta, **RUN
+        )
     )
     assert list(caught) == [cautions.UntrainedReleaseWarning]

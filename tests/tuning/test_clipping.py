@@ -2,6 +2,7 @@
 
 import json
 
+import flat_call
 import jax
 import numpy as np
 import pytest
@@ -34,7 +35,9 @@ def _quiet(recwarn):
 
 def tuned(clipping="global", **changes):
     options = OPTIONS | {"repetitions": accounting.Fixed(2)} | changes
-    return tuning.random_repetitions(small_tasks.linear(), SPACE, clipping=clipping, **options)
+    return flat_call.tune(
+        tuning.RandomRepetitions, small_tasks.linear(), SPACE, clipping=clipping, **options
+    )
 
 
 def leaves(result):
@@ -126,10 +129,16 @@ def test_models_of_partitions_that_do_not_clip_have_no_rule(monkeypatch):
         partition_counts, "train_config",
         lambda *arguments: seen.append(arguments[-1]) or candidate_runs.train_config(*arguments),
     )  # fmt: skip
-    tuning.exponential(
-        small_tasks.linear(), SPACE, clipping=RULES["quantile"], candidates=2, partitions=2,
-        partition_training="non_private", **OPTIONS,
-    )  # fmt: skip
+    flat_call.tune(
+        tuning.Exponential,
+        small_tasks.linear(),
+        SPACE,
+        clipping=RULES["quantile"],
+        candidates=2,
+        partitions=2,
+        partition_training="non_private",
+        **OPTIONS,
+    )
     assert seen == [training.GlobalClipping()]
 
 

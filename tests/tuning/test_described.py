@@ -4,6 +4,7 @@ import functools
 import json
 import re
 
+import flat_call
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -87,7 +88,7 @@ def _run(task, space=None, **more):
     space = space or Space(learning_rate=0.5)
     for name in set(arguments) & set(space.parameters):
         del arguments[name]
-    return tuning.random_repetitions(task, space, **arguments | more)
+    return flat_call.tune(tuning.RandomRepetitions, task, space, **arguments | more)
 
 
 def test_lot_size_and_steps_are_released_as_they_were_used():

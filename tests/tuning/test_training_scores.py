@@ -8,6 +8,7 @@ import functools
 import json
 import pathlib
 
+import flat_call
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -42,7 +43,8 @@ SPACE = Space(learning_rate=1.0, clip_norm=1.0)
 
 
 def _tuned(task, **changes):
-    return tuning.random_repetitions(
+    return flat_call.tune(
+        tuning.RandomRepetitions,
         task,
         SPACE,
         optimizer=training.sgd(),

@@ -2,6 +2,7 @@
 
 import importlib
 
+import flat_call
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -95,15 +96,21 @@ def _space(**more):
 
 ARGUMENTS = dict(noise_multiplier=2.0, delta=1e-6, lot_size=4, steps=2, optimizer=training.sgd())
 CALLS = {
-    "random_repetitions": lambda: tuning.random_repetitions(TASK, _space(dropout=0.5), **ARGUMENTS),
-    "threshold_stopping": lambda: tuning.threshold_stopping(
-        TASK, _space(dropout=tuning.Choice([0.1, 0.5])), threshold=0.5, **ARGUMENTS
+    "random_repetitions": lambda: flat_call.tune(
+        tuning.RandomRepetitions, TASK, _space(dropout=0.5), **ARGUMENTS
     ),
-    "exponential": lambda: tuning.exponential(
-        TASK, _space(dropout=0.5), partitions=2, candidates=2, **ARGUMENTS
+    "threshold_stopping": lambda: flat_call.tune(
+        tuning.ThresholdStopping,
+        TASK,
+        _space(dropout=tuning.Choice([0.1, 0.5])),
+        threshold=0.5,
+        **ARGUMENTS,
     ),
-    "permute_and_flip": lambda: tuning.permute_and_flip(
-        TASK, _space(dropout=0.5), partitions=2, candidates=2, **ARGUMENTS
+    "exponential": lambda: flat_call.tune(
+        tuning.Exponential, TASK, _space(dropout=0.5), partitions=2, candidates=2, **ARGUMENTS
+    ),
+    "permute_and_flip": lambda: flat_call.tune(
+        tuning.PermuteAndFlip, TASK, _space(dropout=0.5), partitions=2, candidates=2, **ARGUMENTS
     ),
     "adaptive_proposals": lambda: tuning.adaptive_proposals(
         TASK,
@@ -111,13 +118,15 @@ CALLS = {
         **ARGUMENTS,
     ),
     "chosen_iterate": lambda: tuning.chosen_iterate(TASK, _space(dropout=0.5), **ARGUMENTS),
-    "extrapolation": lambda: tuning.extrapolation(
+    "extrapolation": lambda: flat_call.tune(
+        tuning.Extrapolation,
         TASK,
         tuning.Space(learning_rate=tuning.Uniform(0.1, 1.0), clip_norm=1.0, dropout=0.5),
         stage_noise=(9.0, 5.0),
         **ARGUMENTS,
     ),
-    "doubling, listed": lambda: tuning.doubling(
+    "doubling, listed": lambda: flat_call.tune(
+        tuning.Doubling,
         TASK,
         _space(dropout=0.5),
         partitions=2,

@@ -7,6 +7,7 @@ import os
 import re
 from unittest import mock
 
+import flat_call
 import jax
 import numpy as np
 import pytest
@@ -38,13 +39,13 @@ def _task(**options):
 def _random_repetitions(space=SPACE, task=None, **more):
     law = accounting.AtMost(accounting.Geometric(mean=2), cap=3)
     arguments = dict(repetitions=law) | RUN | more
-    return tuning.random_repetitions(task or _task(), space, **arguments).release
+    return flat_call.tune(tuning.RandomRepetitions, task or _task(), space, **arguments).release
 
 
 def _extrapolation(**more):
     law = accounting.AtMost(accounting.Geometric(mean=2), cap=3)
     arguments = dict(repetitions=law, stage_noise=(8.0, 4.0)) | RUN | more
-    return tuning.extrapolation(_task(), SPACE, **arguments).release
+    return flat_call.tune(tuning.Extrapolation, _task(), SPACE, **arguments).release
 
 
 def _mixed():
@@ -57,8 +58,8 @@ def _fixed_lots():
 
 
 def _threshold_stopping():
-    return tuning.threshold_stopping(
-        _task(), SPACE, threshold=0.6, halting_probability=0.4, **RUN
+    return flat_call.tune(
+        tuning.ThresholdStopping, _task(), SPACE, threshold=0.6, halting_probability=0.4, **RUN
     ).release
 
 
@@ -73,8 +74,14 @@ def _one_run():
 
 
 def _subset_tuning(**more):
-    return tuning.subset_tuning(
-        _task(), SPACE, probability=0.3, repetitions=accounting.Geometric(3), **RUN, **more
+    return flat_call.tune(
+        tuning.SubsetTuning,
+        _task(),
+        SPACE,
+        probability=0.3,
+        repetitions=accounting.Geometric(3),
+        **RUN,
+        **more,
     ).release
 
 
@@ -109,7 +116,9 @@ RELEASES = {
     ),
     "threshold stopping": _threshold_stopping,
     "untuned": lambda: (
-        tuning.untuned(_task(), tuning.Space(learning_rate=0.5, clip_norm=1.0), **RUN).release
+        flat_call.tune(
+            tuning.Untuned, _task(), tuning.Space(learning_rate=0.5, clip_norm=1.0), **RUN
+        ).release
     ),
     "chosen iterate": lambda: (
         tuning.chosen_iterate(
@@ -127,14 +136,26 @@ RELEASES = {
             **(RUN | dict(noise_multiplier=None, epsilon=3.0)),
         ).release
     ),
-    "exponential": lambda: tuning.exponential(_task(), SPACE, **PARTITIONED).release,
-    "permute_and_flip": lambda: tuning.permute_and_flip(_task(), SPACE, **PARTITIONED).release,
+    "exponential": lambda: (
+        flat_call.tune(tuning.Exponential, _task(), SPACE, **PARTITIONED).release
+    ),
+    "permute_and_flip": lambda: (
+        flat_call.tune(tuning.PermuteAndFlip, _task(), SPACE, **PARTITIONED).release
+    ),
     "subset tuning": _subset_tuning,
     "subset tuning, trained on all": lambda: _subset_tuning(final_on="all"),
-    "doubling": lambda: tuning.doubling(_task(), SPACE, granularity=0.2, **PARTITIONED).release,
+    "doubling": lambda: (
+        flat_call.tune(tuning.Doubling, _task(), SPACE, granularity=0.2, **PARTITIONED).release
+    ),
     "doubling, segments": lambda: (
-        tuning.doubling(
-            _task(), SPACE, granularity=0.2, variant="segments", hits=3, **PARTITIONED
+        flat_call.tune(
+            tuning.Doubling,
+            _task(),
+            SPACE,
+            granularity=0.2,
+            variant="segments",
+            hits=3,
+            **PARTITIONED,
         ).release
     ),
     "adaptive proposals": _adaptive_proposals,

@@ -4,6 +4,7 @@ Trying again where something failed would be another run that nobody charged. Ke
 parameters are made of them, so that one training too many shows wherever it was started.
 """
 
+import flat_call
 import jax
 import numpy as np
 import pytest
@@ -48,10 +49,14 @@ def test_every_run_of_a_selection_is_trained_once(toy, tmp_path, rule, share, ke
     )
     with toy.noting() as keys:
         if rule == "best of":
-            result = tuning.random_repetitions(repetitions=accounting.Poisson(8), **arguments)
+            result = flat_call.tune(
+                tuning.RandomRepetitions, repetitions=accounting.Poisson(8), **arguments
+            )
         else:
             # Nobody passes: the search goes on to its end.
-            result = tuning.threshold_stopping(threshold=1.0, halting_probability=0.1, **arguments)
+            result = flat_call.tune(
+                tuning.ThresholdStopping, threshold=1.0, halting_probability=0.1, **arguments
+            )
     record = result.curator
     assert record.number_of_candidates == len(keys) == len(set(keys)) > 3
     failed = ~np.isfinite(record.scores)
@@ -65,10 +70,16 @@ def test_every_run_of_a_selection_is_trained_once(toy, tmp_path, rule, share, ke
 
 def test_a_secret_number_of_none_trains_nobody_and_releases_the_default(toy):
     with toy.noting() as keys:
-        result = tuning.random_repetitions(
-            toy.task(record=True), toy.space(0.25, 0.5), repetitions=accounting.Poisson(0.01),
-            seed=1, chunk_size=1, score_noise=1.0, **toy.settings,
-        )  # fmt: skip
+        result = flat_call.tune(
+            tuning.RandomRepetitions,
+            toy.task(record=True),
+            toy.space(0.25, 0.5),
+            repetitions=accounting.Poisson(0.01),
+            seed=1,
+            chunk_size=1,
+            score_noise=1.0,
+            **toy.settings,
+        )
     assert keys == [] and result.curator.number_of_candidates == 0
     assert result.curator.winner == -1
     assert set(result.release.hyperparameters.values()) == {None}
@@ -78,10 +89,17 @@ def test_a_secret_number_of_none_trains_nobody_and_releases_the_default(toy):
 def test_models_of_partitions_and_the_final_run_are_trained_once(toy):
     candidates, partitions = 3, 4
     with toy.noting() as keys:
-        result = tuning.exponential(
-            toy.task(record=True, failing=ALL), toy.space(0.25, 0.5), candidates=candidates,
-            partitions=partitions, selection_epsilon=8.0, seed=3, chunk_size=1, **toy.settings,
-        )  # fmt: skip
+        result = flat_call.tune(
+            tuning.Exponential,
+            toy.task(record=True, failing=ALL),
+            toy.space(0.25, 0.5),
+            candidates=candidates,
+            partitions=partitions,
+            selection_epsilon=8.0,
+            seed=3,
+            chunk_size=1,
+            **toy.settings,
+        )
     assert len(keys) == len(set(keys)) == candidates * partitions + 1
     # None of them is finite: every utility is 0, and the final run's parameters stay secret.
     assert not np.any(result.curator.scores)
@@ -108,8 +126,13 @@ def test_a_listed_clip_norm_that_is_none_is_refused_before_the_selection(toy):
     """Refused by the final training alone, it would tell that its candidate won."""
     listed = [dict(quality=0.5, clip_norm=1.0), dict(quality=0.5, clip_norm=-1.0)]
     with toy.noting() as keys, pytest.raises(ValueError, match="clip_norm of a listed candidate"):
-        tuning.exponential(
-            toy.task(record=True), toy.space(0.5), candidates=listed, partitions=4, **toy.settings
+        flat_call.tune(
+            tuning.Exponential,
+            toy.task(record=True),
+            toy.space(0.5),
+            candidates=listed,
+            partitions=4,
+            **toy.settings,
         )
     assert not keys
 

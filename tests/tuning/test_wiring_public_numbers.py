@@ -10,6 +10,7 @@ import os
 import pathlib
 import warnings
 
+import flat_call
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -37,47 +38,77 @@ DRAWN_BY_SPACE = dict(score_noise=SCORE_NOISE, chunk_size=2)
 
 def _random_repetitions(toy, which, **more):
     arguments = DRAWN_BY_SPACE | toy.settings | more
-    return tuning.random_repetitions(toy.task(which), SPACE, repetitions=LAW, **arguments)
+    return flat_call.tune(
+        tuning.RandomRepetitions, toy.task(which), SPACE, repetitions=LAW, **arguments
+    )
 
 
 def _threshold_stopping(toy, which):
-    return tuning.threshold_stopping(
-        toy.task(which), SPACE, threshold=0.4, halting_probability=0.2,
-        **DRAWN_BY_SPACE, **toy.settings,
-    )  # fmt: skip
+    return flat_call.tune(
+        tuning.ThresholdStopping,
+        toy.task(which),
+        SPACE,
+        threshold=0.4,
+        halting_probability=0.2,
+        **DRAWN_BY_SPACE,
+        **toy.settings,
+    )
 
 
 def _exponential(toy, which):
-    return tuning.exponential(
-        toy.task(which), SPACE, candidates=LISTED, partitions=4,
-        selection_epsilon=20.0, chunk_size=6, **toy.settings,
-    )  # fmt: skip
+    return flat_call.tune(
+        tuning.Exponential,
+        toy.task(which),
+        SPACE,
+        candidates=LISTED,
+        partitions=4,
+        selection_epsilon=20.0,
+        chunk_size=6,
+        **toy.settings,
+    )
 
 
 def _permute_and_flip(toy, which):
-    return tuning.permute_and_flip(
-        toy.task(which), SPACE, candidates=LISTED, partitions=4,
-        selection_epsilon=20.0, chunk_size=6, **toy.settings,
-    )  # fmt: skip
+    return flat_call.tune(
+        tuning.PermuteAndFlip,
+        toy.task(which),
+        SPACE,
+        candidates=LISTED,
+        partitions=4,
+        selection_epsilon=20.0,
+        chunk_size=6,
+        **toy.settings,
+    )
 
 
 def _doubling(toy, which):
-    return tuning.doubling(
-        toy.task(which), SPACE, candidates=LISTED, partitions=4,
+    return flat_call.tune(tuning.Doubling, toy.task(which), SPACE, candidates=LISTED, partitions=4,
         selection_epsilon=20.0, granularity=0.25, chunk_size=6, **toy.settings,
     )  # fmt: skip
 
 
 def _extrapolation(toy, which):
-    return tuning.extrapolation(
-        toy.task(which), SPACE, repetitions=accounting.AtMost(LAW, cap=6),
-        stage_noise=(9.0, 6.0), extrapolated="quality", chunk_size=2, **toy.settings,
-    )  # fmt: skip
+    return flat_call.tune(
+        tuning.Extrapolation,
+        toy.task(which),
+        SPACE,
+        repetitions=accounting.AtMost(LAW, cap=6),
+        stage_noise=(9.0, 6.0),
+        extrapolated="quality",
+        chunk_size=2,
+        **toy.settings,
+    )
 
 
 def _subset_tuning(toy, which):
-    return tuning.subset_tuning(
-        toy.task(which), SPACE, repetitions=LAW, probability=0.3, **DRAWN_BY_SPACE, **toy.settings
+    return flat_call.tune(
+        tuning.SubsetTuning,
+        toy.task(which),
+        SPACE,
+        repetitions=LAW,
+        probability=0.3,
+        **DRAWN_BY_SPACE,
+        **toy.settings,
     )
 
 
@@ -322,11 +353,20 @@ def test_runs_are_trained_at_the_rate_and_with_the_noise_that_are_charged(
 
 def test_the_final_run_of_a_partitioned_selection_is_trained_as_it_is_charged():
     steps = 450
-    result = tuning.exponential(
-        _counting(30), tuning.Space(learning_rate=1.0, clip_norm=1.0), candidates=1, partitions=2,
-        selection_epsilon=5.0, noise_multiplier=1.0, lot_size=8, steps=steps,
-        optimizer=training.sgd(), delta=1e-3, seed=4,
-    )  # fmt: skip
+    result = flat_call.tune(
+        tuning.Exponential,
+        _counting(30),
+        tuning.Space(learning_rate=1.0, clip_norm=1.0),
+        candidates=1,
+        partitions=2,
+        selection_epsilon=5.0,
+        noise_multiplier=1.0,
+        lot_size=8,
+        steps=steps,
+        optimizer=training.sgd(),
+        delta=1e-3,
+        seed=4,
+    )
     _check_trained(np.asarray(result.release.params["w"], np.float64)[None], steps, 1.0)
 
 

@@ -7,6 +7,7 @@ keys, noises and choices: nothing is drawn from a seed of somebody's.
 
 from fractions import Fraction
 
+import flat_call
 import jax
 import numpy as np
 import pytest
@@ -29,10 +30,10 @@ QUALITIES = tuple(count / 18 for count in range(1, 17))
 
 def _selected(toy, **more):
     """What a selection among runs drew: K, candidates, their noises, their keys, the winner."""
-    call = tuning.threshold_stopping if "threshold" in more else tuning.random_repetitions
+    tuner = tuning.ThresholdStopping if "threshold" in more else tuning.RandomRepetitions
     with toy.noting() as keys:
-        result = call(
-            toy.task(record=True), toy.space(*QUALITIES), score_noise=3.0, chunk_size=1,
+        result = flat_call.tune(
+            tuner, toy.task(record=True), toy.space(*QUALITIES), score_noise=3.0, chunk_size=1,
             **toy.settings, **more,
         )  # fmt: skip
     assert result.release.statement["randomness"]["secret"] is True
@@ -56,10 +57,16 @@ def _on_a_part(toy):
 
     with pytest.MonkeyPatch.context() as patch, toy.noting() as keys:
         patch.setattr(runs_on_a_part, "drawn_part", noting)
-        result = tuning.subset_tuning(
-            toy.task(record=True), toy.space(*QUALITIES), score_noise=3.0, chunk_size=1,
-            repetitions=accounting.Fixed(4), probability=0.5, **toy.settings,
-        )  # fmt: skip
+        result = flat_call.tune(
+            tuning.SubsetTuning,
+            toy.task(record=True),
+            toy.space(*QUALITIES),
+            score_noise=3.0,
+            chunk_size=1,
+            repetitions=accounting.Fixed(4),
+            probability=0.5,
+            **toy.settings,
+        )
     assert result.release.statement["randomness"]["secret"] is True
     record = result.curator
     counts = record.accuracies * toy.numbers[0][1]
@@ -72,15 +79,15 @@ def _on_a_part(toy):
     }
 
 
-def _partitioned(toy, call=tuning.exponential):
+def _partitioned(toy, tuner=tuning.Exponential):
     """What a selection by partitions drew, beside candidates: partitions, keys, the choice.
 
     The candidates are alike, so that the choice is noise alone.
     """
     listed = [dict(quality=0.5, clip_norm=1.0)] * 8
     with toy.noting() as keys:
-        result = call(
-            toy.task(record=True), toy.space(0.5), candidates=listed, partitions=4,
+        result = flat_call.tune(
+            tuner, toy.task(record=True), toy.space(0.5), candidates=listed, partitions=4,
             selection_epsilon=6.0, chunk_size=1, **toy.settings,
         )  # fmt: skip
     assert result.release.statement["randomness"]["secret"] is True
@@ -135,7 +142,7 @@ RUNS = {
     "random repetitions": lambda toy: _selected(toy, repetitions=accounting.Poisson(9)),
     "threshold stopping": lambda toy: _selected(toy, threshold=1.0, halting_probability=0.15),
     "exponential": _partitioned,
-    "permute_and_flip": lambda toy: _partitioned(toy, tuning.permute_and_flip),
+    "permute_and_flip": lambda toy: _partitioned(toy, tuning.PermuteAndFlip),
     "subset tuning": _on_a_part,
     "chosen iterate": _chosen,
     "a run after a public search": _released,

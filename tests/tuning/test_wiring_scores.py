@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import flat_call
 import numpy as np
 import pytest
 from scipy import stats
@@ -89,7 +90,8 @@ def test_the_best_noisy_score_wins_and_of_equals_the_earliest(best_of, toy):
 def test_what_is_released_is_the_noisy_winners_and_so_is_what_is_said_of_it(toy):
     differed = 0
     for seed in range(8):
-        result = tuning.random_repetitions(
+        result = flat_call.tune(
+            tuning.RandomRepetitions,
             toy.task(),
             toy.space(*QUALITIES),
             repetitions=accounting.Fixed(4),

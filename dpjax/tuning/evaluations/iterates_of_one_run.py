@@ -132,7 +132,7 @@ class IteratesOfOneRun:
         if not self.kept:
             raise ValueError(
                 "decays, tails and moments are all empty, and the last iterate is the only choice: "
-                "pass one of them, or train by tuning.untuned"
+                "pass one of them, or train by tuning.Untuned"
             )
 
     @property
@@ -296,7 +296,7 @@ def plan(
     if task.averages is not None:
         raise ValueError(
             "the task has averages of its own, and the choices name them: drop averages from the "
-            "task, or train it by tuning.untuned"
+            "task, or train it by tuning.Untuned"
         )
     if ITERATE in request.space.parameters:
         raise ValueError(

@@ -282,26 +282,14 @@ def _rule_of(optimizer: Optimizer | None) -> Callable[..., PublicDefaults | Adam
     return None
 
 
-def space_and_run(
+def default_space_and_run(
     task: Task,
-    space: Space | None,
     run: RunOptions,
     epsilon: float | None,
     delta: float,
     optimizer: Optimizer | None,
 ) -> tuple[Space, RunOptions]:
-    """The space and the options of one run as they are given, or the default's for a space of None.
-
-    Args:
-      task, epsilon, delta: of the run; read for the default alone.
-      space, run: what was asked.
-      optimizer: what was asked; None for the usual one.
-
-    Raises:
-      ValueError: for what leaves the default nothing to go by.
-    """
-    if space is not None:
-        return space, run
+    """The public default's space, and the options of one run with what it leaves open filled in."""
     if epsilon is None:
         raise ValueError("the default depends on epsilon: pass epsilon, or a space of numbers")
     rule = _rule_of(optimizer)

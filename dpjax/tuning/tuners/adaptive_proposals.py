@@ -28,14 +28,7 @@ from dpjax.tuning.job import Job
 from dpjax.tuning.problem.run_settings import RunOptions
 from dpjax.tuning.problem.space import ACCOUNTED, Space
 from dpjax.tuning.problem.task import Task
-from dpjax.tuning.tuner import (
-    KeepTheWinner,
-    Optimizer,
-    Progress,
-    Result,
-    register_tuner,
-    tune,
-)
+from dpjax.tuning.tuner import KeepTheWinner, Optimizer, Progress, Result, register_tuner, tune
 from dpjax.tuning.tuners.random_repetitions import DEFAULT_REPETITIONS
 
 RULE = "best of K runs, their candidates proposed by earlier ones"
@@ -232,7 +225,7 @@ def adaptive_proposals(
     Formal guarantees:
       `result.release` is (`result.guarantee.epsilon(delta)`, delta)-differentially private under
       `result.guarantee.relation`, for one record of the training or validation data, under the
-      conditions of `random_repetitions`, but that candidates are not independent. Enforced here:
+      conditions of `RandomRepetitions`, but that candidates are not independent. Enforced here:
       the density of every proposal, over the public law, lies within `density_ratio` whatever was
       scored before, by construction; proposals read the points and private scores of earlier rounds
       and public numbers alone, never K; uniform numbers behind proposals, K, keys and noise are the

@@ -19,18 +19,11 @@ from dpjax import accounting, checks, training
 from dpjax.randomness.exact_samplers import UniformBelow, permute_and_flip_choice
 from dpjax.tuning.evaluations.iterates_of_one_run import IterateScores, IteratesOfOneRun
 from dpjax.tuning.job import Job
-from dpjax.tuning.problem.public_defaults import space_and_run
+from dpjax.tuning.problem.public_defaults import default_space_and_run
 from dpjax.tuning.problem.run_settings import RunOptions
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Task
-from dpjax.tuning.tuner import (
-    KeepTheWinner,
-    Optimizer,
-    Progress,
-    Result,
-    register_tuner,
-    tune,
-)
+from dpjax.tuning.tuner import KeepTheWinner, Optimizer, Progress, Result, register_tuner, tune
 
 RULE = "one private run, then permute-and-flip among its iterates and averages"
 
@@ -199,7 +192,11 @@ def chosen_iterate(
       cautions.UntrainedReleaseWarning: if no trained model is released.
     """
     asked = RunOptions(lot_size, steps, epochs, noise_multiplier, sampling, clipping)
-    space, run = space_and_run(task, space, asked, epsilon, delta, optimizer)
+    space, run = (
+        (space, asked)
+        if space is not None
+        else default_space_and_run(task, asked, epsilon, delta, optimizer)
+    )
     return tune(
         task,
         space,

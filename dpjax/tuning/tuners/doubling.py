@@ -4,7 +4,7 @@ Youlong Ding and Xueyang Wu, "Revisiting Hyperparameter Tuning with Differential
 https://arxiv.org/abs/2211.01852, Algorithm 1. Every candidate is trained on k disjoint partitions;
 a loop proposes utility thresholds and asks, with noise, whether some candidate reaches them; the
 last that did is trained privately on everything. The paper charges the iterations that happened,
-which is no guarantee; here a number known beforehand is charged. `exponential` selects better by
+which is no guarantee; here a number known beforehand is charged. `Exponential` selects better by
 the same utilities at the same cost.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-from dpjax import accounting, checks, training
+from dpjax import accounting, checks
 from dpjax.accounting.mechanisms.threshold_loop import (
     ITERATIONS,
     SEGMENTS,
@@ -25,18 +25,7 @@ from dpjax.accounting.mechanisms.threshold_loop import (
 from dpjax.randomness.exact_samplers import UniformBelow, discrete_laplace
 from dpjax.tuning.evaluations.partition_models import Candidates, PartitionModels
 from dpjax.tuning.evaluations.partitions import PARTITION_TRAININGS, REHEARSAL, AveragedUtility
-from dpjax.tuning.job import Job
-from dpjax.tuning.problem.run_settings import RunOptions
-from dpjax.tuning.problem.space import Space
-from dpjax.tuning.problem.task import Task
-from dpjax.tuning.tuner import (
-    Optimizer,
-    Progress,
-    Result,
-    TrainTheWinner,
-    register_tuner,
-    tune,
-)
+from dpjax.tuning.tuner import TrainTheWinner, register_tuner
 
 RULE = "doubling loop over thresholds (Ding & Wu 2022), then private training"
 
@@ -243,7 +232,23 @@ class DoublingChoice:
 @register_tuner("doubling", rule=RULE)
 @dataclasses.dataclass(frozen=True)
 class Doubling:
-    """Ding & Wu's loop over utility thresholds, then private training; see `doubling`.
+    """Selects a candidate by Ding & Wu's doubling loop, then trains it privately on everything.
+
+    Formal guarantees:
+      `result.release` is (`result.guarantee.epsilon(delta)`, delta)-differentially private under
+      `result.guarantee.relation` for one record of the training or validation data, if the space,
+      the candidates and every argument were fixed without looking at the data, and utilities, the
+      number of iterations, the console and the wall clock stay with the curator. Enforced here:
+      each training record sits in one partition by a keyed hash of its identifier, so one record
+      moves every candidate's utility by at most `AveragedUtility.sensitivity`, Delta; the loop runs
+      on integers with exact discrete Laplace noise from the operating system's randomness, of
+      scales 2 Delta / epsilon_0 and 4 Delta / epsilon_0; it ends by a cap known beforehand, and
+      that number of epsilon_0-differentially private mechanisms is charged, not the number that
+      happened; where nothing is ever reached, the first candidate of the public list is trained;
+      the loop and the final DP-SGD are composed. A private validation record is touched by the loop
+      alone and pays no more than the composition. Released are the chosen candidate's
+      hyperparameters, its finally trained parameters and the public list of candidates. Source:
+      Ding & Wu (2022), Algorithm 1; `accounting.doubling_loop` for the cost.
 
     Example:
       >>> from dpjax import tuning
@@ -337,136 +342,3 @@ class Doubling:
             iterations=words["charged"].get("iterations"),
             hits=words["charged"].get("segments"),
         )
-
-
-def doubling(
-    task: Task,
-    space: Space,
-    *,
-    selection_epsilon: float = 0.1,
-    granularity: float = 0.01,
-    lower_bound: float = 0.0,
-    variant: str = ITERATIONS,
-    iterations: int | None = None,
-    hits: int | None = None,
-    candidates: Candidates = 16,
-    partitions: int = 24,
-    partition_training: str = REHEARSAL,
-    epsilon: float | None = None,
-    delta: float = 1e-5,
-    noise_multiplier: float | None = None,
-    lot_size: int | None = None,
-    steps: int | None = None,
-    epochs: float | None = None,
-    sampling: str = "poisson",
-    optimizer: Optimizer | None = None,
-    clipping: training.ClipRule = training.GlobalClipping(),  # noqa: B008 (immutable)
-    validation_is_public: bool = False,
-    seed: int | None = None,
-    chunk_size: int = 64,
-    progress: Progress | None = None,
-    job: Job | None = None,
-) -> Result | None:
-    """Selects a candidate by Ding & Wu's doubling loop, then trains it privately on everything.
-
-    Formal guarantees:
-      `result.release` is (`result.guarantee.epsilon(delta)`, delta)-differentially private under
-      `result.guarantee.relation` for one record of the training or validation data, if the space,
-      the candidates and every argument were fixed without looking at the data, and utilities, the
-      number of iterations, the console and the wall clock stay with the curator. Enforced here:
-      each training record sits in one partition by a keyed hash of its identifier, so one record
-      moves every candidate's utility by at most `AveragedUtility.sensitivity`, Delta; the loop runs
-      on integers with exact discrete Laplace noise from the operating system's randomness, of
-      scales 2 Delta / epsilon_0 and 4 Delta / epsilon_0; it ends by a cap known beforehand, and
-      that number of epsilon_0-differentially private mechanisms is charged, not the number that
-      happened; where nothing is ever reached, the first candidate of the public list is trained;
-      the loop and the final DP-SGD are composed. A private validation record is touched by the loop
-      alone and pays no more than the composition. Released are the chosen candidate's
-      hyperparameters, its finally trained parameters and the public list of candidates. Source:
-      Ding & Wu (2022), Algorithm 1; `accounting.doubling_loop` for the cost.
-
-    Example:
-      >>> from dpjax import data, models, tuning
-      >>> parts = data.load("digits").parts(0.2, key=b"public")
-      >>> task = tuning.classification(models.LogisticRegression(10), parts.train, parts.validation)
-      >>> space = tuning.Space(learning_rate=tuning.LogUniform(0.1, 10), momentum=0.9, clip_norm=1)
-      >>> result = tuning.doubling(
-      ...     task,
-      ...     space,
-      ...     selection_epsilon=2.0,
-      ...     iterations=20,
-      ...     candidates=4,
-      ...     partitions=8,
-      ...     noise_multiplier=2.0,
-      ...     lot_size=64,
-      ...     steps=5,
-      ... )
-      >>> result.guarantee.epsilon(1e-5) > result.selection_guarantee.epsilon(1e-5)
-      True
-
-    Args:
-      task: what to learn; its training records need identifiers (`data` gives them).
-      space: public law of the hyperparameters. What changes a run's cost (noise multiplier, lot
-        size, steps) must be constant.
-      selection_epsilon: epsilon_0, of one iteration (of one segment).
-      granularity: smallest step of the threshold, in (0, 1 - lower_bound].
-      lower_bound: utility that is known to be reached, in [0, 1).
-      variant: "iterations", fresh threshold noise in every iteration, up to 2N - 1 of them charged,
-        N = ceil((1 - lower_bound) / granularity); or "segments", threshold noise kept through
-        misses, up to N hits charged.
-      iterations: cap on the iterations, at least 1; None: the loop's own bound.
-      hits: cap on the hits, for "segments".
-      delta: of the whole procedure, in (0, 1).
-      candidates: how many are drawn, once, from the space; or a public list of them, each a mapping
-        of the space's names to numbers.
-      partitions: k, at most the public number of training records.
-      partition_training: "rehearsal", "non_private" or "private", see
-        `partitions.PARTITION_TRAININGS`; the guarantee is the same. Without clipping and noise
-        ("non_private", the paper's) candidates that differ in clip_norm only are alike.
-      epsilon: target of the whole procedure; the final training's noise is calibrated to it; or
-      noise_multiplier: of the final training.
-      lot_size, steps, epochs, sampling, optimizer, clipping: of the final training, as in
-        `random_repetitions`; the models of partitions take as many steps.
-      validation_is_public: only training records are protected.
-      seed: for reproduction; the randomness is then not secret and the release says so.
-      chunk_size: models trained at once; the memory knob.
-      progress: called with (models done, models in all); the curator's to see.
-      job: placement over devices, checkpoints, shards; None for one plain job.
-
-    Returns:
-      A `Result`; None for a shard, whose results only a merge turns into one. Where the final
-      training is not finite, untrained parameters are released under the chosen hyperparameters.
-
-    Raises:
-      ValueError: with one line naming what to pass instead.
-
-    Warns:
-      cautions.LargeDeltaWarning, cautions.KnownRandomnessWarning: before anything is drawn.
-      cautions.UntrainedReleaseWarning: if no trained model is released.
-      partitions.SelectionNoiseWarning: if noise drowns the utilities, naming what would not.
-      partition_counts.EmptyPartitionWarning: the curator's to see.
-    """
-    return tune(
-        task,
-        space,
-        Doubling(
-            selection_epsilon,
-            candidates,
-            partitions,
-            partition_training,
-            granularity,
-            lower_bound,
-            variant,
-            iterations,
-            hits,
-        ),
-        epsilon=epsilon,
-        delta=delta,
-        run=RunOptions(lot_size, steps, epochs, noise_multiplier, sampling, clipping),
-        optimizer=optimizer,
-        validation_is_public=validation_is_public,
-        seed=seed,
-        chunk_size=chunk_size,
-        progress=progress,
-        job=job,
-    )

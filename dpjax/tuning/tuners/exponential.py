@@ -1,6 +1,6 @@
 """One private choice by the exponential mechanism, then private training: the recommended selector.
 
-The same k x |S| models and averaged utilities as Ding & Wu (2022, `doubling`), but one shot: a
+The same k x |S| models and averaged utilities as Ding & Wu (2022, `Doubling`), but one shot: a
 candidate is drawn with weight exp(epsilon_0 u / (2 Delta)) (McSherry & Talwar, FOCS 2007). No
 threshold, no loop, and the whole selection budget in one draw. At the cost of the paper's own
 experiment (k = 10, epsilon 0.7) it selects candidates of mean true utility .742 where the loop
@@ -13,22 +13,11 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from dpjax import accounting, checks, training
+from dpjax import accounting, checks
 from dpjax.randomness.exact_samplers import UniformBelow, exponential_choice
 from dpjax.tuning.evaluations.partition_models import Candidates, PartitionModels
 from dpjax.tuning.evaluations.partitions import PARTITION_TRAININGS, REHEARSAL, AveragedUtility
-from dpjax.tuning.job import Job
-from dpjax.tuning.problem.run_settings import RunOptions
-from dpjax.tuning.problem.space import Space
-from dpjax.tuning.problem.task import Task
-from dpjax.tuning.tuner import (
-    Optimizer,
-    Progress,
-    Result,
-    TrainTheWinner,
-    register_tuner,
-    tune,
-)
+from dpjax.tuning.tuner import TrainTheWinner, register_tuner
 
 RULE = "exponential mechanism, once, then private training"
 
@@ -66,7 +55,18 @@ class ExponentialChoice:
 @register_tuner("exponential", rule=RULE)
 @dataclasses.dataclass(frozen=True)
 class Exponential:
-    """One private choice by averaged utilities, then private training; see `exponential`.
+    """Selects a candidate by the exponential mechanism, then trains it privately on everything.
+
+    Formal guarantees:
+      `result.release` is (`result.guarantee.epsilon(delta)`, delta)-differentially private under
+      `result.guarantee.relation` for one record of the training or validation data, under the
+      conditions of `Doubling`. Enforced here: each training record sits in one partition by a keyed
+      hash of its identifier, so one record moves every candidate's utility by at most
+      `AveragedUtility.sensitivity`; one candidate is drawn from the operating system's randomness
+      with probability exactly proportional to exp(epsilon_0 u / (2 Delta)), which is
+      epsilon_0-bounded-range; the draw and the final DP-SGD are composed. A private validation
+      record is touched by the draw alone and pays no more than the composition. Source: McSherry &
+      Talwar (2007); `accounting.exponential_mechanism` for the cost.
 
     Example:
       >>> from dpjax import tuning
@@ -103,92 +103,3 @@ class Exponential:
     def from_statement(cls, claim: Mapping[str, Any]) -> Exponential:
         models = PartitionModels.from_statement(claim)
         return cls(float(claim["selection"]["epsilon_0"]), **vars(models))
-
-
-def exponential(
-    task: Task,
-    space: Space,
-    *,
-    selection_epsilon: float = 1.0,
-    candidates: Candidates = 16,
-    partitions: int = 24,
-    partition_training: str = REHEARSAL,
-    epsilon: float | None = None,
-    delta: float = 1e-5,
-    noise_multiplier: float | None = None,
-    lot_size: int | None = None,
-    steps: int | None = None,
-    epochs: float | None = None,
-    sampling: str = "poisson",
-    optimizer: Optimizer | None = None,
-    clipping: training.ClipRule = training.GlobalClipping(),  # noqa: B008 (immutable)
-    validation_is_public: bool = False,
-    seed: int | None = None,
-    chunk_size: int = 64,
-    progress: Progress | None = None,
-    job: Job | None = None,
-) -> Result | None:
-    """Selects a candidate by the exponential mechanism, then trains it privately on everything.
-
-    Formal guarantees:
-      `result.release` is (`result.guarantee.epsilon(delta)`, delta)-differentially private under
-      `result.guarantee.relation` for one record of the training or validation data, under the
-      conditions of `doubling`. Enforced here: each training record sits in one partition by a keyed
-      hash of its identifier, so one record moves every candidate's utility by at most
-      `AveragedUtility.sensitivity`; one candidate is drawn from the operating system's randomness
-      with probability exactly proportional to exp(epsilon_0 u / (2 Delta)), which is
-      epsilon_0-bounded-range; the draw and the final DP-SGD are composed. A private validation
-      record is touched by the draw alone and pays no more than the composition. Source: McSherry &
-      Talwar (2007); `accounting.exponential_mechanism` for the cost.
-
-    Example:
-      >>> from dpjax import data, models, tuning
-      >>> parts = data.load("digits").parts(0.2, key=b"public")
-      >>> task = tuning.classification(models.LogisticRegression(10), parts.train, parts.validation)
-      >>> space = tuning.Space(learning_rate=tuning.LogUniform(0.1, 10), momentum=0.9, clip_norm=1)
-      >>> result = tuning.exponential(
-      ...     task,
-      ...     space,
-      ...     selection_epsilon=2.0,
-      ...     candidates=4,
-      ...     partitions=4,
-      ...     noise_multiplier=2.0,
-      ...     lot_size=64,
-      ...     steps=5,
-      ... )
-      >>> result.guarantee.epsilon(1e-5) > result.selection_guarantee.epsilon(1e-5)
-      True
-
-    Args:
-      task, space: as in `doubling`.
-      selection_epsilon: epsilon_0, of the whole selection.
-      candidates, partitions, partition_training, epsilon, delta, noise_multiplier, lot_size, steps,
-        epochs, sampling, optimizer, clipping, validation_is_public, seed, chunk_size, progress,
-        job: as in `doubling`.
-
-    Returns:
-      A `Result`; None for a shard, whose results only a merge turns into one.
-
-    Raises:
-      ValueError: with one line naming what to pass instead.
-
-    Warns:
-      cautions.LargeDeltaWarning, cautions.KnownRandomnessWarning: before anything is drawn.
-      cautions.UntrainedReleaseWarning: if no trained model is released.
-      partitions.SelectionNoiseWarning: if noise drowns the utilities, naming what would not.
-      partition_counts.EmptyPartitionWarning: the curator's to see.
-    """
-    return tune(
-        task,
-        space,
-        Exponential(selection_epsilon, candidates, partitions, partition_training),
-        epsilon=epsilon,
-        delta=delta,
-        run=RunOptions(lot_size, steps, epochs, noise_multiplier, sampling, clipping),
-        optimizer=optimizer,
-        validation_is_public=validation_is_public,
-        seed=seed,
-        chunk_size=chunk_size,
-        progress=progress,
-        job=job,
-    )

@@ -9,7 +9,7 @@ noise, and often ends at an end of the law; one through the origin is the defaul
 measured, and that random repetitions did better, is in `third_party_notes/papers.md`.
 
 Here everything is charged: each stage is the best of a secret number K of runs with private scores
-(`random_repetitions`, Papernot & Steinke 2022), which costs less than three composed runs at K of
+(`RandomRepetitions`, Papernot & Steinke 2022), which costs less than three composed runs at K of
 mean 10; stages and final training compose. Steps are the same in all runs, so that rate x steps is
 extrapolated by the rate alone.
 """
@@ -22,20 +22,10 @@ from typing import Any
 
 import numpy as np
 
-from dpjax import accounting, checks, training
+from dpjax import accounting, checks
 from dpjax.tuning.evaluations.staged_runs import StagedRuns, middle
-from dpjax.tuning.job import Job
-from dpjax.tuning.problem.run_settings import RunOptions
 from dpjax.tuning.problem.space import Space
-from dpjax.tuning.problem.task import Task
-from dpjax.tuning.tuner import (
-    Optimizer,
-    Progress,
-    Result,
-    TrainTheWinner,
-    register_tuner,
-    tune,
-)
+from dpjax.tuning.tuner import TrainTheWinner, register_tuner
 from dpjax.tuning.tuners.random_repetitions import DEFAULT_REPETITIONS
 
 RULE = "a line through the best of K runs at several small epsilons, then private training"
@@ -130,7 +120,21 @@ class FittedLine:
 @register_tuner("extrapolation", rule=RULE)
 @dataclasses.dataclass(frozen=True)
 class Extrapolation:
-    """A line through the best of K runs at small epsilons, then training; see `extrapolation`.
+    """Finds good rates at small epsilons and extrapolates them to one private training.
+
+    Formal guarantees:
+      `result.release` is (`result.guarantee.epsilon(delta)`, delta)-differentially private under
+      `result.guarantee.relation`, for one record of the training or validation data, under the
+      conditions of `RandomRepetitions`, of every stage. Enforced here: each stage is an execution
+      of random repetitions with its own secret K, keys and noise, and is charged as such; the final
+      training reads the stages' winners only, through a public line, within the public law (the
+      middle of every law, where a stage found nothing: that is an outcome that the stage has paid
+      for); the stages and the final DP-SGD are composed, at noise that does not depend on what the
+      stages found. Which winners they were is paid for and not stated: the release names the final
+      hyperparameters alone. A private validation record is touched by the stages only, and pays no
+      more than the composition. Source: Papernot & Steinke (ICLR 2022) for a stage,
+      `accounting.best_of` and `accounting.compose` for the cost; Panda et al. (ICML 2024) for the
+      line, which is a heuristic: no privacy rests on it.
 
     Example:
       >>> from dpjax import tuning
@@ -166,104 +170,3 @@ class Extrapolation:
         selection = claim["selection"]
         law = accounting.law_from_dict(selection["law_of_K"])
         return cls(law, extrapolated=selection["extrapolated"], fit=selection["fit"])
-
-
-def extrapolation(
-    task: Task,
-    space: Space,
-    *,
-    repetitions: accounting.RepetitionLaw = DEFAULT_REPETITIONS,
-    stage_shares: Sequence[float] = DEFAULT_SHARES,
-    stage_noise: Sequence[float] | None = None,
-    extrapolated: str = "learning_rate",
-    fit: str = ORIGIN,
-    epsilon: float | None = None,
-    delta: float = 1e-5,
-    noise_multiplier: float | None = None,
-    lot_size: int | None = None,
-    steps: int | None = None,
-    epochs: float | None = None,
-    sampling: str = "poisson",
-    optimizer: Optimizer | None = None,
-    clipping: training.ClipRule = training.GlobalClipping(),  # noqa: B008 (immutable)
-    validation_is_public: bool = False,
-    seed: int | None = None,
-    chunk_size: int = 16,
-    progress: Progress | None = None,
-    job: Job | None = None,
-) -> Result | None:
-    """Finds good rates at small epsilons and extrapolates them to one private training.
-
-    Formal guarantees:
-      `result.release` is (`result.guarantee.epsilon(delta)`, delta)-differentially private under
-      `result.guarantee.relation`, for one record of the training or validation data, under the
-      conditions of `random_repetitions`, of every stage. Enforced here: each stage is an execution
-      of random repetitions with its own secret K, keys and noise, and is charged as such; the final
-      training reads the stages' winners only, through a public line, within the public law (the
-      middle of every law, where a stage found nothing: that is an outcome that the stage has paid
-      for); the stages and the final DP-SGD are composed, at noise that does not depend on what the
-      stages found. Which winners they were is paid for and not stated: the release names the final
-      hyperparameters alone. A private validation record is touched by the stages only, and pays no
-      more than the composition. Source: Papernot & Steinke (ICLR 2022) for a stage,
-      `accounting.best_of` and `accounting.compose` for the cost; Panda et al. (ICML 2024) for the
-      line, which is a heuristic: no privacy rests on it.
-
-    Example:
-      >>> from dpjax import accounting, data, models, tuning
-      >>> parts = data.load("digits").parts(0.2, key=b"public")
-      >>> task = tuning.classification(models.LogisticRegression(10), parts.train, parts.validation)
-      >>> space = tuning.Space(learning_rate=tuning.LogUniform(0.1, 10), momentum=0.9, clip_norm=1)
-      >>> law = accounting.AtMost(accounting.Geometric(3), 8)
-      >>> result = tuning.extrapolation(
-      ...     task,
-      ...     space,
-      ...     repetitions=law,
-      ...     noise_multiplier=2.0,
-      ...     stage_noise=(8.0, 4.0),
-      ...     lot_size=64,
-      ...     steps=5,
-      ... )
-      >>> result.guarantee.epsilon(1e-5) > result.run_guarantee.epsilon(1e-5)
-      True
-
-    Args:
-      task: as in `random_repetitions`.
-      space: public law of the hyperparameters; lot size, steps, epochs and noise stand beside it,
-        the same for all runs.
-      repetitions: public law of the number K of candidates of each stage.
-      stage_shares: each stage's epsilon over the target of the whole, ascending.
-      stage_noise: noise multipliers of the stages' runs, descending; in place of stage_shares.
-      extrapolated: the hyperparameter that the line is of.
-      fit: "through_origin", or "free": any line, as in the paper.
-      epsilon: target of the whole procedure; the noise of stages and final training is calibrated
-        to it.
-      noise_multiplier: instead of `epsilon`, of the final training; with `stage_noise`.
-      delta, lot_size, steps, epochs, sampling, optimizer, clipping, validation_is_public, seed,
-        chunk_size: as in `random_repetitions`.
-      progress: called with (runs done, runs in all) of each stage in turn; the curator's to see.
-      job: placement over devices, checkpoints; no shards.
-
-    Returns:
-      A `Result`.
-
-    Raises:
-      ValueError: with one line naming what to pass instead.
-
-    Warns:
-      cautions.LargeDeltaWarning, cautions.KnownRandomnessWarning: before anything is drawn.
-      cautions.UntrainedReleaseWarning: if no trained model is released.
-    """
-    return tune(
-        task,
-        space,
-        Extrapolation(repetitions, stage_shares, stage_noise, extrapolated, fit),
-        epsilon=epsilon,
-        delta=delta,
-        run=RunOptions(lot_size, steps, epochs, noise_multiplier, sampling, clipping),
-        optimizer=optimizer,
-        validation_is_public=validation_is_public,
-        seed=seed,
-        chunk_size=chunk_size,
-        progress=progress,
-        job=job,
-    )

@@ -15,25 +15,11 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from dpjax import accounting, checks, training
+from dpjax import accounting, checks
 from dpjax.accounting.selection.split import FINAL_ON
 from dpjax.tuning.choices import BestOf
 from dpjax.tuning.evaluations.runs_on_a_part import RULE, RULE_ON_ALL, RunsOnAPart
-from dpjax.tuning.job import Job
-from dpjax.tuning.problem.run_settings import RunOptions
-from dpjax.tuning.problem.space import Space
-from dpjax.tuning.problem.task import Task
-from dpjax.tuning.tuner import (
-    Optimizer,
-    Progress,
-    Restated,
-    Result,
-    TrainOnAll,
-    TrainOnTheRest,
-    register_rule,
-    register_tuner,
-    tune,
-)
+from dpjax.tuning.tuner import Restated, TrainOnAll, TrainOnTheRest, register_rule, register_tuner
 from dpjax.tuning.tuners.random_repetitions import DEFAULT_REPETITIONS
 
 DEFAULT_PROBABILITY = 0.2
@@ -44,7 +30,34 @@ REST, ALL = FINAL_ON
 @register_tuner("subset_tuning", rule=RULE)
 @dataclasses.dataclass(frozen=True)
 class SubsetTuning:
-    """The best of private runs on a secret part, trained on the rest; see `subset_tuning`.
+    """Tunes on a secret random part of the training records, and trains the winner on the rest.
+
+    Formal guarantees:
+      `result.release` is (`result.guarantee.epsilon(delta)`, delta)-differentially private under
+      add or remove one record of the training or validation data, if the space and every argument
+      were fixed without looking at the data, and the parts, their sizes, K, the candidates, the
+      console and the wall clock stay with the curator. Enforced here: each training record is in
+      the part with exactly this probability, by itself, by the operating system's randomness; the
+      draw is stored where the job has a folder, serves one release, is removed with it decided and
+      appears in nothing that is released; the final training sees the other records alone (or, with
+      `final_on="all"`, all, and is priced for that), with keys of its own, and of the search
+      nothing but the winner's hyperparameters; lots of both have capacities for the bound on all
+      records, and are divided by public expected sizes; a validation record is touched by the
+      search alone, whose scores have noise; no candidate, or none that is finite, releases
+      parameters that do not depend on data. Source: `accounting.split` for the cost, after Koskela
+      & Kulkarni (NeurIPS 2023).
+
+    What is carried from the part to the rest:
+      The space is that of the final training. A run on the part has the same steps, clip norm and
+      noise multiplier, and the same probability of a record in a lot: its lots have q `lot_size`
+      records in expectation, the final training's (1 - q) `lot_size` (with `final_on="all"` all),
+      which is the `lot_size` that is released where the space has one.
+      Its learning rate is the candidate's times sqrt(q / (1 - q)), the root of the ratio of these
+      two (with `final_on="all"` sqrt(q)). Of three public rules (the root, the ratio itself, no
+      change) it lost least over two data sets: a linear model with momentum, q .1, .2 and .3, noise
+      of runs of epsilon 1, 2 and 4, 13 rates. The rate that is best on the part, carried over, gave
+      a mean validation accuracy of .896 / .886 / .870 on digits, where the best rate gives .900 (6
+      seeds), and of .841 / .843 / .839 on a9a, where it gives .843 (2 seeds).
 
     Example:
       >>> from dpjax import tuning
@@ -94,122 +107,3 @@ def _restated_on_all(claim: Mapping[str, Any]) -> Restated:
 
 
 register_rule(RULE_ON_ALL, _restated_on_all)
-
-
-def subset_tuning(
-    task: Task,
-    space: Space,
-    *,
-    probability: float = DEFAULT_PROBABILITY,
-    repetitions: accounting.RepetitionLaw = DEFAULT_REPETITIONS,
-    final_on: str = REST,
-    epsilon: float | None = None,
-    delta: float = 1e-5,
-    noise_multiplier: float | None = None,
-    lot_size: int | None = None,
-    steps: int | None = None,
-    epochs: float | None = None,
-    sampling: str = "poisson",
-    optimizer: Optimizer | None = None,
-    clipping: training.ClipRule = training.GlobalClipping(),  # noqa: B008 (immutable)
-    validation_is_public: bool = False,
-    score_noise: float | None = None,
-    seed: int | None = None,
-    chunk_size: int = 16,
-    progress: Progress | None = None,
-    job: Job | None = None,
-) -> Result | None:
-    """Tunes on a secret random part of the training records, and trains the winner on the rest.
-
-    Formal guarantees:
-      `result.release` is (`result.guarantee.epsilon(delta)`, delta)-differentially private under
-      add or remove one record of the training or validation data, if the space and every argument
-      were fixed without looking at the data, and the parts, their sizes, K, the candidates, the
-      console and the wall clock stay with the curator. Enforced here: each training record is in
-      the part with exactly this probability, by itself, by the operating system's randomness; the
-      draw is stored where the job has a folder, serves one release, is removed with it decided and
-      appears in nothing that is released; the final training sees the other records alone (or, with
-      `final_on="all"`, all, and is priced for that), with keys of its own, and of the search
-      nothing but the winner's hyperparameters; lots of both have capacities for the bound on all
-      records, and are divided by public expected sizes; a validation record is touched by the
-      search alone, whose scores have noise; no candidate, or none that is finite, releases
-      parameters that do not depend on data. Source: `accounting.split` for the cost, after Koskela
-      & Kulkarni (NeurIPS 2023).
-
-    What is carried from the part to the rest:
-      The space is that of the final training. A run on the part has the same steps, clip norm and
-      noise multiplier, and the same probability of a record in a lot: its lots have q `lot_size`
-      records in expectation, the final training's (1 - q) `lot_size` (with `final_on="all"` all),
-      which is the `lot_size` that is released where the space has one.
-      Its learning rate is the candidate's times sqrt(q / (1 - q)), the root of the ratio of these
-      two (with `final_on="all"` sqrt(q)). Of three public rules (the root, the ratio itself, no
-      change) it lost least over two data sets: a linear model with momentum, q .1, .2 and .3, noise
-      of runs of epsilon 1, 2 and 4, 13 rates. The rate that is best on the part, carried over, gave
-      a mean validation accuracy of .896 / .886 / .870 on digits, where the best rate gives .900 (6
-      seeds), and of .841 / .843 / .839 on a9a, where it gives .843 (2 seeds).
-
-    Example:
-      >>> from dpjax import accounting, data, models, tuning
-      >>> parts = data.load("digits").parts(0.2, key=b"public")
-      >>> task = tuning.classification(models.LogisticRegression(10), parts.train, parts.validation)
-      >>> space = tuning.Space(learning_rate=tuning.LogUniform(0.1, 10), momentum=0.9, clip_norm=1)
-      >>> law = accounting.AtMost(accounting.Geometric(3), 8)
-      >>> result = tuning.subset_tuning(
-      ...     task,
-      ...     space,
-      ...     probability=0.25,
-      ...     repetitions=law,
-      ...     noise_multiplier=2.0,
-      ...     lot_size=64,
-      ...     steps=5,
-      ... )
-      >>> result.guarantee.relation
-      'add_or_remove_one'
-
-    Args:
-      task: what to learn, with its training and validation records.
-      space: public law of the hyperparameters; each must be read by the optimiser or the loss, or
-        be `clip_norm`; `lot_size`, `steps`, `epochs` and `noise_multiplier` cannot vary.
-      probability: q, of a training record to be in the part that is tuned on.
-      repetitions: public law of the number K of candidates.
-      final_on: what the final training sees: "rest", or "all" training records.
-      epsilon: target of the whole procedure; the noise is calibrated to it.
-      delta: of the whole procedure, in (0, 1).
-      noise_multiplier: instead of `epsilon`: noise standard deviation over sensitivity.
-      lot_size: expected records a step of a run on ALL training records.
-      steps: gradient steps, of every run; or
-      epochs: passes of every run over the records that it sees; 20 if neither is given.
-      sampling: "poisson"; lots of fixed size are refused, their relation has no price here.
-      optimizer: hyperparameters -> optax transformation; `training.momentum()` by default.
-      clipping: how gradients are clipped: a rule of `training.CLIP_RULES`, or its name.
-      validation_is_public: scores cost nothing.
-      score_noise: standard deviation of the noise on the count of correct predictions, in records.
-      seed: for reproduction; the randomness is then not secret and the release says so.
-      chunk_size: candidates trained at once; the memory knob.
-      progress: called with (candidates done, candidates in all); the curator's to see.
-      job: placement over devices, checkpoints, shards; None for one plain job.
-
-    Returns:
-      A `Result`; None for a shard, whose results only a merge turns into one.
-
-    Raises:
-      ValueError: with one line naming what to pass instead.
-
-    Warns:
-      cautions.LargeDeltaWarning, cautions.KnownRandomnessWarning: before anything is drawn.
-      cautions.UntrainedReleaseWarning: if no trained model is released.
-    """
-    return tune(
-        task,
-        space,
-        SubsetTuning(probability, repetitions, score_noise, final_on),
-        epsilon=epsilon,
-        delta=delta,
-        run=RunOptions(lot_size, steps, epochs, noise_multiplier, sampling, clipping),
-        optimizer=optimizer,
-        validation_is_public=validation_is_public,
-        seed=seed,
-        chunk_size=chunk_size,
-        progress=progress,
-        job=job,
-    )

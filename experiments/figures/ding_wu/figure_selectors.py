@@ -22,7 +22,7 @@ Design: every candidate is trained once on every partition (`tuning.partition_mo
 of DP-SGD), and privately at every noise that some selector leaves room for, 8 times with other
 keys. Then each selection is replayed 1000 times over these models, with the tuning's own selectors
 and their exact noise, the candidates in a new random order every time. The rehearsal's noise is
-here that of a final training with the whole budget, one for all selectors; `tuning.doubling`
+here that of a final training with the whole budget, one for all selectors; `tuning.Doubling`
 rehearses with its own.
 
 What it shows: see docs/threshold_proposals.md.

@@ -1,7 +1,7 @@
 r"""Is a privately selected candidate better than a random one, once the selection is paid for?
 
-Not in the paper. The whole procedure, `tuning.exponential` or
-`tuning.doubling`, is run ten times (seeds 0 to 9) in each of several settings: 16 candidates drawn
+Not in the paper. The whole procedure, `tuning.Exponential` or
+`tuning.Doubling`, is run ten times (seeds 0 to 9) in each of several settings: 16 candidates drawn
 from a law of learning rates (log-uniform from 0.003 to 3; momentum 0.9, clip norm 1; logistic
 regression), the selection, and the private training of the chosen one, together at the stated
 epsilon and delta 1e-5. Against it stand 100 candidates drawn from the same law and trained with the
@@ -141,27 +141,27 @@ def space() -> tuning.Space:
 def released(setting: Setting, setup: Setup, seed: int) -> dict:
     """Runs the whole procedure once; returns its row."""
     lot_size, epochs = LOTS[setting.dataset]
-    procedure: Callable = tuning.exponential
-    caps = {}
+    own = dict(
+        selection_epsilon=setting.epsilon_0,
+        candidates=CANDIDATES,
+        partitions=setting.partitions,
+        partition_training=setting.partition_training,
+    )
+    tuner: Any = tuning.Exponential(**own)
     if setting.selector == "doubling":
-        procedure, caps = tuning.doubling, {"granularity": 0.05, "iterations": 12}
+        tuner = tuning.Doubling(**own, granularity=0.05, iterations=12)
     with warnings.catch_warnings():
         # Some settings are here to show what it warns of.
         warnings.simplefilter("ignore", SelectionNoiseWarning)
-        result = procedure(
+        result = tuning.tune(
             setup.task,
             space(),
-            candidates=CANDIDATES,
-            partitions=setting.partitions,
-            selection_epsilon=setting.epsilon_0,
-            partition_training=setting.partition_training,
+            tuner,
             epsilon=setting.epsilon,
             delta=DELTA,
-            lot_size=lot_size,
-            epochs=epochs,
+            run=tuning.RunOptions(lot_size=lot_size, epochs=epochs),
             seed=seed,
             chunk_size=256,
-            **caps,
         )
     rate = result.release.hyperparameters["learning_rate"]
     return _row(setting, seed, rate, setup.accuracy(result.release.params))

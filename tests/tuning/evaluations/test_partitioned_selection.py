@@ -6,6 +6,7 @@ import inspect
 import json
 import os
 
+import flat_call
 import jax
 import numpy as np
 import pytest
@@ -19,10 +20,10 @@ from dpjax.tuning.evaluations.partitions import SelectionNoiseWarning
 from dpjax.tuning.job import Job
 from dpjax.tuning.tuners.exponential import ExponentialChoice
 
-PROCEDURES = {
-    "doubling": tuning.doubling,
-    "exponential": tuning.exponential,
-    "permute_and_flip": tuning.permute_and_flip,
+TUNERS = {
+    "doubling": tuning.Doubling,
+    "exponential": tuning.Exponential,
+    "permute_and_flip": tuning.PermuteAndFlip,
 }
 SPACE = tuning.Space(learning_rate=tuning.LogUniform(0.01, 1.0), clip_norm=1.0)
 # Loud enough to select well, so that no test is warned of noise.
@@ -51,7 +52,7 @@ def _task(parts=None, **more):
 
 
 def _run(name, task=None, space=SPACE, **more):
-    return PROCEDURES[name](task or _task(), space, **(QUICK | OWN[name] | more))
+    return flat_call.tune(TUNERS[name], task or _task(), space, **(QUICK | OWN[name] | more))
 
 
 @functools.cache
@@ -60,7 +61,7 @@ def _usual(name):
     return _run(name)
 
 
-@pytest.fixture(params=PROCEDURES)
+@pytest.fixture(params=TUNERS)
 def name(request):
     return request.param
 
@@ -165,7 +166,7 @@ def test_public_validation_records_are_named_as_unprotected():
 
 
 def test_sections_of_formal_guarantees_are_kept(name):
-    section = inspect.getdoc(PROCEDURES[name]).split("Formal guarantees:")[1].split("Args:")[0]
+    section = inspect.getdoc(TUNERS[name]).split("Formal guarantees:")[1].split("\n\n")[0]
     words = {
         "doubling": (
             "one partition by a keyed hash",

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import re
 
+import flat_call
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -243,11 +244,19 @@ def test_ready_tasks_learn_what_they_are_for(name):
     task = READY[name]()
     optimizer = training.adam()
     with pytest.warns(UserWarning):
-        result = tuning.random_repetitions(
-            task, tuning.Space(learning_rate=0.05, clip_norm=1.0),
-            repetitions=accounting.Fixed(1), noise_multiplier=0.05, lot_size=40, steps=60,
-            optimizer=optimizer, delta=1e-6, seed=2, score_noise=3.0,
-        )  # fmt: skip
+        result = flat_call.tune(
+            tuning.RandomRepetitions,
+            task,
+            tuning.Space(learning_rate=0.05, clip_norm=1.0),
+            repetitions=accounting.Fixed(1),
+            noise_multiplier=0.05,
+            lot_size=40,
+            steps=60,
+            optimizer=optimizer,
+            delta=1e-6,
+            seed=2,
+            score_noise=3.0,
+        )
     before = accuracy_of(task, task.initial(jax.random.key(1)), task.validation.arrays)
     after = accuracy_of(task, result.release.params, task.validation.arrays)
     least = {"regression": 0.8, "multi_label": 0.85, "next_token": 0.35}[name]

@@ -5,6 +5,7 @@ import functools
 import types
 import warnings
 
+import flat_call
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -27,15 +28,21 @@ ONE_RUN = dict(
 SPACE = tuning.Space(learning_rate=0.5, clip_norm=1.0)
 PROCEDURES = {
     "random_repetitions": functools.partial(
-        tuning.random_repetitions, repetitions=accounting.Fixed(1), **ONE_RUN
+        flat_call.tune, tuning.RandomRepetitions, repetitions=accounting.Fixed(1), **ONE_RUN
     ),
-    "doubling": functools.partial(tuning.doubling, partitions=2, candidates=2, **ONE_RUN),
-    "exponential": functools.partial(tuning.exponential, partitions=2, candidates=2, **ONE_RUN),
+    "doubling": functools.partial(
+        flat_call.tune, tuning.Doubling, partitions=2, candidates=2, **ONE_RUN
+    ),
+    "exponential": functools.partial(
+        flat_call.tune, tuning.Exponential, partitions=2, candidates=2, **ONE_RUN
+    ),
     "permute_and_flip": functools.partial(
-        tuning.permute_and_flip, partitions=2, candidates=2, **ONE_RUN
+        flat_call.tune, tuning.PermuteAndFlip, partitions=2, candidates=2, **ONE_RUN
     ),
     "chosen_iterate": functools.partial(tuning.chosen_iterate, **ONE_RUN),
-    "threshold_stopping": functools.partial(tuning.threshold_stopping, threshold=0.5, **ONE_RUN),
+    "threshold_stopping": functools.partial(
+        flat_call.tune, tuning.ThresholdStopping, threshold=0.5, **ONE_RUN
+    ),
 }
 
 

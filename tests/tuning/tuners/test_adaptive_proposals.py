@@ -4,6 +4,7 @@ import inspect
 import json
 import os
 
+import flat_call
 import jax
 import numpy as np
 import pytest
@@ -105,8 +106,14 @@ def test_the_price_is_that_of_adaptive_proposals(toy):
     assert result.guarantee.epsilon(1e-3) == expected.epsilon(1e-3)
     claim = result.release.statement
     assert claim["epsilon"] == expected.stated_epsilon(claim["delta"])
-    run = tuning.random_repetitions(
-        toy.task(), SPACE, repetitions=LAW, score_noise=SCORE_NOISE, seed=1, **toy.settings
+    run = flat_call.tune(
+        tuning.RandomRepetitions,
+        toy.task(),
+        SPACE,
+        repetitions=LAW,
+        score_noise=SCORE_NOISE,
+        seed=1,
+        **toy.settings,
     )
     assert result.run_guarantee.epsilon(1e-3) == run.run_guarantee.epsilon(1e-3)
 

@@ -7,6 +7,7 @@ import itertools
 import math
 import os
 
+import flat_call
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -65,7 +66,7 @@ def _told(place):
 def test_run_and_choice_cost_the_dearer_of_the_two():
     task = small_tasks.linear()
     result = tuning.chosen_iterate(task, SPACE, epsilon=1.5, seed=3, **RUN)
-    alone = tuning.untuned(task, SPACE, epsilon=1.5, seed=3, **RUN)
+    alone = flat_call.tune(tuning.Untuned, task, SPACE, epsilon=1.5, seed=3, **RUN)
     assert 1.49 < result.guarantee.epsilon(1e-3) <= 1.5
     # All of the target is the run's, and all of it the choice's.
     stated, of_untuned = (one.release.statement["training"] for one in (result, alone))
@@ -181,7 +182,7 @@ def test_what_is_released_is_the_choice_that_was_named(place):
     assert told == ["the last iterate", *(one.words for one in kept[1:])]
     # The same run with that average alone, which is chosen beforehand and scored by nobody.
     task = dataclasses.replace(small_tasks.linear(), averages=kept[place])
-    alone = tuning.untuned(task, SPACE, noise_multiplier=1.0, seed=3, **RUN)
+    alone = flat_call.tune(tuning.Untuned, task, SPACE, noise_multiplier=1.0, seed=3, **RUN)
     jax.tree.map(
         lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6),
         result.release.params,
@@ -283,7 +284,10 @@ def test_only_iterates_that_are_finite_are_chosen_among():
 def test_the_default_is_the_public_one():
     task = small_tasks.linear()
     asked = dict(epsilon=2.0, delta=1e-3, seed=1)
-    result, alone = tuning.chosen_iterate(task, **asked), tuning.untuned(task, **asked)
+    result, alone = (
+        tuning.chosen_iterate(task, **asked),
+        flat_call.tune(tuning.Untuned, task, **asked),
+    )
     assert result.release.statement["training"] == alone.release.statement["training"]
     rate = alone.release.hyperparameters["learning_rate"]
     assert result.release.hyperparameters["learning_rate"] == rate

@@ -4,6 +4,7 @@ import dataclasses
 import inspect
 import json
 
+import flat_call
 import jax
 import numpy as np
 import pytest
@@ -95,7 +96,9 @@ def _plan(toy, tuner=None, which=0, space=SPACE, **more):
 
 def _called(toy, task=None, **more):
     arguments = dict(repetitions=LAW, stage_noise=NOISE, extrapolated="quality", chunk_size=4)
-    return tuning.extrapolation(task or toy.task(), SPACE, **(arguments | toy.settings | more))
+    return flat_call.tune(
+        tuning.Extrapolation, task or toy.task(), SPACE, **(arguments | toy.settings | more)
+    )
 
 
 def _run(toy, noise):
@@ -278,7 +281,7 @@ def test_what_the_stages_found_is_not_stated(toy):
 
 def test_sections_of_formal_guarantees_are_kept():
     sections = {
-        tuning.extrapolation: (
+        tuning.Extrapolation: (
             "of every stage",
             "its own secret K, keys and noise",
             "reads the stages' winners only",
@@ -289,7 +292,7 @@ def test_sections_of_formal_guarantees_are_kept():
         staged_runs.executed: ("share no key, no K and no noise", "not drawn again"),
     }
     for what, phrases in sections.items():
-        section = inspect.getdoc(what).split("Formal guarantees:")[1].split("Args:")[0]
+        section = inspect.getdoc(what).split("Formal guarantees:")[1].split("\n\n")[0]
         for phrase in phrases:
             assert phrase in " ".join(section.split()), phrase
 
@@ -317,7 +320,7 @@ REFUSED = [
 def test_bad_input_gets_one_clear_line(toy, change, message):
     arguments = dict(space=SPACE, repetitions=LAW, stage_noise=NOISE, extrapolated="quality")
     with pytest.raises(ValueError, match=message) as caught:
-        tuning.extrapolation(toy.task(), **(arguments | toy.settings | change))
+        flat_call.tune(tuning.Extrapolation, toy.task(), **(arguments | toy.settings | change))
     assert "\n" not in str(caught.value)
 
 

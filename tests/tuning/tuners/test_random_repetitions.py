@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 
+import flat_call
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -42,7 +43,7 @@ LAW = accounting.AtMost(accounting.Geometric(mean=3), cap=65)
 
 def _run(space=SPACE, task=None, **more):
     arguments = dict(repetitions=LAW, noise_multiplier=2.0) | QUICK | more
-    return tuning.random_repetitions(task or _task(), space, **arguments)
+    return flat_call.tune(tuning.RandomRepetitions, task or _task(), space, **arguments)
 
 
 def test_the_whole_procedure_meets_the_target_and_learns():
@@ -173,7 +174,8 @@ def test_spaces_over_accounted_settings_cost_their_mixture():
         steps=Choice([4, 12], [0.25, 0.75]),
         noise_multiplier=Choice([1.5, 3.0]),
     )
-    result = tuning.random_repetitions(
+    result = flat_call.tune(
+        tuning.RandomRepetitions,
         _task(),
         space,
         repetitions=accounting.Fixed(6),

@@ -6,6 +6,7 @@ import json
 import math
 import os
 
+import flat_call
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -35,7 +36,7 @@ RUN = dict(
 
 
 def _run(task=None, space=SPACE, **more):
-    return tuning.subset_tuning(task or small_tasks.linear(), space, **(RUN | more))
+    return flat_call.tune(tuning.SubsetTuning, task or small_tasks.linear(), space, **(RUN | more))
 
 
 def _numbered(number=200):
@@ -164,10 +165,17 @@ def test_a_part_without_records_is_trained_on_like_any_other(in_part):
 
 def test_of_a_seed_the_final_training_has_a_key_of_its_own(toy):
     with toy.noting() as keys:
-        tuning.subset_tuning(
-            toy.task(record=True), toy.space(0.5), repetitions=accounting.Fixed(2), seed=7,
-            probability=0.5, score_noise=2.0, chunk_size=1, **toy.settings,
-        )  # fmt: skip
+        flat_call.tune(
+            tuning.SubsetTuning,
+            toy.task(record=True),
+            toy.space(0.5),
+            repetitions=accounting.Fixed(2),
+            seed=7,
+            probability=0.5,
+            score_noise=2.0,
+            chunk_size=1,
+            **toy.settings,
+        )
     assert len(keys) == len(set(keys)) == 3
 
 
@@ -267,7 +275,7 @@ def test_without_a_candidate_nothing_is_trained_and_the_default_is_released(toy,
     )  # fmt: skip
     for _ in range(1 + kept):
         with toy.noting() as keys:
-            result = tuning.subset_tuning(**arguments)
+            result = flat_call.tune(tuning.SubsetTuning, **arguments)
         assert keys == [] and result.curator.winner == -1
         assert set(result.release.hyperparameters.values()) == {None}
         jax.tree.map(
@@ -388,8 +396,8 @@ def _plan_of_another_probability():
 
 
 def test_the_section_of_formal_guarantees_is_kept():
-    section = inspect.getdoc(tuning.subset_tuning).split("Formal guarantees:")[1]
-    flat = " ".join(section.split("Args:")[0].split())
+    section = inspect.getdoc(tuning.SubsetTuning).split("Formal guarantees:")[1]
+    flat = " ".join(section.split("\n\n")[0].split())
     for words in (
         "by the operating system's randomness",
         "serves one release",

@@ -1,7 +1,6 @@
 """Threshold stopping on the engine: which run is released, how many there are, what it costs."""
 
-import inspect
-
+import flat_call
 import numpy as np
 import pytest
 import small_tasks
@@ -23,8 +22,15 @@ def _task():
 
 
 def test_the_first_run_that_passes_is_released_and_later_ones_are_not_trained():
-    result = tuning.threshold_stopping(
-        _task(), SPACE, threshold=0.6, halting_probability=0.02, chunk_size=2, seed=4, **QUICK
+    result = flat_call.tune(
+        tuning.ThresholdStopping,
+        _task(),
+        SPACE,
+        threshold=0.6,
+        halting_probability=0.02,
+        chunk_size=2,
+        seed=4,
+        **QUICK,
     )
     scores = result.curator.scores
     passed = np.flatnonzero(scores >= 0.6)
@@ -37,12 +43,19 @@ def test_the_first_run_that_passes_is_released_and_later_ones_are_not_trained():
 
 
 def test_nothing_good_enough_releases_the_default():
-    result = tuning.threshold_stopping(
-        _task(), SPACE, threshold=1.0, halting_probability=0.5, score_noise=1e-2, seed=4, **QUICK
+    result = flat_call.tune(
+        tuning.ThresholdStopping,
+        _task(),
+        SPACE,
+        threshold=1.0,
+        halting_probability=0.5,
+        score_noise=1e-2,
+        seed=4,
+        **QUICK,
     )
     assert set(result.release.hyperparameters.values()) == {None}
-    never = tuning.threshold_stopping(
-        _task(), SPACE, threshold=0.0, halting_probability=1.0, **QUICK
+    never = flat_call.tune(
+        tuning.ThresholdStopping, _task(), SPACE, threshold=0.0, halting_probability=1.0, **QUICK
     )
     assert never.curator.number_of_candidates == 0
     assert set(never.release.hyperparameters.values()) == {None}
@@ -93,19 +106,15 @@ def test_many_executions_agree_with_the_closed_form():
 )
 def test_bad_input_is_refused(change, error):
     with pytest.raises(error):
-        tuning.threshold_stopping(
-            _task(), SPACE, **(dict(threshold=0.5, halting_probability=0.5) | QUICK | change)
+        flat_call.tune(
+            tuning.ThresholdStopping,
+            _task(),
+            SPACE,
+            **(dict(threshold=0.5, halting_probability=0.5) | QUICK | change),
         )
 
 
-def test_settings_are_those_of_random_repetitions_and_all_are_named():
-    shared = set(inspect.signature(tuning.random_repetitions).parameters)
-    shared -= {"task", "space", "repetitions", "score_on_training"}
-    own = inspect.signature(tuning.threshold_stopping).parameters
-    usual = inspect.signature(tuning.random_repetitions).parameters
-    for name in shared:
-        assert own[name].default == usual[name].default, name
-        assert name in tuning.threshold_stopping.__doc__, name
+def test_what_it_does_not_take_is_refused():
     for unknown in ("repetitions", "momentum"):
         with pytest.raises(TypeError, match=f"unexpected keyword argument '{unknown}'"):
-            tuning.threshold_stopping(_task(), SPACE, threshold=0.5, **{unknown: 1})
+            flat_call.tune(tuning.ThresholdStopping, _task(), SPACE, threshold=0.5, **{unknown: 1})

@@ -1,5 +1,6 @@
 """One public run: its cost, what it may depend on, and the rule that its default comes from."""
 
+import flat_call
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -21,7 +22,7 @@ RUN = dict(delta=1e-3, lot_size=20, steps=8)
 
 def test_the_cost_is_that_of_one_run():
     task = small_tasks.linear()
-    result = tuning.untuned(task, SPACE, epsilon=1.5, seed=3, **RUN)
+    result = flat_call.tune(tuning.Untuned, task, SPACE, epsilon=1.5, seed=3, **RUN)
     assert 1.49 < result.guarantee.epsilon(1e-3) <= 1.5
     (stated,) = result.release.statement["training"]
     shape = RunShape(20, 8, "poisson", 80, task.train.size_bound)
@@ -47,7 +48,9 @@ def test_the_release_depends_on_no_validation_record(tmp_path):
         ),
     )
     for name, task in (("one", small_tasks.linear(parts)), ("other", wrong)):
-        tuning.untuned(task, SPACE, epsilon=1.5, seed=3, **RUN).release.save(tmp_path / name)
+        flat_call.tune(tuning.Untuned, task, SPACE, epsilon=1.5, seed=3, **RUN).release.save(
+            tmp_path / name
+        )
     one, other = (
         {file.name: file.read_bytes() for file in (tmp_path / name).iterdir()}
         for name in ("one", "other")
@@ -57,8 +60,9 @@ def test_the_release_depends_on_no_validation_record(tmp_path):
 
 def test_it_is_the_run_that_random_repetitions_would_make_of_it():
     task = small_tasks.linear()
-    own = tuning.untuned(task, SPACE, noise_multiplier=1.0, seed=3, **RUN)
-    best_of_one = tuning.random_repetitions(
+    own = flat_call.tune(tuning.Untuned, task, SPACE, noise_multiplier=1.0, seed=3, **RUN)
+    best_of_one = flat_call.tune(
+        tuning.RandomRepetitions,
         task,
         SPACE,
         repetitions=accounting.Fixed(1),
@@ -78,7 +82,7 @@ def test_a_run_that_is_not_finite_releases_what_depends_on_no_record():
     space = tuning.Space(learning_rate=1.0, clip_norm=1.0)
     task, run = small_tasks.linear(), RUN | dict(noise_multiplier=1.0, seed=3)
     with pytest.warns(UserWarning, match="the run is not finite"):
-        result = tuning.untuned(task, space, optimizer=infinite, **run)
+        result = flat_call.tune(tuning.Untuned, task, space, optimizer=infinite, **run)
     assert set(result.release.hyperparameters.values()) == {None}
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(result.release.params))
 
@@ -104,7 +108,7 @@ def test_a_run_that_is_not_finite_releases_what_depends_on_no_record():
 )
 def test_what_is_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
-        tuning.untuned(small_tasks.linear(), **{"epsilon": 2.0} | arguments)
+        flat_call.tune(tuning.Untuned, small_tasks.linear(), **{"epsilon": 2.0} | arguments)
 
 
 # The rule -----------------------------------------------------------------------------------------
@@ -154,7 +158,7 @@ def test_the_rule_of_adam_bc_has_the_noise_for_a_floor_and_leaves_as_much_in_an_
 def test_adam_bc_has_a_default_of_its_own_and_momentum_said_aloud_the_usual_one():
     task = small_tasks.linear()
     asked = dict(epsilon=2.0, delta=1e-3, lot_size=20, steps=8, seed=1)
-    released = tuning.untuned(task, optimizer=training.adam_bc(), **asked).release
+    released = flat_call.tune(tuning.Untuned, task, optimizer=training.adam_bc(), **asked).release
     default = adam_bc_defaults_of(task, 2.0, 1e-3, lot_size=20, steps=8)
     assert released.hyperparameters == {
         "learning_rate": default.learning_rate,
@@ -163,13 +167,13 @@ def test_adam_bc_has_a_default_of_its_own_and_momentum_said_aloud_the_usual_one(
     }
     assert released.statement["optimizer"]["name"] == "dpjax.training.optimizers.adam_bc"
     said, usual = (
-        tuning.untuned(task, optimizer=optimizer, **asked).release
+        flat_call.tune(tuning.Untuned, task, optimizer=optimizer, **asked).release
         for optimizer in (training.momentum(), None)
     )
     assert said.hyperparameters == usual.hyperparameters
     with pytest.raises(ValueError, match="with a constant rate"):
         cosine = training.scheduled(training.momentum, "cosine")
-        tuning.untuned(task, optimizer=cosine, **asked)
+        flat_call.tune(tuning.Untuned, task, optimizer=cosine, **asked)
 
 
 def test_more_privacy_and_more_inputs_lower_the_rate_and_more_records_raise_it():
