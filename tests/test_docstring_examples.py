@@ -1,4 +1,4 @@
-"""Every public name has an example in its docstring, and examples give what they say they give."""
+"""Examples in docstrings of public names give what they say they give."""
 
 import doctest
 import importlib
@@ -76,7 +76,7 @@ def test_examples(package, capsys, tmp_path, monkeypatch):
     if package == "federated":
         pytest.importorskip("flwr", reason="needs the federated extra")
     finder, runner = doctest.DocTestFinder(recurse=False), doctest.DocTestRunner()
-    lacking, not_run = set(), set()
+    not_run = set()
     for name, thing in public(package).items():
         (tmp_path / name).mkdir()
         monkeypatch.chdir(tmp_path / name)
@@ -87,10 +87,7 @@ def test_examples(package, capsys, tmp_path, monkeypatch):
                 if any(doctest.SKIP in example.options for example in test.examples):
                     not_run.add(name)
                 runner.run(test)
-        elif not blocks:
-            lacking.add(name)
-        else:
+        elif blocks:
             exec(compile("".join(blocks), f"the example of {name}", "exec"), {})
     assert runner.summarize(verbose=False).failed == 0, capsys.readouterr().out
-    assert not lacking  # A new name comes with an example.
     assert not not_run
