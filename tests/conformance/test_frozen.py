@@ -1,0 +1,38 @@
+"""Releases that earlier versions made verify today, and what they were proved with proves them."""
+
+import json
+
+import frozen
+import pytest
+import tiny_tuners
+
+from dpjax import certificate
+from dpjax.tuning import verification
+
+FOLDERS = sorted(path for path in frozen.FOLDER.iterdir())
+PROVED = [folder for folder in FOLDERS if (folder / "certificate.json").exists()]
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_it_verifies(folder):
+    statement = folder / "guarantee.json"
+    if "fingerprint" in json.loads(statement.read_text()):
+        pytest.importorskip("flwr", reason="the extra federated is not installed")
+        from dpjax.federated.flower import vote_release
+
+        found = verification.verify_release(statement, vote_release.rebuilt)
+    else:
+        found = verification.verify_release(statement)
+    assert found.recomputed <= found.epsilon
+
+
+@pytest.mark.parametrize("folder", PROVED, ids=lambda folder: folder.name)
+def test_it_is_proved(folder):
+    assert certificate.check(str(folder)).startswith("PROVED")
+
+
+def test_every_tuner_has_one_and_nothing_else_is_there():
+    names = {name.replace(" ", "_").replace(",", "") for name in frozen.cases()}
+    found = {folder.name for folder in FOLDERS}
+    assert {f"{name}_plain" for name in tiny_tuners.NAMES} <= found
+    assert found <= names | {"a_vote", "a_vote_then_training"}
