@@ -88,7 +88,7 @@ def _gradient(with_record: bool, records: int = RECORDS) -> Task:
 
 
 def _logistic(inputs: np.ndarray, labels: np.ndarray, records: int, watched: int) -> Task:
-    """Makes a task of a linear model with two labels; the score prefers one weight large or small."""
+    """Makes a linear model's task with two labels; the score prefers one weight large or small."""
     direction = 1.0 if watched else -1.0
 
     def loss(params: Any, record: Mapping[str, Any]) -> Any:

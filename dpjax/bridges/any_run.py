@@ -129,9 +129,10 @@ def tune(
         which says that it was not what `base` is declared for; nothing is then released.
 
     Warns:
-      As `tuning.tune`; ledger.EarlierRunsWarning where `ledger` knows of runs on the same records.
+      ledger.EarlierRunsWarning: before anything is drawn, if `ledger` sees runs on these records.
       selection.RunsWarning: if some run raised, or returned no count in range; it names the kind of
         error where all did, never its text, which is the curator's.
+      Others are as in `tuning.tune`.
     """
     checks.function("run", run, "(seed, hyperparameters) -> (model, count)")
     if on_outcome is not None:
