@@ -155,7 +155,7 @@ def scored_run(
     """Returns what is kept of a trained candidate: `params`, `units` and `finite`.
 
     `units`, int32, is what the validation records that count (`counts`, bool (n,); None for all)
-    score in whole units (`Task.units`): the number it gets right, with `correct`. `finite` says
+    score in whole units (`Task.units`): with `correct`, the number it gets right. `finite` says
     whether all of it is. Where a run returns all its averages (`Task.may_return_all`), a tuple,
     both are of shape (its length,). `longest` is of a run whose contributions were checked.
     """

@@ -129,8 +129,8 @@ def partition_counts(
       validation records, and is 0 for an empty partition and for a model that is not finite. This
       is what `AveragedUtility.sensitivity` needs.
 
-    The `keys` (candidates k,) must all be different. None for a shard, which leaves its counts in
-    the job's folder; a job with a folder needs `drawn`, which `Job.once` gives its work.
+    The `keys` (candidates k,) must all be different. A shard leaves its counts in the
+    job's folder and returns None. A job with a folder needs `drawn`, which `Job.once` gives `work`.
     """
     partitions = len(records.sizes)
     total = len(keys)

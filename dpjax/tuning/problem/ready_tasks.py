@@ -136,7 +136,7 @@ def regression(
         Choose it without looking at the data: a difference that is of no use.
       loss: (predictions (batch, outputs), targets (batch, outputs)) -> (batch,); half the squared
         error, averaged over outputs, by default.
-      trainable, initial, with_rng, model_reads, description: as in `classification`.
+      validation, trainable, initial, with_rng, model_reads, description: as in `classification`.
     """
     scale = checks.positive("error_scale", error_scale)
 
@@ -186,7 +186,7 @@ def multi_label(
         `inputs`, `labels`, `public_size` and `size_bound`.
       loss: (scores (batch, labels), labels (batch, labels)) -> (batch,); the sigmoid cross-entropy,
         averaged over labels, by default.
-      trainable, initial, with_rng, model_reads, description: as in `classification`.
+      validation, trainable, initial, with_rng, model_reads, description: as in `classification`.
     """
 
     def score(scores: jax.Array, labels: jax.Array) -> jax.Array:
@@ -233,7 +233,7 @@ def next_token(
       train: `Records` of tokens (n, length + 1) int.
       padding: a token that is neither learned nor scored where it comes next; None: there is none.
         A sequence of padding alone scores 0.
-      trainable, initial, with_rng, model_reads, description: as in `classification`.
+      validation, trainable, initial, with_rng, model_reads, description: as in `classification`.
     """
     if padding is not None:
         padding = checks.whole("padding", padding, 0)

@@ -565,7 +565,9 @@ def named_entries(entries: Sequence[str], of: str, what: str, example: str) -> d
 
 
 def read_space(path: str) -> Space:
-    """Reads a space from a JSON file: an object of names and laws, the laws as `parse_law` has it.
+    """Reads a space from a JSON file: an object of names and laws.
+
+    A law is as `parse_law` has it; a list of numbers is a `Choice`.
 
     Example:
       >>> import pathlib
