@@ -32,8 +32,8 @@ class Audit:
       (True, True)
 
     Attributes:
-      claim: what every execution states.
-      delta: at which epsilons are compared.
+      claim: the guarantee that every execution states.
+      delta: at which epsilons are compared, in (0, 1).
       seen: lower bound on epsilon at delta, and the event that shows it.
       contradiction: above 0 where the whole claim is refuted.
       executions: how many there were, with the record and without it together.
@@ -58,19 +58,14 @@ class Audit:
         failure_probability: float = FAILURE,
         cpu_seconds: float = 0.0,
     ) -> Audit:
-        """A claim beside numbers of executions, whatever made them.
+        """Compares a claim with numbers of executions, however these were made.
 
         Example: `Audit.of(plan.guarantee, sums_with, sums_without, 0.02)` of a vote.
 
         Args:
-          claim: what every execution states.
+          claim, delta, cpu_seconds: as in `Audit`.
           with_record, without_record: (n,) and (m,) numbers of independent executions.
-          delta: of the claim, in (0, 1).
           failure_probability: of each of the two bounds.
-          cpu_seconds: that the executions took.
-
-        Raises:
-          ValueError: in one line, for an argument that is none.
         """
         checks.probability("delta", delta)
         pair = with_record, without_record
@@ -85,12 +80,12 @@ class Audit:
 
     @property
     def claimed(self) -> float:
-        """Epsilon at `delta`, an upper bound if the claim is true."""
+        """Returns epsilon at `delta`, an upper bound if the claim is true."""
         return self.claim.epsilon(self.delta)
 
     @property
     def stands(self) -> bool:
-        """Whether nothing that was seen contradicts the claim."""
+        """Returns whether nothing that was seen contradicts the claim."""
         return self.seen.value <= self.claimed and self.contradiction.value <= 0.0
 
 
@@ -131,15 +126,13 @@ def audit(
       tuner, space: what is audited.
       canary: the record that is there or not.
       number: of executions, with the record and without it each.
-      delta: of the claim, in (0, 1); where it is large, an audit sees more.
+      delta: at which epsilons are compared; where it is large, an audit sees more.
       records: public number of training records, the canary's with it; a tuner that draws a part or
         partitions of them takes the longer the more there are, 2 to the power of them.
-      failure_probability: of each of the two bounds.
       seed: None for the operating system's randomness.
       **request: what else `executions` takes.
 
     Raises:
-      ValueError: with one line naming what to pass instead.
       RuntimeError: if the claim depends on the record.
     """
     checks.instance("canary", canary, Canary, "auditing.CANARIES['gradient']")
@@ -175,11 +168,7 @@ def audit(
 
 
 def _numbers_of(canary: Canary, found: Released, number: int) -> np.ndarray:
-    """What an adversary makes of each execution.
-
-    Raises:
-      ValueError: for anything but one number an execution.
-    """
+    """Returns (number,) floats, one for each execution: what an adversary makes of it."""
     numbers = numbers_of(f"numbers of the canary {canary.name!r}", canary.numbers(found))
     if numbers.shape != (number,):
         raise ValueError(

@@ -29,14 +29,9 @@ RECORDS = 8
 class Canary:
     """One record, and a problem that shows it.
 
-    Example:
-      >>> from dpjax import auditing
-      >>> auditing.CANARIES["gradient"].name
-      'gradient'
-
     Attributes:
       name: unique.
-      shows: in words, how the record can be seen.
+      shows: how the record can be seen, as text.
       task: (whether the record is there, public number of training records) -> the task.
       numbers: what was released -> (executions,) numbers that tell of the record.
       optimizer: what trains best at showing it.
@@ -50,7 +45,7 @@ class Canary:
 
 
 def _rates(released: Released) -> np.ndarray:
-    """The learning rates that were released; 1 where nothing was."""
+    """Returns the learning rates that were released; 1 where nothing was."""
     rates = np.asarray(released.hyperparameters.get("learning_rate", np.ones(1)), np.float64)
     return np.where(np.isfinite(rates) & (rates > 0), rates, 1.0)
 
@@ -93,7 +88,7 @@ def _gradient(with_record: bool, records: int = RECORDS) -> Task:
 
 
 def _logistic(inputs: np.ndarray, labels: np.ndarray, records: int, watched: int) -> Task:
-    """A linear model of two labels; the score prefers a larger (or smaller) watched weight."""
+    """Makes a linear model's task with two labels; the score prefers one weight large or small."""
     direction = 1.0 if watched else -1.0
 
     def loss(params: Any, record: Mapping[str, Any]) -> Any:

@@ -33,7 +33,6 @@ def vote_executions(
       (100, 2)
 
     Args:
-      plan: of the vote.
       ballots: (plan.minimum_survivors, candidates) zeros and ones, the survivors' own.
       number: of executions.
       seed: None for the operating system's randomness, as clients use it.
@@ -41,9 +40,6 @@ def vote_executions(
     Returns:
       The winners (number,) int64, and the noisy sums (number, candidates) int64, which only the
       server sees, and which the claim covers.
-
-    Raises:
-      ValueError: with one line naming what to pass instead.
     """
     checks.instance("plan", plan, voting.VotePlan, "VoteSettings(50, 100).plan()")
     number = checks.whole("number", number)
@@ -84,17 +80,12 @@ def averaging_executions(
       (100, 2, 1)
 
     Args:
-      plan: of the training.
       updates: (plan.minimum_survivors, d) float, what each survivor's training says in every round,
         not clipped yet.
-      number: of executions.
-      seed: None for the operating system's randomness, as clients use it.
+      number, seed: as in `vote_executions`.
 
     Returns:
       (number, rounds, d) float64, the server's steps.
-
-    Raises:
-      ValueError: with one line naming what to pass instead.
     """
     checks.instance("plan", plan, averaging.AveragingPlan, "AveragingSettings(50, 1000).plan()")
     number = checks.whole("number", number)

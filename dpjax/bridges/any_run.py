@@ -73,22 +73,6 @@ def tune(
       of the same law, unless what it drew is what ended the process; `base` does not cover that.
 
     Example:
-
-    ```python
-    def run(seed, hyperparameters):
-        model = my_private_training(seed, **hyperparameters)
-        return model, number_correct(model, validation)
-
-
-    result = bridges.tune(
-        run,
-        tuning.Space(rate=tuning.LogUniform(0.01, 1.0)),
-        base=accounting.dp_sgd(0.01, 1.0, 1000),
-        score=bridges.CountedScore("disjoint", public_size=5000),
-    )
-    ```
-
-    Example:
       >>> import numpy as np
       >>> from dpjax import accounting, bridges, tuning
       >>> def run(seed, hyperparameters):  # Stands for a private training in any library.
@@ -109,13 +93,13 @@ def tune(
         generator on a CPU keeps 32 bits of a seed, too few for noise. For a pool of processes it
         must be a function at the top of a module. Call it once on made-up data before: where it
         fails in every run, the default is released and the whole epsilon is spent.
-      space: public law of the hyperparameters, with labels perhaps (`bridges.Candidates`).
+      space: public distribution of the hyperparameters; with labels, a `bridges.Candidates`.
       base: needed; the guarantee of one run, training alone; of runs whose cost depends on the
         candidate `accounting.mixture` of theirs with the space's probabilities.
       score: needed; which records are counted, and how.
-      repetitions: public law of the number K of candidates.
+      repetitions: public distribution of the number K of candidates.
       delta: of the whole procedure, in (0, 1).
-      model: what is trained, in public words; they stand in the release.
+      model: public description of what is trained; it stands in the release.
       default: the model released where there is no winner; it must not depend on data.
       save_model: (model, path) -> writes the model's file; None for a pytree of arrays. Called for
         each model that is the best so far.
@@ -141,17 +125,14 @@ def tune(
       A `tuning` `Result`: `release.save(folder)`, `curator.save(folder)`.
 
     Raises:
-      ValueError: with one line naming what to pass instead; for a model that cannot be written,
-        when the first one is returned.
       RuntimeError: if a process of the pool died, or a run raised a `bridges.ContradictionError`,
         which says that it was not what `base` is declared for; nothing is then released.
 
     Warns:
-      cautions.LargeDeltaWarning, cautions.KnownRandomnessWarning: before anything is drawn.
-      ledger.EarlierRunsWarning: of runs on the same records, before anything is drawn.
-      cautions.UntrainedReleaseWarning: if the default is released.
+      ledger.EarlierRunsWarning: before anything is drawn, if `ledger` sees runs on these records.
       selection.RunsWarning: if some run raised, or returned no count in range; it names the kind of
         error where all did, never its text, which is the curator's.
+      Others are as in `tuning.tune`.
     """
     checks.function("run", run, "(seed, hyperparameters) -> (model, count)")
     if on_outcome is not None:
@@ -202,11 +183,7 @@ def tune(
 
 
 def _attempt(run: Run, seed: int, values: dict[str, Label]) -> tuple[bool, Any]:
-    """Whether the run ended, and what it returned or why it did not.
-
-    Raises:
-      ContradictionError: where the run did.
-    """
+    """Returns (True, what the run returned) or (False, why it did not end)."""
     try:
         return True, run(seed, values)
     except ContradictionError:
@@ -216,14 +193,14 @@ def _attempt(run: Run, seed: int, values: dict[str, Label]) -> tuple[bool, Any]:
 
 
 def _named(error: BaseException) -> str:
-    """An exception's kind, and its text, which may quote records."""
+    """Returns an exception's kind and its text, which may quote records."""
     return f"{type(error).__name__}: {error}"
 
 
 def _take(
     selection: Selection, index: int, ended: tuple[bool, Any], on_outcome: Callback | None
 ) -> None:
-    """Reports what a run returned; its outcome goes to the callback."""
+    """Reports what a run returned, and passes its outcome to the callback."""
     done, returned = ended
     if not done:
         outcome = selection.failed(index, returned)

@@ -20,8 +20,6 @@ Label = None | bool | int | float | str
 class Candidates:
     """A `Space`, in which some hyperparameters are drawn as places in lists of labels.
 
-    Example: `Candidates(Space(rate=LogUniform(0.01, 1)), {"optimizer": ["sgd", "adam"]})`.
-
     Example:
       >>> from dpjax import bridges, tuning
       >>> space = tuning.Space(rate=tuning.LogUniform(0.01, 1))
@@ -29,7 +27,7 @@ class Candidates:
       ('sgd', 'adam')
 
     Attributes:
-      space: the public law; it holds the places of the labels too.
+      space: the public distribution; it holds the places of the labels too.
       labels: name -> what the places 0, 1, ... stand for: text, numbers, True, False or None.
     """
 
@@ -37,12 +35,7 @@ class Candidates:
     labels: Mapping[str, tuple[Label, ...]]
 
     def __init__(self, space: Space | None, labels: Mapping[str, Sequence[Label]] | None = None):
-        """Labels that the space does not draw yet are equally likely.
-
-        Raises:
-          ValueError: for an empty list, a label that JSON has no word for, or a law of places that
-            are not those of the list.
-        """
+        """Adds labels that the space does not draw yet, equally likely."""
         if space is not None:
             checks.instance("space", space, Space, "tuning.Space(learning_rate=0.1)")
         checks.mapping("labels", {} if labels is None else labels, "from names to lists of labels")
@@ -76,15 +69,15 @@ class Candidates:
 
     @classmethod
     def of(cls, given: Space | Candidates) -> Candidates:
-        """What was passed as the law of candidates."""
+        """Returns what was passed as the distribution of candidates, as `Candidates`."""
         return given if isinstance(given, Candidates) else cls(given)
 
     def sample(self, number: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
-        """As `Space.sample`, labels as their places."""
+        """Draws as `Space.sample` does, labels as their places."""
         return self.space.sample(number, generator)
 
     def values(self, drawn: Mapping[str, float]) -> dict[str, Label]:
-        """A candidate as its run reads it: labels, and whole numbers of laws that are whole."""
+        """Returns a candidate as its run reads it: labels, and integers where they are whole."""
         return {name: self._value(name, float(drawn[name])) for name in sorted(drawn)}
 
     def _value(self, name: str, drawn: float) -> Label:
@@ -96,7 +89,7 @@ class Candidates:
         return round(inside) if law.whole else described.rounded({name: inside})[name]
 
     def may_be(self, chosen: Mapping[str, Any]) -> bool:
-        """Whether a search over these candidates can release this one, or the default."""
+        """Returns whether a search over these candidates can release this one, or the default."""
         laws = self.space.parameters
         if set(chosen) != set(laws):
             return False
@@ -118,7 +111,7 @@ class Candidates:
         )
 
     def describe(self) -> dict[str, Any]:
-        """The law as JSON-able data; `candidates_from` rebuilds it."""
+        """Returns the distribution as JSON-able data; `claims.restated` rebuilds it."""
         return {
             "space": self.space.describe(),
             "labels": {name: list(self.labels[name]) for name in sorted(self.labels)},

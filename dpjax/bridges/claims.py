@@ -61,13 +61,7 @@ _SEEDED = (
 def statement(
     procedure: Procedure, *, secret: bool, versions: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """What `guarantee.json` says; a function of public words and numbers alone.
-
-    Args:
-      procedure: what was fixed before the first run.
-      secret: whether no seed was given.
-      versions: of the libraries; None: of those that run now.
-    """
+    """Returns what `guarantee.json` says, from public text and numbers alone."""
     score, delta = procedure.score, procedure.delta
     unit = "one record of the training data"
     if score.records != PUBLIC:
@@ -103,11 +97,7 @@ def statement(
 
 
 def restated(claim: Mapping[str, Any]) -> Restated:
-    """A statement as this version writes it, from the rules that `claim` names.
-
-    Raises:
-      ValueError, KeyError, TypeError: for rules that are none.
-    """
+    """Rebuilds a statement, as this version writes it, from the rules that `claim` names."""
     law, score = claim["candidates_drawn_from"], claim["score"]
     candidates = Candidates(space_from(law["space"]), law["labels"])
     public = score["records"] == PUBLIC
@@ -133,7 +123,7 @@ def restated(claim: Mapping[str, Any]) -> Restated:
 
 
 def _versions() -> dict[str, str]:
-    """Versions of what the numbers depend on."""
+    """Returns the versions of the libraries that the numbers depend on."""
     return {
         "dpjax": dpjax.__version__,
         **{name: importlib.metadata.version(name) for name in _LIBRARIES},

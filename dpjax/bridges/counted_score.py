@@ -33,18 +33,13 @@ class CountedScore:
       function that returns more correct predictions than there are records cannot outweigh the
       noise by more than these.
 
-    Example:
-      >>> from dpjax import bridges
-      >>> bridges.CountedScore("disjoint", public_size=1000).records
-      'disjoint'
-
     Attributes:
       records: "disjoint", private records that no run trains on, a record being in one part
         whatever the others are (under replace-one: whatever its own value is, as by its slot);
         "training", records that runs are trained on; "public", records of nobody. There is no
         default: the wrong word is a wrong price.
       public_size: the public number of these records; counts above it are clipped to it.
-      noise: standard deviation of the discrete Gaussian, in records; None: the least one that adds
+      noise: std of the discrete Gaussian, in records; None: the least one that adds
         nothing ("disjoint") or 1% of a run's epsilon ("training").
     """
 
@@ -62,12 +57,7 @@ class CountedScore:
                 raise ValueError("records that are public are counted without noise: drop noise")
 
     def deviation(self, base: accounting.Guarantee, delta: float) -> float:
-        """The noise's standard deviation, in records; 0 for public records.
-
-        Args:
-          base: of one run.
-          delta: at which epsilons are compared.
-        """
+        """Returns the noise's std for this guarantee of one run, in records; 0 for public ones."""
         if self.records == PUBLIC:
             return 0.0
         if self.noise is not None:
@@ -77,7 +67,7 @@ class CountedScore:
         return validation_noise(base, base.relation)
 
     def charged(self, base: accounting.Guarantee, deviation: float) -> accounting.Guarantee:
-        """The guarantee of one run and its noisy count together."""
+        """Returns the guarantee of one run and its noisy count together."""
         if self.records == PUBLIC:
             return base
         count = count_guarantee(deviation, base.relation)
@@ -86,14 +76,10 @@ class CountedScore:
         return accounting.parallel(base, count)
 
     def counted(self, given: Any) -> tuple[int | None, str | None]:
-        """The count that is ranked, and what was wrong with it.
+        """Returns the count that is ranked, and a remark for the curator on what was wrong with it.
 
-        Args:
-          given: what the run returned: a number, or an array of no dimension.
-
-        Returns:
-          A whole number in 0..public_size, or None for what is no number, which ranks worst; and a
-          remark for the curator, None if all was well.
+        The count is a whole number in 0..public_size; None, which ranks worst, for anything but a
+        number or an array of no dimension.
         """
         try:
             if getattr(given, "ndim", None) == 0 and hasattr(given, "item"):

@@ -41,9 +41,6 @@ class RepeatAndSelectEvent(dp_events.DpEvent):
     Attributes:
       event: one run and its score.
       law: of the number of runs K, such as `accounting.Geometric(10)`.
-
-    Raises:
-      ValueError: for an `event` that is none, or a `law` that is none.
     """
 
     event: dp_events.DpEvent = attr.ib(validator=_check_event)
@@ -67,10 +64,8 @@ class SelectionAccountant(privacy_accountant.PrivacyAccountant):
     Example: `SelectionAccountant().compose(RepeatAndSelectEvent(run, law)).get_epsilon(1e-5)`.
 
     Args:
-      neighboring_relation: dp_accounting's ADD_OR_REMOVE_ONE or REPLACE_ONE.
-
-    Raises:
-      ValueError: for another relation: REPLACE_SPECIAL is neither, and neither stands for it.
+      neighboring_relation: dp_accounting's ADD_OR_REMOVE_ONE or REPLACE_ONE; REPLACE_SPECIAL,
+        which neither stands for, is refused.
     """
 
     def __init__(
@@ -91,11 +86,7 @@ class SelectionAccountant(privacy_accountant.PrivacyAccountant):
 
     @property
     def guarantee(self) -> accounting.Guarantee:
-        """Of everything composed so far.
-
-        Raises:
-          ValueError: where an event without noise was composed.
-        """
+        """Returns the guarantee of all composed events; refused if one adds no noise."""
         if self._without_noise:
             raise ValueError("an event without noise has no guarantee: compose private events only")
         if self._composed is None:
@@ -106,18 +97,14 @@ class SelectionAccountant(privacy_accountant.PrivacyAccountant):
         return self._composed
 
     def get_epsilon(self, target_delta: float) -> float:
-        """Epsilon in nats of all composed events; inf where none holds at this delta.
-
-        Raises:
-          ValueError: for a delta outside [0, 1).
-        """
+        """Returns epsilon in nats of all composed events; inf where none holds at this delta."""
         delta = checks.probability("target_delta", target_delta, zero=True)
         if self._without_noise or (delta == 0.0 and self.guarantee.pure_epsilon is None):
             return math.inf
         return self.guarantee.epsilon(delta)
 
     def get_delta(self, target_epsilon: float) -> float:
-        """Delta of all composed events at an epsilon of at least 0, in nats."""
+        """Returns delta of all composed events at an epsilon of at least 0, in nats."""
         return 1.0 if self._without_noise else float(self.guarantee.delta(target_epsilon))
 
     def _maybe_compose(
@@ -163,7 +150,7 @@ class SelectionAccountant(privacy_accountant.PrivacyAccountant):
 
 
 def _lacks_noise(event: object) -> bool:
-    """Whether an event, or one inside it, adds no noise at all."""
+    """Returns whether an event, or one inside it, adds no noise at all."""
     if isinstance(event, list | tuple):
         return any(_lacks_noise(part) for part in event)
     if not isinstance(event, dp_events.DpEvent):

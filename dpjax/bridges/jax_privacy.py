@@ -50,7 +50,7 @@ def guarantee_of_plan(
     plan: Plan,
     relation: object = None,
 ) -> accounting.Guarantee:
-    """The guarantee of one training by an execution plan.
+    """Returns the guarantee of one training by an execution plan.
 
     Formal guarantees:
       It is that of the plan's event (`accounting.from_dp_event`, noise multiplier = noise / clip
@@ -74,11 +74,6 @@ def guarantee_of_plan(
     Args:
       plan: with CyclicPoissonSampling; or the configuration of one.
       relation: neighbouring relation of the guarantee; None: that of a configuration's accountant.
-
-    Raises:
-      ValueError: with one line naming what to pass instead: for a plan without event, or of another
-        batch selection; an event that the plan contradicts, or that is not private; a relation
-        under which the plan has no guarantee.
     """
     if isinstance(plan, execution_plan.BandMFExecutionPlanConfig):
         if relation is None:
@@ -136,6 +131,8 @@ def tune(
 ) -> Result:
     """Trains a secret random number of candidates by an execution plan and releases the best one.
 
+    Arguments that are not listed, and warnings, are as in `bridges.tune`.
+
     Formal guarantees:
       `result.release` is (`result.guarantee.epsilon(delta)`, delta)-differentially private under
       `relation`, as `bridges.tune` has it with `guarantee_of_plan(plan, relation)` as the guarantee
@@ -176,33 +173,17 @@ def tune(
       train: (plan, hyperparameters) -> (parameters, number of correct predictions). For users:
         `UserSelectionStrategy(plan.batch_selection_strategy, ...)`. A clip norm is tuned by
         `plan.clipped_grad(..., pre_clipping_transform=)`, which divides gradients by it.
-      space: public law of the hyperparameters, with labels perhaps (`bridges.Candidates`).
       plan: as `guarantee_of_plan` takes it, the same for all candidates. For a pool of processes it
         must be a configuration.
       relation: as `guarantee_of_plan` takes it.
-      score: which records are counted, and how.
-      repetitions: public law of the number K of candidates.
-      delta: of the whole procedure, in (0, 1).
-      model: what is trained, in public words; they stand in the release.
       default: the parameters released where there is no winner; they must not depend on data.
-      executor: as in `bridges.tune`.
-      on_outcome: called in this process with each candidate's `Outcome`, as they end; what it
-        writes is the curator's ONLY.
-      job: as in `bridges.tune`: a folder from which an interrupted tuning goes on, with the draw
-        that it has; the curator's ONLY.
-      ledger: as in `bridges.tune`.
-      seed: for reproduction; the randomness is then not secret and the release says so.
 
     Returns:
       A `tuning` `Result`: `release.save(folder)`, `curator.save(folder)`.
 
     Raises:
-      ValueError: with one line naming what to pass instead, as `guarantee_of_plan` does.
       RuntimeError: if a run is seen not to be the plan's (`bridges.ContradictionError`), or a
         process of the pool died; nothing is released.
-
-    Warns:
-      As `bridges.tune`.
     """
     checks.function("train", train, "(plan, hyperparameters) -> (parameters, count)")
     base = guarantee_of_plan(plan, relation)
@@ -225,13 +206,7 @@ def tune(
 
 @dataclasses.dataclass(frozen=True)
 class _Run:
-    """One candidate, for `bridges.tune`.
-
-    Attributes:
-      train: the caller's.
-      plan: the one that was priced.
-      event: of it.
-    """
+    """Trains one candidate by the priced `plan`, whose event is `event`, for `bridges.tune`."""
 
     train: Train
     plan: Plan
@@ -251,7 +226,7 @@ class _Run:
         return returned
 
     def facts(self) -> list[Any]:
-        """What a job's folder is bound to: the training, and every number and word of the plan."""
+        """Returns what a job's folder is bound to: the training, and all that the plan states."""
         plan = self.plan
         settings = [plan, _made(plan).batch_selection_strategy]
         words = [

@@ -34,9 +34,6 @@ class CandidatePlan:
       twice; noise that is never begun; under truncation, another number of records than the plan's
       event is for. Not seen: whether each batch's clipped gradients meet the noise once, with the
       state of the noise carried on.
-
-    Attributes:
-      plan: for the training.
     """
 
     def __init__(self, plan: execution_plan.DPExecutionPlan, seed: int):
@@ -72,12 +69,7 @@ class CandidatePlan:
         )
 
     def begin_batches(self, number: int, groups: int) -> np.random.Generator:
-        """The generator of the one sequence of batches.
-
-        Args:
-          number: of the records, or users, that are drawn from.
-          groups: that they are divided into.
-        """
+        """Returns the generator of the one sequence of batches; refuses a second one."""
         if self._begun_batches:
             self._refuse("a run began batch_iterator twice: draw the plan's batches once")
         if self._group_size is not None and number // groups != self._group_size:
@@ -90,11 +82,7 @@ class CandidatePlan:
         return np.random.default_rng(int.from_bytes(words, "big"))
 
     def check(self) -> None:
-        """Once the training is over.
-
-        Raises:
-          ContradictionError: if it was not the plan's, or what was refused before.
-        """
+        """Raises a `ContradictionError` if the training, now over, was not the plan's."""
         if not self._contradiction and not (self._begun_noise and self._begun_batches):
             self._refuse(
                 "a run did not use its own plan: train on the batches of "
@@ -114,19 +102,19 @@ class CandidatePlan:
 
 @dataclasses.dataclass(frozen=True)
 class _CandidateBatches(batch_selection.CyclicPoissonSampling):
-    """jax-privacy's batches, drawn by a candidate's generator whatever is passed."""
+    """Draws jax-privacy's batches by a candidate's generator, whatever generator is passed."""
 
     candidate: CandidatePlan | None = dataclasses.field(default=None, repr=False, compare=False)
 
     def batch_iterator(self, num_examples: int, rng: Any = None) -> Iterator[np.ndarray]:
-        """See `CyclicPoissonSampling`; `rng` is not read, so that no known seed is used."""
+        """Draws as `CyclicPoissonSampling`; never reads `rng`, whose seed may be known."""
         assert self.candidate is not None
         own = self.candidate.begin_batches(num_examples, self.cycle_length)
         return super().batch_iterator(num_examples, own)
 
 
 def _has_key(state: Any) -> bool:
-    """Whether this is the state of a privatizer that keeps its key in it."""
+    """Returns whether this is the state of a privatizer that keeps its key in it."""
     if not (isinstance(state, tuple) and len(state) == 2):
         return False
     dtype = getattr(state[0], "dtype", None)

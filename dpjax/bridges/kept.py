@@ -35,16 +35,14 @@ class DescribesItself(Protocol):
     """A run that knows what it depends on beside the code of its own class."""
 
     def facts(self) -> list[Any]:
-        """JSON-able, the same in every process."""
+        """Returns JSON-able data, the same in every process."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Ended:
-    """What one candidate's run came to; the curator's.
+    """What one candidate's run gave, for the curator; fields as in `Outcome`.
 
-    Attributes:
-      count, score, remark: as of `Outcome`.
-      files: of its model, None where an earlier candidate was better when it ended.
+    `files` are its model's, None where an earlier candidate was better when it ended.
     """
 
     count: int | None
@@ -54,11 +52,7 @@ class Ended:
 
 
 def checked_job(job: Job | None) -> Job:
-    """The job of runs that are not dpjax's to place.
-
-    Raises:
-      ValueError: in one line, for more than a folder and a label, or one of several processes.
-    """
+    """Returns the job; refuses more than a folder and a label, since dpjax places no such run."""
     if job is None:
         return Job()
     checks.instance("job", job, Job, "tuning.Job(folder='work')")
@@ -80,10 +74,6 @@ class Kept:
       never drawn anew. What a candidate gave is written whole or not at all, as it ends, failures
       too, and is never run again; a file of another draw is refused. Once all have ended the draw
       is consumed: seeds and noise are removed, and the same arguments find what came out.
-
-    Args:
-      job: where; it holds its folder.
-      drawn: `NUMBER`, `NOISE`, `SEEDS` and candidates; or what `consumed` made of it.
     """
 
     def __init__(self, job: Job, drawn: Arrays):
@@ -91,16 +81,12 @@ class Kept:
 
     @property
     def hyperparameters(self) -> dict[str, np.ndarray]:
-        """Of all candidates, name -> (K,) float64."""
+        """Returns those of all candidates, name -> (K,) float64."""
         found = (name for name in self.drawn if name.startswith(_HYPERPARAMETER))
         return {name.removeprefix(_HYPERPARAMETER): self.drawn[name] for name in found}
 
     def ended(self) -> Iterator[tuple[int, Ended]]:
-        """What earlier processes left, by candidate.
-
-        Raises:
-          ValueError: for a file that is damaged, another user's or of another draw.
-        """
+        """Yields what earlier processes left, by candidate."""
         if self._job.folder is None:
             return
         for index in range(int(self.drawn[NUMBER])):
@@ -111,13 +97,13 @@ class Kept:
                 yield index, _read(read_bound(path, self.drawn, mend), 0)
 
     def keep(self, index: int, ended: Ended) -> None:
-        """Writes what one candidate came to, with its model where it is the best so far."""
+        """Writes what one candidate gave, with its model where it is the best so far."""
         if self._job.folder is not None:
             payload = bound(_written([ended]), self.drawn)
             private_files.write_once(self._path(index), payload)
 
     def consumed(self, all_ended: list[Ended]) -> Arrays:
-        """What all candidates came to, with the winner's files alone, for the place of the draw."""
+        """Returns what replaces the draw: what all candidates gave, with the winner's files."""
         kept = {name: self.drawn[name] for name in self.drawn if name not in _UNTIL_CONSUMED}
         return kept | _written(all_ended)
 
@@ -127,12 +113,12 @@ class Kept:
 
 
 def named(hyperparameters: Mapping[str, np.ndarray]) -> Arrays:
-    """A draw's hyperparameters as arrays of its file."""
+    """Returns a draw's hyperparameters as arrays of its file."""
     return {f"{_HYPERPARAMETER}{name}": values for name, values in hyperparameters.items()}
 
 
 def _written(several: list[Ended]) -> Arrays:
-    """Candidates in order as arrays; files of one of them at most."""
+    """Returns candidates in order as arrays, with the files of one of them at most."""
     counts = [_NO_COUNT if one.count is None else one.count for one in several]
     arrays: Arrays = {
         _COUNTS: np.array(counts, np.int64),
@@ -148,7 +134,7 @@ def _written(several: list[Ended]) -> Arrays:
 
 
 def _read(arrays: Arrays, place: int) -> Ended:
-    """One of those that `_written` wrote."""
+    """Reads one of the candidates that `_written` wrote."""
     count = int(arrays[_COUNTS][place])
     files = None
     if "owner" in arrays and int(arrays["owner"]) == place:
@@ -165,15 +151,7 @@ def _read(arrays: Arrays, place: int) -> Ended:
 def facts(
     procedure: Procedure, *, run: Any, default: Any, model_file: ModelFile, seed: int | None
 ) -> dict[str, Any]:
-    """What a draw and its runs depend on, by the names of the arguments.
-
-    Args:
-      procedure: what was fixed beforehand.
-      run: the caller's function.
-      default: the model without a winner.
-      model_file: how a model is written.
-      seed: None for the operating system's randomness.
-    """
+    """Returns what a draw and its runs depend on, by the names of the arguments."""
     score, leaves = procedure.score, jax.tree.leaves(default)
     return {
         "space": procedure.candidates.describe(),
@@ -196,7 +174,7 @@ def _are_numbers(leaves: list[Any]) -> bool:
 
 
 def code(function: Any) -> list[Any]:
-    """The name of a function and what its lines compile to, JSON-able.
+    """Returns a function's name and what its lines compile to, JSON-able.
 
     What it calls, closes over or is bound to is not looked into.
     """
@@ -213,7 +191,7 @@ def code(function: Any) -> list[Any]:
 
 
 def _words(constant: Any) -> Any:
-    """A constant of compiled code in words that are the same in every process."""
+    """Returns a constant of compiled code as text that is the same in every process."""
     if isinstance(constant, types.CodeType):
         inside = [_words(one) for one in constant.co_consts]
         return [constant.co_code.hex(), constant.co_names, constant.co_varnames, inside]

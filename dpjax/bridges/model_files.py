@@ -22,12 +22,9 @@ Files = dict[str, bytes]
 
 @dataclasses.dataclass(frozen=True)
 class ModelFile:
-    """A model's file, and what writes it.
+    """The name of a model's file in a release, and the function that writes it.
 
-    Attributes:
-      name: of the file in the release.
-      save: (model, path) -> writes one file there; None: the model is a pytree of arrays, written
-        as those of the library's own tuners are.
+    Without `save`, (model, path) -> None, the model is a pytree of arrays, written as dpjax's are.
     """
 
     name: str = MODEL_FILE
@@ -45,17 +42,12 @@ class ModelFile:
 
     @classmethod
     def of(cls, save: Callable[[Any, str], object] | None, name: str | None = None) -> ModelFile:
-        """The file of these arguments; "model" where a writer comes without a name."""
+        """Returns the file of these arguments; "model" where a writer comes without a name."""
         usual = MODEL_FILE if save is None else "model"
         return cls(usual if name is None else name, save)
 
     def files(self, model: Any) -> Files:
-        """A model as it is released; no file for None.
-
-        Raises:
-          ValueError: for a model that is no pytree of arrays, without `save`; for a `save` that
-            wrote no file.
-        """
+        """Returns a model's files as they are released; none for None."""
         if model is None:
             return {}
         if self.save is not None:
@@ -72,18 +64,14 @@ class ModelFile:
             ) from None
 
     def read(self, files: Mapping[str, bytes]) -> Any:
-        """The model of files that an earlier process wrote: nested dicts; bytes where `save` did.
-
-        Args:
-          files: from `files`.
-        """
+        """Returns the model that an earlier process wrote: nested dicts; bytes with `save`."""
         if not files:
             return None
         content = files[self.name]
         return flax.serialization.msgpack_restore(content) if self.save is None else content
 
     def _saved(self, model: Any) -> bytes:
-        """What `save` writes, by way of a folder that only this user may enter."""
+        """Returns what `save` writes, by way of a folder that only this user may enter."""
         assert self.save is not None
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, self.name)
@@ -96,11 +84,7 @@ class ModelFile:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class DeclaredRelease(Release):
-    """A release whose model is of any kind, with its files as `ModelFile` wrote them.
-
-    Attributes:
-      files: of the model; none where there is no model.
-    """
+    """A release whose model is of any kind, with its files (name -> content) from `ModelFile`."""
 
     files: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
 

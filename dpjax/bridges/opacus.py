@@ -26,7 +26,7 @@ def guarantee_of_history(
     *,
     poisson_sampling: bool | None = None,
 ) -> accounting.Guarantee:
-    """The guarantee of a training that Opacus accounted for, add-or-remove one.
+    """Returns the guarantee of a training that Opacus accounted for, add-or-remove one.
 
     Formal guarantees:
       Every step is a Gaussian mechanism on a Poisson-sampled lot (`accounting.dp_sgd`), and the
@@ -48,10 +48,6 @@ def guarantee_of_history(
         accountant, which says it.
       poisson_sampling: needed; states that `make_private` had poisson_sampling=True. Shuffled lots,
         False, have no price here.
-
-    Raises:
-      ValueError: with one line naming what to pass instead: for an unknown mechanism, an empty
-        history, an entry that is none, noise of 0 or a sample rate outside (0, 1].
     """
     named = getattr(history, "mechanism", None)
     if callable(named) and hasattr(history, "history"):

@@ -44,13 +44,7 @@ _PASSED_ON = {
 
 @dataclasses.dataclass(frozen=True)
 class DeclaredSteps:
-    """The public numbers of a training, which its guarantee follows from.
-
-    Attributes:
-      noise_multiplier: noise / clip norm.
-      sample_rate: probability with which a record is in a lot.
-      steps: the most that are taken.
-    """
+    """The public numbers of a training: noise / clip norm, probability in a lot, most steps."""
 
     noise_multiplier: float
     sample_rate: float
@@ -107,10 +101,6 @@ class CandidateEngine:
       parameters of the private module; another module in the place of the private one; a buffer of
       it that training has changed. Not seen: what the training does with its data beside this,
       gradients of a record that depend on other records, weights set by hand.
-
-    Attributes:
-      noise_multiplier, sample_rate, steps: as declared.
-      accountant: Opacus' own, None before `make_private`; its epsilon is one run's.
     """
 
     def __init__(self, declared: DeclaredSteps, seed: int):
@@ -124,17 +114,17 @@ class CandidateEngine:
 
     @property
     def noise_multiplier(self) -> float:
-        """As declared."""
+        """Returns noise / clip norm, as declared."""
         return self._declared.noise_multiplier
 
     @property
     def sample_rate(self) -> float:
-        """As declared."""
+        """Returns the probability of a record to be in a lot, as declared."""
         return self._declared.sample_rate
 
     @property
     def steps(self) -> int:
-        """The most that may be taken."""
+        """Returns the most steps that may be taken, as declared."""
         return self._declared.steps
 
     def make_private(
@@ -146,21 +136,13 @@ class CandidateEngine:
         max_grad_norm: float | list[float],
         **more: Any,
     ) -> tuple[torch.nn.Module, torch.optim.Optimizer, DataLoader]:
-        """As `opacus.PrivacyEngine.make_private`, without what is not the training's to choose.
+        """Makes module, optimizer and loader private as `opacus.PrivacyEngine.make_private` does.
 
-        Args:
-          module: to be trained.
-          optimizer: of its parameters.
-          data_loader: of the training records, with a batch size; as many lots as records over it.
-          max_grad_norm: the clip norm, or one for each parameter with clipping="per_layer".
-          **more: batch_first, loss_reduction, clipping ("flat", "per_layer"), grad_sample_mode
-            ("hooks", "functorch").
-
-        Returns:
-          (private module, private optimizer, loader of Poisson-sampled lots); train with these.
-
-        Raises:
-          ContradictionError: in one line, for what contradicts the declaration, or is not covered.
+        Of its further arguments the training may choose batch_first, loss_reduction, clipping
+        ("flat", or "per_layer" with a list of `max_grad_norm`) and grad_sample_mode ("hooks",
+        "functorch"). The returned loader gives Poisson-sampled lots, as many as there are records
+        over the batch size of `data_loader`. What contradicts the declaration is a
+        `ContradictionError`.
         """
         if self._module is not None:
             self._refuse("make_private was called twice in a run: call it once")
@@ -221,7 +203,7 @@ class CandidateEngine:
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """While a candidate trains; raises what was refused, whatever became of it.
+        """Watches while a candidate trains; raises what was refused, even if training caught it.
 
         PyTorch's generator for a CPU, of initial weights and dropout, is the candidate's meanwhile.
         Threads share it, so candidates trained in threads are not reproducible; their noise and
@@ -238,11 +220,7 @@ class CandidateEngine:
                 raise ContradictionError(self._contradiction) from None
 
     def weights(self, module: Any) -> dict[str, np.ndarray]:
-        """The released arrays of the module that the training returned, by name.
-
-        Raises:
-          ContradictionError: if the training was not what was declared, or this is not its module.
-        """
+        """Returns the released arrays, by name, of the module that the training returned."""
         if self._module is None:
             self._refuse(
                 "a run did not call make_private: train with what engine.make_private returns"
@@ -264,7 +242,7 @@ class CandidateEngine:
         return arrays(inner)
 
     def _stepped(self) -> None:
-        """After the noise of a step was added, before the weights are changed."""
+        """Checks a step after its noise was added, before the weights are changed."""
         self._taken += 1
         self._check_history()
         if self._taken > self._declared.steps:
@@ -280,7 +258,7 @@ class CandidateEngine:
         self._noisy, self._lot, self._clip_norm = True, None, None
 
     def _summed(self, lot: int) -> None:
-        """Before clipped gradients of a lot, or of a part of it, join the sum of a step."""
+        """Checks that clipped gradients come from one lot, before they join the sum of a step."""
         if self._lot not in (None, lot):
             self._refuse(
                 "gradients of several lots were summed in one step: call step after each lot, and "
@@ -289,7 +267,7 @@ class CandidateEngine:
         self._lot = lot
 
     def _clipped(self, noisy: Any) -> None:
-        """Before gradients of a lot, or of a part of it, are clipped."""
+        """Checks the clip norm, before gradients of a lot or of a piece of it are clipped."""
         norms = getattr(noisy, "max_grad_norms", [noisy.max_grad_norm])  # Of layers, if any.
         norm = math.hypot(*norms)
         # What was clipped and the noise to come are compared; Opacus adds norms up in float32.
@@ -310,7 +288,7 @@ class CandidateEngine:
             )
 
     def before_a_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Before any optimizer of this process changes weights."""
+        """Refuses a step without noise, before any optimizer of this process changes weights."""
         if self._module is None:
             return
         parameters = (one for group in optimizer.param_groups for one in group["params"])
@@ -324,7 +302,7 @@ class CandidateEngine:
         self._noisy = False
 
     def _saved_buffers(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Those that would be released."""
+        """Yields the buffers that would be released, with their names."""
         assert self._module is not None
         inner = self._module._module
         saved = inner.state_dict()
@@ -337,11 +315,7 @@ class CandidateEngine:
 
 
 def arrays(model: torch.nn.Module | Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """A module's state, or one given as a mapping, as NumPy arrays of their own, by name.
-
-    Raises:
-      ValueError: for what is neither, or an entry that is no tensor or array.
-    """
+    """Returns a module's state, or a mapping, as NumPy arrays of their own, by name."""
     if not isinstance(model, torch.nn.Module):
         checks.mapping("default", model, "a module's state_dict, or the module")
     saved = model.state_dict() if isinstance(model, torch.nn.Module) else model
@@ -362,7 +336,7 @@ def _array(name: str, value: Any) -> np.ndarray:
 
 
 def _same(one: torch.Tensor, other: torch.Tensor | None) -> bool:
-    """Whether two tensors are equal to the bit."""
+    """Returns whether two tensors are equal to the bit."""
     if other is None or one.shape != other.shape or one.dtype != other.dtype:
         return False
     return _array("", one).tobytes() == _array("", other).tobytes()

@@ -50,6 +50,8 @@ def tune(
 ) -> Result:
     """Trains a secret random number of candidates with Opacus and releases the best one.
 
+    Arguments that are not listed, and warnings, are as in `bridges.tune`.
+
     Formal guarantees:
       `result.release` is (`result.guarantee.epsilon(delta)`, delta)-differentially private under
       add-or-remove one, as `bridges.tune` has it with `accounting.dp_sgd(sample_rate,
@@ -101,22 +103,11 @@ def tune(
         `CandidateEngine`: its `make_private` is Opacus' without noise_multiplier,
         poisson_sampling and noise_generator, which are set here. For a pool of processes it must be
         a function at the top of a module.
-      space: public law of the hyperparameters, with labels perhaps (`bridges.Candidates`).
       noise_multiplier: noise / clip norm, of every step of every candidate.
       sample_rate: 1 / number of lots of an epoch, as Opacus counts it, 1 / len(loader).
       steps: the most that any candidate takes.
-      score: which records are counted, and how.
-      repetitions: public law of the number K of candidates.
-      delta: of the whole procedure, in (0, 1).
-      model: what is trained, in public words; they stand in the release.
       default: the module (or its state_dict) released where there is no winner; it must not depend
         on data.
-      executor: as in `bridges.tune`.
-      on_outcome: called in this process with each candidate's `Outcome`, as they end; what it
-        writes is the curator's ONLY.
-      job: as in `bridges.tune`: a folder from which an interrupted tuning goes on, with the draw
-        that it has; the curator's ONLY.
-      ledger: as in `bridges.tune`.
       seed: for reproduction, on a CPU; the randomness is then not secret and the release says so.
 
     Returns:
@@ -125,14 +116,8 @@ def tune(
 
     Raises:
       ImportError: without Opacus.
-      ValueError: with one line naming what to pass instead.
       RuntimeError: if a run contradicts its declaration (`bridges.ContradictionError`), with one
         line naming what to pass instead, or a process of the pool died; nothing is released.
-
-    Warns:
-      cautions.LargeDeltaWarning, cautions.KnownRandomnessWarning: before anything is drawn.
-      cautions.UntrainedReleaseWarning: if the default is released.
-      selection.RunsWarning: if some run raised, or returned no count in range.
     """
     from dpjax.bridges import opacus_engine  # PyTorch, which nothing else here needs.
 
@@ -161,13 +146,13 @@ def tune(
 
 @dataclasses.dataclass(frozen=True)
 class _Run:
-    """One candidate, for `bridges.tune`; it can be sent to another process."""
+    """Trains one candidate for `bridges.tune`; it can be sent to another process."""
 
     train: Train
     declared: DeclaredSteps
 
     def facts(self) -> list[Any]:
-        """What a job's folder is bound to; what is declared is in the guarantee of one run."""
+        """Returns what a job's folder is bound to beside the guarantee of one run: the training."""
         return code(self.train)
 
     def __call__(self, seed: int, hyperparameters: dict[str, Label]) -> Any:

@@ -60,7 +60,7 @@ def price_study(
     cost_depends_on: Sequence[str] = (),
     study_name: str | None = None,
 ) -> StudyPrice:
-    """The privacy cost of a finished study.
+    """Returns the privacy cost of a finished study.
 
     Formal guarantees:
       The price is the adaptive composition of `most_trials` trials, whatever sampler and pruner
@@ -85,18 +85,16 @@ def price_study(
       delta: in (0, 1).
       most_trials: how many trials there could have been at most, as fixed beforehand: `n_trials`,
         of all processes together. How many ran does not bound a search that ended on what it saw.
-      independent: states that the trials were independent draws of one law (`RandomSampler`, its
-        seed unknown), without pruning, their number fixed beforehand, and that the best alone is
-        released; for a study with its sampler, `optuna.load_study(sampler=RandomSampler(), ...)`.
+      independent: states that the trials were independent draws of one distribution
+        (`RandomSampler`, its seed unknown), without pruning, their number fixed beforehand,
+        and that the best alone is released; for a study with its sampler,
+        `optuna.load_study(sampler=RandomSampler(), ...)`.
       cost_depends_on: the hyperparameters that `base` reads, where it is a function; each must have
-        finitely many values, of which the dearest is charged.
+        finitely many values, of which the most expensive is charged.
       study_name: which study of a storage that holds several.
 
     Returns:
       A `StudyPrice`: `epsilon`, `guarantee`, `statement`.
-
-    Raises:
-      ValueError: with one line naming what to pass instead.
     """
     checks.flag("independent", independent)
     if base is None:
@@ -141,7 +139,7 @@ def price_study(
 
 
 def _loaded(study: Any, name: str | None) -> optuna.Study:
-    """The study itself, or the one of a storage, whose sampler and pruner nobody knows."""
+    """Returns the study itself, or that of a storage, whose sampler and pruner nobody knows."""
     if isinstance(study, optuna.Study):
         if name is not None:
             raise ValueError("study_name is read beside a storage: drop it")
@@ -171,11 +169,7 @@ def _loaded(study: Any, name: str | None) -> optuna.Study:
 
 
 def _files_of(name: str, storage: Any) -> list[str]:
-    """The files that a storage of SQLite, its URL or a journal writes.
-
-    Raises:
-      ValueError: for a path in the place of a URL, or no URL.
-    """
+    """Returns the files that a storage of SQLite, its URL or a journal writes."""
     if isinstance(storage, optuna.storages.JournalStorage):
         place = getattr(storage._backend, "_file_path", None)  # It says it nowhere else.
         return [] if place is None else [place]
@@ -202,12 +196,9 @@ def _files_of(name: str, storage: Any) -> list[str]:
 
 
 def _closed_to_others(place: str) -> None:
-    """Makes a file that its owner alone may read, or makes sure that the one there is such.
+    """Makes a file that its owner alone may read, or refuses one that others may read or write.
 
     SQLite gives its journals the mode of the file.
-
-    Raises:
-      ValueError: if it cannot be made, or others may read or write it.
     """
     try:
         os.close(os.open(place, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
@@ -264,11 +255,7 @@ def _check_independent(study: optuna.Study, number: int, known: bool) -> None:
 
 
 def _all_values(name: str, trials: Sequence[optuna.trial.FrozenTrial]) -> Sequence[Any]:
-    """All values that the trials could have drawn of a hyperparameter.
-
-    Raises:
-      ValueError: for a name that not every trial has, ranges that differ, or a continuous one.
-    """
+    """Returns all values that the trials could have drawn of a hyperparameter."""
     first = next((one.distributions[name] for one in trials if name in one.distributions), None)
     if first is None:
         raise ValueError(f"no trial has {name}: name hyperparameters of the study")
@@ -287,7 +274,7 @@ def _all_values(name: str, trials: Sequence[optuna.trial.FrozenTrial]) -> Sequen
 
 
 def _finite(law: BaseDistribution) -> Sequence[Any] | None:
-    """All values of a distribution, or None where they are not finitely many."""
+    """Returns all values of a distribution, or None where they are not finitely many."""
     if isinstance(law, CategoricalDistribution):
         return law.choices
     if isinstance(law, IntDistribution):
@@ -299,12 +286,9 @@ def _finite(law: BaseDistribution) -> Sequence[Any] | None:
 
 
 def candidates_of(distributions: Mapping[str, BaseDistribution]) -> Candidates:
-    """The public law that a product of Optuna's distributions is.
+    """Returns the public distribution that a product of Optuna's distributions is.
 
     Categories and steps are equally likely; ranges are uniform, or uniform in the logarithm.
-
-    Raises:
-      ValueError: for what is no distribution of Optuna's.
     """
     checks.mapping("distributions", distributions, "from names to Optuna's distributions")
     if not distributions:
@@ -351,7 +335,7 @@ class _Candidate(optuna.trial.FixedTrial):
 
     @property
     def study(self) -> Any:
-        """None: what a run reads of others makes the search adaptive, and what it enqueues too."""
+        """Refuses: what a run reads of others, or enqueues, would make the search adaptive."""
         raise _NoStudyError(
             "a run asked its trial for the study, and what it reads or writes there is not priced: "
             "use the trial's own values alone; nothing is released"
@@ -361,15 +345,15 @@ class _Candidate(optuna.trial.FixedTrial):
 
     @property
     def params(self) -> dict[str, Any]:
-        """All values, a copy."""
+        """Returns a copy of all values."""
         return dict(self._params)
 
     def report(self, value: float, step: int) -> None:
-        """For the curator, once the trial is told."""
+        """Keeps a value for the curator, who sees it once the trial is told."""
         self.reported.setdefault(int(step), float(value))
 
     def set_user_attr(self, key: str, value: Any) -> None:
-        """For the curator, once the trial is told."""
+        """Keeps an attribute for the curator, who sees it once the trial is told."""
         json.dumps(value)  # What a storage cannot hold is the run's own failure.
         super().set_user_attr(key, value)
 
@@ -424,16 +408,13 @@ class PrivateStudy:
         """Fixes the rules and draws K.
 
         Args:
-          distributions: the public law of candidates, a product of Optuna's distributions.
+          distributions: by name, independent; the public distribution of candidates.
           base, score, repetitions, delta, model, default, save_model, model_file, ledger, seed: as
-            of `bridges.tune`.
+            in `bridges.tune`.
           storage: the curator's, where trials are written; None: in memory. A file of SQLite that
             a URL names is made with mode 0600; a file that is there, of SQLite or a journal, and
             open to others is refused.
           study_name: of a study that is not there yet.
-
-        Raises:
-          ValueError: with one line naming what to pass instead.
         """
         file = ModelFile.of(save_model, model_file)
         file.files(default)
@@ -474,11 +455,11 @@ class PrivateStudy:
 
     @property
     def guarantee(self) -> accounting.Guarantee:
-        """The cost of the release."""
+        """Returns the cost of the release."""
         return self._selection.procedure.guarantee
 
     def ask(self) -> optuna.trial.FixedTrial | None:
-        """The next trial, its hyperparameters drawn already; None once there is none left.
+        """Returns the next trial, its hyperparameters drawn already; None once none is left.
 
         Raises:
           ContradictionError: where the storage holds other trials than were drawn, here and below.
@@ -512,7 +493,7 @@ class PrivateStudy:
         raise ValueError("the trial is none of this study's: pass what its ask returned")
 
     def seed_of(self, trial: optuna.trial.FixedTrial) -> int:
-        """A secret whole number in [0, 2^63) of this trial's own, for its randomness."""
+        """Returns a secret whole number in [0, 2^63) of this trial's own, for its randomness."""
         return self._selection.candidate(self._index(trial))[0]
 
     def tell(self, trial: optuna.trial.FixedTrial, count: Any, model: Any = None) -> Outcome:
@@ -522,18 +503,11 @@ class PrivateStudy:
           trial: from `ask`.
           count: what is no number ranks worst.
           model: kept while it is the best; None where hyperparameters alone are released.
-
-        Raises:
-          ValueError: for a trial that was told before, or another study's.
         """
         return self._told(trial, lambda index: self._selection.report(index, model, count))
 
     def failed(self, trial: optuna.trial.FixedTrial, why: str) -> Outcome:
-        """Takes that a trial ended in nothing; it counts and ranks worst. `why` is the curator's.
-
-        Raises:
-          ValueError: for a trial that was told before, or another study's.
-        """
+        """Takes that a trial ended in nothing: it counts, and ranks worst. The curator sees why."""
         return self._told(trial, lambda index: self._selection.failed(index, why))
 
     def _told(self, trial: optuna.trial.FixedTrial, report: Callable[[int], Outcome]) -> Outcome:
@@ -587,10 +561,6 @@ class PrivateStudy:
         return self.result()
 
     def result(self) -> Result:
-        """The winner alone, once every trial was told.
-
-        Raises:
-          ValueError: before.
-        """
+        """Returns the winner alone; refused before every trial was told."""
         self._check_storage()
         return self._selection.result(self._default)

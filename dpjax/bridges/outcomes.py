@@ -52,7 +52,7 @@ class Outcome:
 
     @property
     def failed(self) -> bool:
-        """Whether it ranks worst."""
+        """Returns whether it ranks worst."""
         return math.isinf(self.score)
 
 

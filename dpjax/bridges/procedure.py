@@ -15,19 +15,10 @@ from dpjax.tuning.ledger import Ledger
 
 @dataclasses.dataclass(frozen=True)
 class Procedure:
-    """The rules of a selection among such runs, and its cost.
+    """The rules of a selection among such runs, and its cost, before the first run.
 
-    Attributes:
-      candidates: the public law they are drawn from.
-      base: of one run, as the caller declares it; training alone.
-      score: what is counted.
-      choice: how many runs there are, and which of them is released.
-      delta: of the claim.
-      model: what is trained, in public words.
-      deviation: of the count's noise, in records; 0 for none.
-      run_guarantee: of one run and its noisy count.
-      guarantee: of the release.
-      ledger: where a draw is noted, None for nowhere.
+    `deviation` is the std of the count's noise in records, 0 for none; `base` is what the caller
+    declares of one run, training alone, and `run_guarantee` has its noisy count too.
     """
 
     candidates: Candidates
@@ -52,11 +43,7 @@ def planned(
     model: str,
     ledger: Ledger | None = None,
 ) -> Procedure:
-    """The procedure with its cost; the arguments are `Procedure`'s.
-
-    Raises:
-      ValueError: in one line, for an argument that is none.
-    """
+    """Returns the procedure with its cost."""
     # Neither has a default: who trains knows what it costs, and what is counted.
     if base is None:
         raise ValueError(

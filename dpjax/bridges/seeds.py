@@ -15,7 +15,7 @@ SEED_BITS = 63
 
 
 def jax_key(seed: int) -> jax.Array:
-    """The JAX key of all bits of a run's seed.
+    """Returns the typed threefry key made of all bits of a run's seed.
 
     Formal guarantees: two seeds give two keys. `jax.random.key(seed)` does not promise that:
     without 64-bit mode it keeps 32 bits of a number, which anyone can search.
@@ -27,9 +27,6 @@ def jax_key(seed: int) -> jax.Array:
 
     Args:
       seed: as a run is given it, a whole number in [0, 2^63).
-
-    Returns:
-      A typed threefry key.
     """
     seed = checks.whole("seed", seed, 0)
     if seed >> SEED_BITS:
@@ -39,15 +36,10 @@ def jax_key(seed: int) -> jax.Array:
 
 
 def expanded(seed: int, purpose: str, number: int) -> bytes:
-    """That many bytes made of all bits of a run's seed, by SHAKE-256 (FIPS 202).
+    """Returns `number` bytes made of all bits of a run's seed, by SHAKE-256 (FIPS 202).
 
     Formal guarantees: bytes of two seeds, or of two purposes, show nothing of each other, as far as
     SHAKE-256 cannot be told from a random function.
-
-    Args:
-      seed: as a run is given it, a whole number in [0, 2^63).
-      purpose: what they are for.
-      number: of bytes.
     """
     seed = checks.whole("seed", seed, 0)
     return hashlib.shake_256(

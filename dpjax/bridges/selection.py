@@ -42,11 +42,6 @@ class Selection:
       is no result before all K are; a candidate that failed counts and ranks worst. The winner is
       the best noisy score, the earlier of equals, in whatever order they are reported; its model
       alone is kept.
-
-    Attributes:
-      procedure: what was fixed beforehand.
-      secret: whether no seed was given.
-      number: the realised K; the curator's.
     """
 
     def __init__(
@@ -56,17 +51,7 @@ class Selection:
         model_file: ModelFile = ModelFile(),  # noqa: B008 (immutable)
         kept: Kept | None = None,
     ):
-        """Draws everything, unless it was drawn.
-
-        Args:
-          procedure: what was fixed beforehand.
-          seed: None for the operating system's randomness.
-          model_file: how a model is written, which is done while it is the best so far.
-          kept: the draw of a job's folder, and what candidates gave before.
-
-        Raises:
-          ValueError: for a folder that holds something damaged.
-        """
+        """Draws everything, unless `kept` holds the draw of a job's folder."""
         self.procedure, self.secret = procedure, seed is None
         if kept is None:
             cautions.of_arguments(procedure.delta, procedure.score.public_size, seed)
@@ -87,11 +72,11 @@ class Selection:
 
     @property
     def left(self) -> list[int]:
-        """The candidates that are not reported yet, in order."""
+        """Returns the candidates that are not reported yet, in order."""
         return [index for index in range(self.number) if index not in self._outcomes]
 
     def candidate(self, index: int) -> tuple[int, dict[str, Label]]:
-        """The seed and the hyperparameters of one candidate, the latter a copy."""
+        """Returns the seed and a copy of the hyperparameters of one candidate."""
         return int(self._kept.drawn[SEEDS][index]), self._values(index)
 
     def _values(self, index: int) -> dict[str, Label]:
@@ -99,20 +84,12 @@ class Selection:
         return self.procedure.candidates.values(drawn)
 
     def report(self, index: int, model: Any, count: Any) -> Outcome:
-        """Takes what a run returned; the count as it is.
-
-        Raises:
-          ValueError: for a candidate that was reported before.
-        """
+        """Takes the model and the count, not clipped yet, that a run returned."""
         counted, remark = self.procedure.score.counted(count)
         return self._ranked(index, model, counted, remark)
 
     def failed(self, index: int, why: str) -> Outcome:
-        """Takes that a run ended in nothing.
-
-        Raises:
-          ValueError: for a candidate that was reported before.
-        """
+        """Takes that a run ended in nothing; it ranks worst."""
         return self._ranked(index, None, None, f"{FAILED}{why}")
 
     def _ranked(self, index: int, model: Any, count: int | None, remark: str | None) -> Outcome:
@@ -132,7 +109,7 @@ class Selection:
         return self._note(index, ended, best, model)
 
     def _best_with(self, index: int, score: float) -> BestOfRuns:
-        """The best so far, once this candidate has competed."""
+        """Returns the best so far, once this candidate has competed."""
         best = copy.deepcopy(self._best)
         rank = self.procedure.choice.rank(np.array([score]))
         best.update(np.zeros(1, np.int64), np.array([index]), rank, ())
@@ -147,7 +124,7 @@ class Selection:
         return outcome
 
     def consumed(self) -> Arrays:
-        """What takes the draw's place in a job's folder, once every candidate was reported."""
+        """Returns what replaces the draw in a job's folder, once every candidate was reported."""
         winner = self._winner
         return self._kept.consumed(
             [
@@ -175,14 +152,7 @@ class Selection:
         return [self._outcomes[index] for index in range(self.number)]
 
     def result(self, default: Any) -> Result:
-        """The winner, or what no record had an influence on.
-
-        Args:
-          default: the model that is released where there is no winner.
-
-        Raises:
-          ValueError: before every candidate was reported.
-        """
+        """Returns the winner, or `default`, which no record has influenced, where there is none."""
         procedure, outcomes = self.procedure, self._all_outcomes()
         winner = self._winner
         if winner is None:
@@ -231,7 +201,7 @@ class Selection:
 
 
 def _all_failed(first: Outcome) -> str:
-    """What the caller is told where no run came to anything, and the cost is spent.
+    """Returns the warning where every run failed, and the cost is spent.
 
     The kind of the first error alone: its text may quote records, and warnings end up in logs and
     reports more easily than the curator's record does.
@@ -245,7 +215,7 @@ def _all_failed(first: Outcome) -> str:
 
 
 def drawn(procedure: Procedure, seed: int | None) -> Arrays:
-    """K, and every candidate's noise, hyperparameters and seed, as arrays by name."""
+    """Draws K, and every candidate's noise, hyperparameters and seed; arrays by name."""
     if procedure.ledger is not None:  # Before anything is drawn, so that no draw goes unnoted.
         procedure.ledger.note(procedure.guarantee.epsilon(procedure.delta), procedure.delta)
     randomness = HostRandomness(seed)

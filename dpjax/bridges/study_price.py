@@ -41,13 +41,10 @@ _INDEPENDENT = (
 
 @dataclasses.dataclass(frozen=True)
 class StudyPrice:
-    """The cost of a finished search.
+    """The cost of a finished search, as `guarantee` and as JSON-able `statement`.
 
-    Attributes:
-      guarantee: of what `statement["covers"]` says.
-      delta: of the claim.
-      statement: JSON-able: epsilon, delta, the rule, what the caller stated and what is covered;
-        not how many trials really ran.
+    The statement holds epsilon, delta, the rule, what the caller stated and what is covered; not
+    how many trials really ran.
     """
 
     guarantee: accounting.Guarantee
@@ -56,26 +53,20 @@ class StudyPrice:
 
     @property
     def epsilon(self) -> float:
-        """At `delta`."""
+        """Returns epsilon at `delta`."""
         return self.guarantee.epsilon(self.delta)
 
 
 def price_of_trials(
     trial: accounting.Guarantee, *, most_trials: int, independent: bool, delta: float
 ) -> StudyPrice:
-    """The cost of a search of at most so many trials.
+    """Returns the cost of a search of at most `most_trials` trials.
 
     Formal guarantees:
       Without `independent` it is the composition of `most_trials` trials, adaptive: each may have
       been chosen, pruned or left out by all that earlier ones gave. With it the best of exactly so
       many (`accounting.best_of` of `accounting.Fixed`), under what the caller states, which stands
       in the statement.
-
-    Args:
-      trial: of one trial with every value it reported, whichever it is.
-      most_trials: the most there could have been; with `independent` the number there were.
-      independent: see above.
-      delta: in (0, 1).
     """
     delta = checks.probability("delta", delta, hint=", for example 1e-5")
     if independent:
@@ -111,18 +102,10 @@ Base = accounting.Guarantee | Callable[[dict[str, Any]], accounting.Guarantee]
 def dearest(
     base: Base, values: Callable[[str], Sequence[Any]], cost_depends_on: Sequence[str]
 ) -> accounting.Guarantee:
-    """A guarantee of every trial, where a trial's cost depends on its hyperparameters.
+    """Returns a guarantee of every trial, where a trial's cost depends on its hyperparameters.
 
     The sum of what the trials did cost would not do: a sampler that looks at results chooses the
     costs by the data as well. The pointwise largest profile over all settings holds for each.
-
-    Args:
-      base: of one trial; or hyperparameters -> that.
-      values: name -> all values that a trial could have had.
-      cost_depends_on: the names that `base` reads.
-
-    Raises:
-      ValueError: for a function without names, or names without a function.
     """
     names = checks.listed("cost_depends_on", cost_depends_on, "names of hyperparameters")
     if not callable(base):

@@ -24,15 +24,12 @@ _WORDS, _OFFSET, _BYTES = 624, 24, 5056
 
 
 def state(seed: int, purpose: str) -> torch.Tensor:
-    """The state of a CPU generator, made of all bits of a run's seed.
+    """Returns the state of a CPU generator, made of all bits of a run's seed.
 
     Formal guarantees: states of two seeds, or of two purposes, show nothing of each other, as far
     as SHAKE-256 cannot be told from a random function. Numbers drawn are the
     Mersenne Twister's, which is no cryptographic generator: whoever saw its numbers as they are
     drawn could predict the next.
-
-    Raises:
-      RuntimeError: for a PyTorch that lays its state out in another way.
     """
     fresh = torch.Generator().manual_seed(5489).get_state().numpy().copy()
     words = fresh[_OFFSET : _OFFSET + 8 * _WORDS].view(np.uint64)
@@ -49,15 +46,9 @@ def state(seed: int, purpose: str) -> torch.Tensor:
 
 
 def generator(seed: int, purpose: str, device: torch.device | str = "cpu") -> torch.Generator:
-    """A generator of its own for a purpose.
+    """Returns the generator for a purpose, made of a run's seed.
 
-    Args:
-      seed: of the run.
-      purpose: what is drawn.
-      device: on which numbers are drawn; on CUDA the generator (Philox) is keyed with 64 bits.
-
-    Raises:
-      ValueError: for a device whose generator keeps fewer bits than the seed has.
+    On CUDA it is Philox, keyed with 64 bits; a device whose generator keeps fewer is refused.
     """
     device = torch.device(device)
     if device.type == "cpu":

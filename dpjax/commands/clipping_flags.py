@@ -25,11 +25,7 @@ derived_flags.define(_OPTIONS, "--clipping=")
 
 
 def rule() -> training.ClipRule:
-    """The rule that the flags ask for.
-
-    Raises:
-      ValueError: for flags of another rule, one that is missing, or a number that is none of it.
-    """
+    """Returns the clip rule that the flags ask for."""
     chosen = _CLIPPING.value
     derived_flags.refuse_others(
         derived_flags.owners_of(_OPTIONS), [chosen], "clipping", ", or change the clipping"

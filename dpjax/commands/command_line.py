@@ -43,11 +43,10 @@ def _refusal(message: str) -> int:
 
 
 def guarded(main: Callable[[], int | None]) -> int | None:
-    """Calls a binary's `main()` and turns what the user can mend into one line; returns its code.
+    """Runs a binary's `main()`, turns what the user can mend into one line; returns the exit code.
 
-    A ValueError or a file that cannot be read or written is the user's to mend and ends in one line
-    and exit code 2; with --traceback it is raised. Anything else is a defect and shows its
-    traceback.
+    A ValueError or a file that cannot be read or written is the user's to mend: exit code 2. With
+    --traceback it is raised. Anything else is a defect and shows its traceback.
     """
     # Libraries announce accelerators they do not find; a user need not read that.
     logging.set_verbosity(logging.WARNING)
@@ -78,7 +77,7 @@ _ON_INTERRUPTION: list[Callable[[], None]] = []
 
 @contextlib.contextmanager
 def when_interrupted(clean_up: Callable[[], None]) -> Iterator[None]:
-    """While the block runs, Ctrl-C calls `clean_up`, which must be quick, before the end."""
+    """Calls `clean_up`, which must be quick, if Ctrl-C ends the program while the block runs."""
     _ON_INTERRUPTION.append(clean_up)
     try:
         yield
@@ -96,13 +95,13 @@ def shown_warnings(show: Callable[[str], None]) -> Iterator[None]:
 
 
 def progress_bar(console: Console) -> Progress:
-    """A bar of counted steps, to be entered with `with`."""
+    """Returns a bar of counted steps, to be entered with `with`."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     return Progress(*columns, TimeElapsedColumn(), console=console)
 
 
 def _in_a_thread(work: Callable[[], int | None]) -> int | None:
-    """Calls `work()` in a thread of its own and gives back what it returns or raises."""
+    """Calls `work()` in a thread of its own; returns or raises what it does."""
     outcome: dict[str, Any] = {}
 
     def call() -> None:

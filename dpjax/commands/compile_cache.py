@@ -37,13 +37,13 @@ LARGEST = 10**9
 
 
 def folder() -> pathlib.Path:
-    """Where compiled programs of this kind of processor are kept."""
+    """Returns where compiled programs of this kind of processor are kept."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return pathlib.Path(base) / "dpjax" / f"compiled-{_processor()}"
 
 
 def _processor() -> str:
-    """Homes are shared by machines whose processors know other instructions."""
+    """Returns a name for this processor: machines that share a home may know other instructions."""
     kind = platform.machine()
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
@@ -56,8 +56,7 @@ def _processor() -> str:
 def switch_on() -> None:
     """Makes JAX keep what it compiles, if the flag asks for it; before anything is compiled.
 
-    A folder that cannot be made, or is open to others, leaves JAX as it is, with one line to
-    standard error.
+    A folder that cannot be made, or is open to others, is not used; standard error says so.
     """
     import jax
 

@@ -36,14 +36,7 @@ _CONFIG = flags.DEFINE_string(
 
 
 def expanded(arguments: Sequence[str]) -> list[str]:
-    """Command-line arguments with those of --config before them.
-
-    Args:
-      arguments: the program's name, then flags.
-
-    Raises:
-      flags.Error: for a file that is no JSON object of this program's flags.
-    """
+    """Returns the command line, after its program name the flags of --config, then the others."""
     program, *rest = arguments
     path = None
     for place, argument in enumerate(rest):
@@ -97,31 +90,20 @@ def _read(path: str) -> dict[str, Any]:
 
 
 def _of_this_run() -> dict[str, Any]:
-    """Every flag of this program that a run depends on, by name."""
+    """Returns every flag of this program that a run depends on, by name."""
     modules = flags.FLAGS.flags_by_module_dict().items()
     own = {flag.name for module, some in modules if not module.startswith("absl") for flag in some}
     return {name: flags.FLAGS[name].value for name in sorted(own - set(_NOT_OF_A_RUN))}
 
 
 def save(folder: str) -> None:
-    """Writes the flags of this run for --config.
-
-    Args:
-      folder: the curator's.
-    """
+    """Writes the flags of this run into the curator's folder, for --config."""
     with open(os.path.join(folder, CONFIG_FILE), "x", encoding="utf-8") as file:
         file.write(json.dumps(_of_this_run(), indent=2) + "\n")
 
 
 def refuse_changes(folder: str) -> None:
-    """Refuses flags that are not those a finished run was made with.
-
-    Args:
-      folder: of the run. Where it says nothing of its flags, nothing is refused.
-
-    Raises:
-      ValueError: naming the flags.
-    """
+    """Refuses flags that a finished run was not made with, if its folder says which those are."""
     path = os.path.join(folder, "curator", CONFIG_FILE)
     if not os.path.exists(path):
         return

@@ -31,19 +31,15 @@ def _kind(dataset: str) -> str:
 
 
 class DataFlags:
-    """The flags, defined for the module that calls, and what is made of their values.
+    """The flags of data, model and optimiser, and what is built from their values.
 
-    Attributes:
-      dataset, data_dir, cache_dir, features, model, widths, optimizer: holders of the flags.
+    They are defined for the module that makes the object.
     """
 
     def __init__(self, *, dataset_help: str, widths: Sequence[str], optimizer: str):
-        """Defines the flags.
+        """Defines the flags, with these defaults.
 
-        Args:
-          dataset_help: words for --dataset; {names} stands for the names of published ones.
-          widths: default of --widths.
-          optimizer: default of --optimizer.
+        {names} in `dataset_help` stands for the names of published data sets.
         """
         of_file = derived_flags.options_of(
             data.load_arrays, "path", "identified_by", documented=data.from_arrays
@@ -80,18 +76,11 @@ class DataFlags:
 
     @property
     def name(self) -> str:
-        """The data set's name, of a file its name without folder and ending."""
+        """Returns the data set's name; of a file its name without folder and ending."""
         return os.path.splitext(os.path.basename(self.dataset.value))[0]
 
     def refuse_unread(self, *names: str) -> None:
-        """Refuses what would be ignored: flags of another data set, optimiser or model.
-
-        Args:
-          names: of all data sets that are loaded.
-
-        Raises:
-          ValueError: such a flag, or a number that no data set can have.
-        """
+        """Refuses flags of other data sets than `names`, another optimiser or another model."""
         for name in filter(None, names):
             if name not in data.NAMES and os.path.splitext(name)[1] not in ("", *_FILES):
                 raise ValueError(
@@ -111,15 +100,9 @@ class DataFlags:
                 raise ValueError(f"--{name}={value}: pass a whole number from 1 to {most}")
 
     def load(self, name: str, sampling: str, **public: int | None) -> data.Dataset:
-        """Loads a data set.
+        """Loads a published data set by its name, or an .npz or .csv file by its path.
 
-        Args:
-          name: of a published one, or the path of an .npz or .csv file.
-          sampling: "fixed" or "poisson".
-          **public: numbers of a file that is not --dataset, instead of the flags'.
-
-        Raises:
-          ValueError: for a name or file that cannot be loaded.
+        `public` are numbers of a file that is not --dataset, instead of the flags'.
         """
         own = derived_flags.given(self._of_data.get(_kind(name), []))
         if _kind(name) in _FILES.values():
@@ -144,20 +127,12 @@ class DataFlags:
             raise ValueError(words) from refusal
 
     def featured(self, records: features.Held) -> features.Held:
-        """The records with --features for inputs; as they are without.
-
-        Raises:
-          ValueError: for records that have no such features.
-        """
+        """Returns the records with --features for inputs; without the flag as they are."""
         name = self.features.value
         return records if name is None else data.with_features(records, name)
 
     def task(self, classes: int, train: data.Split, scored: data.Split) -> tuning.Task:
-        """What is learned: --model on `train`, judged on `scored`.
-
-        Raises:
-          ValueError: for --widths that are no whole numbers, or a model that does not fit the data.
-        """
+        """Returns what is learned: --model on `train`, judged on `scored`."""
         module = models.build_module(self.model.value, classes, widths=_WIDTHS.value())
         loss = models.default_loss(self.model.value)
         task = tuning.classification(module, train, scored, loss=loss)
@@ -172,7 +147,7 @@ class DataFlags:
         schedule: str = schedules.CONSTANT,
         schedule_settings: Mapping[str, Any] | None = None,
     ) -> NamedOptimizer:
-        """--optimizer with its own settings, and a schedule with its own."""
+        """Returns --optimizer with its own settings, and a schedule with its own."""
         kind = self.optimizer.value
         settings = derived_flags.given(self._of_optimizers[kind])
         return NamedOptimizer(kind, schedule, settings, schedule_settings or {})
@@ -183,13 +158,9 @@ _WIDTHS = derived_flags.Option("widths", "widths", int, "", None, listed=True)
 
 @dataclasses.dataclass(frozen=True)
 class NamedOptimizer:
-    """An optimiser by its public name: hyperparameters -> optax transformation.
+    """Makes, under a public name, an optax transformation from hyperparameters.
 
-    Attributes:
-      kind: a name in `training.OPTIMIZERS`.
-      schedule: one of `training.SCHEDULES`, over a run's steps.
-      settings: its own, by name.
-      schedule_settings: the schedule's own, by name.
+    `kind` is a name in `training.OPTIMIZERS`, `schedule` one in `training.SCHEDULES`.
     """
 
     kind: str
@@ -198,18 +169,18 @@ class NamedOptimizer:
     schedule_settings: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False)
 
     def describe(self) -> str:
-        """What the record of a search says of it."""
+        """Returns what the record of a search says of it."""
         return f"{self} with {dict(self.settings)}" if self.settings else str(self)
 
     @property
     def description(self) -> dict[str, str]:
-        """What a release says of it."""
+        """Returns what a release says of it."""
         words = schedules.in_words(self.schedule, self.schedule_settings)
         own = {name: str(value) for name, value in self.settings.items()}
         return {"name": self.kind, "learning_rate_schedule": words, **own}
 
     def __call__(self, hyperparameters: Mapping[str, Any]) -> Any:
-        """The optax transformation of one candidate; with a schedule reads `steps` too."""
+        """Returns the transformation of one candidate; with a schedule it reads `steps` too."""
         make = training.OPTIMIZERS[self.kind].make
         shape = schedules.shape_of(self.schedule, self.schedule_settings)
         return make(schedules.of_run(shape, hyperparameters), **self.settings)(hyperparameters)

@@ -32,14 +32,8 @@ REQUIRED = dataclasses.MISSING
 class Option:
     """One setting that a flag may name.
 
-    Attributes:
-      name: of the setting, an argument of what is made.
-      flag: its flag's name.
-      kind: int, float, str or bool.
-      words: what it is.
-      default: where the flag is not given; `REQUIRED` if it must be.
-      choices: the words that it may be, of a text.
-      listed: whether it is several of that kind, written with commas.
+    `words` are its help. `choices` are the texts that it may be; `listed` means several values of
+    `kind` (int, float, str or bool), written with commas; `REQUIRED` as default: there is none.
     """
 
     name: str
@@ -62,11 +56,7 @@ class Option:
             _DEFINE[self.kind](self.flag, default, words)
 
     def value(self) -> Any:
-        """The flag's value, or the default.
-
-        Raises:
-          ValueError: for a list of other things.
-        """
+        """Returns the flag's value, or the default."""
         value = flags.FLAGS[self.flag].value
         if value is None:
             return None if self.default is REQUIRED else self.default
@@ -85,13 +75,10 @@ def options_of(
     documented: Callable[..., Any] | None = None,
     **changes: Any,
 ) -> list[Option]:
-    """The options of a dataclass or function: what a flag can name of what it takes.
+    """Returns the options of a dataclass or function, all but the names in `but`.
 
-    Args:
-      made: the class, or the function.
-      *but: names to leave out.
-      documented: whose docstring has the words, where it is not the own one.
-      **changes: name -> another default, or a mapping of what else of its `Option` is another.
+    The help is read from the docstring of `documented`, if given. `changes` are, by name, another
+    default, or a mapping of what else of its `Option` is another.
     """
     annotations, words = typing.get_type_hints(made), attributes(documented or made)
     fields = getattr(made, "__dataclass_fields__", {})
@@ -117,7 +104,7 @@ def options_of(
 
 
 def attributes(made: Callable[..., Any]) -> dict[str, str]:
-    """Words of a docstring's "Attributes" (or "Args"), by name."""
+    """Returns the words of a docstring's "Attributes" (or "Args"), by name."""
     doc = inspect.getdoc(made) or ""
     match = re.search(r"^(?:Attributes|Args):\n((?:  .*\n?|\n)+)", doc, re.M)
     entries = re.findall(r"^  ([\w, ]+): (.*(?:\n    .*)*)", match[1] if match else "", re.M)
@@ -125,7 +112,7 @@ def attributes(made: Callable[..., Any]) -> dict[str, str]:
 
 
 def _plain(annotation: Any) -> tuple[type | None, bool]:
-    """int, float, str or bool that an annotation allows, or None; and whether a list of it."""
+    """Returns int, float, str or bool, as an annotation allows, or None; and whether as a list."""
     either = typing.get_origin(annotation) in (types.UnionType, typing.Union)
     members = typing.get_args(annotation) if either else [annotation]
     for listed in (False, True):
@@ -137,21 +124,17 @@ def _plain(annotation: Any) -> tuple[type | None, bool]:
 
 
 class Group:
-    """Flags of what a program always makes.
-
-    Attributes:
-      options: of all that is made.
-    """
+    """Flags of what a program always makes."""
 
     def __init__(self, made: Callable[..., Any], *but: str, **changes: Any):
-        """Defines them for the module that calls; arguments as of `options_of`."""
+        """Defines the flags for the module that calls; arguments as of `options_of`."""
         self.options = options_of(made, *but, **changes)
         for option in self.options:
             default = None if option.default is REQUIRED else option.default
             option.define(default, option.words)
 
     def __getattr__(self, name: str) -> Any:
-        """The value of the setting of that name."""
+        """Returns the value of the setting of that name."""
         for option in self.__dict__.get("options", ()):
             if option.name == name:
                 return option.value()
@@ -159,30 +142,22 @@ class Group:
 
     @property
     def names(self) -> dict[str, str]:
-        """name -> flag."""
+        """Returns the flags by name of their setting."""
         return {option.name: option.flag for option in self.options}
 
     def values(self) -> dict[str, Any]:
-        """name -> value."""
+        """Returns the values by name of their setting."""
         return {option.name: option.value() for option in self.options}
 
     def made(self, make: Callable[..., Any], *rest: Any, **more: Any) -> Any:
-        """What a class or function makes of these values and of what is no flag.
-
-        Raises:
-          ValueError: naming the flag.
-        """
+        """Returns what `make` makes of these values and the further ones; errors name the flag."""
         with named_as_flags(self.names):
             return make(*rest, **(self.values() | more))
 
 
 @contextlib.contextmanager
 def named_as_flags(names: Mapping[str, str]) -> Iterator[None]:
-    """Errors raised inside that begin with the name of a setting begin with its flag instead.
-
-    Args:
-      names: setting -> flag.
-    """
+    """Makes errors raised inside that begin with a setting's name begin with its flag instead."""
     try:
         yield
     except ValueError as error:
@@ -195,13 +170,10 @@ def named_as_flags(names: Mapping[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def in_words_of_flags(names: Mapping[str, str]) -> Iterator[None]:
-    """Errors raised inside speak of flags where they speak of settings.
+    """Makes errors raised inside speak of flags where they speak of settings.
 
     A setting is meant where a message begins with its name, where "=" follows it, and wherever its
     name has an underscore: other names are words too.
-
-    Args:
-      names: setting -> flag.
     """
     try:
         yield
@@ -224,11 +196,9 @@ def in_words_of_flags(names: Mapping[str, str]) -> Iterator[None]:
 
 
 def define(by_owner: Mapping[str, list[Option]], by: str) -> None:
-    """Defines one flag for each name, whatever number of owners share it.
+    """Defines one flag for each name, whatever number of owners (a tuner, a law) share it.
 
-    Args:
-      by_owner: name of what is made (a tuner, a law) -> its options.
-      by: how an owner is named, as in "--method=", for the words.
+    `by` says how an owner is chosen, as in "--method=", for the help.
     """
     for _, owners in sorted(owners_of(by_owner).items()):
         options = list(owners.values())
@@ -246,7 +216,7 @@ def define(by_owner: Mapping[str, list[Option]], by: str) -> None:
 
 
 def owners_of(by_owner: Mapping[str, list[Option]]) -> dict[str, dict[str, Option]]:
-    """flag -> owner -> option."""
+    """Returns the options by flag and by owner."""
     found: dict[str, dict[str, Option]] = {}
     for owner, options in by_owner.items():
         for option in options:
@@ -255,11 +225,7 @@ def owners_of(by_owner: Mapping[str, list[Option]]) -> dict[str, dict[str, Optio
 
 
 def refuse(names: Iterable[str], why: str) -> None:
-    """Refuses flags that were given.
-
-    Raises:
-      ValueError: naming the first.
-    """
+    """Refuses flags that were given, naming the first."""
     for name in names:
         if flags.FLAGS[name].present:
             raise ValueError(f"--{name} {why}")
@@ -271,28 +237,14 @@ def refuse_others(
     of: str,
     advice: str = "",
 ) -> None:
-    """Refuses flags that were given and that no chosen owner has.
-
-    Args:
-      owners_of_flags: flag -> the owners that have it.
-      chosen: the owners.
-      of: the flag that names an owner.
-      advice: what else to do, for the message.
-
-    Raises:
-      ValueError: naming the owners that have it.
-    """
+    """Refuses flags that were given and that no owner chosen by --`of` has."""
     for flag, owners in owners_of_flags.items():
         if set(chosen).isdisjoint(owners):
             refuse([flag], f"belongs to --{of}={' or '.join(owners)}: drop it{advice}")
 
 
 def given(options: Sequence[Option], owner: str = "") -> dict[str, Any]:
-    """name -> value of the options whose flags were given.
-
-    Raises:
-      ValueError: naming those that `owner`, if it is named, needs beside.
-    """
+    """Returns name -> value of the flags given; refuses if one that `owner` needs is missing."""
     found = {one.name: one.value() for one in options if flags.FLAGS[one.flag].present}
     missing = [one for one in options if one.default is REQUIRED and one.name not in found]
     if owner and missing:

@@ -51,11 +51,7 @@ def join_processes() -> bool:
 
 
 def lasting() -> bool:
-    """Whether the flags ask for a job that outlives this process.
-
-    Raises:
-      ValueError: for a --shard that cannot be read, or one without a folder to come back to.
-    """
+    """Returns whether the flags ask for a job that outlives this process."""
     asked = _RESUME.value or _shard() is not None
     if asked and flags.FLAGS["out_dir"].value is None:
         raise ValueError("--resume and --shard need a folder to come back to: pass --out_dir too")
@@ -63,24 +59,15 @@ def lasting() -> bool:
 
 
 def writes_nothing() -> bool:
-    """Whether this process only trains a share, which another one merges.
-
-    Raises:
-      ValueError: for a --shard that cannot be read.
-    """
+    """Returns whether this process only trains a share, which another one merges."""
     shard = _shard()
     return jax.process_index() != 0 or (shard is not None and shard[0] is not None)
 
 
 def job(folder: str, label: str) -> Job:
-    """The job that the flags ask for.
+    """Returns the job that the flags ask for; its working folder stands beside the run's `folder`.
 
-    Args:
-      folder: of the run; the working folder stands beside it.
-      label: what the result depends on beside what the procedure itself knows.
-
-    Raises:
-      ValueError: for a --shard that cannot be read, or a folder that a next job would not find.
+    `label` is what the result depends on beside what the procedure itself knows.
     """
     working = f"{folder}.curator" if lasting() else None
     return _JOB.made(
@@ -89,7 +76,7 @@ def job(folder: str, label: str) -> Job:
 
 
 def _micro_batch_size() -> int | str | None:
-    """What the text means, or the text where it means nothing: `Job` refuses it."""
+    """Returns what the text means, or the text where it means nothing: `Job` refuses it."""
     text = _JOB.micro_batch_size
     if text.lower() == "none":
         return None
@@ -109,8 +96,10 @@ def _shard() -> tuple[int | None, int] | None:
 
 
 def remove_working_folder(done: Job) -> None:
-    """Deletes what is left of keys, checkpoints and shards' results: with the release written, none
-    is needed, and whoever had the keys could take the noise away."""
+    """Deletes what is left of keys, checkpoints and shards' results.
+
+    With the release written, none is needed, and anyone who had the keys could take the noise away.
+    """
     if done.folder is not None and os.path.lexists(done.folder):
         with done.held():
             shutil.rmtree(done.folder)

@@ -43,19 +43,12 @@ derived_flags.define(_OPTIONS, "--repetitions=")
 
 
 def names() -> list[str]:
-    """The names of all these flags."""
+    """Returns the names of all these flags."""
     return ["repetitions", "mean", "cap", *derived_flags.owners_of(_OPTIONS)]
 
 
 def law_of_repetitions(mean: float | None = None) -> accounting.RepetitionLaw:
-    """Returns the law of K that the flags ask for.
-
-    Args:
-      mean: used in place of --mean, to draw a curve over it.
-
-    Raises:
-      ValueError: for a mean the law cannot have, or flags that do not belong to it.
-    """
+    """Returns the distribution of K that the flags ask for; `mean` replaces --mean, for a curve."""
     if mean is None:
         _check()
         mean = _MEAN.value
@@ -73,11 +66,7 @@ def law_of_repetitions(mean: float | None = None) -> accounting.RepetitionLaw:
 
 
 def caution(law: accounting.RepetitionLaw | int) -> str | None:
-    """What to say where the cap that nobody asked for makes another law of the one that was.
-
-    Args:
-      law: from these flags.
-    """
+    """Returns what to say where a cap that nobody asked for changes the distribution, else None."""
     asked = _MEAN.value
     if isinstance(law, int) or flags.FLAGS["cap"].present or not law.mean < 0.99 * asked:
         return None
@@ -88,13 +77,9 @@ def caution(law: accounting.RepetitionLaw | int) -> str | None:
 
 
 def adaptive_runs(mean: float | None = None) -> int | None:
-    """The most runs there were, if the flags say that they were no independent draws.
+    """Returns the most runs there were, if the flags say that they were no independent draws.
 
-    Args:
-      mean: used in place of --mean, to draw a curve over it.
-
-    Raises:
-      ValueError: for no whole number of at least 1, or flags of a law.
+    `mean` replaces --mean, for a curve.
     """
     if _REPETITIONS.value != ADAPTIVE:
         return None
@@ -110,7 +95,7 @@ def adaptive_runs(mean: float | None = None) -> int | None:
 
 
 def _check() -> None:
-    """Refuses flags that the law does not read, and means that it cannot have."""
+    """Refuses flags that the distribution does not read, and means that it cannot have."""
     name, mean = _REPETITIONS.value, _MEAN.value
     counted = name in (FIXED, ADAPTIVE)
     advice = ", and pass the number of runs as --mean" if counted else ""
@@ -129,7 +114,7 @@ def _check() -> None:
 
 
 def description(law: accounting.RepetitionLaw) -> str:
-    """The flags' law in words, with the mean that K has once it is capped."""
+    """Returns the flags' distribution as text, with the mean that K has once it is capped."""
     if _REPETITIONS.value == FIXED:
         return f"K = {law.mean:g}, fixed beforehand"
     name = _REPETITIONS.value.replace("_", " ")

@@ -111,11 +111,7 @@ _VERIFY = flags.DEFINE_string(
 
 
 def base_run() -> accounting.Guarantee:
-    """Returns the guarantee of one run that the flags describe.
-
-    Raises:
-      ValueError: if they describe none, more than one, or more than is read.
-    """
+    """Returns the guarantee of one run that the flags describe."""
     kinds = [f"--{kind}" for kind in _BASE_RUNS]
     given = [kind for kind in _BASE_RUNS if flags.FLAGS[kind].present]
     if len(given) != 1:
@@ -145,17 +141,7 @@ def base_run() -> accounting.Guarantee:
 
 
 def read_rdp_csv(path: str) -> tuple[list[float], list[float]]:
-    """Reads a Renyi curve.
-
-    Args:
-      path: of a CSV file with a header naming the columns order and epsilon.
-
-    Returns:
-      Orders, ascending, and epsilons.
-
-    Raises:
-      ValueError: if the file is not such a table.
-    """
+    """Reads a Renyi curve from a CSV file; returns orders, ascending, and epsilons."""
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
             rows = csv.reader(file)
@@ -179,13 +165,7 @@ def read_rdp_csv(path: str) -> tuple[list[float], list[float]]:
 def price(
     base: accounting.Guarantee, law: accounting.RepetitionLaw | int, delta: float
 ) -> dict[str, float | None]:
-    """Returns epsilons at `delta` by name; None where a bound does not exist.
-
-    Args:
-      base: one run.
-      law: of K; or the number of runs that were chosen in any way.
-      delta: in (0, 1).
-    """
+    """Returns epsilons at `delta` by name; None where a bound does not exist."""
     return _epsilons(guarantees(base, law), delta)
 
 
@@ -209,9 +189,7 @@ def guarantees(
 ) -> dict[str, accounting.Guarantee | None]:
     """Returns what is priced, by name; None where there is no such bound.
 
-    Args:
-      base: one run.
-      law: of K; or the number of runs that were chosen in any way.
+    An int as `law` is the number of runs that were chosen in any way.
     """
     run, count = base, None
     if _SCORE_NOISE.value is not None:
@@ -222,7 +200,7 @@ def guarantees(
     def charged(
         select: Callable[[accounting.Guarantee], accounting.Guarantee],
     ) -> accounting.Guarantee:
-        """The whole, its runs chosen so."""
+        """Returns the cost of the whole, its runs chosen so."""
         if _PROBABILITY.value is None:
             selected = select(run)
             return accounting.compose(selected, base) if _RETRAIN.value else selected
@@ -257,11 +235,7 @@ def _runs_at_mean(law: accounting.RepetitionLaw) -> int:
 
 
 def _on_a_part(tuned: accounting.Guarantee, final: accounting.Guarantee) -> accounting.Guarantee:
-    """Both together, where the runs that are chosen from see a secret part of the records.
-
-    Raises:
-      ValueError: naming the flag.
-    """
+    """Returns the cost of both, where the runs chosen from see a secret subset of the records."""
     assert _PROBABILITY.value is not None
     with derived_flags.named_as_flags({"probability": "probability"}):
         return accounting.split(
@@ -270,18 +244,14 @@ def _on_a_part(tuned: accounting.Guarantee, final: accounting.Guarantee) -> acco
 
 
 def _part() -> dict[str, float | str]:
-    """Of which records the runs and the final run are, where they are not all of them."""
+    """Returns which records the runs and the final run see, where it is not all of them."""
     if _PROBABILITY.value is None:
         return {}
     return {"probability": _PROBABILITY.value, "final_on": _FINAL_ON.value or FINAL_ON[0]}
 
 
 def _check_part(base: accounting.Guarantee) -> None:
-    """Refuses flags that say two things of the final run, and what a part has no price for.
-
-    Raises:
-      ValueError: naming the flag.
-    """
+    """Refuses flags that say two things of the final run, and what a subset has no price for."""
     if _PROBABILITY.value is None:
         derived_flags.refuse(["final_on"], "says what a final run sees: pass --probability beside")
         return
@@ -295,12 +265,12 @@ def _check_part(base: accounting.Guarantee) -> None:
 
 
 def _selection(mean: float | None = None) -> accounting.RepetitionLaw | int:
-    """The flags' law of K, or their number of runs chosen in any way."""
+    """Returns the flags' distribution of K, or their number of runs chosen in any way."""
     return law_flags.adaptive_runs(mean) or law_flags.law_of_repetitions(mean)
 
 
 def _renyi_epsilon(guarantee: accounting.Guarantee, delta: float) -> float | None:
-    """The Renyi bound's epsilon, or None where the guarantee carries no Renyi curve."""
+    """Returns the Renyi bound's epsilon, or None where the guarantee carries no Renyi curve."""
     try:
         return guarantee.epsilon(delta, method="rdp")
     except ValueError:
@@ -342,7 +312,7 @@ def _described(law: accounting.RepetitionLaw | int) -> dict:
 
 
 def _caption(law: accounting.RepetitionLaw | int) -> str:
-    """What the prices are of, and how to ask for another."""
+    """Returns what the prices are of, and how to ask for another."""
     if isinstance(law, int):
         return f"at most {law} runs, each chosen in any way; all of them may be shown"
     drawn = "" if law.minimum == law.maximum else ", drawn in secret before the first run"
@@ -356,14 +326,9 @@ def _caption(law: accounting.RepetitionLaw | int) -> str:
 
 
 def allows(whole: accounting.Guarantee, delta: float) -> dict[str, object]:
-    """What a guarantee allows in other words: attacks, groups, a replaced record.
+    """Returns what a guarantee allows attacks, groups and a replaced record; JSON-able.
 
-    Args:
-      whole: of what is released.
-      delta: in (0, 1), of the epsilons.
-
-    Returns:
-      JSON-able; None in the place of an epsilon where none is known.
+    Where no epsilon is known, None stands in its place.
     """
 
     def known(epsilon: float) -> float | None:
@@ -387,7 +352,7 @@ GROUPS = (2, 5)
 
 
 def _in_words(found: Mapping[str, Any]) -> str:
-    """`allows` in two lines."""
+    """Returns `allows` in two lines."""
 
     def shown(epsilon: float | None) -> str:
         return "no bound" if epsilon is None else f"{epsilon:.2f}"
@@ -405,18 +370,12 @@ def _in_words(found: Mapping[str, Any]) -> str:
 
 
 def _public_size() -> int | None:
-    """The number of records, where the flags state it."""
+    """Returns the number of records, where the flags state it."""
     return flags.FLAGS["dataset_size"].value if flags.FLAGS["dataset_size"].present else None
 
 
 def draw(base: accounting.Guarantee, path: str, delta: float) -> None:
-    """Draws what the flags price: its cost by the mean of K, what attacks achieve, its profiles.
-
-    Args:
-      base: one run.
-      path: of the PNG.
-      delta: that the cost is at.
-    """
+    """Writes a PNG of what the flags price: its cost by the mean of K, attacks, its profiles."""
     from dpjax import plotting
 
     law = _selection()
@@ -472,17 +431,13 @@ _LABELS = {
 
 
 def _labels(law: accounting.RepetitionLaw | int) -> dict[str, str]:
-    """The rows to show. Runs chosen in any way have no law of K, hence no bound by one."""
+    """Returns the rows to show; adaptive runs have no distribution of K, so no bound by one."""
     adaptive = {"one_run": _LABELS["one_run"], "whole_tuning": "all of them, composed"}
     return adaptive if isinstance(law, int) else _LABELS
 
 
 def _priced_delta(law: accounting.RepetitionLaw | int) -> float:
-    """The delta that prices are at.
-
-    Raises:
-      ValueError: for one that nothing can be known at.
-    """
+    """Returns the delta that prices are at."""
     if not flags.FLAGS["epsilon"].present:
         derived_flags.refuse(["total_delta"], "belongs to --epsilon: pass --delta")
         return _DELTA.value
@@ -504,7 +459,7 @@ def _priced_delta(law: accounting.RepetitionLaw | int) -> float:
 
 
 def main() -> int:
-    """Answers; returns the exit code."""
+    """Prints the prices; returns the exit code."""
     if _VERIFY.value:
         return verify(_VERIFY.value)
     if not 0 < _DELTA.value < 1:

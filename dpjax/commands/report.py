@@ -49,11 +49,7 @@ tr.winner { background: #e2f3ec; font-weight: 600; }
 
 
 def write(folder: str | os.PathLike[str]) -> None:
-    """Writes the report of a run.
-
-    Args:
-      folder: of the run, with `release/` and `curator/` in it.
-    """
+    """Writes the report of a run into its folder, which holds `release/` and `curator/`."""
     path = os.path.join(os.fspath(folder), "curator", REPORT_FILE)
     text = page(folder)
     with files.aside(path, 0o600) as partial:
@@ -63,11 +59,7 @@ def write(folder: str | os.PathLike[str]) -> None:
 
 
 def page(folder: str | os.PathLike[str]) -> str:
-    """The report of a run as HTML.
-
-    Args:
-      folder: of the run.
-    """
+    """Returns the report of the run in a folder, as HTML."""
     root = pathlib.Path(folder)
     facts = json.loads((root / "curator" / RECORD_FILE).read_text(encoding="utf-8"))
     stated = _read(root / "release" / "guarantee.json")
@@ -108,7 +100,7 @@ def _text(value: object) -> str:
 
 
 def _one_line(model: str) -> str:
-    """A model's description without the line breaks and the comment that Linen puts into it."""
+    """Returns a model's description without the line breaks and the comment of Linen."""
     words = " ".join(model.replace("# attributes", "").split())
     return words.replace("( ", "(").replace(" )", ")")
 
@@ -167,12 +159,12 @@ def _costs(facts: Mapping[str, Any], stated: Mapping[str, Any]) -> str:
 
 
 def _scored_nothing(stated: Mapping[str, Any]) -> bool:
-    """Whether the release is the one run that was made."""
+    """Returns whether the release is the one run that was made."""
     return (stated.get("selection") or {}).get("rule") == RULE
 
 
 def _untuned(rows: Sequence[Mapping[str, str]]) -> str:
-    """The hyperparameters of a run that nothing was compared with."""
+    """Shows the hyperparameters of a run that nothing was compared with."""
     unmeasured = ("candidate", "winner", "score", "validation_accuracy")
     body = "".join(
         f"<tr><td>{_text(name.replace('_', ' '))}</td><td>{_number(value)}</td></tr>"
@@ -222,7 +214,7 @@ def _candidates(rows: Sequence[Mapping[str, str]], facts: Mapping[str, Any]) -> 
 
 
 def _others(facts: Mapping[str, Any]) -> str:
-    """What else the record holds, of one line each."""
+    """Shows what else the record holds, of one line each."""
     rows = [
         (name, value)
         for name, value in facts.items()

@@ -20,22 +20,12 @@ NOTICE = "PARTIAL.txt"
 
 @contextlib.contextmanager
 def claimed(out_dir: str | None, name: str, *, resumed: bool = False) -> Iterator[str]:
-    """Claims a run folder while the block runs: nobody else who does comes away with the same.
+    """Yields the absolute path of a run folder that is this process's while the block runs.
 
-    Args:
-      out_dir: the user's wish; None: `runs/<name>-<time>` below the working folder, with a number
-        where that is taken.
-      name: public name of the run, for the default.
-      resumed: whether the run goes on after an interruption. Then the folder may be there, finished
-        (see `is_finished`), and a partial one of the interrupted run is removed. Otherwise neither
-        may be there, nor a working folder, `<folder>.curator`, with keys that no one would remove.
-
-    Yields:
-      Its absolute path.
-
-    Raises:
-      ValueError: if something is there already, another process works in it, or nothing can be
-        written there.
+    Without `out_dir` it is `runs/<name>-<time>`, with a number where that is taken. Of a `resumed`
+    run the folder may be there, finished (see `is_finished`), and a partial one of the interrupted
+    run is removed. Otherwise neither may be there, nor a working folder, `<folder>.curator`, with
+    keys that no one would remove.
     """
     with contextlib.ExitStack() as stack:
         usual = f"runs/{name}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
@@ -70,7 +60,7 @@ def _held(folder: str) -> Iterator[None]:
 
 
 def _free(usual: str, stack: contextlib.ExitStack) -> str:
-    """The first of `usual`, `usual`-2, ... that nothing and nobody has; held by the stack."""
+    """Returns the first free name of `usual`, `usual`-2, ...; the stack holds its lock."""
     folder, number = usual, 1
     while True:
         with contextlib.suppress(private_files.InUseError), contextlib.ExitStack() as attempt:
@@ -83,11 +73,7 @@ def _free(usual: str, stack: contextlib.ExitStack) -> str:
 
 
 def _clear(partial: str, folder: str) -> None:
-    """Finishes or removes what an interrupted run was writing.
-
-    Raises:
-      ValueError: if it is not of such a run.
-    """
+    """Finishes or removes what an interrupted run was writing."""
     if not os.path.isdir(partial) or os.path.islink(partial):
         refuse_existing(partial)
     elif os.path.exists(os.path.join(partial, NOTICE)) or not os.listdir(partial):
@@ -109,11 +95,7 @@ def _writable(folder: str) -> Iterator[None]:
 
 
 def refuse_existing(*paths: str) -> None:
-    """Refuses paths at which something stands.
-
-    Raises:
-      ValueError: naming the first.
-    """
+    """Refuses paths at which something stands, naming the first."""
     for path in paths:
         if os.path.lexists(path):
             raise ValueError(
@@ -123,11 +105,7 @@ def refuse_existing(*paths: str) -> None:
 
 
 def refuse_working(folder: str) -> None:
-    """Refuses to begin anew beside the working folder of an interrupted run, which holds its keys.
-
-    Raises:
-      ValueError: naming it.
-    """
+    """Refuses to begin anew beside the working folder, with its keys, of an interrupted run."""
     working = f"{folder}.curator"
     if os.path.lexists(working) and not (os.path.isdir(working) and not os.listdir(working)):
         raise ValueError(
@@ -137,26 +115,17 @@ def refuse_working(folder: str) -> None:
 
 
 def is_finished(folder: str) -> bool:
-    """Whether a run was written there: its folder takes the name when everything is written."""
+    """Returns whether a run was written there: its folder gets the name when all is written."""
     return os.path.isdir(os.path.join(folder, "curator"))
 
 
 @contextlib.contextmanager
 def written_whole(folder: str) -> Iterator[str]:
-    """Gives a folder to write in, which takes its final name only when everything is written.
+    """Yields a folder to write in, which takes its final name only when everything is written.
 
     Until then it is `<folder>.partial` and holds a file that says so; an error removes it, an
     interruption that cannot be handled leaves it under that name. Where something took the final
-    name meanwhile, the whole run is kept beside it.
-
-    Args:
-      folder: from `claimed`.
-
-    Yields:
-      The path to write in.
-
-    Raises:
-      ValueError: if the final name was taken meanwhile; it says where the run is.
+    name meanwhile, the whole run is kept beside it, and the error says where.
     """
     partial = f"{folder}.partial"
     os.makedirs(partial)

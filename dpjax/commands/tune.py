@@ -111,11 +111,7 @@ _KNOWN = ("clip_norm", "lot_size", "steps", "epochs", "noise_multiplier")
 
 
 def search_space(chosen: tuning.tuner.Tuner) -> tuning.Space | None:
-    """Returns the search space that the flags ask for; None: the public default, or around it.
-
-    Raises:
-      ValueError: for a hyperparameter that nothing reads, or an optimiser without a default.
-    """
+    """Returns the search space that the flags ask for; None: the public default, or around it."""
     if _SPACE_FILE.value and _SPACE.value:
         raise ValueError("--space and --space_file are both given: pass one of them")
     if not tuner_flags.keeps_validation_records(chosen):
@@ -161,11 +157,7 @@ def search_space(chosen: tuning.tuner.Tuner) -> tuning.Space | None:
 
 
 def schedule_settings() -> dict[str, float]:
-    """Settings of --schedule that were given.
-
-    Raises:
-      ValueError: for those of another schedule, or a value that is none.
-    """
+    """Returns the settings of --schedule that were given."""
     chosen = _SCHEDULE.value
     derived_flags.refuse_others(derived_flags.owners_of(_OF_SCHEDULES), [chosen], "schedule")
     options = _OF_SCHEDULES[chosen]
@@ -176,14 +168,7 @@ def schedule_settings() -> dict[str, float]:
 
 
 def checked_run() -> tuning.RunOptions:
-    """Refuses numbers that nothing can be done with, before anything is loaded or shown.
-
-    Returns:
-      What is asked of a private run beside the space.
-
-    Raises:
-      ValueError: naming the flag and what to pass.
-    """
+    """Returns the options of a private run; refuses useless numbers before anything is loaded."""
     epsilon, chunk_size = _TUNE.epsilon, _TUNE.chunk_size
     if epsilon is not None and not 0 < epsilon <= LARGEST_EPSILON:
         raise ValueError(
@@ -214,11 +199,7 @@ def load_data(chosen: tuning.tuner.Tuner) -> tuple[data.Dataset, data.Parts]:
 def public_default(
     task: tuning.Task, chosen: tuning.tuner.Tuner, run: tuning.RunOptions, epsilon: float | None
 ) -> tuple[tuning.Space, tuning.RunOptions]:
-    """The public default of one run, or a law around it, for the lots and steps of the flags.
-
-    Raises:
-      ValueError: for flags that leave nothing to go by.
-    """
+    """Returns the space of the public default, or around it, and the run's lots and steps."""
     if run.noise_multiplier is not None:
         raise ValueError(
             "--noise_multiplier needs a --space of numbers: the public default goes by --epsilon"
@@ -300,18 +281,10 @@ def tune(
     run: tuning.RunOptions,
     console: Console,
 ) -> int:
-    """Loads, trains, selects and writes.
+    """Loads, trains, selects and writes; returns the exit code.
 
-    Args:
-      folder: of the run, claimed by the process that writes it.
-      job: how to train.
-      chosen: the tuner.
-      space: public law of the hyperparameters; None: the public default, or around it.
-      run: what is asked of a private run beside.
-      console: where to say what was found.
-
-    Returns:
-      The exit code.
+    `folder` is the run's, claimed by the process that writes it; without a `space` it is the public
+    default, or a prior around it.
     """
     name = _DATA.name
     loaded, parts = load_data(chosen)

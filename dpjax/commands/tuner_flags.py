@@ -36,11 +36,7 @@ derived_flags.define(_OPTIONS, "--method=")
 
 
 def tuner() -> tuning.tuner.Tuner:
-    """The tuner that the flags ask for.
-
-    Raises:
-      ValueError: for flags of another tuner, or one that is missing.
-    """
+    """Returns the tuner that the flags ask for."""
     chosen = _METHOD.value
     with_a_law = [name for name, fields in _LAWS.items() if fields]
     owners = {**derived_flags.owners_of(_OPTIONS), **dict.fromkeys(law_flags.names(), with_a_law)}
@@ -53,39 +49,35 @@ def tuner() -> tuning.tuner.Tuner:
 
 
 def settings(chosen: tuning.tuner.Tuner) -> dict[str, str]:
-    """The tuner's own settings: name -> flag."""
+    """Returns the flags of the tuner's own settings, by setting."""
     names = {cls: name for name, cls in tuning.registered_tuners().items()}
     return {option.name: option.flag for option in _OPTIONS[names[type(chosen)]]}
 
 
 def is_partitioned(chosen: tuning.tuner.Tuner) -> bool:
-    """Whether it chooses by models of partitions, which are no candidates themselves."""
+    """Returns whether it chooses by models of partitions, which are no candidates themselves."""
     return isinstance(chosen.evaluation, PartitionModels)
 
 
 def scores_nothing(chosen: tuning.tuner.Tuner) -> bool:
-    """Whether it releases the one run that it makes, whatever that scores."""
+    """Returns whether it releases the one run that it makes, whatever that scores."""
     return isinstance(chosen.evaluation, OneRun)
 
 
 def keeps_validation_records(chosen: tuning.tuner.Tuner) -> bool:
-    """Whether it needs records of their own to score by."""
+    """Returns whether it needs records of their own to score by."""
     return not (scores_nothing(chosen) or getattr(chosen, "score_on_training", False))
 
 
 def trains_once(chosen: tuning.tuner.Tuner) -> bool:
-    """Whether it is one run of public hyperparameters, for which there is a public default."""
+    """Returns whether it is one run of public hyperparameters, for which there is a default."""
     return isinstance(chosen.evaluation, OneRun | IteratesOfOneRun)
 
 
 def cost_rows(
     result: tuning.Result, chosen: tuning.tuner.Tuner, delta: float
 ) -> list[tuple[str, float, str]]:
-    """What a private result and its parts cost, in the order to show.
-
-    Returns:
-      (name, epsilon at `delta`, words); the name of the whole is "epsilon".
-    """
+    """Returns (name, epsilon, text) of a result and its parts, in order; the whole is "epsilon"."""
     run, total = result.run_guarantee, result.guarantee
     assert run is not None and total is not None  # The result is private.
     if scores_nothing(chosen):

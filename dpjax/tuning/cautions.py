@@ -24,13 +24,7 @@ class UntrainedReleaseWarning(UserWarning):
 
 
 def of_arguments(delta: float, public_size: int, seed: int | None) -> None:
-    """Warns of a delta above one over the public number of training records, and of a seed.
-
-    Args:
-      delta: of the whole procedure.
-      public_size: of the training records.
-      seed: None for the operating system's randomness.
-    """
+    """Warns of a delta above one over the public number of training records, and of a seed."""
     words = large_delta.caution(delta, public_size)
     if words is not None:
         warnings.warn(words, LargeDeltaWarning, stacklevel=users_level())
@@ -52,7 +46,7 @@ def of_untrained(why: str) -> None:
 
 
 def users_level() -> int:
-    """The `stacklevel` of the nearest call from outside the library, for the caller's warning."""
+    """Returns the `stacklevel` of the nearest call from outside the library, for a warning."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_LIBRARY):
         level, frame = level + 1, frame.f_back

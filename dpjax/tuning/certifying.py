@@ -32,11 +32,7 @@ NESTED = ((GRIDS[0], 16), (GRIDS[1], 24), (GRIDS[2], 24), (GRIDS[2], 48))
 
 @functools.lru_cache(maxsize=64)
 def found(statement: bytes) -> dict[str, Any] | None:
-    """The certificate of a statement as it is written; None where there is none.
-
-    Args:
-      statement: JSON, without hashes.
-    """
+    """Returns the certificate of a statement, JSON without hashes; None where there is none."""
     words = json.loads(statement)
     if words.get("private") is not True:
         return None
@@ -47,21 +43,14 @@ def found(statement: bytes) -> dict[str, Any] | None:
 
 
 def certified(words: Mapping[str, Any]) -> dict[str, Any]:
-    """The certificate of a statement.
+    """Returns the certificate of a statement, which has no hashes here; refuses what is not proved.
 
     Formal guarantees: `certificate.prove` accepts it, here and now, at the stated epsilon and
     delta.
 
-    Args:
-      words: what `guarantee.json` says, without its hashes.
-
-    Returns:
-      JSON-able: the statement's hash; for either case of neighbours (a record that is trained on,
-      one that is validated on) the grids, at how many orders the exact bound is taken (0: the
-      envelope alone) and the final sums.
-
-    Raises:
-      Unproved: in one line, for a statement that `dpjax.certificate` does not prove.
+    JSON-able: the statement's hash; for either case of neighbours (a record that is trained on,
+    one that is validated on) the grids, at how many orders the exact bound is taken (0: the
+    envelope alone) and the final sums.
     """
     cases = range(certificate.cases_of(words["mechanism"]))
     return {
@@ -71,7 +60,7 @@ def certified(words: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _case(words: Mapping[str, Any], case: int) -> dict[str, Any]:
-    """The coarsest grid and the quickest bound that prove a case."""
+    """Returns the coarsest grid and the quickest bound that prove a case."""
     tree = words["mechanism"]
     # A loss of epsilon between two knots of a coarse grid costs too much by far; so does a
     # selection inside another mechanism without the exact bound.
@@ -95,7 +84,7 @@ def _case(words: Mapping[str, Any], case: int) -> dict[str, Any]:
 
 
 def _attempts(tree: Mapping[str, Any]) -> list[tuple[tuple[int, int], int]]:
-    """Grids, and how many orders the exact bound is taken at; in turn."""
+    """Returns grids, and at how many orders the exact bound is taken, in the order of trial."""
     if not _selects(tree):
         return [(grids, 0) for grids in GRIDS]
     # The exact bound evaluates f' a million times.
@@ -108,19 +97,19 @@ def _attempts(tree: Mapping[str, Any]) -> list[tuple[tuple[int, int], int]]:
 
 
 def _nested(tree: Mapping[str, Any]) -> bool:
-    """Whether a selection is inside another mechanism."""
+    """Returns whether a selection is inside another mechanism."""
     inside = _nested if tree["mechanism"] == "parallel" else _selects
     return any(map(inside, tree["parts"]))
 
 
 def _selects(tree: Mapping[str, Any]) -> bool:
-    """Whether there is a selection among more than one run."""
+    """Returns whether there is a selection among more than one run."""
     own = "best_of" in tree["mechanism"] and tree["parameters"]["law"] != {"law": "fixed", "k": 1}
     return own or any(map(_selects, tree["parts"]))
 
 
 def _largest_table(tree: Any) -> int:
-    """The largest K of the laws in a tree of mechanisms that end; 0 where none does."""
+    """Returns the largest bound on K in a tree of mechanisms; 0 where no K is bounded."""
     if isinstance(tree, list):
         return max(map(_largest_table, tree), default=0)
     if not isinstance(tree, dict):

@@ -20,10 +20,8 @@ FIRST_ABOVE = "first run whose score reaches the threshold"
 class RunChoice(Protocol):
     """A rule that looks at many scored runs and lets one out.
 
-    Attributes:
-      in_order: whether the first run that ranks above -inf wins, so that the later ones need not
-        be trained.
-      expected_runs: the mean number of runs, public; programs are planned for it.
+    `in_order` says that the first run that ranks above -inf wins, so that the later ones need not
+    be trained. Programs are planned for `expected_runs`, the public mean number of runs.
     """
 
     in_order: bool
@@ -47,11 +45,7 @@ class RunChoice(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class BestOf:
-    """Release the best of K runs, K from a public law (Papernot & Steinke 2022).
-
-    Attributes:
-      repetitions: the law of K.
-    """
+    """Releases the best of K runs, K from a public distribution (Papernot & Steinke 2022)."""
 
     repetitions: accounting.RepetitionLaw
     in_order = False
@@ -84,15 +78,12 @@ class BestOf:
 
 @dataclasses.dataclass(frozen=True)
 class FirstAbove:
-    """Release the first run whose score reaches a threshold; a coin may end the search before.
+    """Releases the first run whose score reaches a threshold; a coin may end the search before.
 
     Liu & Talwar (STOC 2019); Papernot & Steinke (2022), Appendix C. Before every run a coin says
     stop with the halting probability, and then nothing is released. The rounds until the coin says
-    stop are geometric whatever the scores, so they are drawn beforehand.
-
-    Attributes:
-      threshold: on the noisy validation accuracy, fixed before the data is seen.
-      halting_probability: of the coin, in (0, 1].
+    stop are geometric whatever the scores, so they are drawn beforehand. The threshold is on the
+    noisy validation accuracy, and fixed before the data is seen.
     """
 
     threshold: float

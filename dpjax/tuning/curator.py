@@ -30,14 +30,9 @@ RECORD_FILE = "run.json"
 class CuratorRecord:
     """Everything a procedure saw and does not release.
 
-    Attributes:
-      number_of_candidates: the realised K.
-      winner: the winning candidate's number; -1 if there was none.
-      hyperparameters: for each name (K,) float64.
-      scores: (K,) float64, noisy validation accuracy over the public size; -inf where failed.
-      accuracies: (K,) float64, exact validation accuracy.
-      seconds: wall clock of training and selection.
-      details: whatever else a procedure saw, JSON-able.
+    `winner` is -1 where there was none. `scores` (K,) are noisy validation accuracies over the
+    public size, -inf where a candidate failed; `accuracies` (K,) are exact; `hyperparameters` has
+    (K,) float64 for each name; `details` is JSON-able.
     """
 
     number_of_candidates: int
@@ -53,7 +48,7 @@ class CuratorRecord:
         return "CuratorRecord(not private: for the curator only)"
 
     def rows(self) -> list[dict[str, float | int]]:
-        """Returns one row a candidate."""
+        """Returns one row for each candidate."""
         return [
             {
                 "candidate": index,
@@ -66,11 +61,9 @@ class CuratorRecord:
         ]
 
     def save(self, folder: str | os.PathLike, **more: Any) -> None:
-        """Writes the record into a folder that only its owner may read.
+        """Writes the record into a folder of mode 0700, made if it is not there.
 
-        Args:
-          folder: made if it is not there, with mode 0700.
-          **more: further JSON-able facts for `run.json`, for example test accuracy.
+        `more` are JSON-able facts for `run.json`, for example test accuracy.
         """
         folder = os.fspath(folder)
         os.makedirs(folder, mode=0o700, exist_ok=True)
@@ -95,7 +88,7 @@ class CuratorRecord:
 
 
 def fingerprint(arrays: PyTree) -> str:
-    """Returns a hash of the data, to recognise it in the ledger; it is the curator's too."""
+    """Returns a hash of the data, to recognise it in the ledger; for the curator too."""
     digest = hashlib.blake2b(digest_size=16)
     for leaf in jax.tree.leaves(arrays):
         array = np.ascontiguousarray(leaf)

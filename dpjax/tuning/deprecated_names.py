@@ -26,7 +26,7 @@ TUNERS = (
 
 
 def function(name: str) -> Any:
-    """The function that `tuning` had by this name."""
+    """Returns the function that `tuning` had by this name."""
     return functools.partial(_called, name)
 
 

@@ -19,13 +19,7 @@ CANDIDATES = "a candidate, on all training records"
 def of_settings(
     settings: Sequence[RunSetting], sampling: str, *, of: str = CANDIDATES
 ) -> list[dict[str, Any]]:
-    """The accounted settings of runs, as `release.statement` takes them.
-
-    Args:
-      settings: those that a run may have.
-      sampling: "poisson" or "fixed".
-      of: which runs have these settings, in words.
-    """
+    """Returns the accounted settings of runs, as `release.statement` takes them."""
     return [
         {
             "lot_size": setting.expected_lot_size,
@@ -41,12 +35,9 @@ def of_settings(
 
 
 def of_score(units: int, counted: str, summed: str, users: Users | None = None) -> dict[str, Any]:
-    """What candidates are ranked by, in words, and in which units.
+    """Returns what candidates are ranked by, and in which units.
 
-    Args:
-      units: `Task.units`.
-      counted, summed: the words where a record is right or wrong, and where it has a score.
-      users: `Task.users`.
+    `counted` is the text where a record is right or wrong, `summed` where it has a score.
     """
     if units == 1:
         return {"what": counted}
@@ -63,13 +54,7 @@ THE_TRAINING_RECORDS = "those trained on; training and score are composed"
 def of_noisy_scores(
     units: int, users: Users | None, *, on_training: bool = False
 ) -> dict[str, Any]:
-    """`of_score` of private runs, each of which is scored with noise of its own.
-
-    Args:
-      units: `Task.units`.
-      users: `Task.users`.
-      on_training: whether on the records trained on.
-    """
+    """Returns `of_score` of private runs, each of which is scored with noise of its own."""
     records = "training" if on_training else "validation"
     words = of_score(
         units,
@@ -81,7 +66,7 @@ def of_noisy_scores(
 
 
 def of_options(options: RunOptions) -> dict[str, Any]:
-    """What was asked of a run beside the space, as plain numbers and words; None: not asked.
+    """Returns what was asked of a run beside the space, as numbers and text; None: not asked.
 
     The clip rule is named where it is not the usual one.
     """
@@ -95,13 +80,13 @@ def of_options(options: RunOptions) -> dict[str, Any]:
 
 
 def _plain(number: float) -> int | float:
-    """A number without its NumPy type."""
+    """Returns a number without its NumPy type."""
     number = float(number)
     return int(number) if number.is_integer() else number
 
 
 def rounded(hyperparameters: Mapping[str, float | None]) -> dict[str, float | None]:
-    """A candidate's hyperparameters as its run read them: lot size and steps are whole numbers."""
+    """Returns a candidate's hyperparameters as its run read them: lot size and steps whole."""
     return {
         name: int(round(value)) if name in _COUNTS and value is not None else value
         for name, value in hyperparameters.items()

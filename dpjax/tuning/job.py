@@ -57,11 +57,6 @@ _CONSUMED_WORDS = b"The draw of this folder has decided a release, which outcome
 class Job:
     """How the candidates are trained.
 
-    Example:
-      >>> from dpjax import tuning
-      >>> tuning.Job(placement="auto", micro_batch_size=16).placement
-      'auto'
-
     Attributes:
       placement: how candidates lie on the devices: by a rule from public sizes; auto measures a few
         steps of each way and takes the best. It moves results by rounding only. See
@@ -83,9 +78,6 @@ class Job:
         model. It moves results by rounding only, and what they cost not at all.
       check_contributions: of so many records of every lot the contribution to the sum is measured;
         one above the clip norm ends the job. See `training.TrainConfig`. 0: none.
-
-    Raises:
-      ValueError: for a shard without a folder, or one out of range; for no such micro-batch size.
     """
 
     placement: str = "rule"
@@ -137,17 +129,17 @@ class Job:
 
     @property
     def mesh(self) -> training.LotMesh | None:
-        """The devices of this process, where they share the lots of one candidate at a time."""
+        """Returns the devices of this process where they share one candidate's lots, else None."""
         spread = self.placement == training.SPREAD
         return training.LotMesh(tuple(jax.local_devices())) if spread else None
 
     @property
     def merges(self) -> bool:
-        """Whether this job only merges what others trained."""
+        """Returns whether this job only merges what others trained."""
         return self.shard is not None and self.shard[0] is None
 
     def share(self, total: int) -> np.ndarray:
-        """The candidates that this process trains, of `total`."""
+        """Returns the candidates that this process trains, of `total`."""
         if self.merges:
             return np.arange(0)
         return hosts.own_share(total, *(self.shard or ()))
@@ -156,10 +148,8 @@ class Job:
     def held(self) -> Iterator[None]:
         """Keeps other processes out of the folder while the block runs; shards keep out their like.
 
-        Does nothing without a folder, nor in a thread that holds it already.
-
-        Raises:
-          ValueError: if another process works there, or the folder is not this user's alone.
+        Does nothing without a folder, nor in a thread that holds it already. Where another process
+        works there, or the folder is not this user's alone, a ValueError says so.
         """
         if self.folder is None:
             yield
@@ -181,7 +171,7 @@ class Job:
         return f"{index}_of_{count}"
 
     def inner(self, name: str, **changed: Any) -> Job:
-        """The same job in a folder of its own below, for a part of the procedure that draws itself.
+        """Returns the same job in a folder of its own below, for a step that draws itself.
 
         That folder is removed when the draw of this one is consumed.
         """
@@ -194,7 +184,7 @@ class Job:
         facts: Callable[[], Mapping[str, Any]],
         work: Callable[[Arrays], Arrays | None],
     ) -> Arrays | None:
-        """What a procedure comes to: worked out of one draw, or found where it was before.
+        """Returns what a procedure comes to: worked out of one draw, or found where it was before.
 
         Formal guarantees:
           All jobs and processes share one draw: the first draws, the others read. This is the only
@@ -209,9 +199,6 @@ class Job:
             folder.
           work: draw -> what the procedure goes on with, final training included; None for a shard
             that leaves the rest to others.
-
-        Returns:
-          What `work` returned, now or then; None for a shard.
 
         Raises:
           ValueError: if the folder holds the draw of another procedure, a file of it is damaged,
@@ -264,7 +251,7 @@ class Job:
         return packed(arrays)
 
     def _consume(self) -> None:
-        """Removes the draw and all that was made of it but what came out; says so in a file."""
+        """Removes the draw and all that was made of it but the outcome; says so in a file."""
         private_files.write_once(self._path_of(CONSUMED_FILE), _CONSUMED_WORDS)
         for pattern in _UNTIL_CONSUMED:
             for path in glob.glob(os.path.join(glob.escape(self._path_of("")), pattern)):
@@ -274,7 +261,7 @@ class Job:
                     os.remove(path)
 
     def checkpoints(self) -> training.Checkpoints | None:
-        """Where this process saves its sweep; None without a folder."""
+        """Returns where this process saves its sweep; None without a folder."""
         if self.folder is None:
             return None
         return training.Checkpoints(
@@ -283,7 +270,7 @@ class Job:
         )
 
     def share_is_done(self, drawn: Arrays) -> bool:
-        """Whether this job is a shard whose results of the draw are in the folder already."""
+        """Returns whether this job is a shard whose results are in the folder already."""
         index, count = self.shard or (None, 1)
         if index is None:
             return False
@@ -291,17 +278,11 @@ class Job:
         return os.path.lexists(path) and self._share_at(path, drawn) is not None
 
     def collected(self, own: Arrays, drawn: Arrays) -> list[Arrays] | None:
-        """Puts shares together: every share's results, or None where others are still to come.
+        """Merges shares: returns every share's results, or None where others are still to come.
 
-        A shard's own are written to the folder; several processes exchange theirs.
-
-        Args:
-          own: of this process's share.
-          drawn: what `work` is given by `once`; read for shards.
-
-        Raises:
-          ValueError: if a shard to be merged has not finished, its file is damaged, or it was made
-            of another draw.
+        A shard's `own` are written to the folder; several processes exchange theirs. `drawn` is
+        what `once` gives `work`, read for shards. A share that has not finished, that is damaged or
+        of another draw is refused with a ValueError.
         """
         if self.shard is None:
             return [unpacked(payload) for payload in hosts.bytes_from_all(packed(own))]
@@ -331,16 +312,7 @@ class Job:
 def settled(
     chunk_size: int, progress: Callable[[int, int], None] | None, job: Job | None
 ) -> tuple[int, Job]:
-    """What every procedure is given of how to train: the chunk size and the job, checked.
-
-    Args:
-      chunk_size: candidates trained at once.
-      progress: the caller's, checked only.
-      job: None for one plain job.
-
-    Raises:
-      ValueError: naming what is no such argument.
-    """
+    """Returns the chunk size and the job (None: one plain job) of any procedure, checked."""
     if progress is not None:
         checks.function("progress", progress, "of two numbers, done and in all")
     if job is not None:
@@ -351,7 +323,7 @@ def settled(
 def share_arrays(
     members: np.ndarray, units: np.ndarray, scores: np.ndarray, best: BestOfRuns
 ) -> Arrays:
-    """One share's results, for `Job.collected`: members (n,), their counts and scores, the best."""
+    """Returns one share's results for `Job.collected`: members (n,), counts, scores, the best."""
     return {
         "members": members,
         "units": units[members],
@@ -371,8 +343,7 @@ def put_together(
 ) -> BestOfRuns:
     """Fills `units` and `scores` (candidates,) from all shares; returns the best of all.
 
-    Raises:
-      ValueError: if the shares do not hold every candidate exactly once.
+    The shares must hold every candidate exactly once.
     """
     members = np.concatenate([share["members"] for share in shares])
     if not np.array_equal(np.sort(members), np.arange(len(units))):
@@ -397,7 +368,7 @@ _AS = " held as "
 
 
 def packed(arrays: Arrays) -> bytes:
-    """Arrays by name as the bytes of an .npz file, with a hash of them all."""
+    """Returns arrays by name as the bytes of an .npz file, with a hash of them all."""
     buffer = io.BytesIO()
     content: dict[str, Any] = {_HASH: _hash_of(arrays)}
     for name, array in arrays.items():
@@ -410,10 +381,9 @@ def packed(arrays: Arrays) -> bytes:
 
 
 def unpacked(payload: bytes) -> Arrays:
-    """What `packed` packed.
+    """Returns the arrays that `packed` packed; a ValueError if the hash is of other arrays.
 
-    Raises:
-      ValueError: if the hash is of other arrays. (NumPy raises more for bytes that are no .npz.)
+    NumPy raises more for bytes that are no .npz.
     """
     arrays = {}
     with np.load(io.BytesIO(payload), allow_pickle=False) as file:
@@ -434,14 +404,9 @@ def _hash_of(arrays: Arrays) -> np.ndarray:
 
 
 def read_arrays(path: str, mend: str) -> Arrays:
-    """The arrays of a file that `packed` wrote.
+    """Reads a file that `packed` wrote; it must be this user's alone.
 
-    Args:
-      path: of the file, this user's alone.
-      mend: what to do where it is damaged.
-
-    Raises:
-      ValueError: for a file that is damaged, or not this user's alone.
+    `mend` says what to do where it is damaged.
     """
     payload = private_files.read_private(path)
     try:
@@ -452,16 +417,12 @@ def read_arrays(path: str, mend: str) -> Arrays:
 
 
 def bound(arrays: Arrays, drawn: Arrays) -> bytes:
-    """The bytes of a file of results that were made of a draw."""
+    """Returns the bytes of a file of results that were made of a draw."""
     return packed(arrays | {DRAW: drawn[DRAW]})
 
 
 def read_bound(path: str, drawn: Arrays, mend: str) -> Arrays:
-    """`read_arrays`, of a file that `bound` made.
-
-    Raises:
-      ValueError: if it was made of another draw.
-    """
+    """Reads a file that `bound` made of this draw."""
     arrays = read_arrays(path, mend)
     if not np.array_equal(arrays.pop(DRAW, _NONE), drawn[DRAW]):
         raise ValueError(f"{path} was made of another draw than the folder's: {mend}")

@@ -40,12 +40,10 @@ with probability about (1 - f)^256: 2e-6 for a twentieth."""
 
 @dataclasses.dataclass(frozen=True)
 class SeenData:
-    """By what the ledger recognises data; computed from the records, hence the curator's.
+    """What the ledger recognises data by, computed from the records: for the curator only.
 
-    Attributes:
-      name: of a published data set; of a file its resolved path.
-      fingerprint: of all arrays, order included.
-      smallest_hashes: the smallest 256 of the records' hashes, in order.
+    `name` is of a published data set; of a file it is the resolved path. `fingerprint` is of all
+    arrays, order included; `smallest_hashes` are the smallest 256 of the records' hashes, in order.
     """
 
     name: str
@@ -54,12 +52,7 @@ class SeenData:
 
     @classmethod
     def of(cls, name: str, arrays: PyTree) -> SeenData:
-        """Looks at data.
-
-        Args:
-          name: as the user gave it: of a published data set, or the path of a file.
-          arrays: pytree of arrays (n, ...), one row a record.
-        """
+        """Looks at data: arrays (n, ...), one row a record, and the name that the user gave."""
         if name.endswith((".npz", ".csv")):
             name = os.path.realpath(name)
         rows = []
@@ -73,7 +66,7 @@ class SeenData:
         return cls(name, fingerprint(arrays), smallest)
 
     def is_in(self, entry: dict[str, Any]) -> bool:
-        """Whether a ledger's entry may be of a run on some of these records."""
+        """Returns whether a ledger's entry may be of a run on some of these records."""
         if "smallest_hashes" not in entry:
             # Written before hashes were kept, when a file was known by its bare name.
             name = os.path.splitext(os.path.basename(self.name))[0]
@@ -87,22 +80,16 @@ class SeenData:
 
 @dataclasses.dataclass(frozen=True)
 class EarlierRuns:
-    """What the ledgers beside a run say.
+    """What the ledgers beside a run say: entries, the oldest first and each run once.
 
-    Attributes:
-      entries: of runs on the same data, the oldest first, each run once.
-      unreadable: paths of ledgers that could not be read, or not to their end.
+    `unreadable` are paths of ledgers that could not be read, or not to their end.
     """
 
     entries: list[dict[str, Any]]
     unreadable: list[str]
 
     def warnings(self, name: str) -> list[str]:
-        """What the curator must hear, one line each.
-
-        Args:
-          name: of the data.
-        """
+        """Returns what the curator must hear, one line each."""
         lines = [
             f"the ledger {path} cannot be read: runs on {name} that it notes are not counted here; "
             "look at it, and remove it if it is of no use"
@@ -118,14 +105,10 @@ class EarlierRuns:
 
 
 def earlier_runs(beside: str | os.PathLike, seen: SeenData) -> EarlierRuns:
-    """Finds runs on the same data in the run folders beside this one.
+    """Finds runs on the same data in the run folders in the folder `beside` this one.
 
     The same: of one name or path, whatever it held then; or sharing records, whatever the name.
     A ledger that is damaged, or no file at all, keeps no other run from starting: it is named.
-
-    Args:
-      beside: the folder that holds the run folders.
-      seen: this run's data.
     """
     found, unreadable = {}, []
     pattern = os.path.join(glob.escape(os.fspath(beside)), "*", "curator", LEDGER_FILE)
@@ -140,10 +123,9 @@ def earlier_runs(beside: str | os.PathLike, seen: SeenData) -> EarlierRuns:
 
 
 def _entries(path: str) -> Iterator[dict[str, Any]]:
-    """The entries of a ledger; all that come before what cannot be read.
+    """Yields the entries of a ledger that come before what cannot be read.
 
-    Raises:
-      OSError, ValueError, RecursionError: for what is no ledger, or a line that is no entry.
+    For that it raises an OSError, ValueError or RecursionError.
     """
     # O_NONBLOCK: a pipe would keep whoever opens it waiting for its writer.
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
@@ -175,15 +157,9 @@ def write_ledger(
     epsilon: float | None,
     delta: float,
 ) -> None:
-    """Writes the ledger of runs on the same data: the earlier ones and this one.
+    """Writes the ledger of runs on the same data: the `earlier` ones and this one.
 
-    Args:
-      folder: the curator's folder.
-      earlier: the entries that `earlier_runs` found.
-      run: a name of this run, its folder's absolute path.
-      seen: this run's data.
-      epsilon: the run's cost; None if it is not private.
-      delta: of that cost.
+    `run` is this run's name, its folder's absolute path; `epsilon` is None if it is not private.
     """
     entry = {
         "run": run,
@@ -211,13 +187,6 @@ class Ledger:
     becomes of it; runs of the command line beside it are seen, and see it. What it holds is the
     curator's.
 
-    Example:
-      >>> import numpy as np
-      >>> from dpjax import bridges
-      >>> features, labels = np.zeros((100, 3)), np.zeros(100)
-      >>> bridges.Ledger("runs/mine", "mine.csv", (features, labels)).seen.smallest_hashes
-      ('c50d124a8aaf41a1',)
-
     Attributes:
       folder: of this run alone; folders beside it are searched for runs on the same records, and
         `curator/ledger.jsonl` is written in it.
@@ -229,12 +198,9 @@ class Ledger:
         """Looks at the records.
 
         Args:
-          folder, name: see above.
+          folder, name: as in `Ledger`.
           records: pytree of arrays (n, ...), one row a record: all that the runs read, and that
             scores are counted on.
-
-        Raises:
-          ValueError: with one line naming what to pass instead.
         """
         self.folder = os.path.abspath(checks.path("folder", folder))
         self.name = checks.text("name", name)
@@ -249,8 +215,7 @@ class Ledger:
     def note(self, epsilon: float, delta: float) -> None:
         """Warns of earlier runs on these records, and writes what this one spends.
 
-        Raises:
-          ValueError: if the folder holds another run's ledger, or is not this user's alone.
+        A folder that holds another run's ledger, or is not this user's alone, is refused.
         """
         place = os.path.join(self.folder, "curator")
         if os.path.lexists(os.path.join(place, LEDGER_FILE)):

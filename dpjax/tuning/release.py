@@ -60,21 +60,6 @@ _SEEDED = (
 class Release:
     """The output of a private procedure.
 
-    Example:
-      >>> import pathlib
-      >>> from dpjax import data, models, tuning
-      >>> parts = data.load("digits").without_validation()
-      >>> task = tuning.classification(models.LogisticRegression(10), parts.train, parts.validation)
-      >>> run = tuning.RunOptions(steps=10)
-      >>> result = tuning.tune(task, None, tuning.Untuned(), epsilon=2.0, run=run)
-      >>> sorted(result.release.hyperparameters)
-      ['clip_norm', 'learning_rate', 'momentum']
-      >>> result.release.statement["epsilon"] <= 2.0
-      True
-      >>> result.release.save("release")
-      >>> pathlib.Path("release/model.msgpack").exists()
-      True
-
     Attributes:
       params: the released model's parameters, a pytree of arrays.
       hyperparameters: the released candidate's, as its run used them (lot size and steps whole);
@@ -88,14 +73,14 @@ class Release:
     statement: Mapping[str, Any]
 
     def __repr__(self) -> str:
-        """The hyperparameters and the cost; not the weights."""
+        """Shows the hyperparameters and the cost; not the weights."""
         costs = {
             name: self.statement[name] for name in ("epsilon", "delta") if name in self.statement
         }
         return f"Release(hyperparameters={dict(self.hyperparameters)}, {costs})"
 
     def model_files(self) -> dict[str, bytes]:
-        """The files that hold the model, by name; a function of the parameters alone."""
+        """Returns the files that hold the model, by name; a function of the parameters alone."""
         state = jax.tree.map(np.asarray, flax.serialization.to_state_dict(self.params))
         return {MODEL_FILE: flax.serialization.msgpack_serialize(state)}
 
@@ -113,9 +98,6 @@ class Release:
         Args:
           folder: must not exist yet.
           certificate: whether to look for a proof.
-
-        Raises:
-          ValueError: if the folder exists.
         """
         checks.flag("certificate", certificate)
         folder = os.path.abspath(checks.path("folder", folder))
@@ -141,7 +123,7 @@ class Release:
 
 
 def _write(folder: str, files: Mapping[str, bytes]) -> None:
-    """Files of public content and no time in a folder that is there."""
+    """Writes files of public content and no time into a folder that is there."""
     for name, content in files.items():
         path = os.path.join(folder, name)
         with open(path, "wb") as file:
@@ -153,18 +135,11 @@ def _write(folder: str, files: Mapping[str, bytes]) -> None:
 
 
 def sealed(files: Mapping[str, bytes], statement: Mapping[str, Any]) -> dict[str, bytes]:
-    """The files of a release, its statement among them, bound to each other by their hashes.
+    """Returns the files of a release with its statement, bound to each other by their hashes.
 
     `guarantee.json` names the SHA-256 of every other file, and its own without that one line. It
-    shows what was changed by accident or in passing; it is no signature: who can write all the
-    files can write the hashes too.
-
-    Args:
-      files: name -> content, of all but `guarantee.json`.
-      statement: what that says.
-
-    Returns:
-      name -> content of all; a function of the arguments alone.
+    shows what was changed by accident or in passing; it is no signature: anyone who can write all
+    the files can write the hashes too. The result, name -> content, depends on the arguments alone.
     """
     of_files = {name: sha256(content) for name, content in files.items()}
     claim = dict(statement) | {SEAL: of_files}
@@ -173,7 +148,7 @@ def sealed(files: Mapping[str, bytes], statement: Mapping[str, Any]) -> dict[str
 
 
 def sha256(content: bytes) -> str:
-    """Of a file's content, in hexadecimal digits."""
+    """Returns the hash of a file's content, in hexadecimal digits."""
     return hashlib.sha256(content).hexdigest()
 
 
@@ -201,22 +176,10 @@ def statement(
 ) -> dict[str, Any]:
     """Returns what `guarantee.json` says.
 
-    Args:
-      guarantee: of the whole procedure; None for a run that is not private.
-      delta: of the claim.
-      selection: the public rule of the selection, described.
-      space: the public law of the candidates, described.
-      score: how candidates were scored.
-      model: the model, in public words.
-      optimizer: its name, and its schedule where it is known.
-      trained_parameters: names of the parameters that are not as they were initially.
-      settings: the accounted settings of a candidate.
-      training_records: the public numbers about them: `public_size`, `size_bound` and, under
-        replace-one alone, `number`; of users also `privacy_unit.MOST_RECORDS`.
-      options: what was asked of a run beside the space.
-      randomness_is_secret: whether no seed was given.
-      assumptions: what was fixed beforehand and what stays with the curator, in words.
-      versions: of the libraries that the numbers depend on; None: of those that run now.
+    `guarantee` is None for a run that is not private. `training_records` are the public numbers
+    `public_size`, `size_bound` and, under replace-one alone, `number`; of users also
+    `privacy_unit.MOST_RECORDS`. `trained_parameters` are those that are not as they were initially;
+    `versions`, None for those that run now, are of the libraries that the numbers depend on.
     """
     common = {
         "private": guarantee is not None,
@@ -259,7 +222,7 @@ def statement(
 
 
 def _versions() -> dict[str, str]:
-    """Versions of what the numbers depend on."""
+    """Returns the versions of the libraries that the numbers depend on."""
     return {
         "dpjax": dpjax.__version__,
         **{name: importlib.metadata.version(name) for name in _LIBRARIES},

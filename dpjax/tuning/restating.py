@@ -27,7 +27,7 @@ from dpjax.tuning.release import VERSIONED
 
 
 def task(claim: Mapping[str, Any]) -> Task:
-    """A task of the stated public numbers: planning reads nothing else of the records."""
+    """Returns a task of the stated public numbers: planning reads nothing else of the records."""
     records = claim["training_records"]
     size, bound, number = (records[name] for name in ("public_size", "size_bound", "number"))
     scored, users = whole(claim["score"].get("public_size", 1)), _users(claim)
@@ -68,7 +68,7 @@ def _users(claim: Mapping[str, Any]) -> Users | None:
 
 
 def options(claim: Mapping[str, Any], space: Space) -> tuple[RunOptions, RunOptions]:
-    """What was asked of a run; and the same with the noise that was used, if it was calibrated."""
+    """Returns what was asked of a run; and the same with the noise that was calibrated, if any."""
     stated = dict(claim["run_options"])
     rule = rule_from_dict(stated.pop("clipping", {"rule": "global"}))
     asked = RunOptions(**stated, clipping=rule)
@@ -82,12 +82,12 @@ def options(claim: Mapping[str, Any], space: Space) -> tuple[RunOptions, RunOpti
 
 
 def reads_everything(hyperparameters: Mapping[str, Any]) -> optax.GradientTransformation:
-    """An optimiser in the place of the one that is named, whose code is not here."""
+    """Returns an optimiser in the place of the one that is named, whose code is not here."""
     return optax.scale(math.prod(hyperparameters.values()))
 
 
 def training(claim: Mapping[str, Any]) -> dict[str, Any]:
-    """`Inspection.words` from words that are taken as they are, if they are words."""
+    """Returns `Inspection.words` from what a statement says, taken as it is if it is text."""
     optimizer, records = claim["optimizer"], claim["training_records"]
     fixed = claim["run_options"]["sampling"] == "fixed"
     return {
@@ -104,49 +104,45 @@ def training(claim: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def versions(claim: Mapping[str, Any], names: Sequence[str] = VERSIONED) -> dict[str, str]:
-    """The versions that a statement names, of these libraries.
-
-    Raises:
-      KeyError, TypeError: for one that is missing or no words.
-    """
+    """Returns the versions that a statement names, of these libraries."""
     return {name: words(claim["library_versions"][name]) for name in names}
 
 
 def words(value: Any) -> str:
-    """The value, if it is text; else a TypeError."""
+    """Returns the value, if it is text; else raises a TypeError."""
     if not isinstance(value, str):
         raise TypeError("words are a number or a list")
     return value
 
 
 def flag(value: Any) -> bool:
-    """The value, if it is true or false; else a TypeError."""
+    """Returns the value, if it is true or false; else raises a TypeError."""
     if not isinstance(value, bool):
         raise TypeError("a word that is true or false is another")
     return value
 
 
 def whole(value: Any) -> int:
-    """The value, if it is a whole number; else a TypeError."""
+    """Returns the value, if it is a whole number; else raises a TypeError."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError("a public size is no whole number")
     return value
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is a number, and no truth value."""
+    """Returns whether it is a number, and no truth value."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def drawn_from(space: Space, chosen: Mapping[str, Any]) -> bool:
-    """Whether a search over the space can release these: a candidate of it, or the default."""
+    """Returns whether a search over the space can release this candidate, or the default."""
     if set(chosen) == set(space.parameters) and all(value is None for value in chosen.values()):
         return True
     return is_public(chosen, space)
 
 
 def is_public(candidate: Mapping[str, Any], space: Space) -> bool:
-    """Whether the space draws this candidate, lot size and steps rounded as they are used."""
+    """Returns whether the space draws this candidate, lot size and steps rounded as used."""
     return set(candidate) == set(space.parameters) and all(
         is_number(value) and _in_law(name, value, space.parameters[name])
         for name, value in candidate.items()

@@ -44,16 +44,8 @@ Progress = Callable[[int, int], None]
 class Request:
     """What is asked of a tuner beside the task; public, and fixed before the data is touched.
 
-    Attributes:
-      space: law of the hyperparameters.
-      run: lot size, steps and noise where the space does not draw them.
-      optimizer: hyperparameters -> optax transformation.
-      epsilon: target of the whole procedure; None where noise multipliers are given.
-      delta: of the whole procedure, in (0, 1).
-      validation_is_public: scores cost nothing.
-
-    Raises:
-      ValueError: naming what is no space or no target, whatever is then planned for it.
+    `epsilon` is the target of the whole procedure, None where noise multipliers are given;
+    `validation_is_public` means that scores cost nothing.
     """
 
     space: Space
@@ -80,7 +72,7 @@ class Request:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What a tuning returns: the release, its cost, and the curator's record.
+    """What a tuning returns: the release, its cost, and the record that stays with the curator.
 
     Example:
       >>> from dpjax import data, models, tuning
@@ -90,6 +82,8 @@ class Result:
       >>> result = tuning.tune(task, None, tuning.Untuned(), epsilon=2.0, run=run)
       >>> print(f"{result.guarantee.epsilon(1e-5):.2f}")
       2.00
+      >>> result.release.statement["epsilon"] <= 2.0
+      True
       >>> result.release.save("release")  # May be published.
       >>> result.curator.save("curator")  # Never.
 
@@ -116,9 +110,7 @@ class Result:
 class Restated:
     """A statement as it would be written now, from rules that a statement names.
 
-    Attributes:
-      statement: without `release.SEAL`.
-      may_release: whether the procedure can release these hyperparameters.
+    It has no `release.SEAL`; `may_release` says whether the procedure can release hyperparameters.
     """
 
     statement: Mapping[str, Any]
@@ -131,11 +123,10 @@ class Finish(Protocol):
     def total(
         self, chosen: accounting.Guarantee, training: accounting.Guarantee
     ) -> accounting.Guarantee:
-        """The cost of the release.
+        """Returns the cost of the release.
 
-        Args:
-          chosen: of evaluation and choice together, to a record that was trained on.
-          training: of one private training of the winner.
+        `chosen` is the cost of evaluation and choice together, to a record that was trained on, and
+        `training` that of one private training of the winner.
         """
 
 
@@ -165,8 +156,7 @@ class TrainTheWinner:
 class TrainOnTheRest:
     """Trains the winner by DP-SGD on the records that the choice had not seen.
 
-    Attributes:
-      probability: of a training record to be in the part that the choice saw.
+    `probability` is of a training record to be in the subset that the choice saw.
     """
 
     probability: float
@@ -174,16 +164,15 @@ class TrainOnTheRest:
     def total(
         self, chosen: accounting.Guarantee, training: accounting.Guarantee
     ) -> accounting.Guarantee:
-        """See `Finish`; the part is secret, so this is less than a composition."""
+        """Returns the cost; the subset is secret, so it is less than a composition."""
         return accounting.split(chosen, training, probability=self.probability)
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainOnAll:
-    """Trains the winner by DP-SGD on all training records, whichever part the choice had seen.
+    """Trains the winner by DP-SGD on all training records, whichever subset the choice had seen.
 
-    Attributes:
-      probability: of a training record to be in the part that the choice saw.
+    `probability` is of a training record to be in the subset that the choice saw.
     """
 
     probability: float
@@ -191,16 +180,12 @@ class TrainOnAll:
     def total(
         self, chosen: accounting.Guarantee, training: accounting.Guarantee
     ) -> accounting.Guarantee:
-        """See `Finish`; the part is secret, so this is less than a composition."""
+        """Returns the cost; the subset is secret, so it is less than a composition."""
         return accounting.split(chosen, training, probability=self.probability, final_on="all")
 
 
 class Evaluation(Protocol):
-    """What is trained and scored before anything is chosen.
-
-    Attributes:
-      chunk_size: models trained at once where the caller names no number.
-    """
+    """What is trained and scored before anything is chosen; by default `chunk_size` at once."""
 
     chunk_size: ClassVar[int]
 
@@ -223,38 +208,32 @@ class Evaluation(Protocol):
         """
 
     def restate(self, claim: Mapping[str, Any], choice: Any, finish: Finish) -> Restated:
-        """The statement of a release, written again from the rules that `claim` names.
+        """Rebuilds the statement of a release from the rules that `claim` names.
 
-        Raises:
-          ValueError, KeyError, TypeError: for rules that are none.
+        Raises a ValueError, KeyError or TypeError for malformed rules.
         """
 
 
 class Tuner(Protocol):
-    """A tuner: a frozen dataclass, registered by `register_tuner`; its fields are its settings.
-
-    Attributes:
-      evaluation, choice, finish: what it is made of.
-    """
+    """A tuner: a frozen dataclass, registered by `register_tuner`; its fields are its settings."""
 
     @property
     def evaluation(self) -> Evaluation:
-        """See above."""
+        """Returns what is trained and scored."""
 
     @property
     def choice(self) -> Any:
-        """See above; of a kind that the evaluation takes."""
+        """Returns what chooses; of a kind that the evaluation takes."""
 
     @property
     def finish(self) -> Finish:
-        """See above."""
+        """Returns what is done with the winner."""
 
     @classmethod
     def from_statement(cls, claim: Mapping[str, Any]) -> Tuner:
-        """The tuner that wrote a statement, as far as its cost depends on it.
+        """Returns the tuner that wrote a statement, as far as its cost depends on it.
 
-        Raises:
-          ValueError, KeyError, TypeError: for a statement that is none of its own.
+        Raises a ValueError, KeyError or TypeError for another tuner's statement.
         """
 
 
@@ -296,37 +275,22 @@ def _restated(rebuilt: Tuner, claim: Mapping[str, Any]) -> Restated:
 
 
 def register_rule(rule: str, restate: Callable[[Mapping[str, Any]], Restated]) -> None:
-    """Makes releases of a rule verifiable that is no tuner's.
-
-    Args:
-      rule: `selection.rule` of its statements; unique.
-      restate: a statement -> the same, written again from the rules that it names.
-    """
+    """Makes releases of a rule verifiable that is no tuner's; `restate` rebuilds its statements."""
     if rule in _RESTATERS:
         raise ValueError(f"the rule {rule!r} is registered already: choose other words")
     _RESTATERS[rule] = restate
 
 
 def registered_tuners() -> dict[str, type[Tuner]]:
-    """The tuners there are, by name.
-
-    Example:
-      >>> from dpjax import tuning
-      >>> "random_repetitions" in tuning.registered_tuners()
-      True
-    """
+    """Returns the tuners there are, by name."""
     return dict(_TUNERS)
 
 
 def restated(claim: Mapping[str, Any]) -> Restated:
-    """A statement as this version writes it, from the rules that `claim` names.
+    """Rebuilds a statement, as this version writes it, from the rules that `claim` names.
 
-    Args:
-      claim: what a `guarantee.json` holds, without its hashes.
-
-    Raises:
-      ValueError: for a rule that nothing here writes: a tuner of one's own, not imported.
-      ValueError, KeyError, TypeError: for rules that are none.
+    `claim` has no hashes. Raises a ValueError for a rule that nothing here writes, such as that of
+    a user-defined tuner that is not imported; a KeyError or TypeError too for malformed rules.
     """
     rule = claim["selection"]["rule"]
     if rule not in _RESTATERS:
@@ -393,9 +357,6 @@ def tune(
 
     Returns:
       A `Result`; None for a shard, whose results only a merge turns into one.
-
-    Raises:
-      ValueError: with one line naming what to pass instead.
 
     Warns:
       cautions.LargeDeltaWarning, cautions.KnownRandomnessWarning: before anything is drawn.

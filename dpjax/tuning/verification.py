@@ -55,14 +55,9 @@ class NotVerified(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Verified:
-    """A release whose claim holds.
+    """A release whose claim holds, `epsilon` as claimed and `recomputed` by this machine.
 
-    Attributes:
-      epsilon: as claimed.
-      recomputed: as this machine would state it.
-      delta: of both.
-      relation: the neighbouring relation.
-      secret: whether no seed was given; else the claim does not hold against who knows it.
+    A claim that is not `secret` (a seed was given) does not hold against anyone who knows the seed.
     """
 
     epsilon: float
@@ -95,7 +90,6 @@ def verify_release(
 
     Raises:
       NotVerified: in one line, naming the field or file.
-      ValueError: if the file is no statement of a release at all.
     """
     path = statement_in(path)
     claim = read_json(path)
@@ -134,13 +128,9 @@ def verify_release(
 
 
 def check_words(words: Mapping[str, Any], rebuilt: Mapping[str, Any]) -> float:
-    """Compares a statement without its hashes with the one written again from its rules.
+    """Compares a statement without its hashes with the rebuilt one; returns the latter's epsilon.
 
-    Returns:
-      Epsilon as this machine states it.
-
-    Raises:
-      NotVerified: in one line, naming what differs.
+    Raises `NotVerified`, naming what differs.
     """
     again = dict(rebuilt)
     compared = {**words, "epsilon": again["epsilon"]}
@@ -182,14 +172,7 @@ def _check_epsilon(words: Mapping[str, Any], again: Mapping[str, Any]) -> None:
 
 
 def statement_in(path: str | os.PathLike[str]) -> str:
-    """The path of a release's statement: `path`, or that of the one in this folder.
-
-    Args:
-      path: of the file, of a release's folder, or of a run's folder with a release in it.
-
-    Raises:
-      ValueError: for a folder without one.
-    """
+    """Returns the path of a release's statement: `path`, or that of the one in this folder."""
     path = os.fspath(path)
     if not os.path.isdir(path):
         return path
@@ -235,12 +218,7 @@ def _digest(path: str) -> str:
 
 
 def read_json(path: str) -> Any:
-    """Reads a file of strict JSON: no name twice, no number that is not finite.
-
-    Raises:
-      ValueError: in one line, for anything else, a pipe, a folder or a file above
-        `LARGEST_STATEMENT` bytes.
-    """
+    """Reads a regular file of strict JSON: no name twice, no number that is not finite."""
     try:
         with _regular(path) as file:
             content = file.read(LARGEST_STATEMENT + 1)
@@ -291,13 +269,13 @@ def _finite(text: str) -> float:
 
 
 def _short(words: object) -> str:
-    """Words of a file for a terminal: one line, no control characters, not too long."""
+    """Returns words of a file for a terminal: one line, no control characters, not too long."""
     text = " ".join(str(words).split())
     return ascii(text)[1:-1][:160]
 
 
 def _written_by_another(claim: Mapping[str, Any]) -> str:
-    """A hint, where the statement is not of this version."""
+    """Returns a hint, where the statement is not of this version."""
     versions = claim.get("library_versions")
     wrote = versions.get("dpjax") if isinstance(versions, dict) else None
     if wrote == dpjax.__version__:

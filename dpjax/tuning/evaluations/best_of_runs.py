@@ -32,14 +32,8 @@ class BestOfRuns:
     ) -> None:
         """Lets some candidates compete.
 
-        Args:
-          owners: (n,) int, which execution each candidate belongs to.
-          candidates: (n,) int, the candidate's number.
-          scores: (n,) float64, -inf for a failed candidate.
-          outputs: pytree of arrays (n, ...).
-
-        Raises:
-          ValueError: if a score is NaN.
+        `owners` (n,) are the executions, `candidates` (n,) the candidates' numbers, `scores` (n,)
+        -inf for a failed one, `outputs` arrays (n, ...).
         """
         if np.isnan(scores).any():
             raise ValueError("a score is NaN: rank failed candidates worst by passing -inf")
@@ -64,7 +58,7 @@ class BestOfRuns:
 
     @property
     def outputs(self) -> PyTree:
-        """Every winner's output (executions, ...), zeros where there is none; None before any."""
+        """Returns every winner's output (executions, ...), zeros where there is none; or None."""
         return self._outputs
 
     def output(self, execution: int) -> PyTree:

@@ -28,27 +28,27 @@ class PlannedRuns(Protocol):
 
     @property
     def task(self) -> Task:
-        """What is learned."""
+        """Returns what is learned."""
 
     @property
     def space(self) -> Space:
-        """The law of the candidates."""
+        """Returns the distribution of the candidates."""
 
     @property
     def selection(self) -> Any:
-        """How many runs there are: their mean alone is read."""
+        """Returns how many runs there are: their mean alone is read."""
 
     @property
     def settings(self) -> tuple[RunSetting, ...]:
-        """The accounted settings a candidate may have."""
+        """Returns the accounted settings a candidate may have."""
 
     @property
     def optimizer(self) -> Optimizer:
-        """Hyperparameters -> optax transformation."""
+        """Returns hyperparameters -> optax transformation."""
 
     @property
     def clipping(self) -> training.ClipRule:
-        """How gradients are clipped."""
+        """Returns how gradients are clipped."""
 
 
 def train_config(
@@ -60,19 +60,10 @@ def train_config(
     job: Job = Job(),  # noqa: B008 (immutable)
     clipping: training.ClipRule = training.GlobalClipping(),  # noqa: B008 (immutable)
 ) -> training.TrainConfig:
-    """What is static about training on a task.
+    """Returns what is static about training on a task.
 
-    Args:
-      task: whose loss is minimised, and which of its parameters are trained.
-      optimizer: hyperparameters -> optax transformation.
-      lots: how the records of a step are drawn; they also fix the neighbouring relation.
-      steps: gradient steps.
-      lot_size: what the noisy sum is divided by: the expected number of records of a lot.
-      job: its micro-batches, devices that share a lot, and checked contributions are read.
-      clipping: how gradients are clipped.
-
-    Raises:
-      ValueError: for steps or a lot size that are not positive.
+    `lots` also fix the neighbouring relation; the noisy sum is divided by `lot_size`, the expected
+    number of records of a lot; of `job` micro-batches, shared devices and checks are read.
     """
     return training.TrainConfig(
         loss_fn=task.example_loss,
@@ -98,18 +89,18 @@ def config_of_setting(
     job: Job = Job(),  # noqa: B008 (immutable)
     clipping: training.ClipRule = training.GlobalClipping(),  # noqa: B008 (immutable)
 ) -> training.TrainConfig:
-    """`train_config` of a run that is accounted for as `setting`."""
+    """Returns `train_config` of a run that is accounted for as `setting`."""
     lots, size = setting.lots, setting.expected_lot_size
     return train_config(task, optimizer, lots, setting.steps, size, job, clipping)
 
 
 def _config(procedure: PlannedRuns, setting: RunSetting, job: Job) -> training.TrainConfig:
-    """How a job trains the candidates of a procedure that have this setting."""
+    """Returns how a job trains the candidates of a procedure that have this setting."""
     return config_of_setting(procedure.task, procedure.optimizer, setting, job, procedure.clipping)
 
 
 def bytes_of_step(task: Task, config: training.TrainConfig) -> int:
-    """What a step of a candidate touches, of shapes alone; see `training.bytes_of_step`."""
+    """Returns what a step of a candidate touches, by shapes; see `training.bytes_of_step`."""
     params = jax.eval_shape(task.initial, training.candidate_keys(1, seed=0)[0])
     return training.bytes_of_step(config, params, task.train.arrays)
 
@@ -124,16 +115,10 @@ _READ_FROM_SETTINGS = {
 def hyperparameters_of_runs(
     drawn: Mapping[str, np.ndarray], settings: Sequence[RunSetting]
 ) -> dict[str, np.ndarray]:
-    """What runs are given.
+    """Returns what runs are given, name -> (runs,) float64, of what was drawn for each.
 
-    Args:
-      drawn: name -> (runs,) float64, what was drawn or chosen for each.
-      settings: (runs,), what each is accounted for as.
-
-    Returns:
-      name -> (runs,) float64: what was drawn, a clip norm of 1 where none was, and
-      `noise_multiplier`, `lot_size` (the expected number of records of a lot) and `steps` as the
-      settings have them, whatever was drawn.
+    A clip norm is 1 where none was drawn; `noise_multiplier`, `lot_size` (the expected number of
+    records of a lot) and `steps` are as the settings have them, whatever was drawn.
     """
     given = dict(drawn)
     for name, of_setting in _READ_FROM_SETTINGS.items():
@@ -160,26 +145,19 @@ def run_of(
 
 
 def all_finite(params: PyTree) -> jax.Array:
-    """Whether every number of a pytree of arrays is finite, a boolean scalar."""
+    """Returns whether every number of a pytree of arrays is finite, a boolean scalar."""
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(params)]))
 
 
 def scored_run(
     task: Task, params: PyTree, validation_arrays: PyTree, counts: jax.Array | None = None
 ) -> dict[str, PyTree]:
-    """What is kept of a trained candidate.
+    """Returns what is kept of a trained candidate: `params`, `units` and `finite`.
 
-    Args:
-      task: whose `correct` or `score` judges.
-      params: the candidate's.
-      validation_arrays: pytree of arrays (n, ...).
-      counts: bool (n,), the records that count; None for all.
-
-    Returns:
-      `params`; `units`, int32, what the validation records score in whole units (`Task.units`): the
-      number it gets right, with `correct`; `finite`, whether all of it is. Where a run returns all
-      its averages (`Task.may_return_all`), a tuple, both are of shape (its length,). `longest` of
-      a run whose contributions were checked.
+    `units`, int32, is what the validation records that count (`counts`, bool (n,); None for all)
+    score in whole units (`Task.units`): with `correct`, the number it gets right. `finite` says
+    whether all of it is. Where a run returns all its averages (`Task.may_return_all`), a tuple,
+    both are of shape (its length,). `longest` is of a run whose contributions were checked.
     """
     if isinstance(params, Checked):
         found = scored_run(task, params.params, validation_arrays, counts)
@@ -208,16 +186,10 @@ def trained_runs(
     job: Job,
     run: CandidateRun | None = None,
 ) -> Iterator[tuple[np.ndarray, PyTree]]:
-    """Trains some of the candidates of a procedure, all at once; yields (indices, outputs).
+    """Trains `members` of a procedure's candidates, all at once; yields (indices, outputs).
 
-    Args:
-      procedure: its task, settings, optimiser and space; never how many runs there are.
-      hyperparameters: name -> (candidates,) float64.
-      keys: typed keys (candidates,).
-      members: (n,) int, those to train.
-      chunk_size: candidates trained at once; the last chunk is filled up.
-      job: placement and checkpoints.
-      run: from `run_of_candidate`, so that several calls without a folder compile it once.
+    The last chunk is filled up to `chunk_size`. `run`, from `run_of_candidate`, lets several calls
+    without a folder compile it once. How many runs there are is never read.
     """
     if not len(members):
         return
@@ -234,7 +206,7 @@ def trained_runs(
 
 
 def _placement(procedure: PlannedRuns, chunk_size: int, job: Job) -> training.Placement:
-    """A job's placement; "auto" is measured on short runs of an invented candidate."""
+    """Returns a job's placement; "auto" is measured on short runs of an invented candidate."""
     if job.placement != "auto":
         # By what is public: the largest of all settings, never of those that were drawn.
         largest = max(procedure.settings, key=lambda setting: setting.lots.capacity)
@@ -337,7 +309,7 @@ def _by_setting(
 
 
 def run_of_candidate(procedure: PlannedRuns, setting: RunSetting, job: Job) -> CandidateRun:
-    """Returns run(key, hyperparameters, data): train one candidate and count what it gets right."""
+    """Returns run(key, hyperparameters, data) -> a trained candidate as `scored_run` has it."""
     task = procedure.task
     config = _config(procedure, setting, job)
     trained = run_of(task, config)
@@ -350,5 +322,5 @@ def run_of_candidate(procedure: PlannedRuns, setting: RunSetting, job: Job) -> C
 
 
 def untrained(task: Task) -> PyTree:
-    """Parameters on the host that depend on no record: released where no trained ones can be."""
+    """Returns parameters on the host, of no record, released where no trained ones can be."""
     return jax.device_get(task.initial(jax.random.key(0)))

@@ -92,11 +92,7 @@ class OneRun:
         progress: Progress | None,
         job: Job,
     ) -> Result | None:
-        """See `tuner.Evaluation`.
-
-        Raises:
-          ValueError: for another finish than `KeepTheWinner`, or a space that draws anything.
-        """
+        """See `tuner.Evaluation`."""
         fixed = planned(task, request, finish)
         started = time.time()
         executed = execute(
@@ -141,11 +137,7 @@ class OneRun:
 
 
 def planned(task: Task, request: Request, finish: Finish) -> Procedure:
-    """Fixes one run and its cost, from public numbers only.
-
-    Raises:
-      ValueError: for another finish than `KeepTheWinner`, or a space that draws anything.
-    """
+    """Fixes one run and its cost, from public numbers only; refuses a space that draws anything."""
     if finish != KeepTheWinner():
         raise ValueError(f"one run ends in KeepTheWinner(), not in {finish!r}: it is the release")
     for name, law in request.space.parameters.items():
@@ -160,14 +152,14 @@ def planned(task: Task, request: Request, finish: Finish) -> Procedure:
 
 
 def hyperparameters(space: Space) -> dict[str, float | None]:
-    """What stands in the release, of a space of numbers."""
+    """Returns what stands in the release, of a space of numbers."""
     return described.rounded(
         {name: float(law.lowest) for name, law in sorted(space.parameters.items())}
     )
 
 
 def _release(fixed: Procedure, executed: Executed, secret: bool) -> Release:
-    """What may leave: the run's parameters, and the claim."""
+    """Returns what may leave: the run's parameters, and the claim."""
     params = executed.best.output(0)
     released = hyperparameters(fixed.space)
     if not np.isfinite(executed.best.score[0]):
@@ -189,15 +181,7 @@ def public_claim(
     secret: bool,
     versions: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """What the release of one run states; a function of public words and numbers alone.
-
-    Args:
-      fixed: what was fixed before the data was touched.
-      options: what was asked of the run beside the space.
-      training: as from `Inspection.words`.
-      secret: whether no seed was given.
-      versions: see `release.statement`.
-    """
+    """Returns what the release of one run states, from public text and numbers alone."""
     return statement(
         guarantee=fixed.guarantee,
         delta=fixed.request.delta,

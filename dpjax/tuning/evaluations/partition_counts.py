@@ -40,13 +40,11 @@ class EmptyPartitionWarning(UserWarning):
 
 @dataclasses.dataclass(frozen=True)
 class PartitionedRecords:
-    """Training records by partition, on the host; everything but k is the curator's.
+    """Training records by partition, on the host; everything but k is for the curator only.
 
-    Attributes:
-      arrays: pytree of arrays (size_bound, ...), rows of one partition together, zeros after the
-        last: shapes are public, so the compiled program is the same for all neighbours.
-      starts: (k,) int32, first row of each partition.
-      sizes: (k,) int32, its number of rows.
+    `arrays` (size_bound, ...) have the rows of one partition together, zeros after the last: shapes
+    are public, so the compiled program is the same for all neighbours. `starts` (k,) and `sizes`
+    (k,) are each partition's first row and its number of rows.
     """
 
     arrays: object
@@ -57,11 +55,7 @@ class PartitionedRecords:
 def partitioned(records: Records, partitions: int, key: bytes) -> PartitionedRecords:
     """Partitions training records by a keyed hash of their identifiers.
 
-    Raises:
-      ValueError: for more partitions than public records, or records without identifiers.
-
-    Warns:
-      EmptyPartitionWarning: for partitions without a record; the curator's to see.
+    Warns the curator of partitions without a record.
     """
     check_partitions(records, partitions)
     assert records.identifiers is not None  # Else they were just refused.
@@ -94,11 +88,7 @@ def padded(arrays: object, rows: int) -> object:
 
 
 def check_partitions(records: Records, partitions: int) -> int:
-    """The number of partitions as an int, if the records can have as many by public numbers.
-
-    Raises:
-      ValueError: for fewer than 1, more than public records, or records without identifiers.
-    """
+    """Returns the number of partitions, if the records can have as many by public numbers."""
     partitions = checks.whole("partitions", partitions, 0)
     if not 1 <= partitions <= records.public_size:
         raise ValueError(
@@ -129,7 +119,7 @@ def partition_counts(
     drawn: Arrays | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> np.ndarray | None:
-    """Counts what every candidate's model of every partition gets right.
+    """Counts what every candidate's model of every partition gets right, (candidates, k) int64.
 
     Formal guarantees:
       The count of candidate s on partition j is a function of the records of partition j in their
@@ -139,23 +129,8 @@ def partition_counts(
       validation records, and is 0 for an empty partition and for a model that is not finite. This
       is what `AveragedUtility.sensitivity` needs.
 
-    Args:
-      task: what to learn.
-      records: the training records by partition, k of them.
-      lots: how a partition is trained.
-      steps: gradient steps of each model.
-      hyperparameters: name -> (candidates,).
-      keys: typed keys (candidates * k,), all different.
-      optimizer: hyperparameters -> optax transformation.
-      clipping: how gradients are clipped, where models of partitions clip at all.
-      chunk_size: models trained at once; the memory knob.
-      job: placement, micro-batches, checkpoints (models that were counted are not trained again),
-        shards.
-      drawn: what `Job.once` gives its work; needed where the job has a folder.
-      progress: called with the number of this process's models done so far.
-
-    Returns:
-      Array (candidates, k), int64; None for a shard, which leaves its counts in the job's folder.
+    The `keys` (candidates k,) must all be different. A shard leaves its counts in the
+    job's folder and returns None. A job with a folder needs `drawn`, which `Job.once` gives `work`.
     """
     partitions = len(records.sizes)
     total = len(keys)
@@ -211,7 +186,7 @@ def partition_counts(
 
 
 def _model_run(task: Task, config: training.TrainConfig) -> Run:
-    """run(key, hyperparameters, data) -> `correct` predictions of one candidate on one partition.
+    """Returns run(key, hyperparameters, data) -> `correct` predictions of one partition's model.
 
     And `longest`, where its contributions were checked; see `scored_run`.
     """
@@ -238,13 +213,13 @@ def _model_run(task: Task, config: training.TrainConfig) -> Run:
 
 
 def _masked(records: Records) -> tuple[PyTree, np.ndarray]:
-    """Records with zeros up to their public bound, and which rows are real, (rows,) bool."""
+    """Returns records with zeros up to their public bound; which rows are real, (rows,) bool."""
     real = np.arange(records.size_bound) < records.number
     return padded(records.arrays, records.size_bound), real
 
 
 class _Saved:
-    """Counts of the models done so far, in the job's folder if it has one; the curator's."""
+    """Counts of the models done so far, in the job's folder if it has one; for the curator only."""
 
     def __init__(self, job: Job, drawn: Arrays):
         self._every, self._drawn = job.checkpoint_seconds, drawn
@@ -255,7 +230,7 @@ class _Saved:
             self._path = os.path.join(job.folder, f"partition_counts_{index}_of_{count}.npz")
 
     def restore(self, total: int) -> np.ndarray:
-        """(total,) int64, -1 where nothing is known yet."""
+        """Returns (total,) int64, -1 where nothing is known yet."""
         if self._path is None or not os.path.lexists(self._path):
             return np.full(total, -1, dtype=np.int64)
         mend = "remove it, and its models are trained again"

@@ -88,33 +88,29 @@ Candidates = int | Sequence[Mapping[str, float]]
 class UtilityChoice(Protocol):
     """A private choice among candidates by integer utilities of one record's bounded influence.
 
-    Attributes:
-      epsilon: epsilon_0, of the choice or of one of its iterations.
+    `epsilon` is epsilon_0, of the choice or of one of its iterations.
     """
 
     epsilon: float
 
     def guarantee(self, relation: str) -> accounting.Guarantee:
-        """The cost of the choice."""
+        """Returns the cost of the choice."""
 
     def select(
         self, scores: list[int], utility: AveragedUtility, below: UniformBelow
     ) -> tuple[int, dict[str, Any]]:
-        """Returns the chosen index, and what happened: the curator's, JSON-able."""
+        """Returns the chosen index, and what happened, JSON-able, for the curator."""
 
     def describe(self, utility: AveragedUtility, delta: float) -> dict[str, Any]:
-        """The public rule as JSON-able data."""
+        """Returns the public rule as JSON-able data."""
 
 
 @dataclasses.dataclass(frozen=True)
 class PartitionModels:
-    """The evaluation: candidates' average accuracy over models of disjoint parts of the records.
+    """The evaluation: candidates' average accuracy over models of disjoint subsets of the records.
 
-    Attributes:
-      candidates: how many are drawn, once, from the space; or a public list of them, each a mapping
-        of the space's names to numbers.
-      partitions: k, at most the public number of training records.
-      partition_training: one of `partitions.PARTITION_TRAININGS`; the guarantee is the same.
+    `candidates` are drawn once, from the space, or are a public list; there are `partitions`, k, at
+    most as many as training records; the guarantee is the same for any `partition_training`.
     """
 
     candidates: Candidates = 16
@@ -124,7 +120,7 @@ class PartitionModels:
 
     @classmethod
     def from_statement(cls, claim: Mapping[str, Any]) -> PartitionModels:
-        """What a statement says of the evaluation."""
+        """Returns the evaluation that a statement names."""
         selection = claim["selection"]
         return cls(
             selection["candidates"],
@@ -144,11 +140,7 @@ class PartitionModels:
         progress: Progress | None,
         job: Job,
     ) -> Result | None:
-        """See `tuner.Evaluation`.
-
-        Raises:
-          ValueError: for another finish than `TrainTheWinner`: partition models are not private.
-        """
+        """See `tuner.Evaluation`."""
         _check_finish(finish)
         fixed = plan(task, request, self, choice, finish)
         warning = fixed.utility.noise_warning(fixed.number, choice.epsilon)
@@ -195,18 +187,8 @@ def _check_finish(finish: Finish) -> None:
 class Plan:
     """Everything that is fixed, and public, before the data is touched.
 
-    Attributes:
-      request: what was asked.
-      models: what is trained and counted.
-      number: of candidates.
-      listed: the candidates, where the caller gave them.
-      choice: the private choice.
-      utility: units and sensitivity of the scores.
-      lots: how the models of partitions are trained.
-      setting: of the final training.
-      inspected: the task and the optimiser, as they were looked at.
-      selection_guarantee, training_guarantee, guarantee: the cost of the selection, of the final
-        training, of both together.
+    `lots` are those of partitions' models and `setting` is of the final training; `guarantee` is
+    the cost of both, and `listed` are the candidates, where the caller gave them.
     """
 
     request: Request
@@ -224,23 +206,19 @@ class Plan:
 
     @property
     def task(self) -> Task:
-        """What is learned."""
+        """Returns what is learned."""
         return self.inspected.task
 
     @property
     def space(self) -> Space:
-        """The law that candidates are drawn from."""
+        """Returns the distribution that candidates are drawn from."""
         return self.request.space
 
 
 def plan(
     task: Task, request: Request, models: PartitionModels, choice: UtilityChoice, finish: Finish
 ) -> Plan:
-    """Fixes the procedure and its cost, from public numbers only.
-
-    Raises:
-      ValueError: with one line naming what to pass instead.
-    """
+    """Fixes the procedure and its cost, from public numbers only."""
     space, epsilon, delta = request.space, request.epsilon, request.delta
     inspected = inspection.Inspection(task, request.optimizer, space.parameters)
     number, listed = _candidates(models.candidates, space)
@@ -364,7 +342,7 @@ def _worked_out(
     job: Job,
     drawn: Arrays,
 ) -> Arrays | None:
-    """Counts, one choice and the final training of a draw, as arrays; None for a shard."""
+    """Counts, chooses and trains finally, from a draw; returns arrays, None for a shard."""
     task, partitions = fixed.task, fixed.utility.partitions
     hyperparameters = _hyperparameters(fixed, drawn)
     records = partitioned(task.train, partitions, drawn["partition_key"].tobytes())
@@ -416,7 +394,7 @@ _FINAL = "final_"
 
 
 def _of_final(outcome: Arrays) -> Arrays:
-    """The arrays of the final training."""
+    """Returns the arrays of the final training."""
     names = (name for name in outcome if name.startswith(_FINAL))
     return {name.removeprefix(_FINAL): outcome[name] for name in names}
 
@@ -426,7 +404,7 @@ def _hyperparameters(fixed: Plan, arrays: Arrays) -> dict[str, np.ndarray]:
 
 
 def _drawn(fixed: Plan, randomness: HostRandomness) -> dict[str, np.ndarray]:
-    """The candidates, the key of the partitions and every model's key."""
+    """Draws the candidates, the key of the partitions and every model's key."""
     if fixed.listed is None:
         hyperparameters = fixed.space.sample(
             fixed.number, randomness.generator(_STREAM_OF_CANDIDATES)
@@ -448,9 +426,9 @@ def _drawn(fixed: Plan, randomness: HostRandomness) -> dict[str, np.ndarray]:
 def _chosen_once(
     job: Job, drawn: Arrays, choose: Callable[[], tuple[int, dict]]
 ) -> tuple[int, dict[str, Any]]:
-    """One choice for all processes, and for a job that goes on after a stop: never a second draw.
+    """Chooses once for all processes, and for a job that goes on after a stop: never a second draw.
 
-    It is kept in the job's folder, with what happened, until the draw is consumed.
+    The choice is kept in the job's folder, with what happened, until the draw is consumed.
     """
     payload = None
     if jax.process_index() == 0:
@@ -468,7 +446,7 @@ def _chosen_once(
 
 
 def _facts(fixed: Plan, randomness: HostRandomness) -> dict[str, Any]:
-    """What a draw, and what is trained from it, depend on; JSON-able, by name."""
+    """Returns what a draw, and what is trained from it, depend on; JSON-able, by name."""
     return {
         "method": "models of partitions",
         "settings": dataclasses.astuple(fixed.setting),
@@ -486,7 +464,7 @@ def _facts(fixed: Plan, randomness: HostRandomness) -> dict[str, Any]:
 
 
 def final_procedure(fixed: Plan, chosen: Mapping[str, float]) -> Procedure:
-    """One private run of the chosen candidate, on all training records."""
+    """Returns one private run of the chosen candidate, on all training records."""
     return Procedure(
         request=dataclasses.replace(fixed.request, space=Space(dict(chosen))),
         selection=BestOf(accounting.Fixed(1)),
@@ -505,7 +483,7 @@ def _release(
     chosen: Mapping[str, float],
     final: Executed,
 ) -> Release:
-    """What may leave: the final training's parameters, the choice, and the claim."""
+    """Returns what may leave: the final training's parameters, the choice, and the claim."""
     params = final.best.output(0)
     if not np.isfinite(final.best.score[0]):
         params = untrained(fixed.task)
@@ -521,7 +499,7 @@ def _release(
 
 
 def final_settings(fixed: Plan) -> list[RunSetting]:
-    """The accounted setting of the one private training of the winner."""
+    """Returns the accounted setting of the one private training of the winner."""
     return [dataclasses.replace(fixed.setting, probability=1.0)]
 
 
@@ -534,16 +512,7 @@ def public_claim(
     secret: bool,
     versions: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """What the release of a plan states; a function of public words and numbers alone.
-
-    Args:
-      fixed: the plan.
-      options: what was asked of the final training beside the space.
-      listed: the candidates, which are public.
-      training: as from `Inspection.words`.
-      secret: whether no seed was given.
-      versions: see `release.statement`.
-    """
+    """Returns what the release of a plan states, from public text and numbers alone."""
     utility, setting, delta = fixed.utility, fixed.setting, fixed.request.delta
     claim = statement(
         guarantee=fixed.guarantee,

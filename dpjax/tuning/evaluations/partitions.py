@@ -56,13 +56,10 @@ class AveragedUtility:
           may cross from one part to the other (or between partitions), which does at most both.
       Divided by k n these are Delta = 1/k, max(1/k, 1/n), and 1/k + max(1/k, 1/n).
 
-    Attributes:
-      partitions: k.
-      validation_size: n, public; never the real number of private validation records.
-      validation_is_public: whether the validation records are no one's secret.
-      records_stay: whether neighbours differ in one part and one partition only: always under
-        add-or-remove one; under replace one if the replacement keeps the identifier.
-      units_of_a_record: g, what one validation record scores at most with one model.
+    `partitions` is k, `units_of_a_record` g, `validation_size` n: public, never the real number
+    of private validation records. `records_stay` says that neighbours differ in one part and one
+    partition only: always under add-or-remove one; under replace one if the replacement keeps the
+    identifier.
     """
 
     partitions: int
@@ -78,17 +75,17 @@ class AveragedUtility:
 
     @property
     def units(self) -> int:
-        """Units in a utility of 1, k g n."""
+        """Returns the units in a utility of 1, k g n."""
         return self.partitions * self.units_of_a_model
 
     @property
     def units_of_a_model(self) -> int:
-        """Units that one model may add, g n."""
+        """Returns the units that one model may add, g n."""
         return self.validation_size * self.units_of_a_record
 
     @property
     def sensitivity(self) -> int:
-        """Units by which one record moves any candidate's utility, at most."""
+        """Returns the most units by which one record moves any candidate's utility."""
         of_training = self.units_of_a_model
         of_validation = self.partitions * self.units_of_a_record
         if self.validation_is_public:
@@ -99,23 +96,23 @@ class AveragedUtility:
 
     @property
     def effective_partitions(self) -> float:
-        """1 / Delta: the number of partitions that the noise answers to."""
+        """Returns 1 / Delta: the number of partitions that the noise answers to."""
         return self.units / self.sensitivity
 
     def threshold_scale(self, epsilon: float) -> Fraction:
-        """Scale of the discrete Laplace noise on a threshold, in units: 2 Delta / epsilon."""
+        """Returns the discrete Laplace scale for a threshold, in units: 2 Delta / epsilon."""
         return Fraction(2 * self.sensitivity) / Fraction(epsilon)
 
     def query_scale(self, epsilon: float) -> Fraction:
-        """Scale of the discrete Laplace noise on a queried utility, in units: 4 Delta / epsilon."""
+        """Returns the discrete Laplace scale for a queried utility, in units: 4 Delta / epsilon."""
         return Fraction(4 * self.sensitivity) / Fraction(epsilon)
 
     def exponential_rate(self, epsilon: float) -> Fraction:
-        """Rate of the exponential mechanism and of permute-and-flip: epsilon / (2 Delta) a unit."""
+        """Returns epsilon / (2 Delta) a unit, for exponential and permute-and-flip choices."""
         return Fraction(epsilon) / (2 * self.sensitivity)
 
     def threshold(self, level: int, granularity: float, lower_bound: float = 0.0) -> int:
-        """The least whole number of units that reaches lower_bound + level * granularity.
+        """Returns the least whole number of units that reaches lower_bound + level * granularity.
 
         Decimals are taken as written (0.01 is 1/100). Comparing whole numbers with it is comparing
         them with the exact threshold.
@@ -124,19 +121,15 @@ class AveragedUtility:
         return math.ceil(exact * self.units)
 
     def total(self, counts: np.ndarray) -> list[int]:
-        """Adds the models' counts up to units.
+        """Adds the models' counts (candidates, k) up to units, one Python integer a candidate.
 
-        Args:
-          counts: (candidates, k) int, what the validation records score with each model, in units
-            (correct predictions), 0 where a partition is empty or a model is not finite.
-
-        Returns:
-          One Python integer for each candidate.
+        Counts are in units (correct predictions), 0 where a partition is empty or a model is not
+        finite.
         """
         return [int(row) for row in np.minimum(counts, self.units_of_a_model).sum(axis=1)]
 
     def noise_warning(self, candidates: int, epsilon: float) -> str | None:
-        """What to tell if noise drowns the utilities: one line naming what would not; else None."""
+        """Returns one line on what would help where noise drowns the utilities; else None."""
         ratio = accounting.selection_noise_ratio(candidates, self.effective_partitions, epsilon)
         if ratio <= 1.0:
             return None
@@ -157,12 +150,9 @@ class AveragedUtility:
 class PartitionLots:
     """How the models of partitions are trained, in public numbers.
 
-    Attributes:
-      lots: of one partition. Records beyond `lots.dataset_size_bound` in a partition are not
-        trained on; nothing private rests on that.
-      lot_size: expected records of a lot.
-      noise_multiplier: noise standard deviation over the clip norm.
-      clips: whether the candidate's clip norm is applied.
+    Records beyond `lots.dataset_size_bound` in a partition are not trained on; nothing private
+    rests on that. The noise multiplier is noise / clip norm, `lot_size` expected records; `clips`
+    says whether the candidate's clip norm is applied.
     """
 
     lots: training.PoissonLots
@@ -174,19 +164,10 @@ class PartitionLots:
 def partition_lots(
     setting: RunSetting, public_size: int, partitions: int, partition_training: str
 ) -> PartitionLots:
-    """Plans the training of partitions after the final training that it stands for.
+    """Plans the training of partitions after the final training, of `setting`, that it stands for.
 
     A partition's lot has the final lot's share of the records, but at least 16 where there are as
-    many; steps are the final training's.
-
-    Args:
-      setting: of the final training; its noise multiplier must be known for a rehearsal.
-      public_size: of the training records.
-      partitions: k.
-      partition_training: one of `PARTITION_TRAININGS`.
-
-    Raises:
-      ValueError: for another word.
+    many; steps are the final training's. A rehearsal needs the setting's noise multiplier.
     """
     if partition_training not in PARTITION_TRAININGS:
         raise ValueError(

@@ -55,13 +55,11 @@ from dpjax.tuning.tuner import (
 class PrivateRuns:
     """The evaluation: runs of candidates drawn from the space, each with a private score.
 
-    Attributes:
-      score_noise: standard deviation of the discrete Gaussian on the sum of validation scores (the
-        count of correct predictions), in records; None: the least one that adds nothing to the
-        total.
-      not_private: allow noise multiplier 0; nothing is then guaranteed.
-      score_on_training: score candidates on the records they are trained on, which costs more than
-        on records of their own and needs none; the task's validation records are not used.
+    `score_noise` is the std of the discrete Gaussian on the sum of validation scores (the count of
+    correct predictions), in records; None: the least one that adds nothing to the total. With
+    `not_private` noise multiplier 0 is allowed, and nothing is guaranteed. `score_on_training`
+    scores candidates on the records they are trained on: it costs more than records of their own,
+    and the task's validation records are not used.
     """
 
     score_noise: float | None = None
@@ -81,11 +79,7 @@ class PrivateRuns:
         progress: Progress | None,
         job: Job,
     ) -> Result | None:
-        """See `tuner.Evaluation`; `choice` is a `choices.RunChoice`.
-
-        Raises:
-          ValueError: for another finish than `KeepTheWinner`, which has no price here.
-        """
+        """See `tuner.Evaluation`; `choice` is a `choices.RunChoice`."""
         _check_finish(finish)
         procedure = self.planned(task, request, choice)
         started = time.time()
@@ -114,7 +108,7 @@ class PrivateRuns:
         )
 
     def planned(self, task: Task, request: Request, choice: RunChoice) -> Procedure:
-        """What is run; see `plan_procedure`."""
+        """Returns what is run; see `plan_procedure`."""
         return plan_procedure(
             task,
             request,
@@ -125,7 +119,7 @@ class PrivateRuns:
         )
 
     def executed(self, procedure: Procedure, **how: Any) -> Executed | None:
-        """Runs what was planned once; see `execute`."""
+        """Runs once what was planned; see `execute`."""
         return execute(procedure, **how)
 
     def restate(self, claim: Mapping[str, Any], choice: RunChoice, finish: Finish) -> Restated:
@@ -169,17 +163,9 @@ def _check_finish(finish: Finish) -> None:
 class Procedure:
     """Everything that is fixed, and public, before the data is touched.
 
-    Attributes:
-      request: what was asked.
-      selection: how many runs there are, and which of them is released.
-      settings: the accounted settings a candidate may have.
-      inspected: the task and the optimiser, as they were looked at.
-      score_noise: standard deviation of the discrete Gaussian on the sum of validation scores (the
-        number of correct predictions), in records; 0 for public validation data or a run that is
-        not private.
-      run_guarantee: the cost of one candidate, its score included; None if not private.
-      guarantee: the cost of the release; None if not private.
-      score_on_training: whether the task's validation records are those trained on.
+    `score_noise` is as of `PrivateRuns`; 0 for public validation data or a run that is not private.
+    `run_guarantee` is one candidate's with its score, `guarantee` the release's; both are None if
+    not private.
     """
 
     request: Request
@@ -193,22 +179,22 @@ class Procedure:
 
     @property
     def task(self) -> Task:
-        """What is learned."""
+        """Returns what is learned."""
         return self.inspected.task
 
     @property
     def space(self) -> Space:
-        """The law candidates are drawn from."""
+        """Returns the distribution candidates are drawn from."""
         return self.request.space
 
     @property
     def optimizer(self) -> Optimizer:
-        """Hyperparameters -> optax transformation."""
+        """Returns hyperparameters -> optax transformation."""
         return self.inspected.optimizer
 
     @property
     def clipping(self) -> training.ClipRule:
-        """How gradients are clipped."""
+        """Returns how gradients are clipped."""
         return self.request.run.clipping
 
 
@@ -221,21 +207,10 @@ def plan_procedure(
     not_private: bool = False,
     score_on_training: bool = False,
 ) -> Procedure:
-    """Fixes the procedure and its cost, from public numbers only.
+    """Fixes the procedure and its cost, from public numbers only; the noise meets the target.
 
-    Args:
-      task: only its public numbers are read (and, for fixed-size lots, the public number of
-        training records).
-      request: what is asked; the noise multiplier is calibrated to its target, if it has one.
-      selection: how many runs there are, and which of them is released.
-      score_noise: standard deviation for the validation count, in records; None: the least one
-        that adds nothing to the total.
-      not_private: allow noise_multiplier 0; nothing is then guaranteed.
-      score_on_training: score on the records trained on, and charge for both together.
-
-    Raises:
-      ValueError: if target and noise are both given or both missing, if the noise is 0 in a
-        private run, if nothing reads a hyperparameter of the space, or if the target cannot be met.
+    Of `task` only its public numbers are read (and, for fixed-size lots, the public number of
+    training records); the other arguments are as of `PrivateRuns`.
     """
     epsilon, delta = request.epsilon, request.delta
     check_score_noise(score_noise, task.units)
@@ -296,11 +271,7 @@ def plan_procedure(
 
 
 def scored_on_training(task: Task, request: Request) -> Task:
-    """The task with its training records in the place of the validation records.
-
-    Raises:
-      ValueError: for validation records that are said to be public: these are not.
-    """
+    """Returns the task with its training records in the place of the validation records."""
     if request.validation_is_public:
         raise ValueError(
             "score_on_training scores on training records, which are private: drop it, or "
@@ -354,16 +325,12 @@ _STREAM_OF_K, _STREAM_OF_SPACE, _STREAM_OF_SCORES = 1, 2, 3
 
 @dataclasses.dataclass(frozen=True)
 class Executed:
-    """What `execute` did; the curator's.
+    """What `execute` did, for the curator only.
 
-    Attributes:
-      best: the winner of each execution.
-      counts: (executions,) int, the realised K of each.
-      hyperparameters: for each name (candidates,) float64, all executions' candidates in order.
-      units: (candidates,) int, exact sums of validation scores in whole units (`Task.units`): with
-        `correct`, the number of correct predictions.
-      scores: (candidates,) float64, these with noise, in records; -inf for failed candidates and
-        for those that a search in order did not come to.
+    `best` has the winner and `counts` (executions,) the realised K of each execution; all
+    executions' candidates follow each other in the other arrays, (candidates,). `units` are exact
+    sums of validation scores in whole units (`Task.units`), `scores` these with noise, in records:
+    -inf for failed candidates and for those that a search in order did not come to.
     """
 
     best: BestOfRuns
@@ -398,21 +365,8 @@ def execute(
       process or one set of shards at a time, and one selection, after which it is no more: two
       releases never share K, keys or noise, as long as the folder is not copied.
 
-    Args:
-      procedure: what was fixed beforehand.
-      randomness: where K, the candidates, their keys and the scores' noise come from.
-      executions: how many independent times.
-      chunk_size: candidates trained at once; the last chunk is filled up.
-      progress: called with (candidates done, candidates in all this process trains).
-      job: where and in which shares the candidates are trained.
-
-    Returns:
-      What was executed; None for a shard, which leaves its results in the job's folder. Where the
-      job's folder holds a spent draw of this procedure: what was executed then.
-
-    Raises:
-      ValueError: for a folder that is another procedure's, another process's or another user's, or
-        holds something damaged; one line that says which.
+    A shard leaves its results in the job's folder and returns None. Where the folder holds a
+    consumed draw of this procedure, what was executed then is returned.
     """
 
     def work(drawn: Arrays) -> Arrays | None:
@@ -436,16 +390,10 @@ def rank_trained(
     scores: np.ndarray,
     best: BestOfRuns,
 ) -> None:
-    """Scores candidates with their noise, and keeps the best of each execution.
+    """Scores the candidates `indices` (n,) with their noise, and keeps the best of each execution.
 
-    Args:
-      procedure: what was fixed beforehand.
-      indices: (n,) int, the candidates that were trained.
-      outputs: of each, as from `candidate_runs.scored_run`.
-      noise: (candidates,) of all, in whole units.
-      owners: (candidates,) int, the execution of each.
-      units, scores: (candidates,) as of `Executed`; written at `indices`.
-      best: brought up to date.
+    `outputs` are as from `candidate_runs.scored_run`; `noise` (candidates,) is in whole units,
+    `owners` (candidates,) each one's execution; `units` and `scores` are written at `indices`.
     """
     task = procedure.task
     units[indices] = outputs["units"]
@@ -464,7 +412,7 @@ def _worked_out(
     progress: Callable[[int, int], None] | None,
     job: Job,
 ) -> Arrays | None:
-    """What `execute` keeps of a draw; None for a shard."""
+    """Returns what `execute` keeps of a draw; None for a shard."""
     noise = drawn["noise"]
     counts = drawn["counts"]
     owners = np.repeat(np.arange(executions), counts)
@@ -500,7 +448,7 @@ _HYPERPARAMETER = "hyperparameter_"
 
 
 def written_executed(executed: Executed) -> Arrays:
-    """What was executed, as arrays by name; of the draw no key and no noise."""
+    """Returns what was executed, as arrays by name; of the draw no key and no noise."""
     units, scores, best = executed.units, executed.scores, executed.best
     return (
         share_arrays(np.arange(len(units)), units, scores, best)
@@ -510,7 +458,7 @@ def written_executed(executed: Executed) -> Arrays:
 
 
 def read_executed(arrays: Arrays, task: Task) -> Executed:
-    """What `written_executed` wrote of runs on a task."""
+    """Reads what `written_executed` wrote of runs on a task."""
     total = len(arrays["units"])
     units, scores = np.zeros(total, dtype=np.int64), np.full(total, -np.inf)
     best = put_together([arrays], units, scores, _structure(task))
@@ -529,7 +477,7 @@ def _hyperparameters(arrays: Arrays) -> dict[str, np.ndarray]:
 def draw_of(
     procedure: Procedure, randomness: HostRandomness, executions: int
 ) -> dict[str, np.ndarray]:
-    """K of every execution, and every candidate's hyperparameters, key and score noise."""
+    """Draws K of every execution, and every candidate's hyperparameters, key and score noise."""
     source = None if randomness.secret else randomness.generator(_STREAM_OF_K)
     counts = procedure.selection.draw(executions, source)
     total = int(np.sum(counts))
@@ -547,7 +495,7 @@ def draw_of(
 
 
 def facts_of(procedure: Procedure, randomness: HostRandomness, executions: int) -> dict[str, Any]:
-    """What a draw, and what is trained from it, depend on; JSON-able, by name."""
+    """Returns what a draw, and what is trained from it, depend on; JSON-able, by name."""
     selection = procedure.selection
     return {
         "number of executions": executions,
@@ -565,7 +513,7 @@ def facts_of(procedure: Procedure, randomness: HostRandomness, executions: int) 
 
 
 def _release(procedure: Procedure, executed: Executed, secret: bool) -> Release:
-    """What may leave: the winner, or what no record had an influence on, and the claim."""
+    """Returns what may leave: the winner, or what no record influenced, and the claim."""
     task = procedure.task
     winner = int(executed.best.candidate[0])
     names = sorted(executed.hyperparameters)
@@ -593,15 +541,7 @@ def public_claim(
     secret: bool,
     versions: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """What the release of a procedure states; a function of public words and numbers alone.
-
-    Args:
-      procedure: what was fixed before the data was touched.
-      options: what was asked of a run beside the space.
-      training: as from `Inspection.words`.
-      secret: whether no seed was given.
-      versions: see `release.statement`.
-    """
+    """Returns what the release of a procedure states, from public text and numbers alone."""
     return statement(
         guarantee=procedure.guarantee,
         delta=procedure.request.delta,

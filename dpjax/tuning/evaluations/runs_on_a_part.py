@@ -75,29 +75,23 @@ _ASSUMPTIONS = (
 
 
 def rate_on_the_part(probability: float, final_share: float | None = None) -> float:
-    """What the learning rate is multiplied by for a run on the part; public.
+    """Returns what the learning rate is multiplied by for a run on the subset; public.
 
-    The square root of the ratio of the two expected lot sizes. Lots of the part are smaller, the
+    The square root of the ratio of the two expected lot sizes. Lots of the subset are smaller, the
     same noise is louder in what is averaged of them, and the best rate is lower. `subset_tuning`
-    says what this was chosen among.
-
-    Args:
-      probability: of a training record to be in the part.
-      final_share: of the training records, what the final training sees in expectation; None: the
-        rest.
+    says what this was chosen among. `probability` is of a training record to be in the subset;
+    `final_share` is what the final training sees of the records in expectation, None: the rest.
     """
     return math.sqrt(probability / (1.0 - probability if final_share is None else final_share))
 
 
 @dataclasses.dataclass(frozen=True)
 class RunsOnAPart:
-    """The evaluation: runs of candidates on a secret part of the records, with private scores.
+    """The evaluation: runs of candidates on a secret subset of the records, with private scores.
 
-    Attributes:
-      probability: of each training record to be in the part, by itself.
-      score_noise: standard deviation of the discrete Gaussian on the sum of validation scores (the
-        count of correct predictions), in records; None: the least one that adds nothing to the
-        total.
+    Each training record is in the subset by itself, with `probability`. `score_noise` is the std of
+    the discrete Gaussian on the sum of validation scores (the count of correct predictions), in
+    records; None: the least one that adds nothing to the total.
     """
 
     probability: float
@@ -125,12 +119,7 @@ class RunsOnAPart:
         progress: Progress | None,
         job: Job,
     ) -> Result | None:
-        """See `tuner.Evaluation`; `choice` is a `choices.RunChoice`.
-
-        Raises:
-          ValueError: for another finish than `TrainOnTheRest` or `TrainOnAll` of the same
-            probability.
-        """
+        """See `tuner.Evaluation`; `choice` is a `choices.RunChoice`."""
         fixed = plan(task, request, self, choice, finish)
         started = time.time()
         found = _tuned_and_trained(fixed, randomness, chunk_size, progress, job)
@@ -192,19 +181,10 @@ class RunsOnAPart:
 class Plan:
     """Everything that is fixed, and public, before the data is touched.
 
-    Attributes:
-      request: what was asked.
-      probability: of a training record to be in the part.
-      on_all: whether the final training is of all training records, not of the rest.
-      choice: how many runs there are on the part, and which of them wins.
-      setting: of a run, on either part.
-      inspected: the task and the optimiser, as they were looked at.
-      score_noise: standard deviation of the discrete Gaussian on the sum of validation scores, in
-        records; 0 for public validation data.
-      training_guarantee: the cost of one run, to a record that it may see.
-      selection_guarantee: the cost of the selection alone, to a record of the part or one of the
-        validation records.
-      guarantee: the cost of the release.
+    `setting` is of a run, on either subset; `on_all` says that the final training is of all
+    records, not of the rest. `score_noise` is 0 for public validation data. `training_guarantee` is
+    the cost of one run to a record that it may see, `selection_guarantee` that of the selection
+    alone to a record of the subset or a validation record, `guarantee` that of the release.
     """
 
     request: Request
@@ -220,27 +200,27 @@ class Plan:
 
     @property
     def task(self) -> Task:
-        """What is learned."""
+        """Returns what is learned."""
         return self.inspected.task
 
     @property
     def space(self) -> Space:
-        """The law of the final training's hyperparameters."""
+        """Returns the distribution of the final training's hyperparameters."""
         return self.request.space
 
     @property
     def final_share(self) -> float:
-        """Of the training records, what the final training sees in expectation; public."""
+        """Returns the public share of the records that the final training is expected to see."""
         return 1.0 if self.on_all else 1.0 - self.probability
 
     @property
     def rate_on_the_part(self) -> float:
-        """What the final training's learning rate is multiplied by for a run on the part."""
+        """Returns the multiple of the final training's learning rate for a run on the subset."""
         return rate_on_the_part(self.probability, self.final_share)
 
     @property
     def settings(self) -> tuple[RunSetting, RunSetting]:
-        """The accounted settings of a run on the part, and of the final one.
+        """Returns the accounted settings of a run on the subset, and of the final one.
 
         Steps, noise and the probability of a record in a lot are the same; what lots are divided by
         are public expectations.
@@ -250,11 +230,7 @@ class Plan:
         return on_the_part, final
 
     def search(self, in_part: np.ndarray) -> Procedure:
-        """The private runs on the part.
-
-        Args:
-          in_part: (n,) bool, which training records are in it; the curator's.
-        """
+        """Returns the private runs on the subset; `in_part`, (n,) bool, stays with the curator."""
         task = _task_of(self.task, in_part)
         # Only the records are others: what was looked at of the task is the same.
         optimizer = _with_rate_times(self.request.optimizer, self.rate_on_the_part)
@@ -269,10 +245,7 @@ class Plan:
         )
 
     def final_training(self, in_part: np.ndarray, chosen: Mapping[str, float]) -> Procedure:
-        """The one private run of the chosen hyperparameters, on all records outside the part.
-
-        Or on all training records, where `on_all`.
-        """
+        """Returns the one run of `chosen`, on the rest of the records or, if `on_all`, on all."""
         task = self.task if self.on_all else _task_of(self.task, ~in_part)
         return Procedure(
             request=dataclasses.replace(self.request, space=Space(dict(chosen))),
@@ -288,11 +261,7 @@ class Plan:
 def plan(
     task: Task, request: Request, runs: RunsOnAPart, choice: RunChoice, finish: Finish
 ) -> Plan:
-    """Fixes the procedure and its cost, from public numbers only.
-
-    Raises:
-      ValueError: with one line naming what to pass instead.
-    """
+    """Fixes the procedure and its cost, from public numbers only."""
     if finish not in (TrainOnTheRest(runs.probability), TrainOnAll(runs.probability)):
         raise ValueError(
             f"runs on a part end in TrainOnTheRest({runs.probability:g}), or in TrainOnAll of it, "
@@ -362,7 +331,7 @@ def plan(
 def _quiet_noise(
     choice: RunChoice, total: accounting.Guarantee, relation: str, units: int, delta: float
 ) -> float:
-    """The least standard deviation with which a choice by scores alone costs no more than `total`.
+    """Returns the least std with which a choice by scores alone costs no more than `total`.
 
     Searched over powers of 1.05, from 0.5 records on; the cost is computed of the one found.
     """
@@ -383,7 +352,7 @@ def _quiet_noise(
 
 
 def _task_of(task: Task, members: np.ndarray) -> Task:
-    """The task with some of its training records, and its public numbers."""
+    """Returns the task with some of its training records, and its public numbers."""
     return dataclasses.replace(task, train=_some_of(task.train, members))
 
 
@@ -402,7 +371,7 @@ def _some_of(records: Records, members: np.ndarray) -> Records:
 
 
 def _with_rate_times(optimizer: Optimizer, factor: float) -> Optimizer:
-    """The optimiser, given a multiple of the learning rate."""
+    """Returns the optimiser, given a multiple of the learning rate."""
 
     def scaled(hyperparameters: Mapping[str, Any]) -> Any:
         given = dict(hyperparameters)
@@ -414,7 +383,7 @@ def _with_rate_times(optimizer: Optimizer, factor: float) -> Optimizer:
 
 
 def drawn_part(number: int, probability: float, randomness: HostRandomness) -> np.ndarray:
-    """Which of `number` records are in the part, (number,) bool; nobody may learn it.
+    """Draws which of `number` records are in the subset, (number,) bool; nobody may learn it.
 
     Each is by itself with exactly this probability: a uniform 64-bit word lies below its multiple
     of 2^64, which is whole.
@@ -425,15 +394,12 @@ def drawn_part(number: int, probability: float, randomness: HostRandomness) -> n
 
 @dataclasses.dataclass(frozen=True)
 class _Found:
-    """What came out of both parts; the curator's.
+    """What came out of both subsets, for the curator only.
 
-    Attributes:
-      hyperparameters: name -> (candidates,) float64, as the final training would use them.
-      units: (candidates,) int, exact sums of validation scores in whole units.
-      scores: (candidates,) float64, these with noise, in records; -inf for failed candidates.
-      winner: its number; -1 where there is none that is finite.
-      params: of the final training, or untrained ones.
-      final_units: exact sum of validation scores of the final model.
+    `hyperparameters` (candidates,) are as the final training would use them; `units` and
+    `final_units` exact sums of validation scores in whole units, `scores` these with noise, in
+    records, -inf for failed candidates; `winner` is -1 where none is finite, `params` then
+    untrained.
     """
 
     hyperparameters: dict[str, np.ndarray]
@@ -451,10 +417,10 @@ def _tuned_and_trained(
     progress: Progress | None,
     job: Job,
 ) -> _Found | None:
-    """Draws the part, searches on it and trains on the rest.
+    """Draws the subset, searches on it and trains on the rest.
 
-    One draw of the part serves one release: whoever goes on with the job's folder reads it, and it
-    is removed with the release decided.
+    One draw of the subset serves one release: a process that goes on with the job's folder reads
+    it, and it is removed with the release decided.
     """
 
     def draw() -> Arrays:
@@ -478,7 +444,7 @@ def _worked_out(
     job: Job,
     in_part: np.ndarray,
 ) -> Arrays | None:
-    """The search on a part and the final training, as arrays; None for a shard."""
+    """Searches on a subset and trains finally; returns arrays, None for a shard."""
     searched = execute(
         fixed.search(in_part),
         randomness=randomness,
@@ -511,7 +477,7 @@ def _worked_out(
 
 
 def chosen_hyperparameters(searched: Executed, execution: int = 0) -> dict[str, float] | None:
-    """The winner's, which the final training is of; None where none that is finite was chosen."""
+    """Returns those of the winner for the final training; None where none is finite."""
     winner = int(searched.best.candidate[execution])
     if winner < 0 or not np.isfinite(searched.best.score[execution]):
         return None
@@ -519,14 +485,14 @@ def chosen_hyperparameters(searched: Executed, execution: int = 0) -> dict[str, 
 
 
 def _of_final_training(randomness: HostRandomness) -> HostRandomness:
-    """Of a seed another seed, or the final training would have the first candidate's key."""
+    """Returns other randomness: with the same seed the keys would be the first candidate's."""
     if randomness.secret:
         return randomness
     return HostRandomness(int(randomness.words(1, _STREAM_OF_FINAL_SEED)[0] >> np.uint64(32)))
 
 
 def _written(found: _Found) -> Arrays:
-    """What is kept of a draw of the part."""
+    """Returns what is kept of a draw of the subset."""
     arrays = {f"hyperparameter_{name}": kept for name, kept in found.hyperparameters.items()}
     leaves = {f"param_{i}": leaf for i, leaf in enumerate(jax.tree.leaves(found.params))}
     return (
@@ -540,7 +506,7 @@ _NUMBERS = ("units", "scores", "winner", "final_units")
 
 
 def _read(arrays: Arrays, structure: Any) -> _Found:
-    """What `_written` wrote."""
+    """Reads what `_written` wrote."""
     if not arrays["trained"]:
         cautions.of_untrained(
             "no candidate could be chosen (none was drawn, or none was finite), or the final "
@@ -563,7 +529,7 @@ def _read(arrays: Arrays, structure: Any) -> _Found:
 
 
 def _facts(fixed: Plan, randomness: HostRandomness) -> dict[str, Any]:
-    """What the draw of the part, and what is trained from it, depend on; JSON-able, by name."""
+    """Returns what the draw of the subset, and its trainings, depend on; JSON-able, by name."""
     return {
         "method": "runs on a secret part",
         "settings": dataclasses.astuple(fixed.setting),
@@ -581,7 +547,7 @@ LOT = "lot_size"
 
 
 def _as_trained(fixed: Plan, drawn: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Hyperparameters of candidates (candidates,), with the final training's expected lot."""
+    """Returns hyperparameters (candidates,) with the final training's expected lot."""
     given = dict(drawn)
     if LOT in given:
         given[LOT] = np.full_like(given[LOT], fixed.settings[1].expected_lot_size)
@@ -589,7 +555,7 @@ def _as_trained(fixed: Plan, drawn: Mapping[str, np.ndarray]) -> dict[str, np.nd
 
 
 def _may_release(fixed: Plan, chosen: Mapping[str, Any]) -> bool:
-    """Whether the procedure can release these hyperparameters."""
+    """Returns whether the procedure can release these hyperparameters."""
     if chosen.get(LOT) is None:
         return restating.drawn_from(fixed.space, chosen)
     if chosen[LOT] != fixed.settings[1].expected_lot_size:
@@ -598,7 +564,7 @@ def _may_release(fixed: Plan, chosen: Mapping[str, Any]) -> bool:
 
 
 def _release(fixed: Plan, found: _Found, secret: bool) -> Release:
-    """What may leave: the final training's parameters, what it was of, and the claim."""
+    """Returns what may leave: the final training's parameters, what it was of, and the claim."""
     names = sorted(found.hyperparameters)
     hyperparameters: dict[str, float | None] = dict.fromkeys(names)
     if found.winner >= 0:
@@ -622,15 +588,7 @@ def public_claim(
     secret: bool,
     versions: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """What the release of a plan states; a function of public words and numbers alone.
-
-    Args:
-      fixed: the plan.
-      validation_size: the public number of validation records.
-      training: as from `Inspection.words`.
-      secret: whether no seed was given.
-      versions: see `release.statement`.
-    """
+    """Returns what the release of a plan states, from public text and numbers alone."""
     options, delta = fixed.request.run, fixed.request.delta
     claim = statement(
         guarantee=fixed.guarantee,

@@ -58,14 +58,10 @@ _ASSUMPTIONS = (
 
 
 class LineChoice(Protocol):
-    """What turns the winners of the stages into the hyperparameters of the final training."""
+    """Turns the winners of the stages into the hyperparameters of the final training."""
 
     def check(self, space: Space) -> None:
-        """Refuses a space that it has nothing to extrapolate in.
-
-        Raises:
-          ValueError: naming what to pass instead.
-        """
+        """Refuses a space that it has nothing to extrapolate in."""
 
     def values(
         self,
@@ -75,33 +71,23 @@ class LineChoice(Protocol):
         final_epsilon: float,
         steps: int,
     ) -> dict[str, np.ndarray]:
-        """The final training's hyperparameters, a function of public numbers and of the winners.
+        """Returns the final training's hyperparameters, name -> (executions,), within the space.
 
-        Args:
-          space: public law of the hyperparameters.
-          winners: of each stage, name -> (executions,) float64, nan where a stage found nothing.
-          epsilons: of one run of each stage, ascending; public.
-          final_epsilon: of the final training; public.
-          steps: of every run; public.
-
-        Returns:
-          name -> (executions,) float64, within the space's laws.
+        They are a function of public numbers and of `winners`, of each stage name -> (executions,),
+        nan where a stage found nothing. `epsilons`, of one run of each stage, ascend.
         """
 
     def describe(self) -> dict[str, Any]:
-        """The public rule as JSON-able data."""
+        """Returns the public rule as JSON-able data."""
 
 
 @dataclasses.dataclass(frozen=True)
 class StagedRuns:
     """The evaluation: the best of K runs, K secret, at each of several small epsilons.
 
-    Attributes:
-      repetitions: public law of the number K of candidates of a stage.
-      stage_shares: each stage's epsilon over the target of the whole, ascending, in (0, 1).
-      stage_noise: noise multipliers of the stages' runs, descending; in place of the shares.
-      score_noise: standard deviations of the noise on the sum of validation scores, of each stage,
-        in records; None: the least ones that add nothing to a run's cost.
+    `stage_shares` are the stages' epsilons over the target of the whole, ascending, in (0, 1), and
+    `stage_noise` noise multipliers, descending, in their place. `score_noise` are stds on the sums
+    of validation scores, in records; None: the least ones that add nothing to a run's cost.
     """
 
     repetitions: accounting.RepetitionLaw
@@ -122,12 +108,7 @@ class StagedRuns:
         progress: Progress | None,
         job: Job,
     ) -> Result | None:
-        """See `tuner.Evaluation`.
-
-        Raises:
-          ValueError: for another finish than `TrainTheWinner`, or for shards: a stage is small, and
-            the next one begins when it has ended.
-        """
+        """See `tuner.Evaluation`."""
         _check_finish(finish)
         if job.shard is not None:
             raise ValueError(
@@ -192,15 +173,8 @@ def _check_finish(finish: Finish) -> None:
 class Plan:
     """Everything that is fixed, and public, before the data is touched.
 
-    Attributes:
-      request: what was asked.
-      choice: what turns winners into the final hyperparameters.
-      repetitions: the law of K of every stage.
-      stages: the procedures of the stages, in order.
-      setting: of the final training.
-      inspected: the task and the optimiser, as they were looked at.
-      selection_guarantee, training_guarantee, guarantee: the cost of all stages together, of the
-        final training, of everything.
+    `repetitions` is the distribution of K of every stage, `setting` is of the final training;
+    `selection_guarantee` is the cost of all stages together, `guarantee` that of everything.
     """
 
     request: Request
@@ -215,29 +189,25 @@ class Plan:
 
     @property
     def task(self) -> Task:
-        """What is learned."""
+        """Returns what is learned."""
         return self.inspected.task
 
     @property
     def epsilons(self) -> list[float]:
-        """What training one run of each stage costs, by itself; the line's public places."""
+        """Returns what training one run of each stage costs by itself: the line's public places."""
         delta = self.request.delta
         return [training_guarantee(list(one.settings)).epsilon(delta) for one in self.stages]
 
     @property
     def final_epsilon(self) -> float:
-        """What the final training costs, by itself: where the line is read."""
+        """Returns what the final training costs, by itself: where the line is read."""
         return self.training_guarantee.epsilon(self.request.delta)
 
 
 def plan(
     task: Task, request: Request, runs: StagedRuns, choice: LineChoice, finish: Finish
 ) -> Plan:
-    """Fixes the procedure and its cost, from public numbers only.
-
-    Raises:
-      ValueError: with one line naming what to pass instead.
-    """
+    """Fixes the procedure and its cost, from public numbers only."""
     space, epsilon, delta = request.space, request.epsilon, request.delta
     accounted = [name for name in ACCOUNTED if name in space.parameters]
     if accounted:
@@ -297,7 +267,7 @@ def plan(
 def _targets(
     runs: StagedRuns, epsilon: float | None
 ) -> tuple[Sequence[float | None], Sequence[float | None]]:
-    """Each stage's target epsilon and noise multiplier, of which one is None."""
+    """Returns each stage's target epsilon and noise multiplier, of which one is None."""
     shares = checks.vector("stage_shares", runs.stage_shares).tolist()
     if len(shares) < 2 or not 0 < min(shares) <= max(shares) < 1:
         raise ValueError("stage_shares must be two or more numbers between 0 and 1, as in 0.1,0.25")
@@ -316,19 +286,16 @@ def _each(values: Sequence[float] | None, number: int) -> Sequence[float | None]
 
 
 def _paid(stage: Procedure) -> accounting.Guarantee:
-    """What a stage costs, training, scores and selection."""
+    """Returns what a stage costs: training, scores and selection."""
     assert stage.guarantee is not None  # It was planned as private.
     return stage.guarantee
 
 
 @dataclasses.dataclass(frozen=True)
 class Ran:
-    """What `executed` did; the curator's.
+    """What `executed` did, for the curator only.
 
-    Attributes:
-      stages: what was executed in each.
-      chosen: the final trainings' hyperparameters, name -> (executions,) float64.
-      final: the final trainings.
+    `chosen` are the final trainings' hyperparameters, name -> (executions,) float64.
     """
 
     stages: tuple[Executed, ...]
@@ -337,20 +304,20 @@ class Ran:
 
 
 class GivenSpace(Space):
-    """A space of which the candidates are already there: what an extrapolation names, in order."""
+    """A space whose candidates are already there, in order: those that an extrapolation names."""
 
     def __init__(self, space: Space, chosen: Mapping[str, np.ndarray]):
         super().__init__(dict(space.parameters))
         object.__setattr__(self, "chosen", dict(chosen))
 
     def sample(self, number: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
-        """All of them; there is nothing to draw."""
+        """Returns all of them; there is nothing to draw."""
         given: dict[str, np.ndarray] = vars(self)["chosen"]
         assert all(len(values) == number for values in given.values())
         return given
 
     def describe(self) -> dict:
-        """The candidates themselves: a folder's final training is of these and no others."""
+        """Returns the candidates: a folder's final training is of these and no others."""
         given: dict[str, np.ndarray] = vars(self)["chosen"]
         return {name: given[name].tolist() for name in sorted(given)}
 
@@ -376,13 +343,7 @@ def executed(
       folder of its own, in which it draws once: what has been drawn is not drawn again, and a final
       training that was begun goes on only with the hyperparameters that it was begun with.
 
-    Args:
-      fixed: what was fixed beforehand.
-      randomness: where everything random comes from.
-      executions: how many independent times.
-      chunk_size: candidates trained at once.
-      progress: called with (runs done, runs in all) of each stage in turn.
-      job: where the candidates are trained.
+    `progress` is called with (runs done, runs in all) of each stage in turn.
     """
 
     def work(drawn: Arrays) -> Arrays:
@@ -404,7 +365,7 @@ def _worked_out(
     progress: Progress | None,
     job: Job,
 ) -> Arrays:
-    """All stages and the final training, as arrays."""
+    """Runs all stages and the final training; returns arrays."""
     common: dict[str, Any] = dict(executions=executions, chunk_size=chunk_size, progress=progress)
     ran: list[Executed] = []
     chosen: dict[str, np.ndarray] = {}
@@ -435,7 +396,7 @@ _FINAL, _CHOSEN = "final", "chosen"
 
 
 def _parts(fixed: Plan) -> list[str]:
-    """Names of the stages and of the final training: of folders, and of arrays in the outcome."""
+    """Returns the names of the stages and of the final training, for folders and arrays."""
     return [f"stage_{number + 1}" for number in range(len(fixed.stages))] + [_FINAL]
 
 
@@ -444,13 +405,13 @@ def _named(part: str, arrays: Mapping[str, np.ndarray]) -> Arrays:
 
 
 def _within(outcome: Arrays, part: str) -> Arrays:
-    """What `_named` named."""
+    """Returns what `_named` named."""
     found = (name for name in outcome if name.startswith(f"{part}/"))
     return {name.removeprefix(f"{part}/"): outcome[name] for name in found}
 
 
 def _facts(fixed: Plan, randomness: HostRandomness, executions: int) -> dict[str, Any]:
-    """What the whole depends on; JSON-able, by name."""
+    """Returns what the whole depends on; JSON-able, by name."""
     return private_runs.facts_of(_final_procedure(fixed, {}), randomness, executions) | {
         "method": "stages, then one training",
         "stages": [
@@ -464,7 +425,7 @@ def _facts(fixed: Plan, randomness: HostRandomness, executions: int) -> dict[str
 
 
 def winners(ran: Executed) -> dict[str, np.ndarray]:
-    """Hyperparameters of each execution's winner, (executions,); nan where none is finite."""
+    """Returns the hyperparameters of each execution's winner, (executions,); nan for none."""
     best = ran.best
     found = (np.asarray(best.candidate) >= 0) & np.isfinite(best.score)
     where = np.where(found, best.candidate, 0)
@@ -475,7 +436,7 @@ def winners(ran: Executed) -> dict[str, np.ndarray]:
 
 
 def _final_procedure(fixed: Plan, chosen: Mapping[str, np.ndarray]) -> Procedure:
-    """One private run of what was extrapolated, on all training records; no score."""
+    """Returns one private run of what was extrapolated, on all records, without a score."""
     return Procedure(
         request=dataclasses.replace(fixed.request, space=GivenSpace(fixed.request.space, chosen)),
         selection=BestOf(accounting.Fixed(1)),
@@ -488,12 +449,12 @@ def _final_procedure(fixed: Plan, chosen: Mapping[str, np.ndarray]) -> Procedure
 
 
 def middle(law: Law) -> float:
-    """The public default of a hyperparameter: the middle of its law."""
+    """Returns the public default of a hyperparameter: the middle of its distribution."""
     return float(law.grid(1)[0])
 
 
 def _release(fixed: Plan, ran: Ran, secret: bool) -> Release:
-    """What may leave: the final training's parameters, its hyperparameters, and the claim."""
+    """Returns what may leave: the final training's parameters, its hyperparameters, the claim."""
     params = ran.final.best.output(0)
     if not np.isfinite(ran.final.best.score[0]):
         params = untrained(fixed.task)
@@ -507,7 +468,7 @@ def _release(fixed: Plan, ran: Ran, secret: bool) -> Release:
 
 
 def _record(fixed: Plan, ran: Ran, seconds: float) -> curator.CuratorRecord:
-    """What stays with the curator: the candidates of all stages, one stage after another."""
+    """Returns what stays with the curator: the candidates of all stages, in the stages' order."""
     task = fixed.task
     counts = [int(stage.counts[0]) for stage in ran.stages]
     last = int(ran.stages[-1].best.candidate[0])
@@ -541,16 +502,7 @@ def public_claim(
     secret: bool,
     versions: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """What the release of a plan states; a function of public words and numbers alone.
-
-    Args:
-      fixed: the plan.
-      options: what was asked of the runs beside the space.
-      validation_size: the public number of validation records.
-      training: as from `Inspection.words`.
-      secret: whether no seed was given.
-      versions: see `release.statement`.
-    """
+    """Returns what the release of a plan states, from public text and numbers alone."""
     delta = fixed.request.delta
     settings = [(one.settings[0], STAGE.format(n + 1)) for n, one in enumerate(fixed.stages)]
     settings.append((fixed.setting, FINAL_TRAINING))

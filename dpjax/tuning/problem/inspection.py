@@ -35,19 +35,10 @@ _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 
 
 def fingerprint(function: Callable[..., PyTree], *arguments: PyTree) -> str:
-    """A hash of the program that JAX traces of a function, equal in every process.
+    """Returns a hash of the program that JAX traces of a function, equal in every process.
 
     It covers every operation in its order, shapes, dtypes and the values of all constants. What the
     code of a host callback does is not seen.
-
-    Args:
-      function: traceable.
-      *arguments: pytrees of arrays or of their shapes.
-
-    >>> fingerprint(lambda x: 2.0 * x, 1.0) == fingerprint(lambda y: 2.0 * y, 5.0)
-    True
-    >>> fingerprint(lambda x: 2.0 * x, 1.0) == fingerprint(lambda x: 3.0 * x, 1.0)
-    False
     """
     traced, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
     # Addresses in memory, of functions that printed parameters name, differ in every process.
@@ -63,7 +54,7 @@ def fingerprint(function: Callable[..., PyTree], *arguments: PyTree) -> str:
 
 
 def _constants(part: Any) -> Iterable[Any]:
-    """Every array that a jaxpr, or a parameter of one of its equations, holds; in order."""
+    """Yields every array that a jaxpr, or a parameter of one of its equations, holds; in order."""
     if isinstance(part, np.ndarray | jax.Array):
         yield part
     elif isinstance(part, tuple | list):
@@ -87,13 +78,7 @@ def _literals(atoms: Iterable[Any]) -> Iterable[Any]:
 
 
 def programs(task: Task, optimizer: Any, hyperparameters: Iterable[str]) -> dict[str, str]:
-    """Fingerprints of all that decides what a candidate becomes, from its key and the records.
-
-    Args:
-      task: its loss (with the gradient), how it judges a prediction, its initial parameters.
-      optimizer: hyperparameters -> optax transformation.
-      hyperparameters: names that a candidate is given.
-    """
+    """Returns fingerprints of all that, with its key and the records, decides a candidate."""
     key = jax.random.key(0, impl=key_streams.IMPLEMENTATION)
     params = jax.eval_shape(task.initial, key)
     trained, frozen = jax.eval_shape(
@@ -123,16 +108,7 @@ def programs(task: Task, optimizer: Any, hyperparameters: Iterable[str]) -> dict
 
 @dataclasses.dataclass(frozen=True)
 class Inspection:
-    """A task and an optimiser, looked at before a record is touched.
-
-    Attributes:
-      task: what is learned.
-      optimizer: hyperparameters -> optax transformation.
-      names: of the hyperparameters that candidates have.
-
-    Raises:
-      ValueError: as `check_score`, `check_loss` and `refuse_unread`.
-    """
+    """A task and an optimiser with the names of the hyperparameters, checked without a record."""
 
     task: Task
     optimizer: Any
@@ -145,12 +121,9 @@ class Inspection:
         warn_of_loss(self.task)
 
     def words(self, sampling: str) -> dict[str, Any]:
-        """The arguments of `release.statement` that say what was trained.
+        """Returns the arguments of `release.statement` that say what was trained.
 
         No record is read, nor the value of a parameter.
-
-        Args:
-          sampling: "poisson" or "fixed".
         """
         records = self.task.train
         return {
@@ -168,12 +141,12 @@ class Inspection:
 
     @property
     def _released(self) -> dict[str, str]:
-        """What of the iterates is released, where it is not the last of them."""
+        """Returns what of the iterates is released, where it is not the last of them."""
         averages = self.task.averages
         return {} if averages is None else {"released": averages.words}
 
     def facts(self) -> dict[str, Any]:
-        """What a candidate's training and its score depend on, its settings apart; for `Job`."""
+        """Returns what training and score depend on beside the settings; for `Job`."""
         parts = (self.task.train, self.task.validation)
         return programs(self.task, self.optimizer, {*self.names, *GIVEN_TO_EVERY_RUN}) | {
             "model": self.task.description,
@@ -197,14 +170,6 @@ def refuse_unread(task: Task, optimizer: Any, names: Iterable[str]) -> None:
     An optimiser is traced as training traces it, on the shapes of the trained parameters. Looking a
     hyperparameter up is not enough: an update, or what the optimiser keeps for later updates, must
     be computed from it.
-
-    Args:
-      task: its parameters' shapes are looked at.
-      optimizer: hyperparameters -> optax transformation.
-      names: of the hyperparameters that candidates have.
-
-    Raises:
-      ValueError: naming those that nothing reads; or for an optimiser that is no function.
     """
     if not callable(optimizer):
         raise ValueError(
@@ -253,7 +218,7 @@ def refuse_unread(task: Task, optimizer: Any, names: Iterable[str]) -> None:
 def _read_by(
     function: Callable[..., Any], values: Mapping[str, Any], *arguments: PyTree
 ) -> set[str]:
-    """Names of the values (sorted by name) that an output of the function is computed from."""
+    """Returns the names of the values (sorted by name) that an output is computed from."""
     traced = jax.make_jaxpr(function)(values, *arguments).jaxpr
     # They are the first inputs, sorted by name as a dictionary's leaves are.
     inputs = dict(zip(traced.invars, values))
@@ -266,12 +231,10 @@ def _read_by(
 
 
 def of_optimizer(optimizer: Any) -> dict[str, str]:
-    """An optimiser's name, and its schedule where it is known.
+    """Returns an optimiser's public `name`, and its `learning_rate_schedule` where that is known.
 
-    Returns:
-      `name`, the public name of the function that made the optimiser, or of it; and for those of
-      `dpjax.training` `learning_rate_schedule`. An optimiser with an attribute `description`, a
-      mapping of strings, says both itself.
+    The name is that of the function that made it, or of it. An optimiser with an attribute
+    `description`, a mapping of strings, says both itself.
     """
     own = getattr(optimizer, "description", None)
     if isinstance(own, Mapping):
@@ -287,7 +250,7 @@ def of_optimizer(optimizer: Any) -> dict[str, str]:
 
 
 def qualified_name(function: Callable[..., Any]) -> str:
-    """Where a function's code stands; never its values, nor an address in memory."""
+    """Returns where a function's code stands; never its values, nor an address in memory."""
     while isinstance(function, functools.partial):
         function = function.func
     named = function if hasattr(function, "__qualname__") else type(function)
@@ -295,7 +258,7 @@ def qualified_name(function: Callable[..., Any]) -> str:
 
 
 def trained_parameters(task: Task) -> list[str]:
-    """Names of the parameters that training changes, such as "params/Dense_0/kernel"."""
+    """Returns the names of trained parameters, such as "params/Dense_0/kernel"."""
     trained = jax.eval_shape(
         lambda key: partition(task.initial(key), task.trainable)[0], jax.random.key(0)
     )

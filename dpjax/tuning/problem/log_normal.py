@@ -23,11 +23,6 @@ class LogNormal(Law):
     factor^3 and median * factor^3. A prior like any other law: the guess is public, and made before
     the data is looked at.
 
-    Example:
-      >>> from dpjax import tuning
-      >>> tuning.LogNormal(0.5, 2.5)
-      LogNormal(median=0.5, factor=2.5)
-
     Attributes:
       median: above 0; the guess, such as a default that held up on public data.
       factor: above 1; how far off it is expected to be.

@@ -38,11 +38,9 @@ class UselessLossWarning(UserWarning):
 
 
 def check_loss(task: Task) -> None:
-    """Traces the task's loss on the shapes of one record.
+    """Refuses a loss that takes other arguments than it is given, or returns no floating scalar.
 
-    Raises:
-      ValueError: if it takes other arguments than it is given, or returns anything but one floating
-        scalar.
+    It is traced on the shapes of one record.
     """
     _check_arguments(task)
     value = jax.eval_shape(task.loss, *_shapes(task))
@@ -115,12 +113,7 @@ def warn_of_loss(task: Task) -> None:
 
 
 def warn_unless_finite(function: Callable[[PyTree], PyTree], example: PyTree) -> None:
-    """Warns of a loss and its gradient that are not finite on any of the made-up examples.
-
-    Args:
-      function: example -> pytree of floats.
-      example: pytree of shapes.
-    """
+    """Warns of a loss and its gradient that are finite on none of the made-up examples."""
     places, structure = jax.tree.flatten(example)
     source = np.random.default_rng(0)
     draws = (np.zeros, np.ones, source.random, source.standard_normal)
@@ -152,7 +145,7 @@ def warn_unless_finite(function: Callable[[PyTree], PyTree], example: PyTree) ->
 
 
 def _shapes(task: Task) -> tuple[PyTree, ...]:
-    """Shapes of what the loss of one record is given."""
+    """Returns shapes of what the loss of one record is given."""
     key = jax.eval_shape(lambda: jax.random.key(0, impl=key_streams.IMPLEMENTATION))
     given = {name: jax.ShapeDtypeStruct((), np.float32) for name in task.loss_reads}
     return (
@@ -172,7 +165,7 @@ def _draws(task: Task) -> bool:
 
 
 def reached(program: Any, variable: Any) -> bool:
-    """Whether a result of a jaxpr is computed from one of its inputs."""
+    """Returns whether a result of a jaxpr is computed from one of its inputs."""
     found = {variable}
     for equation in program.eqns:
         operands = {one for one in equation.invars if not isinstance(one, core.Literal)}

@@ -16,8 +16,7 @@ MOST_RECORDS = "most_records_of_a_user"
 class Users:
     """The unit is a user; lots, sizes, bounds and scores then count users.
 
-    Attributes:
-      most_records: public; records of a user that count at most.
+    The public `most_records` of a user count at most.
     """
 
     most_records: int
@@ -27,17 +26,17 @@ class Users:
 
     @property
     def numbers(self) -> dict[str, int]:
-        """What a release's public numbers say of it."""
+        """Returns what a release's public numbers say of it."""
         return {MOST_RECORDS: self.most_records}
 
 
 def users_of(numbers: Mapping[str, Any]) -> Users | None:
-    """The unit that public numbers of training records name; None: one record."""
+    """Returns the unit that public numbers of training records name; None: one record."""
     return Users(numbers[MOST_RECORDS]) if MOST_RECORDS in numbers else None
 
 
 def in_words(users: Users | None, validation_is_public: bool) -> str:
-    """The unit of privacy, in a sentence of a release."""
+    """Returns the unit of privacy, in a sentence of a release."""
     one = "one labelled record of"
     if users is not None:
         one = f"one user with all of its records, of which {users.most_records} count at most, in"
@@ -50,5 +49,5 @@ def in_words(users: Users | None, validation_is_public: bool) -> str:
 
 
 def counted(users: Users | None) -> str:
-    """What sizes and bounds count, in a word."""
+    """Returns what sizes and bounds count, in a word."""
     return "records" if users is None else "users"

@@ -57,7 +57,7 @@ CLIP_NORM, MOMENTUM = 0.1, 0.9
 
 
 class _Defaults:
-    """What the defaults of all optimisers make of their numbers."""
+    """Numbers of a default, and the space and run that follow from them for any optimiser."""
 
     learning_rate: float
     lot_size: int
@@ -66,10 +66,9 @@ class _Defaults:
     """Hyperparameters beside the learning rate, in the order of the space."""
 
     def space(self, factor: float | None = None) -> Space:
-        """The space of the defaults alone; or a prior around them, to be tuned.
+        """Returns the space of the defaults alone; or a prior around them, to be tuned.
 
-        Args:
-          factor: how far off the learning rate is expected to be; see `LogNormal`.
+        `factor` says how far off the learning rate is expected to be; see `LogNormal`.
         """
         rate = self.learning_rate
         return Space(
@@ -79,18 +78,13 @@ class _Defaults:
 
     @property
     def run(self) -> RunOptions:
-        """Lots and steps, as tuners take them."""
+        """Returns lots and steps, as tuners take them."""
         return RunOptions(lot_size=self.lot_size, steps=self.steps)
 
 
 @dataclasses.dataclass(frozen=True)
 class PublicDefaults(_Defaults):
     """What a private run is given where nothing was tuned, for `training.momentum()`.
-
-    Example:
-      >>> from dpjax import tuning
-      >>> tuning.public_defaults(60_000, 785, epsilon=2.0).clip_norm
-      0.1
 
     Attributes:
       learning_rate: of heavy-ball momentum.
@@ -118,13 +112,7 @@ def public_defaults(
     lot_size: int | None = None,
     steps: int | None = None,
 ) -> PublicDefaults:
-    """The default of a private run, for this many records, and inputs of an output.
-
-    ```python
-    from dpjax import tuning
-
-    tuning.public_defaults(60_000, 785, epsilon=2.0).learning_rate
-    ```
+    """Returns the default of a private run, for this many records, and inputs of an output.
 
     Example:
       >>> from dpjax import tuning
@@ -138,10 +126,7 @@ def public_defaults(
         dense layer on 28 x 28 pixels.
       epsilon: of the one run; for a tuner's prior the total does.
       delta: of the run, in (0, 1).
-      lot_size, steps: the rate's for these instead of the rule's own.
-
-    Raises:
-      ValueError: for numbers that are none, or a target out of reach.
+      lot_size, steps: the rate is for these instead of the rule's own.
     """
     shape, noise = _calibrated(records, inputs, epsilon, delta, lot_size, steps)
     spread = noise * CLIP_NORM / shape.lot_size * math.sqrt(shape.steps * inputs) / (1.0 - MOMENTUM)
@@ -149,7 +134,7 @@ def public_defaults(
 
 
 def usual_lot_size(records: int) -> int:
-    """The rules' expected records of a step, of the public number of training records."""
+    """Returns the rules' expected records of a step, by the public number of training records."""
     return max(1, round(records / LOTS_IN_THE_DATA))
 
 
@@ -161,7 +146,7 @@ def _calibrated(
     lot_size: int | None,
     steps: int | None,
 ) -> tuple[RunShape, float]:
-    """Lots and steps of the rules, and the noise multiplier that meets the target with them."""
+    """Returns lots and steps of the rules, and the noise multiplier that meets the target."""
     records = checks.whole("records", records)
     checks.whole("inputs", inputs)
     checks.positive("epsilon", epsilon)
@@ -177,11 +162,6 @@ def _calibrated(
 @dataclasses.dataclass(frozen=True)
 class AdamBcDefaults(_Defaults):
     """What a private run is given where nothing was tuned, for `training.adam_bc()`.
-
-    Example:
-      >>> from dpjax import tuning
-      >>> tuning.adam_bc_defaults(60_000, 785, epsilon=2.0).clip_norm
-      0.1
 
     Attributes:
       learning_rate: of DP-AdamBC.
@@ -209,7 +189,7 @@ def adam_bc_defaults(
     lot_size: int | None = None,
     steps: int | None = None,
 ) -> AdamBcDefaults:
-    """The default of a private run by DP-AdamBC; arguments and errors as of `public_defaults`.
+    """Returns the default of a private run by DP-AdamBC; arguments as of `public_defaults`.
 
     Lots, steps and clip norm are those of `public_defaults`.
 
@@ -233,7 +213,7 @@ def defaults_of(
     lot_size: int | None = None,
     steps: int | None = None,
 ) -> PublicDefaults:
-    """`public_defaults` of a task: of its public number of records, and of its widest layer.
+    """Returns `public_defaults` of a task's public number of records and of its widest layer.
 
     A layer's outputs are the last axis of its kernel, as in Flax; one more input is its bias.
     """
@@ -249,7 +229,7 @@ def adam_bc_defaults_of(
     lot_size: int | None = None,
     steps: int | None = None,
 ) -> AdamBcDefaults:
-    """`adam_bc_defaults` of a task, as `defaults_of`."""
+    """Returns `adam_bc_defaults` of a task, as `defaults_of`."""
     numbers = task.train.public_size, _inputs_of(task)
     return adam_bc_defaults(*numbers, epsilon, delta, lot_size=lot_size, steps=steps)
 
@@ -262,7 +242,7 @@ RULES: Mapping[str, Callable[..., PublicDefaults | AdamBcDefaults]] = {
 
 
 def _inputs_of(task: Task) -> int:
-    """Parameters that enter one output of the widest layer, its bias included."""
+    """Returns how many parameters enter one output of the widest layer, its bias included."""
     trained = jax.eval_shape(
         lambda key: partition(task.initial(key), task.trainable)[0], jax.random.key(0)
     )
@@ -271,7 +251,7 @@ def _inputs_of(task: Task) -> int:
 
 
 def _rule_of(optimizer: Optimizer | None) -> Callable[..., PublicDefaults | AdamBcDefaults] | None:
-    """The rule for an optimiser, None where there is none; that of momentum if none was asked."""
+    """Returns the rule for an optimiser (None: momentum), or None where there is none."""
     if optimizer is None:
         return defaults_of
     found = of_optimizer(optimizer)
@@ -289,7 +269,7 @@ def default_space_and_run(
     delta: float,
     optimizer: Optimizer | None,
 ) -> tuple[Space, RunOptions]:
-    """The public default's space, and the options of one run with what it leaves open filled in."""
+    """Returns the public default's space, and the options with what they leave open filled in."""
     if epsilon is None:
         raise ValueError("the default depends on epsilon: pass epsilon, or a space of numbers")
     rule = _rule_of(optimizer)

@@ -57,6 +57,7 @@ def classification(
     Args:
       model: a Linen module, an NNX module, a function of `nnx.Rngs` that makes an NNX module, or
         a `models.FunctionalModel`. Called on inputs (batch, ...), it gives scores (batch, classes).
+        Batch statistics, which couple the examples of a lot, are refused.
       train: has `inputs` (n, ...), `labels` (n,) int, `public_size`, `size_bound`; what
         `dpjax.data` returns; or `Records` of a pair (inputs, labels). Without
         `stable_under_removal`, Poisson lots will refuse it, without `stable_under_replacement` lots
@@ -74,12 +75,7 @@ def classification(
         `models.dropout` takes such a rate.
       description: public words about the model for the release; None: its definition (Linen), its
         class's name, or that of the function that makes it (of what a lambda makes), and the name
-        of a loss of your own.
-
-    Raises:
-      ValueError: if the model keeps batch statistics, which couple the examples of a lot; has too
-        few outputs for the labels, or no argument of a name in `model_reads`; or `initial` is not a
-        tree of its parameters.
+        of a user-defined loss.
     """
 
     def correct(scores: jax.Array, label: jax.Array) -> jax.Array:
@@ -121,13 +117,6 @@ def regression(
 ) -> Task:
     """Makes a regression task: a record scores 1 minus its absolute error over `error_scale`.
 
-        task = tuning.regression(
-            nn.Dense(1),
-            tuning.Records((inputs, targets), public_size=1000, size_bound=1200),
-            tuning.Records((more_inputs, more_targets), public_size=300, size_bound=400),
-            error_scale=0.5,
-        )
-
     Example:
       >>> import flax.linen as nn
       >>> import numpy as np
@@ -143,15 +132,11 @@ def regression(
       model: as in `classification`; it gives predictions (batch, outputs), or (batch,).
       train: `Records` of a pair (inputs (n, ...), targets (n,) or (n, outputs) float), or what has
         `inputs`, `labels`, `public_size` and `size_bound`.
-      validation: likewise, disjoint from `train`.
       error_scale: public; the absolute error, in units of the target, from which a record scores 0.
         Choose it without looking at the data: a difference that is of no use.
       loss: (predictions (batch, outputs), targets (batch, outputs)) -> (batch,); half the squared
         error, averaged over outputs, by default.
-      trainable, initial, with_rng, model_reads, description: as in `classification`.
-
-    Raises:
-      ValueError: as `classification`; or if predictions and targets differ in shape.
+      validation, trainable, initial, with_rng, model_reads, description: as in `classification`.
     """
     scale = checks.positive("error_scale", error_scale)
 
@@ -183,12 +168,6 @@ def multi_label(
 ) -> Task:
     """Makes a task of several labels at once: a record scores the share of labels that are right.
 
-        task = tuning.multi_label(
-            nn.Dense(5),
-            tuning.Records((inputs, labels), public_size=1000, size_bound=1200),  # labels (n, 5)
-            tuning.Records((more_inputs, more_labels), public_size=300, size_bound=400),
-        )
-
     Example:
       >>> import flax.linen as nn
       >>> import numpy as np
@@ -205,13 +184,9 @@ def multi_label(
         holds.
       train: `Records` of a pair (inputs (n, ...), labels (n, labels) of 0 and 1), or what has
         `inputs`, `labels`, `public_size` and `size_bound`.
-      validation: likewise, disjoint from `train`.
       loss: (scores (batch, labels), labels (batch, labels)) -> (batch,); the sigmoid cross-entropy,
         averaged over labels, by default.
-      trainable, initial, with_rng, model_reads, description: as in `classification`.
-
-    Raises:
-      ValueError: as `classification`; or if scores and labels differ in number.
+      validation, trainable, initial, with_rng, model_reads, description: as in `classification`.
     """
 
     def score(scores: jax.Array, labels: jax.Array) -> jax.Array:
@@ -242,13 +217,6 @@ def next_token(
 
     One record is one sequence: what is protected is a sequence, not a person who wrote several.
 
-        task = tuning.next_token(
-            model,  # tokens (batch, length) int -> logits (batch, length, vocabulary)
-            tuning.Records(sequences, public_size=1000, size_bound=1200),  # (n, length + 1) int
-            tuning.Records(more_sequences, public_size=300, size_bound=400),
-            padding=0,
-        )
-
     Example:
       >>> import flax.linen as nn
       >>> import numpy as np
@@ -263,13 +231,9 @@ def next_token(
       model: as in `classification`; called on tokens (batch, length) int, it gives logits (batch,
         length, vocabulary) and must not look ahead.
       train: `Records` of tokens (n, length + 1) int.
-      validation: likewise, disjoint from `train`.
       padding: a token that is neither learned nor scored where it comes next; None: there is none.
         A sequence of padding alone scores 0.
-      trainable, initial, with_rng, model_reads, description: as in `classification`.
-
-    Raises:
-      ValueError: as `classification`; or for records that are no whole numbers (n, length + 1).
+      validation, trainable, initial, with_rng, model_reads, description: as in `classification`.
     """
     if padding is not None:
         padding = checks.whole("padding", padding, 0)
@@ -304,7 +268,7 @@ def next_token(
 
 
 def _shifted(name: str, records: Any) -> Records:
-    """Records of sequences as records of pairs, (tokens, those that come next)."""
+    """Returns records of sequences as records of pairs, (tokens, those that come next)."""
     tokens = records.single if isinstance(records, Records) else None
     if not (
         isinstance(tokens, np.ndarray | jax.Array)
@@ -348,14 +312,10 @@ def _task_of(
     model_reads: Sequence[str],
     description: str | None,
 ) -> Task:
-    """A task of a Flax model.
+    """Makes a task of a Flax model.
 
-    Args:
-      model, train, validation, loss, trainable, initial, with_rng, model_reads, description: the
-        caller's.
-      judge: "correct" or "score", what `of_one` is for `Task`.
-      of_one: (outputs of one example, its label) -> how good they are.
-      fits: refuses outputs (1, ...) that do not suit the labels (n, ...).
+    `judge` is "correct" or "score", what `of_one`, (outputs of one example, its label) -> how good
+    they are, is for `Task`; `fits` refuses outputs (1, ...) that do not suit the labels (n, ...).
     """
     train, validation = _pairs("train", train), _pairs("validation", validation)
     checks.function("loss", loss, "of scores and labels")
@@ -414,7 +374,7 @@ def _task_of(
 
 
 def _pairs(name: str, split: Any) -> Records:
-    """Records of a pair (inputs, labels)."""
+    """Returns records of a pair (inputs, labels)."""
     if isinstance(split, Records):
         if not (isinstance(split.single, tuple) and len(split.single) == 2):
             raise ValueError(f"{name}: pass Records of a pair of arrays, (inputs, labels)")
@@ -437,7 +397,7 @@ def _pairs(name: str, split: Any) -> Records:
 
 
 def _try_out(loss: Loss, outputs: jax.ShapeDtypeStruct, label: jax.ShapeDtypeStruct) -> None:
-    """Warns of a loss of the caller's own that is finite on no made-up scores (1, ...)."""
+    """Warns of a user-defined loss that is finite on no made-up scores (1, ...)."""
     if not _is_own(loss):
         return
 
@@ -466,11 +426,7 @@ def _draws_in_training(
     inputs: jax.ShapeDtypeStruct,
     reads: tuple[str, ...],
 ) -> bool:
-    """Whether scores of inputs (1, ...) depend on the key that the model is given in training.
-
-    Raises:
-      ValueError: for a model that needs one of `reads` as a Python number.
-    """
+    """Returns whether scores of inputs (1, ...) depend on the key that training gives."""
 
     def scores(given: PyTree, params: PyTree, inputs: jax.Array, key: jax.Array) -> jax.Array:
         return functional.apply(params, inputs, key, **given)
@@ -491,19 +447,19 @@ def _draws_in_training(
 
 
 def _is_own(loss: Loss) -> bool:
-    """Whether it is not what a task takes where no loss is passed."""
+    """Returns whether it is not what a task takes where no loss is passed."""
     return loss is not models.cross_entropy and getattr(loss, "__module__", None) != __name__
 
 
 def _of_loss(loss: Loss) -> str:
-    """Public words about a loss that is not a task's usual one: where its code stands."""
+    """Returns where the code of a loss stands, if it is not a task's usual one."""
     if not _is_own(loss):
         return ""
     return f", trained with the loss {qualified_name(loss)}"
 
 
 def _describe(model: Any) -> str:
-    """Public words about a model; never its parameters, nor an address in memory."""
+    """Returns public text about a model; never its parameters, nor an address in memory."""
     if isinstance(model, nn.Module):
         return " ".join(repr(model).split())
     kind = model if hasattr(model, "__qualname__") else type(model)

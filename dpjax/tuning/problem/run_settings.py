@@ -33,14 +33,11 @@ LARGEST_DEVIATION = 40_000.0
 
 @dataclasses.dataclass(frozen=True)
 class RunSetting(RunShape):
-    """One combination of what a run's privacy cost depends on.
+    """One combination of what a run's privacy cost depends on, drawn with `probability`.
 
-    Attributes:
-      noise_multiplier: noise standard deviation over the sensitivity of the clipped sum; nan where
-        it is not known yet.
-      probability: how likely the space draws this setting.
-      share: of the records, in (0, 1], what a run is expected to see; public. A lot is drawn of
-        these alone, each with the same probability.
+    `noise_multiplier` is noise / clip norm, nan where it is not known yet. `share`, in (0, 1] and
+    public, is what a run is expected to see of the records: a lot is drawn of these alone, each
+    with the same probability.
     """
 
     noise_multiplier: float
@@ -49,12 +46,12 @@ class RunSetting(RunShape):
 
     @property
     def expected_lot_size(self) -> float:
-        """What a step's sum is divided by: the expected number of records of a lot; public."""
+        """Returns what a step's sum is divided by: a lot's expected number of records; public."""
         return self.lot_size if self.share == 1.0 else self.share * self.lot_size
 
     @property
     def noise_over_clip_norm(self) -> float:
-        """Standard deviation of the noise on a clipped sum, over the clip norm."""
+        """Returns the std of the noise on a clipped sum, over the clip norm."""
         return self.noise_multiplier * (2.0 if self.relation == REPLACE_ONE else 1.0)
 
     def guarantee(self, noise_multiplier: float | None = None) -> accounting.Guarantee:
@@ -65,11 +62,6 @@ class RunSetting(RunShape):
 @dataclasses.dataclass(frozen=True)
 class RunOptions:
     """The caller's choices for hyperparameters the space does not draw.
-
-    Example:
-      >>> from dpjax import tuning
-      >>> tuning.RunOptions(lot_size=64, epochs=10).sampling
-      'poisson'
 
     Attributes:
       lot_size: records a step (expected); a sixteenth of the public size if unset.
@@ -108,13 +100,7 @@ _OPTION_CHECKS = {
 
 
 def run_settings(task: Task, space: Space, options: RunOptions) -> list[RunSetting]:
-    """Lists the settings a candidate may have; noise multipliers not given stand as nan.
-
-    Raises:
-      ValueError: for a lot larger than the data, fewer than one step, an unknown sampling, records
-        that a neighbour of theirs would divide otherwise, or a task whose `correct` is no
-        boolean or whose `score` is no number.
-    """
+    """Lists the settings a candidate may have; noise multipliers not given stand as nan."""
     check_sampling(options.sampling)
     check_neighbours(options.sampling, task.train, task.validation)
     check_score(task)
@@ -161,14 +147,9 @@ def _one_setting(
 def the_one_setting(
     task: Task, space: Space, options: RunOptions, epsilon: float | None
 ) -> RunSetting:
-    """The setting of runs that all cost the same; its noise multiplier is nan where not known yet.
+    """Returns the setting of runs that all cost the same; its noise is nan where not known yet.
 
-    Args:
-      task, space, options: as of `run_settings`; the space draws nothing that a cost depends on.
-      epsilon: the target, or None where noise is given.
-
-    Raises:
-      ValueError: for a target and noise, for neither, or for noise 0.
+    The space must draw nothing that a cost depends on; `epsilon` is None where noise is given.
     """
     (setting,) = run_settings(task, space, options)
     given = not math.isnan(setting.noise_multiplier)
@@ -194,7 +175,7 @@ def check_cost_is_fixed(space: Space) -> None:
 
 
 def check_score_noise(score_noise: float | None, units: int) -> None:
-    """Refuses a deviation of score noise, in records, that is none or that cannot be drawn."""
+    """Refuses an std of score noise, in records, that is no number or cannot be drawn."""
     if score_noise is None:
         return
     checks.positive("score_noise", score_noise)
@@ -208,12 +189,7 @@ def check_score_noise(score_noise: float | None, units: int) -> None:
 def training_guarantee(
     settings: list[RunSetting], noise_multiplier: float | None = None
 ) -> accounting.Guarantee:
-    """Returns the cost of training one candidate: the mixture over its possible settings.
-
-    Args:
-      settings: all of them, with their probabilities.
-      noise_multiplier: used in place of every setting's own, if given.
-    """
+    """Returns the cost of training one candidate: the mixture over its possible settings."""
     guarantees = [setting.guarantee(noise_multiplier) for setting in settings]
     if len(guarantees) == 1:
         return guarantees[0]
@@ -228,14 +204,8 @@ def calibrated(
 ) -> list[RunSetting]:
     """Returns the settings with the least noise multiplier that meets the target.
 
-    Args:
-      settings: their noise multipliers are ignored.
-      whole: one candidate's guarantee -> the whole procedure's.
-      epsilon: target of the whole procedure.
-      delta: target of the whole procedure.
-
-    Raises:
-      ValueError: if no noise in reach meets the target; it says what epsilon is attainable.
+    `whole` takes one candidate's guarantee to the whole procedure's, whose target it is. If no
+    noise in reach meets it, the error says what epsilon is attainable.
     """
     noise = accounting.calibrate(
         lambda multiplier: whole(training_guarantee(settings, multiplier)),
@@ -246,13 +216,7 @@ def calibrated(
 
 
 def count_guarantee(deviation: float, relation: str, units: int = 1) -> accounting.Guarantee:
-    """Returns the cost of one noisy sum of scores.
-
-    Args:
-      deviation: standard deviation of the discrete Gaussian, in records.
-      relation: the neighbouring relation.
-      units: `Task.units`, by which one record may move the sum.
-    """
+    """Returns the cost of a noisy sum of scores; std in records, `units` as `Task.units`."""
     return accounting.discrete_gaussian(deviation * units, units, relation=relation)
 
 
@@ -263,20 +227,11 @@ _SHARE_OF_THE_SCORE = 0.01
 def noise_on_training_scores(
     base: accounting.Guarantee, relation: str, delta: float, units: int = 1
 ) -> float:
-    """Returns a standard deviation whose count adds little to a run on the same records.
+    """Returns an std, in records, whose count adds little to a run on the same records.
 
-    A record is trained on and scored, so the two compose. The deviation is the least power of 1.05
+    A record is trained on and scored, so the two compose. The std is the least power of 1.05
     times 0.5 at which both together cost at most 1.01 times the epsilon of training alone; nothing
-    rests on it, since the total is computed from the deviation found.
-
-    Args:
-      base: cost of training one candidate.
-      relation: the neighbouring relation.
-      delta: at which epsilons are compared.
-      units: `Task.units`, by which one record may move the sum.
-
-    Returns:
-      Standard deviation of the discrete Gaussian on the count, in records.
+    rests on it, since the total is computed from the std found. `base` is one candidate's training.
     """
     most = (1.0 + _SHARE_OF_THE_SCORE) * base.epsilon(delta)
 
@@ -288,20 +243,12 @@ def noise_on_training_scores(
 
 
 def validation_noise(base: accounting.Guarantee, relation: str, units: int = 1) -> float:
-    """Returns the least standard deviation whose count costs no more than training does.
+    """Returns the least std, in records, whose count costs no more than training does.
 
     A record is in the training part or in the validation part, so the two compose in parallel, and
     a noisy count whose privacy profile lies below the training run's adds nothing to the total.
-    The deviation is searched over powers of 1.05 between 0.5 and 1e4 (or what can still be drawn)
-    and never needs to be exact: the total is computed from the deviation found.
-
-    Args:
-      base: cost of training one candidate.
-      relation: the neighbouring relation.
-      units: `Task.units`, by which one record may move the sum.
-
-    Returns:
-      Standard deviation of the discrete Gaussian on the count, in records.
+    The std is searched over powers of 1.05 between 0.5 and 1e4 (or what can still be drawn)
+    and never needs to be exact: the total is computed from the std found.
     """
     # Profiles are compared from epsilon 0 to where the training's own delta is negligible: 1e-11,
     # or what lots that overflow leave at every epsilon.
@@ -321,7 +268,7 @@ def validation_noise(base: accounting.Guarantee, relation: str, units: int = 1) 
 
 
 def _least_deviation(suffices: Callable[[float], bool], units: int) -> float:
-    """The least power of 1.05 times 0.5 that suffices; the largest in reach if none does."""
+    """Returns the least 0.5 * 1.05^n that suffices; the largest in reach if none does."""
     most = min(1e4, LARGEST_DEVIATION / units)
     low, high = 0, math.ceil(math.log(most / 0.5) / math.log(1.05))
     while low < high:

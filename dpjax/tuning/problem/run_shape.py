@@ -25,11 +25,7 @@ def check_sampling(sampling: str) -> None:
 
 
 def whole_lot_size(lot_size: float, records: int) -> int:
-    """A lot size as it is used: rounded.
-
-    Raises:
-      ValueError: below 1, or above the public number of records.
-    """
+    """Returns a lot size as it is used: rounded, from 1 to the public number of records."""
     rounded = int(round(lot_size))
     if not 1 <= rounded <= records:
         raise ValueError(
@@ -43,16 +39,10 @@ def whole_lot_size(lot_size: float, records: int) -> int:
 class RunShape:
     """Lots and steps of one run, and all that follows from them.
 
-    Attributes:
-      lot_size: records of a step, the expected number under Poisson sampling.
-      steps: gradient steps.
-      sampling: "fixed", lots of one size drawn without replacement, replace one; or "poisson", add
-        or remove one.
-      records: public number of training records; under fixed sampling exactly theirs.
-      size_bound: public number that the records never exceed, for Poisson lots.
-
-    Raises:
-      ValueError: a lot that is empty or larger than the data, or fewer than one step.
+    `lot_size` is the expected number under Poisson sampling. `sampling` is "fixed", lots of one
+    size drawn without replacement, replace one; or "poisson", add or remove one. `records` is the
+    public number of training records, under fixed sampling exactly theirs; `size_bound`, public, is
+    never exceeded, for Poisson lots.
     """
 
     lot_size: int
@@ -70,12 +60,12 @@ class RunShape:
 
     @property
     def relation(self) -> str:
-        """The neighbouring relation that the lots speak of."""
+        """Returns the neighbouring relation that the lots speak of."""
         return REPLACE_ONE if self.sampling == FIXED else ADD_OR_REMOVE_ONE
 
     @functools.cached_property
     def lots(self) -> training.PoissonLots | training.FixedLots:
-        """How the records of a step are drawn."""
+        """Returns how the records of a step are drawn."""
         if self.sampling == FIXED:
             return training.FixedLots(dataset_size=self.records, lot_size=self.lot_size)
         bound, rate = self.size_bound, self.lot_size / self.records
@@ -91,7 +81,7 @@ class RunShape:
 
     @functools.cached_property
     def failure_probability(self) -> float:
-        """The probability that any lot of the run is not as accounted."""
+        """Returns the probability that any lot of the run is not as accounted."""
         lots = self.lots
         failure = self.steps * lots.failure_probability_per_draw
         if isinstance(lots, training.FixedLots):
@@ -104,11 +94,7 @@ class RunShape:
         )
 
     def price(self, noise_multiplier: float) -> accounting.Guarantee:
-        """Returns the cost of one run with this noise on its clipped sums.
-
-        Args:
-          noise_multiplier: noise standard deviation over the sensitivity of the clipped sum.
-        """
+        """Returns the cost of one run; the noise multiplier is noise / clip norm."""
         lots = self.lots
         if isinstance(lots, training.FixedLots):
             return accounting.dp_sgd_fixed_lots(

@@ -37,7 +37,7 @@ _LAWS: dict[str, type[Law]] = {}
 
 
 def _names(law: Any) -> list[str]:
-    """Names of a law's numbers: every law is a dataclass."""
+    """Returns the names of a law's numbers: every law is a dataclass."""
     return [field.name for field in dataclasses.fields(law)]
 
 
@@ -99,25 +99,25 @@ class Law(abc.ABC):
     @property
     @abc.abstractmethod
     def lowest(self) -> float:
-        """The smallest value drawn."""
+        """Returns the smallest value drawn."""
 
     @property
     @abc.abstractmethod
     def highest(self) -> float:
-        """The largest value drawn."""
+        """Returns the largest value drawn."""
 
     @property
     def weights(self) -> tuple[float, ...] | None:
-        """The probability of each of the values, where they are finitely many."""
+        """Returns the probability of each of the values, where they are finitely many."""
         return None
 
     @abc.abstractmethod
     def from_unit(self, unit: np.ndarray) -> np.ndarray:
-        """Values (n,) float64 of points (n,) of the unit interval, where the law is uniform."""
+        """Returns values (n,) float64 of points (n,) of the unit interval, uniform there."""
 
     @abc.abstractmethod
     def to_unit(self, values: np.ndarray) -> np.ndarray:
-        """Points (n,) of the unit interval; values outside the law lie at its nearer end."""
+        """Returns points (n,) of the unit interval; of values outside the law its nearer end."""
 
     def sample(self, number: int, generator: np.random.Generator) -> np.ndarray:
         """Returns `number` independent draws with replacement, float64."""
@@ -125,7 +125,7 @@ class Law(abc.ABC):
         return self.from_unit(generator.random(number))
 
     def grid(self, points: int) -> np.ndarray:
-        """Values (points,) evenly spaced in the unit interval, ends included; one: the middle."""
+        """Returns (points,) values, even in the unit interval, ends included; one: the middle."""
         return self.from_unit(np.linspace(0.0, 1.0, points) if points > 1 else np.array([0.5]))
 
     def describe(self) -> dict[str, Any]:
@@ -133,7 +133,7 @@ class Law(abc.ABC):
         return {"law": self.words[0]} | {name: getattr(self, name) for name in _names(self)}
 
     def text(self, word: str | None = None) -> str:
-        """The law as `parse_law` reads it back, to the same numbers; `word`: one of its words."""
+        """Returns text that `parse_law` reads back, to the same numbers; `word` is the law's."""
         numbers = [getattr(self, name) for name in _names(self)]
         return f"{word or self.words[0]}({','.join(map(self._written, numbers))})"
 
@@ -142,35 +142,24 @@ class Law(abc.ABC):
 
     @classmethod
     def usage(cls) -> str:
-        """How the law is written, such as uniform(low,high)."""
+        """Returns how the law is written, such as uniform(low,high)."""
         arguments = ",".join(_names(cls)) if cls.arguments is None else cls.arguments
         return f"{cls.words[0]}({arguments})"
 
     @classmethod
     def read(cls, arguments: str) -> dict[str, Any]:
-        """The constructor's arguments from what stands between the parentheses.
-
-        Raises:
-          ValueError: if they are no numbers, too few or too many.
-        """
+        """Returns the constructor's arguments from what stands between the parentheses."""
         return dict(zip(_names(cls), map(float, arguments.split(",")), strict=True))
 
     def _written(self, number: float) -> str:
-        """A number as text that gives the same number."""
+        """Returns a number as text that gives the same number."""
         if self.whole and float(number).is_integer():
             return repr(int(number))
         return repr(float(number))
 
 
 def named_law(*words: str) -> Callable[[type[Law]], type[Law]]:
-    """Class decorator: this law is written as `word(numbers)`, in flags, statements and records.
-
-    Args:
-      *words: unique lower-case names; see `Law.words`.
-
-    Raises:
-      ValueError: for no word, one that cannot be read back, or one that is taken.
-    """
+    """Registers a law, which is written as `word(numbers)` in flags, statements and records."""
 
     def register(cls: type[Law]) -> type[Law]:
         for word in words:
@@ -231,7 +220,7 @@ class _Range(Law):
         return np.clip((self._scaled(inside) - low) / (high - low), 0.0, 1.0)
 
     def _ends(self) -> np.ndarray:
-        """What 0 and 1 stand for on the scale, (2,).
+        """Returns what 0 and 1 stand for on the scale, (2,).
 
         Half beyond the ends where numbers are rounded: an end is then what rounds to it from both
         sides, like every other number, and is drawn as often.
@@ -246,13 +235,7 @@ class _Range(Law):
 @named_law("uniform", "real")
 @dataclasses.dataclass(frozen=True)
 class Uniform(_Range):
-    """Uniform on [low, high].
-
-    Example:
-      >>> from dpjax import tuning
-      >>> tuning.Uniform(0.0, 0.5)
-      Uniform(low=0.0, high=0.5)
-    """
+    """Uniform on [low, high]."""
 
     # Not from_unit of the draws: NumPy's own, so that a seed gives what it always gave.
     def sample(self, number: int, generator: np.random.Generator) -> np.ndarray:
@@ -263,13 +246,7 @@ class Uniform(_Range):
 @named_law("loguniform", "log")
 @dataclasses.dataclass(frozen=True)
 class LogUniform(_Range):
-    """exp of a uniform on [log low, log high].
-
-    Example:
-      >>> from dpjax import tuning
-      >>> tuning.LogUniform(0.01, 1.0)
-      LogUniform(low=0.01, high=1.0)
-    """
+    """exp of a uniform on [log low, log high]."""
 
     logarithmic: ClassVar[bool] = True
 
@@ -281,13 +258,7 @@ class LogUniform(_Range):
 @named_law("integer")
 @dataclasses.dataclass(frozen=True)
 class Integer(_Range):
-    """Whole numbers, both ends included, equally likely.
-
-    Example:
-      >>> from dpjax.tuning import pareto
-      >>> pareto.Integer(1, 64)
-      Integer(low=1, high=64)
-    """
+    """Whole numbers, both ends included, equally likely."""
 
     whole: ClassVar[bool] = True
 
@@ -305,13 +276,7 @@ class Integer(_Range):
 @named_law("log_integer")
 @dataclasses.dataclass(frozen=True)
 class LogInteger(Integer):
-    """Positive whole numbers, both ends included, evenly spread in their logarithm.
-
-    Example:
-      >>> from dpjax.tuning import pareto
-      >>> pareto.LogInteger(8, 512)
-      LogInteger(low=8, high=512)
-    """
+    """Positive whole numbers, both ends included, evenly spread in their logarithm."""
 
     logarithmic: ClassVar[bool] = True
 
@@ -379,7 +344,7 @@ class Choice(Law):
         return ((np.append(0.0, ends[:-1]) + ends) / 2)[np.argmin(away, axis=1)]
 
     def _in_order(self) -> tuple[np.ndarray, np.ndarray]:
-        """Values by size, and where in the unit interval the share of each ends, (k,) each."""
+        """Returns values by size and where their shares of the unit interval end, (k,) each."""
         order = np.argsort(self.values, kind="stable")
         ends = np.cumsum(np.asarray(self.weights)[order])
         return np.asarray(self.values)[order], ends / ends[-1]
@@ -389,7 +354,7 @@ class Choice(Law):
         return {"law": "choice", "values": list(self.values), "probabilities": list(self.weights)}
 
     def text(self, word: str | None = None) -> str:
-        """As `Law.text`; probabilities, where there are any, stand behind a semicolon."""
+        """Returns text as `Law.text`; probabilities, where there are any, behind a semicolon."""
         parts = [self.values, *([] if self.probabilities is None else [self.probabilities])]
         numbers = ";".join(",".join(map(self._written, part)) for part in parts)
         return f"{word or self.words[0]}({numbers})"
@@ -410,11 +375,6 @@ class Category(Choice):
     """One of finitely many numbers that stand for names: neither their order nor distances count.
 
     Drawn with equal probabilities; a search's models see a coordinate of its own for each.
-
-    Example:
-      >>> from dpjax.tuning import pareto
-      >>> pareto.Category((0.0, 1.0, 2.0)).values
-      (0.0, 1.0, 2.0)
     """
 
     ordered: ClassVar[bool] = False
@@ -433,17 +393,13 @@ class Category(Choice):
 
 
 def _checked_draws(number: int, generator: np.random.Generator) -> int:
-    """The number of draws as an int."""
+    """Returns the number of draws as an int."""
     checks.instance("generator", generator, np.random.Generator, "np.random.default_rng(0)")
     return checks.whole("number", number, 0)
 
 
 def as_law(name: str, given: Law | float) -> Law:
-    """The law of a hyperparameter; a bare number is a constant.
-
-    Raises:
-      ValueError: for a law that no statement could name.
-    """
+    """Returns the distribution of a hyperparameter; a bare number is a constant."""
     checks.text("a name of the parameters", name)
     if isinstance(given, Law):
         law = given
@@ -476,10 +432,6 @@ class Space:
       >>> space = tuning.Space(learning_rate=tuning.LogUniform(0.01, 1.0), clip_norm=1.0)
       >>> sorted(space.parameters)
       ['clip_norm', 'learning_rate']
-
-    Raises:
-      ValueError: if the space is empty, or a hyperparameter that accounting depends on is
-        continuous.
     """
 
     parameters: Mapping[str, Law]
@@ -515,7 +467,7 @@ class Space:
 
         Args:
           number: how many, at least 0.
-          generator: NumPy's generator; the draws are public knowledge in law, not in value.
+          generator: NumPy's generator; the distribution is public, the draws are not.
 
         Returns:
           For each hyperparameter an array of shape (number,), float64.
@@ -539,7 +491,7 @@ class Space:
 
 
 def _as_priced(name: str, law: Law) -> Law:
-    """The law to draw by: of what the accounting reads, the values and weights that it reads.
+    """Returns the law to draw by: of what the accounting reads, the values and weights it reads.
 
     A law from elsewhere may draw otherwise than its weights say.
     """
@@ -549,12 +501,7 @@ def _as_priced(name: str, law: Law) -> Law:
 
 
 def space_from(description: Mapping[str, Mapping]) -> Space:
-    """The space that wrote a description.
-
-    Raises:
-      ValueError: for a law that is none.
-      KeyError: for a word that is missing.
-    """
+    """Rebuilds a space from its description; a KeyError where a word is missing."""
     for name, law in description.items():
         if law["law"] not in _LAWS:
             raise ValueError(f"the law of {name} is none of {', '.join(_LAWS)}")
@@ -562,7 +509,7 @@ def space_from(description: Mapping[str, Mapping]) -> Space:
 
 
 def _law_from(description: Mapping[str, Any]) -> Law:
-    """The law that wrote a description."""
+    """Rebuilds a law from its description."""
     kind = _LAWS[description["law"]]
     return kind(**{name: description[name] for name in _names(kind)})
 
@@ -574,9 +521,6 @@ def parse_law(text: str) -> Law:
     """Reads `loguniform(0.01,10)`, `uniform(0,0.9)`, `integer(1,9)`, `choice(1,2,4)` or a number.
 
     `log` and `real` are read as `loguniform` and `uniform`.
-
-    Raises:
-      ValueError: for anything else, saying what may be written.
     """
     compact = checks.text("text", text).replace(" ", "").lower()
     match = _CALL.match(compact)
@@ -601,20 +545,13 @@ def parse_space(entries: Sequence[str]) -> Space:
       >>> from dpjax import tuning
       >>> tuning.parse_space(["learning_rate=loguniform(0.01,10)"]).parameters["learning_rate"]
       LogUniform(low=0.01, high=10.0)
-
-    Raises:
-      ValueError: for an entry without a name, a name given twice, or an unreadable law.
     """
     words = named_entries(entries, "the search space", "LAW", "learning_rate=loguniform(0.01,10)")
     return Space({name: parse_law(text) for name, text in words.items()})
 
 
 def named_entries(entries: Sequence[str], of: str, what: str, example: str) -> dict[str, str]:
-    """Splits `["name=text", ...]`; for the errors `of` what they are, `what` a text is, `example`.
-
-    Raises:
-      ValueError: for an entry without a name, or a name given twice.
-    """
+    """Splits `["name=text", ...]`; errors say `of` what, `what` a text is, and `example`."""
     found: dict[str, str] = {}
     for entry in checks.listed("entries", entries, f"texts such as {example!r}"):
         name, equals, text = checks.text("each of the entries", entry).partition("=")
@@ -628,9 +565,9 @@ def named_entries(entries: Sequence[str], of: str, what: str, example: str) -> d
 
 
 def read_space(path: str) -> Space:
-    """Reads a space from a JSON file: an object of names and laws, the laws as `parse_law` has it.
+    """Reads a space from a JSON file: an object of names and laws.
 
-    Example: `{"learning_rate": "loguniform(0.01,10)", "clip_norm": [0.5, 1.0]}`.
+    A law is as `parse_law` has it; a list of numbers is a `Choice`.
 
     Example:
       >>> import pathlib
@@ -638,9 +575,6 @@ def read_space(path: str) -> Space:
       >>> _ = pathlib.Path("space.json").write_text('{"learning_rate": "loguniform(0.01,10)"}')
       >>> tuning.read_space("space.json").parameters["learning_rate"]
       LogUniform(low=0.01, high=10.0)
-
-    Raises:
-      ValueError: if the file is no such object.
     """
     checks.path("path", path)
     try:
@@ -660,7 +594,7 @@ def read_space(path: str) -> Space:
 
 
 def _as_text(law: object) -> str:
-    """A JSON list stands for a choice."""
+    """Returns a law as text; a JSON list stands for a choice."""
     if isinstance(law, list):
         return f"choice({','.join(map(str, law))})"
     return str(law)

@@ -112,7 +112,7 @@ class Records:
         size_bound: int,
         key: bytes | None = None,
     ) -> Records:
-        """Users as records: what a task of them protects is a user with all of its records.
+        """Returns users as records: a task of them protects a user with all of its records.
 
         Whose validation records are not to be trained on is settled by user, too: a user belongs to
         one part alone (`data.splitting.validation_members(user_ids, fraction, key)`).
@@ -134,19 +134,19 @@ class Records:
 
     @property
     def number(self) -> int:
-        """The real number of records: private under add-or-remove one."""
+        """Returns the real number of records: private under add-or-remove one."""
         return len(jax.tree.leaves(self.arrays)[0])
 
     @property
     def users(self) -> Users | None:
-        """How many records a user counts with, where these are users."""
+        """Returns how many records a user counts with, where these are users."""
         if not isinstance(self.arrays, grouping.UserRecords):
             return None
         return Users(np.shape(self.arrays.present)[1])
 
     @property
     def single(self) -> PyTree:
-        """Single records, pytree of arrays (n, ...); of users, all their places."""
+        """Returns single records, a pytree of arrays (n, ...); of users, all their places."""
         if self.users is None:
             return self.arrays
         return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), self.arrays.records)
@@ -155,12 +155,8 @@ class Records:
 def check_neighbours(sampling: str, *records: Records) -> None:
     """Refuses records that a neighbour of theirs would divide otherwise.
 
-    Args:
-      sampling: "fixed" (one record's value is replaced) or "poisson" (a record comes or goes).
-      records: of every part that counts as private.
-
-    Raises:
-      ValueError: records that are not known to stay where they are.
+    `sampling` is "fixed" (one record's value is replaced) or "poisson" (a record comes or goes);
+    `records` are those of every part that counts as private.
     """
     if sampling == "fixed":
         if not all(part.stable_under_replacement for part in records):
@@ -186,14 +182,6 @@ class Task:
     record's influence is: `correct`, right or wrong, or `score`, anything in [0, 1]. A measure of
     all records together (AUC, F1, perplexity) has no such bound; pass what a record adds to one
     instead, such as `correct` or a clipped loss.
-
-        tuning.Task(
-            initial=lambda key: {"w": jnp.zeros(3)},
-            loss=lambda params, example: (example[0] @ params["w"] - example[1]) ** 2,
-            score=lambda params, example: 1 - abs(example[0] @ params["w"] - example[1]) / 2,
-            train=tuning.Records((inputs, targets), public_size=1000, size_bound=1200),
-            validation=tuning.Records((more, others), public_size=300, size_bound=400),
-        )
 
     Where the records are users (`Records.of_users`), `loss`, `correct` and `score` are of ONE
     record all the same: a user's loss, whose gradient is clipped, is the mean over its records, and
@@ -301,9 +289,9 @@ class Task:
         )
 
     def scored_on(self, records: Records) -> Task:
-        """This task with other validation records, its training records too.
+        """Returns this task with other validation records, its training records too.
 
-        For whoever composes the cost of training with that of scores: nothing is refused here.
+        For code that composes the cost of training with that of scores: nothing is refused here.
         """
         changed = copy.copy(self)
         object.__setattr__(changed, "validation", records)
@@ -311,17 +299,17 @@ class Task:
 
     @property
     def units(self) -> int:
-        """Whole units that a record's score is counted in: 1, right or wrong, or `SCORE_UNITS`."""
+        """Returns the whole units that a record's score is counted in: 1, or `SCORE_UNITS`."""
         return 1 if self.score is None and self.users is None else SCORE_UNITS
 
     @property
     def users(self) -> Users | None:
-        """The unit of privacy where it is a user; None: a record."""
+        """Returns the unit of privacy where it is a user; None: a record."""
         return self.train.users
 
     @property
     def example_loss(self) -> Callable[..., jax.Array]:
-        """The loss of what is clipped, takes what `loss` takes: of a record, or of a user."""
+        """Returns the loss of what is clipped, a record or a user; it takes what `loss` takes."""
         if self.users is None:
             return self.loss
         return grouping.per_user(self.loss, with_rng=self.with_rng)
@@ -342,7 +330,7 @@ _MOST_WORK: Any = 10_000
 
 
 def _overlap(one: Any, other: Any) -> bool:
-    """Whether two arrays are one, or lie in the same memory; what was copied is not seen."""
+    """Returns whether two arrays are one, or lie in the same memory; a copy is not seen."""
     if one is other:
         return True
     if not (isinstance(one, np.ndarray) and isinstance(other, np.ndarray)):
@@ -378,21 +366,10 @@ def _check_users(train: Records, validation: Records) -> None:
 def total_units(
     task: Task, params: PyTree, arrays: PyTree, counts: jax.Array | None = None
 ) -> jax.Array:
-    """Adds up what the examples score, in whole units: with `correct`, counts those it gets right.
+    """Adds up what the examples score, int32, in whole units: with `correct`, those it gets right.
 
-    One record more or less, or one replaced, moves the sum by at most `task.units`.
-
-    Args:
-      task: whose `correct` or `score` judges.
-      params: one candidate's parameters.
-      arrays: pytree of arrays (n, ...).
-      counts: bool (n,), the examples that count; None for all.
-
-    Returns:
-      int32 scalar.
-
-    Raises:
-      ValueError: as `units_of`.
+    One record more or less, or one replaced, moves the sum by at most `task.units`. `arrays` are
+    (n, ...); `counts`, bool (n,), says which examples count, None for all.
     """
     units = jax.lax.map(
         lambda example: units_of(task, params, example), arrays, batch_size=_batch(arrays)
@@ -401,11 +378,10 @@ def total_units(
 
 
 def units_of(task: Task, params: PyTree, example: PyTree) -> jax.Array:
-    """What one example scores, int32 of shape (), from 0 to `task.units`.
+    """Returns what one example scores, int32 of shape (), from 0 to `task.units`.
 
-    Raises:
-      ValueError: `correct` returns anything but a boolean scalar, or `score` anything but a
-        floating one, by which one record could move a sum by more.
+    Refuses a `correct` that is no boolean scalar and a `score` that is no floating one, by which
+    one record could move a sum by more.
     """
     if task.users is not None:
         grouping.check_grouped("the score of a user", example)
@@ -419,7 +395,7 @@ def units_of(task: Task, params: PyTree, example: PyTree) -> jax.Array:
 
 
 def _value_of(task: Task, params: PyTree, record: PyTree) -> jax.Array:
-    """What one record scores: right or wrong, or a float32 in [0, 1]; shape ()."""
+    """Returns what one record scores: right or wrong, or a float32 in [0, 1]; shape ()."""
     if task.score is None:
         assert task.correct is not None  # One of them is given.
         return _scalar("correct", task.correct(params, record))
@@ -434,7 +410,7 @@ _WANTED = {
 
 
 def _scalar(name: str, value: Any) -> jax.Array:
-    """The value, if it is what `correct` or `score` must return."""
+    """Returns the value, if it is what `correct` or `score` must return."""
     if value is None or not jax.tree_util.all_leaves([value]):
         found = f"a {type(value).__name__}"
     else:
@@ -450,18 +426,14 @@ def _scalar(name: str, value: Any) -> jax.Array:
 
 
 def check_score(task: Task) -> None:
-    """Runs `task.correct` or `task.score` on shapes alone, before anything is trained.
-
-    Raises:
-      ValueError: as `units_of`.
-    """
+    """Runs `task.correct` or `task.score` on shapes alone, before anything is trained."""
     params = jax.eval_shape(task.initial, jax.random.key(0))
     example = one_record(task.validation.arrays)
     jax.eval_shape(lambda params, example: units_of(task, params, example), params, example)
 
 
 def one_record(arrays: PyTree) -> PyTree:
-    """Shapes of one record, with the dtypes that JAX makes of the host's."""
+    """Returns the shapes of one record, with the dtypes that JAX makes of the host's."""
     return jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(
             np.shape(leaf)[1:], jax.dtypes.canonicalize_dtype(np.asarray(leaf).dtype)
@@ -471,7 +443,7 @@ def one_record(arrays: PyTree) -> PyTree:
 
 
 def accuracy_of(task: Task, params: PyTree, arrays: PyTree) -> float:
-    """The mean score of examples, the share that `params` gets right where a task has `correct`.
+    """Returns the mean score of examples, the share that `params` gets right with `correct`.
 
     Exact: not private where the arrays are not public.
     """
@@ -480,7 +452,7 @@ def accuracy_of(task: Task, params: PyTree, arrays: PyTree) -> float:
 
 
 def _batch(arrays: PyTree) -> int:
-    """Examples scored at once: enough to be quick, few enough that 16 candidates fit."""
+    """Returns how many examples are scored at once: few enough that 16 candidates fit."""
     most = 1024
     if isinstance(arrays, grouping.UserRecords):
         most = max(1, most // arrays.present.shape[1])
