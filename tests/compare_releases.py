@@ -52,10 +52,6 @@ CASES = {
         "experiments.tune",
         ["--method=extrapolation", "--mean=2", "--cap=3", *_SMALL],
     ),
-    "adaptive_proposals": (
-        "experiments.tune",
-        ["--method=adaptive_proposals", "--mean=4", *_SMALL],
-    ),
     "federated_vote": (
         "experiments.federated_vote",
         ["--model=logistic_regression", "--clients=6", "--epsilon=60"],

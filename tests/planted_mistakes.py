@@ -77,9 +77,6 @@ _SEARCH = tuple(
     )
 )
 _PERMUTED = (f"{_T}tuners/test_permute_and_flip.py",)
-_ADAPTIVE = f"{_T}tuners/test_adaptive_proposals.py::test_"
-_PROPOSALS_FILE = f"{_P}tuners/adaptive_proposals.py"
-_ROUNDS_FILE = f"{_P}evaluations/proposed_runs.py"
 _EXTRAPOLATED = {
     word: (f"{_T}tuners/test_extrapolation.py::test_{test}",)
     for word, test in {
@@ -1069,20 +1066,6 @@ MISTAKES = [
         "(low * (1.0 + SLACK) >= near) & (high * (1.0 + SLACK) >= far)",
         "(low >= near) & (high >= far)",
         (f"{_PROOFS[0]}::test_noise_in_whole_numbers_is_bounded_on_any_grid_as_closely",),
-    ),
-    Mistake(
-        "adaptive proposals: ranks are proved as those of the public law",
-        _CERTIFICATE,
-        "near, far = _pieces(most * h)",
-        "near, far = _pieces(least * h)",
-        (f"{_OF_TUNERS}::test_proposals_by_earlier_runs_cost_what_the_accounting_says",),
-    ),
-    Mistake(
-        "adaptive proposals: the bounds on densities are left out of a certificate",
-        _CERTIFICATE,
-        "return least * low.ravel() * (1.0 - SLACK), most * b.ravel() * (1.0 + SLACK)",
-        "return low.ravel() * (1.0 - SLACK), b.ravel() * (1.0 + SLACK)",
-        (f"{_OF_TUNERS}::test_proposals_by_earlier_runs_cost_what_the_accounting_says",),
     ),
     Mistake(
         "subset tuning: what is never seen under one neighbour is left out of a certificate",
@@ -2294,86 +2277,6 @@ MISTAKES = [
         "return {name: given[name].tolist() for name in sorted(given)}",
         "return {name: None for name in sorted(given)}",
         _EXTRAPOLATED["goes on"],
-    ),
-    # ---- adaptive proposals: the bound on densities, what is read, what a stop leaves
-    Mistake(
-        "adaptive proposals: charged as independent candidates",
-        _PROPOSALS_FILE,
-        "return accounting.best_of_adaptive(run, self.repetitions, self.ratio)",
-        "return accounting.best_of(run, self.repetitions)",
-        (f"{_ADAPTIVE}the_price_is_that_of_adaptive_proposals",),
-    ),
-    Mistake(
-        "adaptive proposals: densities are divided by their mean and not clipped again",
-        _PROPOSALS_FILE,
-        "return within_ratio(EAGERNESS * (near @ heights) / (near.sum(axis=1) + 1.0), ratio)",
-        "logs = EAGERNESS * (near @ heights) / (near.sum(axis=1) + 1.0)\n"
-        "    clipped = np.clip(np.exp(logs), *ratio)\n"
-        "    return clipped / clipped.mean()",
-        (f"{_ADAPTIVE}densities_keep_within_the_ratio_whatever_was_scored",),
-    ),
-    Mistake(
-        "adaptive proposals: they read exact counts",
-        _ROUNDS_FILE,
-        "choice.proposed(points[before], scores[before], fresh)",
-        "choice.proposed(points[before], units[before].astype(float), fresh)",
-        (f"{_ADAPTIVE}proposals_read_earlier_rounds_private_scores_of_their_own_execution",),
-    ),
-    Mistake(
-        "adaptive proposals: they hang on K",
-        _ROUNDS_FILE,
-        "scores[before], fresh)",
-        "scores[before], (fresh + counts[owner] / 7.0) % 1.0)",
-        (f"{_ADAPTIVE}what_is_proposed_does_not_depend_on_K",),
-    ),
-    Mistake(
-        "adaptive proposals: all candidates of a round have the first one's uniform number",
-        _ROUNDS_FILE,
-        'fresh = drawn["fresh"][chosen]',
-        'fresh = np.full(len(chosen), drawn["fresh"][chosen[0]])',
-        (f"{_ADAPTIVE}proposals_read_earlier_rounds_private_scores_of_their_own_execution",),
-    ),
-    Mistake(
-        "adaptive proposals: a job that goes on trains its rounds again",
-        _ROUNDS_FILE,
-        'job.inner(f"round_{number + 1}"),',
-        "Job(),",
-        (f"{_ADAPTIVE}an_interruption_redraws_nothing",),
-    ),
-    Mistake(
-        "adaptive proposals: a round's keys serve whatever is proposed",
-        _ROUNDS_FILE,
-        '            "what is proposed": points[members].tolist(),\n',
-        "",
-        (f"{_ADAPTIVE}a_round_goes_on_with_its_own_candidates_only",),
-    ),
-    Mistake(
-        "adaptive proposals: uniform numbers of what is released are kept",
-        _ROUNDS_FILE,
-        "    return written_executed(Executed(",
-        '    return {"fresh": drawn["fresh"]} | written_executed(Executed(',
-        (f"{_ADAPTIVE}an_interruption_redraws_nothing",),
-    ),
-    Mistake(
-        "price of proposals: a winner's own density counts as the public law's",
-        "dpjax/accounting/selection/envelope.py",
-        "high * np.concatenate(heights)",
-        "np.concatenate(heights)",
-        ("tests/accounting/selection/test_adaptive.py::test_against_phi_evaluated_pointwise",),
-    ),
-    Mistake(
-        "price of proposals: the most that a run may rank is that of independent candidates",
-        "dpjax/accounting/selection/envelope.py",
-        "near = law.derivative(low * x * (1.0 - OUTWARDS))",
-        "near = law.derivative(x * (1.0 - OUTWARDS))",
-        ("tests/accounting/selection/test_adaptive.py::test_against_phi_evaluated_pointwise",),
-    ),
-    Mistake(
-        "price of proposals: the least a run may rank is that of independent candidates",
-        "dpjax/accounting/selection/envelope.py",
-        "near, far = high * h, 1.0 - low * (1.0 - h)",
-        "near, far = h, 1.0 - low * (1.0 - h)",
-        ("tests/accounting/selection/test_adaptive.py::test_against_phi_evaluated_pointwise",),
     ),
     # ---- which rule clips
     Mistake(

@@ -246,7 +246,7 @@ def _(
     randomness: HostRandomness,
 ) -> Released:
     procedure = evaluation.planned(task, request, choice)
-    ran = evaluation.executed(
+    ran = private_runs.execute(
         procedure, randomness=randomness, executions=number, chunk_size=_CHUNK
     )
     assert ran is not None  # It is no shard's.

@@ -7,8 +7,7 @@ partitions of the records, selects one by the average accuracy, and trains that 
 & Wu 2022); with --method=subset_tuning, does the first on a secret part of the records and trains
 the winner on the rest (Koskela & Kulkarni 2023); with --method=extrapolation, draws, trains and
 scores at two small epsilons and trains once at the rate that a line through the two winners names
-(Panda et al. 2024); with --method=adaptive_proposals, does the first in rounds, each proposed by
-the scores before it (Wang et al. 2023); with --method=chosen_iterate, trains once with a public
+(Panda et al. 2024); with --method=chosen_iterate, trains once with a public
 default and chooses among the run's iterates and averages; with --method=untuned, trains once and
 chooses nothing. The noise is calibrated so that the WHOLE procedure meets the target. Writes
 

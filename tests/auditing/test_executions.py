@@ -21,7 +21,6 @@ GRADIENT = CANARIES["gradient"]
 
 TUNERS = {
     "private runs": (tuning.RandomRepetitions(LAW), SOME, 4),
-    "in rounds": (tuning.AdaptiveProposals(LAW, (0.9, 1.1), round_size=2), SOME, 4),
     "one run": (tuning.Untuned(), ONE, 4),
     "in stages": (tuning.Extrapolation(LAW, stage_noise=(4.0, 3.0)), SOME, 4),
     "iterates": (tuning.ChosenIterate(), ONE, 4),

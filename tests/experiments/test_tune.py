@@ -217,29 +217,6 @@ def test_an_extrapolation_end_to_end_and_its_claim_verifies(run_cases, tmp_path)
     assert code == 0 and "the claim holds" in printed
 
 
-def test_adaptive_proposals_end_to_end_and_its_claim_verifies(run_cases, tmp_path):
-    folder = tmp_path / "run"
-    small = ["--steps=3", "--noise_multiplier=2", "--mean=2", "--cap=3", "--round_size=1"]
-    ratio = "--density_ratio=0.9,1.1"
-    done, sharded = run_cases(
-        "experiments.tune",
-        [
-            ["--method=adaptive_proposals", f"--out_dir={folder}", "--seed=3", ratio, *small],
-            ["--method=adaptive_proposals", f"--out_dir={tmp_path / 'two'}", "--shard=0/2", *small],
-        ],
-    )
-    assert done[0] == 0, done[2]
-    for words in ("one run", "the whole tuning", "naive composition"):
-        assert words in done[1]
-    assert sharded[0] == 2 and "drop the shard" in sharded[2]
-    assert not (tmp_path / "run.curator").exists()
-    claim = json.loads((folder / "release" / "guarantee.json").read_text())
-    assert claim["selection"]["density_ratio"] == [0.9, 1.1]
-    path = f"--verify={folder / 'release' / 'guarantee.json'}"
-    ((code, printed, _),) = run_cases("experiments.epsilon", [[path]])
-    assert code == 0 and "the claim holds" in printed
-
-
 def test_your_own_arrays(run_cases, tmp_path):
     generator = np.random.default_rng(0)
     labels = generator.integers(0, 2, 300)
@@ -361,15 +338,12 @@ REFUSED = [
     (["--method=exponential", "--candidates=0"], "candidates must be"),
     (
         ["--method=exponential", "--mean=5"],
-        "--mean belongs to --method=random_repetitions or adaptive_proposals or extrapolation",
+        "--mean belongs to --method=random_repetitions or extrapolation",
     ),
     (["--method=exponential", "--granularity=0.1"], "--granularity belongs to --method=doubling"),
     (["--method=extrapolation", "--stage_shares=0.3,2"], "stage_shares must be two or more"),
     (["--method=extrapolation", "--space=learning_rate=1"], "must be drawn from a range"),
     (["--stage_noise=9,5"], "--stage_noise belongs to --method=extrapolation"),
-    (["--density_ratio=0.9,1.1"], "--density_ratio belongs to --method=adaptive_proposals"),
-    (["--method=adaptive_proposals", "--density_ratio=1.1,2"], "two numbers around 1"),
-    (["--method=adaptive_proposals", "--adapted=clip_norm"], "must be drawn from a range"),
     (["--method=doubling", "--not_private"], "--not_private belongs to"),
     (["--method=doubling", "--lower_bound=1"], "lower_bound must lie in [0, 1)"),
     (["--method=doubling", "--granularity=1.5"], "granularity must lie in (0, 1"),

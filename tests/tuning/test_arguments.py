@@ -265,17 +265,6 @@ PUBLIC = {
         model_reads=((), ""),  # See problem/test_model_reads.py.
         description=("a model", "text?"),
     ),
-    "adaptive_proposals": spec(
-        tuning.adaptive_proposals,
-        task=(None, "task"),
-        space=(DRAWN_FROM, "object"),
-        **OF_RUNS,
-        score_noise=(2.0, "positive?"),
-        repetitions=(accounting.Geometric(3.0), "object"),
-        density_ratio=((0.8, 1.25), "numbers"),
-        adapted=("quality", "text"),
-        round_size=(2, "whole"),
-    ),
     "doubling": spec(
         tuning.doubling,
         **STARTED,
@@ -576,7 +565,6 @@ PUBLIC = {
 }
 
 NOT_CALLED = {
-    "AdaptiveProposals": "its settings are asked as adaptive_proposals'",
     "ChosenIterate": "its settings are asked as chosen_iterate's",
     "Doubling": "its settings are asked as doubling's",
     "Exponential": "its settings are asked as exponential's",

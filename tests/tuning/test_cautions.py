@@ -52,9 +52,6 @@ CALLS = {
     "doubling": lambda task, **more: tuning.doubling(
         task, SPACE, granularity=0.5, **PARTITIONED, **more
     ),
-    "adaptive proposals": lambda task, **more: tuning.adaptive_proposals(
-        task, DRAWN_FROM, repetitions=accounting.Fixed(1), **RUN, **more
-    ),
     "extrapolation": lambda task, **more: tuning.extrapolation(
         task,
         DRAWN_FROM,

@@ -78,12 +78,6 @@ def _subset_tuning(**more):
     ).release
 
 
-def _adaptive_proposals(**more):
-    law = accounting.AtMost(accounting.Geometric(mean=3), cap=5)
-    arguments = dict(repetitions=law, round_size=1) | RUN | more
-    return tuning.adaptive_proposals(_task(), SPACE, **arguments).release
-
-
 def _any_run(**more):
     space = bridges.Candidates(SPACE, {"optimizer": ["sgd", "adam"]})
     arguments = dict(
@@ -137,7 +131,6 @@ RELEASES = {
             _task(), SPACE, granularity=0.2, variant="segments", hits=3, **PARTITIONED
         ).release
     ),
-    "adaptive proposals": _adaptive_proposals,
     "extrapolation": _extrapolation,
     "extrapolation, calibrated, public validation": lambda: _extrapolation(
         noise_multiplier=None,
@@ -163,7 +156,7 @@ FREE = (
     r"|candidates_drawn_from\.(lot_size|epochs)\.values\.\d"
     r"|selection\.(granularity|lower_bound)"
     # Numbers and words that nothing else in the release depends on.
-    r"|selection\.(threshold|public_data|round_size)|score\.public_size"
+    r"|selection\.(threshold|public_data)|score\.public_size"
     r"|training_records\.public_size|run_options\.epochs"
 )
 """Words of which another choice is another run's true statement. The hash alone holds them."""

@@ -81,14 +81,6 @@ def _subset_tuning(toy, which):
     )
 
 
-def _adaptive_proposals(toy, which):
-    # Whatever is proposed is one of the two values, which the release names.
-    return tuning.adaptive_proposals(
-        toy.task(which), SPACE, repetitions=LAW, adapted="quality", round_size=1,
-        **DRAWN_BY_SPACE, **toy.settings,
-    )  # fmt: skip
-
-
 def _half_at_each_step(hyperparameters):
     """An optimiser whose iterates are a half of `quality`, and all of it."""
 
@@ -109,7 +101,6 @@ def _chosen_iterate(toy, which):
 
 PROCEDURES = {
     "random repetitions": (_random_repetitions, (0, 1, 2)),
-    "adaptive proposals": (_adaptive_proposals, (0, 1, 2)),
     "threshold stopping": (_threshold_stopping, (0, 1)),
     "exponential": (_exponential, (0, 1)),
     "permute_and_flip": (_permute_and_flip, (0, 1)),

@@ -206,7 +206,6 @@ def trained_runs(
     members: np.ndarray,
     chunk_size: int,
     job: Job,
-    run: CandidateRun | None = None,
 ) -> Iterator[tuple[np.ndarray, PyTree]]:
     """Trains some of the candidates of a procedure, all at once; yields (indices, outputs).
 
@@ -217,14 +216,12 @@ def trained_runs(
       members: (n,) int, those to train.
       chunk_size: candidates trained at once; the last chunk is filled up.
       job: placement and checkpoints.
-      run: from `run_of_candidate`, so that several calls without a folder compile it once.
     """
     if not len(members):
         return
     placement = _placement(procedure, chunk_size, job)
     if job.folder is None and len(procedure.settings) == 1:
-        if run is None:
-            run = run_of_candidate(procedure, procedure.settings[0], job)
+        run = run_of_candidate(procedure, procedure.settings[0], job)
         found = _alike(procedure, hyperparameters, keys, members, placement, run)
     else:
         found = _unlike(procedure, hyperparameters, keys, members, placement, job)

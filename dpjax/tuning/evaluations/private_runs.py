@@ -89,7 +89,7 @@ class PrivateRuns:
         _check_finish(finish)
         procedure = self.planned(task, request, choice)
         started = time.time()
-        executed = self.executed(
+        executed = execute(
             procedure,
             randomness=randomness,
             chunk_size=chunk_size,
@@ -123,10 +123,6 @@ class PrivateRuns:
             not_private=self.not_private,
             score_on_training=self.score_on_training,
         )
-
-    def executed(self, procedure: Procedure, **how: Any) -> Executed | None:
-        """Runs what was planned once; see `execute`."""
-        return execute(procedure, **how)
 
     def restate(self, claim: Mapping[str, Any], choice: RunChoice, finish: Finish) -> Restated:
         """See `tuner.Evaluation`; the noise of scores is read from the statement."""
@@ -426,36 +422,6 @@ def execute(
     return None if outcome is None else read_executed(outcome, procedure.task)
 
 
-def rank_trained(
-    procedure: Procedure,
-    indices: np.ndarray,
-    outputs: Any,
-    noise: np.ndarray,
-    owners: np.ndarray,
-    units: np.ndarray,
-    scores: np.ndarray,
-    best: BestOfRuns,
-) -> None:
-    """Scores candidates with their noise, and keeps the best of each execution.
-
-    Args:
-      procedure: what was fixed beforehand.
-      indices: (n,) int, the candidates that were trained.
-      outputs: of each, as from `candidate_runs.scored_run`.
-      noise: (candidates,) of all, in whole units.
-      owners: (candidates,) int, the execution of each.
-      units, scores: (candidates,) as of `Executed`; written at `indices`.
-      best: brought up to date.
-    """
-    task = procedure.task
-    units[indices] = outputs["units"]
-    noisy = (outputs["units"] + noise[indices]) / task.units
-    scores[indices] = np.where(outputs["finite"], noisy, -np.inf)
-    # Scores are ranked as accuracies over the public size.
-    ranks = procedure.selection.rank(scores[indices] / task.validation.public_size)
-    best.update(owners[indices], indices, ranks, outputs["params"])
-
-
 def _worked_out(
     procedure: Procedure,
     drawn: Arrays,
@@ -465,8 +431,7 @@ def _worked_out(
     job: Job,
 ) -> Arrays | None:
     """What `execute` keeps of a draw; None for a shard."""
-    noise = drawn["noise"]
-    counts = drawn["counts"]
+    task, noise, counts = procedure.task, drawn["noise"], drawn["counts"]
     owners = np.repeat(np.arange(executions), counts)
     total = len(owners)
     hyperparameters = _hyperparameters(drawn)
@@ -481,7 +446,12 @@ def _worked_out(
     for indices, outputs in trained_runs(
         procedure, hyperparameters, keys, members, chunk_size, job
     ):
-        rank_trained(procedure, indices, outputs, noise, owners, units, scores, best)
+        units[indices] = outputs["units"]
+        noisy = (outputs["units"] + noise[indices]) / task.units
+        scores[indices] = np.where(outputs["finite"], noisy, -np.inf)
+        # Scores are ranked as accuracies over the public size.
+        ranks = procedure.selection.rank(scores[indices] / task.validation.public_size)
+        best.update(owners[indices], indices, ranks, outputs["params"])
         trained[indices] = True
         if progress is not None:
             progress(int(np.sum(trained)), len(members))
@@ -492,7 +462,7 @@ def _worked_out(
     shares = job.collected(share_arrays(np.flatnonzero(trained), units, scores, best), drawn)
     if shares is None:
         return None
-    best = put_together(shares, units, scores, _structure(procedure.task))
+    best = put_together(shares, units, scores, _structure(task))
     return written_executed(Executed(best, counts, hyperparameters, units, scores))
 
 

@@ -132,7 +132,6 @@ TUNERS = {
     "doubling": tuning.Doubling(0.5, 3, 12, iterations=3),
     "chosen_iterate": tuning.ChosenIterate(),
     "extrapolation": tuning.Extrapolation(accounting.Fixed(1)),
-    "adaptive_proposals": tuning.AdaptiveProposals(accounting.Fixed(3), round_size=2),
 }
 
 
