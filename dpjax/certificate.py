@@ -58,7 +58,6 @@ PUBLIC = (
 BEST = "best of K runs"
 DECLARED = "best of K runs of a function that is not dpjax's"
 ABOVE = "first run whose score reaches the threshold"
-ITERATE = "one private run, then permute-and-flip among its iterates and averages"
 PART = "best of K runs on a secret part of the records, then private training on "
 LINE = "a line through the best of K runs at several small epsilons, then private training"
 LOOP = "doubling loop over thresholds (Ding & Wu 2022), then private training"
@@ -862,14 +861,6 @@ def tree_of(claim: Mapping[str, Any]) -> dict[str, Any]:
         relations_of(base)
         check_apart(base)
         return best(scored(base, score["noise_standard_deviation_in_records"]))
-    if rule == ITERATE:
-        if score["validation_is_public"]:
-            return runs_of(claim, rows)
-        moved = score.get("units_of_a_score_of_1", 1) * (2 if relation == "replace_one" else 1)
-        if not math.isclose(choice["rate_for_a_unit"] * moved, choice["epsilon_0"], rel_tol=1e-12):
-            raise Unproved("at this rate the choice is not epsilon_0-differentially private")
-        one = node("pure", epsilon=choice["epsilon_0"], relation=relation)
-        return node("parallel", [runs_of(claim, rows), one])
     if rule in (BEST, ABOVE):
         one = scored(runs_of(claim, rows), score["noise_standard_deviation_in_records"])
         if rule == BEST:

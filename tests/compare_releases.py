@@ -44,7 +44,6 @@ CASES = {
         ["--method=threshold_stopping", "--threshold=0.5", "--halting_probability=0.3", *_SMALL],
     ),
     "subset_tuning": ("experiments.tune", ["--method=subset_tuning", "--mean=4", *_SMALL]),
-    "chosen_iterate": ("experiments.tune", ["--method=chosen_iterate", "--seed=3"]),
     "exponential": ("experiments.tune", ["--method=exponential", *_PARTITIONED]),
     "permute_and_flip": ("experiments.tune", ["--method=permute_and_flip", *_PARTITIONED]),
     "doubling": ("experiments.tune", ["--method=doubling", *_PARTITIONED]),

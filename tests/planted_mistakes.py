@@ -204,18 +204,6 @@ _CHOOSE = (
     "test_events_are_counted_on_executions_that_did_not_choose_them"
 )
 _UNTUNED = (f"{_T}tuners/test_untuned.py",)
-_ITERATES_FILE = f"{_P}evaluations/iterates_of_one_run.py"
-_ITERATES = {
-    word: (f"{_T}tuners/test_chosen_iterate.py::test_{test}",)
-    for word, test in {
-        "price": "run_and_choice_cost_the_dearer_of_the_two",
-        "law": "no_probability_changes_by_more_than_the_choice_costs",
-        "units": "scores_in_units_are_chosen_by_in_units",
-        "told": "what_is_released_is_the_choice_that_was_named",
-        "finite": "only_iterates_that_are_finite_are_chosen_among",
-        "redrawn": "a_job_that_goes_on_finds_the_run_and_the_choice",
-    }.items()
-}
 _RANKS = "ranks = procedure.selection.rank(scores[indices] / task.validation.public_size)"
 MISTAKES = [
     Mistake(
@@ -1012,20 +1000,6 @@ MISTAKES = [
         _KINDS,
     ),
     Mistake(
-        "chosen iterate: a rate that epsilon_0 does not pay for is proved",
-        _CERTIFICATE,
-        'choice["rate_for_a_unit"] * moved, choice["epsilon_0"]',
-        "1.0, 1.0",
-        _KINDS,
-    ),
-    Mistake(
-        "chosen iterate: a record that is replaced is proved to move scores one way",
-        _CERTIFICATE,
-        '(2 if relation == "replace_one" else 1)',
-        "1",
-        (f"{_OF_TUNERS}::test_the_rate_of_a_choice_is_half_where_records_are_replaced",),
-    ),
-    Mistake(
         "a vote is proved as if a client moved votes one way",
         _CERTIFICATE,
         'moved = 2 * min(values["votes"]',
@@ -1154,86 +1128,6 @@ MISTAKES = [
         'certificate["statement"] != digest(words)',
         "False",
         _PROOFS,
-    ),
-    # ---- one run of which an iterate is chosen
-    Mistake(
-        "chosen iterate: the choice is not charged to validation records",
-        _ITERATES_FILE,
-        "total = accounting.parallel(run.guarantee, selection)",
-        "total = run.guarantee",
-        _ITERATES["price"],
-    ),
-    Mistake(
-        "chosen iterate: the run is not charged",
-        _ITERATES_FILE,
-        "total = accounting.parallel(run.guarantee, selection)",
-        "total = selection",
-        _ITERATES["price"],
-    ),
-    Mistake(
-        "chosen iterate: scores of records that are replaced are taken to move one way",
-        _ITERATES_FILE,
-        "return self.units_of_a_record * (1 if self.relation == ADD_OR_REMOVE_ONE else 2)",
-        "return self.units_of_a_record",
-        _ITERATES["law"],
-    ),
-    Mistake(
-        "chosen iterate: a record is taken to move a score by one unit",
-        _ITERATES_FILE,
-        "return IterateScores(self.task.units, self.run.settings[0].relation)",
-        "return IterateScores(1, self.run.settings[0].relation)",
-        _ITERATES["units"],
-    ),
-    Mistake(
-        "chosen iterate: the exact best is chosen",
-        _ITERATES_FILE,
-        "    if fixed.epsilon is None:\n        return int(scored[np.argmax(units[scored])])",
-        "    if fixed.epsilon:\n        return int(scored[np.argmax(units[scored])])",
-        _ITERATES["told"],
-    ),
-    Mistake(
-        "chosen iterate: places are among the finite choices, not among all",
-        _ITERATES_FILE,
-        "return int(scored[fixed.choice.select(",
-        "return int(np.arange(99)[fixed.choice.select(",
-        _ITERATES["finite"],
-    ),
-    Mistake(
-        "chosen iterate: the choice is drawn from a seed that everyone knows",
-        _ITERATES_FILE,
-        "below = randomness.uniform_integers(_STREAM_OF_CHOICE)",
-        "below = HostRandomness(0).uniform_integers(_STREAM_OF_CHOICE)",
-        (f"{_RANDOM[0]}::test_what_is_drawn_is_the_operating_systems_and_nothing_elses",),
-    ),
-    Mistake(
-        "chosen iterate: a job that goes on draws the choice anew",
-        _ITERATES_FILE,
-        "    return _read(outcome, structure)\n",
-        "    found = _read(outcome, structure)\n"
-        "    anew = _chosen(fixed, found.units, found.finite, randomness)\n"
-        "    return dataclasses.replace(found, winners=anew)\n",
-        _ITERATES["redrawn"],
-    ),
-    Mistake(
-        "chosen iterate: what was not chosen stays in the folder",
-        _ITERATES_FILE,
-        '        return kept | {f"param_{i}',
-        '        return kept | trained | {f"param_{i}',
-        _ITERATES["redrawn"],
-    ),
-    Mistake(
-        "chosen iterate: nothing is finite, and the last iterate is released",
-        _ITERATES_FILE,
-        "        params = untrained(fixed.task)\n",
-        "",
-        _ITERATES["finite"],
-    ),
-    Mistake(
-        "chosen iterate: a release states the real number of validation records",
-        _ITERATES_FILE,
-        "    size = fixed.task.validation.public_size\n",
-        "    size = fixed.task.validation.number\n",
-        (f"{_PUBLIC[0]}::test_the_folder_holds_what_is_listed_here_and_public_numbers",),
     ),
     # ---- which number is ranked
     Mistake(

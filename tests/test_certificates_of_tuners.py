@@ -17,7 +17,6 @@ from dpjax.bridges.procedure import planned
 from dpjax.federated import vote_plan
 from dpjax.tuning import certifying, release
 from dpjax.tuning.tuners import (
-    chosen_iterate,
     extrapolation,
     subset_tuning,
 )
@@ -66,15 +65,6 @@ def _stated(guarantee, selection, rows, score, delta=1e-5):
         "epsilon": guarantee.epsilon(delta),
         "delta": delta,
     }
-
-
-def _chosen_iterate():
-    row, run = _row()
-    epsilon = run.epsilon(1e-5)
-    selection = {"rule": chosen_iterate.RULE, "epsilon_0": epsilon}
-    selection["rate_for_a_unit"] = epsilon / 3
-    total = accounting.parallel(run, accounting.pure(epsilon))
-    return _stated(total, selection, [row], {"units_of_a_score_of_1": 3})
 
 
 def _subset_tuning(final_on="rest"):
@@ -126,7 +116,6 @@ STATED = {
     "a declared run under replace one": lambda: _bridge(
         accounting.dp_sgd_fixed_lots(1000, 50, 2.0, 50)
     ),
-    "chosen iterate": _chosen_iterate,
     "subset tuning": _subset_tuning,
     "extrapolation": _extrapolation,
     "a vote under Skellam noise": _vote,
@@ -228,7 +217,6 @@ CHEAPER = {
     "lot_size": lambda one: one + 1,
     "local_variance": lambda one: one * 0.99,
     "votes": lambda one: one + 1,
-    "epsilon_0": lambda one: one * 1.05,
 }
 """What costs more: whoever states less of it states too small an epsilon."""
 
@@ -247,21 +235,9 @@ def test_what_costs_more_is_not_proved_at_the_stated_epsilon(proved):
             key: value if key == "epsilon" else _everywhere(value, name, CHEAPER[name])
             for key, value in words.items()
         }
-        if name == "epsilon_0" and "rate_for_a_unit" in edited["selection"]:
-            edited = _everywhere(edited, "rate_for_a_unit", CHEAPER[name])
         edited["mechanism"] = certificate.tree_of(edited)
         found = [certificate.prove(edited, case, hints) for case, hints in enumerate(cases)]
         assert max(map(max, found)) > words["delta"], name
-
-
-def test_the_rate_of_a_choice_is_half_where_records_are_replaced():
-    words = _chosen_iterate() | {"neighbouring_relation": "replace_one"}
-    words["training"] = [words["training"][0] | {"sampling": "fixed"}]
-    words["training_records"] = {"number": 400}
-    with pytest.raises(certificate.Unproved, match="at this rate"):
-        certificate.tree_of(words)
-    words["selection"]["rate_for_a_unit"] /= 2
-    assert certificate.tree_of(words)["mechanism"] == "parallel"
 
 
 def test_the_line_says_what_is_declared(tmp_path, capsys):

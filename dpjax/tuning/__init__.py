@@ -11,7 +11,6 @@
 | `extrapolation` | Panda et al., ICML 2024 |
 | `threshold_stopping` | Liu & Talwar, STOC 2019; Papernot & Steinke, Appendix C |
 | `subset_tuning` | Koskela & Kulkarni, NeurIPS 2023 |
-| `chosen_iterate` | McKenna & Sheldon, NeurIPS 2020, among the iterates and averages of one run |
 | `untuned` | none: one run with a public default, what the others have to beat |
 | `pareto.search`; its front is NOT private | Avent et al. 2020 (DPareto) |
 """
@@ -38,7 +37,6 @@ from dpjax.tuning.problem.space import (
 from dpjax.tuning.problem.task import Records, Task
 from dpjax.tuning.release import Release
 from dpjax.tuning.tuner import Result, register_tuner, registered_tuners, tune
-from dpjax.tuning.tuners.chosen_iterate import ChosenIterate, chosen_iterate
 from dpjax.tuning.tuners.doubling import Doubling, doubling
 from dpjax.tuning.tuners.exponential import Exponential, exponential
 from dpjax.tuning.tuners.extrapolation import Extrapolation, extrapolation
@@ -56,7 +54,6 @@ __all__ = [
     "DEFAULT_REPETITIONS",
     "AdamBcDefaults",
     "Choice",
-    "ChosenIterate",
     "Doubling",
     "Exponential",
     "Extrapolation",
@@ -77,7 +74,6 @@ __all__ = [
     "Uniform",
     "Untuned",
     "adam_bc_defaults",
-    "chosen_iterate",
     "classification",
     "doubling",
     "exponential",

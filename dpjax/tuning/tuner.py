@@ -14,7 +14,6 @@ the command line, its statement in a release and how `verification` rebuilds tha
 | `Doubling` | models of partitions | the noisy loop | the winner trained privately |
 | `Extrapolation` | private runs at small epsilons | a fitted line | one private training |
 | `SubsetTuning` | private runs on a secret part of the records | the best | trained on the rest |
-| `ChosenIterate` | the iterates and averages of one run | one exact draw | its parameters |
 | `Untuned` | none | a public default | its parameters |
 """
 
@@ -355,7 +354,7 @@ def tune(
       `result.release` is (`result.guarantee.epsilon(delta)`, delta)-differentially private under
       `result.guarantee.relation`, under the conditions that the tuner's own function states
       (`random_repetitions`, `threshold_stopping`, `exponential`, `permute_and_flip`, `doubling`,
-      `subset_tuning`, `extrapolation`, `chosen_iterate`, `untuned`).
+      `subset_tuning`, `extrapolation`, `untuned`).
 
     Example:
       >>> from dpjax import accounting, data, models, tuning

@@ -130,28 +130,6 @@ def test_subset_tuning_end_to_end_and_its_claim_verifies(run_cases, tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["run"]
 
 
-def test_a_chosen_iterate_end_to_end_and_its_claim_verifies(run_cases, tmp_path):
-    folder = tmp_path / "run"
-    arguments = ["--method=chosen_iterate", "--steps=8", "--decays=0.5,0.9", "--moments="]
-    ((code, printed, errors),) = run_cases(
-        "experiments.tune", [[f"--out_dir={folder}", "--epsilon=3", *arguments]]
-    )
-    assert code == 0, errors
-    for words in ("the selection alone", "the one run alone", "the whole tuning"):
-        assert words in printed
-    path = folder / "release" / "guarantee.json"
-    claim = json.loads(path.read_text())
-    assert claim["selection"]["decays"] == [0.5, 0.9] and claim["selection"]["moments"] == []
-    # The last one, two averages over all iterates and the usual three over the last ones.
-    assert len(claim["selection"]["choices"]) == 6
-    chosen = json.loads((folder / "release" / "hyperparameters.json").read_text())["iterate"]
-    assert chosen in range(6)
-    assert verification.verify_release(str(path)).epsilon == claim["epsilon"] <= 3.0
-    listed = (folder / "curator" / "candidates.csv").read_text()
-    assert len(listed.splitlines()) == 8
-    assert sorted(os.listdir(tmp_path)) == ["run"]
-
-
 def test_selections_by_partitions_end_to_end_and_their_claims_verify(run_cases, tmp_path):
     methods = ("exponential", "permute_and_flip", "doubling")
     folders = {method: tmp_path / method for method in methods}
@@ -363,8 +341,6 @@ REFUSED = [
     (["--method=subset_tuning", "--score_noise=1e9"], "--score_noise 1000000000.0: pass at most"),
     (["--method=subset_tuning", "--sampling=fixed"], "pass --sampling=poisson"),
     (["--probability=0.3"], "--probability belongs to --method=subset_tuning"),
-    (["--method=chosen_iterate", "--decays=2"], "each of decays must be in (0, 1)"),
-    (["--decays=0.9"], "--decays belongs to --method=chosen_iterate"),
     (["--method=untuned", "--validation_fraction=0.1"], "train on every training record"),
     (["--method=untuned", "--noise_multiplier=1"], "the public default goes by --epsilon"),
     (["--score_on_training", "--split_key=mine"], "train on every training record"),

@@ -20,7 +20,6 @@ from dpjax.federated import averaging, voting
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning import pareto
 from dpjax.tuning.evaluations import (
-    iterates_of_one_run,
     one_run,
     partition_models,
     private_runs,
@@ -34,7 +33,6 @@ BAD = SHARED | {
     "probability": [*NOT_NUMBERS, math.inf, -0.5, 1.5],
     "limit": NOT_NUMBERS[:1] + NOT_NUMBERS[2:],  # Either infinity has a meaning.
     "target": [*NOT_NUMBERS, 0.0, -1],  # Infinity has a meaning.
-    "shares": [*NOT_ARRAYS, math.nan, [[1.0]], [math.nan], [math.inf], [None], [0.0], [1.5]],
     "numbers": [*NOT_ARRAYS, math.nan, [], [[1.0]], [math.nan], [math.inf], [None]],
     "array": NOT_ARRAYS,  # What NaN means, where there may be any, is the function's to say.
     "whole array": [*NOT_ARRAYS, math.nan, [0.5, 0.5], [math.nan]],
@@ -354,15 +352,6 @@ PUBLIC = {
             if name not in ("validation_is_public", "chunk_size")
         },
     ),
-    "chosen_iterate": spec(
-        tuning.chosen_iterate,
-        **STARTED,
-        **{name: one for name, one in OF_RUNS.items() if name != "chunk_size"},
-        decays=((0.5,), "shares"),
-        tails=((0.5,), "shares"),
-        moments=((0.5,), "shares"),
-        selection_epsilon=(2.0, "positive?"),
-    ),
     "tune": spec(
         tuning.tune,
         **STARTED,
@@ -565,7 +554,6 @@ PUBLIC = {
 }
 
 NOT_CALLED = {
-    "ChosenIterate": "its settings are asked as chosen_iterate's",
     "Doubling": "its settings are asked as doubling's",
     "Exponential": "its settings are asked as exponential's",
     "Extrapolation": "its settings are asked as extrapolation's",
@@ -643,7 +631,6 @@ def nothing_is_trained(monkeypatch):
     monkeypatch.setattr(private_runs, "execute", reached)
     monkeypatch.setattr(staged_runs, "execute", reached)
     monkeypatch.setattr(one_run, "execute", reached)
-    monkeypatch.setattr(iterates_of_one_run, "_trained", reached)
     monkeypatch.setattr(partition_models, "_selected_and_trained", reached)
     monkeypatch.setattr("dpjax.federated.vote_clients.train", reached)
 

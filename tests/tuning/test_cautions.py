@@ -39,9 +39,6 @@ CALLS = {
     "untuned": lambda task, **more: tuning.untuned(
         task, tuning.Space(learning_rate=1.0, clip_norm=1.0), **RUN, **more
     ),
-    "chosen iterate": lambda task, **more: tuning.chosen_iterate(
-        task, tuning.Space(learning_rate=1.0, clip_norm=1.0), **RUN, **more
-    ),
     "exponential": lambda task, **more: tuning.exponential(task, SPACE, **PARTITIONED, **more),
     "permute_and_flip": lambda task, **more: tuning.permute_and_flip(
         task, SPACE, **PARTITIONED, **more

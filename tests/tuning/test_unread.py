@@ -105,7 +105,6 @@ CALLS = {
     "permute_and_flip": lambda: tuning.permute_and_flip(
         TASK, _space(dropout=0.5), partitions=2, candidates=2, **ARGUMENTS
     ),
-    "chosen_iterate": lambda: tuning.chosen_iterate(TASK, _space(dropout=0.5), **ARGUMENTS),
     "extrapolation": lambda: tuning.extrapolation(
         TASK,
         tuning.Space(learning_rate=tuning.Uniform(0.1, 1.0), clip_norm=1.0, dropout=0.5),

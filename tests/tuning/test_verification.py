@@ -105,22 +105,6 @@ RELEASES = {
     "untuned": lambda: (
         tuning.untuned(_task(), tuning.Space(learning_rate=0.5, clip_norm=1.0), **RUN).release
     ),
-    "chosen iterate": lambda: (
-        tuning.chosen_iterate(
-            _task(),
-            tuning.Space(learning_rate=0.5, clip_norm=1.0),
-            moments=(0.5,),
-            **RUN | dict(delta=1e-3),  # At 1e-6 the certificate's grid is too coarse for its proof.
-        ).release
-    ),
-    "chosen iterate, calibrated, public validation": lambda: (
-        tuning.chosen_iterate(
-            _task(),
-            tuning.Space(learning_rate=0.5, clip_norm=1.0),
-            validation_is_public=True,
-            **(RUN | dict(noise_multiplier=None, epsilon=3.0)),
-        ).release
-    ),
     "exponential": lambda: tuning.exponential(_task(), SPACE, **PARTITIONED).release,
     "permute_and_flip": lambda: tuning.permute_and_flip(_task(), SPACE, **PARTITIONED).release,
     "subset tuning": _subset_tuning,

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax import training
-from dpjax.training.averages import ALL
 from dpjax.training.contribution_check import Checked, refuse_long
 from dpjax.training.optimizers import Optimizer
 from dpjax.tuning.job import Job
@@ -82,7 +81,7 @@ def train_config(
         optimizer=optimizer,
         trainable=task.trainable,
         with_rng=task.with_rng,
-        averages=task.averages,
+        average=task.average,
         loss_reads=task.loss_reads,
         micro_batch_size=job.micro_batch_size,
         mesh=job.mesh,
@@ -177,21 +176,12 @@ def scored_run(
 
     Returns:
       `params`; `units`, int32, what the validation records score in whole units (`Task.units`): the
-      number it gets right, with `correct`; `finite`, whether all of it is. Where a run returns all
-      its averages (`Task.may_return_all`), a tuple, both are of shape (its length,). `longest` of
-      a run whose contributions were checked.
+      number it gets right, with `correct`; `finite`, whether all of it is. `longest` of a run whose
+      contributions were checked.
     """
     if isinstance(params, Checked):
         found = scored_run(task, params.params, validation_arrays, counts)
         return found | {"longest": params.longest}
-    if task.averages is not None and task.averages.returned == ALL:
-        return {
-            "params": params,
-            "units": jnp.stack(
-                [total_units(task, one, validation_arrays, counts) for one in params]
-            ),
-            "finite": jnp.stack([all_finite(one) for one in params]),
-        }
     return {
         "params": params,
         "units": total_units(task, params, validation_arrays, counts),

@@ -169,8 +169,8 @@ class Inspection:
     @property
     def _released(self) -> dict[str, str]:
         """What of the iterates is released, where it is not the last of them."""
-        averages = self.task.averages
-        return {} if averages is None else {"released": averages.words}
+        average = self.task.average
+        return {} if average is None else {"released": average.words}
 
     def facts(self) -> dict[str, Any]:
         """What a candidate's training and its score depend on, its settings apart; for `Job`."""

@@ -116,13 +116,6 @@ CASES = {
         _DRAWN,
         dear=True,
     ),
-    "chosen iterate": Case(
-        tuning.ChosenIterate,
-        steps=4,
-        noise_multiplier=4.0,
-        canaries=(GRADIENT, VALIDATION),
-        dear=True,
-    ),
     "subset tuning": Case(
         lambda: tuning.SubsetTuning(0.4, _SMALL), "geometric, mean 3", records=_FEW
     ),

@@ -34,7 +34,6 @@ PROCEDURES = {
     "permute_and_flip": functools.partial(
         tuning.permute_and_flip, partitions=2, candidates=2, **ONE_RUN
     ),
-    "chosen_iterate": functools.partial(tuning.chosen_iterate, **ONE_RUN),
     "threshold_stopping": functools.partial(tuning.threshold_stopping, threshold=0.5, **ONE_RUN),
 }
 
