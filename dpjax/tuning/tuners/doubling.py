@@ -255,7 +255,7 @@ class Doubling:
       candidates: how many are drawn, once, from the space; public. Or a public list of them.
       partitions: parts of the training records; each candidate is trained on each.
       partition_training: how models of partitions are trained: rehearsal (with the clipping and the
-        noise of an averaged gradient that the final training will have), non_private or private;
+        noise of an averaged gradient that the final training will have) or non_private;
         the guarantee is the same.
       granularity: smallest step of the threshold.
       lower_bound: average accuracy that is known to be reached, in [0, 1).
@@ -420,7 +420,7 @@ def doubling(
       candidates: how many are drawn, once, from the space; or a public list of them, each a mapping
         of the space's names to numbers.
       partitions: k, at most the public number of training records.
-      partition_training: "rehearsal", "non_private" or "private", see
+      partition_training: "rehearsal" or "non_private", see
         `partitions.PARTITION_TRAININGS`; the guarantee is the same. Without clipping and noise
         ("non_private", the paper's) candidates that differ in clip_norm only are alike.
       epsilon: target of the whole procedure; the final training's noise is calibrated to it; or
