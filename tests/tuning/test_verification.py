@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import small_tasks
 
-from dpjax import accounting, bridges, training, tuning
+from dpjax import accounting, bridges, certificate, training, tuning
 from dpjax.accounting import stated
-from dpjax.tuning import pareto, release, verification
+from dpjax.tuning import pareto, release, tuner, verification
 from dpjax.tuning.evaluations import partition_models, private_runs, staged_runs
 from dpjax.tuning.evaluations.best_of_runs import BestOfRuns
 from dpjax.tuning.pareto.released_run import released_run
@@ -437,6 +437,29 @@ def test_a_law_of_ones_own_cannot_be_rebuilt_and_another_version_is_named(tmp_pa
     _write(folder, claim | {"model": 3, "library_versions": versions}, seal=True)
     with pytest.raises(verification.NotVerified, match="dpjax 0.0.1 wrote it.*that version"):
         _verify(folder)
+
+
+@pytest.mark.parametrize(
+    "place, word, version",
+    [(place, *one) for place, words in verification.REMOVED.items() for one in words.items()],
+)
+def test_a_release_of_what_was_removed_names_the_version_that_priced_it(
+    tmp_path, place, word, version
+):
+    folder = _saved(tmp_path)
+    inner = claim = json.loads((folder / "guarantee.json").read_text())
+    for name in place[:-1]:
+        inner = inner.setdefault(name, {})
+    inner[place[-1]] = word
+    _write(folder, claim, seal=True)
+    wanted = f"^dpjax {version} was the last to price .*{re.escape(word)}.*: verify with that"
+    with pytest.raises(verification.NotVerified, match=wanted):
+        _verify(folder)
+    _refused_in_one_line(folder / "guarantee.json")
+    if place == ("selection", "rule"):
+        assert word not in tuner._RESTATERS
+        with pytest.raises(certificate.Unproved, match="beyond this program"):
+            certificate.tree_of(claim)
 
 
 def test_a_run_without_noise_is_not_verified(tmp_path):
