@@ -42,7 +42,6 @@ MECHANISMS = {  # Its parameters, no fewer and no more, and how many parts; None
         0,
     ),
     "best_of": ("law method", 1),
-    "best_of_adaptive": ("law ratio", 1),
     "stop_at_threshold": ("halting_probability", 1),
     "split": ("probability final_on", 2),
     "compose": ("counts", None),
@@ -58,9 +57,7 @@ PUBLIC = (
 )
 BEST = "best of K runs"
 DECLARED = "best of K runs of a function that is not dpjax's"
-ADAPTIVE = "best of K runs, their candidates proposed by earlier ones"
 ABOVE = "first run whose score reaches the threshold"
-ITERATE = "one private run, then permute-and-flip among its iterates and averages"
 PART = "best of K runs on a secret part of the records, then private training on "
 LINE = "a line through the best of K runs at several small epsilons, then private training"
 LOOP = "doubling loop over thresholds (Ding & Wu 2022), then private training"
@@ -417,14 +414,11 @@ def _tilted_sum(parts: list, theta: float, first: int, size: int, length: int) -
 
 
 class Law(NamedTuple):
-    """K: its mean, f'(1 - y) and f''(1 - y), f the generating function; of what is proposed, the
-    least and the largest density over the public law, whatever came before; f's terms."""
+    """K: its mean, f'(1 - y) and f''(1 - y), f the generating function; f's terms."""
 
     mean: float
     first: Callable[[np.ndarray], np.ndarray]
     second: Callable[[np.ndarray], np.ndarray]
-    least: float = 1.0
-    most: float = 1.0
     terms: int = 10
 
 
@@ -459,12 +453,6 @@ def _law_named(words: Mapping[str, Any]) -> str:
     if not good:
         raise Unproved("the law of K is none, or has words that are not its own")
     return words["law"]
-
-
-def proposed(values: Mapping[str, Any]) -> Law:
-    """The law of a selection's K, and how far proposals may depart from the public law."""
-    least, most = values.get("ratio", (1.0, 1.0))
-    return law_of(values["law"])._replace(least=least, most=most)
 
 
 def _family(words: Mapping[str, Any]) -> tuple[float, float]:
@@ -513,22 +501,17 @@ def tradeoff(reverse: Measure) -> tuple[np.ndarray, np.ndarray]:
 
 def points(reverse: Measure, law: Law) -> tuple[np.ndarray, np.ndarray]:
     """(a, b): phi(t) = sup over x of f'(1-x) - t f'(1-h(x)) is at most the largest b - a t."""
-    corners, least, most = tradeoff(reverse), law.least, law.most
+    corners = tradeoff(reverse)
     Work.spend((reverse.masses.size + 5e3) * (100.0 + 8.0 * law.terms))
     more = np.append(np.linspace(0.0, 1.0, 1 << 12), np.geomspace(1e-15, 1.0, 1 << 10))
     x = np.unique(np.append(corners[0], more))  # Short pieces where there are few corners.
     h = np.minimum(np.interp(x, *corners) * (1.0 + SLACK), 1.0)
-    # What ranks above is max(least x, 1 - most (1-x)) at least, min(most h, 1 - least (1-h)) at
-    # most: straight lines, either of which may take the place on all of a piece.
-    near, far = _pieces(least * x), _pieces(1.0 - most * (1.0 - x) - 8.0 * UNIT * most)
-    b = law.first(np.where((far.sum(axis=0) > near.sum(axis=0)) & (far[0] >= 0.0), far, near))
-    near, far = _pieces(most * h), _pieces(np.minimum(1.0 - least * (1.0 - h) + 4.0 * UNIT, 1.0))
-    reached, ends = np.where(near.sum(axis=0) <= far.sum(axis=0), near, far), np.minimum(near, far)
+    b, reached = law.first(_pieces(x)), _pieces(h)
     middle = 0.5 * reached.sum(axis=0)
     centre, rise = law.first(middle), law.second(middle) * 0.5 * np.diff(reached, axis=0)[0]
     # f'(1-x) lies below its chord; f'(1-h) above its tangent, or above its value at the far end.
-    low = np.where(centre > rise, np.stack([centre + rise, centre - rise]), law.first(ends[1]))
-    return least * low.ravel() * (1.0 - SLACK), most * b.ravel() * (1.0 + SLACK)
+    low = np.where(centre > rise, np.stack([centre + rise, centre - rise]), law.first(reached[1]))
+    return low.ravel() * (1.0 - SLACK), b.ravel() * (1.0 + SLACK)
 
 
 def _pieces(ends: np.ndarray) -> np.ndarray:
@@ -575,7 +558,7 @@ def envelope(pair: Any, law: Law, order: float, count: int = 1) -> np.ndarray:
     phi = np.maximum(b[best] - a[best] * t, 0.0) + 8.0 * UNIT * (b[best] + a[best] * t)
     # No line is higher than the last corner, which is above 0.
     total = np.convolve(one.masses, np.minimum(phi, b[-1]), "valid")
-    total += one.infinity * law.most * law.mean
+    total += one.infinity * law.mean
     return total * (1.0 + SLACK + 2.0 * UNIT * one.masses.size)
 
 
@@ -589,8 +572,6 @@ def exact(
     loss chords and tangents do. A curve that changes ends inside a column earns there at most the
     best end's average, and for each end passed what two neighbours' difference varies inside it.
     """
-    if (law.least, law.most) != (1.0, 1.0):
-        raise Unproved("candidates proposed by earlier runs are proved by the envelope alone")
     (one,), other = coarser(pair[:1], knots), pair[1]
     (x, h), t = tradeoff(other), np.exp(np.atleast_1d(orders))[:, None] * (1.0 - SLACK)
     way = np.append(0.0, np.cumsum(_moves(law.first(x)) + _moves(law.first(h))))
@@ -775,9 +756,9 @@ def pair_of(tree: Mapping[str, Any], case: int, lost: float, hints: Mapping) -> 
         return pair_of(*side(parts, case), lost, hints)
     if name == "best_of" and values["law"] == {"law": "fixed", "k": 1}:
         return pair_of(parts[0], case, lost, hints)
-    if name in ("best_of", "best_of_adaptive"):
+    if name == "best_of":
         pair = pair_of(parts[0], case, lost, hints)
-        return selected(pair, proposed(values), hints, step, lost)
+        return selected(pair, law_of(values["law"]), hints, step, lost)
     if name not in ("compose", "mixture"):
         raise Unproved(f"{str(name)[:40]!r} inside another mechanism is beyond this program")
     pairs = [pair_of(part, case, lost, hints) for part in parts]
@@ -828,9 +809,9 @@ def bounds(tree: Mapping[str, Any], case: int, order: float, lost: float, hints:
     if name == "split":
         tuned, final = (pair_of(part, case, lost, hints) for part in parts)
         return split(tuned, final, values["probability"], values["final_on"] == "all", order)
-    if not name.startswith("best_of") or values["law"] == {"law": "fixed", "k": 1}:
+    if name != "best_of" or values["law"] == {"law": "fixed", "k": 1}:
         return [way.divergence(order) for way in pair_of(tree, case, lost, hints)]
-    law, pair = proposed(values), pair_of(parts[0], case, lost, hints)
+    law, pair = law_of(values["law"]), pair_of(parts[0], case, lost, hints)
     ways = (pair, pair[::-1])
     if hints["exact"]:
         return [float(exact(way, law, order, lost)[0]) for way in ways]
@@ -880,21 +861,10 @@ def tree_of(claim: Mapping[str, Any]) -> dict[str, Any]:
         relations_of(base)
         check_apart(base)
         return best(scored(base, score["noise_standard_deviation_in_records"]))
-    if rule == ITERATE:
-        if score["validation_is_public"]:
-            return runs_of(claim, rows)
-        moved = score.get("units_of_a_score_of_1", 1) * (2 if relation == "replace_one" else 1)
-        if not math.isclose(choice["rate_for_a_unit"] * moved, choice["epsilon_0"], rel_tol=1e-12):
-            raise Unproved("at this rate the choice is not epsilon_0-differentially private")
-        one = node("pure", epsilon=choice["epsilon_0"], relation=relation)
-        return node("parallel", [runs_of(claim, rows), one])
-    if rule in (BEST, ADAPTIVE, ABOVE):
+    if rule in (BEST, ABOVE):
         one = scored(runs_of(claim, rows), score["noise_standard_deviation_in_records"])
         if rule == BEST:
             return best(one)
-        if rule == ADAPTIVE:
-            ratio = {"law": choice["law_of_K"], "ratio": choice["density_ratio"]}
-            return node("best_of_adaptive", [one], **ratio)
         return node("stop_at_threshold", [one], halting_probability=choice["halting_probability"])
     if rule in (PART + "the rest", PART + "all of them"):
         q, on_all = choice["part"]["probability_of_a_training_record"], rule.endswith("of them")
@@ -1151,8 +1121,6 @@ def is_parameter(name: str, value: Any, parts: int) -> bool:
         return isinstance(value, str) or law_of(value).mean > 0.0
     if isinstance(value, list):
         good = all(map(is_whole if name == "counts" else is_real, value))
-        if name == "ratio":
-            return good and len(value) == 2 and 0.0 < value[0] <= 1.0 <= value[1] < 1e9
         good = good and len(value) == parts and min(value) > 0
         return good and (name == "counts" or abs(math.fsum(value) - 1.0) <= 1e-9)
     if name in ("failure_probability", "missing_fraction"):

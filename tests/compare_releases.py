@@ -44,17 +44,12 @@ CASES = {
         ["--method=threshold_stopping", "--threshold=0.5", "--halting_probability=0.3", *_SMALL],
     ),
     "subset_tuning": ("experiments.tune", ["--method=subset_tuning", "--mean=4", *_SMALL]),
-    "chosen_iterate": ("experiments.tune", ["--method=chosen_iterate", "--seed=3"]),
     "exponential": ("experiments.tune", ["--method=exponential", *_PARTITIONED]),
     "permute_and_flip": ("experiments.tune", ["--method=permute_and_flip", *_PARTITIONED]),
     "doubling": ("experiments.tune", ["--method=doubling", *_PARTITIONED]),
     "extrapolation": (
         "experiments.tune",
         ["--method=extrapolation", "--mean=2", "--cap=3", *_SMALL],
-    ),
-    "adaptive_proposals": (
-        "experiments.tune",
-        ["--method=adaptive_proposals", "--mean=4", *_SMALL],
     ),
     "federated_vote": (
         "experiments.federated_vote",

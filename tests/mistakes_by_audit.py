@@ -59,7 +59,6 @@ AUDITED = (
         "subset tuning: the final training sees all records and is priced for the rest", "half"
     ),
     Audited("permute-and-flip flips coins of twice the rate", "permute-and-flip", number=4_000),
-    Audited("chosen iterate: the exact best is chosen", "chosen iterate", "validation record"),
     Audited("the sampling rate is over the real number of records", "untuned, lots of a quarter"),
     Audited("keys from a seed although none was given", "random repetitions, geometric"),
     Audited("the winner's index is released", "random repetitions, geometric"),

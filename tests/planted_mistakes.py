@@ -77,9 +77,6 @@ _SEARCH = tuple(
     )
 )
 _PERMUTED = (f"{_T}tuners/test_permute_and_flip.py",)
-_ADAPTIVE = f"{_T}tuners/test_adaptive_proposals.py::test_"
-_PROPOSALS_FILE = f"{_P}tuners/adaptive_proposals.py"
-_ROUNDS_FILE = f"{_P}evaluations/proposed_runs.py"
 _EXTRAPOLATED = {
     word: (f"{_T}tuners/test_extrapolation.py::test_{test}",)
     for word, test in {
@@ -207,18 +204,6 @@ _CHOOSE = (
     "test_events_are_counted_on_executions_that_did_not_choose_them"
 )
 _UNTUNED = (f"{_T}tuners/test_untuned.py",)
-_ITERATES_FILE = f"{_P}evaluations/iterates_of_one_run.py"
-_ITERATES = {
-    word: (f"{_T}tuners/test_chosen_iterate.py::test_{test}",)
-    for word, test in {
-        "price": "run_and_choice_cost_the_dearer_of_the_two",
-        "law": "no_probability_changes_by_more_than_the_choice_costs",
-        "units": "scores_in_units_are_chosen_by_in_units",
-        "told": "what_is_released_is_the_choice_that_was_named",
-        "finite": "only_iterates_that_are_finite_are_chosen_among",
-        "redrawn": "a_job_that_goes_on_finds_the_run_and_the_choice",
-    }.items()
-}
 _RANKS = "ranks = procedure.selection.rank(scores[indices] / task.validation.public_size)"
 MISTAKES = [
     Mistake(
@@ -1015,20 +1000,6 @@ MISTAKES = [
         _KINDS,
     ),
     Mistake(
-        "chosen iterate: a rate that epsilon_0 does not pay for is proved",
-        _CERTIFICATE,
-        'choice["rate_for_a_unit"] * moved, choice["epsilon_0"]',
-        "1.0, 1.0",
-        _KINDS,
-    ),
-    Mistake(
-        "chosen iterate: a record that is replaced is proved to move scores one way",
-        _CERTIFICATE,
-        '(2 if relation == "replace_one" else 1)',
-        "1",
-        (f"{_OF_TUNERS}::test_the_rate_of_a_choice_is_half_where_records_are_replaced",),
-    ),
-    Mistake(
         "a vote is proved as if a client moved votes one way",
         _CERTIFICATE,
         'moved = 2 * min(values["votes"]',
@@ -1069,20 +1040,6 @@ MISTAKES = [
         "(low * (1.0 + SLACK) >= near) & (high * (1.0 + SLACK) >= far)",
         "(low >= near) & (high >= far)",
         (f"{_PROOFS[0]}::test_noise_in_whole_numbers_is_bounded_on_any_grid_as_closely",),
-    ),
-    Mistake(
-        "adaptive proposals: ranks are proved as those of the public law",
-        _CERTIFICATE,
-        "near, far = _pieces(most * h)",
-        "near, far = _pieces(least * h)",
-        (f"{_OF_TUNERS}::test_proposals_by_earlier_runs_cost_what_the_accounting_says",),
-    ),
-    Mistake(
-        "adaptive proposals: the bounds on densities are left out of a certificate",
-        _CERTIFICATE,
-        "return least * low.ravel() * (1.0 - SLACK), most * b.ravel() * (1.0 + SLACK)",
-        "return low.ravel() * (1.0 - SLACK), b.ravel() * (1.0 + SLACK)",
-        (f"{_OF_TUNERS}::test_proposals_by_earlier_runs_cost_what_the_accounting_says",),
     ),
     Mistake(
         "subset tuning: what is never seen under one neighbour is left out of a certificate",
@@ -1171,86 +1128,6 @@ MISTAKES = [
         'certificate["statement"] != digest(words)',
         "False",
         _PROOFS,
-    ),
-    # ---- one run of which an iterate is chosen
-    Mistake(
-        "chosen iterate: the choice is not charged to validation records",
-        _ITERATES_FILE,
-        "total = accounting.parallel(run.guarantee, selection)",
-        "total = run.guarantee",
-        _ITERATES["price"],
-    ),
-    Mistake(
-        "chosen iterate: the run is not charged",
-        _ITERATES_FILE,
-        "total = accounting.parallel(run.guarantee, selection)",
-        "total = selection",
-        _ITERATES["price"],
-    ),
-    Mistake(
-        "chosen iterate: scores of records that are replaced are taken to move one way",
-        _ITERATES_FILE,
-        "return self.units_of_a_record * (1 if self.relation == ADD_OR_REMOVE_ONE else 2)",
-        "return self.units_of_a_record",
-        _ITERATES["law"],
-    ),
-    Mistake(
-        "chosen iterate: a record is taken to move a score by one unit",
-        _ITERATES_FILE,
-        "return IterateScores(self.task.units, self.run.settings[0].relation)",
-        "return IterateScores(1, self.run.settings[0].relation)",
-        _ITERATES["units"],
-    ),
-    Mistake(
-        "chosen iterate: the exact best is chosen",
-        _ITERATES_FILE,
-        "    if fixed.epsilon is None:\n        return int(scored[np.argmax(units[scored])])",
-        "    if fixed.epsilon:\n        return int(scored[np.argmax(units[scored])])",
-        _ITERATES["told"],
-    ),
-    Mistake(
-        "chosen iterate: places are among the finite choices, not among all",
-        _ITERATES_FILE,
-        "return int(scored[fixed.choice.select(",
-        "return int(np.arange(99)[fixed.choice.select(",
-        _ITERATES["finite"],
-    ),
-    Mistake(
-        "chosen iterate: the choice is drawn from a seed that everyone knows",
-        _ITERATES_FILE,
-        "below = randomness.uniform_integers(_STREAM_OF_CHOICE)",
-        "below = HostRandomness(0).uniform_integers(_STREAM_OF_CHOICE)",
-        (f"{_RANDOM[0]}::test_what_is_drawn_is_the_operating_systems_and_nothing_elses",),
-    ),
-    Mistake(
-        "chosen iterate: a job that goes on draws the choice anew",
-        _ITERATES_FILE,
-        "    return _read(outcome, structure)\n",
-        "    found = _read(outcome, structure)\n"
-        "    anew = _chosen(fixed, found.units, found.finite, randomness)\n"
-        "    return dataclasses.replace(found, winners=anew)\n",
-        _ITERATES["redrawn"],
-    ),
-    Mistake(
-        "chosen iterate: what was not chosen stays in the folder",
-        _ITERATES_FILE,
-        '        return kept | {f"param_{i}',
-        '        return kept | trained | {f"param_{i}',
-        _ITERATES["redrawn"],
-    ),
-    Mistake(
-        "chosen iterate: nothing is finite, and the last iterate is released",
-        _ITERATES_FILE,
-        "        params = untrained(fixed.task)\n",
-        "",
-        _ITERATES["finite"],
-    ),
-    Mistake(
-        "chosen iterate: a release states the real number of validation records",
-        _ITERATES_FILE,
-        "    size = fixed.task.validation.public_size\n",
-        "    size = fixed.task.validation.number\n",
-        (f"{_PUBLIC[0]}::test_the_folder_holds_what_is_listed_here_and_public_numbers",),
     ),
     # ---- which number is ranked
     Mistake(
@@ -2294,86 +2171,6 @@ MISTAKES = [
         "return {name: given[name].tolist() for name in sorted(given)}",
         "return {name: None for name in sorted(given)}",
         _EXTRAPOLATED["goes on"],
-    ),
-    # ---- adaptive proposals: the bound on densities, what is read, what a stop leaves
-    Mistake(
-        "adaptive proposals: charged as independent candidates",
-        _PROPOSALS_FILE,
-        "return accounting.best_of_adaptive(run, self.repetitions, self.ratio)",
-        "return accounting.best_of(run, self.repetitions)",
-        (f"{_ADAPTIVE}the_price_is_that_of_adaptive_proposals",),
-    ),
-    Mistake(
-        "adaptive proposals: densities are divided by their mean and not clipped again",
-        _PROPOSALS_FILE,
-        "return within_ratio(EAGERNESS * (near @ heights) / (near.sum(axis=1) + 1.0), ratio)",
-        "logs = EAGERNESS * (near @ heights) / (near.sum(axis=1) + 1.0)\n"
-        "    clipped = np.clip(np.exp(logs), *ratio)\n"
-        "    return clipped / clipped.mean()",
-        (f"{_ADAPTIVE}densities_keep_within_the_ratio_whatever_was_scored",),
-    ),
-    Mistake(
-        "adaptive proposals: they read exact counts",
-        _ROUNDS_FILE,
-        "choice.proposed(points[before], scores[before], fresh)",
-        "choice.proposed(points[before], units[before].astype(float), fresh)",
-        (f"{_ADAPTIVE}proposals_read_earlier_rounds_private_scores_of_their_own_execution",),
-    ),
-    Mistake(
-        "adaptive proposals: they hang on K",
-        _ROUNDS_FILE,
-        "scores[before], fresh)",
-        "scores[before], (fresh + counts[owner] / 7.0) % 1.0)",
-        (f"{_ADAPTIVE}what_is_proposed_does_not_depend_on_K",),
-    ),
-    Mistake(
-        "adaptive proposals: all candidates of a round have the first one's uniform number",
-        _ROUNDS_FILE,
-        'fresh = drawn["fresh"][chosen]',
-        'fresh = np.full(len(chosen), drawn["fresh"][chosen[0]])',
-        (f"{_ADAPTIVE}proposals_read_earlier_rounds_private_scores_of_their_own_execution",),
-    ),
-    Mistake(
-        "adaptive proposals: a job that goes on trains its rounds again",
-        _ROUNDS_FILE,
-        'job.inner(f"round_{number + 1}"),',
-        "Job(),",
-        (f"{_ADAPTIVE}an_interruption_redraws_nothing",),
-    ),
-    Mistake(
-        "adaptive proposals: a round's keys serve whatever is proposed",
-        _ROUNDS_FILE,
-        '            "what is proposed": points[members].tolist(),\n',
-        "",
-        (f"{_ADAPTIVE}a_round_goes_on_with_its_own_candidates_only",),
-    ),
-    Mistake(
-        "adaptive proposals: uniform numbers of what is released are kept",
-        _ROUNDS_FILE,
-        "    return written_executed(Executed(",
-        '    return {"fresh": drawn["fresh"]} | written_executed(Executed(',
-        (f"{_ADAPTIVE}an_interruption_redraws_nothing",),
-    ),
-    Mistake(
-        "price of proposals: a winner's own density counts as the public law's",
-        "dpjax/accounting/selection/envelope.py",
-        "high * np.concatenate(heights)",
-        "np.concatenate(heights)",
-        ("tests/accounting/selection/test_adaptive.py::test_against_phi_evaluated_pointwise",),
-    ),
-    Mistake(
-        "price of proposals: the most that a run may rank is that of independent candidates",
-        "dpjax/accounting/selection/envelope.py",
-        "near = law.derivative(low * x * (1.0 - OUTWARDS))",
-        "near = law.derivative(x * (1.0 - OUTWARDS))",
-        ("tests/accounting/selection/test_adaptive.py::test_against_phi_evaluated_pointwise",),
-    ),
-    Mistake(
-        "price of proposals: the least a run may rank is that of independent candidates",
-        "dpjax/accounting/selection/envelope.py",
-        "near, far = high * h, 1.0 - low * (1.0 - h)",
-        "near, far = h, 1.0 - low * (1.0 - h)",
-        ("tests/accounting/selection/test_adaptive.py::test_against_phi_evaluated_pointwise",),
     ),
     # ---- which rule clips
     Mistake(

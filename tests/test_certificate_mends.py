@@ -57,7 +57,6 @@ def _sample(name, parts):
     """A value of a parameter, as `is_parameter` takes it."""
     for value in ({"law": "geometric", "mean": 2.0}, "tight", "rest", "segments", *_NUMBERS):
         value = [value] * parts if name in ("counts", "weights") else value
-        value = [1.0, 1.0] if name == "ratio" else value
         if certificate.is_parameter(name, value, parts):
             return value
     raise AssertionError(name)

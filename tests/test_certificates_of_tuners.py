@@ -17,8 +17,6 @@ from dpjax.bridges.procedure import planned
 from dpjax.federated import vote_plan
 from dpjax.tuning import certifying, release
 from dpjax.tuning.tuners import (
-    adaptive_proposals,
-    chosen_iterate,
     extrapolation,
     subset_tuning,
 )
@@ -67,24 +65,6 @@ def _stated(guarantee, selection, rows, score, delta=1e-5):
         "epsilon": guarantee.epsilon(delta),
         "delta": delta,
     }
-
-
-def _chosen_iterate():
-    row, run = _row()
-    epsilon = run.epsilon(1e-5)
-    selection = {"rule": chosen_iterate.RULE, "epsilon_0": epsilon}
-    selection["rate_for_a_unit"] = epsilon / 3
-    total = accounting.parallel(run, accounting.pure(epsilon))
-    return _stated(total, selection, [row], {"units_of_a_score_of_1": 3})
-
-
-def _adaptive_proposals():
-    row, run = _row()
-    one = accounting.parallel(run, accounting.discrete_gaussian(11.0))
-    total = accounting.best_of_adaptive(one, LAW, (0.75, 1.5))
-    selection = {"rule": adaptive_proposals.RULE, "density_ratio": [0.75, 1.5]}
-    selection["law_of_K"] = LAW.to_dict()
-    return _stated(total, selection, [row], {"noise_standard_deviation_in_records": 11.0})
 
 
 def _subset_tuning(final_on="rest"):
@@ -136,8 +116,6 @@ STATED = {
     "a declared run under replace one": lambda: _bridge(
         accounting.dp_sgd_fixed_lots(1000, 50, 2.0, 50)
     ),
-    "chosen iterate": _chosen_iterate,
-    "adaptive proposals": _adaptive_proposals,
     "subset tuning": _subset_tuning,
     "extrapolation": _extrapolation,
     "a vote under Skellam noise": _vote,
@@ -239,8 +217,6 @@ CHEAPER = {
     "lot_size": lambda one: one + 1,
     "local_variance": lambda one: one * 0.99,
     "votes": lambda one: one + 1,
-    "epsilon_0": lambda one: one * 1.05,
-    "density_ratio": lambda one: [one[0], one[1] * 1.05],
 }
 """What costs more: whoever states less of it states too small an epsilon."""
 
@@ -259,21 +235,9 @@ def test_what_costs_more_is_not_proved_at_the_stated_epsilon(proved):
             key: value if key == "epsilon" else _everywhere(value, name, CHEAPER[name])
             for key, value in words.items()
         }
-        if name == "epsilon_0" and "rate_for_a_unit" in edited["selection"]:
-            edited = _everywhere(edited, "rate_for_a_unit", CHEAPER[name])
         edited["mechanism"] = certificate.tree_of(edited)
         found = [certificate.prove(edited, case, hints) for case, hints in enumerate(cases)]
         assert max(map(max, found)) > words["delta"], name
-
-
-def test_the_rate_of_a_choice_is_half_where_records_are_replaced():
-    words = _chosen_iterate() | {"neighbouring_relation": "replace_one"}
-    words["training"] = [words["training"][0] | {"sampling": "fixed"}]
-    words["training_records"] = {"number": 400}
-    with pytest.raises(certificate.Unproved, match="at this rate"):
-        certificate.tree_of(words)
-    words["selection"]["rate_for_a_unit"] /= 2
-    assert certificate.tree_of(words)["mechanism"] == "parallel"
 
 
 def test_the_line_says_what_is_declared(tmp_path, capsys):
@@ -319,48 +283,8 @@ def test_a_declared_run_that_is_none_or_beyond_the_program_is_refused(base, chan
         certificate.prove(words, 0, hints)
 
 
-LAWS = [
-    (accounting.Geometric(4), (0.6, 1.4)),
-    (accounting.Poisson(3), (0.8, 1.25)),
-    (accounting.AtMost(accounting.Logarithmic(6), 9), (0.9, 2.0)),
-    (accounting.Fixed(3), (0.5, 1.1)),
-]
-
-
 def _written_at(step, fine, **more):
     return {"step": step, "fine": fine, "exact": 0} | more
-
-
-@pytest.mark.parametrize("law, ratio", LAWS, ids=repr)
-def test_proposals_by_earlier_runs_cost_what_the_accounting_says(law, ratio):
-    """Two derivations of one theorem's numbers: within 0.2% of epsilon, and never above."""
-    guarantee = accounting.best_of_adaptive(RUN, law, ratio)
-    tree, epsilon = guarantee.provenance, guarantee.epsilon(1e-5)
-    for order, above in ((epsilon, False), (0.998 * epsilon, True)):
-        found = max(certificate.bounds(tree, 0, order, 1e-14, _written_at(12, 10)))
-        assert (found > 1e-5) == above
-    with pytest.raises(certificate.Unproved, match="envelope alone"):
-        certificate.bounds(tree, 0, epsilon, 1e-14, _written_at(12, 10) | {"exact": 1})
-
-
-def test_proposals_cost_more_the_farther_they_may_go():
-    found = [
-        max(
-            certificate.bounds(
-                accounting.best_of_adaptive(RUN, LAW, ratio).provenance,
-                0,
-                3.0,
-                1e-14,
-                _written_at(12, 10),
-            )
-        )
-        for ratio in ((1.0, 1.0), (0.999999, 1.000001), (0.9, 1.1), (0.9, 1.3), (0.7, 1.3))
-    ]
-    assert found[1:] == sorted(found[1:]) and found[1] == pytest.approx(found[0], rel=1e-3)
-    plain = accounting.best_of(RUN, LAW, "envelope").provenance
-    assert found[0] == pytest.approx(
-        max(certificate.bounds(plain, 0, 3.0, 1e-14, _written_at(12, 10))), rel=1e-9
-    )
 
 
 @pytest.mark.parametrize("order", [0.0, 0.1, 0.4, 1.0])

@@ -1,7 +1,7 @@
 """What a computation costs in privacy, in NumPy and SciPy float64; only `rdp_grid` uses JAX.
 
 Constructors of base runs return a `Guarantee`; `compose`, `repeat`, `parallel`, `mixture`,
-`best_of`, `best_of_adaptive` and `split` make guarantees of guarantees; laws of the number of runs
+`best_of` and `split` make guarantees of guarantees; laws of the number of runs
 K live in `selection.laws`.
 A constructor of one's own is a function decorated with `mechanism`, a law one with `law_family`.
 """
@@ -65,7 +65,6 @@ from dpjax.accounting.mechanisms.vote import (
 from dpjax.accounting.numerics.rdp_grid import epsilon_grid, rdp_grid
 from dpjax.accounting.planning import Plan, plan
 from dpjax.accounting.provenance import from_provenance
-from dpjax.accounting.selection.adaptive import best_of_adaptive
 from dpjax.accounting.selection.best_of import best_of
 from dpjax.accounting.selection.laws import (
     AtMost,
@@ -101,7 +100,6 @@ __all__ = [
     "approximate",
     "basic_composition",
     "best_of",
-    "best_of_adaptive",
     "calibrate",
     "calibrate_federated_averaging",
     "calibrate_largest",

@@ -23,7 +23,6 @@ from dpjax.randomness import keys as key_streams
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.training.optimizers import Optimizer
 from dpjax.tuning.evaluations import (
-    iterates_of_one_run,
     one_run,
     partition_models,
     private_runs,
@@ -31,7 +30,6 @@ from dpjax.tuning.evaluations import (
     staged_runs,
 )
 from dpjax.tuning.evaluations.candidate_runs import untrained
-from dpjax.tuning.evaluations.iterates_of_one_run import IteratesOfOneRun
 from dpjax.tuning.evaluations.one_run import OneRun
 from dpjax.tuning.evaluations.partition_counts import partition_counts, partitioned
 from dpjax.tuning.evaluations.partition_models import PartitionModels
@@ -246,7 +244,7 @@ def _(
     randomness: HostRandomness,
 ) -> Released:
     procedure = evaluation.planned(task, request, choice)
-    ran = evaluation.executed(
+    ran = private_runs.execute(
         procedure, randomness=randomness, executions=number, chunk_size=_CHUNK
     )
     assert ran is not None  # It is no shard's.
@@ -284,26 +282,6 @@ def _(
     # What was extrapolated is released even where the final training is not finite.
     final = _of_winners(task, ran.final, fixed.guarantee)
     return dataclasses.replace(final, hyperparameters=dict(ran.chosen))
-
-
-@many.register
-def _(
-    evaluation: IteratesOfOneRun,
-    task: Task,
-    request: Request,
-    choice: Any,
-    finish: Any,
-    number: int,
-    randomness: HostRandomness,
-) -> Released:
-    fixed = iterates_of_one_run.plan(task, request, evaluation, choice, finish)
-    ran = iterates_of_one_run.executed(
-        fixed, randomness=randomness, executions=number, chunk_size=min(number, _CHUNK)
-    )
-    chosen = {iterates_of_one_run.ITERATE: ran.winners.astype(np.float64)} | {
-        name: np.full(number, float(law.lowest)) for name, law in fixed.run.space.parameters.items()
-    }
-    return released(task, ran.params, chosen, ran.winners >= 0, fixed.guarantee)
 
 
 @many.register

@@ -7,10 +7,8 @@ partitions of the records, selects one by the average accuracy, and trains that 
 & Wu 2022); with --method=subset_tuning, does the first on a secret part of the records and trains
 the winner on the rest (Koskela & Kulkarni 2023); with --method=extrapolation, draws, trains and
 scores at two small epsilons and trains once at the rate that a line through the two winners names
-(Panda et al. 2024); with --method=adaptive_proposals, does the first in rounds, each proposed by
-the scores before it (Wang et al. 2023); with --method=chosen_iterate, trains once with a public
-default and chooses among the run's iterates and averages; with --method=untuned, trains once and
-chooses nothing. The noise is calibrated so that the WHOLE procedure meets the target. Writes
+(Panda et al. 2024); with --method=untuned, trains once with a public default and chooses nothing.
+The noise is calibrated so that the WHOLE procedure meets the target. Writes
 
   <out_dir>/release/   model.msgpack, hyperparameters.json, guarantee.json: may be published
   <out_dir>/curator/   every candidate, K, timings, ledger, report.html: not private, never publish
@@ -57,7 +55,6 @@ from dpjax.commands import (
 )
 from dpjax.training import schedules
 from dpjax.tuning import ledger
-from dpjax.tuning.evaluations.iterates_of_one_run import ITERATE
 from dpjax.tuning.problem.public_defaults import RULES, usual_lot_size
 from dpjax.tuning.problem.task import accuracy_of
 
@@ -353,12 +350,12 @@ def tune(
             delta=_TUNE.delta,
         )
         rows = result.curator.rows()
-        if rows and not tuner_flags.scores_nothing(chosen):
+        if rows and not tuner_flags.trains_once(chosen):
             from dpjax import plotting  # Imports matplotlib.
 
             figure = plotting.candidate_scores(
                 rows,
-                against=ITERATE if ITERATE in rows[0] else "learning_rate",
+                against="learning_rate",
                 chance=1 / loaded.classes,
                 title=f"{name}, {_DATA.model.value}: "
                 + ("average over partitions" if partitioned else "every candidate")

@@ -9,7 +9,6 @@ from absl import flags
 
 from dpjax import accounting, tuning
 from dpjax.commands import derived_flags, law_flags
-from dpjax.tuning.evaluations.iterates_of_one_run import IteratesOfOneRun
 from dpjax.tuning.evaluations.one_run import OneRun
 from dpjax.tuning.evaluations.partition_models import PartitionModels
 
@@ -59,19 +58,14 @@ def is_partitioned(chosen: tuning.tuner.Tuner) -> bool:
     return isinstance(chosen.evaluation, PartitionModels)
 
 
-def scores_nothing(chosen: tuning.tuner.Tuner) -> bool:
-    """Returns whether it releases the one run that it makes, whatever that scores."""
+def trains_once(chosen: tuning.tuner.Tuner) -> bool:
+    """Returns whether it releases one run of public hyperparameters, whatever that scores."""
     return isinstance(chosen.evaluation, OneRun)
 
 
 def keeps_validation_records(chosen: tuning.tuner.Tuner) -> bool:
     """Returns whether it needs records of their own to score by."""
-    return not (scores_nothing(chosen) or getattr(chosen, "score_on_training", False))
-
-
-def trains_once(chosen: tuning.tuner.Tuner) -> bool:
-    """Returns whether it is one run of public hyperparameters, for which there is a default."""
-    return isinstance(chosen.evaluation, OneRun | IteratesOfOneRun)
+    return not (trains_once(chosen) or getattr(chosen, "score_on_training", False))
 
 
 def cost_rows(
@@ -80,20 +74,17 @@ def cost_rows(
     """Returns (name, epsilon, text) of a result and its parts, in order; the whole is "epsilon"."""
     run, total = result.run_guarantee, result.guarantee
     assert run is not None and total is not None  # The result is private.
-    if scores_nothing(chosen):
+    if trains_once(chosen):
         return [("epsilon", total.epsilon(delta), "[bold]the one run, nothing tuned")]
     one = run.epsilon(delta)
     whole = ("epsilon", total.epsilon(delta), "[bold]the whole tuning")
     if result.selection_guarantee is not None:
         selection = result.selection_guarantee.epsilon(delta)
-        training = "the one run alone" if trains_once(chosen) else "the final training alone"
         return [
             ("epsilon_of_the_selection", selection, "the selection alone"),
-            ("epsilon_of_the_final_training", one, training),
+            ("epsilon_of_the_final_training", one, "the final training alone"),
             whole,
         ]
-    if trains_once(chosen):
-        return [("epsilon", total.epsilon(delta), "[bold]the one run, chosen on public records")]
     mean = chosen.choice.expected_runs
     runs = max(1, math.ceil(mean - 1e-9))
     whose = "the mean of K" if math.isclose(runs, mean) else f"K's mean is {mean:.3g}"

@@ -3,7 +3,7 @@
 from dpjax.randomness.keys import candidate_keys, stream
 from dpjax.randomness.noise import add_gaussian_noise
 from dpjax.training.augmentations import augmented
-from dpjax.training.averages import Averages, ExponentialAverage, IterateAt, TailAverage
+from dpjax.training.averages import ExponentialAverage, TailAverage
 from dpjax.training.clipping.clip_rules import (
     CLIP_RULES,
     AutomaticClipping,
@@ -53,14 +53,12 @@ __all__ = [
     "SCHEDULES",
     "SPREAD",
     "AutomaticClipping",
-    "Averages",
     "Checkpoints",
     "Checked",
     "ClipRule",
     "ExponentialAverage",
     "FixedLots",
     "HostData",
-    "IterateAt",
     "LotMesh",
     "GlobalClipping",
     "GroupedClipping",

@@ -1,16 +1,14 @@
-"""Averages of a run's iterates, kept beside the run: less noise in what is released, at no cost.
+"""An average of a run's iterates, kept beside the run: less noise in what is released, at no cost.
 
 Every iterate is computed from noisy sums, and so is an average of them: post-processing. An average
 of a noisy run's last iterates is often much better than the last one (De et al. 2022,
-https://arxiv.org/abs/2204.13650, section 4). Several are kept at once; which of them a run returns,
-and is scored by, is one public choice made beforehand. Choosing after a look at scores is a
-selection, to be paid for: `tuning.chosen_iterate` does it.
+https://arxiv.org/abs/2204.13650, section 4). A run keeps one, a public choice made beforehand, and
+returns it. Choosing after a look at scores would be a selection, to be paid for.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 from typing import Any, Protocol
 
 import jax
@@ -20,7 +18,6 @@ import numpy as np
 from dpjax import checks
 
 Tree = Any
-ALL = "all"
 
 
 class Average(Protocol):
@@ -106,121 +103,38 @@ class TailAverage:
         return f"plain mean of the iterates of the last {self.share:g} of the steps"
 
 
-@dataclasses.dataclass(frozen=True)
-class IterateAt:
-    """The iterate after a share of a run's steps: an average in which it alone has weight.
-
-    Example:
-      >>> from dpjax import training
-      >>> training.IterateAt(0.5)
-      IterateAt(share=0.5)
-
-    Attributes:
-      share: public, in (0, 1]; of the run's steps, at least one step.
-    """
-
-    share: float
-
-    def __post_init__(self) -> None:
-        found = checks.probability("share", self.share, one=True, hint=", of a run's steps")
-        object.__setattr__(self, "share", checks.kept(self.share, found))
-
-    def share_of_newest(self, number: jax.Array, total: jax.Array) -> jax.Array:
-        """See `Average`: 1 as far as that step, 0 after it."""
-        total = jnp.asarray(total, jnp.float32)
-        last = jnp.clip(jnp.round(np.float32(self.share) * total), 1, total)
-        return jnp.where(jnp.asarray(number, jnp.float32) + 1 <= last, 1.0, 0.0)
-
-    @property
-    def words(self) -> str:
-        """See `Average`."""
-        return f"the iterate after {self.share:g} of the steps"
-
-
-@dataclasses.dataclass(frozen=True)
-class Averages:
-    """Averages that are kept side by side, and which of them a run returns.
-
-    Example:
-      >>> from dpjax import training
-      >>> both = (training.ExponentialAverage(0.99), training.TailAverage(0.5))
-      >>> training.Averages(both, returned=1).returned
-      1
-
-    Attributes:
-      kept: each an `Average`.
-      returned: place in `kept` of the one that is returned and scored; or "all": a run then returns
-        a tuple, the last iterate and every average in order, and is no candidate of a tuning
-        (`tuning.chosen_iterate` keeps its averages so).
-    """
-
-    kept: tuple[Average, ...]
-    returned: int | str = 0
-
-    def __post_init__(self) -> None:
-        kept = tuple(checks.listed("kept", self.kept, "averages"))
-        object.__setattr__(self, "kept", kept)
-        for one in kept:
-            if not hasattr(one, "share_of_newest"):
-                raise ValueError(
-                    f"kept holds {checks.shown(one)}: pass averages, such as "
-                    "training.ExponentialAverage(0.999)"
-                )
-        if self.returned != ALL and checks.whole("returned", self.returned, 0) >= len(kept):
-            raise ValueError(
-                f"returned is {self.returned} of {len(kept)} averages: pass the place of one, from "
-                f"0, or {ALL!r}"
-            )
-
-    @property
-    def words(self) -> str:
-        """What a release says of what was returned."""
-        if not isinstance(self.returned, int):
-            return "the last iterate and every average"
-        return self.kept[self.returned].words
-
-    def begin(self, trained: Tree) -> tuple[Tree, ...]:
-        """The averages before the first step: the initial parameters, in float32 or wider."""
-        return tuple(jax.tree.map(_wide, trained) for _ in self.kept)
-
-    def after_step(
-        self, averages: tuple[Tree, ...], newest: Tree, number: jax.Array, total: jax.Array
-    ) -> tuple[Tree, ...]:
-        """The averages with one iterate more; arguments as of `Average.share_of_newest`."""
-
-        def one(average: jax.Array, leaf: jax.Array, share: jax.Array) -> jax.Array:
-            # Where the share is 1 the newest itself, though what was before is not finite; where it
-            # is 0 what was before, though the newest is not.
-            moved = average + share.astype(average.dtype) * (_wide(leaf) - average)
-            return jnp.where(share == 1, _wide(leaf), jnp.where(share == 0, average, moved))
-
-        shares = [rule.share_of_newest(number, total) for rule in self.kept]
-        return tuple(
-            jax.tree.map(functools.partial(one, share=share), average, newest)
-            for share, average in zip(shares, averages, strict=True)
-        )
-
-    def result(self, averages: tuple[Tree, ...], newest: Tree) -> Tree:
-        """What is returned of a run, of the types of the parameters; see `returned`."""
-        of_types = [
-            jax.tree.map(lambda a, leaf: a.astype(leaf.dtype), average, newest)
-            for average in averages
-        ]
-        if isinstance(self.returned, int):
-            return of_types[self.returned]
-        return (newest, *of_types)
-
-
-def checked(given: Average | Averages | None) -> Averages | None:
-    """Averages from one, several or none; a ValueError says what to pass."""
-    if given is None or isinstance(given, Averages):
+def checked(given: Average | None) -> Average | None:
+    """One average, or none; a ValueError says what to pass."""
+    if given is None or hasattr(given, "share_of_newest"):
         return given
-    if hasattr(given, "share_of_newest"):
-        return Averages((given,))
     raise ValueError(
-        f"averages is {checks.shown(given)}: pass training.ExponentialAverage(0.999), "
-        "training.TailAverage(0.5) or training.Averages((...), returned=0)"
+        f"average is {checks.shown(given)}: pass training.ExponentialAverage(0.999) or "
+        "training.TailAverage(0.5)"
     )
+
+
+def begin(trained: Tree) -> Tree:
+    """An average before the first step: the initial parameters, in float32 or wider."""
+    return jax.tree.map(_wide, trained)
+
+
+def after_step(
+    rule: Average, average: Tree, newest: Tree, number: jax.Array, total: jax.Array
+) -> Tree:
+    """The average with one iterate more; `number` and `total` as of `Average.share_of_newest`."""
+    share = rule.share_of_newest(number, total)
+
+    def one(average: jax.Array, leaf: jax.Array) -> jax.Array:
+        moved = average + share.astype(average.dtype) * (_wide(leaf) - average)
+        # Where the share is 1 the newest itself, though what was before is not finite.
+        return jnp.where(share == 1, _wide(leaf), moved)
+
+    return jax.tree.map(one, average, newest)
+
+
+def result(average: Tree, newest: Tree) -> Tree:
+    """An average as it is returned, of the types of the parameters."""
+    return jax.tree.map(lambda a, leaf: a.astype(leaf.dtype), average, newest)
 
 
 def _wide(leaf: jax.Array) -> jax.Array:

@@ -81,8 +81,8 @@ class TrainConfig:
         device. It changes the last bits of a result and no guarantee.
       clipping: how gradients are clipped: a rule of `clip_rules.py` or `QuantileClipping`, or its
         name where it needs no settings. None changes what a run costs.
-      averages: of the iterates, kept beside them; the one that `Averages.returned` names (the only
-        one, if one is given) is what the run returns. None: the last iterate. No cost.
+      average: of the iterates, kept beside them, is what the run returns, at no cost; None: the
+        last iterate.
       loss_reads: names of hyperparameters that the loss is given, a mapping of these alone from
         name to scalar, as its last argument: dropout, weight decay, strength of an augmentation.
       check_contributions: of so many rows of every lot, at random, the contribution is measured:
@@ -105,7 +105,7 @@ class TrainConfig:
     micro_batch_size: MicroBatchSize = AUTO
     mesh: LotMesh | None = None
     clipping: ClipRule = GlobalClipping()
-    averages: averaging.Average | averaging.Averages | None = None
+    average: averaging.Average | None = None
     loss_reads: tuple[str, ...] = ()
     check_contributions: int = 0
 
@@ -132,7 +132,7 @@ class TrainConfig:
         if not isinstance(self.mesh, LotMesh | None):
             raise ValueError(f"mesh is {self.mesh!r}: pass a training.LotMesh, or None")
         object.__setattr__(self, "clipping", checked_rule("clipping", self.clipping))
-        object.__setattr__(self, "averages", averaging.checked(self.averages))
+        object.__setattr__(self, "average", averaging.checked(self.average))
         object.__setattr__(self, "loss_reads", optimizers.names("loss_reads", self.loss_reads))
         rows = checks.whole("check_contributions", self.check_contributions, 0)
         if rows and self.mesh is not None:
@@ -164,8 +164,8 @@ def make_train(config: TrainConfig) -> Train:
       first_record: static or traced; the records are the rows from this one on, so that runs on
         different partitions of one array share a compilation. One that is no row, or (`FixedLots`)
         leaves too few behind it, is refused, and gives nothing but NaN where it is traced.
-    and returns the final full parameters, a pytree like `params`, or the average that
-    `config.averages` chooses. It is pure: it may be jitted, and vmapped over the first three
+    and returns the final full parameters, a pytree like `params`, or their `config.average`. It is
+    pure: it may be jitted, and vmapped over the first three
     arguments.
 
     Formal guarantees:
@@ -278,7 +278,7 @@ class RunState(NamedTuple):
       optimizer: its state.
       trained: the other half of `partition(params, trainable)`.
       clipping: what the clip rule keeps, `()` where the clip norm stays.
-      averages: of what is trained, one for each that is kept.
+      average: of what is trained, `()` where none is kept.
       longest: the longest contribution that was measured, in clip norms; `()` where none is.
     """
 
@@ -286,7 +286,7 @@ class RunState(NamedTuple):
     optimizer: Tree
     trained: Tree
     clipping: Tree = ()
-    averages: tuple[Tree, ...] = ()
+    average: Tree = ()
     longest: Tree = ()
 
     @property
@@ -309,24 +309,19 @@ def begin(config: TrainConfig, hyperparameters: Mapping[str, jax.Array], params:
             )
     optimizers.read(hyperparameters, "the loss", *config.loss_reads)
     optimizer = config.optimizer(hyperparameters).init(trained)
-    kept = averaging.checked(config.averages)
-    averages = () if kept is None else kept.begin(trained)
+    average = () if config.average is None else averaging.begin(trained)
     longest = jnp.float32(0.0) if config.check_contributions else ()
-    return RunState(frozen, optimizer, trained, config.clipping.begin(clip_norm), averages, longest)
+    return RunState(frozen, optimizer, trained, config.clipping.begin(clip_norm), average, longest)
 
 
 def returned(config: TrainConfig, state: RunState) -> Tree:
-    """What a run that ends here returns: its full parameters, or the average that is chosen."""
+    """What a run that ends here returns: its full parameters, or their average."""
     if config.check_contributions:
         unchecked = dataclasses.replace(config, check_contributions=0)
         return Checked(returned(unchecked, state), state.longest)
-    kept = averaging.checked(config.averages)
-    if kept is None:
+    if config.average is None:
         return state.params
-    chosen = kept.result(state.averages, state.trained)
-    if kept.returned == averaging.ALL:
-        return tuple(merge(one, state.frozen) for one in chosen)
-    return merge(chosen, state.frozen)
+    return merge(averaging.result(state.average, state.trained), state.frozen)
 
 
 def advance(
@@ -360,7 +355,7 @@ def advance(
       expected_lot_size: public number that the noisy sum is divided by.
       steps: how many, a uint32, static or traced.
       first: number of the first of them, static or a traced uint32.
-      total_steps: of the whole run, static or traced; read by averages alone. None: `config.steps`.
+      total_steps: of the whole run, static or traced; an average reads it. None: `config.steps`.
       summed: the sums of the lots, where they are formed elsewhere (`host_data.py`); data and draw
         are not read then.
     """
@@ -373,14 +368,13 @@ def advance(
     if summed is None:
         summed = _sums_of_lots(config, key, hyperparameters, state, data, draw)
     optimizer = config.optimizer(hyperparameters)
-    kept = averaging.checked(config.averages)
     of_sums = noise_multiplier * np.float32(checked_noise_factor(rule))
 
     total_steps = config.steps if total_steps is None else total_steps
-    carried = (state.trained, state.optimizer, state.clipping, state.averages, state.longest)
+    carried = (state.trained, state.optimizer, state.clipping, state.average, state.longest)
 
     def step(offset: jax.Array, carry: tuple[Tree, ...]) -> tuple[Tree, ...]:
-        trained, optimizer_state, clipping, averages, longest = carry
+        trained, optimizer_state, clipping, average, longest = carry
         number = first + offset
         clip_norm = rule.clip_norm(initial_clip_norm, clipping)
         # Zero noise stays zero at an infinite clip norm, where 0 * inf would not be a number; and
@@ -428,9 +422,9 @@ def advance(
             expected_lot_size=expected_lot_size,
         )
         trained = optax.apply_updates(trained, updates)
-        if kept is not None:
-            averages = kept.after_step(averages, trained, number, total_steps)
-        carry = trained, optimizer_state, clipping, averages, longest
+        if config.average is not None:
+            average = averaging.after_step(config.average, average, trained, number, total_steps)
+        carry = trained, optimizer_state, clipping, average, longest
         return carry if mesh is None else mesh.between_steps(carry)
 
     # From 0 for everyone: bounds that differ between vectorised runs would cost a selection of the

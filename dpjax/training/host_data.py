@@ -305,7 +305,7 @@ class _HostRun:
     @staticmethod
     def _to_lose(state: RunState) -> RunState:
         """What a loss and its clip norm read of a state."""
-        return state._replace(optimizer=None, averages=())
+        return state._replace(optimizer=None, average=())
 
     # Programs --------------------------------------------------------------------------------
 
@@ -480,7 +480,7 @@ class _HostRun:
         for leaf in jax.tree.leaves(params):
             digest.update(np.asarray(leaf).tobytes())
         public = (config.lots, config.steps, config.expected_lot_size, config.micro_batch_size)
-        rules = (config.clipping, config.averages)
+        rules = (config.clipping, config.average)
         digest.update(repr((*public, *rules, self.mesh.size, shapes, number)).encode())
         return np.frombuffer(digest.digest(), np.uint8)
 

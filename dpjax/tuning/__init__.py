@@ -11,8 +11,6 @@
 | `Extrapolation` | Panda et al., ICML 2024 |
 | `ThresholdStopping` | Liu & Talwar, STOC 2019; Papernot & Steinke, Appendix C |
 | `SubsetTuning` | Koskela & Kulkarni, NeurIPS 2023 |
-| `adaptive_proposals` | Wang et al., NeurIPS 2023 (DP-HyPO) |
-| `chosen_iterate` | McKenna & Sheldon, NeurIPS 2020, among the iterates and averages of one run |
 | `Untuned` | none: one run with a public default, what the others have to beat |
 | `pareto.search`; its front is NOT private | Avent et al. 2020 (DPareto) |
 """
@@ -42,8 +40,6 @@ from dpjax.tuning.problem.space import (
 from dpjax.tuning.problem.task import Records, Task
 from dpjax.tuning.release import Release
 from dpjax.tuning.tuner import Result, register_tuner, registered_tuners, tune
-from dpjax.tuning.tuners.adaptive_proposals import AdaptiveProposals, adaptive_proposals
-from dpjax.tuning.tuners.chosen_iterate import ChosenIterate, chosen_iterate
 from dpjax.tuning.tuners.doubling import Doubling
 from dpjax.tuning.tuners.exponential import Exponential
 from dpjax.tuning.tuners.extrapolation import Extrapolation
@@ -55,10 +51,8 @@ from dpjax.tuning.tuners.untuned import Untuned
 
 __all__ = [
     "DEFAULT_REPETITIONS",
-    "AdaptiveProposals",
     "AdamBcDefaults",
     "Choice",
-    "ChosenIterate",
     "Doubling",
     "Exponential",
     "Extrapolation",
@@ -78,9 +72,7 @@ __all__ = [
     "ThresholdStopping",
     "Uniform",
     "Untuned",
-    "adaptive_proposals",
     "adam_bc_defaults",
-    "chosen_iterate",
     "classification",
     "multi_label",
     "next_token",

@@ -88,7 +88,7 @@ def _attempts(tree: Mapping[str, Any]) -> list[tuple[tuple[int, int], int]]:
     if not _selects(tree):
         return [(grids, 0) for grids in GRIDS]
     # The exact bound evaluates f' a million times.
-    exactly = _largest_table(tree) <= LONGEST_TABLE and "best_of_adaptive" not in json.dumps(tree)
+    exactly = _largest_table(tree) <= LONGEST_TABLE
     if not _nested(tree):
         return [(grids, orders) for grids in GRIDS for orders in ((0, 1) if exactly else (0,))]
     # One order is for the case that has one selection alone.
@@ -104,7 +104,7 @@ def _nested(tree: Mapping[str, Any]) -> bool:
 
 def _selects(tree: Mapping[str, Any]) -> bool:
     """Returns whether there is a selection among more than one run."""
-    own = "best_of" in tree["mechanism"] and tree["parameters"]["law"] != {"law": "fixed", "k": 1}
+    own = tree["mechanism"] == "best_of" and tree["parameters"]["law"] != {"law": "fixed", "k": 1}
     return own or any(map(_selects, tree["parts"]))
 
 

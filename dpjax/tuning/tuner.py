@@ -14,8 +14,6 @@ the command line, its statement in a release and how `verification` rebuilds tha
 | `Doubling` | models of partitions | the noisy loop | the winner trained privately |
 | `Extrapolation` | private runs at small epsilons | a fitted line | one private training |
 | `SubsetTuning` | private runs on a secret part of the records | the best | trained on the rest |
-| `AdaptiveProposals` | private runs in rounds, K secret | the best | its parameters |
-| `ChosenIterate` | the iterates and averages of one run | one exact draw | its parameters |
 | `Untuned` | none | a public default | its parameters |
 """
 

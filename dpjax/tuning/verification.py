@@ -48,6 +48,15 @@ EARLIER = 3e-3
 """Relative, by which a claim may exceed what is computed anew where it does not say at which digit
 it was rounded: earlier versions priced less tightly, and such a claim holds all the same."""
 
+REMOVED = {
+    ("selection", "rule"): {
+        "best of K runs, their candidates proposed by earlier ones": "0.2.0",
+        "one private run, then permute-and-flip among its iterates and averages": "0.2.0",
+    },
+    ("selection", "partition_training", "mode"): {"private": "0.2.0"},
+}
+"""Place in a statement -> what may stand there no more -> the last version that priced it."""
+
 
 class NotVerified(ValueError):
     """The release is not as its statement says, or the statement cannot be rebuilt."""
@@ -99,6 +108,7 @@ def verify_release(
         raise NotVerified("it makes no claim of privacy")
     try:
         hyperparameters = _sealed_files(path, claim)
+        _refuse_removed(claim)
         for odd in certificate.outside(claim, certificate.schema()):
             raise NotVerified(_short(odd) + _written_by_another(claim))
         words = {name: value for name, value in claim.items() if name != SEAL}
@@ -210,6 +220,19 @@ def _sealed_files(path: str, claim: Mapping[str, Any]) -> Any:
             f"{_short(stray[0])} lies beside it and is no part of the release: move it elsewhere"
         )
     return read_json(os.path.join(folder, HYPERPARAMETERS_FILE))
+
+
+def _refuse_removed(claim: Mapping[str, Any]) -> None:
+    """Refuses a statement of what only an older version prices, and names that version."""
+    for place, versions in REMOVED.items():
+        word: Any = claim
+        for name in place:
+            word = word.get(name) if isinstance(word, dict) else None
+        if isinstance(word, str) and word in versions:
+            raise NotVerified(
+                f"dpjax {versions[word]} was the last to price its {place[-1]} {word!r}: verify "
+                "with that version"
+            )
 
 
 def _digest(path: str) -> str:

@@ -101,12 +101,6 @@ PUBLIC = {
     "best_of": spec(
         accounting.best_of, guarantee=(BASE, "guarantee"), law=(LAW, "law"), method=("rdp", "word")
     ),
-    "best_of_adaptive": spec(
-        accounting.best_of_adaptive,
-        guarantee=(BASE, "guarantee"),
-        law=(LAW, "law"),
-        ratio=((0.8, 1.25), "list"),
-    ),
     "calibrate": spec(
         accounting.calibrate,
         make_guarantee=(accounting.gaussian, "function"),

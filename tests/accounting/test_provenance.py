@@ -15,7 +15,6 @@ TREES = {
     "best of": accounting.best_of(
         accounting.parallel(_BASE, _COUNT), accounting.AtMost(accounting.Geometric(3), 5)
     ),
-    "best of proposals": accounting.best_of_adaptive(_BASE, accounting.Geometric(3), (0.8, 1.25)),
     "composed": accounting.compose(_BASE, accounting.pure(0.1), _BASE),
     "mixture": accounting.mixture([_BASE, accounting.zcdp(0.1)], [0.25, 0.75]),
     "threshold": accounting.stop_at_threshold(accounting.gaussian(2.0), 0.5),

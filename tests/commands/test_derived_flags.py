@@ -213,8 +213,8 @@ except ValueError as error:
         ),
         (
             ["--method=last_run", "--mean=5"],
-            "--mean belongs to --method=random_repetitions or adaptive_proposals or extrapolation "
-            "or subset_tuning: drop it, or change the method",
+            "--mean belongs to --method=random_repetitions or extrapolation or subset_tuning: "
+            "drop it, or change the method",
         ),
     ],
 )

@@ -168,7 +168,7 @@ OF_A_TASK = dict(
             TASK.loss(params, example) + 0.0 * jax.random.uniform(key)
         ),
     ),
-    averages=_task(averages=training.ExponentialAverage(0.5)),
+    average=_task(average=training.ExponentialAverage(0.5)),
     loss_reads=_task(
         loss_reads=("learning_rate",),
         loss=lambda params, example, read: read["learning_rate"] * TASK.loss(params, example),

@@ -130,28 +130,6 @@ def test_subset_tuning_end_to_end_and_its_claim_verifies(run_cases, tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["run"]
 
 
-def test_a_chosen_iterate_end_to_end_and_its_claim_verifies(run_cases, tmp_path):
-    folder = tmp_path / "run"
-    arguments = ["--method=chosen_iterate", "--steps=8", "--decays=0.5,0.9", "--moments="]
-    ((code, printed, errors),) = run_cases(
-        "experiments.tune", [[f"--out_dir={folder}", "--epsilon=3", *arguments]]
-    )
-    assert code == 0, errors
-    for words in ("the selection alone", "the one run alone", "the whole tuning"):
-        assert words in printed
-    path = folder / "release" / "guarantee.json"
-    claim = json.loads(path.read_text())
-    assert claim["selection"]["decays"] == [0.5, 0.9] and claim["selection"]["moments"] == []
-    # The last one, two averages over all iterates and the usual three over the last ones.
-    assert len(claim["selection"]["choices"]) == 6
-    chosen = json.loads((folder / "release" / "hyperparameters.json").read_text())["iterate"]
-    assert chosen in range(6)
-    assert verification.verify_release(str(path)).epsilon == claim["epsilon"] <= 3.0
-    listed = (folder / "curator" / "candidates.csv").read_text()
-    assert len(listed.splitlines()) == 8
-    assert sorted(os.listdir(tmp_path)) == ["run"]
-
-
 def test_selections_by_partitions_end_to_end_and_their_claims_verify(run_cases, tmp_path):
     methods = ("exponential", "permute_and_flip", "doubling")
     folders = {method: tmp_path / method for method in methods}
@@ -212,29 +190,6 @@ def test_an_extrapolation_end_to_end_and_its_claim_verifies(run_cases, tmp_path)
     assert sharded[0] == 2 and "drop the shard" in sharded[2]
     claim = json.loads((folder / "release" / "guarantee.json").read_text())
     assert [one["noise_multiplier"] for one in claim["training"]] == [9.0, 5.0, 2.0]
-    path = f"--verify={folder / 'release' / 'guarantee.json'}"
-    ((code, printed, _),) = run_cases("experiments.epsilon", [[path]])
-    assert code == 0 and "the claim holds" in printed
-
-
-def test_adaptive_proposals_end_to_end_and_its_claim_verifies(run_cases, tmp_path):
-    folder = tmp_path / "run"
-    small = ["--steps=3", "--noise_multiplier=2", "--mean=2", "--cap=3", "--round_size=1"]
-    ratio = "--density_ratio=0.9,1.1"
-    done, sharded = run_cases(
-        "experiments.tune",
-        [
-            ["--method=adaptive_proposals", f"--out_dir={folder}", "--seed=3", ratio, *small],
-            ["--method=adaptive_proposals", f"--out_dir={tmp_path / 'two'}", "--shard=0/2", *small],
-        ],
-    )
-    assert done[0] == 0, done[2]
-    for words in ("one run", "the whole tuning", "naive composition"):
-        assert words in done[1]
-    assert sharded[0] == 2 and "drop the shard" in sharded[2]
-    assert not (tmp_path / "run.curator").exists()
-    claim = json.loads((folder / "release" / "guarantee.json").read_text())
-    assert claim["selection"]["density_ratio"] == [0.9, 1.1]
     path = f"--verify={folder / 'release' / 'guarantee.json'}"
     ((code, printed, _),) = run_cases("experiments.epsilon", [[path]])
     assert code == 0 and "the claim holds" in printed
@@ -361,15 +316,12 @@ REFUSED = [
     (["--method=exponential", "--candidates=0"], "candidates must be"),
     (
         ["--method=exponential", "--mean=5"],
-        "--mean belongs to --method=random_repetitions or adaptive_proposals or extrapolation",
+        "--mean belongs to --method=random_repetitions or extrapolation",
     ),
     (["--method=exponential", "--granularity=0.1"], "--granularity belongs to --method=doubling"),
     (["--method=extrapolation", "--stage_shares=0.3,2"], "stage_shares must be two or more"),
     (["--method=extrapolation", "--space=learning_rate=1"], "must be drawn from a range"),
     (["--stage_noise=9,5"], "--stage_noise belongs to --method=extrapolation"),
-    (["--density_ratio=0.9,1.1"], "--density_ratio belongs to --method=adaptive_proposals"),
-    (["--method=adaptive_proposals", "--density_ratio=1.1,2"], "two numbers around 1"),
-    (["--method=adaptive_proposals", "--adapted=clip_norm"], "must be drawn from a range"),
     (["--method=doubling", "--not_private"], "--not_private belongs to"),
     (["--method=doubling", "--lower_bound=1"], "lower_bound must lie in [0, 1)"),
     (["--method=doubling", "--granularity=1.5"], "granularity must lie in (0, 1"),
@@ -389,8 +341,6 @@ REFUSED = [
     (["--method=subset_tuning", "--score_noise=1e9"], "--score_noise 1000000000.0: pass at most"),
     (["--method=subset_tuning", "--sampling=fixed"], "pass --sampling=poisson"),
     (["--probability=0.3"], "--probability belongs to --method=subset_tuning"),
-    (["--method=chosen_iterate", "--decays=2"], "each of decays must be in (0, 1)"),
-    (["--decays=0.9"], "--decays belongs to --method=chosen_iterate"),
     (["--method=untuned", "--validation_fraction=0.1"], "train on every training record"),
     (["--method=untuned", "--noise_multiplier=1"], "the public default goes by --epsilon"),
     (["--score_on_training", "--split_key=mine"], "train on every training record"),

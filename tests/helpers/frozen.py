@@ -136,7 +136,7 @@ def _vote(rounds: int) -> federated.Outcome:
 def cases() -> dict[str, Any]:
     """Name -> a function that makes the release; ValueError where it is refused."""
     found: dict[str, Any] = {}
-    for name in [n for n in tiny_tuners.NAMES if n not in ("adaptive_proposals","chosen_iterate")]:
+    for name in tiny_tuners.NAMES:
         for option, given in OPTIONS.items():
             found[f"{name}, {option}"] = lambda name=name, given=given: (
                 tiny_tuners.run(name, **(USUAL | given)).release

@@ -20,7 +20,6 @@ CALLS = {
 GOOD = {
     "approximate": {"epsilon": 0.5, "delta": 1e-10},
     "best_of": {"guarantee": _PURE, "law": accounting.Geometric(3.0)},
-    "best_of_adaptive": {"guarantee": _PURE, "law": accounting.Geometric(3.0), "ratio": (0.8, 1.2)},
     "compose": [_PURE, _TABLE, _PURE],
     "discrete_gaussian": {"noise_std": 3.0, "sensitivity": 2},
     "discrete_gaussian_vote": {

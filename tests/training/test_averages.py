@@ -12,6 +12,7 @@ import pytest
 import small_tasks
 
 from dpjax import accounting, training, tuning
+from dpjax.training import averages
 from dpjax.tuning import verification
 
 ROWS, STEPS = 20, 7
@@ -27,9 +28,7 @@ KEPT = (
     training.ExponentialAverage(0.99),
     training.TailAverage(0.5),
     training.TailAverage(1.0),
-    training.IterateAt(0.3),
 )
-SEVERAL = training.Averages(KEPT, returned="all")
 
 
 def _loss(params, example):
@@ -62,58 +61,49 @@ def _expected(rule, iterates):
     number = len(iterates)
     if isinstance(rule, training.ExponentialAverage):
         weights = rule.decay ** np.arange(number)[::-1]
-    elif isinstance(rule, training.IterateAt):
-        weights = (np.arange(number) == max(1, int(np.round(rule.share * number))) - 1) * 1.0
     else:
         tail = min(max(1, int(np.round(np.float32(rule.share * number)))), number)
         weights = (np.arange(number) >= number - tail) * 1.0
     return weights @ iterates / weights.sum()
 
 
-def _check(found, key=0, steps=STEPS):
-    last, *averages = found
-    iterates = _iterates(key)[:steps]
-    np.testing.assert_allclose(last["w"], iterates[-1], rtol=1e-5)
-    for rule, average in zip(KEPT, averages, strict=True):
-        np.testing.assert_allclose(average["w"], _expected(rule, iterates), rtol=3e-5, atol=1e-6)
-        assert average["frozen"] == START["frozen"]
+def _check(rule, found, key=0, steps=STEPS):
+    expected = _expected(rule, _iterates(key)[:steps])
+    np.testing.assert_allclose(found["w"], expected, rtol=3e-5, atol=1e-6)
+    assert found["frozen"] == START["frozen"]
 
 
+def _averaged(rule, **more):
+    return dataclasses.replace(BASE, average=rule, **more)
+
+
+@pytest.mark.parametrize("rule", KEPT)
 @pytest.mark.parametrize("steps", [1, 2, STEPS])
-def test_averages_are_those_of_the_iterates(steps):
-    _check(_train(dataclasses.replace(BASE, averages=SEVERAL, steps=steps)), steps=steps)
+def test_averages_are_those_of_the_iterates(steps, rule):
+    _check(rule, _train(_averaged(rule, steps=steps)), steps=steps)
 
 
-@pytest.mark.parametrize("place", range(len(KEPT)))
-def test_the_chosen_one_is_returned(place):
-    one = _train(dataclasses.replace(BASE, averages=training.Averages(KEPT, place)))
-    np.testing.assert_allclose(one["w"], _expected(KEPT[place], _iterates()), rtol=3e-5, atol=1e-6)
-    alone = _train(dataclasses.replace(BASE, averages=KEPT[place]))
-    np.testing.assert_allclose(alone["w"], one["w"], rtol=1e-6)
-
-
-def test_runs_from_the_host_and_over_a_mesh_average_the_same():
-    config = dataclasses.replace(BASE, averages=SEVERAL)
+@pytest.mark.parametrize("rule", KEPT)
+def test_runs_from_the_host_and_over_a_mesh_average_the_same(rule):
+    config = _averaged(rule)
     given = {name: np.float32(value) for name, value in GIVEN.items()}
-    _check(training.train_from_host(config)(jax.random.key(0), given, START, DATA))
+    _check(rule, training.train_from_host(config)(jax.random.key(0), given, START, DATA))
     mesh = training.LotMesh()
     spread = jax.jit(training.make_train(dataclasses.replace(config, mesh=mesh)))
-    _check(jax.device_get(spread(*mesh.put((jax.random.key(0), given, START, DATA)))))
+    _check(rule, jax.device_get(spread(*mesh.put((jax.random.key(0), given, START, DATA)))))
 
 
-def test_vectorised_runs_keep_their_own():
-    run = jax.vmap(
-        training.make_train(dataclasses.replace(BASE, averages=SEVERAL)),
-        in_axes=(0, None, None, None),
-    )
+@pytest.mark.parametrize("rule", KEPT)
+def test_vectorised_runs_keep_their_own(rule):
+    run = jax.vmap(training.make_train(_averaged(rule)), in_axes=(0, None, None, None))
     keys = jnp.stack([jax.random.key(number) for number in range(3)])
     found = jax.device_get(jax.jit(run)(keys, GIVEN, START, DATA))
     for number in range(3):
-        _check(jax.tree.map(lambda leaf: leaf[number], found), number)  # noqa: B023
+        _check(rule, jax.tree.map(lambda leaf: leaf[number], found), number)  # noqa: B023
 
 
-def _mixed(steps, folder=None, averages=SEVERAL):
-    configs = [dataclasses.replace(BASE, steps=one, averages=averages) for one in steps]
+def _mixed(steps, rule, folder=None):
+    configs = [_averaged(rule, steps=one) for one in steps]
     return training.mixed_sweep(
         configs,
         jnp.stack([jax.random.key(number) for number in range(len(steps))]),
@@ -129,53 +119,54 @@ def _mixed(steps, folder=None, averages=SEVERAL):
 STEPS_OF = (5, 2, STEPS, 1)
 
 
-def test_slots_at_steps_of_their_own_and_a_killed_sweep_that_goes_on(tmp_path):
-    killed = _mixed(STEPS_OF, tmp_path / "saved")
+@pytest.mark.parametrize("rule", KEPT)
+def test_slots_at_steps_of_their_own_and_a_killed_sweep_that_goes_on(rule, tmp_path):
+    killed = _mixed(STEPS_OF, rule, tmp_path / "saved")
     next(killed)
     del killed
     met = 0
-    for indices, found in _mixed(STEPS_OF, tmp_path / "saved"):
+    for indices, found in _mixed(STEPS_OF, rule, tmp_path / "saved"):
         for row, index in enumerate(indices):
-            _check(jax.tree.map(lambda leaf: leaf[row], found), int(index), STEPS_OF[index])  # noqa: B023
+            one = jax.tree.map(lambda leaf: leaf[row], found)  # noqa: B023
+            _check(rule, one, int(index), STEPS_OF[index])
             met += 1
     assert met == len(STEPS_OF)
 
 
-def test_a_save_of_other_averages_is_refused(tmp_path):
-    killed = _mixed(STEPS_OF, tmp_path / "saved", KEPT[0])
+def test_a_save_of_another_average_is_refused(tmp_path):
+    killed = _mixed(STEPS_OF, KEPT[0], tmp_path / "saved")
     next(killed)
     del killed
     with pytest.raises(ValueError, match="another sweep"):
-        list(_mixed(STEPS_OF, tmp_path / "saved", KEPT[1]))
+        list(_mixed(STEPS_OF, KEPT[1], tmp_path / "saved"))
 
 
 def test_half_precision_parameters_are_averaged_in_full():
     """Moves of a share of 2^-10 would be lost between bfloat16 numbers near 1."""
-    rule = training.Averages((training.TailAverage(1.0),))
     newest = {"w": jnp.asarray([1.0], jnp.bfloat16)}
-    averages = rule.begin(newest)
+    average, rule = averages.begin(newest), training.TailAverage(1.0)
     for number in range(1000):
         value = {"w": jnp.asarray([1.0 + (number % 2) / 128], jnp.bfloat16)}
-        averages = rule.after_step(averages, value, np.uint32(number), 1000)
-    assert averages[0]["w"].dtype == jnp.float32
-    assert float(averages[0]["w"][0]) == pytest.approx(1.0 + 0.5 / 128, abs=1e-5)
-    assert rule.result(averages, newest)["w"].dtype == jnp.bfloat16
+        average = averages.after_step(rule, average, value, np.uint32(number), 1000)
+    assert average["w"].dtype == jnp.float32
+    assert float(average["w"][0]) == pytest.approx(1.0 + 0.5 / 128, abs=1e-5)
+    assert averages.result(average, newest)["w"].dtype == jnp.bfloat16
 
 
 @pytest.mark.parametrize("rule", KEPT)
 def test_shares_are_shares(rule):
     shares = [float(rule.share_of_newest(np.uint32(n), np.uint32(50))) for n in range(50)]
-    none = isinstance(rule, training.IterateAt)
-    assert shares[0] == 1.0 and all(0 < one <= 1 or (none and one == 0) for one in shares)
+    assert shares[0] == 1.0 and all(0 < one <= 1 for one in shares)
 
 
-def test_an_iterate_is_kept_whatever_comes_after_it():
-    rule = training.Averages((training.IterateAt(0.5), training.TailAverage(1.0)))
+def test_what_came_before_a_tail_is_not_in_it():
+    """Nor where it is not finite."""
     newest = {"w": jnp.zeros(1)}
-    averages = rule.begin(newest)
-    for number, value in enumerate((jnp.inf, 2.0, jnp.inf, jnp.nan)):
-        averages = rule.after_step(averages, {"w": jnp.full(1, value)}, np.uint32(number), 4)
-    assert float(averages[0]["w"][0]) == 2.0 and np.isnan(averages[1]["w"][0])
+    average, rule = averages.begin(newest), training.TailAverage(0.5)
+    for number, value in enumerate((jnp.inf, jnp.nan, 2.0, 4.0)):
+        newest = {"w": jnp.full(1, value)}
+        average = averages.after_step(rule, average, newest, np.uint32(number), 4)
+    assert float(average["w"][0]) == 3.0
 
 
 @pytest.mark.parametrize(
@@ -184,12 +175,10 @@ def test_an_iterate_is_kept_whatever_comes_after_it():
         (lambda: training.ExponentialAverage(1.0), "decay must be in"),
         (lambda: training.ExponentialAverage("slow"), "decay must be in"),
         (lambda: training.TailAverage(0.0), "share must be in"),
-        (lambda: training.IterateAt(1.5), "share must be in"),
-        (lambda: training.Averages(KEPT, 5), "pass the place of one"),
-        (lambda: training.Averages((), 0), "pass the place of one"),
-        (lambda: training.Averages((0.9,)), "pass averages, such as"),
-        (lambda: dataclasses.replace(BASE, averages=0.9), "averages is 0.9: pass training"),
-        (lambda: _task(SEVERAL), "one is scored and released"),
+        (lambda: training.TailAverage(1.5), "share must be in"),
+        (lambda: _averaged(0.9), "average is 0.9: pass training"),
+        (lambda: _averaged(KEPT), "average is .*: pass training"),
+        (lambda: _task(0.9), "average is 0.9: pass training"),
     ],
 )
 def test_what_is_no_average_is_refused_in_one_line(make, message):
@@ -198,14 +187,14 @@ def test_what_is_no_average_is_refused_in_one_line(make, message):
     assert "\n" not in str(caught.value)
 
 
-def _task(averages):
-    return dataclasses.replace(small_tasks.linear(), averages=averages)
+def _task(average):
+    return dataclasses.replace(small_tasks.linear(), average=average)
 
 
-def _released(averages, tuner, **run):
+def _released(average, tuner):
     with pytest.warns(UserWarning, match="seed"):
         return tuning.tune(
-            _task(averages), tuning.Space(learning_rate=0.5, clip_norm=1.0), tuner, epsilon=9.0,
+            _task(average), tuning.Space(learning_rate=0.5, clip_norm=1.0), tuner, epsilon=9.0,
             delta=1e-5, run=tuning.RunOptions(lot_size=20, steps=6), optimizer=training.sgd(),
             seed=1,
         )  # fmt: skip
@@ -232,17 +221,17 @@ def test_what_is_scored_is_the_average():
         correct=lambda params, example: jnp.abs(params) < 0.5,
         train=records,
         validation=dataclasses.replace(records, arrays=(np.zeros((8, 1), np.float32),)),
-        averages=training.TailAverage(1.0),
+        average=training.TailAverage(1.0),
     )
 
     def jump(hyperparameters):
         return optax.stateless(lambda updates, params: -2.0 * params)
 
-    for averages, right in ((None, 0), (training.TailAverage(1.0), 8)):
+    for average, right in ((None, 0), (training.TailAverage(1.0), 8)):
         with pytest.warns(UserWarning):
             result = flat_call.tune(
                 tuning.RandomRepetitions,
-                dataclasses.replace(task, averages=averages),
+                dataclasses.replace(task, average=average),
                 tuning.Space(clip_norm=1.0),
                 repetitions=accounting.Fixed(1),
                 noise_multiplier=1.0,

@@ -22,7 +22,6 @@ from dpjax.federated import averaging, voting
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning import pareto
 from dpjax.tuning.evaluations import (
-    iterates_of_one_run,
     one_run,
     partition_models,
     private_runs,
@@ -36,7 +35,6 @@ BAD = SHARED | {
     "probability": [*NOT_NUMBERS, math.inf, -0.5, 1.5],
     "limit": NOT_NUMBERS[:1] + NOT_NUMBERS[2:],  # Either infinity has a meaning.
     "target": [*NOT_NUMBERS, 0.0, -1],  # Infinity has a meaning.
-    "shares": [*NOT_ARRAYS, math.nan, [[1.0]], [math.nan], [math.inf], [None], [0.0], [1.5]],
     "numbers": [*NOT_ARRAYS, math.nan, [], [[1.0]], [math.nan], [math.inf], [None]],
     "array": NOT_ARRAYS,  # What NaN means, where there may be any, is the function's to say.
     "whole array": [*NOT_ARRAYS, math.nan, [0.5, 0.5], [math.nan]],
@@ -267,17 +265,6 @@ PUBLIC = {
         model_reads=((), ""),  # See problem/test_model_reads.py.
         description=("a model", "text?"),
     ),
-    "adaptive_proposals": spec(
-        tuning.adaptive_proposals,
-        task=(None, "task"),
-        space=(DRAWN_FROM, "object"),
-        **OF_RUNS,
-        score_noise=(2.0, "positive?"),
-        repetitions=(accounting.Geometric(3.0), "object"),
-        density_ratio=((0.8, 1.25), "numbers"),
-        adapted=("quality", "text"),
-        round_size=(2, "whole"),
-    ),
     "Doubling": spec(
         functools.partial(flat_call.tune, tuning.Doubling),
         **STARTED,
@@ -368,15 +355,6 @@ PUBLIC = {
         functools.partial(flat_call.tune, tuning.Untuned),
         **STARTED,
         **OF_RUNS,
-    ),
-    "chosen_iterate": spec(
-        tuning.chosen_iterate,
-        **STARTED,
-        **{name: one for name, one in OF_RUNS.items() if name != "chunk_size"},
-        decays=((0.5,), "shares"),
-        tails=((0.5,), "shares"),
-        moments=((0.5,), "shares"),
-        selection_epsilon=(2.0, "positive?"),
     ),
     "tune": spec(
         tuning.tune,
@@ -580,8 +558,6 @@ PUBLIC = {
 }
 
 NOT_CALLED = {
-    "AdaptiveProposals": "its settings are asked as adaptive_proposals'",
-    "ChosenIterate": "its settings are asked as chosen_iterate's",
     "AdamBcDefaults": "made by adam_bc_defaults",
     "PublicDefaults": "made by public_defaults",
     "register_tuner": "a decorator; its errors are in conformance/test_own_tuner.py",
@@ -651,7 +627,6 @@ def nothing_is_trained(monkeypatch):
     monkeypatch.setattr(private_runs, "execute", reached)
     monkeypatch.setattr(staged_runs, "execute", reached)
     monkeypatch.setattr(one_run, "execute", reached)
-    monkeypatch.setattr(iterates_of_one_run, "_trained", reached)
     monkeypatch.setattr(partition_models, "_selected_and_trained", reached)
     monkeypatch.setattr("dpjax.federated.vote_clients.train", reached)
 

@@ -40,9 +40,6 @@ CALLS = {
     "untuned": lambda task, **more: flat_call.tune(
         tuning.Untuned, task, tuning.Space(learning_rate=1.0, clip_norm=1.0), **RUN, **more
     ),
-    "chosen iterate": lambda task, **more: tuning.chosen_iterate(
-        task, tuning.Space(learning_rate=1.0, clip_norm=1.0), **RUN, **more
-    ),
     "exponential": lambda task, **more: flat_call.tune(
         tuning.Exponential, task, SPACE, **PARTITIONED, **more
     ),
@@ -54,9 +51,6 @@ CALLS = {
     ),
     "doubling": lambda task, **more: flat_call.tune(
         tuning.Doubling, task, SPACE, granularity=0.5, **PARTITIONED, **more
-    ),
-    "adaptive proposals": lambda task, **more: tuning.adaptive_proposals(
-        task, DRAWN_FROM, repetitions=accounting.Fixed(1), **RUN, **more
     ),
     "extrapolation": lambda task, **more: flat_call.tune(
         tuning.Extrapolation,

@@ -86,14 +86,7 @@ def test_a_statement_of_the_usual_rule_or_of_none_is_not_verified(tmp_path, usua
 
 @pytest.mark.parametrize(
     "tuner",
-    [
-        "threshold_stopping",
-        "exponential",
-        "permute_and_flip",
-        "doubling",
-        "extrapolation",
-        "adaptive_proposals",
-    ],
+    ["threshold_stopping", "exponential", "permute_and_flip", "doubling", "extrapolation"],
 )
 def test_every_tuner_trains_by_the_rule(tuner, monkeypatch, tmp_path):
     """The models of partitions, which clip as the final training does, too."""
@@ -111,13 +104,12 @@ def test_every_tuner_trains_by_the_rule(tuner, monkeypatch, tmp_path):
         "permute_and_flip": dict(candidates=2, partitions=2),
         "extrapolation": dict(repetitions=accounting.Fixed(1), stage_noise=(9.0, 5.0)),
         "doubling": dict(candidates=2, partitions=2, granularity=0.5),
-        "adaptive_proposals": dict(repetitions=accounting.Fixed(2), round_size=1),
     }[tuner]
     result = getattr(tuning, tuner)(
         small_tasks.linear(), SPACE, clipping=RULES["quantile"], **OPTIONS, **own
     )
     assert set(seen) == {RULES["quantile"]}
-    assert len(seen) >= (1 if tuner in ("threshold_stopping", "adaptive_proposals") else 2)
+    assert len(seen) >= (1 if tuner == "threshold_stopping" else 2)
     folder = tmp_path / "release"
     result.release.save(str(folder))
     verify_release(str(folder / "guarantee.json"))

@@ -112,12 +112,6 @@ CALLS = {
     "permute_and_flip": lambda: flat_call.tune(
         tuning.PermuteAndFlip, TASK, _space(dropout=0.5), partitions=2, candidates=2, **ARGUMENTS
     ),
-    "adaptive_proposals": lambda: tuning.adaptive_proposals(
-        TASK,
-        tuning.Space(learning_rate=tuning.Uniform(0.1, 1.0), clip_norm=1.0, dropout=0.5),
-        **ARGUMENTS,
-    ),
-    "chosen_iterate": lambda: tuning.chosen_iterate(TASK, _space(dropout=0.5), **ARGUMENTS),
     "extrapolation": lambda: flat_call.tune(
         tuning.Extrapolation,
         TASK,

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import small_tasks
 
-from dpjax import accounting, bridges, training, tuning
+from dpjax import accounting, bridges, certificate, training, tuning
 from dpjax.accounting import stated
-from dpjax.tuning import pareto, release, verification
+from dpjax.tuning import pareto, release, tuner, verification
 from dpjax.tuning.evaluations import partition_models, private_runs, staged_runs
 from dpjax.tuning.evaluations.best_of_runs import BestOfRuns
 from dpjax.tuning.pareto.released_run import released_run
@@ -85,12 +85,6 @@ def _subset_tuning(**more):
     ).release
 
 
-def _adaptive_proposals(**more):
-    law = accounting.AtMost(accounting.Geometric(mean=3), cap=5)
-    arguments = dict(repetitions=law, round_size=1) | RUN | more
-    return tuning.adaptive_proposals(_task(), SPACE, **arguments).release
-
-
 def _any_run(**more):
     space = bridges.Candidates(SPACE, {"optimizer": ["sgd", "adam"]})
     arguments = dict(
@@ -120,22 +114,6 @@ RELEASES = {
             tuning.Untuned, _task(), tuning.Space(learning_rate=0.5, clip_norm=1.0), **RUN
         ).release
     ),
-    "chosen iterate": lambda: (
-        tuning.chosen_iterate(
-            _task(),
-            tuning.Space(learning_rate=0.5, clip_norm=1.0),
-            moments=(0.5,),
-            **RUN | dict(delta=1e-3),  # At 1e-6 the certificate's grid is too coarse for its proof.
-        ).release
-    ),
-    "chosen iterate, calibrated, public validation": lambda: (
-        tuning.chosen_iterate(
-            _task(),
-            tuning.Space(learning_rate=0.5, clip_norm=1.0),
-            validation_is_public=True,
-            **(RUN | dict(noise_multiplier=None, epsilon=3.0)),
-        ).release
-    ),
     "exponential": lambda: (
         flat_call.tune(tuning.Exponential, _task(), SPACE, **PARTITIONED).release
     ),
@@ -158,7 +136,6 @@ RELEASES = {
             **PARTITIONED,
         ).release
     ),
-    "adaptive proposals": _adaptive_proposals,
     "extrapolation": _extrapolation,
     "extrapolation, calibrated, public validation": lambda: _extrapolation(
         noise_multiplier=None,
@@ -184,7 +161,7 @@ FREE = (
     r"|candidates_drawn_from\.(lot_size|epochs)\.values\.\d"
     r"|selection\.(granularity|lower_bound)"
     # Numbers and words that nothing else in the release depends on.
-    r"|selection\.(threshold|public_data|round_size)|score\.public_size"
+    r"|selection\.(threshold|public_data)|score\.public_size"
     r"|training_records\.public_size|run_options\.epochs"
 )
 """Words of which another choice is another run's true statement. The hash alone holds them."""
@@ -481,6 +458,29 @@ def test_a_law_of_ones_own_cannot_be_rebuilt_and_another_version_is_named(tmp_pa
     _write(folder, claim | {"model": 3, "library_versions": versions}, seal=True)
     with pytest.raises(verification.NotVerified, match="dpjax 0.0.1 wrote it.*that version"):
         _verify(folder)
+
+
+@pytest.mark.parametrize(
+    "place, word, version",
+    [(place, *one) for place, words in verification.REMOVED.items() for one in words.items()],
+)
+def test_a_release_of_what_was_removed_names_the_version_that_priced_it(
+    tmp_path, place, word, version
+):
+    folder = _saved(tmp_path)
+    inner = claim = json.loads((folder / "guarantee.json").read_text())
+    for name in place[:-1]:
+        inner = inner.setdefault(name, {})
+    inner[place[-1]] = word
+    _write(folder, claim, seal=True)
+    wanted = f"^dpjax {version} was the last to price .*{re.escape(word)}.*: verify with that"
+    with pytest.raises(verification.NotVerified, match=wanted):
+        _verify(folder)
+    _refused_in_one_line(folder / "guarantee.json")
+    if place == ("selection", "rule"):
+        assert word not in tuner._RESTATERS
+        with pytest.raises(certificate.Unproved, match="beyond this program"):
+            certificate.tree_of(claim)
 
 
 def test_a_run_without_noise_is_not_verified(tmp_path):

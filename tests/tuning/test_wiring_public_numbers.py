@@ -11,10 +11,8 @@ import pathlib
 import warnings
 
 import flat_call
-import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 from dpjax import accounting, training, tuning
@@ -112,42 +110,14 @@ def _subset_tuning(toy, which):
     )
 
 
-def _adaptive_proposals(toy, which):
-    # Whatever is proposed is one of the two values, which the release names.
-    return tuning.adaptive_proposals(
-        toy.task(which), SPACE, repetitions=LAW, adapted="quality", round_size=1,
-        **DRAWN_BY_SPACE, **toy.settings,
-    )  # fmt: skip
-
-
-def _half_at_each_step(hyperparameters):
-    """An optimiser whose iterates are a half of `quality`, and all of it."""
-
-    def update(gradients, state, params):
-        return jax.tree.map(lambda leaf: hyperparameters["quality"] / 2 + 0 * leaf, params), state
-
-    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
-
-
-def _chosen_iterate(toy, which):
-    # The last iterate is right about more records than the one before, and wins nearly always.
-    return tuning.chosen_iterate(
-        toy.task(which), tuning.Space(quality=0.7, clip_norm=1.0), decays=(), tails=(),
-        moments=(0.5,), selection_epsilon=20.0,
-        **(toy.settings | dict(optimizer=_half_at_each_step)),
-    )  # fmt: skip
-
-
 PROCEDURES = {
     "random repetitions": (_random_repetitions, (0, 1, 2)),
-    "adaptive proposals": (_adaptive_proposals, (0, 1, 2)),
     "threshold stopping": (_threshold_stopping, (0, 1)),
     "exponential": (_exponential, (0, 1)),
     "permute_and_flip": (_permute_and_flip, (0, 1)),
     "doubling": (_doubling, (0, 1)),
     "extrapolation": (_extrapolation, (0, 1)),
     "subset tuning": (_subset_tuning, (0, 1, 2)),
-    "chosen iterate": (_chosen_iterate, (0, 1)),
 }
 """What is called, and with which streams of the operating system, the two data sets in turn."""
 
@@ -213,8 +183,7 @@ def test_the_folder_holds_what_is_listed_here_and_public_numbers(results, toy, t
         "model.msgpack",
     ]
     said = json.loads((folder / "hyperparameters.json").read_text())
-    own = {"iterate"} if name == "chosen iterate" else set()
-    assert set(said) == {"quality", "clip_norm"} | own
+    assert set(said) == {"quality", "clip_norm"}
     claim = json.loads((folder / "guarantee.json").read_text())
     _check_keys(claim, name)
     # What lots are divided by are shares of the public lot size.

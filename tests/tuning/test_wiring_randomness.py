@@ -126,25 +126,12 @@ def _sent(toy):
     }
 
 
-def _chosen(toy):
-    """What a choice among iterates drew; they are alike, so that the choice is noise alone."""
-    moments = np.linspace(0.1, 1.0, 20).tolist()
-    with toy.noting() as keys:
-        result = tuning.chosen_iterate(
-            toy.task(record=True), tuning.Space(quality=0.5, clip_norm=1.0), moments=moments,
-            **toy.settings,
-        )  # fmt: skip
-    assert result.release.statement["randomness"]["secret"] is True
-    return {"choice": result.curator.winner, "keys": tuple(keys)}
-
-
 RUNS = {
     "random repetitions": lambda toy: _selected(toy, repetitions=accounting.Poisson(9)),
     "threshold stopping": lambda toy: _selected(toy, threshold=1.0, halting_probability=0.15),
     "exponential": _partitioned,
     "permute_and_flip": lambda toy: _partitioned(toy, tuning.PermuteAndFlip),
     "subset tuning": _on_a_part,
-    "chosen iterate": _chosen,
     "a run after a public search": _released,
     "the clients of a federation": _sent,
 }
@@ -156,7 +143,6 @@ def test_what_is_drawn_is_the_operating_systems_and_nothing_elses(name, toy, ope
     # A choice among few comes out alike now and then.
     few = (1, 2, 3, 4, 5, 6)
     several = {"random repetitions": (1, 2, 3), "exponential": few, "permute_and_flip": few}
-    several["chosen iterate"] = few
     streams = several.get(name, (1, 2))
     for stream in (*streams, streams[-1]):
         with operating_system(stream):

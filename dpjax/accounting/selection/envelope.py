@@ -58,25 +58,12 @@ TILTS = (0.0, 1.0, 3.0, 8.0, 20.0)
 """Exponential tilts of the sum by Fourier transform; each is accurate on another range."""
 
 
-INDEPENDENT = (1.0, 1.0)
-"""Bounds c and C on the density of what is proposed: of the public law itself."""
-
-NEAR = 1e-12
-"""Relative distance before a turn from where on the bound beyond it is taken: both hold there."""
-
-OUTWARDS = 2.0**-50
-"""Relative, by which ranks under bounds on proposals are moved to the side that costs more."""
-
-
-def selected_profiles(
-    pair: LossPair, law: RepetitionLaw, ratio: tuple[float, float] = INDEPENDENT
-) -> tuple[float, list[np.ndarray]]:
+def selected_profiles(pair: LossPair, law: RepetitionLaw) -> tuple[float, list[np.ndarray]]:
     """Upper bounds on both directions' profiles of the best of K runs.
 
     Args:
       pair: loss distributions of one run.
       law: of K.
-      ratio: c and C, see `adaptive`; candidates are independent for (1, 1).
 
     Returns:
       The interval of the grid of epsilons 0, interval, 2 interval, ..., and one profile (n,) per
@@ -92,13 +79,13 @@ def selected_profiles(
     # Losses of a small spread ask for smaller errors: quadratic, hence the square root.
     spread = max(law_of_loss.spread() for law_of_loss in laws)
     resolution = RESOLUTION * math.sqrt(min(1.0, max(spread, 1e-6) / 0.4))
-    lines = [envelope_lines(reverse, law, resolution, ratio) for reverse in reverses]
+    lines = [envelope_lines(reverse, law, resolution) for reverse in reverses]
     ends = [_end(*line) for line in lines]
     interval = output_interval(pair, max(ends))
     profiles = []
     for forward, line, end in zip(laws, lines, ends):
         on_grid = forward.regridded(interval)
-        profiles.append(selected_profile(on_grid, *line, end, ratio[1] * law.mean))
+        profiles.append(selected_profile(on_grid, *line, end, law.mean))
     return interval, profiles
 
 
@@ -140,7 +127,7 @@ def selected_profile(
       slopes: of the lines whose upper envelope is phi.
       heights: of the lines, at t = 0.
       end: log of the t beyond which phi is replaced by its value there.
-      mean: phi(0), the weight of infinite losses: E[K] where candidates are independent.
+      mean: phi(0) = E[K], the weight of infinite losses.
     """
     interval = forward.interval
     held = np.flatnonzero(forward.masses > 0)
@@ -161,10 +148,7 @@ def selected_profile(
 
 
 def envelope_lines(
-    reverse: LossDistribution,
-    law: RepetitionLaw,
-    resolution: float,
-    ratio: tuple[float, float] = INDEPENDENT,
+    reverse: LossDistribution, law: RepetitionLaw, resolution: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Lines b - a t whose upper envelope, with 0, is at least phi(t) at every t >= 0.
 
@@ -173,15 +157,10 @@ def envelope_lines(
     bounds are linear in x: b - a t is largest at one of the cell's ends, for every t. Where the
     tangents leave [0, 1] (h close to 1), the left end bounds f'(1-x) and the right end f'(1-h(x)).
 
-    With proposals of density between c and C, max(c x, 1 - C (1-x)) takes the place of x, either of
-    the two on all of a cell, as both bounds hold; and min(C h, 1 - c (1-h)), which is as concave as
-    h, that of h.
-
     Args:
       reverse: law of log(dQ'/dQ) under Q'.
       law: of K.
       resolution: largest move of log f' on a cell.
-      ratio: c and C.
 
     Returns:
       a and b, each (n,), a ascending; consecutive ones are vertices of the upper concave hull.
@@ -192,54 +171,23 @@ def envelope_lines(
             f"the loss distribution's mirrored mass exceeds 1 by {excess:.1e}: pass one on a "
             "coarser grid (value_discretization_interval=1e-3)"
         )
-    x = choice_grid(reverse, law, excess, resolution, ratio)
+    x = choice_grid(reverse, law, excess, resolution)
     # Noise inflates the P masses of events by at most `excess`; h at x + excess undoes it.
     shifted = np.minimum(x + excess, 1.0)
-    h, growth = _reached(largest_mass(reverse, shifted), ratio)
+    h = largest_mass(reverse, shifted)
     left = h[:-1]
-    right = left + growth[:-1] * right_slopes(reverse, shifted)[:-1] * np.diff(x)
+    right = left + right_slopes(reverse, shifted)[:-1] * np.diff(x)
     middle = np.minimum(0.5 * (left + right), 1.0)
     rise = law.second_derivative(middle) * 0.5 * (right - left)
     centre = law.derivative(middle)
-    first, last = _earned(x, law, ratio)
+    earned = law.derivative(x)
+    first, last = earned[:-1], earned[1:]
     corner = law.derivative(h[1:])
     # Whichever loses less at the right end; tangents must stay where f' is defined.
     straight = (right <= 1.0) & ((corner - centre + rise) * first <= (first - last) * corner)
     slopes = [(centre + rise)[straight], (centre - rise)[straight], corner[~straight]]
     heights = [first[straight], last[straight], first[~straight]]
-    low, high = ratio
-    return upper_hull(low * np.maximum(np.concatenate(slopes), 0.0), high * np.concatenate(heights))
-
-
-def _reached(h: np.ndarray, ratio: tuple[float, float]) -> tuple[np.ndarray, np.ndarray]:
-    """min(C h, 1 - c (1-h)), rounded up, and its slope in h right of each; both (n,)."""
-    low, high = ratio
-    if ratio == INDEPENDENT:
-        return h, np.ones(h.size)
-    near, far = high * h, 1.0 - low * (1.0 - h)
-    first = near <= far * (1.0 - NEAR)
-    return np.minimum(np.where(first, near, far) * (1.0 + OUTWARDS), 1.0), np.where(
-        first, high, low
-    )
-
-
-def _earned(
-    x: np.ndarray, law: RepetitionLaw, ratio: tuple[float, float]
-) -> tuple[np.ndarray, np.ndarray]:
-    """f' at both ends of each cell: of 1 - c x, or of C (1-x) from where that is less; (n - 1,)."""
-    low, high = ratio
-    if ratio == INDEPENDENT:
-        b = law.derivative(x)
-        return b[:-1], b[1:]
-    near = law.derivative(low * x * (1.0 - OUTWARDS))
-    far = law.derivative(np.clip(1.0 - high * (1.0 - x) - OUTWARDS, 0.0, 1.0))
-    left = x[:-1] < _turn(ratio) * (1.0 - NEAR)
-    return np.where(left, near[:-1], far[:-1]), np.where(left, near[1:], far[1:])
-
-
-def _turn(ratio: tuple[float, float]) -> float:
-    """The x at which c x = 1 - C (1-x)."""
-    return (ratio[1] - 1.0) / (ratio[1] - ratio[0])
+    return upper_hull(np.maximum(np.concatenate(slopes), 0.0), np.concatenate(heights))
 
 
 def envelope(t: np.ndarray, slopes: np.ndarray, heights: np.ndarray) -> np.ndarray:
@@ -252,11 +200,7 @@ def envelope(t: np.ndarray, slopes: np.ndarray, heights: np.ndarray) -> np.ndarr
 
 
 def choice_grid(
-    reverse: LossDistribution,
-    law: RepetitionLaw,
-    excess: float,
-    resolution: float,
-    ratio: tuple[float, float] = INDEPENDENT,
+    reverse: LossDistribution, law: RepetitionLaw, excess: float, resolution: float
 ) -> np.ndarray:
     """Grid of x from 0 to 1, fine wherever f'(1-x) or f'(1-h(x)) moves.
 
@@ -268,16 +212,11 @@ def choice_grid(
     # h maps these to 1 - small: where h nears 1, f'(1-h) may still fall by orders of magnitude.
     near_one = np.interp(1.0 - small, heights, corners)
     x = np.concatenate([[0.0, 1.0], small, 1.0 - small, kinks(corners, heights), near_one])
-    if ratio != INDEPENDENT:
-        # Where either of two bounds takes over from the other.
-        x = np.append(x, [_turn(ratio), np.interp(1.0 - _turn(ratio), heights, corners)])
     x = np.unique(np.clip(x, 0.0, 1.0))
     for _ in range(4):
-        h, _ = _reached(largest_mass(reverse, np.minimum(x + excess, 1.0)), ratio)
-        cost = law.derivative(h)
-        ends = [*_earned(x, law, ratio), cost[:-1], cost[1:]]
-        logs = np.log(np.maximum(ends, 1e-18))
-        moves = np.abs(logs[1::2] - logs[::2]).max(axis=0)
+        h = largest_mass(reverse, np.minimum(x + excess, 1.0))
+        logs = np.log(np.maximum([law.derivative(x), law.derivative(h)], 1e-18))
+        moves = np.abs(np.diff(logs, axis=1)).max(axis=0)
         tolerance = max(resolution, float(moves.sum()) / CELLS)
         parts = np.clip(np.ceil(moves / tolerance * (1.0 - WHOLE)), 1, 2000).astype(np.int64)
         if parts.max() == 1:

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax import training
-from dpjax.training.averages import ALL
 from dpjax.training.contribution_check import Checked, refuse_long
 from dpjax.training.optimizers import Optimizer
 from dpjax.tuning.job import Job
@@ -73,7 +72,7 @@ def train_config(
         optimizer=optimizer,
         trainable=task.trainable,
         with_rng=task.with_rng,
-        averages=task.averages,
+        average=task.average,
         loss_reads=task.loss_reads,
         micro_batch_size=job.micro_batch_size,
         mesh=job.mesh,
@@ -156,20 +155,11 @@ def scored_run(
 
     `units`, int32, is what the validation records that count (`counts`, bool (n,); None for all)
     score in whole units (`Task.units`): with `correct`, the number it gets right. `finite` says
-    whether all of it is. Where a run returns all its averages (`Task.may_return_all`), a tuple,
-    both are of shape (its length,). `longest` is of a run whose contributions were checked.
+    whether all of it is. `longest` is of a run whose contributions were checked.
     """
     if isinstance(params, Checked):
         found = scored_run(task, params.params, validation_arrays, counts)
         return found | {"longest": params.longest}
-    if task.averages is not None and task.averages.returned == ALL:
-        return {
-            "params": params,
-            "units": jnp.stack(
-                [total_units(task, one, validation_arrays, counts) for one in params]
-            ),
-            "finite": jnp.stack([all_finite(one) for one in params]),
-        }
     return {
         "params": params,
         "units": total_units(task, params, validation_arrays, counts),
@@ -184,19 +174,16 @@ def trained_runs(
     members: np.ndarray,
     chunk_size: int,
     job: Job,
-    run: CandidateRun | None = None,
 ) -> Iterator[tuple[np.ndarray, PyTree]]:
     """Trains `members` of a procedure's candidates, all at once; yields (indices, outputs).
 
-    The last chunk is filled up to `chunk_size`. `run`, from `run_of_candidate`, lets several calls
-    without a folder compile it once. How many runs there are is never read.
+    The last chunk is filled up to `chunk_size`. How many runs there are is never read.
     """
     if not len(members):
         return
     placement = _placement(procedure, chunk_size, job)
     if job.folder is None and len(procedure.settings) == 1:
-        if run is None:
-            run = run_of_candidate(procedure, procedure.settings[0], job)
+        run = run_of_candidate(procedure, procedure.settings[0], job)
         found = _alike(procedure, hyperparameters, keys, members, placement, run)
     else:
         found = _unlike(procedure, hyperparameters, keys, members, placement, job)

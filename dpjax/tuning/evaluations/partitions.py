@@ -19,13 +19,13 @@ import numpy as np
 from dpjax import accounting, training
 from dpjax.tuning.problem.run_settings import RunSetting
 
-NON_PRIVATE, REHEARSAL, PRIVATE = "non_private", "rehearsal", "private"
-PARTITION_TRAININGS = (REHEARSAL, NON_PRIVATE, PRIVATE)
+NON_PRIVATE, REHEARSAL = "non_private", "rehearsal"
+PARTITION_TRAININGS = (REHEARSAL, NON_PRIVATE)
 """How a model of a partition is trained. The guarantee is the same: it rests on the partitions.
 
 "rehearsal": DP-SGD as the final training will be, with the candidate's clip norm and with the noise
 the final training adds to an AVERAGED gradient; "non_private": no clipping and no noise, Ding &
-Wu's way; "private": DP-SGD with the final noise multiplier, which on partitions is k times louder.
+Wu's way.
 """
 
 _SMALLEST_LOT = 16
@@ -183,14 +183,7 @@ def partition_lots(
     rate = min(1.0, lot_size / nominal)
     spread = 5.0 * math.sqrt(bound * rate * (1.0 - rate))
     capacity = min(bound, math.ceil(bound * rate + spread) + 1)
-    noise = {
-        NON_PRIVATE: 0.0,
-        PRIVATE: setting.noise_over_clip_norm,
-        REHEARSAL: setting.noise_over_clip_norm * lot_size / setting.lot_size,
-    }[partition_training]
-    return PartitionLots(
-        training.PoissonLots(bound, rate, capacity),
-        lot_size,
-        noise,
-        partition_training != NON_PRIVATE,
-    )
+    rehearsed = partition_training == REHEARSAL
+    noise = setting.noise_over_clip_norm * lot_size / setting.lot_size if rehearsed else 0.0
+    lots = training.PoissonLots(bound, rate, capacity)
+    return PartitionLots(lots, lot_size, noise, clips=rehearsed)

@@ -83,7 +83,7 @@ class PrivateRuns:
         _check_finish(finish)
         procedure = self.planned(task, request, choice)
         started = time.time()
-        executed = self.executed(
+        executed = execute(
             procedure,
             randomness=randomness,
             chunk_size=chunk_size,
@@ -117,10 +117,6 @@ class PrivateRuns:
             not_private=self.not_private,
             score_on_training=self.score_on_training,
         )
-
-    def executed(self, procedure: Procedure, **how: Any) -> Executed | None:
-        """Runs once what was planned; see `execute`."""
-        return execute(procedure, **how)
 
     def restate(self, claim: Mapping[str, Any], choice: RunChoice, finish: Finish) -> Restated:
         """See `tuner.Evaluation`; the noise of scores is read from the statement."""
@@ -325,7 +321,7 @@ _STREAM_OF_K, _STREAM_OF_SPACE, _STREAM_OF_SCORES = 1, 2, 3
 
 @dataclasses.dataclass(frozen=True)
 class Executed:
-    """What `execute` did, for the curator only.
+    """Returns what `execute` did, for the curator only.
 
     `best` has the winner and `counts` (executions,) the realised K of each execution; all
     executions' candidates follow each other in the other arrays, (candidates,). `units` are exact
@@ -380,30 +376,6 @@ def execute(
     return None if outcome is None else read_executed(outcome, procedure.task)
 
 
-def rank_trained(
-    procedure: Procedure,
-    indices: np.ndarray,
-    outputs: Any,
-    noise: np.ndarray,
-    owners: np.ndarray,
-    units: np.ndarray,
-    scores: np.ndarray,
-    best: BestOfRuns,
-) -> None:
-    """Scores the candidates `indices` (n,) with their noise, and keeps the best of each execution.
-
-    `outputs` are as from `candidate_runs.scored_run`; `noise` (candidates,) is in whole units,
-    `owners` (candidates,) each one's execution; `units` and `scores` are written at `indices`.
-    """
-    task = procedure.task
-    units[indices] = outputs["units"]
-    noisy = (outputs["units"] + noise[indices]) / task.units
-    scores[indices] = np.where(outputs["finite"], noisy, -np.inf)
-    # Scores are ranked as accuracies over the public size.
-    ranks = procedure.selection.rank(scores[indices] / task.validation.public_size)
-    best.update(owners[indices], indices, ranks, outputs["params"])
-
-
 def _worked_out(
     procedure: Procedure,
     drawn: Arrays,
@@ -413,8 +385,7 @@ def _worked_out(
     job: Job,
 ) -> Arrays | None:
     """Returns what `execute` keeps of a draw; None for a shard."""
-    noise = drawn["noise"]
-    counts = drawn["counts"]
+    task, noise, counts = procedure.task, drawn["noise"], drawn["counts"]
     owners = np.repeat(np.arange(executions), counts)
     total = len(owners)
     hyperparameters = _hyperparameters(drawn)
@@ -429,7 +400,12 @@ def _worked_out(
     for indices, outputs in trained_runs(
         procedure, hyperparameters, keys, members, chunk_size, job
     ):
-        rank_trained(procedure, indices, outputs, noise, owners, units, scores, best)
+        units[indices] = outputs["units"]
+        noisy = (outputs["units"] + noise[indices]) / task.units
+        scores[indices] = np.where(outputs["finite"], noisy, -np.inf)
+        # Scores are ranked as accuracies over the public size.
+        ranks = procedure.selection.rank(scores[indices] / task.validation.public_size)
+        best.update(owners[indices], indices, ranks, outputs["params"])
         trained[indices] = True
         if progress is not None:
             progress(int(np.sum(trained)), len(members))
@@ -440,7 +416,7 @@ def _worked_out(
     shares = job.collected(share_arrays(np.flatnonzero(trained), units, scores, best), drawn)
     if shares is None:
         return None
-    best = put_together(shares, units, scores, _structure(procedure.task))
+    best = put_together(shares, units, scores, _structure(task))
     return written_executed(Executed(best, counts, hyperparameters, units, scores))
 
 

@@ -1,4 +1,4 @@
-"""What a task and an optimiser show without a record: programs, names, what is read.
+"""Returns what a task and an optimiser show without a record: programs, names, what is read.
 
 Everything here is traced on shapes, before any record is touched. A job that goes on after a stop
 must train what it was begun with; names of functions do not tell (two lambdas have one name), so
@@ -142,8 +142,8 @@ class Inspection:
     @property
     def _released(self) -> dict[str, str]:
         """Returns what of the iterates is released, where it is not the last of them."""
-        averages = self.task.averages
-        return {} if averages is None else {"released": averages.words}
+        average = self.task.average
+        return {} if average is None else {"released": average.words}
 
     def facts(self) -> dict[str, Any]:
         """Returns what training and score depend on beside the settings; for `Job`."""

@@ -217,7 +217,7 @@ class Task:
       validation: the records candidates are scored on; disjoint from `train`.
       trainable: None (all), a pytree of booleans, or (path, leaf) -> boolean.
       with_rng: whether `loss` takes a key.
-      averages: as of `training.TrainConfig`: what is scored and released is this average of a run's
+      average: as of `training.TrainConfig`: what is scored and released is this average of a run's
         iterates, instead of the last one.
       loss_reads: names of the space's hyperparameters that `loss` is given, a mapping of these
         alone, as its last argument.
@@ -232,11 +232,9 @@ class Task:
     validation: Records
     trainable: Any = None
     with_rng: bool = False
-    averages: Any = None
+    average: Any = None
     loss_reads: tuple[str, ...] = ()
     description: str = ""
-
-    may_return_all: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         checks.function("initial", self.initial, "of a key")
@@ -264,14 +262,7 @@ class Task:
                 )
         checks.flag("with_rng", self.with_rng)
         checks.text("description", self.description)
-        averages = averaging.checked(self.averages)
-        returns_all = averages is not None and averages.returned == averaging.ALL
-        if returns_all and not self.may_return_all:
-            raise ValueError(
-                "averages return all of them, and one is scored and released: pass "
-                "training.Averages((...), returned=0), or choose by tuning.chosen_iterate"
-            )
-        object.__setattr__(self, "averages", averages)
+        object.__setattr__(self, "average", averaging.checked(self.average))
         object.__setattr__(self, "loss_reads", optimizers.names("loss_reads", self.loss_reads))
         check_disjoint(self.train, self.validation)
         _check_users(self.train, self.validation)

@@ -78,7 +78,7 @@ class Exponential:
       candidates: how many are drawn, once, from the space; public. Or a public list of them.
       partitions: parts of the training records; each candidate is trained on each.
       partition_training: how models of partitions are trained: rehearsal (with the clipping and the
-        noise of an averaged gradient that the final training will have), non_private or private;
+        noise of an averaged gradient that the final training will have) or non_private;
         the guarantee is the same.
     """
 

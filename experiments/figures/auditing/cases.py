@@ -108,27 +108,12 @@ CASES = {
     "threshold stopping at .5": Case(
         lambda: tuning.ThresholdStopping(0.5, 0.1), "geometric, stopped", canaries=(LABEL,)
     ),
-    "adaptive proposals": Case(
-        lambda: tuning.AdaptiveProposals(
-            accounting.AtMost(accounting.Geometric(2), cap=3), (0.9, 1.1), round_size=1
-        ),
-        "geometric, mean 2, at most 3",
-        _DRAWN,
-        dear=True,
-    ),
     "extrapolation": Case(
         lambda: tuning.Extrapolation(
             accounting.AtMost(accounting.Geometric(2), cap=4), stage_noise=(4.0, 3.0)
         ),
         "geometric, mean 2, at most 4",
         _DRAWN,
-        dear=True,
-    ),
-    "chosen iterate": Case(
-        tuning.ChosenIterate,
-        steps=4,
-        noise_multiplier=4.0,
-        canaries=(GRADIENT, VALIDATION),
         dear=True,
     ),
     "subset tuning": Case(

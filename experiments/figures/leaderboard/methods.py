@@ -195,15 +195,6 @@ def random_rate(entry: Entry) -> Outcome:
     return _tuned(entry, parts, entry.task(parts), _space(float(rate)), tuning.Untuned(), _one)
 
 
-@method("one run, iterate chosen")
-def chosen_iterate(entry: Entry) -> Outcome:
-    """The untuned rule's run on the records that do not score, and its best iterate or average."""
-    parts = entry.divided()
-    task = entry.task(parts)
-    space = defaults_of(task, entry.epsilon, DELTA).space()
-    return _tuned(entry, parts, task, space, tuning.ChosenIterate(), _one)
-
-
 @method("random repetitions, flat law")
 def repetitions_flat(entry: Entry) -> Outcome:
     parts = entry.divided()

@@ -238,7 +238,7 @@ OF_A_CONFIG = dict(
     check_contributions=_all(check_contributions=2),
     mesh=_all(mesh=training.LotMesh(tuple(jax.local_devices()))),
     clipping=_all(clipping=training.AutomaticClipping()),
-    averages=_all(averages=training.ExponentialAverage(0.5)),
+    average=_all(average=training.ExponentialAverage(0.5)),
     loss_reads=_all(
         loss_reads=("learning_rate",),
         loss_fn=lambda params, example, read: BASE.loss_fn(params, example),

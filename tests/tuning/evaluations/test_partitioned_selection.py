@@ -223,7 +223,7 @@ def test_fixed_lots_are_replace_one_and_refuse_a_split_by_content():
         _run("exponential", sampling="fixed")
 
 
-@pytest.mark.parametrize("mode", ["rehearsal", "non_private", "private"])
+@pytest.mark.parametrize("mode", ["rehearsal", "non_private"])
 def test_ways_to_train_partitions_cost_the_same(mode):
     result = _run("exponential", partition_training=mode)
     described = result.release.statement["selection"]["partition_training"]

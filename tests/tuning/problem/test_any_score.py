@@ -131,9 +131,7 @@ TUNERS = {
     "threshold_stopping": tuning.ThresholdStopping(0.6, 0.5),
     "exponential": tuning.Exponential(2.0, 3, 4),
     "doubling": tuning.Doubling(0.5, 3, 12, iterations=3),
-    "chosen_iterate": tuning.ChosenIterate(),
     "extrapolation": tuning.Extrapolation(accounting.Fixed(1)),
-    "adaptive_proposals": tuning.AdaptiveProposals(accounting.Fixed(3), round_size=2),
 }
 
 
@@ -141,7 +139,7 @@ TUNERS = {
 def test_every_tuner_ranks_by_scores_and_its_release_is_verified(name, tmp_path):
     with pytest.warns(UserWarning, match="seed"):
         result = tuning.tune(
-            _linear(), NUMBERS if name == "chosen_iterate" else SPACE, TUNERS[name],
+            _linear(), SPACE, TUNERS[name],
             epsilon=12.0, delta=1e-6, run=RUN, optimizer=training.sgd(), seed=5,
         )  # fmt: skip
     path = tmp_path / "release"

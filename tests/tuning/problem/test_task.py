@@ -39,7 +39,6 @@ PROCEDURES = {
     "permute_and_flip": functools.partial(
         flat_call.tune, tuning.PermuteAndFlip, partitions=2, candidates=2, **ONE_RUN
     ),
-    "chosen_iterate": functools.partial(tuning.chosen_iterate, **ONE_RUN),
     "threshold_stopping": functools.partial(
         flat_call.tune, tuning.ThresholdStopping, threshold=0.5, **ONE_RUN
     ),
