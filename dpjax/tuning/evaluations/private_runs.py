@@ -321,7 +321,7 @@ _STREAM_OF_K, _STREAM_OF_SPACE, _STREAM_OF_SCORES = 1, 2, 3
 
 @dataclasses.dataclass(frozen=True)
 class Executed:
-    """Returns what `execute` did, for the curator only.
+    """What `execute` did, for the curator only.
 
     `best` has the winner and `counts` (executions,) the realised K of each execution; all
     executions' candidates follow each other in the other arrays, (candidates,). `units` are exact

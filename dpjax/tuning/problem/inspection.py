@@ -1,4 +1,4 @@
-"""Returns what a task and an optimiser show without a record: programs, names, what is read.
+"""What a task and an optimiser show without a record: programs, names, what is read.
 
 Everything here is traced on shapes, before any record is touched. A job that goes on after a stop
 must train what it was begun with; names of functions do not tell (two lambdas have one name), so
