@@ -139,7 +139,7 @@ class LotMesh:
         return self.on_each(own, (P(),) * 5, P())(*arguments)
 
     def total(self, own: tuple[Tree, Tree]) -> tuple[Tree, Tree]:
-        """The sum of all devices' pairs, in every device; inside `on_each` only.
+        """Adds up all devices' pairs, the same on every device; inside `on_each` only.
 
         Each device adds up one part of every array, in the order of the devices, and hands it out:
         what all of them then have is the same to the last bit.

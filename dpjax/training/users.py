@@ -49,7 +49,7 @@ class UserRecords(NamedTuple):
 def group(
     records: Tree, user_ids: Any, most_records: int, *, key: bytes | None = None
 ) -> tuple[UserRecords, np.ndarray]:
-    """Puts the records of each user together; NumPy, on the host.
+    """Groups the records of each user; NumPy, on the host.
 
     Formal guarantees:
       A user's row is a function of that user's records in their order, of its id, `most_records`
@@ -57,18 +57,10 @@ def group(
       all of its records, however many, one has a row more (or another row) and all others are the
       same; where they stand shifts, on which lots do not depend in law.
 
-    Args:
-      records: pytree of arrays (n, ...).
-      user_ids: (n,) integers, or fixed-length bytes (NumPy void); whose record each is.
-      most_records: public; records of a user that count, the rest is left out.
-      key: 1 to 64 bytes, chosen without looking at the records: a hash under it picks which of a
-        user's records count. None: the first ones, in their order.
-
-    Returns:
-      The users' records, and ids (users,), each once and sorted: the identifiers of the rows.
-
-    Raises:
-      ValueError: for ids of another number or type, or no records at all.
+    Takes records (n, ...) and their users' ids, (n,) integers or fixed-length bytes (NumPy void).
+    A hash under `key` (1 to 64 bytes, chosen without looking at the records) picks which
+    `most_records` of a user's count; None: the first ones. Returns the users' records and their
+    ids (users,), each once and sorted: the identifiers of the rows.
     """
     most_records = checks.whole("most_records", most_records)
     lengths = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(records)}
@@ -115,17 +107,10 @@ def _words(ids: np.ndarray, places: np.ndarray, key: bytes) -> np.ndarray:
 
 
 def per_user(loss_fn: Callable[..., jax.Array], *, with_rng: bool = False) -> Callable[..., Any]:
-    """The loss of one user: the mean over the records that the user holds.
+    """Returns the loss of one user: the mean over the records that the user holds.
 
     Its gradient is clipped once, so that a user with many records counts as much as one with a
     single record.
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> from dpjax import training
-      >>> loss = training.per_user(lambda w, x: (x @ w - 1.0) ** 2)
-      >>> callable(loss)
-      True
 
     Args:
       loss_fn: loss of one record, `(params, record, *rest) -> scalar`.

@@ -81,11 +81,8 @@ def convolve_well(graph: Graph, rows: set[Value]) -> None:
 
     A convolution of two values that both depend on the example (a kernel's gradient that is formed
     for each) becomes a sum of products of shifted views: mapped, it would be a grouped convolution,
-    two to three times as slow on a CPU. All others are laid out as `convolve` has them.
-
-    Args:
-      graph: changed in place; `put_in_order` before evaluating.
-      rows: its values that depend on the example.
+    two to three times as slow on a CPU. All others are laid out as `convolve` has them. Changes
+    the graph in place: `put_in_order` before evaluating.
     """
     for operation in list(graph.operations):
         if isinstance(operation, Scan):
@@ -111,16 +108,11 @@ def convolve(
     right: jax.Array,
     precision: Any = None,
 ) -> jax.Array:
-    """`conv_general_dilated` with these parameters, on a CPU with its axes in the usual order.
+    """Runs `conv_general_dilated` with these parameters; on a CPU with its axes in the usual order.
 
     In the body of a loop XLA's CPU compiler leaves the order as it is, and all but the usual one
     (rows, pixels, features; pixels, features in, features out) are done by a loop over all numbers:
     a kernel's gradient takes 50 to 60 times as long there, that of the inputs 6 to 7 times.
-
-    Args:
-      params: of the operation.
-      left, right: its operands.
-      precision: in the place of the operation's, if not None.
     """
     kept = {name: params[name] for name in (*_KEPT, "batch_group_count")}
     kept["precision"] = params["precision"] if precision is None else precision
@@ -153,24 +145,16 @@ def _in_type(form: Callable[..., jax.Array], dtype: Any) -> Callable[..., jax.Ar
 
 @dataclasses.dataclass(frozen=True)
 class _Shape:
-    """Sizes and axes of one `conv_general_dilated`, and the forms of its value.
-
-    Attributes:
-      params: of the operation.
-      groups: of either kind of grouping; `group_features` says whether the left operand's features
-        (else its "batch" axis) are what is grouped.
-      left_features, contracted, right_features: n, c and o of one group.
-      window, taps: spatial sizes of the right operand and of the result.
-    """
+    """Holds sizes and axes of one `conv_general_dilated`, and gives the forms of its value."""
 
     params: dict[str, Any]
-    groups: int
-    group_features: bool
-    left_features: int
-    contracted: int
-    right_features: int
-    window: tuple[int, ...]
-    taps: tuple[int, ...]
+    groups: int  # of either kind of grouping
+    group_features: bool  # whether the left operand's features, else its "batch" axis, are grouped
+    left_features: int  # n of one group
+    contracted: int  # c
+    right_features: int  # o
+    window: tuple[int, ...]  # spatial sizes of the right operand
+    taps: tuple[int, ...]  # spatial sizes of the result
 
     @classmethod
     def of(cls, operation: Operation) -> _Shape:

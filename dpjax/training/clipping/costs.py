@@ -21,20 +21,13 @@ _BYTES_OF_AN_INNER_PRODUCT = 24
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """How dear arithmetic and memory are on a kind of machine.
+    """Says how expensive arithmetic and memory are on a kind of machine, in multiplications."""
 
-    Attributes:
-      inner: cost of a multiplication of the inner products.
-      product: cost of a multiplication of the per-example product beyond one in the contraction
-        over the whole batch that it saves.
-      byte: multiplications that take as long as moving a byte.
-      basis: "measured" or "estimated", and of what; in words.
-    """
-
-    inner: float
+    inner: float  # a multiplication of the inner products
+    # A multiplication of the per-example product beyond the one that it saves in the batch.
     product: float
-    byte: float
-    basis: str
+    byte: float  # moving one
+    basis: str  # "measured" or "estimated", and of what; as text
 
     def gram(self, positions: int, multiplications: float) -> float:
         """Cost of inner products: `multiplications` of both factors', and arrays of them."""

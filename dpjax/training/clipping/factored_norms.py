@@ -40,17 +40,11 @@ Rows = tuple[jax.Array, jax.Array]
 
 
 class SquaredNorm(NamedTuple):
-    """A squared norm, and what bounds it; scalars, or (batch,) once mapped.
+    """Holds a squared norm and what bounds it; scalars, or (batch,) once mapped."""
 
-    Attributes:
-      value: as computed.
-      slack: at least what rounding and underflow may have taken from it.
-      added: at least the square of the sum of the norms of what the sum over examples adds up
-        separately for this example.
-    """
-
-    value: jax.Array
-    slack: jax.Array
+    value: jax.Array  # as computed
+    slack: jax.Array  # at least what rounding and underflow may have taken from it
+    # At least the square of the sum of the norms of what the batch sum adds for this example.
     added: jax.Array
 
 
@@ -60,7 +54,7 @@ def _alone(value: jax.Array, slack: jax.Array | float) -> SquaredNorm:
 
 
 def _of_parts(value: jax.Array, added: jax.Array, count: float) -> SquaredNorm:
-    """Of a square that adds up what may cancel.
+    """Bounds a square that adds up what may cancel: at most `count` products of entries.
 
     Formal guarantees:
       `value + slack` is at least the true square where an inner product of n entries of each factor
@@ -68,10 +62,7 @@ def _of_parts(value: jax.Array, added: jax.Array, count: float) -> SquaredNorm:
       smallest normal numbers, where underflow flushed products of entries. The latter is a 16th of
       the former at most, since `sizes` counts no norm below `2**12` roots of these.
 
-    Args:
-      value: as computed.
-      added: the sum of the norms of the parts, as products of `sizes`.
-      count: of the products of entries that `value` adds up, at most.
+    `added` is the sum of the norms of the parts, as products of `sizes`.
     """
     slack = _PRODUCT_ROUNDING * jnp.square(added) + underflow(count, value.dtype)
     value = jnp.maximum(value, 0)

@@ -45,10 +45,8 @@ _MOST_TERMS = 1000
 class Recogniser:
     """Finds the terms of values of one graph (or of the body of a loop in it).
 
-    Args:
-      graph: values that terms need are added to it: `put_in_order` before evaluating.
-      rows: its values that depend on the example; those added are put in.
-      in_loop: whether the graph is a loop's body. There no term is the same for every example.
+    Adds what terms need to `graph` (`put_in_order` before evaluating), and what of that depends on
+    the example to `rows`. In a loop no term is the same for every example.
     """
 
     def __init__(self, graph: Graph, rows: set[Value], in_loop: bool = False) -> None:

@@ -42,15 +42,10 @@ class Constant:
 
 @dataclasses.dataclass(eq=False)
 class Value:
-    """One array of the computation; compared by identity.
+    """Represents one array of the computation; compared by identity."""
 
-    Attributes:
-      aval: its abstract value (shape and dtype).
-      producer: the operation it comes from; None for an input.
-    """
-
-    aval: Any
-    producer: Operation | None = None
+    aval: Any  # its shape and dtype
+    producer: Operation | None = None  # None for an input
 
 
 Atom = Constant | Value
@@ -58,19 +53,12 @@ Atom = Constant | Value
 
 @dataclasses.dataclass(eq=False)
 class Operation:
-    """One equation, its calls inlined.
+    """Represents one equation, its calls inlined."""
 
-    Attributes:
-      name: name of the primitive.
-      inputs: operands.
-      outputs: results.
-      equation: the jaxpr's equation; None for an optimisation barrier added by inlining `remat`.
-    """
-
-    name: str
+    name: str  # of the primitive
     inputs: list[Atom]
     outputs: list[Value]
-    equation: Any = None
+    equation: Any = None  # of the jaxpr; None for an optimisation barrier added by inlining `remat`
 
     @property
     def params(self) -> dict[str, Any]:
@@ -311,10 +299,7 @@ def spread_branches(graph: Graph, rows: set[Value]) -> None:
     """Writes every `cond` whose predicate depends on the row as all its branches and selections.
 
     That is what mapping it over rows makes of it; written out, the branches can be looked into.
-
-    Args:
-      graph: changed in place, the bodies of its loops too.
-      rows: its values that depend on the row; values added are put in.
+    Changes `graph` and the bodies of its loops in place; puts values added into `rows`.
     """
     operations: list[Operation] = []
     for operation in graph.operations:
@@ -369,17 +354,7 @@ def rows_of_body(operation: Scan, rows: set[Value]) -> set[Value]:
 def evaluate(
     graph: Graph, arguments: Sequence[Any], wanted: Sequence[Atom], effects: bool = True
 ) -> list[Any]:
-    """Computes the wanted values of a graph, and nothing else but operations with effects.
-
-    Args:
-      graph: the computation.
-      arguments: one array for each of `graph.inputs`.
-      wanted: values of the graph, or constants.
-      effects: whether to run operations with effects (printing, say) that nothing wanted needs.
-
-    Returns:
-      One array for each wanted value.
-    """
+    """Computes the wanted values of a graph; else only operations with `effects`, printing say."""
     needed = _needed(graph, wanted, effects)
     environment = dict(zip(graph.inputs, arguments, strict=True))
 
@@ -466,14 +441,10 @@ def _run_loop(operation: Scan, asked: Sequence[bool], environment: dict, read: A
 
 
 def bytes_of(graph: Graph, wanted: Sequence[Atom], among: Iterable[Value]) -> int:
-    """Bytes of what the wanted values are computed from, and of themselves.
+    """Counts the bytes of the wanted values and of what they are computed from, where in `among`.
 
-    As if nothing were fused or freed. A loop counts what it stacks, and one turn of its body.
-
-    Args:
-      graph: the computation.
-      wanted: values of the graph, or constants.
-      among: what is counted; bodies of loops, which have values of their own, are counted whole.
+    As if nothing were fused or freed. A loop counts what it stacks, and one turn of its body,
+    which has values of its own and is counted whole.
     """
     counted = _needed(graph, wanted).intersection(among)
     total = sum(map(_bytes, counted))
@@ -486,11 +457,7 @@ def bytes_of(graph: Graph, wanted: Sequence[Atom], among: Iterable[Value]) -> in
 
 
 def multiplications_of(graph: Graph, wanted: Sequence[Atom], among: Iterable[Value]) -> float:
-    """Multiplications of the products and convolutions that the wanted values need.
-
-    Args:
-      graph, wanted, among: as for `bytes_of`; a loop counts all of its turns.
-    """
+    """Counts multiplications of products and convolutions, like `bytes_of`, in all turns of loops."""
     counted = _needed(graph, wanted).intersection(among)
     total = 0.0
     for operation in graph.operations:

@@ -52,10 +52,8 @@ def kept_where(rows: jax.Array, by: jax.Array) -> jax.Array:
 class KernelFunctions:
     """Carries terms through linear maps with known coefficients.
 
-    Args:
-      graph: to which changed factors are added.
-      rows: its values that depend on the row; those added are put in.
-      in_loop: whether the graph is a loop's body. Multipliers of entries are not carried out of it.
+    Adds changed factors to `graph`, and those that depend on the row to `rows`. Multipliers of
+    entries are not carried out of a loop's body.
     """
 
     def __init__(self, graph: Graph, rows: set[Value], in_loop: bool) -> None:
@@ -231,13 +229,9 @@ class KernelFunctions:
         indices: Sequence[Atom],
         number: Callable[..., jax.Array],
     ) -> OuterProducts | None:
-        """The leaf, whose `axis` has size 1, as one entry of that axis among `size` of zeros.
+        """Places the leaf, whose `axis` has size 1, as one entry of that axis among zeros.
 
-        Args:
-          term: the leaf.
-          axis, size: see above.
-          indices: values from which `number` gives the entry; outside [0, size) for none.
-          number: see there.
+        `number` gives the entry from the values of `indices`; outside [0, size) for none.
         """
         split = term.layout.split_to_shape()
         if split is None or term.left.indices or term.weight is not None:

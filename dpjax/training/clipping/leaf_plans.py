@@ -108,19 +108,16 @@ def whole_weighted_sum(gradients: jax.Array, weights: jax.Array) -> jax.Array:
 
 @dataclasses.dataclass(frozen=True)
 class Factored:
-    """A sum of outer products that stays factored, or whose small product is formed once.
+    """Holds a sum of outer products that stays factored, or whose small product is formed once.
 
-    Attributes:
-      terms: aligned outer products (same blocks in the same order).
-      shared: terms that are the same for every example.
-      form: "outer" (one position: product of two norms), "rows" (a table's few rows that an example
-        touches), "gram" (inner products between positions), "entrywise" (one position a term, some
-        weighted entry by entry: products of squares with squared weights) or "product" (the
-        per-example gradient, formed from the rows and used again for the sum).
+    The form is "outer" (one position: product of two norms), "rows" (a table's few rows that an
+    example touches), "gram" (inner products between positions), "entrywise" (one position a term,
+    some weighted entry by entry: products of squares with squared weights) or "product" (the
+    per-example gradient, formed from the rows and used again for the sum).
     """
 
-    terms: tuple[OuterProducts, ...]
-    shared: tuple[Shared, ...]
+    terms: tuple[OuterProducts, ...]  # the same blocks in the same order
+    shared: tuple[Shared, ...]  # the same for every example
     form: str
     reason: str
 
@@ -279,14 +276,9 @@ _LEAST_SCALE = 2.0**-30
 
 
 def plan_terms(terms: Sequence[OuterProducts | Shared], force: bool) -> Factored | Common | str:
-    """Chooses the form for a parameter whose gradient is a sum of outer products.
+    """Chooses the form for a sum of outer products; if there is none, returns why, as text.
 
-    Args:
-      terms: at least one.
-      force: keep the gradient factored even where its product is cheaper.
-
-    Returns:
-      The plan, or the reason why there is none.
+    `force` keeps the gradient factored even where its product is cheaper.
     """
     shared = tuple(term for term in terms if isinstance(term, Shared))
     products = [term for term in terms if isinstance(term, OuterProducts)]

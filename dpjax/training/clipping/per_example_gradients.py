@@ -68,34 +68,22 @@ class Loss:
 
 
 class Tracing(NamedTuple):
-    """The computation of one example.
+    """Holds the computation of one example."""
 
-    Attributes:
-      graph: its inputs are the parameters, the leaves of the example, and its key if any.
-      per_row: the values that depend on the example or its key.
-      plans: one for each parameter.
-      results: the loss, then the leaves of the auxiliary output.
-      aux_tree: structure of the auxiliary output.
-      stored: the inputs that stand in memory.
-    """
-
-    graph: Graph
-    per_row: set[Value]
-    plans: list[Plan]
-    results: list[Atom]
+    graph: Graph  # its inputs are the parameters, the leaves of the example, and its key if any
+    per_row: set[Value]  # values that depend on the example or its key
+    plans: list[Plan]  # one for each parameter
+    results: list[Atom]  # the loss, then the leaves of the auxiliary output
     aux_tree: Any
-    stored: set[Atom]
+    stored: set[Atom]  # the inputs that stand in memory
 
 
 def trace(
     loss: Loss, params: PyTree, batch: PyTree, keys: Any, force: bool, stored: bool = True
 ) -> Tracing:
-    """Traces one example and decides for each parameter.
+    """Traces one example and decides for each parameter; arguments as of `factored`.
 
-    Args:
-      loss, params, batch, keys: as of `factored`.
-      force: keeps gradients factored.
-      stored: whether parameters and rows stand in memory, perhaps picked from what does.
+    `stored`: parameters and rows stand in memory, perhaps picked from what does.
     """
     arguments = [shapes_of(params), one_row(batch), *([] if keys is None else [one_row(keys)])]
     jaxpr, shapes = jax.make_jaxpr(loss.value_and_grad, return_shape=True)(*arguments)
@@ -148,16 +136,10 @@ def _wanted(tracing: Tracing) -> list[Atom]:
 
 
 class RowCost(NamedTuple):
-    """What one row of a batch takes, roughly; of shapes alone.
+    """Estimates what one row of a batch takes, from shapes alone."""
 
-    Attributes:
-      bytes: of its own values, and of gradients formed for it, as if the compiler fused and freed
-        nothing.
-      multiplications: of its products and convolutions, and of the sum over rows.
-    """
-
-    bytes: int
-    multiplications: float
+    bytes: int  # of its values and of gradients formed for it, as if nothing were fused or freed
+    multiplications: float  # of its products and convolutions, and of the sum over rows
 
 
 def row_cost(tracing: Tracing) -> RowCost:

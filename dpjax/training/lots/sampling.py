@@ -125,9 +125,6 @@ class PoissonLots:
         Returns:
           indices int32 (capacity,), all different where the mask is True, and mask bool
           (capacity,). The order of the records means nothing; True rows may lie anywhere.
-
-        Raises:
-          ValueError: a static number of records above the bound.
         """
         if isinstance(number_of_records, int | np.integer) and not (
             0 <= number_of_records <= self.dataset_size_bound
@@ -200,19 +197,9 @@ class FixedLots:
     def draw(
         self, key: jax.Array, number_of_records: int | jax.Array | None = None
     ) -> tuple[jax.Array, jax.Array]:
-        """Draws one lot.
+        """Draws one lot, as `PoissonLots.draw`, of `lot_size` rows that are all True.
 
-        Args:
-          key: typed key, shape (). Vectorise with `jax.vmap`.
-          number_of_records: taken so that both kinds of lots are drawn alike; where it is static it
-            must equal `dataset_size`.
-
-        Returns:
-          indices int32 (lot_size,), all different, in no particular order, and mask bool
-        (lot_size,), all True.
-
-        Raises:
-          ValueError: a static number of records other than `dataset_size`.
+        A static `number_of_records` must equal `dataset_size`.
         """
         if isinstance(number_of_records, int | np.integer):
             self.check_number(int(number_of_records))
