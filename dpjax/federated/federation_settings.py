@@ -22,11 +22,6 @@ Config = Mapping[str, str | int | float | bool]
 class LocalTraining:
     """How every client trains every candidate on its own records; see `federated.train_clients`.
 
-    Example:
-      >>> from dpjax import federated
-      >>> federated.LocalTraining(model="logistic_regression", classes=10).epochs
-      5
-
     Attributes:
       model: a name in `models.NAMES`; DP-HYPE's are conv_pool (MNIST), conv_blocks (CIFAR-10) and
         an mlp of widths 64,64 (Adult).
@@ -56,11 +51,7 @@ class LocalTraining:
             )
 
     def module(self) -> nn.Module:
-        """The Linen module.
-
-        Raises:
-          ValueError: for an unknown name, fewer than two classes, or widths below 1.
-        """
+        """Makes the Linen module."""
         from dpjax import models
 
         return models.build_module(self.model, self.classes, widths=self.widths)
@@ -77,11 +68,6 @@ class Averaging:
     """Private federated averaging with the winner, after the vote; see `federated.averaging`.
 
     Delta, the fraction of missing clients and local training are the vote's.
-
-    Example:
-      >>> from dpjax import federated
-      >>> federated.Averaging(rounds=10, total_epsilon=8.0, input_shape=(28, 28, 1)).clip_norm
-      1.0
 
     Attributes:
       rounds: how many; 0 for none, the vote alone.
@@ -138,15 +124,9 @@ class DataSplit:
 
 
 def filled(kind: type, config: Config, given: Mapping[str, Any] | None = None) -> Any:
-    """An instance of a dataclass from the keys of a configuration that are its fields.
+    """Makes an instance of a dataclass from the keys of a configuration that are its fields.
 
-    Args:
-      kind: the class.
-      config: names with dashes; other names are not read.
-      given: fields that are not read from it.
-
-    Raises:
-      ValueError: for a field that is missing, or of another kind.
+    Names of the configuration have dashes; fields in `given` are not read from it.
     """
     values = dict(given or {})
     for field in dataclasses.fields(kind):

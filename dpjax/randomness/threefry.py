@@ -64,18 +64,11 @@ def fold_in(key: jax.Array, number: jax.Array | int) -> jax.Array:
 
 
 def random_bits(key: jax.Array, shape: Sequence[int], *, start: jax.Array | int = 0) -> jax.Array:
-    """Independent uniform uint32, those of `jax.random.bits`.
+    """Draws independent uniform uint32, those of `jax.random.bits`; fewer than 2^31 numbers.
 
     Every number comes from a block of its own, the exclusive or of its two words; the counter is
-    the number's place in row-major order.
-
-    Args:
-      key: typed threefry key, shape (). Vectorise with `jax.vmap`.
-      shape: of the result, fewer than 2^31 numbers.
-      start: place of the first number, so that a long draw can be made in pieces.
-
-    Raises:
-      ValueError: another kind of key, or too many numbers.
+    the number's place in row-major order, from `start` on, so that a long draw can be made in
+    pieces. The key is a typed threefry key, shape (): vectorise with `jax.vmap`.
     """
     first, second = _blocks(key, math.prod(shape), start)
     return (first ^ second).reshape(tuple(shape))
@@ -92,7 +85,7 @@ def _blocks(key: jax.Array, size: int, start: jax.Array | int = 0) -> Words:
 def dithered_normal(
     key: jax.Array, number: int, scale: jax.Array | float, *, start: jax.Array | int = 0
 ) -> jax.Array:
-    """Independent scale * N(0, 1) + dither, float32 (number,): noise in cells of a grid.
+    """Draws independent scale * N(0, 1) + dither, float32 (number,): noise in cells of a grid.
 
     The dither is uniform over the 2^14 half-integers from -2^13 + 1/2 to 2^13 - 1/2, independent of
     the normal number. Inverting a distribution function in float32 gives one value too often and
@@ -107,14 +100,7 @@ def dithered_normal(
     two and put a pair of arrays between; it ignores optimisation barriers there.) One thread makes
     them block by block; several make all of them in one turn (`_shared`): bit for bit the same.
 
-    Args:
-      key: typed threefry key, shape (). Vectorise with `jax.vmap`.
-      number: how many, below 2^31.
-      scale: standard deviation of the normal numbers in cells, scalar, static or traced.
-      start: place of the first number, so that a long draw can be made in pieces.
-
-    Raises:
-      ValueError: another kind of key, or too many numbers.
+    The scale is in cells, a scalar, static or traced; other arguments are as of `random_bits`.
     """
     scale, start = jnp.asarray(scale, jnp.float32), jnp.asarray(start, jnp.uint32)
 
@@ -203,7 +189,7 @@ def _dithered(first: jax.Array, second: jax.Array, scale: jax.Array) -> jax.Arra
 
 
 def _magnitude(first: jax.Array, second: jax.Array) -> jax.Array:
-    """The absolute value of a normal number, by the inverse distribution function.
+    """Returns the absolute value of a normal number, by the inverse distribution function.
 
     31 bits of the first word and 31 of the second are the digits of the tail probability p in
     (0, 1/2]; a float32 holds small ones to all their digits, down to 2^-64. What p leaves of 1/2,

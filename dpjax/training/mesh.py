@@ -48,20 +48,12 @@ class LotMesh:
     Data on the devices is whole on each of them; data that is too large stays on the host
     (`host_data.py`), and each device is sent its own rows only.
 
-    Example:
-      >>> from dpjax import training
-      >>> training.LotMesh().shard_state
-      False
-
     Attributes:
       devices: of this process and, under `jax.distributed`, of the others; by default all there
         are. One or more, all different.
       shard_state: between steps, split parameters and the optimiser's state over the devices, each
         array along the longest axis that divides evenly (others stay whole). Saves memory, costs
         time; gradients are taken of whole parameters, which every device must hold meanwhile.
-
-    Raises:
-      ValueError: for no devices, or one given twice.
     """
 
     devices: tuple[jax.Device, ...] | None = None

@@ -85,11 +85,7 @@ class Election:
 
     @property
     def averaging_plan(self) -> AveragingPlan:
-        """The calibrated noise of the rounds.
-
-        Raises:
-          ValueError: without rounds, or for a total that the vote alone reaches.
-        """
+        """Calibrates the noise of the rounds."""
         settings, averaging = self.settings, self.averaging
         return AveragingSettings(
             clients=settings.clients,
@@ -155,9 +151,6 @@ class Election:
 
         `candidates` is the name of a list of learning rates ("artifact", crossed with decays and
         momenta), or a JSON list of objects. Other keys are not read here.
-
-        Raises:
-          ValueError: for a value of the wrong kind or out of range.
         """
         candidates = parse_candidates(str(config.get("candidates", "artifact")))
         settings = filled(VoteSettings, config, {"candidates": len(candidates)})
@@ -172,11 +165,7 @@ class Election:
 
 
 def parse_candidates(text: str) -> tuple[dict[str, float], ...]:
-    """Reads a list of candidates: a name of learning rates, or a JSON list of objects.
-
-    Raises:
-      ValueError: for anything else.
-    """
+    """Reads a list of candidates: a name of learning rates, or a JSON list of objects."""
     if text in RATES:
         return tuple(candidate_grid(text))
     try:

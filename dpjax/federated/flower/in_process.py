@@ -24,29 +24,15 @@ _APP_RAISED = 2  # Flower's ErrorCode.CLIENT_APP_RAISED_EXCEPTION
 
 @dataclasses.dataclass(frozen=True)
 class Traffic:
-    """One message as it was sent.
+    """Holds one message as it was sent."""
 
-    Attributes:
-      node_id: the node it went to, or came from.
-      from_client: the direction.
-      content: its serialised bytes.
-    """
-
-    node_id: int
+    node_id: int  # where it went to, or came from
     from_client: bool
-    content: bytes
+    content: bytes  # serialised
 
 
 class InProcessGrid(flower.Grid):
-    """A Flower grid in this process: it calls a ClientApp for each message to a node, one by one.
-
-    Example:
-      >>> from dpjax import federated
-      >>> app = federated.make_client_app(federated.records_in_folder)
-      >>> nodes = [{"data": "hospital_a"}, {"data": "hospital_b"}, {"data": "hospital_c"}]
-      >>> len(federated.InProcessGrid(app, nodes).get_node_ids())
-      3
-    """
+    """A Flower grid in this process: it calls a ClientApp for each message to a node, one by one."""
 
     def __init__(
         self,

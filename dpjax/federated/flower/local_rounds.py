@@ -43,20 +43,10 @@ def prepare(
     the records are, if any; whether this function returns or raises does not depend on them. What
     is kept is `averaging.noisy_update`; nothing without noise is stored.
 
-    Args:
-      settings: of the election, as this client holds them.
-      request: the server's: fingerprint, number of the round, winner, parameters.
-      load_records: gives the records.
-      context: the client's.
-
-    Returns:
-      The fingerprint of the election that this client holds.
-
-    Raises:
-      ProtocolRefusal: for a round that was not agreed on or is over, parameters that are not the
-        model's, a cost above the client's own limit, or training without noise that its owner has
-        not allowed.
-      ValueError: for settings or a set-up that do not do; not to be told to the server.
+    Returns the fingerprint of the election that this client holds. Raises a `ProtocolRefusal` for a
+    round that was not agreed on or is over, parameters that are not the model's, a cost above the
+    client's own limit, or training without noise that its owner has not allowed; a ValueError, not
+    to be told to the server, for settings or a set-up that do not do.
     """
     election = Election.from_config(settings)
     asked = request.config_records.get(ELECTION_RECORD, {})

@@ -49,12 +49,7 @@ def keep_prepared(
 ) -> None:
     """Keeps in the client's own state what it will send, by which rules and at what cost.
 
-    Args:
-      context: the client's.
-      rules: of the sum.
-      noisy_vector: integers.
-      phase: `VOTE_PHASE`, or the number of the round.
-      spending: what the client has spent in this run, all in all, once this has been sent.
+    `spending` is what the client has spent in this run, all in all, once this has been sent.
     """
     context.state.config_records[PREPARED] = flower.ConfigRecord(
         {

@@ -16,17 +16,11 @@ from dpjax.federated.flower.sum_rules import SumAborted, SumRules, Vector
 
 @dataclasses.dataclass(frozen=True)
 class SecureSum:
-    """What the server learns.
+    """Holds what the server learns."""
 
-    Attributes:
-      total: (length,) int64, the sum over the survivors.
-      survivors: the node ids whose vectors are in it.
-      lost: the node ids that were asked and are not.
-    """
-
-    total: Vector
-    survivors: tuple[int, ...]
-    lost: tuple[int, ...]
+    total: Vector  # (length,) int64, the sum over the survivors
+    survivors: tuple[int, ...]  # the node ids whose vectors are in it
+    lost: tuple[int, ...]  # the node ids that were asked and are not in it
 
 
 def secure_sum(
@@ -41,18 +35,8 @@ def secure_sum(
     """Asks every node's train handler for a vector and returns the exact sum over the survivors.
 
     Clients lost before any vector was sent are left out and the key exchange begins again with the
-    others. Clients lost later are tolerated down to the minimum: below it, nothing is unmasked.
-
-    Args:
-      grid: Flower's connection to the nodes.
-      context: the ServerApp's.
-      node_ids: who takes part.
-      rules: the same that the clients agreed to.
-      instructions: sent in clear to the handlers.
-      timeout: seconds to wait for the replies to each stage; None: for ever.
-
-    Raises:
-      SumAborted: if too few clients take part or are left; there is no output then.
+    others. Clients lost later are tolerated down to the minimum: below it, nothing is unmasked
+    (`SumAborted`). The instructions are sent in clear; `timeout` is in seconds for each stage.
     """
     asked = tuple(sorted(set(node_ids)))
     members = asked

@@ -166,9 +166,6 @@ def clipped_grad(
 
     Returns:
       A `ClippedGrad`.
-
-    Raises:
-      ValueError: for an unknown method or clipping.
     """
     if method not in METHODS:
         raise ValueError(f"unknown method {method!r}: pass one of {', '.join(METHODS)}")

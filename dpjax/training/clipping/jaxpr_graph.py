@@ -457,7 +457,7 @@ def bytes_of(graph: Graph, wanted: Sequence[Atom], among: Iterable[Value]) -> in
 
 
 def multiplications_of(graph: Graph, wanted: Sequence[Atom], among: Iterable[Value]) -> float:
-    """Counts multiplications of products and convolutions, like `bytes_of`, in all turns of loops."""
+    """Counts multiplications of products and convolutions like `bytes_of`, all turns of loops."""
     counted = _needed(graph, wanted).intersection(among)
     total = 0.0
     for operation in graph.operations:

@@ -149,11 +149,6 @@ class FixedLots:
       is (1 + 2^32) times that, for the reason given in `PoissonLots`. Neighbouring relation:
       replace one; the number of records is public.
 
-    Example:
-      >>> from dpjax import training
-      >>> training.FixedLots(1000, 50).lot_size
-      50
-
     Attributes:
       dataset_size: number of records, exact and public.
       lot_size: 1 <= lot_size <= dataset_size.
