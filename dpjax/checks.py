@@ -17,17 +17,7 @@ import numpy as np
 
 
 def number(name: str, value: object, wanted: str = "a finite number", finite: bool = True) -> float:
-    """`value` as a float.
-
-    Args:
-      name: of the argument.
-      value: what was passed.
-      wanted: what to pass, for the message.
-      finite: whether infinity is refused; NaN always is.
-
-    Raises:
-      ValueError: for anything that is no real number.
-    """
+    """Checks and returns `value` as a float; the message says what is `wanted`."""
     scalar = value[()] if isinstance(value, np.ndarray) and value.ndim == 0 else value
     if isinstance(scalar, numbers.Real) and not isinstance(scalar, bool | np.bool_):
         try:
@@ -60,14 +50,9 @@ def not_negative(name: str, value: object) -> float:
 def probability(
     name: str, value: object, *, zero: bool = False, one: bool = False, hint: str = ""
 ) -> float:
-    """`value` as a float between 0 and 1, or a ValueError that names it.
+    """Checks and returns `value` as a float between 0 and 1; the message ends with the hint.
 
-    Args:
-      name: of the argument.
-      value: what was passed.
-      zero: whether 0 is allowed.
-      one: whether 1 is allowed.
-      hint: added to the message.
+    `zero` and `one` say whether these are allowed.
     """
     wanted = f"in {'[' if zero else '('}0, 1{']' if one else ')'}{hint}"
     found = number(name, value, wanted)
@@ -100,14 +85,7 @@ def flag(name: str, value: object) -> bool:
 
 
 def array(name: str, value: object, wanted: str = "numbers", nan: bool = False) -> np.ndarray:
-    """`value` as a float64 array of any shape, or a ValueError that names it.
-
-    Args:
-      name: of the argument.
-      value: what was passed.
-      wanted: what to pass, for the message.
-      nan: whether NaN is allowed.
-    """
+    """Checks and returns `value` as a float64 array of any shape."""
     try:
         found = plain_array(name, value)
     except ValueError:
@@ -118,7 +96,7 @@ def array(name: str, value: object, wanted: str = "numbers", nan: bool = False) 
 
 
 def plain_array(name: str, value: object) -> np.ndarray:
-    """`value` as the array that NumPy makes of it, or a ValueError where it makes none.
+    """Checks and returns the array that NumPy makes of `value`.
 
     The message does not show the value, which may be records.
     """
@@ -166,16 +144,7 @@ def function(name: str, value: object, wanted: str) -> None:
 
 
 def listed(name: str, value: object, wanted: str) -> list:
-    """The entries of a list or another collection that is no text and no mapping.
-
-    Args:
-      name: of the argument.
-      value: what was passed.
-      wanted: what to pass, for the message.
-
-    Raises:
-      ValueError: for anything else.
-    """
+    """Returns the entries of a list or another collection that is no text and no mapping."""
     if isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping):
         # An array of no dimension says that it can be iterated, and cannot.
         with contextlib.suppress(TypeError):
@@ -196,7 +165,7 @@ def instance(name: str, value: object, kind: type, example: str) -> None:
 
 
 def kept(value: Any, found: float) -> float:
-    """`value` where it is one of Python's own numbers, else `found`, what a check made of it.
+    """Returns `value` where it is one of Python's own numbers, else `found`, a check's result.
 
     What is written down of a setting, and hashed, then stays as it was passed, and can be written.
     """

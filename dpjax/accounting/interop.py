@@ -95,12 +95,7 @@ _SELECTIONS: dict[type[dp_events.DpEvent], Callable[[Any], RepetitionLaw]] = {
 def register_selection(
     kind: type[dp_events.DpEvent], law_of: Callable[[Any], RepetitionLaw]
 ) -> None:
-    """Makes `from_dp_event` read a kind of event as a selection.
-
-    Args:
-      kind: of events whose attribute `event` is one run; what is released is the best of K of it.
-      law_of: such an event -> the law of K.
-    """
+    """Makes `from_dp_event` read a kind of event as a selection: the best of K of its `event`."""
     _SELECTIONS[kind] = law_of
 
 

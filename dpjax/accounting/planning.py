@@ -28,12 +28,7 @@ LARGEST_MEAN = 1e6
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """A proposed law of K.
-
-    Example:
-      >>> from dpjax import accounting
-      >>> accounting.plan(candidates=10, success=0.5).law
-      Geometric(mean=9.000000000000002)
+    """Holds a proposed distribution of the number of runs K.
 
     Attributes:
       law: of K.

@@ -68,19 +68,12 @@ UNIT = 2.0**-53
 
 
 def composition(parts: Sequence[tuple[LossPair, int]]) -> LossPair:
-    """The pair of running every mechanism the given number of times on the same records.
+    """Composes every mechanism, the given number of times, on the same records.
 
     Formal guarantees: the result's profile is at least that of the parts' adaptive composition, at
     every epsilon, rounding included.
 
-    Args:
-      parts: pairs, and how many copies of each, at least 1.
-
-    Returns:
-      The composed pair, on the grid of the parts or a coarser one.
-
-    Raises:
-      ValueError: losses so large that no grid holds them.
+    Its grid is the parts' or a coarser one; losses so large that no grid holds them are refused.
     """
     for pair, _ in parts:
         for law in (pair.forward, pair.backward):
@@ -106,7 +99,7 @@ def composed_points(pair: LossPair, count: int) -> int:
 
 
 def _copies(pair: LossPair, count: int, negligible: float = NEGLIGIBLE) -> LossPair:
-    """`count` copies of one mechanism; in two stages where one grid holds not all of them.
+    """Composes `count` copies of one mechanism; in two stages where one grid holds not all of them.
 
     The first stage's law is smooth on the scale of its own spread, so a coarser grid serves it.
     """

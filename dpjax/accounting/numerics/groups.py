@@ -84,7 +84,7 @@ def symmetric_law(pair: LossPair) -> LossDistribution:
 
 
 def group_epsilon(pair: LossPair, records: int, delta: float) -> float:
-    """Smallest epsilon found at a delta for data sets that many steps apart; may be inf.
+    """Returns the smallest epsilon found for data sets that many steps apart; may be inf.
 
     Steps go in either direction, in any order.
     """
@@ -137,9 +137,10 @@ def replaced_pair(pair: LossPair) -> LossPair:
 
 
 def _between(knots: np.ndarray, epsilons: np.ndarray, deltas: np.ndarray) -> np.ndarray:
-    """Upper bounds at the knots from bounds at some epsilons: chords of a function convex in e^e.
+    """Bounds a profile at the knots from above, by chords between bounds at some epsilons.
 
-    Left of the first epsilon the bound is the chord from (e^-inf, 1), right of the last the last.
+    It is convex in e^e. Left of the first epsilon the bound is the chord from (e^-inf, 1), right of
+    the last the last.
     """
     right = np.searchsorted(epsilons, knots, side="left")
     inside = right < epsilons.size

@@ -52,23 +52,16 @@ def whole_down(quotient: float) -> int:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LossDistribution:
-    """Law of the privacy loss log(dP/dQ) under P, in nats.
+    """Holds the distribution of the privacy loss log(dP/dQ) under P, in nats.
 
-    Attributes:
-      interval: spacing of the grid of losses.
-      lowest: integer index of the first mass; loss i is (lowest + i) * interval.
-      masses: (size,) float64, non-negative P masses.
-      infinity_mass: P mass of outcomes impossible under Q.
-
-    Raises:
-      ValueError: masses that hold NaN or infinity, or that lack more than 1e-9 of 1 in total. More
-        than 1 only raises every bound; less would price what is missing at nothing.
+    Masses with NaN or infinity, or that lack more than 1e-9 of 1 in total, are refused: more than 1
+    only raises every bound; less would price what is missing at nothing.
     """
 
-    interval: float
-    lowest: int
-    masses: np.ndarray
-    infinity_mass: float
+    interval: float  # spacing of the grid of losses
+    lowest: int  # index of the first mass; loss i is (lowest + i) * interval
+    masses: np.ndarray  # (size,) float64, non-negative P masses
+    infinity_mass: float  # P mass of outcomes impossible under Q
 
     def __post_init__(self) -> None:
         # NaN compares as neither above nor below any delta: no bound may be read off it.
@@ -172,11 +165,10 @@ class LossDistribution:
         return LossDistribution(interval, lowest, masses, self.infinity_mass)
 
     def knots(self, share: float, outside: int) -> np.ndarray:
-        """Indices of masses, ends included: dense around the bulk, about `outside` of them beyond.
+        """Picks indices of masses, ends included: dense around the bulk, some `outside` beyond.
 
-        Args:
-          share: their distance within 16 standard deviations of the mean, in such deviations.
-          outside: how many to spread evenly over the whole law.
+        Within 16 standard deviations of the mean they are `share` of one apart; `outside` are
+        spread evenly over the whole law.
         """
         size = self.masses.size
         block = max(1, size // outside)
@@ -189,11 +181,7 @@ class LossDistribution:
         )
 
     def kept_at(self, knots: np.ndarray) -> LossDistribution:
-        """The same law on some of its own knots, pessimistically: as `regridded`, unevenly.
-
-        Args:
-          knots: ascending indices of masses, the first and the last among them.
-        """
+        """Moves the law to some of its own knots, ends included: as `regridded`, unevenly."""
         if knots.size < 2:
             return self
         place = np.arange(self.masses.size)
@@ -217,15 +205,11 @@ class LossDistribution:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LossPair:
-    """Both directions of one neighbouring pair, each dominating the real mechanism.
+    """Holds both directions of one neighbouring pair, each dominating the real mechanism."""
 
-    Attributes:
-      forward: log(dM(D)/dM(D')) under M(D), where D' has one record fewer (or replaced).
-      backward: log(dM(D')/dM(D)) under M(D'). The same object where the two agree.
-    """
-
+    # log(dM(D)/dM(D')) under M(D), where D' has one record fewer (or replaced)
     forward: LossDistribution
-    backward: LossDistribution
+    backward: LossDistribution  # log(dM(D')/dM(D)) under M(D'); the same object where the two agree
 
     @property
     def symmetric(self) -> bool:
@@ -300,7 +284,7 @@ class LossPair:
 
 
 def common_interval(pairs: list[LossPair]) -> float:
-    """A grid for the sum of several pairs' losses: exact where intervals divide each other.
+    """Chooses a grid for the sum of several pairs' losses: exact where intervals divide each other.
 
     Else 1e-4, finer where the sum spreads little, coarser where it reaches far.
     """

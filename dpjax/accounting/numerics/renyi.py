@@ -25,14 +25,13 @@ PROFILE_ORDERS = 1201
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RenyiCurve:
-    """Upper bound on the Renyi divergences of both directions, outside a failure event.
+    """Bounds the Renyi divergences of both directions from above, outside a failure event.
 
-    Attributes:
-      evaluate: (n,) orders > 1 -> (n,) divergences in nats; inf where unknown.
-      failure_mass: probability of an event, the same under both neighbours, outside which
-        `evaluate` holds. With it above 0 the mechanism itself has infinite Renyi divergence.
+    Its probability, `failure_mass`, is the same under both neighbours. With it above 0 the
+    mechanism itself has infinite Renyi divergence.
     """
 
+    # (n,) orders > 1 -> (n,) divergences in nats; inf where unknown
     evaluate: Callable[[np.ndarray], np.ndarray]
     failure_mass: float = 0.0
 
@@ -55,14 +54,9 @@ class RenyiCurve:
         objective: Callable[[np.ndarray, np.ndarray], np.ndarray],
         at_least: float | None = None,
     ) -> tuple[float, float]:
-        """Minimises objective(orders, divergences) over the orders.
+        """Minimises objective(orders, divergences), (n,) each, over orders of `at_least` or more.
 
-        Args:
-          objective: maps (n,) orders and (n,) divergences to (n,) values.
-          at_least: smallest order allowed, above 1.
-
-        Returns:
-          (smallest value, its order).
+        Returns the smallest value and its order.
         """
         orders, divergences = ORDERS, self.on_grid
         if at_least is not None:
@@ -84,7 +78,7 @@ class RenyiCurve:
         return float(values[best]), float(orders[best])
 
     def epsilon(self, delta: float) -> float:
-        """Smallest epsilon at `delta` by Lemma 14 of Papernot & Steinke (2022), all orders.
+        """Returns the smallest epsilon by Lemma 14 of Papernot & Steinke (2022), over all orders.
 
         The failure event is paid for first: (delta - f) / (1 - f) is left for the curve.
         """
@@ -115,7 +109,7 @@ class RenyiCurve:
         return orders, self(orders)
 
     def profile(self, epsilons: np.ndarray, refined: bool = False) -> np.ndarray:
-        """Upper bounds on delta at many epsilons, (n,): Lemma 14 on a dense table of orders.
+        """Bounds delta at many epsilons from above, (n,): Lemma 14 on a dense table of orders.
 
         With `refined` the order is then optimised for each epsilon, at 60 more evaluations each.
         """
@@ -213,19 +207,12 @@ def sampled_gaussian_curve(
 def sampled_gaussian_log_moments(
     sampling_probability: float, noise_multiplier: float, orders: np.ndarray
 ) -> np.ndarray:
-    """log E[(1 + u(x))^order], x ~ N(0, s^2), u = q (e^{(2x-1)/(2 s^2)} - 1), any orders > 1.
+    """Computes log E[(1 + u(x))^order], order - 1 times a step's divergence, any orders > 1.
 
-    E[u] = 0, so the moment is 1 + E[(1+u)^order - 1 - order u], an integral of a non-negative
+    Here x ~ N(0, s^2) and u = q (e^{(2x-1)/(2 s^2)} - 1). E[u] = 0, so the moment is
+    1 + E[(1+u)^order - 1 - order u], an integral of a non-negative
     analytic function: the trapezoidal rule converges exponentially and loses no digits where the
     usual series of binomials cancels. Relative error of the excess over 1: below 1e-11.
-
-    Args:
-      sampling_probability: q in (0, 1).
-      noise_multiplier: s > 0.
-      orders: (n,).
-
-    Returns:
-      (n,): (order - 1) times the divergence of one step.
     """
     s = noise_multiplier
     step = min(s / 3.0, s * s / 2.2)
@@ -279,12 +266,10 @@ def table_curve(
     log_moments: np.ndarray,
     beyond: Callable[[np.ndarray], np.ndarray],
 ) -> RenyiCurve:
-    """A curve known at some orders: its cumulant generating function is convex, so interpolated.
+    """Interpolates a curve known at some ascending orders: its cumulant function is convex.
 
-    Args:
-      orders: (n,) ascending orders > 1.
-      log_moments: (n,) upper bounds on (order - 1) * divergence there.
-      beyond: the curve to use above the last order.
+    `log_moments` are upper bounds on (order - 1) * divergence; `beyond` is the curve above the last
+    order.
     """
     knots = np.append(1.0, orders)
     moments = np.append(0.0, log_moments)

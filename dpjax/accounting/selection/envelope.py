@@ -71,20 +71,12 @@ OUTWARDS = 2.0**-50
 def selected_profiles(
     pair: LossPair, law: RepetitionLaw, ratio: tuple[float, float] = INDEPENDENT
 ) -> tuple[float, list[np.ndarray]]:
-    """Upper bounds on both directions' profiles of the best of K runs.
+    """Bounds both directions' profiles of the best of K runs from above.
 
-    Args:
-      pair: loss distributions of one run.
-      law: of K.
-      ratio: c and C, see `adaptive`; candidates are independent for (1, 1).
-
-    Returns:
-      The interval of the grid of epsilons 0, interval, 2 interval, ..., and one profile (n,) per
-      direction (one if they agree).
-
-    Raises:
-      ValueError: a pair whose mirrored masses exceed 1 by more than 1e-4 (rounding noise of an
-        overlong composition), for which no bound is rigorous.
+    Candidates are independent for a `ratio` (c and C, see `adaptive`) of (1, 1). Returns the
+    interval of the grid of epsilons 0, interval, 2 interval, ..., and one profile (n,) per
+    direction (one if they agree). A pair whose mirrored masses exceed 1 by more than 1e-4 (rounding
+    noise of an overlong composition), for which no bound is rigorous, is refused.
     """
     laws = [pair.forward] if pair.symmetric else [pair.forward, pair.backward]
     # h comes from the reverse direction.
@@ -103,11 +95,9 @@ def selected_profiles(
 
 
 def output_interval(pair: LossPair, beyond: float = 0.0) -> float:
-    """A multiple or a fraction of the pair's interval: fine against its spread, at most 1e-3.
+    """Multiplies or divides the pair's interval: fine against its spread, at most 1e-3.
 
-    Args:
-      pair: loss distributions to be written on the new grid.
-      beyond: nats the result reaches beyond the pair's own losses.
+    The result reaches `beyond` nats beyond the pair's own losses.
     """
     spread = max(pair.forward.spread(), pair.backward.spread())
     wanted = min(LARGEST_INTERVAL, max(spread / 250.0, 1e-9))
@@ -133,14 +123,11 @@ def selected_profile(
     end: float,
     mean: float,
 ) -> np.ndarray:
-    """E_Q[phi(e^epsilon dQ'/dQ)] at epsilon = 0, interval, ... (n,), rounded upwards.
+    """Bounds E_Q[phi(e^epsilon dQ'/dQ)] at epsilon = 0, interval, ... (n,), rounded upwards.
 
-    Args:
-      forward: law of log(dQ/dQ') under Q.
-      slopes: of the lines whose upper envelope is phi.
-      heights: of the lines, at t = 0.
-      end: log of the t beyond which phi is replaced by its value there.
-      mean: phi(0), the weight of infinite losses: E[K] where candidates are independent.
+    `forward` is the law of log(dQ/dQ') under Q; phi the upper envelope of lines of these slopes and
+    heights at t = 0, replaced beyond t = e^end by its value there. `mean` is phi(0), the weight of
+    infinite losses: E[K] where candidates are independent.
     """
     interval = forward.interval
     held = np.flatnonzero(forward.masses > 0)
@@ -166,7 +153,7 @@ def envelope_lines(
     resolution: float,
     ratio: tuple[float, float] = INDEPENDENT,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Lines b - a t whose upper envelope, with 0, is at least phi(t) at every t >= 0.
+    """Returns lines b - a t whose upper envelope, with 0, is at least phi(t) at every t >= 0.
 
     On a cell of x, f'(1-x) is convex, so below its chord; h is concave, so below its tangent from
     the left end; f'(1 - that tangent) is convex, so above its own tangent at the middle. Both
@@ -177,14 +164,8 @@ def envelope_lines(
     the two on all of a cell, as both bounds hold; and min(C h, 1 - c (1-h)), which is as concave as
     h, that of h.
 
-    Args:
-      reverse: law of log(dQ'/dQ) under Q'.
-      law: of K.
-      resolution: largest move of log f' on a cell.
-      ratio: c and C.
-
-    Returns:
-      a and b, each (n,), a ascending; consecutive ones are vertices of the upper concave hull.
+    `reverse` is the law of log(dQ'/dQ) under Q'; `resolution` the largest move of log f' on a cell.
+    Returns a, ascending, and b, each (n,); consecutive ones are vertices of the upper concave hull.
     """
     excess = max(0.0, reverse.mirrored_mass() - 1.0)
     if excess > CONSERVATION_SLACK:
@@ -258,7 +239,7 @@ def choice_grid(
     resolution: float,
     ratio: tuple[float, float] = INDEPENDENT,
 ) -> np.ndarray:
-    """Grid of x from 0 to 1, fine wherever f'(1-x) or f'(1-h(x)) moves.
+    """Chooses a grid of x from 0 to 1, fine wherever f'(1-x) or f'(1-h(x)) moves.
 
     It depends on h as a function. A grid that took every so-and-so-many-th corner of h would be
     another one wherever rounding makes or removes a single atom.
@@ -290,7 +271,7 @@ def choice_grid(
 
 
 def kinks(corners: np.ndarray, heights: np.ndarray) -> np.ndarray:
-    """The corners of h, of all (n,), that end a long piece.
+    """Picks the corners of h, of all (n,), that end a long piece.
 
     Between pieces shorter than that h is smooth on the scale of the grid, which is refined anyway.
     """
@@ -340,7 +321,7 @@ def _tilted_correlation(
     interval: float,
     count: int,
 ) -> np.ndarray:
-    """Upper bounds on sum_i masses_i phi(j - i), j = 0..count - 1.
+    """Bounds sum_i masses_i phi(j - i), j = 0..count - 1, from above.
 
     The sum is a convolution; a Fourier transform leaves an absolute error proportional to the
     largest terms, so it is done under several exponential tilts, each raised by its error bound,

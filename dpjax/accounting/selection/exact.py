@@ -86,19 +86,11 @@ UPWARDS = 1.0 + 2.0**-40
 def tightened(
     pair: LossPair, law: RepetitionLaw, interval: float, profiles: list[np.ndarray]
 ) -> list[np.ndarray]:
-    """The smaller of the envelope bound and the exact one, for each direction.
+    """Takes the smaller of the envelope bound and the exact one, (n,) for each direction.
 
     The exact one is taken at some epsilons; the true profile is convex in e^epsilon, so the chords
-    between them are upper bounds.
-
-    Args:
-      pair: loss distributions of one run.
-      law: of K.
-      interval: of the profiles' grid of epsilons.
-      profiles: of `selection_envelope.selected_profiles`, one (n,) per direction.
-
-    Returns:
-      One profile (n,) per direction.
+    between them are upper bounds. `profiles` are those of `envelope.selected_profiles`, on the grid
+    of that interval.
     """
     # Below TAIL_DELTA nothing changes, the tenfold leaves room for the hull in e^epsilon.
     smallest = 10.0 * TAIL_DELTA if law.envelope_suffices else SMALLEST
@@ -135,34 +127,26 @@ def exact_profile(
     law: RepetitionLaw,
     epsilons: np.ndarray,
 ) -> np.ndarray:
-    """Upper bounds on H_{e^epsilon}(A||A'), whatever the order of the outcomes.
+    """Bounds H_{e^epsilon}(A||A') from above, whatever the order of the outcomes; (n,), at most 1.
 
-    Args:
-      forward: law of log(dQ/dQ') under Q.
-      reverse: law of log(dQ'/dQ) under Q'.
-      law: of K.
-      epsilons: (n,) ascending, each in [0, 600].
-
-    Returns:
-      (n,) bounds, each at most 1.
+    `forward` is the law of log(dQ/dQ') under Q, `reverse` that of log(dQ'/dQ) under Q'; the
+    epsilons ascend, each in [0, 600].
     """
     return _Cells(forward, reverse, law).profile(epsilons)
 
 
 class _Cells:
-    """Bounds on what a curve earns in each cell of m at each node of n.
+    """Bounds what a curve earns in each cell of m at each node of n; arrays (cells, nodes).
 
     Inside a cell of n the integrand is at most linear in n, so a curve may be thought to keep to
     the cell's two ends; each cell therefore has two nodes, and where two cells meet there are two.
 
-    Attributes:
-      gain, cost: (cells, nodes): the curve that stays at a node all through a cell earns at most
-        gain - t cost.
-      most, least: the same if the integrand were as large throughout as it is anywhere there.
-      swing_gain, swing_cost: the integrand at a node varies by swing_gain + t swing_cost at most.
-      turn_gain, turn_cost: and its difference to the node before by turn_gain + t turn_cost. So
-        much, summed over the nodes passed, may moving along n inside a cell add.
-      left_out: bound on what ranks beyond the last node and the last cell earn.
+    The curve that stays at a node all through a cell earns at most `gain - t cost`; `most` and
+    `least` are the same if the integrand were as large throughout as it is anywhere there. The
+    integrand at a node varies by `swing_gain + t swing_cost` at most, and its difference to the
+    node before by `turn_gain + t turn_cost`: so much, summed over the nodes passed, may moving
+    along n inside a cell add. What ranks beyond the last node and the last cell earns at most
+    `left_out`.
     """
 
     def __init__(self, forward: LossDistribution, reverse: LossDistribution, law: RepetitionLaw):
@@ -383,7 +367,7 @@ def _pieces(
 def _lines_above(
     reverse: LossDistribution, n: np.ndarray, excess: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Values at both ends of each cell of n of a line above h there, (cells,) each.
+    """Returns values at both ends of each cell of n of a line above h there, (cells,) each.
 
     h is concave, so each of its tangents is such a line; of three the lowest is taken.
     """

@@ -99,10 +99,6 @@ def split(
       Guarantee under add or remove one; it composes, mixes and nests like any other. For "rest" it
       never exceeds `parallel(tuned, final)`, up to the rounding of its grid; it is that of `final`
       as q approaches 0 and that of `tuned` as q approaches 1. It takes 0.1 to 0.5 s.
-
-    Raises:
-      ValueError: a probability outside (0, 1), another word for `final_on`, or guarantees under
-        replace one, whose record and replacement may be in different parts.
     """
     for name, guarantee in (("tuned", tuned), ("final", final)):
         checks.instance(name, guarantee, Guarantee, "accounting.gaussian(1.0)")

@@ -62,9 +62,6 @@ def stop_at_threshold(guarantee: Guarantee, halting_probability: float) -> Guara
     Returns:
       Guarantee under the same relation; for a pure base a pure one too, of less than twice the
       base's epsilon.
-
-    Raises:
-      ValueError: halting_probability outside (0, 1].
     """
     check_guarantee("guarantee", guarantee)
     halting_probability = probability("halting_probability", halting_probability, one=True)

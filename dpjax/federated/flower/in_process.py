@@ -32,7 +32,7 @@ class Traffic:
 
 
 class InProcessGrid(flower.Grid):
-    """A Flower grid in this process: it calls a ClientApp for each message to a node, one by one."""
+    """Calls a ClientApp for each message to a node, one by one: a Flower grid in this process."""
 
     def __init__(
         self,

@@ -22,7 +22,7 @@ if importlib.util.find_spec("flwr") is None:
 
 
 def check_version(installed: str) -> None:
-    """Refuses a Flower, such as "1.41.0", whose private parts were not tested, by an ImportError."""
+    """Raises an ImportError for a Flower, such as "1.41.0", whose private parts were not tested."""
     if tuple(installed.split(".")[:2]) != tuple(map(str, TESTED_VERSIONS)):
         wanted = ".".join(map(str, TESTED_VERSIONS))
         raise ImportError(

@@ -168,7 +168,7 @@ class OuterProducts:
     def along_axis(
         self, axis: int, new_size: int, change: Callable[[jax.Array, int], jax.Array]
     ) -> OuterProducts | None:
-        """Slices, pads or reverses an axis of the leaf in the factor that owns it; None if none does."""
+        """Slices, pads or reverses an axis of the leaf in the factor that owns it, if any."""
         split = self.layout.split_to_shape()
         if split is None or len(split[1][axis]) != 1:
             return None
