@@ -32,7 +32,7 @@ class HostRandomness:
 
     @property
     def secret(self) -> bool:
-        """Whether the draws come from the operating system."""
+        """Tells whether the draws come from the operating system."""
         return self.seed is None
 
     def generator(self, stream: int) -> np.random.Generator:

@@ -44,7 +44,7 @@ class IntegerLaw:
 
     @property
     def reach(self) -> int:
-        """The largest absolute value that can be drawn."""
+        """Returns the largest absolute value that can be drawn."""
         return len(self.cumulative) - 1
 
     def draw(self, number: int, source: HostRandomness, stream: int = 0) -> np.ndarray:
@@ -62,7 +62,7 @@ class IntegerLaw:
         return np.where(words & np.uint64(1), magnitudes, -magnitudes)
 
     def refined(self, head: int, tail: int) -> int:
-        """|X| of a uniform number with these 63 leading and 256 following bits."""
+        """Returns |X| of a uniform number with these 63 leading and 256 following bits."""
         return bisect.bisect_right(self.cumulative, (head << _TAIL_BITS) | tail)
 
 
@@ -113,7 +113,7 @@ def discrete_gaussian(
 
 
 def _reach(noise: str, variance: float) -> int:
-    """A k with P[|X| > k] < 2^-320."""
+    """Finds a k with P[|X| > k] < 2^-320."""
     needed = (_HEAD_BITS + _TAIL_BITS + 4) * math.log(2.0)
     if noise == "discrete_gaussian":
         # P[|X| > k] <= exp(-k^2 / (2 variance)) / (1 - exp(-1 / (2 variance))), generously.
@@ -155,7 +155,7 @@ def _skellam(variance: decimal.Decimal, reach: int) -> list[decimal.Decimal]:
 
 
 def _discrete_gaussian(variance: decimal.Decimal, reach: int) -> list[decimal.Decimal]:
-    """exp(-k^2 / (2 variance)) for k = 0, ..., reach, each from the last by its ratio.
+    """Returns exp(-k^2 / (2 variance)) for k = 0, ..., reach, each from the last by its ratio.
 
     Relative errors add up to about reach^2 units of the last of 130 digits, of which 96 are used.
     """

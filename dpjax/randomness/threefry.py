@@ -57,7 +57,7 @@ def threefry_2x32(key: Words, counter: Words) -> Words:
 
 
 def fold_in(key: jax.Array, number: jax.Array | int) -> jax.Array:
-    """The sub-key of a typed threefry key () for a uint32; that of `jax.random.fold_in`."""
+    """Derives the sub-key of a typed threefry key () for a uint32, as `jax.random.fold_in`."""
     number = jnp.asarray(number, jnp.uint32)
     words = threefry_2x32(_words(key), (jnp.zeros_like(number), number))
     return jax.random.wrap_key_data(jnp.stack(words), impl=_IMPLEMENTATION)
@@ -75,7 +75,7 @@ def random_bits(key: jax.Array, shape: Sequence[int], *, start: jax.Array | int 
 
 
 def _blocks(key: jax.Array, size: int, start: jax.Array | int = 0) -> Words:
-    """Both words of `size` enciphered counters, each (size,)."""
+    """Enciphers `size` counters and returns both words of each, (size,)."""
     if size >= 2**31:
         raise ValueError(f"{size} random numbers of one key: pass a shape of fewer than 2^31")
     place = jax.lax.iota(jnp.uint32, size) + jnp.asarray(start, jnp.uint32)
@@ -114,14 +114,14 @@ def dithered_normal(
 
 
 def threads() -> int:
-    """Of the CPU, those that this process may use; JAX starts as many for the host's devices."""
+    """Counts the CPU's threads that this process may use; JAX starts as many for the host."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def _in_blocks(number: int, key: jax.Array, scale: jax.Array, start: jax.Array) -> jax.Array:
-    """`dithered_normal` on one thread: XLA shares out no loop that writes into an array."""
+    """Draws `dithered_normal` on one thread: XLA shares out no loop that writes into an array."""
     # Two blocks at least: a loop of one turn is no loop once compiled.
     blocks = max(2, -(-number // _BLOCK))
     length = -(-number // blocks)
@@ -136,7 +136,7 @@ def _in_blocks(number: int, key: jax.Array, scale: jax.Array, start: jax.Array) 
 
 
 def _shared(number: int, key: jax.Array, scale: jax.Array, start: jax.Array) -> jax.Array:
-    """`dithered_normal` on several threads, which share out the rows of its one turn.
+    """Draws `dithered_normal` on several threads, which share out the rows of its one turn.
 
     On 2 cores .8 of the time of `_in_blocks` for 1e5 numbers, .65 to .7 for 4 or 16 such draws side
     by side (8e5 were measured beside other work only: .9 to 1.15); on one core 1.0 (.97 to 1.05),

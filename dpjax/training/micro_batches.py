@@ -75,7 +75,7 @@ at lot 64, CPU time of a step over the plain one's: 1.27 with 8 or 16 rows, 2.75
 
 
 def _padding_is_dear(multiplications_a_row: float, bytes_of_params: int, capacity: int) -> bool:
-    """Whether rows of padding take longer than the turns that leave them out.
+    """Tells whether rows of padding take longer than the turns that leave them out.
 
     A Poisson lot of expected size n is padded to n + 6 sqrt(n) rows, about, and the last turn is
     part empty.
@@ -214,7 +214,7 @@ def sum_of_lot(
 
 
 def nothing(params: Tree, measure: Measure | None) -> Tree:
-    """The sum over no records, of the types that `clipped_grad` returns; as `with_measured`."""
+    """Returns the sum over no records, of the types of `clipped_grad`; as `with_measured`."""
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, accumulator(leaf.dtype)), params)
     return zeros if measure is None else (zeros, jnp.float32(0.0))
 
@@ -222,7 +222,7 @@ def nothing(params: Tree, measure: Measure | None) -> Tree:
 def with_measured(
     measure: Measure | None, summed: Tree, auxiliary: Auxiliary, mask: jax.Array
 ) -> Tree:
-    """A sum of gradients, and what else is added up of the same records, where anything is."""
+    """Returns a sum of gradients, with what else is added up of the records, if anything is."""
     return summed if measure is None else (summed, measure(auxiliary.norms, mask))
 
 
@@ -236,7 +236,7 @@ def _rows(data: Tree, indices: jax.Array) -> Tree:
 
 
 def added(total: tuple[Tree, Tree], part: Tree, rest: Tree | None = None) -> tuple[Tree, Tree]:
-    """A pair of pytrees whose unrounded sum is that of `total`, of `part` and of `rest`, if any.
+    """Adds pytrees to a pair, whose unrounded sum is that of `total`, `part` and `rest`, if any.
 
     The second of a pair is at most half a unit in the last place of the first; so must `rest` be of
     `part`. Adding up floats would round once a turn, and for equal parts every time the same way.
@@ -258,7 +258,7 @@ def added(total: tuple[Tree, Tree], part: Tree, rest: Tree | None = None) -> tup
 
 
 def _two_sum(left: jax.Array, right: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The rounded sum, and what rounding took from it: exact (Knuth, TAOCP 2, theorem 4.2.2B)."""
+    """Returns the rounded sum and what rounding took: exact (Knuth, TAOCP 2, theorem 4.2.2B)."""
     rounded = left + right
     of_right = rounded - left
     error = (left - (rounded - of_right)) + (right - of_right)

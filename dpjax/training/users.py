@@ -94,7 +94,7 @@ def checked_ids(name: str, ids: Any, number: int) -> np.ndarray:
 
 
 def _words(ids: np.ndarray, places: np.ndarray, key: bytes) -> np.ndarray:
-    """(n,) uint64: a keyed hash of (whose record it is, which of theirs)."""
+    """Returns (n,) uint64: a keyed hash of (whose record it is, which of theirs)."""
     if not (isinstance(key, bytes) and 1 <= len(key) <= 64):
         raise ValueError("key must be 1 to 64 bytes, such as secrets.token_bytes(16), or None")
     begun = hashlib.blake2b(key=key, digest_size=8, person=b"dpjax users")
@@ -135,7 +135,7 @@ def per_user(loss_fn: Callable[..., jax.Array], *, with_rng: bool = False) -> Ca
 
 
 def mean_of_present(values: jax.Array, present: jax.Array) -> jax.Array:
-    """The mean of values (most_records,) where there is a record; 0 where there is none."""
+    """Averages values (most_records,) where there is a record; 0 where there is none."""
     weights = present.astype(values.dtype)
     return jnp.sum(jnp.where(present, values, 0)) / jnp.maximum(jnp.sum(weights), 1)
 

@@ -175,7 +175,7 @@ def clipped_grad(
 
 @dataclasses.dataclass(frozen=True)
 class ClippedGrad:
-    """The transformed loss; made by `clipped_grad`, which states the guarantees.
+    """Computes the sum of clipped gradients; made by `clipped_grad`, which states the guarantees.
 
     Pure: jit, vmap (over candidates: any of parameters, batch, clip norm, mask and key batched) and
     scan it at the call site.
@@ -224,7 +224,7 @@ class ClippedGrad:
         rng: jax.Array | None = None,
         rows_in_sum: int | None = None,
     ) -> tuple[PyTree, Auxiliary]:
-        """As the call, of parameters and rows that stand in memory; rows may have been picked.
+        """Sums as the call does, of parameters and rows that stand in memory; rows may be picked.
 
         A program that computes them itself may do so twice, and round otherwise; those that are
         arguments of a program, or the state of its loops, need not be copied.
@@ -311,7 +311,7 @@ class ClippedGrad:
         return self.row_cost(params, batch).bytes
 
     def row_cost(self, params: PyTree, batch: PyTree) -> RowCost:
-        """How much memory and arithmetic a row of a batch takes; see `bytes_a_row`."""
+        """Estimates memory and arithmetic of a row of a batch; see `bytes_a_row`."""
         keys = self._shapes_of_keys(batch_size(batch))
         check_loss(self.loss_fn, self.has_aux, params, batch, keys)
         loss = Loss(self.loss_fn, self.has_aux)
@@ -337,7 +337,7 @@ class ClippedGrad:
         mask: jax.Array,
         held_back: HeldBack,
     ) -> list[jax.Array]:
-        """By what each row's gradient is multiplied, (batch,) for each parameter."""
+        """Returns by what each row's gradient is multiplied, (batch,) for each parameter."""
         # What its slack makes infinite is.
         live = mask & jnp.isfinite(sum(square.value + square.slack for square in squares))
         scalar = jax.tree_util.treedef_is_leaf(jax.tree.structure(clip_norm))
@@ -368,7 +368,7 @@ class HeldBack(NamedTuple):
 
 
 def _held_back(rows: int, cancels: bool, products: float) -> HeldBack:
-    """For a sum of so many rows, of what adds up so many `products` of entries of two factors.
+    """Decides for a sum of so many rows, of what adds up `products` of entries of two factors.
 
     Formal guarantees:
       Let c be the clip norm over `1 + share`. A row's contribution is at most c, and the sum of the
@@ -403,7 +403,7 @@ def _check_bound(rule: ClipRule, groups: Sequence[Group], number: int) -> None:
 def _clip_weights(
     square: jax.Array, clip_norm: Any, live: jax.Array, held_back: HeldBack, stability: float | None
 ) -> jax.Array:
-    """min(1, clip_norm / norm) for live rows, else exactly zero; (batch,).
+    """Returns min(1, clip_norm / norm) for live rows, else exactly zero; (batch,).
 
     With a stability clip_norm / (norm + stability).
 

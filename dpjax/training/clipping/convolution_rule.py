@@ -180,7 +180,7 @@ class _Shape:
         return self.params["dimension_numbers"].out_spec
 
     def _views(self, left: jax.Array) -> Iterator[jax.Array]:
-        """For each tap in order, the pixels of the left operand that it multiplies."""
+        """Takes, for each tap in order, the pixels of the left operand that it multiplies."""
         spatial = self.params["dimension_numbers"].lhs_spec[2:]
         padded = self._padded(left, spatial)
         for tap in itertools.product(*map(range, self.taps)):
@@ -196,7 +196,7 @@ class _Shape:
         return jax.lax.pad(array, jnp.zeros((), array.dtype), padding)
 
     def _view(self, padded: jax.Array, spatial: Sequence[int], tap: Sequence[int]) -> jax.Array:
-        """The pixels that one tap multiplies."""
+        """Takes the pixels that one tap multiplies."""
         for axis, place, stride, dilation, size in zip(
             spatial,
             tap,
@@ -239,7 +239,7 @@ class _Shape:
         return stacked.reshape(self.groups, self.contracted * math.prod(self.window), -1)
 
     def left_operand(self, left: Value, features: int) -> Operand:
-        """The patches, and their inner products by the image's own where that is cheaper."""
+        """Reads the patches; their inner products by the image's own where that is cheaper."""
         pixels = math.prod(self._pixels(left.aval.shape))
         positions = self.contracted * math.prod(self.window)
         taps = math.prod(self.taps)
@@ -252,7 +252,7 @@ class _Shape:
         return tuple(shape[axis] for axis in self.params["dimension_numbers"].lhs_spec[2:])
 
     def gram(self, left: jax.Array) -> jax.Array:
-        """Inner products between patches, (groups, positions, positions), from those of pixels.
+        """Forms inner products of patches, (groups, positions, positions), from those of pixels.
 
         <patch at u, patch at v> = sum over taps of <pixel u + tap, pixel v + tap>: the products
         between pixels are formed once, and shifted views of them added up. By Cauchy and Schwarz
@@ -274,7 +274,7 @@ class _Shape:
         return total.reshape(self.groups, math.prod(self.window), math.prod(self.window))
 
     def cotangents(self, right: jax.Array) -> jax.Array:
-        """(groups, positions, right features)."""
+        """Returns (groups, positions, right features)."""
         letters, grouped = self._right_letters()
         pixels = _pixel_letters(len(self.window))
         split = _split(right, grouped, self.groups)
@@ -282,7 +282,7 @@ class _Shape:
         return arranged.reshape(self.groups, -1, self.right_features)
 
     def gradient(self, left: jax.Array, right: jax.Array) -> jax.Array:
-        """The kernel gradient of one example."""
+        """Forms the kernel gradient of one example."""
         if math.prod(self.taps) > _MOST_TAPS:
             return self._convolve(widened(left), widened(right), None)
         (left_letters, left_grouped), (right_letters, right_grouped) = (
@@ -306,7 +306,7 @@ class _Shape:
         return stacked.transpose([source[place] for place in range(spatial + 2)])
 
     def batch_sum(self, left: jax.Array, right: jax.Array) -> jax.Array:
-        """The kernel gradient summed over a leading batch axis: examples are contracted too."""
+        """Sums the kernel gradient over a leading batch axis: examples are contracted too."""
         numbers = self.params["dimension_numbers"]
         groups = self.groups if self.group_features else 1
         left = _batch_into(left, numbers.lhs_spec[1], groups)
@@ -323,13 +323,13 @@ def _pixel_letters(number: int) -> str:
 
 
 def _letters(spec: tuple[int, ...], first: str, second: str) -> str:
-    """One letter for each axis of an operand, in the order in which the axes lie."""
+    """Returns one letter for each axis of an operand, in the order in which the axes lie."""
     names = dict(zip(spec, (first, second, *_pixel_letters(len(spec) - 2)), strict=True))
     return "".join(names[axis] for axis in range(len(spec)))
 
 
 def _named(letters: str, grouped: int) -> str:
-    """The letters after the groups were split off their axis."""
+    """Returns the letters after the groups were split off their axis."""
     return letters[:grouped] + "g" + letters[grouped:]
 
 

@@ -18,7 +18,7 @@ class ParameterExplanation(NamedTuple):
 
 
 class Explanation(dict[str, ParameterExplanation]):
-    """Parameter path to what was done for it; prints as a table."""
+    """Maps a parameter's path to what was done for it; prints as a table."""
 
     def __str__(self) -> str:
         rows = [("parameter", "shape", "rule", "norm by", "held", "because")]

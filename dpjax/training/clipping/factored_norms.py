@@ -49,7 +49,7 @@ class SquaredNorm(NamedTuple):
 
 
 def _alone(value: jax.Array, slack: jax.Array | float) -> SquaredNorm:
-    """Of what is added up as a whole."""
+    """Bounds a square that is added up as a whole."""
     return SquaredNorm(value, jnp.zeros_like(value) + slack, value + slack)
 
 
@@ -75,7 +75,7 @@ def sum_of_squares(array: jax.Array, axes: Sequence[int] | None = None) -> jax.A
 
 
 def underflow(elements: float, dtype: jax.typing.DTypeLike) -> float:
-    """What the squares of this many elements can lose by falling under the smallest normal."""
+    """Bounds what squares of this many elements lose by falling under the smallest normal."""
     return elements * float(jnp.finfo(dtype).tiny)
 
 
@@ -85,13 +85,13 @@ def sizes(squares: jax.Array, features: int) -> jax.Array:
 
 
 def whole_squared_norm(gradient: jax.Array) -> SquaredNorm:
-    """Of a gradient that was formed."""
+    """Computes the squared norm of a gradient that was formed."""
     squares = sum_of_squares(gradient.reshape(-1))
     return _alone(squares, underflow(gradient.size, squares.dtype))
 
 
 def outer_norm(terms: Sequence[OuterProducts], pairs: Sequence[Rows]) -> SquaredNorm:
-    """One position in each block: the product of two squared norms."""
+    """Multiplies two squared norms: one position in each block."""
     del terms
     ((left, right),) = pairs
     # Flat, since a reduction over several axes may be compiled to a copy and a reduction.
@@ -105,7 +105,7 @@ def outer_norm(terms: Sequence[OuterProducts], pairs: Sequence[Rows]) -> Squared
 
 
 def touched_rows_norm(terms: Sequence[OuterProducts], pairs: Sequence[Rows]) -> SquaredNorm:
-    """One-hot left rows: adds up the right rows of each index, then squares."""
+    """Adds up the right rows of each index of one-hot left rows, then squares."""
     ((index, rows),) = pairs
     features, columns = terms[0].left.features, rows.shape[2]
     index = drop_outside(index, features)
@@ -133,7 +133,7 @@ def _totals_by_sorting(index: jax.Array, rows: jax.Array) -> jax.Array:
 
 
 def own_gram_norm(term: OuterProducts, left: jax.Array, right: jax.Array) -> SquaredNorm:
-    """One term, by inner products of its operands' own making; operands as they are held."""
+    """Takes one term's norm by inner products of its operands' own making, as they are held."""
 
     def inner(operand: Operand, array: jax.Array) -> jax.Array:
         if operand.inner is not None:
@@ -155,7 +155,7 @@ def own_gram_norm(term: OuterProducts, left: jax.Array, right: jax.Array) -> Squ
 
 
 def gram_norm(terms: Sequence[OuterProducts], pairs: Sequence[Rows]) -> SquaredNorm:
-    """Inner products between the positions of all terms."""
+    """Takes the norm by inner products between the positions of all terms."""
     groups = _grouped(terms, pairs)
     value = added = jnp.zeros((), pairs[0][1].dtype)
     for number, (operands, (left, right)) in enumerate(groups):
@@ -173,7 +173,7 @@ def entrywise_norm(
     pairs: Sequence[Rows],
     weights: Sequence[jax.Array | None],
 ) -> SquaredNorm:
-    """One position in each block of every term, each multiplied by a weight entry by entry.
+    """Takes the norm of one position in each block of each term, weighted entry by entry.
 
     With weights D_k: sum_{k,m} sum_{r,c} (left_k left_m)[r] (D_k D_m)[r, c] (right_k right_m)[c], a
     product of the batch with matrices that it shares.
@@ -250,7 +250,7 @@ def _grouped(
 def _inner(
     operand: Operand, rows: jax.Array, other_operand: Operand, other_rows: jax.Array
 ) -> jax.Array:
-    """Inner products of every row with every other row: (stack, positions, other positions)."""
+    """Forms products of every row with every other: (stack, positions, other positions)."""
     if operand.indices and other_operand.indices:
         inside = (rows >= 0) & (rows < operand.features)
         same = rows[:, :, None] == other_rows[:, None, :]
@@ -272,7 +272,7 @@ def _sizes(operand: Operand, rows: jax.Array) -> jax.Array:
 
 
 def products_of(terms: Sequence[OuterProducts]) -> float:
-    """How many products of entries a squared norm of terms adds up, at most."""
+    """Counts the products of entries that a squared norm of terms adds up, at most."""
     first, positions = terms[0], sum(term.positions for term in terms)
     entries = float(first.stack) * first.left.features * first.right.features
     return entries * float(positions) ** 2

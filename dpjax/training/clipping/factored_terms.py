@@ -30,7 +30,7 @@ HIGHEST = jax.lax.Precision.HIGHEST
 
 
 def accumulator(*dtypes: jax.typing.DTypeLike) -> jax.typing.DTypeLike:
-    """The type in which norms and sums are formed: float32, or wider where an operand is."""
+    """Returns the type of norms and sums: float32, or wider where an operand is."""
     return jnp.promote_types(jnp.result_type(*dtypes), jnp.float32)
 
 
@@ -61,7 +61,7 @@ class Operand:
     inner_cost: float = math.inf  # multiplications of `inner`
 
     def then(self, change: Callable, features: int | None = None) -> Operand:
-        """The same operand with one more step of reading."""
+        """Returns the same operand with one more step of reading."""
         first = self.read
         return Operand(
             self.value,
@@ -124,7 +124,7 @@ class OuterProducts:
         return dataclasses.replace(self, scale=self.scale * factor)
 
     def swapped(self) -> OuterProducts | None:
-        """The same leaf with the names of the factors exchanged; not where one is one-hot."""
+        """Exchanges the names of the factors of the same leaf; not where one is one-hot."""
         if self.left.indices:
             return None
         names = {LEFT: RIGHT, RIGHT: LEFT, STACK: STACK}
@@ -203,7 +203,7 @@ class OuterProducts:
         return dataclasses.replace(self, **changes)
 
     def gradient(self, left: jax.Array, right: jax.Array) -> jax.Array:
-        """The leaf of one example, from the operands as the computation holds them."""
+        """Forms the leaf of one example, from the operands as the computation holds them."""
         if self.direct is not None:
             return self.direct.gradient(left, right) * self.scale
         if self.left.indices:
@@ -244,7 +244,7 @@ class OuterProducts:
         return self.layout.assemble(summed)
 
     def _sum_of_rows(self, index: jax.Array, rows: jax.Array) -> jax.Array:
-        """One block of a table's gradient, from indices and rows of the whole batch."""
+        """Forms one block of a table's gradient, of indices and rows of the batch."""
         return _scatter_rows(
             index.reshape(-1), rows.reshape(-1, rows.shape[-1]), self.left.features
         )
@@ -265,7 +265,7 @@ def _matrix_of_sums(left: jax.Array, right: jax.Array) -> jax.Array:
 
 
 def product(equation: str, left: jax.Array, right: jax.Array) -> jax.Array:
-    """A product of operands as they are, accumulated widely; for gradients that are then kept.
+    """Multiplies operands as they are, accumulated widely; for gradients that are then kept.
 
     At the backend's own precision: norm and sum are both taken from the one result, so its rounding
     is a slightly different gradient and not a looser bound.

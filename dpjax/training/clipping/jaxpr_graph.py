@@ -31,7 +31,7 @@ _REMAT_CALLS = frozenset({"checkpoint", "remat", "remat2"})
 
 @dataclasses.dataclass(eq=False, frozen=True)
 class Constant:
-    """A value known when the graph was made: a literal, or an array that the jaxpr closed over."""
+    """Holds a value known when the graph was made: a literal, or an array closed over."""
 
     array: Any
 
@@ -80,7 +80,7 @@ class Operation:
 
 @dataclasses.dataclass(eq=False)
 class Derived(Operation):
-    """A value that no equation forms: `function` of the inputs gives the only output."""
+    """Computes a value that no equation forms: `function` of the inputs, the only output."""
 
     function: Callable[..., Any] = dataclasses.field(kw_only=True)
 
@@ -90,14 +90,14 @@ class Derived(Operation):
 
 @dataclasses.dataclass(eq=False)
 class Scan(Operation):
-    """A `scan`: it has a body, and its outputs may grow, see `Loop.stack`."""
+    """Represents a `scan`: it has a body, and its outputs may grow, see `Loop.stack`."""
 
     loop: Loop = dataclasses.field(kw_only=True)
 
 
 @dataclasses.dataclass(eq=False)
 class Loop:
-    """The body of a `scan`.
+    """Represents the body of a `scan`.
 
     Its inputs are `constants` loop constants, then `carries` carries, then slices of the stacked
     inputs; its outputs the carries, then slices of the stacked outputs.
@@ -131,7 +131,7 @@ class Graph:
     outputs: list[Atom]
 
     def influenced_by(self, sources: Iterable[Value]) -> set[Value]:
-        """The values that depend on any of the given inputs."""
+        """Finds the values that depend on any of the given inputs."""
         reached = set(sources)
         for operation in self.operations:
             if any(atom in reached for atom in operation.inputs):
@@ -212,7 +212,7 @@ def is_contraction(atom: Atom) -> bool:
 
 
 def number_of(atom: Atom) -> float | None:
-    """The number that a constant scalar is."""
+    """Returns the number that a constant scalar is."""
     if not isinstance(atom, Constant) or isinstance(atom.array, jax.core.Tracer):
         return None
     is_real_scalar = np.ndim(atom.array) == 0 and jnp.issubdtype(atom.aval.dtype, jnp.floating)
@@ -326,7 +326,7 @@ def spread_branches(graph: Graph, rows: set[Value]) -> None:
 
 
 def _selected(chosen: jax.Array, *cases: jax.Array) -> jax.Array:
-    """The case whose number is chosen; the first or last for numbers outside."""
+    """Selects the case whose number is chosen; the first or last for numbers outside."""
     if len(cases) == 1:
         return jnp.asarray(cases[0])
     number = jnp.clip(chosen, 0, len(cases) - 1).astype(jnp.int32)
@@ -334,7 +334,7 @@ def _selected(chosen: jax.Array, *cases: jax.Array) -> jax.Array:
 
 
 def rows_of_body(operation: Scan, rows: set[Value]) -> set[Value]:
-    """The values of a loop's body that depend on the row, of those outside that do."""
+    """Finds the values of a loop's body that depend on the row, of those outside that do."""
     loop, body = operation.loop, operation.loop.body
     inputs = {
         inner for atom, inner in zip(operation.inputs, body.inputs, strict=True) if atom in rows
@@ -374,7 +374,7 @@ def evaluate(
 
 
 def _needed(graph: Graph, wanted: Iterable[Atom], effects: bool = True) -> set[Value]:
-    """The values that the wanted ones, and operations with effects, are computed from."""
+    """Finds the values that the wanted ones, and operations with effects, are computed from."""
     needed = {atom for atom in wanted if isinstance(atom, Value)}
     for operation in reversed(graph.operations):
         asked = [output in needed for output in operation.outputs]
@@ -390,7 +390,7 @@ def _needed(graph: Graph, wanted: Iterable[Atom], effects: bool = True) -> set[V
 
 
 def _needed_of_loop(operation: Scan, asked: Sequence[bool]) -> tuple[list[bool], list[bool]]:
-    """Which inputs a loop needs for the outputs asked for, and which outputs it must carry."""
+    """Finds the inputs that a loop needs for these outputs, and what it must carry."""
     loop, body = operation.loop, operation.loop.body
     keep = [True] * len(asked) if operation.has_effects else list(asked)
     while True:

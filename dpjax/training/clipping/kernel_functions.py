@@ -45,7 +45,7 @@ def divided(rows: jax.Array, by: jax.Array) -> jax.Array:
 
 
 def kept_where(rows: jax.Array, by: jax.Array) -> jax.Array:
-    """What is not kept may be anything, infinite or NaN."""
+    """Puts zeros for what is not kept, which may be infinite or NaN."""
     return jnp.where(by, rows, 0)
 
 
@@ -60,7 +60,7 @@ class KernelFunctions:
         self._graph, self._rows, self._in_loop = graph, rows, in_loop
 
     def derive(self, name: str, inputs: Sequence[Atom], function: Callable) -> Value:
-        """A value added to the graph."""
+        """Adds a value to the graph."""
         value = self._graph.derive(name, inputs, function)
         if any(atom in self._rows for atom in inputs):
             self._rows.add(value)
@@ -73,7 +73,7 @@ class KernelFunctions:
     def times(
         self, term: OuterProducts, by: Atom, combine: Combine = multiplied
     ) -> OuterProducts | None:
-        """The term after `combine` with an array shaped like the leaf, entry by entry."""
+        """Returns the term after `combine` with an array shaped like the leaf, by entries."""
         if by.aval.shape and not _repeats_to(by.aval.shape, term.layout.shape):
             return None
         split = term.layout.split_to_shape()
@@ -125,7 +125,7 @@ class KernelFunctions:
         return Operand(value, _as_it_is, operand.features)
 
     def _scaled_directly(self, term: OuterProducts, by: Atom, combine: Combine) -> OuterProducts:
-        """By one number: operands keep the form that the direct ways read."""
+        """Scales by one number: operands keep the form that direct ways read."""
 
         def change(array: jax.Array, other: jax.Array) -> jax.Array:
             return combine(widened(array), other.reshape(-1)[0])
@@ -141,7 +141,7 @@ class KernelFunctions:
     def _looked_up(
         self, term: OuterProducts, by: Atom, combine: Combine, blocks: Callable
     ) -> OuterProducts:
-        """One-hot rows read one row of the multiplier each."""
+        """Reads one row of the multiplier for each one-hot row."""
 
         def change(left: jax.Array, right: jax.Array, array: jax.Array) -> jax.Array:
             picked = jax.vmap(lambda index, block: block.at[index].get(mode="clip"))(
@@ -165,7 +165,7 @@ class KernelFunctions:
         return dataclasses.replace(term, weight=self.derive("weight", [by, *before], weight))
 
     def chosen(self, terms: Sequence[OuterProducts], which: Atom, case: int, cases: int) -> list:
-        """The terms where `which` chooses their case, zeros elsewhere; None for those without."""
+        """Keeps terms where `which` chooses their case, else zeros; None for no terms."""
 
         def is_case(number: jax.Array) -> jax.Array:
             return jnp.clip(number.astype(jnp.int32), 0, cases - 1) == case
@@ -176,7 +176,7 @@ class KernelFunctions:
     def contracted(
         self, term: OuterProducts, operation: Operation, side: int
     ) -> OuterProducts | None:
-        """`dot_general` of the leaf (operand number `side`) with what all examples share."""
+        """Carries the leaf, operand `side`, through `dot_general` with what all share."""
         contract, batch = operation.params["dimension_numbers"]
         split = term.layout.split_to_shape()
         if split is None or batch[0] or term.weight is not None or term.direct is not None:
@@ -263,7 +263,7 @@ class KernelFunctions:
         )
 
     def spread(self, operation: Operation) -> OuterProducts | None:
-        """`broadcast_in_dim` of a value to a larger one: ones times the value."""
+        """Carries through `broadcast_in_dim` to a larger value: ones times the value."""
         small = operation.inputs[0]
         if isinstance(small, Constant):
             return None
@@ -330,7 +330,7 @@ def _sum_over(
     right: jax.Array,
     weight: jax.Array | None,
 ) -> jax.Array:
-    """The sum over some axes of a leaf given by rows (stack, positions, features)."""
+    """Sums over some axes of a leaf given by rows (stack, positions, features)."""
     letters = [chr(ord("a") + index) for index in range(len(finer.axes))]
     names = {
         factor: "".join(letters[i] for i, (owner, _) in enumerate(finer.axes) if owner == factor)
@@ -351,7 +351,7 @@ def _sum_over(
 
 
 def _repeats_to(shape: Sequence[int], wanted: Sequence[int]) -> bool:
-    """Whether a shape is the wanted one, up to axes of size 1."""
+    """Tells whether a shape is the wanted one, up to axes of size 1."""
     return len(shape) == len(wanted) and all(
         size in (1, other) for size, other in zip(shape, wanted, strict=True)
     )

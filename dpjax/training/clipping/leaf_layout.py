@@ -52,7 +52,7 @@ class Layout:
         return Layout(tuple(axes), self.shape), runs
 
     def blocks(self) -> tuple[tuple[str, int], ...]:
-        """The elementary axes, neighbours of one factor merged."""
+        """Merges neighbouring elementary axes of one factor."""
         merged: list[tuple[str, int]] = []
         for name, size in self.axes:
             if size == 1:
@@ -64,7 +64,7 @@ class Layout:
         return tuple(merged)
 
     def _order(self) -> list[int]:
-        """The elementary axes, those of the stack first, then of the left and right factors."""
+        """Orders the elementary axes: the stack's first, then the left and right factors'."""
         factors = (STACK, LEFT, RIGHT)
         return sorted(range(len(self.axes)), key=lambda axis: factors.index(self.axes[axis][0]))
 

@@ -42,7 +42,7 @@ from dpjax.training.clipping.leaf_layout import RIGHT, STACK
 
 @dataclasses.dataclass(frozen=True)
 class Unused:
-    """A parameter that the loss does not read."""
+    """Plans for a parameter that the loss does not read."""
 
     shape: tuple[int, ...]
     dtype: Any
@@ -67,7 +67,7 @@ class Unused:
 
 @dataclasses.dataclass(frozen=True)
 class Whole:
-    """The per-example gradient itself, as the computation forms it."""
+    """Plans to take the per-example gradient itself, as the computation forms it."""
 
     gradient: Atom
     rule: str
@@ -143,7 +143,7 @@ class Factored:
 
     @property
     def cancels(self) -> bool:
-        """Whether the sum over examples adds up what may cancel within one example's gradient."""
+        """Tells whether the sum over examples adds up what may cancel within one gradient."""
         parts = sum(term.positions for term in self.terms) + len(self.shared)
         return self.form != "product" and parts > 1
 
@@ -205,7 +205,7 @@ class Factored:
     def _split(
         self, arrays: Sequence[jax.Array]
     ) -> tuple[list[jax.Array], jax.Array | None, list[jax.Array | None]]:
-        """Operands, the shared terms' sum, and the terms' weights; None where there is none."""
+        """Splits into operands, the shared terms' sum, and the terms' weights; None for none."""
         own, rest = list(arrays[: len(self.needs)]), list(arrays[len(self.needs) :])
         common = rest.pop(0) if self.shared else None
         return own, common, [None if term.weight is None else rest.pop(0) for term in self.terms]
@@ -213,7 +213,7 @@ class Factored:
 
 @dataclasses.dataclass(frozen=True)
 class Common:
-    """A gradient that is the same for every example: of a parameter that is only penalised."""
+    """Plans for a gradient that is the same for every example: of one that is only penalised."""
 
     terms: tuple[Shared, ...]
     rule: str = "shared"

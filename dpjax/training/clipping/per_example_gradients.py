@@ -47,7 +47,7 @@ PyTree = Any
 
 
 class Results(NamedTuple):
-    """Per-example gradients (one entry for each parameter), losses and auxiliary outputs."""
+    """Holds per-example gradients (one entry a parameter), losses and auxiliary outputs."""
 
     gradients: FactoredGradients | MaterialisedGradients
     values: jax.Array
@@ -56,7 +56,7 @@ class Results(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Loss:
-    """The loss of one example, as given to `clipped_grad`."""
+    """Wraps the loss of one example, as given to `clipped_grad`."""
 
     function: Callable[..., Any]
     has_aux: bool
@@ -128,7 +128,7 @@ def _plan(recogniser: Recogniser, atom: Atom, leaf: Any, force: bool) -> Plan:
 
 
 def _wanted(tracing: Tracing) -> list[Atom]:
-    """The values that are evaluated: results, and what the plans need."""
+    """Returns the values that are evaluated: results, and what the plans need."""
     wanted = dict.fromkeys(tracing.results)
     for plan in tracing.plans:
         wanted |= dict.fromkeys((*plan.needs, *plan.shared_needs))
@@ -143,7 +143,7 @@ class RowCost(NamedTuple):
 
 
 def row_cost(tracing: Tracing) -> RowCost:
-    """What one row takes."""
+    """Estimates what one row takes."""
     wanted = _wanted(tracing)
     formed, sums = 0, 0.0
     for plan, leaf in zip(tracing.plans, tracing.graph.inputs, strict=False):
@@ -207,7 +207,7 @@ def materialised(loss: Loss, params: PyTree, batch: PyTree, keys: Any) -> Result
 
 @dataclasses.dataclass(frozen=True)
 class MaterialisedGradients:
-    """Per-example gradients, (batch, ...) for each parameter."""
+    """Holds per-example gradients, (batch, ...) for each parameter."""
 
     leaves: list[jax.Array]
 
@@ -225,7 +225,7 @@ class MaterialisedGradients:
 
 
 class FactoredGradients:
-    """What the plans of the parameters need, batched (`operands`) and not (`shared`)."""
+    """Holds what the plans of the parameters need, batched (`operands`) and not (`shared`)."""
 
     def __init__(
         self, plans: list[Plan], operands: list[tuple], shared: list[tuple], size: int
@@ -249,12 +249,12 @@ class FactoredGradients:
 
     @property
     def cancels(self) -> bool:
-        """Whether the sums over examples add up what may cancel within one example's gradient."""
+        """Tells whether sums over examples add up what may cancel within a gradient."""
         return any(plan.cancels for plan in self._plans)
 
     @property
     def products(self) -> float:
-        """Of entries of factors, as many as the squared norms add up, at most."""
+        """Counts products of entries that the squared norms add up, at most."""
         return sum(plan.products for plan in self._plans)
 
     def squared_norms(self) -> list[SquaredNorm]:

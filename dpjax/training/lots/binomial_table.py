@@ -31,13 +31,13 @@ class CountTable:
 
 
 def round_up(value: Fraction) -> float:
-    """The smallest float not below `value`, for bounds that must stay bounds."""
+    """Returns the smallest float not below `value`, for bounds that must stay bounds."""
     nearest = float(value)
     return nearest if Fraction(nearest) >= value else math.nextafter(nearest, math.inf)
 
 
 def split_into_words(values: list[int], words: int) -> np.ndarray:
-    """Non-negative integers below 2^(32 words) as uint32 (words, len(values)), high word first."""
+    """Splits integers below 2^(32 words) into uint32 (words, len(values)), high word first."""
     mask = (1 << WORD_BITS) - 1
     shifts = [WORD_BITS * (words - 1 - word) for word in range(words)]
     return np.array(

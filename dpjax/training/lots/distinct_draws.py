@@ -36,7 +36,7 @@ def draws_for_distinct(size: int, wanted: int) -> tuple[int, Fraction]:
 
 
 def _relative_entropy(first: float, second: float) -> float:
-    """KL divergence of Bernoulli(first) from Bernoulli(second), 0 unless first < second."""
+    """Returns Bernoulli(first)'s KL divergence from Bernoulli(second), 0 unless first < second."""
     if first >= second:
         return 0.0
     if second == 1.0:
@@ -84,7 +84,7 @@ def compact(member: jax.Array, capacity: int) -> tuple[jax.Array, jax.Array]:
 
 
 def at_least(words: jax.Array, thresholds: np.ndarray) -> jax.Array:
-    """words >= thresholds as multi-word integers; both (words, ...), high word first."""
+    """Compares words >= thresholds as multi-word integers; both (words, ...), high word first."""
     result = words[-1] >= thresholds[-1]
     for word, threshold in zip(words[-2::-1], thresholds[-2::-1], strict=True):
         result = (word > threshold) | ((word == threshold) & result)

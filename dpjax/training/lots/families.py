@@ -46,7 +46,7 @@ class LotFamily:
     lots: FixedLots | None = None
 
     def numbers_of(self, lots: PoissonLots | FixedLots) -> dict[str, np.ndarray | np.generic]:
-        """What tells `lots` from the other members, as arrays of one shape for all of them."""
+        """Returns what tells `lots` from other members, as arrays of one shape for all."""
         if self.kind == ALONE:
             return {}
         if isinstance(lots, FixedLots):

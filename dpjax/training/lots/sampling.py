@@ -105,12 +105,12 @@ class PoissonLots:
 
     @property
     def total_variation(self) -> float:
-        """Upper bound on the distance of one lot from its ideal law, truncation apart."""
+        """Bounds the distance of one lot from its ideal law, truncation apart."""
         return _poisson_sampler(self).total_variation
 
     @property
     def failure_probability_per_draw(self) -> float:
-        """What the accounting charges per lot for quantisation, as infinite privacy loss."""
+        """Returns what each lot is charged for quantisation, as infinite privacy loss."""
         return _charge(self.total_variation)
 
     def draw(
@@ -173,12 +173,12 @@ class FixedLots:
 
     @property
     def total_variation(self) -> float:
-        """Upper bound on the distance of one lot from the uniform law over subsets."""
+        """Bounds the distance of one lot from the uniform law over subsets."""
         return _fixed_sampler(self).total_variation
 
     @property
     def failure_probability_per_draw(self) -> float:
-        """What the accounting charges per lot, as infinite privacy loss."""
+        """Returns what the accounting charges per lot, as infinite privacy loss."""
         return _charge(self.total_variation)
 
     def check_number(self, number_of_records: int) -> None:
@@ -245,7 +245,7 @@ def _fixed_sampler(lots: FixedLots) -> _Sampler:
 
 
 def _bernoulli_sampler(size: int, probability: float, capacity: int) -> _Sampler:
-    """One number per record: the cheaper way when a lot may hold more than half of them."""
+    """Draws one number per record: cheaper when a lot may hold more than half of them."""
     resolution = 1 << (WORD_BITS * UNIFORM_WORDS)
     # Present where U < threshold; the float's value times 2^96 rounds by at most one half, and
     # probability 1 (threshold 2^96, one more than the words hold) is exact below.
@@ -266,7 +266,7 @@ def _bernoulli_sampler(size: int, probability: float, capacity: int) -> _Sampler
 
 
 def _complement_sampler(size: int, left_out: int) -> _Sampler:
-    """More than half of the records: draws the ones to leave out."""
+    """Draws the records to leave out, for lots of more than half of them."""
     if left_out == 0:
         return _Sampler(lambda key: (jnp.arange(size), jnp.ones((size,), bool)), 0.0)
     excluded_lots = FixedLots(size, left_out)
