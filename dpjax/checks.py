@@ -30,7 +30,7 @@ def number(name: str, value: object, wanted: str = "a finite number", finite: bo
 
 
 def positive(name: str, value: object) -> float:
-    """`value` as a float above 0, or a ValueError that names it."""
+    """Checks and returns `value` as a float above 0."""
     wanted = "finite and > 0"
     found = number(name, value, wanted)
     if not found > 0.0:
@@ -39,7 +39,7 @@ def positive(name: str, value: object) -> float:
 
 
 def not_negative(name: str, value: object) -> float:
-    """`value` as a float of at least 0, or a ValueError that names it."""
+    """Checks and returns `value` as a float of at least 0."""
     wanted = "finite and >= 0"
     found = number(name, value, wanted)
     if not found >= 0.0:
@@ -62,7 +62,7 @@ def probability(
 
 
 def whole(name: str, value: object, smallest: float = 1) -> int:
-    """`value` as an int of at least `smallest`, or a ValueError that names it; 3.0 is whole."""
+    """Checks and returns `value` as an int of at least `smallest`; 3.0 is whole."""
     wanted = f"a whole number >= {smallest}"
     scalar = value[()] if isinstance(value, np.ndarray) and value.ndim == 0 else value
     if isinstance(scalar, numbers.Integral) and not isinstance(scalar, bool | np.bool_):
@@ -78,7 +78,7 @@ def whole(name: str, value: object, smallest: float = 1) -> int:
 
 
 def flag(name: str, value: object) -> bool:
-    """`value` as a bool, or a ValueError that names it; no text or number is read as one."""
+    """Checks and returns `value` as a bool; no text or number is read as one."""
     if not isinstance(value, bool | np.bool_):
         raise ValueError(f"{name} must be True or False, not {shown(value)}")
     return bool(value)
@@ -108,7 +108,7 @@ def plain_array(name: str, value: object) -> np.ndarray:
 
 
 def vector(name: str, value: object, finite: bool = True) -> np.ndarray:
-    """`value` as a float64 array of one dimension, not empty, or a ValueError that names it."""
+    """Checks and returns `value` as a float64 array of one dimension, not empty."""
     wanted = f"a list of {'finite ' if finite else ''}numbers"
     found = array(name, value, wanted)
     if found.ndim != 1 or found.size == 0 or (finite and not np.all(np.isfinite(found))):
@@ -117,21 +117,21 @@ def vector(name: str, value: object, finite: bool = True) -> np.ndarray:
 
 
 def one_of(name: str, value: object, choices: Sequence[str]) -> str:
-    """`value` if it is one of the words, or a ValueError that names it."""
+    """Checks and returns `value` as one of the words."""
     if not (isinstance(value, str) and value in choices):
         raise ValueError(f"unknown {name} {shown(value)}: pass one of {tuple(choices)}")
     return value
 
 
 def text(name: str, value: object) -> str:
-    """`value` if it is text, or a ValueError that names it."""
+    """Checks and returns `value` as text."""
     if not isinstance(value, str):
         raise ValueError(f"{name} must be text, not {shown(value)}")
     return value
 
 
 def path(name: str, value: object) -> str | os.PathLike[str]:
-    """`value` if it can name a file or folder, or a ValueError that names the argument."""
+    """Checks and returns `value` as what can name a file or folder."""
     if not isinstance(value, str | os.PathLike):
         raise ValueError(f"{name} must be a path, not {shown(value)}")
     return value
@@ -173,7 +173,7 @@ def kept(value: Any, found: float) -> float:
 
 
 def shown(value: object) -> str:
-    """The value in one short line."""
+    """Writes the value in one short line."""
     text = str(value) if isinstance(value, numbers.Real) else repr(value)
     text = " ".join(text.split())
     return text if len(text) <= 80 else text[:77] + "..."

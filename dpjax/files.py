@@ -27,7 +27,7 @@ def aside(path: str | os.PathLike, mode: int = 0o666) -> Iterator[str]:
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike) -> Iterator[str]:
-    """A file beside `path` to be written to; if the block succeeds, it takes the place of `path`.
+    """Makes a file beside `path` to write to; if the block succeeds, it takes the place of `path`.
 
     Whoever opens `path` finds what was there before or all that was written, whatever fails.
 

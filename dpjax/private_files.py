@@ -77,7 +77,7 @@ def write_anew(path: str | os.PathLike, payload: bytes) -> None:
 
 @contextlib.contextmanager
 def _written_aside(path: str | os.PathLike, payload: bytes) -> Iterator[str]:
-    """A file of the payload beside `path`, which is gone afterwards."""
+    """Writes the payload to a file beside `path`, which is gone after the block."""
     with files.aside(path, 0o600) as partial:
         with open(partial, "wb") as file:
             file.write(payload)
@@ -127,7 +127,7 @@ def release_file(path: str | os.PathLike) -> None:
 
 
 def _taken(path: str, what: str, shared: bool) -> int:
-    """A descriptor that holds the lock of the file that stands at `path`."""
+    """Returns a descriptor that holds the lock of the file that stands at `path`."""
     while True:
         flags = os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | getattr(os, "O_NOFOLLOW", 0)
         descriptor = os.open(path, flags, 0o600)

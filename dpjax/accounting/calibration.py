@@ -191,7 +191,7 @@ def calibrate_largest(
 
 
 def _target(epsilon: float, delta: float) -> tuple[float, float]:
-    """Both, or a ValueError."""
+    """Checks and returns both."""
     epsilon = number("epsilon", epsilon, "> 0")
     if not epsilon > 0.0:
         raise ValueError(f"epsilon must be > 0, not {epsilon}")

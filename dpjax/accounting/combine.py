@@ -162,7 +162,7 @@ def mixture(guarantees: Sequence[Guarantee], weights: Sequence[float] | None = N
 
 
 def _all_known(values: Iterable[Known | None]) -> list[Known] | None:
-    """The values, or None where one of them is."""
+    """Returns the values, or None where one of them is."""
     found = list(values)
     known = [value for value in found if value is not None]
     return known if len(known) == len(found) else None
@@ -219,7 +219,7 @@ def _larger_pair(pairs: list[LossPair]) -> LossPair:
 
 
 def _ties_at_worst(one: LossPair, other: LossPair) -> bool | None:
-    """Whether a profile is below another by rounding somewhere; None where it is by more.
+    """Tells whether a profile is below another by rounding somewhere; None where by more.
 
     Both are linear in e^epsilon between the knots of the two, and constant beyond them.
     """
@@ -235,7 +235,7 @@ def _ties_at_worst(one: LossPair, other: LossPair) -> bool | None:
 
 
 def _interval_to_compare_on(pairs: list[LossPair]) -> float:
-    """The finest pair's interval or a part of it: one that holds all grids, or is fine for them."""
+    """Returns the finest pair's interval or a part of it that holds all grids or is fine."""
     finest = min(pair.interval for pair in pairs)
     most = LARGEST_SIZE * finest / (2.0 * max(pair.size * pair.interval for pair in pairs))
     if most < 1.0:
@@ -289,7 +289,7 @@ def _larger_law(
 
 
 def _raised(pair: LossPair, share: float) -> LossPair:
-    """The pair with profiles larger by this share at epsilon >= 0, of masses 1 as before."""
+    """Raises the pair's profiles by this share at epsilon >= 0, masses 1 as before."""
 
     def raised(law: LossDistribution) -> LossDistribution:
         masses = law.masses * (1.0 + share)

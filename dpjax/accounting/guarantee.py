@@ -28,7 +28,7 @@ METHODS = ("tight", "rdp", "rdp_classic")
 
 
 class Guarantee:
-    """Cost of a computation: a pair of privacy loss distributions, a Renyi curve, or both.
+    """Holds a computation's cost: a pair of privacy loss distributions, a Renyi curve, or both.
 
     Formal guarantees: for every pair of neighbours under `relation` and every epsilon >= 0, the
     computation is (epsilon, g.delta(epsilon))-differentially private; `g.epsilon(delta)` is an
@@ -106,7 +106,7 @@ class Guarantee:
 
     @property
     def provenance(self) -> dict[str, Any]:
-        """A fresh copy of the tree that explains and rebuilds this guarantee."""
+        """Returns a fresh copy of the tree that explains and rebuilds this guarantee."""
         tree = self._provenance
         if tree is None:
             raise ValueError(
@@ -117,12 +117,12 @@ class Guarantee:
 
     @property
     def known_by_renyi_only(self) -> bool:
-        """Whether the loss distributions are derived from the Renyi curve."""
+        """Tells whether the loss distributions are derived from the Renyi curve."""
         return self._pair_source is None and self.pure_epsilon is None
 
     @functools.cached_property
     def pair(self) -> LossPair:
-        """Both directions' loss distributions, computed when first needed."""
+        """Returns both directions' loss distributions, computed when first needed."""
         if self._pair_source is None:
             if self.pure_epsilon is not None:
                 return pure_pair(self.pure_epsilon)
@@ -175,7 +175,7 @@ class Guarantee:
         return stated.six_digits_up(self.epsilon(delta))
 
     def meets(self, epsilon: float, delta: float) -> bool:
-        """Whether every machine states an epsilon of at most `epsilon` at this delta."""
+        """Tells whether every machine states an epsilon of at most `epsilon` at this delta."""
         return self.epsilon(delta) <= stated.aim_below(epsilon)
 
     def delta(self, epsilon: float) -> float:
@@ -317,7 +317,7 @@ class Guarantee:
         return min(bound, groups.group_epsilon(self.pair, records, delta))
 
     def to_pld(self) -> privacy_loss_distribution.PrivacyLossDistribution:
-        """The pair as dp_accounting's PrivacyLossDistribution (pessimistic)."""
+        """Returns the pair as dp_accounting's PrivacyLossDistribution (pessimistic)."""
         # Most of a second to import, and few prices need it.
         from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 
@@ -388,7 +388,7 @@ class Guarantee:
     def from_dp_event(
         cls, event: dp_events.DpEvent, relation: object = ADD_OR_REMOVE_ONE
     ) -> Guarantee:
-        """A guarantee from a dp_accounting event; see `dpjax.accounting.interop`."""
+        """Makes a guarantee of a dp_accounting event; see `dpjax.accounting.interop`."""
         return _READERS["dp_event"](event, relation)
 
     def _curve(self) -> RenyiCurve:
@@ -400,7 +400,7 @@ class Guarantee:
 
 
 def with_provenance(guarantee: Guarantee, tree: Mapping[str, Any]) -> Guarantee:
-    """The same guarantee, explained by another tree; nothing is computed."""
+    """Returns the same guarantee, explained by another tree; nothing is computed."""
     tail = guarantee._tail
     return Guarantee(
         relation=guarantee.relation,
@@ -423,7 +423,7 @@ def check_guarantee(name: str, value: Any) -> None:
 
 
 def pure_pair(epsilon: float) -> LossPair:
-    """Randomised response at `epsilon`: dominates every epsilon-DP mechanism; a 2-atom grid."""
+    """Returns randomised response at `epsilon`: dominates all epsilon-DP mechanisms; 2 atoms."""
     if epsilon == 0.0:
         law = LossDistribution(1e-4, 0, np.array([1.0]), 0.0)
     else:

@@ -133,7 +133,7 @@ def plan(
 
 
 def law_of_shape(shape: float, mean: float) -> RepetitionLaw:
-    """The law of this shape and mean; inf is Poisson, 0 logarithmic, 1 geometric."""
+    """Returns the law of this shape and mean; inf is Poisson, 0 logarithmic, 1 geometric."""
     if math.isinf(shape):
         return Poisson(mean)
     named = {0.0: Logarithmic, 1.0: Geometric}
@@ -143,7 +143,7 @@ def law_of_shape(shape: float, mean: float) -> RepetitionLaw:
 
 
 def _smallest_law(shape: float, probability: float, success: float) -> RepetitionLaw | None:
-    """The law of smallest mean that reaches the target; None if none that can be drawn does."""
+    """Finds the law of smallest mean that reaches the target and can be drawn, or None."""
 
     def excess(log_mean: float) -> float:
         law = law_of_shape(shape, math.exp(log_mean))

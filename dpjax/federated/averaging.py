@@ -36,7 +36,7 @@ class AveragingAborted(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class AveragingSettings:
-    """The public rules of private federated averaging; fix them before anyone looks at data.
+    """States the public rules of private federated averaging; fix them before data is seen.
 
     Example:
       >>> from dpjax import federated
@@ -86,7 +86,7 @@ class AveragingSettings:
 
     @property
     def private(self) -> bool:
-        """Whether there is any noise."""
+        """Tells whether there is any noise."""
         return math.isfinite(self.epsilon)
 
     def plan(self, before: accounting.Guarantee | None = None) -> AveragingPlan:
@@ -102,7 +102,7 @@ class AveragingSettings:
 
 @dataclasses.dataclass(frozen=True)
 class AveragingPlan(SummedMechanism):
-    """Federated averaging with calibrated noise.
+    """Plans federated averaging with calibrated noise.
 
     Formal guarantees: replace one client (all of its records, in every round). The noisy sums of
     all rounds, hence every model made from them, cost what `guarantee` states, if
@@ -130,14 +130,14 @@ class AveragingPlan(SummedMechanism):
 
     @functools.cached_property
     def guarantee(self) -> accounting.Guarantee | None:
-        """Of all rounds, client level, with as few survivors as allowed; None without noise."""
+        """Prices all rounds, client level, with the fewest survivors; None without noise."""
         if not self.settings.private:
             return None
         return _guarantee(self.settings, self.bound, self.local_variance)
 
     @functools.cached_property
     def total(self) -> accounting.Guarantee | None:
-        """Of all rounds and what was released before; None without noise."""
+        """Prices all rounds and what was released before; None without noise."""
         if self.before is None or self.guarantee is None:
             return self.guarantee
         return accounting.compose(self.before, self.guarantee)
@@ -149,12 +149,12 @@ class AveragingPlan(SummedMechanism):
 
     @property
     def largest_entry(self) -> int:
-        """No entry is longer than its vector."""
+        """Returns `bound`: no entry is longer than its vector."""
         return self.bound
 
     @property
     def noise(self) -> str | None:
-        """The law of the noise; None without."""
+        """Names the distribution of the noise; None without."""
         return _NOISE if self.settings.private else None
 
     @property
@@ -164,11 +164,11 @@ class AveragingPlan(SummedMechanism):
 
     @property
     def standard_deviation(self) -> float:
-        """Of the noise on one entry of the average when nobody drops out, in parameter units."""
+        """Returns that of the noise on an entry of the full average, in parameter units."""
         return math.sqrt(self.local_variance / self.settings.clients) / self.scale
 
     def statement(self) -> dict[str, Any]:
-        """The public facts of the training, JSON-able."""
+        """States the public facts of the training, JSON-able."""
         settings = dataclasses.asdict(self.settings)
         settings["epsilon"] = settings["epsilon"] if self.settings.private else None
         return settings | {
@@ -241,7 +241,7 @@ def averaged(total: np.ndarray, plan: AveragingPlan, survivors: int) -> np.ndarr
 
 
 def _epsilon(name: str, value: float) -> float:
-    """As `checks.positive`, but for infinity, which stands for no noise."""
+    """Checks as `checks.positive`, but allows infinity, which stands for no noise."""
     wanted = "> 0, or infinite for training without noise"
     found = checks.number(name, value, wanted, finite=False)
     if not found > 0.0:

@@ -20,7 +20,7 @@ Config = Mapping[str, str | int | float | bool]
 
 @dataclasses.dataclass(frozen=True)
 class LocalTraining:
-    """How every client trains every candidate on its own records; see `federated.train_clients`.
+    """Says how every client trains every candidate on its own records (`train_clients`).
 
     Attributes:
       model: a name in `models.NAMES`; DP-HYPE's are conv_pool (MNIST), conv_blocks (CIFAR-10) and
@@ -57,7 +57,7 @@ class LocalTraining:
         return models.build_module(self.model, self.classes, widths=self.widths)
 
     def loss(self) -> Callable[[Any, Any], Any]:
-        """The loss that the model is meant for."""
+        """Returns the loss that the model is meant for."""
         from dpjax import models
 
         return models.default_loss(self.model)
@@ -65,7 +65,7 @@ class LocalTraining:
 
 @dataclasses.dataclass(frozen=True)
 class Averaging:
-    """Private federated averaging with the winner, after the vote; see `federated.averaging`.
+    """Configures private federated averaging with the winner (`federated.averaging`).
 
     Delta, the fraction of missing clients and local training are the vote's.
 

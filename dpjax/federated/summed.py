@@ -41,26 +41,26 @@ class SummedMechanism(abc.ABC):
     @property
     @abc.abstractmethod
     def entries(self) -> int:
-        """Length of a vector."""
+        """Returns the length of a vector."""
 
     @property
     @abc.abstractmethod
     def largest_entry(self) -> int:
-        """Absolute value that no entry exceeds before the noise."""
+        """Returns the absolute value that no entry exceeds before the noise."""
 
     @property
     @abc.abstractmethod
     def noise(self) -> str | None:
-        """One of `integer_laws.NOISES`; None for a sum without noise, which is NOT private."""
+        """Names one of `integer_laws.NOISES`; None for a sum without noise, NOT private."""
 
     @property
     def minimum_survivors(self) -> int:
-        """Abort with fewer vectors than this in the sum."""
+        """Returns the fewest vectors in the sum; with fewer, abort."""
         return accounting.minimum_survivors(self.settings.clients, self.settings.missing_fraction)
 
     @property
     def clip(self) -> int:
-        """A power of two that no entry of a noisy vector ever exceeds in absolute value."""
+        """Returns a power of two that no entry of a noisy vector ever exceeds in size."""
         reach = 0 if self.noise is None else self._law.reach
         return 1 << (reach + self.largest_entry - 1).bit_length()
 
@@ -79,7 +79,7 @@ class SummedMechanism(abc.ABC):
         return self._law.draw(self.entries, source, stream)
 
     def noisy(self, vector: np.ndarray, source: HostRandomness, stream: int = 0) -> np.ndarray:
-        """A vector of this sum, (entries,) int64, plus its client's share of the noise."""
+        """Adds the client's share of the noise to a vector, (entries,) int64."""
         noisy = vector + self.local_noise(source, stream)
         assert np.abs(noisy).max() <= self.clip  # By construction: a wrap would ruin the sum.
         return noisy

@@ -160,7 +160,7 @@ def local_records(
 
 
 def _pair(number: int, pair: Records) -> Records:
-    """A client's inputs and labels, arrays or lists of one length or another."""
+    """Returns a client's inputs and labels, arrays or lists of one length or another."""
     with contextlib.suppress(TypeError, ValueError):
         inputs, labels = pair
         _ = len(inputs), len(labels)
@@ -215,7 +215,7 @@ def stacked_candidates(candidates: Sequence[Mapping[str, float]]) -> dict[str, n
 
 
 def adapted(model: Any, input_shape: tuple[int, ...]) -> models.FunctionalModel:
-    """The model as pure functions, the same object for the same Linen module."""
+    """Adapts the model to pure functions, the same object for the same Linen module."""
     if isinstance(model, models.FunctionalModel):
         return model
     return _adapted(model, input_shape)
@@ -227,7 +227,7 @@ def _adapted(model: Any, input_shape: tuple[int, ...]) -> models.FunctionalModel
 
 
 def broadcast(params: Tree, number: int) -> Tree:
-    """The same parameters for each of `number` candidates, a leading axis on every leaf."""
+    """Repeats the parameters for each of `number` candidates, a leading axis on every leaf."""
     return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (number, *leaf.shape)), params)
 
 
@@ -265,7 +265,7 @@ def evaluate(
     params: Tree,
     client: LocalRecords,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Mean loss and accuracy of each candidate on the client's test records, (p,) float64 each."""
+    """Computes each candidate's mean loss and accuracy on the test records, (p,) float64 each."""
     total, correct = _evaluator(model, loss)(
         params, client.inputs, client.labels, np.int32(client.training), np.int32(client.test)
     )
@@ -276,7 +276,7 @@ def evaluate(
 
 @functools.lru_cache(maxsize=16)
 def trainer(model: models.FunctionalModel, loss: Callable) -> Callable:
-    """The compiled program behind `train`: the same object for the same model and loss."""
+    """Compiles the program behind `train`: the same object for the same model and loss."""
 
     def mean_loss(params: Tree, inputs: jax.Array, labels: jax.Array, mask: jax.Array):
         return jnp.sum(mask * loss(model.apply(params, inputs), labels)) / jnp.sum(mask)

@@ -34,7 +34,7 @@ def bernoulli_exp(rate: Fraction, below: UniformBelow) -> bool:
 
 
 def _chain_ends_odd(numerator: int, denominator: int, below: UniformBelow) -> bool:
-    """`bernoulli_exp` of numerator / denominator in [0, 1]; whole numbers, since it is the loop."""
+    """Returns True with probability exp(-numerator / denominator), in [0, 1]; the hot loop."""
     place = 1
     while below(denominator * place) < numerator:
         place += 1

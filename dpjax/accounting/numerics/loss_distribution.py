@@ -41,12 +41,12 @@ grid has.
 
 
 def whole_up(quotient: float) -> int:
-    """The quotient rounded up; one that is whole but for rounding stays as it is."""
+    """Rounds the quotient up; one that is whole but for rounding stays as it is."""
     return math.ceil(quotient * (1.0 - WHOLE))
 
 
 def whole_down(quotient: float) -> int:
-    """The quotient rounded down; one that is whole but for rounding stays as it is."""
+    """Rounds the quotient down; one that is whole but for rounding stays as it is."""
     return math.floor(quotient * (1.0 + WHOLE))
 
 
@@ -76,7 +76,7 @@ class LossDistribution:
 
     @functools.cached_property
     def losses(self) -> np.ndarray:
-        """(size,) the losses of the masses, ascending."""
+        """Returns the losses of the masses, (size,), ascending."""
         return (self.lowest + np.arange(self.masses.size)) * self.interval
 
     @functools.cached_property
@@ -95,7 +95,7 @@ class LossDistribution:
         return np.append(np.cumsum(steps[::-1])[::-1], 0.0), lower
 
     def delta(self, epsilon: np.ndarray | float) -> np.ndarray:
-        """Hockey-stick divergence of order e^epsilon, for any real epsilon; shape of `epsilon`."""
+        """Returns the hockey-stick divergence of order e^epsilon; of epsilon's shape."""
         epsilon = np.asarray(epsilon, dtype=np.float64)
         knots, lower = self._tails
         first = np.searchsorted(self.losses, epsilon, side="right")
@@ -104,7 +104,7 @@ class LossDistribution:
         return np.minimum(self.infinity_mass + (knots[first] + between), 1.0)
 
     def epsilon(self, delta: float) -> float:
-        """Smallest epsilon >= 0 whose hockey-stick divergence is at most `delta`; may be inf."""
+        """Finds the least epsilon >= 0 with a divergence of at most `delta`; may be inf."""
         if self.infinity_mass > delta:
             return math.inf
         if float(self.delta(0.0)) <= delta:
@@ -125,7 +125,7 @@ class LossDistribution:
         return float(self.masses.sum() + self.infinity_mass)
 
     def completed(self) -> LossDistribution:
-        """The law with the mass that it lacks: rounding spread evenly, more at infinity."""
+        """Adds the mass that the law lacks: rounding spread evenly, more at infinity."""
         missing = 1.0 - self.total_mass()
         if missing <= 0.0:
             return self
@@ -140,7 +140,7 @@ class LossDistribution:
         return float(np.sum(self.masses[held] * np.exp(np.minimum(-self.losses[held], 700.0))))
 
     def spread(self) -> float:
-        """Standard deviation of the finite part of the loss."""
+        """Returns the standard deviation of the finite part of the loss."""
         weight = float(self.masses.sum())
         if weight <= 0:
             return 0.0
@@ -148,7 +148,7 @@ class LossDistribution:
         return math.sqrt(max(0.0, float(np.sum(self.masses * (self.losses - mean) ** 2)) / weight))
 
     def regridded(self, interval: float) -> LossDistribution:
-        """The same law on another grid, pessimistically; exact where old losses are new knots."""
+        """Moves the law to another grid, pessimistically; exact where knots stay knots."""
         if interval == self.interval:
             return self
         positions = self.losses / interval
@@ -195,7 +195,7 @@ class LossDistribution:
         return LossDistribution(self.interval, self.lowest, masses, self.infinity_mass)
 
     def with_failure(self, probability: float) -> LossDistribution:
-        """The law when, with this probability, everything is revealed (infinite loss)."""
+        """Returns the law when this probability has infinite loss: all is revealed."""
         if probability == 0.0:
             return self
         infinity = probability + (1.0 - probability) * self.infinity_mass
@@ -213,33 +213,33 @@ class LossPair:
 
     @property
     def symmetric(self) -> bool:
-        """Whether both directions are one and the same."""
+        """Tells whether both directions are one and the same."""
         return self.forward is self.backward
 
     @property
     def interval(self) -> float:
-        """Spacing of the common grid."""
+        """Returns the spacing of the common grid."""
         return self.forward.interval
 
     @property
     def size(self) -> int:
-        """Grid points of the longer direction."""
+        """Counts grid points of the longer direction."""
         return max(self.forward.masses.size, self.backward.masses.size)
 
     def delta(self, epsilon: np.ndarray | float) -> np.ndarray:
-        """The privacy profile: the larger divergence of the two directions."""
+        """Returns the privacy profile: the larger divergence of the two directions."""
         if self.symmetric:
             return self.forward.delta(epsilon)
         return np.maximum(self.forward.delta(epsilon), self.backward.delta(epsilon))
 
     def epsilon(self, delta: float) -> float:
-        """Smallest epsilon >= 0 whose profile is at most `delta`."""
+        """Finds the smallest epsilon >= 0 whose profile is at most `delta`."""
         if self.symmetric:
             return self.forward.epsilon(delta)
         return max(self.forward.epsilon(delta), self.backward.epsilon(delta))
 
     def spread(self) -> float:
-        """The larger standard deviation of the finite losses of the two directions."""
+        """Returns the larger standard deviation of the two directions' finite losses."""
         return max(self.forward.spread(), self.backward.spread())
 
     def _mapped(self, function, *others: LossPair) -> LossPair:
@@ -250,15 +250,15 @@ class LossPair:
         return LossPair(forward, backward)
 
     def regridded(self, interval: float) -> LossPair:
-        """Both directions on another grid."""
+        """Moves both directions to another grid."""
         return self if interval == self.interval else self._mapped(lambda a: a.regridded(interval))
 
     def with_failure(self, probability: float) -> LossPair:
-        """Both directions with this mass of infinite loss mixed in."""
+        """Mixes this mass of infinite loss into both directions."""
         return self._mapped(lambda a: a.with_failure(probability))
 
     def mixed(self, others: list[LossPair], weights: np.ndarray) -> LossPair:
-        """The pair of a mechanism drawn by public weights, first weight for this pair."""
+        """Forms the pair of a mechanism drawn by public weights, first weight for this pair."""
         pairs = [self, *others]
         spread = max(pair.spread() for pair in pairs)
         extent = max(pair.size * pair.interval for pair in pairs)

@@ -64,7 +64,7 @@ def _hulled(positions: np.ndarray, values: np.ndarray) -> np.ndarray:
 def _without_high_knots(
     positions: np.ndarray, values: np.ndarray, kept: np.ndarray
 ) -> tuple[np.ndarray, bool]:
-    """The knots left after 30 rounds at most, and whether they are a convex profile."""
+    """Returns the knots left after 30 rounds at most; whether their profile is convex."""
     for _ in range(30):
         masses = _vertex_masses(positions[kept], values[kept])[:-1]
         # Less is rounding; raising such a mass to 0 is pessimistic.
@@ -77,7 +77,7 @@ def _without_high_knots(
 
 
 def _hulled_in_order(places: np.ndarray, bounds: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    """The same hull by one pass with a stack, for profiles with long concave stretches."""
+    """Finds the hull in one pass with a stack, for profiles with long concave stretches."""
     stack: list[int] = []
     positions, values = places.tolist(), bounds.tolist()
     for k in kept.tolist():
@@ -93,7 +93,7 @@ def _hulled_in_order(places: np.ndarray, bounds: np.ndarray, kept: np.ndarray) -
 
 
 def _right_slopes(positions: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Slope in t = e^epsilon right of each knot, times the knot's t; 0 beyond the last; (n,)."""
+    """Returns slopes in t = e^epsilon right of each knot, times its t; 0 beyond the last; (n,)."""
     with np.errstate(over="ignore"):  # an infinite gap has no slope, as it should
         return np.append(np.diff(values) / np.expm1(np.diff(positions)), 0.0)
 
@@ -205,7 +205,7 @@ def _bridge_slope(mine: tuple[float, float], other: tuple[float, float]) -> floa
 
 
 def _half_masses(half, start: int, bridge_slope: float) -> tuple[np.ndarray, np.ndarray]:
-    """Grid indices and P masses of the positive losses of one direction."""
+    """Returns grid indices and P masses of the positive losses of one direction."""
     kept, positions, values = half
     masses = np.maximum(_vertex_masses(positions, values), 0.0)
     if start == 0:
@@ -220,7 +220,7 @@ def pair_from_function(
     largest: float,
     mirror: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> LossPair:
-    """As `pair_from_profiles`, with the profiles given as functions of epsilon in [0, largest]."""
+    """Does as `pair_from_profiles`, of functions of epsilon in [0, largest]."""
     # One knot more: where the profile ends on a knot, rounding must not leave a rest of it.
     epsilons = interval * np.arange(whole_up(largest / interval) + 2)
     # Masses are differences of the profile, which lose a few units of rounding each: at most 8

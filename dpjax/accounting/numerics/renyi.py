@@ -37,11 +37,11 @@ class RenyiCurve:
 
     @functools.cached_property
     def on_grid(self) -> np.ndarray:
-        """The divergences at ORDERS."""
+        """Returns the divergences at ORDERS."""
         return self._evaluated(ORDERS)
 
     def _evaluated(self, orders: np.ndarray) -> np.ndarray:
-        """Non-negative bounds at the orders."""
+        """Returns non-negative bounds at the orders."""
         return np.maximum(_bounds(self.evaluate(orders)), 0.0)
 
     def __call__(self, orders: np.ndarray) -> np.ndarray:
@@ -88,14 +88,14 @@ class RenyiCurve:
         return max(0.0, self.minimise(lambda o, r: lemma_14_epsilon(o, r, remaining))[0])
 
     def classic_epsilon(self, delta: float) -> float:
-        """As `epsilon`, by Mironov's (2017) conversion: divergence + log(1/delta) / (order - 1)."""
+        """Does as `epsilon` by Mironov (2017): divergence + log(1/delta) / (order - 1)."""
         remaining = (delta - self.failure_mass) / (1.0 - self.failure_mass)
         if remaining <= 0.0:
             return math.inf
         return max(0.0, self.minimise(lambda o, r: r - math.log(remaining) / (o - 1.0))[0])
 
     def delta(self, epsilon: float) -> float:
-        """Smallest delta at `epsilon` by Lemma 14, all orders."""
+        """Finds the smallest delta at `epsilon` by Lemma 14, all orders."""
         value, _ = self.minimise(lambda o, r: lemma_14_log_delta(o, r, epsilon))
         inside = min(1.0, math.exp(min(value, 0.0)))
         return self.failure_mass + (1.0 - self.failure_mass) * inside
@@ -144,12 +144,12 @@ class RenyiCurve:
 
 
 def _bounds(values: np.ndarray) -> np.ndarray:
-    """NaN as infinity: `argmin` would take it for the smallest, and `max(0, NaN)` is 0."""
+    """Turns NaN into infinity: `argmin` would take it for the smallest, and `max(0, NaN)` is 0."""
     return np.where(np.isnan(values), np.inf, values)
 
 
 def lemma_14_epsilon(orders: np.ndarray, divergences: np.ndarray, delta: float) -> np.ndarray:
-    """Epsilon from one order (Papernot & Steinke 2022, Lemma 14, solved for epsilon)."""
+    """Returns epsilon from one order (Papernot & Steinke 2022, Lemma 14, solved for it)."""
     gap = orders - 1.0
     return divergences + np.log1p(-1.0 / orders) - (math.log(delta) + np.log(orders)) / gap
 
@@ -157,23 +157,23 @@ def lemma_14_epsilon(orders: np.ndarray, divergences: np.ndarray, delta: float) 
 def lemma_14_log_delta(
     orders: np.ndarray, divergences: np.ndarray, epsilon: np.ndarray | float
 ) -> np.ndarray:
-    """log delta from one order: (l-1)(r - epsilon) - log l + (l-1) log(1 - 1/l)."""
+    """Returns log delta from one order: (l-1)(r - epsilon) - log l + (l-1) log(1 - 1/l)."""
     gap = orders - 1.0
     return gap * (divergences - epsilon + np.log1p(-1.0 / orders)) - np.log(orders)
 
 
 def gaussian_curve(noise_multiplier: float, steps: int = 1) -> RenyiCurve:
-    """order * steps / (2 noise_multiplier^2) (Mironov 2017, Corollary 3)."""
+    """Returns order * steps / (2 noise_multiplier^2) (Mironov 2017, Corollary 3)."""
     return zcdp_curve(steps / (2.0 * noise_multiplier**2))
 
 
 def zcdp_curve(rho: float) -> RenyiCurve:
-    """rho * order, the definition of rho-zCDP (Bun & Steinke 2016)."""
+    """Returns rho * order, the definition of rho-zCDP (Bun & Steinke 2016)."""
     return RenyiCurve(lambda orders: rho * orders)
 
 
 def pure_curve(epsilon: float) -> RenyiCurve:
-    """Tight curve of pure epsilon-DP: randomised response's (spec section 4)."""
+    """Returns the tight curve of pure epsilon-DP: randomised response's (spec section 4)."""
 
     def evaluate(orders: np.ndarray) -> np.ndarray:
         # log((e^{a e} + e^{(1-a) e}) / (1 + e^e)) = log cosh((a - 1/2) e) - log cosh(e / 2).
@@ -184,7 +184,7 @@ def pure_curve(epsilon: float) -> RenyiCurve:
 
 
 def _log_cosh(x: np.ndarray | float) -> np.ndarray:
-    """log cosh x at x >= 0 with all digits, near 0 too."""
+    """Computes log cosh x at x >= 0 with all digits, near 0 too."""
     near = np.log1p(2.0 * np.sinh(0.5 * np.minimum(x, 1.0)) ** 2)
     far = x + np.log1p(np.exp(-2.0 * x)) - math.log(2.0)
     return np.where(x < 1.0, near, far)
@@ -193,7 +193,7 @@ def _log_cosh(x: np.ndarray | float) -> np.ndarray:
 def sampled_gaussian_curve(
     sampling_probability: float, noise_multiplier: float, steps: int
 ) -> RenyiCurve:
-    """Poisson-sampled Gaussian, add-or-remove one (Mironov, Talwar & Zhang 2019, section 3.3)."""
+    """Bounds Poisson sampling, add-or-remove one (Mironov, Talwar & Zhang 2019, section 3.3)."""
     if sampling_probability == 1.0:
         return gaussian_curve(noise_multiplier, steps)
 
@@ -282,7 +282,7 @@ def table_curve(
 
 
 def sum_of(curves: list[RenyiCurve], counts: list[int]) -> RenyiCurve:
-    """Composition: curves add, each `counts` times; failure events union."""
+    """Composes: curves add, each `counts` times; failure events union."""
     log_success = sum(n * math.log1p(-c.failure_mass) for c, n in zip(curves, counts))
     return RenyiCurve(
         lambda orders: sum((n * c(orders) for c, n in zip(curves, counts)), np.zeros(orders.shape)),
@@ -291,7 +291,7 @@ def sum_of(curves: list[RenyiCurve], counts: list[int]) -> RenyiCurve:
 
 
 def maximum_of(curves: list[RenyiCurve]) -> RenyiCurve:
-    """The larger curve at every order: mechanisms on disjoint records."""
+    """Takes the larger curve at every order: mechanisms on disjoint records."""
     return RenyiCurve(
         lambda orders: np.max([c(orders) for c in curves], axis=0),
         max(c.failure_mass for c in curves),
@@ -299,7 +299,7 @@ def maximum_of(curves: list[RenyiCurve]) -> RenyiCurve:
 
 
 def mixture_of(curves: list[RenyiCurve], weights: np.ndarray) -> RenyiCurve:
-    """A mechanism drawn by public weights: log-mean-exp of (order - 1) * divergence."""
+    """Mixes mechanisms by public weights: log-mean-exp of (order - 1) * divergence."""
     kept = weights * np.array([1.0 - c.failure_mass for c in curves])
     failure = max(0.0, 1.0 - float(kept.sum())) if any(c.failure_mass for c in curves) else 0.0
     log_weights = np.log(kept / kept.sum())[:, None]

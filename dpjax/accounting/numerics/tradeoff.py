@@ -31,7 +31,7 @@ def tradeoff_vertices(reverse: LossDistribution) -> tuple[np.ndarray, np.ndarray
 
 
 def largest_mass(reverse: LossDistribution, x: np.ndarray) -> np.ndarray:
-    """h at the P masses x, (n,) in [0, 1]: an upper bound if `reverse` dominates the real law."""
+    """Evaluates h at the P masses x, (n,) in [0, 1]: from above if `reverse` dominates."""
     corners, heights = tradeoff_vertices(reverse)
     inside = np.interp(x, corners, heights)
     return np.where(x >= corners[-1], 1.0, inside)

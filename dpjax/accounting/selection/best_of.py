@@ -39,7 +39,7 @@ LONGEST_TAIL = 100_000
 
 
 def best_of(guarantee: Guarantee, law: RepetitionLaw, method: str = "tight") -> Guarantee:
-    """The guarantee of releasing only the best of K independent runs.
+    """Prices releasing only the best of K independent runs, K drawn from a distribution.
 
     Formal guarantees: it holds if
       - K is drawn from `law`, fixed before the data is seen, before the first run and whatever the
@@ -146,7 +146,7 @@ def _selected_pair(
     together: bool = True,
     exact: bool = True,
 ) -> LossPair:
-    """The smallest known profile of the selection, as loss distributions."""
+    """Finds the smallest known profile of the selection, as loss distributions."""
     interval, profiles = selected_profiles(pair, law)
     if exact:
         profiles = tightened(pair, law, interval, profiles)
@@ -208,7 +208,7 @@ def _all_together(
 
 
 def _chords(epsilons: np.ndarray, knots: np.ndarray, bounds: np.ndarray) -> np.ndarray:
-    """Interpolation linear in e^epsilon between knots, beyond float64's exponentials too; (n,)."""
+    """Interpolates linearly in e^epsilon between knots, beyond float64's exponentials too; (n,)."""
     cell = np.clip(np.searchsorted(knots, np.arange(epsilons.size), "right") - 1, 0, knots.size - 2)
     left, right = epsilons[knots[cell]], epsilons[knots[cell + 1]]
     with np.errstate(invalid="ignore"):

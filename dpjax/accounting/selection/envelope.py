@@ -109,7 +109,7 @@ def output_interval(pair: LossPair, beyond: float = 0.0) -> float:
 
 
 def _end(slopes: np.ndarray, heights: np.ndarray) -> float:
-    """log of the t from which phi is below FLOOR, at most 80."""
+    """Returns log of the t from which phi is below FLOOR, at most 80."""
     useful = heights > FLOOR
     with np.errstate(divide="ignore"):
         ends = np.log(heights[useful] - FLOOR) - np.log(slopes[useful])
@@ -193,7 +193,7 @@ def envelope_lines(
 
 
 def _reached(h: np.ndarray, ratio: tuple[float, float]) -> tuple[np.ndarray, np.ndarray]:
-    """min(C h, 1 - c (1-h)), rounded up, and its slope in h right of each; both (n,)."""
+    """Returns min(C h, 1 - c (1-h)), rounded up, and its slope in h right of each; both (n,)."""
     low, high = ratio
     if ratio == INDEPENDENT:
         return h, np.ones(h.size)
@@ -207,7 +207,7 @@ def _reached(h: np.ndarray, ratio: tuple[float, float]) -> tuple[np.ndarray, np.
 def _earned(
     x: np.ndarray, law: RepetitionLaw, ratio: tuple[float, float]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """f' at both ends of each cell: of 1 - c x, or of C (1-x) from where that is less; (n - 1,)."""
+    """Returns f' at the ends of each cell: of 1 - c x, or C (1-x) from where that is less."""
     low, high = ratio
     if ratio == INDEPENDENT:
         b = law.derivative(x)
@@ -219,12 +219,12 @@ def _earned(
 
 
 def _turn(ratio: tuple[float, float]) -> float:
-    """The x at which c x = 1 - C (1-x)."""
+    """Returns the x at which c x = 1 - C (1-x)."""
     return (ratio[1] - 1.0) / (ratio[1] - ratio[0])
 
 
 def envelope(t: np.ndarray, slopes: np.ndarray, heights: np.ndarray) -> np.ndarray:
-    """max(0, max_i heights_i - t slopes_i) at ascending t, (n,); the lines form a concave hull."""
+    """Evaluates max(0, max_i heights_i - t slopes_i) at ascending t; lines form a concave hull."""
     with np.errstate(divide="ignore", over="ignore"):
         turns = np.diff(heights) / np.diff(slopes)
     # Between the turns t_i > t > t_{i+1} (descending) line i + 1 is the largest.

@@ -221,7 +221,7 @@ class _Cells:
         self.useful_cells = np.maximum.accumulate(earning.max(axis=1)[::-1])[::-1]
 
     def profile(self, epsilons: np.ndarray) -> np.ndarray:
-        """The supremum over curves at each epsilon, (n,) ascending, rounded upwards."""
+        """Returns the supremum over curves at each epsilon, (n,) ascending, rounded upwards."""
         growth = np.exp(epsilons)
         bounds = np.empty(growth.size)
         # Epsilons with nearly the same useful nodes are treated together.
@@ -235,7 +235,7 @@ class _Cells:
         return np.minimum(bounds * UPWARDS + self.left_out, 1.0)
 
     def _largest(self, growth: np.ndarray) -> np.ndarray:
-        """The same at t = e^epsilon, without what was left out."""
+        """Returns the same at t = e^epsilon, without what was left out."""
         best = np.zeros(growth.size)
         # Elsewhere nothing is earned at any of these t.
         nodes = np.flatnonzero(self.useful_nodes >= growth[0])
@@ -290,7 +290,7 @@ class _Cells:
 
 
 def _functions(law: RepetitionLaw):
-    """f'(1 - y) from above, and its tangent at or near y: value at y and minus the slope."""
+    """Bounds f'(1 - y) from above, with its tangent at or near y: value and minus the slope."""
     if law.has_formulas:
         return law.derivative, lambda y: (law.derivative(y), law.second_derivative(y))
     # Other laws may be slow: one table, its chords from above and its tangents from below.
@@ -384,12 +384,12 @@ def _lines_above(
 
 
 def _moves(values: list[np.ndarray]) -> np.ndarray:
-    """The larger move of the logarithms between neighbours, (n - 1,)."""
+    """Returns the larger move of the logarithms between neighbours, (n - 1,)."""
     return np.abs(np.diff(np.log(np.maximum(values, 1e-18)))).max(axis=0)
 
 
 def _even(x: np.ndarray, moving, resolution: float, most: int) -> np.ndarray:
-    """x with more points, until logarithms move by `resolution` at most or there are `most`."""
+    """Adds points to x until logarithms move by `resolution` at most or there are `most`."""
     for _ in range(12):
         moves = _moves(moving(x))
         tolerance = max(resolution, float(moves.sum()) / most)
@@ -404,7 +404,7 @@ def _even(x: np.ndarray, moving, resolution: float, most: int) -> np.ndarray:
 
 
 def _thinned(x: np.ndarray, moving, resolution: float) -> np.ndarray:
-    """Fewer of the points x, both ends among them, with half this move between neighbours."""
+    """Thins the points x, both ends kept, to half this move between neighbours."""
     travelled = np.append(0.0, np.cumsum(_moves(moving(x))))
     marks = np.arange(0.0, travelled[-1], 0.5 * resolution)
     # Where log f' is straight, points lie on marks but for rounding.
@@ -413,7 +413,7 @@ def _thinned(x: np.ndarray, moving, resolution: float) -> np.ndarray:
 
 
 def _at_nodes(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """(cells, 2 n) from values at the left and right ends of n cells of n, (cells, n) each."""
+    """Returns (cells, 2 n) from values at the left and right ends of n cells, (cells, n) each."""
     joined = np.empty((left.shape[0], 2 * left.shape[1]))
     joined[:, 0::2], joined[:, 1::2] = left, right
     return joined

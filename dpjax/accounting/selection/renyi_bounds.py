@@ -58,7 +58,7 @@ def selection_curve(guarantee: Guarantee, base: RenyiCurve, law: RepetitionLaw) 
 
 
 def _monotone(raw: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
-    """The infimum of `raw` over all larger orders: grid points, the global optimum, itself."""
+    """Takes the infimum of `raw` over larger orders: grid points, the global optimum, itself."""
     curve = RenyiCurve(raw)
     lowest, place = curve.minimise(lambda orders, values: values)
     suffix = np.append(np.minimum.accumulate(curve.on_grid[::-1])[::-1], np.inf)

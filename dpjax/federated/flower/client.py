@@ -102,7 +102,7 @@ def make_client_app(
 def _settings(
     defaults: Mapping[str, Any] | None, context: flower.Context, further: Collection[str]
 ) -> dict[str, Any]:
-    """The rules as this client holds them."""
+    """Returns the rules as this client holds them."""
     from dpjax.federated.flower.election import Election
     from dpjax.federated.flower.records import SPLIT_SETTINGS
 

@@ -78,11 +78,11 @@ class InProcessGrid(flower.Grid):
 
     @property
     def states(self) -> list[flower.RecordDict]:
-        """Every node's own state, in order: what a simulation can see and no server."""
+        """Returns every node's own state, in order: what a simulation can see and no server."""
         return [context.state for context in self._contexts.values()]
 
     def set_run(self, run: Any) -> None:
-        """There is one run only."""
+        """Does nothing: there is one run only."""
 
     @property
     def run(self) -> Any:
@@ -90,7 +90,7 @@ class InProcessGrid(flower.Grid):
         raise NotImplementedError("an in-process federation keeps no run record")
 
     def create_message(self, content, message_type, dst_node_id, group_id, ttl=None):
-        """As Flower's deprecated method of this name."""
+        """Makes a message, as Flower's deprecated method of this name."""
         return flower.Message(
             content,
             dst_node_id=dst_node_id,
@@ -100,15 +100,15 @@ class InProcessGrid(flower.Grid):
         )
 
     def get_node_ids(self) -> list[int]:
-        """Every node's id."""
+        """Returns every node's id."""
         return list(self._contexts)
 
     def push_messages(self, messages: Iterable[flower.Message]) -> list[str]:
-        """Not offered: requests are answered at once."""
+        """Refuses: requests are answered at once."""
         raise NotImplementedError("an in-process federation answers at once: send_and_receive")
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[flower.Message]:
-        """Not offered: requests are answered at once."""
+        """Refuses: requests are answered at once."""
         raise NotImplementedError("an in-process federation answers at once: send_and_receive")
 
     def send_and_receive(

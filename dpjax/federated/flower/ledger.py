@@ -36,7 +36,7 @@ Line = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Spending:
-    """What a run has cost a client in total, once a vector is sent.
+    """States what a run has cost a client in total, once a vector is sent.
 
     Attributes:
       fingerprint: of the rules that the cost follows from.
@@ -151,7 +151,7 @@ def _check_open(found: Sequence[Line], run: int, phase: int, spending: Spending)
 def _added(
     found: Sequence[Line], node: NodeSettings, run: int, spending: Spending
 ) -> tuple[float, float]:
-    """(epsilon, delta) beyond what this run has charged; refused above the owner's limits."""
+    """Returns (epsilon, delta) beyond what the run has charged; refuses above owner's limits."""
     added = []
     for name, limit in (("epsilon", node.max_epsilon), ("delta", node.max_delta)):
         total = getattr(spending, name)
@@ -171,7 +171,7 @@ def _added(
 
 @contextlib.contextmanager
 def _locked(path: str | os.PathLike) -> Iterator[int]:
-    """A descriptor of the file, made if absent, that nobody else holds."""
+    """Opens a file, made if absent, that nobody else holds, and yields its descriptor."""
     existed = os.path.lexists(path)
     # Both ways even to read: opening a FIFO for reading alone would wait for ever.
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)

@@ -82,7 +82,7 @@ def prepare(
 
 
 def _parameters(request: flower.RecordDict, election: Election) -> np.ndarray:
-    """The global model, (d,) float32, as the server sends it."""
+    """Reads the global model, (d,) float32, as the server sends it."""
     record = request.array_records.get(PARAMETERS_RECORD)
     arrays = [] if record is None else record.to_numpy_ndarrays()
     shape = (election.model.dimension,)
@@ -101,7 +101,7 @@ def _update(
     load_records: LoadRecords,
     context: flower.Context,
 ) -> np.ndarray:
-    """The client's update, (d,) float64; zeros where its records do not train the model."""
+    """Computes the update, (d,) float64; zeros where the records do not train the model."""
     training = election.training
     try:
         inputs, labels = load_records(context)

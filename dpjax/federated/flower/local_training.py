@@ -70,7 +70,7 @@ def _judged(
     load_records: LoadRecords,
     context: flower.Context,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The client's ballot and its accuracies, (p,) each; by lot and NaN where it cannot judge."""
+    """Returns the client's ballot, by lot if it cannot judge, and its accuracies or NaN; (p,)."""
     training = election.training
     try:
         records = load_records(context)

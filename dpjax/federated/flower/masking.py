@@ -47,7 +47,7 @@ def vector_reply(message: flower.Message, vector: Vector) -> flower.Message:
 
 
 def result_content(vector: Vector) -> flower.RecordDict:
-    """A vector as Flower's result of a train request, everything else constant."""
+    """Writes a vector as Flower's result of a train request, everything else constant."""
     result = flower.FitRes(
         status=flower.Status(flower.StatusCode.OK, ""),
         parameters=flower.ndarrays_to_parameters([np.asarray(vector, dtype=np.float64)]),
@@ -146,7 +146,7 @@ def own_run(message: flower.Message, context: flower.Context) -> int:
 
 
 def _protocol_record(message: flower.Message) -> Mapping[str, Any]:
-    """The request's secure-aggregation record; without one, or bypassing the mod, a refusal."""
+    """Returns the secure-aggregation record; refuses a request without, or past the mod."""
     if message.metadata.message_type != _TRAIN:
         raise ProtocolRefusal(
             f"message type {message.metadata.message_type!r}: Flower masks only {_TRAIN!r}, "
@@ -158,7 +158,7 @@ def _protocol_record(message: flower.Message) -> Mapping[str, Any]:
 
 
 def _begin_phase(context: flower.Context, run: int, phase: int) -> None:
-    """A new phase has a memory of its own; an earlier one is over, and so is another run."""
+    """Begins a phase with a memory of its own; an earlier one is over, and so is another run."""
     memory = context.state.config_records.get(_MEMORY)
     if memory is None or memory["run"] != str(run) or phase > memory["phase"]:
         context.state.config_records[_MEMORY] = flower.ConfigRecord(

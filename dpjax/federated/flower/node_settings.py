@@ -98,7 +98,7 @@ def refuse_owners_settings(defaults: Mapping[str, Any]) -> None:
 
 
 def _plain(name: str) -> str:
-    """A setting's name without what a slip of the pen changes."""
+    """Returns a setting's name without what a slip of the pen changes."""
     return name.strip().casefold().replace("_", "-")
 
 

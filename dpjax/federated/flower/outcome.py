@@ -11,7 +11,7 @@ from dpjax.federated.flower.election import Election
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What the server holds at the end; `vote_release` says which parts may be released.
+    """Holds what the server knows at the end; `vote_release` says which parts may be released.
 
     Attributes:
       election: the rules.

@@ -134,7 +134,7 @@ def parts_of_data_set(defaults: Mapping[str, Any]) -> Callable[[flower.Context],
 
 
 def divided_as(settings: Mapping[str, Any]) -> list[Records]:
-    """Every simulated client's records, by the settings named at `parts_of_data_set`."""
+    """Divides a data set by the settings named at `parts_of_data_set`, for every client."""
     return divided(filled(DataSplit, settings))
 
 

@@ -62,13 +62,13 @@ class _LostBeforeVectors(Exception):
 
 @dataclasses.dataclass
 class _Node:
-    """As much of a client proxy as the workflow reads."""
+    """Holds as much of a client proxy as the workflow reads."""
 
     node_id: int
 
 
 class _Round:
-    """Strategy and client manager of a workflow: fixed members, and a place for the outcome."""
+    """Serves a workflow as strategy and client manager: fixed members, a place for the outcome."""
 
     def __init__(self, members: Sequence[int], instructions: Mapping[str, str | int]):
         self.members = members
@@ -79,7 +79,7 @@ class _Round:
         return len(self.members)
 
     def configure_fit(self, server_round, parameters, client_manager):
-        """The same instructions for every member."""
+        """Returns the same instructions for every member."""
         return [
             (_Node(node), flower.FitIns(parameters, dict(self.instructions)))
             for node in self.members
@@ -92,7 +92,7 @@ class _Round:
 
 
 class _Workflow(flower.SecAggPlusWorkflow):
-    """Flower's workflow, halting with an exception and before anything is unmasked."""
+    """Runs Flower's workflow, but halts with an exception and before anything is unmasked."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class _Workflow(flower.SecAggPlusWorkflow):
         return total, self._survivors
 
     def setup_stage(self, grid, context, state) -> bool:
-        """Key pairs; all members must answer."""
+        """Collects key pairs; all members must answer."""
         return self._all_present(super().setup_stage(grid, context, state), state)
 
     def share_keys_stage(self, grid, context, state) -> bool:
@@ -149,7 +149,7 @@ class _Workflow(flower.SecAggPlusWorkflow):
         return self._all_present(super().share_keys_stage(grid, context, state), state)
 
     def collect_masked_vectors_stage(self, grid, context, state) -> bool:
-        """Masked vectors; enough must arrive that the noise in their sum is enough."""
+        """Collects masked vectors: enough that their noise is enough."""
         enough = super().collect_masked_vectors_stage(grid, context, state)
         self._survivors = tuple(sorted(state.active_node_ids))
         if len(self._survivors) < self._rules.minimum_survivors:

@@ -91,7 +91,7 @@ def run_election(
 
 
 def _wait_for_nodes(grid: flower.Grid, clients: int, timeout: float) -> list[int]:
-    """The ids of exactly the nodes planned for."""
+    """Returns the ids of exactly the nodes planned for."""
     deadline = time.monotonic() + timeout
     while True:
         nodes = sorted(grid.get_node_ids())

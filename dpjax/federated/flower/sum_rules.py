@@ -47,7 +47,7 @@ class SumAborted(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class SumRules:
-    """The rules of one secure sum, agreed on by all before it starts.
+    """States the rules of one secure sum, agreed on by all before it starts.
 
     Attributes:
       clients: n, the number of clients planned for.
@@ -92,15 +92,15 @@ class SumRules:
             )
 
     def shares(self, members: int) -> int:
-        """Into how many shares each client's keys are split: all, or a fixed odd number."""
+        """Returns into how many shares each client's keys are split: all, or a fixed odd number."""
         return min(_SHARES, members)
 
     def threshold(self, members: int) -> int:
-        """How many shares reconstruct a key: a majority."""
+        """Returns how many shares reconstruct a key: a majority."""
         return self.shares(members) // 2 + 1
 
     def settings(self, members: int) -> dict[str, int | float]:
-        """Flower's settings under which the sum over `members` clients is exact."""
+        """Returns Flower's settings under which the sum over `members` clients is exact."""
         return {
             flower.Key.SAMPLE_NUMBER: members,
             flower.Key.SHARE_NUMBER: self.shares(members),

@@ -45,7 +45,7 @@ _VERSIONED = ("dpjax", *_LIBRARIES)
 
 
 def statement(election: Election, versions: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The contents of a federation's `guarantee.json`, a function of the public rules alone.
+    """Writes the contents of a federation's `guarantee.json`, from the public rules alone.
 
     The apps take noise from the clients' operating systems and from nowhere else.
 
@@ -149,7 +149,7 @@ def _candidate(words: str) -> dict[str, float]:
 
 
 def _averaging(averaging: Averaging) -> dict[str, Any]:
-    """The rules of the rounds, if there are any; JSON has no infinity."""
+    """Writes the rules of the rounds, if there are any; JSON has no infinity."""
     if not averaging.rounds:
         return {"rounds": 0}
     total = averaging.total_epsilon
@@ -167,7 +167,7 @@ def _versions() -> dict[str, str]:
 
 
 def _released(election: Election) -> dict[str, Any]:
-    """What of the statement depends on whether a model is released."""
+    """Writes what of the statement depends on whether a model is released."""
     total = election.averaging_plan.total if _with_model(election) else None
     if total is None:
         return {"released": "the winning candidate's hyperparameters and nothing else"}
@@ -202,7 +202,7 @@ def _released(election: Election) -> dict[str, Any]:
 
 
 def _updates_alone(election: Election) -> float:
-    """Epsilon of one client's noisy updates in clear, by its own shares of the noise alone."""
+    """Prices one client's noisy updates in clear, by its own shares of the noise alone."""
     plan = election.averaging_plan
     guarantee = accounting.federated_averaging(
         plan.local_variance, plan.bound, plan.settings.dimension, 1, plan.settings.rounds
@@ -221,7 +221,7 @@ def _model_bytes(outcome: Outcome) -> bytes:
 
 
 def _alone(election: Election) -> float:
-    """Epsilon of one client's noisy ballot in clear, by its own share of the noise alone."""
+    """Prices one client's noisy ballot in clear, by its own share of the noise alone."""
     settings, variance = election.settings, election.plan.local_variance
     common = {"votes": settings.votes, "candidates": settings.candidates, "scale": settings.scale}
     if settings.noise == "skellam":

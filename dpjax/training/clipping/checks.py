@@ -51,7 +51,7 @@ def row_keys(rng: jax.Array | None, size: int, with_rng: bool) -> jax.Array | No
 
 
 def checked_rows(rows_in_sum: int | None, size: int) -> int:
-    """Returns how many rows the sum has that a batch of `size` is a part of."""
+    """Returns how many rows the sum has that a batch is a part of; `size` by default."""
     if rows_in_sum is None:
         return size
     if rows_in_sum < size:

@@ -368,7 +368,7 @@ class HeldBack(NamedTuple):
 
 
 def _held_back(rows: int, cancels: bool, products: float) -> HeldBack:
-    """Decides for a sum of so many rows, of what adds up `products` of entries of two factors.
+    """Returns what to hold back for a sum of `rows` rows, of `products` of entries each.
 
     Formal guarantees:
       Let c be the clip norm over `1 + share`. A row's contribution is at most c, and the sum of the

@@ -222,7 +222,7 @@ class _Shape:
         return _letters(numbers, "o", "c"), numbers[0]
 
     def patches(self, left: jax.Array) -> jax.Array:
-        """(groups, positions, left features), features in the order of the kernel's axes."""
+        """Returns (groups, positions, left features), features in order of the kernel's axes."""
         letters, grouped = self._left_letters()
         pixels = _pixel_letters(len(self.window))
         views = [

@@ -205,7 +205,7 @@ class Factored:
     def _split(
         self, arrays: Sequence[jax.Array]
     ) -> tuple[list[jax.Array], jax.Array | None, list[jax.Array | None]]:
-        """Splits into operands, the shared terms' sum, and the terms' weights; None for none."""
+        """Splits into operands, the shared terms' sum, the terms' weights; None where missing."""
         own, rest = list(arrays[: len(self.needs)]), list(arrays[len(self.needs) :])
         common = rest.pop(0) if self.shared else None
         return own, common, [None if term.weight is None else rest.pop(0) for term in self.terms]

@@ -204,7 +204,7 @@ class FixedLots:
 
 @dataclasses.dataclass(frozen=True)
 class _Sampler:
-    """draw(key) -> (indices (capacity,), mask (capacity,)), and its distance from the ideal law."""
+    """Holds draw(key) -> (indices, mask), (capacity,) each, and its distance from the ideal law."""
 
     draw: Callable[[jax.Array], tuple[jax.Array, jax.Array]]
     total_variation: float
