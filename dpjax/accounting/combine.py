@@ -119,7 +119,7 @@ def parallel(*guarantees: Guarantee) -> Guarantee:
 
 
 def mixture(guarantees: Sequence[Guarantee], weights: Sequence[float] | None = None) -> Guarantee:
-    """Prices one mechanism drawn by a public law, the draw itself released or not.
+    """Prices one mechanism drawn from a public distribution, the draw itself released or not.
 
     The profile is the average of the candidates' profiles; mix BEFORE selecting (`best_of` of a
     mixture), never average guarantees of selections. (Joint convexity of the hockey-stick
@@ -219,7 +219,7 @@ def _larger_pair(pairs: list[LossPair]) -> LossPair:
 
 
 def _ties_at_worst(one: LossPair, other: LossPair) -> bool | None:
-    """Tells whether a profile is below another by rounding somewhere; None where by more.
+    """Tells whether a profile is below another only by rounding; None where it is by more.
 
     Both are linear in e^epsilon between the knots of the two, and constant beyond them.
     """

@@ -42,7 +42,7 @@ def node(
 
 
 def from_provenance(tree: Mapping[str, Any]) -> Any:
-    """Recomputes the guarantee that wrote a tree, equal to it in every number.
+    """Rebuilds the guarantee that a tree describes, equal in every number to the original.
 
     Formal guarantees: the tree is what the guarantee returned writes of itself, value for value: a
     part that is missing, one that nothing reads, or a number that is no longer what was accounted

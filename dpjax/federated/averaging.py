@@ -164,7 +164,7 @@ class AveragingPlan(SummedMechanism):
 
     @property
     def standard_deviation(self) -> float:
-        """Returns that of the noise on an entry of the full average, in parameter units."""
+        """Returns that of the noise on the average of all clients, in parameter units."""
         return math.sqrt(self.local_variance / self.settings.clients) / self.scale
 
     def statement(self) -> dict[str, Any]:

@@ -25,7 +25,7 @@ MODULUS_BITS = 32
 
 
 class SummedMechanism(abc.ABC):
-    """Bases calibrated sums. Subclasses are frozen dataclasses: a public rule, and its noise.
+    """Describes a calibrated sum. Subclasses are frozen dataclasses: a public rule, and its noise.
 
     Formal guarantees: none of its own, a subclass states the cost (`guarantee`) for vectors of its
     kind, as the noise of `minimum_survivors` clients hides them. `local_noise` has its law up to a
@@ -34,7 +34,7 @@ class SummedMechanism(abc.ABC):
     """
 
     settings: Any  # the rule; of it only `clients` and `missing_fraction` are read here
-    local_variance: float  # (parameter) of one client's noise on one entry, in integers
+    local_variance: float  # variance parameter of one client's noise on one entry, in integers
     vector: ClassVar[str]
     """What a client sends, in one word, for messages."""
 

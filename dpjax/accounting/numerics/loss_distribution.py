@@ -148,7 +148,7 @@ class LossDistribution:
         return math.sqrt(max(0.0, float(np.sum(self.masses * (self.losses - mean) ** 2)) / weight))
 
     def regridded(self, interval: float) -> LossDistribution:
-        """Moves the law to another grid, pessimistically; exact where knots stay knots."""
+        """Moves the law to another grid, pessimistically; exact where losses are knots."""
         if interval == self.interval:
             return self
         positions = self.losses / interval
@@ -181,7 +181,7 @@ class LossDistribution:
         )
 
     def kept_at(self, knots: np.ndarray) -> LossDistribution:
-        """Moves the law to some of its own knots, ends included: as `regridded`, unevenly."""
+        """Moves the law pessimistically to some of its knots, ends included, as `regridded`."""
         if knots.size < 2:
             return self
         place = np.arange(self.masses.size)
@@ -250,7 +250,7 @@ class LossPair:
         return LossPair(forward, backward)
 
     def regridded(self, interval: float) -> LossPair:
-        """Moves both directions to another grid."""
+        """Moves both directions to another grid, pessimistically."""
         return self if interval == self.interval else self._mapped(lambda a: a.regridded(interval))
 
     def with_failure(self, probability: float) -> LossPair:

@@ -220,7 +220,7 @@ def pair_from_function(
     largest: float,
     mirror: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> LossPair:
-    """Does as `pair_from_profiles`, of functions of epsilon in [0, largest]."""
+    """Forms the pair as `pair_from_profiles`, of functions of epsilon in [0, largest]."""
     # One knot more: where the profile ends on a knot, rounding must not leave a rest of it.
     epsilons = interval * np.arange(whole_up(largest / interval) + 2)
     # Masses are differences of the profile, which lose a few units of rounding each: at most 8

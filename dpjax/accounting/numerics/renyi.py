@@ -88,7 +88,7 @@ class RenyiCurve:
         return max(0.0, self.minimise(lambda o, r: lemma_14_epsilon(o, r, remaining))[0])
 
     def classic_epsilon(self, delta: float) -> float:
-        """Does as `epsilon` by Mironov (2017): divergence + log(1/delta) / (order - 1)."""
+        """Returns epsilon by Mironov (2017): divergence + log(1/delta) / (order - 1)."""
         remaining = (delta - self.failure_mass) / (1.0 - self.failure_mass)
         if remaining <= 0.0:
             return math.inf
@@ -209,10 +209,10 @@ def sampled_gaussian_log_moments(
 ) -> np.ndarray:
     """Computes log E[(1 + u(x))^order], order - 1 times a step's divergence, any orders > 1.
 
-    Here x ~ N(0, s^2) and u = q (e^{(2x-1)/(2 s^2)} - 1). E[u] = 0, so the moment is
-    1 + E[(1+u)^order - 1 - order u], an integral of a non-negative
-    analytic function: the trapezoidal rule converges exponentially and loses no digits where the
-    usual series of binomials cancels. Relative error of the excess over 1: below 1e-11.
+    Here x ~ N(0, s^2) and u = q (e^{(2x-1)/(2 s^2)} - 1). E[u] = 0, so the moment is 1 +
+    E[(1+u)^order - 1 - order u], an integral of a non-negative analytic function: the trapezoidal
+    rule converges exponentially and loses no digits where the usual series of binomials cancels.
+    Relative error of the excess over 1: below 1e-11.
     """
     s = noise_multiplier
     step = min(s / 3.0, s * s / 2.2)

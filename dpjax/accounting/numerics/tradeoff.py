@@ -15,9 +15,9 @@ def tradeoff_vertices(reverse: LossDistribution) -> tuple[np.ndarray, np.ndarray
     """Returns corner points (x, h) of h(x) = sup {Q(E) : P(E) <= x}, from log(dQ/dP) under Q.
 
     Events are taken in Neyman-Pearson order, largest loss of Q first; between the corners events
-    are randomised, so h is concave and piecewise linear. Taken from the
-    reverse law because there the small P masses, p' e^{-s'}, keep all their digits. Both ascend, x
-    rounded down and h up; h = 1 beyond the last x.
+    are randomised, so h is concave and piecewise linear. Taken from the reverse law because there
+    the small P masses, p' e^{-s'}, keep all their digits. Both ascend, x rounded down and h up;
+    h = 1 beyond the last x.
     """
     held = reverse.masses > 0
     masses = reverse.masses[held][::-1]

@@ -27,10 +27,9 @@ def selection_curve(guarantee: Guarantee, base: RenyiCurve, law: RepetitionLaw) 
 
     It is by `law.log_moment`: Theorem 2 (truncated negative binomial), Theorem 6 corrected
     (Poisson), Lemma 22 on top of either (`AtMost`), Lemma 7 corrected with the base's exact
-    trade-off (every other law);
-    and max(K) times the base's curve where K is bounded. A base with a failure event of
-    probability d fails with 1 - f(1 - d), and given no failure is selected by the thinned law
-    (Lemma 20).
+    trade-off (every other law); and max(K) times the base's curve where K is bounded. A base with a
+    failure event of probability d fails with 1 - f(1 - d), and given no failure is selected by the
+    thinned law (Lemma 20).
     """
     failure = base.failure_mass
     inside = RenyiCurve(base.evaluate)

@@ -152,7 +152,7 @@ def _split_pair(tuned: LossPair, final: LossPair, q: float) -> LossPair:
 
 
 def _consistent(pair: LossPair) -> LossPair:
-    """Returns the pair, or one of its profiles at epsilon >= 0 that is its own mirror image."""
+    """Returns the pair, or one with its profiles at epsilon >= 0 and mirrored directions."""
     laws = (pair.forward, pair.backward)
     if max(law.mirrored_mass() for law in laws) <= 1.0 + INCONSISTENT:
         return pair

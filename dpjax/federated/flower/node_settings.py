@@ -27,10 +27,10 @@ class NodeSettings:
     """Holds a node owner's own settings."""
 
     ledger: str  # path of the file with what this node has spent and answered; always needed
-    # limit of the sum over that file; None for none, as for `max_delta`
+    # Limits of the sums over that file; None, both or neither, for none.
     max_epsilon: float | None = None
     max_delta: float | None = None
-    allow_training_without_noise: bool = False  # of updates that are summed
+    allow_training_without_noise: bool = False  # whether updates may be summed so
 
     def __post_init__(self) -> None:
         if not isinstance(self.ledger, str) or not self.ledger:

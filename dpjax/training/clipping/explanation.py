@@ -6,11 +6,19 @@ from typing import NamedTuple
 
 
 class ParameterExplanation(NamedTuple):
-    """Says what was done for one parameter, and why."""
+    """Says what was done for one parameter, and why.
 
-    # Of `leaf_plans.py`: "dense", "small", "shared" (like a penalty's), ...; "materialised": none
+    The rule is "dense", "embedding" or "convolution" (recognised), "small" (a bias, scale or the
+    like: its per-example gradient costs no more than the activations it is summed from), "shared"
+    (the same for every example, like a penalty's), "unused", or "materialised" (no rule).
+
+    The form of the norm is "outer" (one position: two norms multiplied), "gram" (inner products
+    between positions), "rows" (the rows of a table that the example touches), "product" (the
+    per-example product, small enough to be formed once and used for norm and sum), "per-example
+    gradient", "one gradient for all" or "zero".
+    """
+
     rule: str
-    # "outer", "gram", "rows", "product", "per-example gradient", "one gradient for all" or "zero"
     form: str
     reason: str  # with the sizes that decided
     shape: tuple[int, ...]

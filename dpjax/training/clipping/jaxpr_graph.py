@@ -354,7 +354,10 @@ def rows_of_body(operation: Scan, rows: set[Value]) -> set[Value]:
 def evaluate(
     graph: Graph, arguments: Sequence[Any], wanted: Sequence[Atom], effects: bool = True
 ) -> list[Any]:
-    """Computes the wanted values of a graph; else only operations with `effects`, printing say."""
+    """Computes the wanted values of a graph, and nothing else but operations with effects.
+
+    `effects` says whether to run those (printing, say) that nothing wanted needs.
+    """
     needed = _needed(graph, wanted, effects)
     environment = dict(zip(graph.inputs, arguments, strict=True))
 
