@@ -17,17 +17,7 @@ import numpy as np
 
 
 def number(name: str, value: object, wanted: str = "a finite number", finite: bool = True) -> float:
-    """`value` as a float.
-
-    Args:
-      name: of the argument.
-      value: what was passed.
-      wanted: what to pass, for the message.
-      finite: whether infinity is refused; NaN always is.
-
-    Raises:
-      ValueError: for anything that is no real number.
-    """
+    """Checks and returns `value` as a float; the message says what is `wanted`."""
     scalar = value[()] if isinstance(value, np.ndarray) and value.ndim == 0 else value
     if isinstance(scalar, numbers.Real) and not isinstance(scalar, bool | np.bool_):
         try:
@@ -40,7 +30,7 @@ def number(name: str, value: object, wanted: str = "a finite number", finite: bo
 
 
 def positive(name: str, value: object) -> float:
-    """`value` as a float above 0, or a ValueError that names it."""
+    """Checks and returns `value` as a float above 0."""
     wanted = "finite and > 0"
     found = number(name, value, wanted)
     if not found > 0.0:
@@ -49,7 +39,7 @@ def positive(name: str, value: object) -> float:
 
 
 def not_negative(name: str, value: object) -> float:
-    """`value` as a float of at least 0, or a ValueError that names it."""
+    """Checks and returns `value` as a float of at least 0."""
     wanted = "finite and >= 0"
     found = number(name, value, wanted)
     if not found >= 0.0:
@@ -60,14 +50,9 @@ def not_negative(name: str, value: object) -> float:
 def probability(
     name: str, value: object, *, zero: bool = False, one: bool = False, hint: str = ""
 ) -> float:
-    """`value` as a float between 0 and 1, or a ValueError that names it.
+    """Checks and returns `value` as a float between 0 and 1; the message ends with the hint.
 
-    Args:
-      name: of the argument.
-      value: what was passed.
-      zero: whether 0 is allowed.
-      one: whether 1 is allowed.
-      hint: added to the message.
+    `zero` and `one` say whether these are allowed.
     """
     wanted = f"in {'[' if zero else '('}0, 1{']' if one else ')'}{hint}"
     found = number(name, value, wanted)
@@ -77,7 +62,7 @@ def probability(
 
 
 def whole(name: str, value: object, smallest: float = 1) -> int:
-    """`value` as an int of at least `smallest`, or a ValueError that names it; 3.0 is whole."""
+    """Checks and returns `value` as an int of at least `smallest`; 3.0 is whole."""
     wanted = f"a whole number >= {smallest}"
     scalar = value[()] if isinstance(value, np.ndarray) and value.ndim == 0 else value
     if isinstance(scalar, numbers.Integral) and not isinstance(scalar, bool | np.bool_):
@@ -93,21 +78,14 @@ def whole(name: str, value: object, smallest: float = 1) -> int:
 
 
 def flag(name: str, value: object) -> bool:
-    """`value` as a bool, or a ValueError that names it; no text or number is read as one."""
+    """Checks and returns `value` as a bool; no text or number is read as one."""
     if not isinstance(value, bool | np.bool_):
         raise ValueError(f"{name} must be True or False, not {shown(value)}")
     return bool(value)
 
 
 def array(name: str, value: object, wanted: str = "numbers", nan: bool = False) -> np.ndarray:
-    """`value` as a float64 array of any shape, or a ValueError that names it.
-
-    Args:
-      name: of the argument.
-      value: what was passed.
-      wanted: what to pass, for the message.
-      nan: whether NaN is allowed.
-    """
+    """Checks and returns `value` as a float64 array of any shape."""
     try:
         found = plain_array(name, value)
     except ValueError:
@@ -118,7 +96,7 @@ def array(name: str, value: object, wanted: str = "numbers", nan: bool = False) 
 
 
 def plain_array(name: str, value: object) -> np.ndarray:
-    """`value` as the array that NumPy makes of it, or a ValueError where it makes none.
+    """Checks and returns the array that NumPy makes of `value`.
 
     The message does not show the value, which may be records.
     """
@@ -130,7 +108,7 @@ def plain_array(name: str, value: object) -> np.ndarray:
 
 
 def vector(name: str, value: object, finite: bool = True) -> np.ndarray:
-    """`value` as a float64 array of one dimension, not empty, or a ValueError that names it."""
+    """Checks and returns `value` as a float64 array of one dimension, not empty."""
     wanted = f"a list of {'finite ' if finite else ''}numbers"
     found = array(name, value, wanted)
     if found.ndim != 1 or found.size == 0 or (finite and not np.all(np.isfinite(found))):
@@ -139,21 +117,21 @@ def vector(name: str, value: object, finite: bool = True) -> np.ndarray:
 
 
 def one_of(name: str, value: object, choices: Sequence[str]) -> str:
-    """`value` if it is one of the words, or a ValueError that names it."""
+    """Checks and returns `value` as one of the words."""
     if not (isinstance(value, str) and value in choices):
         raise ValueError(f"unknown {name} {shown(value)}: pass one of {tuple(choices)}")
     return value
 
 
 def text(name: str, value: object) -> str:
-    """`value` if it is text, or a ValueError that names it."""
+    """Checks and returns `value` as text."""
     if not isinstance(value, str):
         raise ValueError(f"{name} must be text, not {shown(value)}")
     return value
 
 
 def path(name: str, value: object) -> str | os.PathLike[str]:
-    """`value` if it can name a file or folder, or a ValueError that names the argument."""
+    """Checks and returns `value` as what can name a file or folder."""
     if not isinstance(value, str | os.PathLike):
         raise ValueError(f"{name} must be a path, not {shown(value)}")
     return value
@@ -166,16 +144,7 @@ def function(name: str, value: object, wanted: str) -> None:
 
 
 def listed(name: str, value: object, wanted: str) -> list:
-    """The entries of a list or another collection that is no text and no mapping.
-
-    Args:
-      name: of the argument.
-      value: what was passed.
-      wanted: what to pass, for the message.
-
-    Raises:
-      ValueError: for anything else.
-    """
+    """Returns the entries of a list or another collection that is no text and no mapping."""
     if isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping):
         # An array of no dimension says that it can be iterated, and cannot.
         with contextlib.suppress(TypeError):
@@ -196,7 +165,7 @@ def instance(name: str, value: object, kind: type, example: str) -> None:
 
 
 def kept(value: Any, found: float) -> float:
-    """`value` where it is one of Python's own numbers, else `found`, what a check made of it.
+    """Returns `value` where it is one of Python's own numbers, else `found`, a check's result.
 
     What is written down of a setting, and hashed, then stays as it was passed, and can be written.
     """
@@ -204,7 +173,7 @@ def kept(value: Any, found: float) -> float:
 
 
 def shown(value: object) -> str:
-    """The value in one short line."""
+    """Writes the value in one short line."""
     text = str(value) if isinstance(value, numbers.Real) else repr(value)
     text = " ".join(text.split())
     return text if len(text) <= 80 else text[:77] + "..."

@@ -10,13 +10,10 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def aside(path: str | os.PathLike, mode: int = 0o666) -> Iterator[str]:
-    """A new, empty file beside `path`, to be written to; after the block it is gone.
+    """Makes an empty file beside `path`, to be written to; after the block it is gone.
 
-    Its name is nobody else's and ends as that of `path`, for writers that go by endings.
-
-    Args:
-      path: in a folder that is there.
-      mode: of the file, less what the process's umask takes away.
+    Its name is nobody else's and ends as that of `path`, for writers that go by endings. The mode
+    is less what the process's umask takes away.
     """
     folder, name = os.path.split(os.path.abspath(os.fspath(path)))
     partial = os.path.join(folder, f".partial.{secrets.token_hex(8)}.{name}")
@@ -30,7 +27,7 @@ def aside(path: str | os.PathLike, mode: int = 0o666) -> Iterator[str]:
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike) -> Iterator[str]:
-    """A file beside `path` to be written to; if the block succeeds, it takes the place of `path`.
+    """Makes a file beside `path` to write to; if the block succeeds, it takes the place of `path`.
 
     Whoever opens `path` finds what was there before or all that was written, whatever fails.
 

@@ -47,17 +47,7 @@ def style_axes(axes: Axes) -> None:
 def save_figure(
     figure: Figure, out_dir: str | os.PathLike, name: str, formats: Sequence[str] = ("png", "pdf")
 ) -> list[str]:
-    """Writes a figure once per format, atomically.
-
-    Args:
-      figure: what to write.
-      out_dir: an existing folder.
-      name: file name without ending.
-      formats: endings matplotlib knows.
-
-    Returns:
-      The paths written.
-    """
+    """Writes a figure once per format, a file ending, atomically, and returns the paths."""
     paths = []
     for ending in formats:
         path = os.path.join(os.fspath(out_dir), f"{name}.{ending}")
@@ -70,13 +60,9 @@ def save_figure(
 
 
 def candidate_scores(rows: Sequence[dict], against: str, chance: float, title: str) -> Figure:
-    """Draws every candidate's validation accuracy against one hyperparameter.
+    """Draws candidates' validation accuracies, of `CuratorRecord.rows()`, against a hyperparameter.
 
-    Args:
-      rows: `CuratorRecord.rows()`.
-      against: the hyperparameter on the horizontal axis.
-      chance: accuracy of guessing, drawn as a line.
-      title: of the figure.
+    `chance`, the accuracy of guessing, is drawn as a line.
     """
     figure, axes = new_figure()
     for won, label, marker, size in ((0, "candidate", "o", 36), (1, "selected", "*", 220)):

@@ -22,12 +22,8 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 def private_folder(path: str | os.PathLike) -> None:
     """Makes a folder that its owner alone may enter, or makes sure that the one there is such.
 
-    Args:
-      path: of the folder; parents are made where they are missing.
-
-    Raises:
-      ValueError: if something else stands there: a link, a file, another user's folder, or one that
-        is open to others. Who could write in it could have planted keys.
+    Refuses (ValueError) a link, a file, another user's folder, or one that is open to others: who
+    could write in it could have planted keys.
     """
     path = os.fspath(path)
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
@@ -40,11 +36,9 @@ def private_folder(path: str | os.PathLike) -> None:
 
 
 def read_private(path: str | os.PathLike) -> bytes:
-    """The content of a plain file that belongs to this user and that nobody else may write.
+    """Reads a plain file that belongs to this user and that nobody else may write.
 
-    Raises:
-      ValueError: for a link, a pipe, another user's file, or one that others may write.
-      FileNotFoundError: if nothing is there.
+    Anything else is a ValueError, and FileNotFoundError where nothing is there.
     """
     path = os.fspath(path)
     if os.path.islink(path):
@@ -83,7 +77,7 @@ def write_anew(path: str | os.PathLike, payload: bytes) -> None:
 
 @contextlib.contextmanager
 def _written_aside(path: str | os.PathLike, payload: bytes) -> Iterator[str]:
-    """A file of the payload beside `path`, which is gone afterwards."""
+    """Writes the payload to a file beside `path`, which is gone after the block."""
     with files.aside(path, 0o600) as partial:
         with open(partial, "wb") as file:
             file.write(payload)
@@ -105,17 +99,10 @@ def locked(path: str | os.PathLike, what: str, *, shared: bool = False) -> Itera
     """Holds a lock on a file while the block runs; the thread that holds it may take it again.
 
     The operating system lets go of the lock with the process, however that ends: a file that a
-    killed process left locks nothing. It is removed with the lock, by the last who held it.
-
-    Args:
-      path: of the file, in a folder that is there; made with mode 0600.
-      what: what the lock keeps others from, for the message.
-      shared: whether others may hold it too, who share it.
-
-    Raises:
-      InUseError: if another process, or another thread of this one, holds it; at once, without
-        waiting.
-      ValueError: if the file system knows no locks.
+    killed process left locks nothing. It is made with mode 0600, and removed with the lock, by the
+    last who held it. If another process or thread holds the lock, and they do not share it, that is
+    an InUseError at once, which names `what` it keeps others from; a ValueError if the file system
+    knows no locks.
     """
     path = os.path.abspath(os.fspath(path))
     own = (path, threading.get_ident())
@@ -140,7 +127,7 @@ def release_file(path: str | os.PathLike) -> None:
 
 
 def _taken(path: str, what: str, shared: bool) -> int:
-    """A descriptor that holds the lock of the file that stands at `path`."""
+    """Returns a descriptor that holds the lock of the file that stands at `path`."""
     while True:
         flags = os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | getattr(os, "O_NOFOLLOW", 0)
         descriptor = os.open(path, flags, 0o600)

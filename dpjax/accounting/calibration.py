@@ -30,14 +30,8 @@ def check_worth_pricing(
 ) -> None:
     """Refuses a run of DP-SGD whose epsilon would say nothing, or take minutes to be computed.
 
-    Args:
-      steps: of the run.
-      noise_multiplier: of a step; 0, or nan where it is not known yet, is not looked at.
-      sampling_probability: of a record in a step.
-      prefix: of the names in the message, such as "--".
-
-    Raises:
-      ValueError: in one line.
+    A noise multiplier of 0, or nan where it is not known yet, is not looked at. `prefix` is put
+    before the names in the message, such as "--".
     """
     if steps > LARGEST_STEPS:
         raise ValueError(f"{prefix}steps={steps:.6g}: pass at most {LARGEST_STEPS:.0e}")
@@ -59,7 +53,7 @@ def calibrate(
     delta: float,
     bracket: tuple[float, float] = (1e-2, 1e4),
 ) -> float:
-    """Smallest noise multiplier whose guarantee meets (epsilon, delta).
+    """Finds the smallest noise multiplier whose guarantee meets (epsilon, delta).
 
     Example:
       >>> from dpjax import accounting
@@ -80,7 +74,7 @@ def calibrate(
 
     Raises:
       ValueError: a target that no noise in the bracket attains; the message names the epsilon that
-        the largest noise attains. Also for a bad bracket or epsilon <= 0.
+        the largest noise attains.
     """
     ends = vector("bracket", bracket)
     if not (ends.size == 2 and 0.0 < ends[0] < ends[1]):
@@ -139,7 +133,7 @@ def calibrate_largest(
     bracket: tuple[float, float],
     whole: bool = True,
 ) -> float:
-    """Largest number of steps, lot size or mean of K whose guarantee meets (epsilon, delta).
+    """Finds the largest number of steps, lot size or mean of K that meets (epsilon, delta).
 
     By bisection, for any setting that costs more the larger it is.
 
@@ -151,8 +145,7 @@ def calibrate_largest(
 
     Args:
       make_guarantee: the setting, an int where it is whole -> Guarantee of the WHOLE procedure.
-      epsilon: target, nats, > 0.
-      delta: in (0, 1), or 0 for pure guarantees.
+      epsilon, delta: as in `calibrate`.
       bracket: smallest and largest setting to consider.
       whole: whether the setting is a whole number (steps, lot size), or any (a mean).
 
@@ -162,7 +155,7 @@ def calibrate_largest(
 
     Raises:
       ValueError: a target that the bracket's smallest setting misses; the message names what that
-        attains. Also for a bad bracket or epsilon <= 0.
+        attains.
     """
     ends = vector("bracket", bracket)
     whole = flag("whole", whole)
@@ -198,7 +191,7 @@ def calibrate_largest(
 
 
 def _target(epsilon: float, delta: float) -> tuple[float, float]:
-    """Both, or a ValueError."""
+    """Checks and returns both."""
     epsilon = number("epsilon", epsilon, "> 0")
     if not epsilon > 0.0:
         raise ValueError(f"epsilon must be > 0, not {epsilon}")

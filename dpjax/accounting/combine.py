@@ -40,7 +40,7 @@ Splitting masses adds at most a quarter of its square to the variance: 0.01%.
 
 
 def compose(*guarantees: Guarantee) -> Guarantee:
-    """The guarantee of running every mechanism on the same records, each seeing earlier results.
+    """Composes mechanisms that run on the same records, each seeing earlier results.
 
     Loss distributions are convolved (Sommer, Meiser & Mohammadi 2019), Renyi divergences added
     (Mironov 2017, Proposition 1).
@@ -56,9 +56,6 @@ def compose(*guarantees: Guarantee) -> Guarantee:
 
     Returns:
       The composed Guarantee; it has a Renyi curve, or a pure epsilon, where all parts have one.
-
-    Raises:
-      ValueError: no guarantee given, or relations that differ.
     """
     relation = _common_relation("compose", guarantees)
     if len(guarantees) == 1:
@@ -79,17 +76,7 @@ def compose(*guarantees: Guarantee) -> Guarantee:
 
 
 def repeat(guarantee: Guarantee, times: int) -> Guarantee:
-    """The guarantee of `times` mechanisms of the same cost on the same records.
-
-    Example:
-      >>> from dpjax import accounting
-      >>> ten = accounting.repeat(accounting.gaussian(8.0), 10)
-      >>> print(f"{ten.epsilon(1e-5):.2f}")
-      1.53
-
-    Raises:
-      ValueError: times < 1.
-    """
+    """Composes `times` mechanisms of the same cost on the same records, as `compose` does."""
     _common_relation("repeat", (guarantee,))
     times = whole("times", times)
     if times == 1:
@@ -99,7 +86,7 @@ def repeat(guarantee: Guarantee, times: int) -> Guarantee:
 
 
 def parallel(*guarantees: Guarantee) -> Guarantee:
-    """The guarantee of mechanisms on disjoint records: any record is in one of them only.
+    """Prices mechanisms on disjoint records, where any record is in one of them only.
 
     McSherry 2009, Theorem 4, for whole privacy profiles.
 
@@ -116,9 +103,6 @@ def parallel(*guarantees: Guarantee) -> Guarantee:
 
     Returns:
       The Guarantee with the pointwise larger profile.
-
-    Raises:
-      ValueError: no guarantee given, or relations that differ.
     """
     relation = _common_relation("parallel", guarantees)
     if len(guarantees) == 1:
@@ -135,7 +119,7 @@ def parallel(*guarantees: Guarantee) -> Guarantee:
 
 
 def mixture(guarantees: Sequence[Guarantee], weights: Sequence[float] | None = None) -> Guarantee:
-    """The guarantee of one mechanism drawn by a public law, the draw itself released or not.
+    """Prices one mechanism drawn from a public distribution, the draw itself released or not.
 
     The profile is the average of the candidates' profiles; mix BEFORE selecting (`best_of` of a
     mixture), never average guarantees of selections. (Joint convexity of the hockey-stick
@@ -151,12 +135,6 @@ def mixture(guarantees: Sequence[Guarantee], weights: Sequence[float] | None = N
     Args:
       guarantees: one per candidate, under one neighbouring relation.
       weights: probabilities that sum to 1, independent of the data; None is uniform.
-
-    Returns:
-      The mixed Guarantee.
-
-    Raises:
-      ValueError: empty list, relations that differ, weights that are no probabilities.
     """
     if not isinstance(guarantees, Sequence):
         raise ValueError(f"guarantees must be a list of Guarantees, not {shown(guarantees)}")
@@ -184,7 +162,7 @@ def mixture(guarantees: Sequence[Guarantee], weights: Sequence[float] | None = N
 
 
 def _all_known(values: Iterable[Known | None]) -> list[Known] | None:
-    """The values, or None where one of them is."""
+    """Returns the values, or None where one of them is."""
     found = list(values)
     known = [value for value in found if value is not None]
     return known if len(known) == len(found) else None
@@ -218,7 +196,7 @@ def _composed_pair(parts: Sequence[Guarantee], counts: Sequence[int]) -> LossPai
 
 
 def _larger_pair(pairs: list[LossPair]) -> LossPair:
-    """The pair of the pointwise larger profile.
+    """Forms the pair of the pointwise larger profile.
 
     Where one pair's profile is nowhere below another's it IS the result. Else all are put on one
     grid. From knot to knot the larger profile is that of one of them, whose masses are taken as
@@ -241,7 +219,7 @@ def _larger_pair(pairs: list[LossPair]) -> LossPair:
 
 
 def _ties_at_worst(one: LossPair, other: LossPair) -> bool | None:
-    """Whether a profile is below another by rounding somewhere; None where it is by more.
+    """Tells whether a profile is below another only by rounding; None where it is by more.
 
     Both are linear in e^epsilon between the knots of the two, and constant beyond them.
     """
@@ -257,7 +235,7 @@ def _ties_at_worst(one: LossPair, other: LossPair) -> bool | None:
 
 
 def _interval_to_compare_on(pairs: list[LossPair]) -> float:
-    """The finest pair's interval or a part of it: one that holds all grids, or is fine for them."""
+    """Returns the finest pair's interval or a part of it that holds all grids or is fine."""
     finest = min(pair.interval for pair in pairs)
     most = LARGEST_SIZE * finest / (2.0 * max(pair.size * pair.interval for pair in pairs))
     if most < 1.0:
@@ -274,14 +252,12 @@ def _interval_to_compare_on(pairs: list[LossPair]) -> float:
 def _larger_law(
     laws: list[tuple[LossDistribution, LossDistribution]],
 ) -> tuple[LossDistribution, bool]:
-    """The law of the largest profile of several on one grid, and whether a tie was rounding.
+    """Returns the law of the largest of several profiles on a grid; whether a tie was rounding.
 
     With a left of a change and b right of it, the line from a's profile at one knot to b's at the
     next bounds both in between. Beside a's own mass the first knot gets (b - a) / (e^h - 1), both
     at the second knot, and beside b's own the second one (a - b) / (1 - e^-h), both at the first.
-
-    Args:
-      laws: of each pair, this direction and the other.
+    `laws` holds, of each pair, this direction and the other.
     """
     h = laws[0][0].interval
     first = min(law.lowest for law, _ in laws) - 1
@@ -313,7 +289,7 @@ def _larger_law(
 
 
 def _raised(pair: LossPair, share: float) -> LossPair:
-    """The pair with profiles larger by this share at epsilon >= 0, of masses 1 as before."""
+    """Raises the pair's profiles by this share at epsilon >= 0, masses 1 as before."""
 
     def raised(law: LossDistribution) -> LossDistribution:
         masses = law.masses * (1.0 + share)

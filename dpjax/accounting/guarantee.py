@@ -28,7 +28,7 @@ METHODS = ("tight", "rdp", "rdp_classic")
 
 
 class Guarantee:
-    """Cost of a computation: a pair of privacy loss distributions, a Renyi curve, or both.
+    """Holds a computation's cost: a pair of privacy loss distributions, a Renyi curve, or both.
 
     Formal guarantees: for every pair of neighbours under `relation` and every epsilon >= 0, the
     computation is (epsilon, g.delta(epsilon))-differentially private; `g.epsilon(delta)` is an
@@ -67,14 +67,13 @@ class Guarantee:
         pure_epsilon: float | None = None,
         tail: tuple[float, Callable[[], LossPair]] | None = None,
     ):
-        """Internal constructor, for the modules of this package.
+        """Makes one for the modules of this package, which know its pair, its Renyi curve or both.
 
         Args:
           relation: neighbouring relation.
           provenance: a `provenance.node`; None in the body of a `mechanism`, which writes its own.
-          pair: dominating loss distributions, or a function that computes them when first needed;
-            None if only a Renyi curve or a pure epsilon is known.
-          renyi: Renyi curve of both directions; None if there is none.
+          pair: dominating loss distributions, or a function that computes them when first needed.
+          renyi: Renyi curve of both directions.
           pure_epsilon: a delta-free epsilon, if one is known.
           tail: a delta, and a function that computes faster what `pair` is up to that delta.
         """
@@ -107,7 +106,7 @@ class Guarantee:
 
     @property
     def provenance(self) -> dict[str, Any]:
-        """A fresh copy of the tree that explains and rebuilds this guarantee."""
+        """Returns a fresh copy of the tree that explains and rebuilds this guarantee."""
         tree = self._provenance
         if tree is None:
             raise ValueError(
@@ -118,12 +117,12 @@ class Guarantee:
 
     @property
     def known_by_renyi_only(self) -> bool:
-        """Whether the loss distributions are derived from the Renyi curve."""
+        """Tells whether the loss distributions are derived from the Renyi curve."""
         return self._pair_source is None and self.pure_epsilon is None
 
     @functools.cached_property
     def pair(self) -> LossPair:
-        """Both directions' loss distributions, computed when first needed."""
+        """Returns both directions' loss distributions, computed when first needed."""
         if self._pair_source is None:
             if self.pure_epsilon is not None:
                 return pure_pair(self.pure_epsilon)
@@ -135,21 +134,14 @@ class Guarantee:
         return self.pair if self._tail is None else self._tail[1]()
 
     def epsilon(self, delta: float = 0.0, method: str = "tight") -> float:
-        """Smallest epsilon known at a delta.
+        """Returns the smallest epsilon known at a delta, in nats, possibly inf.
 
         Args:
           delta: in (0, 1), or 0 for a pure guarantee.
           method: "tight", the smallest sound bound known (loss distributions, Renyi at continuous
             orders by Lemma 14 of Papernot & Steinke 2022, pure epsilon); "rdp", Renyi alone by that
             lemma; "rdp_classic", Renyi with Mironov's conversion, divergence + log(1/delta) /
-            (order - 1), for reproducing older papers.
-
-        Returns:
-          Epsilon in nats, possibly inf.
-
-        Raises:
-          ValueError: delta outside [0, 1); delta = 0 for a guarantee that is not pure; a Renyi
-            method where no Renyi curve is known.
+            (order - 1), for reproducing older papers. A ValueError where no Renyi curve is known.
         """
         one_of("method", method, METHODS)
         delta = number("delta", delta, "in (0, 1), or 0 for a pure guarantee")
@@ -173,28 +165,21 @@ class Guarantee:
         return float(min(bounds))
 
     def stated_epsilon(self, delta: float) -> float:
-        """`epsilon(delta)` rounded up at its sixth significant digit: what a release states.
+        """Rounds `epsilon(delta)` up at its sixth significant digit: what a release states.
 
         Example:
           >>> from dpjax import accounting
           >>> accounting.gaussian(2.0).stated_epsilon(1e-5)
           1.9931
-
-        Args:
-          delta: as in `epsilon`.
         """
         return stated.six_digits_up(self.epsilon(delta))
 
     def meets(self, epsilon: float, delta: float) -> bool:
-        """Whether every machine states an epsilon of at most `epsilon` at this delta."""
+        """Tells whether every machine states an epsilon of at most `epsilon` at this delta."""
         return self.epsilon(delta) <= stated.aim_below(epsilon)
 
     def delta(self, epsilon: float) -> float:
-        """Smallest delta known at an epsilon >= 0 (nats): the privacy profile.
-
-        Raises:
-          ValueError: negative or NaN epsilon.
-        """
+        """Returns the smallest delta known at an epsilon >= 0 (nats): the privacy profile."""
         epsilon = number("epsilon", epsilon, ">= 0", finite=False)
         if not epsilon >= 0.0:
             raise ValueError(f"epsilon must be >= 0, not {epsilon}")
@@ -208,18 +193,14 @@ class Guarantee:
         return float(min(bounds))
 
     def rdp(self, orders: Sequence[float] | float) -> np.ndarray:
-        """Renyi divergences, the larger of the two directions.
+        """Returns Renyi divergences in nats, the larger of the two directions.
+
+        A guarantee without a Renyi curve has none, nor has one with a failure probability, whose
+        divergence is infinite: a ValueError. (`epsilon(delta, method="rdp")` reserves the failure
+        probability out of delta instead.)
 
         Args:
-          orders: (n,) or scalar, each > 1, fractions welcome.
-
-        Returns:
-          float64 nats, of the shape of `orders`.
-
-        Raises:
-          ValueError: where no Renyi curve is known; an order <= 1; a guarantee with a failure
-            probability, whose divergence is infinite (`epsilon(delta, method="rdp")` reserves the
-            failure probability out of delta instead).
+          orders: (n,) or scalar, each > 1, fractions welcome; the result has their shape.
         """
         curve = self._curve()
         if curve.failure_mass > 0.0:
@@ -234,7 +215,7 @@ class Guarantee:
         return curve(values).reshape(shape)
 
     def tradeoff(self, false_positive_rate: np.ndarray | Sequence[float] | float) -> np.ndarray:
-        """Smallest error of the second kind of any test of one record's presence, or value.
+        """Returns the least error of the second kind of any test of a record's presence, or value.
 
         A test that takes the data set without the record for the one with it (or the other way
         round) with probability at most alpha misses the record with probability at least
@@ -251,9 +232,6 @@ class Guarantee:
 
         Returns:
           float64 of that shape, rounded down.
-
-        Raises:
-          ValueError: a rate outside [0, 1].
         """
         rates = array("false_positive_rate", false_positive_rate, "numbers in [0, 1]")
         if not np.all((rates >= 0.0) & (rates <= 1.0)):
@@ -269,29 +247,15 @@ class Guarantee:
     def attack_success(
         self, false_positive_rate: np.ndarray | Sequence[float] | float
     ) -> np.ndarray:
-        """Largest true positive rate of any membership attack at a false positive rate.
+        """Returns the largest true positive rate of any membership attack at a false positive rate.
 
-        1 - `tradeoff`: whatever the attacker knows beside (all other records, the mechanism).
-
-        Example:
-          >>> from dpjax import accounting
-          >>> print(f"{accounting.gaussian(1.0).attack_success(0.01):.4f}")
-          0.0924
-
-        Args:
-          false_positive_rate: (n,) or scalar, each in [0, 1].
-
-        Returns:
-          float64 of that shape, rounded up. The largest gain over guessing, true less false
-          positive rate, is `delta(0)`.
-
-        Raises:
-          ValueError: a rate outside [0, 1].
+        It is 1 - `tradeoff`, rounded up, whatever the attacker knows beside (all other records, the
+        mechanism). The largest gain over guessing, true less false positive rate, is `delta(0)`.
         """
         return np.minimum(1.0 - self.tradeoff(false_positive_rate) + 2.0**-52, 1.0)
 
     def gaussian_mu(self, slack: float = 1e-9) -> float:
-        """Smallest mu of Gaussian differential privacy known, up to a slack in delta.
+        """Returns the smallest mu of Gaussian differential privacy known, up to a slack in delta.
 
         For every epsilon >= 0, delta(epsilon) is at most that of N(mu, 1) against N(0, 1), plus the
         slack; so every test's error of the second kind is at least the Gaussian's, less the slack.
@@ -306,13 +270,11 @@ class Guarantee:
           1.2320
 
         Args:
-          slack: in [0, 1), far below the delta that is of interest.
+          slack: in [0, 1), far below the delta that is of interest; refused where it is too small
+            for a finite mu.
 
         Returns:
           mu, rounded up.
-
-        Raises:
-          ValueError: a slack outside [0, 1), or too small for a finite mu.
         """
         slack = probability("slack", slack, zero=True)
         found = tradeoff.gaussian_mu(self.pair, slack)
@@ -324,7 +286,7 @@ class Guarantee:
         return found
 
     def group_epsilon(self, records: int, delta: float = 0.0) -> float:
-        """Smallest epsilon known for data sets that are `records` steps of `relation` apart.
+        """Returns the smallest epsilon known for data sets `records` steps of `relation` apart.
 
         Chains of neighbours (Dong, Roth & Su 2022, Theorem 2.14, on the dominating pair): the
         group's epsilon is that of the trade-off composed with itself, `records` times. Of a
@@ -339,13 +301,10 @@ class Guarantee:
 
         Args:
           records: that are added, removed or, under replace-one, replaced; 1 or more.
-          delta: in (0, 1), or 0 for a pure guarantee.
+          delta: as in `epsilon`.
 
         Returns:
           Epsilon in nats; inf where none is known (a large group's delta is many times a record's).
-
-        Raises:
-          ValueError: records < 1; a delta outside [0, 1), or 0 for a guarantee that is not pure.
         """
         records = whole("records", records)
         if records == 1:
@@ -358,7 +317,7 @@ class Guarantee:
         return min(bound, groups.group_epsilon(self.pair, records, delta))
 
     def to_pld(self) -> privacy_loss_distribution.PrivacyLossDistribution:
-        """The pair as dp_accounting's PrivacyLossDistribution (pessimistic)."""
+        """Returns the pair as dp_accounting's PrivacyLossDistribution (pessimistic)."""
         # Most of a second to import, and few prices need it.
         from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 
@@ -381,17 +340,15 @@ class Guarantee:
         renyi: Callable[[np.ndarray], np.ndarray] | None = None,
         pure_epsilon: float | None = None,
     ) -> Guarantee:
-        """A guarantee from dp_accounting's privacy loss distribution.
+        """Makes a guarantee of dp_accounting's privacy loss distribution.
 
         Args:
-          pld: a pessimistic PrivacyLossDistribution.
+          pld: a pessimistic PrivacyLossDistribution; an optimistic one, a bound on the wrong side,
+            is refused.
           relation: the neighbouring relation its author had in mind.
           provenance: a registered node that rebuilds it; None writes the masses themselves.
           renyi: (n,) orders -> (n,) Renyi divergences of both directions, if known.
           pure_epsilon: a delta-free epsilon, if known.
-
-        Raises:
-          ValueError: for an optimistic distribution, which is a bound on the wrong side.
         """
         from dp_accounting.pld import privacy_loss_distribution
 
@@ -431,7 +388,7 @@ class Guarantee:
     def from_dp_event(
         cls, event: dp_events.DpEvent, relation: object = ADD_OR_REMOVE_ONE
     ) -> Guarantee:
-        """A guarantee from a dp_accounting event; see `dpjax.accounting.interop`."""
+        """Makes a guarantee of a dp_accounting event; see `dpjax.accounting.interop`."""
         return _READERS["dp_event"](event, relation)
 
     def _curve(self) -> RenyiCurve:
@@ -443,7 +400,7 @@ class Guarantee:
 
 
 def with_provenance(guarantee: Guarantee, tree: Mapping[str, Any]) -> Guarantee:
-    """The same guarantee, explained by another tree; nothing is computed."""
+    """Returns the same guarantee, explained by another tree; nothing is computed."""
     tail = guarantee._tail
     return Guarantee(
         relation=guarantee.relation,
@@ -456,12 +413,7 @@ def with_provenance(guarantee: Guarantee, tree: Mapping[str, Any]) -> Guarantee:
 
 
 def register_reader(name: str, reader: Callable[..., Guarantee]) -> None:
-    """Gives `Guarantee.from_<name>` its function.
-
-    Args:
-      name: of what is read, as in "dp_event".
-      reader: what is read, and its relation -> Guarantee.
-    """
+    """Gives `Guarantee.from_<name>` its function of what is read and its relation."""
     _READERS[name] = reader
 
 
@@ -471,7 +423,7 @@ def check_guarantee(name: str, value: Any) -> None:
 
 
 def pure_pair(epsilon: float) -> LossPair:
-    """Randomised response at `epsilon`: dominates every epsilon-DP mechanism; a 2-atom grid."""
+    """Returns randomised response at `epsilon`: dominates all epsilon-DP mechanisms; 2 atoms."""
     if epsilon == 0.0:
         law = LossDistribution(1e-4, 0, np.array([1.0]), 0.0)
     else:
@@ -482,7 +434,7 @@ def pure_pair(epsilon: float) -> LossPair:
 
 
 def pair_from_curve(curve: RenyiCurve) -> LossPair:
-    """Loss distributions of a mechanism known by its Renyi curve alone.
+    """Returns loss distributions of a mechanism known by its Renyi curve alone.
 
     delta(epsilon) is the infimum of Lemma 14 over orders, in both directions. The grid ends where
     delta falls below 1e-16 of mass beyond the failure event.
@@ -500,7 +452,7 @@ def pair_from_curve(curve: RenyiCurve) -> LossPair:
 
 
 def _pair_of(laws: list[LossDistribution]) -> LossPair:
-    """The pair of two laws, each of which dominates its own direction at epsilon >= 0.
+    """Forms the pair of two laws, each of which dominates its own direction at epsilon >= 0.
 
     Rounded apart from each other the two are no mirror images (dp_accounting's "add" direction of a
     long DP-SGD run has a mirrored mass of 1.002), and neither is exact at negative epsilons, which

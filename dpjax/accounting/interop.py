@@ -38,7 +38,7 @@ _RELATIONS = {
 
 
 def from_dp_event(event: dp_events.DpEvent, relation: object = ADD_OR_REMOVE_ONE) -> Guarantee:
-    """See `dpjax.accounting.events.from_dp_event`."""
+    """Reads an event of dp_accounting; see `dpjax.accounting.events.from_dp_event`."""
     relation = normalise_relation(relation)
     instance("event", event, dp_events.DpEvent, "dp_accounting.GaussianDpEvent(1.0)")
     if isinstance(event, dp_events.NoOpDpEvent):
@@ -95,22 +95,17 @@ _SELECTIONS: dict[type[dp_events.DpEvent], Callable[[Any], RepetitionLaw]] = {
 def register_selection(
     kind: type[dp_events.DpEvent], law_of: Callable[[Any], RepetitionLaw]
 ) -> None:
-    """Makes `from_dp_event` read a kind of event as a selection.
-
-    Args:
-      kind: of events whose attribute `event` is one run; what is released is the best of K of it.
-      law_of: such an event -> the law of K.
-    """
+    """Makes `from_dp_event` read a kind of event as a selection: the best of K of its `event`."""
     _SELECTIONS[kind] = law_of
 
 
 def _ours(noise_multiplier: float, relation: str) -> float:
-    """noise / C to noise / sensitivity under the relation."""
+    """Turns noise / C into noise / sensitivity under the relation."""
     return noise_multiplier / 2.0 if relation == REPLACE_ONE else noise_multiplier
 
 
 def _effective(event: dp_events.DpEvent) -> float:
-    """Noise multiplier of Gaussians composed inside one sampled step."""
+    """Returns the noise multiplier of Gaussians composed inside one sampled step."""
     if isinstance(event, dp_events.GaussianDpEvent):
         return positive("noise_multiplier", event.noise_multiplier)
     if isinstance(event, dp_events.SelfComposedDpEvent):
@@ -162,7 +157,7 @@ def _law(shape: float, mean: float) -> RepetitionLaw:
 
 
 def _refuse_inner_delta(event: dp_events.DpEvent) -> None:
-    """B1: a delta inside a selection is paid about E[K] times, not once."""
+    """Refuses a delta inside a selection: it is paid about E[K] times, not once (B1)."""
     if getattr(event, "delta", 0):
         raise ValueError(
             f"{type(event).__name__} with a delta inside a selection: pass best_of a Guarantee "
@@ -176,7 +171,7 @@ def _refuse_inner_delta(event: dp_events.DpEvent) -> None:
 
 
 def _leaf(event: dp_events.DpEvent, relation: str) -> Guarantee:
-    """One application of a mechanism that dp_accounting knows."""
+    """Prices one application of a mechanism that dp_accounting knows."""
     accountant = pld_accounting.PLDAccountant(_RELATIONS[relation])
     try:
         accountant.compose(event)
@@ -218,7 +213,7 @@ def _to_plain(event: dp_events.DpEvent) -> dict[str, Any]:
 
 
 def from_plain(plain: dict[str, Any]) -> dp_events.DpEvent:
-    """The event that a tree of provenance names, or a ValueError."""
+    """Makes the event that a tree of provenance names."""
     fields = {
         name: from_plain(value) if isinstance(value, dict) else value
         for name, value in plain["fields"].items()

@@ -28,12 +28,7 @@ LARGEST_MEAN = 1e6
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """A proposed law of K.
-
-    Example:
-      >>> from dpjax import accounting
-      >>> accounting.plan(candidates=10, success=0.5).law
-      Geometric(mean=9.000000000000002)
+    """Holds a proposed distribution of the number of runs K.
 
     Attributes:
       law: of K.
@@ -138,7 +133,7 @@ def plan(
 
 
 def law_of_shape(shape: float, mean: float) -> RepetitionLaw:
-    """The law of this shape and mean; inf is Poisson, 0 logarithmic, 1 geometric."""
+    """Returns the law of this shape and mean; inf is Poisson, 0 logarithmic, 1 geometric."""
     if math.isinf(shape):
         return Poisson(mean)
     named = {0.0: Logarithmic, 1.0: Geometric}
@@ -148,7 +143,7 @@ def law_of_shape(shape: float, mean: float) -> RepetitionLaw:
 
 
 def _smallest_law(shape: float, probability: float, success: float) -> RepetitionLaw | None:
-    """The law of smallest mean that reaches the target; None if none that can be drawn does."""
+    """Finds the law of smallest mean that reaches the target and can be drawn, or None."""
 
     def excess(log_mean: float) -> float:
         law = law_of_shape(shape, math.exp(log_mean))

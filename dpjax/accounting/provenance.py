@@ -18,12 +18,7 @@ _REBUILDERS: dict[str, Rebuild] = {}
 
 
 def register(mechanism: str, rebuild: Rebuild) -> None:
-    """Tells how to rebuild a guarantee from a node.
-
-    Args:
-      mechanism: the node's name, unique.
-      rebuild: (parameters, rebuilt parts) -> Guarantee.
-    """
+    """Tells how to rebuild a guarantee from the parameters and rebuilt parts of a node."""
     if mechanism in _REBUILDERS:
         raise ValueError(f"mechanism {mechanism!r} is registered already: choose another name")
     _REBUILDERS[mechanism] = rebuild
@@ -37,7 +32,7 @@ def registered() -> tuple[str, ...]:
 def node(
     mechanism: str, parameters: Mapping[str, Any], parts: Sequence[Mapping[str, Any]] = ()
 ) -> dict[str, Any]:
-    """One node of the tree; the values are copied through JSON, so that they cannot change later.
+    """Makes one node of the tree; copies the values through JSON, so that they cannot change later.
 
     JSON keeps every float64 exactly, so a rebuilt guarantee has the same epsilon, bit for bit.
     """
@@ -47,7 +42,7 @@ def node(
 
 
 def from_provenance(tree: Mapping[str, Any]) -> Any:
-    """Recomputes the guarantee a tree describes.
+    """Rebuilds the guarantee that a tree describes, equal in every number to the original.
 
     Formal guarantees: the tree is what the guarantee returned writes of itself, value for value: a
     part that is missing, one that nothing reads, or a number that is no longer what was accounted
@@ -61,15 +56,8 @@ def from_provenance(tree: Mapping[str, Any]) -> Any:
       True
 
     Args:
-      tree: `Guarantee.provenance`, possibly read back from JSON.
-
-    Returns:
-      The Guarantee, equal in every number to the one that wrote the tree.
-
-    Raises:
-      ValueError: in one line, if the tree names a mechanism this version does not know (one of your
-        own is known once its module is imported), lacks a field, or is not as this version would
-        write it; for a law of K that cannot be rebuilt.
+      tree: `Guarantee.provenance`, possibly read back from JSON. A user-defined mechanism is known
+        once its module is imported.
     """
     try:
         guarantee = _rebuilt(tree)
@@ -105,18 +93,10 @@ def _rebuilt(tree: Mapping[str, Any]) -> Any:
 def first_difference(
     given: Any, written: Any, place: str = "", tolerance: float = 0.0
 ) -> str | None:
-    """Where two trees of JSON values differ first; None where they do not.
+    """Finds where two trees of JSON values differ first, as names and positions joined by dots.
 
     A number is compared by value (1 and 1.0 are one number in JSON), a boolean is no number.
-
-    Args:
-      given: one tree.
-      written: the other.
-      place: where both stand, for the answer.
-      tolerance: relative, of numbers that are not both whole.
-
-    Returns:
-      Names and positions on the way there, joined by dots; "the top" for the trees themselves.
+    `place` is where both stand; `tolerance` is relative, of numbers that are not both whole.
     """
     name = place or "the top"
     if isinstance(given, Mapping) and isinstance(written, Mapping):

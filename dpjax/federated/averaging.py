@@ -31,23 +31,12 @@ _LEAST_LOCAL_DEVIATION = 4.0
 
 
 class AveragingAborted(ValueError):
-    """A round ended without output: too little noise is in the sum, or the sum is not valid.
-
-    Example:
-      >>> import numpy as np
-      >>> from dpjax import federated
-      >>> plan = federated.AveragingSettings(clients=50, dimension=3).plan()
-      >>> try:
-      ...     federated.averaging.averaged(np.zeros(3, np.int64), plan, survivors=40)
-      ... except federated.AveragingAborted as error:
-      ...     print(error)
-      no output: 40 of 50 updates are in the sum, and the noise needs 45
-    """
+    """A round ended without output: too little noise is in the sum, or the sum is not valid."""
 
 
 @dataclasses.dataclass(frozen=True)
 class AveragingSettings:
-    """The public rules of private federated averaging; fix them before anyone looks at data.
+    """States the public rules of private federated averaging; fix them before data is seen.
 
     Example:
       >>> from dpjax import federated
@@ -97,7 +86,7 @@ class AveragingSettings:
 
     @property
     def private(self) -> bool:
-        """Whether there is any noise."""
+        """Tells whether there is any noise."""
         return math.isfinite(self.epsilon)
 
     def plan(self, before: accounting.Guarantee | None = None) -> AveragingPlan:
@@ -105,10 +94,6 @@ class AveragingSettings:
 
         Args:
           before: what the same clients released before, for example the vote.
-
-        Raises:
-          ValueError: if what was released before reaches the target alone, or the noise would be
-            too wide for a secure sum modulo 2^32.
         """
         if before is not None:
             checks.instance("before", before, accounting.Guarantee, "VotePlan.guarantee")
@@ -117,7 +102,7 @@ class AveragingSettings:
 
 @dataclasses.dataclass(frozen=True)
 class AveragingPlan(SummedMechanism):
-    """Federated averaging with calibrated noise.
+    """Plans federated averaging with calibrated noise.
 
     Formal guarantees: replace one client (all of its records, in every round). The noisy sums of
     all rounds, hence every model made from them, cost what `guarantee` states, if
@@ -128,14 +113,6 @@ class AveragingPlan(SummedMechanism):
       * who drops out does not depend on anyone's records.
     `local_noise` has its law up to a total variation of 2^-300 an entry, and never exceeds `clip`
     together with an update. `total` composes it with what was released `before`.
-
-    Example:
-      >>> from dpjax import federated
-      >>> plan = federated.AveragingSettings(clients=50, dimension=3, epsilon=8.0).plan()
-      >>> plan.minimum_survivors
-      45
-      >>> print(f"{plan.guarantee.epsilon(1e-5):.2f}")
-      8.00
 
     Attributes:
       settings: the rule.
@@ -153,14 +130,14 @@ class AveragingPlan(SummedMechanism):
 
     @functools.cached_property
     def guarantee(self) -> accounting.Guarantee | None:
-        """Of all rounds, client level, with as few survivors as allowed; None without noise."""
+        """Prices all rounds, client level, with the fewest survivors; None without noise."""
         if not self.settings.private:
             return None
         return _guarantee(self.settings, self.bound, self.local_variance)
 
     @functools.cached_property
     def total(self) -> accounting.Guarantee | None:
-        """Of all rounds and what was released before; None without noise."""
+        """Prices all rounds and what was released before; None without noise."""
         if self.before is None or self.guarantee is None:
             return self.guarantee
         return accounting.compose(self.before, self.guarantee)
@@ -172,12 +149,12 @@ class AveragingPlan(SummedMechanism):
 
     @property
     def largest_entry(self) -> int:
-        """No entry is longer than its vector."""
+        """Returns `bound`: no entry is longer than its vector."""
         return self.bound
 
     @property
     def noise(self) -> str | None:
-        """The law of the noise; None without."""
+        """Names the distribution of the noise; None without."""
         return _NOISE if self.settings.private else None
 
     @property
@@ -187,11 +164,11 @@ class AveragingPlan(SummedMechanism):
 
     @property
     def standard_deviation(self) -> float:
-        """Of the noise on one entry of the average when nobody drops out, in parameter units."""
+        """Returns that of the noise on the average of all clients, in parameter units."""
         return math.sqrt(self.local_variance / self.settings.clients) / self.scale
 
     def statement(self) -> dict[str, Any]:
-        """The public facts of the training, JSON-able."""
+        """States the public facts of the training, JSON-able."""
         settings = dataclasses.asdict(self.settings)
         settings["epsilon"] = settings["epsilon"] if self.settings.private else None
         return settings | {
@@ -204,22 +181,12 @@ class AveragingPlan(SummedMechanism):
 
 
 def quantised(update: np.ndarray, plan: AveragingPlan) -> np.ndarray:
-    """A client's update as integers whose Euclidean norm is at most `plan.bound`.
+    """Rounds a client's update to (d,) int64 whose Euclidean norm is at most `plan.bound`.
 
     Entries are scaled and rounded to the nearest integer; where the rounded vector is too long, it
     is shortened and rounded again. What bounds the sensitivity is the length of the integers, which
     is computed exactly: no rounding of floating point can pass it. A vector with a NaN or an
     infinity (training diverged) becomes zeros.
-
-    Args:
-      update: (d,) float, new parameters minus old.
-      plan: of the training.
-
-    Returns:
-      (d,) int64.
-
-    Raises:
-      ValueError: for another shape.
     """
     checks.instance("plan", plan, AveragingPlan, "AveragingSettings(50, 1000).plan()")
     update = checks.array("update", update, nan=True)
@@ -246,44 +213,26 @@ def quantised(update: np.ndarray, plan: AveragingPlan) -> np.ndarray:
 def noisy_update(
     update: np.ndarray, plan: AveragingPlan, source: HostRandomness, stream: int = 0
 ) -> np.ndarray:
-    """What a client hands to the secure sum: its `quantised` update plus its share of the noise.
+    """Returns what a client hands to the secure sum: its `quantised` update plus its noise.
 
     Formal guarantees: alone it is no private release; it must not leave the client but through a
     secure sum of at least `plan.minimum_survivors` of its kind. The update in it is one of integers
     with norm at most `plan.bound`.
 
-    Args:
-      update: (d,) float; zeros for a client that has nothing to train on.
-      plan: of the training.
-      source, stream: see `AveragingPlan.local_noise`.
-
-    Returns:
-      (d,) int64, each entry at most `plan.clip` in absolute value.
-
-    Raises:
-      ValueError: for another shape.
+    It is (d,) int64, each entry at most `plan.clip` in absolute value. Pass zeros for a client that
+    has nothing to train on; for `source` and `stream` see `AveragingPlan.local_noise`.
     """
     integers = quantised(update, plan)  # Refuses what is no plan.
     return plan.noisy(integers, source, stream)
 
 
 def averaged(total: np.ndarray, plan: AveragingPlan, survivors: int) -> np.ndarray:
-    """The step of the server: the sum over the PUBLIC number of clients, in parameter units.
+    """Returns the server's step: the sum over the PUBLIC number of clients, (d,) float64.
 
     Post-processing of the noisy sum. Dividing by the number of survivors instead would make a round
-    with dropouts larger; the planned number is the same whoever is lost.
-
-    Args:
-      total: (d,) integers, the sum of the survivors' noisy updates.
-      plan: of the training.
-      survivors: how many noisy updates are in the sum.
-
-    Returns:
-      (d,) float64, to be added to the parameters.
-
-    Raises:
-      AveragingAborted: if fewer than `plan.minimum_survivors` (or more than all) updates are in the
-        sum, or the total is not what such a sum can be.
+    with dropouts larger; the planned number is the same whoever is lost. Raises `AveragingAborted`
+    if fewer than `plan.minimum_survivors` (or more than all) updates are in the sum, or the total
+    is not what such a sum can be.
     """
     checks.instance("plan", plan, AveragingPlan, "AveragingSettings(50, 1000).plan()")
     total = plan.checked_total(total, survivors, AveragingAborted)
@@ -292,7 +241,7 @@ def averaged(total: np.ndarray, plan: AveragingPlan, survivors: int) -> np.ndarr
 
 
 def _epsilon(name: str, value: float) -> float:
-    """As `checks.positive`, but for infinity, which stands for no noise."""
+    """Checks as `checks.positive`, but allows infinity, which stands for no noise."""
     wanted = "> 0, or infinite for training without noise"
     found = checks.number(name, value, wanted, finite=False)
     if not found > 0.0:

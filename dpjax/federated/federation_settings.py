@@ -20,12 +20,7 @@ Config = Mapping[str, str | int | float | bool]
 
 @dataclasses.dataclass(frozen=True)
 class LocalTraining:
-    """How every client trains every candidate on its own records; see `federated.train_clients`.
-
-    Example:
-      >>> from dpjax import federated
-      >>> federated.LocalTraining(model="logistic_regression", classes=10).epochs
-      5
+    """Says how every client trains every candidate on its own records (`train_clients`).
 
     Attributes:
       model: a name in `models.NAMES`; DP-HYPE's are conv_pool (MNIST), conv_blocks (CIFAR-10) and
@@ -56,17 +51,13 @@ class LocalTraining:
             )
 
     def module(self) -> nn.Module:
-        """The Linen module.
-
-        Raises:
-          ValueError: for an unknown name, fewer than two classes, or widths below 1.
-        """
+        """Makes the Linen module."""
         from dpjax import models
 
         return models.build_module(self.model, self.classes, widths=self.widths)
 
     def loss(self) -> Callable[[Any, Any], Any]:
-        """The loss that the model is meant for."""
+        """Returns the loss that the model is meant for."""
         from dpjax import models
 
         return models.default_loss(self.model)
@@ -74,14 +65,9 @@ class LocalTraining:
 
 @dataclasses.dataclass(frozen=True)
 class Averaging:
-    """Private federated averaging with the winner, after the vote; see `federated.averaging`.
+    """Configures private federated averaging with the winner (`federated.averaging`).
 
     Delta, the fraction of missing clients and local training are the vote's.
-
-    Example:
-      >>> from dpjax import federated
-      >>> federated.Averaging(rounds=10, total_epsilon=8.0, input_shape=(28, 28, 1)).clip_norm
-      1.0
 
     Attributes:
       rounds: how many; 0 for none, the vote alone.
@@ -138,15 +124,9 @@ class DataSplit:
 
 
 def filled(kind: type, config: Config, given: Mapping[str, Any] | None = None) -> Any:
-    """An instance of a dataclass from the keys of a configuration that are its fields.
+    """Makes an instance of a dataclass from the keys of a configuration that are its fields.
 
-    Args:
-      kind: the class.
-      config: names with dashes; other names are not read.
-      given: fields that are not read from it.
-
-    Raises:
-      ValueError: for a field that is missing, or of another kind.
+    Names of the configuration have dashes; fields in `given` are not read from it.
     """
     values = dict(given or {})
     for field in dataclasses.fields(kind):

@@ -28,17 +28,11 @@ _FIRST_STREAM = 2
 
 
 class FlatModel(NamedTuple):
-    """A model whose parameters are one vector.
-
-    Attributes:
-      functional: the model.
-      dimension: d, number of parameters.
-      tree: (d,) float32 -> the parameters as the model takes them.
-    """
+    """Holds a model whose parameters are one vector."""
 
     functional: models.FunctionalModel
-    dimension: int
-    tree: Callable[[jax.Array], Any]
+    dimension: int  # d, number of parameters
+    tree: Callable[[jax.Array], Any]  # (d,) float32 -> the parameters as the model takes them
 
     def initial(self, seed: int) -> np.ndarray:
         """(d,) float32: public initial parameters."""
@@ -48,11 +42,9 @@ class FlatModel(NamedTuple):
 
 @functools.lru_cache(maxsize=16)
 def flat_model(module: Any, input_shape: tuple[int, ...]) -> FlatModel:
-    """A Linen module (or anything `models.functional` adapts) with its parameters as one vector.
+    """Makes a Linen module (or anything `models.functional` adapts) a model of one vector.
 
-    Args:
-      module: hashable; the same object gives the same compiled programs.
-      input_shape: of one example, public.
+    The same hashable module gives the same compiled programs; `input_shape` is of one example.
     """
     functional = vote_clients.adapted(module, input_shape)
     flat, tree = flatten_util.ravel_pytree(functional.init(jax.random.key(0)))
@@ -81,18 +73,10 @@ def local_update(
     batch_size: int,
     stream: tuple[int, int, int],
 ) -> np.ndarray:
-    """One client's local epochs from the global parameters.
+    """Trains one client's local epochs and returns the change of the parameters, (d,) float64.
 
-    Args:
-      model, loss: what is trained.
-      params: (d,) float32.
-      candidate: `learning_rate`, `decay`, `momentum`.
-      records: at least one.
-      epochs, batch_size: of local SGD.
-      stream: (public seed, client, round from 0), of the order of the records.
-
-    Returns:
-      (d,) float64, parameters afterwards minus before; not finite where training diverged.
+    It is not finite where training diverged. The stream (public seed, client, round from 0) gives
+    the order of the records, of which there is at least one.
     """
     client = whole_records(records)
     order = vote_clients.batch_order(client, epochs, batch_size, _order_stream(stream))
@@ -131,12 +115,9 @@ class FederationUpdates:
     def of_round(
         self, params: np.ndarray, candidate: Mapping[str, float], number: int
     ) -> list[np.ndarray]:
-        """Every client's update, n of (d,) float64; zeros for one without records.
+        """Computes every client's update, n of (d,) float64; zeros for one without records.
 
-        Args:
-          params: (d,) float32.
-          candidate: as `local_update`.
-          number: of the round, from 0.
+        Rounds count from 0.
         """
         hyperparameters = vote_clients.stacked_candidates([candidate])
         before = np.asarray(params, np.float64)

@@ -25,46 +25,42 @@ MODULUS_BITS = 32
 
 
 class SummedMechanism(abc.ABC):
-    """A calibrated sum. Subclasses are frozen dataclasses: a public rule, and its noise.
+    """Describes a calibrated sum. Subclasses are frozen dataclasses: a public rule, and its noise.
 
     Formal guarantees: none of its own, a subclass states the cost (`guarantee`) for vectors of its
     kind, as the noise of `minimum_survivors` clients hides them. `local_noise` has its law up to a
     total variation of 2^-300 an entry; no entry of `noisy` ever exceeds `clip`, and a plan that
     passed `check_modulus` never wraps in a sum of all clients.
-
-    Attributes:
-      settings: the rule; of it only `clients` and `missing_fraction` are read here.
-      local_variance: variance (parameter) of one client's noise on one entry, in integers.
     """
 
-    settings: Any
-    local_variance: float
+    settings: Any  # the rule; of it only `clients` and `missing_fraction` are read here
+    local_variance: float  # variance parameter of one client's noise on one entry, in integers
     vector: ClassVar[str]
     """What a client sends, in one word, for messages."""
 
     @property
     @abc.abstractmethod
     def entries(self) -> int:
-        """Length of a vector."""
+        """Returns the length of a vector."""
 
     @property
     @abc.abstractmethod
     def largest_entry(self) -> int:
-        """Absolute value that no entry exceeds before the noise."""
+        """Returns the absolute value that no entry exceeds before the noise."""
 
     @property
     @abc.abstractmethod
     def noise(self) -> str | None:
-        """One of `integer_laws.NOISES`; None for a sum without noise, which is NOT private."""
+        """Names one of `integer_laws.NOISES`; None for a sum without noise, NOT private."""
 
     @property
     def minimum_survivors(self) -> int:
-        """Abort with fewer vectors than this in the sum."""
+        """Returns the fewest vectors in the sum; with fewer, abort."""
         return accounting.minimum_survivors(self.settings.clients, self.settings.missing_fraction)
 
     @property
     def clip(self) -> int:
-        """A power of two that no entry of a noisy vector ever exceeds in absolute value."""
+        """Returns a power of two that no entry of a noisy vector ever exceeds in size."""
         reach = 0 if self.noise is None else self._law.reach
         return 1 << (reach + self.largest_entry - 1).bit_length()
 
@@ -73,11 +69,9 @@ class SummedMechanism(abc.ABC):
         return integer_laws.integer_law(self.noise, self.local_variance)
 
     def local_noise(self, source: HostRandomness, stream: int = 0) -> np.ndarray:
-        """One client's share of the noise of one sum, (entries,) int64.
+        """Draws one client's share of the noise of one sum, (entries,) int64.
 
-        Args:
-          source: `HostRandomness()`, the operating system's; a seeded one is for simulation only.
-          stream: of a seeded source; a number of its own for each client and sum.
+        A seeded source is for simulation only; it needs a stream for each client and sum.
         """
         if self.noise is None:
             return np.zeros(self.entries, dtype=np.int64)
@@ -85,7 +79,7 @@ class SummedMechanism(abc.ABC):
         return self._law.draw(self.entries, source, stream)
 
     def noisy(self, vector: np.ndarray, source: HostRandomness, stream: int = 0) -> np.ndarray:
-        """A vector of this sum, (entries,) int64, plus its client's share of the noise."""
+        """Adds the client's share of the noise to a vector, (entries,) int64."""
         noisy = vector + self.local_noise(source, stream)
         assert np.abs(noisy).max() <= self.clip  # By construction: a wrap would ruin the sum.
         return noisy
@@ -93,16 +87,9 @@ class SummedMechanism(abc.ABC):
     def checked_total(
         self, total: np.ndarray, survivors: int, aborted: type[ValueError], advice: str = ""
     ) -> np.ndarray:
-        """`total` as an array, if it can be the sum of so many noisy vectors.
+        """Returns `total` as an array, if it can be the sum of so many noisy vectors.
 
-        Args:
-          total: (entries,) integers.
-          survivors: how many noisy vectors are in the sum.
-          aborted: what is raised otherwise.
-          advice: what to do where too few or too many are in the sum, for the message.
-
-        Raises:
-          ValueError: of the kind `aborted`; a plain one for survivors that are no whole number.
+        Else raises `aborted`, with `advice` where too few or too many are in the sum.
         """
         survivors = checks.whole("survivors", survivors, 0)
         clients = self.settings.clients

@@ -36,18 +36,9 @@ def candidate_grid(
     decays: Sequence[float] = DECAYS,
     momenta: Sequence[float] = MOMENTA,
 ) -> list[dict[str, float]]:
-    """Every combination, the rate varying slowest and the momentum fastest.
+    """Makes every combination, the rate varying slowest and the momentum fastest; 100 by default.
 
-    Args:
-      rates: learning rates, or the name of a list in `RATES`.
-      decays: factors per epoch.
-      momenta: of SGD.
-
-    Returns:
-      Dicts with `learning_rate`, `decay` and `momentum`; 100 by default.
-
-    Raises:
-      ValueError: for an unknown name.
+    Rates may be the name of a list in `RATES`.
     """
     if isinstance(rates, str):
         if rates not in RATES:

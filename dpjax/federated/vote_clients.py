@@ -36,32 +36,20 @@ _EVALUATION_BATCH = 256
 
 
 class ClientScores(NamedTuple):
-    """How each client's candidates did on its own test records.
+    """Holds how each client's candidates did on its own test records, (n, p) float64."""
 
-    Attributes:
-      losses: (n, p) float64, mean loss; NaN or infinite where training diverged.
-      accuracies: (n, p) float64.
-    """
-
-    losses: np.ndarray
+    losses: np.ndarray  # mean; NaN or infinite where training diverged
     accuracies: np.ndarray
 
 
 class LocalRecords(NamedTuple):
-    """One client's records as the compiled program takes them.
+    """Holds one client's records as the compiled program takes them."""
 
-    Attributes:
-      inputs: (capacity, ...) float32, the training records first; rows beyond the test records are
-        filled up with zeros and never read.
-      labels: (capacity,) int32.
-      training: number of training records.
-      test: number of test records.
-    """
-
+    # (capacity, ...) float32, training records first, then test, then zeros never read
     inputs: np.ndarray
-    labels: np.ndarray
-    training: int
-    test: int
+    labels: np.ndarray  # (capacity,) int32
+    training: int  # number of training records
+    test: int  # number of test records
 
 
 def train_clients(
@@ -96,13 +84,11 @@ def train_clients(
 
     Args:
       model: `models.FunctionalModel`, Linen module or anything `models.functional` adapts.
-      partitions: (inputs (m, ...), labels (m,)) per client.
+      partitions: (inputs (m, ...), labels (m,)) per client, two records or more.
       candidates: p of them, each with `learning_rate`, `decay` (its factor after every epoch; 0
         freezes the net after the first) and `momentum`.
-      epochs: local epochs.
+      epochs, test_fraction, seed: as in `LocalTraining`.
       batch_size: the last batch of an epoch may be smaller.
-      test_fraction: share of a client's records that it tests on.
-      seed: of initial parameters, split and order; public.
       client_ids: (n,) numbers that stand for the clients in their random streams; 0, ..., n-1
         unless given. A client that trains alone gets what it would get in company.
       loss: (scores (batch, classes), labels (batch,)) -> (batch,).
@@ -111,10 +97,6 @@ def train_clients(
 
     Returns:
       `ClientScores`, arrays (n, p).
-
-    Raises:
-      ValueError: for no client, one with fewer than two records or odd arrays, candidates without
-        the three numbers, or settings out of range.
     """
     epochs, batch_size, chunk_size = check_settings(epochs, batch_size, test_fraction, chunk_size)
     seed = checks.whole("seed", seed, 0)
@@ -150,11 +132,7 @@ def train_clients(
 def local_records(
     partitions: Sequence[Records], ids: Sequence[int], *, test_fraction: float, seed: int
 ) -> list[LocalRecords]:
-    """Splits every client's records at random into training and test, padded to one capacity.
-
-    Raises:
-      ValueError: see `train_clients`.
-    """
+    """Splits every client's records at random into training and test, padded to one capacity."""
     if not len(partitions):
         raise ValueError("there are no clients: pass at least one pair of inputs and labels")
     if len(ids) != len(partitions):
@@ -182,7 +160,7 @@ def local_records(
 
 
 def _pair(number: int, pair: Records) -> Records:
-    """A client's inputs and labels, arrays or lists of one length or another."""
+    """Returns a client's inputs and labels, arrays or lists of one length or another."""
     with contextlib.suppress(TypeError, ValueError):
         inputs, labels = pair
         _ = len(inputs), len(labels)
@@ -198,10 +176,9 @@ def _pair(number: int, pair: Records) -> Records:
 def batch_order(
     client: LocalRecords, epochs: int, batch_size: int, stream: tuple[int, ...]
 ) -> np.ndarray:
-    """A fresh order of the training records for each epoch, cut into batches.
+    """Draws a fresh order of the training records for each epoch, cut into batches.
 
-    Returns:
-      (epochs, steps, batch_size) int32; -1 fills up the last batch of an epoch.
+    Returns (epochs, steps, batch_size) int32; -1 fills up the last batch of an epoch.
     """
     generator = np.random.default_rng(stream)
     steps = -(-client.training // batch_size)
@@ -212,11 +189,7 @@ def batch_order(
 
 
 def stacked_candidates(candidates: Sequence[Mapping[str, float]]) -> dict[str, np.ndarray]:
-    """Returns name -> (p,) float32.
-
-    Raises:
-      ValueError: for no candidates, one with other names than the three, or numbers out of range.
-    """
+    """Checks the candidates and returns name -> (p,) float32."""
     if not len(candidates):
         raise ValueError("there are no candidates: pass at least one")
     for number, candidate in enumerate(candidates):
@@ -242,7 +215,7 @@ def stacked_candidates(candidates: Sequence[Mapping[str, float]]) -> dict[str, n
 
 
 def adapted(model: Any, input_shape: tuple[int, ...]) -> models.FunctionalModel:
-    """The model as pure functions, the same object for the same Linen module."""
+    """Adapts the model to pure functions, the same object for the same Linen module."""
     if isinstance(model, models.FunctionalModel):
         return model
     return _adapted(model, input_shape)
@@ -254,7 +227,7 @@ def _adapted(model: Any, input_shape: tuple[int, ...]) -> models.FunctionalModel
 
 
 def broadcast(params: Tree, number: int) -> Tree:
-    """The same parameters for each of `number` candidates, a leading axis on every leaf."""
+    """Repeats the parameters for each of `number` candidates, a leading axis on every leaf."""
     return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (number, *leaf.shape)), params)
 
 
@@ -271,17 +244,10 @@ def train(
     client: LocalRecords,
     order: np.ndarray,
 ) -> Tree:
-    """One client's local epochs, all candidates at once.
+    """Trains one client's local epochs, all candidates at once.
 
-    Args:
-      model, loss: see `train_clients`.
-      start: parameters, (p, ...) per leaf.
-      hyperparameters: name -> (p,).
-      client: its records.
-      order: (epochs, steps, batch) as `batch_order` makes it.
-
-    Returns:
-      Parameters afterwards, (p, ...) per leaf.
+    Parameters are (p, ...) per leaf, before and after; hyperparameters name -> (p,); the order
+    (epochs, steps, batch) as `batch_order` makes it.
     """
     epochs, steps, batch = order.shape
     # Padded so that clients of different sizes share a program; the loop ends at the real number.
@@ -299,7 +265,7 @@ def evaluate(
     params: Tree,
     client: LocalRecords,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Mean loss and accuracy of each candidate on the client's test records, (p,) float64 each."""
+    """Computes each candidate's mean loss and accuracy on the test records, (p,) float64 each."""
     total, correct = _evaluator(model, loss)(
         params, client.inputs, client.labels, np.int32(client.training), np.int32(client.test)
     )
@@ -310,7 +276,7 @@ def evaluate(
 
 @functools.lru_cache(maxsize=16)
 def trainer(model: models.FunctionalModel, loss: Callable) -> Callable:
-    """The compiled program behind `train`: the same object for the same model and loss."""
+    """Compiles the program behind `train`: the same object for the same model and loss."""
 
     def mean_loss(params: Tree, inputs: jax.Array, labels: jax.Array, mask: jax.Array):
         return jnp.sum(mask * loss(model.apply(params, inputs), labels)) / jnp.sum(mask)
@@ -373,11 +339,7 @@ def _evaluator(model: models.FunctionalModel, loss: Callable) -> Callable:
 def check_settings(
     epochs: int, batch_size: int, test_fraction: float, chunk_size: int | None
 ) -> tuple[int, int, int | None]:
-    """Epochs, batch size and chunk size of local training as they are used.
-
-    Raises:
-      ValueError: naming what is out of range, the fraction included.
-    """
+    """Checks and returns epochs, batch size and chunk size; checks the fraction."""
     checks.probability("test_fraction", test_fraction)
     return (
         checks.whole("epochs", epochs),

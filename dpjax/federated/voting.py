@@ -54,22 +54,12 @@ class VoteAborted(ValueError):
 
 
 def ballots(losses: np.ndarray, accuracies: np.ndarray, votes: int = 5) -> np.ndarray:
-    """Each client's k best candidates: by accuracy, ties by loss, then by the lower index.
+    """Marks each client's k best candidates: by accuracy, ties by loss, then by the lower index.
 
     A candidate whose accuracy or loss is NaN ranks below all others whatever the other number says
     (a diverged net that predicts one class may well score). Small clients leave many exact ties in
-    accuracy, so the loss decides often.
-
-    Args:
-      losses: (..., p) float, lower is better.
-      accuracies: (..., p) float, higher is better; any score will do.
-      votes: k.
-
-    Returns:
-      (..., p) int64 of zeros and k ones along the last axis.
-
-    Raises:
-      ValueError: for arrays of different shapes, or unless 1 <= votes < p.
+    accuracy, so the loss decides often. Losses and accuracies (any score will do) are (..., p);
+    the ballots (..., p) int64 of zeros and k ones along the last axis, 1 <= k < p.
     """
     losses = checks.array("losses", losses, nan=True)
     accuracies = checks.array("accuracies", accuracies, nan=True)
@@ -92,22 +82,11 @@ def ballots(losses: np.ndarray, accuracies: np.ndarray, votes: int = 5) -> np.nd
 def random_ballot(
     candidates: int, votes: int, source: HostRandomness, stream: int = 0
 ) -> np.ndarray:
-    """The ballot of a client that cannot judge: k candidates drawn uniformly, records unseen.
+    """Draws the ballot of a client that cannot judge: k candidates uniformly, records unseen.
 
     The vote's guarantee is about clients that all send a ballot; one that stayed away for want of
     records would tell that it has none. Drawn by lot it favours no candidate, where the k lowest
     indices of a list of NaN scores would favour those in every such client.
-
-    Args:
-      candidates: p.
-      votes: k.
-      source, stream: see `VotePlan.local_noise`.
-
-    Returns:
-      (p,) int64 of zeros and k ones.
-
-    Raises:
-      ValueError: unless 1 <= votes < candidates.
     """
     candidates = checks.whole("candidates", candidates, 0)
     votes = checked_votes(votes, candidates)
@@ -123,21 +102,13 @@ def random_ballot(
 def noisy_ballot(
     ballot: np.ndarray, plan: VotePlan, source: HostRandomness, stream: int = 0
 ) -> np.ndarray:
-    """What a client hands to the secure sum: its scaled ballot plus its share of the noise.
+    """Returns what a client hands to the secure sum: its scaled ballot plus its share of the noise.
 
     Formal guarantees: alone it is no private release; it must not leave the client but through a
     secure sum of at least `plan.minimum_survivors` of its kind.
 
-    Args:
-      ballot: (p,) integers, zeros and k ones.
-      plan: of the vote.
-      source, stream: see `VotePlan.local_noise`.
-
-    Returns:
-      (p,) int64, each entry at most `plan.clip` in absolute value.
-
-    Raises:
-      ValueError: for anything but a ballot of this vote.
+    It is (p,) int64, each entry at most `plan.clip` in absolute value. For `source` and `stream`
+    see `VotePlan.local_noise`.
     """
     checks.instance("plan", plan, VotePlan, "VoteSettings(50, 100).plan()")
     ballot = checks.plain_array("ballot", ballot)
@@ -156,22 +127,12 @@ def noisy_ballot(
 
 
 def tally(total: np.ndarray, plan: VotePlan, survivors: int) -> int:
-    """The winner: the candidate with the largest noisy count, the lower index where equal.
+    """Returns the index of the winner: the largest noisy count, the lower index where equal.
 
-    Post-processing of the noisy sum; the sum itself is not to be published, since the guarantee of
-    the release need not be stretched over it.
-
-    Args:
-      total: (p,) integers, the sum of the survivors' noisy ballots.
-      plan: of the vote.
-      survivors: how many noisy ballots are in the sum.
-
-    Returns:
-      The index of the winner.
-
-    Raises:
-      VoteAborted: if fewer than `plan.minimum_survivors` (or more than all) ballots are in the sum,
-        or the total is not what such a sum can be.
+    Post-processing of the noisy sum (p,); the sum itself is not to be published, since the
+    guarantee of the release need not be stretched over it. Raises `VoteAborted` if fewer than
+    `plan.minimum_survivors` (or more than all) ballots are in the sum, or the total is not what
+    such a sum can be.
     """
     checks.instance("plan", plan, VotePlan, "VoteSettings(50, 100).plan()")
     total = plan.checked_total(total, survivors, VoteAborted, "; hold the vote again")

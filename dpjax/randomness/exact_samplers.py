@@ -20,15 +20,11 @@ UniformBelow = Callable[[int], int]
 
 
 def bernoulli_exp(rate: Fraction, below: UniformBelow) -> bool:
-    """True with probability exactly exp(-rate).
+    """Returns True with probability exactly exp(-rate), for a rate of at least 0.
 
     (Algorithm 1.) For a rate in [0, 1] the first failure of a chain of coins with probabilities
     rate/1, rate/2, ... comes at an odd place with probability exp(-rate), by its power series; a
     larger rate is a sum of ones and a rest.
-
-    Args:
-      rate: at least 0.
-      below: the source of randomness.
     """
     whole, rest = divmod(rate.numerator, rate.denominator)
     for _ in range(whole):
@@ -38,7 +34,7 @@ def bernoulli_exp(rate: Fraction, below: UniformBelow) -> bool:
 
 
 def _chain_ends_odd(numerator: int, denominator: int, below: UniformBelow) -> bool:
-    """`bernoulli_exp` of numerator / denominator in [0, 1]; whole numbers, since it is the loop."""
+    """Returns True with probability exp(-numerator / denominator), in [0, 1]; the hot loop."""
     place = 1
     while below(denominator * place) < numerator:
         place += 1
@@ -57,16 +53,6 @@ def discrete_laplace(scale: Fraction, below: UniformBelow) -> int:
       epsilon-differentially private, as Laplace noise on real scores is: for integers z and d the
       ratio of the probabilities of z and z + d is at most exp(|d| / scale). The law is exact for
       ideal randomness; nothing is truncated.
-
-    Args:
-      scale: above 0.
-      below: the source of randomness.
-
-    Returns:
-      A Python integer, of any size.
-
-    Raises:
-      ValueError: for a scale that is not above 0.
     """
     if not scale > 0:
         raise ValueError(f"scale {scale}: pass a fraction above 0")
@@ -98,14 +84,6 @@ def exponential_choice(scores: Sequence[int], rate: Fraction, below: UniformBelo
       epsilon-bounded-range (Durfee & Rogers 2019), hence epsilon-differentially private, and costs
       `accounting.exponential_mechanism(epsilon)`. How many proposals it takes depends on the
       scores: the time it takes is the curator's.
-
-    Args:
-      scores: integers, at least one.
-      rate: above 0.
-      below: the source of randomness.
-
-    Raises:
-      ValueError: for no scores, or a rate that is not above 0.
     """
     if not scores or not rate > 0:
         raise ValueError("pass at least one score, and a rate above 0")
@@ -135,14 +113,6 @@ def permute_and_flip_choice(scores: Sequence[int], rate: Fraction, below: Unifor
       epsilon-bounded-range: with two scores the range of the losses reaches epsilon + log(2 -
       e^-epsilon), and `accounting.exponential_mechanism(epsilon)` would charge too little. How many
       coins are flipped depends on the scores: the time it takes is the curator's.
-
-    Args:
-      scores: integers, at least one.
-      rate: above 0.
-      below: the source of randomness.
-
-    Raises:
-      ValueError: for no scores, or a rate that is not above 0.
     """
     if not scores or not rate > 0:
         raise ValueError("pass at least one score, and a rate above 0")

@@ -19,11 +19,9 @@ from dpjax import checks
 
 @dataclasses.dataclass(frozen=True)
 class HostRandomness:
-    """A source of randomness on the host.
+    """Draws randomness on the host, from the operating system (secret) unless seeded.
 
-    Attributes:
-      seed: None for the operating system's randomness (secret); an integer makes every draw
-        reproducible, which also makes it known to whoever knows the seed.
+    With a seed every draw is reproducible, hence known to anyone who knows the seed.
     """
 
     seed: int | None = None
@@ -34,7 +32,7 @@ class HostRandomness:
 
     @property
     def secret(self) -> bool:
-        """Whether the draws come from the operating system."""
+        """Tells whether the draws come from the operating system."""
         return self.seed is None
 
     def generator(self, stream: int) -> np.random.Generator:

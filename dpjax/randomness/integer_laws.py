@@ -30,37 +30,25 @@ NOISES = ("skellam", "discrete_gaussian")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class IntegerLaw:
-    """A symmetric law on the integers -reach, ..., reach, ready to be drawn from.
+    """Holds a symmetric distribution on the integers -reach, ..., reach, ready to be drawn from.
 
     Formal guarantees: a draw has the named law up to a total variation of less than 2^-300: its
     cumulative probabilities are rounded down to multiples of 2^-319, and the mass beyond `reach`,
     less than 2^-320, is put on `reach`. No draw ever exceeds `reach` in absolute value. (A delta of
     1e-5 has a last binary digit of about 2^-69, so that this needs no charge.)
-
-    Attributes:
-      cumulative: P[|X| <= k] times 2^319, rounded down, for k = 0, ..., reach; the last is 2^319.
-      heads: (reach + 1,) uint64, the leading 63 bits of `cumulative`.
     """
 
+    # P[|X| <= k] times 2^319, rounded down, for k = 0, ..., reach; the last is 2^319
     cumulative: tuple[int, ...]
-    heads: np.ndarray
+    heads: np.ndarray  # (reach + 1,) uint64, the leading 63 bits of `cumulative`
 
     @property
     def reach(self) -> int:
-        """The largest absolute value that can be drawn."""
+        """Returns the largest absolute value that can be drawn."""
         return len(self.cumulative) - 1
 
     def draw(self, number: int, source: HostRandomness, stream: int = 0) -> np.ndarray:
-        """Draws independently.
-
-        Args:
-          number: how many.
-          source: where the words come from; secret unless seeded.
-          stream: which stream of a seeded source.
-
-        Returns:
-          (number,) int64.
-        """
+        """Draws independent integers, (number,) int64; `stream` is of a seeded source."""
         words = source.words(number, stream)
         # The lowest bit is independent of the 63 above it: it gives the sign.
         uniform = words >> np.uint64(1)
@@ -74,22 +62,17 @@ class IntegerLaw:
         return np.where(words & np.uint64(1), magnitudes, -magnitudes)
 
     def refined(self, head: int, tail: int) -> int:
-        """|X| of a uniform number with these 63 leading and 256 following bits."""
+        """Returns |X| of a uniform number with these 63 leading and 256 following bits."""
         return bisect.bisect_right(self.cumulative, (head << _TAIL_BITS) | tail)
 
 
 @functools.lru_cache(maxsize=64)
 def integer_law(noise: str, variance: float | Fraction) -> IntegerLaw:
-    """Makes the table of a law.
+    """Makes the table of a distribution, "skellam" or "discrete_gaussian".
 
-    Args:
-      noise: "skellam", the difference of two independent Poisson variables of mean variance / 2;
-        "discrete_gaussian", probability proportional to exp(-k^2 / (2 variance)).
-      variance: above 0 (for the discrete Gaussian its parameter); taken exactly.
-
-    Raises:
-      ValueError: for another name, a variance that is not positive and finite, or one whose table
-        would need more than a million entries.
+    The first is the difference of two independent Poisson variables of mean variance / 2; in the
+    second the probability of k is proportional to exp(-k^2 / (2 variance)), so that the variance
+    is a parameter. It is taken exactly; a table of more than a million entries is refused.
     """
     if not (0.0 < variance < math.inf):
         raise ValueError(f"variance {variance}: pass a finite number above 0")
@@ -115,20 +98,10 @@ def integer_law(noise: str, variance: float | Fraction) -> IntegerLaw:
 def discrete_gaussian(
     standard_deviation: float, number: int, source: HostRandomness, stream: int = 0
 ) -> np.ndarray:
-    """Draws integers with probability proportional to exp(-k^2 / (2 s^2)).
+    """Draws integers with probability proportional to exp(-k^2 / (2 s^2)), (number,) int64.
 
-    Args:
-      standard_deviation: s, in units of the integers, > 0 (the parameter; the standard deviation
-        of the discrete law equals it closely for s >= 0.5).
-      number: how many draws.
-      source: where the words come from; secret unless seeded.
-      stream: which stream of a seeded source.
-
-    Returns:
-      Array (number,), int64.
-
-    Raises:
-      ValueError: for a standard deviation that is not positive and finite, or above some 48,000.
+    The parameter s, in units of the integers, is at most some 48,000; the standard deviation of the
+    discrete distribution equals it closely for s >= 0.5.
 
     Source: Canonne, Kamath & Steinke, "The Discrete Gaussian for Differential Privacy", 2020.
     """
@@ -140,7 +113,7 @@ def discrete_gaussian(
 
 
 def _reach(noise: str, variance: float) -> int:
-    """A k with P[|X| > k] < 2^-320."""
+    """Finds a k with P[|X| > k] < 2^-320."""
     needed = (_HEAD_BITS + _TAIL_BITS + 4) * math.log(2.0)
     if noise == "discrete_gaussian":
         # P[|X| > k] <= exp(-k^2 / (2 variance)) / (1 - exp(-1 / (2 variance))), generously.
@@ -165,7 +138,7 @@ def _reach(noise: str, variance: float) -> int:
 
 
 def _skellam(variance: decimal.Decimal, reach: int) -> list[decimal.Decimal]:
-    """P[X = k] / P[X = 0] = I_k(variance) / I_0(variance) for k = 0, ..., reach.
+    """Returns P[X = k] / P[X = 0] = I_k(variance) / I_0(variance) for k = 0, ..., reach.
 
     Backward recurrence of the ratios of Bessel functions, I_{k-1}/I_k = 2k/variance + I_{k+1}/I_k,
     a sum of positive numbers; what it starts from is forgotten at the square of the ratios.
@@ -182,7 +155,7 @@ def _skellam(variance: decimal.Decimal, reach: int) -> list[decimal.Decimal]:
 
 
 def _discrete_gaussian(variance: decimal.Decimal, reach: int) -> list[decimal.Decimal]:
-    """exp(-k^2 / (2 variance)) for k = 0, ..., reach, each from the last by its ratio.
+    """Returns exp(-k^2 / (2 variance)) for k = 0, ..., reach, each from the last by its ratio.
 
     Relative errors add up to about reach^2 units of the last of 130 digits, of which 96 are used.
     """

@@ -29,11 +29,6 @@ def candidate_keys(number: int, seed: int | None = None) -> jax.Array:
       the privacy guarantee then rests on the seed being secret and unguessable, which 32 bits are
       not. All keys of one call differ.
 
-    Example:
-      >>> from dpjax import training
-      >>> training.candidate_keys(3, seed=0).shape
-      (3,)
-
     Args:
       number: of candidates, >= 0.
       seed: integer in [0, 2^32) for reproduction, or None. The first keys of a longer call with
@@ -41,9 +36,6 @@ def candidate_keys(number: int, seed: int | None = None) -> jax.Array:
 
     Returns:
       Typed key array (number,).
-
-    Raises:
-      ValueError: a negative number, or a seed that does not fit 32 bits.
     """
     if number < 0:
         raise ValueError(f"number is {number}: pass a number of candidates, 0 or more")
@@ -62,7 +54,7 @@ def candidate_keys(number: int, seed: int | None = None) -> jax.Array:
 
 
 def stream(key: jax.Array, name: str) -> jax.Array:
-    """The sub-key of `key` for one named use; `name` is one of `STREAMS`.
+    """Derives the sub-key of `key` for one named use; `name` is one of `STREAMS`.
 
     Example:
       >>> import jax
@@ -71,9 +63,6 @@ def stream(key: jax.Array, name: str) -> jax.Array:
       >>> lots = training.stream(key, "lots")
       >>> bool((jax.random.key_data(lots) != jax.random.key_data(key)).any())
       True
-
-    Raises:
-      ValueError: an unknown name.
     """
     if name not in STREAMS:
         raise ValueError(f"unknown stream {name!r}: pass one of {', '.join(sorted(STREAMS))}")

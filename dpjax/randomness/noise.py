@@ -117,6 +117,6 @@ def add_gaussian_noise(
 
 
 def _power_of_two(positive: jax.Array) -> jax.Array:
-    """The power of two at or below a float32, kept where its multiples are ordinary numbers."""
+    """Returns the power of two at or below a float32, kept where multiples are ordinary."""
     exponent = jax.lax.bitcast_convert_type(positive, jnp.uint32) & np.uint32(0x7F800000)
     return jnp.clip(jax.lax.bitcast_convert_type(exponent, jnp.float32), LEAST_DEVIATION, 2.0**100)

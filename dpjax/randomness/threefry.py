@@ -57,32 +57,25 @@ def threefry_2x32(key: Words, counter: Words) -> Words:
 
 
 def fold_in(key: jax.Array, number: jax.Array | int) -> jax.Array:
-    """The sub-key of a typed threefry key () for a uint32; that of `jax.random.fold_in`."""
+    """Derives the sub-key of a typed threefry key () for a uint32, as `jax.random.fold_in`."""
     number = jnp.asarray(number, jnp.uint32)
     words = threefry_2x32(_words(key), (jnp.zeros_like(number), number))
     return jax.random.wrap_key_data(jnp.stack(words), impl=_IMPLEMENTATION)
 
 
 def random_bits(key: jax.Array, shape: Sequence[int], *, start: jax.Array | int = 0) -> jax.Array:
-    """Independent uniform uint32, those of `jax.random.bits`.
+    """Draws independent uniform uint32, those of `jax.random.bits`; fewer than 2^31 numbers.
 
     Every number comes from a block of its own, the exclusive or of its two words; the counter is
-    the number's place in row-major order.
-
-    Args:
-      key: typed threefry key, shape (). Vectorise with `jax.vmap`.
-      shape: of the result, fewer than 2^31 numbers.
-      start: place of the first number, so that a long draw can be made in pieces.
-
-    Raises:
-      ValueError: another kind of key, or too many numbers.
+    the number's place in row-major order, from `start` on, so that a long draw can be made in
+    pieces. The key is a typed threefry key, shape (): vectorise with `jax.vmap`.
     """
     first, second = _blocks(key, math.prod(shape), start)
     return (first ^ second).reshape(tuple(shape))
 
 
 def _blocks(key: jax.Array, size: int, start: jax.Array | int = 0) -> Words:
-    """Both words of `size` enciphered counters, each (size,)."""
+    """Enciphers `size` counters and returns both words of each, (size,)."""
     if size >= 2**31:
         raise ValueError(f"{size} random numbers of one key: pass a shape of fewer than 2^31")
     place = jax.lax.iota(jnp.uint32, size) + jnp.asarray(start, jnp.uint32)
@@ -92,7 +85,7 @@ def _blocks(key: jax.Array, size: int, start: jax.Array | int = 0) -> Words:
 def dithered_normal(
     key: jax.Array, number: int, scale: jax.Array | float, *, start: jax.Array | int = 0
 ) -> jax.Array:
-    """Independent scale * N(0, 1) + dither, float32 (number,): noise in cells of a grid.
+    """Draws independent scale * N(0, 1) + dither, float32 (number,): noise in cells of a grid.
 
     The dither is uniform over the 2^14 half-integers from -2^13 + 1/2 to 2^13 - 1/2, independent of
     the normal number. Inverting a distribution function in float32 gives one value too often and
@@ -107,14 +100,7 @@ def dithered_normal(
     two and put a pair of arrays between; it ignores optimisation barriers there.) One thread makes
     them block by block; several make all of them in one turn (`_shared`): bit for bit the same.
 
-    Args:
-      key: typed threefry key, shape (). Vectorise with `jax.vmap`.
-      number: how many, below 2^31.
-      scale: standard deviation of the normal numbers in cells, scalar, static or traced.
-      start: place of the first number, so that a long draw can be made in pieces.
-
-    Raises:
-      ValueError: another kind of key, or too many numbers.
+    The scale is in cells, a scalar, static or traced; other arguments are as of `random_bits`.
     """
     scale, start = jnp.asarray(scale, jnp.float32), jnp.asarray(start, jnp.uint32)
 
@@ -128,14 +114,14 @@ def dithered_normal(
 
 
 def threads() -> int:
-    """Of the CPU, those that this process may use; JAX starts as many for the host's devices."""
+    """Counts the CPU's threads that this process may use; JAX starts as many for the host."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def _in_blocks(number: int, key: jax.Array, scale: jax.Array, start: jax.Array) -> jax.Array:
-    """`dithered_normal` on one thread: XLA shares out no loop that writes into an array."""
+    """Draws `dithered_normal` on one thread: XLA shares out no loop that writes into an array."""
     # Two blocks at least: a loop of one turn is no loop once compiled.
     blocks = max(2, -(-number // _BLOCK))
     length = -(-number // blocks)
@@ -150,7 +136,7 @@ def _in_blocks(number: int, key: jax.Array, scale: jax.Array, start: jax.Array) 
 
 
 def _shared(number: int, key: jax.Array, scale: jax.Array, start: jax.Array) -> jax.Array:
-    """`dithered_normal` on several threads, which share out the rows of its one turn.
+    """Draws `dithered_normal` on several threads, which share out the rows of its one turn.
 
     On 2 cores .8 of the time of `_in_blocks` for 1e5 numbers, .65 to .7 for 4 or 16 such draws side
     by side (8e5 were measured beside other work only: .9 to 1.15); on one core 1.0 (.97 to 1.05),
@@ -203,7 +189,7 @@ def _dithered(first: jax.Array, second: jax.Array, scale: jax.Array) -> jax.Arra
 
 
 def _magnitude(first: jax.Array, second: jax.Array) -> jax.Array:
-    """The absolute value of a normal number, by the inverse distribution function.
+    """Returns the absolute value of a normal number, by the inverse distribution function.
 
     31 bits of the first word and 31 of the second are the digits of the tail probability p in
     (0, 1/2]; a float32 holds small ones to all their digits, down to 2^-64. What p leaves of 1/2,

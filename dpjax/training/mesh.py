@@ -29,7 +29,7 @@ AXIS = "rows"
 
 @dataclasses.dataclass(frozen=True)
 class LotMesh:
-    """The devices that share the rows of every lot of a run, `TrainConfig(mesh=LotMesh())`.
+    """Names the devices that share the rows of every lot of a run, `TrainConfig(mesh=LotMesh())`.
 
     Formal guarantees:
       A step computes what `dp_sgd` computes on one device, up to rounding:
@@ -48,20 +48,12 @@ class LotMesh:
     Data on the devices is whole on each of them; data that is too large stays on the host
     (`host_data.py`), and each device is sent its own rows only.
 
-    Example:
-      >>> from dpjax import training
-      >>> training.LotMesh().shard_state
-      False
-
     Attributes:
       devices: of this process and, under `jax.distributed`, of the others; by default all there
         are. One or more, all different.
       shard_state: between steps, split parameters and the optimiser's state over the devices, each
         array along the longest axis that divides evenly (others stay whole). Saves memory, costs
         time; gradients are taken of whole parameters, which every device must hold meanwhile.
-
-    Raises:
-      ValueError: for no devices, or one given twice.
     """
 
     devices: tuple[jax.Device, ...] | None = None
@@ -77,22 +69,22 @@ class LotMesh:
 
     @property
     def size(self) -> int:
-        """Number of devices."""
+        """Counts the devices."""
         return len(self.devices or ())
 
     @property
     def mesh(self) -> Mesh:
-        """As JAX has it, of one axis, `AXIS`."""
+        """Returns JAX's mesh, of one axis, `AXIS`."""
         return Mesh(np.asarray(self.devices), (AXIS,))
 
     @property
     def whole(self) -> NamedSharding:
-        """The sharding of an array that every device has."""
+        """Returns the sharding of an array that every device has."""
         return NamedSharding(self.mesh, P())
 
     @property
     def split(self) -> NamedSharding:
-        """The sharding of an array whose leading axis is dealt out in equal runs."""
+        """Returns the sharding of an array whose leading axis is dealt out in equal runs."""
         return NamedSharding(self.mesh, P(AXIS))
 
     def share_of(self, capacity: int) -> int:
@@ -125,7 +117,7 @@ class LotMesh:
         size: int,
         measure: Measure | None = None,
     ) -> tuple[Tree, Tree]:
-        """As `micro_batches.sum_of_lot`, every device its share of the micro-batches."""
+        """Sums as `micro_batches.sum_of_lot`, every device its share of the micro-batches."""
 
         def own(params: Tree, data: Tree, lot: Lot, clip_norm: jax.Array, rng: Any) -> Tree:
             share = jax.lax.axis_index(AXIS), self.size
@@ -139,7 +131,7 @@ class LotMesh:
         return self.on_each(own, (P(),) * 5, P())(*arguments)
 
     def total(self, own: tuple[Tree, Tree]) -> tuple[Tree, Tree]:
-        """The sum of all devices' pairs, in every device; inside `on_each` only.
+        """Adds up all devices' pairs, the same on every device; inside `on_each` only.
 
         Each device adds up one part of every array, in the order of the devices, and hands it out:
         what all of them then have is the same to the last bit.
@@ -157,13 +149,13 @@ class LotMesh:
         return tuple(jax.tree.map(_put_together, tree, like) for tree, like in zip(summed, own))
 
     def _parts(self, array: jax.Array) -> jax.Array:
-        """Of one part of an array, what every device has of it: (devices, entries of a part)."""
+        """Returns, of one part of an array, what each device has: (devices, entries of a part)."""
         entries = self.share_of(array.size)
         flat = jnp.pad(array.reshape(-1), (0, entries * self.size - array.size))
         return jax.lax.all_to_all(flat.reshape(self.size, entries), AXIS, 0, 0)
 
     def dithered_normal(self, key: jax.Array, number: int, scale: jax.Array) -> jax.Array:
-        """As `threefry.dithered_normal`, every device a piece of the one draw; whole on each."""
+        """Draws as `threefry.dithered_normal`, every device a piece; whole on each."""
         if number >= 2**31:
             # Places are counted in 32 bits: from 2^32 on noise would repeat.
             raise ValueError(f"{number} random numbers at once: split the array below {2**31}")
@@ -177,13 +169,13 @@ class LotMesh:
         return self.on_each(own, (P(), P()), P())(key, scale)[:number]
 
     def on_each(self, function: Any, in_specs: Any, out_specs: Any) -> Any:
-        """`function` on every device, of what it has of the arguments."""
+        """Runs `function` on every device, on what it has of the arguments."""
         return jax.shard_map(
             function, mesh=self.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
         )
 
     def between_steps(self, state: Tree) -> Tree:
-        """The state as it lies between two steps; traced."""
+        """Places the state as it lies between two steps; traced."""
         if not self.shard_state:
             return state
 
@@ -197,10 +189,10 @@ class LotMesh:
         return jax.tree.map(one, state)
 
     def gathered(self, state: Tree) -> Tree:
-        """The state whole on every device again; traced."""
+        """Gathers the whole state on every device again; traced."""
         return jax.tree.map(lambda leaf: jax.lax.with_sharding_constraint(leaf, self.whole), state)
 
 
 def _put_together(part: jax.Array, like: jax.Array) -> jax.Array:
-    """The array of which every device has one part."""
+    """Returns the array of which every device has one part."""
     return jax.lax.all_gather(part, AXIS, tiled=True)[: like.size].reshape(like.shape)

@@ -33,13 +33,7 @@ MicroBatchSize = int | str | None
 
 
 def checked(name: str, value: object) -> MicroBatchSize:
-    """A micro-batch size, or a ValueError that names it.
-
-    Example:
-      >>> from dpjax import training
-      >>> training.checked_micro_batch_size("micro_batch_size", 64)
-      64
-    """
+    """Checks a micro-batch size and returns it, or raises a ValueError that names it."""
     if value is None or (isinstance(value, str) and value == AUTO):
         return value
     wanted = f"a whole number >= 1, {AUTO!r}, or None for the whole lot"
@@ -81,7 +75,7 @@ at lot 64, CPU time of a step over the plain one's: 1.27 with 8 or 16 rows, 2.75
 
 
 def _padding_is_dear(multiplications_a_row: float, bytes_of_params: int, capacity: int) -> bool:
-    """Whether rows of padding take longer than the turns that leave them out.
+    """Tells whether rows of padding take longer than the turns that leave them out.
 
     A Poisson lot of expected size n is padded to n + 6 sqrt(n) rows, about, and the last turn is
     part empty.
@@ -98,18 +92,10 @@ def rows_by_rule(
     accelerator: bool,
     multiplications_a_row: float = 0.0,
 ) -> int:
-    """Rows of a micro-batch, from public numbers: what "auto" means.
+    """Chooses the rows of a micro-batch from public numbers: what "auto" means.
 
-    Args:
-      bytes_a_row: `ClippedGrad.bytes_a_row`.
-      bytes_of_params: of those that are trained, as they are added up.
-      capacity: rows of a lot.
-      accelerator: whether it is for a GPU or TPU.
-      multiplications_a_row: see `ClippedGrad.row_cost`.
-
-    Returns:
-      A power of two, or `capacity`: the whole lot, where rows are cheap (logistic regression, small
-      MLPs) or too few.
+    Returns a power of two, or `capacity`: the whole lot, where rows are cheap (logistic
+    regression, small MLPs) or too few. `bytes_of_params` are of those trained, as they are added.
     """
     bytes_a_row = max(bytes_a_row, 1)
     fitting = _BYTES_OF_A_TURN * (_TIMES_ON_AN_ACCELERATOR if accelerator else 1)
@@ -127,15 +113,9 @@ def rows_by_rule(
 def rows_at_once(
     setting: MicroBatchSize, grad_fn: ClippedGrad, params: Tree, data: Tree, capacity: int
 ) -> int:
-    """Rows of a micro-batch under a setting, at most `capacity`; of shapes alone.
+    """Returns the rows of a micro-batch under a checked setting, at most `capacity`.
 
-    Args:
-      setting: as `checked` gives it.
-      grad_fn: of the loss.
-      params: pytree of those that are trained; they and `data` may be shapes
-        (`jax.ShapeDtypeStruct`).
-      data: pytree of arrays (rows, ...).
-      capacity: rows of a lot.
+    Reads shapes alone: `jax.ShapeDtypeStruct` will do.
     """
     if setting is None:
         return capacity
@@ -161,7 +141,7 @@ def sum_of_lot(
     share: tuple[int | jax.Array, int] = (0, 1),
     measure: Measure | None = None,
 ) -> tuple[Tree, Tree | None]:
-    """The sum of the clipped gradients of a lot's records.
+    """Sums the clipped gradients of a lot's records.
 
     Formal guarantees:
       The sum is that of `grad_fn` over the whole lot, whatever `size` is, up to rounding:
@@ -180,22 +160,13 @@ def sum_of_lot(
 
     How many turns are taken, and so how long it takes, depends on the lot.
 
-    Args:
-      grad_fn: of the loss.
-      params: pytree, differentiated.
-      data: pytree of arrays (rows, ...).
-      lot: indices into the rows of data, and which of them count; (capacity,).
-      clip_norm: scalar.
-      rng: the key that the keys of rows are split from; None for a loss that takes none.
-      size: rows of a micro-batch; `capacity` or more: the whole lot at once, without a loop.
-      share: (i, n), i traced perhaps: only every n-th micro-batch from the i-th on. The n shares
-        add up to the lot's sum; they are always in pairs.
-      measure: what else is added up of the records, of the norms of their gradients.
-
-    Returns:
-      The sum, a pytree like `params` in float32 or wider, and what it lacks of the unrounded total:
-      a pytree like it, None for the whole lot at once. With `measure` the sum is the pair of that
-      and of the float32 scalar that was measured.
+    Takes data (rows, ...), a lot of indices into them and a mask, both (capacity,); `size` rows of
+    a micro-batch, `capacity` or more for the whole lot without a loop. A share (i, n), i perhaps
+    traced, adds up only every n-th micro-batch from the i-th on; the n shares, always in pairs,
+    add up to the lot's sum. Returns the sum, a pytree like `params` in float32 or wider, and what
+    it lacks of the unrounded total: a pytree like it, None for the whole lot at once. With
+    `measure` (of the records and the norms of their gradients) the first is the pair of the sum
+    and the float32 scalar that was measured.
     """
     indices, mask = lot
     capacity = mask.shape[0]
@@ -243,7 +214,7 @@ def sum_of_lot(
 
 
 def nothing(params: Tree, measure: Measure | None) -> Tree:
-    """The sum over no records, of the types that `clipped_grad` returns; as `with_measured`."""
+    """Returns the sum over no records, of the types of `clipped_grad`; as `with_measured`."""
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, accumulator(leaf.dtype)), params)
     return zeros if measure is None else (zeros, jnp.float32(0.0))
 
@@ -251,7 +222,7 @@ def nothing(params: Tree, measure: Measure | None) -> Tree:
 def with_measured(
     measure: Measure | None, summed: Tree, auxiliary: Auxiliary, mask: jax.Array
 ) -> Tree:
-    """A sum of gradients, and what else is added up of the same records, where anything is."""
+    """Returns a sum of gradients, with what else is added up of the records, if anything is."""
     return summed if measure is None else (summed, measure(auxiliary.norms, mask))
 
 
@@ -265,7 +236,7 @@ def _rows(data: Tree, indices: jax.Array) -> Tree:
 
 
 def added(total: tuple[Tree, Tree], part: Tree, rest: Tree | None = None) -> tuple[Tree, Tree]:
-    """A pair of pytrees whose unrounded sum is that of `total`, of `part` and of `rest`, if any.
+    """Adds pytrees to a pair, whose unrounded sum is that of `total`, `part` and `rest`, if any.
 
     The second of a pair is at most half a unit in the last place of the first; so must `rest` be of
     `part`. Adding up floats would round once a turn, and for equal parts every time the same way.
@@ -287,7 +258,7 @@ def added(total: tuple[Tree, Tree], part: Tree, rest: Tree | None = None) -> tup
 
 
 def _two_sum(left: jax.Array, right: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The rounded sum, and what rounding took from it: exact (Knuth, TAOCP 2, theorem 4.2.2B)."""
+    """Returns the rounded sum and what rounding took: exact (Knuth, TAOCP 2, theorem 4.2.2B)."""
     rounded = left + right
     of_right = rounded - left
     error = (left - (rounded - of_right)) + (right - of_right)

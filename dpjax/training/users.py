@@ -49,7 +49,7 @@ class UserRecords(NamedTuple):
 def group(
     records: Tree, user_ids: Any, most_records: int, *, key: bytes | None = None
 ) -> tuple[UserRecords, np.ndarray]:
-    """Puts the records of each user together; NumPy, on the host.
+    """Groups the records of each user; NumPy, on the host.
 
     Formal guarantees:
       A user's row is a function of that user's records in their order, of its id, `most_records`
@@ -57,18 +57,10 @@ def group(
       all of its records, however many, one has a row more (or another row) and all others are the
       same; where they stand shifts, on which lots do not depend in law.
 
-    Args:
-      records: pytree of arrays (n, ...).
-      user_ids: (n,) integers, or fixed-length bytes (NumPy void); whose record each is.
-      most_records: public; records of a user that count, the rest is left out.
-      key: 1 to 64 bytes, chosen without looking at the records: a hash under it picks which of a
-        user's records count. None: the first ones, in their order.
-
-    Returns:
-      The users' records, and ids (users,), each once and sorted: the identifiers of the rows.
-
-    Raises:
-      ValueError: for ids of another number or type, or no records at all.
+    Takes records (n, ...) and their users' ids, (n,) integers or fixed-length bytes (NumPy void).
+    A hash under `key` (1 to 64 bytes, chosen without looking at the records) picks which
+    `most_records` of a user's count; None: the first ones. Returns the users' records and their
+    ids (users,), each once and sorted: the identifiers of the rows.
     """
     most_records = checks.whole("most_records", most_records)
     lengths = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(records)}
@@ -102,7 +94,7 @@ def checked_ids(name: str, ids: Any, number: int) -> np.ndarray:
 
 
 def _words(ids: np.ndarray, places: np.ndarray, key: bytes) -> np.ndarray:
-    """(n,) uint64: a keyed hash of (whose record it is, which of theirs)."""
+    """Returns (n,) uint64: a keyed hash of (whose record it is, which of theirs)."""
     if not (isinstance(key, bytes) and 1 <= len(key) <= 64):
         raise ValueError("key must be 1 to 64 bytes, such as secrets.token_bytes(16), or None")
     begun = hashlib.blake2b(key=key, digest_size=8, person=b"dpjax users")
@@ -115,17 +107,10 @@ def _words(ids: np.ndarray, places: np.ndarray, key: bytes) -> np.ndarray:
 
 
 def per_user(loss_fn: Callable[..., jax.Array], *, with_rng: bool = False) -> Callable[..., Any]:
-    """The loss of one user: the mean over the records that the user holds.
+    """Returns the loss of one user: the mean over the records that the user holds.
 
     Its gradient is clipped once, so that a user with many records counts as much as one with a
     single record.
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> from dpjax import training
-      >>> loss = training.per_user(lambda w, x: (x @ w - 1.0) ** 2)
-      >>> callable(loss)
-      True
 
     Args:
       loss_fn: loss of one record, `(params, record, *rest) -> scalar`.
@@ -150,7 +135,7 @@ def per_user(loss_fn: Callable[..., jax.Array], *, with_rng: bool = False) -> Ca
 
 
 def mean_of_present(values: jax.Array, present: jax.Array) -> jax.Array:
-    """The mean of values (most_records,) where there is a record; 0 where there is none."""
+    """Averages values (most_records,) where there is a record; 0 where there is none."""
     weights = present.astype(values.dtype)
     return jnp.sum(jnp.where(present, values, 0)) / jnp.maximum(jnp.sum(weights), 1)
 

@@ -68,19 +68,12 @@ UNIT = 2.0**-53
 
 
 def composition(parts: Sequence[tuple[LossPair, int]]) -> LossPair:
-    """The pair of running every mechanism the given number of times on the same records.
+    """Composes every mechanism, the given number of times, on the same records.
 
     Formal guarantees: the result's profile is at least that of the parts' adaptive composition, at
     every epsilon, rounding included.
 
-    Args:
-      parts: pairs, and how many copies of each, at least 1.
-
-    Returns:
-      The composed pair, on the grid of the parts or a coarser one.
-
-    Raises:
-      ValueError: losses so large that no grid holds them.
+    Its grid is the parts' or a coarser one; losses so large that no grid holds them are refused.
     """
     for pair, _ in parts:
         for law in (pair.forward, pair.backward):
@@ -99,14 +92,14 @@ def composition(parts: Sequence[tuple[LossPair, int]]) -> LossPair:
 
 
 def composed_points(pair: LossPair, count: int) -> int:
-    """Grid points that `count` copies need on their own grid, `LARGEST_SUM` or not."""
+    """Counts grid points that `count` copies need on their grid, `LARGEST_SUM` or not."""
     if not (pair.forward.masses.any() and pair.backward.masses.any()):
         return 1
     return max(total.points for total in _sums([(pair, count)]))
 
 
 def _copies(pair: LossPair, count: int, negligible: float = NEGLIGIBLE) -> LossPair:
-    """`count` copies of one mechanism; in two stages where one grid holds not all of them.
+    """Composes `count` copies of one mechanism; in two stages where one grid holds not all of them.
 
     The first stage's law is smooth on the scale of its own spread, so a coarser grid serves it.
     """
@@ -126,7 +119,7 @@ def _copies(pair: LossPair, count: int, negligible: float = NEGLIGIBLE) -> LossP
 
 
 def _stages(count: int) -> tuple[int, int]:
-    """Two numbers near its root whose product is `count` or little more: more copies cost more."""
+    """Finds two numbers near its root, product `count` or little more: more copies cost more."""
     root = math.isqrt(count)
     stages = min(range(root, min(2 * root, root + 4096)), key=lambda n: -count % n)
     return stages, -(-count // stages)
@@ -142,7 +135,7 @@ def _checked(interval: float) -> float:
 
 
 def _sums(parts: Sequence[tuple[LossPair, int]], negligible: float = NEGLIGIBLE) -> list[_Sum]:
-    """The sum of losses in each direction of pairs on one grid; one if the directions agree."""
+    """Forms the sum of losses in each direction of pairs on one grid; one if they agree."""
     sums = [_Sum([(pair.forward, count) for pair, count in parts], negligible)]
     if not all(pair.symmetric for pair, _ in parts):
         sums.append(_Sum([(pair.backward, count) for pair, count in parts], negligible))
@@ -150,12 +143,12 @@ def _sums(parts: Sequence[tuple[LossPair, int]], negligible: float = NEGLIGIBLE)
 
 
 def _excess(sums: Sequence[_Sum]) -> int:
-    """How many times more grid points a composition needs than it may have, rounded up."""
+    """Returns how many times too many grid points a composition needs, rounded up."""
     return whole_up(max(total.points for total in sums) / LARGEST_SUM)
 
 
 class _Sum:
-    """The sum of independent losses on one grid, `count` of each law.
+    """Represents the sum of independent losses on one grid, `count` of each law.
 
     `negligible` is the level at which its profile is cut.
     """
@@ -175,7 +168,7 @@ class _Sum:
         self.thinned = [_thinned(law) for law in self.laws]
 
     def cumulants(self, orders: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """log E[e^{order * sum}], rounded up by thinning, and its derivative; each (orders,)."""
+        """Returns log E[e^{order * sum}], rounded up by thinning, and its derivative; (orders,)."""
         values, means = np.zeros(orders.size), np.zeros(orders.size)
         for (masses, losses), count in zip(self.thinned, self.counts):
             value, mean = _log_moments(masses, losses, orders)
@@ -184,7 +177,7 @@ class _Sum:
         return values, means
 
     def _log_moment(self, law: LossDistribution, order: float) -> float:
-        """log of the sum of masses * e^{order * loss} of one of the laws."""
+        """Returns log of the sum of masses * e^{order * loss} of one of the laws."""
         key = (id(law), order)
         if key not in self._moments:
             found, _ = _log_moments(law.masses, law.losses, np.array([order]))
@@ -235,7 +228,7 @@ class _Sum:
 
     @functools.cached_property
     def top(self) -> int:
-        """Last knot of the profile: beyond it, by Chernoff's bound, `negligible` mass is left."""
+        """Finds the profile's last knot: by Chernoff's bound `negligible` mass is left beyond."""
         orders = self.tilts[-1] * np.array([0.7, 0.9, 1.0, 1.1, 1.4])
         reaches = (self.cumulants(orders)[0] - math.log(self.negligible)) / orders / self.interval
         end = self.lowest + self.width
@@ -244,7 +237,7 @@ class _Sum:
 
     @functools.cached_property
     def windows(self) -> list[tuple[int, int, float]]:
-        """For each tilt its first and last knot, counted from `lowest`, and the mass left above.
+        """Returns each tilt's first and last knot, counted from `lowest`, and the mass left above.
 
         By Chernoff's bound on the tilted law, whose cumulants are differences of `cumulants`, all
         but OUTSIDE of it lies inside, each way. A window reaches no further than a few times the
@@ -278,11 +271,11 @@ class _Sum:
 
     @property
     def points(self) -> int:
-        """Grid points of the longest array needed."""
+        """Counts grid points of the longest array needed."""
         return max(self.top, *(last - first for first, last, _ in self.windows)) + 1
 
     def profile(self) -> np.ndarray:
-        """Upper bounds on the divergence at epsilon = 0, interval, ..., top * interval."""
+        """Bounds the divergence at epsilon = 0, interval, ..., top * interval from above."""
         values = np.full(self.top + 1, np.inf)
         for theta, window in zip(self.tilts, self.windows):
             start, bounds = self._by_tilt(theta, *window)
@@ -360,7 +353,7 @@ class _Sum:
 
 @functools.cache
 def _widest() -> tuple[type, float]:
-    """The type of the transforms and its unit of rounding.
+    """Returns the type of the transforms and its unit of rounding.
 
     The 80-bit numbers of x86 processors where they are that; elsewhere long double is float64, or
     is computed by software, and float64 does: its errors are granted all the same.
@@ -389,7 +382,7 @@ def _trimmed(law: LossDistribution, mass: float) -> LossDistribution:
 
 
 def _tilted(law: LossDistribution, theta: float, log_moment: float) -> tuple[np.ndarray, float]:
-    """The masses times e^{theta loss - log_moment}, and a bound on their relative error.
+    """Returns the masses times e^{theta loss - log_moment}, and a bound on their relative error.
 
     Masses that underflow here are far below the mass that lies outside a window.
     """
@@ -403,7 +396,7 @@ def _tilted(law: LossDistribution, theta: float, log_moment: float) -> tuple[np.
 
 
 def _folded(values: np.ndarray, length: int) -> np.ndarray:
-    """The values wrapped around a circle of `length`."""
+    """Wraps the values around a circle of `length`."""
     if values.size <= length:
         return np.append(values, np.zeros(length - values.size))
     rows = -(-values.size // length)
@@ -414,7 +407,7 @@ def _folded(values: np.ndarray, length: int) -> np.ndarray:
 def _log_moments(
     masses: np.ndarray, losses: np.ndarray, orders: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """log sum masses * e^{order * loss} and the tilted means, each (orders,)."""
+    """Returns log sum masses * e^{order * loss} and the tilted means, each (orders,)."""
     held = masses > 0.0
     masses, losses = masses[held], losses[held]
     cumulants, means = np.full(orders.shape, -np.inf), np.zeros(orders.shape)

@@ -40,7 +40,7 @@ _ROUNDING = 1.0 + 1e-13
 
 
 class _Step:
-    """One step of a chain, from its law of log(dM(D_i)/dM(D_{i-1})) under M(D_i)."""
+    """Represents one step of a chain, from its law of log(dM(D_i)/dM(D_{i-1})) under M(D_i)."""
 
     def __init__(self, law: LossDistribution):
         self.law = law
@@ -59,7 +59,7 @@ class _Step:
 
 
 def _chained(steps: Sequence[_Step], x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(epsilons, deltas), each (n,), along the chains that start at the masses x."""
+    """Returns (epsilons, deltas), each (n,), along the chains that start at the masses x."""
     epsilons, deltas = np.zeros(x.shape), np.zeros(x.shape)
     for step in steps:
         slopes = step.slopes(x)
@@ -75,7 +75,7 @@ def _chained(steps: Sequence[_Step], x: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 
 def symmetric_law(pair: LossPair) -> LossDistribution:
-    """One law that dominates both directions."""
+    """Forms one law that dominates both directions."""
     if pair.symmetric:
         return pair.forward
     last = max(0, *(law.lowest + law.masses.size - 1 for law in (pair.forward, pair.backward)))
@@ -84,7 +84,7 @@ def symmetric_law(pair: LossPair) -> LossDistribution:
 
 
 def group_epsilon(pair: LossPair, records: int, delta: float) -> float:
-    """Smallest epsilon found at a delta for data sets that many steps apart; may be inf.
+    """Returns the smallest epsilon found for data sets that many steps apart; may be inf.
 
     Steps go in either direction, in any order.
     """
@@ -137,9 +137,10 @@ def replaced_pair(pair: LossPair) -> LossPair:
 
 
 def _between(knots: np.ndarray, epsilons: np.ndarray, deltas: np.ndarray) -> np.ndarray:
-    """Upper bounds at the knots from bounds at some epsilons: chords of a function convex in e^e.
+    """Bounds a profile at the knots from above, by chords between bounds at some epsilons.
 
-    Left of the first epsilon the bound is the chord from (e^-inf, 1), right of the last the last.
+    It is convex in e^e. Left of the first epsilon the bound is the chord from (e^-inf, 1), right of
+    the last the last.
     """
     right = np.searchsorted(epsilons, knots, side="left")
     inside = right < epsilons.size
@@ -158,7 +159,7 @@ def _between(knots: np.ndarray, epsilons: np.ndarray, deltas: np.ndarray) -> np.
 
 
 def _spread(corners: np.ndarray, count: int) -> np.ndarray:
-    """About `count` of the masses at which slopes change, evenly by their place."""
+    """Picks about `count` of the masses at which slopes change, evenly by their place."""
     if corners.size <= count:
         return corners
     return corners[np.unique(np.linspace(0, corners.size - 1, count).astype(np.int64))]

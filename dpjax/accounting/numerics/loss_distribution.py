@@ -41,34 +41,27 @@ grid has.
 
 
 def whole_up(quotient: float) -> int:
-    """The quotient rounded up; one that is whole but for rounding stays as it is."""
+    """Rounds the quotient up; one that is whole but for rounding stays as it is."""
     return math.ceil(quotient * (1.0 - WHOLE))
 
 
 def whole_down(quotient: float) -> int:
-    """The quotient rounded down; one that is whole but for rounding stays as it is."""
+    """Rounds the quotient down; one that is whole but for rounding stays as it is."""
     return math.floor(quotient * (1.0 + WHOLE))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LossDistribution:
-    """Law of the privacy loss log(dP/dQ) under P, in nats.
+    """Holds the distribution of the privacy loss log(dP/dQ) under P, in nats.
 
-    Attributes:
-      interval: spacing of the grid of losses.
-      lowest: integer index of the first mass; loss i is (lowest + i) * interval.
-      masses: (size,) float64, non-negative P masses.
-      infinity_mass: P mass of outcomes impossible under Q.
-
-    Raises:
-      ValueError: masses that hold NaN or infinity, or that lack more than 1e-9 of 1 in total. More
-        than 1 only raises every bound; less would price what is missing at nothing.
+    Masses with NaN or infinity, or that lack more than 1e-9 of 1 in total, are refused: more than 1
+    only raises every bound; less would price what is missing at nothing.
     """
 
-    interval: float
-    lowest: int
-    masses: np.ndarray
-    infinity_mass: float
+    interval: float  # spacing of the grid of losses
+    lowest: int  # index of the first mass; loss i is (lowest + i) * interval
+    masses: np.ndarray  # (size,) float64, non-negative P masses
+    infinity_mass: float  # P mass of outcomes impossible under Q
 
     def __post_init__(self) -> None:
         # NaN compares as neither above nor below any delta: no bound may be read off it.
@@ -83,7 +76,7 @@ class LossDistribution:
 
     @functools.cached_property
     def losses(self) -> np.ndarray:
-        """(size,) the losses of the masses, ascending."""
+        """Returns the losses of the masses, (size,), ascending."""
         return (self.lowest + np.arange(self.masses.size)) * self.interval
 
     @functools.cached_property
@@ -102,7 +95,7 @@ class LossDistribution:
         return np.append(np.cumsum(steps[::-1])[::-1], 0.0), lower
 
     def delta(self, epsilon: np.ndarray | float) -> np.ndarray:
-        """Hockey-stick divergence of order e^epsilon, for any real epsilon; shape of `epsilon`."""
+        """Returns the hockey-stick divergence of order e^epsilon; of epsilon's shape."""
         epsilon = np.asarray(epsilon, dtype=np.float64)
         knots, lower = self._tails
         first = np.searchsorted(self.losses, epsilon, side="right")
@@ -111,7 +104,7 @@ class LossDistribution:
         return np.minimum(self.infinity_mass + (knots[first] + between), 1.0)
 
     def epsilon(self, delta: float) -> float:
-        """Smallest epsilon >= 0 whose hockey-stick divergence is at most `delta`; may be inf."""
+        """Finds the least epsilon >= 0 with a divergence of at most `delta`; may be inf."""
         if self.infinity_mass > delta:
             return math.inf
         if float(self.delta(0.0)) <= delta:
@@ -132,7 +125,7 @@ class LossDistribution:
         return float(self.masses.sum() + self.infinity_mass)
 
     def completed(self) -> LossDistribution:
-        """The law with the mass that it lacks: rounding spread evenly, more at infinity."""
+        """Adds the mass that the law lacks: rounding spread evenly, more at infinity."""
         missing = 1.0 - self.total_mass()
         if missing <= 0.0:
             return self
@@ -147,7 +140,7 @@ class LossDistribution:
         return float(np.sum(self.masses[held] * np.exp(np.minimum(-self.losses[held], 700.0))))
 
     def spread(self) -> float:
-        """Standard deviation of the finite part of the loss."""
+        """Returns the standard deviation of the finite part of the loss."""
         weight = float(self.masses.sum())
         if weight <= 0:
             return 0.0
@@ -155,7 +148,7 @@ class LossDistribution:
         return math.sqrt(max(0.0, float(np.sum(self.masses * (self.losses - mean) ** 2)) / weight))
 
     def regridded(self, interval: float) -> LossDistribution:
-        """The same law on another grid, pessimistically; exact where old losses are new knots."""
+        """Moves the law to another grid, pessimistically; exact where losses are knots."""
         if interval == self.interval:
             return self
         positions = self.losses / interval
@@ -172,11 +165,10 @@ class LossDistribution:
         return LossDistribution(interval, lowest, masses, self.infinity_mass)
 
     def knots(self, share: float, outside: int) -> np.ndarray:
-        """Indices of masses, ends included: dense around the bulk, about `outside` of them beyond.
+        """Picks indices of masses, ends included: dense around the bulk, some `outside` beyond.
 
-        Args:
-          share: their distance within 16 standard deviations of the mean, in such deviations.
-          outside: how many to spread evenly over the whole law.
+        Within 16 standard deviations of the mean they are `share` of one apart; `outside` are
+        spread evenly over the whole law.
         """
         size = self.masses.size
         block = max(1, size // outside)
@@ -189,11 +181,7 @@ class LossDistribution:
         )
 
     def kept_at(self, knots: np.ndarray) -> LossDistribution:
-        """The same law on some of its own knots, pessimistically: as `regridded`, unevenly.
-
-        Args:
-          knots: ascending indices of masses, the first and the last among them.
-        """
+        """Moves the law pessimistically to some of its knots, ends included, as `regridded`."""
         if knots.size < 2:
             return self
         place = np.arange(self.masses.size)
@@ -207,7 +195,7 @@ class LossDistribution:
         return LossDistribution(self.interval, self.lowest, masses, self.infinity_mass)
 
     def with_failure(self, probability: float) -> LossDistribution:
-        """The law when, with this probability, everything is revealed (infinite loss)."""
+        """Returns the law when this probability has infinite loss: all is revealed."""
         if probability == 0.0:
             return self
         infinity = probability + (1.0 - probability) * self.infinity_mass
@@ -217,45 +205,41 @@ class LossDistribution:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LossPair:
-    """Both directions of one neighbouring pair, each dominating the real mechanism.
+    """Holds both directions of one neighbouring pair, each dominating the real mechanism."""
 
-    Attributes:
-      forward: log(dM(D)/dM(D')) under M(D), where D' has one record fewer (or replaced).
-      backward: log(dM(D')/dM(D)) under M(D'). The same object where the two agree.
-    """
-
+    # log(dM(D)/dM(D')) under M(D), where D' has one record fewer (or replaced)
     forward: LossDistribution
-    backward: LossDistribution
+    backward: LossDistribution  # log(dM(D')/dM(D)) under M(D'); the same object where the two agree
 
     @property
     def symmetric(self) -> bool:
-        """Whether both directions are one and the same."""
+        """Tells whether both directions are one and the same."""
         return self.forward is self.backward
 
     @property
     def interval(self) -> float:
-        """Spacing of the common grid."""
+        """Returns the spacing of the common grid."""
         return self.forward.interval
 
     @property
     def size(self) -> int:
-        """Grid points of the longer direction."""
+        """Counts grid points of the longer direction."""
         return max(self.forward.masses.size, self.backward.masses.size)
 
     def delta(self, epsilon: np.ndarray | float) -> np.ndarray:
-        """The privacy profile: the larger divergence of the two directions."""
+        """Returns the privacy profile: the larger divergence of the two directions."""
         if self.symmetric:
             return self.forward.delta(epsilon)
         return np.maximum(self.forward.delta(epsilon), self.backward.delta(epsilon))
 
     def epsilon(self, delta: float) -> float:
-        """Smallest epsilon >= 0 whose profile is at most `delta`."""
+        """Finds the smallest epsilon >= 0 whose profile is at most `delta`."""
         if self.symmetric:
             return self.forward.epsilon(delta)
         return max(self.forward.epsilon(delta), self.backward.epsilon(delta))
 
     def spread(self) -> float:
-        """The larger standard deviation of the finite losses of the two directions."""
+        """Returns the larger standard deviation of the two directions' finite losses."""
         return max(self.forward.spread(), self.backward.spread())
 
     def _mapped(self, function, *others: LossPair) -> LossPair:
@@ -266,15 +250,15 @@ class LossPair:
         return LossPair(forward, backward)
 
     def regridded(self, interval: float) -> LossPair:
-        """Both directions on another grid."""
+        """Moves both directions to another grid, pessimistically."""
         return self if interval == self.interval else self._mapped(lambda a: a.regridded(interval))
 
     def with_failure(self, probability: float) -> LossPair:
-        """Both directions with this mass of infinite loss mixed in."""
+        """Mixes this mass of infinite loss into both directions."""
         return self._mapped(lambda a: a.with_failure(probability))
 
     def mixed(self, others: list[LossPair], weights: np.ndarray) -> LossPair:
-        """The pair of a mechanism drawn by public weights, first weight for this pair."""
+        """Forms the pair of a mechanism drawn by public weights, first weight for this pair."""
         pairs = [self, *others]
         spread = max(pair.spread() for pair in pairs)
         extent = max(pair.size * pair.interval for pair in pairs)
@@ -300,7 +284,7 @@ class LossPair:
 
 
 def common_interval(pairs: list[LossPair]) -> float:
-    """A grid for the sum of several pairs' losses: exact where intervals divide each other.
+    """Chooses a grid for the sum of several pairs' losses: exact where intervals divide each other.
 
     Else 1e-4, finer where the sum spreads little, coarser where it reaches far.
     """

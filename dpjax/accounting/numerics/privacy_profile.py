@@ -26,15 +26,10 @@ ROUNDING = 1e-18
 
 
 def _vertex_masses(positions: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """P masses of the inner knots of a profile that is linear in e^epsilon between knots.
+    """Returns P masses of the inner knots of a profile that is linear in e^epsilon between knots.
 
-    Args:
-      positions: (n,) ascending epsilons.
-      values: (n,) divergences there.
-
-    Returns:
-      (n - 1,): the masses of knots 1..n-1; knot 0 needs the other half. A negative mass marks a
-      knot above the line between its neighbours.
+    Of (n,) ascending epsilons and divergences, the masses of knots 1..n-1; knot 0 needs the other
+    half. A negative mass marks a knot above the line between its neighbours.
     """
     gaps = np.diff(positions)
     drops = np.diff(values)
@@ -45,7 +40,7 @@ def _vertex_masses(positions: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 
 def _hulled(positions: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Indices of the lower convex hull, in t = e^epsilon, of points with epsilon >= 0.
+    """Returns indices of the lower convex hull, in t = e^epsilon, of points with epsilon >= 0.
 
     A knot above the line between its present neighbours is never a vertex, so all such knots may
     go at once; few rounds suffice on a profile that is nearly convex.
@@ -69,7 +64,7 @@ def _hulled(positions: np.ndarray, values: np.ndarray) -> np.ndarray:
 def _without_high_knots(
     positions: np.ndarray, values: np.ndarray, kept: np.ndarray
 ) -> tuple[np.ndarray, bool]:
-    """The knots left after 30 rounds at most, and whether they are a convex profile."""
+    """Returns the knots left after 30 rounds at most; whether their profile is convex."""
     for _ in range(30):
         masses = _vertex_masses(positions[kept], values[kept])[:-1]
         # Less is rounding; raising such a mass to 0 is pessimistic.
@@ -82,7 +77,7 @@ def _without_high_knots(
 
 
 def _hulled_in_order(places: np.ndarray, bounds: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    """The same hull by one pass with a stack, for profiles with long concave stretches."""
+    """Finds the hull in one pass with a stack, for profiles with long concave stretches."""
     stack: list[int] = []
     positions, values = places.tolist(), bounds.tolist()
     for k in kept.tolist():
@@ -98,7 +93,7 @@ def _hulled_in_order(places: np.ndarray, bounds: np.ndarray, kept: np.ndarray) -
 
 
 def _right_slopes(positions: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Slope in t = e^epsilon right of each knot, times the knot's t; 0 beyond the last; (n,)."""
+    """Returns slopes in t = e^epsilon right of each knot, times its t; 0 beyond the last; (n,)."""
     with np.errstate(over="ignore"):  # an infinite gap has no slope, as it should
         return np.append(np.diff(values) / np.expm1(np.diff(positions)), 0.0)
 
@@ -106,16 +101,10 @@ def _right_slopes(positions: np.ndarray, values: np.ndarray) -> np.ndarray:
 def pair_from_profiles(
     interval: float, forward: np.ndarray, backward: np.ndarray | None = None
 ) -> LossPair:
-    """The smallest pair on the grid that dominates two half profiles.
+    """Forms the smallest pair on the grid that dominates two half profiles.
 
-    Args:
-      interval: spacing of the grid of epsilons.
-      forward: (n,) upper bounds on H_{e^epsilon}(P||Q) at epsilon = 0, interval, 2 interval, ...;
-        the last one becomes the mass of infinite loss.
-      backward: the same of H(Q||P); None where both directions share `forward`.
-
-    Returns:
-      The two directions; one object if `backward` is None.
+    They are (n,) upper bounds on H_{e^epsilon}(P||Q), and on H(Q||P) or None for the same, at
+    epsilon = 0, interval, 2 interval, ...; the last one becomes the mass of infinite loss.
     """
     symmetric = backward is None
     forward = np.minimum.accumulate(np.clip(forward, 0.0, 1.0))
@@ -172,16 +161,15 @@ def pair_from_profiles(
 
 
 def _bridge(forward_half, backward_half) -> tuple[int, int, tuple[float, float]] | None:
-    """Where the two halves join convexly: a first vertex of each, and the line between them.
+    """Finds where the two halves join convexly: a first vertex of each, and the line between them.
 
     The negative half of the forward profile is the mirror image of the backward one: a backward
     piece alpha + beta t becomes 1 + beta + (alpha - 1) t. Usually both halves join at epsilon 0; a
     profile clipped at 1 can need a line that skips it.
 
-    Returns:
-      Vertex numbers in the two halves, and the bridge's slope in t at either vertex times the
-      vertex's own t, seen from its own direction (see `_bridge_slope`); both vertices 0 mean that
-      no bridge is needed (slopes then unused). None if no falling line joins the halves.
+    Returns vertex numbers in the two halves, and the bridge's slope in t at either vertex times the
+    vertex's own t, seen from its own direction (see `_bridge_slope`); both vertices 0 mean that
+    no bridge is needed (slopes then unused). None if no falling line joins the halves.
     """
     _, positions, values = forward_half
     _, mirror_positions, mirror_values = backward_half
@@ -205,7 +193,7 @@ def _bridge(forward_half, backward_half) -> tuple[int, int, tuple[float, float]]
 
 
 def _bridge_slope(mine: tuple[float, float], other: tuple[float, float]) -> float:
-    """t times the slope of the line from my vertex to the mirror image of the other half's vertex.
+    """Returns t times the slope of the line from my vertex to the mirror image of the other's.
 
     With my vertex at t = e^p and height v, and the other's at e^m and w, the image of the latter is
     at e^-m and 1 - e^-m (1 - w). Scaled by t, the slope is the P mass of a vertex, up to a
@@ -217,7 +205,7 @@ def _bridge_slope(mine: tuple[float, float], other: tuple[float, float]) -> floa
 
 
 def _half_masses(half, start: int, bridge_slope: float) -> tuple[np.ndarray, np.ndarray]:
-    """Grid indices and P masses of the positive losses of one direction."""
+    """Returns grid indices and P masses of the positive losses of one direction."""
     kept, positions, values = half
     masses = np.maximum(_vertex_masses(positions, values), 0.0)
     if start == 0:
@@ -232,7 +220,7 @@ def pair_from_function(
     largest: float,
     mirror: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> LossPair:
-    """As `pair_from_profiles`, with the profiles given as functions of epsilon in [0, largest]."""
+    """Forms the pair as `pair_from_profiles`, of functions of epsilon in [0, largest]."""
     # One knot more: where the profile ends on a knot, rounding must not leave a rest of it.
     epsilons = interval * np.arange(whole_up(largest / interval) + 2)
     # Masses are differences of the profile, which lose a few units of rounding each: at most 8

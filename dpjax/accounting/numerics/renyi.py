@@ -25,24 +25,23 @@ PROFILE_ORDERS = 1201
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RenyiCurve:
-    """Upper bound on the Renyi divergences of both directions, outside a failure event.
+    """Bounds the Renyi divergences of both directions from above, outside a failure event.
 
-    Attributes:
-      evaluate: (n,) orders > 1 -> (n,) divergences in nats; inf where unknown.
-      failure_mass: probability of an event, the same under both neighbours, outside which
-        `evaluate` holds. With it above 0 the mechanism itself has infinite Renyi divergence.
+    Its probability, `failure_mass`, is the same under both neighbours. With it above 0 the
+    mechanism itself has infinite Renyi divergence.
     """
 
+    # (n,) orders > 1 -> (n,) divergences in nats; inf where unknown
     evaluate: Callable[[np.ndarray], np.ndarray]
     failure_mass: float = 0.0
 
     @functools.cached_property
     def on_grid(self) -> np.ndarray:
-        """The divergences at ORDERS."""
+        """Returns the divergences at ORDERS."""
         return self._evaluated(ORDERS)
 
     def _evaluated(self, orders: np.ndarray) -> np.ndarray:
-        """Non-negative bounds at the orders."""
+        """Returns non-negative bounds at the orders."""
         return np.maximum(_bounds(self.evaluate(orders)), 0.0)
 
     def __call__(self, orders: np.ndarray) -> np.ndarray:
@@ -55,14 +54,9 @@ class RenyiCurve:
         objective: Callable[[np.ndarray, np.ndarray], np.ndarray],
         at_least: float | None = None,
     ) -> tuple[float, float]:
-        """Minimises objective(orders, divergences) over the orders.
+        """Minimises objective(orders, divergences), (n,) each, over orders of `at_least` or more.
 
-        Args:
-          objective: maps (n,) orders and (n,) divergences to (n,) values.
-          at_least: smallest order allowed, above 1.
-
-        Returns:
-          (smallest value, its order).
+        Returns the smallest value and its order.
         """
         orders, divergences = ORDERS, self.on_grid
         if at_least is not None:
@@ -84,7 +78,7 @@ class RenyiCurve:
         return float(values[best]), float(orders[best])
 
     def epsilon(self, delta: float) -> float:
-        """Smallest epsilon at `delta` by Lemma 14 of Papernot & Steinke (2022), all orders.
+        """Returns the smallest epsilon by Lemma 14 of Papernot & Steinke (2022), over all orders.
 
         The failure event is paid for first: (delta - f) / (1 - f) is left for the curve.
         """
@@ -94,14 +88,14 @@ class RenyiCurve:
         return max(0.0, self.minimise(lambda o, r: lemma_14_epsilon(o, r, remaining))[0])
 
     def classic_epsilon(self, delta: float) -> float:
-        """As `epsilon`, by Mironov's (2017) conversion: divergence + log(1/delta) / (order - 1)."""
+        """Returns epsilon by Mironov (2017): divergence + log(1/delta) / (order - 1)."""
         remaining = (delta - self.failure_mass) / (1.0 - self.failure_mass)
         if remaining <= 0.0:
             return math.inf
         return max(0.0, self.minimise(lambda o, r: r - math.log(remaining) / (o - 1.0))[0])
 
     def delta(self, epsilon: float) -> float:
-        """Smallest delta at `epsilon` by Lemma 14, all orders."""
+        """Finds the smallest delta at `epsilon` by Lemma 14, all orders."""
         value, _ = self.minimise(lambda o, r: lemma_14_log_delta(o, r, epsilon))
         inside = min(1.0, math.exp(min(value, 0.0)))
         return self.failure_mass + (1.0 - self.failure_mass) * inside
@@ -115,7 +109,7 @@ class RenyiCurve:
         return orders, self(orders)
 
     def profile(self, epsilons: np.ndarray, refined: bool = False) -> np.ndarray:
-        """Upper bounds on delta at many epsilons, (n,): Lemma 14 on a dense table of orders.
+        """Bounds delta at many epsilons from above, (n,): Lemma 14 on a dense table of orders.
 
         With `refined` the order is then optimised for each epsilon, at 60 more evaluations each.
         """
@@ -150,12 +144,12 @@ class RenyiCurve:
 
 
 def _bounds(values: np.ndarray) -> np.ndarray:
-    """NaN as infinity: `argmin` would take it for the smallest, and `max(0, NaN)` is 0."""
+    """Turns NaN into infinity: `argmin` would take it for the smallest, and `max(0, NaN)` is 0."""
     return np.where(np.isnan(values), np.inf, values)
 
 
 def lemma_14_epsilon(orders: np.ndarray, divergences: np.ndarray, delta: float) -> np.ndarray:
-    """Epsilon from one order (Papernot & Steinke 2022, Lemma 14, solved for epsilon)."""
+    """Returns epsilon from one order (Papernot & Steinke 2022, Lemma 14, solved for it)."""
     gap = orders - 1.0
     return divergences + np.log1p(-1.0 / orders) - (math.log(delta) + np.log(orders)) / gap
 
@@ -163,23 +157,23 @@ def lemma_14_epsilon(orders: np.ndarray, divergences: np.ndarray, delta: float) 
 def lemma_14_log_delta(
     orders: np.ndarray, divergences: np.ndarray, epsilon: np.ndarray | float
 ) -> np.ndarray:
-    """log delta from one order: (l-1)(r - epsilon) - log l + (l-1) log(1 - 1/l)."""
+    """Returns log delta from one order: (l-1)(r - epsilon) - log l + (l-1) log(1 - 1/l)."""
     gap = orders - 1.0
     return gap * (divergences - epsilon + np.log1p(-1.0 / orders)) - np.log(orders)
 
 
 def gaussian_curve(noise_multiplier: float, steps: int = 1) -> RenyiCurve:
-    """order * steps / (2 noise_multiplier^2) (Mironov 2017, Corollary 3)."""
+    """Returns order * steps / (2 noise_multiplier^2) (Mironov 2017, Corollary 3)."""
     return zcdp_curve(steps / (2.0 * noise_multiplier**2))
 
 
 def zcdp_curve(rho: float) -> RenyiCurve:
-    """rho * order, the definition of rho-zCDP (Bun & Steinke 2016)."""
+    """Returns rho * order, the definition of rho-zCDP (Bun & Steinke 2016)."""
     return RenyiCurve(lambda orders: rho * orders)
 
 
 def pure_curve(epsilon: float) -> RenyiCurve:
-    """Tight curve of pure epsilon-DP: randomised response's (spec section 4)."""
+    """Returns the tight curve of pure epsilon-DP: randomised response's (spec section 4)."""
 
     def evaluate(orders: np.ndarray) -> np.ndarray:
         # log((e^{a e} + e^{(1-a) e}) / (1 + e^e)) = log cosh((a - 1/2) e) - log cosh(e / 2).
@@ -190,7 +184,7 @@ def pure_curve(epsilon: float) -> RenyiCurve:
 
 
 def _log_cosh(x: np.ndarray | float) -> np.ndarray:
-    """log cosh x at x >= 0 with all digits, near 0 too."""
+    """Computes log cosh x at x >= 0 with all digits, near 0 too."""
     near = np.log1p(2.0 * np.sinh(0.5 * np.minimum(x, 1.0)) ** 2)
     far = x + np.log1p(np.exp(-2.0 * x)) - math.log(2.0)
     return np.where(x < 1.0, near, far)
@@ -199,7 +193,7 @@ def _log_cosh(x: np.ndarray | float) -> np.ndarray:
 def sampled_gaussian_curve(
     sampling_probability: float, noise_multiplier: float, steps: int
 ) -> RenyiCurve:
-    """Poisson-sampled Gaussian, add-or-remove one (Mironov, Talwar & Zhang 2019, section 3.3)."""
+    """Bounds Poisson sampling, add-or-remove one (Mironov, Talwar & Zhang 2019, section 3.3)."""
     if sampling_probability == 1.0:
         return gaussian_curve(noise_multiplier, steps)
 
@@ -213,19 +207,12 @@ def sampled_gaussian_curve(
 def sampled_gaussian_log_moments(
     sampling_probability: float, noise_multiplier: float, orders: np.ndarray
 ) -> np.ndarray:
-    """log E[(1 + u(x))^order], x ~ N(0, s^2), u = q (e^{(2x-1)/(2 s^2)} - 1), any orders > 1.
+    """Computes log E[(1 + u(x))^order], order - 1 times a step's divergence, any orders > 1.
 
-    E[u] = 0, so the moment is 1 + E[(1+u)^order - 1 - order u], an integral of a non-negative
-    analytic function: the trapezoidal rule converges exponentially and loses no digits where the
-    usual series of binomials cancels. Relative error of the excess over 1: below 1e-11.
-
-    Args:
-      sampling_probability: q in (0, 1).
-      noise_multiplier: s > 0.
-      orders: (n,).
-
-    Returns:
-      (n,): (order - 1) times the divergence of one step.
+    Here x ~ N(0, s^2) and u = q (e^{(2x-1)/(2 s^2)} - 1). E[u] = 0, so the moment is 1 +
+    E[(1+u)^order - 1 - order u], an integral of a non-negative analytic function: the trapezoidal
+    rule converges exponentially and loses no digits where the usual series of binomials cancels.
+    Relative error of the excess over 1: below 1e-11.
     """
     s = noise_multiplier
     step = min(s / 3.0, s * s / 2.2)
@@ -279,12 +266,10 @@ def table_curve(
     log_moments: np.ndarray,
     beyond: Callable[[np.ndarray], np.ndarray],
 ) -> RenyiCurve:
-    """A curve known at some orders: its cumulant generating function is convex, so interpolated.
+    """Interpolates a curve known at some ascending orders: its cumulant function is convex.
 
-    Args:
-      orders: (n,) ascending orders > 1.
-      log_moments: (n,) upper bounds on (order - 1) * divergence there.
-      beyond: the curve to use above the last order.
+    `log_moments` are upper bounds on (order - 1) * divergence; `beyond` is the curve above the last
+    order.
     """
     knots = np.append(1.0, orders)
     moments = np.append(0.0, log_moments)
@@ -297,7 +282,7 @@ def table_curve(
 
 
 def sum_of(curves: list[RenyiCurve], counts: list[int]) -> RenyiCurve:
-    """Composition: curves add, each `counts` times; failure events union."""
+    """Composes: curves add, each `counts` times; failure events union."""
     log_success = sum(n * math.log1p(-c.failure_mass) for c, n in zip(curves, counts))
     return RenyiCurve(
         lambda orders: sum((n * c(orders) for c, n in zip(curves, counts)), np.zeros(orders.shape)),
@@ -306,7 +291,7 @@ def sum_of(curves: list[RenyiCurve], counts: list[int]) -> RenyiCurve:
 
 
 def maximum_of(curves: list[RenyiCurve]) -> RenyiCurve:
-    """The larger curve at every order: mechanisms on disjoint records."""
+    """Takes the larger curve at every order: mechanisms on disjoint records."""
     return RenyiCurve(
         lambda orders: np.max([c(orders) for c in curves], axis=0),
         max(c.failure_mass for c in curves),
@@ -314,7 +299,7 @@ def maximum_of(curves: list[RenyiCurve]) -> RenyiCurve:
 
 
 def mixture_of(curves: list[RenyiCurve], weights: np.ndarray) -> RenyiCurve:
-    """A mechanism drawn by public weights: log-mean-exp of (order - 1) * divergence."""
+    """Mixes mechanisms by public weights: log-mean-exp of (order - 1) * divergence."""
     kept = weights * np.array([1.0 - c.failure_mass for c in curves])
     failure = max(0.0, 1.0 - float(kept.sum())) if any(c.failure_mass for c in curves) else 0.0
     log_weights = np.log(kept / kept.sum())[:, None]

@@ -12,14 +12,12 @@ SMALLEST = 1e-290
 
 
 def tradeoff_vertices(reverse: LossDistribution) -> tuple[np.ndarray, np.ndarray]:
-    """Corner points (x, h) of h(x) = sup {Q(E) : P(E) <= x}, from the law of log(dQ/dP) under Q.
+    """Returns corner points (x, h) of h(x) = sup {Q(E) : P(E) <= x}, from log(dQ/dP) under Q.
 
     Events are taken in Neyman-Pearson order, largest loss of Q first; between the corners events
-    are randomised, so h is concave and piecewise linear. Taken from the
-    reverse law because there the small P masses, p' e^{-s'}, keep all their digits.
-
-    Returns:
-      x and h, each (n,), both ascending, x rounded down and h up; h = 1 beyond the last x.
+    are randomised, so h is concave and piecewise linear. Taken from the reverse law because there
+    the small P masses, p' e^{-s'}, keep all their digits. Both ascend, x rounded down and h up;
+    h = 1 beyond the last x.
     """
     held = reverse.masses > 0
     masses = reverse.masses[held][::-1]
@@ -33,14 +31,14 @@ def tradeoff_vertices(reverse: LossDistribution) -> tuple[np.ndarray, np.ndarray
 
 
 def largest_mass(reverse: LossDistribution, x: np.ndarray) -> np.ndarray:
-    """h at the P masses x, (n,) in [0, 1]: an upper bound if `reverse` dominates the real law."""
+    """Evaluates h at the P masses x, (n,) in [0, 1]: from above if `reverse` dominates."""
     corners, heights = tradeoff_vertices(reverse)
     inside = np.interp(x, corners, heights)
     return np.where(x >= corners[-1], 1.0, inside)
 
 
 def right_slopes(reverse: LossDistribution, x: np.ndarray) -> np.ndarray:
-    """Slope of h just right of each x, (n,): the line from (x, h(x)) with it is above h there.
+    """Returns the slope of h just right of each x, (n,): the line from (x, h(x)) is above h there.
 
     A piece of h is one atom of loss s, and its slope is e^s; differences of the corners would lose
     all digits at atoms lighter than the rounding of x. Beyond the last corner the slope is 0.
@@ -52,19 +50,14 @@ def right_slopes(reverse: LossDistribution, x: np.ndarray) -> np.ndarray:
 
 
 def gaussian_mu(pair: LossPair, slack: float) -> float:
-    """Smallest mu known with delta(e) <= (N(mu, 1) against N(0, 1))'s delta(e) + slack, e >= 0.
+    """Finds the least mu with delta(e) <= (N(mu, 1) against N(0, 1))'s delta(e) + slack, e >= 0.
+
+    It is rounded up; inf where a revealed mass exceeds the slack.
 
     h is concave and piecewise linear. A profile at epsilon e >= 0 is sup h(x) - e^e x, taken at a
     corner that only pieces of loss e or more lie left of; so it is enough that each corner left of
     which all losses are at least 0 lies below the Gaussian's h, raised by the slack (Dong, Roth &
     Su 2022, Corollary 2.13, corner by corner).
-
-    Args:
-      pair: both directions.
-      slack: in [0, 1).
-
-    Returns:
-      mu, rounded up; inf where a revealed mass exceeds the slack.
     """
     largest = 0.0
     for law in {id(law): law for law in (pair.forward, pair.backward)}.values():

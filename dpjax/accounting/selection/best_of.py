@@ -39,7 +39,7 @@ LONGEST_TAIL = 100_000
 
 
 def best_of(guarantee: Guarantee, law: RepetitionLaw, method: str = "tight") -> Guarantee:
-    """The guarantee of releasing only the best of K independent runs.
+    """Prices releasing only the best of K independent runs, K drawn from a distribution.
 
     Formal guarantees: it holds if
       - K is drawn from `law`, fixed before the data is seen, before the first run and whatever the
@@ -75,14 +75,9 @@ def best_of(guarantee: Guarantee, law: RepetitionLaw, method: str = "tight") -> 
         computed only for deltas above 1e-5 and where the selection is composed, mixed or selected
         from.
 
-
     Returns:
       Guarantee under the same neighbouring relation; it composes, mixes and nests like any other.
       Its provenance names the law, never a drawn K.
-
-    Raises:
-      ValueError: no law given, or one whose functions contradict its pmf; an unknown method;
-        "rdp" for a base without a Renyi curve; "profile" for a law that it does not cover.
     """
     if not isinstance(law, RepetitionLaw):
         raise ValueError(f"best_of needs a law of K, such as Geometric(10), not {law!r}")
@@ -151,7 +146,7 @@ def _selected_pair(
     together: bool = True,
     exact: bool = True,
 ) -> LossPair:
-    """The smallest known profile of the selection, as loss distributions."""
+    """Finds the smallest known profile of the selection, as loss distributions."""
     interval, profiles = selected_profiles(pair, law)
     if exact:
         profiles = tightened(pair, law, interval, profiles)
@@ -178,7 +173,7 @@ def _selected_pair(
 def _all_together(
     pair: LossPair, law: RepetitionLaw, interval: float, profiles: list[np.ndarray]
 ) -> tuple[float, list[np.ndarray]]:
-    """The interval and profiles, or those of releasing K and all K runs where they are smaller.
+    """Returns the interval and profiles, or those of releasing K and all K runs where smaller.
 
     K is independent of the data: the profile is sum_k P[K = k] H(P^k || P'^k), and k runs tell no
     more than k' > k.
@@ -213,7 +208,7 @@ def _all_together(
 
 
 def _chords(epsilons: np.ndarray, knots: np.ndarray, bounds: np.ndarray) -> np.ndarray:
-    """Interpolation linear in e^epsilon between knots, beyond float64's exponentials too; (n,)."""
+    """Interpolates linearly in e^epsilon between knots, beyond float64's exponentials too; (n,)."""
     cell = np.clip(np.searchsorted(knots, np.arange(epsilons.size), "right") - 1, 0, knots.size - 2)
     left, right = epsilons[knots[cell]], epsilons[knots[cell + 1]]
     with np.errstate(invalid="ignore"):
@@ -225,16 +220,12 @@ def _chords(epsilons: np.ndarray, knots: np.ndarray, bounds: np.ndarray) -> np.n
 def selected_pure_epsilon(
     epsilon: float, law: RepetitionLaw, as_published: bool = False
 ) -> float | None:
-    """A delta-free epsilon of the best of K runs of an epsilon-DP base.
+    """Returns a delta-free epsilon of the best of K runs of an epsilon-DP base.
 
     The density ratio of the winners is e^epsilon f'(1-x) / f'(1-h(x)) at most, with h the
     trade-off of randomised response: `law.largest_log_ratio`. It never exceeds Papernot & Steinke's
-    Corollary 3, (2 + eta) epsilon.
-
-    Args:
-      epsilon: of one run.
-      law: of K.
-      as_published: return Corollary 3 itself, and None for laws it does not cover.
+    Corollary 3, (2 + eta) epsilon, which is returned itself if `as_published`, None for laws that
+    it does not cover.
     """
     if as_published:
         return law.published_pure_epsilon(epsilon)

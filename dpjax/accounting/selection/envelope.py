@@ -59,19 +59,11 @@ TILTS = (0.0, 1.0, 3.0, 8.0, 20.0)
 
 
 def selected_profiles(pair: LossPair, law: RepetitionLaw) -> tuple[float, list[np.ndarray]]:
-    """Upper bounds on both directions' profiles of the best of K runs.
+    """Bounds both directions' profiles of the best of K runs from above.
 
-    Args:
-      pair: loss distributions of one run.
-      law: of K.
-
-    Returns:
-      The interval of the grid of epsilons 0, interval, 2 interval, ..., and one profile (n,) per
-      direction (one if they agree).
-
-    Raises:
-      ValueError: a pair whose mirrored masses exceed 1 by more than 1e-4 (rounding noise of an
-        overlong composition), for which no bound is rigorous.
+    Returns the interval of the grid of epsilons 0, interval, 2 interval, ..., and one profile (n,)
+    per direction (one if they agree). A pair whose mirrored masses exceed 1 by more than 1e-4
+    (rounding noise of an overlong composition), for which no bound is rigorous, is refused.
     """
     laws = [pair.forward] if pair.symmetric else [pair.forward, pair.backward]
     # h comes from the reverse direction.
@@ -90,11 +82,9 @@ def selected_profiles(pair: LossPair, law: RepetitionLaw) -> tuple[float, list[n
 
 
 def output_interval(pair: LossPair, beyond: float = 0.0) -> float:
-    """A multiple or a fraction of the pair's interval: fine against its spread, at most 1e-3.
+    """Multiplies or divides the pair's interval: fine against its spread, at most 1e-3.
 
-    Args:
-      pair: loss distributions to be written on the new grid.
-      beyond: nats the result reaches beyond the pair's own losses.
+    The result reaches `beyond` nats beyond the pair's own losses.
     """
     spread = max(pair.forward.spread(), pair.backward.spread())
     wanted = min(LARGEST_INTERVAL, max(spread / 250.0, 1e-9))
@@ -106,7 +96,7 @@ def output_interval(pair: LossPair, beyond: float = 0.0) -> float:
 
 
 def _end(slopes: np.ndarray, heights: np.ndarray) -> float:
-    """log of the t from which phi is below FLOOR, at most 80."""
+    """Returns log of the t from which phi is below FLOOR, at most 80."""
     useful = heights > FLOOR
     with np.errstate(divide="ignore"):
         ends = np.log(heights[useful] - FLOOR) - np.log(slopes[useful])
@@ -120,14 +110,11 @@ def selected_profile(
     end: float,
     mean: float,
 ) -> np.ndarray:
-    """E_Q[phi(e^epsilon dQ'/dQ)] at epsilon = 0, interval, ... (n,), rounded upwards.
+    """Bounds E_Q[phi(e^epsilon dQ'/dQ)] at epsilon = 0, interval, ... (n,), rounded upwards.
 
-    Args:
-      forward: law of log(dQ/dQ') under Q.
-      slopes: of the lines whose upper envelope is phi.
-      heights: of the lines, at t = 0.
-      end: log of the t beyond which phi is replaced by its value there.
-      mean: phi(0) = E[K], the weight of infinite losses.
+    `forward` is the law of log(dQ/dQ') under Q; phi the upper envelope of lines of these slopes and
+    heights at t = 0, replaced beyond t = e^end by its value there. `mean` is phi(0) = E[K], the
+    weight of infinite losses.
     """
     interval = forward.interval
     held = np.flatnonzero(forward.masses > 0)
@@ -150,20 +137,15 @@ def selected_profile(
 def envelope_lines(
     reverse: LossDistribution, law: RepetitionLaw, resolution: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Lines b - a t whose upper envelope, with 0, is at least phi(t) at every t >= 0.
+    """Returns lines b - a t whose upper envelope, with 0, is at least phi(t) at every t >= 0.
 
     On a cell of x, f'(1-x) is convex, so below its chord; h is concave, so below its tangent from
     the left end; f'(1 - that tangent) is convex, so above its own tangent at the middle. Both
     bounds are linear in x: b - a t is largest at one of the cell's ends, for every t. Where the
     tangents leave [0, 1] (h close to 1), the left end bounds f'(1-x) and the right end f'(1-h(x)).
 
-    Args:
-      reverse: law of log(dQ'/dQ) under Q'.
-      law: of K.
-      resolution: largest move of log f' on a cell.
-
-    Returns:
-      a and b, each (n,), a ascending; consecutive ones are vertices of the upper concave hull.
+    `reverse` is the law of log(dQ'/dQ) under Q'; `resolution` the largest move of log f' on a cell.
+    Returns a, ascending, and b, each (n,); consecutive ones are vertices of the upper concave hull.
     """
     excess = max(0.0, reverse.mirrored_mass() - 1.0)
     if excess > CONSERVATION_SLACK:
@@ -191,7 +173,7 @@ def envelope_lines(
 
 
 def envelope(t: np.ndarray, slopes: np.ndarray, heights: np.ndarray) -> np.ndarray:
-    """max(0, max_i heights_i - t slopes_i) at ascending t, (n,); the lines form a concave hull."""
+    """Evaluates max(0, max_i heights_i - t slopes_i) at ascending t; lines form a concave hull."""
     with np.errstate(divide="ignore", over="ignore"):
         turns = np.diff(heights) / np.diff(slopes)
     # Between the turns t_i > t > t_{i+1} (descending) line i + 1 is the largest.
@@ -202,7 +184,7 @@ def envelope(t: np.ndarray, slopes: np.ndarray, heights: np.ndarray) -> np.ndarr
 def choice_grid(
     reverse: LossDistribution, law: RepetitionLaw, excess: float, resolution: float
 ) -> np.ndarray:
-    """Grid of x from 0 to 1, fine wherever f'(1-x) or f'(1-h(x)) moves.
+    """Chooses a grid of x from 0 to 1, fine wherever f'(1-x) or f'(1-h(x)) moves.
 
     It depends on h as a function. A grid that took every so-and-so-many-th corner of h would be
     another one wherever rounding makes or removes a single atom.
@@ -229,7 +211,7 @@ def choice_grid(
 
 
 def kinks(corners: np.ndarray, heights: np.ndarray) -> np.ndarray:
-    """The corners of h, of all (n,), that end a long piece.
+    """Picks the corners of h, of all (n,), that end a long piece.
 
     Between pieces shorter than that h is smooth on the scale of the grid, which is refined anyway.
     """
@@ -279,7 +261,7 @@ def _tilted_correlation(
     interval: float,
     count: int,
 ) -> np.ndarray:
-    """Upper bounds on sum_i masses_i phi(j - i), j = 0..count - 1.
+    """Bounds sum_i masses_i phi(j - i), j = 0..count - 1, from above.
 
     The sum is a convolution; a Fourier transform leaves an absolute error proportional to the
     largest terms, so it is done under several exponential tilts, each raised by its error bound,

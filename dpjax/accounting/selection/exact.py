@@ -86,19 +86,11 @@ UPWARDS = 1.0 + 2.0**-40
 def tightened(
     pair: LossPair, law: RepetitionLaw, interval: float, profiles: list[np.ndarray]
 ) -> list[np.ndarray]:
-    """The smaller of the envelope bound and the exact one, for each direction.
+    """Takes the smaller of the envelope bound and the exact one, (n,) for each direction.
 
     The exact one is taken at some epsilons; the true profile is convex in e^epsilon, so the chords
-    between them are upper bounds.
-
-    Args:
-      pair: loss distributions of one run.
-      law: of K.
-      interval: of the profiles' grid of epsilons.
-      profiles: of `selection_envelope.selected_profiles`, one (n,) per direction.
-
-    Returns:
-      One profile (n,) per direction.
+    between them are upper bounds. `profiles` are those of `envelope.selected_profiles`, on the grid
+    of that interval.
     """
     # Below TAIL_DELTA nothing changes, the tenfold leaves room for the hull in e^epsilon.
     smallest = 10.0 * TAIL_DELTA if law.envelope_suffices else SMALLEST
@@ -135,34 +127,26 @@ def exact_profile(
     law: RepetitionLaw,
     epsilons: np.ndarray,
 ) -> np.ndarray:
-    """Upper bounds on H_{e^epsilon}(A||A'), whatever the order of the outcomes.
+    """Bounds H_{e^epsilon}(A||A') from above, whatever the order of the outcomes; (n,), at most 1.
 
-    Args:
-      forward: law of log(dQ/dQ') under Q.
-      reverse: law of log(dQ'/dQ) under Q'.
-      law: of K.
-      epsilons: (n,) ascending, each in [0, 600].
-
-    Returns:
-      (n,) bounds, each at most 1.
+    `forward` is the law of log(dQ/dQ') under Q, `reverse` that of log(dQ'/dQ) under Q'; the
+    epsilons ascend, each in [0, 600].
     """
     return _Cells(forward, reverse, law).profile(epsilons)
 
 
 class _Cells:
-    """Bounds on what a curve earns in each cell of m at each node of n.
+    """Bounds what a curve earns in each cell of m at each node of n; arrays (cells, nodes).
 
     Inside a cell of n the integrand is at most linear in n, so a curve may be thought to keep to
     the cell's two ends; each cell therefore has two nodes, and where two cells meet there are two.
 
-    Attributes:
-      gain, cost: (cells, nodes): the curve that stays at a node all through a cell earns at most
-        gain - t cost.
-      most, least: the same if the integrand were as large throughout as it is anywhere there.
-      swing_gain, swing_cost: the integrand at a node varies by swing_gain + t swing_cost at most.
-      turn_gain, turn_cost: and its difference to the node before by turn_gain + t turn_cost. So
-        much, summed over the nodes passed, may moving along n inside a cell add.
-      left_out: bound on what ranks beyond the last node and the last cell earn.
+    The curve that stays at a node all through a cell earns at most `gain - t cost`; `most` and
+    `least` are the same if the integrand were as large throughout as it is anywhere there. The
+    integrand at a node varies by `swing_gain + t swing_cost` at most, and its difference to the
+    node before by `turn_gain + t turn_cost`: so much, summed over the nodes passed, may moving
+    along n inside a cell add. What ranks beyond the last node and the last cell earns at most
+    `left_out`.
     """
 
     def __init__(self, forward: LossDistribution, reverse: LossDistribution, law: RepetitionLaw):
@@ -237,7 +221,7 @@ class _Cells:
         self.useful_cells = np.maximum.accumulate(earning.max(axis=1)[::-1])[::-1]
 
     def profile(self, epsilons: np.ndarray) -> np.ndarray:
-        """The supremum over curves at each epsilon, (n,) ascending, rounded upwards."""
+        """Returns the supremum over curves at each epsilon, (n,) ascending, rounded upwards."""
         growth = np.exp(epsilons)
         bounds = np.empty(growth.size)
         # Epsilons with nearly the same useful nodes are treated together.
@@ -251,7 +235,7 @@ class _Cells:
         return np.minimum(bounds * UPWARDS + self.left_out, 1.0)
 
     def _largest(self, growth: np.ndarray) -> np.ndarray:
-        """The same at t = e^epsilon, without what was left out."""
+        """Returns the same at t = e^epsilon, without what was left out."""
         best = np.zeros(growth.size)
         # Elsewhere nothing is earned at any of these t.
         nodes = np.flatnonzero(self.useful_nodes >= growth[0])
@@ -306,7 +290,7 @@ class _Cells:
 
 
 def _functions(law: RepetitionLaw):
-    """f'(1 - y) from above, and its tangent at or near y: value at y and minus the slope."""
+    """Bounds f'(1 - y) from above, with its tangent at or near y: value and minus the slope."""
     if law.has_formulas:
         return law.derivative, lambda y: (law.derivative(y), law.second_derivative(y))
     # Other laws may be slow: one table, its chords from above and its tangents from below.
@@ -383,7 +367,7 @@ def _pieces(
 def _lines_above(
     reverse: LossDistribution, n: np.ndarray, excess: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Values at both ends of each cell of n of a line above h there, (cells,) each.
+    """Returns values at both ends of each cell of n of a line above h there, (cells,) each.
 
     h is concave, so each of its tangents is such a line; of three the lowest is taken.
     """
@@ -400,12 +384,12 @@ def _lines_above(
 
 
 def _moves(values: list[np.ndarray]) -> np.ndarray:
-    """The larger move of the logarithms between neighbours, (n - 1,)."""
+    """Returns the larger move of the logarithms between neighbours, (n - 1,)."""
     return np.abs(np.diff(np.log(np.maximum(values, 1e-18)))).max(axis=0)
 
 
 def _even(x: np.ndarray, moving, resolution: float, most: int) -> np.ndarray:
-    """x with more points, until logarithms move by `resolution` at most or there are `most`."""
+    """Adds points to x until logarithms move by `resolution` at most or there are `most`."""
     for _ in range(12):
         moves = _moves(moving(x))
         tolerance = max(resolution, float(moves.sum()) / most)
@@ -420,7 +404,7 @@ def _even(x: np.ndarray, moving, resolution: float, most: int) -> np.ndarray:
 
 
 def _thinned(x: np.ndarray, moving, resolution: float) -> np.ndarray:
-    """Fewer of the points x, both ends among them, with half this move between neighbours."""
+    """Thins the points x, both ends kept, to half this move between neighbours."""
     travelled = np.append(0.0, np.cumsum(_moves(moving(x))))
     marks = np.arange(0.0, travelled[-1], 0.5 * resolution)
     # Where log f' is straight, points lie on marks but for rounding.
@@ -429,7 +413,7 @@ def _thinned(x: np.ndarray, moving, resolution: float) -> np.ndarray:
 
 
 def _at_nodes(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """(cells, 2 n) from values at the left and right ends of n cells of n, (cells, n) each."""
+    """Returns (cells, 2 n) from values at the left and right ends of n cells, (cells, n) each."""
     joined = np.empty((left.shape[0], 2 * left.shape[1]))
     joined[:, 0::2], joined[:, 1::2] = left, right
     return joined

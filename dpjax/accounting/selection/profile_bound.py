@@ -30,12 +30,7 @@ LARGEST_RATIO = 690.0
 
 
 def profile_bound(pair: LossPair, law: RepetitionLaw) -> LossPair:
-    """E[K] delta(epsilon - log R), R at the best e1, as loss distributions.
-
-    Args:
-      pair: loss distributions of one run.
-      law: of K, one that has `published_log_ratio`.
-    """
+    """Returns E[K] delta(epsilon - log R), R at the best e1, for laws that state the ratio."""
     log_ratio = smallest_log_ratio(pair, law)
     if not log_ratio < LARGEST_RATIO:
         return pair_from_profiles(pair.interval, np.ones(2))
@@ -51,7 +46,7 @@ def profile_bound(pair: LossPair, law: RepetitionLaw) -> LossPair:
 
 
 def smallest_log_ratio(pair: LossPair, law: RepetitionLaw) -> float:
-    """log R at the best e1 >= 0, from above.
+    """Returns log R at the best e1 >= 0, from above.
 
     R grows with e^e1 + c d(e1), which between losses of the base is linear in e^e1: the best e1 is
     one of them, or 0.

@@ -23,20 +23,13 @@ from dpjax.accounting.selection.laws.law import LogMoment, RepetitionLaw
 
 
 def selection_curve(guarantee: Guarantee, base: RenyiCurve, law: RepetitionLaw) -> RenyiCurve:
-    """Renyi curve of releasing the best of K runs.
+    """Returns the Renyi curve of releasing the best of K runs.
 
-    Args:
-      guarantee: of one run.
-      base: its Renyi curve.
-      law: of K.
-
-    Returns:
-      The curve, by `law.log_moment`: Theorem 2 (truncated negative binomial), Theorem 6 corrected
-      (Poisson), Lemma 22 on top of either (`AtMost`), Lemma 7 corrected with the base's exact
-      trade-off (every other law);
-      and max(K) times the base's curve where K is bounded. A base with a failure event of
-      probability d fails with 1 - f(1 - d), and given no failure is selected by the thinned law
-      (Lemma 20).
+    It is by `law.log_moment`: Theorem 2 (truncated negative binomial), Theorem 6 corrected
+    (Poisson), Lemma 22 on top of either (`AtMost`), Lemma 7 corrected with the base's exact
+    trade-off (every other law); and max(K) times the base's curve where K is bounded. A base with a
+    failure event of probability d fails with 1 - f(1 - d), and given no failure is selected by the
+    thinned law (Lemma 20).
     """
     failure = base.failure_mass
     inside = RenyiCurve(base.evaluate)
@@ -64,7 +57,7 @@ def selection_curve(guarantee: Guarantee, base: RenyiCurve, law: RepetitionLaw) 
 
 
 def _monotone(raw: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
-    """The infimum of `raw` over all larger orders: grid points, the global optimum, itself."""
+    """Takes the infimum of `raw` over larger orders: grid points, the global optimum, itself."""
     curve = RenyiCurve(raw)
     lowest, place = curve.minimise(lambda orders, values: values)
     suffix = np.append(np.minimum.accumulate(curve.on_grid[::-1])[::-1], np.inf)

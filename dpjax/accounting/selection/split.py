@@ -50,7 +50,7 @@ _AT_ONCE = 1 << 16
 def split(
     tuned: Guarantee, final: Guarantee, *, probability: float, final_on: str = "rest"
 ) -> Guarantee:
-    """The guarantee of tuning on a secret random part of the records and training on the rest.
+    """Prices tuning on a secret random part of the records and training on the rest.
 
     The procedure is that of Koskela & Kulkarni (NeurIPS 2023, arXiv:2301.11989), who bound Renyi
     divergences; this is the exact cost of the two dominating pairs.
@@ -99,10 +99,6 @@ def split(
       Guarantee under add or remove one; it composes, mixes and nests like any other. For "rest" it
       never exceeds `parallel(tuned, final)`, up to the rounding of its grid; it is that of `final`
       as q approaches 0 and that of `tuned` as q approaches 1. It takes 0.1 to 0.5 s.
-
-    Raises:
-      ValueError: a probability outside (0, 1), another word for `final_on`, or guarantees under
-        replace one, whose record and replacement may be in different parts.
     """
     for name, guarantee in (("tuned", tuned), ("final", final)):
         checks.instance(name, guarantee, Guarantee, "accounting.gaussian(1.0)")
@@ -128,7 +124,7 @@ def split(
 
 
 def _pure_epsilon(tuned: float | None, final: float | None, q: float) -> float | None:
-    """log of the largest ratio, which the inverse of the smallest does not exceed."""
+    """Returns log of the largest ratio, which the inverse of the smallest does not exceed."""
     if tuned is None or final is None:
         return None
     found = float(np.logaddexp(math.log(q) + tuned, math.log1p(-q) + final))
@@ -137,7 +133,7 @@ def _pure_epsilon(tuned: float | None, final: float | None, q: float) -> float |
 
 
 def _split_pair(tuned: LossPair, final: LossPair, q: float) -> LossPair:
-    """The pair of ratio q L_A + (1 - q) L_M, from the pairs of the two ratios."""
+    """Forms the pair of ratio q L_A + (1 - q) L_M, from the pairs of the two ratios."""
     # The formula is symmetric: whichever is shorter is summed over.
     (summed, weight), (other, other_weight) = sorted(
         [(_consistent(tuned), q), (_consistent(final), 1.0 - q)], key=lambda part: part[0].size
@@ -156,7 +152,7 @@ def _split_pair(tuned: LossPair, final: LossPair, q: float) -> LossPair:
 
 
 def _consistent(pair: LossPair) -> LossPair:
-    """The pair, or one of the same profiles at epsilon >= 0 whose directions are mirror images."""
+    """Returns the pair, or one with its profiles at epsilon >= 0 and mirrored directions."""
     laws = (pair.forward, pair.backward)
     if max(law.mirrored_mass() for law in laws) <= 1.0 + INCONSISTENT:
         return pair
@@ -168,13 +164,13 @@ def _consistent(pair: LossPair) -> LossPair:
 
 
 def _thinned(law: LossDistribution) -> LossDistribution:
-    """The law on fewer knots, pessimistically; as it is where it has few."""
+    """Moves the law to fewer knots, pessimistically; leaves it where it has few."""
     law = law.completed()
     return law if law.masses.size <= KNOTS[1] else law.kept_at(law.knots(*KNOTS))
 
 
 def _interval(summed: LossPair, other: LossPair, weight: float, other_weight: float) -> float:
-    """Spacing of the epsilons at which the profiles are written."""
+    """Returns the spacing of the epsilons at which the profiles are written."""
     spread = math.hypot(weight * summed.spread(), other_weight * other.spread())
     laws = (summed.forward, summed.backward, other.forward, other.backward)
     # Backwards one ratio may be 0, and the other's share of the mean is then all of it.
@@ -188,7 +184,7 @@ def _interval(summed: LossPair, other: LossPair, weight: float, other_weight: fl
 
 
 class _Forward:
-    """H_t(P||Q) as the mean of v H_tau(P'||Q') over one ratio x: tau = (t - w x) / v."""
+    """Averages v H_tau(P'||Q') over one ratio x to give H_t(P||Q): tau = (t - w x) / v."""
 
     def __init__(
         self, summed: LossDistribution, other: LossDistribution, weight: float, other_weight: float
@@ -203,7 +199,7 @@ class _Forward:
         self.least = self._revealed + other_weight * other.infinity_mass
 
     def __call__(self, t: np.ndarray) -> np.ndarray:
-        """Of orders t (n,), (n,)."""
+        """Evaluates at orders t, (n,)."""
         nothing = self._of_other(t / self._other_weight)
         # Mass under Q alone has x = 0: all that is not listed.
         tau = (t[:, None] - self._weight * self._ratios) / self._other_weight
@@ -215,7 +211,7 @@ class _Forward:
 
 
 class _Backward:
-    """H_t(Q||P) as the mean of c H_s(Q'||P') over one ratio x: c = 1 - t w x, s = t v / c."""
+    """Averages c H_s(Q'||P') over one ratio x for H_t(Q||P): c = 1 - t w x, s = t v / c."""
 
     def __init__(
         self, summed: LossDistribution, other: LossDistribution, weight: float, other_weight: float
@@ -228,7 +224,7 @@ class _Backward:
         self.least = self._impossible * other.infinity_mass
 
     def __call__(self, t: np.ndarray) -> np.ndarray:
-        """Of orders t (n,), (n,)."""
+        """Evaluates at orders t, (n,)."""
         left = np.maximum(1.0 - t[:, None] * self._weight * self._ratios, 0.0)
         order = t[:, None] * self._other_weight / np.maximum(left, 1e-60)
         found = (left * _divergence(self._other, order)) @ self._masses
@@ -236,7 +232,7 @@ class _Backward:
 
 
 def _divergence(law: LossDistribution, order: np.ndarray) -> np.ndarray:
-    """The hockey-stick divergence of any real order, rounded up; of the shape of `order`."""
+    """Returns the hockey-stick divergence of any real order, rounded up; of `order`'s shape."""
     with np.errstate(divide="ignore"):
         # A smaller order costs more; that of one which overflowed would be no number.
         epsilon = np.log(np.clip(order, 0.0, 1e304))
@@ -245,7 +241,7 @@ def _divergence(law: LossDistribution, order: np.ndarray) -> np.ndarray:
 
 
 def _profile(divergence: _Forward | _Backward, interval: float) -> np.ndarray:
-    """At epsilon = 0, interval, ..., as far as it matters, rounded up; (n,)."""
+    """Writes the profile at epsilon = 0, interval, ..., as far as it matters, rounded up; (n,)."""
     block = max(1, _AT_ONCE // max(1, divergence._ratios.size))
     found: list[np.ndarray] = []
     start, raised = 0, 1.0 + ROUNDING + 8.0 * divergence._ratios.size * 2.0**-53
@@ -265,5 +261,5 @@ def _profile(divergence: _Forward | _Backward, interval: float) -> np.ndarray:
 
 
 def _extended(profile: np.ndarray, length: int) -> np.ndarray:
-    """The profile with its last value held, (length,)."""
+    """Extends the profile by its last value, (length,)."""
     return np.append(profile, np.full(length - profile.size, profile[-1]))

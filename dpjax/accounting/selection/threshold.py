@@ -32,7 +32,7 @@ LONGEST = 4000
 
 @mechanism
 def stop_at_threshold(guarantee: Guarantee, halting_probability: float) -> Guarantee:
-    """The guarantee of running until one output is good enough (Liu & Talwar 2019).
+    """Prices running until one output is good enough (Liu & Talwar 2019).
 
     Formal guarantees: covers this loop. Repeat: (1) with probability p = `halting_probability`
     stop and release only that nothing was found; (2) else run the mechanism; if its output lies in
@@ -62,9 +62,6 @@ def stop_at_threshold(guarantee: Guarantee, halting_probability: float) -> Guara
     Returns:
       Guarantee under the same relation; for a pure base a pure one too, of less than twice the
       base's epsilon.
-
-    Raises:
-      ValueError: halting_probability outside (0, 1].
     """
     check_guarantee("guarantee", guarantee)
     halting_probability = probability("halting_probability", halting_probability, one=True)
@@ -110,7 +107,7 @@ def _stopped_pair(pair: LossPair, p: float) -> LossPair:
 
 
 def _points(reverse: LossDistribution, p: float) -> tuple[np.ndarray, np.ndarray]:
-    """Points (1/X', 1/X) whose hull holds those of every set S, with 1/X' rounded down; each (n,).
+    """Returns points (1/X', 1/X) whose hull holds those of every set S, 1/X' rounded down; (n,).
 
     An event of masses a and b under one round on D and on D' adds a / X - e^epsilon b / X' to the
     divergence: linear in the point (1/X', 1/X), so that the vertices of a hull suffice, for every

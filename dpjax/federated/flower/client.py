@@ -56,22 +56,12 @@ def make_client_app(
       that cannot judge votes by lot, one that cannot train sends noise alone. Errors are told to
       the client's own log. How long training takes is visible to the server and is not protected.
 
-    Example:
-      >>> from dpjax import federated
-      >>> rules = {"clients": 50, "votes": 1, "epsilon": 1.0, "model": "logistic_regression"}
-      >>> app = federated.make_client_app(federated.records_in_folder, rules)
-      >>> type(app).__name__
-      'ClientApp'
-
     Args:
       load_records: gives this node's records, (inputs (m, ...), labels (m,)), from its context; a
         `SetupError` of its own keeps the node away, any other error is one of its records.
       defaults: settings that the run's configuration need not repeat.
       node_settings: names in the node's own configuration that `load_records` reads, beyond those
         of `records_in_folder` and `parts_of_data_set`.
-
-    Raises:
-      ValueError: `defaults` holds a setting that only a node's own configuration may hold.
     """
     refuse_owners_settings(defaults or {})
     app = flower.ClientApp()
@@ -112,7 +102,7 @@ def make_client_app(
 def _settings(
     defaults: Mapping[str, Any] | None, context: flower.Context, further: Collection[str]
 ) -> dict[str, Any]:
-    """The rules as this client holds them."""
+    """Returns the rules as this client holds them."""
     from dpjax.federated.flower.election import Election
     from dpjax.federated.flower.records import SPLIT_SETTINGS
 

@@ -27,7 +27,7 @@ Candidate = Mapping[str, float]
 
 @dataclasses.dataclass(frozen=True)
 class Election:
-    """One vote for hyperparameters, and the training that follows, fixed before data is seen.
+    """Fixes one vote for hyperparameters and the training that follows, before data is seen.
 
     Example:
       >>> from dpjax import federated
@@ -65,12 +65,12 @@ class Election:
 
     @property
     def plan(self) -> VotePlan:
-        """The calibrated noise."""
+        """Calibrates the noise of the vote."""
         return self.settings.plan()
 
     @property
     def rules(self) -> SumRules:
-        """The secure sum that the votes go through."""
+        """Returns the rules of the secure sum that the votes go through."""
         return SumRules(
             clients=self.settings.clients,
             minimum_survivors=self.plan.minimum_survivors,
@@ -80,16 +80,12 @@ class Election:
 
     @property
     def model(self) -> FlatModel:
-        """The model of the rounds, the same object in one process."""
+        """Returns the model of the rounds, the same object in one process."""
         return flat_model(self.training.module(), self.averaging.input_shape)
 
     @property
     def averaging_plan(self) -> AveragingPlan:
-        """The calibrated noise of the rounds.
-
-        Raises:
-          ValueError: without rounds, or for a total that the vote alone reaches.
-        """
+        """Calibrates the noise of the rounds."""
         settings, averaging = self.settings, self.averaging
         return AveragingSettings(
             clients=settings.clients,
@@ -104,7 +100,7 @@ class Election:
 
     @property
     def averaging_rules(self) -> SumRules:
-        """The secure sum that the updates go through."""
+        """Returns the rules of the secure sum that the updates go through."""
         plan = self.averaging_plan
         return SumRules(
             clients=self.settings.clients,
@@ -115,12 +111,12 @@ class Election:
 
     @property
     def total_epsilon(self) -> float:
-        """Target of all that a client takes part in; infinite if anything is not private."""
+        """Returns the target of all that a client takes part in; infinite if not private."""
         return self.averaging.total_epsilon if self.averaging.rounds else self.settings.epsilon
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of everything here, the order of the candidates included."""
+        """Hashes everything here by SHA-256, the order of the candidates included."""
         content = {
             "vote": self.plan.fingerprint(self.candidates),
             "training": dataclasses.asdict(self.training),
@@ -134,7 +130,7 @@ class Election:
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def config(self) -> dict[str, str | int | float]:
-        """Flower's flat configuration, from which `from_config` makes this object again."""
+        """Writes Flower's flat configuration, from which `from_config` makes this object again."""
         numbers: dict[str, Any] = {}
         for part in (self.settings, self.training, self.averaging):
             numbers |= dataclasses.asdict(part)
@@ -145,7 +141,7 @@ class Election:
 
     @staticmethod
     def setting_names() -> frozenset[str]:
-        """Every name that `from_config` reads."""
+        """Names all that `from_config` reads."""
         fields = map(dataclasses.fields, (VoteSettings, LocalTraining, Averaging))
         return frozenset(field.name.replace("_", "-") for part in fields for field in part)
 
@@ -155,9 +151,6 @@ class Election:
 
         `candidates` is the name of a list of learning rates ("artifact", crossed with decays and
         momenta), or a JSON list of objects. Other keys are not read here.
-
-        Raises:
-          ValueError: for a value of the wrong kind or out of range.
         """
         candidates = parse_candidates(str(config.get("candidates", "artifact")))
         settings = filled(VoteSettings, config, {"candidates": len(candidates)})
@@ -172,11 +165,7 @@ class Election:
 
 
 def parse_candidates(text: str) -> tuple[dict[str, float], ...]:
-    """Reads a list of candidates: a name of learning rates, or a JSON list of objects.
-
-    Raises:
-      ValueError: for anything else.
-    """
+    """Reads a list of candidates: a name of learning rates, or a JSON list of objects."""
     if text in RATES:
         return tuple(candidate_grid(text))
     try:
@@ -194,7 +183,7 @@ def parse_candidates(text: str) -> tuple[dict[str, float], ...]:
 
 
 def _whole_numbers(config: Config, key: str, default: tuple[int, ...]) -> tuple[int, ...]:
-    """A list of numbers, written with commas."""
+    """Reads a list of numbers, written with commas."""
     text = str(config.get(key, ",".join(map(str, default))))
     try:
         return tuple(int(number) for number in text.split(",") if number.strip())

@@ -24,29 +24,15 @@ _APP_RAISED = 2  # Flower's ErrorCode.CLIENT_APP_RAISED_EXCEPTION
 
 @dataclasses.dataclass(frozen=True)
 class Traffic:
-    """One message as it was sent.
+    """Holds one message as it was sent."""
 
-    Attributes:
-      node_id: the node it went to, or came from.
-      from_client: the direction.
-      content: its serialised bytes.
-    """
-
-    node_id: int
+    node_id: int  # where it went to, or came from
     from_client: bool
-    content: bytes
+    content: bytes  # serialised
 
 
 class InProcessGrid(flower.Grid):
-    """A Flower grid in this process: it calls a ClientApp for each message to a node, one by one.
-
-    Example:
-      >>> from dpjax import federated
-      >>> app = federated.make_client_app(federated.records_in_folder)
-      >>> nodes = [{"data": "hospital_a"}, {"data": "hospital_b"}, {"data": "hospital_c"}]
-      >>> len(federated.InProcessGrid(app, nodes).get_node_ids())
-      3
-    """
+    """Calls a ClientApp for each message to a node, one by one: a Flower grid in this process."""
 
     def __init__(
         self,
@@ -92,11 +78,11 @@ class InProcessGrid(flower.Grid):
 
     @property
     def states(self) -> list[flower.RecordDict]:
-        """Every node's own state, in order: what a simulation can see and no server."""
+        """Returns every node's own state, in order: what a simulation can see and no server."""
         return [context.state for context in self._contexts.values()]
 
     def set_run(self, run: Any) -> None:
-        """There is one run only."""
+        """Does nothing: there is one run only."""
 
     @property
     def run(self) -> Any:
@@ -104,7 +90,7 @@ class InProcessGrid(flower.Grid):
         raise NotImplementedError("an in-process federation keeps no run record")
 
     def create_message(self, content, message_type, dst_node_id, group_id, ttl=None):
-        """As Flower's deprecated method of this name."""
+        """Makes a message, as Flower's deprecated method of this name."""
         return flower.Message(
             content,
             dst_node_id=dst_node_id,
@@ -114,15 +100,15 @@ class InProcessGrid(flower.Grid):
         )
 
     def get_node_ids(self) -> list[int]:
-        """Every node's id."""
+        """Returns every node's id."""
         return list(self._contexts)
 
     def push_messages(self, messages: Iterable[flower.Message]) -> list[str]:
-        """Not offered: requests are answered at once."""
+        """Refuses: requests are answered at once."""
         raise NotImplementedError("an in-process federation answers at once: send_and_receive")
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[flower.Message]:
-        """Not offered: requests are answered at once."""
+        """Refuses: requests are answered at once."""
         raise NotImplementedError("an in-process federation answers at once: send_and_receive")
 
     def send_and_receive(

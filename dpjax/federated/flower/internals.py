@@ -22,14 +22,7 @@ if importlib.util.find_spec("flwr") is None:
 
 
 def check_version(installed: str) -> None:
-    """Refuses a Flower whose private parts were not tested.
-
-    Args:
-      installed: its version, as in "1.41.0".
-
-    Raises:
-      ImportError: for another minor version than `TESTED_VERSIONS`.
-    """
+    """Raises an ImportError for a Flower, such as "1.41.0", whose private parts were not tested."""
     if tuple(installed.split(".")[:2]) != tuple(map(str, TESTED_VERSIONS)):
         wanted = ".".join(map(str, TESTED_VERSIONS))
         raise ImportError(

@@ -36,14 +36,7 @@ Line = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Spending:
-    """What a run has cost a client in total, once a vector is sent.
-
-    Example:
-      >>> from dpjax import federated
-      >>> federated.Spending(what="vote", epsilon=1.0, delta=1e-5).what
-      'vote'
-      >>> federated.Spending().epsilon  # Not known: not private.
-      inf
+    """States what a run has cost a client in total, once a vector is sent.
 
     Attributes:
       fingerprint: of the rules that the cost follows from.
@@ -65,19 +58,10 @@ class Spending:
 
 
 def check(node: NodeSettings, run: int, phase: int, spending: Spending) -> None:
-    """Refuses a phase that is over, or would take a client above its own limits.
+    """Refuses (`ProtocolRefusal`) a phase that is over, or that would pass the client's own limits.
 
-    Looks only, before a client trains; `charge` decides.
-
-    Args:
-      node: the owner's settings.
-      run: Flower's number of the run.
-      phase: of the run; phases ascend.
-      spending: of all that the client is about to begin.
-
-    Raises:
-      ProtocolRefusal: see above.
-      ValueError: for a ledger that cannot be read.
+    Looks only, before a client trains; `charge` decides. Phases of a run ascend; `spending` is all
+    that the client is about to begin.
     """
     found = entries(node.ledger)
     _check_open(found, run, phase, spending)
@@ -94,11 +78,9 @@ def charge(node: NodeSettings, run: int, phase: int, spending: Spending) -> None
       one, would pass the owner's limits; else the line is written and synchronised. Processes and
       threads that call this at the same time are served one after another.
 
-    Args: as of `check`, `spending` being what the run costs once this vector is sent.
-
-    Raises:
-      ProtocolRefusal: if the phase is answered, or a limit would be passed; nothing is noted.
-      ValueError, OSError: for a ledger that cannot be read or written; nothing may be sent.
+    `spending` is what the run costs once this vector is sent. Where this raises a `ProtocolRefusal`
+    nothing is noted; after a ValueError or OSError (the ledger cannot be read or written) nothing
+    may be sent.
     """
     with _locked(node.ledger) as descriptor:
         found = _read(descriptor, node.ledger)
@@ -112,12 +94,6 @@ def note_unmasking(node: NodeSettings, run: int, phase: int, spending: Spending)
 
     Formal guarantees: under the lock of the file, at most once for each vector that was sent, and
     only after it: shares for two lists of survivors could unmask one client.
-
-    Args: as of `charge`.
-
-    Raises:
-      ProtocolRefusal: without a vector of this phase, or if shares were handed out before.
-      ValueError, OSError: as `charge`.
     """
     with _locked(node.ledger) as descriptor:
         of_phase = {
@@ -135,25 +111,14 @@ def note_unmasking(node: NodeSettings, run: int, phase: int, spending: Spending)
 
 
 def check_open(node: NodeSettings, run: int, phase: int, spending: Spending) -> None:
-    """Refuses a phase that this client has answered, or left behind.
-
-    Args: as of `check`.
-
-    Raises:
-      ProtocolRefusal: see above.
-      ValueError: for a ledger that cannot be read.
-    """
+    """Refuses a phase that this client has answered, or left behind (`ProtocolRefusal`)."""
     _check_open(entries(node.ledger), run, phase, spending)
 
 
 def entries(path: str | os.PathLike) -> list[Line]:
-    """The lines of a ledger: `run`, `fingerprint`, `phase`, `what`, `epsilon`, `delta`.
+    """Reads the lines of a ledger, the oldest first; none where there is no file yet.
 
-    Returns:
-      The oldest first; none where there is no file yet.
-
-    Raises:
-      ValueError: for a file that is no ledger; it names the line.
+    A file that is no ledger is a ValueError that names the line.
     """
     if not os.path.lexists(path):
         return []
@@ -186,7 +151,7 @@ def _check_open(found: Sequence[Line], run: int, phase: int, spending: Spending)
 def _added(
     found: Sequence[Line], node: NodeSettings, run: int, spending: Spending
 ) -> tuple[float, float]:
-    """(epsilon, delta) beyond what this run has charged; refused above the owner's limits."""
+    """Returns (epsilon, delta) beyond what the run has charged; refuses above owner's limits."""
     added = []
     for name, limit in (("epsilon", node.max_epsilon), ("delta", node.max_delta)):
         total = getattr(spending, name)
@@ -206,7 +171,7 @@ def _added(
 
 @contextlib.contextmanager
 def _locked(path: str | os.PathLike) -> Iterator[int]:
-    """A descriptor of the file, made if absent, that nobody else holds."""
+    """Opens a file, made if absent, that nobody else holds, and yields its descriptor."""
     existed = os.path.lexists(path)
     # Both ways even to read: opening a FIFO for reading alone would wait for ever.
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)

@@ -43,20 +43,10 @@ def prepare(
     the records are, if any; whether this function returns or raises does not depend on them. What
     is kept is `averaging.noisy_update`; nothing without noise is stored.
 
-    Args:
-      settings: of the election, as this client holds them.
-      request: the server's: fingerprint, number of the round, winner, parameters.
-      load_records: gives the records.
-      context: the client's.
-
-    Returns:
-      The fingerprint of the election that this client holds.
-
-    Raises:
-      ProtocolRefusal: for a round that was not agreed on or is over, parameters that are not the
-        model's, a cost above the client's own limit, or training without noise that its owner has
-        not allowed.
-      ValueError: for settings or a set-up that do not do; not to be told to the server.
+    Returns the fingerprint of the election that this client holds. Raises a `ProtocolRefusal` for a
+    round that was not agreed on or is over, parameters that are not the model's, a cost above the
+    client's own limit, or training without noise that its owner has not allowed; a ValueError, not
+    to be told to the server, for settings or a set-up that do not do.
     """
     election = Election.from_config(settings)
     asked = request.config_records.get(ELECTION_RECORD, {})
@@ -92,7 +82,7 @@ def prepare(
 
 
 def _parameters(request: flower.RecordDict, election: Election) -> np.ndarray:
-    """The global model, (d,) float32, as the server sends it."""
+    """Reads the global model, (d,) float32, as the server sends it."""
     record = request.array_records.get(PARAMETERS_RECORD)
     arrays = [] if record is None else record.to_numpy_ndarrays()
     shape = (election.model.dimension,)
@@ -111,7 +101,7 @@ def _update(
     load_records: LoadRecords,
     context: flower.Context,
 ) -> np.ndarray:
-    """The client's update, (d,) float64; zeros where its records do not train the model."""
+    """Computes the update, (d,) float64; zeros where the records do not train the model."""
     training = election.training
     try:
         inputs, labels = load_records(context)

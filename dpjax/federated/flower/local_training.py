@@ -38,19 +38,10 @@ def prepare(
     Formal guarantees: once the rules agree and the set-up is in order, a ballot is kept whatever
     the records are, if any; whether this function returns or raises does not depend on them.
 
-    Args:
-      settings: of the election, as this client holds them; and `chunk-size`, how many candidates
-        it trains at once, its own memory knob (0: all).
-      asked: fingerprint of the election that the server holds.
-      load_records: gives the records.
-      context: the client's.
-
-    Returns:
-      The fingerprint of the election that this client holds.
-
-    Raises:
-      ProtocolRefusal: if the vote would take the client above its own limit, or it has voted.
-      ValueError: for settings or a set-up that do not do; not to be told to the server.
+    Returns the fingerprint of the election that this client holds, which may differ from the
+    server's (`asked`). Its own `chunk-size` says how many candidates it trains at once (0: all).
+    Raises a `ProtocolRefusal` if the vote would take the client above its own limit, or it has
+    voted; a ValueError, not to be told to the server, for settings or a set-up that do not do.
     """
     election = Election.from_config(settings)
     if asked != election.fingerprint:
@@ -79,7 +70,7 @@ def _judged(
     load_records: LoadRecords,
     context: flower.Context,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The client's ballot and its accuracies, (p,) each; by lot and NaN where it cannot judge."""
+    """Returns the client's ballot, by lot if it cannot judge, and its accuracies or NaN; (p,)."""
     training = election.training
     try:
         records = load_records(context)
@@ -109,11 +100,7 @@ def _judged(
 
 
 def check_records(records: Records, classes: int) -> None:
-    """Refuses records that no candidate can be judged by; for the client's own log.
-
-    Raises:
-      ValueError: without records, with labels out of range, or all of one class.
-    """
+    """Refuses records that no candidate can be judged by; for the client's own log."""
     inputs, labels = records
     if len(labels) < 2 or len(inputs) != len(labels):
         raise ValueError(

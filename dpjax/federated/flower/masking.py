@@ -30,10 +30,7 @@ def kept_to_itself() -> Iterator[None]:
     """Lets no error text leave a client: Flower sends what an app raises to the server, in clear.
 
     A `ProtocolRefusal` passes, for it speaks of the request alone. Everything else goes to the
-    client's own log.
-
-    Raises:
-      RuntimeError: of constant text, instead of whatever was raised.
+    client's own log, and a RuntimeError of constant text is raised in its place.
     """
     try:
         yield
@@ -50,7 +47,7 @@ def vector_reply(message: flower.Message, vector: Vector) -> flower.Message:
 
 
 def result_content(vector: Vector) -> flower.RecordDict:
-    """A vector as Flower's result of a train request, everything else constant."""
+    """Writes a vector as Flower's result of a train request, everything else constant."""
     result = flower.FitRes(
         status=flower.Status(flower.StatusCode.OK, ""),
         parameters=flower.ndarrays_to_parameters([np.asarray(vector, dtype=np.float64)]),
@@ -138,13 +135,10 @@ def secure_sum_only(
 
 
 def own_run(message: flower.Message, context: flower.Context) -> int:
-    """Flower's number of the run that a message belongs to.
+    """Returns Flower's number of the run that a message belongs to.
 
     Flower keeps one state for all runs of a series; while two of them go on, a message may meet the
-    other's.
-
-    Raises:
-      ProtocolRefusal: if the state is another run's.
+    other's, which is a `ProtocolRefusal`.
     """
     if message.metadata.run_id != context.run_id:
         raise ProtocolRefusal("two runs of one series at a time: begin again when one has ended")
@@ -152,7 +146,7 @@ def own_run(message: flower.Message, context: flower.Context) -> int:
 
 
 def _protocol_record(message: flower.Message) -> Mapping[str, Any]:
-    """The request's secure-aggregation record; without one, or bypassing the mod, a refusal."""
+    """Returns the secure-aggregation record; refuses a request without, or past the mod."""
     if message.metadata.message_type != _TRAIN:
         raise ProtocolRefusal(
             f"message type {message.metadata.message_type!r}: Flower masks only {_TRAIN!r}, "
@@ -164,7 +158,7 @@ def _protocol_record(message: flower.Message) -> Mapping[str, Any]:
 
 
 def _begin_phase(context: flower.Context, run: int, phase: int) -> None:
-    """A new phase has a memory of its own; an earlier one is over, and so is another run."""
+    """Begins a phase with a memory of its own; an earlier one is over, and so is another run."""
     memory = context.state.config_records.get(_MEMORY)
     if memory is None or memory["run"] != str(run) or phase > memory["phase"]:
         context.state.config_records[_MEMORY] = flower.ConfigRecord(
@@ -225,11 +219,8 @@ def _check_stage(
 def check_result(content: flower.RecordDict, rules: SumRules) -> None:
     """Refuses a handler's reply that Flower would weigh, leak or round.
 
-    Flower masks the vector alone; whatever else is in the reply travels in clear.
-
-    Raises:
-      ValueError: for a weight other than 1, metrics, words, further records, or anything but one
-        vector within the rules.
+    Flower masks the vector alone; whatever else is in the reply travels in clear: a weight other
+    than 1, metrics, text, further records.
     """
     result = flower.recorddict_to_fitres(content, keep_input=True)
     if result.num_examples != 1:

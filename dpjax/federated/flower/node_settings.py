@@ -24,18 +24,13 @@ PLACE = ("data", "partition-id", "num-partitions", "chunk-size")
 
 @dataclasses.dataclass(frozen=True)
 class NodeSettings:
-    """A node owner's own settings.
+    """Holds a node owner's own settings."""
 
-    Attributes:
-      ledger: path of the file that holds what this node has spent and answered; always needed.
-      max_epsilon, max_delta: limits of the sums over that file; None, both or neither, for none.
-      allow_training_without_noise: whether updates may be summed without noise.
-    """
-
-    ledger: str
+    ledger: str  # path of the file with what this node has spent and answered; always needed
+    # Limits of the sums over that file; None, both or neither, for none.
     max_epsilon: float | None = None
     max_delta: float | None = None
-    allow_training_without_noise: bool = False
+    allow_training_without_noise: bool = False  # whether updates may be summed so
 
     def __post_init__(self) -> None:
         if not isinstance(self.ledger, str) or not self.ledger:
@@ -69,16 +64,10 @@ class NodeSettings:
     def from_config(
         cls, node_config: Mapping[str, Any], further: Collection[str] | None = None
     ) -> NodeSettings:
-        """Reads a node's configuration.
+        """Reads a node's configuration; its ValueErrors are for the owner's own log.
 
-        Args:
-          node_config: of the node's context.
-          further: every other name that something reads; None: whatever does not look like a
-            setting of this class is somebody else's.
-
-        Raises:
-          ValueError: for a name that nothing reads, or a value of the wrong kind or out of range;
-            for the owner's own log.
+        `further` names all else that something reads; a name that nothing reads is refused. None:
+        what does not look like a setting of this class is somebody else's.
         """
         for name in node_config:
             plain = _plain(name)
@@ -98,14 +87,7 @@ class NodeSettings:
 
 
 def refuse_owners_settings(defaults: Mapping[str, Any]) -> None:
-    """Refuses what only a node's owner may set among an app's defaults, where nothing reads it.
-
-    Args:
-      defaults: settings of an app.
-
-    Raises:
-      ValueError: for the first name of this file's own.
-    """
+    """Refuses what only a node's owner may set among an app's defaults, where nothing reads it."""
     for name in defaults:
         plain = _plain(name)
         if plain in _OWN:
@@ -116,7 +98,7 @@ def refuse_owners_settings(defaults: Mapping[str, Any]) -> None:
 
 
 def _plain(name: str) -> str:
-    """A setting's name without what a slip of the pen changes."""
+    """Returns a setting's name without what a slip of the pen changes."""
     return name.strip().casefold().replace("_", "-")
 
 

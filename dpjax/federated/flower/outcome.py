@@ -11,26 +11,7 @@ from dpjax.federated.flower.election import Election
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What the server holds at the end; `vote_release` says which parts may be released.
-
-    Example:
-      >>> import json
-      >>> import numpy as np
-      >>> from dpjax import federated
-      >>> rng = np.random.default_rng(0)  # Made up, to try it out; a useful vote needs many more.
-      >>> hospitals = [(rng.normal(size=(40, 3)), rng.integers(0, 2, 40)) for _ in range(3)]
-      >>> rates = [{"learning_rate": rate, "decay": 1.0, "momentum": 0.9} for rate in (0.1, 0.3)]
-      >>> config = {
-      ...     "clients": 3, "candidates": json.dumps(rates), "votes": 1, "epsilon": 20.0,
-      ...     "missing-fraction": 0.34, "classes": 2, "model": "logistic_regression", "epochs": 1,
-      ... }
-      >>> def load(own):
-      ...     return hospitals[own.node_config["partition-id"]]
-      >>> app = federated.make_client_app(load, config)
-      >>> nodes = [{"partition-id": number} for number in range(3)]
-      >>> outcome, _ = federated.run_in_process(app, config, nodes)
-      >>> outcome.winner in (0, 1), outcome.survivors, outcome.lost
-      (True, 3, 0)
+    """Holds what the server knows at the end; `vote_release` says which parts may be released.
 
     Attributes:
       election: the rules.

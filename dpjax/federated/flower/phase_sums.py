@@ -24,18 +24,9 @@ def summed_phase(
 ) -> SecureSum:
     """Lets every node prepare, then sums what those that are ready answer in this phase.
 
-    Args:
-      grid, context: see `run_election`.
-      nodes: ids of those to ask.
-      election: the rules, the same at every client.
-      rules: of this phase's sum.
-      phase: `VOTE_PHASE`, or the number of a round.
-      message_type, content: of the request to prepare, the same for all.
-      timeout: seconds to wait for each stage.
-
-    Raises:
-      ValueError: if a client holds other rules.
-      SumAborted: if too few are ready, or left.
+    The phase is `VOTE_PHASE` or the number of a round; `rules` are of its sum; the request to
+    prepare is the same for all; `timeout` is in seconds for each stage. Raises a ValueError if a
+    client holds other rules, `SumAborted` if too few are ready, or left.
     """
     ready = _prepared_nodes(grid, nodes, election, message_type, content, timeout)
     instructions: dict[str, str | int] = {FINGERPRINT: election.fingerprint, PHASE: phase}
@@ -50,19 +41,7 @@ def _prepared_nodes(
     content: flower.RecordDict,
     timeout: float,
 ) -> list[int]:
-    """Lets every node prepare for a phase; returns those that are ready for its secure sum.
-
-    Args:
-      grid: Flower's connection to the nodes.
-      nodes: their ids.
-      election: the rules.
-      message_type, content: of the request, the same for all.
-      timeout: seconds to wait.
-
-    Raises:
-      ValueError: if a client holds other rules.
-      SumAborted: if too few are ready.
-    """
+    """Lets every node prepare for a phase; returns those that are ready for its secure sum."""
     requests = [
         flower.Message(content, dst_node_id=node, message_type=message_type, group_id="0")
         for node in nodes

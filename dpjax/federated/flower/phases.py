@@ -49,12 +49,7 @@ def keep_prepared(
 ) -> None:
     """Keeps in the client's own state what it will send, by which rules and at what cost.
 
-    Args:
-      context: the client's.
-      rules: of the sum.
-      noisy_vector: integers.
-      phase: `VOTE_PHASE`, or the number of the round.
-      spending: what the client has spent in this run, all in all, once this has been sent.
+    `spending` is what the client has spent in this run, all in all, once this has been sent.
     """
     context.state.config_records[PREPARED] = flower.ConfigRecord(
         {
@@ -75,7 +70,7 @@ def keep_prepared(
 
 
 def prepared(context: flower.Context) -> Mapping[str, Any]:
-    """What this client has prepared in this run, or a refusal if it has not."""
+    """Returns what this client has prepared in this run, or refuses if it has not."""
     kept = context.state.config_records.get(PREPARED)
     if kept is None or kept["run"] != str(context.run_id):
         raise ProtocolRefusal("this client has trained nothing yet in this run: train first")
@@ -83,7 +78,7 @@ def prepared(context: flower.Context) -> Mapping[str, Any]:
 
 
 def rules_prepared(context: flower.Context) -> SumRules:
-    """The rules of the sum that was prepared for."""
+    """Returns the rules of the sum that was prepared for."""
     kept = prepared(context)
     return SumRules(
         clients=kept["clients"],
@@ -94,11 +89,11 @@ def rules_prepared(context: flower.Context) -> SumRules:
 
 
 def phase_prepared(context: flower.Context) -> int:
-    """The phase that was prepared for."""
+    """Returns the phase that was prepared for."""
     return prepared(context)[PHASE]
 
 
 def spending_prepared(context: flower.Context) -> Spending:
-    """What the run will have cost once what was prepared is sent."""
+    """Returns what the run will have cost once what was prepared is sent."""
     kept = prepared(context)
     return Spending(kept[FINGERPRINT], kept["what"], kept["epsilon"], kept["delta"])

@@ -63,14 +63,7 @@ def records_in_folder(context: flower.Context) -> Records:
 def read_folder(folder: str) -> Records:
     """Reads and joins every .npz file of a folder, in the order of their names.
 
-    Args:
-      folder: its path; links that lead out of it are refused.
-
-    Returns:
-      (inputs (m, ...) float32, labels (m,) int64).
-
-    Raises:
-      SetupError, ValueError: see `records_in_folder`.
+    Links that lead out of the folder are refused.
     """
     if not os.path.isdir(folder):
         raise SetupError(f"{folder} is not a folder: name one that holds .npz files")
@@ -141,17 +134,13 @@ def parts_of_data_set(defaults: Mapping[str, Any]) -> Callable[[flower.Context],
 
 
 def divided_as(settings: Mapping[str, Any]) -> list[Records]:
-    """Every simulated client's records, by the settings named at `parts_of_data_set`."""
+    """Divides a data set by the settings named at `parts_of_data_set`, for every client."""
     return divided(filled(DataSplit, settings))
 
 
 @functools.lru_cache(maxsize=4)
 def divided(split: DataSplit) -> list[Records]:
-    """Every simulated client's records; the same in every process that asks with the same words.
-
-    Raises:
-      ValueError: if some client would get too few records.
-    """
+    """Divides the data set: the same records in every process that asks for the same split."""
     from dpjax.data import partitioners
 
     train = split.load().train

@@ -65,10 +65,8 @@ def run_rounds(
       (4,) (3, 3)
 
     Args:
-      grid: Flower's connection to the nodes.
-      context: the ServerApp's.
+      grid, context, timeout: as in `run_election`.
       outcome: of the vote.
-      timeout: seconds to wait for each stage.
 
     Returns:
       The outcome with the trained parameters.

@@ -25,6 +25,7 @@ def run_in_process(
 
     Example:
       >>> import json
+      >>> import pathlib
       >>> import numpy as np
       >>> from dpjax import federated
       >>> rng = np.random.default_rng(0)  # Made up, to try it out; a useful vote needs many more.
@@ -39,8 +40,11 @@ def run_in_process(
       >>> app = federated.make_client_app(load, config)
       >>> nodes = [{"partition-id": number} for number in range(3)]
       >>> outcome, accuracies = federated.run_in_process(app, config, nodes)
-      >>> outcome.winner in (0, 1), accuracies.shape
-      (True, (3, 2))
+      >>> outcome.winner in (0, 1), outcome.survivors, outcome.lost, accuracies.shape
+      (True, 3, 0, (3, 2))
+      >>> federated.save_outcome(outcome, "vote")
+      >>> sorted(path.name for path in pathlib.Path("vote/release").iterdir())
+      ['guarantee.json', 'hyperparameters.json']
 
     Args:
       client_app: what every node runs.
@@ -53,7 +57,7 @@ def run_in_process(
       a client did not train.
 
     Raises:
-      ValueError, SumAborted, VoteAborted: see `run_election`.
+      SumAborted, VoteAborted: see `run_election`.
     """
     outcomes: list[Outcome] = []
     server_app = make_server_app(config, lambda outcome, _: outcomes.append(outcome))

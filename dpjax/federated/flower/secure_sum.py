@@ -16,17 +16,11 @@ from dpjax.federated.flower.sum_rules import SumAborted, SumRules, Vector
 
 @dataclasses.dataclass(frozen=True)
 class SecureSum:
-    """What the server learns.
+    """Holds what the server learns."""
 
-    Attributes:
-      total: (length,) int64, the sum over the survivors.
-      survivors: the node ids whose vectors are in it.
-      lost: the node ids that were asked and are not.
-    """
-
-    total: Vector
-    survivors: tuple[int, ...]
-    lost: tuple[int, ...]
+    total: Vector  # (length,) int64, the sum over the survivors
+    survivors: tuple[int, ...]  # the node ids whose vectors are in it
+    lost: tuple[int, ...]  # the node ids that were asked and are not in it
 
 
 def secure_sum(
@@ -41,18 +35,8 @@ def secure_sum(
     """Asks every node's train handler for a vector and returns the exact sum over the survivors.
 
     Clients lost before any vector was sent are left out and the key exchange begins again with the
-    others. Clients lost later are tolerated down to the minimum: below it, nothing is unmasked.
-
-    Args:
-      grid: Flower's connection to the nodes.
-      context: the ServerApp's.
-      node_ids: who takes part.
-      rules: the same that the clients agreed to.
-      instructions: sent in clear to the handlers.
-      timeout: seconds to wait for the replies to each stage; None: for ever.
-
-    Raises:
-      SumAborted: if too few clients take part or are left; there is no output then.
+    others. Clients lost later are tolerated down to the minimum: below it, nothing is unmasked
+    (`SumAborted`). The instructions are sent in clear; `timeout` is in seconds for each stage.
     """
     asked = tuple(sorted(set(node_ids)))
     members = asked
@@ -78,13 +62,13 @@ class _LostBeforeVectors(Exception):
 
 @dataclasses.dataclass
 class _Node:
-    """As much of a client proxy as the workflow reads."""
+    """Holds as much of a client proxy as the workflow reads."""
 
     node_id: int
 
 
 class _Round:
-    """Strategy and client manager of a workflow: fixed members, and a place for the outcome."""
+    """Serves a workflow as strategy and client manager: fixed members, a place for the outcome."""
 
     def __init__(self, members: Sequence[int], instructions: Mapping[str, str | int]):
         self.members = members
@@ -95,7 +79,7 @@ class _Round:
         return len(self.members)
 
     def configure_fit(self, server_round, parameters, client_manager):
-        """The same instructions for every member."""
+        """Returns the same instructions for every member."""
         return [
             (_Node(node), flower.FitIns(parameters, dict(self.instructions)))
             for node in self.members
@@ -108,7 +92,7 @@ class _Round:
 
 
 class _Workflow(flower.SecAggPlusWorkflow):
-    """Flower's workflow, halting with an exception and before anything is unmasked."""
+    """Runs Flower's workflow, but halts with an exception and before anything is unmasked."""
 
     def __init__(
         self,
@@ -157,7 +141,7 @@ class _Workflow(flower.SecAggPlusWorkflow):
         return total, self._survivors
 
     def setup_stage(self, grid, context, state) -> bool:
-        """Key pairs; all members must answer."""
+        """Collects key pairs; all members must answer."""
         return self._all_present(super().setup_stage(grid, context, state), state)
 
     def share_keys_stage(self, grid, context, state) -> bool:
@@ -165,7 +149,7 @@ class _Workflow(flower.SecAggPlusWorkflow):
         return self._all_present(super().share_keys_stage(grid, context, state), state)
 
     def collect_masked_vectors_stage(self, grid, context, state) -> bool:
-        """Masked vectors; enough must arrive that the noise in their sum is enough."""
+        """Collects masked vectors: enough that their noise is enough."""
         enough = super().collect_masked_vectors_stage(grid, context, state)
         self._survivors = tuple(sorted(state.active_node_ids))
         if len(self._survivors) < self._rules.minimum_survivors:

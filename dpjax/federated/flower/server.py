@@ -30,14 +30,6 @@ def make_server_app(
     The election is read from `defaults`, then from the run's configuration. Further keys of either:
     `timeout-seconds` to wait for the replies to one request, and for the nodes to appear.
 
-    Example:
-      >>> from dpjax import federated
-      >>> def write(outcome, config):
-      ...     federated.save_outcome(outcome, config["out-dir"])
-      >>> app = federated.make_server_app({"timeout-seconds": 60}, write)
-      >>> type(app).__name__
-      'ServerApp'
-
     Args:
       defaults: settings that the run's configuration need not repeat.
       on_outcome: called with the outcome and the configuration, for example to write the release.
@@ -66,33 +58,6 @@ def run_election(
     Formal guarantees: those of `VotePlan`, for a server that follows this function. It asks for
     nothing that depends on records but the masked votes, and unmasks their sum only if at least
     `minimum_survivors` are in it.
-
-    Example:
-      >>> from flwr.app import Context, RecordDict
-      >>> from flwr.serverapp import ServerApp
-      >>> import json
-      >>> import numpy as np
-      >>> from dpjax import federated
-      >>> rng = np.random.default_rng(0)  # Made up, to try it out; a useful vote needs many more.
-      >>> hospitals = [(rng.normal(size=(40, 3)), rng.integers(0, 2, 40)) for _ in range(3)]
-      >>> rates = [{"learning_rate": rate, "decay": 1.0, "momentum": 0.9} for rate in (0.1, 0.3)]
-      >>> config = {
-      ...     "clients": 3, "candidates": json.dumps(rates), "votes": 1, "epsilon": 20.0,
-      ...     "missing-fraction": 0.34, "classes": 2, "model": "logistic_regression", "epochs": 1,
-      ... }
-      >>> def load(own):
-      ...     return hospitals[own.node_config["partition-id"]]
-      >>> app = federated.make_client_app(load, config)
-      >>> nodes = [{"partition-id": number} for number in range(3)]
-      >>> election = federated.Election.from_config(config)
-      >>> server = ServerApp()
-      >>> @server.main()
-      ... def main(grid, context):
-      ...     outcome = federated.run_election(grid, context, election)
-      ...     print(outcome.survivors, outcome.winner in (0, 1))
-      >>> grid = federated.InProcessGrid(app, nodes)
-      >>> server(grid, Context(grid.run_id, 1, {}, RecordDict(), {}))
-      3 True
 
     Args:
       grid: Flower's connection to the nodes.
@@ -126,7 +91,7 @@ def run_election(
 
 
 def _wait_for_nodes(grid: flower.Grid, clients: int, timeout: float) -> list[int]:
-    """The ids of exactly the nodes planned for."""
+    """Returns the ids of exactly the nodes planned for."""
     deadline = time.monotonic() + timeout
     while True:
         nodes = sorted(grid.get_node_ids())

@@ -42,38 +42,18 @@ class ProtocolRefusal(ValueError):
 
 
 class SumAborted(ValueError):
-    """The server ended a sum without a result: nothing was unmasked.
-
-    Example:
-      >>> from dpjax import federated
-      >>> rules = federated.SumRules(clients=50, minimum_survivors=45, clip=1024, length=100)
-      >>> try:
-      ...     rules.check_members(40)
-      ... except federated.SumAborted as error:
-      ...     print(str(error).partition(":")[0])
-      40 clients are ready and the plan asks for 45 to 50
-    """
+    """The server ended a sum without a result: nothing was unmasked."""
 
 
 @dataclasses.dataclass(frozen=True)
 class SumRules:
-    """The rules of one secure sum, agreed on by all before it starts.
-
-    Example:
-      >>> from dpjax import federated
-      >>> rules = federated.SumRules(clients=50, minimum_survivors=45, clip=1024, length=100)
-      >>> rules.check_members(47)
-      >>> rules.threshold(47) <= rules.shares(47)
-      True
+    """States the rules of one secure sum, agreed on by all before it starts.
 
     Attributes:
       clients: n, the number of clients planned for.
       minimum_survivors: fewer vectors than this are never unmasked.
       clip: C, a power of two; every entry of every vector lies in [-C, C].
       length: entries of a vector.
-
-    Raises:
-      ValueError: where the sum would not be exact, or would not hide anything.
     """
 
     clients: int
@@ -103,11 +83,7 @@ class SumRules:
             raise ValueError(f"length {self.length}: pass at least 1")
 
     def check_members(self, members: int) -> None:
-        """Refuses to begin with too few clients.
-
-        Raises:
-          SumAborted: if fewer than the minimum, or than three, would take part.
-        """
+        """Refuses to begin with fewer clients than the minimum, or than three (`SumAborted`)."""
         needed = max(self.minimum_survivors, SMALLEST_FEDERATION)
         if not needed <= members <= self.clients:
             raise SumAborted(
@@ -116,15 +92,15 @@ class SumRules:
             )
 
     def shares(self, members: int) -> int:
-        """Into how many shares each client's keys are split: all, or a fixed odd number."""
+        """Returns into how many shares each client's keys are split: all, or a fixed odd number."""
         return min(_SHARES, members)
 
     def threshold(self, members: int) -> int:
-        """How many shares reconstruct a key: a majority."""
+        """Returns how many shares reconstruct a key: a majority."""
         return self.shares(members) // 2 + 1
 
     def settings(self, members: int) -> dict[str, int | float]:
-        """Flower's settings under which the sum over `members` clients is exact."""
+        """Returns Flower's settings under which the sum over `members` clients is exact."""
         return {
             flower.Key.SAMPLE_NUMBER: members,
             flower.Key.SHARE_NUMBER: self.shares(members),
@@ -136,11 +112,7 @@ class SumRules:
         }
 
     def check_vector(self, vector: Vector) -> None:
-        """Refuses a vector whose masked sum would not be exact.
-
-        Raises:
-          ValueError: for another shape, entries that are no integers, or one beyond the clip.
-        """
+        """Refuses a vector whose masked sum would not be exact: of another shape, type or range."""
         if vector.shape != (self.length,):
             raise ValueError(f"vector of shape {vector.shape}: pass ({self.length},)")
         if not np.array_equal(vector, np.rint(vector)):

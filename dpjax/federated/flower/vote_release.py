@@ -45,7 +45,7 @@ _VERSIONED = ("dpjax", *_LIBRARIES)
 
 
 def statement(election: Election, versions: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The contents of a federation's `guarantee.json`, a function of the public rules alone.
+    """Writes the contents of a federation's `guarantee.json`, from the public rules alone.
 
     The apps take noise from the clients' operating systems and from nowhere else.
 
@@ -115,13 +115,10 @@ def statement(election: Election, versions: Mapping[str, str] | None = None) -> 
 
 
 def rebuilt(claim: Mapping[str, Any]) -> Restated:
-    """A federation's statement as this version writes it, from the rules that `claim` names.
+    """Writes a federation's statement as this version does, from the rules that `claim` names.
 
-    Args:
-      claim: what a release's `guarantee.json` holds.
-
-    Raises:
-      ValueError, KeyError, TypeError: for rules that are none.
+    `claim` is what a release's `guarantee.json` holds; malformed rules raise a ValueError, KeyError
+    or TypeError.
     """
     names = [field.name for field in dataclasses.fields(VoteSettings)]
     averaging = dict(claim["averaging"])
@@ -152,7 +149,7 @@ def _candidate(words: str) -> dict[str, float]:
 
 
 def _averaging(averaging: Averaging) -> dict[str, Any]:
-    """The rules of the rounds, if there are any; JSON has no infinity."""
+    """Writes the rules of the rounds, if there are any; JSON has no infinity."""
     if not averaging.rounds:
         return {"rounds": 0}
     total = averaging.total_epsilon
@@ -170,7 +167,7 @@ def _versions() -> dict[str, str]:
 
 
 def _released(election: Election) -> dict[str, Any]:
-    """What of the statement depends on whether a model is released."""
+    """Writes what of the statement depends on whether a model is released."""
     total = election.averaging_plan.total if _with_model(election) else None
     if total is None:
         return {"released": "the winning candidate's hyperparameters and nothing else"}
@@ -205,7 +202,7 @@ def _released(election: Election) -> dict[str, Any]:
 
 
 def _updates_alone(election: Election) -> float:
-    """Epsilon of one client's noisy updates in clear, by its own shares of the noise alone."""
+    """Prices one client's noisy updates in clear, by its own shares of the noise alone."""
     plan = election.averaging_plan
     guarantee = accounting.federated_averaging(
         plan.local_variance, plan.bound, plan.settings.dimension, 1, plan.settings.rounds
@@ -224,7 +221,7 @@ def _model_bytes(outcome: Outcome) -> bytes:
 
 
 def _alone(election: Election) -> float:
-    """Epsilon of one client's noisy ballot in clear, by its own share of the noise alone."""
+    """Prices one client's noisy ballot in clear, by its own share of the noise alone."""
     settings, variance = election.settings, election.plan.local_variance
     common = {"votes": settings.votes, "candidates": settings.candidates, "scale": settings.scale}
     if settings.noise == "skellam":
@@ -244,27 +241,6 @@ def save_outcome(
     privately, `model.msgpack` (plain Flax reads it), functions of the winner, the model and the
     public rules alone, with all time stamps 0. `curator/vote.json`, readable by its owner only,
     holds what else the server knows; a model averaged without noise lies beside it.
-
-    Example:
-      >>> import pathlib
-      >>> import json
-      >>> import numpy as np
-      >>> from dpjax import federated
-      >>> rng = np.random.default_rng(0)  # Made up, to try it out; a useful vote needs many more.
-      >>> hospitals = [(rng.normal(size=(40, 3)), rng.integers(0, 2, 40)) for _ in range(3)]
-      >>> rates = [{"learning_rate": rate, "decay": 1.0, "momentum": 0.9} for rate in (0.1, 0.3)]
-      >>> config = {
-      ...     "clients": 3, "candidates": json.dumps(rates), "votes": 1, "epsilon": 20.0,
-      ...     "missing-fraction": 0.34, "classes": 2, "model": "logistic_regression", "epochs": 1,
-      ... }
-      >>> def load(own):
-      ...     return hospitals[own.node_config["partition-id"]]
-      >>> app = federated.make_client_app(load, config)
-      >>> nodes = [{"partition-id": number} for number in range(3)]
-      >>> outcome, _ = federated.run_in_process(app, config, nodes)
-      >>> federated.save_outcome(outcome, "vote")
-      >>> sorted(path.name for path in pathlib.Path("vote/release").iterdir())
-      ['guarantee.json', 'hyperparameters.json']
 
     Args:
       outcome: of the vote, and of the training.

@@ -13,7 +13,7 @@ PyTree = Any
 
 
 def batch_size(batch: PyTree) -> int:
-    """The common leading size of the arrays of a batch."""
+    """Returns the common leading size of the arrays of a batch."""
     sizes = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(batch)}
     if len(sizes) != 1 or () in sizes:
         raise ValueError(
@@ -24,7 +24,7 @@ def batch_size(batch: PyTree) -> int:
 
 
 def checked_mask(mask: jax.Array | None, size: int) -> jax.Array:
-    """The mask as booleans, (size,); all rows by default."""
+    """Returns the mask as booleans, (size,); all rows by default."""
     if mask is None:
         return jnp.ones((size,), bool)
     if np.shape(mask) != (size,):
@@ -33,7 +33,7 @@ def checked_mask(mask: jax.Array | None, size: int) -> jax.Array:
 
 
 def row_keys(rng: jax.Array | None, size: int, with_rng: bool) -> jax.Array | None:
-    """One key for each row, split from one where needed; None for a loss that takes none."""
+    """Returns one key for each row, split from one where needed; None for a loss without keys."""
     if with_rng and rng is None:
         raise ValueError("this loss takes a key: pass rng=jax.random.key(...)")
     if not with_rng and rng is not None:
@@ -51,7 +51,7 @@ def row_keys(rng: jax.Array | None, size: int, with_rng: bool) -> jax.Array | No
 
 
 def checked_rows(rows_in_sum: int | None, size: int) -> int:
-    """How many rows the sum has that a batch of `size` is a part of; `size` by default."""
+    """Returns how many rows the sum has that a batch is a part of; `size` by default."""
     if rows_in_sum is None:
         return size
     if rows_in_sum < size:
@@ -60,7 +60,7 @@ def checked_rows(rows_in_sum: int | None, size: int) -> int:
 
 
 def check_clip_norm(clip_norm: PyTree, params: PyTree, per_leaf: bool) -> None:
-    """A scalar; with per-leaf clipping also one for each parameter."""
+    """Refuses all but a scalar; with per-leaf clipping allows one for each parameter."""
     tree = jax.tree.structure(clip_norm)
     scalar = jax.tree_util.treedef_is_leaf(tree)
     if not scalar and not per_leaf:
@@ -111,5 +111,5 @@ def one_row(tree: PyTree) -> PyTree:
 
 
 def path_name(path: Any) -> str:
-    """A parameter's path, "params/Dense_0/kernel"."""
+    """Writes a parameter's path, "params/Dense_0/kernel"."""
     return jax.tree_util.keystr(path, simple=True, separator="/")

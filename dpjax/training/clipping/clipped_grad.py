@@ -84,19 +84,17 @@ formed one after the other, then stay finite."""
 
 
 class Auxiliary(NamedTuple):
-    """What `clipped_grad` returns beside the sum. None of it is private: per-example values.
+    """Holds what `clipped_grad` returns beside the sum. None of it is private: per-example values.
 
-    Attributes:
-      norms: (batch,) l2 norm of each example's whole gradient before clipping, of masked rows too;
-        infinite or NaN for an example whose gradient is.
-      values: (batch,) loss of each example.
-      aux: the loss's auxiliary output, stacked along a leading batch axis; None without `has_aux`.
-      leaf_norms: pytree like the parameters of (batch,) norms; None unless clipping is per leaf.
+    `norms` are the (batch,) l2 norms of whole gradients before clipping, of masked rows too;
+    infinite or NaN where the gradient is.
     """
 
     norms: jax.Array
-    values: jax.Array
+    values: jax.Array  # (batch,) loss of each example
+    # the loss's auxiliary output with a leading batch axis; None without `has_aux`
     aux: PyTree = None
+    # pytree like the parameters of (batch,) norms; None unless clipping is per leaf
     leaf_norms: PyTree = None
 
 
@@ -168,9 +166,6 @@ def clipped_grad(
 
     Returns:
       A `ClippedGrad`.
-
-    Raises:
-      ValueError: for an unknown method or clipping.
     """
     if method not in METHODS:
         raise ValueError(f"unknown method {method!r}: pass one of {', '.join(METHODS)}")
@@ -180,7 +175,7 @@ def clipped_grad(
 
 @dataclasses.dataclass(frozen=True)
 class ClippedGrad:
-    """The transformed loss; made by `clipped_grad`, which states the guarantees.
+    """Computes the sum of clipped gradients; made by `clipped_grad`, which states the guarantees.
 
     Pure: jit, vmap (over candidates: any of parameters, batch, clip norm, mask and key batched) and
     scan it at the call site.
@@ -216,9 +211,6 @@ class ClippedGrad:
 
         Returns:
           The sum, a pytree like `params` in float32 or wider, and an `Auxiliary`.
-
-        Raises:
-          ValueError: one line that says what to pass instead.
         """
         traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((params, batch)))
         return self._called(params, batch, clip_norm, mask, rng, rows_in_sum, not traced)
@@ -232,7 +224,7 @@ class ClippedGrad:
         rng: jax.Array | None = None,
         rows_in_sum: int | None = None,
     ) -> tuple[PyTree, Auxiliary]:
-        """As the call, of parameters and rows that stand in memory; rows may have been picked.
+        """Sums as the call does, of parameters and rows that stand in memory; rows may be picked.
 
         A program that computes them itself may do so twice, and round otherwise; those that are
         arguments of a program, or the state of its loops, need not be copied.
@@ -275,18 +267,10 @@ class ClippedGrad:
         return summed, Auxiliary(norms, results.values, results.aux, leaf_norms)
 
     def sensitivity(self, relation: object, clip_norm: PyTree) -> Any:
-        """Bounds the l2 change of the sum between neighbouring batches.
+        """Bounds the l2 change of the sum between neighbouring batches (`dpjax.neighbouring`).
 
-        Args:
-          relation: see `dpjax.neighbouring`.
-          clip_norm: as passed to the call.
-
-        Returns:
-          `clip_norm` for add-or-remove one, twice that for replace one; of a pytree of per-leaf
-          clip norms, of the root of their summed squares.
-
-        Raises:
-          ValueError: for an unknown relation.
+        It is `clip_norm` for add-or-remove one, twice that for replace one; of a pytree of per-leaf
+        clip norms, of the root of their summed squares.
         """
         times = 1 if neighbouring.normalise_relation(relation) == "add_or_remove_one" else 2
         norms = jax.tree.leaves(clip_norm)
@@ -299,8 +283,7 @@ class ClippedGrad:
     def explain(self, params: PyTree, batch: PyTree) -> Explanation:
         """Tells what is done for each parameter, without computing anything.
 
-        Args:
-          params, batch: as passed to the call, or their shapes (`jax.ShapeDtypeStruct`).
+        `params` and `batch` as passed to the call, or their shapes (`jax.ShapeDtypeStruct`).
         """
         keys = self._shapes_of_keys(batch_size(batch))
         check_loss(self.loss_fn, self.has_aux, params, batch, keys)
@@ -320,18 +303,15 @@ class ClippedGrad:
         )  # fmt: skip
 
     def bytes_a_row(self, params: PyTree, batch: PyTree) -> int:
-        """How much memory a row of a batch takes, roughly; of shapes alone, nothing is computed.
+        """Estimates the memory that a row of a batch takes, from shapes as `explain`.
 
         All that depends on the row is counted, as if the compiler fused and freed nothing: one to
         seven times of what it reserves.
-
-        Args:
-          params, batch: as passed to the call, or their shapes (`jax.ShapeDtypeStruct`).
         """
         return self.row_cost(params, batch).bytes
 
     def row_cost(self, params: PyTree, batch: PyTree) -> RowCost:
-        """How much memory and arithmetic a row of a batch takes; see `bytes_a_row`."""
+        """Estimates memory and arithmetic of a row of a batch; see `bytes_a_row`."""
         keys = self._shapes_of_keys(batch_size(batch))
         check_loss(self.loss_fn, self.has_aux, params, batch, keys)
         loss = Loss(self.loss_fn, self.has_aux)
@@ -357,7 +337,7 @@ class ClippedGrad:
         mask: jax.Array,
         held_back: HeldBack,
     ) -> list[jax.Array]:
-        """By what each row's gradient is multiplied, (batch,) for each parameter."""
+        """Returns by what each row's gradient is multiplied, (batch,) for each parameter."""
         # What its slack makes infinite is.
         live = mask & jnp.isfinite(sum(square.value + square.slack for square in squares))
         scalar = jax.tree_util.treedef_is_leaf(jax.tree.structure(clip_norm))
@@ -380,21 +360,15 @@ class ClippedGrad:
 
 
 class HeldBack(NamedTuple):
-    """What is held back for the rounding of the sum.
+    """Says what is held back for the rounding of the sum."""
 
-    Attributes:
-      share: of every clip norm, relative.
-      of_added: a contribution counts as no shorter than this share of the norms that are added up.
-      least: the shortest that a gradient counts as, and the smallest clip norm that is not zero.
-    """
-
-    share: float
-    of_added: float
-    least: float
+    share: float  # of every clip norm, relative
+    of_added: float  # a contribution counts as no shorter than this share of the norms added up
+    least: float  # the shortest that a gradient counts as; a smaller clip norm counts as zero
 
 
 def _held_back(rows: int, cancels: bool, products: float) -> HeldBack:
-    """For a sum of so many rows, of what adds up so many `products` of entries of two factors.
+    """Returns what to hold back for a sum of `rows` rows, of `products` of entries each.
 
     Formal guarantees:
       Let c be the clip norm over `1 + share`. A row's contribution is at most c, and the sum of the
@@ -429,7 +403,7 @@ def _check_bound(rule: ClipRule, groups: Sequence[Group], number: int) -> None:
 def _clip_weights(
     square: jax.Array, clip_norm: Any, live: jax.Array, held_back: HeldBack, stability: float | None
 ) -> jax.Array:
-    """min(1, clip_norm / norm) for live rows, else exactly zero; (batch,).
+    """Returns min(1, clip_norm / norm) for live rows, else exactly zero; (batch,).
 
     With a stability clip_norm / (norm + stability).
 

@@ -81,11 +81,8 @@ def convolve_well(graph: Graph, rows: set[Value]) -> None:
 
     A convolution of two values that both depend on the example (a kernel's gradient that is formed
     for each) becomes a sum of products of shifted views: mapped, it would be a grouped convolution,
-    two to three times as slow on a CPU. All others are laid out as `convolve` has them.
-
-    Args:
-      graph: changed in place; `put_in_order` before evaluating.
-      rows: its values that depend on the example.
+    two to three times as slow on a CPU. All others are laid out as `convolve` has them. Changes
+    the graph in place: `put_in_order` before evaluating.
     """
     for operation in list(graph.operations):
         if isinstance(operation, Scan):
@@ -111,16 +108,11 @@ def convolve(
     right: jax.Array,
     precision: Any = None,
 ) -> jax.Array:
-    """`conv_general_dilated` with these parameters, on a CPU with its axes in the usual order.
+    """Runs `conv_general_dilated` with these parameters; on a CPU with its axes in the usual order.
 
     In the body of a loop XLA's CPU compiler leaves the order as it is, and all but the usual one
     (rows, pixels, features; pixels, features in, features out) are done by a loop over all numbers:
     a kernel's gradient takes 50 to 60 times as long there, that of the inputs 6 to 7 times.
-
-    Args:
-      params: of the operation.
-      left, right: its operands.
-      precision: in the place of the operation's, if not None.
     """
     kept = {name: params[name] for name in (*_KEPT, "batch_group_count")}
     kept["precision"] = params["precision"] if precision is None else precision
@@ -153,24 +145,16 @@ def _in_type(form: Callable[..., jax.Array], dtype: Any) -> Callable[..., jax.Ar
 
 @dataclasses.dataclass(frozen=True)
 class _Shape:
-    """Sizes and axes of one `conv_general_dilated`, and the forms of its value.
-
-    Attributes:
-      params: of the operation.
-      groups: of either kind of grouping; `group_features` says whether the left operand's features
-        (else its "batch" axis) are what is grouped.
-      left_features, contracted, right_features: n, c and o of one group.
-      window, taps: spatial sizes of the right operand and of the result.
-    """
+    """Holds sizes and axes of one `conv_general_dilated`, and gives the forms of its value."""
 
     params: dict[str, Any]
-    groups: int
-    group_features: bool
-    left_features: int
-    contracted: int
-    right_features: int
-    window: tuple[int, ...]
-    taps: tuple[int, ...]
+    groups: int  # of either kind of grouping
+    group_features: bool  # whether the left operand's features, else its "batch" axis, are grouped
+    left_features: int  # n of one group
+    contracted: int  # c
+    right_features: int  # o
+    window: tuple[int, ...]  # spatial sizes of the right operand
+    taps: tuple[int, ...]  # spatial sizes of the result
 
     @classmethod
     def of(cls, operation: Operation) -> _Shape:
@@ -196,7 +180,7 @@ class _Shape:
         return self.params["dimension_numbers"].out_spec
 
     def _views(self, left: jax.Array) -> Iterator[jax.Array]:
-        """For each tap in order, the pixels of the left operand that it multiplies."""
+        """Takes, for each tap in order, the pixels of the left operand that it multiplies."""
         spatial = self.params["dimension_numbers"].lhs_spec[2:]
         padded = self._padded(left, spatial)
         for tap in itertools.product(*map(range, self.taps)):
@@ -212,7 +196,7 @@ class _Shape:
         return jax.lax.pad(array, jnp.zeros((), array.dtype), padding)
 
     def _view(self, padded: jax.Array, spatial: Sequence[int], tap: Sequence[int]) -> jax.Array:
-        """The pixels that one tap multiplies."""
+        """Takes the pixels that one tap multiplies."""
         for axis, place, stride, dilation, size in zip(
             spatial,
             tap,
@@ -238,7 +222,7 @@ class _Shape:
         return _letters(numbers, "o", "c"), numbers[0]
 
     def patches(self, left: jax.Array) -> jax.Array:
-        """(groups, positions, left features), features in the order of the kernel's axes."""
+        """Returns (groups, positions, left features), features in order of the kernel's axes."""
         letters, grouped = self._left_letters()
         pixels = _pixel_letters(len(self.window))
         views = [
@@ -255,7 +239,7 @@ class _Shape:
         return stacked.reshape(self.groups, self.contracted * math.prod(self.window), -1)
 
     def left_operand(self, left: Value, features: int) -> Operand:
-        """The patches, and their inner products by the image's own where that is cheaper."""
+        """Reads the patches; their inner products by the image's own where that is cheaper."""
         pixels = math.prod(self._pixels(left.aval.shape))
         positions = self.contracted * math.prod(self.window)
         taps = math.prod(self.taps)
@@ -268,7 +252,7 @@ class _Shape:
         return tuple(shape[axis] for axis in self.params["dimension_numbers"].lhs_spec[2:])
 
     def gram(self, left: jax.Array) -> jax.Array:
-        """Inner products between patches, (groups, positions, positions), from those of pixels.
+        """Forms inner products of patches, (groups, positions, positions), from those of pixels.
 
         <patch at u, patch at v> = sum over taps of <pixel u + tap, pixel v + tap>: the products
         between pixels are formed once, and shifted views of them added up. By Cauchy and Schwarz
@@ -290,7 +274,7 @@ class _Shape:
         return total.reshape(self.groups, math.prod(self.window), math.prod(self.window))
 
     def cotangents(self, right: jax.Array) -> jax.Array:
-        """(groups, positions, right features)."""
+        """Returns (groups, positions, right features)."""
         letters, grouped = self._right_letters()
         pixels = _pixel_letters(len(self.window))
         split = _split(right, grouped, self.groups)
@@ -298,7 +282,7 @@ class _Shape:
         return arranged.reshape(self.groups, -1, self.right_features)
 
     def gradient(self, left: jax.Array, right: jax.Array) -> jax.Array:
-        """The kernel gradient of one example."""
+        """Forms the kernel gradient of one example."""
         if math.prod(self.taps) > _MOST_TAPS:
             return self._convolve(widened(left), widened(right), None)
         (left_letters, left_grouped), (right_letters, right_grouped) = (
@@ -322,7 +306,7 @@ class _Shape:
         return stacked.transpose([source[place] for place in range(spatial + 2)])
 
     def batch_sum(self, left: jax.Array, right: jax.Array) -> jax.Array:
-        """The kernel gradient summed over a leading batch axis: examples are contracted too."""
+        """Sums the kernel gradient over a leading batch axis: examples are contracted too."""
         numbers = self.params["dimension_numbers"]
         groups = self.groups if self.group_features else 1
         left = _batch_into(left, numbers.lhs_spec[1], groups)
@@ -339,13 +323,13 @@ def _pixel_letters(number: int) -> str:
 
 
 def _letters(spec: tuple[int, ...], first: str, second: str) -> str:
-    """One letter for each axis of an operand, in the order in which the axes lie."""
+    """Returns one letter for each axis of an operand, in the order in which the axes lie."""
     names = dict(zip(spec, (first, second, *_pixel_letters(len(spec) - 2)), strict=True))
     return "".join(names[axis] for axis in range(len(spec)))
 
 
 def _named(letters: str, grouped: int) -> str:
-    """The letters after the groups were split off their axis."""
+    """Returns the letters after the groups were split off their axis."""
     return letters[:grouped] + "g" + letters[grouped:]
 
 

@@ -21,27 +21,20 @@ _BYTES_OF_AN_INNER_PRODUCT = 24
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """How dear arithmetic and memory are on a kind of machine.
+    """Says how expensive arithmetic and memory are on a kind of machine, in multiplications."""
 
-    Attributes:
-      inner: cost of a multiplication of the inner products.
-      product: cost of a multiplication of the per-example product beyond one in the contraction
-        over the whole batch that it saves.
-      byte: multiplications that take as long as moving a byte.
-      basis: "measured" or "estimated", and of what; in words.
-    """
-
-    inner: float
+    inner: float  # a multiplication of the inner products
+    # A multiplication of the per-example product beyond the one that it saves in the batch.
     product: float
-    byte: float
-    basis: str
+    byte: float  # moving one
+    basis: str  # "measured" or "estimated", and of what; as text
 
     def gram(self, positions: int, multiplications: float) -> float:
-        """Cost of inner products: `multiplications` of both factors', and arrays of them."""
+        """Prices inner products: `multiplications` of both factors', and arrays of them."""
         return self.inner * multiplications + self.byte * _BYTES_OF_AN_INNER_PRODUCT * positions**2
 
     def formed(self, positions: int, left: int, right: int) -> float:
-        """Cost of the per-example product of `positions` outer products left x right."""
+        """Prices the per-example product of `positions` outer products left x right."""
         entries = float(left) * right
         return self.product * positions * entries + self.byte * _BYTES_OF_A_PRODUCT * entries
 
@@ -64,7 +57,7 @@ TPU_NARROW = Machine(1.0, 0.0, 120.0, "estimated for a TPU v5e, bfloat16")
 
 
 def machine(*dtypes: jax.typing.DTypeLike) -> Machine:
-    """That of JAX's default backend, for operands of these types."""
+    """Returns the machine of JAX's default backend, for operands of these types."""
     narrow = all(jnp.dtype(dtype).itemsize <= 2 for dtype in dtypes)
     backend = jax.default_backend()
     if backend == "cpu":

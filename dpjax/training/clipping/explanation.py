@@ -6,30 +6,27 @@ from typing import NamedTuple
 
 
 class ParameterExplanation(NamedTuple):
-    """What was done for one parameter.
+    """Says what was done for one parameter, and why.
 
-    Attributes:
-      rule: "dense", "embedding" or "convolution" (recognised), "small" (a bias, scale or the like:
-        its per-example gradient costs no more than the activations it is summed from), "shared"
-        (the same for every example, like a penalty's), "unused", or "materialised" (no rule).
-      form: how the norm was formed: "outer" (one position: two norms multiplied), "gram" (inner
-        products between positions), "rows" (the rows of a table that the example touches),
-        "product" (the per-example product, small enough to be formed once and used for norm and
-        sum), "per-example gradient", "one gradient for all" or "zero".
-      reason: why, with the sizes that decided.
-      shape: of the parameter.
-      held: elements per example held for its gradient; 0 when it stayed factored.
+    The rule is "dense", "embedding" or "convolution" (recognised), "small" (a bias, scale or the
+    like: its per-example gradient costs no more than the activations it is summed from), "shared"
+    (the same for every example, like a penalty's), "unused", or "materialised" (no rule).
+
+    The form of the norm is "outer" (one position: two norms multiplied), "gram" (inner products
+    between positions), "rows" (the rows of a table that the example touches), "product" (the
+    per-example product, small enough to be formed once and used for norm and sum), "per-example
+    gradient", "one gradient for all" or "zero".
     """
 
     rule: str
     form: str
-    reason: str
+    reason: str  # with the sizes that decided
     shape: tuple[int, ...]
-    held: int
+    held: int  # elements per example held for its gradient; 0 when it stayed factored
 
 
 class Explanation(dict[str, ParameterExplanation]):
-    """Parameter path to what was done for it; prints as a table."""
+    """Maps a parameter's path to what was done for it; prints as a table."""
 
     def __str__(self) -> str:
         rows = [("parameter", "shape", "rule", "norm by", "held", "because")]

@@ -40,27 +40,21 @@ Rows = tuple[jax.Array, jax.Array]
 
 
 class SquaredNorm(NamedTuple):
-    """A squared norm, and what bounds it; scalars, or (batch,) once mapped.
+    """Holds a squared norm and what bounds it; scalars, or (batch,) once mapped."""
 
-    Attributes:
-      value: as computed.
-      slack: at least what rounding and underflow may have taken from it.
-      added: at least the square of the sum of the norms of what the sum over examples adds up
-        separately for this example.
-    """
-
-    value: jax.Array
-    slack: jax.Array
+    value: jax.Array  # as computed
+    slack: jax.Array  # at least what rounding and underflow may have taken from it
+    # At least the square of the sum of the norms of what the batch sum adds for this example.
     added: jax.Array
 
 
 def _alone(value: jax.Array, slack: jax.Array | float) -> SquaredNorm:
-    """Of what is added up as a whole."""
+    """Bounds a square that is added up as a whole."""
     return SquaredNorm(value, jnp.zeros_like(value) + slack, value + slack)
 
 
 def _of_parts(value: jax.Array, added: jax.Array, count: float) -> SquaredNorm:
-    """Of a square that adds up what may cancel.
+    """Bounds a square that adds up what may cancel: at most `count` products of entries.
 
     Formal guarantees:
       `value + slack` is at least the true square where an inner product of n entries of each factor
@@ -68,10 +62,7 @@ def _of_parts(value: jax.Array, added: jax.Array, count: float) -> SquaredNorm:
       smallest normal numbers, where underflow flushed products of entries. The latter is a 16th of
       the former at most, since `sizes` counts no norm below `2**12` roots of these.
 
-    Args:
-      value: as computed.
-      added: the sum of the norms of the parts, as products of `sizes`.
-      count: of the products of entries that `value` adds up, at most.
+    `added` is the sum of the norms of the parts, as products of `sizes`.
     """
     slack = _PRODUCT_ROUNDING * jnp.square(added) + underflow(count, value.dtype)
     value = jnp.maximum(value, 0)
@@ -84,7 +75,7 @@ def sum_of_squares(array: jax.Array, axes: Sequence[int] | None = None) -> jax.A
 
 
 def underflow(elements: float, dtype: jax.typing.DTypeLike) -> float:
-    """What the squares of this many elements can lose by falling under the smallest normal."""
+    """Bounds what squares of this many elements lose by falling under the smallest normal."""
     return elements * float(jnp.finfo(dtype).tiny)
 
 
@@ -94,13 +85,13 @@ def sizes(squares: jax.Array, features: int) -> jax.Array:
 
 
 def whole_squared_norm(gradient: jax.Array) -> SquaredNorm:
-    """Of a gradient that was formed."""
+    """Computes the squared norm of a gradient that was formed."""
     squares = sum_of_squares(gradient.reshape(-1))
     return _alone(squares, underflow(gradient.size, squares.dtype))
 
 
 def outer_norm(terms: Sequence[OuterProducts], pairs: Sequence[Rows]) -> SquaredNorm:
-    """One position in each block: the product of two squared norms."""
+    """Multiplies two squared norms: one position in each block."""
     del terms
     ((left, right),) = pairs
     # Flat, since a reduction over several axes may be compiled to a copy and a reduction.
@@ -114,7 +105,7 @@ def outer_norm(terms: Sequence[OuterProducts], pairs: Sequence[Rows]) -> Squared
 
 
 def touched_rows_norm(terms: Sequence[OuterProducts], pairs: Sequence[Rows]) -> SquaredNorm:
-    """One-hot left rows: adds up the right rows of each index, then squares."""
+    """Adds up the right rows of each index of one-hot left rows, then squares."""
     ((index, rows),) = pairs
     features, columns = terms[0].left.features, rows.shape[2]
     index = drop_outside(index, features)
@@ -142,7 +133,7 @@ def _totals_by_sorting(index: jax.Array, rows: jax.Array) -> jax.Array:
 
 
 def own_gram_norm(term: OuterProducts, left: jax.Array, right: jax.Array) -> SquaredNorm:
-    """One term, by inner products of its operands' own making; operands as they are held."""
+    """Takes one term's norm by inner products of its operands' own making, as they are held."""
 
     def inner(operand: Operand, array: jax.Array) -> jax.Array:
         if operand.inner is not None:
@@ -164,7 +155,7 @@ def own_gram_norm(term: OuterProducts, left: jax.Array, right: jax.Array) -> Squ
 
 
 def gram_norm(terms: Sequence[OuterProducts], pairs: Sequence[Rows]) -> SquaredNorm:
-    """Inner products between the positions of all terms."""
+    """Takes the norm by inner products between the positions of all terms."""
     groups = _grouped(terms, pairs)
     value = added = jnp.zeros((), pairs[0][1].dtype)
     for number, (operands, (left, right)) in enumerate(groups):
@@ -182,7 +173,7 @@ def entrywise_norm(
     pairs: Sequence[Rows],
     weights: Sequence[jax.Array | None],
 ) -> SquaredNorm:
-    """One position in each block of every term, each multiplied by a weight entry by entry.
+    """Takes the norm of one position in each block of each term, weighted entry by entry.
 
     With weights D_k: sum_{k,m} sum_{r,c} (left_k left_m)[r] (D_k D_m)[r, c] (right_k right_m)[c], a
     product of the batch with matrices that it shares.
@@ -259,7 +250,7 @@ def _grouped(
 def _inner(
     operand: Operand, rows: jax.Array, other_operand: Operand, other_rows: jax.Array
 ) -> jax.Array:
-    """Inner products of every row with every other row: (stack, positions, other positions)."""
+    """Forms products of every row with every other: (stack, positions, other positions)."""
     if operand.indices and other_operand.indices:
         inside = (rows >= 0) & (rows < operand.features)
         same = rows[:, :, None] == other_rows[:, None, :]
@@ -281,7 +272,7 @@ def _sizes(operand: Operand, rows: jax.Array) -> jax.Array:
 
 
 def products_of(terms: Sequence[OuterProducts]) -> float:
-    """How many products of entries a squared norm of terms adds up, at most."""
+    """Counts the products of entries that a squared norm of terms adds up, at most."""
     first, positions = terms[0], sum(term.positions for term in terms)
     entries = float(first.stack) * first.left.features * first.right.features
     return entries * float(positions) ** 2

@@ -45,10 +45,8 @@ _MOST_TERMS = 1000
 class Recogniser:
     """Finds the terms of values of one graph (or of the body of a loop in it).
 
-    Args:
-      graph: values that terms need are added to it: `put_in_order` before evaluating.
-      rows: its values that depend on the example; those added are put in.
-      in_loop: whether the graph is a loop's body. There no term is the same for every example.
+    Adds what terms need to `graph` (`put_in_order` before evaluating), and what of that depends on
+    the example to `rows`. In a loop no term is the same for every example.
     """
 
     def __init__(self, graph: Graph, rows: set[Value], in_loop: bool = False) -> None:
@@ -58,7 +56,7 @@ class Recogniser:
         self._bodies: dict[Scan, Recogniser] = {}
 
     def terms_of(self, atom: Atom) -> Terms | None:
-        """The terms that add up to a value; an empty list for zero, None where no rule matches."""
+        """Finds the terms that add up to a value; none for zero, None where no rule matches."""
         if is_zero(atom):
             return []
         if isinstance(atom, Constant) or not _is_real(atom):
@@ -211,7 +209,7 @@ class Recogniser:
         return _products(found)
 
     def _placed(self, operation: Operation) -> Terms | None:
-        """`dynamic_update_slice` of zeros: one entry of one axis."""
+        """Reads `dynamic_update_slice` of zeros: one entry of one axis."""
         zeros, update, *starts = operation.inputs
         outer, inner = zeros.aval.shape, update.aval.shape
         differing = [i for i, size in enumerate(outer) if size != inner[i]]
@@ -232,7 +230,7 @@ class Recogniser:
         )
 
     def _scattered(self, operation: Operation) -> Terms | None:
-        """A scatter of one entry into zeros."""
+        """Reads a scatter of one entry into zeros."""
         zeros, indices, updates = operation.inputs
         numbers = operation.params["dimension_numbers"]
         rank = len(zeros.aval.shape)
@@ -261,7 +259,7 @@ class Recogniser:
         )
 
     def _contracted(self, operation: Operation) -> Terms | None:
-        """A product of an outer product with what all examples share: `x @ (a @ b)`."""
+        """Reads a product of an outer product with what all share: `x @ (a @ b)`."""
         for side, atom in enumerate(operation.inputs):
             other = operation.inputs[1 - side]
             shared = isinstance(other, Value) and other not in self._rows and _is_real(other)
@@ -279,7 +277,7 @@ class Recogniser:
         return _products([self._moved(term, operation, index) for term in terms])
 
     def _moved(self, term: OuterProducts, operation: Operation, index: int) -> OuterProducts | None:
-        """A term after a rearrangement, and its weight with it."""
+        """Rearranges a term, and its weight with it."""
         moved = REARRANGEMENTS[operation.name](term, operation, index)
         if moved is None or moved.weight is None or operation.name == "convert_element_type":
             return moved
@@ -318,13 +316,13 @@ class Recogniser:
 
 
 def _products(terms: Sequence[OuterProducts | Shared | None] | None) -> list[OuterProducts] | None:
-    """The terms, where all are outer products: no rule takes another one apart."""
+    """Returns the terms if all are outer products: no rule takes another one apart."""
     found = [term for term in terms or () if isinstance(term, OuterProducts)]
     return None if terms is None or len(found) < len(terms) else found
 
 
 def _added_to(carry: Value, output: Atom) -> list[Atom] | None:
-    """What a loop's body adds to a carry, if adding is all it does to it."""
+    """Finds what a loop's body adds to a carry, if adding is all it does to it."""
     if output is carry:
         return []
     if isinstance(output, Constant) or output.producer is None:
@@ -359,7 +357,7 @@ def _scalar_factor(operation: Operation) -> tuple[Atom, float] | None:
 
 
 def dense(operation: Operation) -> OuterProducts | None:
-    """`dot_general`: contracted axes are positions, batched axes the stack, free axes features."""
+    """Reads `dot_general`: contracted axes are positions, batched the stack, free axes features."""
     (contract, batch) = operation.params["dimension_numbers"]
     operands, free_sizes = [], []
     stack = positions = 1
@@ -385,7 +383,7 @@ def dense(operation: Operation) -> OuterProducts | None:
 
 
 def embedding(operation: Operation) -> OuterProducts | None:
-    """`scatter-add` of rows into zeros: the gradient of reading rows of a table."""
+    """Reads `scatter-add` of rows into zeros: the gradient of reading rows of a table."""
     table, indices, updates = operation.inputs
     if not (isinstance(indices, Value) and isinstance(updates, Value)):
         return None
@@ -446,7 +444,7 @@ _SOURCES: dict[str, Callable[[Operation], OuterProducts | None]] = {
 
 
 def _as_stack(term: OuterProducts, operation: Scan) -> OuterProducts:
-    """A term of one step of a loop whose steps are stacked: one more stack axis, in front."""
+    """Turns a term of one step of a loop that stacks its steps into one with a stack axis more."""
     length = operation.loop.length
 
     def merge(rows: jax.Array) -> jax.Array:  # (length, stack, positions, ...)
@@ -460,7 +458,7 @@ def _as_stack(term: OuterProducts, operation: Scan) -> OuterProducts:
 
 
 def _as_positions(term: OuterProducts, operation: Scan) -> OuterProducts:
-    """A term of one step of a loop that adds up its steps: more positions."""
+    """Turns a term of one step of a loop that adds up its steps into more positions."""
     length = operation.loop.length
 
     def merge(rows: jax.Array) -> jax.Array:  # (length, stack, positions, ...)

@@ -30,7 +30,7 @@ HIGHEST = jax.lax.Precision.HIGHEST
 
 
 def accumulator(*dtypes: jax.typing.DTypeLike) -> jax.typing.DTypeLike:
-    """The type in which norms and sums are formed: float32, or wider where an operand is."""
+    """Returns the type of norms and sums: float32, or wider where an operand is."""
     return jnp.promote_types(jnp.result_type(*dtypes), jnp.float32)
 
 
@@ -49,28 +49,19 @@ def widened(array: jax.Array) -> jax.Array:
 
 @dataclasses.dataclass(frozen=True)
 class Operand:
-    """One factor: a value of the computation, and how it is read.
-
-    Attributes:
-      value: what the computation holds, for one example.
-      read: turns it into (stack, positions, features), or for `indices` (stack, positions) integers
-        that stand for one-hot rows; an integer outside [0, features) stands for a row of zeros.
-      features: number of features.
-      indices: whether the rows are one-hot.
-      inner: a way to the inner products between an example's own rows, (stack, positions,
-        positions), from the value as it is held: cheaper than from the rows, where there is one.
-      inner_cost: multiplications of it.
-    """
+    """Says how one factor is read from a value that the computation holds for one example."""
 
     value: Value
+    # Gives (stack, positions, features), or for `indices` (stack, positions) integers.
     read: Callable[[jax.Array], jax.Array]
-    features: int
-    indices: bool = False
+    features: int  # an index outside [0, features) stands for a row of zeros
+    indices: bool = False  # whether the rows are one-hot
+    # (stack, positions, positions) products between an example's rows, cheaper than from the rows
     inner: Callable[[jax.Array], jax.Array] | None = None
-    inner_cost: float = math.inf
+    inner_cost: float = math.inf  # multiplications of `inner`
 
     def then(self, change: Callable, features: int | None = None) -> Operand:
-        """The same operand with one more step of reading."""
+        """Returns the same operand with one more step of reading."""
         first = self.read
         return Operand(
             self.value,
@@ -87,14 +78,9 @@ class Operand:
 
 @dataclasses.dataclass(frozen=True)
 class Shared:
-    """A term that is the same for every example, like the gradient of a penalty on weights.
+    """Holds a term that is the same for every example, like a penalty's gradient."""
 
-    Attributes:
-      value: what the computation holds, shaped like the leaf.
-      scale: a constant factor.
-    """
-
-    value: Value
+    value: Value  # shaped like the leaf
     scale: float = 1.0
 
     def scaled(self, factor: float) -> Shared:
@@ -102,14 +88,10 @@ class Shared:
 
 
 class Direct(NamedTuple):
-    """Ways to a leaf from the operands as the computation holds them, cheaper than through rows.
+    """Gives a leaf from the operands as the computation holds them: cheaper than through rows."""
 
-    Attributes:
-      gradient: of one example.
-      batch_sum: summed over a leading batch axis of both operands.
-    """
-
-    gradient: Callable[[jax.Array, jax.Array], jax.Array]
+    gradient: Callable[[jax.Array, jax.Array], jax.Array]  # of one example
+    # over a leading batch axis of both operands
     batch_sum: Callable[[jax.Array, jax.Array], jax.Array]
 
     def then(self, step: Callable[[jax.Array], jax.Array]) -> Direct:
@@ -121,28 +103,17 @@ class Direct(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class OuterProducts:
-    """`scale * sum_t left[t] (x) right[t]`, laid out as one leaf.
+    """Represents `scale * sum_t left[t] (x) right[t]`, laid out as one leaf."""
 
-    Attributes:
-      rule: name of the rule that recognised it.
-      left, right: the factors; only `left` may be one-hot.
-      stack: number of independent blocks.
-      positions: number of outer products in each block.
-      layout: how the leaf is made of them.
-      scale: a constant factor.
-      direct: ways to the leaf without reading the operands as rows, where there are any.
-      weight: a value shaped like the leaf that multiplies it entry by entry, the same for every
-        example; `gradient` and `weighted_sum` leave it to the caller.
-    """
-
-    rule: str
-    left: Operand
+    rule: str  # that recognised it
+    left: Operand  # only `left` may be one-hot
     right: Operand
-    stack: int
-    positions: int
-    layout: Layout
+    stack: int  # number of independent blocks
+    positions: int  # number of outer products in each block
+    layout: Layout  # how the leaf is made of the factors
     scale: float = 1.0
     direct: Direct | None = None
+    # Multiplies the leaf entry by entry, the same for every example; left to the caller.
     weight: Atom | None = None
 
     @property
@@ -153,7 +124,7 @@ class OuterProducts:
         return dataclasses.replace(self, scale=self.scale * factor)
 
     def swapped(self) -> OuterProducts | None:
-        """The same leaf with the names of the factors exchanged; not where one is one-hot."""
+        """Exchanges the names of the factors of the same leaf; not where one is one-hot."""
         if self.left.indices:
             return None
         names = {LEFT: RIGHT, RIGHT: LEFT, STACK: STACK}
@@ -197,16 +168,7 @@ class OuterProducts:
     def along_axis(
         self, axis: int, new_size: int, change: Callable[[jax.Array, int], jax.Array]
     ) -> OuterProducts | None:
-        """Slices, pads or reverses one axis of the leaf by doing so to the factor that owns it.
-
-        Args:
-          axis: of the leaf.
-          new_size: of that axis.
-          change: does it to an axis of an array.
-
-        Returns:
-          The changed term; None where the axis is not one factor's alone.
-        """
+        """Slices, pads or reverses an axis of the leaf in the factor that owns it, if any."""
         split = self.layout.split_to_shape()
         if split is None or len(split[1][axis]) != 1:
             return None
@@ -241,7 +203,7 @@ class OuterProducts:
         return dataclasses.replace(self, **changes)
 
     def gradient(self, left: jax.Array, right: jax.Array) -> jax.Array:
-        """The leaf of one example, from the operands as the computation holds them."""
+        """Forms the leaf of one example, from the operands as the computation holds them."""
         if self.direct is not None:
             return self.direct.gradient(left, right) * self.scale
         if self.left.indices:
@@ -253,11 +215,9 @@ class OuterProducts:
         )
 
     def weighted_sum(self, left: jax.Array, right: jax.Array, weights: jax.Array) -> jax.Array:
-        """Sums weight times gradient over the batch: the leaf.
+        """Sums weight times gradient over the operands' batch axis: the leaf.
 
-        Args:
-          left, right: the operands as the computation holds them, (batch, ...).
-          weights: (batch,); an example of weight 0 adds nothing, whatever it holds.
+        An example of weight 0 adds nothing, whatever it holds.
         """
         scales = weights * self.scale
         if self.direct is not None:
@@ -284,7 +244,7 @@ class OuterProducts:
         return self.layout.assemble(summed)
 
     def _sum_of_rows(self, index: jax.Array, rows: jax.Array) -> jax.Array:
-        """One block of a table's gradient, from indices and rows of the whole batch."""
+        """Forms one block of a table's gradient, of indices and rows of the batch."""
         return _scatter_rows(
             index.reshape(-1), rows.reshape(-1, rows.shape[-1]), self.left.features
         )
@@ -305,7 +265,7 @@ def _matrix_of_sums(left: jax.Array, right: jax.Array) -> jax.Array:
 
 
 def product(equation: str, left: jax.Array, right: jax.Array) -> jax.Array:
-    """A product of operands as they are, accumulated widely; for gradients that are then kept.
+    """Multiplies operands as they are, accumulated widely; for gradients that are then kept.
 
     At the backend's own precision: norm and sum are both taken from the one result, so its rounding
     is a slightly different gradient and not a looser bound.

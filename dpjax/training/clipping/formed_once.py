@@ -19,13 +19,10 @@ PyTree = Any
 
 
 def formed_once(values: PyTree) -> PyTree:
-    """The same values, none of which is computed again in what reads the result.
+    """Returns the same arrays, none of which is computed again in what reads the result.
 
     XLA's CPU compiler drops optimisation barriers before it fuses; it looks into no branch of a
     condition that it does not know. Elsewhere they stay until it has fused.
-
-    Args:
-      values: pytree of arrays of numbers.
     """
     leaves, structure = jax.tree.flatten(values)
 

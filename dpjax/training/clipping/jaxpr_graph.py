@@ -31,7 +31,7 @@ _REMAT_CALLS = frozenset({"checkpoint", "remat", "remat2"})
 
 @dataclasses.dataclass(eq=False, frozen=True)
 class Constant:
-    """A value known when the graph was made: a literal, or an array that the jaxpr closed over."""
+    """Holds a value known when the graph was made: a literal, or an array closed over."""
 
     array: Any
 
@@ -42,15 +42,10 @@ class Constant:
 
 @dataclasses.dataclass(eq=False)
 class Value:
-    """One array of the computation; compared by identity.
+    """Represents one array of the computation; compared by identity."""
 
-    Attributes:
-      aval: its abstract value (shape and dtype).
-      producer: the operation it comes from; None for an input.
-    """
-
-    aval: Any
-    producer: Operation | None = None
+    aval: Any  # its shape and dtype
+    producer: Operation | None = None  # None for an input
 
 
 Atom = Constant | Value
@@ -58,19 +53,12 @@ Atom = Constant | Value
 
 @dataclasses.dataclass(eq=False)
 class Operation:
-    """One equation, its calls inlined.
+    """Represents one equation, its calls inlined."""
 
-    Attributes:
-      name: name of the primitive.
-      inputs: operands.
-      outputs: results.
-      equation: the jaxpr's equation; None for an optimisation barrier added by inlining `remat`.
-    """
-
-    name: str
+    name: str  # of the primitive
     inputs: list[Atom]
     outputs: list[Value]
-    equation: Any = None
+    equation: Any = None  # of the jaxpr; None for an optimisation barrier added by inlining `remat`
 
     @property
     def params(self) -> dict[str, Any]:
@@ -92,7 +80,7 @@ class Operation:
 
 @dataclasses.dataclass(eq=False)
 class Derived(Operation):
-    """A value that no equation forms: `function` of the inputs gives the only output."""
+    """Computes a value that no equation forms: `function` of the inputs, the only output."""
 
     function: Callable[..., Any] = dataclasses.field(kw_only=True)
 
@@ -102,14 +90,14 @@ class Derived(Operation):
 
 @dataclasses.dataclass(eq=False)
 class Scan(Operation):
-    """A `scan`: it has a body, and its outputs may grow, see `Loop.stack`."""
+    """Represents a `scan`: it has a body, and its outputs may grow, see `Loop.stack`."""
 
     loop: Loop = dataclasses.field(kw_only=True)
 
 
 @dataclasses.dataclass(eq=False)
 class Loop:
-    """The body of a `scan`.
+    """Represents the body of a `scan`.
 
     Its inputs are `constants` loop constants, then `carries` carries, then slices of the stacked
     inputs; its outputs the carries, then slices of the stacked outputs.
@@ -143,7 +131,7 @@ class Graph:
     outputs: list[Atom]
 
     def influenced_by(self, sources: Iterable[Value]) -> set[Value]:
-        """The values that depend on any of the given inputs."""
+        """Finds the values that depend on any of the given inputs."""
         reached = set(sources)
         for operation in self.operations:
             if any(atom in reached for atom in operation.inputs):
@@ -224,7 +212,7 @@ def is_contraction(atom: Atom) -> bool:
 
 
 def number_of(atom: Atom) -> float | None:
-    """The number that a constant scalar is."""
+    """Returns the number that a constant scalar is."""
     if not isinstance(atom, Constant) or isinstance(atom.array, jax.core.Tracer):
         return None
     is_real_scalar = np.ndim(atom.array) == 0 and jnp.issubdtype(atom.aval.dtype, jnp.floating)
@@ -311,10 +299,7 @@ def spread_branches(graph: Graph, rows: set[Value]) -> None:
     """Writes every `cond` whose predicate depends on the row as all its branches and selections.
 
     That is what mapping it over rows makes of it; written out, the branches can be looked into.
-
-    Args:
-      graph: changed in place, the bodies of its loops too.
-      rows: its values that depend on the row; values added are put in.
+    Changes `graph` and the bodies of its loops in place; puts values added into `rows`.
     """
     operations: list[Operation] = []
     for operation in graph.operations:
@@ -341,7 +326,7 @@ def spread_branches(graph: Graph, rows: set[Value]) -> None:
 
 
 def _selected(chosen: jax.Array, *cases: jax.Array) -> jax.Array:
-    """The case whose number is chosen; the first or last for numbers outside."""
+    """Selects the case whose number is chosen; the first or last for numbers outside."""
     if len(cases) == 1:
         return jnp.asarray(cases[0])
     number = jnp.clip(chosen, 0, len(cases) - 1).astype(jnp.int32)
@@ -349,7 +334,7 @@ def _selected(chosen: jax.Array, *cases: jax.Array) -> jax.Array:
 
 
 def rows_of_body(operation: Scan, rows: set[Value]) -> set[Value]:
-    """The values of a loop's body that depend on the row, of those outside that do."""
+    """Finds the values of a loop's body that depend on the row, of those outside that do."""
     loop, body = operation.loop, operation.loop.body
     inputs = {
         inner for atom, inner in zip(operation.inputs, body.inputs, strict=True) if atom in rows
@@ -371,14 +356,7 @@ def evaluate(
 ) -> list[Any]:
     """Computes the wanted values of a graph, and nothing else but operations with effects.
 
-    Args:
-      graph: the computation.
-      arguments: one array for each of `graph.inputs`.
-      wanted: values of the graph, or constants.
-      effects: whether to run operations with effects (printing, say) that nothing wanted needs.
-
-    Returns:
-      One array for each wanted value.
+    `effects` says whether to run those (printing, say) that nothing wanted needs.
     """
     needed = _needed(graph, wanted, effects)
     environment = dict(zip(graph.inputs, arguments, strict=True))
@@ -399,7 +377,7 @@ def evaluate(
 
 
 def _needed(graph: Graph, wanted: Iterable[Atom], effects: bool = True) -> set[Value]:
-    """The values that the wanted ones, and operations with effects, are computed from."""
+    """Finds the values that the wanted ones, and operations with effects, are computed from."""
     needed = {atom for atom in wanted if isinstance(atom, Value)}
     for operation in reversed(graph.operations):
         asked = [output in needed for output in operation.outputs]
@@ -415,7 +393,7 @@ def _needed(graph: Graph, wanted: Iterable[Atom], effects: bool = True) -> set[V
 
 
 def _needed_of_loop(operation: Scan, asked: Sequence[bool]) -> tuple[list[bool], list[bool]]:
-    """Which inputs a loop needs for the outputs asked for, and which outputs it must carry."""
+    """Finds the inputs that a loop needs for these outputs, and what it must carry."""
     loop, body = operation.loop, operation.loop.body
     keep = [True] * len(asked) if operation.has_effects else list(asked)
     while True:
@@ -466,14 +444,10 @@ def _run_loop(operation: Scan, asked: Sequence[bool], environment: dict, read: A
 
 
 def bytes_of(graph: Graph, wanted: Sequence[Atom], among: Iterable[Value]) -> int:
-    """Bytes of what the wanted values are computed from, and of themselves.
+    """Counts the bytes of the wanted values and of what they are computed from, where in `among`.
 
-    As if nothing were fused or freed. A loop counts what it stacks, and one turn of its body.
-
-    Args:
-      graph: the computation.
-      wanted: values of the graph, or constants.
-      among: what is counted; bodies of loops, which have values of their own, are counted whole.
+    As if nothing were fused or freed. A loop counts what it stacks, and one turn of its body,
+    which has values of its own and is counted whole.
     """
     counted = _needed(graph, wanted).intersection(among)
     total = sum(map(_bytes, counted))
@@ -486,11 +460,7 @@ def bytes_of(graph: Graph, wanted: Sequence[Atom], among: Iterable[Value]) -> in
 
 
 def multiplications_of(graph: Graph, wanted: Sequence[Atom], among: Iterable[Value]) -> float:
-    """Multiplications of the products and convolutions that the wanted values need.
-
-    Args:
-      graph, wanted, among: as for `bytes_of`; a loop counts all of its turns.
-    """
+    """Counts multiplications of products and convolutions like `bytes_of`, all turns of loops."""
     counted = _needed(graph, wanted).intersection(among)
     total = 0.0
     for operation in graph.operations:

@@ -45,24 +45,22 @@ def divided(rows: jax.Array, by: jax.Array) -> jax.Array:
 
 
 def kept_where(rows: jax.Array, by: jax.Array) -> jax.Array:
-    """What is not kept may be anything, infinite or NaN."""
+    """Puts zeros for what is not kept, which may be infinite or NaN."""
     return jnp.where(by, rows, 0)
 
 
 class KernelFunctions:
     """Carries terms through linear maps with known coefficients.
 
-    Args:
-      graph: to which changed factors are added.
-      rows: its values that depend on the row; those added are put in.
-      in_loop: whether the graph is a loop's body. Multipliers of entries are not carried out of it.
+    Adds changed factors to `graph`, and those that depend on the row to `rows`. Multipliers of
+    entries are not carried out of a loop's body.
     """
 
     def __init__(self, graph: Graph, rows: set[Value], in_loop: bool) -> None:
         self._graph, self._rows, self._in_loop = graph, rows, in_loop
 
     def derive(self, name: str, inputs: Sequence[Atom], function: Callable) -> Value:
-        """A value added to the graph."""
+        """Adds a value to the graph."""
         value = self._graph.derive(name, inputs, function)
         if any(atom in self._rows for atom in inputs):
             self._rows.add(value)
@@ -75,7 +73,7 @@ class KernelFunctions:
     def times(
         self, term: OuterProducts, by: Atom, combine: Combine = multiplied
     ) -> OuterProducts | None:
-        """The term after `combine` with an array shaped like the leaf, entry by entry."""
+        """Returns the term after `combine` with an array shaped like the leaf, by entries."""
         if by.aval.shape and not _repeats_to(by.aval.shape, term.layout.shape):
             return None
         split = term.layout.split_to_shape()
@@ -127,7 +125,7 @@ class KernelFunctions:
         return Operand(value, _as_it_is, operand.features)
 
     def _scaled_directly(self, term: OuterProducts, by: Atom, combine: Combine) -> OuterProducts:
-        """By one number: operands keep the form that the direct ways read."""
+        """Scales by one number: operands keep the form that direct ways read."""
 
         def change(array: jax.Array, other: jax.Array) -> jax.Array:
             return combine(widened(array), other.reshape(-1)[0])
@@ -143,7 +141,7 @@ class KernelFunctions:
     def _looked_up(
         self, term: OuterProducts, by: Atom, combine: Combine, blocks: Callable
     ) -> OuterProducts:
-        """One-hot rows read one row of the multiplier each."""
+        """Reads one row of the multiplier for each one-hot row."""
 
         def change(left: jax.Array, right: jax.Array, array: jax.Array) -> jax.Array:
             picked = jax.vmap(lambda index, block: block.at[index].get(mode="clip"))(
@@ -167,7 +165,7 @@ class KernelFunctions:
         return dataclasses.replace(term, weight=self.derive("weight", [by, *before], weight))
 
     def chosen(self, terms: Sequence[OuterProducts], which: Atom, case: int, cases: int) -> list:
-        """The terms where `which` chooses their case, zeros elsewhere; None for those without."""
+        """Keeps terms where `which` chooses their case, else zeros; None for no terms."""
 
         def is_case(number: jax.Array) -> jax.Array:
             return jnp.clip(number.astype(jnp.int32), 0, cases - 1) == case
@@ -178,7 +176,7 @@ class KernelFunctions:
     def contracted(
         self, term: OuterProducts, operation: Operation, side: int
     ) -> OuterProducts | None:
-        """`dot_general` of the leaf (operand number `side`) with what all examples share."""
+        """Carries the leaf, operand `side`, through `dot_general` with what all share."""
         contract, batch = operation.params["dimension_numbers"]
         split = term.layout.split_to_shape()
         if split is None or batch[0] or term.weight is not None or term.direct is not None:
@@ -231,13 +229,9 @@ class KernelFunctions:
         indices: Sequence[Atom],
         number: Callable[..., jax.Array],
     ) -> OuterProducts | None:
-        """The leaf, whose `axis` has size 1, as one entry of that axis among `size` of zeros.
+        """Places the leaf, whose `axis` has size 1, as one entry of that axis among zeros.
 
-        Args:
-          term: the leaf.
-          axis, size: see above.
-          indices: values from which `number` gives the entry; outside [0, size) for none.
-          number: see there.
+        `number` gives the entry from the values of `indices`; outside [0, size) for none.
         """
         split = term.layout.split_to_shape()
         if split is None or term.left.indices or term.weight is not None:
@@ -269,7 +263,7 @@ class KernelFunctions:
         )
 
     def spread(self, operation: Operation) -> OuterProducts | None:
-        """`broadcast_in_dim` of a value to a larger one: ones times the value."""
+        """Carries through `broadcast_in_dim` to a larger value: ones times the value."""
         small = operation.inputs[0]
         if isinstance(small, Constant):
             return None
@@ -336,7 +330,7 @@ def _sum_over(
     right: jax.Array,
     weight: jax.Array | None,
 ) -> jax.Array:
-    """The sum over some axes of a leaf given by rows (stack, positions, features)."""
+    """Sums over some axes of a leaf given by rows (stack, positions, features)."""
     letters = [chr(ord("a") + index) for index in range(len(finer.axes))]
     names = {
         factor: "".join(letters[i] for i, (owner, _) in enumerate(finer.axes) if owner == factor)
@@ -357,7 +351,7 @@ def _sum_over(
 
 
 def _repeats_to(shape: Sequence[int], wanted: Sequence[int]) -> bool:
-    """Whether a shape is the wanted one, up to axes of size 1."""
+    """Tells whether a shape is the wanted one, up to axes of size 1."""
     return len(shape) == len(wanted) and all(
         size in (1, other) for size, other in zip(shape, wanted, strict=True)
     )

@@ -13,16 +13,11 @@ STACK, LEFT, RIGHT = "stack", "left", "right"
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """How a leaf is made of the axes of its factors.
+    """Says how a leaf is made of the axes of its factors."""
 
-    Attributes:
-      axes: (factor, size) of each elementary axis, in the order in which they lie in the leaf; the
-        features of a factor are its elementary axes in this same order.
-      shape: of the leaf: `axes` with neighbours merged or axes of size 1 put in.
-    """
-
+    # (factor, size) in the order in the leaf, which is the order of a factor's features too
     axes: tuple[tuple[str, int], ...]
-    shape: tuple[int, ...]
+    shape: tuple[int, ...]  # of the leaf: `axes` with neighbours merged or axes of size 1 put in
 
     def sizes(self, factor: str) -> tuple[int, ...]:
         return tuple(size for name, size in self.axes if name == factor)
@@ -30,9 +25,7 @@ class Layout:
     def split_to_shape(self) -> tuple[Layout, list[list[int]]] | None:
         """Splits elementary axes until each axis of the leaf is a run of them.
 
-        Returns:
-          The finer layout and, for each axis of the leaf, the indices of its elementary axes; None
-          where an elementary axis straddles two axes of the leaf unevenly.
+        Returns the finer layout and each axis's elementary axes; None where one straddles two axes.
         """
         left = list(self.axes[::-1])
         axes: list[tuple[str, int]] = []
@@ -59,7 +52,7 @@ class Layout:
         return Layout(tuple(axes), self.shape), runs
 
     def blocks(self) -> tuple[tuple[str, int], ...]:
-        """The elementary axes, neighbours of one factor merged."""
+        """Merges neighbouring elementary axes of one factor."""
         merged: list[tuple[str, int]] = []
         for name, size in self.axes:
             if size == 1:
@@ -71,7 +64,7 @@ class Layout:
         return tuple(merged)
 
     def _order(self) -> list[int]:
-        """The elementary axes, those of the stack first, then of the left and right factors."""
+        """Orders the elementary axes: the stack's first, then the left and right factors'."""
         factors = (STACK, LEFT, RIGHT)
         return sorted(range(len(self.axes)), key=lambda axis: factors.index(self.axes[axis][0]))
 

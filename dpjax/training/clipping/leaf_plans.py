@@ -42,7 +42,7 @@ from dpjax.training.clipping.leaf_layout import RIGHT, STACK
 
 @dataclasses.dataclass(frozen=True)
 class Unused:
-    """A parameter that the loss does not read."""
+    """Plans for a parameter that the loss does not read."""
 
     shape: tuple[int, ...]
     dtype: Any
@@ -67,7 +67,7 @@ class Unused:
 
 @dataclasses.dataclass(frozen=True)
 class Whole:
-    """The per-example gradient itself, as the computation forms it."""
+    """Plans to take the per-example gradient itself, as the computation forms it."""
 
     gradient: Atom
     rule: str
@@ -108,19 +108,16 @@ def whole_weighted_sum(gradients: jax.Array, weights: jax.Array) -> jax.Array:
 
 @dataclasses.dataclass(frozen=True)
 class Factored:
-    """A sum of outer products that stays factored, or whose small product is formed once.
+    """Holds a sum of outer products that stays factored, or whose small product is formed once.
 
-    Attributes:
-      terms: aligned outer products (same blocks in the same order).
-      shared: terms that are the same for every example.
-      form: "outer" (one position: product of two norms), "rows" (a table's few rows that an example
-        touches), "gram" (inner products between positions), "entrywise" (one position a term, some
-        weighted entry by entry: products of squares with squared weights) or "product" (the
-        per-example gradient, formed from the rows and used again for the sum).
+    The form is "outer" (one position: product of two norms), "rows" (a table's few rows that an
+    example touches), "gram" (inner products between positions), "entrywise" (one position a term,
+    some weighted entry by entry: products of squares with squared weights) or "product" (the
+    per-example gradient, formed from the rows and used again for the sum).
     """
 
-    terms: tuple[OuterProducts, ...]
-    shared: tuple[Shared, ...]
+    terms: tuple[OuterProducts, ...]  # the same blocks in the same order
+    shared: tuple[Shared, ...]  # the same for every example
     form: str
     reason: str
 
@@ -146,7 +143,7 @@ class Factored:
 
     @property
     def cancels(self) -> bool:
-        """Whether the sum over examples adds up what may cancel within one example's gradient."""
+        """Tells whether the sum over examples adds up what may cancel within one gradient."""
         parts = sum(term.positions for term in self.terms) + len(self.shared)
         return self.form != "product" and parts > 1
 
@@ -208,7 +205,7 @@ class Factored:
     def _split(
         self, arrays: Sequence[jax.Array]
     ) -> tuple[list[jax.Array], jax.Array | None, list[jax.Array | None]]:
-        """Operands, the shared terms' sum, and the terms' weights; None where there is none."""
+        """Splits into operands, the shared terms' sum, the terms' weights; None where missing."""
         own, rest = list(arrays[: len(self.needs)]), list(arrays[len(self.needs) :])
         common = rest.pop(0) if self.shared else None
         return own, common, [None if term.weight is None else rest.pop(0) for term in self.terms]
@@ -216,7 +213,7 @@ class Factored:
 
 @dataclasses.dataclass(frozen=True)
 class Common:
-    """A gradient that is the same for every example: of a parameter that is only penalised."""
+    """Plans for a gradient that is the same for every example: of one that is only penalised."""
 
     terms: tuple[Shared, ...]
     rule: str = "shared"
@@ -279,14 +276,9 @@ _LEAST_SCALE = 2.0**-30
 
 
 def plan_terms(terms: Sequence[OuterProducts | Shared], force: bool) -> Factored | Common | str:
-    """Chooses the form for a parameter whose gradient is a sum of outer products.
+    """Chooses the form for a sum of outer products; if there is none, returns why, as text.
 
-    Args:
-      terms: at least one.
-      force: keep the gradient factored even where its product is cheaper.
-
-    Returns:
-      The plan, or the reason why there is none.
+    `force` keeps the gradient factored even where its product is cheaper.
     """
     shared = tuple(term for term in terms if isinstance(term, Shared))
     products = [term for term in terms if isinstance(term, OuterProducts)]

@@ -47,7 +47,7 @@ PyTree = Any
 
 
 class Results(NamedTuple):
-    """Per-example gradients (one entry for each parameter), losses and auxiliary outputs."""
+    """Holds per-example gradients (one entry a parameter), losses and auxiliary outputs."""
 
     gradients: FactoredGradients | MaterialisedGradients
     values: jax.Array
@@ -56,7 +56,7 @@ class Results(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Loss:
-    """The loss of one example, as given to `clipped_grad`."""
+    """Wraps the loss of one example, as given to `clipped_grad`."""
 
     function: Callable[..., Any]
     has_aux: bool
@@ -68,34 +68,22 @@ class Loss:
 
 
 class Tracing(NamedTuple):
-    """The computation of one example.
+    """Holds the computation of one example."""
 
-    Attributes:
-      graph: its inputs are the parameters, the leaves of the example, and its key if any.
-      per_row: the values that depend on the example or its key.
-      plans: one for each parameter.
-      results: the loss, then the leaves of the auxiliary output.
-      aux_tree: structure of the auxiliary output.
-      stored: the inputs that stand in memory.
-    """
-
-    graph: Graph
-    per_row: set[Value]
-    plans: list[Plan]
-    results: list[Atom]
+    graph: Graph  # its inputs are the parameters, the leaves of the example, and its key if any
+    per_row: set[Value]  # values that depend on the example or its key
+    plans: list[Plan]  # one for each parameter
+    results: list[Atom]  # the loss, then the leaves of the auxiliary output
     aux_tree: Any
-    stored: set[Atom]
+    stored: set[Atom]  # the inputs that stand in memory
 
 
 def trace(
     loss: Loss, params: PyTree, batch: PyTree, keys: Any, force: bool, stored: bool = True
 ) -> Tracing:
-    """Traces one example and decides for each parameter.
+    """Traces one example and decides for each parameter; arguments as of `factored`.
 
-    Args:
-      loss, params, batch, keys: as of `factored`.
-      force: keeps gradients factored.
-      stored: whether parameters and rows stand in memory, perhaps picked from what does.
+    `stored`: parameters and rows stand in memory, perhaps picked from what does.
     """
     arguments = [shapes_of(params), one_row(batch), *([] if keys is None else [one_row(keys)])]
     jaxpr, shapes = jax.make_jaxpr(loss.value_and_grad, return_shape=True)(*arguments)
@@ -140,7 +128,7 @@ def _plan(recogniser: Recogniser, atom: Atom, leaf: Any, force: bool) -> Plan:
 
 
 def _wanted(tracing: Tracing) -> list[Atom]:
-    """The values that are evaluated: results, and what the plans need."""
+    """Returns the values that are evaluated: results, and what the plans need."""
     wanted = dict.fromkeys(tracing.results)
     for plan in tracing.plans:
         wanted |= dict.fromkeys((*plan.needs, *plan.shared_needs))
@@ -148,20 +136,14 @@ def _wanted(tracing: Tracing) -> list[Atom]:
 
 
 class RowCost(NamedTuple):
-    """What one row of a batch takes, roughly; of shapes alone.
+    """Estimates what one row of a batch takes, from shapes alone."""
 
-    Attributes:
-      bytes: of its own values, and of gradients formed for it, as if the compiler fused and freed
-        nothing.
-      multiplications: of its products and convolutions, and of the sum over rows.
-    """
-
-    bytes: int
-    multiplications: float
+    bytes: int  # of its values and of gradients formed for it, as if nothing were fused or freed
+    multiplications: float  # of its products and convolutions, and of the sum over rows
 
 
 def row_cost(tracing: Tracing) -> RowCost:
-    """What one row takes."""
+    """Estimates what one row takes."""
     wanted = _wanted(tracing)
     formed, sums = 0, 0.0
     for plan, leaf in zip(tracing.plans, tracing.graph.inputs, strict=False):
@@ -225,7 +207,7 @@ def materialised(loss: Loss, params: PyTree, batch: PyTree, keys: Any) -> Result
 
 @dataclasses.dataclass(frozen=True)
 class MaterialisedGradients:
-    """Per-example gradients, (batch, ...) for each parameter."""
+    """Holds per-example gradients, (batch, ...) for each parameter."""
 
     leaves: list[jax.Array]
 
@@ -243,7 +225,7 @@ class MaterialisedGradients:
 
 
 class FactoredGradients:
-    """What the plans of the parameters need, batched (`operands`) and not (`shared`)."""
+    """Holds what the plans of the parameters need, batched (`operands`) and not (`shared`)."""
 
     def __init__(
         self, plans: list[Plan], operands: list[tuple], shared: list[tuple], size: int
@@ -267,12 +249,12 @@ class FactoredGradients:
 
     @property
     def cancels(self) -> bool:
-        """Whether the sums over examples add up what may cancel within one example's gradient."""
+        """Tells whether sums over examples add up what may cancel within a gradient."""
         return any(plan.cancels for plan in self._plans)
 
     @property
     def products(self) -> float:
-        """Of entries of factors, as many as the squared norms add up, at most."""
+        """Counts products of entries that the squared norms add up, at most."""
         return sum(plan.products for plan in self._plans)
 
     def squared_norms(self) -> list[SquaredNorm]:

@@ -31,7 +31,7 @@ def _reshape(term: OuterProducts, operation: Operation, _: int) -> OuterProducts
 
 
 def _broadcast(term: OuterProducts, operation: Operation, _: int) -> OuterProducts | None:
-    """Only where it puts in axes of size 1."""
+    """Reshapes, where axes of size 1 are all that is put in."""
     shape = operation.outputs[0].aval.shape
     return term.reshaped(shape) if math.prod(shape) == math.prod(term.layout.shape) else None
 

@@ -19,28 +19,25 @@ WORD_BITS = 32
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CountTable:
-    """Thresholds that turn one uniform integer into a truncated binomial count.
+    """Holds thresholds that turn one uniform integer into a truncated binomial count.
 
-    Attributes:
-      thresholds: uint32 array (words, cap), most significant word first. For U uniform on
-        {0, ..., 2^(32 words) - 1}, the number of columns t with U >= t follows the law of
-        min(Binomial(trials, probability), cap) up to `total_variation`.
-      total_variation: upper bound on the total variation distance between the two laws, exact up
-        to the rounding (upwards) of the last float.
+    For U uniform on {0, ..., 2^(32 words) - 1}, the number of columns t with U >= t follows
+    min(Binomial(trials, probability), cap) up to `total_variation`, an upper bound that is exact
+    up to the rounding (upwards) of the last float.
     """
 
-    thresholds: np.ndarray
+    thresholds: np.ndarray  # uint32 (words, cap), most significant word first
     total_variation: float
 
 
 def round_up(value: Fraction) -> float:
-    """The smallest float not below `value`, for bounds that must stay bounds."""
+    """Returns the smallest float not below `value`, for bounds that must stay bounds."""
     nearest = float(value)
     return nearest if Fraction(nearest) >= value else math.nextafter(nearest, math.inf)
 
 
 def split_into_words(values: list[int], words: int) -> np.ndarray:
-    """Non-negative integers below 2^(32 words) as uint32 (words, len(values)), high word first."""
+    """Splits integers below 2^(32 words) into uint32 (words, len(values)), high word first."""
     mask = (1 << WORD_BITS) - 1
     shifts = [WORD_BITS * (words - 1 - word) for word in range(words)]
     return np.array(
@@ -49,7 +46,7 @@ def split_into_words(values: list[int], words: int) -> np.ndarray:
 
 
 def binomial_count_table(trials: int, probability: float, cap: int, *, words: int) -> CountTable:
-    """Builds the table of min(Binomial(trials, probability), cap).
+    """Builds the table of min(Binomial(trials, probability), cap); a probability of 1 needs none.
 
     The float `probability` is taken as the rational number it is, a / b. Weights in proportion to
     the probabilities start with 1 at the mode and follow P[k+1] / P[k] = (trials - k) a / ((k + 1)
@@ -57,12 +54,7 @@ def binomial_count_table(trials: int, probability: float, cap: int, *, words: in
     step, as far as they matter; what lies beyond is bounded and counted. Divided by their sum they
     are the law. A threshold is the cumulative probability times 2^(32 words), rounded to the
     nearest integer that 32 words hold; the distance to the true law is summed from the intervals.
-
-    Args:
-      trials: number of records, >= 1.
-      probability: in (0, 1); 1 needs no table.
-      cap: counts of `cap` and more share the last outcome; 1 <= cap <= trials.
-      words: uint32 words of one uniform number; 3 (96 bits) unless a test wants a coarse table.
+    Use 3 words (96 bits) unless a test wants a coarse table.
     """
     first, weights, below, beyond = _weights(trials, Fraction(probability), words)
     total_low = sum(low for low, _ in weights)
@@ -98,12 +90,11 @@ def binomial_count_table(trials: int, probability: float, cap: int, *, words: in
 def _weights(
     trials: int, probability: Fraction, words: int
 ) -> tuple[int, list[tuple[int, int]], int, int]:
-    """The binomial probabilities that matter, all times one unknown number.
+    """Returns the binomial probabilities that matter, all times one unknown number.
 
-    Returns:
-      The first count; the weights from there on, integers (low, high) around each; and bounds on
-      all weights before the first together and after the last together, less than 2^-(32 words +
-      256) of the whole.
+    They are the first count; integers (low, high) around each weight from there on; and bounds on
+    all weights before the first together and after the last together, less than 2^-(32 words +
+    256) of the whole.
     """
     numerator, denominator = probability.as_integer_ratio()
     complement = denominator - numerator

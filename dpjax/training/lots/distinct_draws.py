@@ -18,7 +18,7 @@ _WORD_VALUES = 1 << WORD_BITS
 
 
 def draws_for_distinct(size: int, wanted: int) -> tuple[int, Fraction]:
-    """How many uniform draws hold `wanted` distinct records but for a probability <= 2^-96.
+    """Returns how many uniform draws hold `wanted` distinct records but for a probability <= 2^-96.
 
     A draw is lost if its word is rejected or if it repeats an earlier one; until `wanted` distinct
     records are seen, each is lost with probability at most p, whatever came before. So the kept
@@ -36,7 +36,7 @@ def draws_for_distinct(size: int, wanted: int) -> tuple[int, Fraction]:
 
 
 def _relative_entropy(first: float, second: float) -> float:
-    """KL divergence of Bernoulli(first) from Bernoulli(second), 0 unless first < second."""
+    """Returns Bernoulli(first)'s KL divergence from Bernoulli(second), 0 unless first < second."""
     if first >= second:
         return 0.0
     if second == 1.0:
@@ -48,14 +48,8 @@ def _relative_entropy(first: float, second: float) -> float:
 def distinct_records(words: jax.Array, size: int, capacity: int) -> tuple[jax.Array, jax.Array]:
     """Turns uniform words into distinct uniform records, in the order they were drawn.
 
-    Args:
-      words: uint32 (draws,), independent and uniform.
-      size: number of records, below 2^31.
-      capacity: how many to return, at most draws.
-
-    Returns:
-      int32 (capacity,) records and how many of all draws are distinct; entries beyond that number
-      have no meaning.
+    Returns int32 (capacity,) records and how many of all draws are distinct; entries beyond that
+    number have no meaning. `size` is below 2^31, `capacity` at most the number of draws.
     """
     draws = words.shape[0]
     # The largest multiple of `size` that 32 bits hold splits evenly; the words above it would
@@ -90,7 +84,7 @@ def compact(member: jax.Array, capacity: int) -> tuple[jax.Array, jax.Array]:
 
 
 def at_least(words: jax.Array, thresholds: np.ndarray) -> jax.Array:
-    """words >= thresholds as multi-word integers; both (words, ...), high word first."""
+    """Compares words >= thresholds as multi-word integers; both (words, ...), high word first."""
     result = words[-1] >= thresholds[-1]
     for word, threshold in zip(words[-2::-1], thresholds[-2::-1], strict=True):
         result = (word > threshold) | ((word == threshold) & result)

@@ -31,28 +31,22 @@ POISSON, POISSON_DENSE, FIXED, ALONE = "poisson", "poisson dense", "fixed", "alo
 
 @dataclasses.dataclass(frozen=True)
 class LotFamily:
-    """Lots of one kind over one data set, padded to one capacity; static.
+    """Draws lots of one kind over one data set, padded to one capacity; static.
 
     Formal guarantees:
       For equal keys and numbers of records, `draw(key, numbers_of(lots), n)` has True rows that
       hold the records of `lots.draw(key, n)`, and no others: `total_variation` and the truncation
       of `lots` are those of the padded draw.
-
-    Attributes:
-      kind: which of the ways of drawing; see `sampling.py`.
-      size: records the lots were made for: the bound (Poisson) or the number (fixed).
-      capacity: rows of a padded lot, at least the capacity of every member.
-      lots: the one member, where its numbers cannot be traced (fixed lots of more than half of the
-        records); else None.
     """
 
-    kind: str
-    size: int
-    capacity: int
+    kind: str  # which of the ways of drawing; see `sampling.py`
+    size: int  # records that the lots were made for: the bound (Poisson) or the number (fixed)
+    capacity: int  # rows of a padded lot, at least the capacity of every member
+    # only where its numbers cannot be traced: fixed lots of over half of the records
     lots: FixedLots | None = None
 
     def numbers_of(self, lots: PoissonLots | FixedLots) -> dict[str, np.ndarray | np.generic]:
-        """What tells `lots` from the other members, as arrays of one shape for all of them."""
+        """Returns what tells `lots` from other members, as arrays of one shape for all."""
         if self.kind == ALONE:
             return {}
         if isinstance(lots, FixedLots):
@@ -81,10 +75,7 @@ class LotFamily:
     ) -> tuple[jax.Array, jax.Array]:
         """Draws one lot: indices int32 (capacity,), 0 where padded, and mask bool (capacity,).
 
-        Args:
-          key: typed key, shape ().
-          numbers: of the member, from `numbers_of`; traced or not.
-          number_of_records: actual number of records, at most the bound.
+        The `numbers` are those of `numbers_of`, traced or not.
         """
         if self.lots is not None:
             return self.lots.draw(key)
@@ -109,8 +100,7 @@ class LotFamily:
 
 
 def family_of(lots: PoissonLots | FixedLots) -> LotFamily:
-    """The smallest family that holds `lots`; two lots may share a family if these differ in
-    capacity alone, and the larger capacity is then the family's."""
+    """Returns the smallest family that holds `lots`; it may hold others of less capacity."""
     if isinstance(lots, FixedLots):
         size = lots.dataset_size
         if 2 * lots.lot_size > size:

@@ -105,12 +105,12 @@ class PoissonLots:
 
     @property
     def total_variation(self) -> float:
-        """Upper bound on the distance of one lot from its ideal law, truncation apart."""
+        """Bounds the distance of one lot from its ideal law, truncation apart."""
         return _poisson_sampler(self).total_variation
 
     @property
     def failure_probability_per_draw(self) -> float:
-        """What the accounting charges per lot for quantisation, as infinite privacy loss."""
+        """Returns what each lot is charged for quantisation, as infinite privacy loss."""
         return _charge(self.total_variation)
 
     def draw(
@@ -125,9 +125,6 @@ class PoissonLots:
         Returns:
           indices int32 (capacity,), all different where the mask is True, and mask bool
           (capacity,). The order of the records means nothing; True rows may lie anywhere.
-
-        Raises:
-          ValueError: a static number of records above the bound.
         """
         if isinstance(number_of_records, int | np.integer) and not (
             0 <= number_of_records <= self.dataset_size_bound
@@ -151,11 +148,6 @@ class FixedLots:
       distinct records among the draws; the lot is then smaller). `failure_probability_per_draw`
       is (1 + 2^32) times that, for the reason given in `PoissonLots`. Neighbouring relation:
       replace one; the number of records is public.
-
-    Example:
-      >>> from dpjax import training
-      >>> training.FixedLots(1000, 50).lot_size
-      50
 
     Attributes:
       dataset_size: number of records, exact and public.
@@ -181,12 +173,12 @@ class FixedLots:
 
     @property
     def total_variation(self) -> float:
-        """Upper bound on the distance of one lot from the uniform law over subsets."""
+        """Bounds the distance of one lot from the uniform law over subsets."""
         return _fixed_sampler(self).total_variation
 
     @property
     def failure_probability_per_draw(self) -> float:
-        """What the accounting charges per lot, as infinite privacy loss."""
+        """Returns what the accounting charges per lot, as infinite privacy loss."""
         return _charge(self.total_variation)
 
     def check_number(self, number_of_records: int) -> None:
@@ -200,19 +192,9 @@ class FixedLots:
     def draw(
         self, key: jax.Array, number_of_records: int | jax.Array | None = None
     ) -> tuple[jax.Array, jax.Array]:
-        """Draws one lot.
+        """Draws one lot, as `PoissonLots.draw`, of `lot_size` rows that are all True.
 
-        Args:
-          key: typed key, shape (). Vectorise with `jax.vmap`.
-          number_of_records: taken so that both kinds of lots are drawn alike; where it is static it
-            must equal `dataset_size`.
-
-        Returns:
-          indices int32 (lot_size,), all different, in no particular order, and mask bool
-        (lot_size,), all True.
-
-        Raises:
-          ValueError: a static number of records other than `dataset_size`.
+        A static `number_of_records` must equal `dataset_size`.
         """
         if isinstance(number_of_records, int | np.integer):
             self.check_number(int(number_of_records))
@@ -222,7 +204,7 @@ class FixedLots:
 
 @dataclasses.dataclass(frozen=True)
 class _Sampler:
-    """draw(key) -> (indices (capacity,), mask (capacity,)), and its distance from the ideal law."""
+    """Holds draw(key) -> (indices, mask), (capacity,) each, and its distance from the ideal law."""
 
     draw: Callable[[jax.Array], tuple[jax.Array, jax.Array]]
     total_variation: float
@@ -263,7 +245,7 @@ def _fixed_sampler(lots: FixedLots) -> _Sampler:
 
 
 def _bernoulli_sampler(size: int, probability: float, capacity: int) -> _Sampler:
-    """One number per record: the cheaper way when a lot may hold more than half of them."""
+    """Draws one number per record: cheaper when a lot may hold more than half of them."""
     resolution = 1 << (WORD_BITS * UNIFORM_WORDS)
     # Present where U < threshold; the float's value times 2^96 rounds by at most one half, and
     # probability 1 (threshold 2^96, one more than the words hold) is exact below.
@@ -284,7 +266,7 @@ def _bernoulli_sampler(size: int, probability: float, capacity: int) -> _Sampler
 
 
 def _complement_sampler(size: int, left_out: int) -> _Sampler:
-    """More than half of the records: draws the ones to leave out."""
+    """Draws the records to leave out, for lots of more than half of them."""
     if left_out == 0:
         return _Sampler(lambda key: (jnp.arange(size), jnp.ones((size,), bool)), 0.0)
     excluded_lots = FixedLots(size, left_out)
