@@ -907,13 +907,10 @@ MISTAKES = [
     ),
     Mistake(
         "a law of K may draw otherwise than it is priced",
-        "dpjax/accounting/selection/laws/check.py",
-        "    if own:\n",
-        "    if False:\n",
-        (
-            "tests/conformance/test_own_law.py::"
-            "test_a_law_that_draws_otherwise_than_it_is_priced_is_refused",
-        ),
+        "dpjax/accounting/selection/laws/law.py",
+        "if type(law) not in _CLASSES.values():",
+        "if not isinstance(law, RepetitionLaw):",
+        ("tests/conformance/test_own_law.py::test_a_class_of_ones_own_is_refused",),
     ),
     # ---- what a certificate proves
     Mistake(

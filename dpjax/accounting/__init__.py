@@ -3,7 +3,7 @@
 Constructors of base runs return a `Guarantee`; `compose`, `repeat`, `parallel`, `mixture`,
 `best_of`, `best_of_adaptive` and `split` make guarantees of guarantees; laws of the number of runs
 K live in `selection.laws`.
-A constructor of one's own is a function decorated with `mechanism`, a law one with `law_family`.
+A constructor of one's own is a function decorated with `mechanism`, a law of K a `Tabulated`.
 """
 
 from dpjax.accounting.calibration import calibrate, calibrate_largest
@@ -77,7 +77,6 @@ from dpjax.accounting.selection.laws import (
     RepetitionLaw,
     Tabulated,
     TruncatedNegativeBinomial,
-    law_family,
     law_from_dict,
 )
 from dpjax.accounting.selection.split import split
@@ -120,7 +119,6 @@ __all__ = [
     "gaussian",
     "iteration_rdp",
     "laplace",
-    "law_family",
     "law_from_dict",
     "local_noise_variance",
     "lot_capacity",

@@ -360,7 +360,7 @@ def good(arguments: dict) -> dict:
 def test_the_table_names_every_public_function_and_every_argument():
     named = {name for name in PUBLIC if "." not in name}
     apart = {"compose", "parallel"}  # Below.
-    apart |= {"law_family", "mechanism"}  # Have worked examples in conformance/.
+    apart |= {"mechanism"}  # Has worked examples in conformance/.
     assert named | RECORDS | apart == set(accounting.__all__)
     for name, (call, arguments) in PUBLIC.items():
         wanted = set(inspect.signature(call).parameters) - {"source", "provenance", "renyi"}

@@ -14,8 +14,6 @@ from collections.abc import Iterator
 ROOT = pathlib.Path(__file__).parents[2]
 
 FREE = {
-    "accounting/selection/laws/check._compare_slopes": "of a fine grid; test_own_law.py",
-    "accounting/selection/laws/check._compare_slopes 2": "of a fine grid; test_own_law.py",
     "federated/flower/client.make_client_app.answer": "of messages; tests/federated",
     "federated/flower/secure_sum._Workflow.run": "of messages; tests/federated",
     "training/host_data.HostData.__post_init__": "goes with host data",

@@ -15,8 +15,7 @@ from dpjax.accounting.guarantee import Guarantee, check_guarantee
 from dpjax.accounting.numerics.privacy_profile import pair_from_profiles
 from dpjax.accounting.selection.best_of import best_of
 from dpjax.accounting.selection.envelope import selected_profiles
-from dpjax.accounting.selection.laws.check import check_law
-from dpjax.accounting.selection.laws.law import RepetitionLaw, law_from_dict
+from dpjax.accounting.selection.laws.law import RepetitionLaw, check_law, law_from_dict
 
 
 def best_of_adaptive(guarantee: Guarantee, law: RepetitionLaw, ratio: Sequence[float]) -> Guarantee:
@@ -67,19 +66,14 @@ def best_of_adaptive(guarantee: Guarantee, law: RepetitionLaw, ratio: Sequence[f
       which of the two it sees; log(C / c) is what its later proposals may then add.
 
     Raises:
-      ValueError: no law given, or one whose functions contradict its pmf; a ratio that does not
-        hold 1, as every density over another does.
+      ValueError: no law of the library given; a ratio that does not hold 1, as every density over
+        another does.
     """
-    if not isinstance(law, RepetitionLaw):
-        raise ValueError(f"best_of_adaptive needs a law of K, such as Geometric(10), not {law!r}")
+    check_law("best_of_adaptive", law)
     check_guarantee("guarantee", guarantee)
     low, high = checked_ratio(ratio)
-    check_law(law)
-    plain = law.to_dict()
-    if plain.get("law") == "tabulated":
-        law = law_from_dict(plain)  # To the last digit what the provenance rebuilds.
     tree = provenance.node(
-        "best_of_adaptive", {"law": plain, "ratio": [low, high]}, [guarantee.provenance]
+        "best_of_adaptive", {"law": law.to_dict(), "ratio": [low, high]}, [guarantee.provenance]
     )
     if low == high:
         same = best_of(guarantee, law)
