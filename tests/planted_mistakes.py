@@ -340,20 +340,6 @@ MISTAKES = [
         ("tests/accounting/mechanisms/test_known_mechanisms.py",),
     ),
     Mistake(
-        "mechanisms: randomised response as if there were two categories",
-        "dpjax/accounting/mechanisms/randomised_response.py",
-        "other = (1.0 - truth) / (categories - 1)",
-        "other = 1.0 - truth",
-        ("tests/accounting/mechanisms/test_known_mechanisms.py",),
-    ),
-    Mistake(
-        "mechanisms: a table that knows its points between the rows too",
-        "dpjax/accounting/mechanisms/profile_table.py",
-        "delta + (1.0 - delta) * below * (1.0 + 2.0**-46)",
-        "delta + (1.0 - delta) * below * 0.9",
-        ("tests/accounting/mechanisms/test_known_mechanisms.py",),
-    ),
-    Mistake(
         "audits: events are counted on the executions that chose them",
         "dpjax/auditing/lower_bounds.py",
         "samples = self._ordered(self.counting, event.likelier_with_record)",

@@ -29,7 +29,6 @@ from dpjax.accounting.mechanisms.federated_averaging import (
     calibrate_federated_averaging,
     federated_averaging,
 )
-from dpjax.accounting.mechanisms.laplace import laplace
 from dpjax.accounting.mechanisms.mechanism import mechanism
 from dpjax.accounting.mechanisms.noise_shares import local_noise_variance, minimum_survivors
 from dpjax.accounting.mechanisms.output_perturbation import (
@@ -37,8 +36,6 @@ from dpjax.accounting.mechanisms.output_perturbation import (
     projected_sgd_sensitivity,
     regularised_logistic_sensitivity,
 )
-from dpjax.accounting.mechanisms.profile_table import profile_table
-from dpjax.accounting.mechanisms.randomised_response import randomised_response
 from dpjax.accounting.mechanisms.replace_one import replace_one
 from dpjax.accounting.mechanisms.sparse_vector import (
     advanced_composition,
@@ -118,7 +115,6 @@ __all__ = [
     "from_provenance",
     "gaussian",
     "iteration_rdp",
-    "laplace",
     "law_from_dict",
     "local_noise_variance",
     "lot_capacity",
@@ -129,10 +125,8 @@ __all__ = [
     "output_perturbation",
     "parallel",
     "plan",
-    "profile_table",
     "projected_sgd_sensitivity",
     "pure",
-    "randomised_response",
     "rdp_grid",
     "regularised_logistic_sensitivity",
     "renyi_only",

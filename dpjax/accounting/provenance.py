@@ -16,6 +16,9 @@ Rebuild = Callable[[dict[str, Any], list[Any]], Any]
 
 _REBUILDERS: dict[str, Rebuild] = {}
 
+REMOVED = {"laplace": "0.2.0", "profile_table": "0.2.0", "randomised_response": "0.2.0"}
+"""Mechanism -> the last version that priced it, which alone rebuilds its guarantees."""
+
 
 def register(mechanism: str, rebuild: Rebuild) -> None:
     """Tells how to rebuild a guarantee from a node.
@@ -67,9 +70,8 @@ def from_provenance(tree: Mapping[str, Any]) -> Any:
       The Guarantee, equal in every number to the one that wrote the tree.
 
     Raises:
-      ValueError: in one line, if the tree names a mechanism this version does not know (one of your
-        own is known once its module is imported), lacks a field, or is not as this version would
-        write it; for a law of K that cannot be rebuilt.
+      ValueError: in one line, if the tree names a mechanism that is not known here (one of your own
+        is once its module is imported), lacks a field, or is not as this version would write it.
     """
     try:
         guarantee = _rebuilt(tree)
@@ -89,6 +91,8 @@ def _rebuilt(tree: Mapping[str, Any]) -> Any:
     if not isinstance(tree, Mapping) or "mechanism" not in tree:
         raise ValueError("not a provenance tree: pass Guarantee.provenance (a dict with mechanism)")
     name, parameters, parts = (tree.get(key) for key in ("mechanism", "parameters", "parts"))
+    if isinstance(name, str) and name in REMOVED:
+        raise ValueError(f"{name!r} was priced by version {REMOVED[name]}, and by none since")
     if not isinstance(name, str) or name not in _REBUILDERS:
         raise ValueError(f"unknown mechanism {str(name)[:80]!r}: pass one of {list(registered())}")
     if not isinstance(parameters, Mapping) or not isinstance(parts, Sequence):

@@ -212,7 +212,6 @@ PUBLIC = {
         method=("laplace", "word"),
     ),
     "law_from_dict": spec(accounting.law_from_dict, values=(LAW.to_dict(), "dict")),
-    "laplace": spec(accounting.laplace, noise_multiplier=(2.0, "number"), **REPLACE),
     "local_noise_variance": spec(
         accounting.local_noise_variance,
         variance=(4.0, "number"),
@@ -255,12 +254,6 @@ PUBLIC = {
         delta=(1e-5, "number"),
         shapes=([1.0], "list"),
     ),
-    "profile_table": spec(
-        accounting.profile_table,
-        epsilons=([0.5, 1.0], "list"),
-        deltas=([1e-3, 1e-5], "list"),
-        **REPLACE,
-    ),
     "projected_sgd_sensitivity": spec(
         accounting.projected_sgd_sensitivity,
         strong_convexity=(0.1, "number"),
@@ -269,11 +262,6 @@ PUBLIC = {
         batch_size=(10, "whole"),
     ),
     "pure": spec(accounting.pure, epsilon=(0.5, "number"), **REPLACE),
-    "randomised_response": spec(
-        accounting.randomised_response,
-        truth_probability=(0.8, "number"),
-        categories=(3, "whole"),
-    ),
     "rdp_grid": spec(
         accounting.rdp_grid,
         sampling_probability=(0.1, "grid"),

@@ -15,6 +15,7 @@ import pytest
 from runs_elsewhere import model_and_count
 
 from dpjax import accounting, bridges, tuning
+from dpjax.accounting import provenance
 from dpjax.bridges import claims
 from dpjax.bridges.procedure import planned
 from dpjax.bridges.selection import RunsWarning, Selection
@@ -408,6 +409,20 @@ def test_the_statement_says_what_is_not_proven_and_edits_are_refused(tmp_path):
         at[place[-1]] = value
         rebuilt = verification.restated(edited)
         assert rebuilt.statement != edited, place
+
+
+@pytest.mark.parametrize("name", provenance.REMOVED)
+def test_a_mechanism_that_an_older_version_priced_is_refused_in_one_line(name, tmp_path):
+    result = _tune(lambda seed, h: ({"w": np.ones(2)}, 1))
+    result.release.save(tmp_path / "release")
+    path = tmp_path / "release" / "guarantee.json"
+    claim = json.loads(path.read_text())
+    claim["one_run"]["mechanism"] = {"mechanism": name, "parameters": {}, "parts": []}
+    path.write_text(json.dumps(claim))
+    priced = f"{name!r} was priced by version {provenance.REMOVED[name]}, and by none since"
+    with pytest.raises(verification.NotVerified, match=priced) as refused:
+        verification.verify_release(str(path))
+    assert "\n" not in str(refused.value)
 
 
 def test_a_model_of_any_kind_has_its_own_file(tmp_path):
