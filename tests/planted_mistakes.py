@@ -1028,7 +1028,7 @@ MISTAKES = [
     Mistake(
         "a sum of discrete Gaussians is proved as one of them",
         _CERTIFICATE,
-        "if eta > 1e-9 or a < 4.0 and count > 1:",
+        "if not eta < 1e-9:",
         "if False:",
         (f"{_OF_TUNERS}::test_a_sum_of_discrete_gaussians_is_none_itself",),
     ),

@@ -50,8 +50,8 @@ class VoteSettings:
       noise: "skellam" (closed under sums, so that nothing is lost by splitting it) or
         "discrete_gaussian".
       scale: factor of every vote; above 1 it makes the grid of the noise finer, which a sum of
-        discrete Gaussians needs where a client's share is small (and costs time to account for
-        where it is not).
+        discrete Gaussians needs where a client's share is small: of a variance below 4 it is
+        refused.
     """
 
     clients: int

@@ -148,7 +148,7 @@ PUBLIC = {
     ),
     "discrete_gaussian_vote": spec(
         accounting.discrete_gaussian_vote,
-        local_variance=(2.0, "number"),
+        local_variance=(8.0, "number"),
         clients=(10, "whole"),
         missing_fraction=(0.1, "number"),
         scale=(1, "whole"),

@@ -20,7 +20,7 @@ from dpjax.bridges import claims
 from dpjax.bridges.procedure import planned
 from dpjax.bridges.selection import RunsWarning, Selection
 from dpjax.randomness import integer_laws
-from dpjax.tuning import cautions, verification
+from dpjax.tuning import cautions, release, verification
 
 BASE = accounting.gaussian(2.0)
 SPACE = tuning.Space(rate=tuning.Uniform(0.0, 1.0))
@@ -418,6 +418,9 @@ def test_a_mechanism_that_an_older_version_priced_is_refused_in_one_line(name, t
     path = tmp_path / "release" / "guarantee.json"
     claim = json.loads(path.read_text())
     claim["one_run"]["mechanism"] = {"mechanism": name, "parameters": {}, "parts": []}
+    hashes = claim[release.SEAL]
+    del hashes[release.THIS_STATEMENT]
+    hashes[release.THIS_STATEMENT] = release.sha256(release.json_bytes(claim))
     path.write_text(json.dumps(claim))
     priced = f"{name!r} was priced by version {provenance.REMOVED[name]}, and by none since"
     with pytest.raises(verification.NotVerified, match=priced) as refused:

@@ -24,7 +24,7 @@ GOOD = {
     "compose": [_PURE, _TABLE, _PURE],
     "discrete_gaussian": {"noise_std": 3.0, "sensitivity": 2},
     "discrete_gaussian_vote": {
-        "local_variance": 2.0,
+        "local_variance": 8.0,
         "clients": 10,
         "missing_fraction": 0.1,
         "scale": 2,

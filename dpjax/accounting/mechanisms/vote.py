@@ -27,6 +27,7 @@ from dpjax.accounting.mechanisms.noise_shares import minimum_survivors
 from dpjax.accounting.numerics.composition import composition
 from dpjax.accounting.numerics.integer_noise import (
     IntegerNoise,
+    check_local_variance,
     discrete_gaussian_sum,
     shift_pair,
     shift_rdp,
@@ -178,9 +179,9 @@ def discrete_gaussian_vote(
 
     Formal guarantees: replace one client; of the `clients` summands on every count at least
     `minimum_survivors(clients, missing_fraction)` are there and unknown to the adversary. The law
-    of that sum is computed exactly. It is not a discrete Gaussian (Kairouz, Liu & Steinke 2021
-    bound what that costs): below a local variance of about a half it costs more than one of the
-    same variance; scale the votes up or use Skellam noise.
+    of that sum is a discrete Gaussian's, to the last digit, from a local variance of 4 on; below
+    about a half it costs more (Kairouz, Liu & Steinke 2021), and below 4 it is refused: scale the
+    votes up or use Skellam noise.
 
     Example:
       >>> from dpjax import accounting
@@ -189,7 +190,8 @@ def discrete_gaussian_vote(
       replace_one
 
     Args:
-      local_variance: variance parameter of one client's noise on one count, after scaling.
+      local_variance: variance parameter of one client's noise on one count, after scaling, at
+        least 4.
       clients: n.
       votes: k.
       candidates: p.
@@ -199,7 +201,7 @@ def discrete_gaussian_vote(
     Raises:
       ValueError: for arguments out of range.
     """
-    local_variance = positive("local_variance", local_variance)
+    check_local_variance(positive("local_variance", local_variance))
     survivors = minimum_survivors(clients, missing_fraction)
     counts = 2 * _moved_votes(votes, candidates)
     make_noise = functools.partial(discrete_gaussian_sum, local_variance, survivors)
