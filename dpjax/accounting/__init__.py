@@ -41,7 +41,6 @@ from dpjax.accounting.mechanisms.sparse_vector import (
     advanced_composition,
     basic_composition,
     doubling_loop,
-    iteration_rdp,
     sparse_vector,
 )
 from dpjax.accounting.mechanisms.threshold_loop import (
@@ -56,8 +55,6 @@ from dpjax.accounting.mechanisms.vote import (
     discrete_gaussian_vote,
     skellam_vote,
     vote,
-    vote_sensitivity,
-    vote_success_bound,
 )
 from dpjax.accounting.numerics.rdp_grid import epsilon_grid, rdp_grid
 from dpjax.accounting.planning import Plan, plan
@@ -114,7 +111,6 @@ __all__ = [
     "from_dp_event",
     "from_provenance",
     "gaussian",
-    "iteration_rdp",
     "law_from_dict",
     "local_noise_variance",
     "lot_capacity",
@@ -141,7 +137,5 @@ __all__ = [
     "threshold_levels",
     "truncation_probability",
     "vote",
-    "vote_sensitivity",
-    "vote_success_bound",
     "zcdp",
 ]

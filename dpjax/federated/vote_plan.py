@@ -139,16 +139,6 @@ class VotePlan(SummedMechanism):
         """Of the noise on one count when all clients' ballots are in the sum, in votes."""
         return math.sqrt(self.local_variance * self.settings.clients) / self.settings.scale
 
-    def success_bound(self, gap: float, bad_candidates: int, method: str = "exact") -> float:
-        """Lower bound on the probability that no bad candidate wins (Theorem V.1 and tighter).
-
-        Args:
-          gap: by how many votes every bad candidate trails the best.
-          bad_candidates: their number.
-          method: see `accounting.vote_success_bound`, which takes the noise as Gaussian.
-        """
-        return accounting.vote_success_bound(gap, self.standard_deviation, bad_candidates, method)
-
     def fingerprint(self, candidates: Sequence[Mapping[str, float]]) -> str:
         """SHA-256 of the rule and the list of candidates, order included.
 

@@ -205,12 +205,6 @@ PUBLIC = {
     "gaussian": spec(
         accounting.gaussian, noise_multiplier=(1.0, "number"), steps=(3, "whole"), **REPLACE
     ),
-    "iteration_rdp": spec(
-        accounting.iteration_rdp,
-        epsilon=(0.1, "number"),
-        orders=([2.0, 3.0], "list"),
-        method=("laplace", "word"),
-    ),
     "law_from_dict": spec(accounting.law_from_dict, values=(LAW.to_dict(), "dict")),
     "local_noise_variance": spec(
         accounting.local_noise_variance,
@@ -326,14 +320,6 @@ PUBLIC = {
         steps=(10, "whole"),
     ),
     "vote": spec(accounting.vote, sigma=(3.0, "number"), **VOTES),
-    "vote_sensitivity": spec(accounting.vote_sensitivity, **VOTES),
-    "vote_success_bound": spec(
-        accounting.vote_success_bound,
-        gap=(3.0, "number"),
-        sigma=(1.0, "number"),
-        bad_candidates=(3, "whole"),
-        method=("union", "word"),
-    ),
     "zcdp": spec(accounting.zcdp, rho=(0.1, "number"), **REPLACE),
 }
 

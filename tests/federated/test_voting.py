@@ -192,19 +192,6 @@ def test_the_vote_aborts_without_output(total, survivors, message):
         voting.tally(total, RULE.plan(), survivors)
 
 
-def test_success_bound_against_the_mechanism_itself():
-    """One candidate named by all clients, four by none: the bound is attained up to the law."""
-    plan = voting.VoteSettings(40, 5, 1, epsilon=0.2, missing_fraction=0.0).plan()
-    ballot = np.array([0, 0, 1, 0, 0])
-    draws = 3000
-    law = integer_laws.integer_law("skellam", 40 * plan.local_variance)  # closed under sums
-    totals = law.draw(5 * draws, SEEDED, stream=77).reshape(draws, 5) + 40 * ballot
-    won = np.mean([voting.tally(total, plan, 40) == 2 for total in totals])
-    bound = plan.success_bound(gap=40, bad_candidates=4)
-    assert 0.5 < bound < 0.999
-    assert won == pytest.approx(bound, abs=4 * math.sqrt(bound * (1 - bound) / draws) + 0.01)
-
-
 # ---- what everyone must agree on, and what is claimed
 
 

@@ -18,7 +18,6 @@ from collections.abc import Callable
 
 import numpy as np
 import scipy
-from scipy import special
 
 from dpjax.accounting.guarantee import Guarantee
 from dpjax.accounting.mechanisms.elementary import gaussian, gaussian_delta, grid_interval
@@ -34,21 +33,12 @@ from dpjax.accounting.numerics.integer_noise import (
     skellam_noise,
 )
 from dpjax.accounting.numerics.renyi import RenyiCurve, gaussian_curve
-from dpjax.checks import not_negative, one_of, positive, probability, whole
+from dpjax.checks import one_of, positive, probability, whole
 from dpjax.neighbouring import REPLACE_ONE
 
 
 def vote_sensitivity(votes: int, candidates: int) -> float:
-    """Euclidean change of the counts when one client is replaced, sqrt(2 min(k, p - k)).
-
-    Example:
-      >>> from dpjax import accounting
-      >>> accounting.vote_sensitivity(votes=2, candidates=100)
-      2.0
-
-    Raises:
-      ValueError: unless 1 <= votes < candidates.
-    """
+    """Euclidean change of the counts when one client is replaced, sqrt(2 min(k, p - k))."""
     return math.sqrt(2.0 * _moved_votes(votes, candidates))
 
 
@@ -206,46 +196,6 @@ def discrete_gaussian_vote(
     counts = 2 * _moved_votes(votes, candidates)
     make_noise = functools.partial(discrete_gaussian_sum, local_variance, survivors)
     return _integer_vote(make_noise, local_variance * survivors, counts, whole("scale", scale))
-
-
-def vote_success_bound(
-    gap: float, sigma: float, bad_candidates: int, method: str = "exact"
-) -> float:
-    """Lower bound on the probability that no bad candidate beats the best one in a noisy vote.
-
-    Example:
-      >>> from dpjax import accounting
-      >>> accounting.vote_success_bound(gap=30, sigma=5.0, bad_candidates=10) > 0.99
-      True
-
-    Args:
-      gap: every bad candidate has at least this many fewer votes than the best, at least 0.
-      sigma: standard deviation of the Gaussian noise on each count, above 0.
-      bad_candidates: their number, at least 1.
-      method: "exact", E[Phi(gap/sigma + Z)^bad], attained if all trail by exactly the gap;
-        "union", 1 - bad * Phi(-gap / (sqrt(2) sigma)); "paper", Theorem V.1,
-        1 - bad * sigma / (gap sqrt(pi)) * exp(-gap^2 / (4 sigma^2)), which is right but often
-        negative. All are clipped at 0.
-
-    Raises:
-      ValueError: for arguments out of range or an unknown method.
-    """
-    sigma, bad = positive("sigma", sigma), whole("bad_candidates", bad_candidates)
-    gap = not_negative("gap", gap)
-    one_of("method", method, ("exact", "union", "paper"))
-    if method == "exact":
-        # The trapezoidal rule on an analytic, doubly decaying integrand: exact to rounding.
-        grid = np.arange(-10.0, 10.0, 0.02)
-        log_values = bad * special.log_ndtr(gap / sigma + grid) - 0.5 * grid**2
-        return min(1.0, float(np.sum(np.exp(log_values)) * 0.02 / math.sqrt(2.0 * math.pi)))
-    if method == "union":
-        failure = float(special.ndtr(-gap / (math.sqrt(2.0) * sigma)))
-    else:
-        failure = math.inf
-        if gap > 0.0:
-            tail = math.exp(-((gap / sigma) ** 2) / 4.0)
-            failure = sigma / (gap * math.sqrt(math.pi)) * tail
-    return max(0.0, 1.0 - bad * failure)
 
 
 def _moved_votes(votes: int, candidates: int) -> int:

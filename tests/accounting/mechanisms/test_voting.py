@@ -1,4 +1,4 @@
-"""DP-HYPE's vote: sensitivity by enumeration, calibration, integer noise, utility bounds."""
+"""DP-HYPE's vote: sensitivity by enumeration, calibration, integer noise."""
 
 import itertools
 import json
@@ -18,7 +18,6 @@ from dpjax.accounting.mechanisms.vote import (
     skellam_vote,
     vote,
     vote_sensitivity,
-    vote_success_bound,
 )
 from dpjax.accounting.numerics.integer_noise import discrete_gaussian_sum, skellam_noise
 
@@ -157,26 +156,6 @@ def test_composes():
             compose(guarantee, pure(0.5, relation="add_or_remove_one"))
 
 
-@pytest.mark.parametrize("row", json.loads((ORACLES / "dphype_utility.json").read_text()))
-def test_utility_oracle(row):
-    arguments = (row["gap"], row["sigma"], row["n_bad"])
-    exact = vote_success_bound(*arguments)
-    union = vote_success_bound(*arguments, method="union")
-    paper = vote_success_bound(*arguments, method="paper")
-    assert exact == pytest.approx(row["exact"], abs=1e-9)
-    assert union == pytest.approx(max(0.0, row["union_exact_Q"]), abs=1e-9)
-    assert paper == pytest.approx(max(0.0, row["thmV1"]), abs=1e-9)
-    assert 0.0 <= paper <= union <= exact <= 1.0
-    assert exact == pytest.approx(row["mc"], abs=3e-3)
-
-
-def test_utility_limits():
-    assert vote_success_bound(0.0, 3.0, 1) == pytest.approx(0.5)
-    assert vote_success_bound(0.0, 3.0, 9) == pytest.approx(0.1)
-    assert vote_success_bound(0.0, 3.0, 9, method="paper") == 0.0
-    assert vote_success_bound(1e3, 1.0, 99) == pytest.approx(1.0)
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -192,9 +171,6 @@ def test_utility_limits():
         (lambda: calibrate_vote(0.0, 1e-5, 5, 100), "epsilon"),
         (lambda: calibrate_vote(1.0, 0.0, 5, 100), "delta"),
         (lambda: calibrate_vote(1.0, 1e-5, 5, 100, method="classic"), "analytic"),
-        (lambda: vote_success_bound(-1.0, 1.0, 3), "gap"),
-        (lambda: vote_success_bound(1.0, 1.0, 0), "bad_candidates"),
-        (lambda: vote_success_bound(1.0, 1.0, 3, method="best"), "union"),
         (lambda: vote(1.0, 5, 100).epsilon(0), "pure"),
     ],
 )
