@@ -1,4 +1,4 @@
-"""What a computation costs in privacy, in NumPy and SciPy float64; only `rdp_grid` uses JAX.
+"""What a computation costs in privacy, in NumPy and SciPy float64.
 
 Constructors of base runs return a `Guarantee`; `compose`, `repeat`, `parallel`, `mixture`,
 `best_of`, `best_of_adaptive` and `split` make guarantees of guarantees; laws of the number of runs
