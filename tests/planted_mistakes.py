@@ -2860,13 +2860,6 @@ MISTAKES = [
         ),
     ),
     Mistake(
-        "audits: the bound of a family is read off the half that chose the event",
-        "dpjax/auditing/lower_bounds.py",
-        "return LowerBound(largest(seen.low, seen.high), seen)",
-        "return LowerBound(largest(event.low, event.high), seen)",
-        (f"{_CHOOSE}[True-family_lower_bound]",),
-    ),
-    Mistake(
         "audits: a bound is read off the half that chose the event",
         "dpjax/auditing/lower_bounds.py",
         "    seen = halves.counted(halves.chosen(shown))\n",

@@ -58,7 +58,6 @@ FORBIDDEN = [
         (
             "dpjax.bridges.jax_privacy",
             "dpjax.bridges.jax_privacy_plan",
-            "dpjax.auditing.one_run",
         ),
     ),
     ("dpjax", "opacus", ("dpjax.bridges.opacus_engine",)),
