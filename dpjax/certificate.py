@@ -259,51 +259,24 @@ def discrete_gaussian_sum(
 ) -> tuple[np.ndarray, float, float]:
     """The same of a sum of independent discrete Gaussians, of parameter v each.
 
-    P[x] exp(x^2 / 2nv) is constant but for eta, by Poisson's summation. Where eta is not negligible
-    convolutions are done in fixed point; what is rounded or cut off is less than 2^36 last places.
+    P[x] exp(x^2 / 2nv) is constant but for eta, by Poisson's summation: an integral over cells on
+    which one factor of the integrand falls and the other rises.
     """
     total, a, eta = count * variance, 2.0 * math.pi**2 * variance, 0.0
     reach = math.ceil(DEVIATIONS * math.sqrt(total)) + shift
     if not (variance >= 0.0025 and reach + shift < LONGEST // 4):
         raise Unproved("noise this narrow or this wide is beyond this program")
-    logs = -0.5 * np.arange(reach + 1.0) ** 2 / total
     if count > 1:
-        far = math.sqrt(a * count / math.pi) * math.exp(min(count * (0.75 - a / 16.0), 0.0))
-        eta = 2.6 * (math.expm1(min(2.1 * count * math.exp(-0.5 * a), 1.0)) + far)
-    if eta > 1e-9 or a < 4.0 and count > 1:
-        bits, eta = 8 * math.ceil(32.0 - 0.4 * logs[-1]), 0.0
-        keep = math.ceil(math.sqrt(1.4 * bits * total)) + reach
-        if keep * bits > 1 << 19:
-            raise Unproved("noise of so many clients is beyond this program")
-        Work.spend(5000.0 * keep + 5e8 * count.bit_length() * (keep * bits / 2.0**19) ** 1.6)
-        with mpmath.workprec(2 * bits):
-            one = [mpmath.exp(-mpmath.mpf(y * y) / (2 * mpmath.mpf(variance))) for y in range(keep)]
-            one = [int(weight / (2 * sum(one) - 1) * 2**bits) for weight in one]
-        found, one = [2**bits], one[:0:-1] + one
-        for digit in f"{count:b}":
-            found = _product(found, found, bits, keep)
-            found = _product(found, one, bits, keep) if digit == "1" else found
-        found = found[len(found) // 2 :][: reach + 1]
-        if not (len(found) > reach and min(found) >> 96):
-            raise Unproved("noise this narrow is beyond this program")
-        logs = np.array([math.log(mass) for mass in found]) - bits * math.log(2.0)
+        t, z = np.linspace(0.0, 0.5, 4097), np.arange(1.0, 30.0)[:, None]
+        grown = np.exp(-a * z * (z - 2.0 * t)) + np.exp(-a * z * (z + 2.0 * t))
+        more = count * np.log1p(grown.sum(axis=0))[1:]
+        with np.errstate(over="ignore"):
+            cells = np.exp(more - a * count * t[:-1] ** 2) * -np.expm1(-more)
+        eta = 1.1 * math.sqrt(a * count / math.pi) * float(cells.sum()) / 4096.0
+        if not eta < 1e-9:
+            raise Unproved("noise of clients this narrow is beyond this program")
+    logs = -0.5 * np.arange(reach + 1.0) ** 2 / total
     return logs, eta + 8.0 * UNIT * (float(np.abs(logs).max()) + 1.0), BEYOND
-
-
-def _product(one: list[int], other: list[int], bits: int, keep: int) -> list[int]:
-    """Convolution, of one digit each in a long number; the middle, rounded down to `bits` bits."""
-    size = bits // 4 + 2
-    packed = [
-        int.from_bytes(b"".join(mass.to_bytes(size, "little") for mass in masses), "little")
-        for masses in (one, other)
-    ]
-    count = len(one) + len(other) - 1
-    digits = (packed[0] * packed[1]).to_bytes(size * count, "little")
-    first = max(count // 2 - keep, 0)
-    return [
-        int.from_bytes(digits[size * at : size * (at + 1)], "little") >> bits
-        for at in range(first, count - first)
-    ]
 
 
 def pure_measure(name: str, values: Mapping[str, Any], step: float) -> Measure:

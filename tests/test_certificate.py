@@ -217,7 +217,7 @@ def test_laws_of_k_are_those_of_the_accounting():
         {"law": "fixed", "k": 8, "inner": {"law": "poisson", "mean": 0.01}},
         {"law": "binomial", "trials": 8, "probability": 0.5, "inner": {"law": "fixed", "k": 1}},
         {"law": "at_most", "inner": {"law": "geometric", "mean": 2.0, "shape": -0.5}, "cap": 3},
-        {"law": "own", "class": "Mine"},
+        {"law": "zipf", "mean": 2.0},
         {},
     ],
 )

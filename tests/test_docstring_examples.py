@@ -22,8 +22,6 @@ PACKAGES = (
 )
 REGISTRIES = (
     "accounting.provenance._REBUILDERS",
-    "accounting.selection.laws.law._CLASSES",
-    "accounting.selection.laws.law._FAMILIES",
     "data.features.FEATURES",
     "data.source.SOURCES",
     "training.optimizers.OPTIMIZERS",

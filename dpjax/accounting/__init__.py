@@ -1,9 +1,9 @@
-"""What a computation costs in privacy, in NumPy and SciPy float64; only `rdp_grid` uses JAX.
+"""What a computation costs in privacy, in NumPy and SciPy float64.
 
 Constructors of base runs return a `Guarantee`; `compose`, `repeat`, `parallel`, `mixture`,
 `best_of` and `split` make guarantees of guarantees; laws of the number of runs
 K live in `selection.laws`.
-A constructor of one's own is a function decorated with `mechanism`, a law one with `law_family`.
+A constructor of one's own is a function decorated with `mechanism`, a law of K a `Tabulated`.
 """
 
 from dpjax.accounting.calibration import calibrate, calibrate_largest
@@ -29,7 +29,6 @@ from dpjax.accounting.mechanisms.federated_averaging import (
     calibrate_federated_averaging,
     federated_averaging,
 )
-from dpjax.accounting.mechanisms.laplace import laplace
 from dpjax.accounting.mechanisms.mechanism import mechanism
 from dpjax.accounting.mechanisms.noise_shares import local_noise_variance, minimum_survivors
 from dpjax.accounting.mechanisms.output_perturbation import (
@@ -37,14 +36,11 @@ from dpjax.accounting.mechanisms.output_perturbation import (
     projected_sgd_sensitivity,
     regularised_logistic_sensitivity,
 )
-from dpjax.accounting.mechanisms.profile_table import profile_table
-from dpjax.accounting.mechanisms.randomised_response import randomised_response
 from dpjax.accounting.mechanisms.replace_one import replace_one
 from dpjax.accounting.mechanisms.sparse_vector import (
     advanced_composition,
     basic_composition,
     doubling_loop,
-    iteration_rdp,
     sparse_vector,
 )
 from dpjax.accounting.mechanisms.threshold_loop import (
@@ -59,8 +55,6 @@ from dpjax.accounting.mechanisms.vote import (
     discrete_gaussian_vote,
     skellam_vote,
     vote,
-    vote_sensitivity,
-    vote_success_bound,
 )
 from dpjax.accounting.numerics.rdp_grid import epsilon_grid, rdp_grid
 from dpjax.accounting.planning import Plan, plan
@@ -76,7 +70,6 @@ from dpjax.accounting.selection.laws import (
     RepetitionLaw,
     Tabulated,
     TruncatedNegativeBinomial,
-    law_family,
     law_from_dict,
 )
 from dpjax.accounting.selection.split import split
@@ -116,9 +109,6 @@ __all__ = [
     "from_dp_event",
     "from_provenance",
     "gaussian",
-    "iteration_rdp",
-    "laplace",
-    "law_family",
     "law_from_dict",
     "local_noise_variance",
     "lot_capacity",
@@ -129,10 +119,8 @@ __all__ = [
     "output_perturbation",
     "parallel",
     "plan",
-    "profile_table",
     "projected_sgd_sensitivity",
     "pure",
-    "randomised_response",
     "rdp_grid",
     "regularised_logistic_sensitivity",
     "renyi_only",
@@ -147,7 +135,5 @@ __all__ = [
     "threshold_levels",
     "truncation_probability",
     "vote",
-    "vote_sensitivity",
-    "vote_success_bound",
     "zcdp",
 ]

@@ -16,6 +16,9 @@ Rebuild = Callable[[dict[str, Any], list[Any]], Any]
 
 _REBUILDERS: dict[str, Rebuild] = {}
 
+REMOVED = {"laplace": "0.2.0", "profile_table": "0.2.0", "randomised_response": "0.2.0"}
+"""Mechanism -> the last version that priced it, which alone rebuilds its guarantees."""
+
 
 def register(mechanism: str, rebuild: Rebuild) -> None:
     """Tells how to rebuild a guarantee from the parameters and rebuilt parts of a node."""
@@ -77,6 +80,8 @@ def _rebuilt(tree: Mapping[str, Any]) -> Any:
     if not isinstance(tree, Mapping) or "mechanism" not in tree:
         raise ValueError("not a provenance tree: pass Guarantee.provenance (a dict with mechanism)")
     name, parameters, parts = (tree.get(key) for key in ("mechanism", "parameters", "parts"))
+    if isinstance(name, str) and name in REMOVED:
+        raise ValueError(f"{name!r} was priced by version {REMOVED[name]}, and by none since")
     if not isinstance(name, str) or name not in _REBUILDERS:
         raise ValueError(f"unknown mechanism {str(name)[:80]!r}: pass one of {list(registered())}")
     if not isinstance(parameters, Mapping) or not isinstance(parts, Sequence):

@@ -8,10 +8,6 @@ record or a cleverer adversary may see more.
 |---|---|---|
 | `epsilon_lower_bound` | epsilon at one delta | independent executions |
 | `refuted` | a whole claim, at all its deltas | the same |
-| `gaussian_lower_bound` | mu of Gaussian differential privacy | that shape |
-| `family_lower_bound` | one number of a family of claims, such as the noise | that family |
-| `one_run_lower_bound` | epsilon at one delta, from one training | canaries put in by coins |
-| `learnt_scores` | | gives outputs numbers, where nobody knows which tell |
 
 | function | what it makes many times over |
 |---|---|
@@ -24,16 +20,12 @@ from dpjax.auditing.audits import Audit, audit
 from dpjax.auditing.canaries import CANARIES, Canary
 from dpjax.auditing.executions import Released, executions
 from dpjax.auditing.federations import averaging_executions, vote_executions
-from dpjax.auditing.learnt_scores import learnt_scores
 from dpjax.auditing.lower_bounds import (
     LowerBound,
     Seen,
     epsilon_lower_bound,
-    family_lower_bound,
-    gaussian_lower_bound,
     refuted,
 )
-from dpjax.auditing.one_run import one_run_lower_bound
 from dpjax.auditing.searched_runs import searched_run_executions
 
 __all__ = [
@@ -47,10 +39,6 @@ __all__ = [
     "averaging_executions",
     "epsilon_lower_bound",
     "executions",
-    "family_lower_bound",
-    "gaussian_lower_bound",
-    "learnt_scores",
-    "one_run_lower_bound",
     "refuted",
     "searched_run_executions",
     "vote_executions",

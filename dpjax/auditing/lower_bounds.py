@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from scipy import optimize, special
+from scipy import special
 
 from dpjax import accounting, checks
 from dpjax.accounting.guarantee import check_guarantee
@@ -132,43 +132,6 @@ def epsilon_lower_bound(
     return _bound(shown, with_record, without_record, failure_probability)
 
 
-def gaussian_lower_bound(
-    with_record: np.ndarray,
-    without_record: np.ndarray,
-    *,
-    failure_probability: float = FAILURE,
-) -> LowerBound:
-    """A lower bound on mu, if the procedure is mu-Gaussian differentially private for some mu.
-
-    Formal guarantees:
-      If the procedure is mu-GDP (Dong, Roth & Su, "Gaussian Differential Privacy", JRSS B 84,
-      2022, Definition 2.6), the value is above mu with probability `failure_probability` at most.
-      An event of probabilities p and q shows quantile(p) - quantile(q). It needs no rare events, so
-      it is far sharper at a small delta than `epsilon_lower_bound`; but its epsilon,
-      `accounting.gaussian(1 / value).epsilon(delta)`, is one of a Gaussian mechanism, and no bound
-      on a procedure of another shape.
-
-    Example:
-      >>> import numpy as np
-      >>> from dpjax import auditing
-      >>> rng = np.random.default_rng(0)
-      >>> seen = auditing.gaussian_lower_bound(rng.normal(1, 1, 5000), rng.normal(0, 1, 5000))
-      >>> 0.8 < seen.value < 1.0
-      True
-
-    Args:
-      with_record, without_record, failure_probability: as in `epsilon_lower_bound`.
-
-    Raises:
-      ValueError: in one line, for an argument that is none.
-    """
-
-    def shown(low: np.ndarray, high: np.ndarray) -> np.ndarray:
-        return special.ndtri(low) - special.ndtri(high)
-
-    return _bound(shown, with_record, without_record, failure_probability)
-
-
 def refuted(
     claim: accounting.Guarantee,
     with_record: np.ndarray,
@@ -203,78 +166,6 @@ def refuted(
     return _bound(shown, with_record, without_record, failure_probability)
 
 
-def family_lower_bound(
-    family: Callable[[float], accounting.Guarantee],
-    between: tuple[float, float],
-    with_record: np.ndarray,
-    without_record: np.ndarray,
-    *,
-    failure_probability: float = FAILURE,
-) -> LowerBound:
-    """The largest number whose claim is refuted, among claims that weaken as a number grows.
-
-    Formal guarantees:
-      If the procedure satisfies `family(x)` for some x in `between`, the value is above x with
-      probability `failure_probability` at most. One event is chosen on the first half, for the
-      number that is refuted there, and tried on the second half against every number. It holds if
-      `family` is ordered: for a larger number no event may be rarer (more noise in the released
-      count, say, is a smaller number). `family(value).epsilon(delta)` is then a lower bound on the
-      epsilon of a procedure of this family, and no bound on one of another shape.
-
-    Example: one whose noise is not known, `lambda x: accounting.best_of(accounting.gaussian(1 / x),
-    law)`, between (0.1, 2.0).
-
-    Example:
-      >>> import numpy as np
-      >>> from dpjax import accounting, auditing
-      >>> rng = np.random.default_rng(0)
-      >>> scores = rng.normal(1, 1, 5000), rng.normal(0, 1, 5000)
-      >>> seen = auditing.family_lower_bound(
-      ...     lambda x: accounting.gaussian(1 / x), (0.1, 2.0), *scores
-      ... )
-      >>> 0.7 < seen.value < 1.0
-      True
-
-    Args:
-      family: number -> the claim of the procedure, if that was its number.
-      between: smallest and largest number that is tried.
-      with_record, without_record, failure_probability: as in `epsilon_lower_bound`.
-
-    Returns:
-      The bound; `between[0]` where even that claim is not refuted.
-
-    Raises:
-      ValueError: in one line, for an argument that is none.
-    """
-    checks.function("family", family, "number -> Guarantee")
-    first, last = (float(end) for end in checks.vector("between", between))
-    if not first < last:
-        raise ValueError(f"between must be (smallest, largest), not {checks.shown(between)}")
-    samples = _Halves.of(with_record, without_record, failure_probability)
-
-    def excess(number: float, low: float, high: float) -> float:
-        return float(_beyond(tradeoff_of(family(number)))(np.array(low), np.array(high)))
-
-    def largest(low: float, high: float) -> float:
-        if excess(first, low, high) <= 0.0:
-            return first
-        if excess(last, low, high) > 0.0:
-            return last
-        return float(optimize.brentq(lambda x: excess(x, low, high), first, last, rtol=1e-4))
-
-    # The event that refutes most, for a claim, does so for claims near it: two turns settle it.
-    event, number = None, first
-    for _ in range(3):
-        event = samples.chosen(_beyond(tradeoff_of(family(number))))
-        found = largest(event.low, event.high)
-        if found <= number:
-            break
-        number = found
-    assert event is not None
-    seen = samples.counted(event)
-    return LowerBound(largest(seen.low, seen.high), seen)
-
-
 def numbers_of(name: str, given: object) -> np.ndarray:
     """One number for each execution, (n,) float64; an adversary's guesses count as 1 and 0.
 
@@ -287,10 +178,7 @@ def numbers_of(name: str, given: object) -> np.ndarray:
             f"{name} must be numbers, one for each execution, not {checks.shown(given)}"
         )
     if found.ndim != 1:
-        raise ValueError(
-            f"{name} has shape {found.shape}: pass (executions,), one number for each; "
-            "learnt_scores makes one of several"
-        )
+        raise ValueError(f"{name} has shape {found.shape}: pass (executions,), one number for each")
     found = found.astype(np.float64)
     if bad := int(np.sum(~np.isfinite(found))):
         raise ValueError(

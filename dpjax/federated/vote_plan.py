@@ -50,8 +50,8 @@ class VoteSettings:
       noise: "skellam" (closed under sums, so that nothing is lost by splitting it) or
         "discrete_gaussian".
       scale: factor of every vote; above 1 it makes the grid of the noise finer, which a sum of
-        discrete Gaussians needs where a client's share is small (and costs time to account for
-        where it is not).
+        discrete Gaussians needs where a client's share is small: of a variance below 4 it is
+        refused.
     """
 
     clients: int
@@ -138,16 +138,6 @@ class VotePlan(SummedMechanism):
     def standard_deviation(self) -> float:
         """Of the noise on one count when all clients' ballots are in the sum, in votes."""
         return math.sqrt(self.local_variance * self.settings.clients) / self.settings.scale
-
-    def success_bound(self, gap: float, bad_candidates: int, method: str = "exact") -> float:
-        """Lower bound on the probability that no bad candidate wins (Theorem V.1 and tighter).
-
-        Args:
-          gap: by how many votes every bad candidate trails the best.
-          bad_candidates: their number.
-          method: see `accounting.vote_success_bound`, which takes the noise as Gaussian.
-        """
-        return accounting.vote_success_bound(gap, self.standard_deviation, bad_candidates, method)
 
     def fingerprint(self, candidates: Sequence[Mapping[str, float]]) -> str:
         """SHA-256 of the rule and the list of candidates, order included.

@@ -90,8 +90,8 @@ def verify_release(
     the procedure can release. Anything else raises. What it
     cannot show: that the run was as stated. Names of the model, the optimiser and the trained
     parameters, the ranges of hyperparameters that no cost depends on, and the public sizes are
-    taken at their word; the hashes are no signature. A law of K of one's own, or a guarantee from
-    elsewhere (`Guarantee.from_pld`), cannot be rebuilt and is refused.
+    taken at their word; the hashes are no signature. A guarantee from elsewhere
+    (`Guarantee.from_pld`) cannot be rebuilt and is refused.
 
     Args:
       path: of the release's `guarantee.json`, of its folder, or of the run's folder that holds it.

@@ -1,7 +1,7 @@
 """How long the accounting takes: one selection, one calibration, ten thousand settings.
 
-Prints a table of medians with the smallest and largest time; nothing depends on the device but
-`rdp_grid`, which uses JAX. Takes about 20 s.
+Prints a table of medians with the smallest and largest time; nothing depends on the device.
+Takes about 20 s.
 
   python -m experiments.benchmarks.accounting
 """

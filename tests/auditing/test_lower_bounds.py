@@ -68,8 +68,6 @@ def test_the_value_is_what_the_counts_show_by_clopper_and_pearson():
 OTHER_ARGUMENTS = {
     "delta": 1e-3,
     "claim": accounting.gaussian(4.0),
-    "family": lambda x: accounting.gaussian(1 / x),
-    "between": (0.25, 4.0),
 }
 BOUNDS = {
     name: set(OTHER_ARGUMENTS) & set(inspect.signature(function).parameters)
@@ -93,13 +91,12 @@ def test_events_are_counted_on_executions_that_did_not_choose_them(name, shown_f
     given = {argument: OTHER_ARGUMENTS[argument] for argument in BOUNDS[name]}
     bound = getattr(auditing, name)
     found = bound(with_record=one, without_record=other, **given)
-    nothing = OTHER_ARGUMENTS["between"][0] if "between" in given else 0.0
     if shown_first:
         # Chosen where it shows most, it shows nothing in the half that counts.
-        assert found.value <= nothing + 0.1
+        assert found.value <= 0.1
     # Where both halves differ the bound is far from that, and it says what was counted.
     both = bound(with_record=np.concatenate([halves[0]] * 2), without_record=other, **given)
-    assert both.value > nothing + 0.3
+    assert both.value > 0.3
     for seen in (found.seen, both.seen):
         assert seen.executions == (NUMBER - half, NUMBER - half)
 
@@ -116,19 +113,10 @@ def test_it_is_wrong_no_more_often_than_it_says():
     assert wrong >= 5
 
 
-@pytest.mark.parametrize("bound", [auditing.epsilon_lower_bound, None])
-def test_nothing_is_seen_where_nothing_differs(bound):
+def test_nothing_is_seen_where_nothing_differs():
     one, other = np.zeros(100), np.zeros(100)
-    if bound is None:
-        assert auditing.gaussian_lower_bound(one, other).value == 0.0
-    else:
-        assert bound(one, other, 0.0).value == 0.0
-
-
-@pytest.mark.parametrize("mu", [0.3, 1.0, 2.0])
-def test_a_gaussian_mu_is_bounded_from_below_and_nearly_reached(mu):
-    found = auditing.gaussian_lower_bound(*_gaussian(13, shift=mu)).value
-    assert 0.9 * mu - 0.04 <= found <= mu
+    assert auditing.epsilon_lower_bound(one, other, 0.0).value == 0.0
+    assert auditing.refuted(accounting.gaussian(4.0), one, other).value == 0.0
 
 
 def test_a_true_claim_stands_and_a_slightly_smaller_one_does_not():
@@ -148,58 +136,6 @@ def test_a_claims_profile_allows_what_its_mechanism_does():
     assert allowed(np.array(1.0)) == 1.0
 
 
-def test_the_noise_of_a_selection_is_read_from_what_it_shows():
-    """The best of K by the released number itself: seen as the noise of one run."""
-    law, noise = accounting.AtMost(accounting.Geometric(3), cap=8), 2.0
-    generator = np.random.default_rng(19)
-
-    def released(shift):
-        runs = law.sample(NUMBER, generator)
-        return np.array([generator.normal(shift, noise, max(k, 1)).max() for k in runs])
-
-    found = auditing.family_lower_bound(
-        lambda x: accounting.best_of(accounting.gaussian(1.0 / x), law, method="envelope"),
-        (0.05, 2.0),
-        released(1.0),
-        released(0.0),
-    ).value
-    assert 0.2 / noise <= found <= 1.0 / noise
-
-
-def test_a_family_that_is_not_refuted_at_all_gives_its_smallest_number():
-    def family(x):
-        return accounting.gaussian(1.0 / x)
-
-    same = np.random.default_rng(23).normal(size=(2, 1000))
-    assert auditing.family_lower_bound(family, (0.1, 1.0), *same).value == 0.1
-    apart = _gaussian(29, shift=5.0, number=2000)
-    assert auditing.family_lower_bound(family, (0.1, 1.0), *apart).value == 1.0
-
-
-def test_learnt_scores_find_what_no_single_number_shows():
-    """The record makes the sign of a product of two numbers, each alike with it and without."""
-    generator = np.random.default_rng(31)
-    first, second = generator.normal(size=(2, 20_000, 2))
-    first[:, 1] = np.abs(first[:, 1]) * np.sign(first[:, 0])
-    assert auditing.epsilon_lower_bound(first[:, 0], second[:, 0], 0.02).value < 0.05
-    scores = auditing.learnt_scores(first, second)
-    assert [len(one) for one in scores] == [10_000, 10_000]
-    assert auditing.epsilon_lower_bound(*scores, 0.02).value > 1.0
-    # What is the same with the record and without it is not made different by learning.
-    same = auditing.learnt_scores(second, generator.normal(size=(20_000, 2)))
-    assert auditing.epsilon_lower_bound(*same, 0.02).value < 0.1
-
-
-@pytest.mark.parametrize("method", ["dp", "gaussian"])
-def test_one_run_with_many_canaries(method):
-    pytest.importorskip("jax_privacy")
-    one, other = _gaussian(37, shift=1.0, number=5_000)
-    truth = accounting.gaussian(1.0).epsilon(1e-6)
-    found = auditing.one_run_lower_bound(one, other, 1e-6, method=method)
-    assert 0.1 * truth < found <= truth
-    assert auditing.one_run_lower_bound(other, one, 1e-6, method=method) == 0.0
-
-
 @pytest.mark.parametrize(
     "call,words",
     [
@@ -214,20 +150,6 @@ def test_one_run_with_many_canaries(method):
             "failure_probability",
         ),
         (lambda: auditing.refuted(1.0, np.zeros(9), np.zeros(9)), "claim"),
-        (
-            lambda: auditing.family_lower_bound(
-                accounting.gaussian, (2.0, 1.0), np.zeros(9), np.zeros(9)
-            ),
-            "between",
-        ),
-        (
-            lambda: auditing.family_lower_bound(None, (1.0, 2.0), np.zeros(9), np.zeros(9)),
-            "family",
-        ),
-        (lambda: auditing.learnt_scores(np.zeros((9, 1)), np.zeros((9, 2))), "features"),
-        (lambda: auditing.learnt_scores(np.zeros(9), np.zeros((9, 2))), "with_record"),
-        (lambda: auditing.one_run_lower_bound([], [1.0], 0.1), "canaries_in"),
-        (lambda: auditing.one_run_lower_bound([1.0], [1.0], 0.1, method="best"), "method"),
     ],
 )
 def test_bad_input_is_one_line(call, words):
@@ -240,11 +162,7 @@ def test_bad_input_is_one_line(call, words):
     "function,words",
     [
         ("epsilon_lower_bound", ("independent", "another adversary")),
-        ("gaussian_lower_bound", ("mu-GDP", "no bound")),
         ("refuted", ("failure_probability",)),
-        ("family_lower_bound", ("ordered", "no bound")),
-        ("learnt_scores", ("first half",)),
-        ("one_run_lower_bound", ("independent fair coin",)),
     ],
 )
 def test_formal_guarantees_say_what_they_rest_on(function, words):

@@ -15,11 +15,12 @@ import pytest
 from runs_elsewhere import model_and_count
 
 from dpjax import accounting, bridges, tuning
+from dpjax.accounting import provenance
 from dpjax.bridges import claims
 from dpjax.bridges.procedure import planned
 from dpjax.bridges.selection import RunsWarning, Selection
 from dpjax.randomness import integer_laws
-from dpjax.tuning import cautions, verification
+from dpjax.tuning import cautions, release, verification
 
 BASE = accounting.gaussian(2.0)
 SPACE = tuning.Space(rate=tuning.Uniform(0.0, 1.0))
@@ -408,6 +409,23 @@ def test_the_statement_says_what_is_not_proven_and_edits_are_refused(tmp_path):
         at[place[-1]] = value
         rebuilt = verification.restated(edited)
         assert rebuilt.statement != edited, place
+
+
+@pytest.mark.parametrize("name", provenance.REMOVED)
+def test_a_mechanism_that_an_older_version_priced_is_refused_in_one_line(name, tmp_path):
+    result = _tune(lambda seed, h: ({"w": np.ones(2)}, 1))
+    result.release.save(tmp_path / "release")
+    path = tmp_path / "release" / "guarantee.json"
+    claim = json.loads(path.read_text())
+    claim["one_run"]["mechanism"] = {"mechanism": name, "parameters": {}, "parts": []}
+    hashes = claim[release.SEAL]
+    del hashes[release.THIS_STATEMENT]
+    hashes[release.THIS_STATEMENT] = release.sha256(release.json_bytes(claim))
+    path.write_text(json.dumps(claim))
+    priced = f"{name!r} was priced by version {provenance.REMOVED[name]}, and by none since"
+    with pytest.raises(verification.NotVerified, match=priced) as refused:
+        verification.verify_release(str(path))
+    assert "\n" not in str(refused.value)
 
 
 def test_a_model_of_any_kind_has_its_own_file(tmp_path):

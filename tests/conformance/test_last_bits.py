@@ -26,9 +26,8 @@ MOVED = 1e-9
 
 COUNTS = ("missing_fraction",)
 """Arguments whose decimal digits say a whole number of clients: another one if changed."""
-CLIFFS = {"profile_table": 1e-7, "dp_accounting_event": 1e-6}
-"""At a delta of the table's own the profile is a step, whose place is a knot but for rounding; and
-dp_accounting's grid of a Laplace loss grows by a point where 0.5 / 1e-4 is hardly not whole."""
+CLIFFS = {"dp_accounting_event": 1e-6}
+"""dp_accounting's grid of a Laplace loss grows by a point where 0.5 / 1e-4 is hardly not whole."""
 
 TREES = {name: guarantee_of(name).provenance for name in GOOD}
 LEAVES = sorted(name for name, tree in TREES.items() if not tree["parts"])

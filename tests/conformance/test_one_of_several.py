@@ -19,7 +19,6 @@ import tiny_tuners
 
 from dpjax import accounting, certificate, checks, data, federated, models
 from dpjax.accounting import guarantee
-from dpjax.accounting.selection.laws import check
 from dpjax.bridges.model_files import ModelFile
 from dpjax.data import tables, user_arrays
 from dpjax.federated import vote_clients, voting
@@ -53,24 +52,6 @@ def _grids(marks):
     one = accounting.gaussian(4.0).pair.forward
     other = dataclasses.replace(one, interval=2 * one.interval)
     guarantee._pair_of([one, other if any(marks) else one])
-
-
-@dataclasses.dataclass(frozen=True)
-class _Law(accounting.RepetitionLaw):
-    """Masses of K = 0, 1, 2, and 3 with what is left; said to begin at 3."""
-
-    masses: tuple[float, ...]
-
-    @property
-    def mean(self):
-        return float(np.dot([*self.masses, 1.0 - sum(self.masses)], range(4)))
-
-    minimum, maximum = 3, 3
-
-    def log_pmf(self, k):
-        with np.errstate(divide="ignore"):
-            table = np.log([*self.masses, 1.0 - sum(self.masses), 0.0])
-        return table[np.minimum(np.asarray(k, int), 4)]
 
 
 def _tabulated(marks):
@@ -346,10 +327,6 @@ CASES = {
             np.where(marks, np.inf, [2.0, 3.0, 4.0]), np.array([1.0, 1.5, 2.0])
         ),
         "orders must be finite",
-    ),
-    "accounting/selection/laws/check.check_law": (
-        lambda marks: check.check_law(_Law(tuple(np.where(marks, 0.2, 0.0)))),
-        "smaller K have positive mass",
     ),
     "accounting/selection/laws/tabulated.Tabulated.__init__": (_tabulated, "needs ascending k"),
     "bridges/model_files.ModelFile.files": (

@@ -14,22 +14,6 @@ from collections.abc import Iterator
 ROOT = pathlib.Path(__file__).parents[2]
 
 FREE = {
-    "accounting/mechanisms/profile_table.profile_table": "goes",
-    "accounting/mechanisms/profile_table.profile_table 2": "goes",
-    "accounting/mechanisms/profile_table.profile_table 3": "goes",
-    "accounting/mechanisms/sparse_vector.iteration_rdp": "goes",
-    "accounting/numerics/rdp_grid._orders": "goes",
-    "accounting/numerics/rdp_grid._settings": "goes",
-    "accounting/numerics/rdp_grid._settings 2": "goes",
-    "accounting/numerics/rdp_grid._settings 3": "goes",
-    "accounting/numerics/rdp_grid.epsilon_grid": "goes",
-    "accounting/selection/laws/check._compare_slopes": "of a fine grid; test_own_law.py",
-    "accounting/selection/laws/check._compare_slopes 2": "of a fine grid; test_own_law.py",
-    "accounting/selection/laws/check._compare_slopes 3": "of a fine grid; test_own_law.py",
-    "accounting/selection/laws/check._compare_slopes 4": "of a fine grid; test_own_law.py",
-    "accounting/selection/laws/check._compare_slopes 5": "of a fine grid; test_own_law.py",
-    "accounting/selection/laws/check._compare_slopes 6": "of a fine grid; test_own_law.py",
-    "accounting/selection/laws/check.check_law 2": "of a fine grid; test_own_law.py",
     "certificate.hull": "of a fine grid; test_certificate_mends.py",
     "certificate.law_of": "no statement reaches it; what it reads is refused before",
     "data/loading._fetched": "of files to download; tests/data",

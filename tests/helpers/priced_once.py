@@ -94,6 +94,6 @@ def _key(value: Any) -> Any:
     if isinstance(value, LossDistribution):
         masses = hashlib.sha256(np.ascontiguousarray(value.masses).tobytes()).hexdigest()
         return [*map(_key, (value.interval, int(value.lowest), value.infinity_mass)), masses]
-    if isinstance(value, accounting.RepetitionLaw) and value.proved:
+    if isinstance(value, accounting.RepetitionLaw):
         return _key([type(value).__qualname__, json.dumps(value.to_dict())])
     raise _OwnValue

@@ -199,12 +199,6 @@ PUBLIC = {
         VOTE.local_noise, source=(HostRandomness(0), "source"), stream=(0, "count")
     ),
     "VotePlan.statement": spec(VOTE.statement, secret=(True, "flag")),
-    "VotePlan.success_bound": spec(
-        VOTE.success_bound,
-        gap=(3.0, "number"),
-        bad_candidates=(2, "whole"),
-        method=("union", "word"),
-    ),
     "VoteSettings": spec(
         federated.VoteSettings,
         clients=(10, "whole"),

@@ -16,10 +16,11 @@ from dpjax.accounting.mechanisms.elementary import (
     grid_interval,
 )
 from dpjax.accounting.mechanisms.mechanism import mechanism
-from dpjax.accounting.numerics import renyi, without_replacement
+from dpjax.accounting.numerics import renyi
 from dpjax.accounting.numerics.composition import composition
 from dpjax.accounting.numerics.loss_distribution import LossPair
 from dpjax.accounting.numerics.privacy_profile import pair_from_function
+from dpjax.accounting.numerics.rdp_grid import WITHOUT_REPLACEMENT, rdp_grid
 from dpjax.checks import positive, probability, whole
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE, REPLACE_ONE
 
@@ -322,7 +323,7 @@ def _fixed_lots_table(dataset_size: int, lot_size: int, noise_multiplier: float)
     # Every integer order, so that the classic conversion is that of DPareto's published numbers.
     orders = np.array([*range(2, 513), 1024], dtype=float)
     fraction = lot_size / dataset_size
-    return orders, without_replacement.divergences(fraction, noise_multiplier, orders)
+    return orders, rdp_grid(fraction, noise_multiplier, 1, orders, WITHOUT_REPLACEMENT)[0]
 
 
 def _fixed_lots_curve(

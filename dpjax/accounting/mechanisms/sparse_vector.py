@@ -37,7 +37,7 @@ from dpjax.accounting.mechanisms.threshold_loop import (
 from dpjax.accounting.numerics.composition import composition
 from dpjax.accounting.numerics.loss_distribution import LossDistribution, LossPair
 from dpjax.accounting.numerics.renyi import RenyiCurve, pure_curve
-from dpjax.checks import one_of, positive, probability, vector, whole
+from dpjax.checks import one_of, positive, probability, whole
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE, normalise_relation
 
 MOST_RESPONSES = 1 << 17
@@ -128,43 +128,6 @@ def _randomised_responses(epsilon: float, count: int) -> LossPair:
     masses[::2] = scipy.stats.binom.pmf(successes, count, 1.0 / (1.0 + math.exp(-epsilon)))
     law = LossDistribution(epsilon, -count, masses, 0.0)
     return LossPair(law, law)
-
-
-def iteration_rdp(epsilon: float, orders: np.ndarray, method: str = "pure") -> np.ndarray:
-    """Renyi divergences of one iteration of the loop.
-
-    Example:
-      >>> import numpy as np
-      >>> from dpjax import accounting
-      >>> accounting.iteration_rdp(0.1, np.array([2.0, 8.0])).shape
-      (2,)
-
-    Args:
-      epsilon: of the iteration.
-      orders: (orders,) above 1.
-      method: "pure", the curve of randomised response, log((e^{a e} + e^{(1-a) e}) / (1 + e^e)) /
-        (a - 1), tighter than the paper's a e^2 / 2; "laplace", e/2 plus the curve of the
-        threshold's Laplace noise at e/2 (Zhu & Wang 2020), smaller at large orders; "smallest".
-
-    Returns:
-      (orders,).
-
-    Raises:
-      ValueError: for an unknown method.
-    """
-    epsilon, orders = positive("epsilon", epsilon), vector("orders", orders)
-    if not np.all(orders > 1.0):
-        raise ValueError("orders must be above 1")
-    one_of("method", method, ("pure", "laplace", "smallest"))
-    by_response = pure_curve(epsilon).evaluate(orders)
-    half, gap = 0.5 * epsilon, orders - 1.0
-    log_sum = np.logaddexp(np.log(orders) + gap * half, np.log(gap) - orders * half)
-    by_threshold = half + (log_sum - np.log(2.0 * orders - 1.0)) / gap
-    if method == "pure":
-        return by_response
-    if method == "laplace":
-        return by_threshold
-    return np.minimum(by_response, by_threshold)
 
 
 def basic_composition(epsilon_per_iteration: float, iterations: int) -> float:

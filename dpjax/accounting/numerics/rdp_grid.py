@@ -1,37 +1,40 @@
-"""Renyi differential privacy of thousands of training settings at once.
+"""Renyi differential privacy of thousands of training settings at once, NumPy float64.
 
-A search over hyperparameters needs the privacy cost of every candidate it proposes, and a library
-that answers one setting in 30 ms is too slow for ten thousand. Here the sums are vectorised over
-settings and orders in JAX, float64 in a local `jax.enable_x64` context; JAX is imported on first
-use. For the one setting that is trained in the end, `accounting.dp_sgd` gives a smaller number.
+A search over hyperparameters needs the privacy cost of every candidate it proposes. Here the sums
+over whole orders run over all settings together; fractional orders are those of `renyi`, setting by
+setting. For the one setting that is trained in the end, `accounting.dp_sgd` gives a smaller number.
+
+All sums are of the *cumulant* log A(order) = (order - 1) * RDP(order) of one step, with A - 1 as a
+sum of non-negative terms: no digits are lost where the divergence is tiny.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
+from dpjax.accounting.numerics.renyi import sampled_gaussian_log_moments
 from dpjax.checks import array, one_of
 
 POISSON = "poisson"
 WITHOUT_REPLACEMENT = "without_replacement"
 
-# Integer orders are grouped by these lengths of their sums, so that a short sum is not padded to
-# the longest one; beyond the last they double.
-_GROUP_LENGTHS = (16, 32, 64, 128, 256, 512)
 # Theorem 27's moment form is used up to this order (dp_accounting 0.6.0: 256); above it, the
 # theorem's simpler bound.
 _LARGEST_MOMENT_ORDER = 512
 _LARGEST_CHUNK = 1_000_000  # float64 values in the largest intermediate array
-_SMALLEST_CHUNK = 16
-# Half-width of the quadrature in standard deviations: what is outside is below exp(-60) of the
-# peak even after the factor 2^order that two comparable summands can contribute.
-_TAIL_EXPONENT = 60.0
-_NODES = tuple(64 * 2**power for power in range(8))
+# Quadrature at fractional orders goes so far; the chord takes their place beyond.
+_MOST_NODES = 8192
+_HALF_WIDTH_SQUARED = 120.0
+# Quadrature of the even moments: the integrand is log-concave on either side of its zero with
+# curvature at most -1, so beyond 9.6 from a peak it is below exp(-46) of the peak.
+_MOMENT_HALF_WIDTH = 9.6
+_MOMENT_STEP = 0.4
+_MOMENT_NODES = 48
+_BISECTIONS = 24
 
 
 def rdp_grid(
@@ -86,9 +89,12 @@ def rdp_grid(
     plain = orders * (orders - 1.0) / 2.0
     cumulants[is_all] = plain[None, :] / np.square(pairs[1, is_all])[:, None]
     is_sampled = ~(is_all | is_none)
-    if is_sampled.any():
-        compute = _poisson if sampling == POISSON else _without_replacement
-        cumulants[is_sampled] = compute(pairs[0, is_sampled], pairs[1, is_sampled], orders)
+    compute = _poisson if sampling == POISSON else _without_replacement
+    rows = np.flatnonzero(is_sampled)
+    size = max(1, int(_LARGEST_CHUNK / orders.max()))
+    for start in range(0, rows.size, size):
+        chosen = rows[start : start + size]
+        cumulants[chosen] = compute(*pairs[:, chosen], orders)
     rdp = cumulants / (orders - 1.0)[None, :]
     return rdp[where.reshape(-1)] * counts[:, None]
 
@@ -180,144 +186,150 @@ def _orders(orders: ArrayLike) -> np.ndarray:
     return orders
 
 
-def _log_binomials(orders: np.ndarray, terms: int) -> np.ndarray:
-    """(orders, terms) log C(order, j) for j = 2, ..., terms + 1; -inf beyond the order."""
-    draws = np.arange(2, terms + 2, dtype=np.float64)[None, :]
-    column = orders[:, None]
-    inside = np.minimum(draws, column)
-    values = special.gammaln(column + 1) - special.gammaln(inside + 1)
-    values = values - special.gammaln(column - inside + 1)
-    return np.where(draws <= column, values, -np.inf)
-
-
-def _in_chunks(
-    function: Callable[..., object], arrays: tuple[np.ndarray, ...], row_size: int
-) -> np.ndarray:
-    """Runs `function` on equally long pieces of `arrays` (padded by repetition), float64."""
-    import jax
-
-    number = arrays[0].shape[0]
-    size = _SMALLEST_CHUNK
-    while size < number and 2 * size * row_size <= _LARGEST_CHUNK:
-        size *= 2
-    pieces = []
-    with jax.enable_x64(True):
-        for start in range(0, number, size):
-            index = np.minimum(np.arange(start, start + size), number - 1)
-            pieces.append(np.asarray(function(*(array[index] for array in arrays))))
-    return np.concatenate(pieces)[:number]
-
-
-def _groups(orders: np.ndarray) -> list[tuple[int, np.ndarray]]:
-    """Indices of integer orders grouped by the padded number of terms of their sums."""
-    lengths = list(_GROUP_LENGTHS)
-    while lengths[-1] < orders.max():
-        lengths.append(2 * lengths[-1])
-    groups, below = [], 0
-    for length in lengths:
-        members = np.flatnonzero((orders > below) & (orders <= length))
-        if members.size:
-            groups.append((length - 1, members))
-        below = length
-    return groups
-
-
-def _integer_cumulants(
+def _cumulants(
     integers: np.ndarray,
-    settings: int,
-    compute: Callable[[int, np.ndarray, np.ndarray], np.ndarray],
+    per_draw: np.ndarray,
+    offset: Callable[[float], np.ndarray | float],
+    simpler: np.ndarray | None = None,
 ) -> np.ndarray:
-    """(settings, integers) cumulants; order 1 has cumulant 0."""
-    values = np.zeros((settings, integers.size))
-    above = np.flatnonzero(integers > 1)
-    if above.size:
-        for terms, members in _groups(integers[above]):
-            chosen = integers[above[members]]
-            values[:, above[members]] = compute(terms, chosen, _log_binomials(chosen, terms))
+    """log A = log(1 + e^offset(a) sum_{k=2}^a C(a, k) e^per_draw[k]) at whole orders a.
+
+    Args:
+      integers: (n,) orders >= 1, as floats; order 1 has cumulant 0.
+      per_draw: (settings, terms) for k = 2, 3, ...
+      offset: order -> what is added to the logarithm of the sum, (settings,).
+      simpler: as `per_draw`, for orders above _LARGEST_MOMENT_ORDER.
+
+    Returns:
+      (settings, n).
+    """
+    log_factorials = special.gammaln(np.arange(integers.max() + 1.0) + 1.0)
+    values = np.zeros((per_draw.shape[0], integers.size))
+    for place, order in enumerate(integers.astype(int)):
+        if order < 2:
+            continue
+        chosen = per_draw if simpler is None or order <= _LARGEST_MOMENT_ORDER else simpler
+        logs = log_factorials[order] - log_factorials[2 : order + 1]
+        logs = logs - log_factorials[order - 2 :: -1] + chosen[:, : order - 1]
+        values[:, place] = np.logaddexp(0.0, _log_sum(logs) + offset(float(order)))
     return values
 
 
-def _chord(orders: np.ndarray, integer_cumulants: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+def _chord(orders: np.ndarray, at_integers: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
     """Cumulants at any order, linear between integers: exact there, an upper bound elsewhere."""
     lower, upper = np.floor(orders), np.ceil(orders)
     integers = np.unique(np.concatenate([lower, upper]))
-    values = integer_cumulants(integers)
+    values = at_integers(integers)
     share = orders - lower
     at_lower = values[:, np.searchsorted(integers, lower)]
     at_upper = values[:, np.searchsorted(integers, upper)]
     return (1.0 - share) * at_lower + share * at_upper
 
 
+def _exponents(noises: np.ndarray, largest: float) -> tuple[np.ndarray, np.ndarray]:
+    """k = 2, ..., largest, and k (k - 1) / (2 z^2), (settings, terms)."""
+    draws = np.arange(2.0, max(largest, 2.0) + 1.0)
+    return draws, 0.5 * draws * (draws - 1.0) / np.square(noises)[:, None]
+
+
 def _poisson(probabilities: np.ndarray, noises: np.ndarray, orders: np.ndarray) -> np.ndarray:
-    """(settings, orders) cumulants of one Poisson-subsampled step, probabilities in (0, 1)."""
-    from dpjax.accounting.numerics import rdp_kernels as kernels
+    """(settings, orders) cumulants of one Poisson-subsampled step, probabilities in (0, 1).
 
-    def integer_cumulants(integers: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        def compute(terms: int, chosen: np.ndarray, binomials: np.ndarray) -> np.ndarray:
-            def run(probability: np.ndarray, noise: np.ndarray) -> object:
-                return kernels.poisson_integer(probability, noise, chosen, binomials)
-
-            arrays = (probabilities[rows], noises[rows])
-            return _in_chunks(run, arrays, terms * chosen.size)
-
-        return _integer_cumulants(integers, rows.size, compute)
-
-    everything = np.arange(probabilities.size)
-    is_integer = orders == np.floor(orders)
-    cumulants = np.empty((probabilities.size, orders.size))
-    if is_integer.any():
-        cumulants[:, is_integer] = integer_cumulants(orders[is_integer], everything)
-    fractional = orders[~is_integer]
-    if not fractional.size:
-        return cumulants
-    columns = np.flatnonzero(~is_integer)
-    half_width = math.sqrt(2.0 * (_TAIL_EXPONENT + math.log(2.0) * fractional.max()))
-    # The integrand is analytic up to a distance pi * noise from the real line: half a noise (or
-    # half a standard deviation) between nodes puts the error below exp(-34).
-    step = 0.5 * np.minimum(1.0, noises)
-    needed = (fractional.max() / noises + 2.0 * half_width) / step + 1.0
-    done = np.zeros(probabilities.size, dtype=bool)
-    for nodes in _NODES:
-        rows = np.flatnonzero(~done & (needed <= nodes))
-        if rows.size:
-            done[rows] = True
-
-            def run(probability, noise, distance, nodes=nodes):
-                return kernels.poisson_fractional(
-                    probability, noise, fractional, np.float64(-half_width), distance, nodes
-                )
-
-            arrays = (probabilities[rows], noises[rows], step[rows])
-            values = _in_chunks(run, arrays, nodes * fractional.size)
-            cumulants[np.ix_(rows, columns)] = values
-    rest = np.flatnonzero(~done)
-    if rest.size:
-        values = _chord(fractional, lambda integers: integer_cumulants(integers, rest))
-        cumulants[np.ix_(rest, columns)] = values
+    A - 1 = sum_{k=2}^order P[Bin(order, q) = k] (exp(k (k-1) / (2 z^2)) - 1) at whole orders
+    (Mironov, Talwar & Zhang 2019, section 3.3, with the 1 taken out of every term).
+    """
+    none = np.log1p(-probabilities)
+    draws, exponents = _exponents(noises, np.ceil(orders.max()))
+    with np.errstate(divide="ignore"):  # An exponent of 0 to float64 adds nothing.
+        per_draw = exponents + np.log(-np.expm1(-exponents))
+    per_draw += (np.log(probabilities) - none)[:, None] * draws
+    cumulants = _chord(
+        orders, lambda integers: _cumulants(integers, per_draw, lambda order: order * none)
+    )
+    fractional = np.flatnonzero(orders != np.floor(orders))
+    if fractional.size:
+        wanted = orders[fractional]
+        width = 2.0 * np.sqrt(_HALF_WIDTH_SQUARED + np.log(4.0) * wanted.max())
+        nodes = (wanted.max() / noises + width) / (0.5 * np.minimum(1.0, noises)) + 1.0
+        for row in np.flatnonzero(nodes <= _MOST_NODES):
+            cumulants[row, fractional] = sampled_gaussian_log_moments(
+                probabilities[row], noises[row], wanted
+            )
     return cumulants
 
 
 def _without_replacement(
     probabilities: np.ndarray, noises: np.ndarray, orders: np.ndarray
 ) -> np.ndarray:
-    """(settings, orders) cumulants of one step on a lot without replacement."""
-    from dpjax.accounting.numerics import rdp_kernels as kernels
+    """(settings, orders) cumulants of one step on a lot without replacement.
 
+    Upper bounds: Wang, Balle & Kasiviswanathan, "Subsampled Renyi Differential Privacy and
+    Analytical Moments Accountant", AISTATS 2019, Theorem 27.
+    """
     levels, level = np.unique(noises, return_inverse=True)
-
-    def compute(terms: int, chosen: np.ndarray, binomials: np.ndarray) -> np.ndarray:
-        with_moments = terms < _LARGEST_MOMENT_ORDER
-
-        def run_factors(noise: np.ndarray) -> object:
-            return kernels.without_replacement_terms(noise, terms, with_moments)
-
-        factors = _in_chunks(run_factors, (levels,), 64 * terms)[level.reshape(-1)]
-
-        def run(probability: np.ndarray, factor: np.ndarray) -> object:
-            return kernels.without_replacement(probability, factor, binomials)
-
-        return _in_chunks(run, (probabilities, factors), terms * chosen.size)
-
+    draws, exponents = _exponents(levels, np.ceil(orders.max()))
+    simpler = np.log(2.0) + exponents
+    simpler[:, 0] += np.minimum(np.log(2.0 * -np.expm1(-exponents[:, 0])), 0.0)
+    factors = simpler.copy()
+    whole = draws[draws <= _LARGEST_MOMENT_ORDER].astype(int)
+    moments = log_even_moments(levels, 2 * ((int(whole[-1]) + 1) // 2))
+    between = 0.5 * (moments[:, whole // 2 - 1] + moments[:, (whole + 1) // 2 - 1])
+    held = slice(1, whole.size)
+    factors[:, held] = np.minimum(factors[:, held], np.log(4.0) + between[:, held])
+    drawn = np.log(probabilities)[:, None] * draws
+    per_draw, simpler = drawn + factors[level.ravel()], drawn + simpler[level.ravel()]
     return _chord(
-        orders, lambda integers: _integer_cumulants(integers, probabilities.size, compute)
+        orders, lambda integers: _cumulants(integers, per_draw, lambda order: 0.0, simpler)
     )
+
+
+def log_even_moments(noises: np.ndarray, largest: int) -> np.ndarray:
+    """log E[(r - 1)^n], n = 2, 4, ..., r the density ratio of N(1, z^2) to N(0, z^2).
+
+    By quadrature on one lattice that straddles the zero of r - 1; the alternating sum of Gaussian
+    moments that defines the same number loses all its digits for large z.
+
+    Args:
+      noises: z, (noises,) above 0.
+      largest: even, at least 2.
+
+    Returns:
+      (noises, largest / 2).
+    """
+    exponent = np.arange(2.0, largest + 1.0, 2.0)
+    size = max(1, _LARGEST_CHUNK // (exponent.size * _MOMENT_NODES))
+    if noises.size > size:
+        parts = [noises[start : start + size] for start in range(0, noises.size, size)]
+        return np.concatenate([log_even_moments(part, largest) for part in parts])
+    scale = 1.0 / noises[:, None]
+    zero, root = 0.5 * scale, np.sqrt(exponent)
+
+    def slope(x: np.ndarray, sign: float) -> np.ndarray:
+        """Of the log of the integrand, rising; to the left of the zero of -x."""
+        return x * -sign * np.expm1(-scale * (sign * x - zero)) - exponent * scale
+
+    sides = []
+    for sign, low, high in ((1.0, zero, exponent * scale + root + zero), (-1.0, 0.0 * zero, root)):
+        low, high = np.broadcast_arrays(low + 0.0 * root, high + 0.0 * zero)
+        with np.errstate(over="ignore"):
+            for _ in range(_BISECTIONS):
+                middle = 0.5 * (low + high)
+                below = slope(middle, sign) < 0.0
+                low, high = np.where(below, middle, low), np.where(below, high, middle)
+        # The lattice on this side of the zero, around the peak.
+        first = np.floor((high - sign * zero - _MOMENT_HALF_WIDTH) / _MOMENT_STEP)
+        first = np.maximum(first, 0.0)[..., None] + np.arange(_MOMENT_NODES) + 0.5
+        distance = first * _MOMENT_STEP
+        # log|exp(+-u) - 1| = log(1 - exp(-u)), plus u to the right of the zero.
+        gain = scale[..., None] * distance
+        gain = np.log(-np.expm1(-gain)) + max(sign, 0.0) * gain
+        logs = exponent[:, None] * gain - 0.5 * np.square(zero[..., None] + sign * distance)
+        sides.append(_log_sum(logs))
+    return np.logaddexp(*sides) + np.log(_MOMENT_STEP) - 0.5 * np.log(2.0 * np.pi)
+
+
+def _log_sum(logs: np.ndarray) -> np.ndarray:
+    """log of the sum of exponentials over the last axis; `logs` is overwritten."""
+    peak = logs.max(axis=-1)
+    logs -= peak[..., None]
+    return peak + np.log(np.exp(logs, out=logs).sum(axis=-1))

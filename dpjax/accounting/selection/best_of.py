@@ -14,8 +14,7 @@ from dpjax.accounting.numerics.privacy_profile import pair_from_profiles
 from dpjax.accounting.numerics.renyi import RenyiCurve
 from dpjax.accounting.selection.envelope import selected_profiles
 from dpjax.accounting.selection.exact import TAIL_DELTA, tightened
-from dpjax.accounting.selection.laws.check import check_law
-from dpjax.accounting.selection.laws.law import RepetitionLaw, law_from_dict
+from dpjax.accounting.selection.laws.law import RepetitionLaw, check_law, law_from_dict
 from dpjax.accounting.selection.profile_bound import profile_bound
 from dpjax.accounting.selection.renyi_bounds import selection_curve
 from dpjax.checks import one_of
@@ -61,8 +60,7 @@ def best_of(guarantee: Guarantee, law: RepetitionLaw, method: str = "tight") -> 
 
     Args:
       guarantee: of one run and its score.
-      law: of K; one of your own (see `RepetitionLaw`) is priced by the bounds that hold for every
-        law.
+      law: of K; one of your own as `Tabulated`.
       method: "tight", the smallest sound bound: the envelope bound and the exact bound over all
         orders of the outcomes (docs/envelope_bound.md), the composition of all runs where K is at
         most 64, the Renyi theorems of Papernot & Steinke (ICLR 2022) as corrected in
@@ -79,17 +77,14 @@ def best_of(guarantee: Guarantee, law: RepetitionLaw, method: str = "tight") -> 
       Guarantee under the same neighbouring relation; it composes, mixes and nests like any other.
       Its provenance names the law, never a drawn K.
     """
-    if not isinstance(law, RepetitionLaw):
-        raise ValueError(f"best_of needs a law of K, such as Geometric(10), not {law!r}")
+    check_law("best_of", law)
     check_guarantee("guarantee", guarantee)
     one_of("method", method, METHODS)
     if method == "rdp" and guarantee.renyi is None:
         raise ValueError("the base has no Renyi curve: pass method='tight' or 'envelope'")
-    check_law(law)
-    plain = law.to_dict()
-    if plain.get("law") == "tabulated":
-        law = law_from_dict(plain)  # To the last digit what the provenance rebuilds.
-    tree = provenance.node("best_of", {"law": plain, "method": method}, [guarantee.provenance])
+    tree = provenance.node(
+        "best_of", {"law": law.to_dict(), "method": method}, [guarantee.provenance]
+    )
     if law.minimum == 1 and law.maximum == 1:
         # One run, whatever the method: f' = 1.
         return Guarantee(

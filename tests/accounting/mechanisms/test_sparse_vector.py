@@ -13,11 +13,9 @@ from dpjax.accounting.mechanisms.sparse_vector import (
     advanced_composition,
     basic_composition,
     doubling_loop,
-    iteration_rdp,
     sparse_vector,
 )
 from dpjax.accounting.numerics.composition import composition
-from dpjax.accounting.numerics.renyi import RenyiCurve
 from dpjax.accounting.provenance import from_provenance
 
 ORACLES = pathlib.Path(__file__).parents[1] / "oracles"
@@ -30,8 +28,6 @@ def test_composition_oracle(row):
     assert guarantee.epsilon(delta) == pytest.approx(row["optimal_KOV"], abs=1e-6)
     assert guarantee.epsilon(delta) == pytest.approx(row["dpa_pld"], abs=1e-6)
     assert guarantee.epsilon(delta, method="rdp") == pytest.approx(row["rdp_rr"], abs=1e-5)
-    smallest = RenyiCurve(lambda orders: count * iteration_rdp(epsilon, orders, "smallest"))
-    assert smallest.epsilon(delta) == pytest.approx(row["rdp_min_rr_zw"], abs=1e-5)
     assert basic_composition(epsilon, count) == pytest.approx(row["basic"], abs=1e-6)
     assert advanced_composition(epsilon, count, delta) == pytest.approx(
         row["advanced_DRV10"], abs=1e-6
@@ -137,25 +133,6 @@ def test_paper_stopping_rule_is_no_guarantee():
 def test_advanced_composition_is_worse_than_basic_for_few_iterations():
     assert advanced_composition(0.1, 7, 1e-5) > basic_composition(0.1, 7)
     assert advanced_composition(0.1, 199, 1e-5) < basic_composition(0.1, 199)
-
-
-def test_iteration_rdp_formulas():
-    orders = np.array([1.2, 2.0, 10.0, 500.0])
-    e = 0.4
-    direct = np.log((np.exp(orders * e) + np.exp((1 - orders) * e)) / (1 + np.exp(e))) / (
-        orders - 1
-    )
-    np.testing.assert_allclose(iteration_rdp(e, orders), direct, rtol=1e-12)
-    assert np.all(direct < orders * e**2 / 2)
-    # The Laplace curve by direct integration at one order.
-    x = np.linspace(-80, 80, 800_001)
-    ours, theirs = stats.laplace.logpdf(x, scale=2 / e), stats.laplace.logpdf(x - 1, scale=2 / e)
-    divergence = np.log(np.sum(np.exp(2 * ours - theirs)) * (x[1] - x[0]))
-    assert iteration_rdp(e, [2.0], "laplace")[0] == pytest.approx(e / 2 + divergence, rel=1e-6)
-    smallest = iteration_rdp(e, orders, "smallest")
-    assert np.all(smallest <= iteration_rdp(e, orders, "laplace"))
-    with pytest.raises(ValueError, match="smallest"):
-        iteration_rdp(e, orders, "paper")
 
 
 def test_dpareto_sparse_vector_oracle():

@@ -1,6 +1,5 @@
 """Integer noise laws and divergences against direct high-precision sums."""
 
-import dataclasses
 import functools
 import json
 import math
@@ -11,8 +10,6 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from dpjax.accounting.numerics import integer_noise
-from dpjax.accounting.numerics.composition import composition
 from dpjax.accounting.numerics.integer_noise import (
     discrete_gaussian_sum,
     shift_pair,
@@ -42,9 +39,7 @@ def _exact_sum(local_variance, clients, reach):
         return law
 
 
-@pytest.mark.parametrize(
-    ("local_variance", "clients"), [(3.0, 2), (0.2, 5), (0.05, 4), (1.0, 1), (1e-3, 4)]
-)
+@pytest.mark.parametrize(("local_variance", "clients"), [(4.0, 2), (4.0, 3), (7.5, 4), (4.0, 1)])
 def test_sum_of_discrete_gaussians_to_full_relative_precision(local_variance, clients):
     exact = _exact_sum(local_variance, clients, 24)
     centre = len(exact) // 2
@@ -55,35 +50,29 @@ def test_sum_of_discrete_gaussians_to_full_relative_precision(local_variance, cl
 
 
 @pytest.mark.parametrize(
-    ("local_variance", "clients"), [(16.0, 1), (16.0, 2), (16.0, 3), (17.3, 50), (16.0, 700)]
+    ("local_variance", "clients"), [(4.0, 1), (4.0, 2), (4.0, 3), (17.3, 50), (4.0, 700)]
 )
-def test_sum_at_large_local_variance_is_the_convolved_one(local_variance, clients):
+def test_a_sum_is_the_convolved_one(local_variance, clients):
     """Two ways to one law: the closed form, and repeated convolution of the summands."""
-    fast = discrete_gaussian_sum(local_variance, clients, 60)
-    slow = integer_noise._convolved_sum(local_variance, clients, fast.size)
-    # One support and one bound on what lies beyond it: other lengths of Fourier transforms round
-    # otherwise, and a sum's own bound counts its last period in full.
-    slow = dataclasses.replace(fast, log_probabilities=slow.log_probabilities[: fast.size])
-    # Logarithms: an absolute error of them is a relative one of probabilities.
-    np.testing.assert_allclose(fast.log_probabilities, slow.log_probabilities, rtol=0, atol=2e-11)
-    orders = np.array([1.5, 2.0, 40.0])
-    renyi = [
-        shift_rdp(functools.partial(make, local_variance, clients), orders)
-        for make in (discrete_gaussian_sum, integer_noise._convolved_sum)
-    ]
-    # 1e-12 on the log is what both grant to rounding.
-    np.testing.assert_allclose(renyi[0], renyi[1], rtol=1e-10, atol=1e-12)
-    pairs = [composition([(shift_pair(law, 1e-4, 1), 10)]) for law in (fast, slow)]
-    # Rounding of Fourier transforms, 1e-17 of mass, is all that a smaller delta would show.
-    for delta in (1e-3, 1e-5):
-        assert pairs[0].epsilon(delta) == pytest.approx(pairs[1].epsilon(delta), rel=1e-10)
+    found = discrete_gaussian_sum(local_variance, clients, 60).log_probabilities
+    one = np.exp(-0.5 * np.arange(-80, 81) ** 2 / local_variance)
+    law = functools.reduce(np.convolve, [one / one.sum()] * clients)
+    exact = law[law.size // 2 :][: found.size]
+    held = exact > 1e-40
+    np.testing.assert_allclose(found[: exact.size][held], np.log(exact[held]), rtol=0, atol=2e-11)
+
+
+def test_narrow_summands_are_refused_in_one_line():
+    with pytest.raises(ValueError, match="variance 3.99 .*raise the scale of the votes") as refused:
+        discrete_gaussian_sum(3.99, 5)
+    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("clients", [2, 3, 4, 17, 100])
-def test_what_tells_a_large_sum_from_a_discrete_gaussian_is_below_1e_40(clients):
+def test_what_tells_a_large_sum_from_a_discrete_gaussian_is_below_2e_17(clients):
     """eta of `discrete_gaussian_sum` at its least variance, 320 digits; it falls with variance."""
     with mpmath.workdps(320):
-        a = 2 * mpmath.pi**2 * mpmath.mpf(16)
+        a = 2 * mpmath.pi**2 * mpmath.mpf(4)
 
         def theta(t):
             return mpmath.fsum(mpmath.exp(-a * (z - t) ** 2) for z in range(-2, 4))
@@ -95,7 +84,7 @@ def test_what_tells_a_large_sum_from_a_discrete_gaussian_is_below_1e_40(clients)
         # The nearest of the dual lattice: 2 n vectors (2 for n = 2) of squared norm (n - 1) / n.
         nearest = (2 if clients == 2 else 2 * clients) * mpmath.exp(-a * (clients - 1) / clients)
         assert nearest * mpmath.mpf("0.999") < eta < nearest * mpmath.mpf("1.001")
-        assert eta < mpmath.mpf("1e-40")
+        assert eta < mpmath.mpf("2e-17")
 
 
 def test_large_sums_are_sound_and_cost_what_the_continuous_gaussian_does():
@@ -127,7 +116,7 @@ def test_skellam_law():
 def test_laws_sum_to_one_and_tail_bound_holds(variance):
     laws = [skellam_noise(variance)]
     if variance >= 1.0:
-        laws.append(discrete_gaussian_sum(variance / 50, 50))
+        laws.append(discrete_gaussian_sum(4.0 * variance, 50))
     for law in laws:
         logs = law.log_probabilities
         assert np.exp(logs[0]) + 2 * np.exp(logs[1:]).sum() == pytest.approx(1.0, abs=1e-12)
@@ -137,36 +126,10 @@ def test_laws_sum_to_one_and_tail_bound_holds(variance):
     assert np.all(2 * logs[1:-1] - logs[:-2] - logs[2:] <= np.log1p(1 / index) + 1e-10)
 
 
-def test_many_clients_with_tiny_noise_do_not_underflow():
-    """n = 1000, local variance .05: the middle of a period is e^-4000 of the peak."""
-    logs = discrete_gaussian_sum(0.05, 1000).log_probabilities
-    assert np.all(np.isfinite(logs))
-    assert np.all(np.diff(logs) < 0)
-    # With at most one unit a client this is a difference of binomials, to e^-40 at most relative.
-    half = 500
-    one = np.exp(-10.0)
-    x = 400
-    pairs = np.arange(0, 200)
-    terms = (
-        special.gammaln(1001)
-        - special.gammaln(x + pairs + 1)
-        - special.gammaln(pairs + 1)
-        - special.gammaln(1001 - x - 2 * pairs)
-        + (x + 2 * pairs) * np.log(one)
-    )
-    expected = special.logsumexp(terms) - 1000 * np.log1p(2 * one)
-    assert logs[x] == pytest.approx(expected, abs=1e-3)
-    assert logs[half + 1000] - logs[half] == pytest.approx(-1000 / 0.05, rel=1e-12)
-
-
 @pytest.mark.parametrize("row", json.loads((ORACLES / "dphype_discrete.json").read_text()))
 def test_renyi_oracle(row):
     order = np.array([row["alpha"]])
     counts = 10  # the oracle: k = 5 votes moved, so 10 counts change
-    ours = counts * shift_rdp(
-        lambda reach: discrete_gaussian_sum(row["local_var"], row["n"], reach), order
-    )
-    assert ours[0] == pytest.approx(row["sum_discrete_gauss_exact"], rel=1e-8)
     skellam = counts * shift_rdp(lambda reach: skellam_noise(row["total_var"], reach), order)
     assert skellam[0] == pytest.approx(row["skellam_exact"], rel=1e-8)
     assert skellam[0] <= row["skellam_bound"]
@@ -187,7 +150,7 @@ def test_renyi_against_direct_sums_where_float64_underflows():
 @pytest.mark.parametrize("shift", [1, 3])
 def test_pair_dominates_the_true_profile(shift):
     epsilons = np.linspace(-1.5, 4, 23)
-    for law in (skellam_noise(5.0), discrete_gaussian_sum(0.3, 20)):
+    for law in (skellam_noise(5.0), discrete_gaussian_sum(4.5, 20)):
         pair = shift_pair(law, 1e-3, shift)
         logs = np.concatenate([law.log_probabilities[:0:-1], law.log_probabilities])
         p, q = np.exp(logs[shift:]), np.exp(logs[:-shift])
@@ -207,16 +170,3 @@ def test_limits():
     assert shift_rdp(lambda reach: skellam_noise(1.0, reach), np.array([1e7]))[0] == np.inf
     with pytest.raises(ValueError, match="continuous"):
         skellam_noise(1e12)
-
-
-def test_scaling_votes_restores_what_local_rounding_lost():
-    order = np.array([2.0])
-
-    def cost(scale):
-        variance = 0.2 * scale**2
-        return 10 * shift_rdp(
-            lambda reach: discrete_gaussian_sum(variance, 100, reach), order, scale
-        )
-
-    assert cost(1)[0] == pytest.approx(0.7067, abs=1e-4)
-    assert cost(16)[0] == pytest.approx(0.5, abs=1e-6)

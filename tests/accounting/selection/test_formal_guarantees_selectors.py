@@ -29,7 +29,7 @@ CASES = {
         ("replace one client", "tails charged"),
     ),
     "discrete_gaussian_vote": (
-        lambda: accounting.discrete_gaussian_vote(2.5, 10, 2, 10),
+        lambda: accounting.discrete_gaussian_vote(5.0, 10, 2, 10),
         ("replace one client", "minimum_survivors"),
     ),
     "output_perturbation": (

@@ -13,7 +13,6 @@ from dpjax.accounting.numerics.loss_distribution import LossDistribution
 from dpjax.accounting.selection import best_of as selection
 from dpjax.accounting.selection.envelope import selected_profiles
 from dpjax.accounting.selection.exact import TAIL_DELTA, exact_profile, tightened
-from dpjax.accounting.selection.laws.law import RepetitionLaw
 from experiments.benchmarks.selection_adversary import reached, worst_order
 
 SHIFT = math.sqrt(0.2)
@@ -109,46 +108,13 @@ def test_in_the_tail_the_envelope_suffices():
             assert exact_profile(pair.forward, pair.backward, law, epsilon)[0] >= least
 
 
-class Table(RepetitionLaw):
-    """K = 1 or 40, as somebody might write it: no formula but the sums of its definition."""
-
-    mean = 0.7 * 1 + 0.3 * 40
-    minimum = 1
-    maximum = 40
-    weights = {1: 0.7, 40: 0.3}
-
-    def _sum(self, term):
-        return sum(weight * term(k) for k, weight in self.weights.items())
-
-    def log_pmf(self, k):
-        with np.errstate(divide="ignore"):
-            return np.log([self.weights.get(int(one), 0.0) for one in k])
-
-    def generating_function(self, x):
-        return self._sum(lambda k: np.asarray(x, dtype=float) ** k)
-
-    def success_probability(self, y):
-        return 1.0 - self.generating_function(1.0 - np.asarray(y))
-
-    def derivative(self, y):
-        return self._sum(lambda k: k * (1.0 - np.asarray(y, dtype=float)) ** (k - 1))
-
-    def second_derivative(self, y):
-        return self._sum(
-            lambda k: k * (k - 1) * (1.0 - np.asarray(y, dtype=float)) ** max(k - 2, 0)
-        )
-
-    def thinned(self, failure):
-        raise NotImplementedError
-
-    def to_dict(self):
-        return {"law": "table"}
-
-
 def test_a_law_without_closed_form(gaussian):
     pair = gaussian.pair
     epsilons = np.array([0.0, 1.0, 3.0, 6.0, 9.0])
-    for law in (Table(), accounting.AtMost(accounting.Poisson(60.0), 100)):
+    for law in (
+        accounting.Tabulated([1, 40], [0.7, 0.3]),
+        accounting.AtMost(accounting.Poisson(60.0), 100),
+    ):
         bound = exact_profile(pair.forward, pair.backward, law, epsilons)
         order = [reached_delta(law, epsilon) for epsilon in epsilons]
         assert np.all(bound >= order)

@@ -1,8 +1,8 @@
-"""Laws of K, the number of runs: the class to inherit from, and a file for each family."""
+"""Laws of K, the number of runs: what all offer, a file for each family, and a table of masses."""
 
 from dpjax.accounting.selection.laws.at_most import AtMost
 from dpjax.accounting.selection.laws.binomial import Binomial, Fixed
-from dpjax.accounting.selection.laws.law import RepetitionLaw, law_family, law_from_dict
+from dpjax.accounting.selection.laws.law import RepetitionLaw, law_from_dict
 from dpjax.accounting.selection.laws.negative_binomial import (
     Geometric,
     Logarithmic,
@@ -21,6 +21,5 @@ __all__ = [
     "RepetitionLaw",
     "Tabulated",
     "TruncatedNegativeBinomial",
-    "law_family",
     "law_from_dict",
 ]

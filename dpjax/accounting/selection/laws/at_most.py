@@ -14,6 +14,7 @@ from dpjax.accounting.selection.laws.law import (
     LARGEST_TABULATED,
     LogMoment,
     RepetitionLaw,
+    check_law,
     law_family,
     set_field,
 )
@@ -43,14 +44,12 @@ class AtMost(RepetitionLaw):
     cap: int
 
     def __post_init__(self) -> None:
-        if not isinstance(self.law, RepetitionLaw):
-            raise ValueError(f"AtMost needs a law of K, such as Geometric(10), not {self.law!r}")
+        check_law("AtMost", self.law)
         set_field(self, "cap", checks.whole("cap", self.cap, 1))
         if self.cap > LARGEST_TABULATED:
             raise ValueError(f"cap must be at most 1,000,000, not {self.cap}")
         if self.kept == 0.0:
-            least = self.law.minimum if self.law.maximum <= LARGEST_TABULATED else self.cap + 1
-            raise ValueError(f"cap must be a whole number >= {least}, not {self.cap}")
+            raise ValueError(f"cap must be a whole number >= {self.law.minimum}, not {self.cap}")
 
     @functools.cached_property
     def _inner_logs(self) -> np.ndarray:
@@ -87,11 +86,6 @@ class AtMost(RepetitionLaw):
         if type(self.law).thinned is RepetitionLaw.thinned:
             return super().thinned(failure)  # The inner law's functions may not be known.
         return AtMost(self.law.thinned(failure), self.cap)
-
-    @property
-    def proved(self) -> bool:
-        """Of the inner law only the pmf is used."""
-        return self.law.proved
 
     @property
     def envelope_suffices(self) -> bool:

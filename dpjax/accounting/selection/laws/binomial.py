@@ -35,7 +35,7 @@ class Binomial(RepetitionLaw):
     trials: int
     probability: float
 
-    proved = has_formulas = True
+    has_formulas = True
 
     def __post_init__(self) -> None:
         set_field(self, "trials", checks.whole("trials", self.trials, 1))

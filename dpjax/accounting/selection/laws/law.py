@@ -31,114 +31,44 @@ LONGEST_TABLE = 1 << 22
 """Largest K a law tabulates; a draw beyond it (only for means near a million) is refused."""
 
 LARGEST_TABULATED = 1_000_000
-"""Largest K whose functions are derived from the pmf."""
-
-FUNCTIONS = (
-    "mean",
-    "minimum",
-    "maximum",
-    "log_pmf",
-    "generating_function",
-    "success_probability",
-    "derivative",
-    "second_derivative",
-)
-"""What defines a law."""
-
-SHORTCUTS = (
-    "family",
-    "proved",
-    "has_formulas",
-    "envelope_suffices",
-    "thinned",
-    "to_dict",
-    "log_moment_theorem",
-    "largest_log_ratio",
-    "published_pure_epsilon",
-    "published_log_ratio",
-)
-"""What holds for one family only."""
-
-DRAWING = ("pmf", "quantile", "sample")
-"""What follows from `log_pmf` alone, so that K is drawn by the law that is priced."""
+"""Largest K whose functions are sums over a table of masses."""
 
 LogMoment = Callable[[np.ndarray], np.ndarray]
 
 
 class RepetitionLaw(abc.ABC):
-    """Law of K. Subclasses are frozen dataclasses; equal parameters make equal laws.
+    """Law of K, the number of runs; its families are frozen dataclasses.
 
-    A law of your own gives `mean`, `log_pmf` and, where K is bounded, `maximum`:
+    A law of your own is `Tabulated`, a table of its masses, which every bound of `best_of` reads:
 
     ```python
-    import dataclasses
-
     import numpy as np
 
     from dpjax import accounting
 
-
-    @dataclasses.dataclass(frozen=True)
-    class OneOrMany(accounting.RepetitionLaw):
-        \"\"\"K = 1 with probability 1 - share, else K = many.\"\"\"
-
-        many: int
-        share: float
-
-        @property
-        def mean(self):
-            return 1.0 - self.share + self.share * self.many
-
-        @property
-        def maximum(self):
-            return self.many
-
-        def log_pmf(self, k):
-            masses = (k == 1) * (1.0 - self.share) + (k == self.many) * self.share
-            return np.log(masses)
-
-
-    accounting.best_of(accounting.gaussian(2.0), OneOrMany(100, 0.1)).epsilon(1e-6)
+    k = np.arange(1, 41)
+    masses = k**-3.0
+    law = accounting.Tabulated(k, masses / masses.sum())
+    accounting.best_of(accounting.gaussian(2.0), law).epsilon(1e-6)
     ```
-
-    All the rest is then derived from the masses up to `maximum` (a million at most). A law without
-    a largest K gives `generating_function`, `success_probability`, `derivative` and
-    `second_derivative` as well, or is wrapped in `AtMost(law, cap)`. Before a law of your own is
-    priced, its functions are compared with its pmf, and refused if they disagree; it is priced by
-    bounds that hold for every law of K, never by a family's theorem, a subclass of a family that
-    changes any of the functions included. K is drawn by inversion of `log_pmf`: a class with a
-    `sample`, `pmf` or `quantile` of its own is refused. It must not change once made. Its
-    provenance rebuilds if it gives no more than the three above (as `Tabulated`); other laws of
-    your own say that they cannot be rebuilt.
 
     Attributes:
       mean: E[K], finite and > 0.
     """
 
-    if TYPE_CHECKING:  # A property here would stand in the way of a family's field.
+    if TYPE_CHECKING:  # Properties here would stand in the way of a family's fields.
 
         @property
         def mean(self) -> float: ...
 
-    family: ClassVar[str | None] = None
+    family: ClassVar[str]
     """The name that `law_from_dict` knows the law by; set by the decorator `law_family`."""
     _written: ClassVar[dict[str, str]]
     """Field -> the name that `to_dict` writes it under; set with `family`."""
     has_formulas: ClassVar[bool] = False
     """Whether the functions are formulas, quick at any number of points."""
-
-    def __init_subclass__(cls, **arguments: Any) -> None:
-        super().__init_subclass__(**arguments)
-        if any(name in cls.__dict__ for name in FUNCTIONS):
-            # Another law: what was proved for the parent's does not hold for it.
-            for name in SHORTCUTS:
-                if name not in cls.__dict__:
-                    setattr(cls, name, getattr(RepetitionLaw, name))
-
-    @property
-    def proved(self) -> bool:
-        """Whether the functions are known to belong to the pmf; all others are compared with it."""
-        return False
+    _table: np.ndarray
+    """P[K = k] at k = 0..maximum, (maximum + 1,), of a law without formulas."""
 
     @property
     def envelope_suffices(self) -> bool:
@@ -195,23 +125,9 @@ class RepetitionLaw(abc.ABC):
         return Thinned(self, failure)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values that `law_from_dict` turns back into this law.
-
-        A law of your own that gives no function but its pmf is written as its table; any other one
-        by its name alone, which `law_from_dict` refuses.
-        """
-        if self.family is not None:
-            written = {name: _plain(getattr(self, field)) for field, name in self._written.items()}
-            return {"law": self.family, **written}
-        own = [
-            name
-            for name in FUNCTIONS[4:]
-            if getattr(type(self), name) is not getattr(RepetitionLaw, name)
-        ]
-        if own or not self.maximum <= LARGEST_TABULATED:
-            return {"law": "own", "class": type(self).__qualname__, "values": repr(self)}
-        k = np.flatnonzero(self._table)
-        return {"law": "tabulated", "k": k.tolist(), "masses": self._table[k].tolist()}
+        """Plain values that `law_from_dict` turns back into this law."""
+        written = {name: _plain(getattr(self, field)) for field, name in self._written.items()}
+        return {"law": self.family, **written}
 
     def log_moment(self, guarantee: Guarantee, base: RenyiCurve) -> LogMoment:
         """orders l -> a bound on (l-1) D_l of the selection, the event K = 0 left out.
@@ -314,18 +230,6 @@ class RepetitionLaw(abc.ABC):
         """
         return None
 
-    @functools.cached_property
-    def _table(self) -> np.ndarray:
-        """P[K = k] at k = 0..maximum, (maximum + 1,)."""
-        if not self.maximum <= LARGEST_TABULATED:
-            raise ValueError(
-                f"{type(self).__name__} has no largest K, or one beyond {LARGEST_TABULATED}: give "
-                "it minimum, generating_function, success_probability, derivative and "
-                "second_derivative, or pass AtMost(law, cap)"
-            )
-        with np.errstate(divide="ignore"):
-            return np.exp(self.log_pmf(np.arange(int(self.maximum) + 1, dtype=np.float64)))
-
     def pmf(self, k: np.ndarray | int) -> np.ndarray:
         """P[K = k]; zero at negative or fractional k. Shape of `k`."""
         k = np.asarray(k, dtype=np.float64)
@@ -396,35 +300,14 @@ Law = TypeVar("Law", bound=RepetitionLaw)
 
 
 def law_family(name: str, **written_as: str) -> Callable[[type[Law]], type[Law]]:
-    """Class decorator that names a law, so that plain values can describe it and rebuild it.
-
-    Example:
-      >>> import dataclasses
-      >>> import numpy as np
-      >>> from dpjax import accounting
-      >>> @accounting.law_family("one_or_two", share="share_of_two")
-      ... @dataclasses.dataclass(frozen=True)
-      ... class OneOrTwo(accounting.RepetitionLaw):
-      ...     share: float
-      ...     maximum = 2
-      ...
-      ...     @property
-      ...     def mean(self):
-      ...         return 1 + self.share
-      ...
-      ...     def log_pmf(self, k):
-      ...         return np.log((k == 1) * (1 - self.share) + (k == 2) * self.share)
-      >>> OneOrTwo(0.25).to_dict()
-      {'law': 'one_or_two', 'share_of_two': 0.25}
+    """Class decorator that names a family, so that plain values describe its laws and rebuild them.
 
     Args:
-      name: unique, as in "poisson".
+      name: as in "poisson".
       **written_as: other names for arguments, by argument.
     """
 
     def register(cls: type[Law]) -> type[Law]:
-        if name in _FAMILIES or name == "own":
-            raise ValueError(f"a law {name!r} is registered already: choose another name")
         written = {
             field: written_as.get(field, field) for field in inspect.signature(cls).parameters
         }
@@ -441,6 +324,15 @@ def families() -> dict[str, type[RepetitionLaw]]:
     return dict(_CLASSES)
 
 
+def check_law(name: str, law: Any) -> None:
+    """Refuses what is no law of the library: only of these pmf, functions and draws agree."""
+    if type(law) not in _CLASSES.values():
+        raise ValueError(
+            f"{name} needs a law of K, such as Geometric(10), or Tabulated for one of your own, "
+            f"not {law!r}"
+        )
+
+
 def law_from_dict(values: Mapping[str, Any]) -> RepetitionLaw:
     """The law that wrote these plain values.
 
@@ -455,11 +347,6 @@ def law_from_dict(values: Mapping[str, Any]) -> RepetitionLaw:
     if not isinstance(values, Mapping) or not isinstance(values.get("law"), str):
         shown = checks.shown(values)
         raise ValueError(f"not a law of K: pass what law.to_dict() gave, not {shown}")
-    if values["law"] == "own":
-        raise ValueError(
-            f"the law {values.get('class')} is a class of your own, which cannot be rebuilt from "
-            "plain values: price it again with best_of, or pass a Tabulated law"
-        )
     if values["law"] not in _FAMILIES:
         raise ValueError(f"unknown law {values['law']!r}: pass one of {sorted(_FAMILIES)}")
     try:

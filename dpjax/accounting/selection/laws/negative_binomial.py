@@ -48,7 +48,7 @@ class TruncatedNegativeBinomial(RepetitionLaw):
     shape: float
     mean: float
 
-    proved = has_formulas = True
+    has_formulas = True
 
     def __post_init__(self) -> None:
         set_field(self, "shape", number("shape", self.shape, "finite and > -1"))

@@ -33,7 +33,7 @@ class Poisson(RepetitionLaw):
 
     mean: float
 
-    proved = has_formulas = True
+    has_formulas = True
 
     def __post_init__(self) -> None:
         set_field(self, "mean", number("the mean of this law", self.mean, finite=False))

@@ -40,8 +40,6 @@ class Tabulated(RepetitionLaw):
     k: tuple[int, ...]
     masses: tuple[float, ...]
 
-    proved = True
-
     def __init__(self, k: Sequence[int], masses: Sequence[float]):
         values, shares = checks.vector("k", k).tolist(), checks.vector("masses", masses)
         set_field(self, "k", tuple(checks.whole("k", value, 0) for value in values))
