@@ -38,6 +38,7 @@ from absl import flags
 from rich.console import Console
 from rich.table import Table
 
+import experiments.data_sets  # noqa: F401 - registers what --dataset may name.
 from dpjax import models
 from dpjax.commands import command_line, derived_flags, run_folder
 from dpjax.commands import config as saved_config

@@ -32,6 +32,7 @@ from typing import Any
 from absl import flags
 from rich.console import Console
 
+import experiments.data_sets  # noqa: F401 - before the flags, which list what is registered.
 from dpjax import data, private_files, training, tuning
 from dpjax.commands import command_line, config, data_flags, derived_flags, run_folder
 from dpjax.tuning import ledger, pareto
@@ -273,9 +274,6 @@ def search(folder: str, console: Console) -> int:
             f"the proxy has inputs {searched.train.input_shape} and {searched.classes} classes, "
             f"{loaded.name} {loaded.train.input_shape} and {loaded.classes}: pass alike data"
         )
-    # People are known by their records, whatever features are made of them.
-    loaded = _DATA.featured(loaded)
-    searched = _DATA.featured(searched) if _PROXY.value else loaded
     task = task_of(searched)
     # The released run uses every private training record; nothing is chosen by its accuracy.
     # (A task needs records to judge by; without test data the proxy's stand in, and are not read.)
@@ -314,7 +312,6 @@ def search(folder: str, console: Console) -> int:
     label = [seen_by_search.fingerprint, _DATA.model.value, list(_DATA.widths.value)]
     label += [_DATA.optimizer.value, str(cost), os.path.basename(_PROXY.value or "")]
     label += [repetitions, _VALIDATION_FRACTION.value]
-    label += [_DATA.features.value] if _DATA.features.value else []
     pareto.check_anti_ideal(_SEARCH.anti_ideal)
     private_files.private_folder(working)
     record, front = run_search(domain, cost, accuracy, path, label, console)

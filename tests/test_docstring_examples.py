@@ -24,7 +24,6 @@ REGISTRIES = (
     "accounting.provenance._REBUILDERS",
     "accounting.selection.laws.law._CLASSES",
     "accounting.selection.laws.law._FAMILIES",
-    "data.features.FEATURES",
     "data.source.SOURCES",
     "training.optimizers.OPTIMIZERS",
     "training.schedules.SCHEDULES",

@@ -16,7 +16,7 @@ from absl import flags
 
 from dpjax import data, models, training, tuning
 from dpjax.commands import derived_flags
-from dpjax.data import features, source
+from dpjax.data import source
 from dpjax.training import schedules
 
 flags.disclaim_key_flags()
@@ -34,7 +34,7 @@ class DataFlags:
     """The flags, defined for the module that calls, and what is made of their values.
 
     Attributes:
-      dataset, data_dir, cache_dir, features, model, widths, optimizer: holders of the flags.
+      dataset, data_dir, cache_dir, model, widths, optimizer: holders of the flags.
     """
 
     def __init__(self, *, dataset_help: str, widths: Sequence[str], optimizer: str):
@@ -64,14 +64,6 @@ class DataFlags:
         )
         self.cache_dir = flags.DEFINE_string(
             "cache_dir", None, "Where downloads and caches go, if not into --data_dir."
-        )
-        self.features = flags.DEFINE_enum(
-            "features",
-            None,
-            list(data.FEATURES),
-            "Public features of each record in the place of its inputs: "
-            + "; ".join(f"{name}: {known.description}" for name, known in data.FEATURES.items())
-            + ".",
         )
         self.model = flags.DEFINE_enum("model", "logistic_regression", models.NAMES, "The model.")
         self.widths = flags.DEFINE_list("widths", widths, "Widths of an mlp's hidden layers.")
@@ -143,15 +135,6 @@ class DataFlags:
                 raise
             raise ValueError(words) from refusal
 
-    def featured(self, records: features.Held) -> features.Held:
-        """The records with --features for inputs; as they are without.
-
-        Raises:
-          ValueError: for records that have no such features.
-        """
-        name = self.features.value
-        return records if name is None else data.with_features(records, name)
-
     def task(self, classes: int, train: data.Split, scored: data.Split) -> tuning.Task:
         """What is learned: --model on `train`, judged on `scored`.
 
@@ -160,12 +143,7 @@ class DataFlags:
         """
         module = models.build_module(self.model.value, classes, widths=_WIDTHS.value())
         loss = models.default_loss(self.model.value)
-        task = tuning.classification(module, train, scored, loss=loss)
-        if self.features.value is None:
-            return task
-        # Whoever is to use the model must know what to feed it.
-        words = f"{task.description} on features {self.features.value}"
-        return dataclasses.replace(task, description=words)
+        return tuning.classification(module, train, scored, loss=loss)
 
     def named_optimizer(
         self,

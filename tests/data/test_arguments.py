@@ -59,7 +59,6 @@ PAIR = (INPUTS, LABELS)
 DATASET = data.from_arrays(
     np.arange(80.0).reshape(40, 2), np.arange(40) % 2, public_size=40, classes=2
 )
-IMAGES = data.from_arrays(np.ones((40, 8, 8, 1)), np.arange(40) % 2, public_size=40, classes=2)
 
 
 def spec(call, **arguments):
@@ -163,9 +162,6 @@ PUBLIC = {
         fraction=(0.25, "probability"),
         key=(b"key", "key"),
     ),
-    "with_features": spec(
-        data.with_features, records=(IMAGES, "split"), name=("scattering", "name")
-    ),
     "partitioners.iid": spec(
         partitioners.iid,
         number_of_records=(40, "whole"),
@@ -192,21 +188,18 @@ PUBLIC = {
 NOT_CALLED = {
     "TableSchema": "made by read_schema",
     "DEFAULT_DATA_DIR": "a constant",
-    "FEATURES": "a registry",
     "NAMES": "a constant",
     "DataCorruptedError": "an error",
     "DataNotFoundError": "an error",
-    "FeatureMap": "made by the files of feature maps; see conformance/test_feature_maps.py",
     "PublishedFile": "made by the files of sources; see conformance/test_own_data_set.py",
     "Source": "made by the files of sources; see conformance/test_own_data_set.py",
     "partitioners": "a module, its functions are in the table",
-    "register_features": "of a FeatureMap; its error is in data/test_features.py",
     "register": "of a Source; its errors are in conformance/test_own_data_set.py",
 }
 """Public names that are in no row, and why."""
 
 ALSO = {
-    "name": {"unknown data set", "unknown features"},
+    "name": {"unknown data set"},
     "validation_fraction": {"fraction"},  # Named by `split_train_validation`, which divides.
     "number_of_records": {"0 records"},
 }

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+import experiments.data_sets  # noqa: F401 - registers cifar10_subset.
 from dpjax import data, models
 from dpjax.federated.vote_clients import Records
 from dpjax.federated.voting import candidate_grid
