@@ -32,26 +32,19 @@ from dpjax.accounting.mechanisms.federated_averaging import (
 from dpjax.accounting.mechanisms.laplace import laplace
 from dpjax.accounting.mechanisms.mechanism import mechanism
 from dpjax.accounting.mechanisms.noise_shares import local_noise_variance, minimum_survivors
-from dpjax.accounting.mechanisms.output_perturbation import (
-    output_perturbation,
-    projected_sgd_sensitivity,
-    regularised_logistic_sensitivity,
-)
+from dpjax.accounting.mechanisms.output_perturbation import output_perturbation
 from dpjax.accounting.mechanisms.profile_table import profile_table
 from dpjax.accounting.mechanisms.randomised_response import randomised_response
 from dpjax.accounting.mechanisms.replace_one import replace_one
 from dpjax.accounting.mechanisms.sparse_vector import (
     advanced_composition,
-    basic_composition,
     doubling_loop,
     iteration_rdp,
     sparse_vector,
 )
 from dpjax.accounting.mechanisms.threshold_loop import (
-    LoopTrace,
     ThresholdLoop,
     max_iterations,
-    simulate_loop,
     threshold_levels,
 )
 from dpjax.accounting.mechanisms.vote import (
@@ -90,7 +83,6 @@ __all__ = [
     "Geometric",
     "Guarantee",
     "Logarithmic",
-    "LoopTrace",
     "Plan",
     "Poisson",
     "RepetitionLaw",
@@ -99,7 +91,6 @@ __all__ = [
     "TruncatedNegativeBinomial",
     "advanced_composition",
     "approximate",
-    "basic_composition",
     "best_of",
     "best_of_adaptive",
     "calibrate",
@@ -132,16 +123,13 @@ __all__ = [
     "parallel",
     "plan",
     "profile_table",
-    "projected_sgd_sensitivity",
     "pure",
     "randomised_response",
     "rdp_grid",
-    "regularised_logistic_sensitivity",
     "renyi_only",
     "repeat",
     "replace_one",
     "selection_noise_ratio",
-    "simulate_loop",
     "skellam_vote",
     "sparse_vector",
     "split",

@@ -167,18 +167,6 @@ def iteration_rdp(epsilon: float, orders: np.ndarray, method: str = "pure") -> n
     return np.minimum(by_response, by_threshold)
 
 
-def basic_composition(epsilon_per_iteration: float, iterations: int) -> float:
-    """iterations * epsilon_per_iteration, for comparison.
-
-    Example:
-      >>> from dpjax import accounting
-      >>> accounting.basic_composition(0.25, 8)
-      2.0
-    """
-    epsilon = positive("epsilon_per_iteration", epsilon_per_iteration)
-    return whole("iterations", iterations) * epsilon
-
-
 def advanced_composition(epsilon_per_iteration: float, iterations: int, delta: float) -> float:
     """The composition Ding & Wu use, sqrt(2 T log(1/delta)) e + T e (e^e - 1), for comparison.
 

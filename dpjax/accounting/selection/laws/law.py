@@ -55,7 +55,6 @@ SHORTCUTS = (
     "log_moment_theorem",
     "largest_log_ratio",
     "published_pure_epsilon",
-    "published_log_ratio",
 )
 """What holds for one family only."""
 
@@ -300,18 +299,6 @@ class RepetitionLaw(abc.ABC):
 
     def published_pure_epsilon(self, epsilon: float) -> float | None:
         """What a published theorem says of a pure base; None where none covers the law."""
-        return None
-
-    def published_log_ratio(self, epsilons: np.ndarray, deltas: np.ndarray) -> np.ndarray | None:
-        """log sup f'(1-y) / f'(1-y') over y' <= e^epsilon y + delta, as `profile_bound` has it.
-
-        Args:
-          epsilons: (n,) >= 0.
-          deltas: (n,) of one run at these epsilons.
-
-        Returns:
-          (n,); None where no closed form covers the law.
-        """
         return None
 
     @functools.cached_property
