@@ -36,9 +36,11 @@ import experiments.data_sets  # noqa: F401 - before the flags, which list what i
 from dpjax import data, private_files, training, tuning
 from dpjax.commands import command_line, config, data_flags, derived_flags, run_folder
 from dpjax.tuning import ledger, pareto
-from dpjax.tuning.pareto import extra, problems
+from dpjax.tuning.pareto import extra
 from dpjax.tuning.pareto.released_run import released_run
 from dpjax.tuning.problem.task import accuracy_of
+from experiments.figures.dpareto import problems
+from experiments.figures.dpareto.sampling_laws import Laws
 from experiments.pareto_report import RECORD_FILE, report, save_release, save_search
 
 _DATA = data_flags.DataFlags(
@@ -148,7 +150,7 @@ def domain_of(dataset: str, training_records: int) -> pareto.Domain:
     return pareto.Domain(entries)
 
 
-def laws_of(dataset: str) -> pareto.Laws | None:
+def laws_of(dataset: str) -> Laws | None:
     """The paper's laws for random settings, if the flags ask for them."""
     if not _PAPERS_LAWS.value:
         return None

@@ -251,7 +251,7 @@ def ask(
 
 def _check_law(law: Sampler | None) -> None:
     if law is not None and not callable(getattr(law, "sample", None)):
-        raise ValueError(f"law must have a function sample, as pareto.Laws, not {law!r}")
+        raise ValueError(f"law must have a function sample, as pareto.UniformOver, not {law!r}")
 
 
 def _next(
