@@ -20,7 +20,7 @@ private run on --dataset with the suggested setting follows, charged alone:
   python -m experiments.pareto --out_dir=runs/front --resume    # again after a kill: goes on
 
 The default run takes about a minute on 4 CPU cores. --method=hvpoi, random and grid are the paper's
-criterion and its baselines. Needs the extra: pip install -e '.[pareto]'.
+criterion and its baselines.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ import experiments.data_sets  # noqa: F401 - before the flags, which list what i
 from dpjax import data, private_files, training, tuning
 from dpjax.commands import command_line, config, data_flags, derived_flags, run_folder
 from dpjax.tuning import ledger, pareto
-from dpjax.tuning.pareto import extra
 from dpjax.tuning.pareto.released_run import released_run
 from dpjax.tuning.problem.task import accuracy_of
 from experiments.figures.dpareto import problems
@@ -223,10 +222,6 @@ def run_search(
 
 def main() -> int:
     """Runs the job; returns the exit code."""
-    try:
-        extra.check()
-    except ImportError as error:
-        raise ValueError(str(error)) from None
     check_flags()
     console = Console(highlight=False, soft_wrap=True)
     wish = _OUT_DIR.value, f"pareto-{_DATA.name}"
