@@ -13,7 +13,6 @@ A published data set that is not among them is one file of yours: after
 by their checksums, and reads them.
 """
 
-from dpjax.data import partitioners
 from dpjax.data.dataset import Dataset, Parts, Split, split_train_validation
 from dpjax.data.loading import DEFAULT_DATA_DIR, NAMES, load
 from dpjax.data.published_files import DataCorruptedError, DataNotFoundError, PublishedFile
@@ -43,7 +42,6 @@ __all__ = [
     "load_arrays",
     "load_table",
     "load",
-    "partitioners",
     "read_schema",
     "register",
     "split_train_validation",
