@@ -152,7 +152,7 @@ REFUSED = [
     (["--public_proxy=digits", "--epsilon=1"], "itself"),
     (["--dataset=imagenet"], "cifar10_subset, fertility, flights"),
     (["--validation_fraction=1"], "validation_fraction"),
-    (["--model=all_conv", "--widths=x"], "widths"),
+    (["--model=conv_pool", "--widths=x"], "widths"),
 ]
 
 
