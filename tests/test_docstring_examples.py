@@ -22,7 +22,6 @@ PACKAGES = (
 )
 REGISTRIES = (
     "accounting.provenance._REBUILDERS",
-    "data.features.FEATURES",
     "data.source.SOURCES",
     "training.optimizers.OPTIMIZERS",
     "training.schedules.SCHEDULES",

@@ -29,10 +29,10 @@ def test_it_names_every_extra_that_brings_something_to_run():
 
 
 def test_what_is_missing_is_said_with_what_to_install(monkeypatch):
-    monkeypatch.setitem(installed.EXTRAS, "pareto", ("no_such_package",))
+    monkeypatch.setitem(installed.EXTRAS, "federated", ("no_such_package",))
     shown = "\n".join(installed.lines())
     assert f"dpjax {dpjax.__version__}, Python 3." in shown and "jax " in shown
-    assert "pareto    not installed: pip install 'dpjax[pareto]'" in shown
+    assert "federated not installed: pip install 'dpjax[federated]'" in shown
 
 
 def test_it_touches_no_device():

@@ -5,7 +5,7 @@ import sys
 
 _ASK = """
 import gc, sys, time
-import experiments.tune
+import dpjax.tuning.pareto, experiments.tune
 assert gc.isenabled()
 names = sys.argv[1:]
 print([name for name in names if name in sys.modules])
@@ -14,7 +14,7 @@ print(xla_bridge.backends_are_initialized())
 print(time.process_time())
 """
 LATER = (
-    *("matplotlib", "tinygp", "moocore", "sklearn", "dp_accounting", "pandas", "PIL"),
+    *("matplotlib", "threadpoolctl", "sklearn", "dp_accounting", "pandas", "PIL"),
     *("scipy.signal", "scipy.stats", "scipy.optimize", "tensorflow_datasets", "orbax"),
     *("torch", "optuna", "flwr", "jax_privacy"),
 )

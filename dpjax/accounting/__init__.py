@@ -31,23 +31,16 @@ from dpjax.accounting.mechanisms.federated_averaging import (
 )
 from dpjax.accounting.mechanisms.mechanism import mechanism
 from dpjax.accounting.mechanisms.noise_shares import local_noise_variance, minimum_survivors
-from dpjax.accounting.mechanisms.output_perturbation import (
-    output_perturbation,
-    projected_sgd_sensitivity,
-    regularised_logistic_sensitivity,
-)
+from dpjax.accounting.mechanisms.output_perturbation import output_perturbation
 from dpjax.accounting.mechanisms.replace_one import replace_one
 from dpjax.accounting.mechanisms.sparse_vector import (
     advanced_composition,
-    basic_composition,
     doubling_loop,
     sparse_vector,
 )
 from dpjax.accounting.mechanisms.threshold_loop import (
-    LoopTrace,
     ThresholdLoop,
     max_iterations,
-    simulate_loop,
     threshold_levels,
 )
 from dpjax.accounting.mechanisms.vote import (
@@ -82,7 +75,6 @@ __all__ = [
     "Geometric",
     "Guarantee",
     "Logarithmic",
-    "LoopTrace",
     "Plan",
     "Poisson",
     "RepetitionLaw",
@@ -91,7 +83,6 @@ __all__ = [
     "TruncatedNegativeBinomial",
     "advanced_composition",
     "approximate",
-    "basic_composition",
     "best_of",
     "calibrate",
     "calibrate_federated_averaging",
@@ -119,15 +110,12 @@ __all__ = [
     "output_perturbation",
     "parallel",
     "plan",
-    "projected_sgd_sensitivity",
     "pure",
     "rdp_grid",
-    "regularised_logistic_sensitivity",
     "renyi_only",
     "repeat",
     "replace_one",
     "selection_noise_ratio",
-    "simulate_loop",
     "skellam_vote",
     "sparse_vector",
     "split",

@@ -16,7 +16,7 @@ from absl import flags
 
 from dpjax import data, models, training, tuning
 from dpjax.commands import derived_flags
-from dpjax.data import features, source
+from dpjax.data import source
 from dpjax.training import schedules
 
 flags.disclaim_key_flags()
@@ -60,14 +60,6 @@ class DataFlags:
         )
         self.cache_dir = flags.DEFINE_string(
             "cache_dir", None, "Where downloads and caches go, if not into --data_dir."
-        )
-        self.features = flags.DEFINE_enum(
-            "features",
-            None,
-            list(data.FEATURES),
-            "Public features of each record in the place of its inputs: "
-            + "; ".join(f"{name}: {known.description}" for name, known in data.FEATURES.items())
-            + ".",
         )
         self.model = flags.DEFINE_enum("model", "logistic_regression", models.NAMES, "The model.")
         self.widths = flags.DEFINE_list("widths", widths, "Widths of an mlp's hidden layers.")
@@ -126,21 +118,11 @@ class DataFlags:
                 raise
             raise ValueError(words) from refusal
 
-    def featured(self, records: features.Held) -> features.Held:
-        """Returns the records with --features for inputs; without the flag as they are."""
-        name = self.features.value
-        return records if name is None else data.with_features(records, name)
-
     def task(self, classes: int, train: data.Split, scored: data.Split) -> tuning.Task:
         """Returns what is learned: --model on `train`, judged on `scored`."""
         module = models.build_module(self.model.value, classes, widths=_WIDTHS.value())
         loss = models.default_loss(self.model.value)
-        task = tuning.classification(module, train, scored, loss=loss)
-        if self.features.value is None:
-            return task
-        # Whoever is to use the model must know what to feed it.
-        words = f"{task.description} on features {self.features.value}"
-        return dataclasses.replace(task, description=words)
+        return tuning.classification(module, train, scored, loss=loss)
 
     def named_optimizer(
         self,

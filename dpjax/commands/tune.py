@@ -286,9 +286,7 @@ def tune(
     name = _DATA.name
     loaded, parts = load_data(chosen)
     warnings = [parts.non_private, loaded.caveat]
-    # People are known by their records, whatever features a run makes of them.
     seen = ledger.SeenData.of(_DATA.dataset.value, (parts.train.inputs, parts.train.labels))
-    parts = _DATA.featured(parts)
     train, validation = parts.train, parts.validation
     earlier = ledger.earlier_runs(os.path.dirname(folder), seen)
     warnings += earlier.warnings(name)

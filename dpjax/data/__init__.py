@@ -10,16 +10,10 @@ every set's address, checksums, terms and encoding.
 A table of your own, a CSV file or a DataFrame, is encoded by a public schema file (`from_table`).
 A published data set that is not among them is one file of yours: after
 `data.register(data.Source(name="mine", ...))`, `data.load("mine")` finds its files, recognises them
-by their checksums, and reads them. `data.with_features(dataset, "scattering")` puts public features
-of each record in the place of its inputs.
+by their checksums, and reads them.
 """
 
-from dpjax.data import (
-    feature_maps,  # noqa: F401 - every file there registers its map.
-    partitioners,
-)
 from dpjax.data.dataset import Dataset, Parts, Split, split_train_validation
-from dpjax.data.features import FEATURES, FeatureMap, register_features, with_features
 from dpjax.data.loading import DEFAULT_DATA_DIR, NAMES, load
 from dpjax.data.published_files import DataCorruptedError, DataNotFoundError, PublishedFile
 from dpjax.data.source import Source, register
@@ -34,12 +28,10 @@ from dpjax.data.user_arrays import from_arrays, load_arrays
 
 __all__ = [
     "DEFAULT_DATA_DIR",
-    "FEATURES",
     "NAMES",
     "DataCorruptedError",
     "DataNotFoundError",
     "Dataset",
-    "FeatureMap",
     "Parts",
     "PublishedFile",
     "Source",
@@ -50,11 +42,8 @@ __all__ = [
     "load_arrays",
     "load_table",
     "load",
-    "partitioners",
     "read_schema",
     "register",
-    "register_features",
     "split_train_validation",
-    "with_features",
     "write_schema",
 ]

@@ -14,8 +14,7 @@ runs them over Flower. Its names are found here too, and imported when first ask
 | `summed` | what both share: a sum of clients' integers, everyone's own noise |
 | `averaging` | private federated averaging: what a client sends, what the server makes of it |
 | `vote_clients`, `local_updates` | what a client trains on its own records, in JAX |
-| `federation_settings` | local training, averaging and a simulation's split, as settings |
-| `simulation` | both without a network: accuracy of the ballots' winner, rounds, baselines |
+| `federation_settings` | local training and averaging, as settings |
 | `flower` | the same through Flower's messages, masked |
 
 Liebenow, Peinemann & Mohammadi, "DP-HYPE", 2025; McMahan et al. 2017; Kairouz, Liu & Steinke 2021.
@@ -40,7 +39,6 @@ _HOMES = {
     "VoteSettings": "vote_plan",
     "train_clients": "vote_clients",
     "averaging": "",
-    "simulation": "",
     "voting": "",
     "flower": "",
 }
@@ -53,7 +51,6 @@ _OF_FLOWER = (
     "SumRules",
     "make_client_app",
     "make_server_app",
-    "parts_of_data_set",
     "records_in_folder",
     "run_election",
     "run_in_process",

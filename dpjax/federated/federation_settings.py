@@ -1,4 +1,4 @@
-"""Public settings of a federation beside the vote's: local training, averaging, a split of data.
+"""Public settings of a federation beside the vote's: local training and averaging.
 
 Each is read from Flower's flat configuration (`filled`) and from command lines, by its fields.
 Nothing heavy is imported here: a client's process reads its settings at every message.
@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from flax import linen as nn
-
-    from dpjax import data
 
 Config = Mapping[str, str | int | float | bool]
 
@@ -92,35 +90,6 @@ class Averaging:
                 f"input_shape {self.input_shape}: training needs the public shape of one example, "
                 "as in input-shape=28,28,1"
             )
-
-
-@dataclasses.dataclass(frozen=True)
-class DataSplit:
-    """How one published data set is divided over simulated clients.
-
-    Attributes:
-      clients: how many parts.
-      dataset: name for `data.load`.
-      concentration: Dirichlet alpha of label and size skew between clients; 0 for even parts.
-      minimum_size: fewest records of a client.
-      partition_seed: public seed of the split.
-      data_dir: folder where the files of data sets are looked for.
-      cache_dir: where downloads and caches go, if elsewhere.
-    """
-
-    clients: int
-    dataset: str = "digits"
-    concentration: float = 0.0
-    minimum_size: int = 10
-    partition_seed: int = 0
-    data_dir: str = ""
-    cache_dir: str = ""
-
-    def load(self) -> data.Dataset:
-        """The whole data set."""
-        from dpjax import data
-
-        return data.load(self.dataset, self.data_dir or None, cache_dir=self.cache_dir or None)
 
 
 def filled(kind: type, config: Config, given: Mapping[str, Any] | None = None) -> Any:

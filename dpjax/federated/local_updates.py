@@ -2,14 +2,13 @@
 
 The recipe is the vote's (`vote_clients`): SGD with momentum, the learning rate multiplied by the
 candidate's decay after every local epoch and starting anew each round; but on all of the client's
-records, for nothing is tested here. `all_updates` trains many clients in one compiled program, for
-simulations. JAX on the device; orders are NumPy's.
+records, for nothing is tested here. JAX on the device; orders are NumPy's.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -79,7 +78,7 @@ def local_update(
     the order of the records, of which there is at least one.
     """
     client = whole_records(records)
-    order = vote_clients.batch_order(client, epochs, batch_size, _order_stream(stream))
+    order = vote_clients.batch_order(client, epochs, batch_size, order_stream(stream))
     start = vote_clients.broadcast(model.tree(jnp.asarray(params)), 1)
     hyperparameters = vote_clients.stacked_candidates([candidate])
     trained = vote_clients.train(model.functional, loss, start, hyperparameters, client, order)
@@ -88,93 +87,16 @@ def local_update(
     return after - np.asarray(params, np.float64)
 
 
-class FederationUpdates:
-    """Updates of many clients at once, for simulations.
-
-    Clients are padded to one size and trained `clients_at_once` together, the memory knob.
-    """
-
-    def __init__(
-        self,
-        model: FlatModel,
-        loss: Loss,
-        partitions: Sequence[Records],
-        *,
-        epochs: int,
-        batch_size: int,
-        seed: int,
-        clients_at_once: int = 64,
-    ):
-        most = max(len(labels) for _, labels in partitions)
-        # Not a power of two: nothing is compiled anew for another federation's sake.
-        self._clients = [whole_records(records, max(most, 1)) for records in partitions]
-        self._program = _many_clients(model.functional, loss, model.tree)
-        self._options = (epochs, batch_size, seed)
-        self._at_once = clients_at_once
-
-    def of_round(
-        self, params: np.ndarray, candidate: Mapping[str, float], number: int
-    ) -> list[np.ndarray]:
-        """Computes every client's update, n of (d,) float64; zeros for one without records.
-
-        Rounds count from 0.
-        """
-        hyperparameters = vote_clients.stacked_candidates([candidate])
-        before = np.asarray(params, np.float64)
-        updates = []
-        for start in range(0, len(self._clients), self._at_once):
-            part = range(start, min(start + self._at_once, len(self._clients)))
-            orders, steps = zip(*(self._order(client, number) for client in part))
-            held = [self._clients[client] for client in part]
-            after = self._program(
-                jnp.asarray(params),
-                hyperparameters,
-                np.stack([client.inputs for client in held]),
-                np.stack([client.labels for client in held]),
-                np.stack(orders),
-                np.array(steps, np.int32),
-            )
-            for client, row in zip(held, np.asarray(after, np.float64)):
-                updates.append(row - before if client.training else np.zeros_like(before))
-        return updates
-
-    def _order(self, client: int, number: int) -> tuple[np.ndarray, int]:
-        epochs, batch_size, seed = self._options
-        held = self._clients[client]
-        found = vote_clients.batch_order(
-            held, epochs, batch_size, _order_stream((seed, client, number))
-        )
-        most = -(-len(held.labels) // batch_size)
-        padded = np.full((epochs, most, batch_size), -1, np.int32)
-        padded[:, : found.shape[1]] = found
-        return padded, found.shape[1]
-
-
 def accuracy(model: FlatModel, params: np.ndarray, inputs: np.ndarray, labels: np.ndarray) -> float:
     """Share of records that the model labels rightly."""
     scores = _scorer(model.functional, model.tree)(jnp.asarray(params, jnp.float32), inputs)
     return float(np.mean(np.argmax(np.asarray(scores), axis=-1) == labels))
 
 
-def _order_stream(stream: tuple[int, int, int]) -> tuple[int, int, int]:
+def order_stream(stream: tuple[int, int, int]) -> tuple[int, int, int]:
+    """Where a client's order in a round is drawn from."""
     seed, client, number = stream
     return seed, client, _FIRST_STREAM + number
-
-
-@functools.lru_cache(maxsize=16)
-def _many_clients(model: models.FunctionalModel, loss: Loss, tree: Callable) -> Callable:
-    # A batch of one candidate for each of many clients; those with fewer steps stop earlier.
-    train = jax.vmap(vote_clients.trainer(model, loss), in_axes=(None, None, 0, 0, 0, 0))
-
-    @jax.jit
-    def run(params, hyperparameters, inputs, labels, orders, steps):
-        start = vote_clients.broadcast(tree(params), 1)
-        trained = train(start, hyperparameters, inputs, labels, orders, steps)
-        return jax.vmap(
-            lambda held: flatten_util.ravel_pytree(jax.tree.map(lambda leaf: leaf[0], held))[0]
-        )(trained)
-
-    return run
 
 
 @functools.lru_cache(maxsize=16)

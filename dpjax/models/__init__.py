@@ -1,6 +1,6 @@
 """Flax Linen models, losses, and the adapter that turns any Flax model into a pair of functions."""
 
-from dpjax.models.convolutional import AllConvNet, AllConvPooledNet, PatchConv
+from dpjax.models.convolutional import PatchConv
 from dpjax.models.dropout import dropout
 from dpjax.models.functional import FunctionalModel, functional
 from dpjax.models.linear import MLP, LinearSVM, LogisticRegression
@@ -11,8 +11,6 @@ from dpjax.models.registry import NAMES, build, build_module, default_loss
 __all__ = [
     "MLP",
     "NAMES",
-    "AllConvNet",
-    "AllConvPooledNet",
     "ConvBlocksNet",
     "ConvPoolNet",
     "FunctionalModel",

@@ -1,8 +1,6 @@
-"""All-convolutional nets for Papernot & Steinke's figure 7 (ICLR 2022), by patch convolutions."""
+"""A convolution by patches: one dense product, as fast inside a loop as outside."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -87,80 +85,3 @@ def extract_patches(
         for column in range(kernel_size[1])
     ]
     return jnp.concatenate(slices, axis=-1)
-
-
-class AllConvNet(nn.Module):
-    """3x3 convolutions with ReLU, no pooling until the global average, one dense layer.
-
-    The paper gives the kernel size and the channels and nothing else of its net (section 3.6);
-    ours has strides of 2 at the second and fourth layer, as in Springenberg et al.
-    (https://arxiv.org/abs/1412.6806), ReLU, LeCun's initialisation and a global average.
-
-    Example:
-      >>> import jax
-      >>> import jax.numpy as jnp
-      >>> from dpjax import models
-      >>> net = models.AllConvNet(classes=10, channels=(4, 4), strides=(1, 2))
-      >>> params = jax.eval_shape(net.init, jax.random.key(0), jnp.zeros((1, 8, 8, 1)))
-      >>> jax.eval_shape(net.apply, params, jnp.zeros((5, 8, 8, 1))).shape
-      (5, 10)
-
-    Attributes:
-      classes: number of classes.
-      channels: of each convolution.
-      strides: of each convolution, in both directions.
-    """
-
-    classes: int
-    channels: Sequence[int] = (32, 32, 64, 64, 64)
-    strides: Sequence[int] = (1, 2, 1, 2, 1)
-
-    @nn.compact
-    def __call__(self, inputs: jax.Array) -> jax.Array:
-        """inputs float (batch, height, width, channels); the channel axis may be missing."""
-        hidden = inputs if inputs.ndim == 4 else inputs[..., None]
-        for channels, stride in zip(self.channels, self.strides, strict=True):
-            hidden = nn.relu(PatchConv(channels, strides=(stride, stride))(hidden))
-        return nn.Dense(self.classes)(hidden.mean(axis=(1, 2)))
-
-
-class AllConvPooledNet(nn.Module):
-    """3x3 convolutions with tanh, average pooling, a last convolution to the classes, their mean.
-
-    The net of Objax's public DP-SGD example for MNIST (https://github.com/google/objax,
-    `examples/image_classification/mnist_dp.py`), whose defaults are what Papernot & Steinke state:
-    60 epochs, lots of 256, clip norm 1, noise multiplier 1.1, and these channels. Whether it is the
-    paper's net is open: `experiments/figures/papernot_steinke/figure_7.py` compares. Images at full
-    resolution make it four times as dear as `AllConvNet`.
-
-    Example:
-      >>> import jax
-      >>> import jax.numpy as jnp
-      >>> from dpjax import models
-      >>> net = models.AllConvPooledNet(classes=10, channels=(4, 4), pooled=(2,))
-      >>> params = jax.eval_shape(net.init, jax.random.key(0), jnp.zeros((1, 8, 8, 1)))
-      >>> jax.eval_shape(net.apply, params, jnp.zeros((5, 8, 8, 1))).shape
-      (5, 10)
-
-    Attributes:
-      classes: number of classes.
-      channels: of each convolution but the last.
-      pooled: the convolutions, counted from 1, after which 2x2 blocks are averaged.
-    """
-
-    classes: int
-    channels: Sequence[int] = (32, 32, 64, 64, 64)
-    pooled: Sequence[int] = (3, 5)
-
-    @nn.compact
-    def __call__(self, inputs: jax.Array) -> jax.Array:
-        """inputs float (batch, height, width, channels) in [0, 1]; the channel axis may be missing.
-
-        They are moved to [-1, 1], as in the example.
-        """
-        hidden = 2.0 * (inputs if inputs.ndim == 4 else inputs[..., None]) - 1.0
-        for number, channels in enumerate(self.channels, 1):
-            hidden = jnp.tanh(PatchConv(channels)(hidden))
-            if number in self.pooled:
-                hidden = nn.avg_pool(hidden, (2, 2), (2, 2))
-        return PatchConv(self.classes)(hidden).mean(axis=(1, 2))

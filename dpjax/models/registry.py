@@ -8,21 +8,15 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from dpjax.models.convolutional import AllConvNet, AllConvPooledNet
 from dpjax.models.functional import FunctionalModel, functional
 from dpjax.models.linear import MLP, LinearSVM, LogisticRegression
 from dpjax.models.losses import cross_entropy, hinge
 from dpjax.models.pooled_convolutions import ConvBlocksNet, ConvPoolNet
 
-NAMES = (
-    "logistic_regression", "linear_svm", "mlp", "all_conv", "all_conv_pooled", "conv_pool",
-    "conv_blocks",
-)  # fmt: skip
+NAMES = ("logistic_regression", "linear_svm", "mlp", "conv_pool", "conv_blocks")
 """The last two are DP-HYPE's nets for MNIST and CIFAR-10."""
 
-_IMAGE_AXES = {
-    "all_conv": (2, 3), "all_conv_pooled": (2, 3), "conv_pool": (2, 3), "conv_blocks": (3,),
-}  # fmt: skip
+_IMAGE_AXES = {"conv_pool": (2, 3), "conv_blocks": (3,)}
 """How many axes an image may have; the channel axis is the last of three."""
 
 
@@ -48,10 +42,6 @@ def build_module(name: str, classes: int, *, widths: Sequence[int] = (128, 64)) 
             return LinearSVM(classes)
         case "mlp":
             return MLP(tuple(widths), classes)
-        case "all_conv":
-            return AllConvNet(classes)
-        case "all_conv_pooled":
-            return AllConvPooledNet(classes)
         case "conv_pool":
             return ConvPoolNet(classes)
         case "conv_blocks":

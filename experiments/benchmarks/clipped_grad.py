@@ -35,6 +35,7 @@ from rich.table import Table
 from dpjax import models
 from dpjax.commands import command_line
 from dpjax.training import clipped_grad
+from experiments.figures.papernot_steinke.all_conv_nets import AllConvNet
 
 _MODELS = flags.DEFINE_list("models", [], "Which models to measure; all by default.")
 _TURNS = flags.DEFINE_integer("turns", 40, "Calls of each way, for each model.", lower_bound=1)
@@ -94,7 +95,7 @@ class Transformer(nn.Module):
 
 
 class FlaxConvNet(nn.Module):
-    """The all-convolutional net of `models.AllConvNet`, by `nn.Conv`: one convolution a layer."""
+    """The all-convolutional net of `AllConvNet`, by `nn.Conv`: one convolution a layer."""
 
     classes: int = 10
 
@@ -131,7 +132,7 @@ PROBLEMS: dict[str, tuple[int, int, Callable[[int], Problem]]] = {
     ),
     "transformer": (64, 8, lambda batch: _problem(Transformer(), _tokens(batch, 64))),
     "all_conv_net": (
-        64, 8, lambda batch: _problem(models.AllConvNet(10), _floats(batch, 28, 28, 1))
+        64, 8, lambda batch: _problem(AllConvNet(10), _floats(batch, 28, 28, 1))
     ),
     "flax_conv_net": (64, 8, lambda batch: _problem(FlaxConvNet(), _floats(batch, 28, 28, 1))),
 }  # fmt: skip

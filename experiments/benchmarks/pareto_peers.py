@@ -34,8 +34,8 @@ from rich.table import Table
 
 from dpjax.commands import command_line
 from dpjax.tuning import pareto
-from dpjax.tuning.pareto import fronts, problems
-from experiments.figures.dpareto import overhead, sparse_vector_example
+from dpjax.tuning.pareto import fronts
+from experiments.figures.dpareto import overhead, problems, sparse_vector_example
 from experiments.figures.rows import read_rows, select, write_rows
 
 COLUMNS = ("problem", "search", "seed", "evaluations", "true_hypervolume", "cpu_seconds")

@@ -16,6 +16,7 @@ import numpy as np
 from flax import linen as nn
 
 from dpjax import models
+from experiments.figures.papernot_steinke.all_conv_nets import AllConvNet
 
 PyTree = Any
 
@@ -176,7 +177,7 @@ def branches(tiny: bool, rows: int) -> Problem:
 def all_conv_net(tiny: bool, rows: int) -> Problem:
     """The net of Papernot & Steinke's figure 7, by patches."""
     side = 8 if tiny else 28
-    return _classifier(models.AllConvNet(10), _floats(rows, side, side, 1))
+    return _classifier(AllConvNet(10), _floats(rows, side, side, 1))
 
 
 class _StandardisedConv(nn.Module):

@@ -15,13 +15,13 @@ from rich.progress import Progress
 
 from dpjax.commands import config as saved_config
 from dpjax.commands import run_folder
-from dpjax.federated import simulation, vote_clients, voting
-from dpjax.federated.flower import local_training, records
+from dpjax.federated import vote_clients, voting
+from dpjax.federated.flower import local_training
 from dpjax.federated.flower.election import Election
 from dpjax.federated.flower.outcome import Outcome
-from dpjax.federated.local_updates import FederationUpdates
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning.release import json_bytes
+from experiments.federation import data_split, many_clients
 
 
 def simulate(config: Mapping[str, Any], bar: Progress) -> tuple[Outcome, np.ndarray]:
@@ -35,7 +35,7 @@ def simulate(config: Mapping[str, Any], bar: Progress) -> tuple[Outcome, np.ndar
       The outcome, and every client's accuracies (n, p): NaN where it voted by lot.
     """
     election = Election.from_config(config)
-    parts = records.divided_as(config)
+    parts = data_split.divided_as(config)
     counts, accuracies = _votes(election, parts, int(config.get("chunk-size", 0)) or None, bar)
     winner = voting.tally(counts, election.plan, len(parts))
     params = None
@@ -46,7 +46,7 @@ def simulate(config: Mapping[str, Any], bar: Progress) -> tuple[Outcome, np.ndar
 
 
 def _votes(
-    election: Election, parts: list[records.Records], chunk_size: int | None, bar: Progress
+    election: Election, parts: list[data_split.Records], chunk_size: int | None, bar: Progress
 ) -> tuple[np.ndarray, np.ndarray]:
     """The noisy counts, and all accuracies."""
     settings, training = election.settings, election.training
@@ -78,7 +78,7 @@ def _votes(
     return counts, accuracies
 
 
-def _judges(held: records.Records, classes: int) -> bool:
+def _judges(held: data_split.Records, classes: int) -> bool:
     try:
         local_training.check_records(held, classes)
     except ValueError:
@@ -87,11 +87,11 @@ def _judges(held: records.Records, classes: int) -> bool:
 
 
 def _trained(
-    election: Election, parts: list[records.Records], winner: int, bar: Progress
+    election: Election, parts: list[data_split.Records], winner: int, bar: Progress
 ) -> np.ndarray:
     """The parameters after all rounds."""
     training, plan = election.training, election.averaging_plan
-    updates = FederationUpdates(
+    updates = many_clients.FederationUpdates(
         election.model,
         training.loss(),
         parts,
@@ -100,7 +100,7 @@ def _trained(
         seed=training.seed,
     )
     line = bar.add_task("rounds of training", total=plan.settings.rounds)
-    return simulation.train_privately(
+    return many_clients.train_privately(
         updates,
         plan,
         election.model.initial(training.seed),

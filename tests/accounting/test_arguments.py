@@ -93,11 +93,6 @@ PUBLIC = {
     "approximate": spec(
         accounting.approximate, epsilon=(0.5, "number"), delta=(1e-6, "number"), **REPLACE
     ),
-    "basic_composition": spec(
-        accounting.basic_composition,
-        epsilon_per_iteration=(0.1, "number"),
-        iterations=(5, "whole"),
-    ),
     "best_of": spec(
         accounting.best_of, guarantee=(BASE, "guarantee"), law=(LAW, "law"), method=("rdp", "word")
     ),
@@ -242,13 +237,6 @@ PUBLIC = {
         delta=(1e-5, "number"),
         shapes=([1.0], "list"),
     ),
-    "projected_sgd_sensitivity": spec(
-        accounting.projected_sgd_sensitivity,
-        strong_convexity=(0.1, "number"),
-        dataset_size=(100, "whole"),
-        lipschitz=(1.0, "number"),
-        batch_size=(10, "whole"),
-    ),
     "pure": spec(accounting.pure, epsilon=(0.5, "number"), **REPLACE),
     "rdp_grid": spec(
         accounting.rdp_grid,
@@ -257,12 +245,6 @@ PUBLIC = {
         steps=([3, 4], "grid"),
         orders=([2.0, 3.0], "grid"),
         sampling=("poisson", "word"),
-    ),
-    "regularised_logistic_sensitivity": spec(
-        accounting.regularised_logistic_sensitivity,
-        regularisation=(0.1, "number"),
-        dataset_size=(100, "whole"),
-        batch_size=(10, "whole"),
     ),
     "renyi_only": spec(
         accounting.renyi_only,
@@ -277,16 +259,6 @@ PUBLIC = {
         candidates=(9, "whole"),
         partitions=(9, "whole"),
         epsilon=(0.1, "number"),
-    ),
-    "simulate_loop": spec(
-        accounting.simulate_loop,
-        utilities=([0.2, 0.6], "list"),
-        generator=(np.random.default_rng(0), "generator"),
-        granularity=(0.1, "number"),
-        threshold_scale=(0.01, "number"),
-        query_scale=(0.01, "number"),
-        lower_bound=(0.2, "number"),
-        variant=("segments", "word"),
     ),
     "skellam_vote": spec(
         accounting.skellam_vote, variance=(9.0, "number"), scale=(1, "whole"), **VOTES
@@ -317,7 +289,7 @@ PUBLIC = {
     "zcdp": spec(accounting.zcdp, rho=(0.1, "number"), **REPLACE),
 }
 
-RECORDS = {"Guarantee", "LoopTrace", "Plan", "RepetitionLaw"}
+RECORDS = {"Guarantee", "Plan", "RepetitionLaw"}
 """What these make is only ever made by the library; their methods are in the table."""
 
 

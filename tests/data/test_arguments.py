@@ -15,7 +15,6 @@ from bad_arguments import BAD as SHARED
 from bad_arguments import NOT_NUMBERS, check_refusals
 
 from dpjax import data
-from dpjax.data import partitioners
 
 SECRET = "a patient's record"
 
@@ -33,7 +32,6 @@ BAD = SHARED | {
     "array": [*NOT_ARRAYS, [0.0, 1.0]],
     "identifiers": [*NOT_ARRAYS, np.arange(4.0), np.full(4, math.nan)],
     "pair": [*RECORDS, 3, math.nan, np.zeros(3), True, (SECRET, SECRET)],
-    "parts": [SECRET, 3, None, math.nan, [0.5], [[0.5, 1.5]], [[[0]]], [SECRET], {SECRET: 1}],
     "table": [[SECRET], (SECRET,), 3, math.nan, True, np.zeros(3)],
     "schema": [3, None, math.nan, True, ["age"], {"age": 1}, {}],
     "split": [*RECORDS, 3, None, math.nan, np.zeros(3), (np.zeros((4, 2)), np.zeros(4))],
@@ -59,7 +57,6 @@ PAIR = (INPUTS, LABELS)
 DATASET = data.from_arrays(
     np.arange(80.0).reshape(40, 2), np.arange(40) % 2, public_size=40, classes=2
 )
-IMAGES = data.from_arrays(np.ones((40, 8, 8, 1)), np.arange(40) % 2, public_size=40, classes=2)
 
 
 def spec(call, **arguments):
@@ -163,52 +160,23 @@ PUBLIC = {
         fraction=(0.25, "probability"),
         key=(b"key", "key"),
     ),
-    "with_features": spec(
-        data.with_features, records=(IMAGES, "split"), name=("scattering", "name")
-    ),
-    "partitioners.iid": spec(
-        partitioners.iid,
-        number_of_records=(40, "whole"),
-        clients=(2, "whole"),
-        seed=(0, "count"),
-        minimum_size=(2, "whole"),
-    ),
-    "partitioners.dirichlet": spec(
-        partitioners.dirichlet,
-        labels=(np.arange(40) % 2, "labels"),
-        clients=(2, "whole"),
-        concentration=(5.0, "positive"),
-        seed=(0, "count"),
-        minimum_size=(2, "whole"),
-    ),
-    "partitioners.label_counts": spec(
-        partitioners.label_counts,
-        labels=(LABELS, "labels"),
-        parts=([np.array([0, 1]), np.array([2])], "parts"),
-        classes=(2, "whole"),
-    ),
 }
 
 NOT_CALLED = {
     "TableSchema": "made by read_schema",
     "DEFAULT_DATA_DIR": "a constant",
-    "FEATURES": "a registry",
     "NAMES": "a constant",
     "DataCorruptedError": "an error",
     "DataNotFoundError": "an error",
-    "FeatureMap": "made by the files of feature maps; see conformance/test_feature_maps.py",
     "PublishedFile": "made by the files of sources; see conformance/test_own_data_set.py",
     "Source": "made by the files of sources; see conformance/test_own_data_set.py",
-    "partitioners": "a module, its functions are in the table",
-    "register_features": "of a FeatureMap; its error is in data/test_features.py",
     "register": "of a Source; its errors are in conformance/test_own_data_set.py",
 }
 """Public names that are in no row, and why."""
 
 ALSO = {
-    "name": {"unknown data set", "unknown features"},
+    "name": {"unknown data set"},
     "validation_fraction": {"fraction"},  # Named by `split_train_validation`, which divides.
-    "number_of_records": {"0 records"},
 }
 """Other words that say which argument is meant."""
 
@@ -227,12 +195,7 @@ def good(arguments: dict) -> dict:
 
 
 def test_the_table_names_everything_public_and_every_argument():
-    of_module = {
-        f"partitioners.{name}"
-        for name, one in vars(partitioners).items()
-        if inspect.isfunction(one) and one.__module__ == partitioners.__name__ and name[0] != "_"
-    }
-    public = set(data.__all__) | of_module
+    public = set(data.__all__)
     methods = {"Dataset.parts"}
     assert not set(PUBLIC) & set(NOT_CALLED)
     assert (set(PUBLIC) - methods) | set(NOT_CALLED) == public
@@ -251,7 +214,5 @@ def test_what_is_no_such_argument_is_refused_in_one_line_that_names_it(name):
             values["identified_by"] = "identifiers"
         return call(**values)
 
-    for argument, kind, said in check_refusals(
-        name, fitting, good(arguments), kinds, BAD, also=ALSO
-    ):
-        assert SECRET not in said or kind == "parts", (name, argument, said)
+    for argument, _, said in check_refusals(name, fitting, good(arguments), kinds, BAD, also=ALSO):
+        assert SECRET not in said, (name, argument, said)

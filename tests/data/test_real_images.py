@@ -38,14 +38,3 @@ def test_mnist_does_not_pass_for_fashion_mnist(tmp_path):
     shutil.copytree(FILES / "mnist", folder)
     with pytest.raises(data.DataCorruptedError, match="not the published file"):
         data.load("fashion_mnist", tmp_path)
-
-
-@needs("cifar10_subset")
-def test_the_subset_goes_by_its_own_name(tmp_path):
-    subset = data.load("cifar10_subset", FILES, cache_dir=tmp_path)
-    assert subset.train.inputs.shape == (10_000, 32, 32, 3)
-    assert subset.test.inputs.shape == (2000, 32, 32, 3)
-    assert "NOT CIFAR-10" in subset.caveat
-    assert len(np.unique(subset.train.identifiers)) == 10_000
-    with pytest.raises(data.DataNotFoundError):
-        data.load("cifar10", FILES, cache_dir=tmp_path, download=False)

@@ -43,7 +43,7 @@ def test_the_papers_mnist_run_answered_cold():
     assert not imported & {
         "dp_accounting",
         *("jax", "flax", "optax", "orbax", "matplotlib", "sklearn"),
-        *("tensorflow_datasets", "PIL", "moocore", "flwr"),
+        *("tensorflow_datasets", "PIL", "flwr"),
     }
 
 

@@ -150,9 +150,9 @@ REFUSED = [
     (["--resume"], "--out_dir"),
     (["--public_proxy=mnist"], "--epsilon"),
     (["--public_proxy=digits", "--epsilon=1"], "itself"),
-    (["--dataset=imagenet"], "digits, fashion_mnist, fertility, flights, mnist"),
+    (["--dataset=imagenet"], "cifar10_subset, fertility, flights"),
     (["--validation_fraction=1"], "validation_fraction"),
-    (["--model=all_conv", "--widths=x"], "widths"),
+    (["--model=conv_pool", "--widths=x"], "widths"),
 ]
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpjax import accounting, models
-from dpjax.federated import averaging, local_updates, simulation
+from dpjax.federated import averaging, local_updates
 from dpjax.randomness import integer_laws
 from dpjax.randomness.host_randomness import HostRandomness
 
@@ -152,7 +152,7 @@ def test_a_round_aborts_without_output(plan, total, survivors, message):
         averaging.averaged(total, plan, survivors)
 
 
-# ---- local training, and the simulation
+# ---- local training
 
 
 MODEL = models.MLP((5,), 3)
@@ -200,50 +200,6 @@ def test_an_update_is_plain_sgd_on_all_records(model):
         rate *= 0.5
     expected = np.asarray(jax.flatten_util.ravel_pytree(tree)[0]) - params
     np.testing.assert_allclose(found, expected, atol=1e-5)
-
-
-def test_many_clients_at_once_are_each_alone(model):
-    options = dict(epochs=2, batch_size=8)
-    params = model.initial(0)
-    together = local_updates.FederationUpdates(
-        model, models.cross_entropy, PARTITIONS, seed=4, clients_at_once=2, **options
-    ).of_round(params, CANDIDATE, 3)
-    assert len(together) == 3 and not together[2].any()
-    for number in range(2):
-        alone = local_updates.local_update(
-            model, models.cross_entropy, params, CANDIDATE, PARTITIONS[number],
-            stream=(4, number, 3), **options,
-        )  # fmt: skip
-        np.testing.assert_allclose(together[number], alone, atol=1e-5)
-
-
-def test_simulated_training_is_the_mechanism_and_learns(model):
-    parts = [_client(40, seed) for seed in range(10)]
-    updates = local_updates.FederationUpdates(
-        model, models.cross_entropy, parts, epochs=2, batch_size=8, seed=0
-    )
-    rule = averaging.AveragingSettings(10, model.dimension, 4, math.inf, clip_norm=2.0)
-    seen = []
-    params = simulation.train_privately(
-        updates, rule.plan(), model.initial(0), CANDIDATE,
-        on_round=lambda number, _: seen.append(number),
-    )  # fmt: skip
-    inputs, labels = _client(500, 99)
-    assert seen == [1, 2, 3, 4]
-    assert local_updates.accuracy(model, params, inputs, labels) > 0.7
-    # By hand, the first round of plain averaging.
-    one = dataclasses.replace(rule, rounds=1).plan()
-    start = model.initial(0)
-    mean = sum(averaging.quantised(u, one) for u in updates.of_round(start, CANDIDATE, 0))
-    first = simulation.train_privately(updates, one, start, CANDIDATE)
-    np.testing.assert_allclose(first, start + mean / (10 * one.scale), atol=1e-6)
-    # With noise: that of all clients together, and another for another seed.
-    noisy = dataclasses.replace(rule, rounds=1, epsilon=30.0).plan()
-    found = [
-        simulation.train_privately(updates, noisy, start, CANDIDATE, seed=seed) - first
-        for seed in range(40)
-    ]
-    assert np.std(found) == pytest.approx(noisy.standard_deviation, rel=0.1)
 
 
 # ---- words and bad input

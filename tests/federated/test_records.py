@@ -1,4 +1,4 @@
-"""A node reads its own folder, or its part of a split data set."""
+"""A node reads its own folder."""
 
 import os
 
@@ -74,23 +74,3 @@ def test_links_out_of_the_folder_are_refused(tmp_path):
     os.symlink(other / "a.npz", own / "a.npz")
     with pytest.raises(ValueError, match="leads out of its folder"):
         records.read_folder(str(own))
-
-
-@pytest.mark.parametrize("concentration", [0.0, 0.5])
-def test_parts_of_a_data_set_are_disjoint_and_complete(concentration):
-    settings = {"dataset": "digits", "clients": 4, "concentration": concentration}
-    load = records.parts_of_data_set(settings)
-    parts = [load(_context({"partition-id": number})) for number in range(4)]
-    sizes = [len(labels) for _, labels in parts]
-    everything = np.concatenate([inputs.reshape(len(inputs), -1) for inputs, _ in parts])
-    whole = records.divided_as({"dataset": "digits", "clients": 1})[0][0]
-    assert len(everything) == len(whole)
-    np.testing.assert_array_equal(
-        np.sort(everything.sum(axis=1)), np.sort(whole.reshape(len(whole), -1).sum(axis=1))
-    )
-    assert (max(sizes) - min(sizes) > 1) == (concentration > 0)
-
-
-def test_too_few_records_for_the_clients_are_refused():
-    with pytest.raises(ValueError, match="fewer clients"):
-        records.divided_as({"dataset": "digits", "clients": 1000})

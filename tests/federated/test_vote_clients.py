@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpjax import models
-from dpjax.federated import simulation, vote_clients, voting
+from dpjax.federated import vote_clients, voting
 from dpjax.federated.vote_clients import train_clients
 
 GENERATOR = np.random.default_rng(0)
@@ -102,46 +102,6 @@ def test_a_diverged_candidate_ranks_worst_and_one_class_is_no_trouble():
     ballot = voting.ballots(found.losses[0], found.accuracies[0], 4)
     assert ballot.tolist() == [0, 1, 1, 1, 1]
     assert np.isfinite(found.losses[0, 1:]).all()
-
-
-def test_federated_averaging_by_hand():
-    """Two rounds of two clients: train from the mean, average by the training records."""
-    two, candidates = PARTITIONS[:2], CANDIDATES[:2]
-    found = simulation.federated_accuracies(MODEL, two, candidates, rounds=2, **SETTINGS)
-    model = models.functional(MODEL, np.zeros(4, np.float32))
-    clients = vote_clients.local_records(two, [0, 1], test_fraction=0.2, seed=4)
-    hyper = vote_clients.stacked_candidates(candidates)
-    params = vote_clients.broadcast(model.init(jax.random.key(4)), 2)
-    for number in range(2):
-        trained = [
-            vote_clients.train(
-                model, models.cross_entropy, params, hyper, client,
-                vote_clients.batch_order(client, 3, 16, (4, place, 2 + number)),
-            )
-            for place, client in enumerate(clients)
-        ]  # fmt: skip
-        params = jax.tree.map(lambda a, b: (40 * a + 18 * b) / 58, *trained)
-    right = sum(
-        client.test * vote_clients.evaluate(model, models.cross_entropy, params, client)[1]
-        for client in clients
-    )
-    np.testing.assert_allclose(found, right / 15)
-    assert found.min() > 0.3
-
-
-def test_votes_are_held_on_one_table():
-    candidates = 12
-    accuracies = np.tile(np.linspace(0, 0.9, candidates), (40, 1))
-    scores = vote_clients.ClientScores(1 - accuracies, accuracies)
-    epsilons = (0.01, 3.0, np.inf)
-    held = simulation.hold_votes(scores, epsilons, 6, votes=2, seed=1)
-    assert [(o.epsilon, o.run) for o in held] == [(e, r) for e in epsilons for r in range(6)]
-    winners = {e: [o.winner for o in held if o.epsilon == e] for e in epsilons}
-    assert winners[np.inf] == [10] * 6  # two candidates with 40 votes each: the lower index
-    assert set(winners[3.0]) <= {10, 11} and len(set(winners[3.0])) == 2
-    assert len(set(winners[0.01])) > 2
-    assert held == simulation.hold_votes(scores, epsilons, 6, votes=2, seed=1)
-    assert held != simulation.hold_votes(scores, epsilons, 6, votes=2, seed=2)
 
 
 @pytest.mark.parametrize(

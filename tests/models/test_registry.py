@@ -13,11 +13,13 @@ def test_losses_by_name():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: models.build("resnet", (8,), 2), "logistic_regression, linear_svm, mlp, all_conv"),
-        (lambda: models.default_loss("resnet"), "logistic_regression, linear_svm, mlp, all_conv"),
+        (
+            lambda: models.build("resnet", (8,), 2),
+            "linear_svm, mlp, conv_pool",
+        ),
+        (lambda: models.default_loss("resnet"), "linear_svm, mlp, conv_pool"),
         (lambda: models.build("mlp", (8,), 1), "at least 2"),
         (lambda: models.build("mlp", (8,), 2, widths=(4, 0)), "positive hidden widths"),
-        (lambda: models.build("all_conv", (8,), 2), "\\(height, width, channels\\)"),
         (lambda: models.build("conv_pool", (8,), 2), "conv_pool takes images"),
         (lambda: models.build("conv_blocks", (8, 8), 2), "pass \\(height, width, channels\\)"),
     ],

@@ -16,6 +16,7 @@ from dpjax.randomness import keys as key_streams
 from dpjax.randomness import noise, threefry
 from dpjax.training import dp_sgd, micro_batches
 from dpjax.training.sweep.schedule import Work
+from experiments.figures.papernot_steinke.all_conv_nets import AllConvNet
 
 LOTS = {
     # Of a data set smaller than its bound, members lie anywhere in the lot.
@@ -370,7 +371,7 @@ def test_auto_is_the_whole_lot_for_small_models_and_few_rows_for_large_ones():
     ):
         assert [rows_of(model, flat, capacity) for capacity in (52, 377, 1256)] == [52, 377, 1256]
     # What is held does not grow with the lot.
-    net = models.AllConvNet(10)
+    net = AllConvNet(10)
     assert [rows_of(net, image, capacity) for capacity in (129, 377, 17_156)] == [8, 8, 8]
     assert rows_of(net, image, 17_156, None) == 17_156
     assert rows_of(net, image, 129, 1000) == 129
@@ -421,7 +422,7 @@ def test_keys_of_rows_and_rows_of_a_sum_are_checked():
 
 def test_memory_is_that_of_a_micro_batch_whatever_the_lot():
     image = np.zeros((16, 16, 1), np.float32)
-    functional = models.functional(models.AllConvNet(10), image)
+    functional = models.functional(AllConvNet(10), image)
     data = (
         jax.ShapeDtypeStruct((60_000, *image.shape), jnp.float32),
         jax.ShapeDtypeStruct((60_000,), jnp.int32),

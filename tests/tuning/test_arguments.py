@@ -33,7 +33,6 @@ NOT_ARRAYS = ["12", b"1", {"a": 1}, 1j, object(), None, ["a", "b"], [[1.0], [1.0
 NOT_FUNCTIONS = [3, "print", None, math.nan, (print,), True]
 BAD = SHARED | {
     "probability": [*NOT_NUMBERS, math.inf, -0.5, 1.5],
-    "limit": NOT_NUMBERS[:1] + NOT_NUMBERS[2:],  # Either infinity has a meaning.
     "target": [*NOT_NUMBERS, 0.0, -1],  # Infinity has a meaning.
     "numbers": [*NOT_ARRAYS, math.nan, [], [[1.0]], [math.nan], [math.inf], [None]],
     "array": NOT_ARRAYS,  # What NaN means, where there may be any, is the function's to say.
@@ -437,18 +436,6 @@ PUBLIC = {
     ),
     "pareto.Domain.sample": spec(DOMAIN.sample, **DRAWN),
     "pareto.Integer": spec(pareto.Integer, low=(1, "number"), high=(3, "number")),
-    "pareto.Law": spec(
-        pareto.Law,
-        kind=("uniform", "word"),
-        first=(0.0, "number"),
-        second=(1.0, "number"),
-        least=(-math.inf, "limit"),
-        most=(math.inf, "limit"),
-        whole=(False, "flag"),
-    ),
-    "pareto.Law.sample": spec(pareto.Law("uniform", 0.0, 1.0).sample, **DRAWN),
-    "pareto.Laws": spec(pareto.Laws, laws=({"rate": 1.0}, "mapping")),
-    "pareto.Laws.sample": spec(pareto.Laws({"rate": 1.0}).sample, **DRAWN),
     "pareto.Log": spec(pareto.Log, low=(0.1, "number"), high=(1.0, "number")),
     "pareto.LogInteger": spec(pareto.LogInteger, low=(1, "number"), high=(3, "number")),
     "pareto.Real": spec(pareto.Real, low=(0.1, "number"), high=(1.0, "number")),

@@ -130,18 +130,6 @@ def _randomised_responses(epsilon: float, count: int) -> LossPair:
     return LossPair(law, law)
 
 
-def basic_composition(epsilon_per_iteration: float, iterations: int) -> float:
-    """iterations * epsilon_per_iteration, for comparison.
-
-    Example:
-      >>> from dpjax import accounting
-      >>> accounting.basic_composition(0.25, 8)
-      2.0
-    """
-    epsilon = positive("epsilon_per_iteration", epsilon_per_iteration)
-    return whole("iterations", iterations) * epsilon
-
-
 def advanced_composition(epsilon_per_iteration: float, iterations: int, delta: float) -> float:
     """The composition Ding & Wu use, sqrt(2 T log(1/delta)) e + T e (e^e - 1), for comparison.
 

@@ -6,18 +6,14 @@ multiples of the granularity: with floating-point thresholds and a granularity o
 longer than its own bound, so nothing here is ever a fraction.
 
 No randomness in `ThresholdLoop`; whoever runs it on private data draws the noise (`dpjax.tuning`).
-`simulate_loop` draws from a generator it is given, for figures and tests on public numbers.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from fractions import Fraction
 
-import numpy as np
-
-from dpjax.checks import instance, not_negative, number, one_of, vector, whole
+from dpjax.checks import number, one_of, whole
 
 ITERATIONS = "iterations"
 """Fresh threshold noise in every iteration: each iteration is charged."""
@@ -162,95 +158,6 @@ class ThresholdLoop:
             self.step *= 2
         else:
             self.step //= 2
-
-
-@dataclasses.dataclass(frozen=True)
-class LoopTrace:
-    """What one simulated run did.
-
-    Example:
-      >>> import numpy as np
-      >>> from dpjax import accounting
-      >>> trace = accounting.simulate_loop(
-      ...     np.array([0.25, 0.75]),
-      ...     np.random.default_rng(0),
-      ...     granularity=0.25,
-      ...     threshold_scale=0.01,
-      ...     query_scale=0.01,
-      ... )
-      >>> trace.iterations > 0
-      True
-
-    Attributes:
-      iterations: queries asked.
-      hits: queries that some candidate passed.
-      selected: index of the candidate of the last hit; None if there was none, and then a
-        candidate fixed without the data must be used.
-      answers: of every query, in order, whether some candidate passed.
-    """
-
-    iterations: int
-    hits: int
-    selected: int | None
-    answers: tuple[bool, ...] = ()
-
-
-def simulate_loop(
-    utilities: np.ndarray,
-    generator: np.random.Generator,
-    *,
-    granularity: float,
-    threshold_scale: float,
-    query_scale: float,
-    lower_bound: float = 0.0,
-    variant: str = ITERATIONS,
-) -> LoopTrace:
-    """Runs the loop on known utilities, for studying it; NOT a private release.
-
-    The generator is a pseudo-random one and the noise floating-point Laplace.
-
-    Example:
-      >>> import numpy as np
-      >>> from dpjax import accounting
-      >>> utilities, generator = np.array([0.25, 0.5, 0.75]), np.random.default_rng(0)
-      >>> trace = accounting.simulate_loop(
-      ...     utilities, generator, granularity=0.25, threshold_scale=0.01, query_scale=0.01
-      ... )
-      >>> type(trace).__name__
-      'LoopTrace'
-
-    Args:
-      utilities: (candidates,) true utilities in [0, 1].
-      generator: draws, in this order, the threshold noise where fresh, then one noise a candidate.
-      granularity: smallest step of the threshold.
-      threshold_scale: scale of the Laplace noise on the threshold.
-      query_scale: scale of the Laplace noise on each utility.
-      lower_bound: utility known to be reached.
-      variant: "iterations" or "segments".
-
-    Raises:
-      ValueError: as `threshold_levels`, or for an unknown variant.
-    """
-    check_variant(variant)
-    utilities = vector("utilities", utilities)
-    instance("generator", generator, np.random.Generator, "np.random.default_rng(0)")
-    threshold_scale = not_negative("threshold_scale", threshold_scale)
-    query_scale = not_negative("query_scale", query_scale)
-    loop = ThresholdLoop(threshold_levels(granularity, lower_bound))
-    lower_bound, granularity = float(lower_bound), float(granularity)
-    selected, threshold_noise = None, 0.0
-    answers: list[bool] = []
-    while not loop.finished:
-        if variant == ITERATIONS or loop.starts_segment:
-            threshold_noise = generator.laplace(0.0, threshold_scale)
-        noisy = utilities + generator.laplace(0.0, query_scale, size=len(utilities))
-        above = noisy >= lower_bound + loop.propose() * granularity + threshold_noise
-        hit = bool(above.any())
-        if hit:
-            selected = int(np.argmax(above))
-        loop.record(hit)
-        answers.append(hit)
-    return LoopTrace(loop.iterations, loop.hits, selected, tuple(answers))
 
 
 def check_variant(variant: str) -> None:

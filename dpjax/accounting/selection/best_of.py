@@ -15,11 +15,10 @@ from dpjax.accounting.numerics.renyi import RenyiCurve
 from dpjax.accounting.selection.envelope import selected_profiles
 from dpjax.accounting.selection.exact import TAIL_DELTA, tightened
 from dpjax.accounting.selection.laws.law import RepetitionLaw, check_law, law_from_dict
-from dpjax.accounting.selection.profile_bound import profile_bound
 from dpjax.accounting.selection.renyi_bounds import selection_curve
 from dpjax.checks import one_of
 
-METHODS = ("tight", "envelope", "rdp", "profile")
+METHODS = ("tight", "envelope", "rdp")
 
 LARGEST_TOGETHER = 64
 """Largest K whose runs are also priced all together; of more the envelope is mostly tighter."""
@@ -66,9 +65,7 @@ def best_of(guarantee: Guarantee, law: RepetitionLaw, method: str = "tight") -> 
         most 64, the Renyi theorems of Papernot & Steinke (ICLR 2022) as corrected in
         `renyi_bounds`, and for a pure base the pure bound of `selected_pure_epsilon` (at most
         Corollary 3's); "envelope", the first alone; "rdp", the papers' theorems alone (Theorems 2
-        and 6, Lemmas 7, 20 and 22, Corollary 3); "profile", the published bound on the profile
-        alone (`profile_bound`, truncated negative binomial and Poisson laws), a number to compare
-        with that is never below the envelope. The envelope takes 20 to 60 ms, the exact bound
+        and 6, Lemmas 7, 20 and 22, Corollary 3). The envelope takes 20 to 60 ms, the exact bound
         0.1 to 1.5 s; for truncated negative binomial laws of shape 2 at most, capped or not, it is
         computed only for deltas above 1e-5 and where the selection is composed, mixed or selected
         from.
@@ -79,6 +76,8 @@ def best_of(guarantee: Guarantee, law: RepetitionLaw, method: str = "tight") -> 
     """
     check_law("best_of", law)
     check_guarantee("guarantee", guarantee)
+    if method == "profile":  # Statements of old releases may name it.
+        raise ValueError("method='profile' was last priced by version 0.2.0: pass method='tight'")
     one_of("method", method, METHODS)
     if method == "rdp" and guarantee.renyi is None:
         raise ValueError("the base has no Renyi curve: pass method='tight' or 'envelope'")
@@ -93,17 +92,6 @@ def best_of(guarantee: Guarantee, law: RepetitionLaw, method: str = "tight") -> 
             pair=None if guarantee.known_by_renyi_only else lambda: guarantee.pair,
             renyi=guarantee.renyi,
             pure_epsilon=guarantee.pure_epsilon,
-        )
-    if method == "profile":
-        if law.published_log_ratio(np.zeros(1), np.zeros(1)) is None:
-            raise ValueError(f"no published profile bound covers {law!r}: pass method='tight'")
-        return Guarantee(
-            relation=guarantee.relation,
-            provenance=tree,
-            pair=lambda: profile_bound(guarantee.pair, law),
-            pure_epsilon=None
-            if guarantee.pure_epsilon is None
-            else law.published_pure_epsilon(guarantee.pure_epsilon),
         )
     curve = None
     if guarantee.renyi is not None and method != "envelope":

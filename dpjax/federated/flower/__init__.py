@@ -28,7 +28,6 @@ _HOMES = {
     "SumRules": "sum_rules",
     "make_client_app": "client",
     "make_server_app": "server",
-    "parts_of_data_set": "records",
     "records_in_folder": "records",
     "run_election": "server",
     "run_in_process": "runtimes",

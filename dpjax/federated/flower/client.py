@@ -61,7 +61,7 @@ def make_client_app(
         `SetupError` of its own keeps the node away, any other error is one of its records.
       defaults: settings that the run's configuration need not repeat.
       node_settings: names in the node's own configuration that `load_records` reads, beyond those
-        of `records_in_folder` and `parts_of_data_set`.
+        of `records_in_folder`.
     """
     refuse_owners_settings(defaults or {})
     app = flower.ClientApp()
@@ -104,9 +104,8 @@ def _settings(
 ) -> dict[str, Any]:
     """Returns the rules as this client holds them."""
     from dpjax.federated.flower.election import Election
-    from dpjax.federated.flower.records import SPLIT_SETTINGS
 
-    names = {*Election.setting_names(), *SPLIT_SETTINGS, *further}
+    names = {*Election.setting_names(), *further}
     NodeSettings.from_config(context.node_config, names)
     # What the node's owner wrote wins: nobody changes its candidates from afar.
     return {**(defaults or {}), **context.run_config, **context.node_config}

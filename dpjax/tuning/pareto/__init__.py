@@ -19,7 +19,7 @@ from dpjax.tuning.pareto.oracles import TrainedAccuracy, TrainingCost
 from dpjax.tuning.pareto.record import Evaluation, SearchRecord
 from dpjax.tuning.pareto.reevaluation import FreshFront, front_by_means, reevaluate
 from dpjax.tuning.pareto.run_shapes import RunShapes
-from dpjax.tuning.pareto.sampling_laws import Law, Laws, UniformOver, grid
+from dpjax.tuning.pareto.sampling_laws import UniformOver, grid
 from dpjax.tuning.pareto.search import METHODS, ask, fitted, search
 from dpjax.tuning.pareto.suggestion import Suggestion, suggest
 from dpjax.tuning.problem.space import Category, Integer, LogInteger
@@ -31,8 +31,6 @@ __all__ = [
     "Evaluation",
     "FreshFront",
     "Integer",
-    "Law",
-    "Laws",
     "Log",
     "LogInteger",
     "Real",

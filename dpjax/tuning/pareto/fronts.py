@@ -2,8 +2,7 @@
 
 A point is a pair (epsilon, error) with error = 1 - utility, both minimised. The quality of a set of
 points is its hypervolume: the area dominated by the set and dominating an anti-ideal point (Zitzler
-& Thiele 1999). moocore does both computations; what it leaves open (integer reference points,
-points beyond the reference, duplicates) is settled here. Everything is NumPy float64.
+& Thiele 1999). Everything is NumPy float64.
 
 Nothing here is private: a front is a function of utilities measured on data. Noise in measured
 utilities also makes the front of the measured points look better than it is (the winner's curse);
@@ -16,7 +15,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dpjax import checks
-from dpjax.tuning.pareto import extra
 
 # Errors are clipped to [this, 1 - this] before the logit, so that .999 stands for 1, as in Avent et
 # al. 2020; epsilons below the smallest are as good as it.
@@ -49,8 +47,7 @@ def check_anti_ideal(anti_ideal: ArrayLike, points: ArrayLike | None = None) -> 
       points: evaluated points (n, 2); when given, at least one has to dominate `anti_ideal`.
 
     Returns:
-      Array (2,), float64. Always float: libraries that take the type of the reference point from
-      integers truncate the points.
+      Array (2,), float64.
 
     Raises:
       ValueError: not two finite positive numbers, an error above 1, or dominated by no point.
@@ -89,9 +86,12 @@ def non_dominated(points: ArrayLike) -> np.ndarray:
       one objective and is worse in the other is dominated.
     """
     points = _points(points)
-    if not len(points):
-        return np.zeros(0, dtype=bool)
-    return extra.package("moocore").is_nondominated(points, keep_weakly=False)
+    # By epsilon, then error, then place: whatever dominates a point or equals it comes before it.
+    order = np.lexsort((points[:, 1], points[:, 0]))
+    errors = points[order, 1]
+    kept = np.ones(len(points), dtype=bool)
+    kept[order[1:]] = errors[1:] < np.minimum.accumulate(errors)[:-1]
+    return kept
 
 
 def front(points: ArrayLike) -> np.ndarray:
@@ -127,10 +127,10 @@ def hypervolume(points: ArrayLike, anti_ideal: ArrayLike) -> float:
     anti_ideal = checks.array("anti_ideal", anti_ideal, "two finite numbers")
     if anti_ideal.shape != (2,) or not np.isfinite(anti_ideal).all():
         raise ValueError("anti_ideal must be two finite numbers")
-    points = points[(points < anti_ideal).all(axis=1)]
-    if not len(points):
-        return 0.0
-    return float(extra.package("moocore").hypervolume(points, ref=anti_ideal))
+    steps = front(points[(points < anti_ideal).all(axis=1)])
+    # Strips, from each point's epsilon to the next one's.
+    widths = np.diff(np.append(steps[:, 0], anti_ideal[0]))
+    return float(widths @ (anti_ideal[1] - steps[:, 1]))
 
 
 def to_model_units(points: ArrayLike) -> np.ndarray:

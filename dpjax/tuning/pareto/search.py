@@ -19,7 +19,7 @@ import numpy as np
 
 from dpjax import checks
 from dpjax.tuning.pareto import acquisition as acquisitions
-from dpjax.tuning.pareto import batches, extra, fronts, original_units
+from dpjax.tuning.pareto import batches, fronts, original_units
 from dpjax.tuning.pareto.asking import asked_privacy, asked_utility
 from dpjax.tuning.pareto.domain import Domain, Settings, number_of, select
 from dpjax.tuning.pareto.oracles import PrivacyOracle, UtilityOracle, described
@@ -121,9 +121,7 @@ def search(
       ValueError: an unknown method, numbers below 1, an anti-ideal point that is none, a record of
         another search or of other oracles at `path`, an oracle whose answer has another shape, or
         failures without an end.
-      ImportError: the extra `pareto` is not installed.
     """
-    extra.check()
     checks.instance("domain", domain, Domain, "pareto.Domain(rate=pareto.Log(0.001, 1))")
     checks.function("privacy", privacy, "of settings")
     checks.function("utility", utility, "of settings")
@@ -234,7 +232,6 @@ def ask(
     Raises:
       ValueError: another method, or no evaluation that succeeded among the first `initial`.
     """
-    extra.check()
     checks.instance("record", record, SearchRecord, "pareto.SearchRecord(domain, (10.0, 1.0))")
     if method not in (*_ACQUISITIONS, RANDOM):
         raise ValueError(f"method {method!r}: pass one of {', '.join((*_ACQUISITIONS, RANDOM))}")
@@ -251,7 +248,7 @@ def ask(
 
 def _check_law(law: Sampler | None) -> None:
     if law is not None and not callable(getattr(law, "sample", None)):
-        raise ValueError(f"law must have a function sample, as pareto.Laws, not {law!r}")
+        raise ValueError(f"law must have a function sample, as pareto.UniformOver, not {law!r}")
 
 
 def _next(
@@ -302,7 +299,9 @@ def fitted(
     Raises:
       ValueError: if no evaluation succeeded.
     """
-    from dpjax.tuning.pareto.gaussian_process import GaussianProcess  # Here: it needs the extra.
+    from dpjax.tuning.pareto.gaussian_process import (
+        GaussianProcess,  # Here: SciPy's optimiser loads slowly.
+    )
 
     checks.instance("record", record, SearchRecord, "pareto.search(...)")
     checks.instance("generator", generator, np.random.Generator, "np.random.default_rng(0)")

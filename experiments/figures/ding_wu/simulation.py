@@ -2,7 +2,7 @@
 
 No data and no training: 100 utilities uniform in (0, 1), 1000 seeds. Seed s draws everything from
 `numpy.random.default_rng(s)`: first the utilities, then the loop's noise in the order stated in
-`accounting.simulate_loop`, or one Gumbel number a candidate for the exponential mechanism. The
+`run_loop`, or one Gumbel number a candidate for the exponential mechanism. The
 loop runs a thousand seeds in a quarter of a second, so it is not vectorised.
 """
 
@@ -12,7 +12,11 @@ import dataclasses
 
 import numpy as np
 
-from dpjax.accounting.mechanisms.threshold_loop import ITERATIONS, LoopTrace, simulate_loop
+from dpjax.accounting.mechanisms.threshold_loop import (
+    ITERATIONS,
+    ThresholdLoop,
+    threshold_levels,
+)
 
 SEEDS = 1000
 CANDIDATES = 100
@@ -21,6 +25,23 @@ EPSILON = 0.1
 
 GRANULARITY = 0.01
 PAPER_PARTITIONS = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class LoopTrace:
+    """What one run of the loop did.
+
+    Attributes:
+      iterations: queries asked.
+      hits: queries that some candidate passed.
+      selected: index of the candidate of the last hit; None if there was none.
+      answers: of every query, in order, whether some candidate passed.
+    """
+
+    iterations: int
+    hits: int
+    selected: int | None
+    answers: tuple[bool, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +59,40 @@ class Simulated:
     selected: float | None
     best: float
     random: float
+
+
+def run_loop(
+    utilities: np.ndarray,
+    generator: np.random.Generator,
+    *,
+    granularity: float,
+    threshold_scale: float,
+    query_scale: float,
+    variant: str = ITERATIONS,
+) -> LoopTrace:
+    """Runs the doubling loop on known utilities, with floating-point Laplace noise: NOT private.
+
+    Args:
+      utilities: (candidates,) in [0, 1].
+      generator: draws, in this order, the threshold noise where fresh, then one noise a candidate.
+      granularity: smallest step of the threshold.
+      threshold_scale, query_scale: of the noise on the threshold, and on each utility.
+      variant: "iterations" or "segments".
+    """
+    loop = ThresholdLoop(threshold_levels(granularity))
+    selected, threshold_noise = None, 0.0
+    answers: list[bool] = []
+    while not loop.finished:
+        if variant == ITERATIONS or loop.starts_segment:
+            threshold_noise = generator.laplace(0.0, threshold_scale)
+        noisy = utilities + generator.laplace(0.0, query_scale, size=len(utilities))
+        above = noisy >= loop.propose() * granularity + threshold_noise
+        hit = bool(above.any())
+        if hit:
+            selected = int(np.argmax(above))
+        loop.record(hit)
+        answers.append(hit)
+    return LoopTrace(loop.iterations, loop.hits, selected, tuple(answers))
 
 
 def loop(
@@ -62,7 +117,7 @@ def loop(
     """
     generator = np.random.default_rng(seed)
     utilities = generator.uniform(0.0, highest_utility, CANDIDATES)
-    trace = simulate_loop(
+    trace = run_loop(
         utilities,
         generator,
         granularity=granularity,

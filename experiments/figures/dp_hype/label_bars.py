@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from dpjax import data
+from experiments.federation import partitioners
 from experiments.figures.dp_hype.panel_grid import by_title, draw_grid
 from experiments.figures.dp_hype.studies import (
     CONCENTRATIONS,
@@ -30,7 +30,7 @@ def label_rows(study: Study, options: Options) -> list[dict]:
     """One row for each of the first ten clients and each class."""
     dataset = study.load(options.tables.data_dir, options.tables.cache_dir)
     labels = dataset.train.labels[: study.records or None]
-    counts = data.partitioners.label_counts(labels, study.divide(labels), dataset.classes)
+    counts = partitioners.label_counts(labels, study.divide(labels), dataset.classes)
     return [
         {"client": client, "label": label, "count": counts[client, label]}
         for client in range(min(SHOWN, study.clients))

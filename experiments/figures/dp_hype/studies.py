@@ -17,9 +17,11 @@ from typing import Any
 
 import numpy as np
 
+import experiments.data_sets  # noqa: F401 - registers cifar10_subset.
 from dpjax import data, models
 from dpjax.federated.vote_clients import Records
 from dpjax.federated.voting import candidate_grid
+from experiments.federation import partitioners
 from experiments.figures.figure import FULL, MID, QUICK
 from experiments.figures.panels import DATA_SETS
 
@@ -122,8 +124,8 @@ class Study:
     def divide(self, labels: np.ndarray) -> list[np.ndarray]:
         """Positions of each client's records."""
         if self.concentration:
-            return data.partitioners.dirichlet(labels, self.clients, self.concentration, self.seed)
-        return data.partitioners.iid(len(labels), self.clients, self.seed)
+            return partitioners.dirichlet(labels, self.clients, self.concentration, self.seed)
+        return partitioners.iid(len(labels), self.clients, self.seed)
 
     def partitions(self, dataset: data.Dataset) -> list[Records]:
         """Each client's inputs and labels."""

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 from dpjax import plotting
-from dpjax.federated.simulation import hold_votes
+from experiments.federation.many_clients import hold_votes
 from experiments.figures.dp_hype.panel_grid import by_title, draw_grid, rates_in_words
 from experiments.figures.dp_hype.studies import (
     DATASETS,

@@ -32,6 +32,7 @@ from scipy import special
 
 from dpjax import accounting
 from dpjax.tuning.pareto.domain import Domain, Log
+from experiments.figures.dpareto.sgd_sensitivity import regularised_logistic_sensitivity
 
 DOMAIN = Domain(regularisation=Log(1e-4, 1.0), noise_std=Log(0.1, 10.0))
 """The paper's gamma and sigma."""
@@ -49,7 +50,7 @@ class OutputPerturbationExample:
 
     Formal guarantees: replacing one training record moves the trained parameters by at most
     2 lipschitz / (regularisation n) for lipschitz >= 1 and inputs of norm at most 1
-    (`accounting.regularised_logistic_sensitivity`), so one run of one setting, released with its
+    (`regularised_logistic_sensitivity`), so one run of one setting, released with its
     noise and nothing else, costs `epsilons` at `delta`. Utilities and fronts are computed from the
     data and are not covered.
 
@@ -131,7 +132,7 @@ class OutputPerturbationExample:
         regularisation, noise_std = _checked(settings)
         result = []
         for weight, deviation in zip(regularisation.tolist(), noise_std.tolist()):
-            sensitivity = self.lipschitz * accounting.regularised_logistic_sensitivity(
+            sensitivity = self.lipschitz * regularised_logistic_sensitivity(
                 weight, len(self.train_inputs)
             )
             result.append(

@@ -22,7 +22,7 @@ from absl import flags
 
 from dpjax.commands import command_line
 from dpjax.tuning import pareto
-from dpjax.tuning.pareto import problems
+from experiments.figures.dpareto import problems
 
 _BATCH_SIZES = flags.DEFINE_multi_integer("batch_size", [16, 1], "Proposals at a time, each timed.")
 _PROPOSALS = flags.DEFINE_integer("proposals", problems.PROPOSALS, "After 16 random settings.")

@@ -32,8 +32,7 @@ from matplotlib.figure import Figure
 
 from dpjax import plotting
 from dpjax.tuning import pareto
-from dpjax.tuning.pareto import problems
-from experiments.figures.dpareto import maps, trained_searches
+from experiments.figures.dpareto import maps, problems, trained_searches
 from experiments.figures.figure import FULL, MID, QUICK, DataFolders, FigureSpec
 from experiments.figures.panels import DATA_SETS, new_panels
 

@@ -1,6 +1,6 @@
 """The trained searches behind figures 5 to 8 and Table 2: run once, resumable, drawn many times.
 
-A search is one problem (`pareto.problems`), one method and one seed. Its record is saved after
+A search is one problem (`problems`), one method and one seed. Its record is saved after
 every batch under `<folder>/records`; its evaluations then join `trained_searches.csv`, and its
 front, measured again on fresh repetitions, joins `trained_fronts.csv`: what was on it as measured
 and what is by the means of a Gaussian process, for random search too. EHVI and random search with
@@ -42,8 +42,9 @@ from matplotlib.figure import Figure
 from dpjax import data, models, private_files, training, tuning
 from dpjax.data.source import SOURCES
 from dpjax.tuning import pareto
-from dpjax.tuning.pareto import problems
 from dpjax.tuning.pareto.oracles import CLASSIC
+from experiments.figures.dpareto import problems
+from experiments.figures.dpareto.sampling_laws import Laws
 from experiments.figures.figure import FULL, MID, QUICK, DataFolders, FigureSpec, option
 from experiments.figures.panels import DATA_SETS
 from experiments.figures.rows import RowFolder, select
@@ -166,9 +167,7 @@ def _evaluations(method: str, size: Size) -> int:
     return int(number) ** len(SETTING_COLUMNS) if kind == "grid" else int(number)
 
 
-def capped(
-    domain: pareto.Domain, laws: pareto.Laws, size: Size
-) -> tuple[pareto.Domain, pareto.Laws]:
+def capped(domain: pareto.Domain, laws: Laws, size: Size) -> tuple[pareto.Domain, Laws]:
     """A domain and its laws with epochs and lots no larger than a size allows."""
     ranges, drawn = dict(domain.parameters), dict(laws.laws)
     for name, most in (("epochs", size.epochs), ("lot_size", size.lot_size)):
@@ -178,7 +177,7 @@ def capped(
             # A uniform law keeps its shape on the shorter range; the others are cut there.
             shorter = {"second": most} if law.kind == "uniform" else {"most": most}
             drawn[name] = dataclasses.replace(law, **shorter)
-    return pareto.Domain(ranges), pareto.Laws(drawn)
+    return pareto.Domain(ranges), Laws(drawn)
 
 
 def the_authors_start(task: tuning.Task) -> tuning.Task:

@@ -1,6 +1,6 @@
 r"""What client-level privacy leaves of federated averaging: test accuracy against epsilon.
 
-Not in a paper. Multinomial logistic regression by `tuning.simulation.train_privately`:
+Not in a paper. Multinomial logistic regression by `many_clients.train_privately`:
 clipped integer updates (clip norm 1), discrete Gaussian noise, all clients in every round, replace
 one client, delta 1e-5. Epsilon is that of a vote and the training together; the vote, charged at an
 eighth of it, is not held here: the candidate is fixed (learning rate 0.1, decay 1, momentum 0.9, a
@@ -26,9 +26,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from dpjax import data, models, plotting
-from dpjax.data import partitioners
-from dpjax.federated import averaging, local_updates, simulation
+from dpjax.federated import averaging, local_updates
 from dpjax.federated.voting import VoteSettings
+from experiments.federation import many_clients, partitioners
 from experiments.figures import figure
 from experiments.figures.figure import FULL, QUICK
 from experiments.figures.rows import distinct, select
@@ -76,7 +76,7 @@ def _runs(setting: Setting, options: figure.DataFolders) -> list[dict]:
     inputs, labels = np.asarray(loaded.train.inputs), np.asarray(loaded.train.labels)
     model = local_updates.flat_model(models.LogisticRegression(loaded.classes), inputs.shape[1:])
     parts = partitioners.iid(len(labels), setting.clients, 0, minimum_size=10)
-    updates = local_updates.FederationUpdates(
+    updates = many_clients.FederationUpdates(
         model,
         models.cross_entropy,
         [(inputs[part], labels[part]) for part in parts],
@@ -89,7 +89,7 @@ def _runs(setting: Setting, options: figure.DataFolders) -> list[dict]:
     for epsilon in setting.epsilons:
         plan = _plan(setting, model.dimension, epsilon)
         for seed in range(setting.seeds if plan.settings.private else 1):
-            params = simulation.train_privately(
+            params = many_clients.train_privately(
                 updates, plan, model.initial(0), CANDIDATE, seed=seed
             )
             noise = plan.standard_deviation * math.sqrt(model.dimension)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+import experiments.data_sets  # noqa: F401 - registers what is loaded below.
 from dpjax import data, models, tuning
 from experiments.figures.figure import DataFolders
 
@@ -21,14 +22,12 @@ class Contest:
 
     Attributes:
       dataset: name of the data set; None for the texts drawn here.
-      features: public features in the place of its inputs, or None.
       widths: of the hidden layers; none for a linear model.
       validation: expected share of the training records that a tuner keeps to score by.
       seeds: at the committed size.
     """
 
     dataset: str | None
-    features: str | None = None
     widths: tuple[int, ...] = ()
     validation: float = 0.1
     seeds: int = 20
@@ -43,9 +42,9 @@ CONTESTS: Mapping[str, Contest] = {
     "TV16": Contest("tv16"),
     "nassCDS": Contest("nass_cds"),
     "flights": Contest("flights", seeds=10),
-    "MNIST, scattering": Contest("mnist", features="scattering", seeds=10),
+    "MNIST, scattering": Contest("mnist_scattering", seeds=10),
     "MNIST, 128 hidden": Contest("mnist", widths=(128,), seeds=5),
-    "CIFAR-10 subset, scattering": Contest("cifar10_subset", features="scattering", seeds=5),
+    "CIFAR-10 subset, scattering": Contest("cifar10_subset_scattering", seeds=5),
     "invented texts": Contest(None),
 }
 """By what tables and pictures call them."""
@@ -53,12 +52,9 @@ CONTESTS: Mapping[str, Contest] = {
 
 @functools.lru_cache(maxsize=1)
 def loaded(name: str, folders: DataFolders) -> data.Dataset:
-    """The records of a contest, features made; the last one is kept."""
-    contest = CONTESTS[name]
-    if contest.dataset is None:
-        return invented_texts()
-    found = data.load(contest.dataset, **folders.folders)
-    return found if contest.features is None else data.with_features(found, contest.features)
+    """The records of a contest; the last one is kept."""
+    dataset = CONTESTS[name].dataset
+    return invented_texts() if dataset is None else data.load(dataset, **folders.folders)
 
 
 def task(name: str, parts: data.Parts, classes: int) -> tuning.Task:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+import experiments.data_sets  # noqa: F401 - registers mnist_scattering.
 from dpjax import data
 from experiments.figures.figure import DataFolders
 from experiments.figures.rows import distinct, select
@@ -51,11 +52,9 @@ class Problem:
     seeds: int = 3
 
 
-def _published(name: str, features: str | None = None) -> Callable[[DataFolders], Arrays]:
+def _published(name: str) -> Callable[[DataFolders], Arrays]:
     def load(folders: DataFolders) -> Arrays:
         loaded = data.load(name, **folders.folders)
-        if features is not None:
-            loaded = data.with_features(loaded, features)
         train, test = loaded.train, loaded.test
         assert test is not None
         return Arrays(train.inputs, train.labels, test.inputs, test.labels, loaded.classes)
@@ -99,7 +98,7 @@ PROBLEMS: Mapping[str, Problem] = {
     "digits, 128 hidden": Problem(_published("digits"), (128,)),
     "MNIST": Problem(_published("mnist")),
     "MNIST, 128 hidden": Problem(_published("mnist"), (128,), seeds=1),
-    "MNIST, scattering": Problem(_published("mnist", "scattering"), seeds=1),
+    "MNIST, scattering": Problem(_published("mnist_scattering"), seeds=1),
     "20 normal, 5,000": Problem(_drawn(_gauss, 5_000, 2)),
     "20 normal, 50,000": Problem(_drawn(_gauss, 50_000, 5)),
     "50 uniform, 20,000": Problem(_drawn(_unit, 20_000, 3)),

@@ -21,9 +21,9 @@ charged for lots that overflow their padding (probability 1e-8 a run). The mean 
 stands beside its exact value from the law's generating function.
 
 The net. The text gives the channels and the size of the kernels, neither strides nor pooling, nor
-activation, head or initialisation, and the published code trains none. Ours is `models.AllConvNet`:
+activation, head or initialisation, and the published code trains none. Ours is `AllConvNet`:
 strides, ReLU, a dense head. `--model=all_conv_pooled` is the net of a public example of its time
-with the paper's very settings (`models.AllConvPooledNet`: average pooling, tanh, a last convolution
+with the paper's very settings (`AllConvPooledNet`: average pooling, tanh, a last convolution
 as head), four times as dear. Test accuracy without noise after so many steps at rate 1 (lots of 64,
 one start, 1,000 test images), beside the recorded accuracy at equal rate x steps (mean of the nine
 nearest rates; their standard deviation is .012 at most):
@@ -225,7 +225,7 @@ def draw(rows: Sequence[Mapping]) -> Figure:
     paper = figure_7_runs.SETTINGS[FULL]
     figure.suptitle(
         f"{DATA_SETS[settings.dataset]}, {settings.training_records:,} records, all-convolutional "
-        f"net ({figure_7_runs.NETS[settings.model]}), lots of {settings.lot_size}, "
+        f"net ({figure_7_runs.IN_WORDS[settings.model]}), lots of {settings.lot_size}, "
         f"noise multiplier {settings.noise_multiplier:g}\n"
         f"{settings.rates} learning rates (paper: {paper.rates}), "
         f"{settings.epochs:.2g} epochs (paper: {paper.epochs:.2g}); "

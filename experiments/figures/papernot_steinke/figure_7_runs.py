@@ -14,13 +14,15 @@ import numpy as np
 from dpjax import accounting, data, models, training
 from experiments.figures import figure
 from experiments.figures.figure import FULL, MID, QUICK
+from experiments.figures.papernot_steinke.all_conv_nets import AllConvNet, AllConvPooledNet
 from experiments.figures.rows import RowFolder
 
 ALL_RATES, TRAINED_RATES = 1000, 400
 """The paper's: so many rates from 1e-4 to 1, evenly spaced in their logarithm; the largest are
 trained."""
 
-NETS = {"all_conv": "strides", "all_conv_pooled": "average pooling, tanh"}
+NETS = {"all_conv": AllConvNet, "all_conv_pooled": AllConvPooledNet}
+IN_WORDS = {"all_conv": "strides", "all_conv_pooled": "average pooling, tanh"}
 """Nets that the paper may have meant -> what the heading says of them."""
 
 FAILURE_PROBABILITY = 1e-8
@@ -33,7 +35,7 @@ class RunSettings:
 
     Attributes:
       dataset: name for `data.load`.
-      model: name for `models.build`.
+      model: name in `NETS`.
       rates: how many of the paper's 400 learning rates, evenly thinned.
       lot_size: expected number of records of a Poisson lot.
       steps: of every run.
@@ -221,7 +223,7 @@ def _records(settings: RunSettings, options: Options) -> tuple:
 
 def _run(settings: RunSettings, image_shape: Sequence[int]) -> Callable[..., jax.Array]:
     """run(key, hyperparameters, records) -> test accuracy of one privately trained net."""
-    model = models.build(settings.model, image_shape, 10)
+    model = models.functional(NETS[settings.model](10), jnp.zeros(image_shape))
     train_one = training.make_train(
         training.TrainConfig(
             loss_fn=model.example_loss(models.cross_entropy),

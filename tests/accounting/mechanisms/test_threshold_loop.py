@@ -1,8 +1,6 @@
 """Ding & Wu's loop: its bound by exhaustion, its caps, and the simulated oracles."""
 
 import functools
-import json
-import pathlib
 from fractions import Fraction
 
 import numpy as np
@@ -13,19 +11,8 @@ from hypothesis import strategies as st
 from dpjax.accounting.mechanisms.threshold_loop import (
     ThresholdLoop,
     max_iterations,
-    simulate_loop,
     threshold_levels,
 )
-
-ORACLES = pathlib.Path(__file__).parents[1] / "oracles"
-UTILITY_RANGE = {  # partitions k and largest true utility of each simulated setting
-    "paper k=10 eps0=.1": (10, 1.0),
-    "k=100": (100, 1.0),
-    "k=1000": (1000, 1.0),
-    "k=1e5 (near noiseless)": (1e5, 1.0),
-    "paper cand in (0,.5)": (10, 0.5),
-    "k=1000, cand in (0,.5)": (1000, 0.5),
-}
 
 
 @pytest.mark.parametrize(
@@ -129,62 +116,6 @@ def test_loop_refuses_bad_counts(bad):
         ThresholdLoop(bad)
     with pytest.raises(ValueError, match="maximum_hits"):
         ThresholdLoop(3, maximum_hits=bad)
-
-
-def _traces(partitions, top, variant, granularity=0.01, epsilon=0.1):
-    traces, selected, best = [], [], []
-    for seed in range(1000):
-        generator = np.random.default_rng(seed)
-        utilities = generator.uniform(0, top, 100)
-        trace = simulate_loop(
-            utilities,
-            generator,
-            granularity=granularity,
-            threshold_scale=2 / (partitions * epsilon),
-            query_scale=4 / (partitions * epsilon),
-            variant=variant,
-        )
-        traces.append(trace)
-        best.append(utilities.max())
-        if trace.selected is not None:
-            selected.append(utilities[trace.selected])
-    return traces, selected, best
-
-
-@pytest.mark.parametrize("setting", UTILITY_RANGE)
-@pytest.mark.parametrize(
-    ("mode", "variant"), [("always", "iterations"), ("after_true", "segments")]
-)
-def test_simulation_oracle_exactly(setting, mode, variant):
-    expected = json.loads((ORACLES / "svt_simulation.json").read_text())[f"{setting} | {mode}"]
-    traces, selected, best = _traces(*UTILITY_RANGE[setting], variant)
-    iterations = [trace.iterations for trace in traces]
-    hits = [trace.hits for trace in traces]
-    found = {
-        "T_median": np.median(iterations),
-        "T_mean": np.mean(iterations),
-        "T_p99": np.percentile(iterations, 99),
-        "T_p999": np.percentile(iterations, 99.9),
-        "T_max": max(iterations),
-        "true_median": np.median(hits),
-        "true_p99": np.percentile(hits, 99),
-        "true_max": max(hits),
-        "none": 1000 - len(selected),
-    }
-    assert found == {name: expected[name] for name in found}
-    assert np.mean(selected) == pytest.approx(expected["mean_u_selected"], rel=1e-12)
-    assert np.mean(best) == pytest.approx(expected["mean_u_max"], rel=1e-12)
-
-
-def test_figure_2_oracle_exactly():
-    for row in json.loads((ORACLES / "svt_fig2.json").read_text()):
-        granularity = Fraction(1, row["ratio"])
-        traces, _, _ = _traces(10, 1.0, "iterations", granularity=float(granularity))
-        iterations = [trace.iterations for trace in traces]
-        assert np.median(iterations) == row["median"] == row["ceil_log2"]
-        assert np.percentile(iterations, 99) == row["p99"]
-        assert max(iterations) == row["max"]
-        assert max_iterations(granularity) == row["Tmax"]
 
 
 def test_levels():

@@ -20,6 +20,15 @@ KEYS = {
 }
 """What makes a row the only one of its kind."""
 
+UTILITY_RANGE = {  # partitions k and largest true utility of each simulated setting
+    "paper k=10 eps0=.1": (10, 1.0),
+    "k=100": (100, 1.0),
+    "k=1000": (1000, 1.0),
+    "k=1e5 (near noiseless)": (1e5, 1.0),
+    "paper cand in (0,.5)": (10, 0.5),
+    "k=1000, cand in (0,.5)": (1000, 0.5),
+}
+
 ROOT = pathlib.Path(__file__).parents[3]
 COMMITTED = ROOT / "docs" / "figures" / "ding_wu"
 
@@ -168,3 +177,34 @@ def test_table_1_equals_the_oracle():
     cost = {row["method"]: row["epsilon"] for row in procedures}
     assert cost["one run, no tuning"] == pytest.approx(2.38195, abs=2e-4)
     assert [row["method"] for row in procedures if not row["guarantee"]] == [table_1.PAPERS]
+
+
+@pytest.mark.parametrize("setting", UTILITY_RANGE)
+@pytest.mark.parametrize(
+    ("mode", "variant"), [("always", "iterations"), ("after_true", "segments")]
+)
+def test_simulation_oracle_exactly(setting, mode, variant):
+    expected = oracle("svt_simulation.json")[f"{setting} | {mode}"]
+    partitions, highest = UTILITY_RANGE[setting]
+    runs = [
+        simulation.loop(seed, partitions=partitions, highest_utility=highest, variant=variant)
+        for seed in range(simulation.SEEDS)
+    ]
+    traces, best = [run.trace for run in runs], [run.best for run in runs]
+    selected = [run.selected for run in runs if run.selected is not None]
+    iterations = [trace.iterations for trace in traces]
+    hits = [trace.hits for trace in traces]
+    found = {
+        "T_median": np.median(iterations),
+        "T_mean": np.mean(iterations),
+        "T_p99": np.percentile(iterations, 99),
+        "T_p999": np.percentile(iterations, 99.9),
+        "T_max": max(iterations),
+        "true_median": np.median(hits),
+        "true_p99": np.percentile(hits, 99),
+        "true_max": max(hits),
+        "none": 1000 - len(selected),
+    }
+    assert found == {name: expected[name] for name in found}
+    assert np.mean(selected) == pytest.approx(expected["mean_u_selected"], rel=1e-12)
+    assert np.mean(best) == pytest.approx(expected["mean_u_max"], rel=1e-12)

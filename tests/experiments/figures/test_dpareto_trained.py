@@ -13,12 +13,12 @@ from matplotlib.figure import Figure
 
 from dpjax import private_files
 from dpjax.tuning import pareto
-from dpjax.tuning.pareto import problems
 from experiments.figures.dpareto import (
     figure_5,
     figure_6,
     figure_7,
     figure_search_variation,
+    problems,
     table_2,
     trained_fronts,
 )

@@ -7,9 +7,10 @@ import pathlib
 import numpy as np
 import pytest
 
-from dpjax import accounting, data
+from dpjax import data
 from experiments.figures.dpareto import output_perturbation_example
 from experiments.figures.dpareto.output_perturbation_example import OutputPerturbationExample
+from experiments.figures.dpareto.sgd_sensitivity import regularised_logistic_sensitivity
 
 ORACLES = pathlib.Path(__file__).parents[2] / "accounting" / "oracles"
 PREPARED = pathlib.Path(__file__).parents[4] / "shared" / "data"
@@ -65,7 +66,7 @@ def test_training_is_the_stated_algorithm(epochs):
 def test_replacing_one_record_moves_the_parameters_by_no_more_than_the_sensitivity(weight):
     given = example(records=30, epochs=2)
     base = given.train([weight], 3, source=np.random.default_rng(1))
-    bound = accounting.regularised_logistic_sensitivity(weight, 30)
+    bound = regularised_logistic_sensitivity(weight, 30)
     moved = []
     for record in range(0, 30, 3):
         inputs, labels = given.train_inputs.copy(), given.train_labels.copy()

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from dpjax import models
 from dpjax.training import clipped_grad
+from experiments.figures.papernot_steinke.all_conv_nets import AllConvNet
 
 METHODS = ("auto", "factored", "materialised")
 ROWS = 6
@@ -201,7 +202,7 @@ def test_shipped_dense_models_hold_no_kernel_gradient(model, shape):
 
 
 def test_shipped_convolutional_net_forms_only_products_that_are_cheaper():
-    model = models.AllConvNet(10)
+    model = AllConvNet(10)
     params = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 28, 28, 1)))
 
     def loss(p, e):

@@ -9,8 +9,15 @@ from dpjax.tuning.pareto import fronts
 
 # Few distinct values, so that ties and duplicates abound.
 GRID = st.integers(0, 6).map(float)
-ROWS = st.lists(st.tuples(GRID, GRID), max_size=12)
-POINTS = ROWS.map(lambda rows: np.array(rows).reshape(-1, 2))
+ENDS = st.sampled_from([-np.inf, 0.0, -0.0, 1.0, np.inf])
+
+
+def _points(values):
+    rows = st.lists(st.tuples(values, values), max_size=12)
+    return rows.map(lambda rows: np.array(rows).reshape(-1, 2))
+
+
+POINTS = _points(GRID)
 
 
 def _area(points, anti_ideal):
@@ -26,8 +33,8 @@ def _area(points, anti_ideal):
     return total
 
 
-@given(POINTS)
-@settings(max_examples=200, deadline=None)
+@given(POINTS | _points(ENDS))
+@settings(max_examples=300, deadline=None)
 def test_non_dominated_is_the_definition_with_the_first_of_duplicates(points):
     expected = [
         not any(

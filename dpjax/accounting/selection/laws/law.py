@@ -218,18 +218,6 @@ class RepetitionLaw(abc.ABC):
         """What a published theorem says of a pure base; None where none covers the law."""
         return None
 
-    def published_log_ratio(self, epsilons: np.ndarray, deltas: np.ndarray) -> np.ndarray | None:
-        """log sup f'(1-y) / f'(1-y') over y' <= e^epsilon y + delta, as `profile_bound` has it.
-
-        Args:
-          epsilons: (n,) >= 0.
-          deltas: (n,) of one run at these epsilons.
-
-        Returns:
-          (n,); None where no closed form covers the law.
-        """
-        return None
-
     def pmf(self, k: np.ndarray | int) -> np.ndarray:
         """P[K = k]; zero at negative or fractional k. Shape of `k`."""
         k = np.asarray(k, dtype=np.float64)

@@ -186,12 +186,6 @@ class TruncatedNegativeBinomial(RepetitionLaw):
         """Corollary 3."""
         return (2.0 + self.shape) * epsilon
 
-    def published_log_ratio(self, epsilons: np.ndarray, deltas: np.ndarray) -> np.ndarray:
-        # (g + (1-g) y') / (g + (1-g) y), to the power 1 + eta.
-        with np.errstate(divide="ignore"):
-            log_more = np.log((1.0 - self.gamma) / self.gamma * deltas)
-        return (1.0 + self.shape) * np.logaddexp(epsilons, log_more)
-
 
 @law_family("logarithmic")
 class Logarithmic(TruncatedNegativeBinomial):

@@ -88,7 +88,3 @@ class Poisson(RepetitionLaw):
     def largest_log_ratio(self, epsilon: float) -> float:
         # f' is one exponential: the supremum is at the corner, x = 1/(1 + e^epsilon), h = 1 - x.
         return self.mean * math.tanh(0.5 * epsilon)
-
-    def published_log_ratio(self, epsilons: np.ndarray, deltas: np.ndarray) -> np.ndarray:
-        # E[K] (y' - y), with y <= 1.
-        return self.mean * (np.expm1(epsilons) + deltas)

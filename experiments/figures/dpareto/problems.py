@@ -15,8 +15,8 @@ from typing import Any
 
 from dpjax.training.optimizers import OPTIMIZERS
 from dpjax.tuning.pareto.domain import Domain, Log, Real
-from dpjax.tuning.pareto.sampling_laws import Law, Laws
 from dpjax.tuning.problem.space import Integer, LogInteger
+from experiments.figures.dpareto.sampling_laws import Law, Laws
 
 DELTA = 1e-5
 ANTI_IDEAL = (10.0, 1.0)

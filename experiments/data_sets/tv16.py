@@ -10,8 +10,9 @@ import pathlib
 
 import numpy as np
 
-from dpjax.data import r_tables, tabular
+from dpjax.data import tabular
 from dpjax.data.source import Arrays, Source, register
+from experiments.data_sets import r_tables
 
 STATES = (
     "Alabama", "Alaska", "Arizona", "Arkansas", "California", "Colorado", "Connecticut", "Delaware",

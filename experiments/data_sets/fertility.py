@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import pathlib
 
-from dpjax.data import r_tables, tabular
+from dpjax.data import tabular
 from dpjax.data.source import Arrays, Source, register
+from experiments.data_sets import r_tables
 
 SCHEMA = tabular.Schema(
     vocabularies={

@@ -9,8 +9,9 @@ import pathlib
 
 import numpy as np
 
-from dpjax.data import r_tables, tabular
+from dpjax.data import tabular
 from dpjax.data.source import Arrays, Source, register
+from experiments.data_sets import r_tables
 
 SCHEMA = tabular.Schema(
     # `weight` and `caseid` come from the survey's design, which draws severe crashes more often:

@@ -10,8 +10,9 @@ import pathlib
 
 import numpy as np
 
-from dpjax.data import r_tables, tabular
+from dpjax.data import tabular
 from dpjax.data.source import Arrays, Source, register
+from experiments.data_sets import r_tables
 
 _WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 _WEEKDAY_OF_1970 = 3  # 1970-01-01, NumPy's day 0, was a Thursday.

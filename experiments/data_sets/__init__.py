@@ -1,4 +1,4 @@
-"""Public feature maps: one file each, every file imported here so that it registers its own."""
+"""Data sets that only experiments read: importing this package registers them with `data.load`."""
 
 import importlib
 import pkgutil

@@ -1,4 +1,4 @@
-"""The best of K runs by one number of the base's privacy profile: a published bound, as an oracle.
+"""The best of K runs by one number of the base's privacy profile: a published bound, to compare.
 
 With y = Q(rank > r) and y' the same under Q', every event of a neighbouring pair obeys
 y' <= e^e1 y + d1, d1 the base's profile at e1 >= 0. So the factors f'(1-y) and f'(1-y') by which
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from dpjax.accounting import Poisson, TruncatedNegativeBinomial
 from dpjax.accounting.numerics.loss_distribution import LossPair, whole_up
 from dpjax.accounting.numerics.privacy_profile import pair_from_profiles
 from dpjax.accounting.selection.envelope import NEGLIGIBLE, output_interval
@@ -31,13 +32,13 @@ LARGEST_RATIO = 690.0
 
 def profile_bound(pair: LossPair, law: RepetitionLaw) -> LossPair:
     """Returns E[K] delta(epsilon - log R), R at the best e1, for laws that state the ratio."""
-    log_ratio = smallest_log_ratio(pair, law)
-    if not log_ratio < LARGEST_RATIO:
+    ratio = smallest_log_ratio(pair, law)
+    if not ratio < LARGEST_RATIO:
         return pair_from_profiles(pair.interval, np.ones(2))
-    interval = output_interval(pair, log_ratio)
-    end = max(float(part.losses[-1]) for part in (pair.forward, pair.backward)) + log_ratio
+    interval = output_interval(pair, ratio)
+    end = max(float(part.losses[-1]) for part in (pair.forward, pair.backward)) + ratio
     epsilons = interval * np.arange(max(2, whole_up(max(end, 0.0) / interval) + 2))
-    profile = (1.0 + ROUNDING) * law.mean * pair.delta(epsilons - log_ratio)
+    profile = (1.0 + ROUNDING) * law.mean * pair.delta(epsilons - ratio)
     infinite = law.mean * max(pair.forward.infinity_mass, pair.backward.infinity_mass)
     # What is cut off stays as infinite loss: the last value kept.
     beyond = np.flatnonzero(profile - infinite <= NEGLIGIBLE)
@@ -54,8 +55,20 @@ def smallest_log_ratio(pair: LossPair, law: RepetitionLaw) -> float:
     grids = [part.losses[part.losses > 0.0] for part in (pair.forward, pair.backward)]
     epsilons = np.unique(np.concatenate([[0.0], *grids]))
     epsilons = epsilons[epsilons <= LARGEST_RATIO]
-    found = law.published_log_ratio(epsilons, pair.delta(epsilons))
-    if found is None:
-        raise ValueError(f"no published profile bound covers {law!r}: pass method='tight'")
-    smallest = float(np.min(found))
+    smallest = float(np.min(log_ratio(law, epsilons, pair.delta(epsilons))))
     return smallest + ROUNDING * (1.0 + smallest)
+
+
+def log_ratio(law: RepetitionLaw, epsilons: np.ndarray, deltas: np.ndarray) -> np.ndarray:
+    """log sup f'(1-y) / f'(1-y') over y' <= e^epsilon y + delta, (n,), of a profile's points."""
+    if isinstance(law, Poisson):
+        # E[K] (y' - y), with y <= 1.
+        return law.mean * (np.expm1(epsilons) + deltas)
+    if isinstance(law, TruncatedNegativeBinomial):
+        # (g + (1-g) y') / (g + (1-g) y), to the power 1 + eta.
+        with np.errstate(divide="ignore"):
+            log_more = np.log((1.0 - law.gamma) / law.gamma * deltas)
+        return (1.0 + law.shape) * np.logaddexp(epsilons, log_more)
+    raise ValueError(
+        f"no published profile bound covers {law!r}: pass a truncated negative binomial or Poisson"
+    )

@@ -1,13 +1,12 @@
-"""Scattering against sums written out in float64, what it must leave alone, and what is refused."""
+"""Scattering against sums written out in float64, and what it must leave alone."""
 
 import dataclasses
 
 import numpy as np
 import pytest
 
-from dpjax import data
-from dpjax.data import features
-from dpjax.data.feature_maps import scattering
+from dpjax.data import source
+from experiments.data_sets import scattering
 
 
 def _images(*shape, seed=0):
@@ -126,33 +125,28 @@ def test_more_records_than_are_mapped_at_once(monkeypatch):
     np.testing.assert_allclose(scattering.apply(images), whole, atol=1e-6)
 
 
-def test_a_data_set_and_its_parts_have_the_same_features():
-    digits = data.load("digits")
-    of_parts = data.with_features(digits.parts(0.2, b"key"), "scattering")
-    parts_of = data.with_features(digits, "scattering").parts(0.2, b"key")
-    for role in ("train", "validation", "test"):
-        one, other = getattr(of_parts, role), getattr(parts_of, role)
-        np.testing.assert_array_equal(one.inputs, other.inputs)
-        np.testing.assert_array_equal(one.identifiers, other.identifiers)
+def test_no_record_at_all():
+    none = scattering.apply(_images(0, 28, 28, 1))
+    assert none.shape == (0, *scattering.shape((28, 28, 1)))
 
 
-def test_what_is_refused():
-    digits = data.load("digits")
-    with pytest.raises(ValueError, match="unknown features 'fourier': pass one of scattering"):
-        data.with_features(digits, "fourier")
-    with pytest.raises(ValueError, match="not a Split: pass data.load"):
-        data.with_features(digits.train, "scattering")
-    flat = dataclasses.replace(digits.train, inputs=digits.train.inputs.reshape(-1, 64))
-    with pytest.raises(ValueError, match=r"images \(height, width, channels\), not .* \(64,\)"):
-        data.FEATURES["scattering"].of_split(flat)
-    with pytest.raises(ValueError, match="are registered already: choose another name"):
-        data.register_features(data.FEATURES["scattering"])
-
-
-def test_a_map_that_gives_another_shape_is_refused_without_a_count():
-    wrong = features.FeatureMap(
-        name="wrong", description="half", shape=lambda shape: (3,), apply=lambda x: x[:, 0, 0]
+def test_features_of_a_record_do_not_depend_on_the_others():
+    images = _images(40, 8, 8, 1)
+    member = np.arange(40) % 3 == 0
+    np.testing.assert_array_equal(
+        scattering.apply(images[member]), scattering.apply(images)[member]
     )
-    with pytest.raises(ValueError, match=r"features of shape \(1,\), not \(3,\)") as caught:
-        wrong.of_split(data.load("digits").train)
-    assert "1438" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["mnist", "cifar10_subset"])
+def test_a_data_set_keeps_everything_but_its_inputs(name):
+    """Read from the same files, with the same labels, identifiers and public numbers."""
+    images, mapped = source.SOURCES[name], source.SOURCES[f"{name}_scattering"]
+    changed = {"name", "description", "input_shape", "encode", "in_tfds", "reading"}
+    for field in dataclasses.fields(source.Source):
+        if field.name not in changed:
+            assert getattr(mapped, field.name) == getattr(images, field.name), field.name
+    pixels = np.random.default_rng(0).integers(0, 256, (3, *images.input_shape), np.uint8)
+    found = mapped.encode(pixels)
+    np.testing.assert_array_equal(found, scattering.apply(images.encode(pixels)))
+    assert found.shape == (3, *mapped.input_shape)

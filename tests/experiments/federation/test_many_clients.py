@@ -1,0 +1,119 @@
+"""Simulated federations: each client as alone, votes and rounds as the mechanism."""
+
+import dataclasses
+import math
+
+import jax
+import numpy as np
+import pytest
+
+from dpjax import models
+from dpjax.federated import averaging, local_updates, vote_clients
+from experiments.federation import many_clients
+
+MODEL = models.MLP((5,), 3)
+CANDIDATE = {"learning_rate": 0.2, "decay": 0.5, "momentum": 0.9}
+
+
+def _client(number, seed):
+    generator = np.random.default_rng(seed)
+    inputs = generator.normal(size=(number, 4)).astype(np.float32)
+    return inputs, (inputs[:, 0] > 0).astype(np.int64) + (inputs[:, 1] > 0.5)
+
+
+PARTITIONS = [_client(30, 1), _client(7, 2), (np.zeros((0, 4), np.float32), np.zeros(0, int))]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return local_updates.flat_model(MODEL, (4,))
+
+
+def test_many_clients_at_once_are_each_alone(model):
+    options = dict(epochs=2, batch_size=8)
+    params = model.initial(0)
+    together = many_clients.FederationUpdates(
+        model, models.cross_entropy, PARTITIONS, seed=4, clients_at_once=2, **options
+    ).of_round(params, CANDIDATE, 3)
+    assert len(together) == 3 and not together[2].any()
+    for number in range(2):
+        alone = local_updates.local_update(
+            model, models.cross_entropy, params, CANDIDATE, PARTITIONS[number],
+            stream=(4, number, 3), **options,
+        )  # fmt: skip
+        np.testing.assert_allclose(together[number], alone, atol=1e-5)
+
+
+def test_simulated_training_is_the_mechanism_and_learns(model):
+    parts = [_client(40, seed) for seed in range(10)]
+    updates = many_clients.FederationUpdates(
+        model, models.cross_entropy, parts, epochs=2, batch_size=8, seed=0
+    )
+    rule = averaging.AveragingSettings(10, model.dimension, 4, math.inf, clip_norm=2.0)
+    seen = []
+    params = many_clients.train_privately(
+        updates, rule.plan(), model.initial(0), CANDIDATE,
+        on_round=lambda number, _: seen.append(number),
+    )  # fmt: skip
+    inputs, labels = _client(500, 99)
+    assert seen == [1, 2, 3, 4]
+    assert local_updates.accuracy(model, params, inputs, labels) > 0.7
+    # By hand, the first round of plain averaging.
+    one = dataclasses.replace(rule, rounds=1).plan()
+    start = model.initial(0)
+    mean = sum(averaging.quantised(u, one) for u in updates.of_round(start, CANDIDATE, 0))
+    first = many_clients.train_privately(updates, one, start, CANDIDATE)
+    np.testing.assert_allclose(first, start + mean / (10 * one.scale), atol=1e-6)
+    # With noise: that of all clients together, and another for another seed.
+    noisy = dataclasses.replace(rule, rounds=1, epsilon=30.0).plan()
+    found = [
+        many_clients.train_privately(updates, noisy, start, CANDIDATE, seed=seed) - first
+        for seed in range(40)
+    ]
+    assert np.std(found) == pytest.approx(noisy.standard_deviation, rel=0.1)
+
+
+def test_federated_averaging_by_hand():
+    """Two rounds of two clients: train from the mean, average by the training records."""
+    two = [_client(50, 1), _client(23, 2)]
+    candidates = [
+        {"learning_rate": 0.3, "decay": 1.0, "momentum": 0.9},
+        {"learning_rate": 0.1, "decay": 0.5, "momentum": 0.0},
+    ]
+    found = many_clients.federated_accuracies(
+        MODEL, two, candidates, rounds=2, epochs=3, batch_size=16, seed=4
+    )
+    model = models.functional(MODEL, np.zeros(4, np.float32))
+    clients = vote_clients.local_records(two, [0, 1], test_fraction=0.2, seed=4)
+    hyper = vote_clients.stacked_candidates(candidates)
+    params = vote_clients.broadcast(model.init(jax.random.key(4)), 2)
+    for number in range(2):
+        trained = [
+            vote_clients.train(
+                model, models.cross_entropy, params, hyper, client,
+                vote_clients.batch_order(client, 3, 16, (4, place, 2 + number)),
+            )
+            for place, client in enumerate(clients)
+        ]  # fmt: skip
+        params = jax.tree.map(lambda a, b: (40 * a + 18 * b) / 58, *trained)
+    right = sum(
+        client.test * vote_clients.evaluate(model, models.cross_entropy, params, client)[1]
+        for client in clients
+    )
+    np.testing.assert_allclose(found, right / 15)
+    assert found.min() > 0.3
+
+
+def test_votes_are_held_on_one_table():
+    candidates = 12
+    accuracies = np.tile(np.linspace(0, 0.9, candidates), (40, 1))
+    scores = vote_clients.ClientScores(1 - accuracies, accuracies)
+    epsilons = (0.01, 3.0, np.inf)
+    held = many_clients.hold_votes(scores, epsilons, 6, votes=2, seed=1)
+    assert [(o.epsilon, o.run) for o in held] == [(e, r) for e in epsilons for r in range(6)]
+    winners = {e: [o.winner for o in held if o.epsilon == e] for e in epsilons}
+    assert winners[np.inf] == [10] * 6  # two candidates with 40 votes each: the lower index
+    assert set(winners[3.0]) <= {10, 11} and len(set(winners[3.0])) == 2
+    assert len(set(winners[0.01])) > 2
+    assert held == many_clients.hold_votes(scores, epsilons, 6, votes=2, seed=1)
+    assert held != many_clients.hold_votes(scores, epsilons, 6, votes=2, seed=2)
