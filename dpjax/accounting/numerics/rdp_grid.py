@@ -94,7 +94,7 @@ def rdp_grid(
     size = max(1, int(_LARGEST_CHUNK / orders.max()))
     for start in range(0, rows.size, size):
         chosen = rows[start : start + size]
-        cumulants[chosen] = compute(*pairs[:, chosen], orders)
+        cumulants[chosen] = compute(pairs[0, chosen], pairs[1, chosen], orders)
     rdp = cumulants / (orders - 1.0)[None, :]
     return rdp[where.reshape(-1)] * counts[:, None]
 

@@ -61,14 +61,16 @@ class RepetitionLaw(abc.ABC):
         @property
         def mean(self) -> float: ...
 
+        @property
+        def _table(self) -> np.ndarray:
+            """P[K = k] at k = 0..maximum, (maximum + 1,), of a law without formulas."""
+
     family: ClassVar[str]
     """The name that `law_from_dict` knows the law by; set by the decorator `law_family`."""
     _written: ClassVar[dict[str, str]]
     """Field -> the name that `to_dict` writes it under; set with `family`."""
     has_formulas: ClassVar[bool] = False
     """Whether the functions are formulas, quick at any number of points."""
-    _table: np.ndarray
-    """P[K = k] at k = 0..maximum, (maximum + 1,), of a law without formulas."""
 
     @property
     def envelope_suffices(self) -> bool:
