@@ -71,11 +71,11 @@ def _subset_tuning(final_on="rest"):
     (row, run), (final, _) = _row(share=0.25), _row(share=0.75 if final_on == "rest" else 1.0)
     total = accounting.parallel(
         accounting.split(accounting.best_of(run, LAW), run, probability=0.25, final_on=final_on),
-        accounting.best_of(accounting.discrete_gaussian(9.0), LAW),
+        accounting.best_of(accounting.discrete_gaussian(27.0, sensitivity=3), LAW),
     )
     selection = {"part": {"probability_of_a_training_record": 0.25}, "law_of_K": LAW.to_dict()}
     selection["rule"] = {"rest": subset_tuning.RULE, "all": subset_tuning.RULE_ON_ALL}[final_on]
-    score = {"noise_standard_deviation_in_records": 9.0}
+    score = {"noise_standard_deviation_in_records": 9.0, "units_of_a_score_of_1": 3}
     return _stated(total, selection, [row, final], score)
 
 
