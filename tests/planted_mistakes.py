@@ -123,7 +123,6 @@ _MODELS = (
     "tests/training/clipping/test_clipped_grad_models.py::test_equals_clipped_per_example_gradients",
 )
 _MESH, _MESH_FILE = ("tests/training/test_mesh.py",), "dpjax/training/mesh.py"
-_HOST, _HOST_FILE = ("tests/training/test_host_data.py",), "dpjax/training/host_data.py"
 
 _BRIDGES = "dpjax/bridges/"
 _ANY_RUN = {
@@ -2153,7 +2152,7 @@ MISTAKES = [
         "total += _sum_over(",
         _KERNELS,
     ),
-    # ---- one lot over several devices, and records on the host
+    # ---- one lot over several devices
     Mistake(
         "every device of a mesh has noise of its own",
         _MESH_FILE,
@@ -2192,44 +2191,6 @@ MISTAKES = [
         "            share = jax.lax.axis_index(AXIS), self.size\n"
         "            lot = tuple(part[: self.share_of(part.shape[0])] for part in lot)\n",
         _MESH,
-    ),
-    Mistake(
-        "noise is added to every micro-batch of the host",
-        _HOST_FILE,
-        "micro_batches.added(one, part)",
-        "micro_batches.added(one, "
-        "jax.tree.map(lambda a: a + 0.3 * jax.random.normal(key, a.shape), part))",
-        _HOST,
-    ),
-    Mistake(
-        "a record that ends a micro-batch of the host begins the next one too",
-        _HOST_FILE,
-        "for start in range(0, len(places), rows):",
-        "for start in range(0, len(places), max(1, rows - 1)):",
-        _HOST,
-    ),
-    Mistake(
-        "a run from the host divides by the lot that was drawn",
-        _HOST_FILE,
-        "            places = np.flatnonzero(mask).astype(np.int32)\n",
-        "            places = np.flatnonzero(mask).astype(np.int32)\n"
-        "            self.config = dataclasses.replace(\n"
-        "                self.config, expected_lot_size=max(1.0, len(places)))\n",
-        _HOST,
-    ),
-    Mistake(
-        "contributions from the host have an allowance for their micro-batch's rows only",
-        _HOST_FILE,
-        "rows_in_sum=capacity",
-        "rows_in_sum=live.shape[0]",
-        _HOST,
-    ),
-    Mistake(
-        "a run that resumes takes its last step's noise again",
-        _HOST_FILE,
-        "first=number,\n            summed",
-        "first=jnp.minimum(number, np.uint32(2)),\n            summed",
-        _HOST,
     ),
     Mistake(
         "threads make some normal numbers twice",
@@ -2573,18 +2534,11 @@ MISTAKES = [
         ),
     ),
     Mistake(
-        "host data: a source's one array is the last record many times",
-        "dpjax/training/host_data.py",
-        "return jax.tree.map(np.array, self.source[number])",
-        "return self.source[number]",
-        ("tests/training/test_host_data.py",),
-    ),
-    Mistake(
-        "host data: fixed lots read rows beyond the number of records",
+        "a mixed sweep's fixed lots leave records out",
         "dpjax/training/dp_sgd.py",
         "        lots.check_number(int(number_of_records))\n",
         "        pass\n",
-        ("tests/training/test_host_data.py",),
+        ("tests/training/sweep/test_mixed.py::test_bad_input_is_refused_by_the_call",),
     ),
     Mistake(
         "clipping: the norm is of a gradient that is computed anew where it is added up",

@@ -16,7 +16,6 @@ from dpjax.training.clipping.clip_rules import checked_rule as checked_clip_rule
 from dpjax.training.clipping.clipped_grad import clipped_grad
 from dpjax.training.contribution_check import Checked, refuse_long
 from dpjax.training.dp_sgd import TrainConfig, bytes_of_step, make_train
-from dpjax.training.host_data import HostData, train_from_host
 from dpjax.training.lots.sampling import FixedLots, PoissonLots
 from dpjax.training.mesh import LotMesh
 from dpjax.training.micro_batches import MicroBatchSize
@@ -59,7 +58,6 @@ __all__ = [
     "ClipRule",
     "ExponentialAverage",
     "FixedLots",
-    "HostData",
     "IterateAt",
     "LotMesh",
     "GlobalClipping",
@@ -99,5 +97,4 @@ __all__ = [
     "sgd",
     "stream",
     "sweep",
-    "train_from_host",
 ]

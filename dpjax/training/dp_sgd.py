@@ -264,12 +264,6 @@ def make_train(config: TrainConfig) -> Train:
     return train
 
 
-Summed = Callable[[jax.Array, Tree, jax.Array], tuple[Tree, Tree | None]]
-"""summed(number of the step, what is trained, clip norm) -> what `micro_batches.sum_of_lot`
-returns, with what the clip rule measures; where contributions are checked, the pair of that and of
-the longest of them."""
-
-
 class RunState(NamedTuple):
     """Where a run stands between two steps; a pytree.
 
@@ -341,14 +335,12 @@ def advance(
     steps: np.uint32 | jax.Array,
     first: int | jax.Array = 0,
     total_steps: int | jax.Array | None = None,
-    summed: Summed | None = None,
 ) -> RunState:
     """`steps` more noisy steps of one run, each on a lot of its own.
 
     Formal guarantees:
       Those of `make_train`, where `draw` draws the lots that the run is accounted for with and no
-      step number is given to one key twice; with `summed`, where it sums what `draw` would have
-      drawn, as `micro_batches.sum_of_lot` does.
+      step number is given to one key twice.
 
     Args:
       config: its lots and expected lot size are not read.
@@ -361,8 +353,6 @@ def advance(
       steps: how many, a uint32, static or traced.
       first: number of the first of them, static or a traced uint32.
       total_steps: of the whole run, static or traced; read by averages alone. None: `config.steps`.
-      summed: the sums of the lots, where they are formed elsewhere (`host_data.py`); data and draw
-        are not read then.
     """
     initial_clip_norm, noise_multiplier = optimizers.read(hyperparameters, "DP-SGD", *_READ)
 
@@ -370,8 +360,7 @@ def advance(
     relation = normalise_relation(config.relation)
     mesh = config.mesh
     noise_key, count_key = (keys.stream(key, name) for name in ("noise", "count"))
-    if summed is None:
-        summed = _sums_of_lots(config, key, hyperparameters, state, data, draw)
+    summed = _sums_of_lots(config, key, hyperparameters, state, data, draw)
     optimizer = config.optimizer(hyperparameters)
     kept = averaging.checked(config.averages)
     of_sums = noise_multiplier * np.float32(checked_noise_factor(rule))
@@ -513,8 +502,12 @@ def _sums_of_lots(
     state: RunState,
     data: Tree,
     draw: Callable[[jax.Array], Lot],
-) -> Summed:
-    """The sums of lots drawn of arrays on the devices."""
+) -> Callable[[jax.Array, Tree, jax.Array], tuple[Tree, Tree | None]]:
+    """summed(number of the step, what is trained, clip norm) -> the clipped sum of a step's lot.
+
+    As `micro_batches.sum_of_lot` returns it, with what the clip rule measures; where contributions
+    are checked, the pair of that and of the longest of them.
+    """
     grad_fn = grad_fn_of(config, hyperparameters, state)
     lots_key, loss_key, check_key = (keys.stream(key, name) for name in ("lots", "loss", "check"))
     capacity = jax.eval_shape(draw, lots_key)[1].shape[0]

@@ -45,8 +45,7 @@ class LotMesh:
          bit the numbers that one device makes, and they are added to the total, not to the
          devices' sums.
 
-    Data on the devices is whole on each of them; data that is too large stays on the host
-    (`host_data.py`), and each device is sent its own rows only.
+    The data is whole on each device.
 
     Example:
       >>> from dpjax import training
@@ -89,11 +88,6 @@ class LotMesh:
     def whole(self) -> NamedSharding:
         """The sharding of an array that every device has."""
         return NamedSharding(self.mesh, P())
-
-    @property
-    def split(self) -> NamedSharding:
-        """The sharding of an array whose leading axis is dealt out in equal runs."""
-        return NamedSharding(self.mesh, P(AXIS))
 
     def share_of(self, capacity: int) -> int:
         """Rows of a lot's capacity that a device has at most, dealt out evenly."""

@@ -18,7 +18,6 @@ FREE = {
     "accounting/selection/laws/check._compare_slopes 2": "of a fine grid; test_own_law.py",
     "federated/flower/client.make_client_app.answer": "of messages; tests/federated",
     "federated/flower/secure_sum._Workflow.run": "of messages; tests/federated",
-    "training/host_data.HostData.__post_init__": "goes with host data",
     "tuning/pareto/sampling_laws.grid": "of whole searches; tests/tuning/pareto",
     "tuning/pareto/suggestion.suggest": "of whole searches; tests/tuning/pareto",
 }

@@ -91,10 +91,9 @@ def test_the_chosen_one_is_returned(place):
     np.testing.assert_allclose(alone["w"], one["w"], rtol=1e-6)
 
 
-def test_runs_from_the_host_and_over_a_mesh_average_the_same():
+def test_runs_over_a_mesh_average_the_same():
     config = dataclasses.replace(BASE, averages=SEVERAL)
     given = {name: np.float32(value) for name, value in GIVEN.items()}
-    _check(training.train_from_host(config)(jax.random.key(0), given, START, DATA))
     mesh = training.LotMesh()
     spread = jax.jit(training.make_train(dataclasses.replace(config, mesh=mesh)))
     _check(jax.device_get(spread(*mesh.put((jax.random.key(0), given, START, DATA)))))
