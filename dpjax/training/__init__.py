@@ -29,7 +29,6 @@ from dpjax.training.optimizers import (
     register_optimizer,
     sgd,
 )
-from dpjax.training.quantile_clipping import QuantileClipping
 from dpjax.training.schedules import SCHEDULES, register_schedule, scheduled
 from dpjax.training.sweep.checkpoints import Checkpoints
 from dpjax.training.sweep.mixed import mixed_sweep
@@ -66,7 +65,6 @@ __all__ = [
     "PerLeafClipping",
     "Placement",
     "PoissonLots",
-    "QuantileClipping",
     "TailAverage",
     "TrainConfig",
     "Trial",

@@ -19,7 +19,6 @@ from jax.sharding import PartitionSpec as P
 
 from dpjax.randomness import threefry
 from dpjax.training import micro_batches
-from dpjax.training.clipping.clip_rules import Measure
 from dpjax.training.clipping.clipped_grad import ClippedGrad
 from dpjax.training.micro_batches import Lot
 
@@ -117,16 +116,13 @@ class LotMesh:
         clip_norm: jax.Array,
         rng: jax.Array | None,
         size: int,
-        measure: Measure | None = None,
     ) -> tuple[Tree, Tree]:
         """As `micro_batches.sum_of_lot`, every device its share of the micro-batches."""
 
         def own(params: Tree, data: Tree, lot: Lot, clip_norm: jax.Array, rng: Any) -> Tree:
             share = jax.lax.axis_index(AXIS), self.size
             return self.total(
-                micro_batches.sum_of_lot(
-                    grad_fn, params, data, lot, clip_norm, rng, size, share, measure
-                )
+                micro_batches.sum_of_lot(grad_fn, params, data, lot, clip_norm, rng, size, share)
             )
 
         arguments = (params, data, lot, clip_norm, rng)

@@ -48,6 +48,9 @@ EARLIER = 3e-3
 """Relative, by which a claim may exceed what is computed anew where it does not say at which digit
 it was rounded: earlier versions priced less tightly, and such a claim holds all the same."""
 
+REMOVED = {"quantile": "0.2.0"}
+"""Rules that a statement may name and this version lacks -> the last version that priced them."""
+
 
 class NotVerified(ValueError):
     """The release is not as its statement says, or the statement cannot be rebuilt."""
@@ -105,6 +108,7 @@ def verify_release(
         raise NotVerified("it makes no claim of privacy")
     try:
         hyperparameters = _sealed_files(path, claim)
+        _refuse_removed(claim)
         for odd in certificate.outside(claim, certificate.schema()):
             raise NotVerified(_short(odd) + _written_by_another(claim))
         words = {name: value for name, value in claim.items() if name != SEAL}
@@ -227,6 +231,17 @@ def _sealed_files(path: str, claim: Mapping[str, Any]) -> Any:
             f"{_short(stray[0])} lies beside it and is no part of the release: move it elsewhere"
         )
     return read_json(os.path.join(folder, HYPERPARAMETERS_FILE))
+
+
+def _refuse_removed(claim: Mapping[str, Any]) -> None:
+    options = claim.get("run_options")
+    clipping = options.get("clipping") if isinstance(options, dict) else None
+    rule = clipping.get("rule") if isinstance(clipping, dict) else None
+    if isinstance(rule, str) and rule in REMOVED:
+        raise NotVerified(
+            f"dpjax {REMOVED[rule]} was the last to price its rule {rule!r}: verify with that "
+            "version"
+        )
 
 
 def _digest(path: str) -> str:
