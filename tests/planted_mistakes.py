@@ -109,7 +109,6 @@ _TUNE = ("tests/experiments/test_tune.py::test_digits_end_to_end_and_the_claim_v
 _UNREAD = (f"{_T}test_unread.py",)
 _MICRO = ("tests/training/test_micro_batches.py",)
 _USERS = ("tests/training/test_users.py",)
-_AUGMENTED = ("tests/training/test_augmentations.py",)
 _READS = ("tests/tuning/problem/test_loss_reads.py",)
 _USER_TASKS = (f"{_T}problem/test_user_tasks.py",)
 _CLIP = ("tests/training/clipping/test_clip_rules.py",)
@@ -2057,21 +2056,6 @@ MISTAKES = [
         "    if users is not None:\n        one =",
         "    if False:\n        one =",
         _USER_TASKS,
-    ),
-    # ---- augmentations
-    Mistake(
-        "augmentations of a record share one key",
-        "dpjax/training/augmentations.py",
-        "jax.random.split(rng, multiplicity)",
-        "jax.random.wrap_key_data(jnp.stack([jax.random.key_data(rng)] * multiplicity))",
-        _AUGMENTED,
-    ),
-    Mistake(
-        "one augmentation of a record counts, whatever the multiplicity",
-        "dpjax/training/augmentations.py",
-        "return jnp.mean(jax.vmap(one)(jax.random.split(rng, multiplicity)))",
-        "return one(jax.random.split(rng, multiplicity)[0])",
-        _AUGMENTED,
     ),
     # ---- what the loss is given
     Mistake(

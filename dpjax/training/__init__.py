@@ -2,7 +2,6 @@
 
 from dpjax.randomness.keys import candidate_keys, stream
 from dpjax.randomness.noise import add_gaussian_noise
-from dpjax.training.augmentations import augmented
 from dpjax.training.averages import Averages, ExponentialAverage, IterateAt, TailAverage
 from dpjax.training.clipping.clip_rules import (
     CLIP_RULES,
@@ -73,7 +72,6 @@ __all__ = [
     "adam_bc",
     "adamw",
     "add_gaussian_noise",
-    "augmented",
     "bytes_of_step",
     "candidate_keys",
     "checked_clip_rule",

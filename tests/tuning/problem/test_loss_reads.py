@@ -136,14 +136,12 @@ def test_with_a_key_users_and_augmentations_it_comes_last():
     def loss(params, example, rng, given):
         return _loss(params, example, given) * jax.random.uniform(rng)
 
-    own = training.augmented(
-        loss,
-        lambda key, example, given: (example[0] + given["decay"], example[1]),
-        2,
-        with_rng=True,
-        loss_reads=True,
-        augment_reads=True,
-    )
+    def own(params, example, rng, given):
+        changed = example[0] + given["decay"], example[1]
+        return jnp.mean(
+            jax.vmap(lambda key: loss(params, changed, key, given))(jax.random.split(rng))
+        )
+
     ids = np.arange(60) // 2
     users = [
         tuning.Records.of_users(
