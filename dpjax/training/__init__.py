@@ -35,11 +35,7 @@ from dpjax.training.sweep.placement import NAMES as placement_names
 from dpjax.training.sweep.placement import (
     SPREAD,
     Placement,
-    Trial,
-    fastest_placement,
     named_placement,
-    placement_by_rule,
-    placement_options,
 )
 from dpjax.training.sweep.sweep import sweep
 from dpjax.training.users import UserRecords, per_user
@@ -66,7 +62,6 @@ __all__ = [
     "PoissonLots",
     "TailAverage",
     "TrainConfig",
-    "Trial",
     "UserRecords",
     "adam",
     "adam_bc",
@@ -77,15 +72,12 @@ __all__ = [
     "checked_clip_rule",
     "checked_micro_batch_size",
     "clipped_grad",
-    "fastest_placement",
     "make_train",
     "mixed_sweep",
     "momentum",
     "named_placement",
     "per_user",
-    "placement_by_rule",
     "placement_names",
-    "placement_options",
     "refuse_long",
     "register_optimizer",
     "register_schedule",

@@ -59,13 +59,12 @@ class Job:
 
     Example:
       >>> from dpjax import tuning
-      >>> tuning.Job(placement="auto", micro_batch_size=16).placement
-      'auto'
+      >>> tuning.Job(placement="one_by_one", micro_batch_size=16).placement
+      'one_by_one'
 
     Attributes:
-      placement: how candidates lie on the devices: by a rule from public sizes; auto measures a few
-        steps of each way and takes the best. It moves results by rounding only. See
-        `training.sweep`.
+      placement: how candidates lie on the devices, by a rule from public sizes unless another is
+        named. It moves results by rounding only. See `training.named_placement`.
       folder: the curator's working folder, or None. It holds the draw (with every candidate's
         secret key), checkpoints and shards' results, all unprotected, then what came out; delete
         it with the release written. One procedure's own: a draw decides one release. Once it has,
