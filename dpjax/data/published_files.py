@@ -121,7 +121,7 @@ def sha256_of(path: pathlib.Path) -> str:
 def manual_folder(data_dir: pathlib.Path, name: str) -> pathlib.Path:
     """Returns the folder a user is asked to place the files of one data set in.
 
-    One folder a data set, because `mnist` and `fashion_mnist` share their file names.
+    One folder a data set: other sets have files of the same names.
     """
     return data_dir / "downloads" / "manual" / name
 

@@ -59,7 +59,6 @@ def cifar_contents(arrays, left_out=()):
 
 SETS = {
     "mnist": ((28, 28, 1), idx_contents),
-    "fashion_mnist": ((28, 28, 1), idx_contents),
     "cifar10": ((32, 32, 3), cifar_contents),
 }
 

@@ -150,7 +150,7 @@ REFUSED = [
     (["--resume"], "--out_dir"),
     (["--public_proxy=mnist"], "--epsilon"),
     (["--public_proxy=digits", "--epsilon=1"], "itself"),
-    (["--dataset=imagenet"], "digits, fashion_mnist, fertility, flights, mnist"),
+    (["--dataset=imagenet"], "digits, fertility, flights, mnist"),
     (["--validation_fraction=1"], "validation_fraction"),
     (["--model=all_conv", "--widths=x"], "widths"),
 ]

@@ -347,7 +347,7 @@ REFUSED = [
     (["--space=learning_rate"], "NAME=LAW"),
     (["--space=lot_size=uniform(1,2)"], "choice"),
     (["--space_file=/nowhere.json"], "cannot read the search space"),
-    (["--dataset=imagenet"], "digits, fashion_mnist, fertility, flights, mnist"),
+    (["--dataset=imagenet"], "digits, fertility, flights, mnist"),
     (["--model=resnet"], "logistic_regression"),
     (["--chunk_size=0"], "chunk_size"),
     (["--unheard_of=1"], "unheard_of"),
