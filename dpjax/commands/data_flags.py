@@ -63,7 +63,7 @@ class DataFlags:
             "data_dir", None, "Folder where the files of data sets are looked for."
         )
         self.cache_dir = flags.DEFINE_string(
-            "cache_dir", None, "Where downloads and caches go, if not into --data_dir."
+            "cache_dir", None, "Where downloads go, if not into --data_dir."
         )
         self.features = flags.DEFINE_enum(
             "features",

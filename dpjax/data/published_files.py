@@ -14,7 +14,7 @@ import pathlib
 import queue
 import threading
 import urllib.request
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from absl import logging
 
@@ -105,11 +105,6 @@ class PublishedFile:
     def accepted(self) -> tuple[str, ...]:
         """Every checksum this file may have."""
         return (self.sha256, *self.equivalent)
-
-
-def fingerprint(files: Iterable[PublishedFile], reading: str) -> str:
-    """Returns a string that changes with the source files or with the way of reading them."""
-    return reading + ":" + ",".join(file.sha256 for file in files)
 
 
 def sha256_of(path: pathlib.Path) -> str:
