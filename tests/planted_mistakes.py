@@ -2716,6 +2716,20 @@ MISTAKES = [
         (f"{_SWEEPS}another_sweep_is_refused[data]",),
     ),
     Mistake(
+        "checkpoints: what finished counts, though the save with it was cut short",
+        "dpjax/training/sweep/checkpoints.py",
+        "                os.remove(self._path(_FINISHED, number))\n",
+        "                self._next += 1\n",
+        (f"{_SWEEPS}what_finished_after_the_last_complete_save_is_trained_again",),
+    ),
+    Mistake(
+        "checkpoints: damage is not noticed",
+        "dpjax/array_files.py",
+        'raise ValueError("the hash is of other arrays")',
+        "pass",
+        (f"{_T}test_job.py::test_no_damage_to_a_file_changes_an_array",),
+    ),
+    Mistake(
         "checkpoints: a candidate that is in a slot and has finished is no damage",
         "dpjax/training/sweep/mixed.py",
         "if sorted(kept + [index for index in in_slots if index >= 0]) != sorted(met):",
