@@ -59,7 +59,7 @@ class DataFlags:
             "data_dir", None, "Folder where the files of data sets are looked for."
         )
         self.cache_dir = flags.DEFINE_string(
-            "cache_dir", None, "Where downloads and caches go, if not into --data_dir."
+            "cache_dir", None, "Where downloads go, if not into --data_dir."
         )
         self.model = flags.DEFINE_enum("model", "logistic_regression", models.NAMES, "The model.")
         self.widths = flags.DEFINE_list("widths", widths, "Widths of an mlp's hidden layers.")

@@ -1,18 +1,15 @@
-"""`load`: from a name to a `Dataset`, through cache, files at hand, TFDS's records, network."""
+"""`load`: from a name to a `Dataset`, through files at hand, TFDS's records, network."""
 
 from __future__ import annotations
 
 import os
 import pathlib
 import stat
-import time
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 from dpjax import checks
 from dpjax.data import (
-    cache,
     dataset,
     published_files,
     source,
@@ -28,9 +25,6 @@ DEFAULT_DATA_DIR = pathlib.Path("~/tensorflow_datasets")
 NAMES = source.SOURCES.keys()
 """Every name `load` knows, those registered later included; a path that ends in .npz or .csv
 is accepted too."""
-
-_WORTH_CACHING = 1.0
-"""Processor seconds of reading from which on arrays are cached; a cache takes a tenth of one."""
 
 
 def load(
@@ -50,9 +44,8 @@ def load(
 ) -> dataset.Dataset:
     """Returns a data set by name.
 
-    Published files are read as they are (MNIST in half a second); where that takes over a second
-    a `.npy` cache is left. `digits` needs neither files nor network, nor do the tables of the extra
-    `tables`.
+    Published files are read as they are (MNIST in half a second). `digits` needs neither files nor
+    network, nor do the tables of the extra `tables`.
 
     Example:
       >>> from dpjax import data
@@ -64,9 +57,9 @@ def load(
         `.csv` table (see `dpjax.data.tables`). A data set of your own is one more name: see
         `dpjax.data.register`.
       data_dir: where published files are looked for, and data that TFDS prepared, and where
-        downloads and caches go; `~/tensorflow_datasets`, as for TFDS, unless given. Published files
-        may lie in `<data_dir>/downloads/manual/<name>/` or `<data_dir>/<name>/`.
-      cache_dir: where downloads and caches go instead; by default `data_dir`, or
+        downloads go; `~/tensorflow_datasets`, as for TFDS, unless given. Published files may lie in
+        `<data_dir>/downloads/manual/<name>/` or `<data_dir>/<name>/`.
+      cache_dir: where downloads go instead; by default `data_dir`, or
         `~/tensorflow_datasets` if `data_dir` is a folder without write permission.
       download: whether missing files may be downloaded.
       public_size, classes, size_bound, validation_public_size, identified_by: for your own
@@ -126,47 +119,20 @@ def load(
     if not known.files:
         return known.dataset(known.read(data_folder), settings)
     if cache_dir is not None:
-        cache_folder = pathlib.Path(cache_dir).expanduser()
+        downloads = pathlib.Path(cache_dir).expanduser()
     elif _is_read_only(data_folder):
-        cache_folder = DEFAULT_DATA_DIR.expanduser()
+        downloads = DEFAULT_DATA_DIR.expanduser()
     else:
-        cache_folder = data_folder
-    return _load(known, settings, data_folder, cache_folder, download)
-
-
-def _load(
-    known: source.Source,
-    settings: Mapping[str, Any],
-    data_folder: pathlib.Path,
-    cache_folder: pathlib.Path,
-    download: bool,
-) -> dataset.Dataset:
-    """Returns the data set from the cheapest place that has it."""
-    folders = list(dict.fromkeys((data_folder, cache_folder)))
-    beside = pathlib.Path(known.name, known.version)
-    key = None
-    if known.reading is not None:
-        key = published_files.fingerprint(known.files, known.reading)
-        for folder in folders:
-            arrays = cache.read(folder / beside, key)
-            if arrays is not None:
-                return known.dataset(arrays, settings)
+        downloads = data_folder
+    folders = list(dict.fromkeys((data_folder, downloads)))
     published = published_files.find(known.folder, known.files, folders)
-    records = None
-    if published is None and known.in_tfds:
-        found = (tfds_store.prepared(known.name, known.version, folder) for folder in folders)
-        records = next(filter(None, found), None)
-    if records is None:
-        read = partial(known.read, published or _fetched(known, cache_folder, download))
-    else:
-        read = partial(tfds_store.read_images, records, known.counts)
-    begin = time.process_time()
-    arrays = read()
-    took = time.process_time() - begin
-    loaded = known.dataset(arrays, settings)
-    if key is not None and took >= _WORTH_CACHING:
-        cache.write(cache_folder / beside, key, arrays)
-    return loaded
+    if published is None and known.tfds_version is not None:
+        for folder in folders:
+            records = tfds_store.prepared(known.name, known.tfds_version, folder)
+            if records is not None:
+                return known.dataset(tfds_store.read_images(records, known.counts), settings)
+    published = published or _fetched(known, downloads, download)
+    return known.dataset(known.read(published), settings)
 
 
 def _fetched(known: source.Source, folder: pathlib.Path, download: bool) -> pathlib.Path:
@@ -176,7 +142,7 @@ def _fetched(known: source.Source, folder: pathlib.Path, download: bool) -> path
         raise published_files.not_found(name, files, folder, "download=False was passed")
     if not all(file.address.startswith("http") for file in files):
         raise published_files.not_found(name, files, folder, "cannot be downloaded")
-    if known.in_tfds:
+    if known.tfds_version is not None:
         files = tfds_store.registered(known.name, files)
     try:
         return published_files.fetch(name, files, folder)

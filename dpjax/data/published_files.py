@@ -14,7 +14,7 @@ import pathlib
 import queue
 import threading
 import urllib.request
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from absl import logging
 
@@ -107,11 +107,6 @@ class PublishedFile:
         return (self.sha256, *self.equivalent)
 
 
-def fingerprint(files: Iterable[PublishedFile], reading: str) -> str:
-    """Returns a string that changes with the source files or with the way of reading them."""
-    return reading + ":" + ",".join(file.sha256 for file in files)
-
-
 def sha256_of(path: pathlib.Path) -> str:
     """Returns the SHA-256 of a file's content in hexadecimal."""
     with path.open("rb") as stream:
@@ -121,7 +116,7 @@ def sha256_of(path: pathlib.Path) -> str:
 def manual_folder(data_dir: pathlib.Path, name: str) -> pathlib.Path:
     """Returns the folder a user is asked to place the files of one data set in.
 
-    One folder a data set, because `mnist` and `fashion_mnist` share their file names.
+    One folder a data set: other sets have files of the same names.
     """
     return data_dir / "downloads" / "manual" / name
 

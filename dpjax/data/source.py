@@ -69,11 +69,8 @@ class Source:
         set: `load(name, settings=...)` and flags of the commands.
       files: the published files.
       folder: name of the folder they lie in where that is another data set's.
-      version: of the data set, in the path of its cache; TFDS's where `in_tfds`.
-      in_tfds: whether TFDS has images of this name: it is asked for the files' addresses before a
-        download, and what it prepared is read where no file is at hand.
-      reading: names the way `read` makes arrays, for instance "idx 1". Arrays that took long to
-        make are then cached; change it when `read` changes. Never cached where None.
+      tfds_version: of the images of this name in TFDS, or None: TFDS is asked for the files'
+        addresses before a download, and what it prepared is read where no file is at hand.
       class_names, feature_names: of the classes and of the columns of tabular inputs, or None.
       caveat: None, or what a reader of any figure must be told (a subset, for example).
 
@@ -91,9 +88,7 @@ class Source:
     encode: Callable[..., np.ndarray] = as_float32
     files: tuple[PublishedFile, ...] = ()
     folder: str = ""
-    version: str = "1.0.0"
-    in_tfds: bool = False
-    reading: str | None = None
+    tfds_version: str | None = None
     class_names: tuple[str, ...] | None = None
     feature_names: tuple[str, ...] | None = None
     caveat: str | None = None

@@ -13,7 +13,7 @@ from types import MappingProxyType
 import jax
 import numpy as np
 
-STREAMS = MappingProxyType({"initial": 0, "lots": 1, "noise": 2, "loss": 3, "count": 4, "check": 5})
+STREAMS = MappingProxyType({"initial": 0, "lots": 1, "noise": 2, "loss": 3, "check": 5})
 """Names of the streams below a candidate's key; the numbers are part of what a seed reproduces."""
 
 IMPLEMENTATION = "threefry2x32"

@@ -2,7 +2,6 @@
 
 from dpjax.randomness.keys import candidate_keys, stream
 from dpjax.randomness.noise import add_gaussian_noise
-from dpjax.training.augmentations import augmented
 from dpjax.training.averages import ExponentialAverage, TailAverage
 from dpjax.training.clipping.clip_rules import (
     CLIP_RULES,
@@ -16,7 +15,6 @@ from dpjax.training.clipping.clip_rules import checked_rule as checked_clip_rule
 from dpjax.training.clipping.clipped_grad import clipped_grad
 from dpjax.training.contribution_check import Checked, refuse_long
 from dpjax.training.dp_sgd import TrainConfig, bytes_of_step, make_train
-from dpjax.training.host_data import HostData, train_from_host
 from dpjax.training.lots.sampling import FixedLots, PoissonLots
 from dpjax.training.mesh import LotMesh
 from dpjax.training.micro_batches import MicroBatchSize
@@ -30,7 +28,6 @@ from dpjax.training.optimizers import (
     register_optimizer,
     sgd,
 )
-from dpjax.training.quantile_clipping import QuantileClipping
 from dpjax.training.schedules import SCHEDULES, register_schedule, scheduled
 from dpjax.training.sweep.checkpoints import Checkpoints
 from dpjax.training.sweep.mixed import mixed_sweep
@@ -38,11 +35,7 @@ from dpjax.training.sweep.placement import NAMES as placement_names
 from dpjax.training.sweep.placement import (
     SPREAD,
     Placement,
-    Trial,
-    fastest_placement,
     named_placement,
-    placement_by_rule,
-    placement_options,
 )
 from dpjax.training.sweep.sweep import sweep
 from dpjax.training.users import UserRecords, per_user
@@ -58,7 +51,6 @@ __all__ = [
     "ClipRule",
     "ExponentialAverage",
     "FixedLots",
-    "HostData",
     "LotMesh",
     "GlobalClipping",
     "GroupedClipping",
@@ -66,30 +58,24 @@ __all__ = [
     "PerLeafClipping",
     "Placement",
     "PoissonLots",
-    "QuantileClipping",
     "TailAverage",
     "TrainConfig",
-    "Trial",
     "UserRecords",
     "adam",
     "adam_bc",
     "adamw",
     "add_gaussian_noise",
-    "augmented",
     "bytes_of_step",
     "candidate_keys",
     "checked_clip_rule",
     "checked_micro_batch_size",
     "clipped_grad",
-    "fastest_placement",
     "make_train",
     "mixed_sweep",
     "momentum",
     "named_placement",
     "per_user",
-    "placement_by_rule",
     "placement_names",
-    "placement_options",
     "refuse_long",
     "register_optimizer",
     "register_schedule",
@@ -97,5 +83,4 @@ __all__ = [
     "sgd",
     "stream",
     "sweep",
-    "train_from_host",
 ]

@@ -57,13 +57,12 @@ def refuse_long(longest: jax.Array | np.ndarray) -> None:
 
 
 def sum_of_checked(
-    sum_of: Callable[[jax.Array], Tree],
-    gradient: Callable[[Tree], Tree],
+    sum_of: Callable[[jax.Array], tuple[Tree, Tree]],
     mask: jax.Array,
     key: jax.Array,
     rows: int,
     bound: jax.Array,
-) -> tuple[Tree, jax.Array]:
+) -> tuple[tuple[Tree, Tree], jax.Array]:
     """Sums a lot, and measures what some of its rows contribute.
 
     Formal guarantees:
@@ -71,8 +70,7 @@ def sum_of_checked(
       turns of one loop. Where one is longer than `bound`, or no number, the sum is nothing but NaN.
 
     Args:
-      sum_of: mask (capacity,) -> what the sum over these rows is, with anything beside it.
-      gradient: of what `sum_of` returns, the sum itself, a pytree of arrays.
+      sum_of: mask (capacity,) -> the sum over these rows, and anything beside it; pytrees.
       mask: which rows count, (capacity,).
       key: which of them are measured is drawn from.
       rows: how many are measured, at most.
@@ -89,7 +87,7 @@ def sum_of_checked(
         total, longest = found
         first = number == 0
         one = sum_of(jnp.where(first, mask, mask & (places == measured[number - 1])))
-        shares = [leaf / bound for leaf in jax.tree.leaves(gradient(one))]
+        shares = [leaf / bound for leaf in jax.tree.leaves(one[0])]
         share = jnp.sqrt(sum(sum_of_squares(leaf) for leaf in shares)).astype(jnp.float32)
         share = jnp.where(first, 0.0, share)
         kept = jax.tree.map(lambda new, old: jnp.where(first, new, old), one, total)

@@ -25,12 +25,7 @@ from dpjax.randomness import keys, threefry
 from dpjax.randomness.noise import LEAST_DEVIATION, add_gaussian_noise
 from dpjax.training import averages as averaging
 from dpjax.training import micro_batches, optimizers
-from dpjax.training.clipping.clip_rules import (
-    ClipRule,
-    GlobalClipping,
-    checked_noise_factor,
-    checked_rule,
-)
+from dpjax.training.clipping.clip_rules import ClipRule, GlobalClipping, checked_rule
 from dpjax.training.clipping.clipped_grad import LARGEST_SCALED, ClippedGrad, clipped_grad
 from dpjax.training.clipping.formed_once import formed_once
 from dpjax.training.contribution_check import Checked, sum_of_checked
@@ -79,8 +74,8 @@ class TrainConfig:
         (`micro_batches.rows_by_rule`). It changes the last bits of a result and no guarantee.
       mesh: devices over which every lot of the one run is spread, see `mesh.py`; None for one
         device. It changes the last bits of a result and no guarantee.
-      clipping: how gradients are clipped: a rule of `clip_rules.py` or `QuantileClipping`, or its
-        name where it needs no settings. None changes what a run costs.
+      clipping: how gradients are clipped: a rule of `clip_rules.py`, or its name where it needs no
+        settings. None changes what a run costs.
       average: of the iterates, kept beside them, is what the run returns, at no cost; None: the
         last iterate.
       loss_reads: names of hyperparameters that the loss is given, a mapping of these alone from
@@ -172,8 +167,7 @@ def make_train(config: TrainConfig) -> Train:
       Let C = clip_norm and S = `grad_fn.sensitivity(relation, C)` (C for add or remove one, 2C for
       replace one). Every step t draws a lot, computes the sum over the lot of per-example gradients
       clipped to L2 norm C over all trainable leaves together, and adds N(0, (noise_multiplier S)^2)
-      to every entry. (Other rules of `clipping` bound contributions by C, too; `QuantileClipping`
-      raises this noise for the records that it counts, and changes C from step to step.) The
+      to every entry. (Other rules of `clipping` bound contributions by C, too.) The
       sequence of noisy sums is therefore the adaptive composition of `steps` subsampled Gaussian
       mechanisms of noise multiplier `noise_multiplier`, each on its own lot, and all that `train`
       computes after a noisy sum (division by the public `expected_lot_size`, the optimiser, later
@@ -264,12 +258,6 @@ def make_train(config: TrainConfig) -> Train:
     return train
 
 
-Summed = Callable[[jax.Array, Tree, jax.Array], tuple[Tree, Tree | None]]
-"""summed(number of the step, what is trained, clip norm) -> what `micro_batches.sum_of_lot`
-returns, with what the clip rule measures; where contributions are checked, the pair of that and of
-the longest of them."""
-
-
 class RunState(NamedTuple):
     """Where a run stands between two steps; a pytree.
 
@@ -277,7 +265,6 @@ class RunState(NamedTuple):
       frozen: the leaves of the parameters that are not trained, None for the others.
       optimizer: its state.
       trained: the other half of `partition(params, trainable)`.
-      clipping: what the clip rule keeps, `()` where the clip norm stays.
       average: of what is trained, `()` where none is kept.
       longest: the longest contribution that was measured, in clip norms; `()` where none is.
     """
@@ -285,7 +272,6 @@ class RunState(NamedTuple):
     frozen: Tree
     optimizer: Tree
     trained: Tree
-    clipping: Tree = ()
     average: Tree = ()
     longest: Tree = ()
 
@@ -299,7 +285,7 @@ def begin(config: TrainConfig, hyperparameters: Mapping[str, jax.Array], params:
     """A run before its first step; takes what `make_train`'s function takes."""
     trained, frozen = partition(params, config.trainable)
     # What every run needs is missed before what this optimiser needs.
-    clip_norm, _ = optimizers.read(hyperparameters, "DP-SGD", *_READ)
+    optimizers.read(hyperparameters, "DP-SGD", *_READ)
     for name in _READ:
         shape = jnp.shape(hyperparameters[name])
         if shape != ():
@@ -311,7 +297,7 @@ def begin(config: TrainConfig, hyperparameters: Mapping[str, jax.Array], params:
     optimizer = config.optimizer(hyperparameters).init(trained)
     average = () if config.average is None else averaging.begin(trained)
     longest = jnp.float32(0.0) if config.check_contributions else ()
-    return RunState(frozen, optimizer, trained, config.clipping.begin(clip_norm), average, longest)
+    return RunState(frozen, optimizer, trained, average, longest)
 
 
 def returned(config: TrainConfig, state: RunState) -> Tree:
@@ -336,14 +322,12 @@ def advance(
     steps: np.uint32 | jax.Array,
     first: int | jax.Array = 0,
     total_steps: int | jax.Array | None = None,
-    summed: Summed | None = None,
 ) -> RunState:
     """`steps` more noisy steps of one run, each on a lot of its own.
 
     Formal guarantees:
       Those of `make_train`, where `draw` draws the lots that the run is accounted for with and no
-      step number is given to one key twice; with `summed`, where it sums what `draw` would have
-      drawn, as `micro_batches.sum_of_lot` does.
+      step number is given to one key twice.
 
     Args:
       config: its lots and expected lot size are not read.
@@ -356,48 +340,34 @@ def advance(
       steps: how many, a uint32, static or traced.
       first: number of the first of them, static or a traced uint32.
       total_steps: of the whole run, static or traced; an average reads it. None: `config.steps`.
-      summed: the sums of the lots, where they are formed elsewhere (`host_data.py`); data and draw
-        are not read then.
     """
-    initial_clip_norm, noise_multiplier = optimizers.read(hyperparameters, "DP-SGD", *_READ)
-
-    grad_fn, rule = grad_fn_of(config, hyperparameters, state), config.clipping
-    relation = normalise_relation(config.relation)
+    clip_norm, noise_multiplier = optimizers.read(hyperparameters, "DP-SGD", *_READ)
+    sensitivity = grad_fn_of(config, hyperparameters, state).sensitivity(config.relation, clip_norm)
+    # Zero noise stays zero at an infinite clip norm, where 0 * inf would not be a number; and only
+    # zero noise is none, whatever underflows.
+    noise_deviation = jnp.where(
+        noise_multiplier == 0.0,
+        0.0,
+        jnp.maximum(noise_multiplier * sensitivity, LEAST_DEVIATION),
+    )
+    # A product below zero would become the least deviation: hardly any noise.
+    sound = (noise_multiplier >= 0.0) & (clip_norm >= 0.0)
+    if config.clipping.stability is not None:
+        sound &= clip_norm <= LARGEST_SCALED
+    noise_deviation = jnp.where(sound, noise_deviation, jnp.nan)
     mesh = config.mesh
-    noise_key, count_key = (keys.stream(key, name) for name in ("noise", "count"))
-    if summed is None:
-        summed = _sums_of_lots(config, key, hyperparameters, state, data, draw)
+    noise_key = keys.stream(key, "noise")
+    summed = _sums_of_lots(config, key, hyperparameters, state, data, draw)
     optimizer = config.optimizer(hyperparameters)
-    of_sums = noise_multiplier * np.float32(checked_noise_factor(rule))
-
     total_steps = config.steps if total_steps is None else total_steps
-    carried = (state.trained, state.optimizer, state.clipping, state.average, state.longest)
+    carried = (state.trained, state.optimizer, state.average, state.longest)
 
     def step(offset: jax.Array, carry: tuple[Tree, ...]) -> tuple[Tree, ...]:
-        trained, optimizer_state, clipping, average, longest = carry
+        trained, optimizer_state, average, longest = carry
         number = first + offset
-        clip_norm = rule.clip_norm(initial_clip_norm, clipping)
-        # Zero noise stays zero at an infinite clip norm, where 0 * inf would not be a number; and
-        # only zero noise is none, whatever underflows.
-        noise_deviation = jnp.where(
-            noise_multiplier == 0.0,
-            0.0,
-            jnp.maximum(of_sums * grad_fn.sensitivity(relation, clip_norm), LEAST_DEVIATION),
-        )
-        # A product below zero would become the least deviation: hardly any noise.
-        sound = (noise_multiplier >= 0.0) & (clip_norm >= 0.0)
-        if rule.stability is not None:
-            sound &= clip_norm <= LARGEST_SCALED
-        noise_deviation = jnp.where(sound, noise_deviation, jnp.nan)
-        measured = None
-        clipped_sum, lost = summed(number, trained, clip_norm)
+        clipped_sum, lost, share = summed(number, trained)
         if config.check_contributions:
-            (clipped_sum, lost), share = clipped_sum, lost
             longest = jnp.maximum(longest, share)
-        if rule.measure(clip_norm) is not None:
-            # What was counted is as private as the sum; the rule adds its noise.
-            (clipped_sum, count), (lost, of_count) = clipped_sum, lost or (None, None)
-            measured = count, of_count
         noisy_sum = add_gaussian_noise(
             threefry.fold_in(noise_key, number),
             clipped_sum,
@@ -413,18 +383,10 @@ def advance(
         updates, optimizer_state = optimizers.updated(
             optimizer, gradient, optimizer_state, trained, gradient_noise
         )
-        clipping = rule.after_step(
-            clipping,
-            measured,
-            threefry.fold_in(count_key, number),
-            noise_multiplier=noise_multiplier,
-            relation=relation,
-            expected_lot_size=expected_lot_size,
-        )
         trained = optax.apply_updates(trained, updates)
         if config.average is not None:
             average = averaging.after_step(config.average, average, trained, number, total_steps)
-        carry = trained, optimizer_state, clipping, average, longest
+        carry = trained, optimizer_state, average, longest
         return carry if mesh is None else mesh.between_steps(carry)
 
     # From 0 for everyone: bounds that differ between vectorised runs would cost a selection of the
@@ -507,36 +469,36 @@ def _sums_of_lots(
     state: RunState,
     data: Tree,
     draw: Callable[[jax.Array], Lot],
-) -> Summed:
-    """The sums of lots drawn of arrays on the devices."""
-    grad_fn = grad_fn_of(config, hyperparameters, state)
+) -> Callable[[jax.Array, Tree], tuple[Tree, Tree | None, Tree]]:
+    """summed(number of the step, what is trained) -> what a step releases with noise.
+
+    The clipped sum of the step's lot and what it lacks of the unrounded total, as
+    `micro_batches.sum_of_lot` returns them, and the longest of the contributions that are checked.
+    """
+    grad_fn, clip_norm = grad_fn_of(config, hyperparameters, state), hyperparameters["clip_norm"]
     lots_key, loss_key, check_key = (keys.stream(key, name) for name in ("lots", "loss", "check"))
     capacity = jax.eval_shape(draw, lots_key)[1].shape[0]
     rows_at_once = rows_of_micro_batch(config, hyperparameters, state, data, capacity)
     sum_of_lot = micro_batches.sum_of_lot if config.mesh is None else config.mesh.sum_of_lot
 
-    def summed(number: jax.Array, trained: Tree, clip_norm: jax.Array) -> tuple[Tree, Tree | None]:
-        lot = draw(threefry.fold_in(lots_key, number))
+    def summed(number: jax.Array, trained: Tree) -> tuple[Tree, Tree | None, Tree]:
+        indices, drawn = draw(threefry.fold_in(lots_key, number))
         rng = threefry.fold_in(loss_key, number) if config.with_rng else None
-        measure = config.clipping.measure(clip_norm)
-        indices, drawn = lot
 
         def sum_of(mask: jax.Array) -> tuple[Tree, Tree | None]:
-            rows = indices, mask
-            return sum_of_lot(
-                grad_fn, trained, data, rows, clip_norm, rng, rows_at_once, measure=measure
-            )
+            lot = indices, mask
+            return sum_of_lot(grad_fn, trained, data, lot, clip_norm, rng, rows_at_once)
 
         if not config.check_contributions:
-            return sum_of(drawn)
-        return sum_of_checked(
+            return *sum_of(drawn), ()
+        of_checked, longest = sum_of_checked(
             sum_of,
-            lambda found: found[0] if measure is None else found[0][0],
             drawn,
             threefry.fold_in(check_key, number),
             config.check_contributions,
             grad_fn.sensitivity(ADD_OR_REMOVE_ONE, clip_norm),
         )
+        return *of_checked, longest
 
     return summed
 

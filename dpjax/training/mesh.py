@@ -19,7 +19,6 @@ from jax.sharding import PartitionSpec as P
 
 from dpjax.randomness import threefry
 from dpjax.training import micro_batches
-from dpjax.training.clipping.clip_rules import Measure
 from dpjax.training.clipping.clipped_grad import ClippedGrad
 from dpjax.training.micro_batches import Lot
 
@@ -45,8 +44,7 @@ class LotMesh:
          bit the numbers that one device makes, and they are added to the total, not to the
          devices' sums.
 
-    Data on the devices is whole on each of them; data that is too large stays on the host
-    (`host_data.py`), and each device is sent its own rows only.
+    The data is whole on each device.
 
     Attributes:
       devices: of this process and, under `jax.distributed`, of the others; by default all there
@@ -82,11 +80,6 @@ class LotMesh:
         """Returns the sharding of an array that every device has."""
         return NamedSharding(self.mesh, P())
 
-    @property
-    def split(self) -> NamedSharding:
-        """Returns the sharding of an array whose leading axis is dealt out in equal runs."""
-        return NamedSharding(self.mesh, P(AXIS))
-
     def share_of(self, capacity: int) -> int:
         """Rows of a lot's capacity that a device has at most, dealt out evenly."""
         return -(-capacity // self.size)
@@ -115,16 +108,13 @@ class LotMesh:
         clip_norm: jax.Array,
         rng: jax.Array | None,
         size: int,
-        measure: Measure | None = None,
     ) -> tuple[Tree, Tree]:
         """Sums as `micro_batches.sum_of_lot`, every device its share of the micro-batches."""
 
         def own(params: Tree, data: Tree, lot: Lot, clip_norm: jax.Array, rng: Any) -> Tree:
             share = jax.lax.axis_index(AXIS), self.size
             return self.total(
-                micro_batches.sum_of_lot(
-                    grad_fn, params, data, lot, clip_norm, rng, size, share, measure
-                )
+                micro_batches.sum_of_lot(grad_fn, params, data, lot, clip_norm, rng, size, share)
             )
 
         arguments = (params, data, lot, clip_norm, rng)

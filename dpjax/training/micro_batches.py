@@ -18,8 +18,7 @@ import numpy as np
 
 from dpjax import checks
 from dpjax.training.clipping.checks import row_keys
-from dpjax.training.clipping.clip_rules import Measure
-from dpjax.training.clipping.clipped_grad import Auxiliary, ClippedGrad
+from dpjax.training.clipping.clipped_grad import ClippedGrad
 from dpjax.training.clipping.factored_terms import accumulator
 from dpjax.training.lots.distinct_draws import compact
 
@@ -139,7 +138,6 @@ def sum_of_lot(
     rng: jax.Array | None,
     size: int,
     share: tuple[int | jax.Array, int] = (0, 1),
-    measure: Measure | None = None,
 ) -> tuple[Tree, Tree | None]:
     """Sums the clipped gradients of a lot's records.
 
@@ -164,9 +162,7 @@ def sum_of_lot(
     a micro-batch, `capacity` or more for the whole lot without a loop. A share (i, n), i perhaps
     traced, adds up only every n-th micro-batch from the i-th on; the n shares, always in pairs,
     add up to the lot's sum. Returns the sum, a pytree like `params` in float32 or wider, and what
-    it lacks of the unrounded total: a pytree like it, None for the whole lot at once. With
-    `measure` (of the records and the norms of their gradients) the first is the pair of the sum
-    and the float32 scalar that was measured.
+    it lacks of the unrounded total: a pytree like it, None for the whole lot at once.
     """
     indices, mask = lot
     capacity = mask.shape[0]
@@ -174,10 +170,8 @@ def sum_of_lot(
     if size >= capacity and shares == 1:
         records = _rows(data, indices)
         given = {} if rng is None else {"rng": rng}
-        summed, auxiliary = grad_fn.of_stored(
-            params, records, clip_norm=clip_norm, mask=mask, **given
-        )
-        return with_measured(measure, summed, auxiliary, mask), None
+        summed, _ = grad_fn.of_stored(params, records, clip_norm=clip_norm, mask=mask, **given)
+        return summed, None
     size = min(size, capacity)
     # True rows may lie anywhere. Padding repeats the lot's last row, which is masked.
     places, live = compact(mask, -(-capacity // size) * size)
@@ -195,7 +189,7 @@ def sum_of_lot(
             return jax.lax.dynamic_slice_in_dim(rows, micro_batch * np.uint32(size), size)
 
         given = {} if row_rngs is None else {"rng": own(row_rngs)}
-        part, auxiliary = grad_fn.of_stored(
+        part, _ = grad_fn.of_stored(
             params,
             _rows(data, own(indices)),
             clip_norm=clip_norm,
@@ -203,27 +197,14 @@ def sum_of_lot(
             rows_in_sum=capacity,
             **given,
         )
-        return added(total, with_measured(measure, part, auxiliary, own(live)))
+        return added(total, part)
 
-    zero = nothing(params, measure)
+    zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, accumulator(leaf.dtype)), params)
     count = jnp.sum(mask, dtype=jnp.uint32)
     turns = (count + np.uint32(size - 1)) // np.uint32(size)
     if shares > 1:
         turns = (turns + np.uint32(shares - 1) - first) // np.uint32(shares)
     return jax.lax.fori_loop(np.uint32(0), turns, turn, (zero, zero))
-
-
-def nothing(params: Tree, measure: Measure | None) -> Tree:
-    """Returns the sum over no records, of the types of `clipped_grad`; as `with_measured`."""
-    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, accumulator(leaf.dtype)), params)
-    return zeros if measure is None else (zeros, jnp.float32(0.0))
-
-
-def with_measured(
-    measure: Measure | None, summed: Tree, auxiliary: Auxiliary, mask: jax.Array
-) -> Tree:
-    """Returns a sum of gradients, with what else is added up of the records, if anything is."""
-    return summed if measure is None else (summed, measure(auxiliary.norms, mask))
 
 
 def _rows(data: Tree, indices: jax.Array) -> Tree:

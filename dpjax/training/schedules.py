@@ -75,29 +75,8 @@ def linear(end_factor: float = 0.0) -> Shape:
     Args:
       end_factor: what the factor goes down to, in [0, 1].
     """
-    return _powers(end_factor, 1.0)
-
-
-def _powers(end_factor: float, decay_power: float) -> Shape:
     end = checks.probability("end_factor", end_factor, zero=True, one=True)
-    power = checks.positive("decay_power", decay_power)
-
-    def factor(step: Any, steps: Any) -> Any:
-        left = jnp.clip(1.0 - step / steps, 0.0, 1.0)
-        return end + (1.0 - end) * left**power
-
-    return factor
-
-
-@register_schedule("polynomial")
-def polynomial(end_factor: float = 0.0, decay_power: float = 2.0) -> Shape:
-    """From 1 down, by a power of the steps that are left.
-
-    Args:
-      end_factor: what the factor goes down to, in [0, 1].
-      decay_power: above 0; 1 is a straight line.
-    """
-    return _powers(end_factor, decay_power)
+    return lambda step, steps: end + (1.0 - end) * jnp.clip(1.0 - step / steps, 0.0, 1.0)
 
 
 @register_schedule("warmup_cosine")
@@ -114,23 +93,6 @@ def warmup_cosine(warmup_share: float = 0.1) -> Shape:
         done = jnp.clip((step - warm) / jnp.maximum(steps - warm, 1.0), 0.0, 1.0)
         up = (step + 1) / jnp.maximum(warm, 1.0)
         return jnp.where(step < warm, up, 0.5 * (1 + jnp.cos(jnp.pi * done)))
-
-    return factor
-
-
-@register_schedule("step")
-def step_decay(drops: int = 2, drop_factor: float = 0.1) -> Shape:
-    """Equal stretches of one factor each.
-
-    Args:
-      drops: how often the factor drops; the stretches are one more.
-      drop_factor: by what it is multiplied at each, in (0, 1).
-    """
-    drops, by = checks.whole("drops", drops), checks.probability("drop_factor", drop_factor)
-
-    def factor(step: Any, steps: Any) -> Any:
-        stretch = jnp.floor((drops + 1) * jnp.asarray(step, jnp.float32) / steps)
-        return by ** jnp.clip(stretch, 0, drops)
 
     return factor
 

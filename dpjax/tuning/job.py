@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import glob
 import hashlib
-import io
 import json
 import os
 import secrets
@@ -20,15 +19,14 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from dpjax import checks, private_files, training
+from dpjax.array_files import Arrays, packed, read_arrays, unpacked
 from dpjax.training.sweep import hosts
 from dpjax.tuning.evaluations.best_of_runs import BestOfRuns
 
 PyTree = Any
-Arrays = dict[str, np.ndarray]
 
 DRAWN_FILE, OUTCOME_FILE, CONSUMED_FILE, LOCK_FILE = "drawn.npz", "outcome.npz", "consumed", "lock"
 _INNER = "inner_"
@@ -44,10 +42,9 @@ _UNTIL_CONSUMED = (
 )
 """What is removed when the draw is consumed: all that dpjax writes but what came out."""
 
-DRAW, IDENTITY, _CONSUMED, _HASH = "draw", "identity", "spent", "hash"
-_NONE = np.zeros(0)  # What stands where no hash does: equal to none.
+DRAW, IDENTITY, _CONSUMED = "draw", "identity", "spent"
 """Arrays in these files: the draw's own random name, which is written in every file of results made
-of it; what it was begun with; whether it is consumed; and a hash of all the others."""
+of it; what it was begun with; and whether it is consumed."""
 
 _CONSUMED_WORDS = b"The draw of this folder has decided a release, which outcome.npz holds.\n"
 """Where outcome.npz is lost, this file keeps the folder from being taken for a new one."""
@@ -58,9 +55,8 @@ class Job:
     """How the candidates are trained.
 
     Attributes:
-      placement: how candidates lie on the devices: by a rule from public sizes; auto measures a few
-        steps of each way and takes the best. It moves results by rounding only. See
-        `training.sweep`.
+      placement: how candidates lie on the devices, by a rule from public sizes unless another is
+        named. It moves results by rounding only. See `training.named_placement`.
       folder: the curator's working folder, or None. It holds the draw (with every candidate's
         secret key), checkpoints and shards' results, all unprotected, then what came out; delete
         it with the release written. One procedure's own: a draw decides one release. Once it has,
@@ -364,58 +360,6 @@ def put_together(
     return best
 
 
-_AS = " held as "
-
-
-def packed(arrays: Arrays) -> bytes:
-    """Returns arrays by name as the bytes of an .npz file, with a hash of them all."""
-    buffer = io.BytesIO()
-    content: dict[str, Any] = {_HASH: _hash_of(arrays)}
-    for name, array in arrays.items():
-        array = np.asarray(array)
-        if array.dtype.kind == "V":  # bfloat16 and its like, of which NumPy writes no type.
-            name, array = f"{name}{_AS}{array.dtype}", array.view(f"u{array.dtype.itemsize}")
-        content[name] = array
-    np.savez(buffer, **content)
-    return buffer.getvalue()
-
-
-def unpacked(payload: bytes) -> Arrays:
-    """Returns the arrays that `packed` packed; a ValueError if the hash is of other arrays.
-
-    NumPy raises more for bytes that are no .npz.
-    """
-    arrays = {}
-    with np.load(io.BytesIO(payload), allow_pickle=False) as file:
-        for name, array in file.items():
-            name, _, kind = name.partition(_AS)
-            arrays[name] = array.view(jnp.dtype(kind)) if kind else array
-    if not np.array_equal(arrays.pop(_HASH, _NONE), _hash_of(arrays)):
-        raise ValueError("the hash is of other arrays")
-    return arrays
-
-
-def _hash_of(arrays: Arrays) -> np.ndarray:
-    digest = hashlib.blake2b(digest_size=16)
-    for name in sorted(arrays):
-        array = np.ascontiguousarray(arrays[name])
-        digest.update(f"{name} {array.shape} {array.dtype}\n".encode() + array.tobytes())
-    return np.frombuffer(digest.digest(), np.uint8)
-
-
-def read_arrays(path: str, mend: str) -> Arrays:
-    """Reads a file that `packed` wrote; it must be this user's alone.
-
-    `mend` says what to do where it is damaged.
-    """
-    payload = private_files.read_private(path)
-    try:
-        return unpacked(payload)
-    except Exception:
-        # NumPy and zipfile raise many things for the many ways in which a file can be broken.
-        raise ValueError(f"{path} is damaged or cut short: {mend}") from None
-
-
 def bound(arrays: Arrays, drawn: Arrays) -> bytes:
     """Returns the bytes of a file of results that were made of a draw."""
     return packed(arrays | {DRAW: drawn[DRAW]})
@@ -424,7 +368,7 @@ def bound(arrays: Arrays, drawn: Arrays) -> bytes:
 def read_bound(path: str, drawn: Arrays, mend: str) -> Arrays:
     """Reads a file that `bound` made of this draw."""
     arrays = read_arrays(path, mend)
-    if not np.array_equal(arrays.pop(DRAW, _NONE), drawn[DRAW]):
+    if not np.array_equal(arrays.pop(DRAW, np.zeros(0)), drawn[DRAW]):
         raise ValueError(f"{path} was made of another draw than the folder's: {mend}")
     return arrays
 

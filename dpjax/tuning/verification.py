@@ -54,6 +54,7 @@ REMOVED = {
         "one private run, then permute-and-flip among its iterates and averages": "0.2.0",
     },
     ("selection", "partition_training", "mode"): {"private": "0.2.0"},
+    ("run_options", "clipping", "rule"): {"quantile": "0.2.0"},
 }
 """Place in a statement -> what may stand there no more -> the last version that priced it."""
 

@@ -38,9 +38,7 @@ SMALL = (4, 2, 16)
 def measure(model: str, rounds: int, small: bool, records: int) -> list[dict]:
     """Rows (model, what, median, low, high, unit): every placement over sequential runs.
 
-    All placements take the same K candidates and are called in turn. `auto` is what
-    `training.fastest_placement` picks beforehand; its row compares it, in these calls, with the
-    best of the placements by median.
+    All placements take the same K candidates and are called in turn.
     """
     candidates, steps, lot = SMALL if small else SIZES[model]
     if jax.default_backend() == "gpu" and not small:
@@ -73,7 +71,6 @@ def measure(model: str, rounds: int, small: bool, records: int) -> list[dict]:
             training.Placement(width, tuple(devices))
             for width in sorted({1, candidates // len(devices)})
         ]
-    chosen, _ = training.fastest_placement(run, values, data, options)
     calls = {}
     for option in options:
         keys = training.candidate_keys(candidates)
@@ -106,8 +103,6 @@ def measure(model: str, rounds: int, small: bool, records: int) -> list[dict]:
     for option in options:
         if option != training.Placement(1):
             add(f"{name}, {option} / sequential", *quartiles(seconds[option], sequential), "ratio")
-    best = min(options, key=lambda option: np.median(seconds[option]))
-    add(f"{name}, auto ({chosen}) / best", *quartiles(seconds[chosen], seconds[best]), "ratio")
     low, middle, high = np.quantile(sequential, (0.25, 0.5, 0.75)) * 1e3 / candidates / steps
     add("sequential, one step of one candidate", middle, low, high, "ms")
     return rows

@@ -42,7 +42,6 @@ register(
         read=read,
         encode=readers.scaled_pixels,
         files=(FILE,),
-        reading="subset 2",
         class_names=cifar10.CLASS_NAMES,
         caveat=(
             "This is NOT CIFAR-10 but a subset of it (10,000 of 50,000 training and 2,000 of "

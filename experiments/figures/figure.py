@@ -51,7 +51,7 @@ class DataFolders:
     """Options of a figure that loads data sets; see `data.load`."""
 
     data_dir: str | None = option(None, "Folder of prepared or downloaded data sets.")
-    cache_dir: str | None = option(None, "Where prepared data goes, if not into --data_dir.")
+    cache_dir: str | None = option(None, "Where downloads go, if not into --data_dir.")
 
     @property
     def folders(self) -> dict[str, str | None]:

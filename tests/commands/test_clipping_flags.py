@@ -11,18 +11,16 @@ RUN = [
 def test_rules_are_read_stated_and_verified(run_cases, tmp_path):
     rules = {
         "automatic": ["--clipping=automatic", "--clip_stability=0.5"],
-        "quantile": ["--clipping=quantile", "--clip_rate=0.4", "--clip_count_noise_ratio=5"],
         "grouped": ["--clipping=grouped", "--clip_groups=Dense_0/kernel,Dense_0/bias"],
     }
     cases = [[*RUN, *own, f"--out_dir={tmp_path / name}"] for name, own in rules.items()]
-    assert [code for code, _, _ in run_cases("experiments.tune", cases)] == [0] * 3
+    assert [code for code, _, _ in run_cases("experiments.tune", cases)] == [0] * 2
     stated = {
         name: json.loads((tmp_path / name / "release" / "guarantee.json").read_text())
         for name in rules
     }
     assert {name: one["run_options"]["clipping"] for name, one in stated.items()} == {
         "automatic": {"rule": "automatic", "stability": 0.5},
-        "quantile": {"rule": "quantile", "quantile": 0.5, "rate": 0.4, "count_noise_ratio": 5.0},
         "grouped": {
             "rule": "grouped",
             "groups_of": ["Dense_0/kernel", "Dense_0/bias"],
@@ -33,14 +31,14 @@ def test_rules_are_read_stated_and_verified(run_cases, tmp_path):
         "experiments.epsilon",
         [[f"--verify={tmp_path / name / 'release' / 'guarantee.json'}"] for name in rules],
     )
-    assert [code for code, _, _ in verified] == [0] * 3
+    assert [code for code, _, _ in verified] == [0] * 2
 
 
 def test_flags_of_other_rules_and_numbers_of_none_are_refused_in_one_line(run_cases, tmp_path):
     refused = {
-        "--clip_rate=0.1": "--clip_rate belongs to --clipping=quantile: drop it, or change the",
+        "--clip_stability=0.1": "--clip_stability belongs to --clipping=automatic: drop it, or",
         "--clipping=grouped": "--clipping=grouped needs --clip_groups beside it",
-        "--clipping=quantile --clip_quantile=2": "--clip_quantile must be in [0, 1]",
+        "--clipping=automatic --clip_stability=-1": "--clip_stability must be finite and >= 0",
     }
     cases = [[*flags.split(), f"--out_dir={tmp_path / 'none'}"] for flags in refused]
     for (code, _, error), words in zip(run_cases("experiments.tune", cases), refused.values()):

@@ -82,12 +82,6 @@ def test_its_settings_are_arguments_of_its_encoding(own_flowers):
         data.load("mine.npz", settings={"scale": 0.5})
 
 
-def test_it_is_never_cached_unless_it_names_its_reading(own_flowers, monkeypatch):
-    monkeypatch.setattr("dpjax.data.loading._WORTH_CACHING", 0.0)
-    data.load("own_flowers", own_flowers, download=False)
-    assert not list(own_flowers.rglob("dpjax_cache"))
-
-
 @pytest.mark.parametrize("name", ["", "../up", "a/b", "mine.npz", ".hidden"])
 def test_a_name_that_is_no_folder_is_refused(name):
     with pytest.raises(ValueError, match="pass letters, digits"):

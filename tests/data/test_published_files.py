@@ -160,12 +160,3 @@ def test_the_error_says_what_to_place_where(tmp_path):
     for file, note in zip(FILES, error.__notes__, strict=True):
         assert file.name in message
         assert file.address in note and file.sha256 in note
-
-
-def test_the_fingerprint_changes_with_files_and_reading():
-    prints = {
-        published_files.fingerprint(FILES, "reading 1"),
-        published_files.fingerprint(FILES, "reading 2"),
-        published_files.fingerprint(FILES[:1], "reading 1"),
-    }
-    assert len(prints) == 3

@@ -1,7 +1,6 @@
 """The loaders on the published image files, where they are at hand."""
 
 import pathlib
-import shutil
 
 import numpy as np
 import pytest
@@ -30,11 +29,3 @@ def test_mnist(tmp_path):
     train, validation = data.split_train_validation(mnist.train, 0.1, b"key")
     assert train.number_of_records + validation.number_of_records == 60_000
     assert (train.public_size, validation.public_size) == (54_000, 6000)
-
-
-@needs("mnist")
-def test_mnist_does_not_pass_for_fashion_mnist(tmp_path):
-    folder = tmp_path / "fashion_mnist"
-    shutil.copytree(FILES / "mnist", folder)
-    with pytest.raises(data.DataCorruptedError, match="not the published file"):
-        data.load("fashion_mnist", tmp_path)

@@ -19,7 +19,6 @@ FREE = {
     "data/loading._fetched": "of files to download; tests/data",
     "federated/flower/client.make_client_app.answer": "of messages; tests/federated",
     "federated/flower/secure_sum._Workflow.run": "of messages; tests/federated",
-    "training/host_data.HostData.__post_init__": "goes with host data",
     "tuning/evaluations/partition_models.PartitionModels.restate": "test_verification.py",
     "tuning/evaluations/staged_runs.plan": "of whole plans; test_extrapolation.py",
     "tuning/pareto/sampling_laws.grid": "of whole searches; tests/tuning/pareto",

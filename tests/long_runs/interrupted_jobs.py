@@ -232,8 +232,6 @@ def main():
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
     os.environ["JAX_PLATFORMS"] = "cpu"
     sys.path.insert(0, str(ROOT))
-    import orbax.checkpoint  # noqa: F401 (slow to import, once for all children)
-
     import experiments.tune  # noqa: F401
 
     counts, faults, numbers = collections.Counter(), [], iter(range(10**6))

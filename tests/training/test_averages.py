@@ -84,10 +84,9 @@ def test_averages_are_those_of_the_iterates(steps, rule):
 
 
 @pytest.mark.parametrize("rule", KEPT)
-def test_runs_from_the_host_and_over_a_mesh_average_the_same(rule):
+def test_runs_over_a_mesh_average_the_same(rule):
     config = _averaged(rule)
     given = {name: np.float32(value) for name, value in GIVEN.items()}
-    _check(rule, training.train_from_host(config)(jax.random.key(0), given, START, DATA))
     mesh = training.LotMesh()
     spread = jax.jit(training.make_train(dataclasses.replace(config, mesh=mesh)))
     _check(rule, jax.device_get(spread(*mesh.put((jax.random.key(0), given, START, DATA)))))

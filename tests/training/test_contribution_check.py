@@ -55,7 +55,6 @@ WAYS = {
     "micro-batches": {"micro_batch_size": 3},
     "per leaf": {"clipping": "per_leaf"},
     "automatic": {"clipping": "automatic"},
-    "quantile": {"clipping": training.QuantileClipping(quantile=0.5)},
     "fixed lots": {"lots": training.FixedLots(ROWS, 5)},
     "several candidates": {"candidates": 3},
 }

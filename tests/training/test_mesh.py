@@ -51,36 +51,8 @@ def given():
     return {name: np.float32(value) for name, value in GIVEN.items()}
 
 
-def from_host(mesh=None, key=KEY, number=NUMBER, data=DATA, checkpoints=None, progress=None, **kw):
-    config = dataclasses.replace(BASE, mesh=mesh, **kw)
-    return flat(
-        training.train_from_host(config)(
-            jax.random.key(key), given(), START, data, number,
-            checkpoints=checkpoints, progress=progress,
-        )
-    )  # fmt: skip
-
-
 class Killed(Exception):
     pass
-
-
-def kill(done, total):
-    if done == 3:
-        raise Killed
-
-
-def resumed_from_host(mesh, folder):
-    """Killed after three steps, the last of them not saved; `folder` None in other processes."""
-
-    def checkpoints():
-        return None if folder is None else training.Checkpoints(folder, every_seconds=0.0)
-
-    with contextlib.suppress(Killed):
-        from_host(mesh, checkpoints=checkpoints(), progress=kill)
-    later = []
-    result = from_host(mesh, checkpoints=checkpoints(), progress=lambda *done: later.append(done))
-    return result, later
 
 
 def resumed_in_a_sweep(mesh, folder):
@@ -146,10 +118,9 @@ def held_back(mesh):
 
 
 def on_four_devices():
-    mesh, folder = training.LotMesh(), tempfile.mkdtemp()
+    mesh = training.LotMesh()
     three = training.LotMesh(tuple(jax.devices()[:3]), shard_state=True)
-    host, later = resumed_from_host(mesh, os.path.join(folder, "run"))
-    sweep, undisturbed = resumed_in_a_sweep(mesh, os.path.join(folder, "sweep"))
+    sweep, undisturbed = resumed_in_a_sweep(mesh, os.path.join(tempfile.mkdtemp(), "sweep"))
     return {
         "devices": len(jax.devices()),
         "alone": on_device(),
@@ -159,9 +130,6 @@ def on_four_devices():
         "empty lots": [
             on_device(m, lots=training.PoissonLots(ROWS, 1e-30, 20)) for m in (None, mesh)
         ],
-        "host": from_host(mesh),
-        "host resumed": host,
-        "later": later,
         "sweep resumed": sweep,
         "sweep": undisturbed,
         "evaluated": evaluated(mesh),
@@ -173,15 +141,10 @@ def in_one_of_two_processes(port, index):
     from dpjax.training.sweep import hosts
 
     hosts.join(f"localhost:{port}", 2, index)
-    split = training.LotMesh(shard_state=True)
-    folder = os.path.join(tempfile.mkdtemp(), "run") if index == 0 else None
-    host, later = resumed_from_host(split, folder)
     return {
         "devices": len(jax.devices()),
         "mesh": on_device(training.LotMesh()),
-        "host": from_host(training.LotMesh()),
-        "host resumed": host,
-        "later": later,
+        "split state": on_device(training.LotMesh(shard_state=True)),
     }
 
 
@@ -232,7 +195,7 @@ def four():
 
 def test_four_devices_train_what_one_trains(four):
     assert four["devices"] == 4
-    for name in ("mesh", "three", "split state", "host"):
+    for name in ("mesh", "three", "split state"):
         assert_close(four[name], four["alone"])
     assert np.abs(np.array(four["alone"]["kernel"]) - START["kernel"].ravel()).max() > 0.05
     assert four["alone"]["frozen"] == [2.0]
@@ -253,9 +216,7 @@ def test_a_record_is_held_back_for_the_rows_of_a_whole_lot(four):
     assert four["held back"] * (1 + 2**14 * 2.0**-23) == pytest.approx(1.0, abs=1e-4)
 
 
-def test_runs_over_a_mesh_resume_to_the_identical_result(four):
-    assert four["host resumed"] == four["host"]
-    assert four["later"] == [[3, 4], [4, 4]]
+def test_a_sweep_over_a_mesh_resumes_to_the_identical_result(four):
     assert four["sweep resumed"] == four["sweep"]
 
 
@@ -267,9 +228,7 @@ def test_two_processes_train_what_one_device_trains(four):
     assert both[0] == both[1], "processes disagree"
     assert both[0]["devices"] == 4
     assert_close(both[0]["mesh"], four["alone"])
-    assert_close(both[0]["host"], four["alone"])
-    assert_close(both[0]["host resumed"], four["alone"])
-    assert both[0]["later"] == [[3, 4], [4, 4]]
+    assert_close(both[0]["split state"], four["alone"])
 
 
 # Shares, on the one device of this process -------------------------------------------------------

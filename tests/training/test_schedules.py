@@ -17,9 +17,6 @@ OPTAX = {
     "constant": lambda: optax.constant_schedule(1.0),
     "cosine": lambda: optax.cosine_decay_schedule(1.0, STEPS),
     "linear": lambda end_factor: optax.linear_schedule(1.0, end_factor, STEPS),
-    "polynomial": lambda end_factor, decay_power: optax.polynomial_schedule(
-        1.0, end_factor, decay_power, STEPS
-    ),
     "warmup_cosine": lambda warmup_share: optax.join_schedules(
         [
             lambda step: (step + 1) / np.ceil(warmup_share * STEPS),
@@ -27,15 +24,10 @@ OPTAX = {
         ],
         [int(np.ceil(warmup_share * STEPS))],
     ),
-    "step": lambda drops, drop_factor: optax.piecewise_constant_schedule(
-        1.0, {STEPS * (one + 1) // (drops + 1): drop_factor for one in range(drops)}
-    ),
 }
 SETTINGS = {
     "linear": {"end_factor": 0.2},
-    "polynomial": {"end_factor": 0.1, "decay_power": 3.0},
     "warmup_cosine": {"warmup_share": 0.3},
-    "step": {"drops": 3, "drop_factor": 0.5},
 }
 
 
@@ -78,10 +70,10 @@ def test_candidates_of_different_length_each_follow_their_own(name):
 
 
 def test_a_release_names_a_schedule_and_all_its_settings():
-    said = of_optimizer(training.scheduled(training.adam, "step", drops=3))
+    said = of_optimizer(training.scheduled(training.adam, "warmup_cosine"))
     assert said == {
         "name": "dpjax.training.optimizers.adam",
-        "learning_rate_schedule": "step over the run's steps, drops 3, drop_factor 0.1",
+        "learning_rate_schedule": "warmup_cosine over the run's steps, warmup_share 0.1",
     }
     assert schedules.in_words("cosine") == "cosine over the run's steps"
     assert schedules.in_words("constant") == "constant"
@@ -91,9 +83,8 @@ def test_a_release_names_a_schedule_and_all_its_settings():
     "make, message",
     [
         (lambda: training.scheduled(training.sgd, "sine"), "unknown schedule 'sine': pass one of"),
-        (lambda: training.scheduled(training.sgd, "step", drop=1), "no setting drop: pass drops"),
+        (lambda: training.scheduled(training.sgd, "linear", end=1), "no setting end: pass end_fac"),
         (lambda: training.scheduled(training.sgd, "cosine", drops=1), "no setting drops"),
-        (lambda: training.scheduled(training.sgd, "step", drops=0), "drops must be"),
         (lambda: training.scheduled(training.sgd, "linear", end_factor=2.0), "end_factor must"),
         (lambda: training.scheduled(training.sgd, "warmup_cosine", warmup_share=1.0), "share"),
         (lambda: training.scheduled("sgd", "cosine"), "make must be"),

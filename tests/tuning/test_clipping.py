@@ -17,7 +17,6 @@ RULES = {
     "shares": training.PerLeafClipping({"kernel": 3.0, "bias": 1.0}),
     "grouped": training.GroupedClipping(["kernel", ""]),
     "automatic": training.AutomaticClipping(stability=0.1),
-    "quantile": training.QuantileClipping(rate=0.4),
 }
 SPACE = tuning.Space(learning_rate=tuning.LogUniform(0.05, 0.5), clip_norm=0.05, momentum=0.5)
 # The noise is given, and scores are public: pricing takes longer than training.
@@ -71,17 +70,20 @@ def test_the_usual_rule_is_not_named(usual):
     assert again.release.statement == usual.release.statement
 
 
-def test_a_statement_of_the_usual_rule_or_of_none_is_not_verified(tmp_path, usual):
+def test_a_statement_of_the_usual_rule_of_none_or_of_a_removed_one_is_not_verified(tmp_path, usual):
     """It would be another than what is written."""
-    for number, clipping in enumerate(({"rule": "global"}, {"rule": "none"}, {"rule": "quantile"})):
+    removed = {"rule": "quantile", "quantile": 0.5, "rate": 0.2, "count_noise_ratio": 10.0}
+    words = ("rebuilt|its own rules", "rebuilt", "dpjax 0.2.0 was the last .* 'quantile'")
+    for number, clipping in enumerate(({"rule": "global"}, {"rule": "none"}, removed)):
         statement = dict(usual.release.statement)
         statement["run_options"] = statement["run_options"] | {"clipping": clipping}
         release = tuning.Release(
             usual.release.params, usual.release.hyperparameters, statement
         )  # Sealed anew.
         release.save(str(tmp_path / str(number)))
-        with pytest.raises(NotVerified):
+        with pytest.raises(NotVerified, match=words[number]) as error:
             verify_release(str(tmp_path / str(number) / "guarantee.json"))
+        assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -106,9 +108,9 @@ def test_every_tuner_trains_by_the_rule(tuner, monkeypatch, tmp_path):
         "doubling": dict(candidates=2, partitions=2, granularity=0.5),
     }[tuner]
     result = getattr(tuning, tuner)(
-        small_tasks.linear(), SPACE, clipping=RULES["quantile"], **OPTIONS, **own
+        small_tasks.linear(), SPACE, clipping=RULES["automatic"], **OPTIONS, **own
     )
-    assert set(seen) == {RULES["quantile"]}
+    assert set(seen) == {RULES["automatic"]}
     assert len(seen) >= (1 if tuner == "threshold_stopping" else 2)
     folder = tmp_path / "release"
     result.release.save(str(folder))
@@ -125,7 +127,7 @@ def test_models_of_partitions_that_do_not_clip_have_no_rule(monkeypatch):
         tuning.Exponential,
         small_tasks.linear(),
         SPACE,
-        clipping=RULES["quantile"],
+        clipping=RULES["automatic"],
         candidates=2,
         partitions=2,
         partition_training="non_private",

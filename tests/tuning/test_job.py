@@ -141,7 +141,7 @@ def test_without_a_seed_all_jobs_share_one_secret_draw(tmp_path):
     assert len(np.unique(draw["keys"], axis=0)) == merged.counts.sum()
 
 
-@pytest.mark.parametrize("placement", ["auto", "one_by_one", "vmap", "lot_over_devices"])
+@pytest.mark.parametrize("placement", ["one_by_one", "vmap", "lot_over_devices"])
 def test_placement_changes_no_result(placement, plain):
     assert_same(run(placement=placement), plain, tolerance=1e-5)
 
@@ -159,7 +159,7 @@ def test_one_setting_with_and_without_checkpoints(tmp_path):
         BestOf(accounting.Fixed(3)),
     )
     slots = run(plan=plan, folder=str(tmp_path / "work"))
-    assert_same(slots, run(plan=plan, placement="auto"), tolerance=1e-5)
+    assert_same(slots, run(plan=plan, placement="one_by_one"), tolerance=1e-5)
 
 
 class Killed(Exception):
@@ -212,15 +212,14 @@ def test_candidates_that_a_checkpoint_lost_are_not_left_out_of_the_selection(tmp
     """A missing part of a checkpoint: refused, and trained again once it is out of the way."""
     folder = tmp_path / "work"
     interrupted(str(folder), after=5, seed=None)
-    (finished,) = folder.glob("checkpoints_*/finished")
-    whole, saves = tmp_path / "whole", sorted(os.listdir(finished))
+    whole, saves = tmp_path / "whole", sorted(folder.glob("checkpoints_*/finished_*.npz"))
     shutil.copytree(folder, whole)
     undisturbed = run(seed=None, folder=str(whole))
     assert saves, "nothing was saved"
-    shutil.rmtree(finished / saves[0])
-    with pytest.raises(ValueError, match="damaged or incomplete: remove that folder"):
+    saves[0].unlink()
+    with pytest.raises(ValueError, match="damaged or incomplete, .*: remove that folder"):
         run(seed=None, folder=str(folder))
-    shutil.rmtree(finished.parent)
+    shutil.rmtree(saves[0].parent)
     assert_same(run(seed=None, folder=str(folder)), undisturbed)
 
 
@@ -518,10 +517,8 @@ def test_tune_killed_in_the_middle_goes_on(tmp_path):
     command = [sys.executable, *TUNE, f"--out_dir={folder}"]
     quiet = {"cwd": ROOT, "env": environment, "stdout": subprocess.DEVNULL}
     process = subprocess.Popen(command, **quiet)
-    saved = tmp_path / "run.curator" / "checkpoints_0_of_1" / "slots"
-    while process.poll() is None and not any(
-        name.isdigit() for name in (os.listdir(saved) if saved.exists() else ())
-    ):
+    saved = tmp_path / "run.curator" / "checkpoints_0_of_1"
+    while process.poll() is None and not any(saved.glob("slots_*.npz")):
         try:
             process.wait(timeout=0.05)
         except subprocess.TimeoutExpired:

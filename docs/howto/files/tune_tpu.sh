@@ -4,6 +4,6 @@ set -euo pipefail
 umask 077
 cd "$HOME/dpjax"
 . .venv/bin/activate
-exec python -m experiments.tune --distributed --placement=auto --resume \
+exec python -m experiments.tune --distributed --resume \
   --dataset="$HOME/shared/mine.npz" --public_size=30000 --classes=2 --epsilon=2 \
   --clipping=automatic --score_on_training --out_dir="$HOME/shared/curator/slice"

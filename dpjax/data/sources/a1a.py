@@ -67,7 +67,6 @@ register(
         read=read,
         files=(a9a.TRAIN_FILE,),
         folder="a9a",
-        reading="libsvm 2",
         class_names=a9a.CLASS_NAMES,
     )
 )

@@ -49,7 +49,6 @@ register(
         test_count=16_281,
         read=read,
         files=(TRAIN_FILE, TEST_FILE),
-        reading="libsvm 2",
         class_names=CLASS_NAMES,
     )
 )

@@ -182,7 +182,6 @@ register(
         read=read,
         encode=encode,
         files=FILES,
-        reading="adult 2",
         class_names=CLASS_NAMES,
         feature_names=FEATURE_NAMES,
     )

@@ -75,9 +75,7 @@ register(
         read=read,
         encode=readers.scaled_pixels,
         files=(FILE,),
-        version="3.0.2",
-        in_tfds=True,
-        reading="cifar 1",
+        tfds_version="3.0.2",
         class_names=CLASS_NAMES,
     )
 )

@@ -43,9 +43,7 @@ register(
         read=readers.read_idx_folder,
         encode=readers.scaled_pixels,
         files=FILES,
-        version="3.0.1",
-        in_tfds=True,
-        reading="idx 1",
+        tfds_version="3.0.1",
         class_names=tuple("0123456789"),
     )
 )

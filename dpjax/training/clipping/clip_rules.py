@@ -2,8 +2,7 @@
 
 A rule says of which parameters one norm is taken (`groups`), and what is done with it: scaled down
 to the clip norm where it is larger, or always (`stability`). `clipped_grad` takes one and proves
-the bound; `TrainConfig(clipping=)` trains by it. A rule that changes the clip norm during a run
-overrides what a run asks of it, too (`quantile_clipping.py`).
+the bound; `TrainConfig(clipping=)` trains by it.
 
 | rule | name | source |
 |---|---|---|
@@ -11,7 +10,6 @@ overrides what a run asks of it, too (`quantile_clipping.py`).
 | `PerLeafClipping` | per_leaf | McMahan et al. 2018, https://arxiv.org/abs/1710.06963 |
 | `GroupedClipping` | grouped | McMahan et al. 2018, with groups in the place of layers |
 | `AutomaticClipping` | automatic | Bu et al. 2023, https://arxiv.org/abs/2206.07136 |
-| `QuantileClipping` | quantile | Andrew et al. 2021, https://arxiv.org/abs/1905.03871 |
 """
 
 from __future__ import annotations
@@ -21,14 +19,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-import jax
-import numpy as np
-
 from dpjax import checks
-
-Tree = Any
-Measure = Callable[[jax.Array, jax.Array], jax.Array]
-"""(norms, mask), both (batch,) -> a scalar, the sum over the rows that count of what each has."""
 
 
 class Group(NamedTuple):
@@ -81,50 +72,6 @@ class ClipRule:
             for name, value in fields.items()
         }
 
-    # ---- what a run asks of it
-
-    def noise_factor(self) -> float:
-        """Noise multiplier of the clipped sums, over the run's, which its accounting was given.
-
-        At least 1; above 1 where the rule measures anything.
-        """
-        return 1.0
-
-    def begin(self, clip_norm: jax.Array) -> Tree:
-        """What a run keeps between steps, a pytree; `clip_norm` is the hyperparameter."""
-        return ()
-
-    def clip_norm(self, clip_norm: jax.Array, state: Tree) -> jax.Array:
-        """The clip norm of the next step."""
-        return clip_norm
-
-    def measure(self, clip_norm: jax.Array) -> Measure | None:
-        """What a step adds up of a lot's records beside their gradients; None: nothing."""
-        return None
-
-    def after_step(
-        self,
-        state: Tree,
-        measured: tuple[jax.Array, jax.Array | None] | None,
-        key: jax.Array,
-        *,
-        noise_multiplier: jax.Array,
-        relation: str,
-        expected_lot_size: float | jax.Array,
-    ) -> Tree:
-        """The state after a step; what leaves `measured` must be noised here.
-
-        Args:
-          state: before it.
-          measured: the sum over the lot that `measure` asked for, and what it lacks of the
-            unrounded one (None: nothing); None without `measure`.
-          key: of this step and this use alone.
-          noise_multiplier: of the whole step, which its accounting was given.
-          relation: neighbouring relation.
-          expected_lot_size: public number.
-        """
-        return state
-
 
 CLIP_RULES: dict[str, type[ClipRule]] = {}
 """By name; filled by `register_clip_rule`."""
@@ -161,21 +108,6 @@ def checked_rule(name: str, value: object) -> ClipRule:
         f"unknown {name} {checks.shown(value)}: pass one of {', '.join(usual)}, or a rule such as "
         "training.GroupedClipping(('encoder', 'head'))"
     )
-
-
-def checked_noise_factor(rule: ClipRule) -> float:
-    """The rule's `noise_factor`, if a step's noise is then no less than was accounted for.
-
-    Raises:
-      ValueError: below 1, or 1 for a rule that releases more than the sums.
-    """
-    factor, measures = rule.noise_factor(), rule.measure(np.float32(1.0)) is not None
-    if not factor >= 1.0 or (measures and factor == 1.0):
-        least = "above 1, since what the rule measures has a price" if measures else "at least 1"
-        raise ValueError(
-            f"noise_factor of clipping {rule.name!r} is {factor}: return a number {least}"
-        )
-    return factor
 
 
 def rule_from_dict(described: Mapping[str, Any]) -> ClipRule:

@@ -1,4 +1,4 @@
-"""Checkpoints of a sweep: written whole or not at all, by Orbax.
+"""Checkpoints of a sweep: written whole or not at all.
 
 A checkpoint is the slots as they stand (parameters, optimiser state, steps done, whose they are)
 and every candidate that had finished before, with its output. All of it is unprotected: it stays in
@@ -7,30 +7,32 @@ the curator's folder and is removed when the sweep has ended.
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import os
+import re
 import shutil
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import jax
 import numpy as np
 
+from dpjax.array_files import Arrays, packed, unpacked
 from dpjax.private_files import private_folder, read_private, write_anew
 
 Tree = Any
-Arrays = dict[str, np.ndarray]
+
+_SLOTS, _FINISHED = "slots", "finished"
+_SAVE = re.compile(rf"({_SLOTS}|{_FINISHED})_([0-9]+)\.npz")
+_HALF_WRITTEN = ".partial."
 
 
 class Checkpoints:
     """Where a sweep saves itself, and from where it resumes.
 
-    `save` first writes what finished since the last save, then the slots, each under a name that
-    Orbax gives only when it is complete, and after each a hash of its files. A sweep killed at any
-    moment therefore finds a last complete pair; what was half written is dropped and computed
-    again, from the same keys, to the same bits. What was damaged since is noticed by its hash.
+    `save` first writes what finished since the last save, then the slots, each a file that is there
+    only when it is complete and that holds a hash of its arrays. A sweep killed at any moment
+    therefore finds a last complete pair; what was half written is dropped and computed again, from
+    the same keys, to the same bits. What was damaged since is noticed by its hash.
 
     One process writes one folder; several processes need a folder each.
 
@@ -48,7 +50,7 @@ class Checkpoints:
           every_seconds: least time between two saves; 0 saves at every opportunity.
 
         Raises:
-          ValueError: if the folder is another user's or open to others, or cannot be read.
+          ValueError: if the folder is another user's or open to others, or holds anything else.
         """
         if every_seconds < 0:
             raise ValueError(f"every_seconds is {every_seconds}: pass 0 or more")
@@ -57,15 +59,14 @@ class Checkpoints:
         private_folder(self.folder)
         self._ended = f"{self.folder}.ended"
         shutil.rmtree(self._ended, ignore_errors=True)
-        with self._damage_named():
-            self._slots, self._finished = self._manager("slots"), self._manager("finished")
-            # What was written after the last complete pair belongs to no pair.
-            last = self._last_complete()
-            for manager in (self._slots, self._finished):
-                for step in manager.all_steps():
-                    if last is None or step > last:
-                        self._delete(manager, step)
-        self._next = 0 if last is None else last + 1
+        saves = self._saves()
+        self._next = max(saves[_SLOTS], default=-1) + 1
+        for number in saves[_FINISHED]:
+            # A save that was cut short belongs to no pair; only the last can have been.
+            if number == self._next:
+                os.remove(self._path(_FINISHED, number))
+            elif number > self._next:
+                raise self.damaged()
         self._saved_at = time.monotonic()
 
     def due(self) -> bool:
@@ -75,11 +76,11 @@ class Checkpoints:
     def save(self, slots: Arrays, finished: Arrays | None) -> None:
         """Saves the slots, and what finished since the last save (None: nothing)."""
         if finished is not None:
-            self._write(self._finished, finished)
-        self._write(self._slots, slots)
-        for step in self._slots.all_steps():
-            if step != self._next:
-                self._delete(self._slots, step)
+            write_anew(self._path(_FINISHED, self._next), packed(finished))
+        write_anew(self._path(_SLOTS, self._next), packed(slots))
+        for number in self._saves()[_SLOTS]:
+            if number < self._next:
+                os.remove(self._path(_SLOTS, number))
         self._next += 1
         self._saved_at = time.monotonic()
 
@@ -89,95 +90,49 @@ class Checkpoints:
         Raises:
           ValueError: if a save is damaged.
         """
-        with self._damage_named():
-            last = self._last_complete()
-            if last is None:
-                return None, []
-            finished = [self._read(self._finished, step) for step in self._finished.all_steps()]
-            return self._read(self._slots, last), finished
+        if not self._next:
+            return None, []
+        finished = [self._read(_FINISHED, number) for number in self._saves()[_FINISHED]]
+        return self._read(_SLOTS, self._next - 1), finished
 
     def damaged(self) -> ValueError:
         """The error to raise for saves that do not fit together."""
         return ValueError(
-            f"the checkpoints in {self.folder} are damaged or incomplete: remove that folder, and "
-            "what they held is trained again, from the same keys"
+            f"the checkpoints in {self.folder} are damaged or incomplete, or an earlier version "
+            "wrote them: remove that folder, and what they held is trained again, from the same "
+            "keys"
         )
-
-    @contextlib.contextmanager
-    def _damage_named(self) -> Iterator[None]:
-        try:
-            yield
-        except (ImportError, MemoryError, PermissionError):
-            raise
-        except Exception:
-            # Orbax raises many things, many lines long, for the many ways in which a save can be
-            # broken; which of them it was does not change what to do.
-            raise self.damaged() from None
 
     def remove(self) -> None:
         """Deletes the folder: the sweep has ended and handed everything out."""
-        self.close()
         # Under its name the folder is there whole or not at all, whenever this is interrupted.
         os.rename(self.folder, self._ended)
         shutil.rmtree(self._ended)
 
-    def close(self) -> None:
-        """Lets go of the folder."""
-        self._slots.close()
-        self._finished.close()
+    def _saves(self) -> dict[str, list[int]]:
+        """Numbers of the saves in the folder, in order; removes what was half written."""
+        found: dict[str, list[int]] = {_SLOTS: [], _FINISHED: []}
+        for name in os.listdir(self.folder):
+            if name.startswith(_HALF_WRITTEN):
+                os.remove(os.path.join(self.folder, name))
+            elif save := _SAVE.fullmatch(name):
+                found[save[1]].append(int(save[2]))
+            else:
+                raise self.damaged()
+        return {kind: sorted(numbers) for kind, numbers in found.items()}
 
-    def _last_complete(self) -> int | None:
-        steps = self._slots.all_steps()
-        return max((s for s in steps if os.path.exists(self._hash(self._slots, s))), default=None)
+    def _path(self, kind: str, number: int) -> str:
+        return os.path.join(self.folder, f"{kind}_{number}.npz")
 
-    @staticmethod
-    def _hash(manager: Any, step: int) -> str:
-        """The file that holds the hash of a save's files."""
-        return f"{manager.directory}_{step}.hash"
-
-    def _delete(self, manager: Any, step: int) -> None:
-        # The hash first: a save without one counts for nothing.
-        with contextlib.suppress(FileNotFoundError):
-            os.remove(self._hash(manager, step))
-        manager.delete(step)
-
-    def _manager(self, name: str) -> Any:
-        import orbax.checkpoint as orbax  # slow to import, and most sweeps need none of it
-
-        path = os.path.join(self.folder, name)
-        os.makedirs(path, mode=0o700, exist_ok=True)
-        this = jax.process_index()
-        return orbax.CheckpointManager(
-            path,
-            options=orbax.CheckpointManagerOptions(
-                max_to_keep=None,
-                create=False,
-                enable_async_checkpointing=False,
-                # Every process saves its own share, and waits for no other.
-                multiprocessing_options=orbax.options.MultiprocessingOptions(
-                    primary_host=this,
-                    active_processes={this},
-                    barrier_sync_key_prefix=f"process_{this}",
-                ),
-            ),
-        )
-
-    def _write(self, manager: Any, arrays: Arrays) -> None:
-        import orbax.checkpoint as orbax
-
-        manager.save(self._next, args=orbax.args.StandardSave(dict(arrays)))
-        hashed = _hash_of_files(os.path.join(manager.directory, str(self._next)))
-        write_anew(self._hash(manager, self._next), hashed)
-
-    def _read(self, manager: Any, step: int) -> Arrays:
-        import orbax.checkpoint as orbax
-
-        hashed = read_private(self._hash(manager, step))
-        # Orbax would say at length what is wrong with a broken file, from threads of its own.
-        if _hash_of_files(os.path.join(manager.directory, str(step))) != hashed:
-            raise self.damaged()
-        restored = manager.restore(step, args=orbax.args.StandardRestore())
-        return {name: np.asarray(value) for name, value in restored.items()}
+    def _read(self, kind: str, number: int) -> Arrays:
+        try:
+            return unpacked(read_private(self._path(kind, number)))
+        except (MemoryError, PermissionError):
+            raise
+        except Exception:
+            # NumPy raises many things for the many ways in which a file can be broken; which of
+            # them it was does not change what to do.
+            raise self.damaged() from None
 
 
 def named_leaves(prefix: str, leaves: list[np.ndarray]) -> Arrays:
@@ -191,15 +146,3 @@ def unnamed_leaves(prefix: str, arrays: Arrays, like: Tree) -> Tree:
     return jax.tree.unflatten(
         structure, [arrays[f"{prefix}_{place}"] for place in range(structure.num_leaves)]
     )
-
-
-def _hash_of_files(folder: str) -> bytes:
-    """A hash of all files below a folder, names included."""
-    digest = hashlib.blake2b(digest_size=16)
-    for path, _, names in sorted(os.walk(folder)):
-        for name in sorted(names):
-            with open(os.path.join(path, name), "rb") as file:
-                content = hashlib.file_digest(file, "blake2b").digest()
-            place = os.path.relpath(os.path.join(path, name), folder)
-            digest.update(os.fsencode(place) + b"\0" + content)
-    return digest.hexdigest().encode()

@@ -12,13 +12,7 @@ import numpy as np
 
 from dpjax.randomness import keys as key_streams
 from dpjax.training.sweep.lanes import BucketLoop, Harvest, LaneInputs, Lanes, key_of
-from dpjax.training.sweep.placement import (
-    Placement,
-    Trial,
-    fastest_placement,
-    named_placement,
-    placement_options,
-)
+from dpjax.training.sweep.placement import Placement, named_placement
 from dpjax.training.sweep.schedule import Bucket, equal_bucket
 
 Tree = Any
@@ -35,7 +29,6 @@ def sweep(
     chunk_size: int = 32,
     placement: str | Placement = "rule",
     bytes_of_step: int | None = None,
-    trial: Run | Trial | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Iterator[tuple[np.ndarray, Tree]]:
     """Trains all candidates, chunk by chunk, with one compilation.
@@ -86,13 +79,10 @@ def sweep(
         with parameters, optimiser state, a lot and its activations. The candidates are spread
         evenly over as few chunks as that allows.
       placement: "rule", "vmap", "one_by_one", "devices", "devices_one_by_one"
-        (`named_placement`), a `Placement`, or "auto": all of these are measured on `trial` and the
-        best is taken. Where the candidates do not divide by the devices, the last lanes are filled
-        up, with a warning.
+        (`named_placement`), or a `Placement`. Where the candidates do not divide by the devices,
+        the last lanes are filled up, with a warning.
       bytes_of_step: of one candidate's step, `training.bytes_of_step`: what "rule" goes by. Without
         it "rule" is "vmap".
-      trial: short runs of the same model, for "auto" (see `fastest_placement`); by default `run`
-        itself is measured.
       progress: called with (candidates done, candidates in all) after every chunk.
 
     Yields:
@@ -106,14 +96,7 @@ def sweep(
     if chunk_size < 1:
         raise ValueError(f"chunk_size is {chunk_size}: pass at least 1")
     values = checked_candidates(keys, hyperparameters)
-    if placement == "auto":
-        if keys.shape[0] == 0:
-            return iter(())
-        first = {name: value[0] for name, value in values.items()}
-        placement, _ = fastest_placement(
-            run if trial is None else trial, first, data, placement_options(chunk_size)
-        )
-    elif isinstance(placement, str):
+    if isinstance(placement, str):
         placement = named_placement(placement, chunk_size, bytes_of_step)
     number, devices = keys.shape[0], placement.device_count
     if number % devices:

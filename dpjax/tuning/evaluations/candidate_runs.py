@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -193,23 +192,11 @@ def trained_runs(
 
 
 def _placement(procedure: PlannedRuns, chunk_size: int, job: Job) -> training.Placement:
-    """Returns a job's placement; "auto" is measured on short runs of an invented candidate."""
-    if job.placement != "auto":
-        # By what is public: the largest of all settings, never of those that were drawn.
-        largest = max(procedure.settings, key=lambda setting: setting.lots.capacity)
-        config = _config(procedure, largest, job)
-        own = bytes_of_step(procedure.task, config) if job.placement == "rule" else None
-        return training.named_placement(job.placement, chunk_size, own)
-    task, setting = procedure.task, procedure.settings[0]
-    config = _config(procedure, setting, job)
-    typical = procedure.space.sample(1, np.random.default_rng(0))
-    given = hyperparameters_of_runs(typical, [setting])
-    first = {name: values[0] for name, values in given.items()}
-    options = training.placement_options(chunk_size)
-    trial = training.Trial(
-        lambda steps: run_of(task, dataclasses.replace(config, steps=steps)), setting.steps
-    )
-    return training.fastest_placement(trial, first, task.train.arrays, options)[0]
+    """Returns a placement by what is public: the largest setting, never one that was drawn."""
+    largest = max(procedure.settings, key=lambda setting: setting.lots.capacity)
+    config = _config(procedure, largest, job)
+    own = bytes_of_step(procedure.task, config) if job.placement == "rule" else None
+    return training.named_placement(job.placement, chunk_size, own)
 
 
 def _alike(

@@ -166,9 +166,6 @@ def partition_counts(
         chunk_size=chunk_size,
         placement=job.placement,
         bytes_of_step=bytes_of_step(task, config),
-        trial=training.Trial(
-            lambda short: _model_run(task, dataclasses.replace(config, steps=short)), steps
-        ),
     ):
         training.refuse_long(outputs.pop("longest", 0.0))
         counts[waiting[positions]] = outputs["correct"]

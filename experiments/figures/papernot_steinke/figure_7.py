@@ -57,7 +57,7 @@ At E[K] = 10 the released model's accuracy is therefore lower than from the reco
 The order of the laws is the recorded one: by the paper's bounds Poisson leads from epsilon 2.4 to
 5.0; by the tight bound geometric leads, but for 2.7 to 2.9, where Poisson is ahead by .0006.
 
-  python -m experiments.figures.papernot_steinke.figure_7 --data_dir=... --placement=auto
+  python -m experiments.figures.papernot_steinke.figure_7 --data_dir=...
   for one in 0 1; do   # as many processes as there are cores
     taskset -c $one python -m experiments.figures.papernot_steinke.figure_7 --size=mid \
         --data_dir=... --process=$one/2 --out_dir=docs/figures/papernot_steinke &

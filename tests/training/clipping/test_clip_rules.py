@@ -49,7 +49,6 @@ TABLE = {
     ),
     "automatic": (training.AutomaticClipping(), _ONE, 0.01),
     "automatic without stability": (training.AutomaticClipping(stability=0), _ONE, 0.0),
-    "quantile": (training.QuantileClipping(), _ONE, None),
 }
 
 
@@ -264,12 +263,6 @@ REFUSED = [
     (lambda: training.GroupedClipping([]), "groups_of is empty: pass at least one prefix"),
     (lambda: training.GroupedClipping("body"), "groups_of must be a list of prefixes"),
     (lambda: training.AutomaticClipping(-1.0), "stability must be finite and >= 0"),
-    (lambda: training.QuantileClipping(quantile=1.5), r"quantile must be in \[0, 1\]"),
-    (lambda: training.QuantileClipping(rate=0.0), "rate must be finite and > 0"),
-    (
-        lambda: training.QuantileClipping(count_noise_ratio=1.0),
-        "count_noise_ratio must be above 1, not 1.0",
-    ),
     (lambda: _sum(training.GroupedClipping(["body"])), "bias is in no group: pass a prefix"),
     (lambda: _sum(training.GroupedClipping(["", "tail"])), "'tail', which holds no trained"),
     (lambda: _sum(training.PerLeafClipping({"bias": 1.0})), "shares and groups differ in body/"),
@@ -322,7 +315,7 @@ def _given(**changes):
     return {name: np.float32(value) for name, value in (GIVEN | changes).items()}
 
 
-SOME = ("shares of groups", "automatic", "quantile")
+SOME = ("shares of groups", "automatic")
 
 
 @pytest.mark.parametrize("name", SOME)

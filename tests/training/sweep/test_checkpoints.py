@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpjax import training
+from dpjax import array_files, private_files, training
 from dpjax.training.sweep import mixed, slots
 from dpjax.training.sweep.placement import Placement
 
@@ -93,14 +93,16 @@ def test_a_killed_sweep_resumes_to_the_identical_result(tmp_path, harvests, undi
 
 
 def test_what_finished_after_the_last_complete_save_is_trained_again(tmp_path, undisturbed):
-    """Killed between the two halves of a save: the half pair is dropped."""
+    """Killed before or while the second half of a save is written: the half pair is dropped."""
     folder = tmp_path / "checkpoints"
     killed = sweep(folder)
     next(killed)
     del killed
-    torn = training.Checkpoints(folder)
-    torn._write(torn._finished, {"members": np.array([0]), "output_0": np.zeros((1, 3))})
-    torn.close()
+    (slots_file,) = folder.glob("slots_*")
+    number = int(slots_file.stem.removeprefix("slots_")) + 1
+    torn = {"members": np.array([0]), "output_0": np.zeros((1, 3))}
+    private_files.write_anew(folder / f"finished_{number}.npz", array_files.packed(torn))
+    (folder / f".partial.0.slots_{number}.npz").write_bytes(slots_file.read_bytes()[:99])
     assert collect(sweep(folder)) == undisturbed[0]
 
 
@@ -118,22 +120,22 @@ def _files(folder):
 
 
 def test_a_save_that_lacks_a_finished_candidate_is_refused(tmp_path, killed_folder):
-    steps = sorted(path.name for path in (killed_folder / "finished").iterdir())
-    assert len(steps) >= 2
-    for number, step in enumerate(steps):
+    saves = sorted(killed_folder.glob("finished_*"))
+    assert len(saves) >= 2
+    for number, save in enumerate(saves):
         folder = tmp_path / str(number)
         shutil.copytree(killed_folder, folder)
-        shutil.rmtree(folder / "finished" / step)
-        with pytest.raises(ValueError, match="damaged or incomplete: remove that folder"):
+        (folder / save.name).unlink()
+        with pytest.raises(ValueError, match="damaged or incomplete, .*: remove that folder"):
             sweep(folder)
 
 
 @pytest.mark.parametrize("part", ["slots", "finished"])
 @pytest.mark.parametrize("damage", ["cut", "emptied", "removed"])
 def test_a_broken_save_is_one_line(tmp_path, killed_folder, part, damage, capfd):
-    files = _files(killed_folder / part)
-    assert len(files) > 5
-    for number, path in enumerate(files[:: len(files) // 4]):
+    files = sorted(killed_folder.glob(f"{part}_*"))
+    assert files
+    for number, path in enumerate(files):
         folder = tmp_path / str(number)
         shutil.copytree(killed_folder, folder)
         broken = folder / path.relative_to(killed_folder)
@@ -148,12 +150,25 @@ def test_a_broken_save_is_one_line(tmp_path, killed_folder, part, damage, capfd)
     assert capfd.readouterr().err == ""
 
 
-def test_a_save_without_its_hash_was_not_completed(tmp_path, killed_folder, undisturbed):
+@pytest.mark.parametrize("kind", ["slots", "finished"])
+def test_saves_of_an_earlier_version_are_refused_in_one_line(tmp_path, kind):
+    """They were folders, and hashes beside them."""
     folder = tmp_path / "checkpoints"
-    shutil.copytree(killed_folder, folder)
-    for path in folder.glob("slots_*.hash"):
-        path.unlink()
-    assert collect(sweep(folder)) == undisturbed[0]
+    folder.mkdir(mode=0o700)
+    (folder / kind).mkdir()
+    with pytest.raises(ValueError, match="or an earlier version wrote them: remove") as caught:
+        sweep(folder)
+    assert "\n" not in str(caught.value)
+    assert (folder / kind).is_dir()
+
+
+def test_half_precision_is_kept_bit_for_bit(tmp_path):
+    checkpoints = training.Checkpoints(tmp_path / "checkpoints")
+    state = {"state_0": np.asarray(jnp.linspace(0, 1, 7, dtype=jnp.bfloat16)), "n": np.int64(3)}
+    checkpoints.save(state, None)
+    found, _ = training.Checkpoints(tmp_path / "checkpoints").restore()
+    assert found["state_0"].dtype == jnp.bfloat16 and found["n"] == 3
+    assert found["state_0"].tobytes() == state["state_0"].tobytes()
 
 
 def test_a_sweep_killed_while_it_removes_its_saves_is_trained_again(
@@ -322,5 +337,7 @@ def test_saves_keep_their_distance_in_time_and_their_folder_private(tmp_path):
     next(rare)
     assert stat.S_IMODE(os.stat(folder).st_mode) == 0o700
     assert training.Checkpoints(folder).restore() == (None, [])
+    next(sweep(folder))
+    assert {stat.S_IMODE(path.stat().st_mode) for path in _files(folder)} == {0o600}
     with pytest.raises(ValueError, match="0 or more"):
         training.Checkpoints(folder, every_seconds=-1)

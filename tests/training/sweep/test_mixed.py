@@ -190,6 +190,7 @@ def test_no_candidate():
 
 def test_bad_input_is_refused_by_the_call():
     other_lots = training.PoissonLots(ROWS - 1, 0.1, 12)
+    fewer = training.FixedLots(ROWS - 1, 5)
     for message, configs, options in (
         ("chunk_size is 0", CONFIGS, {"chunk_size": 0}),
         ("steps_per_call is 0", CONFIGS, {"steps_per_call": 0}),
@@ -201,6 +202,7 @@ def test_bad_input_is_refused_by_the_call():
             {},
         ),
         ("never exceeds", [*CONFIGS[:5], dataclasses.replace(BASE, lots=other_lots)], {}),
+        (f"exactly {ROWS - 1}", [dataclasses.replace(FIXED[0], lots=fewer)] * NUMBER, {}),
     ):
         with pytest.raises(ValueError, match=message):
             training.mixed_sweep(configs, KEYS, HYPERPARAMETERS, DATA, initial=initial, **options)

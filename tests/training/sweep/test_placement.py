@@ -14,14 +14,7 @@ import pytest
 
 from dpjax import training
 from dpjax.training.sweep import placement
-from dpjax.training.sweep.placement import (
-    Placement,
-    Trial,
-    fastest_placement,
-    named_placement,
-    placement_by_rule,
-    placement_options,
-)
+from dpjax.training.sweep.placement import Placement, named_placement
 
 # Trains 6 candidates alike and unlike, by every placement; prints the results by placement.
 SCRIPT = textwrap.dedent(
@@ -61,7 +54,7 @@ SCRIPT = textwrap.dedent(
         return [results[index] for index in range(6)]
 
     results, padded = {}, {}
-    for name in ("rule", "vmap", "one_by_one", "devices", "devices_one_by_one", "auto"):
+    for name in ("rule", "vmap", "one_by_one", "devices", "devices_one_by_one"):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             results[name] = collect(
@@ -98,7 +91,7 @@ def in_a_process(devices: int):
 def test_four_devices_give_what_one_gives():
     found, results, padded = in_a_process(4)
     assert found == 4
-    for name in ("rule", "one_by_one", "devices", "devices_one_by_one", "auto"):
+    for name in ("rule", "one_by_one", "devices", "devices_one_by_one"):
         np.testing.assert_allclose(results[name], results["vmap"], rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(results["mixed devices"], results["mixed"], rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(results["mixed"][0], results["vmap"][0], rtol=1e-5, atol=1e-6)
@@ -110,90 +103,22 @@ def test_four_devices_give_what_one_gives():
     assert padded["vmap"] == []
 
 
-def test_auto_takes_the_quickest_and_touches_no_candidate():
-    seen = []
-
-    def trial(key, hyperparameters, data):
-        jax.debug.callback(lambda words: seen.append(words.tobytes()), jax.random.key_data(key))
-        return hyperparameters["scale"] * data.sum()
-
-    options = [Placement(4), Placement(1)]
-    best, seconds = fastest_placement(trial, {"scale": 2.0}, np.ones(3, np.float32), options)
-    jax.effects_barrier()
-    assert set(seconds) == set(options) and seconds[best] == min(seconds.values())
-    assert len(set(seen)) == 4 + 1  # each option's lanes have keys of their own
-    keys = training.candidate_keys(5, seed=0)
-    assert not {words.tobytes() for words in np.asarray(jax.random.key_data(keys))} & set(seen)
-    scales = []
-    for _, outputs in training.sweep(
-        lambda key, hyperparameters, data: hyperparameters["scale"],
-        keys,
-        {"scale": np.arange(5.0)},
-        np.ones(3, np.float32),
-        placement="auto",
-        trial=trial,
-    ):
-        scales += outputs.tolist()
-    assert scales == [0.0, 1.0, 2.0, 3.0, 4.0]
-
-
-class Timed(Placement):
-    """Computes nothing: a lane's step takes as long as stated, each further lane's half as long."""
-
-    clock, seconds_a_step, lengths = 0.0, 0.0, {}
-
-    def mapped(self, steps, in_axes):
-        def run(*arguments):
-            Timed.lengths[self.width] = steps
-            Timed.clock += steps * Timed.seconds_a_step * (1 + 0.5 * (self.width - 1))
-            return np.zeros(())
-
-        return run
-
-
-@pytest.mark.parametrize(
-    ("seconds_a_step", "real", "expected"),
-    [
-        # A call is to fill .2 s: 40 steps of 5 ms in one lane; 16 steps of 12.5 ms in four.
-        (0.005, 10_000, {1: 40, 4: 16}),
-        (0.001, 10_000, {1: 200, 4: 80}),
-        (0.001, 50, {1: 50, 4: 50}),  # never longer than the real run
-        (0.001, 7, {1: 7, 4: 7}),
-        (0.02, 10_000, {1: 16, 4: 16}),
-    ],
-)
-def test_a_trial_is_long_enough_to_be_measured(monkeypatch, seconds_a_step, real, expected):
-    monkeypatch.setattr(Timed, "clock", 0.0)
-    monkeypatch.setattr(Timed, "seconds_a_step", seconds_a_step)
-    monkeypatch.setattr(Timed, "lengths", {})
-    monkeypatch.setattr(placement.jax, "jit", lambda function: function)
-    monkeypatch.setattr(placement.time, "perf_counter", lambda: Timed.clock)
-    trial = Trial(lambda steps: steps, real)
-    options = [Timed(4), Timed(1)]
-    best, seconds = fastest_placement(trial, {"scale": 2.0}, np.ones(3, np.float32), options)
-    assert Timed.lengths == pytest.approx(expected, abs=1)  # The clock's sums are rounded.
-    assert best == Timed(4)  # Four candidates for the time of 2.5.
-    assert seconds[Timed(1)] == pytest.approx(real * seconds_a_step)
-    assert seconds[Timed(4)] == pytest.approx(real * seconds_a_step * 2.5 / 4)
-
-
 @pytest.mark.parametrize(
     ("bytes_of_step", "width"), [(0, 16), (10**5, 16), (10**6, 16), (2**20, 16), (2**20 + 1, 1)]
 )
 def test_the_rule_goes_by_public_sizes(monkeypatch, bytes_of_step, width):
     """Small steps side by side on a CPU, all on an accelerator; several devices share them."""
-    assert placement_by_rule(16, bytes_of_step) == Placement(width)
     assert named_placement("rule", 16, bytes_of_step) == Placement(width)
     several = jax.local_devices() * 3
     monkeypatch.setattr(placement.jax, "local_devices", lambda: several)
-    assert placement_by_rule(16, bytes_of_step) == Placement(width, tuple(several))
+    assert named_placement("rule", 16, bytes_of_step) == Placement(width, tuple(several))
     monkeypatch.setattr(placement.jax, "default_backend", lambda: "gpu")
-    assert placement_by_rule(16, bytes_of_step) == Placement(16, tuple(several))
+    assert named_placement("rule", 16, bytes_of_step) == Placement(16, tuple(several))
 
 
 def test_the_rule_keeps_what_stands_side_by_side_small():
-    assert placement_by_rule(10_000, 2**20) == Placement(16)
-    assert placement_by_rule(10_000, 2**12) == Placement(2**12)
+    assert named_placement("rule", 10_000, 2**20) == Placement(16)
+    assert named_placement("rule", 10_000, 2**12) == Placement(2**12)
 
 
 def test_a_step_is_as_large_as_its_rows_and_its_parameters():
@@ -225,12 +150,10 @@ def test_a_step_is_as_large_as_its_rows_and_its_parameters():
     assert of(20, 3000) > 16 * 4 * 24_000
 
 
-def test_names_and_options():
+def test_names():
     assert named_placement("rule", 8) == Placement(8)
     assert named_placement("vmap", 8) == Placement(8)
     assert named_placement("devices_one_by_one", 8).width == 1
-    assert [option.width for option in placement_options(8)][:3] == [8, 2, 1]
-    assert placement_options(1)[0] == Placement(1)
     assert Placement(3).lanes == 3 and "3 side by side" in str(Placement(3))
 
 

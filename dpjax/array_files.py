@@ -1,0 +1,73 @@
+"""Arrays by name as the bytes of one .npz file, whose damage is noticed by a hash."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from dpjax import private_files
+
+Arrays = dict[str, np.ndarray]
+
+_HASH, _AS = "hash", " held as "
+
+
+def packed(arrays: Arrays) -> bytes:
+    """Arrays by name as the bytes of an .npz file, with a hash of them all."""
+    buffer = io.BytesIO()
+    content: dict[str, Any] = {_HASH: _hash_of(arrays)}
+    for name, array in arrays.items():
+        array = np.asarray(array)
+        if array.dtype.kind == "V":  # bfloat16 and its like, of which NumPy writes no type.
+            name, array = f"{name}{_AS}{array.dtype}", array.view(f"u{array.dtype.itemsize}")
+        content[name] = array
+    np.savez(buffer, **content)
+    return buffer.getvalue()
+
+
+def unpacked(payload: bytes) -> Arrays:
+    """What `packed` packed.
+
+    Raises:
+      ValueError: if the hash is of other arrays. (NumPy raises more for bytes that are no .npz.)
+    """
+    arrays = {}
+    with np.load(io.BytesIO(payload), allow_pickle=False) as file:
+        for name, array in file.items():
+            name, _, kind = name.partition(_AS)
+            arrays[name] = array.view(jnp.dtype(kind)) if kind else array
+    if not np.array_equal(arrays.pop(_HASH, np.zeros(0)), _hash_of(arrays)):
+        raise ValueError("the hash is of other arrays")
+    return arrays
+
+
+def _hash_of(arrays: Arrays) -> np.ndarray:
+    digest = hashlib.blake2b(digest_size=16)
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        digest.update(f"{name} {array.shape} {array.dtype}\n".encode() + array.tobytes())
+    return np.frombuffer(digest.digest(), np.uint8)
+
+
+def read_arrays(path: str, mend: str) -> Arrays:
+    """The arrays of a file that `packed` wrote.
+
+    Args:
+      path: of the file, this user's alone.
+      mend: what to do where it is damaged.
+
+    Raises:
+      ValueError: for a file that is damaged, or not this user's alone.
+    """
+    payload = private_files.read_private(path)
+    try:
+        return unpacked(payload)
+    except MemoryError:
+        raise
+    except Exception:
+        # NumPy and zipfile raise many things for the many ways in which a file can be broken.
+        raise ValueError(f"{path} is damaged or cut short: {mend}") from None
