@@ -5,4 +5,4 @@ once), `dpjax.tuning` (one selection, one release), `dpjax.models` and `dpjax.da
 package touches no device, environment variable or network.
 """
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"

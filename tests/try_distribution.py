@@ -1,6 +1,6 @@
 """Installs each built distribution into a clean environment and runs it; `make dist` calls it.
 
-python tests/try_distribution.py dist/dpjax-0.2.0-py3-none-any.whl dist/dpjax-0.2.0.tar.gz
+python tests/try_distribution.py dist/dpjax-0.3.0-py3-none-any.whl dist/dpjax-0.3.0.tar.gz
 """
 
 from __future__ import annotations

@@ -179,8 +179,7 @@ def _register(name: str) -> None:
         "of Morlet wavelets, 2 scales, 8 angles), normalised in 27 groups within each record.",
         input_shape=shape(images.input_shape),
         encode=lambda stored: apply(images.encode(stored)),
-        in_tfds=False,
-        reading=None,
+        tfds_version=None,
     )
     register(scattered)
 

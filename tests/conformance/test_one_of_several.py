@@ -328,6 +328,28 @@ CASES = {
         ),
         "orders must be finite",
     ),
+    "accounting/numerics/rdp_grid.epsilon_grid": (
+        lambda marks: accounting.epsilon_grid(
+            np.ones((3, 2)), [2.0, 3.0], np.where(marks, 1.0, 1e-5)
+        ),
+        "strictly between 0 and 1",
+    ),
+    "accounting/numerics/rdp_grid._settings": (
+        lambda marks: accounting.rdp_grid(np.where(marks, 1.5, 0.5), 1.0, 1, [2.0]),
+        "must lie in .0, 1. everywhere",
+    ),
+    "accounting/numerics/rdp_grid._settings 2": (
+        lambda marks: accounting.rdp_grid(0.5, np.where(marks, 0.0, 1.0), 1, [2.0]),
+        "positive and finite everywhere",
+    ),
+    "accounting/numerics/rdp_grid._settings 3": (
+        lambda marks: accounting.rdp_grid(0.5, 1.0, np.where(marks, 1.5, 1.0), [2.0]),
+        "whole numbers",
+    ),
+    "accounting/numerics/rdp_grid._orders": (
+        lambda marks: accounting.rdp_grid(0.5, 1.0, 1, np.where(marks, 1.0, 2.0)),
+        "orders",
+    ),
     "accounting/selection/laws/tabulated.Tabulated.__init__": (_tabulated, "needs ascending k"),
     "bridges/model_files.ModelFile.files": (
         lambda marks: ModelFile().files(_with(marks, np.zeros(2), "text")),
