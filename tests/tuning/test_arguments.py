@@ -186,7 +186,7 @@ PUBLIC = {
         validation=(records(), "object"),
         trainable=(None, ""),
         with_rng=(False, "flag"),
-        averages=(None, ""),  # See training/test_averages.py.
+        average=(None, ""),  # See training/test_averages.py.
         loss_reads=((), ""),  # See problem/test_loss_reads.py.
         description=("", "text"),
     ),
