@@ -16,7 +16,9 @@ Rebuild = Callable[[dict[str, Any], list[Any]], Any]
 
 _REBUILDERS: dict[str, Rebuild] = {}
 
-REMOVED = {"laplace": "0.2.0", "profile_table": "0.2.0", "randomised_response": "0.2.0"}
+REMOVED = dict.fromkeys(
+    ("best_of_adaptive", "laplace", "profile_table", "randomised_response"), "0.2.0"
+)
 """Mechanism -> the last version that priced it, which alone rebuilds its guarantees."""
 
 

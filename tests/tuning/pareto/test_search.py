@@ -165,7 +165,7 @@ def test_the_record_says_that_it_is_not_private(searched, tmp_path):
         {"label": "other data"},
         {"law": _Narrow()},
     ],
-    ids=str,
+    ids=",".join,
 )
 def test_a_record_of_other_flags_is_refused(searched, tmp_path, changed):
     path = tmp_path / "evaluations.jsonl"
