@@ -42,6 +42,13 @@ def _random_repetitions(space=SPACE, task=None, **more):
     return flat_call.tune(tuning.RandomRepetitions, task or _task(), space, **arguments).release
 
 
+def _own_optimizer():
+    """As a command line gives a registered optimiser its settings."""
+    made = training.sgd()
+    made.description = {"name": "decayed", "weight_decay": "0.5"}
+    return _random_repetitions(optimizer=made)
+
+
 def _extrapolation(**more):
     law = accounting.AtMost(accounting.Geometric(mean=2), cap=3)
     arguments = dict(repetitions=law, stage_noise=(8.0, 4.0)) | RUN | more
@@ -100,6 +107,7 @@ def _any_run(**more):
 RELEASES = {
     "random repetitions": _random_repetitions,
     "a mixed space": _mixed,
+    "an optimizer with settings of its own": _own_optimizer,
     "scored on the records trained on": lambda: _random_repetitions(score_on_training=True),
     "fixed lots": _fixed_lots,
     "calibrated, public validation": lambda: _random_repetitions(
@@ -440,20 +448,13 @@ def test_a_claim_that_is_too_small_and_one_that_is_too_large(tmp_path):
             _verify(folder)
 
 
-class _Mine(accounting.Poisson):
-    """A law of one's own."""
-
-    def to_dict(self):
-        return {"law": "mine", "mean": self.mean}
-
-
-def test_a_law_of_ones_own_cannot_be_rebuilt_and_another_version_is_named(tmp_path):
-    with mock.patch.object(private_runs, "execute", _not_executed):
-        _random_repetitions(repetitions=_Mine(2.0)).save(tmp_path / "mine")
-    with pytest.raises(verification.NotVerified, match="cannot be rebuilt.*unknown law 'mine'"):
-        _verify(tmp_path / "mine")
+def test_an_unknown_law_cannot_be_rebuilt_and_another_version_is_named(tmp_path):
     folder = _saved(tmp_path)
     claim = json.loads((folder / "guarantee.json").read_text())
+    selection = claim["selection"] | {"law_of_K": {"law": "mine", "mean": 2.0}}
+    _write(folder, claim | {"selection": selection}, seal=True)
+    with pytest.raises(verification.NotVerified, match="selection.law_of_K.law|unknown law 'mine'"):
+        _verify(folder)
     versions = claim["library_versions"] | {"dpjax": "0.0.1"}
     _write(folder, claim | {"model": 3, "library_versions": versions}, seal=True)
     with pytest.raises(verification.NotVerified, match="dpjax 0.0.1 wrote it.*that version"):
