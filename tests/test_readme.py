@@ -14,11 +14,17 @@ COSTS = (ROOT / "docs" / "costs.md").read_text()
 TABLE_OF_COSTS = r"\n\| law of K, its mean \| chance.*?\n\n"
 
 
+def _without_calibration(example):
+    return example.replace("    epsilon=4.0,\n", "").replace(
+        "RunOptions(", "RunOptions(noise_multiplier=2.0, "
+    )
+
+
 def test_the_example_runs_as_written(tmp_path):
     (example,) = re.findall(r"```python\n(.*?)```", START, flags=re.DOTALL)
     # Only the speed is changed: fewer passes over the data, and no noise to be calibrated.
-    example = example.replace("epochs=15", "epochs=2").replace("epsilon=4.0", "noise_multiplier=2")
-    assert "noise_multiplier=2, delta" in example
+    example = _without_calibration(example).replace("epochs=15", "epochs=2")
+    assert "noise_multiplier=2.0, lot_size=64, epochs=2" in example
     done = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{example}"],
         cwd=tmp_path,
@@ -38,8 +44,7 @@ def test_the_examples_of_tasks_run_as_written(capsys):
     assert len(examples) == 2
     for example in examples:
         # Only the speed is changed: no noise is calibrated.
-        example = example.replace("epsilon=4.0", "noise_multiplier=2.0")
-        exec(compile(example, "docs/tasks.md", "exec"), {})
+        exec(compile(_without_calibration(example), "docs/tasks.md", "exec"), {})
     assert len(capsys.readouterr().out.splitlines()) >= 2
 
 
