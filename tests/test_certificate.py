@@ -460,10 +460,6 @@ def test_grids_and_cases_are_not_trusted(folder, capsys):
         (folder / "certificate.json").write_bytes(kept)
 
 
-def _run(claim):
-    return claim["mechanism"]["parts"][0]["parts"][0]
-
-
 def test_words_that_are_not_the_mechanism_are_refused(folder, capsys):
     """Every leaf of the words that a cost depends on, the hashes made anew."""
     claim = json.loads((folder / "guarantee.json").read_text())
