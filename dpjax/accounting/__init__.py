@@ -1,9 +1,9 @@
 """What a computation costs in privacy, in NumPy and SciPy float64.
 
 Constructors of base runs return a `Guarantee`; `compose`, `repeat`, `parallel`, `mixture`,
-`best_of` and `split` make guarantees of guarantees; laws of the number of runs
-K live in `selection.laws`.
-A constructor of one's own is a function decorated with `mechanism`, a law of K a `Tabulated`.
+`best_of` and `split` make guarantees of guarantees; laws of the number of runs K live in
+`selection.laws`. A user-defined constructor is a function decorated with `mechanism`, a
+user-defined law of K a `Tabulated`.
 """
 
 from dpjax.accounting.calibration import calibrate, calibrate_largest

@@ -18,7 +18,7 @@ _METHOD = flags.DEFINE_enum(
     list(tuning.registered_tuners()),
     "The tuner: "
     + "; ".join(
-        f"{name}: {(cls.__doc__ or '').splitlines()[0].split('; see')[0].rstrip('.')}"
+        f"{name}: {(cls.__doc__ or '').splitlines()[0].rstrip('.')}"
         for name, cls in tuning.registered_tuners().items()
     )
     + ".",

@@ -45,7 +45,7 @@ def load(
     """Returns a data set by name.
 
     Published files are read as they are (MNIST in half a second). `digits` needs neither files nor
-    network, nor do the tables of the extra `tables`.
+    network.
 
     Example:
       >>> from dpjax import data
@@ -65,6 +65,7 @@ def load(
       public_size, classes, size_bound, validation_public_size, identified_by: for your own
         files only, see `user_arrays.from_arrays`. Data sets with a name carry theirs.
       schema, test_table: for `.csv` tables only, see `tables.load_table`.
+      settings: of a data set with a name: arguments of its `Source.encode`.
 
     Raises:
       ValueError: for an unknown name, or an argument that does not belong to the data set.

@@ -59,8 +59,8 @@ def read_images(place: pathlib.Path, counts: Mapping[str, int]) -> dict[str, np.
     """Returns `<role>_inputs` (n, height, width, channels) and `<role>_labels` (n,), uint8.
 
     They come in the published order: TFDS stores records sorted by a hash of their key, and the
-    keys of MNIST, Fashion-MNIST and CIFAR-10 are positions in the published file, so hashing
-    0..n-1 again gives the order back.
+    keys of MNIST and CIFAR-10 are positions in the published file, so hashing 0..n-1 again gives
+    the order back.
 
     Args:
       place: from `prepared`.

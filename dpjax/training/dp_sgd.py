@@ -86,7 +86,7 @@ class TrainConfig:
 
     Raises:
       ValueError: for steps or a lot size that are not positive, for a relation that the lots do not
-        have, for a mesh that is none, for no such clipping, and for names that are none.
+        have, for a mesh that is no `LotMesh`, for an unknown clipping, and for malformed names.
     """
 
     loss_fn: Callable[..., jax.Array]
@@ -160,8 +160,7 @@ def make_train(config: TrainConfig) -> Train:
         different partitions of one array share a compilation. One that is no row, or (`FixedLots`)
         leaves too few behind it, is refused, and gives nothing but NaN where it is traced.
     and returns the final full parameters, a pytree like `params`, or their `config.average`. It is
-    pure: it may be jitted, and vmapped over the first three
-    arguments.
+    pure: it may be jitted, and vmapped over the first three arguments.
 
     Formal guarantees:
       Let C = clip_norm and S = `grad_fn.sensitivity(relation, C)` (C for add or remove one, 2C for

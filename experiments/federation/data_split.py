@@ -31,7 +31,7 @@ class DataSplit:
       minimum_size: fewest records of a client.
       partition_seed: public seed of the split.
       data_dir: folder where the files of data sets are looked for.
-      cache_dir: where downloads and caches go, if elsewhere.
+      cache_dir: where downloads go, if elsewhere.
     """
 
     clients: int

@@ -18,7 +18,7 @@ def needs(folder):
 
 @pytest.fixture(scope="module")
 def cache_dir(tmp_path_factory):
-    return tmp_path_factory.mktemp("prepared")
+    return tmp_path_factory.mktemp("downloads")
 
 
 @needs("adult")
@@ -33,8 +33,6 @@ def test_adult(cache_dir):
     assert norms.max() <= np.sqrt(13.0) + 1e-6
     first = dict(zip(adult.feature_names, adult.train.inputs[0]))
     assert first["workclass=State-gov"] == first["education=Bachelors"] == first["sex=Male"] == 1.0
-    again = data.load("adult", FILES, cache_dir=cache_dir)
-    np.testing.assert_array_equal(again.train.inputs, adult.train.inputs)
 
 
 @needs("a9a")

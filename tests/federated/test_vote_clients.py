@@ -9,7 +9,6 @@ from dpjax import models
 from dpjax.federated import vote_clients, voting
 from dpjax.federated.vote_clients import train_clients
 
-GENERATOR = np.random.default_rng(0)
 MODEL = models.MLP((6,), 3)
 
 

@@ -173,7 +173,7 @@ def zcdp_curve(rho: float) -> RenyiCurve:
 
 
 def pure_curve(epsilon: float) -> RenyiCurve:
-    """Returns the tight curve of pure epsilon-DP: randomised response's (spec section 4)."""
+    """Returns the tight curve of pure epsilon-DP: randomised response's."""
 
     def evaluate(orders: np.ndarray) -> np.ndarray:
         # log((e^{a e} + e^{(1-a) e}) / (1 + e^e)) = log cosh((a - 1/2) e) - log cosh(e / 2).

@@ -1,7 +1,7 @@
 """Best of K runs: the exact profile over all orders of the outcomes, rounded upwards.
 
 The envelope lets every outcome sit at the rank that is worst for it. In truth a rank is used once,
-and what ranks above an outcome is made of the other outcomes. With h as in `selection_envelope`,
+and what ranks above an outcome is made of the other outcomes. With h as in `envelope.py`,
 g(m) = 1 - h(1 - m) and f the generating function of K, for every t = e^epsilon >= 1
 
     H_t(A||A') <= sup integral f'(1 - n - m) dm - t f'(1 - h(n) - g(m)) dg(m)

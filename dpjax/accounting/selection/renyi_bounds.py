@@ -1,8 +1,8 @@
 """Best of K runs in Renyi terms: Papernot & Steinke (ICLR 2022), corrected.
 
-Two corrections (spec E1): Lemma 7 and Theorem 6 of the paper omit the event K = 0, on which both
-outputs agree; without its P[K = 0] they claim negative divergences when E[K] < 1. The form used
-here, valid for every law of K, is
+Two corrections (E1 in third_party_notes/papers.md): Lemma 7 and Theorem 6 of the paper omit the
+event K = 0, on which both outputs agree; without its P[K = 0] they claim negative divergences when
+E[K] < 1. The form used here, valid for every law of K, is
 
     exp((l-1) D_l(A||A')) <= P[K=0] + exp((l-1) D_l(Q||Q')) sup f'(q)^l f'(q')^(1-l).
 

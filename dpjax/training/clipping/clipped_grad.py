@@ -33,7 +33,6 @@ from dpjax.training.clipping.checks import (
     shapes_of,
 )
 from dpjax.training.clipping.clip_rules import (
-    CLIP_RULES,
     ClipRule,
     GlobalClipping,
     Group,
@@ -56,8 +55,6 @@ from dpjax.training.clipping.per_example_gradients import (
 PyTree = Any
 
 METHODS = ("auto", "factored", "materialised")
-CLIPPINGS = tuple(CLIP_RULES)
-"""Names of the rules of `clip_rules.py`; `grouped` needs its groups, so the rule itself."""
 
 ROUNDING_ALLOWANCE = 2.0**-18
 """Contributions are clipped to `(1 - ROUNDING_ALLOWANCE) * clip_norm`: 64 units of float32

@@ -24,7 +24,6 @@ EPSILON = 0.1
 """The paper's epsilon_0, of one iteration."""
 
 GRANULARITY = 0.01
-PAPER_PARTITIONS = 10
 
 
 @dataclasses.dataclass(frozen=True)

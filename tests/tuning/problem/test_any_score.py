@@ -49,7 +49,6 @@ def _linear(**changes):
 
 
 SPACE = tuning.Space(learning_rate=tuning.LogUniform(0.1, 1.0), clip_norm=1.0)
-NUMBERS = tuning.Space(learning_rate=0.5, clip_norm=1.0)
 RUN = tuning.RunOptions(lot_size=40, steps=6)
 
 

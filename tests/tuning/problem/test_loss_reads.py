@@ -132,7 +132,7 @@ def test_many_candidates_trace_the_loss_no_oftener_than_few():
     assert counts[0] == counts[1]
 
 
-def test_with_a_key_users_and_augmentations_it_comes_last():
+def test_with_a_key_and_users_it_comes_last():
     def loss(params, example, rng, given):
         return _loss(params, example, given) * jax.random.uniform(rng)
 

@@ -36,7 +36,7 @@ class AtMost(RepetitionLaw):
       mean 9.92, at most 64
 
     Attributes:
-      law: the law to condition; only its pmf is used.
+      law: the law to condition.
       cap: whole number >= max(1, law.minimum), at most a million.
     """
 
@@ -84,7 +84,7 @@ class AtMost(RepetitionLaw):
 
     def thinned(self, failure: float) -> RepetitionLaw:
         if type(self.law).thinned is RepetitionLaw.thinned:
-            return super().thinned(failure)  # The inner law's functions may not be known.
+            return super().thinned(failure)  # AtMost refuses `Thinned`, which is no family.
         return AtMost(self.law.thinned(failure), self.cap)
 
     @property

@@ -4,7 +4,7 @@ A law must be fixed before the data is seen. All functions are evaluated in y = 
 generating function f(x) = E[x^K] loses no digits near x = 1.
 
 What a selection costs is asked of the law. The defaults here are bounds that hold for every law;
-a family with a theorem of its own overrides them (`repetitions`, `bounded_repetitions`).
+a family with a theorem of its own overrides them (`log_moment_theorem`, `largest_log_ratio`).
 """
 
 from __future__ import annotations
@@ -360,7 +360,7 @@ class Thinned(RepetitionLaw):
     """A law given that none of its runs failed, each failing with this probability (Lemma 20).
 
     Attributes:
-      law: of K, its functions known.
+      law: of K.
       failure: probability in [0, 1).
     """
 
