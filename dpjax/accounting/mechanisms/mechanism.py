@@ -94,7 +94,7 @@ def mechanism(body: Callable[P, Guarantee]) -> Callable[P, Guarantee]:
     ```
 
     The body returns any Guarantee that costs at least what the mechanism does: of the functions of
-    `dpjax.accounting`, of one's own mechanisms, `Guarantee.from_pld` for loss distributions,
+    `dpjax.accounting`, of your own mechanisms, `Guarantee.from_pld` for loss distributions,
     `renyi_only` for a table of Renyi divergences, `pure` for an epsilon. How that one was made is
     forgotten: the tree names this mechanism instead.
 

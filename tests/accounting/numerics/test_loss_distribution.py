@@ -227,7 +227,7 @@ def test_lost_mass_is_refused_wherever_a_distribution_is_made():
 
 
 def test_profile_round_trip():
-    """A pair rebuilt from its own profile has the same profile (spec 3.4: to 1e-6)."""
+    """A pair rebuilt from its own profile has the same profile (to 1e-6)."""
     for guarantee in (
         accounting.gaussian(1.1),
         accounting.best_of(accounting.gaussian(2.236), accounting.Geometric(10.0)),

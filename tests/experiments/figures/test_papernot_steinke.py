@@ -324,7 +324,7 @@ def test_figure_8_one_pair_is_zcdp_at_every_order(quick_rows):
 
 
 def test_figure_8_correction_below_order_two():
-    """Proposition 15 as printed is false there (spec E2): S everything, l = 1.5."""
+    """Proposition 15 as printed is false there: S everything, l = 1.5."""
     p, q = np.log([0.5, 0.5]), np.log([0.4, 0.6])
     order = 1.5
     exact = figure_8.divergence(order, p, q)
