@@ -477,7 +477,7 @@ CASES = {
         "has lost mass",
     ),
     "checks.vector": (
-        lambda marks: checks.vector("numbers", np.where(marks, np.nan, 1.0)),
+        lambda marks: checks.vector("numbers", np.where(marks, np.inf, 1.0)),
         "numbers must be",
     ),
     "data/tables._checked": (
@@ -524,7 +524,7 @@ CASES = {
         "variance must be >= 0",
     ),
     "tuning/pareto/fronts.hypervolume": (
-        lambda marks: pareto.hypervolume([(0.5, 0.5)], _two(marks, 1.0, np.nan)),
+        lambda marks: pareto.hypervolume([(0.5, 0.5)], _two(marks, 1.0, np.inf)),
         "two finite numbers",
     ),
     "tuning/pareto/fronts.to_model_units": (
