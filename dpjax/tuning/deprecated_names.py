@@ -30,7 +30,7 @@ def function(name: str) -> Any:
     return functools.partial(_called, name)
 
 
-def _called(name: str, task: Task, space: Space | None = None, /, **given: Any) -> Result | None:
+def _called(name: str, /, task: Task, space: Space | None = None, **given: Any) -> Result | None:
     cls = registered_tuners()[name]
     warnings.warn(
         f"tuning.{name}(task, space, ...) is deprecated: call "
@@ -38,8 +38,15 @@ def _called(name: str, task: Task, space: Space | None = None, /, **given: Any) 
         DeprecationWarning,
         stacklevel=2,
     )
+    return tune_flat(cls, task, space, **given)
 
-    def taken(by: type) -> Any:
+
+def tune_flat(
+    cls: type[Any], /, task: Task, space: Space | None = None, **given: Any
+) -> Result | None:
+    """Calls `tune`, each argument given to whichever has it: the tuner, its run, or `tune`."""
+
+    def taken(by: type[Any]) -> Any:
         names = [field.name for field in dataclasses.fields(by) if field.name in given]
         return by(**{name: given.pop(name) for name in names})
 

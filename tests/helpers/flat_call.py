@@ -4,22 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from typing import Any
 
 from dpjax import tuning
+from dpjax.tuning import deprecated_names
 
-
-def tune(cls: type, task: tuning.Task, space: tuning.Space | None = None, **given: Any) -> Any:
-    """Returns `tuning.tune`'s result, each argument given to whichever of the three has it."""
-    of_tuner, of_run = (
-        {
-            field.name: given.pop(field.name)
-            for field in dataclasses.fields(one)
-            if field.name in given
-        }
-        for one in (cls, tuning.RunOptions)
-    )
-    return tuning.tune(task, space, cls(**of_tuner), run=tuning.RunOptions(**of_run), **given)
+tune = deprecated_names.tune_flat
 
 
 def arguments(cls: type) -> set[str]:

@@ -80,9 +80,8 @@ def test_delta_seed_and_an_untrained_default_are_warned_of_where_they_are_passed
     assert f"1/{size}" in str(caught[cautions.LargeDeltaWarning].message)
     assert cautions.KnownRandomnessWarning in caught
     assert "untrained default" in str(caught[cautions.UntrainedReleaseWarning].message)
-    caller = __file__ if name == "one run" else flat_call.__file__
     for kind in (cautions.LargeDeltaWarning, cautions.UntrainedReleaseWarning):
-        assert caught[kind].filename == caller
+        assert caught[kind].filename == __file__
 
 
 def test_a_small_delta_secret_randomness_and_no_run_at_all():

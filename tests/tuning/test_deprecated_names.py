@@ -35,6 +35,14 @@ def test_fields_of_the_tuner_reach_it(monkeypatch):
     assert named == {"seed": 1, "run": tuning.RunOptions()}
 
 
+def test_task_and_space_may_be_named(monkeypatch):
+    seen = []
+    monkeypatch.setattr(deprecated_names, "tune", lambda *args, **named: seen.append(args[:2]))
+    with pytest.warns(DeprecationWarning):
+        tuning.random_repetitions(space="space", task="task")
+    assert seen == [("task", "space")]
+
+
 def test_no_other_name_is_there_and_none_is_listed():
     with pytest.raises(AttributeError, match="no attribute 'last_run'"):
         tuning.last_run  # noqa: B018

@@ -299,9 +299,8 @@ def fitted(
     Raises:
       ValueError: if no evaluation succeeded.
     """
-    from dpjax.tuning.pareto.gaussian_process import (
-        GaussianProcess,  # Here: SciPy's optimiser loads slowly.
-    )
+    # Here: SciPy's optimiser loads slowly.
+    from dpjax.tuning.pareto.gaussian_process import GaussianProcess
 
     checks.instance("record", record, SearchRecord, "pareto.search(...)")
     checks.instance("generator", generator, np.random.Generator, "np.random.default_rng(0)")
