@@ -120,7 +120,7 @@ def _after_a_public_search() -> tuning.Release:
     return released_run(task, cost, setting, training.sgd(), **words)[0]
 
 
-def _vote(rounds: int) -> federated.Outcome:
+def vote(rounds: int) -> federated.Outcome:
     """Three voters' choice, and what was trained after it."""
     rates = (0.1, 0.01, 1e-5)
     candidates = [{"learning_rate": rate, "decay": 1.0, "momentum": 0.0} for rate in rates]
@@ -162,27 +162,34 @@ def cases() -> dict[str, Any]:
     return found
 
 
+def folder_of(name: str) -> pathlib.Path:
+    """Where a case's release lies."""
+    return FOLDER / name.replace(" ", "_").replace(",", "")
+
+
+VOTES = {"a vote": 0, "a vote, then training": 2}
+"""Rounds of training; these have no seed, and their server writes them."""
+
+
 def main() -> None:
     """Writes the releases that are missing."""
     FOLDER.mkdir(exist_ok=True)
     for name, make in cases().items():
-        folder = FOLDER / name.replace(" ", "_").replace(",", "")
-        if folder.exists():
+        if folder_of(name).exists():
             continue
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)
-                make().save(folder, certificate=name.endswith("plain"))
+                make().save(folder_of(name), certificate=name.endswith("plain"))
         except (ValueError, TypeError) as error:
             print(f"{name}: refused: {str(error)[:160]}")
         else:
             print(name, flush=True)
-    for name, rounds in (("a vote", 0), ("a vote, then training", 2)):
-        folder = FOLDER / name.replace(" ", "_").replace(",", "")
-        if not folder.exists():
+    for name, rounds in VOTES.items():
+        if not folder_of(name).exists():
             with tempfile.TemporaryDirectory() as run:
-                federated.save_outcome(_vote(rounds), pathlib.Path(run) / "run")
-                shutil.copytree(pathlib.Path(run) / "run" / "release", folder)
+                federated.save_outcome(vote(rounds), pathlib.Path(run) / "run")
+                shutil.copytree(pathlib.Path(run) / "run" / "release", folder_of(name))
 
 
 if __name__ == "__main__":

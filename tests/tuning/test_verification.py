@@ -8,6 +8,7 @@ import re
 from unittest import mock
 
 import flat_call
+import frozen
 import jax
 import numpy as np
 import pytest
@@ -253,21 +254,11 @@ def _write(folder, document, *, seal):
 def _federation(folder, rounds):
     """A vote among three, and a model of one parameter a class, as its server writes them."""
     federated = pytest.importorskip("dpjax.federated")
-    rates = (0.1, 0.01, 1e-5)
-    candidates = [{"learning_rate": rate, "decay": 1.0, "momentum": 0.0} for rate in rates]
-    election = federated.Election.from_config(
-        {"clients": 3, "votes": 1, "epsilon": 5.0, "missing-fraction": 0.34, "classes": 2}
-        | {"candidates": json.dumps(candidates), "model": "logistic_regression"}
-        | {"rounds": rounds, "input-shape": "3", "total-epsilon": 20.0}
-    )
-    params = np.zeros(election.model.dimension, np.float32) if rounds else None
-    counts = np.array([3, 1, 0])
-    outcome = federated.Outcome(election, 0, counts, 3, 0, params=params)
-    federated.save_outcome(outcome, folder / "run")
+    federated.save_outcome(frozen.vote(rounds), folder / "run")
     return folder / "run" / "release"
 
 
-FEDERATED = {"a vote": 0, "a vote, then training": 2}
+FEDERATED = frozen.VOTES
 
 
 def _not_executed(procedure, **more):

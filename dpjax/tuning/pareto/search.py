@@ -299,7 +299,7 @@ def fitted(
     Raises:
       ValueError: if no evaluation succeeded.
     """
-    # Here: SciPy's optimiser loads slowly.
+    # Here: whoever tunes needs none of it, and it takes long to import.
     from dpjax.tuning.pareto.gaussian_process import GaussianProcess
 
     checks.instance("record", record, SearchRecord, "pareto.search(...)")
