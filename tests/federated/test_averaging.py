@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_federations import CANDIDATE, MODEL, PARTITIONS
 
 from dpjax import accounting, models
 from dpjax.federated import averaging, local_updates
@@ -153,19 +154,6 @@ def test_a_round_aborts_without_output(plan, total, survivors, message):
 
 
 # ---- local training
-
-
-MODEL = models.MLP((5,), 3)
-CANDIDATE = {"learning_rate": 0.2, "decay": 0.5, "momentum": 0.9}
-
-
-def _client(number, seed):
-    generator = np.random.default_rng(seed)
-    inputs = generator.normal(size=(number, 4)).astype(np.float32)
-    return inputs, (inputs[:, 0] > 0).astype(np.int64) + (inputs[:, 1] > 0.5)
-
-
-PARTITIONS = [_client(30, 1), _client(7, 2), (np.zeros((0, 4), np.float32), np.zeros(0, int))]
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ The numbers of records (30 and 18 of one data set, 37 and 21 of another), their 
 24) and bounds (50 and 32) all differ, so a release that mixes them up is not the expected one.
 """
 
+import functools
 import json
 import math
 import os
@@ -53,9 +54,9 @@ def _threshold_stopping(toy, which):
     )
 
 
-def _exponential(toy, which):
+def _one_choice(tuner, toy, which):
     return flat_call.tune(
-        tuning.Exponential,
+        tuner,
         toy.task(which),
         SPACE,
         candidates=LISTED,
@@ -66,17 +67,8 @@ def _exponential(toy, which):
     )
 
 
-def _permute_and_flip(toy, which):
-    return flat_call.tune(
-        tuning.PermuteAndFlip,
-        toy.task(which),
-        SPACE,
-        candidates=LISTED,
-        partitions=4,
-        selection_epsilon=20.0,
-        chunk_size=6,
-        **toy.settings,
-    )
+_exponential = functools.partial(_one_choice, tuning.Exponential)
+_permute_and_flip = functools.partial(_one_choice, tuning.PermuteAndFlip)
 
 
 def _doubling(toy, which):

@@ -6,22 +6,11 @@ import math
 import jax
 import numpy as np
 import pytest
+from small_federations import CANDIDATE, MODEL, PARTITIONS, client
 
 from dpjax import models
 from dpjax.federated import averaging, local_updates, vote_clients
 from experiments.federation import many_clients
-
-MODEL = models.MLP((5,), 3)
-CANDIDATE = {"learning_rate": 0.2, "decay": 0.5, "momentum": 0.9}
-
-
-def _client(number, seed):
-    generator = np.random.default_rng(seed)
-    inputs = generator.normal(size=(number, 4)).astype(np.float32)
-    return inputs, (inputs[:, 0] > 0).astype(np.int64) + (inputs[:, 1] > 0.5)
-
-
-PARTITIONS = [_client(30, 1), _client(7, 2), (np.zeros((0, 4), np.float32), np.zeros(0, int))]
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +34,7 @@ def test_many_clients_at_once_are_each_alone(model):
 
 
 def test_simulated_training_is_the_mechanism_and_learns(model):
-    parts = [_client(40, seed) for seed in range(10)]
+    parts = [client(40, seed) for seed in range(10)]
     updates = many_clients.FederationUpdates(
         model, models.cross_entropy, parts, epochs=2, batch_size=8, seed=0
     )
@@ -55,7 +44,7 @@ def test_simulated_training_is_the_mechanism_and_learns(model):
         updates, rule.plan(), model.initial(0), CANDIDATE,
         on_round=lambda number, _: seen.append(number),
     )  # fmt: skip
-    inputs, labels = _client(500, 99)
+    inputs, labels = client(500, 99)
     assert seen == [1, 2, 3, 4]
     assert local_updates.accuracy(model, params, inputs, labels) > 0.7
     # By hand, the first round of plain averaging.
@@ -75,7 +64,7 @@ def test_simulated_training_is_the_mechanism_and_learns(model):
 
 def test_federated_averaging_by_hand():
     """Two rounds of two clients: train from the mean, average by the training records."""
-    two = [_client(50, 1), _client(23, 2)]
+    two = [client(50, 1), client(23, 2)]
     candidates = [
         {"learning_rate": 0.3, "decay": 1.0, "momentum": 0.9},
         {"learning_rate": 0.1, "decay": 0.5, "momentum": 0.0},
