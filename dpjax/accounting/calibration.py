@@ -71,10 +71,6 @@ def calibrate(
     Returns:
       The noise multiplier, rounded up by at most 2e-4 relative: its guarantee was evaluated and
       meets the target, also as it is stated (`Guarantee.stated_epsilon`), on any machine.
-
-    Raises:
-      ValueError: a target that no noise in the bracket attains; the message names the epsilon that
-        the largest noise attains.
     """
     ends = vector("bracket", bracket)
     if not (ends.size == 2 and 0.0 < ends[0] < ends[1]):
@@ -152,10 +148,6 @@ def calibrate_largest(
     Returns:
       The setting, an int where it is whole, else a float rounded down by at most 2e-4 relative: its
       guarantee was evaluated and meets the target. The bracket's end where that meets it.
-
-    Raises:
-      ValueError: a target that the bracket's smallest setting misses; the message names what that
-        attains.
     """
     ends = vector("bracket", bracket)
     whole = flag("whole", whole)

@@ -35,10 +35,6 @@ def from_dp_event(event: dp_events.DpEvent, relation: object = ADD_OR_REMOVE_ONE
         of Gaussians (replace one), RepeatAndSelect, events of `register_selection`, and Composed
         and SelfComposed of these.
       relation: neighbouring relation of the guarantee.
-
-    Raises:
-      ValueError: an event that is not private, not supported, or not defined under `relation`; an
-        (epsilon, delta) event inside a selection, whose delta K multiplies.
     """
     from dpjax.accounting import interop
 

@@ -83,10 +83,6 @@ def plan(
     Returns:
       The Plan of smallest epsilon; without a base, the first of geometric and higher shapes that
       meets the cap.
-
-    Raises:
-      ValueError: a target outside its range, or targets that no law meets together; the message
-        says what is attainable.
     """
     candidates, success = whole("candidates", candidates, 2), probability("success", success)
     shapes = tuple(vector("shapes", shapes, finite=False).tolist())

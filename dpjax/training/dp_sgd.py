@@ -83,10 +83,6 @@ class TrainConfig:
       check_contributions: of so many rows of every lot, at random, the contribution is measured:
         what each adds to the compiled sum, alone, which costs about a micro-batch. Runs return a
         `Checked` then, and `refuse_long` raises what its numbers call for. 0: none.
-
-    Raises:
-      ValueError: for steps or a lot size that are not positive, for a relation that the lots do not
-        have, for a mesh that is no `LotMesh`, for an unknown clipping, and for malformed names.
     """
 
     loss_fn: Callable[..., jax.Array]

@@ -67,9 +67,6 @@ def register_optimizer(
     Args:
       name: its public name.
       *optional, **usual: see `NamedFamily`.
-
-    Raises:
-      ValueError: if the name is taken.
     """
 
     def registered(make: Callable[..., Optimizer]) -> Callable[..., Optimizer]:
@@ -257,11 +254,7 @@ def updated(
 def read(
     hyperparameters: Mapping[str, jax.Array], reader: str, *names: str
 ) -> tuple[jax.Array, ...]:
-    """Looks up hyperparameters by name.
-
-    Raises:
-      ValueError: names the ones that are missing and who needs them.
-    """
+    """Looks up hyperparameters by name."""
     missing = [name for name in names if name not in hyperparameters]
     if missing:
         raise ValueError(

@@ -43,9 +43,6 @@ def register_schedule(
     Args:
       name: its public name. The settings of what is decorated (arguments with a default, numbers)
         are flags of the commands.
-
-    Raises:
-      ValueError: if the name is taken.
     """
 
     def registered(make: Callable[..., Shape | None]) -> Callable[..., Shape | None]:
@@ -98,11 +95,7 @@ def warmup_cosine(warmup_share: float = 0.1) -> Shape:
 
 
 def shape_of(name: str, settings: Mapping[str, Any] | None = None) -> Shape | None:
-    """The schedule of that name; None: constant.
-
-    Raises:
-      ValueError: for a name or a setting that is none.
-    """
+    """The schedule of that name; None: constant."""
     checks.one_of("schedule", name, tuple(SCHEDULES))
     known = inspect.signature(SCHEDULES[name]).parameters
     unknown = sorted(set(settings or {}) - set(known))
@@ -125,11 +118,7 @@ def in_words(name: str, settings: Mapping[str, Any] | None = None) -> str:
 
 
 def of_run(shape: Shape | None, hyperparameters: Mapping[str, Any]) -> optimizers.Schedule | None:
-    """The optax schedule of a run of `steps` steps, one of its hyperparameters.
-
-    Raises:
-      ValueError: if `steps` is missing.
-    """
+    """The optax schedule of a run of `steps` steps, one of its hyperparameters."""
     if shape is None:
         return None
     (steps,) = optimizers.read(hyperparameters, "the schedule", "steps")
@@ -180,9 +169,6 @@ def scheduled(
       make: such as `training.sgd`.
       schedule: a name in `training.SCHEDULES`.
       **settings: the schedule's own.
-
-    Raises:
-      ValueError: for a name or a setting that is none.
     """
     checks.function("make", make, "such as training.adam")
     shape_of(schedule, settings)

@@ -30,9 +30,6 @@ def approximate(epsilon: float, delta: float, *, relation: object = ADD_OR_REMOV
 
     Returns:
       Guarantee with loss distributions (`epsilon` at smaller deltas is inf).
-
-    Raises:
-      ValueError: a negative epsilon, or a delta outside (0, 1).
     """
     epsilon = not_negative("epsilon", epsilon)
     delta = probability("delta", delta, hint="; for delta 0 use accounting.pure")

@@ -69,10 +69,6 @@ def dp_sgd(
 
     Returns:
       Guarantee with loss distributions and Renyi curve.
-
-    Raises:
-      ValueError: sampling_probability outside (0, 1], noise_multiplier <= 0, steps < 1, or
-        failure_probability outside [0, 1).
     """
     sampling_probability = probability("sampling_probability", sampling_probability, one=True)
     noise_multiplier = positive("noise_multiplier", noise_multiplier)
@@ -123,9 +119,6 @@ def dp_sgd_fixed_lots(
 
     Returns:
       Guarantee with loss distributions and Renyi curve.
-
-    Raises:
-      ValueError: lot_size outside [1, dataset_size], noise_multiplier <= 0 or steps < 1.
     """
     dataset_size = whole("dataset_size", dataset_size)
     lot_size = whole("lot_size", lot_size)
@@ -196,9 +189,6 @@ def truncation_probability(
 
     Returns:
       A probability in [0, 1]: the `failure_probability` of `dp_sgd`.
-
-    Raises:
-      ValueError: sampling_probability outside (0, 1], capacity, dataset_size or steps < 1.
     """
     dataset_size = whole("dataset_size", dataset_size)
     capacity = whole("capacity", capacity)
@@ -236,9 +226,6 @@ def lot_capacity(
       >>> from dpjax import accounting
       >>> accounting.lot_capacity(60_000, sampling_probability=0.005, steps=1000)
       424
-
-    Raises:
-      ValueError: failure_probability outside (0, 1), or as `truncation_probability`.
     """
     failure_probability = probability("failure_probability", failure_probability)
     low, high = 0, whole("dataset_size", dataset_size) + 1

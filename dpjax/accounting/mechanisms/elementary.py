@@ -48,9 +48,6 @@ def gaussian(
 
     Returns:
       Guarantee with loss distributions and Renyi curve steps * order / (2 noise_multiplier^2).
-
-    Raises:
-      ValueError: noise_multiplier <= 0 or steps < 1.
     """
     noise_multiplier = positive("noise_multiplier", noise_multiplier)
     steps = whole("steps", steps)
@@ -116,9 +113,6 @@ def discrete_gaussian(
 
     Returns:
       Guarantee with loss distributions and the exact Renyi curve.
-
-    Raises:
-      ValueError: noise_std <= 0; sensitivity not a whole number >= 1.
     """
     noise_std = positive("noise_std", noise_std)
     sensitivity = whole("sensitivity", sensitivity)
@@ -194,9 +188,6 @@ def zcdp(rho: float, *, relation: object = ADD_OR_REMOVE_ONE) -> Guarantee:
     Args:
       rho: nats, under `relation`.
       relation: neighbouring relation.
-
-    Raises:
-      ValueError: rho <= 0.
     """
     rho = positive("rho", rho)
     return Guarantee(relation=relation, renyi=renyi.zcdp_curve(rho))
@@ -218,9 +209,6 @@ def pure(epsilon: float, *, relation: object = ADD_OR_REMOVE_ONE) -> Guarantee:
     Returns:
       Guarantee with `epsilon(0)` exact, loss distributions on a grid of step `epsilon` (so that
       compositions are exact: optimal composition of Kairouz, Oh & Viswanath 2015) and Renyi curve.
-
-    Raises:
-      ValueError: negative or infinite epsilon.
     """
     epsilon = not_negative("epsilon", epsilon)
     return Guarantee(relation=relation, pair=lambda: pure_pair(epsilon), pure_epsilon=epsilon)
@@ -248,10 +236,6 @@ def renyi_only(
       orders: (n,) strictly ascending, finite, each > 1.
       divergences: (n,) nats, >= 0; infinite where nothing is known.
       relation: neighbouring relation.
-
-    Raises:
-      ValueError: orders infinite or not ascending above 1, negative or NaN divergences, different
-        lengths.
     """
     orders = vector("orders", orders, finite=False)
     divergences = vector("divergences", divergences, finite=False)

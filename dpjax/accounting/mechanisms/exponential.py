@@ -59,9 +59,6 @@ def exponential_mechanism(epsilon: float, *, relation: object = ADD_OR_REMOVE_ON
 
     Returns:
       A pure Guarantee.
-
-    Raises:
-      ValueError: for an epsilon that is not positive and finite.
     """
     epsilon = positive("epsilon", epsilon)
 
@@ -135,9 +132,6 @@ def selection_noise_ratio(candidates: int, partitions: float, epsilon: float) ->
 
     Returns:
       The ratio; warn above 1.
-
-    Raises:
-      ValueError: for arguments that are not positive.
     """
     candidates, partitions = whole("candidates", candidates), whole("partitions", partitions)
     epsilon = positive("epsilon", epsilon)

@@ -75,9 +75,6 @@ def federated_averaging(
       clients: n.
       rounds: how many sums are released.
       missing_fraction: xi, largest fraction of clients that drop out or collude, in [0, 1).
-
-    Raises:
-      ValueError: for arguments out of range.
     """
     local_variance = positive("local_variance", local_variance)
     if local_variance < LEAST_LOCAL_VARIANCE:
@@ -128,9 +125,6 @@ def calibrate_federated_averaging(
 
     Returns:
       local_variance; by the curves, too large by at most 4e-4 relative.
-
-    Raises:
-      ValueError: for arguments out of range, or if `before` leaves less than a percent.
     """
     epsilon, delta = positive("epsilon", epsilon), probability("delta", delta)
     whole("dimension", dimension), whole("rounds", rounds)

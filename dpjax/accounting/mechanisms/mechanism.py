@@ -114,9 +114,6 @@ def mechanism(body: Callable[P, Guarantee]) -> Callable[P, Guarantee]:
       A function of the same signature. It raises the body's errors, and ValueError for an argument
       of another type, or where the body returns no Guarantee, or one under another relation than
       `relation`.
-
-    Raises:
-      ValueError: for a parameter of another kind; a name that is registered already.
     """
     signature = inspect.signature(body, eval_str=True)
     called: Callable[..., Guarantee] = body  # By names, with the values that the tree holds.

@@ -15,9 +15,6 @@ def minimum_survivors(clients: int, missing_fraction: float) -> int:
       >>> from dpjax import accounting
       >>> accounting.minimum_survivors(50, missing_fraction=0.1)
       45
-
-    Raises:
-      ValueError: unless clients >= 1 and 0 <= missing_fraction < 1.
     """
     clients = whole("clients", clients)
     missing = probability("missing_fraction", missing_fraction, zero=True, hint=", for example 0.1")
@@ -37,9 +34,6 @@ def local_noise_variance(variance: float, clients: int, missing_fraction: float 
       variance: total that the guarantee asks for (sigma^2, not sigma).
       clients: n.
       missing_fraction: xi, largest fraction of clients that drop out or collude, in [0, 1).
-
-    Raises:
-      ValueError: for arguments out of range.
     """
     minimum_survivors(clients, missing_fraction)
     return positive("variance", variance) / ((1.0 - missing_fraction) * clients)

@@ -29,9 +29,6 @@ def output_perturbation(sensitivity: float, noise_std: float) -> Guarantee:
     Args:
       sensitivity: Euclidean, under replacement of one record, above 0.
       noise_std: standard deviation of the noise on each coordinate, above 0.
-
-    Raises:
-      ValueError: for arguments that are not positive and finite.
     """
     sensitivity, noise_std = positive("sensitivity", sensitivity), positive("noise_std", noise_std)
     return gaussian(noise_std / sensitivity, relation=REPLACE_ONE)

@@ -27,9 +27,6 @@ def replace_one(guarantee: Guarantee) -> Guarantee:
     Returns:
       Guarantee under replace-one, with loss distributions, and twice a pure epsilon; without a
       Renyi curve.
-
-    Raises:
-      ValueError: a guarantee under replace-one already.
     """
     check_guarantee("guarantee", guarantee)
     if guarantee.relation != ADD_OR_REMOVE_ONE:

@@ -83,9 +83,6 @@ def doubling_loop(
 
     Returns:
       A pure Guarantee, with loss distributions and Renyi curve.
-
-    Raises:
-      ValueError: for arguments out of range, or without any cap.
     """
     epsilon = positive("epsilon_per_iteration", epsilon_per_iteration)
     check_variant(variant)
@@ -140,9 +137,6 @@ def advanced_composition(epsilon_per_iteration: float, iterations: int, delta: f
       >>> from dpjax import accounting
       >>> round(accounting.advanced_composition(0.1, 100, delta=1e-5), 2)
       5.85
-
-    Raises:
-      ValueError: for delta outside (0, 1) or iterations below 1.
     """
     delta = probability("delta", delta, hint=", for example 1e-5")
     count = whole("iterations", iterations)
@@ -178,9 +172,6 @@ def sparse_vector(
 
     Returns:
       A pure Guarantee.
-
-    Raises:
-      ValueError: for arguments out of range or an unknown allocation.
     """
     noise, double = positive("noise", noise), 2.0 * whole("bound", bound)
     one_of("allocation", allocation, ("paper", "optimal"))

@@ -38,9 +38,6 @@ def threshold_levels(granularity: float | Fraction, lower_bound: float | Fractio
     Args:
       granularity: the smallest step of the threshold, in (0, 1 - lower_bound].
       lower_bound: utility known to be reached, in [0, 1).
-
-    Raises:
-      ValueError: outside these ranges.
     """
     lower, step = _decimal("lower_bound", lower_bound), _decimal("granularity", granularity)
     if not 0 <= lower < 1:
@@ -65,9 +62,6 @@ def max_iterations(granularity: float | Fraction, lower_bound: float | Fraction 
       >>> from dpjax import accounting
       >>> accounting.max_iterations(0.25)
       7
-
-    Raises:
-      ValueError: as `threshold_levels`.
     """
     return 2 * threshold_levels(granularity, lower_bound) - 1
 
@@ -134,21 +128,13 @@ class ThresholdLoop:
         return self._last_was_hit
 
     def propose(self) -> int:
-        """The next threshold, in units of the granularity above the lower bound.
-
-        Raises:
-          ValueError: once the loop is over; another query would be uncharged.
-        """
+        """The next threshold, in units of the granularity above the lower bound."""
         if self.finished:
             raise ValueError("the loop is over, a query would not be charged: start a new loop")
         return self.level + self.step
 
     def record(self, hit: bool) -> None:
-        """Takes the noisy answer to the proposed threshold.
-
-        Raises:
-          ValueError: once the loop is over.
-        """
+        """Takes the noisy answer to the proposed threshold."""
         proposed = self.propose()
         self.iterations += 1
         self._last_was_hit = bool(hit)

@@ -61,9 +61,6 @@ def vote(sigma: float, votes: int, candidates: int) -> Guarantee:
       sigma: standard deviation (not variance) of the total noise on one count.
       votes: k, how many candidates each client names.
       candidates: p.
-
-    Raises:
-      ValueError: for a sigma that is not positive, or unless 1 <= votes < candidates.
     """
     sigma = positive("sigma", sigma)
     return gaussian(sigma / vote_sensitivity(votes, candidates), relation=REPLACE_ONE)
@@ -90,9 +87,6 @@ def calibrate_vote(
 
     Returns:
       sigma, rounded up by less than 1e-6 relative.
-
-    Raises:
-      ValueError: for targets out of range, unless 1 <= votes < candidates, or an unknown method.
     """
     epsilon = positive("epsilon", epsilon)
     delta = probability("delta", delta, hint=", for example 1e-5")
@@ -145,9 +139,6 @@ def skellam_vote(variance: float, votes: int, candidates: int, *, scale: int = 1
       votes: k.
       candidates: p.
       scale: factor that every vote was multiplied by before the noise was added.
-
-    Raises:
-      ValueError: for a variance that is not positive, or unless 1 <= votes < candidates.
     """
     variance = positive("variance", variance)
     counts = 2 * _moved_votes(votes, candidates)
@@ -187,9 +178,6 @@ def discrete_gaussian_vote(
       candidates: p.
       missing_fraction: xi, largest fraction of clients that drop out or collude, in [0, 1).
       scale: factor that every vote was multiplied by before the noise was added.
-
-    Raises:
-      ValueError: for arguments out of range.
     """
     check_local_variance(positive("local_variance", local_variance))
     survivors = minimum_survivors(clients, missing_fraction)

@@ -73,9 +73,6 @@ def skellam_noise(variance: float, reach: int = 0) -> IntegerNoise:
     Args:
       variance: above 0.
       reach: store at least 0, ..., reach.
-
-    Raises:
-      ValueError: if the law would need more than a million probabilities.
     """
     size = _support(variance, reach)
     start = size + 64 + 12 * math.ceil(math.sqrt(variance))
@@ -104,9 +101,6 @@ def discrete_gaussian_sum(local_variance: float, clients: int, reach: int = 0) -
       local_variance: the variance parameter of each summand, at least 4.
       clients: number of summands, at least 1.
       reach: store at least 0, ..., reach.
-
-    Raises:
-      ValueError: for narrower noise; if the law would need more than a million probabilities.
     """
     check_local_variance(local_variance)
     variance = local_variance * clients

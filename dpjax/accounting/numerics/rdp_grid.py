@@ -74,10 +74,6 @@ def rdp_grid(
 
     Returns:
       (settings, orders) float64 NumPy array of RDP values over all steps.
-
-    Raises:
-      ValueError: if an argument is outside its range or the shapes do not broadcast to one
-        dimension.
     """
     one_of("sampling", sampling, (POISSON, WITHOUT_REPLACEMENT))
     probabilities, noises, counts = _settings(sampling_probability, noise_multiplier, steps)
@@ -123,9 +119,6 @@ def epsilon_grid(
 
     Returns:
       (...,) float64 epsilons, at least 0.
-
-    Raises:
-      ValueError: for a delta outside (0, 1), mismatched shapes or an unknown method.
     """
     one_of("method", method, ("rdp", "rdp_classic"))
     rdp, orders, deltas = array("rdp", rdp), _orders(orders), array("delta", delta)

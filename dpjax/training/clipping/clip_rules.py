@@ -57,11 +57,7 @@ class ClipRule:
     by_leaf: ClassVar[bool] = False
 
     def groups(self, names: Sequence[str]) -> list[Group]:
-        """The groups of the parameters of these names ("params/Dense_0/kernel"), each in one.
-
-        Raises:
-          ValueError: for groups or shares that are not those of these parameters.
-        """
+        """The groups of the parameters of these names ("params/Dense_0/kernel"), each in one."""
         return [Group(tuple(range(len(names))), 1.0)]
 
     def describe(self) -> dict[str, Any]:
@@ -111,11 +107,7 @@ def checked_rule(name: str, value: object) -> ClipRule:
 
 
 def rule_from_dict(described: Mapping[str, Any]) -> ClipRule:
-    """The rule that `ClipRule.describe` described.
-
-    Raises:
-      ValueError, KeyError, TypeError: for what describes none.
-    """
+    """The rule that `ClipRule.describe` described; a KeyError or TypeError for anything else."""
     settings = dict(described)
     return CLIP_RULES[settings.pop("rule")](**settings)
 
@@ -273,11 +265,7 @@ class GroupedClipping(_Shared):
         return f"GroupedClipping({shown!r}, shares={self.shares!r})"
 
     def describe(self) -> dict[str, Any]:
-        """See `ClipRule`.
-
-        Raises:
-          ValueError: for groups that a function makes.
-        """
+        """See `ClipRule`."""
         if callable(self.groups_of):
             raise ValueError(
                 "groups_of is a function, which a release cannot state: pass prefixes of "

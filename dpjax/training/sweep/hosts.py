@@ -36,10 +36,6 @@ def join(
         environment's JAX_COORDINATOR_BIND_ADDRESS names, else `coordinator`. Pass it where others
         reach process 0 by an address that is not its own (a container, a name that is its loopback
         there), and where JAX finds the processes by itself: it listens on every interface then.
-
-    Raises:
-      ValueError: if only some of the three are given, or the number does not fit the count; for an
-        address without a host or a port.
     """
     given = [value is not None for value in (coordinator, process_count, process_id)]
     if any(given) and not all(given):

@@ -119,11 +119,6 @@ def mixed_sweep(
     Yields:
       indices int64 (k,) of finished candidates and their outputs, a pytree of host arrays (k, ...),
       in the order of finishing.
-
-    Raises:
-      ValueError: for configurations that differ elsewhere, another number of them than keys, lots
-        that do not fit the data, a candidate outside the population, checkpoints of another sweep
-        or damaged ones, and what `sweep` refuses. Raised by the call itself.
     """
     if chunk_size < 1:
         raise ValueError(f"chunk_size is {chunk_size}: pass at least 1")

@@ -130,9 +130,6 @@ def named_placement(name: str, chunk_size: int, bytes_of_step: int | None = None
       name: one of these.
       chunk_size: at most so many on one device.
       bytes_of_step: what one candidate's step touches, roughly (`dp_sgd.bytes_of_step`).
-
-    Raises:
-      ValueError: an unknown name.
     """
     if name not in NAMES:
         raise ValueError(f"placement {name!r}: pass one of {', '.join(NAMES)}")

@@ -98,9 +98,6 @@ def plan_buckets(
 
     Returns:
       The buckets, that of the most work first.
-
-    Raises:
-      ValueError: for a fraction outside (0, 1], or fewer slots than one multiple.
     """
     if not 0 < useful_work <= 1:
         raise ValueError(f"useful_work is {useful_work}: pass a fraction in (0, 1], such as 0.85")

@@ -87,11 +87,7 @@ def sweep(
 
     Yields:
       indices int64 (k,) of the finished candidates and their outputs, a pytree of host arrays
-      (k, ...).
-
-    Raises:
-      ValueError: duplicate keys, keys that are not typed, arrays of another length, chunk_size
-        below 1 or an unknown placement. Raised by the call itself, not by the first chunk.
+      (k, ...). What is refused is refused by the call itself, not by the first chunk.
     """
     if chunk_size < 1:
         raise ValueError(f"chunk_size is {chunk_size}: pass at least 1")
@@ -118,11 +114,7 @@ def sweep(
 def checked_candidates(
     keys: jax.Array, hyperparameters: Mapping[str, Any]
 ) -> dict[str, np.ndarray]:
-    """The hyperparameters as float32 (candidates,), after refusing what no sweep may be given.
-
-    Raises:
-      ValueError: duplicate keys, keys that are not typed or not threefry, arrays of another length.
-    """
+    """The hyperparameters as float32 (candidates,), after refusing what no sweep may be given."""
     if not jax.dtypes.issubdtype(getattr(keys, "dtype", None), jax.dtypes.prng_key):
         raise ValueError("keys are not typed keys: pass training.candidate_keys(number)")
     if str(jax.random.key_impl(keys)) != key_streams.IMPLEMENTATION:

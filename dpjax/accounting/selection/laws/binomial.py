@@ -50,11 +50,7 @@ class Binomial(RepetitionLaw):
 
     @classmethod
     def of_mean(cls, mean: float, trials: int = 20) -> Binomial:
-        """The law of this mean, for command lines and curves over the mean.
-
-        Raises:
-          ValueError: for fewer trials than the mean.
-        """
+        """The law of this mean, for command lines and curves over the mean."""
         trials = checks.whole("trials", trials, 1)
         if not 0 < mean <= trials:
             raise ValueError(f"trials={trials}: pass at least as many trials as the mean")
@@ -133,11 +129,7 @@ class Fixed(Binomial):
 
     @classmethod
     def of_mean(cls, mean: float) -> Fixed:  # type: ignore[override] # Its probability is 1.
-        """K = mean, a whole number, for command lines and curves over the mean.
-
-        Raises:
-          ValueError: for no whole number.
-        """
+        """K = mean, a whole number, for command lines and curves over the mean."""
         return cls(checks.whole("the number of runs", mean, 1))
 
     @property

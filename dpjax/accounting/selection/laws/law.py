@@ -229,11 +229,7 @@ class RepetitionLaw(abc.ABC):
         return np.where(whole, values, 0.0)
 
     def quantile(self, probability: float) -> int:
-        """Smallest k with P[K <= k] >= probability, probability in [0, 1).
-
-        Raises:
-          ValueError: probability outside [0, 1), or a quantile beyond 2^22.
-        """
+        """Smallest k with P[K <= k] >= probability, probability in [0, 1)."""
         checks.probability("probability", probability, zero=True)
         return self._invert(probability, "left")
 
@@ -330,9 +326,6 @@ def law_from_dict(values: Mapping[str, Any]) -> RepetitionLaw:
       >>> from dpjax import accounting
       >>> accounting.law_from_dict({"law": "geometric", "mean": 10.0})
       Geometric(mean=10.0)
-
-    Raises:
-      ValueError: for an unknown name or missing values.
     """
     if not isinstance(values, Mapping) or not isinstance(values.get("law"), str):
         shown = checks.shown(values)

@@ -39,10 +39,6 @@ class TruncatedNegativeBinomial(RepetitionLaw):
     Attributes:
       shape: eta > -1, at most a million.
       mean: E[K] >= 1.
-
-    Raises:
-      ValueError: shape <= -1 or above a million, mean < 1, or both so extreme that gamma
-        underflows.
     """
 
     shape: float

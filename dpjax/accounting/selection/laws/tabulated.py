@@ -32,9 +32,6 @@ class Tabulated(RepetitionLaw):
     Attributes:
       k: (n,) whole numbers >= 0, ascending, at most a million.
       masses: (n,) P[K = k], > 0, that sum to 1.
-
-    Raises:
-      ValueError: k not ascending whole numbers, or masses that are no probabilities.
     """
 
     k: tuple[int, ...]
