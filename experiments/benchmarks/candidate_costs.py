@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 
 import jax
 import numpy as np
@@ -16,9 +17,8 @@ from absl import flags
 
 from dpjax import training
 from dpjax.commands import command_line
-from experiments.benchmarks import bound_process
-from experiments.benchmarks.clipped_grad import CLIP_NORM, PROBLEMS
-from experiments.benchmarks.step_costs import quartiles
+from experiments.benchmarks import bound_process, timing
+from experiments.benchmarks.zoo import ZOO
 
 _MODELS = flags.DEFINE_list("candidate_models", [], "Models to measure.")
 _ROUNDS = flags.DEFINE_integer("rounds", 5, "Calls of each placement.", lower_bound=1)
@@ -35,6 +35,35 @@ SIZES = {
 SMALL = (4, 2, 16)
 
 
+class _Call:
+    """All candidates under one placement, compiled by a first call."""
+
+    def __init__(
+        self, run: Callable, option: training.Placement, candidates: int, data: tuple
+    ) -> None:
+        keys = training.candidate_keys(candidates)
+        numbers = {
+            name: np.full(candidates, value, np.float32)
+            for name, value in timing.HYPERPARAMETERS.items()
+        }
+        self._parts = [
+            (
+                option.put(keys[start : start + option.lanes]),
+                option.put({n: v[start : start + option.lanes] for n, v in numbers.items()}),
+            )
+            for start in range(0, candidates, option.lanes)
+        ]
+        self._call = jax.jit(option.mapped(run, (0, 0, None)))
+        self._data = option.put(data, whole=True)
+        self.seconds()
+
+    def seconds(self) -> float:
+        start = time.perf_counter()
+        for part in self._parts:
+            jax.block_until_ready(self._call(*part, self._data))
+        return time.perf_counter() - start
+
+
 def measure(model: str, rounds: int, small: bool, records: int) -> list[dict]:
     """Rows (model, what, median, low, high, unit): every placement over sequential runs.
 
@@ -43,26 +72,15 @@ def measure(model: str, rounds: int, small: bool, records: int) -> list[dict]:
     candidates, steps, lot = SMALL if small else SIZES[model]
     if jax.default_backend() == "gpu" and not small:
         candidates, steps = 32, 50
-    problem = PROBLEMS[model][2](lot)
-    repeats = -(-records // lot)
-    data = jax.tree.map(
-        lambda rows: np.tile(rows, (repeats, *(1,) * (rows.ndim - 1)))[:records], problem.batch
-    )
+    problem = ZOO[model](False, lot)
+    data = timing.tiled(problem.records, records)
     capacity = min(records, lot + 6 * int(lot**0.5))
-    train = training.make_train(
-        training.TrainConfig(
-            loss_fn=problem.loss,
-            lots=training.PoissonLots(records, lot / records, capacity),
-            steps=steps,
-            expected_lot_size=lot,
-            optimizer=training.sgd(),
-        )
-    )
+    lots = training.PoissonLots(records, lot / records, capacity)
+    train = timing.engine_step(problem, lot, lots, steps)
 
     def run(key: jax.Array, hyperparameters: dict, data: tuple) -> dict:
         return train(key, hyperparameters, problem.params, data)
 
-    values = {"learning_rate": 0.1, "clip_norm": CLIP_NORM, "noise_multiplier": 1.0}
     devices = jax.local_devices()
     widths = sorted({1, -(-candidates // 4), candidates})
     options = [training.Placement(width) for width in widths]
@@ -71,38 +89,19 @@ def measure(model: str, rounds: int, small: bool, records: int) -> list[dict]:
             training.Placement(width, tuple(devices))
             for width in sorted({1, candidates // len(devices)})
         ]
-    calls = {}
-    for option in options:
-        keys = training.candidate_keys(candidates)
-        numbers = {name: np.full(candidates, value, np.float32) for name, value in values.items()}
-        parts = [
-            (
-                option.put(keys[start : start + option.lanes]),
-                option.put({n: v[start : start + option.lanes] for n, v in numbers.items()}),
-            )
-            for start in range(0, candidates, option.lanes)
-        ]
-        calls[option] = (
-            jax.jit(option.mapped(run, (0, 0, None))), parts, option.put(data, whole=True)
-        )  # fmt: skip
-    seconds: dict[training.Placement, list[float]] = {option: [] for option in options}
-    for number in range(rounds + 1):
-        for option, (call, parts, placed) in calls.items():
-            start = time.perf_counter()
-            for part in parts:
-                jax.block_until_ready(call(*part, placed))
-            if number:  # The first round compiles.
-                seconds[option].append(time.perf_counter() - start)
-    sequential = seconds[training.Placement(1)]
+    calls = {str(option): _Call(run, option, candidates, data) for option in options}
+    seconds = timing.in_turn(calls, lambda name: rounds)
+    alone = str(training.Placement(1))
+    sequential = seconds[alone]
     rows = []
 
     def add(what: str, middle: float, low: float, high: float, unit: str) -> None:
         rows.append(dict(model=model, what=what, median=middle, low=low, high=high, unit=unit))
 
     name = f"{candidates} candidates"
-    for option in options:
-        if option != training.Placement(1):
-            add(f"{name}, {option} / sequential", *quartiles(seconds[option], sequential), "ratio")
+    for option, taken in seconds.items():
+        if option != alone:
+            add(f"{name}, {option} / sequential", *timing.quartiles(taken, sequential), "ratio")
     low, middle, high = np.quantile(sequential, (0.25, 0.5, 0.75)) * 1e3 / candidates / steps
     add("sequential, one step of one candidate", middle, low, high, "ms")
     return rows

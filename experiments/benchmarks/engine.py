@@ -31,20 +31,34 @@ import os
 import pathlib
 import platform
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 import jax
+import numpy as np
 from absl import flags
+from flax import linen as nn
 from rich.console import Console
 from rich.table import Table
 
+from dpjax import training
 from dpjax.commands import command_line
-from experiments.benchmarks import bound_process, candidate_costs, clipped_grad, step_costs
+from experiments.benchmarks import bound_process, candidate_costs, timing, zoo
 from experiments.benchmarks.opacus_process import OpacusProcess
 from experiments.benchmarks.other_work import OtherWork
+from experiments.benchmarks.timing import CLIP_NORM, Way
+from experiments.benchmarks.zoo import Problem
 
-# --models, --turns, --slow_turns, --quick and --out_dir.
-flags.adopt_module_key_flags(clipped_grad)
+_MODELS = flags.DEFINE_list("models", [], "Which models to measure; all of the table by default.")
+_TURNS = flags.DEFINE_integer("turns", 40, "Calls of each way, for each model.", lower_bound=1)
+_SLOW_TURNS = flags.DEFINE_integer(
+    "slow_turns",
+    5,
+    "Turns in which the ways that form per-example gradients take part; 0 leaves them out.",
+    lower_bound=0,
+)
+_QUICK = flags.DEFINE_bool("quick", False, "Shrink everything to seconds.")
+_OUT_DIR = flags.DEFINE_string("out_dir", None, "Folder for engine.csv and engine.md.")
 _OPACUS_PYTHON = flags.DEFINE_string(
     "opacus_python", None, "Interpreter that has torch and opacus; this one if unset."
 )
@@ -54,8 +68,58 @@ _RESUME = flags.DEFINE_bool("resume", False, "Keep the parts found in --out_dir.
 _HOST_DEVICES = flags.DEFINE_integer("host_devices", 4, "CPU: devices to spread candidates over.")
 
 COLUMNS = ("model", "part", "what", "median", "low", "high", "unit")
-MODELS = ("logistic_regression", "mlp_784_1000_10", "mlp_784_128_64_10", "all_conv_net",
-          "transformer")  # fmt: skip
+DATASET_SIZE, STEPS = 60_000, 10_000
+"""The run whose Poisson lots are drawn: MNIST's size."""
+
+CHECKED_ROWS = 8
+SLOW = ("vmap", "jax-privacy")
+
+RATIOS = (
+    ("no noise / non-private", "ours", "plain"),
+    ("with noise / non-private", "noisy", "plain"),
+    ("whole engine step / non-private", "whole", "plain"),
+    ("whole engine step with checked contributions / whole engine step", "checked", "whole"),
+    ("jax-privacy / ours", "jax-privacy", "ours"),
+    ("vmap / ours", "vmap", "ours"),
+    ("opacus / ours with noise", "opacus", "noisy"),
+    ("opacus / non-private torch", "opacus", "torch"),
+    ("Poisson draw, share of whole step", "draw", "whole"),
+    ("noise, share of step with noise", "noise", "noisy"),
+)
+"""What is reported, over which, under which."""
+
+
+class Transformer(nn.Module):
+    """Encoder blocks with LayerNorm before attention and before the two dense layers."""
+
+    blocks: int = 2
+    width: int = 128
+    classes: int = 10
+    vocabulary: int = 1000
+
+    @nn.compact
+    def __call__(self, tokens: jax.Array) -> jax.Array:
+        x = nn.Embed(self.vocabulary, self.width)(tokens)
+        for _ in range(self.blocks):
+            x = x + nn.MultiHeadDotProductAttention(num_heads=4)(nn.LayerNorm()(x))
+            x = x + nn.Dense(self.width)(nn.gelu(nn.Dense(4 * self.width)(nn.LayerNorm()(x))))
+        return nn.Dense(self.classes)(x.mean(axis=-2))
+
+
+def _transformer(tiny: bool, rows: int) -> Problem:
+    model = Transformer()
+    return zoo.classifier(model, zoo.draw_tokens(model.vocabulary, rows, 64))
+
+
+# name -> (full batch, quick batch, (tiny, rows) -> problem)
+PROBLEMS: dict[str, tuple[int, int, Callable[[bool, int], Problem]]] = {
+    "logistic_regression": (256, 256, zoo.logistic_regression),
+    "mlp_784_1000_10": (256, 64, zoo.mlp_784_1000_10),
+    "mlp_784_128_64_10": (256, 64, zoo.mlp_784_128_64_10),
+    "all_conv_net": (64, 8, zoo.all_conv_net),
+    "transformer": (64, 8, _transformer),
+}
+MODELS = tuple(PROBLEMS)
 
 
 @functools.cache
@@ -71,31 +135,108 @@ def opacus_python() -> str | None:
     return None
 
 
+def ways(problem: Problem, size: int) -> dict[str, Way]:
+    """Returns what is measured, by name.
+
+    plain, ours, vmap, jax-privacy: on a batch of `size`; without privacy, and three ways to clip.
+    noisy: ours with Gaussian noise on the sum.
+    noise, draw: the noise alone, and a Poisson lot alone.
+    whole: the engine's step: draw, gather the padded lot, clip, noise, SGD.
+    checked: the engine's step that measures the contributions of `CHECKED_ROWS` records.
+    """
+    params, batch = problem.params, problem.records
+    key = training.candidate_keys(1, seed=0)[0]
+    grad_fn = training.clipped_grad(problem.loss)
+
+    def ours(params, batch):
+        return timing.updated(params, grad_fn(params, batch, CLIP_NORM)[0], size)
+
+    def noisy(params, batch, key):
+        summed, _ = grad_fn(params, batch, CLIP_NORM)
+        return timing.updated(params, training.add_gaussian_noise(key, summed, CLIP_NORM), size)
+
+    lots = timing.poisson_lots(size, DATASET_SIZE, STEPS)
+    wall = functools.partial(
+        timing.compiled, clock=time.perf_counter, least_seconds=0.02, warmed=True
+    )
+    found = {
+        "ours": wall(ours, params, batch),
+        "plain": wall(timing.plain(problem), params, batch),
+        "noisy": wall(noisy, params, batch, key),
+        "noise": wall(
+            lambda key, params: training.add_gaussian_noise(key, params, 1.0), key, params
+        ),
+        "draw": wall(lambda key: lots.draw(key, DATASET_SIZE), key),
+    }
+    records = timing.tiled(batch, DATASET_SIZE)
+    for name, rows in (("whole", 0), ("checked", CHECKED_ROWS)):
+        train = timing.engine_step(problem, size, lots, check_contributions=rows)
+        arguments = key, timing.HYPERPARAMETERS, params, records
+        found[name] = wall(train, *arguments, steps=timing.WHOLE_STEPS)
+    return found
+
+
+def slow_ways(problem: Problem, size: int) -> dict[str, Way]:
+    """Returns those of `SLOW`, called once a turn: a call takes too long for more to matter."""
+    steps = {
+        "vmap": timing.by_vmap(problem, size),
+        "jax-privacy": timing.by_jax_privacy(problem, size),
+    }
+    arguments = problem.params, problem.records
+    return {
+        name: timing.compiled(step, *arguments, clock=time.perf_counter, least_seconds=0.0)
+        for name, step in steps.items()
+        if step is not None
+    }
+
+
+class _Torch:
+    """One way of the process of torch, by wall time."""
+
+    def __init__(self, process: OpacusProcess, way: str) -> None:
+        self._process, self._way = process, way
+
+    def seconds(self) -> float:
+        self._process(self._way)  # This process had the processor: wake the other's threads.
+        return self._process(self._way)["wall"]
+
+
 def step_rows(model: str, quick: bool, turns: int, slow_turns: int) -> list[dict]:
-    """Rows of one model's step."""
-    full, small, build = clipped_grad.PROBLEMS[model]
+    """Returns rows (model, what, median, low, high, unit) of one model's step."""
+    full, small, build = PROBLEMS[model]
     batch = small if quick else full
-    problem, process, python = build(batch), None, opacus_python()
+    problem, process, python = build(False, batch), None, opacus_python()
+    found = ways(problem, batch)
+    slow = slow_ways(problem, batch) if slow_turns else {}
     if python is not None:
         parameters = sum(leaf.size for leaf in jax.tree.leaves(problem.params))
         try:
             process = OpacusProcess(python, model, batch, parameters)
         except (OSError, RuntimeError) as error:
             print(f"opacus left out for {model}: {error}")
-
-    def beside() -> dict[str, float]:
-        taken = {}
-        for name, way in (("opacus", "opacus-hooks"), ("torch", "torch")):
-            process(way)  # This one had the processor: wake the other's threads.
-            taken[name] = process(way)["wall"]
-        return taken
-
-    seconds, memory = step_costs.measure(
-        step_costs.ways(problem), turns, slow_turns, beside if process else None
+    beside = {}
+    if process is not None and slow_turns:
+        beside = {"opacus": _Torch(process, "opacus-hooks"), "torch": _Torch(process, "torch")}
+    seconds = timing.in_turn(
+        {**found, **slow, **beside}, lambda name: turns if name in found else min(turns, slow_turns)
     )
     if process is not None:
         process.close()
-    return step_costs.rows(model, seconds, memory)
+    rows = []
+    for what, over, under in RATIOS:
+        if over in seconds and under in seconds:
+            rows.append(_row(what, *timing.quartiles(seconds[over], seconds[under]), "ratio"))
+    for what, over in (("no noise", "ours"), ("with noise", "noisy")):
+        share = found[over].bytes / found["plain"].bytes
+        rows.append(_row(f"memory {what} / non-private", share, share, share, "ratio"))
+    for name, taken in seconds.items():
+        low, middle, high = (1e3 * float(q) for q in np.quantile(taken, (0.25, 0.5, 0.75)))
+        rows.append(_row(f"time {name}", middle, low, high, "ms"))
+    return [{"model": model, **row} for row in rows]
+
+
+def _row(what: str, middle: float, low: float, high: float, unit: str) -> dict:
+    return dict(what=what, median=middle, low=low, high=high, unit=unit)
 
 
 def candidate_rows(model: str, quick: bool) -> list[dict]:
@@ -191,43 +332,39 @@ def saved_rows(heading: str, out_dir: str) -> list[dict]:
 
 def main() -> None:
     """Measures, prints and saves."""
-    values = flags.FLAGS.flag_values_dict()
-    models = values["models"] or list(MODELS)
-    unknown = sorted(set(models) - set(clipped_grad.PROBLEMS))
+    models, out_dir, quick = _MODELS.value or MODELS, _OUT_DIR.value, _QUICK.value
+    unknown = sorted(set(models) - set(MODELS))
     if unknown:
-        known = ", ".join(clipped_grad.PROBLEMS)
-        raise ValueError(f"unknown model {unknown[0]!r}: pass some of {known}")
-    if _RESUME.value and not values["out_dir"]:
+        raise ValueError(f"unknown model {unknown[0]!r}: pass some of {', '.join(MODELS)}")
+    if _RESUME.value and not out_dir:
         raise ValueError("--resume without --out_dir: pass the folder that holds the parts")
-    quick: bool = values["quick"]
-    turns, slow_turns = (3, 2) if quick else (values["turns"], values["slow_turns"])
-    batches = ", ".join(str(clipped_grad.PROBLEMS[name][1 if quick else 0]) for name in MODELS)
+    turns, slow_turns = (3, 2) if quick else (_TURNS.value, _SLOW_TURNS.value)
+    batches = ", ".join(str(batch[1 if quick else 0]) for batch in PROBLEMS.values())
     heading = (
         f"{jax.devices()[0].device_kind}, {os.cpu_count()} CPU cores, jax {jax.__version__}, "
         f"Python {platform.python_version()}; {turns} turns; batches {batches}. Median (quartiles)."
     )
-    rows = saved_rows(heading, values["out_dir"]) if _RESUME.value else []
+    rows = saved_rows(heading, out_dir) if _RESUME.value else []
     found = {(row["model"], row["part"]) for row in rows}
     wanted = [(model, "step") for model in models]
     if _CANDIDATES.value:
         wanted += [(model, "candidates") for model in models if model in candidate_costs.SIZES]
-    columns = dict.fromkeys((*MODELS, *clipped_grad.PROBLEMS))
-    order = [(model, part) for part in ("step", "candidates") for model in columns]
+    order = [(model, part) for part in ("step", "candidates") for model in MODELS]
     for model, part in wanted:
         if (model, part) in found:
             continue
         rows += part_rows(model, part, quick, turns, slow_turns)
         rows.sort(key=lambda row: order.index((row["model"], row["part"])))
-        if values["out_dir"]:
-            save(rows, heading, values["out_dir"])
+        if out_dir:
+            save(rows, heading, out_dir)
     table = Table(title=heading)
     for column in ("model", "what", "median (quartiles)"):
         table.add_column(column)
     for row in rows:
         table.add_row(row["model"], row["what"], shown(row))
     Console(width=140).print(table)
-    if values["out_dir"]:
-        for path in save(rows, heading, values["out_dir"]):
+    if out_dir:
+        for path in save(rows, heading, out_dir):
             print(path)
 
 

@@ -51,7 +51,7 @@ def _floats(*shape: int, seed: int = 0) -> jax.Array:
     return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
 
 
-def _tokens(vocabulary: int, *shape: int) -> jax.Array:
+def draw_tokens(vocabulary: int, *shape: int) -> jax.Array:
     return jnp.asarray(np.random.default_rng(0).integers(vocabulary, size=shape), jnp.int32)
 
 
@@ -59,7 +59,7 @@ def _initial(model: nn.Module, inputs: jax.Array, *more: Any) -> PyTree:
     return jax.jit(model.init)(jax.random.key(0), inputs[:1], *more)
 
 
-def _classifier(model: nn.Module, inputs: jax.Array, classes: int = 10) -> Problem:
+def classifier(model: nn.Module, inputs: jax.Array, classes: int = 10) -> Problem:
     """A model that takes a batch of inputs and gives logits."""
 
     def loss(params: PyTree, example: tuple[jax.Array, jax.Array]) -> jax.Array:
@@ -74,19 +74,19 @@ def _classifier(model: nn.Module, inputs: jax.Array, classes: int = 10) -> Probl
 
 @entry
 def logistic_regression(tiny: bool, rows: int) -> Problem:
-    return _classifier(models.LogisticRegression(10), _floats(rows, 20 if tiny else 784))
+    return classifier(models.LogisticRegression(10), _floats(rows, 20 if tiny else 784))
 
 
 @entry
 def mlp_784_128_64_10(tiny: bool, rows: int) -> Problem:
     widths, inputs = ((8, 6), 20) if tiny else ((128, 64), 784)
-    return _classifier(models.MLP(widths, 10), _floats(rows, inputs))
+    return classifier(models.MLP(widths, 10), _floats(rows, inputs))
 
 
 @entry
 def mlp_784_1000_10(tiny: bool, rows: int) -> Problem:
     widths, inputs = ((12,), 20) if tiny else ((1000,), 784)
-    return _classifier(models.MLP(widths, 10), _floats(rows, inputs))
+    return classifier(models.MLP(widths, 10), _floats(rows, inputs))
 
 
 class _WeightNormed(nn.Module):
@@ -102,7 +102,7 @@ class _WeightNormed(nn.Module):
 def weight_norm(tiny: bool, rows: int) -> Problem:
     """`flax.linen.WeightNorm` around a dense layer."""
     width = 7 if tiny else 512
-    return _classifier(_WeightNormed(width), _floats(rows, 6 if tiny else 512))
+    return classifier(_WeightNormed(width), _floats(rows, 6 if tiny else 512))
 
 
 class _Adapted(nn.Module):
@@ -126,7 +126,7 @@ class _Adapted(nn.Module):
 def scaled_and_masked(tiny: bool, rows: int) -> Problem:
     """Kernels times a trained scale, and times a fixed mask."""
     width = 7 if tiny else 512
-    return _classifier(_Adapted(width), _floats(rows, 6 if tiny else 784))
+    return classifier(_Adapted(width), _floats(rows, 6 if tiny else 784))
 
 
 @entry
@@ -177,7 +177,7 @@ def branches(tiny: bool, rows: int) -> Problem:
 def all_conv_net(tiny: bool, rows: int) -> Problem:
     """The net of Papernot & Steinke's figure 7, by patches."""
     side = 8 if tiny else 28
-    return _classifier(AllConvNet(10), _floats(rows, side, side, 1))
+    return classifier(AllConvNet(10), _floats(rows, side, side, 1))
 
 
 class _StandardisedConv(nn.Module):
@@ -240,8 +240,8 @@ class WideResNet(nn.Module):
 def _wide_resnet(tiny: bool, rows: int, standardised: bool) -> Problem:
     if tiny:
         model = WideResNet(1, 1, 2, 4, standardised)
-        return _classifier(model, _floats(rows, 6, 6, 3))
-    return _classifier(WideResNet(standardised=standardised), _floats(rows, 32, 32, 3))
+        return classifier(model, _floats(rows, 6, 6, 3))
+    return classifier(WideResNet(standardised=standardised), _floats(rows, 32, 32, 3))
 
 
 @entry
@@ -272,7 +272,7 @@ class _Depthwise(nn.Module):
 def depthwise(tiny: bool, rows: int) -> Problem:
     """Depthwise separable convolutions (Howard et al. 2017)."""
     side = 8 if tiny else 32
-    return _classifier(_Depthwise(4 if tiny else 32), _floats(rows, side, side, 3))
+    return classifier(_Depthwise(4 if tiny else 32), _floats(rows, side, side, 3))
 
 
 class _UNet(nn.Module):
@@ -370,8 +370,8 @@ class _ViT(nn.Module):
 def vit_ti(tiny: bool, rows: int) -> Problem:
     """ViT-Ti (width 192, 3 heads, 12 blocks) on 32 x 32 images in patches of 4."""
     if tiny:
-        return _classifier(_ViT(2, 8, 2, 4), _floats(rows, 8, 8, 3))
-    return _classifier(_ViT(12, 192, 3, 4), _floats(rows, 32, 32, 3))
+        return classifier(_ViT(2, 8, 2, 4), _floats(rows, 8, 8, 3))
+    return classifier(_ViT(12, 192, 3, 4), _floats(rows, 32, 32, 3))
 
 
 class _GPT(nn.Module):
@@ -399,7 +399,7 @@ class _GPT(nn.Module):
 def gpt(tiny: bool, rows: int) -> Problem:
     """Four layers of width 256 on 128 tokens of a vocabulary of 1,024."""
     vocabulary, depth, width, heads, length = (11, 2, 8, 2, 6) if tiny else (1024, 4, 256, 4, 128)
-    model, tokens = _GPT(vocabulary, depth, width, heads), _tokens(vocabulary, rows, length + 1)
+    model, tokens = _GPT(vocabulary, depth, width, heads), draw_tokens(vocabulary, rows, length + 1)
 
     def loss(params: PyTree, example: jax.Array) -> jax.Array:
         logits = model.apply(params, example[None, :-1])[0]
@@ -438,7 +438,7 @@ def _fine_tuned(
       rank: of a and b.
     """
     width, length = (8, 5) if tiny else (256, 64)
-    model, tokens = _Base(width), _tokens(50, rows, length)
+    model, tokens = _Base(width), draw_tokens(50, rows, length)
     frozen = _initial(model, tokens)
     leaves = jax.tree_util.tree_leaves_with_path(frozen)
     names = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves]
@@ -512,7 +512,7 @@ class _LoraNet(nn.Module):
 def lora_beside(tiny: bool, rows: int) -> Problem:
     """LoRA as `x @ kernel + (x @ a) @ b`."""
     width, length = (8, 5) if tiny else (256, 64)
-    model, tokens = _LoraNet(width), _tokens(50, rows, length)
+    model, tokens = _LoraNet(width), draw_tokens(50, rows, length)
     variables = _initial(model, tokens)
     frozen = variables["frozen"]
 
@@ -541,7 +541,7 @@ class _Recurrent(nn.Module):
 
 def _recurrent(tiny: bool, rows: int, cell: type[nn.Module]) -> Problem:
     width, length = (5, 4) if tiny else (128, 64)
-    return _classifier(_Recurrent(cell, width), _tokens(100, rows, length))
+    return classifier(_Recurrent(cell, width), draw_tokens(100, rows, length))
 
 
 @entry
@@ -569,7 +569,7 @@ class _TextConvolution(nn.Module):
 def text_convolution(tiny: bool, rows: int) -> Problem:
     """Kim 2014: widths 3, 4 and 5 over 64 tokens, the largest of each filter."""
     width, filters, length = (5, 4, 7) if tiny else (128, 100, 64)
-    return _classifier(_TextConvolution(width, filters), _tokens(1000, rows, length))
+    return classifier(_TextConvolution(width, filters), draw_tokens(1000, rows, length))
 
 
 @entry
@@ -599,7 +599,7 @@ def associative_scan(tiny: bool, rows: int) -> Problem:
 def bfloat16_transformer(tiny: bool, rows: int) -> Problem:
     """Two encoder blocks whose parameters and activations are bfloat16."""
     width, length = (8, 5) if tiny else (128, 64)
-    model, tokens = _Base(width), _tokens(50, rows, length)
+    model, tokens = _Base(width), draw_tokens(50, rows, length)
     params = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), _initial(model, tokens))
 
     def loss(params: PyTree, example: tuple[jax.Array, jax.Array]) -> jax.Array:

@@ -29,11 +29,7 @@ torch what a step adds to resident memory. With --out_dir: zoo_steps.csv.
 from __future__ import annotations
 
 import csv
-import importlib.util
 import os
-import time
-import warnings
-from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -43,10 +39,12 @@ from absl import flags
 from rich.console import Console
 from rich.table import Table
 
-from dpjax import accounting, files, training
+from dpjax import files, training
 from dpjax.commands import command_line
 from dpjax.training import micro_batches
+from experiments.benchmarks import timing
 from experiments.benchmarks.opacus_process import OpacusProcess
+from experiments.benchmarks.timing import Way
 from experiments.benchmarks.zoo import ZOO, Problem
 
 _MODELS = flags.DEFINE_list("models", [], "Which models to measure; all by default.")
@@ -65,7 +63,6 @@ _OPACUS_ROWS = flags.DEFINE_list(
 _QUICK = flags.DEFINE_bool("quick", False, "Tiny models, two turns.")
 _OUT_DIR = flags.DEFINE_string("out_dir", None, "Folder for zoo_steps.csv.")
 
-_RATE, _CLIP_NORM = 0.1, 1.0
 _LOTS = {"logistic_regression": 256, "mlp_784_128_64_10": 256, "mlp_784_1000_10": 256}
 """Lots of models that take the whole of one at once; 64 for others."""
 
@@ -73,42 +70,8 @@ _NOT_AT_ONCE = {"weight_norm"}
 """Models whose per-example gradients of a whole batch XLA does not compile in five minutes on CPU;
 `vmap`, and the peer with the whole batch as its micro-batch, are left out."""
 
-_STEPS = 4
-"""Steps in one call of the engine, so that what a run does once weighs little."""
-
 _RECORDS = 6000
 """Rows that lots are drawn from; lots of the expected size among more are no different."""
-
-_LEAST_SECONDS = 0.05
-"""CPU time that a way's calls in one turn fill."""
-
-
-class Way(NamedTuple):
-    """One compiled way of taking a step.
-
-    Attributes:
-      call: takes `arguments`.
-      arguments: see there.
-      megabytes: of scratch.
-      compile_seconds: CPU time of tracing and compiling.
-      steps: taken by one call.
-      rows: of a micro-batch, where it was chosen by trial.
-    """
-
-    call: Callable[..., Any]
-    arguments: tuple
-    megabytes: float
-    compile_seconds: float
-    steps: int = 1
-    rows: int | None = None
-
-    def seconds(self) -> float:
-        """CPU time of one step."""
-        start, calls = time.process_time(), 0
-        while not calls or time.process_time() - start < _LEAST_SECONDS:
-            jax.block_until_ready(self.call(*self.arguments))
-            calls += 1
-        return (time.process_time() - start) / calls / self.steps
 
 
 class TorchWay(NamedTuple):
@@ -130,25 +93,8 @@ class TorchWay(NamedTuple):
         return self.process(self.name)["cpu"]
 
 
-def _compiled(function: Callable[..., Any], *arguments: Any) -> Way:
-    start = time.process_time()
-    with warnings.catch_warnings():
-        # jax_privacy 2.0.0 calls names that its dependencies have deprecated.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        compiled = jax.jit(function).lower(*arguments).compile()
-    seconds = time.process_time() - start
-    jax.block_until_ready(compiled(*arguments))
-    return Way(compiled, arguments, compiled.memory_analysis().temp_size_in_bytes / 2**20, seconds)
-
-
-def _updated(params: Any, summed: Any, size: int) -> Any:
-    return jax.tree.map(
-        lambda value, slope: (value - _RATE / size * slope).astype(value.dtype), params, summed
-    )
-
-
 def ways(problem: Problem, lot: int, peer_rows: list[int], at_once: bool = True) -> dict[str, Way]:
-    """The ways of taking one step of a problem whose records are the fixed batch.
+    """Returns the ways of taking one step of a problem whose records are the fixed batch.
 
     Args:
       problem: a model of the zoo.
@@ -156,88 +102,48 @@ def ways(problem: Problem, lot: int, peer_rows: list[int], at_once: bool = True)
       peer_rows: micro-batch sizes tried for the peer.
       at_once: whether those are tried too that hold every gradient of the batch at once.
     """
-    params, batch = problem.params, problem.records
+    arguments = problem.params, problem.records
     grad_fn = training.clipped_grad(problem.loss)
     every = jnp.arange(lot, dtype=jnp.uint32), jnp.ones(lot, bool)
-
-    def plain(params: Any, batch: Any) -> Any:
-        def mean_loss(params: Any) -> jax.Array:
-            return jax.vmap(problem.loss, (None, 0))(params, batch).mean()
-
-        return _updated(params, jax.grad(mean_loss)(params), 1)
 
     def ours(params: Any, batch: Any) -> Any:
         rows = micro_batches.rows_at_once("auto", grad_fn, params, batch, lot)
         summed, _ = micro_batches.sum_of_lot(
-            grad_fn, params, batch, every, jnp.float32(_CLIP_NORM), None, rows
+            grad_fn, params, batch, every, jnp.float32(timing.CLIP_NORM), None, rows
         )
-        return _updated(params, summed, lot)
-
-    def by_vmap(params: Any, batch: Any) -> Any:
-        formed = training.clipped_grad(problem.loss, method="materialised")
-        return _updated(params, formed(params, batch, _CLIP_NORM)[0], lot)
+        return timing.updated(params, summed, lot)
 
     found = {
-        "plain": _compiled(plain, params, batch),
+        "plain": timing.compiled(timing.plain(problem), *arguments),
         "engine": _engine(problem, lot),
-        "ours": _compiled(ours, params, batch),
+        "ours": timing.compiled(ours, *arguments),
     }
     if at_once:
-        found["vmap"] = _compiled(by_vmap, params, batch)
-    if importlib.util.find_spec("jax_privacy") is not None:
-        fitting = [rows for rows in peer_rows if lot % rows == 0 and (at_once or rows < lot)]
-        if fitting:
-            peers = [_peer(problem, lot, rows) for rows in fitting]
-            found["jax-privacy"] = min(peers, key=Way.seconds)
+        found["vmap"] = timing.compiled(timing.by_vmap(problem, lot), *arguments)
+    fitting = [rows for rows in peer_rows if lot % rows == 0 and (at_once or rows < lot)]
+    steps = {rows: timing.by_jax_privacy(problem, lot, rows) for rows in fitting}
+    peers = [timing.compiled(step, *arguments, rows=rows) for rows, step in steps.items() if step]
+    if peers:
+        found["jax-privacy"] = min(peers, key=Way.seconds)
     return found
 
 
 def _engine(problem: Problem, lot: int) -> Way:
-    probability = lot / _RECORDS
-    capacity = accounting.lot_capacity(_RECORDS, probability, 1000, 1e-8)
-    records = jax.tree.map(
-        lambda rows: jnp.tile(rows, (-(-_RECORDS // lot), *(1,) * (rows.ndim - 1)))[:_RECORDS],
-        problem.records,
-    )
-    train = training.make_train(
-        training.TrainConfig(
-            loss_fn=problem.loss,
-            lots=training.PoissonLots(_RECORDS, probability, capacity),
-            steps=_STEPS,
-            expected_lot_size=lot,
-            optimizer=training.sgd(),
-        )
-    )
-    numbers = {"learning_rate": _RATE, "clip_norm": _CLIP_NORM, "noise_multiplier": 1.0}
+    lots = timing.poisson_lots(lot, _RECORDS, 1000)
+    train = timing.engine_step(problem, lot, lots)
 
     def step(number: jax.Array, params: Any, records: Any) -> Any:
         key = jax.random.fold_in(training.candidate_keys(1, seed=0)[0], number)
-        return train(key, numbers, params, records)
+        return train(key, timing.HYPERPARAMETERS, params, records)
 
-    way = _compiled(step, jnp.uint32(0), problem.params, records)
-    lots = iter(range(2**31))
+    records = timing.tiled(problem.records, _RECORDS)
+    way = timing.compiled(step, jnp.uint32(0), problem.params, records, steps=timing.WHOLE_STEPS)
+    numbers = iter(range(2**31))
 
     def next_lot(_: Any, *rest: Any) -> Any:
-        return way.call(jnp.uint32(next(lots)), *rest)
+        return way.call(jnp.uint32(next(numbers)), *rest)
 
-    return way._replace(call=next_lot, steps=_STEPS)
-
-
-def _peer(problem: Problem, lot: int, rows: int) -> Way:
-    import jax_privacy
-
-    theirs = jax_privacy.clipped_grad(
-        problem.loss,
-        l2_clip_norm=_CLIP_NORM,
-        keep_batch_dim=False,
-        normalize_by=float(lot),
-        microbatch_size=None if rows == lot else rows,
-    )
-    return _compiled(
-        lambda params, batch: _updated(params, theirs(params, batch), 1),
-        problem.params,
-        problem.records,
-    )._replace(rows=rows)
+    return way._replace(call=next_lot)
 
 
 def torch_ways(process: OpacusProcess) -> dict[str, TorchWay]:
@@ -264,22 +170,11 @@ def opacus_process(name: str, problem: Problem, lot: int) -> OpacusProcess | Non
     return process
 
 
-def measured(found: Mapping[str, Way | TorchWay], turns: int) -> dict[str, list[float]]:
-    """Seconds of every way in every turn."""
-    seconds: dict[str, list[float]] = {name: [] for name in found}
-    for _ in range(turns):
-        for name, way in found.items():
-            seconds[name].append(way.seconds())
-    return seconds
-
-
 def ratio(seconds: dict[str, list[float]], over: str, under: str) -> str:
     """Median and quartiles of ratios within turns."""
     if over not in seconds or under not in seconds:
         return "-"
-    low, middle, high = np.quantile(
-        np.asarray(seconds[over]) / np.asarray(seconds[under]), (0.25, 0.5, 0.75)
-    )
+    middle, low, high = timing.quartiles(seconds[over], seconds[under])
     return f"{middle:.2f} ({low:.2f}-{high:.2f})"
 
 
@@ -316,7 +211,7 @@ def main() -> None:
         process = opacus_process(name, problem, lot) if _OPACUS_PYTHON.value else None
         if process is not None:
             found |= torch_ways(process)
-        seconds = measured(found, turns)
+        seconds = timing.in_turn(found, lambda name: turns)
         if process is not None:
             process.close()
         shown = [way for way in ("plain", "engine", "vmap", "jax-privacy") if way in found]
