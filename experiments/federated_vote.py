@@ -42,8 +42,7 @@ from dpjax import models
 from dpjax.commands import command_line, derived_flags, run_folder
 from dpjax.commands import config as saved_config
 from dpjax.federated.federation_settings import Averaging, LocalTraining
-from dpjax.federated.vote_candidates import RATES
-from dpjax.federated.vote_plan import VoteSettings
+from dpjax.federated.voting import RATES, VoteSettings
 from experiments.federation import data_split, offline
 from experiments.federation.data_split import DataSplit
 
@@ -170,14 +169,14 @@ def check_all_records(
     Raises:
       ValueError: for a client whose set-up is wrong, or if no client can judge anything.
     """
-    from dpjax.federated.flower import local_training, records
+    from dpjax.federated.flower import noisy_vectors, records
 
     parts = None if _FOLDERS.value else data_split.divided_as(config)
     odd = {}
     for number, node in enumerate(nodes):
         try:
             held = parts[number] if parts else records.read_folder(str(node["data"]))
-            local_training.check_records(held, int(config["classes"]))
+            noisy_vectors.check_records(held, int(config["classes"]))
         except records.SetupError as error:
             raise ValueError(f"client {number}: {error}") from None
         except ValueError as error:
@@ -235,7 +234,7 @@ def report(
 
 def _report_training(outcome, table: Table) -> dict[str, Any]:
     """Rows about the trained model; returns findings."""
-    from dpjax.federated import local_updates
+    from dpjax.federated import local_training
 
     election = outcome.election
     plan = election.averaging_plan
@@ -248,7 +247,7 @@ def _report_training(outcome, table: Table) -> dict[str, Any]:
     if _FOLDERS.value:
         return {}
     test = _SPLIT.made(DataSplit, _VOTE.clients).load().test
-    found = local_updates.accuracy(
+    found = local_training.accuracy(
         election.model, outcome.params, np.asarray(test.inputs), np.asarray(test.labels)
     )
     table.add_row("the model's accuracy on test data (not in the release)", f"{found:.4f}")

@@ -10,10 +10,10 @@ runs them over Flower. Its names are found here too, and imported when first ask
 
 | module | what |
 |---|---|
-| `voting`, `vote_plan`, `vote_candidates` | ballots, their noise and sum; the grids of the paper |
+| `voting` | ballots, their noise and sum; the grids of the paper |
 | `summed` | what both share: a sum of clients' integers, everyone's own noise |
 | `averaging` | private federated averaging: what a client sends, what the server makes of it |
-| `vote_clients`, `local_updates` | what a client trains on its own records, in JAX |
+| `local_training` | what a client trains on its own records, in JAX |
 | `federation_settings` | local training and averaging, as settings |
 | `flower` | the same through Flower's messages, masked |
 
@@ -35,9 +35,9 @@ _HOMES = {
     "AveragingSettings": "averaging",
     "LocalTraining": "federation_settings",
     "VoteAborted": "voting",
-    "VotePlan": "vote_plan",
-    "VoteSettings": "vote_plan",
-    "train_clients": "vote_clients",
+    "VotePlan": "voting",
+    "VoteSettings": "voting",
+    "train_clients": "local_training",
     "averaging": "",
     "voting": "",
     "flower": "",

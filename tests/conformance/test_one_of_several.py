@@ -21,7 +21,7 @@ from dpjax import accounting, certificate, checks, data, federated, models
 from dpjax.accounting import guarantee
 from dpjax.bridges.model_files import ModelFile
 from dpjax.data import tables, user_arrays
-from dpjax.federated import vote_clients, voting
+from dpjax.federated import local_training, voting
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.training import dp_sgd
 from dpjax.training.sweep import hosts
@@ -277,12 +277,12 @@ def _spent(marks, tmp_path):
 
 def _global_model(marks):
     pytest.importorskip("flwr", reason="the extra federated is not installed")
-    from dpjax.federated.flower import local_rounds
+    from dpjax.federated.flower import noisy_vectors
 
     values = np.where(marks, np.nan, 1.0).astype(np.float32)
     record = types.SimpleNamespace(to_numpy_ndarrays=lambda: [values])
-    local_rounds._parameters(
-        types.SimpleNamespace(array_records={local_rounds.PARAMETERS_RECORD: record}),
+    noisy_vectors._parameters(
+        types.SimpleNamespace(array_records={noisy_vectors.PARAMETERS_RECORD: record}),
         types.SimpleNamespace(model=types.SimpleNamespace(dimension=3)),
     )
 
@@ -297,8 +297,8 @@ def _node(marks, tmp_path):
 
 
 def _candidate(marks):
-    named = zip(vote_clients.HYPERPARAMETERS, marks)
-    vote_clients.stacked_candidates([{name: 0.5 for name, mark in named if not mark}])
+    named = zip(local_training.HYPERPARAMETERS, marks)
+    local_training.stacked_candidates([{name: 0.5 for name, mark in named if not mark}])
 
 
 def _ballot(marks):
@@ -496,9 +496,9 @@ CASES = {
         "are not all in 0..2",
     ),
     "federated/flower/ledger._read": (_spent, "is no ledger"),
-    "federated/flower/local_rounds._parameters": (_global_model, "the parameters are not finite"),
+    "federated/flower/noisy_vectors._parameters": (_global_model, "the parameters are not finite"),
     "federated/flower/records.read_folder": (_node, "inputs hold NaN or infinity"),
-    "federated/vote_clients.stacked_candidates": (_candidate, "pass learning_rate and decay"),
+    "federated/local_training.stacked_candidates": (_candidate, "pass learning_rate and decay"),
     "federated/voting.noisy_ballot": (_ballot, "not a ballot"),
     "training/sweep/hosts.join 2": (
         lambda marks: hosts.join(

@@ -7,9 +7,8 @@ import pytest
 from dpjax.federated.flower import (
     client,
     ledger,
-    local_rounds,
-    local_training,
     masking,
+    noisy_vectors,
     rounds,
     server,
 )
@@ -38,8 +37,8 @@ CASES = {
         "refused if epsilon or delta",
     ),
     ledger.note_unmasking: ("at most once", "only after"),
-    local_training.prepare: ("whatever the records are", "does not depend on them"),
-    local_rounds.prepare: ("whatever the records are", "nothing without noise is stored"),
+    noisy_vectors.prepare_ballot: ("whatever the records are", "does not depend on them"),
+    noisy_vectors.prepare_update: ("whatever the records are", "nothing without noise is stored"),
     rounds.run_rounds: ("minimum_survivors", "masked updates"),
     server.run_election: ("minimum_survivors", "masked votes"),
 }

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dpjax import federated
-from dpjax.federated.flower import client, ledger, local_training, phases, vote_release
+from dpjax.federated.flower import client, ledger, noisy_vectors, phases, vote_release
 from dpjax.federated.flower import internals as flower
 from dpjax.federated.flower.in_process import InProcessGrid
 from dpjax.federated.flower.server import make_server_app
@@ -279,8 +279,8 @@ def test_no_ballot_without_noise_is_kept(monkeypatch):
         kept.append(noisy_vector)
         keep(context, rules, noisy_vector, **facts)
 
-    keep = local_training.keep_prepared
-    monkeypatch.setattr(local_training, "keep_prepared", recording)
+    keep = noisy_vectors.keep_prepared
+    monkeypatch.setattr(noisy_vectors, "keep_prepared", recording)
     config = _CONFIG | {"epsilon": 0.5}
     grid = InProcessGrid(federated.make_client_app(_load, config), _nodes())
     context = flower.Context(

@@ -69,22 +69,22 @@ def make_client_app(
     @app.query(TRAIN_ACTION)
     def train_candidates(message: flower.Message, context: flower.Context) -> flower.Message:
         with kept_to_itself():
-            from dpjax.federated.flower import local_training
+            from dpjax.federated.flower import noisy_vectors
 
             settings = _settings(defaults, context, node_settings)
             own_run(message, context)
             asked = message.content.config_records.get(ELECTION_RECORD, {}).get(FINGERPRINT)
-            own = local_training.prepare(settings, asked, load_records, context)
+            own = noisy_vectors.prepare_ballot(settings, asked, load_records, context)
         return _constant_reply(message, own)
 
     @app.query(ROUND_ACTION)
     def train_round(message: flower.Message, context: flower.Context) -> flower.Message:
         with kept_to_itself():
-            from dpjax.federated.flower import local_rounds
+            from dpjax.federated.flower import noisy_vectors
 
             settings = _settings(defaults, context, node_settings)
             own_run(message, context)
-            own = local_rounds.prepare(settings, message.content, load_records, context)
+            own = noisy_vectors.prepare_update(settings, message.content, load_records, context)
         return _constant_reply(message, own)
 
     @app.train(mods=[secure_sum_only(rules_prepared, phase_prepared, spending_prepared)])
