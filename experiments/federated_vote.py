@@ -152,7 +152,7 @@ def node_configs(clients: int) -> list[dict[str, str | int | bool]]:
         {"partition-id": number} for number in range(clients)
     ]
     if math.isinf(_AVERAGING.total_epsilon):
-        from dpjax.federated.flower.node_settings import ALLOW_WITHOUT_NOISE
+        from dpjax.federated.flower.storage import ALLOW_WITHOUT_NOISE
 
         # Whoever simulates owns every node, and has asked for it.
         numbered = [own | {ALLOW_WITHOUT_NOISE: True} for own in numbered]
@@ -169,15 +169,15 @@ def check_all_records(
     Raises:
       ValueError: for a client whose set-up is wrong, or if no client can judge anything.
     """
-    from dpjax.federated.flower import noisy_vectors, records
+    from dpjax.federated.flower import noisy_vectors, storage
 
     parts = None if _FOLDERS.value else data_split.divided_as(config)
     odd = {}
     for number, node in enumerate(nodes):
         try:
-            held = parts[number] if parts else records.read_folder(str(node["data"]))
+            held = parts[number] if parts else storage.read_folder(str(node["data"]))
             noisy_vectors.check_records(held, int(config["classes"]))
-        except records.SetupError as error:
+        except storage.SetupError as error:
             raise ValueError(f"client {number}: {error}") from None
         except ValueError as error:
             odd[number] = str(error)
@@ -258,7 +258,7 @@ def main() -> int:
     """Checks what was asked, claims a folder, holds the vote; returns the exit code."""
     offline.stay_offline()
     try:
-        from dpjax.federated.flower import records  # noqa: F401 (whether it is there)
+        from dpjax.federated.flower import storage  # noqa: F401 (whether it is there)
     except ImportError as error:
         raise ValueError(str(error)) from None
 
@@ -288,9 +288,9 @@ def hold(folder: str, config: Mapping[str, Any], nodes: list[dict], console: Con
       The exit code.
     """
     from dpjax import federated
-    from dpjax.federated.flower import records
+    from dpjax.federated.flower import storage
 
-    load = records.records_in_folder if _FOLDERS.value else data_split.parts_of_data_set(config)
+    load = storage.records_in_folder if _FOLDERS.value else data_split.parts_of_data_set(config)
     client_app = federated.make_client_app(load, config)
     accuracies = None
     if _RUNTIME.value == "simulation":

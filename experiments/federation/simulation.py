@@ -18,7 +18,7 @@ from dpjax.commands import run_folder
 from dpjax.federated import local_training, voting
 from dpjax.federated.flower import noisy_vectors
 from dpjax.federated.flower.election import Election
-from dpjax.federated.flower.outcome import Outcome
+from dpjax.federated.flower.server import Outcome
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning.release import json_bytes
 from experiments.federation import data_split, many_clients

@@ -10,16 +10,16 @@ import pytest
 
 from dpjax import accounting, federated
 from dpjax.federated import averaging, local_training
-from dpjax.federated.flower import client, noisy_vectors, phases
+from dpjax.federated.flower import client, messages, noisy_vectors
 from dpjax.federated.flower import internals as flower
+from dpjax.federated.flower.messages import SumAborted
 from dpjax.federated.flower.server import make_server_app
-from dpjax.federated.flower.sum_rules import SumAborted
 
 
 def _facts(message):
     records = message.content.config_records
     stage = records.get(flower.RECORD_KEY_CONFIGS, {}).get(flower.Key.STAGE)
-    return stage, records.get(phases.ELECTION_RECORD, {}).get(phases.PHASE)
+    return stage, records.get(messages.ELECTION_RECORD, {}).get(messages.PHASE)
 
 
 def test_the_model_is_trained_released_and_its_claim_is_that_of_everything(federation, tmp_path):

@@ -16,7 +16,7 @@ from typing import Any
 
 from dpjax.federated.averaging import AveragingPlan, AveragingSettings
 from dpjax.federated.federation_settings import Averaging, Config, LocalTraining, filled
-from dpjax.federated.flower.sum_rules import SumRules
+from dpjax.federated.flower.messages import SumRules
 from dpjax.federated.local_training import FlatModel, flat_model, stacked_candidates
 from dpjax.federated.voting import RATES, VotePlan, VoteSettings, candidate_grid
 

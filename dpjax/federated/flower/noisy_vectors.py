@@ -17,10 +17,9 @@ import numpy as np
 
 from dpjax.federated.averaging import noisy_update
 from dpjax.federated.flower import internals as flower
-from dpjax.federated.flower import ledger
+from dpjax.federated.flower import storage
 from dpjax.federated.flower.election import Election
-from dpjax.federated.flower.node_settings import ALLOW_WITHOUT_NOISE, NodeSettings
-from dpjax.federated.flower.phases import (
+from dpjax.federated.flower.messages import (
     ELECTION_RECORD,
     FINGERPRINT,
     LOCAL_ACCURACIES,
@@ -29,10 +28,12 @@ from dpjax.federated.flower.phases import (
     VOTE_PHASE,
     WINNER,
     LoadRecords,
+    ProtocolRefusal,
+    Records,
+    Spending,
     keep_prepared,
 )
-from dpjax.federated.flower.records import Records, SetupError
-from dpjax.federated.flower.sum_rules import ProtocolRefusal
+from dpjax.federated.flower.storage import ALLOW_WITHOUT_NOISE, NodeSettings, SetupError
 from dpjax.federated.local_training import local_update, train_clients
 from dpjax.federated.voting import ballots, noisy_ballot, random_ballot
 from dpjax.randomness.host_randomness import HostRandomness
@@ -61,8 +62,8 @@ def prepare_ballot(
         return election.fingerprint
     delta = election.settings.delta
     # The whole of what was agreed on, not the vote alone: nobody begins what it cannot finish.
-    whole = ledger.Spending(election.fingerprint, "vote", election.total_epsilon, delta)
-    ledger.check(NodeSettings.from_config(context.node_config), context.run_id, VOTE_PHASE, whole)
+    whole = Spending(election.fingerprint, "vote", election.total_epsilon, delta)
+    storage.check(NodeSettings.from_config(context.node_config), context.run_id, VOTE_PHASE, whole)
     ballot, accuracies = _judged(election, settings, load_records, context)
     # Noise at once, from the operating system: no ballot in clear is ever stored.
     sent = noisy_ballot(ballot, election.plan, HostRandomness())
@@ -163,11 +164,11 @@ def prepare_update(
         raise ProtocolRefusal(
             f"training without noise: this client's own configuration has no {ALLOW_WITHOUT_NOISE}"
         )
-    spending = ledger.Spending(
+    spending = Spending(
         election.fingerprint, "training", election.total_epsilon, election.settings.delta
     )
     # What the run has charged already is in the ledger; the rest must fit as well.
-    ledger.check(node, context.run_id, number, spending)
+    storage.check(node, context.run_id, number, spending)
     plan = election.averaging_plan
     update = _update(
         election, winner, number, _parameters(request, election), load_records, context

@@ -23,11 +23,10 @@ import numpy as np
 import dpjax
 from dpjax import accounting
 from dpjax.certificate import CERTIFICATE
-from dpjax.federated.federation_settings import Averaging, LocalTraining
+from dpjax.federated.federation_settings import MODULUS, Averaging, LocalTraining
 from dpjax.federated.flower.election import Election
 from dpjax.federated.flower.internals import RECORD_KEY_CONFIGS
-from dpjax.federated.flower.outcome import Outcome
-from dpjax.federated.flower.sum_rules import MODULUS
+from dpjax.federated.flower.server import Outcome
 from dpjax.federated.voting import VoteSettings
 from dpjax.tuning import certifying
 from dpjax.tuning.release import HYPERPARAMETERS_FILE, MODEL_FILE, json_bytes, sealed
