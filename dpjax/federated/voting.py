@@ -90,11 +90,7 @@ class VoteSettings:
         object.__setattr__(self, "missing_fraction", missing)
 
     def plan(self) -> VotePlan:
-        """Calibrates the noise: the least for which `VotePlan.guarantee` meets the target.
-
-        Raises:
-          ValueError: if the noise would be too wide for a secure sum modulo 2^32.
-        """
+        """Calibrates the noise: the least for which `VotePlan.guarantee` meets the target."""
         return _plan(self)
 
 
@@ -110,12 +106,6 @@ class VotePlan(SummedMechanism):
       * who drops out does not depend on anyone's records.
     Noise beyond that of `minimum_survivors` only adds privacy. `local_noise` has its law up to a
     total variation of 2^-300 a count, and never exceeds `clip` together with a vote.
-
-    Example:
-      >>> from dpjax import federated
-      >>> plan = federated.VoteSettings(clients=50, candidates=100, epsilon=1.0).plan()
-      >>> print(f"{plan.guarantee.epsilon(1e-5):.3f}")
-      1.000
 
     Attributes:
       settings: the rule.
@@ -156,9 +146,6 @@ class VotePlan(SummedMechanism):
 
         Clients refuse a vote whose fingerprint is not that of their own list: an index would mean
         another candidate to them.
-
-        Raises:
-          ValueError: if the list has another length than `settings.candidates`.
         """
         candidates = checks.listed("candidates", candidates, "mappings")
         if len(candidates) != self.settings.candidates:
@@ -274,18 +261,7 @@ def _checked_votes(votes: int, candidates: int) -> int:
 
 
 class VoteAborted(ValueError):
-    """The vote ended without output: too little noise is in the sum, or the sum is not valid.
-
-    Example:
-      >>> import numpy as np
-      >>> from dpjax import federated
-      >>> plan = federated.VoteSettings(clients=50, candidates=2, votes=1).plan()
-      >>> try:
-      ...     federated.voting.tally(np.zeros(2, np.int64), plan, survivors=40)
-      ... except federated.VoteAborted as error:
-      ...     print(error)
-      no output: 40 of 50 ballots are in the sum, and the noise needs 45; hold the vote again
-    """
+    """The vote ended without output: too little noise is in the sum, or the sum is not valid."""
 
 
 def ballots(losses: np.ndarray, accuracies: np.ndarray, votes: int = 5) -> np.ndarray:

@@ -85,8 +85,8 @@ def _sent(asked):
     """Notes that what the client has prepared was sent."""
     context = asked.context
     node = NodeSettings.from_config(context.node_config)
-    phase = messages.phase_prepared(context)
-    storage.charge(node, context.run_id, phase, messages.spending_prepared(context))
+    kept = messages.prepared(context)
+    storage.charge(node, context.run_id, kept.phase, kept.spending)
 
 
 def test_a_phase_that_was_answered_or_left_behind_is_over(asked):

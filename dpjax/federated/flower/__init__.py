@@ -1,5 +1,7 @@
 """The vote, and training after it, as a Flower federation; the extra `federated`.
 
+The public names are found in `dpjax.federated`.
+
 | module | what |
 |---|---|
 | `election` | everything public about vote and training, and its fingerprint |
@@ -13,42 +15,5 @@
 | `internals` | every import from Flower, one tested version |
 """
 
-from __future__ import annotations
-
-import importlib
-from typing import Any
-
-_HOMES = {
-    "Election": "election",
-    "InProcessGrid": "in_process",
-    "Outcome": "server",
-    "Spending": "messages",
-    "SumAborted": "messages",
-    "SumRules": "messages",
-    "make_client_app": "client",
-    "make_server_app": "server",
-    "records_in_folder": "storage",
-    "run_election": "server",
-    "run_in_process": "in_process",
-    "run_rounds": "server",
-    "save_outcome": "vote_release",
-    "secure_sum_only": "client",
-    "statement": "vote_release",
-}
-
-__all__ = list(_HOMES)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
-
-
 # One clear line where Flower is missing, at once.
-importlib.import_module("dpjax.federated.flower.internals")
-
-
-def __getattr__(name: str) -> Any:
-    """Imports a public name from its module on first use; see `dpjax.federated`."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+from dpjax.federated.flower import internals as internals

@@ -34,10 +34,7 @@ from dpjax.federated.flower.messages import (
     Spending,
     SumRules,
     Vector,
-    phase_prepared,
     prepared,
-    rules_prepared,
-    spending_prepared,
 )
 from dpjax.federated.flower.storage import NodeSettings, refuse_owners_settings
 
@@ -80,54 +77,48 @@ def make_client_app(
     refuse_owners_settings(defaults or {})
     app = flower.ClientApp()
 
+    def prepare(action: str, message: flower.Message, context: flower.Context) -> flower.Message:
+        """Trains, keeps a noisy vector and gives the same reply whatever the records are."""
+        with kept_to_itself():
+            from dpjax.federated.flower import noisy_vectors  # which imports JAX
+            from dpjax.federated.flower.election import Election
+
+            names = {*Election.setting_names(), *node_settings}
+            NodeSettings.from_config(context.node_config, names)
+            # What the node's owner wrote wins: nobody changes its candidates from afar.
+            settings = {**(defaults or {}), **context.run_config, **context.node_config}
+            own_run(message, context)
+            own = noisy_vectors.PREPARE[action](settings, message.content, load_records, context)
+        record = flower.ConfigRecord({FINGERPRINT: own})
+        return flower.Message(flower.RecordDict({ELECTION_RECORD: record}), reply_to=message)
+
     @app.query(TRAIN_ACTION)
     def train_candidates(message: flower.Message, context: flower.Context) -> flower.Message:
-        with kept_to_itself():
-            from dpjax.federated.flower import noisy_vectors
-
-            settings = _settings(defaults, context, node_settings)
-            own_run(message, context)
-            asked = message.content.config_records.get(ELECTION_RECORD, {}).get(FINGERPRINT)
-            own = noisy_vectors.prepare_ballot(settings, asked, load_records, context)
-        return _constant_reply(message, own)
+        return prepare(TRAIN_ACTION, message, context)
 
     @app.query(ROUND_ACTION)
     def train_round(message: flower.Message, context: flower.Context) -> flower.Message:
-        with kept_to_itself():
-            from dpjax.federated.flower import noisy_vectors
+        return prepare(ROUND_ACTION, message, context)
 
-            settings = _settings(defaults, context, node_settings)
-            own_run(message, context)
-            own = noisy_vectors.prepare_update(settings, message.content, load_records, context)
-        return _constant_reply(message, own)
-
-    @app.train(mods=[secure_sum_only(rules_prepared, phase_prepared, spending_prepared)])
+    @app.train(
+        mods=[
+            secure_sum_only(
+                lambda context: prepared(context).rules,
+                lambda context: prepared(context).phase,
+                lambda context: prepared(context).spending,
+            )
+        ]
+    )
     def answer(message: flower.Message, context: flower.Context) -> flower.Message:
         instructions = flower.recorddict_to_fitins(message.content, keep_input=True)
         kept = prepared(context)
-        if any(instructions.config.get(name) != kept[name] for name in (FINGERPRINT, PHASE)):
+        agreed = {FINGERPRINT: kept.spending.fingerprint, PHASE: kept.phase}
+        if any(instructions.config.get(name) != value for name, value in agreed.items()):
             raise ProtocolRefusal("the request is for another vote than this client trained for")
         (noisy_vector,) = context.state.array_records.pop(NOISY_VECTOR).to_numpy_ndarrays()
         return vector_reply(message, noisy_vector)
 
     return app
-
-
-def _settings(
-    defaults: Mapping[str, Any] | None, context: flower.Context, further: Collection[str]
-) -> dict[str, Any]:
-    """Returns the rules as this client holds them."""
-    from dpjax.federated.flower.election import Election
-
-    names = {*Election.setting_names(), *further}
-    NodeSettings.from_config(context.node_config, names)
-    # What the node's owner wrote wins: nobody changes its candidates from afar.
-    return {**(defaults or {}), **context.run_config, **context.node_config}
-
-
-def _constant_reply(message: flower.Message, fingerprint: str) -> flower.Message:
-    record = flower.ConfigRecord({FINGERPRINT: fingerprint})
-    return flower.Message(flower.RecordDict({ELECTION_RECORD: record}), reply_to=message)
 
 
 @contextlib.contextmanager

@@ -155,7 +155,7 @@ def run_in_process(
     node_configs: Sequence[Mapping[str, Any]],
     **grid_options: Any,
 ) -> tuple[Outcome, np.ndarray]:
-    """Holds a vote among simulated nodes, one after another in this process.
+    """Holds a vote, and the rounds after it, among simulated nodes in this process, one by one.
 
     Example:
       >>> import json
@@ -168,6 +168,7 @@ def run_in_process(
       >>> config = {
       ...     "clients": 3, "candidates": json.dumps(rates), "votes": 1, "epsilon": 20.0,
       ...     "missing-fraction": 0.34, "classes": 2, "model": "logistic_regression", "epochs": 1,
+      ...     "rounds": 2, "total-epsilon": 60.0, "input-shape": "3",
       ... }
       >>> def load(own):
       ...     return hospitals[own.node_config["partition-id"]]
@@ -176,9 +177,11 @@ def run_in_process(
       >>> outcome, accuracies = federated.run_in_process(app, config, nodes)
       >>> outcome.winner in (0, 1), outcome.survivors, outcome.lost, accuracies.shape
       (True, 3, 0, (3, 2))
+      >>> outcome.params.shape, outcome.round_survivors
+      ((4,), (3, 3))
       >>> federated.save_outcome(outcome, "vote")
       >>> sorted(path.name for path in pathlib.Path("vote/release").iterdir())
-      ['guarantee.json', 'hyperparameters.json']
+      ['guarantee.json', 'hyperparameters.json', 'model.msgpack']
 
     Args:
       client_app: what every node runs.

@@ -27,8 +27,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -192,45 +192,29 @@ def keep_prepared(
         {
             # Flower hands the state of a run on to the next of its series.
             "run": str(context.run_id),
-            "clients": rules.clients,
-            "minimum_survivors": rules.minimum_survivors,
-            "clip": rules.clip,
-            "length": rules.length,
             PHASE: phase,
-            FINGERPRINT: spending.fingerprint,
-            "what": spending.what,
-            "epsilon": spending.epsilon,
-            "delta": spending.delta,
+            **dataclasses.asdict(rules),
+            **dataclasses.asdict(spending),
         }
     )
     context.state.array_records[NOISY_VECTOR] = flower.ArrayRecord([noisy_vector])
 
 
-def prepared(context: flower.Context) -> Mapping[str, Any]:
+class Prepared(NamedTuple):
+    """Holds what a client is ready to send in this run: by which rules, when, at what cost."""
+
+    rules: SumRules
+    phase: int
+    spending: Spending
+
+
+def prepared(context: flower.Context) -> Prepared:
     """Returns what this client has prepared in this run, or refuses if it has not."""
     kept = context.state.config_records.get(PREPARED)
     if kept is None or kept["run"] != str(context.run_id):
         raise ProtocolRefusal("this client has trained nothing yet in this run: train first")
-    return kept
-
-
-def rules_prepared(context: flower.Context) -> SumRules:
-    """Returns the rules of the sum that was prepared for."""
-    kept = prepared(context)
-    return SumRules(
-        clients=kept["clients"],
-        minimum_survivors=kept["minimum_survivors"],
-        clip=kept["clip"],
-        length=kept["length"],
+    return Prepared(
+        SumRules(*(kept[name] for name in ("clients", "minimum_survivors", "clip", "length"))),
+        kept[PHASE],
+        Spending(*(kept[name] for name in (FINGERPRINT, "what", "epsilon", "delta"))),
     )
-
-
-def phase_prepared(context: flower.Context) -> int:
-    """Returns the phase that was prepared for."""
-    return prepared(context)[PHASE]
-
-
-def spending_prepared(context: flower.Context) -> Spending:
-    """Returns what the run will have cost once what was prepared is sent."""
-    kept = prepared(context)
-    return Spending(kept[FINGERPRINT], kept["what"], kept["epsilon"], kept["delta"])

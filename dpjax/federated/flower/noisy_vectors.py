@@ -25,6 +25,8 @@ from dpjax.federated.flower.messages import (
     LOCAL_ACCURACIES,
     PARAMETERS_RECORD,
     PHASE,
+    ROUND_ACTION,
+    TRAIN_ACTION,
     VOTE_PHASE,
     WINNER,
     LoadRecords,
@@ -43,7 +45,7 @@ _LOG = logging.getLogger("dpjax.federated")
 
 def prepare_ballot(
     settings: Mapping[str, Any],
-    asked: object,
+    request: flower.RecordDict,
     load_records: LoadRecords,
     context: flower.Context,
 ) -> str:
@@ -53,12 +55,13 @@ def prepare_ballot(
     the records are, if any; whether this function returns or raises does not depend on them.
 
     Returns the fingerprint of the election that this client holds, which may differ from the
-    server's (`asked`). Its own `chunk-size` says how many candidates it trains at once (0: all).
+    server's. Its own `chunk-size` says how many candidates it trains at once (0: all).
     Raises a `ProtocolRefusal` if the vote would take the client above its own limit, or it has
     voted; a ValueError, not to be told to the server, for settings or a set-up that do not do.
     """
     election = Election.from_config(settings)
-    if asked != election.fingerprint:
+    asked = request.config_records.get(ELECTION_RECORD, {})
+    if asked.get(FINGERPRINT) != election.fingerprint:
         return election.fingerprint
     delta = election.settings.delta
     # The whole of what was agreed on, not the vote alone: nobody begins what it cannot finish.
@@ -228,3 +231,7 @@ def _update(
     except Exception as error:
         _LOG.warning("this client sends noise alone, its records train no model: %s", error)
         return np.zeros(election.model.dimension)
+
+
+PREPARE = {TRAIN_ACTION: prepare_ballot, ROUND_ACTION: prepare_update}
+"""How a client prepares for what it is asked to."""

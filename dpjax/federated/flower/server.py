@@ -162,35 +162,6 @@ def run_rounds(
     A client that is lost in one round is not asked in the next. The server divides by the public
     number of clients, whoever is lost.
 
-    Example:
-      >>> from flwr.app import Context, RecordDict
-      >>> from flwr.serverapp import ServerApp
-      >>> import json
-      >>> import numpy as np
-      >>> from dpjax import federated
-      >>> rng = np.random.default_rng(0)  # Made up, to try it out; a useful vote needs many more.
-      >>> hospitals = [(rng.normal(size=(40, 3)), rng.integers(0, 2, 40)) for _ in range(3)]
-      >>> rates = [{"learning_rate": rate, "decay": 1.0, "momentum": 0.9} for rate in (0.1, 0.3)]
-      >>> config = {
-      ...     "clients": 3, "candidates": json.dumps(rates), "votes": 1, "epsilon": 20.0,
-      ...     "missing-fraction": 0.34, "classes": 2, "model": "logistic_regression", "epochs": 1,
-      ...     "rounds": 2, "total-epsilon": 60.0, "input-shape": "3",
-      ... }
-      >>> def load(own):
-      ...     return hospitals[own.node_config["partition-id"]]
-      >>> app = federated.make_client_app(load, config)
-      >>> nodes = [{"partition-id": number} for number in range(3)]
-      >>> election = federated.Election.from_config(config)
-      >>> server = ServerApp()
-      >>> @server.main()
-      ... def main(grid, context):
-      ...     outcome = federated.run_election(grid, context, election)
-      ...     trained = federated.run_rounds(grid, context, outcome)
-      ...     print(trained.params.shape, trained.round_survivors)
-      >>> grid = federated.InProcessGrid(app, nodes)
-      >>> server(grid, Context(grid.run_id, 1, {}, RecordDict(), {}))
-      (4,) (3, 3)
-
     Args:
       grid, context, timeout: as in `run_election`.
       outcome: of the vote.
@@ -240,20 +211,6 @@ def summed_phase(
     prepare is the same for all; `timeout` is in seconds for each stage. Raises a ValueError if a
     client holds other rules, `SumAborted` if too few are ready, or left.
     """
-    ready = _prepared_nodes(grid, nodes, election, message_type, content, timeout)
-    instructions: dict[str, str | int] = {FINGERPRINT: election.fingerprint, PHASE: phase}
-    return secure_sum(grid, context, ready, rules, instructions=instructions, timeout=timeout)
-
-
-def _prepared_nodes(
-    grid: flower.Grid,
-    nodes: Sequence[int],
-    election: Election,
-    message_type: str,
-    content: flower.RecordDict,
-    timeout: float,
-) -> list[int]:
-    """Lets every node prepare for a phase; returns those that are ready for its secure sum."""
     requests = [
         flower.Message(content, dst_node_id=node, message_type=message_type, group_id="0")
         for node in nodes
@@ -278,7 +235,8 @@ def _prepared_nodes(
     except SumAborted as abort:
         reasons = f" ({'; '.join(sorted(set(unable)))})" if unable else ""
         raise SumAborted(f"{abort}{reasons}") from None
-    return ready
+    instructions: dict[str, str | int] = {FINGERPRINT: election.fingerprint, PHASE: phase}
+    return secure_sum(grid, context, ready, rules, instructions=instructions, timeout=timeout)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -48,16 +48,6 @@ def statement(election: Election, versions: Mapping[str, str] | None = None) -> 
 
     The apps take noise from the clients' operating systems and from nowhere else.
 
-    Example:
-      >>> from dpjax import federated
-      >>> rates = [{"learning_rate": rate, "decay": 1.0, "momentum": 0.9} for rate in (0.1, 0.3)]
-      >>> election = federated.Election(
-      ...     federated.VoteSettings(clients=50, candidates=2, votes=1, epsilon=1.0), tuple(rates)
-      ... )
-      >>> claim = federated.statement(election)
-      >>> 0.9 < claim["epsilon"] <= 1.0
-      True
-
     Args:
       election: the public rules.
       versions: of the libraries; None: of those that run now.
