@@ -30,11 +30,7 @@ def packed(arrays: Arrays) -> bytes:
 
 
 def unpacked(payload: bytes) -> Arrays:
-    """What `packed` packed.
-
-    Raises:
-      ValueError: if the hash is of other arrays. (NumPy raises more for bytes that are no .npz.)
-    """
+    """What `packed` packed."""
     arrays = {}
     with np.load(io.BytesIO(payload), allow_pickle=False) as file:
         for name, array in file.items():
@@ -59,9 +55,6 @@ def read_arrays(path: str, mend: str) -> Arrays:
     Args:
       path: of the file, this user's alone.
       mend: what to do where it is damaged.
-
-    Raises:
-      ValueError: for a file that is damaged, or not this user's alone.
     """
     payload = private_files.read_private(path)
     try:

@@ -20,9 +20,6 @@ def normalise_relation(relation: object) -> str:
     Args:
       relation: one of the two names above, in any case and with `-` or spaces for `_`, or a member
         of `dp_accounting.NeighboringRelation`.
-
-    Raises:
-      ValueError: for anything else; a guarantee without a known relation means nothing.
     """
     name = str(getattr(relation, "name", relation)).strip().lower()
     name = name.replace("-", "_").replace(" ", "_")

@@ -280,9 +280,10 @@ MISTAKES = [
     ),
     Mistake(
         "tables: writing a schema looks at the records",
-        "dpjax/data/tables.py",
-        "            names = _header(rows, str(table))",
-        "            names = _header(rows, str(table))\n            list(rows)",
+        "dpjax/data/tabular.py",
+        "            return _header(rows, str(table))",
+        "            names = _header(rows, str(table))\n            list(rows)\n"
+        "            return names",
         ("tests/data/test_own_tables.py",),
     ),
     Mistake(

@@ -151,10 +151,6 @@ def split_train_validation(split: Split, fraction: float, key: bytes | int) -> t
       round(public_size * fraction) for validation and the rest for training; size bounds come from
       `splitting.part_size_bound`.
 
-    Raises:
-      ValueError: for a fraction outside (0, 1) or one that leaves a part without a public record,
-        a bad key, or a part larger than its bound (probability below 1.3e-14 over the key).
-
     Formal guarantees: for every fixed key, the part of a record is a function of its identifier
     alone. So of two data sets that differ by one added or removed record, one part is the same and
     the other differs by that record; and of two that differ by the value of one record with the
@@ -191,11 +187,6 @@ def _check_part(name: str, split: object) -> None:
 class Parts:
     """Who trains, who scores the candidates, and who is touched once after the selection.
 
-    Example:
-      >>> from dpjax import data
-      >>> data.load("digits").parts(0.2, key=b"public").validation
-      Split(input_shape=(8, 8, 1), public_size=288, size_bound=431)
-
     Attributes:
       train, validation, test: the three parts; `test` is None where the user brought none.
       non_private: None, or one sentence on why the stated guarantee does not cover everything that
@@ -219,11 +210,6 @@ class Parts:
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dataset:
     """A classification data set with everything public about it.
-
-    Example:
-      >>> from dpjax import data
-      >>> data.load("digits").classes
-      10
 
     Attributes:
       name: the name it is loaded by.
@@ -308,9 +294,6 @@ class Dataset:
 
         This is the papers' protocol, kept for reproducing their figures. `Parts.non_private` says
         what is wrong with it.
-
-        Raises:
-          ValueError: if there is no test data.
         """
         if self.test is None:
             raise ValueError(f"{self.name} has no test data: pass some, or use parts() instead")

@@ -15,7 +15,6 @@ from dpjax.data import (
     source,
     sources,  # noqa: F401 - every file there registers its data set.
     tables,
-    tfds_store,
     user_arrays,
 )
 
@@ -68,7 +67,6 @@ def load(
       settings: of a data set with a name: arguments of its `Source.encode`.
 
     Raises:
-      ValueError: for an unknown name, or an argument that does not belong to the data set.
       published_files.DataNotFoundError: files neither at hand nor reachable; the message
         names the files and the folder to put them in, its notes their addresses and checksums;
         or the extra, where a data set comes with a package that is not installed.
@@ -129,9 +127,11 @@ def load(
     published = published_files.find(known.folder, known.files, folders)
     if published is None and known.tfds_version is not None:
         for folder in folders:
-            records = tfds_store.prepared(known.name, known.tfds_version, folder)
+            records = published_files.prepared_by_tfds(known.name, known.tfds_version, folder)
             if records is not None:
-                return known.dataset(tfds_store.read_images(records, known.counts), settings)
+                return known.dataset(
+                    published_files.read_tfds_images(records, known.counts), settings
+                )
     published = published or _fetched(known, downloads, download)
     return known.dataset(known.read(published), settings)
 
@@ -144,7 +144,7 @@ def _fetched(known: source.Source, folder: pathlib.Path, download: bool) -> path
     if not all(file.address.startswith("http") for file in files):
         raise published_files.not_found(name, files, folder, "cannot be downloaded")
     if known.tfds_version is not None:
-        files = tfds_store.registered(known.name, files)
+        files = published_files.tfds_addresses(known.name, files)
     try:
         return published_files.fetch(name, files, folder)
     except OSError as error:

@@ -39,23 +39,6 @@ class Source:
     For data whose number of records is public, as in a published file. Private records go through
     `data.from_arrays`, which asks what may be known of them.
 
-    Example:
-      >>> import numpy as np
-      >>> from dpjax import data
-      >>> lines = data.Source(
-      ...     name="two_lines",
-      ...     description="Points on two lines, made here.",
-      ...     classes=2,
-      ...     input_shape=(2,),
-      ...     train_count=100,
-      ...     read=lambda folder: {
-      ...         "train_inputs": np.linspace(0, 1, 200).reshape(100, 2),
-      ...         "train_labels": np.arange(100) % 2,
-      ...     },
-      ... )
-      >>> lines.counts
-      {'train': 100}
-
     Attributes:
       name: what it is loaded by; letters, digits, - and _.
       description: one paragraph on what the records are and how inputs are scaled.
@@ -106,11 +89,7 @@ class Source:
         return {role: count for role, count in counts.items() if count is not None}
 
     def check_settings(self, settings: Mapping[str, Any]) -> None:
-        """Refuses settings that the data set does not have.
-
-        Raises:
-          ValueError: naming those that it has.
-        """
+        """Refuses settings that the data set does not have."""
         own = list(inspect.signature(self.encode).parameters)[1:]
         for name in settings:
             if name not in own:
@@ -120,11 +99,7 @@ class Source:
                 )
 
     def dataset(self, arrays: Arrays, settings: Mapping[str, Any]) -> Dataset:
-        """Returns the data set, encoded with its own settings.
-
-        Raises:
-          ValueError: if inputs have not the stated shape, the published count included.
-        """
+        """Returns the data set, encoded with its own settings."""
         splits = {
             role: self._split(arrays, role, count, settings) for role, count in self.counts.items()
         }
@@ -182,9 +157,6 @@ def register(source: Source) -> Source:
       >>> _ = data.register(source)
       >>> data.load("two_lines").train
       Split(input_shape=(2,), public_size=100, size_bound=100)
-
-    Raises:
-      ValueError: if the name is taken.
     """
     if source.name in SOURCES:
         raise ValueError(f"data set {source.name!r} is registered already: choose another name")

@@ -66,9 +66,6 @@ def validation_members(identifiers: np.ndarray, fraction: float, key: bytes | in
       identifiers: (n,) integers, or fixed-length bytes as NumPy void.
       fraction: expected share, in (0, 1).
       key: 1 to 64 bytes, or an integer (its decimal digits are the key).
-
-    Raises:
-      ValueError: for a fraction outside (0, 1), or a key of another length or type.
     """
     fraction = checks.probability("fraction", fraction, hint=", the share of the validation part")
     threshold = np.uint64(math.floor(fraction * 2.0**64))
@@ -94,9 +91,6 @@ def partition_order(
     Returns:
       order (n,) int64, the records' indices by partition, and sizes (partitions,) int64; the sizes
       are private.
-
-    Raises:
-      ValueError: for fewer than one partition, or a bad key.
     """
     partitions = checks.whole("partitions", partitions)
     words = keyed_words(identifiers, key, b"dpjax partition")
@@ -112,9 +106,6 @@ def keyed_words(identifiers: np.ndarray, key: bytes | int, purpose: bytes) -> np
       identifiers: (n,) integers, or fixed-length bytes as NumPy void.
       key: 1 to 64 bytes, or an integer (its decimal digits are the key).
       purpose: at most 16 bytes.
-
-    Raises:
-      ValueError: for a key of another length or type.
     """
     if isinstance(key, (int, np.integer)) and not isinstance(key, bool):
         key = str(int(key)).encode()

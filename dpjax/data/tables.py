@@ -8,8 +8,6 @@ be public, here and wherever a message names one; no message shows a value of a 
 
 from __future__ import annotations
 
-import contextlib
-import csv
 import dataclasses
 import difflib
 import json
@@ -18,7 +16,7 @@ import numbers
 import os
 import pathlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -48,15 +46,6 @@ _ABOUT = (
 class TableSchema:
     """What is public about a table: its columns and what is predicted.
 
-    Example:
-      >>> from dpjax import data
-      >>> schema = data.read_schema({
-      ...     "target": {"column": "insured", "classes": ["no", "yes"]},
-      ...     "columns": {"age": {"range": [18, 65]}},
-      ... })
-      >>> schema.target, schema.classes
-      ('insured', ('no', 'yes'))
-
     Attributes:
       target: column to predict.
       classes: its values, as text, in the order of the class numbers; empty where `above` is given.
@@ -66,9 +55,6 @@ class TableSchema:
       left_out: columns that are not read.
       identifier: a column unique to each record, or None.
       missing: how a missing value is spelt, beside None and NaN.
-
-    Raises:
-      ValueError: a target without classes or with fewer than two, a column named twice.
     """
 
     target: str
@@ -139,9 +125,8 @@ class TableSchema:
 
         Raises:
           FileNotFoundError: if there is no such file.
-          ValueError: in one line, for a column that is not there, or of numbers that holds text.
         """
-        columns = _columns(table, "table")
+        columns = tabular.columns_of(table, "table")
         missing = [one for one in self.inputs.columns if one not in columns]
         if missing:
             raise ValueError(f"the table has no column {missing[0]!r}: pass all that are encoded")
@@ -166,7 +151,6 @@ def read_schema(schema: TableSchema | str | os.PathLike[str] | Mapping[str, Any]
 
     Raises:
       FileNotFoundError: if there is no such file.
-      ValueError: in one line, for what is no schema, or one that is not filled in.
     """
     where, source = "schema", cast(Any, schema)
     if isinstance(source, TableSchema):
@@ -318,9 +302,6 @@ def from_table(
 
     Raises:
       FileNotFoundError: if there is no such file.
-      ValueError: in one line that shows no value: a missing public number, columns that are not
-        those of the schema, a column of numbers that holds other text, a target outside its
-        classes, identifiers that repeat or are missing.
     """
     checks.text("name", name)
     known = read_schema(schema)
@@ -369,19 +350,6 @@ def load_table(
 ) -> dataset.Dataset:
     """Returns a data set from a CSV file and a schema file.
 
-    Example:
-      >>> import json
-      >>> import pathlib
-      >>> from dpjax import data
-      >>> _ = pathlib.Path("table.csv").write_text("age,insured\\n34,yes\\n71,no\\n")
-      >>> schema = {
-      ...     "target": {"column": "insured", "classes": ["no", "yes"]},
-      ...     "columns": {"age": {"range": [18, 65]}},
-      ... }
-      >>> _ = pathlib.Path("schema.json").write_text(json.dumps(schema))
-      >>> data.load_table("table.csv", schema="schema.json", public_size=2).train
-      Split(input_shape=(2,), public_size=2, size_bound=2)
-
     Args:
       path: of the table; its first line names the columns.
       schema: path of the JSON file that says what is public about the columns (write one to fill in
@@ -393,7 +361,6 @@ def load_table(
 
     Raises:
       FileNotFoundError: if there is no such file.
-      ValueError: as `from_table`.
     """
     checks.path("path", path)
     if schema is None:
@@ -435,16 +402,11 @@ def write_schema(table: Any, path: str | os.PathLike[str]) -> None:
 
     Raises:
       FileNotFoundError: if there is no such table.
-      ValueError: for a file that is there already, or columns that have no names of their own.
     """
     path = os.fspath(checks.path("path", path))
     if os.path.exists(path):
         raise ValueError(f"{path} is there already: pass another path, or remove it")
-    if isinstance(table, str | os.PathLike):
-        with _opened(table) as rows:
-            names = _header(rows, str(table))
-    else:
-        names = _names(table)
+    names = tabular.column_names(table)
     empty = {"range": None, "values": None}
     text = json.dumps(
         {
@@ -464,7 +426,7 @@ def write_schema(table: Any, path: str | os.PathLike[str]) -> None:
 def _encoded(
     table: Any, schema: TableSchema, name: str, every: bool = False
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    columns = _columns(table, name)
+    columns = tabular.columns_of(table, name)
     if schema.target not in columns:
         raise ValueError(
             f"{name}: the target {schema.target!r} is no column of the table: pass one of "
@@ -575,88 +537,3 @@ def _numbers(values: Any, missing: Sequence[str], what: str) -> np.ndarray:
             f"{what} holds values that are not numbers: pass values instead of a range in the "
             'schema, or list how a missing value is spelt under "missing"'
         ) from None
-
-
-def _names(table: Any, what: str = "table") -> list[str]:
-    """Column names of a DataFrame or mapping."""
-    columns = table.keys() if isinstance(table, Mapping) else getattr(table, "columns", None)
-    if columns is None:
-        # Not the value itself, which may be records.
-        raise ValueError(
-            f"{what} must be a DataFrame, a mapping by column or the path of a CSV file, not a "
-            f"{type(table).__name__}"
-        )
-    return _checked(list(columns), what)
-
-
-def _checked(names: list, what: str) -> list[str]:
-    if not names or not all(isinstance(one, str) and one for one in names):
-        raise ValueError(f"{what} has columns without a name: give each one")
-    if len(set(names)) < len(names):
-        raise ValueError(f"{what} names a column twice: rename one")
-    return names
-
-
-def _columns(table: Any, name: str) -> dict[str, Sequence | np.ndarray]:
-    if isinstance(table, str | os.PathLike):
-        with _opened(table) as rows:
-            names = _header(rows, name)
-            held: list[list[str]] = [[] for _ in names]
-            try:
-                for row in rows:
-                    if not row:
-                        continue
-                    if len(row) != len(names):
-                        raise ValueError
-                    for column, cell in zip(held, row):
-                        column.append(cell)
-            except (ValueError, csv.Error):
-                raise ValueError(
-                    f"{name} has lines of other lengths than its first, or is no text: pass a CSV "
-                    "file, UTF-8, separated by commas"
-                ) from None
-        return dict(zip(names, held))
-    names = _names(table, f"{name}: the table")
-    columns = {}
-    for one in names:
-        values = table[one]
-        # A DataFrame's column as plain Python values; NumPy's scalars are numbers too.
-        columns[one] = values.tolist() if hasattr(values, "tolist") else list(values)
-    return columns
-
-
-@contextlib.contextmanager
-def _opened(table: str | os.PathLike[str]) -> Iterator[Iterator[list[str]]]:
-    """A CSV file's rows."""
-    path = pathlib.Path(table).expanduser()
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} does not exist: pass the path of a CSV file")
-    # utf-8-sig: spreadsheets begin their files with a byte order mark.
-    with open(path, encoding="utf-8-sig", newline="") as file:
-        yield csv.reader(file, strict=True)
-
-
-def _header(rows: Iterator[list[str]], name: str) -> list[str]:
-    try:
-        names = [one.strip() for one in next(rows, [])]
-    except (ValueError, csv.Error):
-        names = []
-    if not names:
-        raise ValueError(f"{name} has no first line of column names: pass a CSV file, UTF-8")
-    if any(map(_is_number, names)):
-        # A record in the place of names would be taken to be public.
-        raise ValueError(
-            f"{name} has a number among its column names, so its first line may be a record: pass "
-            "a file whose first line names the columns"
-        )
-    if len(names) == 1 and any(mark in names[0] for mark in ";\t|"):
-        raise ValueError(f"{name} is not separated by commas: pass a CSV file that is")
-    return _checked(names, name)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

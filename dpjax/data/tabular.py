@@ -1,4 +1,4 @@
-"""A table's public schema: what is known of its columns before a row is seen, and the inputs of it.
+"""Columns of a table: how they are read, and how a public schema makes inputs of them.
 
 Numbers are scaled to [0, 1] by public ranges, categories become one column for each value of a
 public vocabulary. Nothing is computed from the rows, so a row is encoded the same whatever the
@@ -7,8 +7,13 @@ others hold.
 
 from __future__ import annotations
 
+import contextlib
+import csv
 import dataclasses
-from collections.abc import Hashable, Mapping, Sequence
+import os
+import pathlib
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -44,9 +49,6 @@ class Schema:
       optional: the columns of numbers with one more column, 1 where the value is missing.
 
     A row's norm is at most the square root of the number of its columns here.
-
-    Raises:
-      ValueError: for an empty range or vocabulary, or a name that is used twice.
     """
 
     ranges: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
@@ -131,3 +133,97 @@ class Schema:
                 encoded[within, at + values[within].astype(np.intp)] = 1.0
                 at += len(self.vocabularies[name])
         return encoded
+
+
+def column_names(table: Any) -> list[str]:
+    """Reads the names of a table's columns and nothing else of it."""
+    if isinstance(table, str | os.PathLike):
+        with _opened(table) as rows:
+            return _header(rows, str(table))
+    return _names(table)
+
+
+def _names(table: Any, what: str = "table") -> list[str]:
+    """Column names of a DataFrame or mapping."""
+    columns = table.keys() if isinstance(table, Mapping) else getattr(table, "columns", None)
+    if columns is None:
+        # Not the value itself, which may be records.
+        raise ValueError(
+            f"{what} must be a DataFrame, a mapping by column or the path of a CSV file, not a "
+            f"{type(table).__name__}"
+        )
+    return _checked(list(columns), what)
+
+
+def _checked(names: list, what: str) -> list[str]:
+    if not names or not all(isinstance(one, str) and one for one in names):
+        raise ValueError(f"{what} has columns without a name: give each one")
+    if len(set(names)) < len(names):
+        raise ValueError(f"{what} names a column twice: rename one")
+    return names
+
+
+def columns_of(table: Any, name: str) -> dict[str, Sequence | np.ndarray]:
+    """Reads a CSV file, a DataFrame or a mapping into its columns; errors begin with the name."""
+    if isinstance(table, str | os.PathLike):
+        with _opened(table) as rows:
+            names = _header(rows, name)
+            held: list[list[str]] = [[] for _ in names]
+            try:
+                for row in rows:
+                    if not row:
+                        continue
+                    if len(row) != len(names):
+                        raise ValueError
+                    for column, cell in zip(held, row):
+                        column.append(cell)
+            except (ValueError, csv.Error):
+                raise ValueError(
+                    f"{name} has lines of other lengths than its first, or is no text: pass a CSV "
+                    "file, UTF-8, separated by commas"
+                ) from None
+        return dict(zip(names, held))
+    names = _names(table, f"{name}: the table")
+    columns = {}
+    for one in names:
+        values = table[one]
+        # A DataFrame's column as plain Python values; NumPy's scalars are numbers too.
+        columns[one] = values.tolist() if hasattr(values, "tolist") else list(values)
+    return columns
+
+
+@contextlib.contextmanager
+def _opened(table: str | os.PathLike[str]) -> Iterator[Iterator[list[str]]]:
+    """A CSV file's rows."""
+    path = pathlib.Path(table).expanduser()
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} does not exist: pass the path of a CSV file")
+    # utf-8-sig: spreadsheets begin their files with a byte order mark.
+    with open(path, encoding="utf-8-sig", newline="") as file:
+        yield csv.reader(file, strict=True)
+
+
+def _header(rows: Iterator[list[str]], name: str) -> list[str]:
+    try:
+        names = [one.strip() for one in next(rows, [])]
+    except (ValueError, csv.Error):
+        names = []
+    if not names:
+        raise ValueError(f"{name} has no first line of column names: pass a CSV file, UTF-8")
+    if any(map(_is_number, names)):
+        # A record in the place of names would be taken to be public.
+        raise ValueError(
+            f"{name} has a number among its column names, so its first line may be a record: pass "
+            "a file whose first line names the columns"
+        )
+    if len(names) == 1 and any(mark in names[0] for mark in ";\t|"):
+        raise ValueError(f"{name} is not separated by commas: pass a CSV file that is")
+    return _checked(names, name)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -71,10 +71,6 @@ def from_arrays(
         into. By default the identifiers if there are any, else the content. Under replace-one pass
         "slot" (or identifiers); under add-or-remove one never "slot": see `dpjax.data.splitting`.
       name: of the data set.
-
-    Raises:
-      ValueError: one line, for a missing public number, shapes that disagree, values that are not
-        finite numbers, labels outside 0..classes-1, identifiers that repeat.
     """
     checks.text("name", name)
     if public_size is None or classes is None:
@@ -149,8 +145,6 @@ def load_arrays(
 
     Raises:
       FileNotFoundError: if there is no such file.
-      ValueError: if it is not an `.npz` file of plain arrays or has other keys, and as
-        `from_arrays`.
     """
     path = pathlib.Path(checks.path("path", path)).expanduser()
     if not path.is_file():

@@ -60,9 +60,6 @@ class FunctionalModel:
         Returns:
           `loss_fn(params, (inputs, label)[, rng][, given]) -> scalar`, one example without batch
           axis.
-
-        Raises:
-          ValueError: from the result, if `loss` does not return one number for each example.
         """
 
         def of_example(params: Tree, example: tuple[Tree, jax.Array], *rest: Any) -> jax.Array:
@@ -101,10 +98,6 @@ def functional(model: Any, example_input: Tree) -> FunctionalModel:
         `lambda rngs: Model(..., rngs=rngs)`; or an NNX instance, whose present parameters are then
         what `init` returns whatever the key (they must be public, as a pretrained model's are).
       example_input: one input WITHOUT batch axis, array or pytree; only shapes and dtypes are used.
-
-    Raises:
-      ValueError: for a model with mutable state, naming it; for one whose `__call__` needs more
-        than inputs; for anything that is not Flax.
     """
     inputs = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct((1, *jnp.shape(leaf)), jnp.result_type(leaf)),
@@ -146,11 +139,7 @@ _MODES = ("deterministic", "train", "training")
 
 
 def _keywords(module: type, filled: Sequence[str] = ()) -> tuple[str, ...]:
-    """Arguments of a module's `__call__` beside inputs and `filled`, each of which has a default.
-
-    Raises:
-      ValueError: naming those without one.
-    """
+    """Arguments of a `__call__` beside inputs and `filled`, each of which has a default."""
     arguments = list(inspect.signature(module.__call__).parameters.values())[2:]  # self, inputs
     several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     own = [one for one in arguments if one.kind not in several and one.name not in filled]

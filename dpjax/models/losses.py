@@ -10,12 +10,6 @@ import optax
 def cross_entropy(logits: jax.Array, label: jax.Array) -> jax.Array:
     """Softmax cross-entropy.
 
-    Example:
-      >>> import jax.numpy as jnp
-      >>> from dpjax import models
-      >>> models.cross_entropy(jnp.zeros((2, 10)), jnp.array([3, 4])).shape
-      (2,)
-
     Args:
       logits: float (..., classes).
       label: int (...), in [0, classes).
@@ -31,12 +25,6 @@ def hinge(logits: jax.Array, label: jax.Array) -> jax.Array:
 
     A single score (classes = 1) is the binary form, max(0, 1 - y s) with y = -1 or 1 for label 0 or
     1. Two scores (0, s) give the same number.
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> from dpjax import models
-      >>> models.hinge(jnp.zeros((2, 1)), jnp.array([0, 1])).shape
-      (2,)
 
     Args:
       logits: float (..., classes).

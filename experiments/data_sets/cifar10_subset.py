@@ -6,10 +6,9 @@ import pathlib
 
 import numpy as np
 
-from dpjax.data import readers
 from dpjax.data.published_files import PublishedFile
 from dpjax.data.source import Arrays, Source, register
-from dpjax.data.sources import cifar10
+from dpjax.data.sources import images
 
 FILE = PublishedFile(
     "cifar10_subset.npz",
@@ -35,14 +34,14 @@ register(
     Source(
         name="cifar10_subset",
         description="12,000 of CIFAR-10's photographs, 32x32x3 pixels divided by 255.",
-        classes=len(cifar10.CLASS_NAMES),
-        input_shape=cifar10.IMAGE_SHAPE,
+        classes=len(images.CIFAR10_CLASSES),
+        input_shape=images.CIFAR10_SHAPE,
         train_count=10_000,
         test_count=2_000,
         read=read,
-        encode=readers.scaled_pixels,
+        encode=images.scaled_pixels,
         files=(FILE,),
-        class_names=cifar10.CLASS_NAMES,
+        class_names=images.CIFAR10_CLASSES,
         caveat=(
             "This is NOT CIFAR-10 but a subset of it (10,000 of 50,000 training and 2,000 of "
             "10,000 test images): no figure from it may be reported as CIFAR-10."

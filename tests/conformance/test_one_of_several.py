@@ -20,7 +20,7 @@ import tiny_tuners
 from dpjax import accounting, certificate, checks, data, federated, models
 from dpjax.accounting import guarantee
 from dpjax.bridges.model_files import ModelFile
-from dpjax.data import tables, user_arrays
+from dpjax.data import tabular, user_arrays
 from dpjax.federated import local_training, voting
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.training import dp_sgd
@@ -375,10 +375,10 @@ CASES = {
         "numbers must be",
     ),
     "data/tables._labels": (_labels, "outside its classes"),
-    "data/tables._header": (_names, "a number among its column names"),
-    "data/tables._header 2": (_separators, "not separated by commas"),
+    "data/tabular._header": (_names, "a number among its column names"),
+    "data/tabular._header 2": (_separators, "not separated by commas"),
     "federated/flower/storage._check_open": (_answered, "a second answer costs again"),
-    "models/registry.build_module": (
+    "models/nets.build_module": (
         lambda marks: models.build_module("mlp", 2, widths=_with(marks, 4, 0)),
         "pass positive hidden widths",
     ),
@@ -480,8 +480,8 @@ CASES = {
         lambda marks: checks.vector("numbers", np.where(marks, np.inf, 1.0)),
         "numbers must be",
     ),
-    "data/tables._checked": (
-        lambda marks: tables._checked(
+    "data/tabular._checked": (
+        lambda marks: tabular._checked(
             [7 if mark else "abc"[i] for i, mark in enumerate(marks)], "x"
         ),
         "columns without a name",

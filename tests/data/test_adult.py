@@ -92,9 +92,9 @@ def test_the_encoding_of_a_record_does_not_depend_on_the_others(small_adult):
         for name in adult.COLUMNS
     ]
     table = np.stack(columns, axis=1)
-    together = adult.encode(table)
+    together = adult.encode_adult(table)
     for row in range(3):
-        np.testing.assert_array_equal(together[row], adult.encode(table[row : row + 1])[0])
+        np.testing.assert_array_equal(together[row], adult.encode_adult(table[row : row + 1])[0])
 
 
 def test_public_constants():

@@ -11,8 +11,8 @@ import urllib.request
 import numpy as np
 import pytest
 
-from dpjax.data import loading, published_files, readers, source, tfds_store
-from dpjax.data.sources import cifar10
+from dpjax.data import loading, published_files, source
+from dpjax.data.sources import images
 
 COUNTS = {"train": 23, "test": 7}
 
@@ -35,12 +35,12 @@ def random_arrays(shape):
 def idx_contents(arrays):
     return {
         file: idx_bytes(arrays[name][..., 0] if name.endswith("inputs") else arrays[name])
-        for name, file in readers.IDX_NAMES.items()
+        for name, file in images.IDX_NAMES.items()
     }
 
 
 def cifar_contents(arrays, left_out=()):
-    members = {"batches.meta.txt": "\n".join(cifar10.CLASS_NAMES).encode() + b"\n\n"}
+    members = {"batches.meta.txt": "\n".join(images.CIFAR10_CLASSES).encode() + b"\n\n"}
     for role, cuts in (("train", (0, 5, 9, 14, 20, 23)), ("test", (0, 7))):
         flat = arrays[f"{role}_inputs"].transpose(0, 3, 1, 2).reshape(-1, 3072)
         records = np.concatenate([arrays[f"{role}_labels"][:, None], flat], axis=1)
@@ -54,7 +54,7 @@ def cifar_contents(arrays, left_out=()):
             entry = tarfile.TarInfo(f"cifar-10-batches-bin/{name}")
             entry.size = len(members[name])
             archive.addfile(entry, io.BytesIO(members[name]))
-    return {cifar10.FILE.name: buffer.getvalue()}
+    return {images.CIFAR10_FILE.name: buffer.getvalue()}
 
 
 SETS = {
@@ -94,8 +94,8 @@ def everything_below(folder):
 
 def test_files_at_hand_are_read_in_order_and_nothing_else_is(small_set, monkeypatch, capsys):
     name, arrays, data_dir = small_set
-    for function in ("prepared", "read_images", "registered"):
-        monkeypatch.setattr(tfds_store, function, fail)
+    for function in ("prepared_by_tfds", "read_tfds_images", "tfds_addresses"):
+        monkeypatch.setattr(published_files, function, fail)
     temporary = data_dir.parent / "temporary"
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
@@ -133,7 +133,7 @@ def test_what_is_no_idx_file_is_refused(tmp_path, content):
     path = tmp_path / "file.gz"
     path.write_bytes(gzip.compress(content))
     with pytest.raises(ValueError, match="not an idx file"):
-        readers.read_idx(path)
+        images.read_idx(path)
 
 
 def test_a_short_idx_file_is_refused(tmp_path):
@@ -141,7 +141,7 @@ def test_a_short_idx_file_is_refused(tmp_path):
     whole = gzip.decompress(idx_bytes(np.zeros((3, 4, 4), np.uint8)))
     path.write_bytes(gzip.compress(whole[:-1]))
     with pytest.raises(ValueError):
-        readers.read_idx(pathlib.Path(path))
+        images.read_idx(pathlib.Path(path))
 
 
 def prepare_with_tfds(name, arrays, data_dir):
@@ -183,9 +183,9 @@ def test_what_tfds_prepared_is_read_in_the_published_order(small_set, monkeypatc
     name, arrays, data_dir = small_set
     prepare_with_tfds(name, arrays, data_dir)
     check(loading.load(name, data_dir, download=False), arrays)
-    place = tfds_store.prepared(name, source.SOURCES[name].tfds_version, data_dir)
+    place = published_files.prepared_by_tfds(name, source.SOURCES[name].tfds_version, data_dir)
     with pytest.raises(ValueError, match="delete that folder"):
-        tfds_store.read_images(place, {"train": 24})
+        published_files.read_tfds_images(place, {"train": 24})
     # In a format that needs TensorFlow it counts as absent, and is left alone.
     statement = place / "dataset_info.json"
     statement.write_text(statement.read_text().replace("array_record", "tfrecord"))
@@ -206,7 +206,7 @@ def test_checksums_addresses_and_version_are_those_tfds_registers(name):
         stated = stock.url_infos[file.address]
         assert (stated.checksum, stated.size) == (file.sha256, file.size)
         assert stated.filename == file.name
-    assert tfds_store.registered(name, known.files) == known.files
+    assert published_files.tfds_addresses(name, known.files) == known.files
 
 
 def test_a_download_asks_the_address_that_tfds_registers(publish, tmp_path, monkeypatch):

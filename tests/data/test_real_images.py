@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpjax import data
-from dpjax.data import readers
+from dpjax.data.sources import images
 
 FILES = pathlib.Path(__file__).resolve().parents[3] / "shared" / "data"
 
@@ -22,9 +22,9 @@ def test_mnist(tmp_path):
     mnist = data.load("mnist", FILES, cache_dir=tmp_path)
     for role in ("train", "test"):
         split = getattr(mnist, role)
-        pixels = readers.read_idx(FILES / "mnist" / readers.IDX_NAMES[f"{role}_inputs"])
+        pixels = images.read_idx(FILES / "mnist" / images.IDX_NAMES[f"{role}_inputs"])
         np.testing.assert_array_equal(np.rint(split.inputs[..., 0] * 255).astype(np.uint8), pixels)
-        labels = readers.read_idx(FILES / "mnist" / readers.IDX_NAMES[f"{role}_labels"])
+        labels = images.read_idx(FILES / "mnist" / images.IDX_NAMES[f"{role}_labels"])
         np.testing.assert_array_equal(split.labels, labels)
     train, validation = data.split_train_validation(mnist.train, 0.1, b"key")
     assert train.number_of_records + validation.number_of_records == 60_000

@@ -9,7 +9,7 @@ import pytest
 from flax import linen as nn
 
 from dpjax import models
-from dpjax.models.convolutional import extract_patches
+from dpjax.models.nets import extract_patches
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import numpy as np
 from flax import linen as nn
 
 from dpjax.models import ConvBlocksNet, ConvPoolNet, functional
-from dpjax.models.pooled_convolutions import max_pool
+from dpjax.models.nets import max_pool
 
 IMAGES = jax.random.uniform(jax.random.key(0), (3, 9, 8, 2))
 
