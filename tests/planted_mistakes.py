@@ -1590,15 +1590,15 @@ MISTAKES = [
     Mistake(
         "one survivor is enough in training rounds",
         f"{_F}flower/election.py",
-        "            minimum_survivors=plan.minimum_survivors,",
-        "            minimum_survivors=1,",
+        "minimum_survivors=plan.minimum_survivors,",
+        "minimum_survivors=1 if plan.vector == 'update' else plan.minimum_survivors,",
         _FEDERATION,
     ),
     Mistake(
         "one survivor is enough in the vote",
         f"{_F}flower/election.py",
-        "            minimum_survivors=self.plan.minimum_survivors,",
-        "            minimum_survivors=1,",
+        "minimum_survivors=plan.minimum_survivors,",
+        "minimum_survivors=1 if plan.vector == 'ballot' else plan.minimum_survivors,",
         _FEDERATION,
     ),
     Mistake(

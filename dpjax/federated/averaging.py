@@ -22,7 +22,7 @@ import numpy as np
 
 from dpjax import accounting, checks
 from dpjax.accounting.stated import six_digits_up
-from dpjax.federated.summed import SummedMechanism, check_clients
+from dpjax.federated.summed import SummedMechanism, check_settings
 from dpjax.randomness.host_randomness import HostRandomness
 
 _NOISE = "discrete_gaussian"
@@ -68,21 +68,17 @@ class AveragingSettings:
     server_rate: float = 1.0
 
     def __post_init__(self) -> None:
-        # What the sum of few clients would show is said below.
-        for name, least in (("clients", 0), ("dimension", 1), ("rounds", 1)):
-            object.__setattr__(self, name, checks.whole(name, getattr(self, name), least))
-        check_clients(self.clients, "update")
-        for name, check in (
-            ("epsilon", _epsilon),
-            ("delta", checks.probability),
-            ("clip_norm", checks.positive),
-            ("server_rate", checks.positive),
-        ):
-            value = getattr(self, name)
-            object.__setattr__(self, name, checks.kept(value, check(name, value)))
-        accounting.minimum_survivors(self.clients, self.missing_fraction)
-        missing = checks.kept(self.missing_fraction, float(self.missing_fraction))
-        object.__setattr__(self, "missing_fraction", missing)
+        check_settings(
+            self,
+            "update",
+            whole={"dimension": 1, "rounds": 1},
+            numbers={
+                "epsilon": _epsilon,
+                "delta": checks.probability,
+                "clip_norm": checks.positive,
+                "server_rate": checks.positive,
+            },
+        )
 
     @property
     def private(self) -> bool:

@@ -28,6 +28,7 @@ from jax import flatten_util
 from dpjax import checks, models
 
 Tree = Any
+Loss = Callable[[jax.Array, jax.Array], jax.Array]
 Records = tuple[np.ndarray, np.ndarray]
 """inputs (m, ...) and labels (m,) of one client."""
 
@@ -65,7 +66,7 @@ def train_clients(
     test_fraction: float = 0.2,
     seed: int = 0,
     client_ids: Sequence[int] | None = None,
-    loss: Callable[[jax.Array, jax.Array], jax.Array] = models.cross_entropy,
+    loss: Loss = models.cross_entropy,
     chunk_size: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> ClientScores:
@@ -154,12 +155,19 @@ def local_records(
         number = len(labels)
         test = min(max(1, round(test_fraction * number)), number - 1)
         shuffled = np.random.default_rng((seed, client_id, 0)).permutation(number)
-        padded_inputs = np.zeros((capacity, *np.shape(inputs)[1:]), np.float32)
-        padded_labels = np.zeros(capacity, np.int32)
-        padded_inputs[:number] = np.asarray(inputs)[shuffled]
-        padded_labels[:number] = np.asarray(labels)[shuffled]
-        found.append(LocalRecords(padded_inputs, padded_labels, number - test, test))
+        records = np.asarray(inputs)[shuffled], np.asarray(labels)[shuffled]
+        found.append(_padded(records, capacity, test))
     return found
+
+
+def _padded(records: Records, capacity: int, test: int) -> LocalRecords:
+    """Pads records, the last `test` of which are for testing, with zeros."""
+    inputs, labels = records
+    number = len(labels)
+    padded_inputs = np.zeros((capacity, *np.shape(inputs)[1:]), np.float32)
+    padded_labels = np.zeros(capacity, np.int32)
+    padded_inputs[:number], padded_labels[:number] = inputs, labels
+    return LocalRecords(padded_inputs, padded_labels, number - test, test)
 
 
 def _pair(number: int, pair: Records) -> Records:
@@ -241,7 +249,7 @@ def chunks(number: int, chunk_size: int | None) -> list[np.ndarray]:
 
 def train(
     model: models.FunctionalModel,
-    loss: Callable[[jax.Array, jax.Array], jax.Array],
+    loss: Loss,
     start: Tree,
     hyperparameters: Mapping[str, np.ndarray],
     client: LocalRecords,
@@ -264,7 +272,7 @@ def train(
 
 def evaluate(
     model: models.FunctionalModel,
-    loss: Callable[[jax.Array, jax.Array], jax.Array],
+    loss: Loss,
     params: Tree,
     client: LocalRecords,
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -272,9 +280,8 @@ def evaluate(
     total, correct = _evaluator(model, loss)(
         params, client.inputs, client.labels, np.int32(client.training), np.int32(client.test)
     )
-    return np.asarray(total, np.float64) / client.test, np.asarray(
-        correct, np.float64
-    ) / client.test
+    mean, share = (np.asarray(found, np.float64) / client.test for found in (total, correct))
+    return mean, share
 
 
 @functools.lru_cache(maxsize=16)
@@ -351,8 +358,6 @@ def check_settings(
     )
 
 
-Loss = Callable[[jax.Array, jax.Array], jax.Array]
-
 _FIRST_STREAM = 2
 """Of a client's orders: 0 is its split and 1 its order in `train_clients`."""
 
@@ -383,13 +388,9 @@ def flat_model(module: Any, input_shape: tuple[int, ...]) -> FlatModel:
 
 def whole_records(records: Records, capacity: int | None = None) -> LocalRecords:
     """All of a client's records for training, padded to a power of two unless given a number."""
-    inputs, labels = records
-    number = len(labels)
-    capacity = capacity or max(64, 1 << max(number - 1, 0).bit_length())
-    padded_inputs = np.zeros((capacity, *np.shape(inputs)[1:]), np.float32)
-    padded_labels = np.zeros(capacity, np.int32)
-    padded_inputs[:number], padded_labels[:number] = inputs, labels
-    return LocalRecords(padded_inputs, padded_labels, number, 0)
+    return _padded(
+        records, capacity or max(64, 1 << max(len(records[1]) - 1, 0).bit_length()), test=0
+    )
 
 
 def local_update(

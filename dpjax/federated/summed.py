@@ -8,6 +8,7 @@ the rule allows. NumPy on the host; noise from the operating system's randomness
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -113,10 +114,28 @@ class SummedMechanism(abc.ABC):
             )
 
 
-def check_clients(clients: int, what: str) -> None:
-    """Raises ValueError if a sum over so few clients would show one's `what` to another."""
-    if clients < MINIMUM_CLIENTS:
+def check_settings(
+    settings: Any,
+    vector: str,
+    *,
+    whole: Mapping[str, int],
+    numbers: Mapping[str, Callable[[str, object], float]],
+) -> None:
+    """Checks fields of a rule, a frozen dataclass, and sets them to what the checks return.
+
+    Whole numbers are given with the least that they may be, others with their check. A sum over too
+    few clients, which would show one's `vector` to another, is refused.
+    """
+    for name, least in {"clients": 0, **whole}.items():
+        object.__setattr__(settings, name, checks.whole(name, getattr(settings, name), least))
+    if settings.clients < MINIMUM_CLIENTS:
         raise ValueError(
-            f"{clients} client(s): pass at least {MINIMUM_CLIENTS}; the sum of fewer "
-            f"shows one client's {what} to another"
+            f"{settings.clients} client(s): pass at least {MINIMUM_CLIENTS}; the sum of fewer "
+            f"shows one client's {vector} to another"
         )
+    for name, check in numbers.items():
+        value = getattr(settings, name)
+        object.__setattr__(settings, name, checks.kept(value, check(name, value)))
+    accounting.minimum_survivors(settings.clients, settings.missing_fraction)
+    missing = checks.kept(settings.missing_fraction, float(settings.missing_fraction))
+    object.__setattr__(settings, "missing_fraction", missing)

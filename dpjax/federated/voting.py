@@ -29,7 +29,7 @@ from scipy import optimize
 
 from dpjax import accounting, checks
 from dpjax.accounting import stated
-from dpjax.federated.summed import SummedMechanism, check_clients
+from dpjax.federated.summed import SummedMechanism, check_settings
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.randomness.integer_laws import NOISES
 
@@ -76,18 +76,15 @@ class VoteSettings:
     scale: int = 1
 
     def __post_init__(self):
-        # What few clients, and few or many votes, would do is said below.
-        for name, least in (("clients", 0), ("candidates", 0), ("votes", 0), ("scale", 1)):
-            object.__setattr__(self, name, checks.whole(name, getattr(self, name), least))
+        # What few or many votes would do is said below.
+        check_settings(
+            self,
+            "ballot",
+            whole={"candidates": 0, "votes": 0, "scale": 1},
+            numbers={"epsilon": checks.positive, "delta": checks.probability},
+        )
         _checked_votes(self.votes, self.candidates)
-        check_clients(self.clients, "ballot")
-        for name, check in (("epsilon", checks.positive), ("delta", checks.probability)):
-            value = getattr(self, name)
-            object.__setattr__(self, name, checks.kept(value, check(name, value)))
         checks.one_of("noise", self.noise, NOISES)
-        accounting.minimum_survivors(self.clients, self.missing_fraction)
-        missing = checks.kept(self.missing_fraction, float(self.missing_fraction))
-        object.__setattr__(self, "missing_fraction", missing)
 
     def plan(self) -> VotePlan:
         """Calibrates the noise: the least for which `VotePlan.guarantee` meets the target."""

@@ -18,6 +18,7 @@ from dpjax.federated.averaging import AveragingPlan, AveragingSettings
 from dpjax.federated.federation_settings import Averaging, Config, LocalTraining, filled
 from dpjax.federated.flower.messages import SumRules
 from dpjax.federated.local_training import FlatModel, flat_model, stacked_candidates
+from dpjax.federated.summed import SummedMechanism
 from dpjax.federated.voting import RATES, VotePlan, VoteSettings, candidate_grid
 
 Candidate = Mapping[str, float]
@@ -69,12 +70,7 @@ class Election:
     @property
     def rules(self) -> SumRules:
         """Returns the rules of the secure sum that the votes go through."""
-        return SumRules(
-            clients=self.settings.clients,
-            minimum_survivors=self.plan.minimum_survivors,
-            clip=self.plan.clip,
-            length=self.settings.candidates,
-        )
+        return _rules_of(self.plan)
 
     @property
     def model(self) -> FlatModel:
@@ -99,13 +95,7 @@ class Election:
     @property
     def averaging_rules(self) -> SumRules:
         """Returns the rules of the secure sum that the updates go through."""
-        plan = self.averaging_plan
-        return SumRules(
-            clients=self.settings.clients,
-            minimum_survivors=plan.minimum_survivors,
-            clip=plan.clip,
-            length=plan.settings.dimension,
-        )
+        return _rules_of(self.averaging_plan)
 
     @property
     def total_epsilon(self) -> float:
@@ -160,6 +150,16 @@ class Election:
             filled(LocalTraining, config, {"widths": widths}),
             filled(Averaging, config, {"input_shape": shape}),
         )
+
+
+def _rules_of(plan: SummedMechanism) -> SumRules:
+    """Returns the rules of the secure sum that a plan's vectors go through."""
+    return SumRules(
+        clients=plan.settings.clients,
+        minimum_survivors=plan.minimum_survivors,
+        clip=plan.clip,
+        length=plan.entries,
+    )
 
 
 def parse_candidates(text: str) -> tuple[dict[str, float], ...]:

@@ -140,18 +140,6 @@ def records_in_folder(context: flower.Context) -> Records:
     Start the SuperNode with `--node-config 'data="/path/to/folder"'`; the path never leaves the
     node. Each file holds `inputs` (m, ...) and `labels` (m,).
 
-    Example:
-      >>> import pathlib
-      >>> import types
-      >>> import numpy as np
-      >>> from dpjax import federated
-      >>> pathlib.Path("ward").mkdir()
-      >>> np.savez("ward/a.npz", inputs=np.zeros((20, 3)), labels=np.zeros(20, int))
-      >>> context = types.SimpleNamespace(node_config={"data": "ward"})
-      >>> inputs, labels = federated.records_in_folder(context)  # As the app calls it.
-      >>> inputs.shape, labels.shape
-      ((20, 3), (20,))
-
     Raises:
       SetupError: if no folder is named, or it does not exist.
       ValueError: for what is in it: no files, not the two arrays, shapes that disagree.
