@@ -861,8 +861,8 @@ MISTAKES = [
     Mistake(
         "scores on training records are on the validation records, not charged as such",
         f"{_P}evaluations/private_runs.py",
-        "        task = scored_on_training(task, request)\n",
-        "        scored_on_training(task, request)\n",
+        "        problem = problem.scored_on_training()\n",
+        "        problem.scored_on_training()\n",
         _ON_TRAINING,
     ),
     Mistake(
@@ -1394,14 +1394,14 @@ MISTAKES = [
     Mistake(
         "the selection is held again where no run could be released",
         f"{_P}evaluations/private_runs.py",
-        "        release = _release(procedure, executed, randomness.secret)\n",
+        "        task = procedure.task\n        return Result(\n",
         "        if not np.isfinite(executed.best.score[0]):\n"
         "            executed = execute(\n"
         "                procedure,\n"
         "                randomness=HostRandomness(),\n"
         "                chunk_size=chunk_size,\n"
         "            )\n"
-        "        release = _release(procedure, executed, randomness.secret)\n",
+        "        task = procedure.task\n        return Result(\n",
         _ONCE,
     ),
     Mistake(
@@ -1464,9 +1464,9 @@ MISTAKES = [
     # ---- which public number is passed
     Mistake(
         "the real number of validation records is released",
-        f"{_P}evaluations/private_runs.py",
-        '"public_size": procedure.task.validation.public_size',
-        '"public_size": procedure.task.validation.number',
+        f"{_P}described.py",
+        '"public_size": problem.validation.public_size',
+        '"public_size": (problem.task or problem).validation.number',
         _PUBLIC,
     ),
     Mistake(
@@ -1478,9 +1478,9 @@ MISTAKES = [
     ),
     Mistake(
         "the capacity of a lot comes from the data",
-        f"{_P}problem/run_settings.py",
-        "bound = task.train.size_bound",
-        "bound = task.train.number",
+        f"{_P}problem/problem.py",
+        "            records.size_bound,\n            records.number if",
+        "            records.number,\n            records.number if",
         _PUBLIC,
     ),
     Mistake(
@@ -1492,16 +1492,18 @@ MISTAKES = [
     ),
     Mistake(
         "the sampling rate is over the real number of records",
-        f"{_P}problem/run_settings.py",
-        "records = task.train.number if sampling == FIXED else size",
-        "records = task.train.number",
+        f"{_P}problem/problem.py",
+        "            Sizes.of(task.train, run.sampling),\n",
+        "            dataclasses.replace(\n"
+        "                Sizes.of(task.train, run.sampling), public_size=task.train.number\n"
+        "            ),\n",
         _PUBLIC,
     ),
     Mistake(
         "rate and steps come from the real number of records",
-        f"{_P}problem/run_settings.py",
-        "    size = task.train.public_size\n    wanted_lot",
-        "    size = task.train.number\n    wanted_lot",
+        f"{_P}problem/problem.py",
+        "            records.public_size,\n            records.size_bound,",
+        "            records.number,\n            records.size_bound,",
         _PUBLIC,
     ),
     Mistake(
@@ -1575,8 +1577,9 @@ MISTAKES = [
     Mistake(
         "utilities of partitions are over the real number of records",
         f"{_P}evaluations/partition_models.py",
-        "        task.validation.public_size,\n        request.validation_is_public,\n",
-        "        task.validation.number,\n        request.validation_is_public,\n",
+        "        problem.validation.public_size,\n        problem.validation_is_public,\n",
+        "        (problem.task or problem).validation.number,\n"
+        "        problem.validation_is_public,\n",
         (*_PUBLIC, *_SCORES),
     ),
     Mistake(

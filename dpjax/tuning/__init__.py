@@ -28,7 +28,7 @@ from dpjax.tuning.problem.public_defaults import (
     public_defaults,
 )
 from dpjax.tuning.problem.ready_tasks import classification, multi_label, next_token, regression
-from dpjax.tuning.problem.run_settings import RunOptions
+from dpjax.tuning.problem.run_shape import RunOptions
 from dpjax.tuning.problem.space import (
     Choice,
     LogUniform,

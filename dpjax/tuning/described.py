@@ -6,8 +6,9 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dpjax.tuning.problem.privacy_unit import Users
-from dpjax.tuning.problem.run_settings import RunOptions, RunSetting
+from dpjax.tuning.problem.problem import Problem
+from dpjax.tuning.problem.run_settings import RunSetting
+from dpjax.tuning.problem.run_shape import RunOptions
 
 _COUNTS = ("lot_size", "steps")
 """Hyperparameters that are rounded to whole numbers where they are used."""
@@ -16,9 +17,7 @@ CANDIDATES = "a candidate, on all training records"
 """Which runs have the settings of a search, in words."""
 
 
-def of_settings(
-    settings: Sequence[RunSetting], sampling: str, *, of: str = CANDIDATES
-) -> list[dict[str, Any]]:
+def of_settings(settings: Sequence[RunSetting], *, of: str = CANDIDATES) -> list[dict[str, Any]]:
     """Returns the accounted settings of runs, as `release.statement` takes them."""
     return [
         {
@@ -26,7 +25,7 @@ def of_settings(
             "steps": setting.steps,
             "noise_multiplier": setting.noise_multiplier,
             "probability": setting.probability,
-            "sampling": sampling,
+            "sampling": setting.sampling,
             "capacity": setting.lots.capacity,
             "of": of,
         }
@@ -34,35 +33,46 @@ def of_settings(
     ]
 
 
-def of_score(units: int, counted: str, summed: str, users: Users | None = None) -> dict[str, Any]:
+def of_score(problem: Problem, counted: str, summed: str) -> dict[str, Any]:
     """Returns what candidates are ranked by, and in which units.
 
     `counted` is the text where a record is right or wrong, `summed` where it has a score.
     """
-    if units == 1:
-        return {"what": counted}
-    words = {"what": summed, "units_of_a_score_of_1": units}
-    if users is None:
-        return words
-    return words | {"a_record_is": "one user, whose score is the mean over its records that count"}
+    said: dict[str, Any] = {
+        "public_size": problem.validation.public_size,
+        "validation_is_public": problem.validation_is_public,
+    }
+    if problem.units == 1:
+        return said | {"what": counted}
+    said |= {"what": summed, "units_of_a_score_of_1": problem.units}
+    if problem.users is None:
+        return said
+    return said | {"a_record_is": "one user, whose score is the mean over its records that count"}
 
 
 THE_TRAINING_RECORDS = "those trained on; training and score are composed"
 """Which records candidates are scored on where they have none of their own, in words."""
 
 
-def of_noisy_scores(
-    units: int, users: Users | None, *, on_training: bool = False
-) -> dict[str, Any]:
+def of_noisy_scores(problem: Problem, *, on_training: bool = False) -> dict[str, Any]:
     """Returns `of_score` of private runs, each of which is scored with noise of its own."""
     records = "training" if on_training else "validation"
-    words = of_score(
-        units,
+    said = of_score(
+        problem,
         counted=f"number of correct {records} predictions plus noise, over the public size",
         summed=f"sum of {records} records' scores in [0, 1] plus noise, over the public size",
-        users=users,
     )
-    return words | ({"records": THE_TRAINING_RECORDS} if on_training else {})
+    said["noise"] = "discrete Gaussian"
+    return said | ({"records": THE_TRAINING_RECORDS} if on_training else {})
+
+
+def of_problem(problem: Problem) -> dict[str, Any]:
+    """Returns the arguments of `release.statement` that say what was tuned, and what was asked."""
+    return problem.description() | {
+        "delta": problem.delta,
+        "space": problem.space.describe(),
+        "options": of_options(problem.stated_run),
+    }
 
 
 def of_options(options: RunOptions) -> dict[str, Any]:

@@ -23,49 +23,20 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from dpjax import accounting, checks, training
+from dpjax import accounting, checks
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.training.optimizers import Optimizer
 from dpjax.tuning import cautions
 from dpjax.tuning.curator import CuratorRecord
 from dpjax.tuning.job import Job, settled
 from dpjax.tuning.problem.inspection import trained_parameters
-from dpjax.tuning.problem.run_settings import RunOptions
+from dpjax.tuning.problem.problem import Problem
+from dpjax.tuning.problem.run_shape import RunOptions
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Task
 from dpjax.tuning.release import Release
 
 Progress = Callable[[int, int], None]
-
-
-@dataclasses.dataclass(frozen=True)
-class Request:
-    """What is asked of a tuner beside the task; public, and fixed before the data is touched.
-
-    `epsilon` is the target of the whole procedure, None where noise multipliers are given;
-    `validation_is_public` means that scores cost nothing.
-    """
-
-    space: Space
-    run: RunOptions = RunOptions()
-    optimizer: Optimizer = dataclasses.field(default_factory=training.momentum)
-    epsilon: float | None = None
-    delta: float = 1e-5
-    validation_is_public: bool = False
-
-    def __post_init__(self) -> None:
-        checks.instance("space", self.space, Space, "tuning.Space(learning_rate=0.1)")
-        checks.instance("run", self.run, RunOptions, "tuning.RunOptions(lot_size=64, epochs=10)")
-        checks.probability("delta", self.delta, hint=", for example 1e-5")
-        if self.epsilon is not None:
-            checks.positive("epsilon", self.epsilon)
-        checks.flag("validation_is_public", self.validation_is_public)
-        law = self.space.parameters.get("learning_rate")
-        if law is not None and law.lowest < 0:
-            raise ValueError("learning_rate must not be negative: pass a law of numbers from 0 on")
-        law = self.space.parameters.get("clip_norm")
-        if law is not None and not law.lowest > 0:
-            raise ValueError("clip_norm must be above 0: pass a law of positive numbers")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,8 +160,7 @@ class Evaluation(Protocol):
 
     def carry_out(
         self,
-        task: Task,
-        request: Request,
+        problem: Problem,
         choice: Any,
         finish: Finish,
         *,
@@ -205,10 +175,13 @@ class Evaluation(Protocol):
         refuses a choice or a finish that it has no price for.
         """
 
-    def restate(self, claim: Mapping[str, Any], choice: Any, finish: Finish) -> Restated:
+    def restate(
+        self, claim: Mapping[str, Any], problem: Problem, choice: Any, finish: Finish
+    ) -> Restated:
         """Rebuilds the statement of a release from the rules that `claim` names.
 
-        Raises a ValueError, KeyError or TypeError for malformed rules.
+        `problem` is that of the claim. Raises a ValueError, KeyError or TypeError for malformed
+        rules.
         """
 
 
@@ -261,15 +234,17 @@ def register_tuner(name: str, *, rule: str) -> Callable[[type[_Tuner]], type[_Tu
     def register(cls: type[_Tuner]) -> type[_Tuner]:
         if name in _TUNERS:
             raise ValueError(f"a tuner {name!r} is registered already: choose another name")
-        register_rule(rule, lambda claim: _restated(cls.from_statement(claim), claim))
+        register_rule(rule, lambda claim: restated_by(cls.from_statement(claim), claim))
         _TUNERS[name] = cls
         return cls
 
     return register
 
 
-def _restated(rebuilt: Tuner, claim: Mapping[str, Any]) -> Restated:
-    return rebuilt.evaluation.restate(claim, rebuilt.choice, rebuilt.finish)
+def restated_by(rebuilt: Tuner, claim: Mapping[str, Any]) -> Restated:
+    """Rebuilds the statement of a release of this tuner."""
+    problem = Problem.from_statement(claim)
+    return rebuilt.evaluation.restate(claim, problem, rebuilt.choice, rebuilt.finish)
 
 
 def register_rule(rule: str, restate: Callable[[Mapping[str, Any]], Restated]) -> None:
@@ -376,14 +351,11 @@ def tune(
         space, run = default(task, run, epsilon, delta, optimizer)
     randomness = HostRandomness(seed)
     checks.instance("task", task, Task, "tuning.classification(model, train, validation)")
-    if optimizer is None:
-        optimizer = training.momentum()
-    request = Request(space, run, optimizer, epsilon, delta, validation_is_public)
+    problem = Problem.of(task, space, run, optimizer, epsilon, delta, validation_is_public)
     run.clipping.groups(trained_parameters(task))  # Refuses groups that are not of this task.
     cautions.of_arguments(delta, task.train.public_size, seed)
     return evaluation.carry_out(
-        task,
-        request,
+        problem,
         tuner.choice,
         tuner.finish,
         randomness=randomness,

@@ -22,10 +22,11 @@ from dpjax.tuning.choices import BestOf
 from dpjax.tuning.evaluations import runs_on_a_part
 from dpjax.tuning.evaluations.private_runs import execute
 from dpjax.tuning.evaluations.runs_on_a_part import RunsOnAPart, chosen_hyperparameters
-from dpjax.tuning.problem.run_settings import RunOptions
+from dpjax.tuning.problem.problem import Problem
+from dpjax.tuning.problem.run_shape import RunOptions
 from dpjax.tuning.problem.space import Choice, Space
 from dpjax.tuning.problem.task import Records, Task
-from dpjax.tuning.tuner import Request, TrainOnAll, TrainOnTheRest
+from dpjax.tuning.tuner import TrainOnAll, TrainOnTheRest
 
 EXECUTIONS = 100_000
 DELTA = 0.02
@@ -55,8 +56,8 @@ def _either_way(hyperparameters):
 @functools.cache
 def _plan(finish=TrainOnTheRest):
     return runs_on_a_part.plan(
-        _task(True),
-        Request(
+        Problem.of(
+            _task(True),
             Space(learning_rate=Choice([0.0, 2.0]), clip_norm=1.0),
             # Every record in every lot: nothing hides the canary but the noise and the part.
             RunOptions(lot_size=2, steps=1, noise_multiplier=1.5),
@@ -73,7 +74,7 @@ def _plan(finish=TrainOnTheRest):
 def _outcomes(with_canary, seed, known_part=None, final_sees_all=False, finish=TrainOnTheRest):
     """What every execution releases, as one number; (EXECUTIONS,)."""
     task, plan = _task(with_canary), _plan(finish)
-    plan = dataclasses.replace(plan, inspected=dataclasses.replace(plan.inspected, task=task))
+    plan = dataclasses.replace(plan, problem=dataclasses.replace(plan.problem, task=task))
     number = task.train.number
     # The first record is there in both data sets and moves nothing; where it is need not vary.
     parts = np.zeros((EXECUTIONS, number), bool)

@@ -23,9 +23,9 @@ from dpjax.tuning.choices import BestOf
 from dpjax.tuning.evaluations.private_runs import execute, plan_procedure
 from dpjax.tuning.job import Job
 from dpjax.tuning.pareto.released_run import released_run
-from dpjax.tuning.problem.run_settings import RunOptions
+from dpjax.tuning.problem.problem import Problem
+from dpjax.tuning.problem.run_shape import RunOptions
 from dpjax.tuning.problem.task import Records, Task
-from dpjax.tuning.tuner import Request
 
 LAW = accounting.Geometric(4)
 SCORE_NOISE = 3.0
@@ -296,8 +296,8 @@ def test_runs_are_trained_at_the_rate_and_with_the_noise_that_are_charged(
     if way == "several settings":
         space = tuning.Space(space.parameters, lot_size=tuning.Choice([8, 8.0001]))
     procedure = plan_procedure(
-        task,
-        Request(
+        Problem.of(
+            task,
             space,
             RunOptions(None if way == "several settings" else 8, STEPS, None, 1.5),
             training.sgd(),

@@ -48,22 +48,20 @@ from dpjax.tuning.evaluations.private_runs import (
     written_executed,
 )
 from dpjax.tuning.job import Arrays, Job, bound, read_bound
-from dpjax.tuning.problem import inspection
+from dpjax.tuning.problem.problem import Problem
 from dpjax.tuning.problem.run_settings import (
-    RunOptions,
     RunSetting,
     calibrated,
     check_cost_is_fixed,
     the_one_setting,
     training_guarantee,
 )
-from dpjax.tuning.problem.space import ACCOUNTED, Space, space_from
+from dpjax.tuning.problem.space import ACCOUNTED, Space
 from dpjax.tuning.problem.task import Task
 from dpjax.tuning.release import Release, statement
 from dpjax.tuning.tuner import (
     Finish,
     Progress,
-    Request,
     Restated,
     Result,
     TrainTheWinner,
@@ -130,8 +128,7 @@ class PartitionModels:
 
     def carry_out(
         self,
-        task: Task,
-        request: Request,
+        problem: Problem,
         choice: UtilityChoice,
         finish: Finish,
         *,
@@ -142,36 +139,22 @@ class PartitionModels:
     ) -> Result | None:
         """See `tuner.Evaluation`."""
         _check_finish(finish)
-        fixed = plan(task, request, self, choice, finish)
+        fixed = plan(problem, self, choice, finish)
         warning = fixed.utility.noise_warning(fixed.number, choice.epsilon)
         if warning is not None:
             warnings.warn(warning, SelectionNoiseWarning, stacklevel=cautions.users_level())
         return _selected_and_trained(fixed, randomness, chunk_size, progress, job, warning)
 
-    def restate(self, claim: Mapping[str, Any], choice: UtilityChoice, finish: Finish) -> Restated:
+    def restate(
+        self, claim: Mapping[str, Any], problem: Problem, choice: UtilityChoice, finish: Finish
+    ) -> Restated:
         """See `tuner.Evaluation`."""
         _check_finish(finish)
-        score, space = claim["score"], space_from(claim["candidates_drawn_from"])
-        asked, options = restating.options(claim, space)
         listed = claim["selection"]["candidates"]
-        request = Request(
-            space,
-            options,
-            restating.reads_everything,
-            delta=claim["delta"],
-            validation_is_public=restating.flag(score["validation_is_public"]),
-        )
         models = dataclasses.replace(self, candidates=len(listed))
-        fixed = plan(restating.task(claim), request, models, choice, finish)
-        statement = public_claim(
-            fixed,
-            asked,
-            listed,
-            restating.training(claim),
-            secret=restating.flag(claim["randomness"]["secret"]),
-            versions=restating.versions(claim),
-        )
-        if not all(restating.is_public(candidate, space) for candidate in listed):
+        fixed = plan(problem, models, choice, finish)
+        statement = public_claim(fixed, listed, **restating.common(claim))
+        if not all(restating.is_public(candidate, problem.space) for candidate in listed):
             raise ValueError("selection.candidates are not of the space")
         return Restated(statement, lambda chosen: chosen in listed)
 
@@ -191,7 +174,7 @@ class Plan:
     the cost of both, and `listed` are the candidates, where the caller gave them.
     """
 
-    request: Request
+    problem: Problem
     models: PartitionModels
     number: int
     listed: Sequence[Mapping[str, float]] | None
@@ -199,7 +182,6 @@ class Plan:
     utility: AveragedUtility
     lots: PartitionLots
     setting: RunSetting
-    inspected: inspection.Inspection
     selection_guarantee: accounting.Guarantee
     training_guarantee: accounting.Guarantee
     guarantee: accounting.Guarantee
@@ -207,24 +189,23 @@ class Plan:
     @property
     def task(self) -> Task:
         """Returns what is learned."""
-        return self.inspected.task
+        assert self.problem.task is not None  # It is no statement's.
+        return self.problem.task
 
     @property
     def space(self) -> Space:
         """Returns the distribution that candidates are drawn from."""
-        return self.request.space
+        return self.problem.space
 
 
-def plan(
-    task: Task, request: Request, models: PartitionModels, choice: UtilityChoice, finish: Finish
-) -> Plan:
+def plan(problem: Problem, models: PartitionModels, choice: UtilityChoice, finish: Finish) -> Plan:
     """Fixes the procedure and its cost, from public numbers only."""
-    space, epsilon, delta = request.space, request.epsilon, request.delta
-    inspected = inspection.Inspection(task, request.optimizer, space.parameters)
+    space, epsilon, delta = problem.space, problem.epsilon, problem.delta
+    problem.inspect()
     number, listed = _candidates(models.candidates, space)
-    partition_number = check_partitions(task.train, models.partitions)
+    partition_number = check_partitions(problem.train, models.partitions)
     check_cost_is_fixed(space)
-    setting = the_one_setting(task, space, request.run, epsilon)
+    setting = the_one_setting(problem)
     selection = choice.guarantee(setting.relation)
     if epsilon is not None:
         alone = selection.epsilon(delta)
@@ -236,19 +217,19 @@ def plan(
         (setting,) = calibrated([setting], lambda run: finish.total(selection, run), epsilon, delta)
     final = training_guarantee([setting])
     # Under replace one, run_settings has refused records that a replacement could move.
-    stay = setting.relation == ADD_OR_REMOVE_ONE or task.train.stable_under_replacement
+    stay = setting.relation == ADD_OR_REMOVE_ONE or problem.train.stable_under_replacement
     utility = AveragedUtility(
         partition_number,
-        task.validation.public_size,
-        request.validation_is_public,
+        problem.validation.public_size,
+        problem.validation_is_public,
         stay,
-        task.units,
+        problem.units,
     )
     lots = partition_lots(
-        setting, task.train.public_size, partition_number, models.partition_training
+        setting, problem.train.public_size, partition_number, models.partition_training
     )
     return Plan(
-        request=request,
+        problem=problem,
         models=models,
         number=number,
         listed=listed,
@@ -256,7 +237,6 @@ def plan(
         utility=utility,
         lots=lots,
         setting=setting,
-        inspected=inspected,
         selection_guarantee=selection,
         training_guarantee=final,
         guarantee=finish.total(selection, final),
@@ -354,8 +334,8 @@ def _worked_out(
         fixed.setting.steps,
         hyperparameters,
         jax.random.wrap_key_data(drawn["keys"], impl=key_streams.IMPLEMENTATION),
-        optimizer=fixed.request.optimizer,
-        clipping=fixed.request.run.clipping,
+        optimizer=fixed.problem.inspected.optimizer,
+        clipping=fixed.problem.run.clipping,
         chunk_size=chunk_size,
         job=job,
         drawn=drawn,
@@ -450,7 +430,7 @@ def _facts(fixed: Plan, randomness: HostRandomness) -> dict[str, Any]:
     return {
         "method": "models of partitions",
         "settings": dataclasses.astuple(fixed.setting),
-        "clipping": fixed.request.run.clipping.describe(),
+        "clipping": fixed.problem.run.clipping.describe(),
         "partitions": [dataclasses.astuple(fixed.lots), dataclasses.astuple(fixed.utility)],
         "candidates": [
             fixed.number,
@@ -460,16 +440,15 @@ def _facts(fixed: Plan, randomness: HostRandomness) -> dict[str, Any]:
         "selection": [type(fixed.choice).__name__, list(vars(fixed.choice).values())],
         "seed": randomness.seed,
         "identifiers": curator.fingerprint(fixed.task.train.identifiers),
-    } | fixed.inspected.facts()
+    } | fixed.problem.inspected.facts()
 
 
 def final_procedure(fixed: Plan, chosen: Mapping[str, float]) -> Procedure:
     """Returns one private run of the chosen candidate, on all training records."""
     return Procedure(
-        request=dataclasses.replace(fixed.request, space=Space(dict(chosen))),
+        problem=dataclasses.replace(fixed.problem, space=Space(dict(chosen))),
         selection=BestOf(accounting.Fixed(1)),
         settings=tuple(final_settings(fixed)),
-        inspected=fixed.inspected,
         score_noise=0.0,
         run_guarantee=fixed.training_guarantee,
         guarantee=fixed.guarantee,
@@ -492,9 +471,7 @@ def _release(
         described.rounded({name: float(values[index]) for name, values in hyperparameters.items()})
         for index in range(fixed.number)
     ]
-    options = fixed.request.run
-    words = fixed.inspected.words(options.sampling)
-    claim = public_claim(fixed, options, listed, words, secret=randomness.secret)
+    claim = public_claim(fixed, listed, secret=randomness.secret)
     return Release(params=params, hyperparameters=described.rounded(chosen), statement=claim)
 
 
@@ -505,18 +482,16 @@ def final_settings(fixed: Plan) -> list[RunSetting]:
 
 def public_claim(
     fixed: Plan,
-    options: RunOptions,
     listed: Sequence[Mapping[str, float | None]],
-    training: Mapping[str, Any],
     *,
     secret: bool,
     versions: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Returns what the release of a plan states, from public text and numbers alone."""
-    utility, setting, delta = fixed.utility, fixed.setting, fixed.request.delta
+    utility, setting, delta = fixed.utility, fixed.setting, fixed.problem.delta
     claim = statement(
+        **described.of_problem(fixed.problem),
         guarantee=fixed.guarantee,
-        delta=delta,
         selection=fixed.choice.describe(utility, delta)
         | {
             "candidates": list(listed),
@@ -529,22 +504,16 @@ def public_claim(
                 "protection": "none of its own: a record influences one partition's models only",
             },
         },
-        space=fixed.space.describe(),
         score=described.of_score(
-            utility.units_of_a_record,
+            fixed.problem,
             counted="correct validation predictions of the partitions' models, summed",
             summed="scores in [0, 1] of validation records with the partitions' models, summed",
-            users=fixed.task.users,
         )
         | {
             "units_of_a_utility_of_1": utility.units,
             "sensitivity_in_units": utility.sensitivity,
-            "public_size": utility.validation_size,
-            "validation_is_public": utility.validation_is_public,
         },
-        settings=described.of_settings(final_settings(fixed), options.sampling, of=FINAL_TRAINING),
-        **training,
-        options=described.of_options(options),
+        settings=described.of_settings(final_settings(fixed), of=FINAL_TRAINING),
         randomness_is_secret=secret,
         assumptions=_ASSUMPTIONS,
         versions=versions,

@@ -25,7 +25,7 @@ from dpjax.tuning.choices import BestOf, RunChoice
 from dpjax.tuning.evaluations.candidate_runs import untrained
 from dpjax.tuning.evaluations.private_runs import Executed, Procedure, execute
 from dpjax.tuning.job import Arrays, Job
-from dpjax.tuning.problem import inspection
+from dpjax.tuning.problem.problem import Problem
 from dpjax.tuning.problem.run_settings import (
     LARGEST_DEVIATION,
     RunSetting,
@@ -37,13 +37,12 @@ from dpjax.tuning.problem.run_settings import (
     training_guarantee,
 )
 from dpjax.tuning.problem.run_shape import FIXED
-from dpjax.tuning.problem.space import Space, space_from
+from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Records, Task
 from dpjax.tuning.release import Release, statement
 from dpjax.tuning.tuner import (
     Finish,
     Progress,
-    Request,
     Restated,
     Result,
     TrainOnAll,
@@ -109,8 +108,7 @@ class RunsOnAPart:
 
     def carry_out(
         self,
-        task: Task,
-        request: Request,
+        problem: Problem,
         choice: RunChoice,
         finish: Finish,
         *,
@@ -120,7 +118,8 @@ class RunsOnAPart:
         job: Job,
     ) -> Result | None:
         """See `tuner.Evaluation`; `choice` is a `choices.RunChoice`."""
-        fixed = plan(task, request, self, choice, finish)
+        fixed = plan(problem, self, choice, finish)
+        task = fixed.task
         started = time.time()
         found = _tuned_and_trained(fixed, randomness, chunk_size, progress, job)
         if found is None:
@@ -146,35 +145,19 @@ class RunsOnAPart:
             ),
         )
 
-    def restate(self, claim: Mapping[str, Any], choice: RunChoice, finish: Finish) -> Restated:
+    def restate(
+        self, claim: Mapping[str, Any], problem: Problem, choice: RunChoice, finish: Finish
+    ) -> Restated:
         """See `tuner.Evaluation`; the noise of scores is read from the statement."""
-        score, space = claim["score"], space_from(claim["candidates_drawn_from"])
-        public = restating.flag(score["validation_is_public"])
-        asked, options = restating.options(claim, space)
-        request = Request(
-            space,
-            options,
-            restating.reads_everything,
-            delta=claim["delta"],
-            validation_is_public=public,
+        noise = claim["score"]["noise_standard_deviation_in_records"]
+        runs = dataclasses.replace(
+            self, score_noise=None if problem.validation_is_public else float(noise)
         )
-        deviation = None if public else float(score["noise_standard_deviation_in_records"])
-        fixed = plan(
-            restating.task(claim),
-            request,
-            dataclasses.replace(self, score_noise=deviation),
-            choice,
-            finish,
+        fixed = plan(problem, runs, choice, finish)
+        return Restated(
+            public_claim(fixed, **restating.common(claim)),
+            lambda chosen: _may_release(fixed, chosen),
         )
-        request = dataclasses.replace(request, run=asked)
-        claimed = public_claim(
-            dataclasses.replace(fixed, request=request),
-            score["public_size"],
-            restating.training(claim),
-            secret=restating.flag(claim["randomness"]["secret"]),
-            versions=restating.versions(claim),
-        )
-        return Restated(claimed, lambda chosen: _may_release(fixed, chosen))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,12 +170,11 @@ class Plan:
     alone to a record of the subset or a validation record, `guarantee` that of the release.
     """
 
-    request: Request
+    problem: Problem
     probability: float
     on_all: bool
     choice: RunChoice
     setting: RunSetting
-    inspected: inspection.Inspection
     score_noise: float
     training_guarantee: accounting.Guarantee
     selection_guarantee: accounting.Guarantee
@@ -201,12 +183,13 @@ class Plan:
     @property
     def task(self) -> Task:
         """Returns what is learned."""
-        return self.inspected.task
+        assert self.problem.task is not None  # It is no statement's.
+        return self.problem.task
 
     @property
     def space(self) -> Space:
         """Returns the distribution of the final training's hyperparameters."""
-        return self.request.space
+        return self.problem.space
 
     @property
     def final_share(self) -> float:
@@ -233,12 +216,11 @@ class Plan:
         """Returns the private runs on the subset; `in_part`, (n,) bool, stays with the curator."""
         task = _task_of(self.task, in_part)
         # Only the records are others: what was looked at of the task is the same.
-        optimizer = _with_rate_times(self.request.optimizer, self.rate_on_the_part)
+        optimizer = _with_rate_times(self.problem.inspected.optimizer, self.rate_on_the_part)
         return Procedure(
-            request=self.request,
+            problem=dataclasses.replace(self.problem, task=task, optimizer=optimizer),
             selection=self.choice,
             settings=self.settings[:1],
-            inspected=dataclasses.replace(self.inspected, task=task, optimizer=optimizer),
             score_noise=self.score_noise,
             run_guarantee=self.training_guarantee,
             guarantee=self.guarantee,
@@ -248,37 +230,32 @@ class Plan:
         """Returns the one run of `chosen`, on the rest of the records or, if `on_all`, on all."""
         task = self.task if self.on_all else _task_of(self.task, ~in_part)
         return Procedure(
-            request=dataclasses.replace(self.request, space=Space(dict(chosen))),
+            problem=dataclasses.replace(self.problem, task=task, space=Space(dict(chosen))),
             selection=BestOf(accounting.Fixed(1)),
             settings=self.settings[1:],
-            inspected=dataclasses.replace(self.inspected, task=task),
             score_noise=0.0,
             run_guarantee=self.training_guarantee,
             guarantee=self.guarantee,
         )
 
 
-def plan(
-    task: Task, request: Request, runs: RunsOnAPart, choice: RunChoice, finish: Finish
-) -> Plan:
+def plan(problem: Problem, runs: RunsOnAPart, choice: RunChoice, finish: Finish) -> Plan:
     """Fixes the procedure and its cost, from public numbers only."""
     if finish not in (TrainOnTheRest(runs.probability), TrainOnAll(runs.probability)):
         raise ValueError(
             f"runs on a part end in TrainOnTheRest({runs.probability:g}), or in TrainOnAll of it, "
             f"not in {finish!r}: that is what they are priced for"
         )
-    if request.run.sampling == FIXED:
+    if problem.run.sampling == FIXED:
         raise ValueError(
             "a secret part has no price under replace one, which lots of fixed size speak of: "
             "pass sampling='poisson'"
         )
-    space, epsilon, delta = request.space, request.epsilon, request.delta
-    inspected = inspection.Inspection(task, request.optimizer, space.parameters)
-    check_cost_is_fixed(space)
-    setting = dataclasses.replace(
-        the_one_setting(task, space, request.run, epsilon), probability=1.0
-    )
-    check_score_noise(runs.score_noise, task.units)
+    epsilon, delta = problem.epsilon, problem.delta
+    problem.inspect()
+    check_cost_is_fixed(problem.space)
+    setting = dataclasses.replace(the_one_setting(problem), probability=1.0)
+    check_score_noise(runs.score_noise, problem.units)
 
     def of_records(train: accounting.Guarantee) -> accounting.Guarantee:
         return finish.total(choice.guarantee(train), train)
@@ -289,14 +266,14 @@ def plan(
             (setting,) = calibrated([setting], of_records, aim, delta)
         train = training_guarantee([setting])
         selection, total, deviation = choice.guarantee(train), of_records(train), 0.0
-        if not request.validation_is_public:
+        if not problem.validation_is_public:
             deviation = (
-                _quiet_noise(choice, total, setting.relation, task.units, delta)
+                _quiet_noise(choice, total, setting.relation, problem.units, delta)
                 if runs.score_noise is None
                 else runs.score_noise
             )
             # A record is in one of the two: validation records are scored, and not trained on.
-            count = choice.guarantee(count_guarantee(deviation, setting.relation, task.units))
+            count = choice.guarantee(count_guarantee(deviation, setting.relation, problem.units))
             selection = accounting.parallel(selection, count)
             total = accounting.parallel(total, count)
         if epsilon is None or aim is None:
@@ -315,12 +292,11 @@ def plan(
             f"no noise was found that meets epsilon {epsilon}: pass noise_multiplier instead"
         )
     return Plan(
-        request=request,
+        problem=problem,
         probability=runs.probability,
         on_all=isinstance(finish, TrainOnAll),
         choice=choice,
         setting=setting,
-        inspected=inspected,
         score_noise=deviation,
         training_guarantee=train,
         selection_guarantee=selection,
@@ -534,12 +510,12 @@ def _facts(fixed: Plan, randomness: HostRandomness) -> dict[str, Any]:
         "method": "runs on a secret part",
         "settings": dataclasses.astuple(fixed.setting),
         "part": [fixed.probability, fixed.rate_on_the_part] + ["all"] * fixed.on_all,
-        "clipping": fixed.request.run.clipping.describe(),
+        "clipping": fixed.problem.run.clipping.describe(),
         "search space": fixed.space.describe(),
         "selection": [fixed.choice.describe(), type(fixed.choice).__name__],
         "score noise": fixed.score_noise,
         "seed": randomness.seed,
-    } | fixed.inspected.facts()
+    } | fixed.problem.inspected.facts()
 
 
 LOT = "lot_size"
@@ -575,24 +551,20 @@ def _release(fixed: Plan, found: _Found, secret: bool) -> Release:
         if LOT in chosen:
             # An expectation, and no whole number.
             hyperparameters[LOT] = float(chosen[LOT][found.winner])
-    words = fixed.inspected.words(fixed.request.run.sampling)
-    claim = public_claim(fixed, fixed.task.validation.public_size, words, secret=secret)
-    return Release(params=found.params, hyperparameters=hyperparameters, statement=claim)
+    return Release(
+        params=found.params, hyperparameters=hyperparameters, statement=public_claim(fixed, secret)
+    )
 
 
 def public_claim(
-    fixed: Plan,
-    validation_size: int,
-    training: Mapping[str, Any],
-    *,
-    secret: bool,
-    versions: Mapping[str, str] | None = None,
+    fixed: Plan, secret: bool, versions: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
     """Returns what the release of a plan states, from public text and numbers alone."""
-    options, delta = fixed.request.run, fixed.request.delta
+    delta = fixed.problem.delta
+    runs = zip(fixed.settings, (ON_THE_PART, ON_ALL if fixed.on_all else ON_THE_REST))
     claim = statement(
+        **described.of_problem(fixed.problem),
         guarantee=fixed.guarantee,
-        delta=delta,
         selection=fixed.choice.describe()
         | {
             "rule": RULE_ON_ALL if fixed.on_all else RULE,
@@ -601,23 +573,9 @@ def public_claim(
                 "learning_rate_over_the_final_one": fixed.rate_on_the_part,
             },
         },
-        space=fixed.space.describe(),
-        score=described.of_noisy_scores(fixed.task.units, fixed.task.users)
-        | {
-            "noise": "discrete Gaussian",
-            "noise_standard_deviation_in_records": fixed.score_noise,
-            "public_size": validation_size,
-            "validation_is_public": fixed.request.validation_is_public,
-        },
-        settings=[
-            words
-            for setting, of in zip(
-                fixed.settings, (ON_THE_PART, ON_ALL if fixed.on_all else ON_THE_REST)
-            )
-            for words in described.of_settings([setting], options.sampling, of=of)
-        ],
-        **training,
-        options=described.of_options(options),
+        score=described.of_noisy_scores(fixed.problem)
+        | {"noise_standard_deviation_in_records": fixed.score_noise},
+        settings=[described.of_settings([setting], of=of)[0] for setting, of in runs],
         randomness_is_secret=secret,
         assumptions=_ASSUMPTIONS,
         versions=versions,

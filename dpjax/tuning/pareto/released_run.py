@@ -22,9 +22,11 @@ from dpjax.tuning.evaluations.candidate_runs import (
 from dpjax.tuning.pareto.oracles import TrainingCost
 from dpjax.tuning.pareto.run_shapes import RunShapes
 from dpjax.tuning.problem.inspection import Inspection
+from dpjax.tuning.problem.problem import Sizes, stated_training
 from dpjax.tuning.problem.run_settings import RunSetting
 from dpjax.tuning.problem.run_shape import FIXED
 from dpjax.tuning.problem.space import Space, space_from
+from dpjax.tuning.problem.stated_fields import text
 from dpjax.tuning.problem.task import Task, check_neighbours
 from dpjax.tuning.release import Release, statement
 from dpjax.tuning.tuner import Restated, register_rule
@@ -164,7 +166,7 @@ def public_claim(
         },
         space=Space(setting).describe(),
         score={"what": "none: nothing was measured on the records, nothing was selected"},
-        settings=described.of_settings([run], cost.shapes.sampling, of=THE_RUN),
+        settings=described.of_settings([run], of=THE_RUN),
         **training,
         options={
             "sampling": cost.shapes.sampling,
@@ -194,16 +196,15 @@ def _restated(claim: Mapping[str, Any]) -> Restated:
         claim["delta"],
     )
     (run,) = cost.shapes.accounted({name: np.array([value]) for name, value in setting.items()})
-    restating.task(claim)  # For its checks.
+    Sizes.from_statement(records)  # For its checks.
     statement = public_claim(
         run.guarantee(),
         cost,
         setting,
-        public_data=restating.words(claim["selection"]["public_data"]),
+        public_data=text(claim["selection"]["public_data"]),
         run=run,
-        training=restating.training(claim),
-        secret=restating.flag(claim["randomness"]["secret"]),
-        versions=restating.versions(claim),
+        training=stated_training(claim),
+        **restating.common(claim),
     )
     return Restated(statement, lambda chosen: chosen == described.rounded(setting))
 

@@ -19,7 +19,13 @@ from dpjax import accounting, checks
 from dpjax.accounting.selection.split import FINAL_ON
 from dpjax.tuning.choices import BestOf
 from dpjax.tuning.evaluations.runs_on_a_part import RULE, RULE_ON_ALL, RunsOnAPart
-from dpjax.tuning.tuner import Restated, TrainOnAll, TrainOnTheRest, register_rule, register_tuner
+from dpjax.tuning.tuner import (
+    TrainOnAll,
+    TrainOnTheRest,
+    register_rule,
+    register_tuner,
+    restated_by,
+)
 from dpjax.tuning.tuners.random_repetitions import DEFAULT_REPETITIONS
 
 DEFAULT_PROBABILITY = 0.2
@@ -101,9 +107,4 @@ class SubsetTuning:
         )
 
 
-def _restated_on_all(claim: Mapping[str, Any]) -> Restated:
-    rebuilt = SubsetTuning.from_statement(claim)
-    return rebuilt.evaluation.restate(claim, rebuilt.choice, rebuilt.finish)
-
-
-register_rule(RULE_ON_ALL, _restated_on_all)
+register_rule(RULE_ON_ALL, lambda claim: restated_by(SubsetTuning.from_statement(claim), claim))

@@ -11,9 +11,10 @@ from dpjax import accounting, tuning
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE
 from dpjax.tuning.choices import BestOf
 from dpjax.tuning.evaluations.private_runs import plan_procedure
-from dpjax.tuning.problem.run_settings import RunOptions, RunSetting, calibrated, run_settings
+from dpjax.tuning.problem.problem import Problem
+from dpjax.tuning.problem.run_settings import RunSetting, calibrated, run_settings
+from dpjax.tuning.problem.run_shape import RunOptions
 from dpjax.tuning.problem.task import Task
-from dpjax.tuning.tuner import Request
 from dpjax.tuning.tuners.doubling import DoublingChoice
 from dpjax.tuning.tuners.exponential import ExponentialChoice
 from experiments.figures.ding_wu import tasks
@@ -100,7 +101,7 @@ def set_up(study: Study, options: DataFolders = DEFAULT_FOLDERS) -> Setup:
       options: where the data are.
     """
     task, test = tasks.logistic_regression(study.dataset, options)
-    settings = run_settings(task, space(), _options(study))
+    settings = run_settings(Problem.of(task, space(), _options(study)))
     (setting,) = calibrated(settings, lambda run: run, study.epsilon, study.delta)
     return Setup(task, test, setting)
 
@@ -136,8 +137,7 @@ def budgets(study: Study, setup: Setup) -> list[dict]:
     """
     rows = [_budget(RANDOM, None, 0.0, setup.setting.noise_multiplier)]
     procedure = plan_procedure(
-        setup.task,
-        Request(space(), _options(study), epsilon=study.epsilon, delta=study.delta),
+        Problem.of(setup.task, space(), _options(study), epsilon=study.epsilon, delta=study.delta),
         BestOf(tuning.DEFAULT_REPETITIONS),
     )
     noise = procedure.settings[0].noise_multiplier

@@ -38,9 +38,9 @@ from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning.choices import BestOf
 from dpjax.tuning.evaluations.partitions import NON_PRIVATE, REHEARSAL, SelectionNoiseWarning
 from dpjax.tuning.evaluations.private_runs import execute, plan_procedure
-from dpjax.tuning.problem.run_settings import RunOptions
+from dpjax.tuning.problem.problem import Problem
+from dpjax.tuning.problem.run_shape import RunOptions
 from dpjax.tuning.problem.task import Task, total_units
-from dpjax.tuning.tuner import Request
 from experiments.figures.ding_wu import tasks
 from experiments.figures.figure import DEFAULT_FOLDERS, FULL, QUICK, DataFolders, FigureSpec
 from experiments.figures.panels import DATA_SETS
@@ -171,8 +171,8 @@ def random_candidates(setting: Setting, setup: Setup, number: int) -> list[dict]
     """Trains independent candidates with the whole epsilon; returns their rows."""
     lot_size, epochs = LOTS[setting.dataset]
     procedure = plan_procedure(
-        setup.task,
-        Request(
+        Problem.of(
+            setup.task,
             space(),
             RunOptions(lot_size=lot_size, epochs=epochs),
             epsilon=setting.epsilon,

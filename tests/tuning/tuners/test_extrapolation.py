@@ -14,8 +14,9 @@ from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning import cautions
 from dpjax.tuning.evaluations import staged_runs
 from dpjax.tuning.job import Job
+from dpjax.tuning.problem.problem import Problem
 from dpjax.tuning.problem.space import Integer
-from dpjax.tuning.tuner import KeepTheWinner, Request
+from dpjax.tuning.tuner import KeepTheWinner
 from dpjax.tuning.tuners.extrapolation import FittedLine
 
 LAW = accounting.AtMost(accounting.Geometric(mean=3), cap=4)
@@ -83,7 +84,8 @@ def _plan(toy, tuner=None, which=0, space=SPACE, **more):
     """The plan of the toy's settings."""
     settings = toy.settings | more
     options = {name: settings[name] for name in ("noise_multiplier", "lot_size", "steps")}
-    request = Request(
+    problem = Problem.of(
+        toy.task(which),
         space,
         tuning.RunOptions(**options),
         settings["optimizer"],
@@ -91,7 +93,7 @@ def _plan(toy, tuner=None, which=0, space=SPACE, **more):
         epsilon=settings.get("epsilon"),
     )
     tuner = tuner or _tuner()
-    return staged_runs.plan(toy.task(which), request, tuner.evaluation, tuner.choice, tuner.finish)
+    return staged_runs.plan(problem, tuner.evaluation, tuner.choice, tuner.finish)
 
 
 def _called(toy, task=None, **more):
