@@ -1741,9 +1741,9 @@ MISTAKES = [
     ),
     Mistake(
         "subset tuning: a final training of all records is priced for the rest",
-        "dpjax/tuning/tuner.py",
-        'probability=self.probability, final_on="all")',
-        "probability=self.probability)",
+        _PART_FILE,
+        "probability=runs.probability, final_on=runs.final_on",
+        "probability=runs.probability",
         (f"{_PART}a_final_training_of_all_records_is_priced_and_carried_out_as_such",),
     ),
     Mistake(
@@ -1798,15 +1798,15 @@ MISTAKES = [
     Mistake(
         "subset tuning: the final training is not charged",
         _PART_FILE,
-        "return finish.total(choice.guarantee(train), train)",
-        "return choice.guarantee(train)",
+        "        return accounting.split(\n",
+        "        return choice.guarantee(train) or accounting.split(\n",
         _PART_PRICE,
     ),
     Mistake(
         "subset tuning: one run on the part is charged, not the best of K",
         _PART_FILE,
-        "return finish.total(choice.guarantee(train), train)",
-        "return finish.total(train, train)",
+        "            choice.guarantee(train), train, probability",
+        "            train, train, probability",
         _PART_PRICE,
     ),
     Mistake(

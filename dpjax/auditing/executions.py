@@ -152,7 +152,7 @@ def executions(
             )
         procedure = tuner.evaluation.planned(problem, tuner.choice)
         return _by_shards(procedure, number, HostRandomness(seed), checks.whole("shards", shards))
-    return many(tuner.evaluation, problem, tuner.choice, tuner.finish, number, HostRandomness(seed))
+    return many(tuner.evaluation, problem, tuner.choice, number, HostRandomness(seed))
 
 
 def _checked(tuner: Tuner, task: Task, space: Space, number: int) -> int:
@@ -214,7 +214,6 @@ def many(
     evaluation: Any,
     problem: Problem,
     choice: Any,
-    finish: Any,
     number: int,
     randomness: HostRandomness,
 ) -> Released:
@@ -234,7 +233,6 @@ def _(
     evaluation: PrivateRuns,
     problem: Problem,
     choice: Any,
-    finish: Any,
     number: int,
     randomness: HostRandomness,
 ) -> Released:
@@ -251,11 +249,10 @@ def _(
     evaluation: OneRun,
     problem: Problem,
     choice: Any,
-    finish: Any,
     number: int,
     randomness: HostRandomness,
 ) -> Released:
-    fixed = one_run.planned(problem, finish)
+    fixed = one_run.planned(problem)
     ran = private_runs.execute(fixed, randomness=randomness, executions=number, chunk_size=_CHUNK)
     assert ran is not None
     return _of_winners(fixed.task, ran, fixed.guarantee)
@@ -266,11 +263,10 @@ def _(
     evaluation: StagedRuns,
     problem: Problem,
     choice: Any,
-    finish: Any,
     number: int,
     randomness: HostRandomness,
 ) -> Released:
-    fixed = staged_runs.plan(problem, evaluation, choice, finish)
+    fixed = staged_runs.plan(problem, evaluation, choice)
     ran = staged_runs.executed(fixed, randomness=randomness, executions=number, chunk_size=_CHUNK)
     # What was extrapolated is released even where the final training is not finite.
     final = _of_winners(fixed.task, ran.final, fixed.guarantee)
@@ -282,11 +278,10 @@ def _(
     evaluation: RunsOnAPart,
     problem: Problem,
     choice: Any,
-    finish: Any,
     number: int,
     randomness: HostRandomness,
 ) -> Released:
-    fixed = runs_on_a_part.plan(problem, evaluation, choice, finish)
+    fixed = runs_on_a_part.plan(problem, evaluation, choice)
     task, records = fixed.task, _few(fixed.task)
     parts = runs_on_a_part.drawn_part(number * records, fixed.probability, randomness)
     whole = _Assembled(task, fixed.space, number)
@@ -321,11 +316,10 @@ def _(
     evaluation: PartitionModels,
     problem: Problem,
     choice: Any,
-    finish: Any,
     number: int,
     randomness: HostRandomness,
 ) -> Released:
-    fixed = partition_models.plan(problem, evaluation, choice, finish)
+    fixed = partition_models.plan(problem, evaluation, choice)
     task = fixed.task
     _few(task)
     partitions, candidates = fixed.utility.partitions, fixed.number

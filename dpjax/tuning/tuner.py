@@ -1,11 +1,11 @@
 """What a tuner is, the tuners there are, and `tune`, which runs any of them.
 
-A tuner is evaluation x choice x finish: what is trained and scored before anything is chosen, how
-one of it is chosen, and what is done with the winner. Each is a small frozen dataclass; a tuner is
-one too, in one file, and everything else is derived from it: its name and rule here, its flags on
-the command line, its statement in a release and how `verification` rebuilds that.
+A tuner is evaluation x choice: what is trained and scored before anything is chosen, and after it;
+and how one of it is chosen. Each is a small frozen dataclass; a tuner is one too, in one file, and
+everything else is derived from it: its name and rule here, its flags on the command line, its
+statement in a release and how `verification` rebuilds that.
 
-| tuner | evaluation | choice | finish |
+| tuner | evaluation | choice | released |
 |---|---|---|---|
 | `RandomRepetitions` | private runs, K of them, secret | the best | its parameters |
 | `ThresholdStopping` | private runs in order | the first above | its parameters |
@@ -86,73 +86,6 @@ class Restated:
     may_release: Callable[[Mapping[str, Any]], bool]
 
 
-class Finish(Protocol):
-    """What is done with the winner, and what that adds to the cost."""
-
-    def total(
-        self, chosen: accounting.Guarantee, training: accounting.Guarantee
-    ) -> accounting.Guarantee:
-        """Returns the cost of the release.
-
-        `chosen` is the cost of evaluation and choice together, to a record that was trained on, and
-        `training` that of one private training of the winner.
-        """
-
-
-@dataclasses.dataclass(frozen=True)
-class KeepTheWinner:
-    """Releases the parameters that were scored: they were paid for by the choice."""
-
-    def total(
-        self, chosen: accounting.Guarantee, training: accounting.Guarantee
-    ) -> accounting.Guarantee:
-        """See `Finish`."""
-        return chosen
-
-
-@dataclasses.dataclass(frozen=True)
-class TrainTheWinner:
-    """Trains the winner by DP-SGD on all training records; choice and training compose."""
-
-    def total(
-        self, chosen: accounting.Guarantee, training: accounting.Guarantee
-    ) -> accounting.Guarantee:
-        """See `Finish`."""
-        return accounting.compose(chosen, training)
-
-
-@dataclasses.dataclass(frozen=True)
-class TrainOnTheRest:
-    """Trains the winner by DP-SGD on the records that the choice had not seen.
-
-    `probability` is of a training record to be in the subset that the choice saw.
-    """
-
-    probability: float
-
-    def total(
-        self, chosen: accounting.Guarantee, training: accounting.Guarantee
-    ) -> accounting.Guarantee:
-        """Returns the cost; the subset is secret, so it is less than a composition."""
-        return accounting.split(chosen, training, probability=self.probability)
-
-
-@dataclasses.dataclass(frozen=True)
-class TrainOnAll:
-    """Trains the winner by DP-SGD on all training records, whichever subset the choice had seen.
-
-    `probability` is of a training record to be in the subset that the choice saw.
-    """
-
-    probability: float
-
-    def total(
-        self, chosen: accounting.Guarantee, training: accounting.Guarantee
-    ) -> accounting.Guarantee:
-        """Returns the cost; the subset is secret, so it is less than a composition."""
-        return accounting.split(chosen, training, probability=self.probability, final_on="all")
-
-
 class Evaluation(Protocol):
     """What is trained and scored before anything is chosen; by default `chunk_size` at once."""
 
@@ -162,7 +95,6 @@ class Evaluation(Protocol):
         self,
         problem: Problem,
         choice: Any,
-        finish: Finish,
         *,
         randomness: HostRandomness,
         chunk_size: int,
@@ -172,12 +104,10 @@ class Evaluation(Protocol):
         """Prices, trains, chooses and finishes; `tune` explains the arguments.
 
         Everything is priced, and refused if it must be, before a record is touched. An evaluation
-        refuses a choice or a finish that it has no price for.
+        refuses a choice that it has no price for.
         """
 
-    def restate(
-        self, claim: Mapping[str, Any], problem: Problem, choice: Any, finish: Finish
-    ) -> Restated:
+    def restate(self, claim: Mapping[str, Any], problem: Problem, choice: Any) -> Restated:
         """Rebuilds the statement of a release from the rules that `claim` names.
 
         `problem` is that of the claim. Raises a ValueError, KeyError or TypeError for malformed
@@ -195,10 +125,6 @@ class Tuner(Protocol):
     @property
     def choice(self) -> Any:
         """Returns what chooses; of a kind that the evaluation takes."""
-
-    @property
-    def finish(self) -> Finish:
-        """Returns what is done with the winner."""
 
     @classmethod
     def from_statement(cls, claim: Mapping[str, Any]) -> Tuner:
@@ -244,7 +170,7 @@ def register_tuner(name: str, *, rule: str) -> Callable[[type[_Tuner]], type[_Tu
 def restated_by(rebuilt: Tuner, claim: Mapping[str, Any]) -> Restated:
     """Rebuilds the statement of a release of this tuner."""
     problem = Problem.from_statement(claim)
-    return rebuilt.evaluation.restate(claim, problem, rebuilt.choice, rebuilt.finish)
+    return rebuilt.evaluation.restate(claim, problem, rebuilt.choice)
 
 
 def register_rule(rule: str, restate: Callable[[Mapping[str, Any]], Restated]) -> None:
@@ -357,7 +283,6 @@ def tune(
     return evaluation.carry_out(
         problem,
         tuner.choice,
-        tuner.finish,
         randomness=randomness,
         chunk_size=chunk_size,
         progress=progress,

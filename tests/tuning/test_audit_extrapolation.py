@@ -52,7 +52,7 @@ def _plan() -> staged_runs.Plan:
         training.sgd(),
         delta=DELTA,
     )
-    return staged_runs.plan(problem, tuner.evaluation, tuner.choice, tuner.finish)
+    return staged_runs.plan(problem, tuner.evaluation, tuner.choice)
 
 
 def _executed(with_canary: bool, noise_factor: float, seed: int) -> staged_runs.Ran:

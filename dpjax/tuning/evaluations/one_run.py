@@ -27,8 +27,6 @@ from dpjax.tuning.problem.problem import Problem
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.release import Release, statement
 from dpjax.tuning.tuner import (
-    Finish,
-    KeepTheWinner,
     Progress,
     Restated,
     Result,
@@ -82,7 +80,6 @@ class OneRun:
         self,
         problem: Problem,
         choice: NothingToChoose,
-        finish: Finish,
         *,
         randomness: HostRandomness,
         chunk_size: int,
@@ -90,7 +87,7 @@ class OneRun:
         job: Job,
     ) -> Result | None:
         """See `tuner.Evaluation`."""
-        fixed = planned(problem, finish)
+        fixed = planned(problem)
         started = time.time()
         executed = execute(
             fixed, randomness=randomness, chunk_size=chunk_size, progress=progress, job=job
@@ -113,20 +110,18 @@ class OneRun:
         )
 
     def restate(
-        self, claim: Mapping[str, Any], problem: Problem, choice: NothingToChoose, finish: Finish
+        self, claim: Mapping[str, Any], problem: Problem, choice: NothingToChoose
     ) -> Restated:
         """See `tuner.Evaluation`."""
         setting = hyperparameters(problem.space)
         return Restated(
-            public_claim(planned(problem, finish), **restating.common(claim)),
+            public_claim(planned(problem), **restating.common(claim)),
             lambda chosen: chosen in (setting, dict.fromkeys(sorted(setting))),
         )
 
 
-def planned(problem: Problem, finish: Finish) -> Procedure:
+def planned(problem: Problem) -> Procedure:
     """Fixes one run and its cost, from public numbers only; refuses a space that draws anything."""
-    if finish != KeepTheWinner():
-        raise ValueError(f"one run ends in KeepTheWinner(), not in {finish!r}: it is the release")
     for name, law in problem.space.parameters.items():
         if len(set(law.values or ())) != 1:
             raise ValueError(

@@ -60,11 +60,9 @@ from dpjax.tuning.problem.space import ACCOUNTED, Space
 from dpjax.tuning.problem.task import Task
 from dpjax.tuning.release import Release, statement
 from dpjax.tuning.tuner import (
-    Finish,
     Progress,
     Restated,
     Result,
-    TrainTheWinner,
 )
 
 # Numbers of a seeded `HostRandomness`'s streams, apart from those of `execution`.
@@ -130,7 +128,6 @@ class PartitionModels:
         self,
         problem: Problem,
         choice: UtilityChoice,
-        finish: Finish,
         *,
         randomness: HostRandomness,
         chunk_size: int,
@@ -138,32 +135,23 @@ class PartitionModels:
         job: Job,
     ) -> Result | None:
         """See `tuner.Evaluation`."""
-        _check_finish(finish)
-        fixed = plan(problem, self, choice, finish)
+        fixed = plan(problem, self, choice)
         warning = fixed.utility.noise_warning(fixed.number, choice.epsilon)
         if warning is not None:
             warnings.warn(warning, SelectionNoiseWarning, stacklevel=cautions.users_level())
         return _selected_and_trained(fixed, randomness, chunk_size, progress, job, warning)
 
     def restate(
-        self, claim: Mapping[str, Any], problem: Problem, choice: UtilityChoice, finish: Finish
+        self, claim: Mapping[str, Any], problem: Problem, choice: UtilityChoice
     ) -> Restated:
         """See `tuner.Evaluation`."""
-        _check_finish(finish)
         listed = claim["selection"]["candidates"]
         models = dataclasses.replace(self, candidates=len(listed))
-        fixed = plan(problem, models, choice, finish)
+        fixed = plan(problem, models, choice)
         statement = public_claim(fixed, listed, **restating.common(claim))
         if not all(restating.is_public(candidate, problem.space) for candidate in listed):
             raise ValueError("selection.candidates are not of the space")
         return Restated(statement, lambda chosen: chosen in listed)
-
-
-def _check_finish(finish: Finish) -> None:
-    if finish != TrainTheWinner():
-        raise ValueError(
-            f"partitions' models are not private: pass TrainTheWinner(), not {finish!r}"
-        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,7 +186,7 @@ class Plan:
         return self.problem.space
 
 
-def plan(problem: Problem, models: PartitionModels, choice: UtilityChoice, finish: Finish) -> Plan:
+def plan(problem: Problem, models: PartitionModels, choice: UtilityChoice) -> Plan:
     """Fixes the procedure and its cost, from public numbers only."""
     space, epsilon, delta = problem.space, problem.epsilon, problem.delta
     problem.inspect()
@@ -214,7 +202,9 @@ def plan(problem: Problem, models: PartitionModels, choice: UtilityChoice, finis
                 f"the selection alone costs epsilon {alone:.4g} of {epsilon:g}: pass a smaller "
                 "selection_epsilon, a cap on iterations or hits, or a larger epsilon"
             )
-        (setting,) = calibrated([setting], lambda run: finish.total(selection, run), epsilon, delta)
+        (setting,) = calibrated(
+            [setting], lambda run: accounting.compose(selection, run), epsilon, delta
+        )
     final = training_guarantee([setting])
     # Under replace one, run_settings has refused records that a replacement could move.
     stay = setting.relation == ADD_OR_REMOVE_ONE or problem.train.stable_under_replacement
@@ -239,7 +229,7 @@ def plan(problem: Problem, models: PartitionModels, choice: UtilityChoice, finis
         setting=setting,
         selection_guarantee=selection,
         training_guarantee=final,
-        guarantee=finish.total(selection, final),
+        guarantee=accounting.compose(selection, final),
     )
 
 

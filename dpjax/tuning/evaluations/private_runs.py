@@ -40,8 +40,6 @@ from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Task
 from dpjax.tuning.release import Release, statement
 from dpjax.tuning.tuner import (
-    Finish,
-    KeepTheWinner,
     Optimizer,
     Progress,
     Restated,
@@ -69,7 +67,6 @@ class PrivateRuns:
         self,
         problem: Problem,
         choice: RunChoice,
-        finish: Finish,
         *,
         randomness: HostRandomness,
         chunk_size: int,
@@ -77,7 +74,6 @@ class PrivateRuns:
         job: Job,
     ) -> Result | None:
         """See `tuner.Evaluation`; `choice` is a `choices.RunChoice`."""
-        _check_finish(finish)
         procedure = self.planned(problem, choice)
         started = time.time()
         executed = execute(
@@ -114,11 +110,8 @@ class PrivateRuns:
             score_on_training=self.score_on_training,
         )
 
-    def restate(
-        self, claim: Mapping[str, Any], problem: Problem, choice: RunChoice, finish: Finish
-    ) -> Restated:
+    def restate(self, claim: Mapping[str, Any], problem: Problem, choice: RunChoice) -> Restated:
         """See `tuner.Evaluation`; the noise of scores is read from the statement."""
-        _check_finish(finish)
         score, public = claim["score"], problem.validation_is_public
         procedure = plan_procedure(
             problem,
@@ -129,13 +122,6 @@ class PrivateRuns:
         return Restated(
             public_claim(procedure, **restating.common(claim)),
             lambda chosen: restating.drawn_from(problem.space, chosen),
-        )
-
-
-def _check_finish(finish: Finish) -> None:
-    if finish != KeepTheWinner():
-        raise ValueError(
-            f"private runs end in KeepTheWinner(), not in {finish!r}: their records were used up"
         )
 
 

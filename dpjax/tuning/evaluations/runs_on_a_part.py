@@ -18,6 +18,7 @@ import jax
 import numpy as np
 
 from dpjax import accounting, checks
+from dpjax.accounting.selection.split import FINAL_ON
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.training.optimizers import Optimizer
 from dpjax.tuning import cautions, curator, described, restating
@@ -41,13 +42,12 @@ from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Records, Task
 from dpjax.tuning.release import Release, statement
 from dpjax.tuning.tuner import (
-    Finish,
     Progress,
     Restated,
     Result,
-    TrainOnAll,
-    TrainOnTheRest,
 )
+
+REST, ALL = FINAL_ON
 
 SMALLEST_PROBABILITY = 2.0**-11
 """Of a part: a float from here on is a whole number of 2^-64, the resolution of the draw."""
@@ -90,14 +90,17 @@ class RunsOnAPart:
 
     Each training record is in the subset by itself, with `probability`. `score_noise` is the std of
     the discrete Gaussian on the sum of validation scores (the count of correct predictions), in
-    records; None: the least one that adds nothing to the total.
+    records; None: the least one that adds nothing to the total. `final_on` is what the final
+    training sees: the rest of the training records, or all of them.
     """
 
     probability: float
     score_noise: float | None = None
+    final_on: str = REST
     chunk_size: ClassVar[int] = 16
 
     def __post_init__(self) -> None:
+        checks.one_of("final_on", self.final_on, FINAL_ON)
         found = checks.probability("probability", self.probability, hint=", for example 0.2")
         if not SMALLEST_PROBABILITY <= found <= 1.0 - SMALLEST_PROBABILITY:
             raise ValueError(
@@ -110,7 +113,6 @@ class RunsOnAPart:
         self,
         problem: Problem,
         choice: RunChoice,
-        finish: Finish,
         *,
         randomness: HostRandomness,
         chunk_size: int,
@@ -118,7 +120,7 @@ class RunsOnAPart:
         job: Job,
     ) -> Result | None:
         """See `tuner.Evaluation`; `choice` is a `choices.RunChoice`."""
-        fixed = plan(problem, self, choice, finish)
+        fixed = plan(problem, self, choice)
         task = fixed.task
         started = time.time()
         found = _tuned_and_trained(fixed, randomness, chunk_size, progress, job)
@@ -145,15 +147,13 @@ class RunsOnAPart:
             ),
         )
 
-    def restate(
-        self, claim: Mapping[str, Any], problem: Problem, choice: RunChoice, finish: Finish
-    ) -> Restated:
+    def restate(self, claim: Mapping[str, Any], problem: Problem, choice: RunChoice) -> Restated:
         """See `tuner.Evaluation`; the noise of scores is read from the statement."""
         noise = claim["score"]["noise_standard_deviation_in_records"]
         runs = dataclasses.replace(
             self, score_noise=None if problem.validation_is_public else float(noise)
         )
-        fixed = plan(problem, runs, choice, finish)
+        fixed = plan(problem, runs, choice)
         return Restated(
             public_claim(fixed, **restating.common(claim)),
             lambda chosen: _may_release(fixed, chosen),
@@ -239,13 +239,8 @@ class Plan:
         )
 
 
-def plan(problem: Problem, runs: RunsOnAPart, choice: RunChoice, finish: Finish) -> Plan:
+def plan(problem: Problem, runs: RunsOnAPart, choice: RunChoice) -> Plan:
     """Fixes the procedure and its cost, from public numbers only."""
-    if finish not in (TrainOnTheRest(runs.probability), TrainOnAll(runs.probability)):
-        raise ValueError(
-            f"runs on a part end in TrainOnTheRest({runs.probability:g}), or in TrainOnAll of it, "
-            f"not in {finish!r}: that is what they are priced for"
-        )
     if problem.run.sampling == FIXED:
         raise ValueError(
             "a secret part has no price under replace one, which lots of fixed size speak of: "
@@ -258,7 +253,10 @@ def plan(problem: Problem, runs: RunsOnAPart, choice: RunChoice, finish: Finish)
     check_score_noise(runs.score_noise, problem.units)
 
     def of_records(train: accounting.Guarantee) -> accounting.Guarantee:
-        return finish.total(choice.guarantee(train), train)
+        # The part is secret, so this is less than a composition.
+        return accounting.split(
+            choice.guarantee(train), train, probability=runs.probability, final_on=runs.final_on
+        )
 
     aim = epsilon
     for _ in range(6):
@@ -294,7 +292,7 @@ def plan(problem: Problem, runs: RunsOnAPart, choice: RunChoice, finish: Finish)
     return Plan(
         problem=problem,
         probability=runs.probability,
-        on_all=isinstance(finish, TrainOnAll),
+        on_all=runs.final_on == ALL,
         choice=choice,
         setting=setting,
         score_noise=deviation,

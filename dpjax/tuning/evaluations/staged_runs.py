@@ -34,11 +34,9 @@ from dpjax.tuning.problem.space import ACCOUNTED, Law, Space
 from dpjax.tuning.problem.task import Task
 from dpjax.tuning.release import Release, statement
 from dpjax.tuning.tuner import (
-    Finish,
     Progress,
     Restated,
     Result,
-    TrainTheWinner,
 )
 
 _STREAM_OF_PARTS = 21
@@ -98,7 +96,6 @@ class StagedRuns:
         self,
         problem: Problem,
         choice: LineChoice,
-        finish: Finish,
         *,
         randomness: HostRandomness,
         chunk_size: int,
@@ -106,12 +103,11 @@ class StagedRuns:
         job: Job,
     ) -> Result | None:
         """See `tuner.Evaluation`."""
-        _check_finish(finish)
         if job.shard is not None:
             raise ValueError(
                 "stages are trained one after another: drop the shard, and pass one job"
             )
-        fixed = plan(problem, self, choice, finish)
+        fixed = plan(problem, self, choice)
         started = time.time()
         ran = executed(
             fixed, randomness=randomness, chunk_size=chunk_size, progress=progress, job=job
@@ -124,11 +120,8 @@ class StagedRuns:
             curator=_record(fixed, ran, time.time() - started),
         )
 
-    def restate(
-        self, claim: Mapping[str, Any], problem: Problem, choice: LineChoice, finish: Finish
-    ) -> Restated:
+    def restate(self, claim: Mapping[str, Any], problem: Problem, choice: LineChoice) -> Restated:
         """See `tuner.Evaluation`; all noise is read from the statement."""
-        _check_finish(finish)
         noise = tuple(float(one["noise_multiplier"]) for one in claim["training"][:-1])
         of_scores = claim["score"]["noise_standard_deviations_in_records"]
         runs = dataclasses.replace(
@@ -137,16 +130,8 @@ class StagedRuns:
             score_noise=None if problem.validation_is_public else tuple(map(float, of_scores)),
         )
         return Restated(
-            public_claim(plan(problem, runs, choice, finish), **restating.common(claim)),
+            public_claim(plan(problem, runs, choice), **restating.common(claim)),
             lambda chosen: restating.is_public(chosen, problem.space),
-        )
-
-
-def _check_finish(finish: Finish) -> None:
-    if finish != TrainTheWinner():
-        raise ValueError(
-            "stages' runs have other epsilons than the release: pass TrainTheWinner(), not "
-            f"{finish!r}"
         )
 
 
@@ -185,7 +170,7 @@ class Plan:
         return self.training_guarantee.epsilon(self.problem.delta)
 
 
-def plan(problem: Problem, runs: StagedRuns, choice: LineChoice, finish: Finish) -> Plan:
+def plan(problem: Problem, runs: StagedRuns, choice: LineChoice) -> Plan:
     """Fixes the procedure and its cost, from public numbers only."""
     space, epsilon, delta = problem.space, problem.epsilon, problem.delta
     accounted = [name for name in ACCOUNTED if name in space.parameters]
@@ -220,7 +205,9 @@ def plan(problem: Problem, runs: StagedRuns, choice: LineChoice, finish: Finish)
                 f"the stages alone cost epsilon {alone:.4g} of {epsilon:g}: pass smaller "
                 "stage_shares, more stage_noise, or a larger epsilon"
             )
-        (setting,) = calibrated([setting], lambda run: finish.total(chosen, run), epsilon, delta)
+        (setting,) = calibrated(
+            [setting], lambda run: accounting.compose(chosen, run), epsilon, delta
+        )
     final = training_guarantee([setting])
     fixed = Plan(
         problem=problem,
@@ -230,7 +217,7 @@ def plan(problem: Problem, runs: StagedRuns, choice: LineChoice, finish: Finish)
         setting=setting,
         selection_guarantee=chosen,
         training_guarantee=final,
-        guarantee=finish.total(chosen, final),
+        guarantee=accounting.compose(chosen, final),
     )
     places = fixed.epsilons
     if not all(one < other for one, other in zip(places, places[1:])):

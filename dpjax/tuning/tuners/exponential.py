@@ -17,7 +17,7 @@ from dpjax import accounting, checks
 from dpjax.randomness.exact_samplers import UniformBelow, exponential_choice
 from dpjax.tuning.evaluations.partition_models import Candidates, PartitionModels
 from dpjax.tuning.evaluations.partitions import PARTITION_TRAININGS, REHEARSAL, AveragedUtility
-from dpjax.tuning.tuner import TrainTheWinner, register_tuner
+from dpjax.tuning.tuner import register_tuner
 
 RULE = "exponential mechanism, once, then private training"
 
@@ -88,8 +88,6 @@ class Exponential:
     partition_training: str = dataclasses.field(
         default=REHEARSAL, metadata={"choices": PARTITION_TRAININGS}
     )
-
-    finish = TrainTheWinner()
 
     @property
     def evaluation(self) -> PartitionModels:

@@ -23,7 +23,7 @@ from dpjax import accounting, checks
 from dpjax.randomness.exact_samplers import UniformBelow, permute_and_flip_choice
 from dpjax.tuning.evaluations.partition_models import Candidates, PartitionModels
 from dpjax.tuning.evaluations.partitions import PARTITION_TRAININGS, REHEARSAL, AveragedUtility
-from dpjax.tuning.tuner import TrainTheWinner, register_tuner
+from dpjax.tuning.tuner import register_tuner
 
 RULE = "permute-and-flip, once, then private training"
 
@@ -95,8 +95,6 @@ class PermuteAndFlip:
     partition_training: str = dataclasses.field(
         default=REHEARSAL, metadata={"choices": PARTITION_TRAININGS}
     )
-
-    finish = TrainTheWinner()
 
     @property
     def evaluation(self) -> PartitionModels:

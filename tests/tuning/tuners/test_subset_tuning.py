@@ -24,7 +24,6 @@ from dpjax.tuning.job import CONSUMED_FILE, DRAWN_FILE, OUTCOME_FILE, Job, read_
 from dpjax.tuning.problem.problem import Problem
 from dpjax.tuning.problem.run_shape import RunOptions
 from dpjax.tuning.problem.task import Records, Task
-from dpjax.tuning.tuner import KeepTheWinner, TrainOnTheRest
 from dpjax.tuning.verification import NotVerified, verify_release
 
 SPACE = tuning.Space(learning_rate=tuning.LogUniform(0.1, 1.0), clip_norm=1.0)
@@ -64,7 +63,6 @@ def _plan(task, share=0.3, space=None, **options):
         ),
         RunsOnAPart(share),
         BestOf(LAW),
-        TrainOnTheRest(share),
     )
 
 
@@ -371,31 +369,6 @@ def test_a_seed_repeats_everything():
 def test_refusals(more, words):
     with pytest.raises(ValueError, match=words):
         _run(**more)
-
-
-def test_another_finish_has_no_price():
-    with pytest.raises(ValueError, match="runs on a part end in TrainOnTheRest"):
-        plan(
-            Problem.of(
-                _numbered(), SPACE, RunOptions(10, steps=1, noise_multiplier=2.0), training.sgd()
-            ),
-            RunsOnAPart(0.3),
-            BestOf(LAW),
-            KeepTheWinner(),
-        )
-    with pytest.raises(ValueError, match="runs on a part end in TrainOnTheRest"):
-        _plan_of_another_probability()
-
-
-def _plan_of_another_probability():
-    return plan(
-        Problem.of(
-            _numbered(), SPACE, RunOptions(10, steps=1, noise_multiplier=2.0), training.sgd()
-        ),
-        RunsOnAPart(0.3),
-        BestOf(LAW),
-        TrainOnTheRest(0.2),
-    )
 
 
 def test_the_section_of_formal_guarantees_is_kept():
