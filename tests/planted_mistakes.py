@@ -1227,7 +1227,7 @@ MISTAKES = [
     ),
     Mistake(
         "permute-and-flip is charged as bounded-range",
-        f"{_P}tuners/permute_and_flip.py",
+        f"{_P}tuners/exponential.py",
         "return accounting.pure(self.epsilon, relation=relation)",
         "return accounting.exponential_mechanism(self.epsilon, relation=relation)",
         _PERMUTED,
@@ -1282,9 +1282,10 @@ MISTAKES = [
     ),
     Mistake(
         "permute-and-flip draws from a source of its own",
-        f"{_P}tuners/permute_and_flip.py",
-        "utility.exponential_rate(self.epsilon), below), {}",
-        "utility.exponential_rate(self.epsilon), __import__('random').Random(0).randrange), {}",
+        f"{_P}tuners/exponential.py",
+        "return permute_and_flip_choice(scores, utility.exponential_rate(self.epsilon), below)",
+        "below = __import__('random').Random(0).randrange\n"
+        "        return permute_and_flip_choice(scores, utility.exponential_rate(self.epsilon), below)",
         _RANDOM,
     ),
     Mistake(
@@ -1340,8 +1341,9 @@ MISTAKES = [
     Mistake(
         "the exponential mechanism draws from a source of its own",
         f"{_P}tuners/exponential.py",
-        "utility.exponential_rate(self.epsilon), below), {}",
-        "utility.exponential_rate(self.epsilon), __import__('random').Random(0).randrange), {}",
+        "return exponential_choice(scores, utility.exponential_rate(self.epsilon), below)",
+        "below = __import__('random').Random(0).randrange\n"
+        "        return exponential_choice(scores, utility.exponential_rate(self.epsilon), below)",
         _RANDOM,
     ),
     Mistake(

@@ -6,7 +6,6 @@
 |---|---|
 | `RandomRepetitions` | Papernot & Steinke, ICLR 2022 |
 | `Exponential` | McSherry & Talwar, FOCS 2007, on the utilities of Ding & Wu 2022 |
-| `PermuteAndFlip` | McKenna & Sheldon, NeurIPS 2020, on the same utilities |
 | `Doubling` | Ding & Wu, 2022 |
 | `Extrapolation` | Panda et al., ICML 2024 |
 | `ThresholdStopping` | Liu & Talwar, STOC 2019; Papernot & Steinke, Appendix C |
@@ -43,7 +42,6 @@ from dpjax.tuning.tuner import Result, register_tuner, registered_tuners, tune
 from dpjax.tuning.tuners.doubling import Doubling
 from dpjax.tuning.tuners.exponential import Exponential
 from dpjax.tuning.tuners.extrapolation import Extrapolation
-from dpjax.tuning.tuners.permute_and_flip import PermuteAndFlip
 from dpjax.tuning.tuners.random_repetitions import DEFAULT_REPETITIONS, RandomRepetitions
 from dpjax.tuning.tuners.subset_tuning import SubsetTuning
 from dpjax.tuning.tuners.threshold_stopping import ThresholdStopping
@@ -59,7 +57,6 @@ __all__ = [
     "Job",
     "LogNormal",
     "LogUniform",
-    "PermuteAndFlip",
     "PublicDefaults",
     "RandomRepetitions",
     "Records",
@@ -88,6 +85,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Callable[..., Any]:
-    if name in deprecated_names.TUNERS:
-        return deprecated_names.function(name)
+    if name in (*deprecated_names.TUNERS, deprecated_names.FOLDED):
+        return deprecated_names.named(name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

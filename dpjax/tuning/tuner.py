@@ -10,7 +10,6 @@ statement in a release and how `verification` rebuilds that.
 | `RandomRepetitions` | private runs, K of them, secret | the best | its parameters |
 | `ThresholdStopping` | private runs in order | the first above | its parameters |
 | `Exponential` | models of partitions | one exact draw | the winner trained privately |
-| `PermuteAndFlip` | models of partitions | one exact draw | the winner trained privately |
 | `Doubling` | models of partitions | the noisy loop | the winner trained privately |
 | `Extrapolation` | private runs at small epsilons | a fitted line | one private training |
 | `SubsetTuning` | private runs on a secret part of the records | the best | trained on the rest |

@@ -274,6 +274,7 @@ PUBLIC = {
         **STARTED,
         **OF_PARTITIONS,
         selection_epsilon=(100.0, "positive"),
+        mechanism=("exponential", "word"),
     ),
     "Extrapolation": spec(
         functools.partial(flat_call.tune, tuning.Extrapolation),
@@ -287,12 +288,6 @@ PUBLIC = {
         fit=("free", "word"),
     ),
     "parse_space": spec(tuning.parse_space, entries=(["rate=1"], "texts")),
-    "PermuteAndFlip": spec(
-        functools.partial(flat_call.tune, tuning.PermuteAndFlip),
-        **STARTED,
-        **OF_PARTITIONS,
-        selection_epsilon=(100.0, "positive"),
-    ),
     "RandomRepetitions": spec(
         functools.partial(flat_call.tune, tuning.RandomRepetitions),
         **STARTED,

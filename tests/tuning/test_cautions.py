@@ -44,7 +44,7 @@ CALLS = {
         tuning.Exponential, task, SPACE, **PARTITIONED, **more
     ),
     "permute_and_flip": lambda task, **more: flat_call.tune(
-        tuning.PermuteAndFlip, task, SPACE, **PARTITIONED, **more
+        tuning.Exponential, task, SPACE, mechanism="permute_and_flip", **PARTITIONED, **more
     ),
     "subset tuning": lambda task, **more: flat_call.tune(
         tuning.SubsetTuning, task, SPACE, repetitions=accounting.Fixed(1), **RUN, **more

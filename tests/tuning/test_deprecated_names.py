@@ -24,7 +24,10 @@ def _called(name, monkeypatch, **given):
 def test_each_is_tune_with_its_tuner_and_says_so(name, monkeypatch):
     own = {"threshold": 0.5} if name == "threshold_stopping" else {}
     tuner, named, said = _called(name, monkeypatch, epsilon=2.0, steps=7, **own)
-    assert tuner == tuning.registered_tuners()[name](**own)
+    if name == "permute_and_flip":
+        assert tuner == tuning.Exponential(mechanism=name)
+    else:
+        assert tuner == tuning.registered_tuners()[name](**own)
     assert named == {"epsilon": 2.0, "run": tuning.RunOptions(steps=7)}
     assert f"tuning.{type(tuner).__name__}(" in said and "tuning.tune(" in said
 
@@ -33,6 +36,13 @@ def test_fields_of_the_tuner_reach_it(monkeypatch):
     tuner, named, _ = _called("exponential", monkeypatch, candidates=3, seed=1)
     assert tuner == tuning.Exponential(candidates=3)
     assert named == {"seed": 1, "run": tuning.RunOptions()}
+
+
+def test_a_tuner_that_is_a_setting_of_another_is_made_as_one():
+    with pytest.warns(DeprecationWarning, match="call tuning.Exponential") as caught:
+        made = tuning.PermuteAndFlip(0.5, candidates=3)
+    assert made == tuning.Exponential(0.5, candidates=3, mechanism="permute_and_flip")
+    assert caught[0].filename == __file__
 
 
 def test_task_and_space_may_be_named(monkeypatch):

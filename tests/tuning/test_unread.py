@@ -110,7 +110,13 @@ CALLS = {
         tuning.Exponential, TASK, _space(dropout=0.5), partitions=2, candidates=2, **ARGUMENTS
     ),
     "permute_and_flip": lambda: flat_call.tune(
-        tuning.PermuteAndFlip, TASK, _space(dropout=0.5), partitions=2, candidates=2, **ARGUMENTS
+        tuning.Exponential,
+        TASK,
+        _space(dropout=0.5),
+        partitions=2,
+        candidates=2,
+        mechanism="permute_and_flip",
+        **ARGUMENTS,
     ),
     "extrapolation": lambda: flat_call.tune(
         tuning.Extrapolation,

@@ -127,7 +127,9 @@ RELEASES = {
         flat_call.tune(tuning.Exponential, _task(), SPACE, **PARTITIONED).release
     ),
     "permute_and_flip": lambda: (
-        flat_call.tune(tuning.PermuteAndFlip, _task(), SPACE, **PARTITIONED).release
+        flat_call.tune(
+            tuning.Exponential, _task(), SPACE, mechanism="permute_and_flip", **PARTITIONED
+        ).release
     ),
     "subset tuning": _subset_tuning,
     "subset tuning, trained on all": lambda: _subset_tuning(final_on="all"),

@@ -54,7 +54,7 @@ def _threshold_stopping(toy, which):
     )
 
 
-def _one_choice(tuner, toy, which):
+def _one_choice(tuner, toy, which, **more):
     return flat_call.tune(
         tuner,
         toy.task(which),
@@ -64,11 +64,12 @@ def _one_choice(tuner, toy, which):
         selection_epsilon=20.0,
         chunk_size=6,
         **toy.settings,
+        **more,
     )
 
 
 _exponential = functools.partial(_one_choice, tuning.Exponential)
-_permute_and_flip = functools.partial(_one_choice, tuning.PermuteAndFlip)
+_permute_and_flip = functools.partial(_one_choice, tuning.Exponential, mechanism="permute_and_flip")
 
 
 def _doubling(toy, which):

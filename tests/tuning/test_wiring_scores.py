@@ -18,8 +18,7 @@ from dpjax.tuning.problem.problem import Problem
 from dpjax.tuning.problem.run_shape import RunOptions
 from dpjax.tuning.problem.space import Choice, Space
 from dpjax.tuning.tuners.doubling import DoublingChoice
-from dpjax.tuning.tuners.exponential import ExponentialChoice
-from dpjax.tuning.tuners.permute_and_flip import PermuteAndFlipChoice
+from dpjax.tuning.tuners.exponential import ExponentialChoice, PermuteAndFlipChoice
 
 NOISE = 2.0
 EXECUTIONS = 600

@@ -1,6 +1,6 @@
 """Models of partitions: every candidate on every part of the records, one choice, one training.
 
-`PartitionModels` is the evaluation of `exponential`, `permute_and_flip` and `doubling`: partition
+`PartitionModels` is the evaluation of `exponential` and `doubling`: partition
 models are trained and counted, one choice looks at the counts, and the winner alone is trained by
 DP-SGD on all training records; only that, and what was public before, is released.
 """

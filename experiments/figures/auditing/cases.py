@@ -126,7 +126,7 @@ CASES = {
         dear=True,
     ),
     "permute-and-flip": Case(
-        lambda: tuning.PermuteAndFlip(1.0, candidates=3, partitions=2),
+        lambda: tuning.Exponential(1.0, candidates=3, partitions=2, mechanism="permute_and_flip"),
         space=_DRAWN,
         records=_FEW,
         dear=True,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 
 import numpy as np
@@ -267,7 +268,9 @@ def exponential(entry: Entry) -> Outcome:
 
 @method("permute-and-flip, prior")
 def permute_and_flip(entry: Entry) -> Outcome:
-    return _by_partitions(entry, tuning.PermuteAndFlip)
+    return _by_partitions(
+        entry, functools.partial(tuning.Exponential, mechanism="permute_and_flip")
+    )
 
 
 @method("doubling in segments, prior")

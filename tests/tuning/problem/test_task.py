@@ -37,7 +37,12 @@ PROCEDURES = {
         flat_call.tune, tuning.Exponential, partitions=2, candidates=2, **ONE_RUN
     ),
     "permute_and_flip": functools.partial(
-        flat_call.tune, tuning.PermuteAndFlip, partitions=2, candidates=2, **ONE_RUN
+        flat_call.tune,
+        tuning.Exponential,
+        partitions=2,
+        candidates=2,
+        mechanism="permute_and_flip",
+        **ONE_RUN,
     ),
     "threshold_stopping": functools.partial(
         flat_call.tune, tuning.ThresholdStopping, threshold=0.5, **ONE_RUN
