@@ -1284,8 +1284,8 @@ MISTAKES = [
         "permute-and-flip draws from a source of its own",
         f"{_P}tuners/exponential.py",
         "return permute_and_flip_choice(scores, utility.exponential_rate(self.epsilon), below)",
-        "below = __import__('random').Random(0).randrange\n"
-        "        return permute_and_flip_choice(scores, utility.exponential_rate(self.epsilon), below)",
+        "below = __import__('random').Random(0).randrange\n        "
+        "return permute_and_flip_choice(scores, utility.exponential_rate(self.epsilon), below)",
         _RANDOM,
     ),
     Mistake(
@@ -1786,8 +1786,8 @@ MISTAKES = [
     Mistake(
         "subset tuning: the part stays in the folder when it is spent",
         _PART_FILE,
-        "    return _written(found)",
-        '    return {"in_part": in_part} | _written(found)',
+        "    return arrays | named(_FINAL, written_executed(final))",
+        '    return {"in_part": in_part} | arrays | named(_FINAL, written_executed(final))',
         _PART_ONCE,
     ),
     Mistake(

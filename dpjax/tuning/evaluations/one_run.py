@@ -26,11 +26,7 @@ from dpjax.tuning.job import Job
 from dpjax.tuning.problem.problem import Problem
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.release import Release, statement
-from dpjax.tuning.tuner import (
-    Progress,
-    Restated,
-    Result,
-)
+from dpjax.tuning.tuner import Progress, Restated, Result
 
 RULE = "none: one private run with hyperparameters that were public beforehand"
 

@@ -26,7 +26,6 @@ from dpjax.randomness.exact_samplers import UniformBelow
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.training.sweep import hosts
 from dpjax.tuning import cautions, curator, described, restating
-from dpjax.tuning.choices import BestOf
 from dpjax.tuning.evaluations.candidate_runs import untrained
 from dpjax.tuning.evaluations.partition_counts import (
     check_partitions,
@@ -44,7 +43,10 @@ from dpjax.tuning.evaluations.private_runs import (
     Executed,
     Procedure,
     execute,
+    final_run,
+    named,
     read_executed,
+    within,
     written_executed,
 )
 from dpjax.tuning.job import Arrays, Job, bound, read_bound
@@ -59,16 +61,12 @@ from dpjax.tuning.problem.run_settings import (
 from dpjax.tuning.problem.space import ACCOUNTED, Space
 from dpjax.tuning.problem.task import Task
 from dpjax.tuning.release import Release, statement
-from dpjax.tuning.tuner import (
-    Progress,
-    Restated,
-    Result,
-)
+from dpjax.tuning.tuner import Progress, Restated, Result
 
 # Numbers of a seeded `HostRandomness`'s streams, apart from those of `execution`.
 _STREAM_OF_CANDIDATES, _STREAM_OF_PARTITIONS, _STREAM_OF_SELECTION = 11, 12, 13
 
-CHOICE_FILE = "choice.npz"
+CHOICE_FILE, _FINAL = "choice.npz", "final"
 
 FINAL_TRAINING = "the chosen candidate, on all training records"
 
@@ -278,7 +276,7 @@ def _selected_and_trained(
     winner, events, scores, sizes = json.loads(outcome["found"].tobytes())
     hyperparameters = _hyperparameters(fixed, outcome)
     chosen = {name: float(values[winner]) for name, values in hyperparameters.items()}
-    final = read_executed(_of_final(outcome), fixed.task)
+    final = read_executed(within(outcome, _FINAL), fixed.task)
     utilities = np.asarray(scores, dtype=np.float64) / fixed.utility.units
     return Result(
         release=_release(fixed, randomness, hyperparameters, chosen, final),
@@ -354,19 +352,10 @@ def _worked_out(
         progress(models + 1, models + 1)
     found = json.dumps([winner, events, scores, records.sizes.tolist()])
     return (
-        {f"{_FINAL}{name}": array for name, array in written_executed(final).items()}
+        named(_FINAL, written_executed(final))
         | {f"hyperparameter_{name}": values for name, values in hyperparameters.items()}
         | {"found": np.frombuffer(found.encode(), np.uint8)}
     )
-
-
-_FINAL = "final_"
-
-
-def _of_final(outcome: Arrays) -> Arrays:
-    """Returns the arrays of the final training."""
-    names = (name for name in outcome if name.startswith(_FINAL))
-    return {name.removeprefix(_FINAL): outcome[name] for name in names}
 
 
 def _hyperparameters(fixed: Plan, arrays: Arrays) -> dict[str, np.ndarray]:
@@ -435,13 +424,12 @@ def _facts(fixed: Plan, randomness: HostRandomness) -> dict[str, Any]:
 
 def final_procedure(fixed: Plan, chosen: Mapping[str, float]) -> Procedure:
     """Returns one private run of the chosen candidate, on all training records."""
-    return Procedure(
-        problem=dataclasses.replace(fixed.problem, space=Space(dict(chosen))),
-        selection=BestOf(accounting.Fixed(1)),
-        settings=tuple(final_settings(fixed)),
-        score_noise=0.0,
-        run_guarantee=fixed.training_guarantee,
-        guarantee=fixed.guarantee,
+    (setting,) = final_settings(fixed)
+    return final_run(
+        dataclasses.replace(fixed.problem, space=Space(dict(chosen))),
+        setting,
+        fixed.training_guarantee,
+        fixed.guarantee,
     )
 
 

@@ -21,16 +21,16 @@ from dpjax.randomness import integer_laws
 from dpjax.randomness import keys as key_streams
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning import cautions, curator, described, restating
-from dpjax.tuning.choices import RunChoice
+from dpjax.tuning.choices import BestOf, RunChoice
 from dpjax.tuning.evaluations.best_of_runs import BestOfRuns
 from dpjax.tuning.evaluations.candidate_runs import trained_runs, untrained
 from dpjax.tuning.job import Arrays, Job, put_together, share_arrays
 from dpjax.tuning.problem.problem import Problem
 from dpjax.tuning.problem.run_settings import (
     RunSetting,
-    calibrated,
     check_score_noise,
     count_guarantee,
+    meet_target,
     noise_on_training_scores,
     run_settings,
     training_guarantee,
@@ -39,12 +39,7 @@ from dpjax.tuning.problem.run_settings import (
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Task
 from dpjax.tuning.release import Release, statement
-from dpjax.tuning.tuner import (
-    Optimizer,
-    Progress,
-    Restated,
-    Result,
-)
+from dpjax.tuning.tuner import Optimizer, Progress, Restated, Result
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,43 +203,23 @@ def plan_procedure(
         raise ValueError("not_private trains without noise: drop it, or the noise_multiplier")
     if not_private:
         return fixed(settings=tuple(settings), score_noise=0.0, run_guarantee=None, guarantee=None)
-    if epsilon is None:
-        if min(setting.noise_multiplier for setting in settings) <= 0:
-            raise ValueError(
-                "noise_multiplier 0 gives no privacy: pass a positive one, or say not_private"
-            )
-        run, deviation = charged(settings)
-        guarantee = selection.guarantee(run)
-    else:
-        if score_noise is not None and not problem.validation_is_public:
-            # No noise of training makes room for scores that cost more than the target alone.
-            alone = count_guarantee(score_noise, settings[0].relation, problem.units)
-            scores = selection.guarantee(alone)
-            _refuse_scores(score_noise, scores.epsilon(delta), epsilon)
-        # Training alone is calibrated first; the score may add a little, and is then made room for.
-        aim = epsilon
-        for _ in range(6):
-            settings = calibrated(settings, selection.guarantee, aim, delta)
-            run, deviation = charged(settings)
-            guarantee = selection.guarantee(run)
-            reached = guarantee.epsilon(delta)
-            if guarantee.meets(epsilon, delta):
-                break
-            aim *= 0.9995 * epsilon / reached
-        else:
-            _refuse_scores(score_noise, reached, epsilon)
-    return fixed(
-        settings=tuple(settings), score_noise=deviation, run_guarantee=run, guarantee=guarantee
-    )
-
-
-def _refuse_scores(score_noise: float | None, reached: float, epsilon: float) -> None:
-    """Refuses scores that take the total above its target."""
-    if reached > epsilon:
+    if epsilon is None and min(setting.noise_multiplier for setting in settings) <= 0:
         raise ValueError(
-            f"score_noise {score_noise} takes the total to epsilon {reached:.4g} at least, "
-            f"above the target {epsilon}: pass a larger score_noise or epsilon"
+            "noise_multiplier 0 gives no privacy: pass a positive one, or say not_private"
         )
+
+    def price(
+        settings: list[RunSetting],
+    ) -> tuple[accounting.Guarantee, tuple[accounting.Guarantee, float]]:
+        run, noise = charged(settings)
+        return selection.guarantee(run), (run, noise)
+
+    settings, (guarantee, (run, noise)) = meet_target(
+        settings, problem, selection.guarantee, selection.guarantee, price, score_noise
+    )
+    return fixed(
+        settings=tuple(settings), score_noise=noise, run_guarantee=run, guarantee=guarantee
+    )
 
 
 def _scored(
@@ -273,6 +248,23 @@ def _scored(
         deviation = validation_noise(train, settings[0].relation, units)
     count = count_guarantee(deviation, settings[0].relation, units)
     return accounting.parallel(train, count), deviation
+
+
+def final_run(
+    problem: Problem,
+    setting: RunSetting,
+    run: accounting.Guarantee | None,
+    total: accounting.Guarantee | None,
+) -> Procedure:
+    """Returns one run of what the space draws, or names, without a score."""
+    return Procedure(
+        problem=problem,
+        selection=BestOf(accounting.Fixed(1)),
+        settings=(setting,),
+        score_noise=0.0,
+        run_guarantee=run,
+        guarantee=total,
+    )
 
 
 # Numbers of a seeded `HostRandomness`'s streams, nothing to do with the named streams of a
@@ -400,6 +392,17 @@ def read_executed(arrays: Arrays, task: Task) -> Executed:
     units, scores = np.zeros(total, dtype=np.int64), np.full(total, -np.inf)
     best = put_together([arrays], units, scores, _structure(task))
     return Executed(best, arrays["counts"], _hyperparameters(arrays), units, scores)
+
+
+def named(part: str, arrays: Mapping[str, np.ndarray]) -> Arrays:
+    """Returns arrays under names of their part of an outcome; `within` reads them."""
+    return {f"{part}/{name}": array for name, array in arrays.items()}
+
+
+def within(outcome: Arrays, part: str) -> Arrays:
+    """Returns the arrays of one part of an outcome."""
+    found = (name for name in outcome if name.startswith(f"{part}/"))
+    return {name.removeprefix(f"{part}/"): outcome[name] for name in found}
 
 
 def _structure(task: Task) -> Any:

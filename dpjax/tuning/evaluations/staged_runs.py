@@ -21,7 +21,15 @@ from dpjax.tuning import cautions, curator, described, restating
 from dpjax.tuning.choices import BestOf
 from dpjax.tuning.evaluations import private_runs
 from dpjax.tuning.evaluations.candidate_runs import untrained
-from dpjax.tuning.evaluations.private_runs import Executed, Procedure, execute
+from dpjax.tuning.evaluations.private_runs import (
+    Executed,
+    Procedure,
+    execute,
+    named,
+    read_executed,
+    within,
+    written_executed,
+)
 from dpjax.tuning.job import Arrays, Job
 from dpjax.tuning.problem.problem import Problem
 from dpjax.tuning.problem.run_settings import (
@@ -33,11 +41,7 @@ from dpjax.tuning.problem.run_settings import (
 from dpjax.tuning.problem.space import ACCOUNTED, Law, Space
 from dpjax.tuning.problem.task import Task
 from dpjax.tuning.release import Release, statement
-from dpjax.tuning.tuner import (
-    Progress,
-    Restated,
-    Result,
-)
+from dpjax.tuning.tuner import Progress, Restated, Result
 
 _STREAM_OF_PARTS = 21
 """Of a seeded `HostRandomness`, from which every stage and the final training have their own."""
@@ -315,10 +319,8 @@ def executed(
 
     outcome = job.once(dict, lambda: _facts(fixed, randomness, executions), work)
     assert outcome is not None  # It is no shard's.
-    *stages, final = (
-        private_runs.read_executed(_within(outcome, part), fixed.task) for part in _parts(fixed)
-    )
-    return Ran(tuple(stages), _within(outcome, _CHOSEN), final)
+    *stages, final = (read_executed(within(outcome, part), fixed.task) for part in _parts(fixed))
+    return Ran(tuple(stages), within(outcome, _CHOSEN), final)
 
 
 def _worked_out(
@@ -350,9 +352,9 @@ def _worked_out(
         )
         assert one is not None  # It is no shard's.
         ran.append(one)
-    kept = _named(_CHOSEN, chosen)
+    kept = named(_CHOSEN, chosen)
     for part, one in zip(_parts(fixed), ran, strict=True):
-        kept |= _named(part, private_runs.written_executed(one))
+        kept |= named(part, written_executed(one))
     return kept
 
 
@@ -362,16 +364,6 @@ _FINAL, _CHOSEN = "final", "chosen"
 def _parts(fixed: Plan) -> list[str]:
     """Returns the names of the stages and of the final training, for folders and arrays."""
     return [f"stage_{number + 1}" for number in range(len(fixed.stages))] + [_FINAL]
-
-
-def _named(part: str, arrays: Mapping[str, np.ndarray]) -> Arrays:
-    return {f"{part}/{name}": array for name, array in arrays.items()}
-
-
-def _within(outcome: Arrays, part: str) -> Arrays:
-    """Returns what `_named` named."""
-    found = (name for name in outcome if name.startswith(f"{part}/"))
-    return {name.removeprefix(f"{part}/"): outcome[name] for name in found}
 
 
 def _facts(fixed: Plan, randomness: HostRandomness, executions: int) -> dict[str, Any]:
@@ -401,13 +393,11 @@ def winners(ran: Executed) -> dict[str, np.ndarray]:
 
 def _final_procedure(fixed: Plan, chosen: Mapping[str, np.ndarray]) -> Procedure:
     """Returns one private run of what was extrapolated, on all records, without a score."""
-    return Procedure(
-        problem=dataclasses.replace(fixed.problem, space=GivenSpace(fixed.problem.space, chosen)),
-        selection=BestOf(accounting.Fixed(1)),
-        settings=(fixed.setting,),
-        score_noise=0.0,
-        run_guarantee=fixed.training_guarantee,
-        guarantee=fixed.guarantee,
+    return private_runs.final_run(
+        dataclasses.replace(fixed.problem, space=GivenSpace(fixed.problem.space, chosen)),
+        fixed.setting,
+        fixed.training_guarantee,
+        fixed.guarantee,
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -165,6 +165,50 @@ def calibrated(
         delta=delta,
     )
     return [dataclasses.replace(setting, noise_multiplier=noise) for setting in settings]
+
+
+_Priced = TypeVar("_Priced")
+
+
+def meet_target(
+    settings: list[RunSetting],
+    problem: Problem,
+    selected: Callable[[accounting.Guarantee], accounting.Guarantee],
+    trained: Callable[[accounting.Guarantee], accounting.Guarantee],
+    price: Callable[[list[RunSetting]], tuple[accounting.Guarantee, _Priced]],
+    score_noise: float | None,
+) -> tuple[list[RunSetting], tuple[accounting.Guarantee, _Priced]]:
+    """Returns settings whose noise meets the problem's target, and what `price` makes of them.
+
+    Args:
+      settings: of a candidate; where the problem has no target they are priced as they are.
+      problem: whose target epsilon it is.
+      selected: the cost of one candidate's scores -> that of a selection by them alone.
+      trained: the cost of one candidate's training -> that of the whole, as if scores cost nothing.
+      price: settings -> (the cost of the whole, what else is to be known).
+      score_noise: as of `PrivateRuns`.
+    """
+    epsilon, delta = problem.epsilon, problem.delta
+    if epsilon is None:
+        return settings, price(settings)
+    reached = math.nan
+    if score_noise is not None and not problem.validation_is_public:
+        # No noise of training makes room for scores that cost more than the target alone.
+        scores = count_guarantee(score_noise, settings[0].relation, problem.units)
+        reached = selected(scores).epsilon(delta)
+    aim = epsilon
+    # Training alone is calibrated first; the scores may add a little, and are then made room for.
+    for _ in range(0 if reached > epsilon else 6):
+        settings = calibrated(settings, trained, aim, delta)
+        found = price(settings)
+        if found[0].meets(epsilon, delta):
+            return settings, found
+        reached = found[0].epsilon(delta)
+        aim *= 0.9995 * epsilon / reached
+    raise ValueError(
+        f"score_noise {score_noise} takes the total to epsilon {reached:.4g} at least, "
+        f"above the target {epsilon}: pass a larger score_noise or epsilon"
+    )
 
 
 def count_guarantee(deviation: float, relation: str, units: int = 1) -> accounting.Guarantee:
