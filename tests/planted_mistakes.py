@@ -868,7 +868,7 @@ MISTAKES = [
     Mistake(
         "a statement of scores on training records is rebuilt as one of scores apart",
         f"{_P}evaluations/private_runs.py",
-        'score_on_training=score.get("records") == described.THE_TRAINING_RECORDS,',
+        'score_on_training=score.get("records") == statements.THE_TRAINING_RECORDS,',
         "score_on_training=False,",
         _ON_TRAINING,
     ),
@@ -1466,7 +1466,7 @@ MISTAKES = [
     # ---- which public number is passed
     Mistake(
         "the real number of validation records is released",
-        f"{_P}described.py",
+        f"{_P}statements.py",
         '"public_size": problem.validation.public_size',
         '"public_size": (problem.task or problem).validation.number',
         _PUBLIC,
@@ -1655,8 +1655,8 @@ MISTAKES = [
     Mistake(
         "a partitioned selection releases the accuracy of its final model",
         f"{_P}evaluations/partition_models.py",
-        "described.rounded(chosen), statement=claim)",
-        'described.rounded(chosen), statement=claim | {"correct": int(final.units[0])})',
+        "statements.rounded(chosen), statement=claim)",
+        'statements.rounded(chosen), statement=claim | {"correct": int(final.units[0])})',
         _PARTITIONED,
     ),
     Mistake(
@@ -1676,8 +1676,8 @@ MISTAKES = [
     Mistake(
         "a run after a public search releases its exact accuracy",
         f"{_P}pareto/released_run.py",
-        "described.rounded(setting), claim)",
-        "described.rounded(setting | {'seen': float(task.train.arrays.sum())}), claim)",
+        "statements.rounded(setting), claim)",
+        "statements.rounded(setting | {'seen': float(task.train.arrays.sum())}), claim)",
         _SEARCH,
     ),
     Mistake(

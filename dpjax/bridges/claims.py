@@ -16,7 +16,7 @@ from dpjax.accounting import stated
 from dpjax.bridges.candidates import Candidates
 from dpjax.bridges.counted_score import DISJOINT, PUBLIC, TRAINING, CountedScore
 from dpjax.bridges.procedure import Procedure, planned
-from dpjax.tuning import restating
+from dpjax.tuning import statements
 from dpjax.tuning.problem.space import space_from
 from dpjax.tuning.problem.stated_fields import flag, text, whole
 from dpjax.tuning.tuner import Restated, register_rule
@@ -115,7 +115,7 @@ def restated(claim: Mapping[str, Any]) -> Restated:
         statement(
             procedure,
             secret=flag(claim["randomness"]["secret"]),
-            versions=restating.versions(claim, _VERSIONED),
+            versions=statements.versions(claim, _VERSIONED),
         ),
         candidates.may_be,
     )

@@ -14,7 +14,7 @@ import numpy as np
 
 from dpjax import accounting
 from dpjax.randomness.host_randomness import HostRandomness
-from dpjax.tuning import cautions, curator, described, restating
+from dpjax.tuning import cautions, curator, statements
 from dpjax.tuning.evaluations.candidate_runs import untrained
 from dpjax.tuning.evaluations.private_runs import (
     Executed,
@@ -25,7 +25,7 @@ from dpjax.tuning.evaluations.private_runs import (
 from dpjax.tuning.job import Job
 from dpjax.tuning.problem.problem import Problem
 from dpjax.tuning.problem.space import Space
-from dpjax.tuning.release import Release, statement
+from dpjax.tuning.release import Release
 from dpjax.tuning.tuner import Progress, Restated, Result
 
 RULE = "none: one private run with hyperparameters that were public beforehand"
@@ -111,7 +111,7 @@ class OneRun:
         """See `tuner.Evaluation`."""
         setting = hyperparameters(problem.space)
         return Restated(
-            public_claim(planned(problem), **restating.common(claim)),
+            public_claim(planned(problem), **statements.common(claim)),
             lambda chosen: chosen in (setting, dict.fromkeys(sorted(setting))),
         )
 
@@ -131,7 +131,7 @@ def planned(problem: Problem) -> Procedure:
 
 def hyperparameters(space: Space) -> dict[str, float | None]:
     """Returns what stands in the release, of a space of numbers."""
-    return described.rounded(
+    return statements.rounded(
         {name: float(law.lowest) for name, law in sorted(space.parameters.items())}
     )
 
@@ -152,12 +152,12 @@ def public_claim(
     fixed: Procedure, secret: bool, versions: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
     """Returns what the release of one run states, from public text and numbers alone."""
-    return statement(
-        **described.of_problem(fixed.problem),
+    return statements.written(
+        **statements.of_problem(fixed.problem),
         guarantee=fixed.guarantee,
         selection=fixed.selection.describe(),
         score={"what": "none: nothing was measured on the records, nothing was selected"},
-        settings=described.of_settings(fixed.settings, of=THE_RUN),
+        settings=statements.of_settings(fixed.settings, of=THE_RUN),
         randomness_is_secret=secret,
         assumptions=_ASSUMPTIONS,
         versions=versions,

@@ -25,7 +25,7 @@ from dpjax.randomness import keys as key_streams
 from dpjax.randomness.exact_samplers import UniformBelow
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.training.sweep import hosts
-from dpjax.tuning import cautions, curator, described, restating
+from dpjax.tuning import cautions, curator, statements
 from dpjax.tuning.evaluations.candidate_runs import untrained
 from dpjax.tuning.evaluations.partition_counts import (
     check_partitions,
@@ -60,7 +60,7 @@ from dpjax.tuning.problem.run_settings import (
 )
 from dpjax.tuning.problem.space import ACCOUNTED, Space
 from dpjax.tuning.problem.task import Task
-from dpjax.tuning.release import Release, statement
+from dpjax.tuning.release import Release
 from dpjax.tuning.tuner import Progress, Restated, Result
 
 # Numbers of a seeded `HostRandomness`'s streams, apart from those of `execution`.
@@ -146,8 +146,8 @@ class PartitionModels:
         listed = claim["selection"]["candidates"]
         models = dataclasses.replace(self, candidates=len(listed))
         fixed = plan(problem, models, choice)
-        statement = public_claim(fixed, listed, **restating.common(claim))
-        if not all(restating.is_public(candidate, problem.space) for candidate in listed):
+        statement = public_claim(fixed, listed, **statements.common(claim))
+        if not all(statements.is_public(candidate, problem.space) for candidate in listed):
             raise ValueError("selection.candidates are not of the space")
         return Restated(statement, lambda chosen: chosen in listed)
 
@@ -446,11 +446,11 @@ def _release(
         params = untrained(fixed.task)
         cautions.of_untrained("the final training is not finite")
     listed = [
-        described.rounded({name: float(values[index]) for name, values in hyperparameters.items()})
+        statements.rounded({name: float(values[index]) for name, values in hyperparameters.items()})
         for index in range(fixed.number)
     ]
     claim = public_claim(fixed, listed, secret=randomness.secret)
-    return Release(params=params, hyperparameters=described.rounded(chosen), statement=claim)
+    return Release(params=params, hyperparameters=statements.rounded(chosen), statement=claim)
 
 
 def final_settings(fixed: Plan) -> list[RunSetting]:
@@ -467,8 +467,8 @@ def public_claim(
 ) -> dict[str, Any]:
     """Returns what the release of a plan states, from public text and numbers alone."""
     utility, setting, delta = fixed.utility, fixed.setting, fixed.problem.delta
-    claim = statement(
-        **described.of_problem(fixed.problem),
+    claim = statements.written(
+        **statements.of_problem(fixed.problem),
         guarantee=fixed.guarantee,
         selection=fixed.choice.describe(utility, delta)
         | {
@@ -482,7 +482,7 @@ def public_claim(
                 "protection": "none of its own: a record influences one partition's models only",
             },
         },
-        score=described.of_score(
+        score=statements.of_score(
             fixed.problem,
             counted="correct validation predictions of the partitions' models, summed",
             summed="scores in [0, 1] of validation records with the partitions' models, summed",
@@ -491,7 +491,7 @@ def public_claim(
             "units_of_a_utility_of_1": utility.units,
             "sensitivity_in_units": utility.sensitivity,
         },
-        settings=described.of_settings(final_settings(fixed), of=FINAL_TRAINING),
+        settings=statements.of_settings(final_settings(fixed), of=FINAL_TRAINING),
         randomness_is_secret=secret,
         assumptions=_ASSUMPTIONS,
         versions=versions,

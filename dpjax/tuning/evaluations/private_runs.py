@@ -20,7 +20,7 @@ from dpjax import accounting, checks, training
 from dpjax.randomness import integer_laws
 from dpjax.randomness import keys as key_streams
 from dpjax.randomness.host_randomness import HostRandomness
-from dpjax.tuning import cautions, curator, described, restating
+from dpjax.tuning import cautions, curator, statements
 from dpjax.tuning.choices import BestOf, RunChoice
 from dpjax.tuning.evaluations.best_of_runs import BestOfRuns
 from dpjax.tuning.evaluations.candidate_runs import trained_runs, untrained
@@ -38,7 +38,7 @@ from dpjax.tuning.problem.run_settings import (
 )
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Task
-from dpjax.tuning.release import Release, statement
+from dpjax.tuning.release import Release
 from dpjax.tuning.tuner import Optimizer, Progress, Restated, Result
 
 
@@ -112,11 +112,11 @@ class PrivateRuns:
             problem,
             choice,
             score_noise=None if public else float(score["noise_standard_deviation_in_records"]),
-            score_on_training=score.get("records") == described.THE_TRAINING_RECORDS,
+            score_on_training=score.get("records") == statements.THE_TRAINING_RECORDS,
         )
         return Restated(
-            public_claim(procedure, **restating.common(claim)),
-            lambda chosen: restating.drawn_from(problem.space, chosen),
+            public_claim(procedure, **statements.common(claim)),
+            lambda chosen: statements.drawn_from(problem.space, chosen),
         )
 
 
@@ -464,7 +464,7 @@ def _release(procedure: Procedure, executed: Executed, secret: bool) -> Release:
         cautions.of_untrained("no run could be released (none was good enough, or none was drawn)")
     else:
         params = executed.best.output(0)
-        hyperparameters = described.rounded(
+        hyperparameters = statements.rounded(
             {name: float(executed.hyperparameters[name][winner]) for name in names}
         )
     claim = public_claim(procedure, secret)
@@ -475,13 +475,13 @@ def public_claim(
     procedure: Procedure, secret: bool, versions: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
     """Returns what the release of a procedure states, from public text and numbers alone."""
-    score = described.of_noisy_scores(procedure.problem, on_training=procedure.score_on_training)
-    return statement(
-        **described.of_problem(procedure.problem),
+    score = statements.of_noisy_scores(procedure.problem, on_training=procedure.score_on_training)
+    return statements.written(
+        **statements.of_problem(procedure.problem),
         guarantee=procedure.guarantee,
         selection=procedure.selection.describe(),
         score=score | {"noise_standard_deviation_in_records": procedure.score_noise},
-        settings=described.of_settings(procedure.settings),
+        settings=statements.of_settings(procedure.settings),
         randomness_is_secret=secret,
         versions=versions,
     )

@@ -21,7 +21,7 @@ from dpjax import accounting, checks
 from dpjax.accounting.selection.split import FINAL_ON
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.training.optimizers import Optimizer
-from dpjax.tuning import cautions, curator, described, restating
+from dpjax.tuning import cautions, curator, statements
 from dpjax.tuning.choices import RunChoice
 from dpjax.tuning.evaluations.candidate_runs import untrained
 from dpjax.tuning.evaluations.private_runs import (
@@ -49,7 +49,7 @@ from dpjax.tuning.problem.run_settings import (
 from dpjax.tuning.problem.run_shape import FIXED
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Records, Task
-from dpjax.tuning.release import Release, statement
+from dpjax.tuning.release import Release
 from dpjax.tuning.tuner import Progress, Restated, Result
 
 REST, ALL = FINAL_ON
@@ -162,7 +162,7 @@ class RunsOnAPart:
         )
         fixed = plan(problem, runs, choice)
         return Restated(
-            public_claim(fixed, **restating.common(claim)),
+            public_claim(fixed, **statements.common(claim)),
             lambda chosen: _may_release(fixed, chosen),
         )
 
@@ -478,10 +478,10 @@ def _as_trained(fixed: Plan, drawn: Mapping[str, np.ndarray]) -> dict[str, np.nd
 def _may_release(fixed: Plan, chosen: Mapping[str, Any]) -> bool:
     """Returns whether the procedure can release these hyperparameters."""
     if chosen.get(LOT) is None:
-        return restating.drawn_from(fixed.space, chosen)
+        return statements.drawn_from(fixed.space, chosen)
     if chosen[LOT] != fixed.settings[1].expected_lot_size:
         return False
-    return restating.drawn_from(fixed.space, dict(chosen) | {LOT: fixed.setting.lot_size})
+    return statements.drawn_from(fixed.space, dict(chosen) | {LOT: fixed.setting.lot_size})
 
 
 def _release(fixed: Plan, ran: _Ran, secret: bool) -> Release:
@@ -497,7 +497,7 @@ def _release(fixed: Plan, ran: _Ran, secret: bool) -> Release:
     chosen = chosen_hyperparameters(ran.searched)
     released: dict[str, float | None] = dict.fromkeys(sorted(ran.searched.hyperparameters))
     if chosen is not None:
-        released = described.rounded({name: chosen[name] for name in released})
+        released = statements.rounded({name: chosen[name] for name in released})
         if LOT in released:
             # An expectation, and no whole number.
             released[LOT] = float(fixed.settings[1].expected_lot_size)
@@ -511,8 +511,8 @@ def public_claim(
     """Returns what the release of a plan states, from public text and numbers alone."""
     delta = fixed.problem.delta
     runs = zip(fixed.settings, (ON_THE_PART, ON_ALL if fixed.on_all else ON_THE_REST))
-    claim = statement(
-        **described.of_problem(fixed.problem),
+    claim = statements.written(
+        **statements.of_problem(fixed.problem),
         guarantee=fixed.guarantee,
         selection=fixed.choice.describe()
         | {
@@ -522,9 +522,9 @@ def public_claim(
                 "learning_rate_over_the_final_one": fixed.rate_on_the_part,
             },
         },
-        score=described.of_noisy_scores(fixed.problem)
+        score=statements.of_noisy_scores(fixed.problem)
         | {"noise_standard_deviation_in_records": fixed.score_noise},
-        settings=[described.of_settings([setting], of=of)[0] for setting, of in runs],
+        settings=[statements.of_settings([setting], of=of)[0] for setting, of in runs],
         randomness_is_secret=secret,
         assumptions=_ASSUMPTIONS,
         versions=versions,

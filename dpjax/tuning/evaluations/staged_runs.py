@@ -17,7 +17,7 @@ import numpy as np
 
 from dpjax import accounting, checks
 from dpjax.randomness.host_randomness import HostRandomness
-from dpjax.tuning import cautions, curator, described, restating
+from dpjax.tuning import cautions, curator, statements
 from dpjax.tuning.choices import BestOf
 from dpjax.tuning.evaluations import private_runs
 from dpjax.tuning.evaluations.candidate_runs import untrained
@@ -40,7 +40,7 @@ from dpjax.tuning.problem.run_settings import (
 )
 from dpjax.tuning.problem.space import ACCOUNTED, Law, Space
 from dpjax.tuning.problem.task import Task
-from dpjax.tuning.release import Release, statement
+from dpjax.tuning.release import Release
 from dpjax.tuning.tuner import Progress, Restated, Result
 
 _STREAM_OF_PARTS = 21
@@ -134,8 +134,8 @@ class StagedRuns:
             score_noise=None if problem.validation_is_public else tuple(map(float, of_scores)),
         )
         return Restated(
-            public_claim(plan(problem, runs, choice), **restating.common(claim)),
-            lambda chosen: restating.is_public(chosen, problem.space),
+            public_claim(plan(problem, runs, choice), **statements.common(claim)),
+            lambda chosen: statements.is_public(chosen, problem.space),
         )
 
 
@@ -451,8 +451,8 @@ def public_claim(
     settings = [(one.settings[0], STAGE.format(n + 1)) for n, one in enumerate(fixed.stages)]
     settings.append((fixed.setting, FINAL_TRAINING))
     stds = [stage.score_noise for stage in fixed.stages]
-    claim = statement(
-        **described.of_problem(fixed.problem),
+    claim = statements.written(
+        **statements.of_problem(fixed.problem),
         guarantee=fixed.guarantee,
         selection=fixed.choice.describe()
         | {
@@ -461,9 +461,9 @@ def public_claim(
             "epsilon_of_a_run_of_each_stage": fixed.epsilons,
             "epsilon_of_the_final_run": fixed.final_epsilon,
         },
-        score=described.of_noisy_scores(fixed.problem)
+        score=statements.of_noisy_scores(fixed.problem)
         | {"noise_standard_deviations_in_records": stds},
-        settings=[described.of_settings([setting], of=of)[0] for setting, of in settings],
+        settings=[statements.of_settings([setting], of=of)[0] for setting, of in settings],
         randomness_is_secret=secret,
         assumptions=_ASSUMPTIONS,
         versions=versions,

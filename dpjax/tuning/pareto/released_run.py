@@ -11,7 +11,7 @@ import numpy as np
 
 from dpjax import accounting, training
 from dpjax.training.optimizers import Optimizer
-from dpjax.tuning import cautions, described, restating
+from dpjax.tuning import cautions, statements
 from dpjax.tuning.evaluations.candidate_runs import (
     all_finite,
     config_of_setting,
@@ -28,7 +28,7 @@ from dpjax.tuning.problem.run_shape import FIXED
 from dpjax.tuning.problem.space import Space, space_from
 from dpjax.tuning.problem.stated_fields import text
 from dpjax.tuning.problem.task import Task, check_neighbours
-from dpjax.tuning.release import Release, statement
+from dpjax.tuning.release import Release
 from dpjax.tuning.tuner import Restated, register_rule
 
 RULE = "one run; its hyperparameters were chosen on public data"
@@ -131,7 +131,7 @@ def released_run(
         training=planned.inspected.words(cost.shapes.sampling),
         secret=seed is None,
     )
-    return Release(jax.device_get(params), described.rounded(setting), claim), guarantee
+    return Release(jax.device_get(params), statements.rounded(setting), claim), guarantee
 
 
 def public_claim(
@@ -155,9 +155,9 @@ def public_claim(
       run: the setting as it is accounted for.
       training: as from `Inspection.words`.
       secret: whether no seed was given.
-      versions: see `release.statement`.
+      versions: see `statements.written`.
     """
-    return statement(
+    return statements.written(
         guarantee=guarantee,
         delta=cost.delta,
         selection={
@@ -166,7 +166,7 @@ def public_claim(
         },
         space=Space(setting).describe(),
         score={"what": "none: nothing was measured on the records, nothing was selected"},
-        settings=described.of_settings([run], of=THE_RUN),
+        settings=statements.of_settings([run], of=THE_RUN),
         **training,
         options={
             "sampling": cost.shapes.sampling,
@@ -204,9 +204,9 @@ def _restated(claim: Mapping[str, Any]) -> Restated:
         public_data=text(claim["selection"]["public_data"]),
         run=run,
         training=stated_training(claim),
-        **restating.common(claim),
+        **statements.common(claim),
     )
-    return Restated(statement, lambda chosen: chosen == described.rounded(setting))
+    return Restated(statement, lambda chosen: chosen == statements.rounded(setting))
 
 
 register_rule(RULE, _restated)

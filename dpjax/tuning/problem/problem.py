@@ -188,7 +188,7 @@ class Problem:
             _ = self.inspected
 
     def description(self) -> dict[str, Any]:
-        """Returns the arguments of `release.statement` that say what was trained."""
+        """Returns the arguments of `statements.written` that say what was trained."""
         if self.stated_training is not None:
             return dict(self.stated_training)
         return self.inspected.words(self.run.sampling)

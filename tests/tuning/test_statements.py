@@ -12,7 +12,7 @@ import pytest
 import small_tasks
 
 from dpjax import accounting, training, tuning
-from dpjax.tuning import described
+from dpjax.tuning import statements
 from dpjax.tuning.problem import inspection
 from dpjax.tuning.problem.space import Choice, Space
 from dpjax.tuning.problem.task import Records, Task
@@ -102,7 +102,7 @@ def test_lot_size_and_steps_are_released_as_they_were_used():
     law = result.release.statement["candidates_drawn_from"]["lot_size"]
     assert law["values"] == [9.6]
     assert result.curator.hyperparameters["lot_size"].tolist() == [9.6]
-    assert described.rounded({"lot_size": None, "epochs": 1.5}) == {
+    assert statements.rounded({"lot_size": None, "epochs": 1.5}) == {
         "lot_size": None,
         "epochs": 1.5,
     }
