@@ -184,13 +184,13 @@ def test_sections_of_formal_guarantees_are_kept(name):
         "permute_and_flip": (
             "one partition by a keyed hash",
             "pure, NOT as bounded-range",
-            "the draw and the final DP-SGD are composed",
+            "The draw and the final DP-SGD are composed",
             "the conditions of `Doubling`",
         ),
         "exponential": (
             "one partition by a keyed hash",
             "bounded-range",
-            "the draw and the final DP-SGD are composed",
+            "The draw and the final DP-SGD are composed",
             "the conditions of `Doubling`",
         ),
     }[name]
