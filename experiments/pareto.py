@@ -33,10 +33,10 @@ from absl import flags
 from rich.console import Console
 
 import experiments.data_sets  # noqa: F401 - before the flags, which list what is registered.
-from dpjax import data, private_files, training, tuning
+from dpjax import data, pareto, private_files, training, tuning
 from dpjax.commands import command_line, config, data_flags, derived_flags, run_folder
-from dpjax.tuning import ledger, pareto
-from dpjax.tuning.pareto.released_run import released_run
+from dpjax.pareto.released_run import released_run
+from dpjax.tuning import ledger
 from dpjax.tuning.problem.task import accuracy_of
 from experiments.figures.dpareto import problems
 from experiments.figures.dpareto.sampling_laws import Laws

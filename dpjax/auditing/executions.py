@@ -60,7 +60,7 @@ class Released:
 
     Example:
       >>> from dpjax import auditing
-      >>> from dpjax.tuning import pareto
+      >>> from dpjax import pareto
       >>> canary = auditing.CANARIES["gradient"]
       >>> cost = pareto.TrainingCost(pareto.RunShapes(4, "poisson"))
       >>> run = {"epochs": 1, "lot_size": 4, "noise_multiplier": 2.0}

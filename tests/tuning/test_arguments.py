@@ -17,10 +17,9 @@ import pytest
 from bad_arguments import BAD as SHARED
 from bad_arguments import NOT_NUMBERS, NOT_TEXTS, check_refusals
 
-from dpjax import accounting, federated, models, tuning
+from dpjax import accounting, federated, models, pareto, tuning
 from dpjax.federated import averaging, voting
 from dpjax.randomness.host_randomness import HostRandomness
-from dpjax.tuning import pareto
 from dpjax.tuning.evaluations import (
     one_run,
     partition_models,

@@ -12,10 +12,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from dpjax import plotting
-from dpjax.tuning.pareto import acquisition, batches, fronts
-from dpjax.tuning.pareto.domain import Domain
-from dpjax.tuning.pareto.gaussian_process import GaussianProcess
-from dpjax.tuning.pareto.original_units import expected_hypervolume_improvement_in_original_units
+from dpjax.pareto import acquisition, batches, fronts
+from dpjax.pareto.domain import Domain
+from dpjax.pareto.gaussian_process import GaussianProcess
+from dpjax.pareto.original_units import expected_hypervolume_improvement_in_original_units
 from experiments.figures.dpareto import maps
 from experiments.figures.figure import QUICK, FigureSpec
 from experiments.figures.rows import RowFolder

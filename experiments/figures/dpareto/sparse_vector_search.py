@@ -58,10 +58,9 @@ from concurrent import futures
 import numpy as np
 from matplotlib.figure import Figure
 
-from dpjax import plotting
-from dpjax.tuning import pareto
-from dpjax.tuning.pareto import batches, fronts
-from dpjax.tuning.pareto.search import evaluated_inputs
+from dpjax import pareto, plotting
+from dpjax.pareto import batches, fronts
+from dpjax.pareto.search import evaluated_inputs
 from experiments.figures.dpareto import maps, sparse_vector_example
 from experiments.figures.figure import FULL, QUICK, FigureSpec, option
 from experiments.figures.rows import RowFolder, distinct, select

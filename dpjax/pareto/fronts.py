@@ -38,7 +38,7 @@ def check_anti_ideal(anti_ideal: ArrayLike, points: ArrayLike | None = None) -> 
     """Checks an anti-ideal point and returns it as floats.
 
     Example:
-      >>> from dpjax.tuning import pareto
+      >>> from dpjax import pareto
       >>> pareto.check_anti_ideal((10, 1)).tolist()
       [10.0, 1.0]
 
@@ -74,7 +74,7 @@ def non_dominated(points: ArrayLike) -> np.ndarray:
     """Marks the points that no other point dominates.
 
     Example:
-      >>> from dpjax.tuning import pareto
+      >>> from dpjax import pareto
       >>> pareto.non_dominated([[1.0, 0.2], [2.0, 0.1], [2.0, 0.3]]).tolist()
       [True, True, False]
 
@@ -98,7 +98,7 @@ def front(points: ArrayLike) -> np.ndarray:
     """Returns the non-dominated points (k, 2) by increasing epsilon, hence decreasing error.
 
     Example:
-      >>> from dpjax.tuning import pareto
+      >>> from dpjax import pareto
       >>> pareto.front([[1.0, 0.2], [2.0, 0.1], [2.0, 0.3]]).tolist()
       [[1.0, 0.2], [2.0, 0.1]]
     """
@@ -111,7 +111,7 @@ def hypervolume(points: ArrayLike, anti_ideal: ArrayLike) -> float:
     """Returns the area that dominates `anti_ideal` and is dominated by some point.
 
     Example:
-      >>> from dpjax.tuning import pareto
+      >>> from dpjax import pareto
       >>> pareto.hypervolume([[1.0, 0.5], [2.0, 0.25]], (10.0, 1.0))
       6.5
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from dpjax.tuning.pareto import acquisition, batches, fronts
-from dpjax.tuning.pareto.gaussian_process import GaussianProcess
+from dpjax.pareto import acquisition, batches, fronts
+from dpjax.pareto.gaussian_process import GaussianProcess
 
 ANTI_IDEAL = (10.0, 1.0)
 TARGET = fronts.to_model_units(ANTI_IDEAL)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from dpjax import checks
-from dpjax.tuning.pareto.domain import Domain, Settings, select
+from dpjax.pareto.domain import Domain, Settings, select
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,7 +18,7 @@ class UniformOver:
 
     Example:
       >>> import numpy as np
-      >>> from dpjax.tuning import pareto
+      >>> from dpjax import pareto
       >>> domain = pareto.Domain(rate=pareto.Log(0.01, 1.0), momentum=0.9)
       >>> pareto.UniformOver(domain).sample(3, np.random.default_rng(0))["rate"].shape
       (3,)
@@ -44,7 +44,7 @@ def grid(domain: Domain, points_per_parameter: int | Mapping[str, int]) -> Setti
     The paper's grids are even on a linear scale: pass a domain of `Real` and `Integer` for those.
 
     Example:
-      >>> from dpjax.tuning import pareto
+      >>> from dpjax import pareto
       >>> domain = pareto.Domain(rate=pareto.Log(0.01, 1.0), momentum=pareto.Real(0.0, 0.8))
       >>> settings = pareto.grid(domain, {"rate": 3, "momentum": 2})
       >>> settings["rate"].round(2).tolist()

@@ -8,10 +8,9 @@ import jax
 import numpy as np
 import pytest
 
-from dpjax import accounting, data, models, training, tuning
-from dpjax.tuning import pareto
-from dpjax.tuning.pareto import repeated_runs
-from dpjax.tuning.pareto.repeated_runs import class_of
+from dpjax import accounting, data, models, pareto, training, tuning
+from dpjax.pareto import repeated_runs
+from dpjax.pareto.repeated_runs import class_of
 from dpjax.tuning.problem.task import total_units
 
 ORACLES = pathlib.Path(__file__).parent / "oracles"

@@ -13,12 +13,12 @@ from collections.abc import Callable
 import numpy as np
 
 from dpjax import checks
-from dpjax.tuning.pareto import fronts
-from dpjax.tuning.pareto.asking import asked_utility
-from dpjax.tuning.pareto.domain import Settings, select
-from dpjax.tuning.pareto.oracles import UtilityOracle
-from dpjax.tuning.pareto.record import SearchRecord
-from dpjax.tuning.pareto.search import evaluated_inputs, fitted
+from dpjax.pareto import fronts
+from dpjax.pareto.asking import asked_utility
+from dpjax.pareto.domain import Settings, select
+from dpjax.pareto.oracles import UtilityOracle
+from dpjax.pareto.record import SearchRecord
+from dpjax.pareto.search import evaluated_inputs, fitted
 
 _FRESH = 2
 """Stream of fresh repetitions, beside the search's own."""
@@ -30,7 +30,7 @@ class FreshFront:
 
     Example:
       >>> import numpy as np
-      >>> from dpjax.tuning import pareto
+      >>> from dpjax import pareto
       >>> def privacy(settings):
       ...     return 1 / settings["noise"]
       >>> def utility(settings, seeds):  # Stands for trainings on public data.
@@ -110,7 +110,7 @@ def front_by_means(record: SearchRecord) -> np.ndarray:
 
     Example:
       >>> import numpy as np
-      >>> from dpjax.tuning import pareto
+      >>> from dpjax import pareto
       >>> def privacy(settings):
       ...     return 1 / settings["noise"]
       >>> def utility(settings, seeds):  # Stands for trainings on public data.
@@ -143,7 +143,7 @@ def reevaluate(
 
     Example:
       >>> import numpy as np
-      >>> from dpjax.tuning import pareto
+      >>> from dpjax import pareto
       >>> def privacy(settings):
       ...     return 1 / settings["noise"]
       >>> def utility(settings, seeds):  # Stands for trainings on public data.

@@ -9,12 +9,12 @@ import sys
 import numpy as np
 import pytest
 
-from dpjax.tuning import pareto
+from dpjax import pareto
+from dpjax.pareto import fronts, gaussian_process, original_units
 from dpjax.tuning.curator import WARNING
-from dpjax.tuning.pareto import fronts, gaussian_process, original_units
 
 # The module, whose name in the package is that of its function.
-searching = sys.modules["dpjax.tuning.pareto.search"]
+searching = sys.modules["dpjax.pareto.search"]
 DEFAULT = searching._ACQUISITIONS["ehvi"]
 DOMAIN = pareto.Domain(noise=pareto.Log(0.1, 16.0), rate=pareto.Log(1e-3, 1.0))
 

@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 
 from dpjax import accounting, checks
+from dpjax.pareto.domain import Domain, select
+from dpjax.pareto.repeated_runs import RepeatedRuns
+from dpjax.pareto.run_shapes import RunShapes
 from dpjax.training.optimizers import Optimizer
 from dpjax.tuning.curator import fingerprint
-from dpjax.tuning.pareto.domain import Domain, select
-from dpjax.tuning.pareto.repeated_runs import RepeatedRuns
-from dpjax.tuning.pareto.run_shapes import RunShapes
 from dpjax.tuning.problem.inspection import refuse_unread
 from dpjax.tuning.problem.run_shape import FIXED, TRUNCATION_PROBABILITY
 from dpjax.tuning.problem.task import Task, check_score
@@ -49,7 +49,7 @@ class TrainingCost:
 
     Example:
       >>> import numpy as np
-      >>> from dpjax.tuning import pareto
+      >>> from dpjax import pareto
       >>> cost = pareto.TrainingCost(pareto.RunShapes(dataset_size=1000))
       >>> settings = {"epochs": [2.0], "lot_size": [100.0], "noise_multiplier": [2.0]}
       >>> cost({name: np.array(values) for name, values in settings.items()}).shape
@@ -139,7 +139,7 @@ class TrainedAccuracy:
 
     Example:
       >>> from dpjax import data, models, training, tuning
-      >>> from dpjax.tuning import pareto
+      >>> from dpjax import pareto
       >>> parts = data.load("digits").parts(0.2, key=b"public")  # Public records.
       >>> task = tuning.classification(models.LogisticRegression(10), parts.train, parts.validation)
       >>> shapes = pareto.RunShapes(dataset_size=parts.train.public_size)

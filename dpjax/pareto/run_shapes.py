@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from dpjax import checks
-from dpjax.tuning.pareto.domain import Domain
+from dpjax.pareto.domain import Domain
 from dpjax.tuning.problem.run_settings import RunSetting
 from dpjax.tuning.problem.run_shape import FIXED, POISSON, check_sampling, whole_lot_size
 
@@ -21,7 +21,7 @@ class RunShapes:
     """How settings with `epochs` and `lot_size` become runs on a data set of public size.
 
     Example:
-      >>> from dpjax.tuning import pareto
+      >>> from dpjax import pareto
       >>> pareto.RunShapes(dataset_size=60_000).sampling
       'fixed'
 

@@ -6,8 +6,8 @@ from scipy import optimize, stats
 from sklearn import gaussian_process as sklearn_processes
 from sklearn.gaussian_process import kernels
 
-from dpjax.tuning.pareto import gaussian_process
-from dpjax.tuning.pareto.gaussian_process import GaussianProcess
+from dpjax.pareto import gaussian_process
+from dpjax.pareto.gaussian_process import GaussianProcess
 
 
 def _smooth(inputs):

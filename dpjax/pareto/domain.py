@@ -37,7 +37,7 @@ class Domain:
     """Laws and constants by name; what a search may choose.
 
     Example:
-      >>> from dpjax.tuning import pareto
+      >>> from dpjax import pareto
       >>> pareto.Domain(rate=pareto.Log(0.01, 1), momentum=0.9).names
       ('rate', 'momentum')
 
@@ -193,7 +193,7 @@ def parse_parameter(text: str) -> Law | float:
     Whatever `parse_law` reads is read: `uniform`, `loguniform` and `choice` too.
 
     Example:
-      >>> from dpjax.tuning import pareto
+      >>> from dpjax import pareto
       >>> pareto.parse_parameter("log(0.001,1)")
       LogUniform(low=0.001, high=1.0)
 
@@ -208,7 +208,7 @@ def parse_domain(entries: Sequence[str]) -> Domain:
     """Reads `["learning_rate=log(0.001,1)", "lot_size=log_integer(8,512)", "clip_norm=1"]`.
 
     Example:
-      >>> from dpjax.tuning import pareto
+      >>> from dpjax import pareto
       >>> pareto.parse_domain(["learning_rate=log(0.001,1)", "clip_norm=1"]).names
       ('learning_rate', 'clip_norm')
 

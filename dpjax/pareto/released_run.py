@@ -10,6 +10,8 @@ import jax
 import numpy as np
 
 from dpjax import accounting, training
+from dpjax.pareto.oracles import TrainingCost
+from dpjax.pareto.run_shapes import RunShapes
 from dpjax.training.optimizers import Optimizer
 from dpjax.tuning import cautions, described, restating
 from dpjax.tuning.evaluations.candidate_runs import (
@@ -19,8 +21,6 @@ from dpjax.tuning.evaluations.candidate_runs import (
     run_of,
     untrained,
 )
-from dpjax.tuning.pareto.oracles import TrainingCost
-from dpjax.tuning.pareto.run_shapes import RunShapes
 from dpjax.tuning.problem.inspection import Inspection
 from dpjax.tuning.problem.run_settings import RunSetting
 from dpjax.tuning.problem.run_shape import FIXED

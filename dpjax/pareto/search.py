@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from dpjax import checks
-from dpjax.tuning.pareto import acquisition as acquisitions
-from dpjax.tuning.pareto import batches, fronts, original_units
-from dpjax.tuning.pareto.asking import asked_privacy, asked_utility
-from dpjax.tuning.pareto.domain import Domain, Settings, number_of, select
-from dpjax.tuning.pareto.oracles import PrivacyOracle, UtilityOracle, described
-from dpjax.tuning.pareto.record import Evaluation, SearchRecord
-from dpjax.tuning.pareto.sampling_laws import UniformOver
+from dpjax.pareto import acquisition as acquisitions
+from dpjax.pareto import batches, fronts, original_units
+from dpjax.pareto.asking import asked_privacy, asked_utility
+from dpjax.pareto.domain import Domain, Settings, number_of, select
+from dpjax.pareto.oracles import PrivacyOracle, UtilityOracle, described
+from dpjax.pareto.record import Evaluation, SearchRecord
+from dpjax.pareto.sampling_laws import UniformOver
 
 if TYPE_CHECKING:
-    from dpjax.tuning.pareto.gaussian_process import GaussianProcess
+    from dpjax.pareto.gaussian_process import GaussianProcess
 
 EHVI, EHVI_LOG_EPSILON, HVPOI = "ehvi", "ehvi_log_epsilon", "hvpoi"
 RANDOM, GRID = "random", "grid"
@@ -82,7 +82,7 @@ def search(
     on public data leaves the cost of a later private run at that of the run alone.
 
     Example:
-      >>> from dpjax.tuning import pareto
+      >>> from dpjax import pareto
       >>> domain = pareto.Domain(noise=pareto.Log(0.1, 10.0))
       >>> record = pareto.search(
       ...     domain,
@@ -210,7 +210,7 @@ def ask(
     Example:
 
     ```python
-    from dpjax.tuning import pareto
+    from dpjax import pareto
 
     record = pareto.SearchRecord(pareto.Domain(rate=pareto.Log(0.001, 1.0)), (10.0, 1.0))
     for _ in range(20):
@@ -283,7 +283,7 @@ def fitted(
 
     Example:
       >>> import numpy as np
-      >>> from dpjax.tuning import pareto
+      >>> from dpjax import pareto
       >>> def privacy(settings):
       ...     return 1 / settings["noise"]
       >>> def utility(settings, seeds):  # Stands for trainings on public data.
@@ -300,7 +300,7 @@ def fitted(
       ValueError: if no evaluation succeeded.
     """
     # Here: whoever tunes needs none of it, and it takes long to import.
-    from dpjax.tuning.pareto.gaussian_process import GaussianProcess
+    from dpjax.pareto.gaussian_process import GaussianProcess
 
     checks.instance("record", record, SearchRecord, "pareto.search(...)")
     checks.instance("generator", generator, np.random.Generator, "np.random.default_rng(0)")

@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 from scipy import special
 
-from dpjax.tuning.pareto import acquisition
+from dpjax.pareto import acquisition
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(32)
 _REACH = 7.0  # standard deviations; 1e-12 of a normal law lies beyond

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from dpjax.tuning.pareto import fronts
+from dpjax.pareto import fronts
 
 # mean (m, 2), variance (m, 2), front (k, 2), anti_ideal (2,) -> values (m,), larger is better.
 Acquisition = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], np.ndarray]

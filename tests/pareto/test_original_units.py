@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import integrate, special, stats
 
-from dpjax.tuning.pareto import fronts
-from dpjax.tuning.pareto import original_units as units
+from dpjax.pareto import fronts
+from dpjax.pareto import original_units as units
 
 ANTI_IDEAL = np.array([10.0, 1.0])
 FRONT = np.array([[0.5, 0.7], [1.0, 0.5], [4.0, 0.2], [7.0, 0.1]])

@@ -13,12 +13,12 @@ from collections.abc import Mapping
 import numpy as np
 
 from dpjax import checks
-from dpjax.tuning.pareto import fronts
-from dpjax.tuning.pareto.asking import asked_privacy
-from dpjax.tuning.pareto.domain import Domain
-from dpjax.tuning.pareto.oracles import PrivacyOracle
-from dpjax.tuning.pareto.record import SearchRecord
-from dpjax.tuning.pareto.search import fitted
+from dpjax.pareto import fronts
+from dpjax.pareto.asking import asked_privacy
+from dpjax.pareto.domain import Domain
+from dpjax.pareto.oracles import PrivacyOracle
+from dpjax.pareto.record import SearchRecord
+from dpjax.pareto.search import fitted
 
 _CANDIDATES = 4096
 _NEAR = 1024
@@ -40,7 +40,7 @@ class Suggestion:
 
     Example:
       >>> import numpy as np
-      >>> from dpjax.tuning import pareto
+      >>> from dpjax import pareto
       >>> def privacy(settings):
       ...     return 1 / settings["noise"]
       >>> def utility(settings, seeds):  # Stands for trainings on public data.
@@ -79,7 +79,7 @@ def suggest(
 
     Example:
       >>> import numpy as np
-      >>> from dpjax.tuning import pareto
+      >>> from dpjax import pareto
       >>> def privacy(settings):
       ...     return 1 / settings["noise"]
       >>> def utility(settings, seeds):  # Stands for trainings on public data.

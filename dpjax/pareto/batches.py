@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dpjax.tuning.pareto import acquisition as acquisitions
-from dpjax.tuning.pareto import fronts
+from dpjax.pareto import acquisition as acquisitions
+from dpjax.pareto import fronts
 
 if TYPE_CHECKING:
-    from dpjax.tuning.pareto.gaussian_process import GaussianProcess
+    from dpjax.pareto.gaussian_process import GaussianProcess
 
 _CANDIDATES = 2048
 _AT_ONCE = 256  # candidates of a local round, or valued again together

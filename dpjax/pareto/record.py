@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dpjax import checks, private_files
+from dpjax.pareto import fronts
+from dpjax.pareto.domain import Domain, Settings, number_of, parse_domain
 from dpjax.tuning.curator import WARNING
-from dpjax.tuning.pareto import fronts
-from dpjax.tuning.pareto.domain import Domain, Settings, number_of, parse_domain
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Evaluation:
 
     Example:
       >>> import numpy as np
-      >>> from dpjax.tuning import pareto
+      >>> from dpjax import pareto
       >>> def privacy(settings):
       ...     return 1 / settings["noise"]
       >>> def utility(settings, seeds):  # Stands for trainings on public data.
@@ -61,7 +61,7 @@ class SearchRecord:
 
     Example:
       >>> import numpy as np
-      >>> from dpjax.tuning import pareto
+      >>> from dpjax import pareto
       >>> def privacy(settings):
       ...     return 1 / settings["noise"]
       >>> def utility(settings, seeds):  # Stands for trainings on public data.

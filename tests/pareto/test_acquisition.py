@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dpjax.tuning.pareto import acquisition, fronts
+from dpjax.pareto import acquisition, fronts
 
 ANTI_IDEAL = np.array([2.0, 1.5])
 FRONT = np.array([[-2.0, 1.0], [-1.0, 0.2], [0.0, -0.3], [1.2, -1.0]])

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from dpjax.tuning.pareto.domain import Settings, number_of, select
-from dpjax.tuning.pareto.oracles import PrivacyOracle, UtilityOracle
+from dpjax.pareto.domain import Settings, number_of, select
+from dpjax.pareto.oracles import PrivacyOracle, UtilityOracle
 
 
 def asked_privacy(privacy: PrivacyOracle, settings: Settings) -> tuple[np.ndarray, list[str]]:
