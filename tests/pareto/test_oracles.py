@@ -14,7 +14,7 @@ from dpjax.pareto.repeated_runs import class_of
 from dpjax.tuning.problem.task import total_units
 
 ORACLES = pathlib.Path(__file__).parent / "oracles"
-ACCOUNTING_ORACLES = pathlib.Path(__file__).parents[2] / "accounting" / "oracles"
+ACCOUNTING_ORACLES = pathlib.Path(__file__).parents[1] / "accounting" / "oracles"
 ADULT = pareto.RunShapes(30_956)
 
 

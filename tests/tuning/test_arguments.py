@@ -548,7 +548,6 @@ NOT_CALLED = {
     "Result": "made by the procedures",
     "VoteAborted": "an error",
     "VotePlan": "made by VoteSettings.plan",
-    "pareto": "a module, its names are in the table",
     "voting.MINIMUM_CLIENTS": "a constant",
     "voting.NOISES": "a constant",
     "voting.VoteAborted": "an error",
