@@ -19,7 +19,7 @@ import numpy as np
 
 from dpjax import checks
 from dpjax.pareto import acquisition as acquisitions
-from dpjax.pareto import batches, fronts, original_units
+from dpjax.pareto import batches, fronts
 from dpjax.pareto.asking import asked_privacy, asked_utility
 from dpjax.pareto.domain import Domain, Settings, number_of, select
 from dpjax.pareto.oracles import PrivacyOracle, UtilityOracle, described
@@ -34,7 +34,7 @@ RANDOM, GRID = "random", "grid"
 METHODS = (EHVI, EHVI_LOG_EPSILON, HVPOI, RANDOM, GRID)
 
 _ACQUISITIONS = {
-    EHVI: original_units.expected_hypervolume_improvement_in_original_units,
+    EHVI: acquisitions.expected_hypervolume_improvement_in_original_units,
     EHVI_LOG_EPSILON: acquisitions.expected_hypervolume_improvement,
     HVPOI: acquisitions.hypervolume_probability_of_improvement,
 }

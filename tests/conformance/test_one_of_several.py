@@ -508,14 +508,14 @@ CASES = {
     ),
     "tuning/ledger._entries": (_entry, "a line is no entry"),
     "tuning/ledger._entries 2": (functools.partial(_entry, words=True), "a line is no entry"),
-    "pareto/acquisition.checked": (
-        lambda marks: acquisition.checked(
+    "pareto/acquisition._checked": (
+        lambda marks: acquisition._checked(
             np.zeros((1, 2)), np.ones((1, 2)), np.zeros((0, 2)), _two(marks, 1.0, np.nan)
         ),
         "two finite numbers",
     ),
-    "pareto/acquisition.checked 2": (
-        lambda marks: acquisition.checked(
+    "pareto/acquisition._checked 2": (
+        lambda marks: acquisition._checked(
             np.zeros((3, 2)),
             np.where(np.array(marks)[:, None], -1.0, np.ones((3, 2))),
             np.zeros((0, 2)),

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dpjax import pareto
-from dpjax.pareto import fronts, gaussian_process, original_units
+from dpjax.pareto import acquisition, fronts, gaussian_process
 from dpjax.tuning.curator import WARNING
 
 # The module, whose name in the package is that of its function.
@@ -97,7 +97,7 @@ def test_processes_see_settings_as_evaluated_and_gains_as_reported(monkeypatch):
 
     def gain(mean, variance, front, anti_ideal):
         units.append(anti_ideal)
-        return original_units.expected_hypervolume_improvement_in_original_units(
+        return acquisition.expected_hypervolume_improvement_in_original_units(
             mean, variance, front, anti_ideal
         )
 
