@@ -1532,14 +1532,14 @@ MISTAKES = [
     ),
     Mistake(
         "a search's runs are of the nominal number of records",
-        "dpjax/pareto/run_shapes.py",
+        "dpjax/pareto/oracles.py",
         "shared = self.sampling, self.dataset_size, self.largest_size",
         "shared = self.sampling, self.dataset_size, self.dataset_size",
         _SEARCH,
     ),
     Mistake(
         "a search's lots are made for the nominal number of records",
-        "dpjax/pareto/run_shapes.py",
+        "dpjax/pareto/oracles.py",
         "return self.dataset_size if self.size_bound is None else self.size_bound",
         "return self.dataset_size",
         _SEARCH,
@@ -2173,7 +2173,7 @@ MISTAKES = [
     ),
     Mistake(
         "DPareto: every round measures a front on the same repetitions",
-        "dpjax/pareto/reevaluation.py",
+        "dpjax/pareto/search.py",
         "(seed, _FRESH, turn, int(place))",
         "(seed, _FRESH, 0, int(place))",
         ("tests/pareto/test_search.py",),
@@ -2349,7 +2349,7 @@ MISTAKES = [
     ),
     Mistake(
         "public search: a negative clip norm is run",
-        "dpjax/pareto/run_shapes.py",
+        "dpjax/pareto/oracles.py",
         'if not np.all(np.asarray(settings.get("clip_norm", 1.0)) > 0):',
         "if False:",
         (f"{_T}test_wiring_failures.py",),

@@ -10,8 +10,7 @@ import jax
 import numpy as np
 
 from dpjax import accounting, training
-from dpjax.pareto.oracles import TrainingCost
-from dpjax.pareto.run_shapes import RunShapes
+from dpjax.pareto.oracles import RunShapes, TrainingCost
 from dpjax.training.optimizers import Optimizer
 from dpjax.tuning import cautions, described, restating
 from dpjax.tuning.evaluations.candidate_runs import (

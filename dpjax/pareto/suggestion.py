@@ -14,11 +14,9 @@ import numpy as np
 
 from dpjax import checks
 from dpjax.pareto import fronts
-from dpjax.pareto.asking import asked_privacy
 from dpjax.pareto.domain import Domain
-from dpjax.pareto.oracles import PrivacyOracle
-from dpjax.pareto.record import SearchRecord
-from dpjax.pareto.search import fitted
+from dpjax.pareto.oracles import PrivacyOracle, evaluate_privacy
+from dpjax.pareto.record import SearchRecord, fitted
 
 _CANDIDATES = 4096
 _NEAR = 1024
@@ -37,20 +35,6 @@ class Suggestion:
     """The setting suggested for a wanted epsilon.
 
     NOT private where the search looked at private data: see `search`.
-
-    Example:
-      >>> import numpy as np
-      >>> from dpjax import pareto
-      >>> def privacy(settings):
-      ...     return 1 / settings["noise"]
-      >>> def utility(settings, seeds):  # Stands for trainings on public data.
-      ...     noise = [np.random.default_rng(int(seed)).normal(size=2) for seed in seeds]
-      ...     return 1 / (1.5 + settings["noise"])[:, None] + 0.01 * np.stack(noise)
-      >>> domain = pareto.Domain(noise=pareto.Log(0.1, 10.0))
-      >>> record = pareto.search(domain, privacy, utility, method="random", evaluations=16, seed=0)
-      >>> found = pareto.suggest(record, privacy, 2.0)
-      >>> found.epsilon <= found.wanted_epsilon, found.low < found.utility < found.high
-      (True, True)
 
     Attributes:
       setting: name -> number, integers rounded.
@@ -72,39 +56,18 @@ def suggest(
     record: SearchRecord,
     privacy: PrivacyOracle,
     epsilon: float,
-    *,
-    seed: int = 0,
 ) -> Suggestion:
     """Suggests the setting of best predicted utility whose accounted epsilon is at most `epsilon`.
-
-    Example:
-      >>> import numpy as np
-      >>> from dpjax import pareto
-      >>> def privacy(settings):
-      ...     return 1 / settings["noise"]
-      >>> def utility(settings, seeds):  # Stands for trainings on public data.
-      ...     noise = [np.random.default_rng(int(seed)).normal(size=2) for seed in seeds]
-      ...     return 1 / (1.5 + settings["noise"])[:, None] + 0.01 * np.stack(noise)
-      >>> domain = pareto.Domain(noise=pareto.Log(0.1, 10.0))
-      >>> record = pareto.search(domain, privacy, utility, method="random", evaluations=16, seed=0)
-      >>> suggestion = pareto.suggest(record, privacy, 2.0)
-      >>> suggestion.epsilon <= 2.0
-      True
 
     Args:
       record: of a search with any method.
       privacy: the oracle of the search.
-      epsilon: wanted, finite, above 0.
-      seed: of the candidates drawn.
-
-    Raises:
-      ValueError: an epsilon that is none, nothing to fit, or no setting that is private enough; it
-        says how private the domain can be.
+      epsilon: wanted, finite, above 0; a ValueError says how private the domain can be.
     """
     checks.instance("record", record, SearchRecord, "pareto.search(...)")
     checks.function("privacy", privacy, "of settings")
-    epsilon, seed = checks.positive("epsilon", epsilon), checks.whole("seed", seed, 0)
-    generator = np.random.default_rng((seed, len(record)))
+    epsilon = checks.positive("epsilon", epsilon)
+    generator = np.random.default_rng((0, len(record)))  # The same question, the same answer.
     cost, utility = fitted(record, generator)
     domain = record.domain
     seen = record.unit[record.succeeded][-_CANDIDATES // 2 :]
@@ -177,7 +140,7 @@ class _Prices:
         names = [row.tobytes() for row in np.round(rounded, 12) + 0.0]
         new = [place for place, name in enumerate(names) if name not in self._known]
         if new:
-            asked, _ = asked_privacy(self._privacy, self._domain.from_unit(points[new]))
+            asked, _ = evaluate_privacy(self._privacy, self._domain.from_unit(points[new]))
             for place, value in zip(new, asked):
                 self._known[names[place]] = np.inf if np.isnan(value) else float(value)
         return np.array([self._known[name] for name in names])

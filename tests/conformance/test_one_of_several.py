@@ -555,7 +555,7 @@ CASES = {
         ),
         "a setting is not finite",
     ),
-    "pareto/run_shapes.RunShapes.accounted": (
+    "pareto/oracles.RunShapes.accounted": (
         lambda marks: pareto.RunShapes(1000).accounted(
             {
                 "epochs": np.ones(3),

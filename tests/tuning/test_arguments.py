@@ -470,8 +470,6 @@ PUBLIC = {
         delta=(1e-5, "probability"),
         method=("rdp", "word"),
     ),
-    "pareto.UniformOver": spec(pareto.UniformOver, domain=(DOMAIN, "object")),
-    "pareto.UniformOver.sample": spec(pareto.UniformOver(DOMAIN).sample, **DRAWN),
     "pareto.ask": spec(
         pareto.ask,
         record=(RECORD, "object"),
@@ -490,10 +488,8 @@ PUBLIC = {
         pareto.fitted,
         record=(RECORD, "object"),
         generator=(generator(), "generator"),
-        restarts=(2, "count"),
     ),
     "pareto.front": spec(pareto.front, points=([[1.0, 0.5]], "array")),
-    "pareto.front_by_means": spec(pareto.front_by_means, record=(RECORD, "object")),
     "pareto.grid": spec(pareto.grid, domain=(DOMAIN, "object"), points_per_parameter=(2, "whole")),
     "pareto.hypervolume": spec(
         pareto.hypervolume,
@@ -502,7 +498,6 @@ PUBLIC = {
     ),
     "pareto.non_dominated": spec(pareto.non_dominated, points=([[1.0, 0.5]], "array")),
     "pareto.parse_domain": spec(pareto.parse_domain, entries=(["rate=log(0.1,1)"], "texts")),
-    "pareto.parse_parameter": spec(pareto.parse_parameter, text=("log(0.1,1)", "text")),
     "pareto.reevaluate": spec(
         pareto.reevaluate,
         record=(RECORD, "object"),
@@ -533,7 +528,6 @@ PUBLIC = {
         record=(RECORD, "object"),
         privacy=(print, "function"),
         epsilon=(1.0, "positive"),
-        seed=(0, "count"),
     ),
 }
 
@@ -562,7 +556,6 @@ NOT_CALLED = {
 
 ENDS_WITHOUT_RECORDS = {
     "pareto.fitted",
-    "pareto.front_by_means",
     "pareto.reevaluate",
     "pareto.suggest",
     "read_space",
