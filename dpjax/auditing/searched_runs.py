@@ -31,8 +31,7 @@ def searched_run_executions(
       plan, price and training, with a key of its own. Together they have no guarantee at all.
 
     Example:
-      >>> from dpjax import auditing
-      >>> from dpjax import pareto
+      >>> from dpjax import auditing, pareto
       >>> canary = auditing.CANARIES["gradient"]
       >>> cost = pareto.TrainingCost(pareto.RunShapes(4, "poisson"))
       >>> run = {"epochs": 1, "lot_size": 4, "noise_multiplier": 2.0}

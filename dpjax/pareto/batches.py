@@ -52,7 +52,7 @@ def objectives_at(
 
 
 class _Pool:
-    """Candidates of one batch with their predicted means and latest values.
+    """The candidates of one batch with their predicted means and latest values.
 
     Believing a proposal shrinks variances and grows the front, which lowers the expected
     hypervolume improvement everywhere: an old value bounds the new one from above. So after each

@@ -232,8 +232,7 @@ class TrainedAccuracy:
     NOT private: accuracies are exact, on records that nothing protects.
 
     Example:
-      >>> from dpjax import data, models, training, tuning
-      >>> from dpjax import pareto
+      >>> from dpjax import data, models, pareto, training, tuning
       >>> parts = data.load("digits").parts(0.2, key=b"public")  # Public records.
       >>> task = tuning.classification(models.LogisticRegression(10), parts.train, parts.validation)
       >>> shapes = pareto.RunShapes(dataset_size=parts.train.public_size)

@@ -263,14 +263,14 @@ class SearchRecord:
             "failed_as": self.failed_as,
             "identity": self.identity,
         }
-        lines = [header]
+        lines: list[dict[str, Any]] = [header]
         for one in self.evaluations:
-            fields = dataclasses.asdict(one)
-            fields["epsilon"] = _known(one.epsilon)
-            fields["utilities"] = [_known(utility) for utility in one.utilities]
-            lines.append(fields)
-        # Floats are written so that reading gives the same float: a resumed search goes on as if it
-        # had never stopped.
+            without_nan = {
+                "epsilon": _known(one.epsilon),
+                "utilities": [*map(_known, one.utilities)],
+            }
+            lines.append(dataclasses.asdict(one) | without_nan)
+        # Reading gives the same floats: a resumed search goes on as if it had never stopped.
         words = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
         private_files.write_anew(checks.path("path", path), words.encode())
 
@@ -293,24 +293,19 @@ class SearchRecord:
                     f"{path} is the record of a search over another domain: pass the same one, or "
                     "another folder"
                 )
+            found = {name: header[name] for name in ("anti_ideal", "failed_as", "identity")}
             evaluations = [
                 Evaluation(
                     batch=line["batch"],
                     setting=line["setting"],
                     unit=tuple(line["unit"]),
                     epsilon=_unknown(line["epsilon"]),
-                    utilities=tuple(_unknown(utility) for utility in line["utilities"]),
+                    utilities=tuple(map(_unknown, line["utilities"])),
                     failure=line["failure"],
                 )
                 for line in lines
             ]
-            return cls(
-                domain,
-                header["anti_ideal"],
-                failed_as=header["failed_as"],
-                identity=header["identity"],
-                evaluations=evaluations,
-            )
+            return cls(domain, **found, evaluations=evaluations)
         except (json.JSONDecodeError, KeyError, TypeError, UnicodeDecodeError):
             raise ValueError(
                 f"{path} is not the record of a search: pass the folder of one, or a new one"
@@ -318,7 +313,7 @@ class SearchRecord:
 
 
 def _known(number: float) -> float | None:
-    """A number for JSON, which has no nan."""
+    """Returns a number for JSON, which has no nan."""
     return float(number) if math.isfinite(number) else None
 
 
@@ -331,7 +326,10 @@ def fitted(
 ) -> tuple[GaussianProcess, GaussianProcess]:
     """Fits the processes of log epsilon and of the logit of the error to a record.
 
-    Its inputs are points of the unit cube, of settings as they were evaluated.
+    What was measured is the setting, not the point that proposed it, so the processes are fitted
+    and asked at `SearchRecord.evaluated_inputs` (Garrido-Merchan & Hernandez-Lobato 2020, "Dealing
+    with categorical and integer-valued variables in Bayesian optimization with Gaussian
+    processes").
 
     Args:
       record: of a search; of failed evaluations nothing is used.

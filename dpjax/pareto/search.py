@@ -48,7 +48,6 @@ _FAILURES_IN_A_ROW = 32
 """So many failed evaluations in a row, or a whole first batch of them, end the search: what fails
 is then not the settings. They are not kept, so a resumed search asks for them again."""
 _PRICES_ASKED_AGAIN = 8
-_UNIFORM = "uniform over the unit cube"
 # Streams of the search's seed.
 _PROPOSING, _EVALUATING, _FRESH = 0, 1, 2
 
@@ -149,7 +148,6 @@ def search(
         missing = [name for name in domain.names if name not in grid]
         if missing:
             raise ValueError(f"grid lacks {', '.join(missing)}: pass settings of the whole domain")
-    _check_law(law)
     total = number_of(grid) if grid is not None else evaluations
     for oracle in (privacy, utility):
         check = getattr(oracle, "check", None)
@@ -159,7 +157,7 @@ def search(
         "method": method,
         "initial": initial,
         "batch_size": batch_size,
-        "law": _UNIFORM if law is None else _described_law(law),
+        "law": _law_words(law),
         "label": label,
         "privacy": described(privacy),
         "utility": described(utility),
@@ -171,14 +169,12 @@ def search(
         progress(len(record), total, record.hypervolume())
     while len(record) < total:
         done = len(record)
-        generator = np.random.default_rng((record.identity["seed"], _PROPOSING, done))
         if grid is not None:
             chosen = select(grid, slice(done, min(done + batch_size, total)))
             unit = domain.to_unit(chosen)
         else:
             number = min(initial - done if done < initial else batch_size, total - done)
-            random = method == RANDOM or done < initial
-            chosen, unit = _next(record, number, None if random else method, law, generator)
+            chosen, unit = _next(record, number, method, initial, law, record.identity["seed"])
             if not len(unit):
                 break
         _evaluate(record, privacy, utility, chosen, unit)
@@ -207,7 +203,7 @@ def ask(
     law: Sampler | None = None,
     seed: int = 0,
 ) -> Settings:
-    """The settings to evaluate next; what comes of them goes to `record.tell`.
+    """Returns the settings to evaluate next; what comes of them goes to `record.tell`.
 
     For evaluations that are not a function here, on a cluster for example. Known evaluations that
     are told first take the place of random ones. Formal guarantees: none, as `search`.
@@ -226,52 +222,41 @@ def ask(
     Args:
       record: of what was evaluated so far.
       number: wanted; fewer, or none, come where the domain has no more that differ.
-      method: "ehvi", "ehvi_log_epsilon", "hvpoi" or "random"; see `search`.
+      method, law: as of `search`, less "grid".
       initial: the first so many evaluations are random ones.
-      law: draws these; None: uniform over the unit cube.
       seed: with the record, of everything drawn.
-
-    Returns:
-      Name -> (number,) float64.
     """
     checks.instance("record", record, SearchRecord, "pareto.SearchRecord(domain, (10.0, 1.0))")
     if method not in (*_ACQUISITIONS, RANDOM):
         raise ValueError(f"method {method!r}: pass one of {', '.join((*_ACQUISITIONS, RANDOM))}")
     number, initial = checks.whole("number", number), checks.whole("initial", initial)
-    _check_law(law)
-    done = len(record)
-    generator = np.random.default_rng((checks.whole("seed", seed, 0), _PROPOSING, done))
-    if method != RANDOM and done >= initial:
-        return _next(record, number, method, law, generator)[0]
-    wanted = number if method == RANDOM else min(number, initial - done)
-    return _next(record, wanted, None, law, generator)[0]
+    _law_words(law)  # For its check.
+    return _next(record, number, method, initial, law, checks.whole("seed", seed, 0))[0]
 
 
-def _check_law(law: Sampler | None) -> None:
-    if law is not None and not callable(getattr(law, "sample", None)):
+def _law_words(law: Sampler | None) -> Any:
+    """Checks a law; returns what a record says of it, JSON-able: its own words, or its name."""
+    if law is None:
+        return "uniform over the unit cube"
+    if not callable(getattr(law, "sample", None)):
         raise ValueError(
             f"law must have a function sample(number, generator), or be None, not {law!r}"
         )
-
-
-def _described_law(law: Sampler) -> Any:
-    """Returns what a record says of a law, JSON-able: its own words, or its name."""
     return law.describe() if hasattr(law, "describe") else type(law).__name__
 
 
 def _next(
-    record: SearchRecord,
-    number: int,
-    method: str | None,
-    law: Sampler | None,
-    generator: np.random.Generator,
+    record: SearchRecord, number: int, method: str, initial: int, law: Sampler | None, seed: int
 ) -> tuple[Settings, np.ndarray]:
-    """Returns settings to evaluate next and their points (q, d); random ones where method is None.
+    """Returns settings to evaluate next and their points (q, d): random ones, then proposals.
 
-    They are feasible, and proposed ones differ after rounding: there may be fewer than `number`.
+    Proposals differ after rounding from each other and from all before: there may be fewer than
+    `number`.
     """
-    domain = record.domain
-    if method is None:
+    done, domain = len(record), record.domain
+    generator = np.random.default_rng((seed, _PROPOSING, done))
+    if method == RANDOM or done < initial:
+        number = number if method == RANDOM else min(number, initial - done)
         if law is None:
             chosen = domain.from_unit(domain.sample(number, generator))
         else:
@@ -438,7 +423,7 @@ class FreshFront:
 
 
 def _front_by_means(record: SearchRecord) -> np.ndarray:
-    """Returns positions (k,) of the front of epsilon and the error predicted by the process.
+    """Returns positions (k,) of the front of epsilon and error, predicted by its process.
 
     The process averages over neighbouring settings, so luck counts for less than in
     `SearchRecord.front`; empty where nothing dominates the anti-ideal point.

@@ -52,11 +52,7 @@ class Suggestion:
     high: float
 
 
-def suggest(
-    record: SearchRecord,
-    privacy: PrivacyOracle,
-    epsilon: float,
-) -> Suggestion:
+def suggest(record: SearchRecord, privacy: PrivacyOracle, epsilon: float) -> Suggestion:
     """Suggests the setting of best predicted utility whose accounted epsilon is at most `epsilon`.
 
     Args:
@@ -105,7 +101,7 @@ def suggest(
 
 
 def _most_private(pool, cost, price, epsilon, domain, generator) -> np.ndarray:
-    """The candidates (_PARENTS, d) of the least epsilon found, walking down from the pool's.
+    """Returns the candidates (_PARENTS, d) of the least epsilon found, walking down from the pool.
 
     The least epsilon of a domain usually lies in a corner, where no random candidate does: each
     coordinate is moved to its ends too. Stops where a candidate has at most `epsilon`.
@@ -128,31 +124,31 @@ def _most_private(pool, cost, price, epsilon, domain, generator) -> np.ndarray:
 
 
 class _Prices:
-    """True epsilons of points, each distinct setting asked once; infinite where it failed."""
+    """True epsilons of points, each distinct setting priced once; infinite where it failed."""
 
     def __init__(self, domain: Domain, privacy: PrivacyOracle):
         self._domain, self._privacy = domain, privacy
         self._known: dict[bytes, float] = {}
 
     def __call__(self, points: np.ndarray) -> np.ndarray:
-        """(n,) float64 of points (n, d)."""
+        """Returns those (n,) float64 of points (n, d)."""
         rounded = _rounded(self._domain, points)
         names = [row.tobytes() for row in np.round(rounded, 12) + 0.0]
         new = [place for place, name in enumerate(names) if name not in self._known]
         if new:
-            asked, _ = evaluate_privacy(self._privacy, self._domain.from_unit(points[new]))
-            for place, value in zip(new, asked):
+            found, _ = evaluate_privacy(self._privacy, self._domain.from_unit(points[new]))
+            for place, value in zip(new, found):
                 self._known[names[place]] = np.inf if np.isnan(value) else float(value)
         return np.array([self._known[name] for name in names])
 
 
 def _rounded(domain: Domain, points: np.ndarray) -> np.ndarray:
-    """The points that the settings of `points` have."""
+    """Returns the points that the settings of `points` have."""
     return domain.to_unit(domain.from_unit(points))
 
 
 def _ranked(pool, cost, utility, price, epsilon, domain) -> np.ndarray:
-    """The feasible points of the pool, best predicted utility first; at most `_PARENTS`."""
+    """Returns the feasible points of the pool, best predicted utility first, `_PARENTS` at most."""
     points = _rounded(domain, pool)
     likely = cost.predict(points)[0] <= np.log(epsilon) + _SLACK
     error = np.where(likely, utility.predict(points)[0], np.inf)
