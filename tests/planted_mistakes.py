@@ -1348,7 +1348,7 @@ MISTAKES = [
     ),
     Mistake(
         "a run after a public search has a key of a seed although none was given",
-        f"{_P}pareto/released_run.py",
+        "dpjax/pareto/released_run.py",
         "training.candidate_keys(1, seed=seed)",
         "training.candidate_keys(1, seed=seed or 0)",
         _RANDOM,
@@ -1421,7 +1421,7 @@ MISTAKES = [
     ),
     Mistake(
         "a run after a public search that failed is done again",
-        f"{_P}pareto/released_run.py",
+        "dpjax/pareto/released_run.py",
         "    if not finite:\n",
         "    if not finite:\n"
         "        (key,) = training.candidate_keys(1)\n"
@@ -1536,14 +1536,14 @@ MISTAKES = [
     ),
     Mistake(
         "a search's runs are of the nominal number of records",
-        f"{_P}pareto/run_shapes.py",
+        "dpjax/pareto/oracles.py",
         "shared = self.sampling, self.dataset_size, self.largest_size",
         "shared = self.sampling, self.dataset_size, self.dataset_size",
         _SEARCH,
     ),
     Mistake(
         "a search's lots are made for the nominal number of records",
-        f"{_P}pareto/run_shapes.py",
+        "dpjax/pareto/oracles.py",
         "return self.dataset_size if self.size_bound is None else self.size_bound",
         "return self.dataset_size",
         _SEARCH,
@@ -1614,7 +1614,7 @@ MISTAKES = [
     ),
     Mistake(
         "a run after a public search is trained with half of its noise",
-        f"{_P}pareto/released_run.py",
+        "dpjax/pareto/released_run.py",
         "values = hyperparameters_of_runs(given, [run])",
         "half = dataclasses.replace(run, noise_multiplier=run.noise_multiplier / 2)\n"
         "        values = hyperparameters_of_runs(given | {'noise_multiplier': np.array("
@@ -1668,14 +1668,14 @@ MISTAKES = [
     ),
     Mistake(
         "a run after a public search releases the number of its records",
-        f"{_P}pareto/released_run.py",
+        "dpjax/pareto/released_run.py",
         '"public_data": public_data,',
         '"public_data": public_data, "records": records.number,',
         _SEARCH,
     ),
     Mistake(
         "a run after a public search releases its exact accuracy",
-        f"{_P}pareto/released_run.py",
+        "dpjax/pareto/released_run.py",
         "statements.rounded(setting), claim)",
         "statements.rounded(setting | {'seen': float(task.train.arrays.sum())}), claim)",
         _SEARCH,
@@ -2178,17 +2178,17 @@ MISTAKES = [
     ),
     Mistake(
         "DPareto: every round measures a front on the same repetitions",
-        f"{_P}pareto/reevaluation.py",
+        "dpjax/pareto/search.py",
         "(seed, _FRESH, turn, int(place))",
         "(seed, _FRESH, 0, int(place))",
-        (f"{_T}pareto/test_search.py",),
+        ("tests/pareto/test_search.py",),
     ),
     Mistake(
         "DPareto: a finer class of lots is too small for them",
-        f"{_P}pareto/repeated_runs.py",
+        "dpjax/pareto/repeated_runs.py",
         "family, capacity=max(family.capacity, min(rounded, family.size // 2))",
         "family, capacity=min(rounded // 4 * 4, family.size // 2)",
-        (f"{_T}pareto/test_oracles.py",),
+        ("tests/pareto/test_oracles.py",),
     ),
     Mistake(
         "training: a negative clip norm gets hardly any noise",
@@ -2354,7 +2354,7 @@ MISTAKES = [
     ),
     Mistake(
         "public search: a negative clip norm is run",
-        f"{_P}pareto/run_shapes.py",
+        "dpjax/pareto/oracles.py",
         'if not np.all(np.asarray(settings.get("clip_norm", 1.0)) > 0):',
         "if False:",
         (f"{_T}test_wiring_failures.py",),

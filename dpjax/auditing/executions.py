@@ -60,8 +60,7 @@ class Released:
     """The releases of many independent executions; for audits only.
 
     Example:
-      >>> from dpjax import auditing
-      >>> from dpjax.tuning import pareto
+      >>> from dpjax import auditing, pareto
       >>> canary = auditing.CANARIES["gradient"]
       >>> cost = pareto.TrainingCost(pareto.RunShapes(4, "poisson"))
       >>> run = {"epochs": 1, "lot_size": 4, "noise_multiplier": 2.0}

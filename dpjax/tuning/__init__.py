@@ -11,13 +11,13 @@
 | `ThresholdStopping` | Liu & Talwar, STOC 2019; Papernot & Steinke, Appendix C |
 | `SubsetTuning` | Koskela & Kulkarni, NeurIPS 2023 |
 | `Untuned` | none: one run with a public default, what the others have to beat |
-| `pareto.search`; its front is NOT private | Avent et al. 2020 (DPareto) |
 """
 
-from collections.abc import Callable
+import importlib
+import warnings
 from typing import Any
 
-from dpjax.tuning import deprecated_names, pareto
+from dpjax.tuning import deprecated_names
 from dpjax.tuning.job import Job
 from dpjax.tuning.problem.log_normal import LogNormal
 from dpjax.tuning.problem.public_defaults import (
@@ -73,7 +73,6 @@ __all__ = [
     "classification",
     "multi_label",
     "next_token",
-    "pareto",
     "public_defaults",
     "parse_space",
     "read_space",
@@ -84,7 +83,11 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Callable[..., Any]:
+def __getattr__(name: str) -> Any:
     if name in (*deprecated_names.TUNERS, deprecated_names.FOLDED):
         return deprecated_names.named(name)
+    if name == "pareto":
+        message = "tuning.pareto is deprecated: write `from dpjax import pareto`"
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        return importlib.import_module("dpjax.pareto")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

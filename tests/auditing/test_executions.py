@@ -6,11 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpjax import accounting, auditing, tuning
+from dpjax import accounting, auditing, pareto, tuning
 from dpjax.auditing.canaries import CANARIES
 from dpjax.auditing.executions import many
 from dpjax.federated import averaging, voting
-from dpjax.tuning import pareto
 from dpjax.tuning.tuner import registered_tuners
 
 NOISE = 2.0

@@ -17,10 +17,9 @@ import pytest
 from bad_arguments import BAD as SHARED
 from bad_arguments import NOT_NUMBERS, NOT_TEXTS, check_refusals
 
-from dpjax import accounting, federated, models, tuning
+from dpjax import accounting, federated, models, pareto, tuning
 from dpjax.federated import averaging, voting
 from dpjax.randomness.host_randomness import HostRandomness
-from dpjax.tuning import pareto
 from dpjax.tuning.evaluations import (
     one_run,
     partition_models,
@@ -466,8 +465,6 @@ PUBLIC = {
         delta=(1e-5, "probability"),
         method=("rdp", "word"),
     ),
-    "pareto.UniformOver": spec(pareto.UniformOver, domain=(DOMAIN, "object")),
-    "pareto.UniformOver.sample": spec(pareto.UniformOver(DOMAIN).sample, **DRAWN),
     "pareto.ask": spec(
         pareto.ask,
         record=(RECORD, "object"),
@@ -486,10 +483,8 @@ PUBLIC = {
         pareto.fitted,
         record=(RECORD, "object"),
         generator=(generator(), "generator"),
-        restarts=(2, "count"),
     ),
     "pareto.front": spec(pareto.front, points=([[1.0, 0.5]], "array")),
-    "pareto.front_by_means": spec(pareto.front_by_means, record=(RECORD, "object")),
     "pareto.grid": spec(pareto.grid, domain=(DOMAIN, "object"), points_per_parameter=(2, "whole")),
     "pareto.hypervolume": spec(
         pareto.hypervolume,
@@ -498,7 +493,6 @@ PUBLIC = {
     ),
     "pareto.non_dominated": spec(pareto.non_dominated, points=([[1.0, 0.5]], "array")),
     "pareto.parse_domain": spec(pareto.parse_domain, entries=(["rate=log(0.1,1)"], "texts")),
-    "pareto.parse_parameter": spec(pareto.parse_parameter, text=("log(0.1,1)", "text")),
     "pareto.reevaluate": spec(
         pareto.reevaluate,
         record=(RECORD, "object"),
@@ -529,7 +523,6 @@ PUBLIC = {
         record=(RECORD, "object"),
         privacy=(print, "function"),
         epsilon=(1.0, "positive"),
-        seed=(0, "count"),
     ),
 }
 
@@ -544,7 +537,6 @@ NOT_CALLED = {
     "Result": "made by the procedures",
     "VoteAborted": "an error",
     "VotePlan": "made by VoteSettings.plan",
-    "pareto": "a module, its names are in the table",
     "voting.MINIMUM_CLIENTS": "a constant",
     "voting.NOISES": "a constant",
     "voting.VoteAborted": "an error",
@@ -559,7 +551,6 @@ NOT_CALLED = {
 
 ENDS_WITHOUT_RECORDS = {
     "pareto.fitted",
-    "pareto.front_by_means",
     "pareto.reevaluate",
     "pareto.suggest",
     "read_space",

@@ -7,9 +7,9 @@ import optax
 import pytest
 import small_tasks
 
-from dpjax import accounting, tuning
-from dpjax.tuning import cautions, pareto
-from dpjax.tuning.pareto.released_run import released_run
+from dpjax import accounting, pareto, tuning
+from dpjax.pareto.released_run import released_run
+from dpjax.tuning import cautions
 
 SPACE = tuning.Space(learning_rate=0.5)
 DRAWN_FROM = tuning.Space(learning_rate=tuning.Uniform(0.4, 0.6))

@@ -1,8 +1,10 @@
 """Functions of earlier versions work, and warn once, naming what to call."""
 
+import importlib
+
 import pytest
 
-from dpjax import tuning
+from dpjax import pareto, tuning
 from dpjax.tuning import deprecated_names
 
 NAMES = deprecated_names.TUNERS
@@ -51,6 +53,18 @@ def test_task_and_space_may_be_named(monkeypatch):
     with pytest.warns(DeprecationWarning):
         tuning.random_repetitions(space="space", task="task")
     assert seen == [("task", "space")]
+
+
+def test_pareto_is_found_where_it_was():
+    with pytest.warns(DeprecationWarning, match="write `from dpjax import pareto`") as caught:
+        assert tuning.pareto.search is pareto.search
+    assert caught[0].filename == __file__
+    with pytest.warns(DeprecationWarning, match="write `from dpjax import pareto`"):
+        moved = importlib.import_module("dpjax.tuning.pareto")
+    assert {name: getattr(moved, name) for name in pareto.__all__} == {
+        name: getattr(pareto, name) for name in pareto.__all__
+    }
+    del vars(tuning)["pareto"]  # Set by the import.
 
 
 def test_no_other_name_is_there_and_none_is_listed():

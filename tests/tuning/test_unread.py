@@ -9,10 +9,9 @@ import numpy as np
 import optax
 import pytest
 
-from dpjax import training, tuning
+from dpjax import pareto, training, tuning
 from dpjax.federated import vote_clients
-from dpjax.tuning import pareto
-from dpjax.tuning.pareto import released_run as released
+from dpjax.pareto import released_run as released
 from dpjax.tuning.problem.inspection import refuse_unread
 from dpjax.tuning.problem.task import Records, Task
 

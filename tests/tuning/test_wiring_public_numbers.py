@@ -16,13 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpjax import accounting, training, tuning
+from dpjax import accounting, pareto, training, tuning
+from dpjax.pareto.released_run import released_run
 from dpjax.randomness.host_randomness import HostRandomness
-from dpjax.tuning import pareto
 from dpjax.tuning.choices import BestOf
 from dpjax.tuning.evaluations.private_runs import execute, plan_procedure
 from dpjax.tuning.job import Job
-from dpjax.tuning.pareto.released_run import released_run
 from dpjax.tuning.problem.problem import Problem
 from dpjax.tuning.problem.run_shape import RunOptions
 from dpjax.tuning.problem.task import Records, Task

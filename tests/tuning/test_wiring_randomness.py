@@ -12,15 +12,14 @@ import jax
 import numpy as np
 import pytest
 
-from dpjax import accounting, training, tuning
+from dpjax import accounting, pareto, training, tuning
 from dpjax.federated import voting
 from dpjax.federated.averaging import AveragingSettings, noisy_update
+from dpjax.pareto.released_run import released_run
 from dpjax.randomness import integer_laws
 from dpjax.randomness.host_randomness import HostRandomness
-from dpjax.tuning import pareto
 from dpjax.tuning.evaluations import runs_on_a_part
 from dpjax.tuning.evaluations.partitions import AveragedUtility
-from dpjax.tuning.pareto.released_run import released_run
 from dpjax.tuning.tuners.doubling import DoublingChoice, run_loop
 from dpjax.tuning.tuners.exponential import ExponentialChoice, PermuteAndFlipChoice
 

@@ -17,7 +17,7 @@ from dpjax.auditing import Audit
 from dpjax.auditing.audits import FAILURE
 from dpjax.auditing.canaries import RECORDS
 from dpjax.federated import averaging, voting
-from dpjax.tuning.pareto import RunShapes, TrainingCost
+from dpjax.pareto import RunShapes, TrainingCost
 
 DELTA = 0.02
 CLIENT = "client"

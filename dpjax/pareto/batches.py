@@ -10,16 +10,14 @@ Carraro 2010), so that a batch of q can be evaluated at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dpjax.tuning.pareto import acquisition as acquisitions
-from dpjax.tuning.pareto import fronts
-
-if TYPE_CHECKING:
-    from dpjax.tuning.pareto.gaussian_process import GaussianProcess
+from dpjax.pareto import acquisition as acquisitions
+from dpjax.pareto import fronts
+from dpjax.pareto.domain import Domain
+from dpjax.pareto.gaussian_process import GaussianProcess
 
 _CANDIDATES = 2048
 _AT_ONCE = 256  # candidates of a local round, or valued again together
@@ -32,26 +30,6 @@ _CENTRES = 8
 _Criterion = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
-class Domain(Protocol):
-    """What a proposal needs of a domain of settings."""
-
-    @property
-    def dimension(self) -> int:
-        """Of the unit cube."""
-
-    def sample(self, number: int, generator: np.random.Generator) -> np.ndarray:
-        """Draws settings, (number, dimension) in the unit cube."""
-
-    def allowed(self, unit: np.ndarray) -> np.ndarray:
-        """Marks the points of the unit cube that may be evaluated, (m,) bool."""
-
-    def to_unit(self, settings: dict[str, np.ndarray]) -> np.ndarray:
-        """Takes settings to the unit cube."""
-
-    def from_unit(self, unit: np.ndarray) -> dict[str, np.ndarray]:
-        """Takes points of the unit cube to settings, integers rounded."""
-
-
 def latin_hypercube(number: int, dimension: int, generator: np.random.Generator) -> np.ndarray:
     """Returns points (number, dimension) in the unit cube, float64: each of `number` equal slices
     of each coordinate holds exactly one (McKay, Beckman & Conover 1979)."""
@@ -59,26 +37,10 @@ def latin_hypercube(number: int, dimension: int, generator: np.random.Generator)
     return (slices + generator.random((number, dimension))) / number
 
 
-class _Seen:
-    """Settings already taken, compared after rounding."""
-
-    def __init__(self, rounding: Callable[[np.ndarray], np.ndarray], taken: np.ndarray):
-        self._rounding = rounding
-        self._keys: set[bytes] = set()
-        self.add(taken)
-
-    def _names(self, points: np.ndarray) -> list[bytes]:
-        if not len(points):
-            return []
-        # Adding 0 turns -0 into 0, whose bytes differ.
-        return [row.tobytes() for row in np.round(self._rounding(points), 9) + 0.0]
-
-    def add(self, points: np.ndarray) -> None:
-        self._keys.update(self._names(points))
-
-    def is_new(self, points: np.ndarray) -> np.ndarray:
-        """Marks the rows of `points` that are not taken, (m,) bool."""
-        return np.array([name not in self._keys for name in self._names(points)], dtype=bool)
+def _names(rounded: np.ndarray) -> list[bytes]:
+    """Returns what rounded points (m, d) are told apart by."""
+    # Adding 0 turns -0 into 0, whose bytes differ.
+    return [row.tobytes() for row in np.round(rounded, 9) + 0.0]
 
 
 def objectives_at(
@@ -90,7 +52,7 @@ def objectives_at(
 
 
 class _Pool:
-    """Candidates of one batch with their predicted means and latest values.
+    """The candidates of one batch with their predicted means and latest values.
 
     Believing a proposal shrinks variances and grows the front, which lowers the expected
     hypervolume improvement everywhere: an old value bounds the new one from above. So after each
@@ -143,7 +105,6 @@ def propose(
     acquisition: acquisitions.Acquisition = acquisitions.expected_hypervolume_improvement,
     observed_inputs: ArrayLike | None = None,
     observed_objectives: ArrayLike | None = None,
-    rounding: Callable[[np.ndarray], np.ndarray] | None = None,
     candidates: int = _CANDIDATES,
 ) -> np.ndarray:
     """Proposes a batch of settings to evaluate at once.
@@ -152,7 +113,7 @@ def propose(
       processes: fitted to log epsilon and to the logit of the error (`fronts.to_model_units`), at
         rounded points of the unit cube of `domain`. Of the first only `predict` and `condition` are
         used, so that an epsilon computed exactly, with variance 0, can stand there.
-      domain: see `Domain`.
+      domain: of the settings.
       number: q, the size of the batch, >= 1.
       anti_ideal: (2,) in model units: `fronts.to_model_units(anti_ideal)`.
       generator: all randomness; the batch is a function of the arguments and its state.
@@ -162,50 +123,47 @@ def propose(
       observed_objectives: (n, 2) in model units, the points whose front is to be improved. Left
         out, they are the processes' means at the inputs of the second, which do not mistake a lucky
         measurement for a gain; pass the measured ones for the paper's procedure.
-      rounding: takes points (m, d) to the points (m, d) they stand for, where the processes are
-        asked and equal settings are equal; left out, `domain.to_unit(domain.from_unit(points))`.
       candidates: how many candidates to draw over the whole cube for the batch, >= 2.
 
     Returns:
       Array (q, d), float64 in the unit cube, unrounded. Fewer rows, or none, when `domain` has no
       more settings that differ after rounding.
-
-    Raises:
-      ValueError: a number below 1, processes of another dimension than the domain.
     """
     if number < 1:
         raise ValueError(f"number {number}: pass the size of the batch, 1 or more")
     if candidates < 2:
         raise ValueError(f"candidates {candidates}: pass 2 or more")
     dimension = domain.dimension
-    utility = processes[1]
-    if utility.inputs.shape[1] != dimension:
+    settings = processes[1].inputs
+    if settings.shape[1] != dimension:
         raise ValueError(
-            f"the domain has dimension {dimension}, the processes {utility.inputs.shape[1]}: fit "
+            f"the domain has dimension {dimension}, the processes {settings.shape[1]}: fit "
             "them on this domain's settings"
         )
     anti_ideal = np.asarray(anti_ideal, dtype=np.float64)
-    if rounding is None:
 
-        def rounding(points: np.ndarray) -> np.ndarray:
-            return domain.to_unit(domain.from_unit(points))
+    def rounded(points: np.ndarray) -> np.ndarray:
+        return domain.to_unit(domain.from_unit(points))
 
-    settings = utility.inputs
     means, _ = objectives_at(processes, settings)
     known = means
     if observed_objectives is not None:
         known = np.asarray(observed_objectives, dtype=np.float64).reshape(-1, 2)
     centres = settings[fronts.non_dominated(means) & (means < anti_ideal).all(axis=1)]
-    seen = _Seen(rounding, settings)
+    taken = set(_names(rounded(settings)))
     if observed_inputs is not None:
-        seen.add(np.asarray(observed_inputs, dtype=np.float64).reshape(-1, dimension))
+        observed = np.asarray(observed_inputs, dtype=np.float64).reshape(-1, dimension)
+        taken.update(_names(rounded(observed)))
+
+    def is_new(points: np.ndarray) -> np.ndarray:
+        return np.array([name not in taken for name in _names(rounded(points))], dtype=bool)
 
     def new(points: np.ndarray) -> np.ndarray:
         points = points[domain.allowed(points)]
-        return points[seen.is_new(points)]
+        return points[is_new(points)]
 
     def criterion(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        means, variances = objectives_at(processes, rounding(points))
+        means, variances = objectives_at(processes, rounded(points))
         return means, acquisition(means, variances, known, anti_ideal)
 
     half = candidates // 2
@@ -227,12 +185,12 @@ def propose(
         best, believed = pool.points[[index]], pool.means[[index]]
         batch.append(best[0])
         processes = tuple(
-            process.condition(rounding(best), believed[:, column])
+            process.condition(rounded(best), believed[:, column])
             for column, process in enumerate(processes)
         )
         known = np.concatenate([known, believed])
         centres = np.concatenate([centres, best])
-        seen.add(best)
-        pool.keep(seen.is_new(pool.points))
+        taken.update(_names(rounded(best)))
+        pool.keep(is_new(pool.points))
         pool.refresh(criterion)
     return np.reshape(batch, (-1, dimension))

@@ -8,14 +8,13 @@ import jax
 import numpy as np
 import pytest
 
-from dpjax import accounting, data, models, training, tuning
-from dpjax.tuning import pareto
-from dpjax.tuning.pareto import repeated_runs
-from dpjax.tuning.pareto.repeated_runs import class_of
+from dpjax import accounting, data, models, pareto, training, tuning
+from dpjax.pareto import repeated_runs
+from dpjax.pareto.repeated_runs import class_of
 from dpjax.tuning.problem.task import total_units
 
 ORACLES = pathlib.Path(__file__).parent / "oracles"
-ACCOUNTING_ORACLES = pathlib.Path(__file__).parents[2] / "accounting" / "oracles"
+ACCOUNTING_ORACLES = pathlib.Path(__file__).parents[1] / "accounting" / "oracles"
 ADULT = pareto.RunShapes(30_956)
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpjax.tuning.pareto import fronts
+from dpjax.pareto import fronts
 
 # Few distinct values, so that ties and duplicates abound.
 GRID = st.integers(0, 6).map(float)

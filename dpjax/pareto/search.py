@@ -4,47 +4,52 @@ Random settings first; then batches of proposals from two Gaussian processes, on
 noise-free, and one for the logit of the error, whose noise is learned. A batch of q is proposed by
 Kriging believer and evaluated at once. Random search and grids run behind the same interface.
 
-What comes out is computed from data without protection: see `SearchRecord`.
+What comes out is computed from data without protection: see `SearchRecord`. A front picked on
+measured utilities shows the luckiest measurements: its hypervolume is overstated by more than a
+good search gains over a bad one (the winner's curse). `reevaluate` measures its settings on fresh
+repetitions, before any number is believed.
 """
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import json
 import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from dpjax import checks
-from dpjax.tuning.pareto import acquisition as acquisitions
-from dpjax.tuning.pareto import batches, fronts, original_units
-from dpjax.tuning.pareto.asking import asked_privacy, asked_utility
-from dpjax.tuning.pareto.domain import Domain, Settings, number_of, select
-from dpjax.tuning.pareto.oracles import PrivacyOracle, UtilityOracle, described
-from dpjax.tuning.pareto.record import Evaluation, SearchRecord
-from dpjax.tuning.pareto.sampling_laws import UniformOver
-
-if TYPE_CHECKING:
-    from dpjax.tuning.pareto.gaussian_process import GaussianProcess
+from dpjax.pareto import acquisition as acquisitions
+from dpjax.pareto import batches, fronts
+from dpjax.pareto.domain import Domain, Settings, number_of, select
+from dpjax.pareto.oracles import (
+    PrivacyOracle,
+    UtilityOracle,
+    described,
+    evaluate_privacy,
+    evaluate_utility,
+)
+from dpjax.pareto.record import SearchRecord, fitted
 
 EHVI, EHVI_LOG_EPSILON, HVPOI = "ehvi", "ehvi_log_epsilon", "hvpoi"
 RANDOM, GRID = "random", "grid"
 METHODS = (EHVI, EHVI_LOG_EPSILON, HVPOI, RANDOM, GRID)
 
 _ACQUISITIONS = {
-    EHVI: original_units.expected_hypervolume_improvement_in_original_units,
+    EHVI: acquisitions.expected_hypervolume_improvement_in_original_units,
     EHVI_LOG_EPSILON: acquisitions.expected_hypervolume_improvement,
     HVPOI: acquisitions.hypervolume_probability_of_improvement,
 }
-_FIT_RESTARTS = 2
 _FAILURES_IN_A_ROW = 32
 """So many failed evaluations in a row, or a whole first batch of them, end the search: what fails
 is then not the settings. They are not kept, so a resumed search asks for them again."""
 _PRICES_ASKED_AGAIN = 8
 # Streams of the search's seed.
-_PROPOSING, _EVALUATING = 0, 1
+_PROPOSING, _EVALUATING, _FRESH = 0, 1, 2
 
 
 class Sampler(Protocol):
@@ -82,18 +87,23 @@ def search(
     on public data leaves the cost of a later private run at that of the run alone.
 
     Example:
-      >>> from dpjax.tuning import pareto
+      >>> import numpy as np
+      >>> from dpjax import pareto
+      >>> def privacy(settings):
+      ...     return 1 / settings["noise"]
+      >>> def utility(settings, seeds):  # Stands for trainings on public data.
+      ...     noise = [np.random.default_rng(int(seed)).normal(size=2) for seed in seeds]
+      ...     return 1 / (1.5 + settings["noise"])[:, None] + 0.01 * np.stack(noise)
       >>> domain = pareto.Domain(noise=pareto.Log(0.1, 10.0))
-      >>> record = pareto.search(
-      ...     domain,
-      ...     lambda settings: 1 / settings["noise"],  # Epsilons,
-      ...     lambda settings, *rest: (1 / (1 + settings["noise"]))[:, None],  # and utilities.
-      ...     method="random",
-      ...     evaluations=16,
-      ...     seed=0,
-      ... )
-      >>> len(record)
-      16
+      >>> record = pareto.search(domain, privacy, utility, method="random", evaluations=16, seed=0)
+      >>> record.points.shape
+      (16, 2)
+      >>> fresh = pareto.reevaluate(record, utility)
+      >>> fresh.hypervolume <= fresh.hypervolume_as_first_seen
+      True
+      >>> suggestion = pareto.suggest(record, privacy, 2.0)
+      >>> suggestion.epsilon <= 2.0, suggestion.low < suggestion.utility < suggestion.high
+      (True, True)
 
     Args:
       domain: what may be chosen.
@@ -107,7 +117,7 @@ def search(
       batch_size: settings proposed and evaluated at once, q.
       anti_ideal: the worst epsilon and error that still count.
       law: draws the initial settings, and all of "random"; None: uniform over the unit cube.
-      grid: the settings of "grid", as from `sampling_laws.grid`.
+      grid: the settings of "grid", as from `pareto.grid`.
       seed: of everything drawn; the same seed gives the same record. None: drawn, and recorded.
       path: of the record, saved after every batch; if it is there, the search goes on from it, as
         if it had never stopped.
@@ -116,11 +126,6 @@ def search(
 
     Returns:
       The record, of fewer evaluations where the domain has no more settings that differ.
-
-    Raises:
-      ValueError: an unknown method, numbers below 1, an anti-ideal point that is none, a record of
-        another search or of other oracles at `path`, an oracle whose answer has another shape, or
-        failures without an end.
     """
     checks.instance("domain", domain, Domain, "pareto.Domain(rate=pareto.Log(0.001, 1))")
     checks.function("privacy", privacy, "of settings")
@@ -143,9 +148,7 @@ def search(
         missing = [name for name in domain.names if name not in grid]
         if missing:
             raise ValueError(f"grid lacks {', '.join(missing)}: pass settings of the whole domain")
-    _check_law(law)
     total = number_of(grid) if grid is not None else evaluations
-    law = UniformOver(domain) if law is None else law
     for oracle in (privacy, utility):
         check = getattr(oracle, "check", None)
         if check is not None:
@@ -154,7 +157,7 @@ def search(
         "method": method,
         "initial": initial,
         "batch_size": batch_size,
-        "law": law.describe() if hasattr(law, "describe") else type(law).__name__,
+        "law": _law_words(law),
         "label": label,
         "privacy": described(privacy),
         "utility": described(utility),
@@ -166,18 +169,16 @@ def search(
         progress(len(record), total, record.hypervolume())
     while len(record) < total:
         done = len(record)
-        generator = np.random.default_rng((record.identity["seed"], _PROPOSING, done))
         if grid is not None:
             chosen = select(grid, slice(done, min(done + batch_size, total)))
             unit = domain.to_unit(chosen)
         else:
             number = min(initial - done if done < initial else batch_size, total - done)
-            random = method == RANDOM or done < initial
-            chosen, unit = _next(record, number, None if random else method, law, generator)
+            chosen, unit = _next(record, number, method, initial, law, record.identity["seed"])
             if not len(unit):
                 break
-        for one in _evaluated(record, privacy, utility, chosen, unit):
-            record.evaluations.append(one)
+        _evaluate(record, privacy, utility, chosen, unit)
+        for one in record.evaluations[done:]:
             failures = failures + 1 if one.failure else 0
         if failures >= _FAILURES_IN_A_ROW or failures == len(record):
             if path is not None:
@@ -202,7 +203,7 @@ def ask(
     law: Sampler | None = None,
     seed: int = 0,
 ) -> Settings:
-    """The settings to evaluate next; what comes of them goes to `record.tell`.
+    """Returns the settings to evaluate next; what comes of them goes to `record.tell`.
 
     For evaluations that are not a function here, on a cluster for example. Known evaluations that
     are told first take the place of random ones. Formal guarantees: none, as `search`.
@@ -210,7 +211,7 @@ def ask(
     Example:
 
     ```python
-    from dpjax.tuning import pareto
+    from dpjax import pareto
 
     record = pareto.SearchRecord(pareto.Domain(rate=pareto.Log(0.001, 1.0)), (10.0, 1.0))
     for _ in range(20):
@@ -221,136 +222,59 @@ def ask(
     Args:
       record: of what was evaluated so far.
       number: wanted; fewer, or none, come where the domain has no more that differ.
-      method: "ehvi", "ehvi_log_epsilon", "hvpoi" or "random"; see `search`.
+      method, law: as of `search`, less "grid".
       initial: the first so many evaluations are random ones.
-      law: draws these; None: uniform over the unit cube.
       seed: with the record, of everything drawn.
-
-    Returns:
-      Name -> (number,) float64.
-
-    Raises:
-      ValueError: another method, or no evaluation that succeeded among the first `initial`.
     """
     checks.instance("record", record, SearchRecord, "pareto.SearchRecord(domain, (10.0, 1.0))")
     if method not in (*_ACQUISITIONS, RANDOM):
         raise ValueError(f"method {method!r}: pass one of {', '.join((*_ACQUISITIONS, RANDOM))}")
     number, initial = checks.whole("number", number), checks.whole("initial", initial)
-    _check_law(law)
-    done, domain = len(record), record.domain
-    generator = np.random.default_rng((checks.whole("seed", seed, 0), _PROPOSING, done))
-    law = UniformOver(domain) if law is None else law
-    if method != RANDOM and done >= initial:
-        return _next(record, number, method, law, generator)[0]
-    wanted = number if method == RANDOM else min(number, initial - done)
-    return _next(record, wanted, None, law, generator)[0]
+    _law_words(law)  # For its check.
+    return _next(record, number, method, initial, law, checks.whole("seed", seed, 0))[0]
 
 
-def _check_law(law: Sampler | None) -> None:
-    if law is not None and not callable(getattr(law, "sample", None)):
-        raise ValueError(f"law must have a function sample, as pareto.UniformOver, not {law!r}")
+def _law_words(law: Sampler | None) -> Any:
+    """Checks a law; returns what a record says of it, JSON-able: its own words, or its name."""
+    if law is None:
+        return "uniform over the unit cube"
+    if not callable(getattr(law, "sample", None)):
+        raise ValueError(
+            f"law must have a function sample(number, generator), or be None, not {law!r}"
+        )
+    return law.describe() if hasattr(law, "describe") else type(law).__name__
 
 
 def _next(
-    record: SearchRecord,
-    number: int,
-    method: str | None,
-    law: Sampler,
-    generator: np.random.Generator,
+    record: SearchRecord, number: int, method: str, initial: int, law: Sampler | None, seed: int
 ) -> tuple[Settings, np.ndarray]:
-    """Settings to evaluate next and their points (q, d); of the law where no method is given."""
-    if method is None:
-        chosen = law.sample(number, generator)
-        return chosen, record.domain.to_unit(chosen)
-    unit = proposals(record, number, _ACQUISITIONS[method], generator, method == HVPOI)
-    return record.domain.from_unit(unit.reshape(-1, record.domain.dimension)), unit
+    """Returns settings to evaluate next and their points (q, d): random ones, then proposals.
 
-
-def evaluated_inputs(record: SearchRecord) -> np.ndarray:
-    """Where the settings evaluated lie in the unit cube, (n, d) float64: integers rounded.
-
-    What was measured is the setting, not the point that proposed it, so this is where processes are
-    fitted and asked (Garrido-Merchan & Hernandez-Lobato 2020, "Dealing with categorical and
-    integer-valued variables in Bayesian optimization with Gaussian processes").
+    Proposals differ after rounding from each other and from all before: there may be fewer than
+    `number`.
     """
-    return record.domain.to_unit(record.settings)
-
-
-def fitted(
-    record: SearchRecord, generator: np.random.Generator, *, restarts: int = _FIT_RESTARTS
-) -> tuple[GaussianProcess, GaussianProcess]:
-    """Fits Gaussian processes of log epsilon and of the error's logit at `evaluated_inputs`.
-
-    Example:
-      >>> import numpy as np
-      >>> from dpjax.tuning import pareto
-      >>> def privacy(settings):
-      ...     return 1 / settings["noise"]
-      >>> def utility(settings, seeds):  # Stands for trainings on public data.
-      ...     noise = [np.random.default_rng(int(seed)).normal(size=2) for seed in seeds]
-      ...     return 1 / (1.5 + settings["noise"])[:, None] + 0.01 * np.stack(noise)
-      >>> domain = pareto.Domain(noise=pareto.Log(0.1, 10.0))
-      >>> record = pareto.search(domain, privacy, utility, method="random", evaluations=16, seed=0)
-      >>> epsilon, error = pareto.fitted(record, np.random.default_rng(0))
-      >>> means, _ = epsilon.predict(np.array([[0.5]]))  # At noise 1, the middle of its range.
-      >>> bool(abs(means[0]) < 0.1)  # The logarithm of epsilon 1.
-      True
-
-    Raises:
-      ValueError: if no evaluation succeeded.
-    """
-    # Here: whoever tunes needs none of it, and it takes long to import.
-    from dpjax.tuning.pareto.gaussian_process import GaussianProcess
-
-    checks.instance("record", record, SearchRecord, "pareto.search(...)")
-    checks.instance("generator", generator, np.random.Generator, "np.random.default_rng(0)")
-    restarts = checks.whole("restarts", restarts, 0)
-    kept = record.succeeded
-    if not len(kept):
-        raise ValueError("no evaluation succeeded: there is nothing to fit")
-    inputs, outputs = evaluated_inputs(record)[kept], fronts.to_model_units(record.points)
-    epsilon, error = (
-        GaussianProcess.fit(
-            inputs,
-            outputs[:, column],
-            noise_free=column == 0,
-            generator=generator,
-            restarts=restarts,
-        )
-        for column in (0, 1)
-    )
-    return epsilon, error
-
-
-def proposals(
-    record: SearchRecord,
-    number: int,
-    acquisition: acquisitions.Acquisition,
-    generator: np.random.Generator,
-    measured: bool = False,
-) -> np.ndarray:
-    """Up to `number` points (q, d) of the unit cube, feasible and different after rounding.
-
-    Args:
-      record: of the evaluations so far.
-      number: wanted.
-      acquisition: criterion.
-      generator: all randomness.
-      measured: improve on the measured points, as the paper does, rather than on the means of the
-        processes, which do not mistake luck for gain.
-    """
-    objectives = fronts.to_model_units(record.points) if measured else None
+    done, domain = len(record), record.domain
+    generator = np.random.default_rng((seed, _PROPOSING, done))
+    if method == RANDOM or done < initial:
+        number = number if method == RANDOM else min(number, initial - done)
+        if law is None:
+            chosen = domain.from_unit(domain.sample(number, generator))
+        else:
+            chosen = law.sample(number, generator)
+        return chosen, domain.to_unit(chosen)
     unit = batches.propose(
         fitted(record, generator),
-        record.domain,
+        domain,
         number,
         anti_ideal=fronts.to_model_units(record.anti_ideal),
         generator=generator,
-        acquisition=acquisition,
+        acquisition=_ACQUISITIONS[method],
         observed_inputs=record.unit,
-        observed_objectives=objectives,
+        # The paper improves on the measured points; the means of the processes, which the other
+        # criteria improve on, do not mistake luck for gain.
+        observed_objectives=fronts.to_model_units(record.points) if method == HVPOI else None,
     )
-    return unit[record.domain.allowed(unit)] if len(unit) else unit
+    return domain.from_unit(unit), unit
 
 
 def _save_without(record: SearchRecord, failures: int, path: str | os.PathLike) -> None:
@@ -359,14 +283,9 @@ def _save_without(record: SearchRecord, failures: int, path: str | os.PathLike) 
     if last_good < 0:
         return
     batch = record.evaluations[last_good].batch
-    kept = [one for one in record.evaluations if one.batch <= batch]
-    SearchRecord(
-        record.domain,
-        record.anti_ideal,
-        failed_as=record.failed_as,
-        identity=record.identity,
-        evaluations=kept,
-    ).save(path)
+    kept = copy.copy(record)
+    kept.evaluations = [one for one in record.evaluations if one.batch <= batch]
+    kept.save(path)
 
 
 def _begun(
@@ -378,7 +297,7 @@ def _begun(
     seed: int | None,
     path: str | os.PathLike | None,
 ) -> SearchRecord:
-    """The record to go on with: a new one, or the one at `path`."""
+    """Returns the record to go on with: a new one, or the one at `path`."""
     failed_as = getattr(utility, "failed_as", None)
     if path is not None and os.path.exists(path):
         record = SearchRecord.load(path, domain)
@@ -396,7 +315,7 @@ def _begun(
             )
         # Functions have no words of their own, so the prices that they gave are asked again.
         known = record.succeeded[:_PRICES_ASKED_AGAIN]
-        again, _ = asked_privacy(privacy, select(record.settings, known))
+        again, _ = evaluate_privacy(privacy, select(record.settings, known))
         if not np.allclose(again, record.epsilon[known], rtol=1e-6, atol=0.0):
             raise ValueError(
                 f"{path} was begun with another privacy oracle, which gave other epsilons: pass "
@@ -410,44 +329,168 @@ def _begun(
     )
 
 
-def point_seeds(seed: int, first: int, number: int) -> np.ndarray:
-    """One integer (number,) uint64 for each evaluation from `first` on, for its repetitions."""
-    return np.array(
-        [
-            np.random.SeedSequence((seed, _EVALUATING, first + place)).generate_state(1, np.uint64)
-            for place in range(number)
-        ]
-    ).reshape(number)
+def _seeds(streams: Sequence[tuple[int, ...]]) -> np.ndarray:
+    """Returns one integer (n,) uint64 for each of n streams, for the repetitions of a point."""
+    words = [np.random.SeedSequence(one).generate_state(1, np.uint64) for one in streams]
+    return np.array(words).reshape(len(streams))
 
 
-def _evaluated(
+def _evaluate(
     record: SearchRecord,
     privacy: PrivacyOracle,
     utility: UtilityOracle,
     settings: Settings,
     unit: np.ndarray,
-) -> list[Evaluation]:
+) -> None:
     """Asks both oracles about a batch; a failed point is marked, the others are not lost."""
-    number = number_of(settings)
-    seeds = point_seeds(record.identity["seed"], len(record), number)
-    batch = record.evaluations[-1].batch + 1 if len(record) else 0
-    epsilon, why = asked_privacy(privacy, settings)
+    number, first = number_of(settings), len(record)
+    seed = record.identity["seed"]
+    seeds = _seeds([(seed, _EVALUATING, first + place) for place in range(number)])
+    epsilon, why = evaluate_privacy(privacy, settings)
     kept = np.flatnonzero([not reason for reason in why])
     utilities: list[tuple[float, ...]] = [()] * number
     if len(kept):
-        measured, reasons = asked_utility(
+        measured, reasons = evaluate_utility(
             utility, select(settings, kept), seeds[kept], record.failed_as
         )
         for place, own, reason in zip(kept, measured, reasons):
             utilities[place], why[place] = tuple(own.tolist()), reason
-    return [
-        Evaluation(
-            batch=batch,
-            setting={name: float(values[place]) for name, values in settings.items()},
-            unit=tuple(unit[place].tolist()),
-            epsilon=float(epsilon[place]),
-            utilities=utilities[place],
-            failure=why[place],
-        )
-        for place in range(number)
-    ]
+    record.add(settings, unit, epsilon, utilities, why)
+
+
+@dataclasses.dataclass(frozen=True)
+class FreshFront:
+    """The settings of a front, measured again.
+
+    Attributes:
+      settings: name -> (k,) float64, by increasing epsilon.
+      epsilon: (k,) float64.
+      utilities: (k, R) float64 fresh ones, failed repetitions as they count.
+      first_seen: (k,) float64, the mean utility that put each setting on the front.
+      anti_ideal: (2,) float64.
+    """
+
+    settings: Settings
+    epsilon: np.ndarray
+    utilities: np.ndarray
+    first_seen: np.ndarray
+    anti_ideal: np.ndarray
+
+    @property
+    def utility(self) -> np.ndarray:
+        """Returns the mean (k,) of the fresh repetitions."""
+        return self.utilities.mean(axis=1)
+
+    @property
+    def points(self) -> np.ndarray:
+        """Returns epsilon and fresh error, (k, 2)."""
+        return np.stack([self.epsilon, 1.0 - self.utility], axis=1)
+
+    @property
+    def still_on_front(self) -> np.ndarray:
+        """Marks the settings (k,) that no other of these beats as measured afresh."""
+        return fronts.non_dominated(self.points)
+
+    @property
+    def hypervolume(self) -> float:
+        """Returns that of the settings as measured afresh: what to quote."""
+        return fronts.hypervolume(self.points, self.anti_ideal)
+
+    @property
+    def hypervolume_as_first_seen(self) -> float:
+        """Returns that of the measurements that picked the settings: overstated."""
+        seen = np.stack([self.epsilon, 1.0 - self.first_seen], axis=1)
+        return fronts.hypervolume(seen, self.anti_ideal)
+
+    def rows(self) -> list[dict[str, float | int]]:
+        """Returns one flat row a setting, for tables and the plot."""
+        deviation = self.utilities.std(axis=1, ddof=1) if self.utilities.shape[1] > 1 else None
+        return [
+            {
+                "epsilon": float(self.epsilon[place]),
+                "utility": float(self.utility[place]),
+                "best": float(self.utilities[place].max()),
+                "worst": float(self.utilities[place].min()),
+                "standard_error": float("nan")
+                if deviation is None
+                else float(deviation[place] / np.sqrt(self.utilities.shape[1])),
+                "first_seen": float(self.first_seen[place]),
+                "still_on_front": int(self.still_on_front[place]),
+                **{name: float(values[place]) for name, values in self.settings.items()},
+            }
+            for place in range(len(self.epsilon))
+        ]
+
+
+def _front_by_means(record: SearchRecord) -> np.ndarray:
+    """Returns positions (k,) of the front of epsilon and error, predicted by its process.
+
+    The process averages over neighbouring settings, so luck counts for less than in
+    `SearchRecord.front`; empty where nothing dominates the anti-ideal point.
+    """
+    kept = record.succeeded
+    _, utility = fitted(record, np.random.default_rng(len(record)))
+    means, _ = utility.predict(record.evaluated_inputs[kept])
+    error = fronts.from_model_units(np.stack([np.zeros(len(kept)), means], axis=1))[:, 1]
+    points = np.stack([record.epsilon[kept], error], axis=1)
+    inside = (points < record.anti_ideal).all(axis=1)
+    return kept[fronts.non_dominated(points) & inside]
+
+
+def reevaluate(
+    record: SearchRecord,
+    utility: UtilityOracle,
+    *,
+    rounds: int = 1,
+    by_means: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> FreshFront:
+    """Measures the settings on a record's front again, on fresh repetitions.
+
+    Args:
+      record: of a search.
+      utility: the oracle of the search.
+      rounds: times the front is measured afresh, each by the oracle's R repetitions, >= 1.
+      by_means: measure the settings on the front by the processes' means too.
+      progress: called with (rounds done, rounds).
+
+    Returns:
+      The settings of the front that could be measured again.
+    """
+    checks.instance("record", record, SearchRecord, "pareto.search(...)")
+    checks.function("utility", utility, "of settings")
+    rounds = checks.whole("rounds", rounds)
+    checks.flag("by_means", by_means)
+    if progress is not None:
+        checks.function("progress", progress, "of two numbers, done and in all")
+    kept = record.front()
+    if by_means:
+        kept = np.union1d(kept, _front_by_means(record))
+        kept = kept[np.argsort(record.epsilon[kept], kind="stable")]
+    settings = select(record.settings, kept)
+    measured: list[list[np.ndarray]] = [[] for _ in kept]
+    failed = np.zeros(len(kept), bool)
+    why = [""] * len(kept)
+    seed = int(record.identity.get("seed", 0))
+    for turn in range(rounds):
+        if progress is not None:
+            progress(turn, rounds)
+        seeds = _seeds([(seed, _FRESH, turn, int(place)) for place in kept])
+        answers, why = evaluate_utility(utility, settings, seeds, record.failed_as)
+        for place, own in enumerate(answers):
+            failed[place] |= bool(why[place])
+            if record.failed_as is not None:
+                own = np.where(np.isnan(own), record.failed_as, own)
+            measured[place].append(own)
+    if progress is not None:
+        progress(rounds, rounds)
+    good = np.flatnonzero(~failed)
+    if not len(good):
+        raise ValueError(f"no setting of the front could be measured again; the first: {why[0]}")
+    return FreshFront(
+        settings=select(settings, good),
+        epsilon=record.epsilon[kept][good],
+        utilities=np.stack([np.concatenate(measured[place]) for place in good]),
+        first_seen=record.utility[kept][good],
+        anti_ideal=record.anti_ideal,
+    )

@@ -8,6 +8,7 @@ else, as in that paper, so that two points of the cube may stand for one setting
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -37,7 +38,7 @@ class Domain:
     """Laws and constants by name; what a search may choose.
 
     Example:
-      >>> from dpjax.tuning import pareto
+      >>> from dpjax import pareto
       >>> pareto.Domain(rate=pareto.Log(0.01, 1), momentum=0.9).names
       ('rate', 'momentum')
 
@@ -60,11 +61,7 @@ class Domain:
         feasible: Callable[[Settings], np.ndarray] | None = None,
         **named: Law | float,
     ):
-        """Takes laws and constants as a mapping, by keyword, or both.
-
-        Raises:
-          ValueError: if nothing is left to search.
-        """
+        """Takes laws and constants as a mapping, by keyword, or both."""
         if parameters is not None:
             checks.mapping("parameters", parameters, "from names to ranges or numbers")
         if feasible is not None:
@@ -87,28 +84,28 @@ class Domain:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What a setting consists of: ranges, then constants."""
+        """Returns what a setting consists of: ranges, then constants."""
         return (*self.parameters, *self.constants)
 
     @property
     def dimension(self) -> int:
-        """Of the unit cube: a coordinate a parameter, and one for each value of a category."""
+        """Counts the unit cube's coordinates: one a parameter, and one a value of a category."""
         return sum(map(_width, self.parameters.values()))
 
     def largest(self, name: str) -> float | None:
-        """The largest value a setting may have under a name; None if it has none."""
+        """Returns the largest value that a setting may have under a name, or None."""
         if name in self.parameters:
             return self.parameters[name].highest
         return self.constants.get(name)
 
     def smallest(self, name: str) -> float | None:
-        """The smallest value a setting may have under a name; None if it has none."""
+        """Returns the smallest value that a setting may have under a name, or None."""
         if name in self.parameters:
             return self.parameters[name].lowest
         return self.constants.get(name)
 
     def from_unit(self, unit: np.ndarray) -> Settings:
-        """Settings (n,) each of points (n, dimension); integers rounded, constants included."""
+        """Returns settings (n,) each of points (n, dimension); integers rounded, with constants."""
         unit = checks.array("unit", unit)
         if unit.ndim != 2 or unit.shape[1] != self.dimension:
             raise ValueError(f"points have shape {unit.shape}: pass (n, {self.dimension})")
@@ -122,29 +119,25 @@ class Domain:
         }
 
     def to_unit(self, settings: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Points (n, dimension) float64 in the unit cube of settings (n,) each."""
+        """Returns points (n, dimension) float64 in the unit cube of settings (n,) each."""
         checks.mapping("settings", settings, "from names to arrays (n,)")
         return np.concatenate(
             [_columns(law, settings[name]) for name, law in self.parameters.items()], axis=1
         )
 
     def allowed(self, unit: np.ndarray) -> np.ndarray:
-        """Which points (n, dimension) stand for feasible settings, bool (n,)."""
+        """Marks the points (n, dimension) that stand for feasible settings, bool (n,)."""
         return self.may_be_evaluated(self.from_unit(unit))
 
     def may_be_evaluated(self, settings: Settings) -> np.ndarray:
-        """Which settings are feasible, bool (n,)."""
+        """Marks the settings that are feasible, bool (n,)."""
         number = number_of(settings)
         if self.feasible is None:
             return np.ones(number, bool)
         return np.broadcast_to(np.asarray(self.feasible(settings), bool), number)
 
     def sample(self, number: int, generator: np.random.Generator) -> np.ndarray:
-        """Feasible points (number, dimension) float64, uniform over those of the unit cube.
-
-        Raises:
-          ValueError: if no feasible setting is found.
-        """
+        """Draws feasible points (number, dimension) float64, uniform over those of the cube."""
         number = checks.whole("number", number, 0)
         checks.instance("generator", generator, np.random.Generator, "np.random.default_rng(0)")
         kept = np.zeros((0, self.dimension))
@@ -158,7 +151,7 @@ class Domain:
         return kept[np.arange(number) % len(kept)]
 
     def describe(self) -> dict[str, str | float]:
-        """The domain as JSON-able data; `parse_domain` reads it back."""
+        """Returns the domain as JSON-able data; `parse_domain` reads it back."""
         # In the last of a law's words: records of earlier searches have it.
         ranges = {name: law.text(law.words[-1]) for name, law in self.parameters.items()}
         return ranges | dict(self.constants)
@@ -187,48 +180,65 @@ def _columns(law: Law, values: np.ndarray) -> np.ndarray:
     return law.to_unit(values)[:, None]
 
 
-def parse_parameter(text: str) -> Law | float:
-    """Reads `real(0.1,4)`, `log(0.001,1)`, `integer(1,64)`, `log_integer(8,512)` or a number.
-
-    Whatever `parse_law` reads is read: `uniform`, `loguniform` and `choice` too.
-
-    Example:
-      >>> from dpjax.tuning import pareto
-      >>> pareto.parse_parameter("log(0.001,1)")
-      LogUniform(low=0.001, high=1.0)
-
-    Raises:
-      ValueError: for anything else, saying what may be written.
-    """
-    law = parse_law(text)
-    return law if law.lowest < law.highest else law.lowest
-
-
 def parse_domain(entries: Sequence[str]) -> Domain:
     """Reads `["learning_rate=log(0.001,1)", "lot_size=log_integer(8,512)", "clip_norm=1"]`.
 
     Example:
-      >>> from dpjax.tuning import pareto
+      >>> from dpjax import pareto
       >>> pareto.parse_domain(["learning_rate=log(0.001,1)", "clip_norm=1"]).names
       ('learning_rate', 'clip_norm')
-
-    Raises:
-      ValueError: for an entry without a name, a name given twice, an unreadable or empty range.
     """
     words = named_entries(entries, "the domain", "RANGE", "learning_rate=log(0.001,1)")
     return Domain({name: parse_law(text) for name, text in words.items()})
 
 
+def grid(domain: Domain, points_per_parameter: int | Mapping[str, int]) -> Settings:
+    """Every combination of evenly spaced values of each range, on the range's own scale.
+
+    The paper's grids are even on a linear scale: pass a domain of `Real` and `Integer` for those.
+
+    Example:
+      >>> from dpjax import pareto
+      >>> domain = pareto.Domain(rate=pareto.Log(0.01, 1.0), momentum=pareto.Real(0.0, 0.8))
+      >>> settings = pareto.grid(domain, {"rate": 3, "momentum": 2})
+      >>> settings["rate"].round(2).tolist()
+      [0.01, 0.01, 0.1, 0.1, 1.0, 1.0]
+
+    Args:
+      domain: what to cover.
+      points_per_parameter: values of each range, ends included, >= 1 (one: the middle); or by
+        name.
+    """
+    checks.instance("domain", domain, Domain, "pareto.Domain(rate=pareto.Log(0.001, 1))")
+    if isinstance(points_per_parameter, Mapping):
+        counts = dict(points_per_parameter)
+    else:
+        counts = dict.fromkeys(domain.parameters, points_per_parameter)
+    counts = {
+        name: checks.whole(f"points_per_parameter of {name}", count, 0)
+        for name, count in counts.items()
+    }
+    if set(counts) != set(domain.parameters) or min(counts.values()) < 1:
+        raise ValueError(
+            f"points per parameter {counts}: pass at least 1 for each of "
+            f"{', '.join(domain.parameters)}"
+        )
+    axes = [law.grid(counts[name]) for name, law in domain.parameters.items()]
+    columns = np.array(list(itertools.product(*axes))).T
+    settings = dict(zip(domain.parameters, columns)) | {
+        name: np.full(columns.shape[1], value) for name, value in domain.constants.items()
+    }
+    kept = domain.may_be_evaluated(settings)
+    if not kept.any():
+        raise ValueError(f"no point of the grid over {domain} is feasible: widen its ranges")
+    return select(settings, kept)
+
+
 def number_of(settings: Mapping[str, np.ndarray]) -> int:
-    """How many evaluations these are the settings of."""
+    """Counts the evaluations that these are the settings of."""
     return len(next(iter(settings.values())))
 
 
 def select(settings: Mapping[str, np.ndarray], which: np.ndarray | list[int] | slice) -> Settings:
-    """The settings at some positions: an index array, a mask or a slice."""
+    """Returns the settings at some positions: an index array, a mask or a slice."""
     return {name: np.asarray(values)[which] for name, values in settings.items()}
-
-
-def concatenate(parts: Sequence[Mapping[str, np.ndarray]]) -> Settings:
-    """All parts' settings one after the other."""
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

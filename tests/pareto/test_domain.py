@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given, settings, strategies
 from scipy import stats
 
-from dpjax import tuning
-from dpjax.tuning import pareto
+from dpjax import pareto, tuning
 
 KINDS = {
     "real": pareto.Real(-3.0, 7.5),

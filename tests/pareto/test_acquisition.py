@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
+from scipy import integrate, special, stats
 
-from dpjax.tuning.pareto import acquisition, fronts
+from dpjax.pareto import acquisition, fronts
 
 ANTI_IDEAL = np.array([2.0, 1.5])
 FRONT = np.array([[-2.0, 1.0], [-1.0, 0.2], [0.0, -0.3], [1.2, -1.0]])
@@ -78,9 +79,6 @@ def test_no_variance_gives_the_deterministic_gain():
         np.testing.assert_allclose(values, expected, atol=1e-10)
     one_sided = EHVI(points, np.full_like(points, 1e-24) * [1.0, 0.0], FRONT, ANTI_IDEAL)
     np.testing.assert_allclose(one_sided, expected, atol=1e-10)
-    np.testing.assert_allclose(
-        acquisition.hypervolume_improvement(points, FRONT, ANTI_IDEAL), expected, atol=1e-10
-    )
     poi = acquisition.probability_of_improvement(points, np.zeros_like(points), FRONT, ANTI_IDEAL)
     np.testing.assert_array_equal(poi, expected > 0)
 
@@ -140,3 +138,103 @@ def test_bad_input_is_refused():
         EHVI(good, good - 1, FRONT, ANTI_IDEAL)
     with pytest.raises(ValueError, match="anti_ideal"):
         EHVI(good, good, FRONT, (np.inf, 1.0))
+
+
+# In units of epsilon and error.
+
+WORST = np.array([10.0, 1.0])
+REPORTED = np.array([[0.5, 0.7], [1.0, 0.5], [4.0, 0.2], [7.0, 0.1]])
+AREA = acquisition.expected_hypervolume_improvement_in_original_units
+
+
+def _area(mean, variance, front):
+    front = fronts.to_model_units(front) if len(front) else front
+    return AREA(np.array([mean]), np.array([variance]), front, fronts.to_model_units(WORST))[0]
+
+
+def _area_gains(points, front):
+    before = fronts.hypervolume(front, [10.0, 0.999])
+    after = [fronts.hypervolume(np.vstack([front, point]), [10.0, 0.999]) for point in points]
+    return np.array(after) - before
+
+
+AREA_CASES = [
+    ((0.0, 0.0), (0.5, 0.8)),
+    ((1.0, -1.5), (0.05, 2.0)),
+    ((-2.0, 0.5), (2.0, 0.1)),
+    ((2.5, -3.0), (1.0, 1.0)),
+    ((1.0, 3.0), (0.3, 4.0)),
+]
+
+
+@pytest.mark.parametrize("mean,variance", AREA_CASES)
+@pytest.mark.parametrize("front", [REPORTED, REPORTED[:0]], ids=["four", "empty"])
+def test_area_agrees_with_monte_carlo_within_standard_errors(mean, variance, front):
+    # 10 cases, 5 standard errors: a false alarm once in 1e5 runs.
+    draws = np.random.default_rng(5).normal(mean, np.sqrt(variance), size=(20_000, 2))
+    gains = _area_gains(fronts.from_model_units(draws), front)
+    exact = _area(mean, variance, front)
+    assert abs(gains.mean() - exact) < 5 * gains.std() / np.sqrt(len(draws))
+
+
+@pytest.mark.parametrize("mean", [-4.0, 0.0, 1.0, 5.0])
+@pytest.mark.parametrize("deviation", [1e-3, 0.1, 1.0, 4.0])
+def test_terms_agree_with_adaptive_quadrature(mean, deviation):
+    law = stats.norm(mean, deviation)
+    bounds = np.array([-6.0, -1.0, 0.0, 0.9, 4.0])
+    deviations = np.array([deviation])
+    for transform, term in [
+        (np.exp, acquisition._epsilon_below),
+        (special.expit, acquisition._error_below),
+    ]:
+        if term is acquisition._epsilon_below:
+            found = term(bounds, np.array([mean]), deviations)[0]
+        else:
+            found = term(bounds, np.full(5, mean), np.full(5, deviation))
+        for bound, value in zip(bounds, found):
+            end = min(bound, mean + 9 * deviation)
+            expected = 0.0
+            if end > mean - 9 * deviation:
+                expected, _ = integrate.quad(
+                    lambda x, bound=bound, transform=transform: (
+                        (transform(bound) - transform(x)) * law.pdf(x)
+                    ),
+                    mean - 9 * deviation,
+                    end,
+                    epsabs=1e-13,
+                    limit=200,
+                )
+            assert value == pytest.approx(expected, rel=1e-4, abs=1e-10)
+
+
+def test_no_variance_gives_the_deterministic_gain_of_area():
+    generator = np.random.default_rng(0)
+    points = generator.uniform([0.05, 0.01], [12.0, 0.99], size=(300, 2))
+    expected = _area_gains(points, REPORTED)
+    assert (expected > 0).any() and (expected == 0).any()
+    modelled = fronts.to_model_units(points)
+    for variance in [0.0, 1e-20]:
+        found = AREA(
+            modelled, np.full_like(modelled, variance), fronts.to_model_units(REPORTED),
+            fronts.to_model_units(WORST),
+        )  # fmt: skip
+        np.testing.assert_allclose(found, expected, atol=1e-8)
+
+
+def test_far_tails_of_area_stay_finite():
+    mean = np.array([[50.0, 0.0], [700.0, 0.0], [-700.0, -700.0], [0.0, 700.0]])
+    none = np.zeros((0, 2))
+    target = fronts.to_model_units(WORST)
+    for variance in [1e-6, 1.0, 1e4]:
+        values = AREA(mean, np.full_like(mean, variance), none, target)
+        assert np.isfinite(values).all() and (values >= 0).all()
+    assert AREA(mean, np.full_like(mean, 1e-6), none, target)[2] == pytest.approx(9.99, rel=1e-6)
+
+
+def test_many_candidates_are_valued_alike_in_any_number():
+    generator = np.random.default_rng(1)
+    mean, variance = generator.normal(size=(700, 2)), generator.random((700, 2))
+    front, target = fronts.to_model_units(REPORTED), fronts.to_model_units(WORST)
+    together = AREA(mean, variance, front, target)
+    alone = [AREA(mean[[i]], variance[[i]], front, target)[0] for i in (0, 255, 256, 699)]
+    np.testing.assert_allclose(together[[0, 255, 256, 699]], alone, rtol=1e-12)

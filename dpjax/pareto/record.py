@@ -17,27 +17,17 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dpjax import checks, private_files
+from dpjax.pareto import fronts
+from dpjax.pareto.domain import Domain, Settings, number_of, parse_domain
+from dpjax.pareto.gaussian_process import GaussianProcess
 from dpjax.tuning.curator import WARNING
-from dpjax.tuning.pareto import fronts
-from dpjax.tuning.pareto.domain import Domain, Settings, number_of, parse_domain
+
+_FIT_RESTARTS = 2
 
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
     """One evaluated setting, with its epsilon and utilities.
-
-    Example:
-      >>> import numpy as np
-      >>> from dpjax.tuning import pareto
-      >>> def privacy(settings):
-      ...     return 1 / settings["noise"]
-      >>> def utility(settings, seeds):  # Stands for trainings on public data.
-      ...     noise = [np.random.default_rng(int(seed)).normal(size=2) for seed in seeds]
-      ...     return 1 / (1.5 + settings["noise"])[:, None] + 0.01 * np.stack(noise)
-      >>> domain = pareto.Domain(noise=pareto.Log(0.1, 10.0))
-      >>> record = pareto.search(domain, privacy, utility, method="random", evaluations=16, seed=0)
-      >>> record.evaluations[0].setting["noise"] > 0, record.evaluations[0].failure
-      (True, '')
 
     Attributes:
       batch: number of the batch it was evaluated in, from 0.
@@ -60,20 +50,11 @@ class SearchRecord:
     """All evaluations of one search, and what follows from them.
 
     Example:
-      >>> import numpy as np
-      >>> from dpjax.tuning import pareto
-      >>> def privacy(settings):
-      ...     return 1 / settings["noise"]
-      >>> def utility(settings, seeds):  # Stands for trainings on public data.
-      ...     noise = [np.random.default_rng(int(seed)).normal(size=2) for seed in seeds]
-      ...     return 1 / (1.5 + settings["noise"])[:, None] + 0.01 * np.stack(noise)
-      >>> domain = pareto.Domain(noise=pareto.Log(0.1, 10.0))
-      >>> record = pareto.search(domain, privacy, utility, method="random", evaluations=16, seed=0)
-      >>> record.points.shape
-      (16, 2)
-      >>> best = record.front()  # Places of the evaluations, by increasing epsilon.
-      >>> bool((record.epsilon[best][1:] > record.epsilon[best][:-1]).all())
-      True
+      >>> from dpjax import pareto
+      >>> record = pareto.SearchRecord(pareto.Domain(noise=pareto.Log(0.1, 10.0)), (10.0, 1.0))
+      >>> record.tell({"noise": [1, 2, 2]}, epsilon=[1.0, 0.5, 0.5], utilities=[0.9, 0.8, 0.7])
+      >>> record.front().tolist()  # Places of the evaluations, by increasing epsilon.
+      [1, 0]
 
     Attributes:
       domain: what was searched.
@@ -108,7 +89,7 @@ class SearchRecord:
 
     @property
     def settings(self) -> Settings:
-        """Of all evaluations: name -> (n,) float64."""
+        """Returns those of all evaluations, name -> (n,) float64."""
         return {
             name: np.array([one.setting[name] for one in self.evaluations], np.float64)
             for name in self.domain.names
@@ -116,10 +97,15 @@ class SearchRecord:
 
     @property
     def unit(self) -> np.ndarray:
-        """Where all evaluations were proposed, (n, d) in the unit cube."""
+        """Returns where all evaluations were proposed, (n, d) in the unit cube."""
         return np.array([one.unit for one in self.evaluations], np.float64).reshape(
             -1, self.domain.dimension
         )
+
+    @property
+    def evaluated_inputs(self) -> np.ndarray:
+        """Returns where the evaluated settings lie, (n, d) in the unit cube: integers rounded."""
+        return self.domain.to_unit(self.settings)
 
     @property
     def epsilon(self) -> np.ndarray:
@@ -132,7 +118,7 @@ class SearchRecord:
         return np.array([bool(one.failure) for one in self.evaluations], bool)
 
     def counted(self, place: int) -> np.ndarray:
-        """Utilities (R,) of an evaluation as they count, failed repetitions included."""
+        """Returns the utilities (R,) of an evaluation, failed repetitions as they count."""
         utilities = np.asarray(self.evaluations[place].utilities, np.float64)
         if self.failed_as is None:
             return utilities
@@ -140,7 +126,7 @@ class SearchRecord:
 
     @property
     def utility(self) -> np.ndarray:
-        """Mean utility (n,) over the repetitions, nan where the point failed."""
+        """Returns the mean utility (n,) over the repetitions, nan where the point failed."""
         return np.array(
             [
                 math.nan if one.failure else float(np.mean(self.counted(place)))
@@ -150,22 +136,20 @@ class SearchRecord:
 
     @property
     def succeeded(self) -> np.ndarray:
-        """Positions (k,) of the evaluations that did not fail."""
+        """Returns the positions (k,) of the evaluations that did not fail."""
         return np.flatnonzero(~self.failed)
 
     @property
     def points(self) -> np.ndarray:
-        """(k, 2) float64: epsilon and error = 1 - mean utility, of those that succeeded."""
+        """Returns epsilon and error = 1 - mean utility of those that succeeded, (k, 2) float64."""
         kept = self.succeeded
         return np.stack([self.epsilon[kept], 1.0 - self.utility[kept]], axis=1).reshape(-1, 2)
 
     def front(self) -> np.ndarray:
-        """Positions (k,) of the evaluations on the front, by increasing epsilon.
+        """Returns the positions (k,) of the evaluations on the front, by increasing epsilon.
 
-        Only points that dominate the anti-ideal point are on it.
-
-        Raises:
-          ValueError: if there is none, saying what would be needed.
+        Only points that dominate the anti-ideal point are on it; without any, a ValueError says
+        what would be needed.
         """
         points = self.points
         fronts.check_anti_ideal(self.anti_ideal, points)
@@ -175,13 +159,13 @@ class SearchRecord:
         return self.succeeded[kept]
 
     def hypervolume(self, number: int | None = None) -> float:
-        """Of the first `number` evaluations, all by default: as measured, so it flatters."""
+        """Returns that of the first `number` evaluations, or of all: measured, so it flatters."""
         kept = self.succeeded if number is None else self.succeeded[self.succeeded < number]
         points = np.stack([self.epsilon, 1.0 - self.utility], axis=1)[kept]
         return fronts.hypervolume(points, self.anti_ideal)
 
     def rows(self) -> list[dict[str, float | int | str | None]]:
-        """One flat row an evaluation, for tables: settings, epsilon, mean, best, worst, failure."""
+        """Returns one flat row an evaluation, for tables."""
         on_front = set(self.front().tolist()) if self.hypervolume() > 0 else set()
         rows = []
         for place, one in enumerate(self.evaluations):
@@ -212,9 +196,6 @@ class SearchRecord:
           settings: name -> numbers (n,), with every name of the domain.
           epsilon: (n,) >= 0; nan where the evaluation failed.
           utilities: (n,), or (n, R) of R repetitions, in [0, 1]; nan where one failed.
-
-        Raises:
-          ValueError: for names, shapes or numbers that are others; nothing is then added.
         """
         checks.mapping("settings", settings, "from names to arrays (n,)")
         if set(settings) != set(self.domain.names):
@@ -222,7 +203,10 @@ class SearchRecord:
                 f"settings name {', '.join(sorted(settings)) or 'nothing'}: pass a number for each "
                 f"of {', '.join(self.domain.names)}"
             )
-        given = {name: np.atleast_1d(np.asarray(v, np.float64)) for name, v in settings.items()}
+        given = {
+            name: np.atleast_1d(np.asarray(settings[name], np.float64))
+            for name in self.domain.names
+        }
         number = number_of(given)
         cost = np.atleast_1d(np.asarray(epsilon, np.float64))
         measured = np.asarray(utilities, np.float64)
@@ -237,20 +221,36 @@ class SearchRecord:
             raise ValueError("pass epsilon >= 0 and utilities in [0, 1], nan where one failed")
         if not all(np.isfinite(values).all() for values in given.values()):
             raise ValueError("a setting is not finite: pass the numbers that were evaluated")
-        unit = self.domain.to_unit(given)
+        failed = np.isnan(cost) | np.isnan(measured).all(axis=1)
+        if self.failed_as is None:
+            failed |= np.isnan(measured).any(axis=1)
+        self.add(
+            given,
+            self.domain.to_unit(given),
+            cost,
+            [() if bad else tuple(own.tolist()) for own, bad in zip(measured, failed)],
+            ["no number came of it" if bad else "" for bad in failed],
+        )
+
+    def add(
+        self,
+        settings: Settings,
+        unit: np.ndarray,
+        epsilon: np.ndarray,
+        utilities: Sequence[tuple[float, ...]],
+        failures: Sequence[str],
+    ) -> None:
+        """Adds a batch of evaluations as it is; the fields are those of `Evaluation`, (n,) each."""
         batch = self.evaluations[-1].batch + 1 if len(self) else 0
-        for place in range(number):
-            own = measured[place]
-            failed = np.isnan(cost[place]) or np.isnan(own).all()
-            failed |= self.failed_as is None and bool(np.isnan(own).any())
+        for place, failure in enumerate(failures):
             self.evaluations.append(
                 Evaluation(
                     batch=batch,
-                    setting={name: float(given[name][place]) for name in self.domain.names},
+                    setting={name: float(values[place]) for name, values in settings.items()},
                     unit=tuple(unit[place].tolist()),
-                    epsilon=float(cost[place]),
-                    utilities=() if failed else tuple(own.tolist()),
-                    failure="no number came of it" if failed else "",
+                    epsilon=float(epsilon[place]),
+                    utilities=utilities[place],
+                    failure=failure,
                 )
             )
 
@@ -263,14 +263,14 @@ class SearchRecord:
             "failed_as": self.failed_as,
             "identity": self.identity,
         }
-        lines = [header]
+        lines: list[dict[str, Any]] = [header]
         for one in self.evaluations:
-            fields = dataclasses.asdict(one)
-            fields["epsilon"] = _known(one.epsilon)
-            fields["utilities"] = [_known(utility) for utility in one.utilities]
-            lines.append(fields)
-        # Floats are written so that reading gives the same float: a resumed search goes on as if it
-        # had never stopped.
+            without_nan = {
+                "epsilon": _known(one.epsilon),
+                "utilities": [*map(_known, one.utilities)],
+            }
+            lines.append(dataclasses.asdict(one) | without_nan)
+        # Reading gives the same floats: a resumed search goes on as if it had never stopped.
         words = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
         private_files.write_anew(checks.path("path", path), words.encode())
 
@@ -282,9 +282,6 @@ class SearchRecord:
           path: of the file.
           domain: that was searched; None: as the file describes it, which does not say what was
             feasible.
-
-        Raises:
-          ValueError: if the file is no such record.
         """
         try:
             with open(path, encoding="utf-8") as file:
@@ -296,24 +293,19 @@ class SearchRecord:
                     f"{path} is the record of a search over another domain: pass the same one, or "
                     "another folder"
                 )
+            found = {name: header[name] for name in ("anti_ideal", "failed_as", "identity")}
             evaluations = [
                 Evaluation(
                     batch=line["batch"],
                     setting=line["setting"],
                     unit=tuple(line["unit"]),
                     epsilon=_unknown(line["epsilon"]),
-                    utilities=tuple(_unknown(utility) for utility in line["utilities"]),
+                    utilities=tuple(map(_unknown, line["utilities"])),
                     failure=line["failure"],
                 )
                 for line in lines
             ]
-            return cls(
-                domain,
-                header["anti_ideal"],
-                failed_as=header["failed_as"],
-                identity=header["identity"],
-                evaluations=evaluations,
-            )
+            return cls(domain, **found, evaluations=evaluations)
         except (json.JSONDecodeError, KeyError, TypeError, UnicodeDecodeError):
             raise ValueError(
                 f"{path} is not the record of a search: pass the folder of one, or a new one"
@@ -321,9 +313,42 @@ class SearchRecord:
 
 
 def _known(number: float) -> float | None:
-    """A number for JSON, which has no nan."""
+    """Returns a number for JSON, which has no nan."""
     return float(number) if math.isfinite(number) else None
 
 
 def _unknown(number: float | None) -> float:
     return math.nan if number is None else float(number)
+
+
+def fitted(
+    record: SearchRecord, generator: np.random.Generator
+) -> tuple[GaussianProcess, GaussianProcess]:
+    """Fits the processes of log epsilon and of the logit of the error to a record.
+
+    What was measured is the setting, not the point that proposed it, so the processes are fitted
+    and asked at `SearchRecord.evaluated_inputs` (Garrido-Merchan & Hernandez-Lobato 2020, "Dealing
+    with categorical and integer-valued variables in Bayesian optimization with Gaussian
+    processes").
+
+    Args:
+      record: of a search; of failed evaluations nothing is used.
+      generator: draws the random starts.
+    """
+    checks.instance("record", record, SearchRecord, "pareto.search(...)")
+    checks.instance("generator", generator, np.random.Generator, "np.random.default_rng(0)")
+    kept = record.succeeded
+    if not len(kept):
+        raise ValueError("no evaluation succeeded: there is nothing to fit")
+    inputs, outputs = record.evaluated_inputs[kept], fronts.to_model_units(record.points)
+    epsilon, error = (
+        GaussianProcess.fit(
+            inputs,
+            outputs[:, column],
+            noise_free=column == 0,
+            generator=generator,
+            restarts=_FIT_RESTARTS,
+        )
+        for column in (0, 1)
+    )
+    return epsilon, error

@@ -35,22 +35,11 @@ def _points(points: ArrayLike) -> np.ndarray:
 
 
 def check_anti_ideal(anti_ideal: ArrayLike, points: ArrayLike | None = None) -> np.ndarray:
-    """Checks an anti-ideal point and returns it as floats.
-
-    Example:
-      >>> from dpjax.tuning import pareto
-      >>> pareto.check_anti_ideal((10, 1)).tolist()
-      [10.0, 1.0]
+    """Checks an anti-ideal point and returns it as floats (2,).
 
     Args:
       anti_ideal: (epsilon, error), the worst values that still count, for instance (10, 1).
       points: evaluated points (n, 2); when given, at least one has to dominate `anti_ideal`.
-
-    Returns:
-      Array (2,), float64.
-
-    Raises:
-      ValueError: not two finite positive numbers, an error above 1, or dominated by no point.
     """
     wanted = "two finite positive numbers (epsilon, error), for example (10, 1)"
     anti_ideal = checks.array("anti_ideal", anti_ideal, wanted)
@@ -71,19 +60,13 @@ def check_anti_ideal(anti_ideal: ArrayLike, points: ArrayLike | None = None) -> 
 
 
 def non_dominated(points: ArrayLike) -> np.ndarray:
-    """Marks the points that no other point dominates.
+    """Marks the points that no other point dominates, (n,) bool.
 
-    Example:
-      >>> from dpjax.tuning import pareto
-      >>> pareto.non_dominated([[1.0, 0.2], [2.0, 0.1], [2.0, 0.3]]).tolist()
-      [True, True, False]
+    Of exact duplicates only the first is kept; a point that equals another in one objective and is
+    worse in the other is dominated.
 
     Args:
       points: (n, 2), both columns minimised. Infinities are allowed, NaN is not.
-
-    Returns:
-      Array (n,), bool. Of exact duplicates only the first is kept; a point that equals another in
-      one objective and is worse in the other is dominated.
     """
     points = _points(points)
     # By epsilon, then error, then place: whatever dominates a point or equals it comes before it.
@@ -98,7 +81,7 @@ def front(points: ArrayLike) -> np.ndarray:
     """Returns the non-dominated points (k, 2) by increasing epsilon, hence decreasing error.
 
     Example:
-      >>> from dpjax.tuning import pareto
+      >>> from dpjax import pareto
       >>> pareto.front([[1.0, 0.2], [2.0, 0.1], [2.0, 0.3]]).tolist()
       [[1.0, 0.2], [2.0, 0.1]]
     """
@@ -111,7 +94,7 @@ def hypervolume(points: ArrayLike, anti_ideal: ArrayLike) -> float:
     """Returns the area that dominates `anti_ideal` and is dominated by some point.
 
     Example:
-      >>> from dpjax.tuning import pareto
+      >>> from dpjax import pareto
       >>> pareto.hypervolume([[1.0, 0.5], [2.0, 0.25]], (10.0, 1.0))
       6.5
 
@@ -119,9 +102,6 @@ def hypervolume(points: ArrayLike, anti_ideal: ArrayLike) -> float:
       points: (n, 2); points that do not dominate `anti_ideal` contribute nothing.
       anti_ideal: (2,) worst values that count, in the units of `points` (any units: this is plain
         geometry; `check_anti_ideal` checks one in units of (epsilon, error)).
-
-    Returns:
-      The area, in units of epsilon times error, >= 0; 0 for no points.
     """
     points = _points(points)
     anti_ideal = checks.array("anti_ideal", anti_ideal, "two finite numbers")
@@ -134,20 +114,11 @@ def hypervolume(points: ArrayLike, anti_ideal: ArrayLike) -> float:
 
 
 def to_model_units(points: ArrayLike) -> np.ndarray:
-    """Returns (log epsilon, logit error), the units in which Gaussian processes see the points.
+    """Returns (log epsilon, logit error) of points (n, 2) or (2,): the units of the processes.
 
     The logit of the error is minus the logit of the utility, so modelling one is modelling the
     other. Errors are clipped to [0.001, 0.999] first, epsilons to 1e-6 from below; an anti-ideal
     point is taken to model units by the same function (Avent et al. 2020, section 4).
-
-    Args:
-      points: (n, 2) or (2,): epsilon > 0 or 0, finite; error in [0, 1].
-
-    Returns:
-      Array of the same shape, float64, finite.
-
-    Raises:
-      ValueError: an epsilon or an error outside its range (NaN and infinity included).
     """
     points = np.asarray(points, dtype=np.float64)
     if points.shape[-1:] != (2,):

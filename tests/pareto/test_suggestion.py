@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dpjax.tuning import pareto
+from dpjax import pareto
 
 DOMAIN = pareto.Domain(
     epochs=pareto.LogInteger(1, 64), noise=pareto.Log(0.1, 16.0), rate=pareto.Log(1e-3, 1.0)

@@ -14,10 +14,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+from typing import Any
 
 import numpy as np
 import scipy  # Its linalg, optimize and spatial are loaded where they are first used.
-import threadpoolctl
 from numpy.typing import ArrayLike
 
 # All below is in standardised outputs (mean 0, variance 1) and unit-cube inputs.
@@ -38,8 +38,10 @@ _REFUSED = 1e10
 
 
 @functools.cache
-def _blas() -> threadpoolctl.ThreadpoolController:
+def _blas() -> Any:
     """The loaded BLAS libraries; finding them takes milliseconds."""
+    import threadpoolctl  # Here: importing the package needs none of it.
+
     return threadpoolctl.ThreadpoolController()
 
 
@@ -55,28 +57,19 @@ def _covariance(parameters: np.ndarray, inputs: np.ndarray, queries: np.ndarray)
 
 
 def _factor(parameters: np.ndarray, inputs: np.ndarray) -> np.ndarray:
-    """Lower Cholesky factor (n, n) of the covariance of the observations.
-
-    Raises:
-      scipy.linalg.LinAlgError: if it is not positive definite in float64.
-    """
+    """Lower Cholesky factor (n, n) of the covariance of the observations."""
     covariance = _covariance(parameters, inputs, inputs)
     covariance[np.diag_indices_from(covariance)] += np.exp(parameters[-2])
     return scipy.linalg.cholesky(covariance, lower=True, overwrite_a=True, check_finite=False)
 
 
 class _Loss:
-    """Negative log posterior density of the parameters, up to constants, and its gradient.
-
-    Args:
-      inputs: (n, d) in the unit cube.
-      outputs: (n,) standardised.
-      centre, spread: (d + 3,) of the normal priors.
-    """
+    """Negative log posterior density of the parameters, up to constants, and its gradient."""
 
     def __init__(
         self, inputs: np.ndarray, outputs: np.ndarray, centre: np.ndarray, spread: np.ndarray
     ):
+        # Inputs (n, d), outputs (n,) standardised, and (d + 3,) of the normal priors.
         self._outputs, self._centre, self._spread = outputs, centre, spread
         # The covariance is symmetric: its entries below the diagonal are enough.
         self._below = below = np.tril_indices(len(inputs), -1)
@@ -142,8 +135,7 @@ class GaussianProcess:
       outputs: (n,) float64, in the units given.
       parameters: (d + 3,) log length scales, log signal variance, log noise variance and mean, the
         last three for standardised outputs.
-      location: mean of the outputs of the fit.
-      scale: standard deviation of the outputs of the fit (1 where they are all equal).
+      location, scale: mean and standard deviation of the outputs of the fit; 1 where all are equal.
       loss: negative log posterior density of `parameters` at the fit, up to constants.
       factor: (n, n) lower Cholesky factor of the covariance, of standardised outputs.
       weights: (n,) inverse covariance times residual.
@@ -167,37 +159,19 @@ class GaussianProcess:
         noise_free: bool,
         generator: np.random.Generator,
         restarts: int = 3,
-        start: GaussianProcess | None = None,
     ) -> GaussianProcess:
-        """Fits the hyperparameters.
+        """Returns the process of the best posterior density found from `restarts` starts.
 
-        Args:
-          inputs: (n, d) in the unit cube.
-          outputs: (n,) finite; they are standardised inside.
-          noise_free: True for outputs known exactly (the noise variance is then 1e-6 of theirs);
-            False learns one noise variance.
-          generator: draws the random starts from the priors.
-          restarts: how many starts, >= 1; the first is the centre of the priors.
-          start: an earlier fit in the same dimension, whose hyperparameters take the place of the
-            centre of the priors as the first start.
-
-        Returns:
-          The process with the best posterior density found, conditioned on all rows.
-
-        Raises:
-          ValueError: shapes that do not fit, inputs outside the unit cube, outputs not finite.
+        The first start is the centre of the priors, the others are drawn from them. `noise_free` is
+        for outputs known exactly; else one noise variance is learnt.
         """
         inputs, outputs = _checked(inputs, outputs)
         if restarts < 1:
             raise ValueError(f"restarts {restarts}: pass 1 or more")
-        dimension = inputs.shape[1]
-        if start is not None and start.inputs.shape[1] != dimension:
-            raise ValueError(f"start has dimension {start.inputs.shape[1]}, the inputs {dimension}")
         location, scale = float(outputs.mean()), float(outputs.std())
         scale = scale if scale > 1e-12 * max(1.0, abs(location)) else 1.0
-        bounds, centre, spread = _priors(dimension, noise_free)
-        starts = [centre if start is None else start.parameters]
-        starts += [generator.normal(centre, spread) for _ in range(restarts - 1)]
+        bounds, centre, spread = _priors(inputs.shape[1], noise_free)
+        starts = [centre, *(generator.normal(centre, spread) for _ in range(restarts - 1))]
         objective = _Loss(inputs, (outputs - location) / scale, centre, spread)
         best = None
         with _one_thread():
@@ -236,13 +210,8 @@ class GaussianProcess:
     def condition(self, inputs: ArrayLike, outputs: ArrayLike) -> GaussianProcess:
         """Adds observations without touching the hyperparameters.
 
-        With outputs at the predicted mean this is the Kriging believer of Ginsbourger, Le Riche &
-        Carraro 2010: the mean stays where it is, the variance shrinks around the new inputs as it
-        will when the true outputs, of the same noise, arrive.
-
-        Args:
-          inputs: (m, d) in the unit cube.
-          outputs: (m,) finite, in the units of the fit.
+        With outputs at the predicted mean, the mean stays where it is and the variance shrinks
+        around the new inputs as it will when the true outputs, of the same noise, arrive.
         """
         inputs, outputs = _checked(inputs, outputs, self.inputs.shape[1])
         return self._conditioned(
@@ -251,13 +220,9 @@ class GaussianProcess:
         )  # fmt: skip
 
     def predict(self, inputs: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-        """Posterior of the latent function; add `noise_variance` to predict an observation.
+        """Returns posterior mean and variance (m,) of the latent function at inputs (m, d).
 
-        Args:
-          inputs: (m, d) in the unit cube.
-
-        Returns:
-          Mean (m,) and variance (m,) >= 0, float64, in the units of the outputs (squared).
+        In the units of the outputs; add `noise_variance` to predict an observation.
         """
         inputs = np.asarray(inputs, dtype=np.float64)
         inputs, _ = _checked(inputs, np.zeros(inputs.shape[:1]), self.inputs.shape[1])
@@ -271,24 +236,9 @@ class GaussianProcess:
         return self.location + self.scale * mean, self.scale**2 * np.maximum(variance, 0.0)
 
     @property
-    def length_scales(self) -> np.ndarray:
-        """(d,) length scales, in units of the cube's edges."""
-        return np.exp(self.parameters[:-3])
-
-    @property
-    def signal_variance(self) -> float:
-        """Prior variance of the latent function, in squared units of the outputs."""
-        return float(self.scale**2 * np.exp(self.parameters[-3]))
-
-    @property
     def noise_variance(self) -> float:
         """Variance of an observation about the latent function, in squared units of the outputs."""
         return float(self.scale**2 * np.exp(self.parameters[-2]))
-
-    @property
-    def constant_mean(self) -> float:
-        """Prior mean of the latent function, in units of the outputs."""
-        return float(self.location + self.scale * self.parameters[-1])
 
 
 def _priors(dimension: int, noise_free: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from dpjax import accounting, training
+from dpjax.pareto.oracles import RunShapes, TrainingCost
 from dpjax.training.optimizers import Optimizer
 from dpjax.tuning import cautions, statements
 from dpjax.tuning.evaluations.candidate_runs import (
@@ -19,8 +20,6 @@ from dpjax.tuning.evaluations.candidate_runs import (
     run_of,
     untrained,
 )
-from dpjax.tuning.pareto.oracles import TrainingCost
-from dpjax.tuning.pareto.run_shapes import RunShapes
 from dpjax.tuning.problem.inspection import Inspection
 from dpjax.tuning.problem.problem import Sizes, stated_training
 from dpjax.tuning.problem.run_settings import RunSetting

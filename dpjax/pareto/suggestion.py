@@ -13,12 +13,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from dpjax import checks
-from dpjax.tuning.pareto import fronts
-from dpjax.tuning.pareto.asking import asked_privacy
-from dpjax.tuning.pareto.domain import Domain
-from dpjax.tuning.pareto.oracles import PrivacyOracle
-from dpjax.tuning.pareto.record import SearchRecord
-from dpjax.tuning.pareto.search import fitted
+from dpjax.pareto import fronts
+from dpjax.pareto.domain import Domain
+from dpjax.pareto.oracles import PrivacyOracle, evaluate_privacy
+from dpjax.pareto.record import SearchRecord, fitted
 
 _CANDIDATES = 4096
 _NEAR = 1024
@@ -38,20 +36,6 @@ class Suggestion:
 
     NOT private where the search looked at private data: see `search`.
 
-    Example:
-      >>> import numpy as np
-      >>> from dpjax.tuning import pareto
-      >>> def privacy(settings):
-      ...     return 1 / settings["noise"]
-      >>> def utility(settings, seeds):  # Stands for trainings on public data.
-      ...     noise = [np.random.default_rng(int(seed)).normal(size=2) for seed in seeds]
-      ...     return 1 / (1.5 + settings["noise"])[:, None] + 0.01 * np.stack(noise)
-      >>> domain = pareto.Domain(noise=pareto.Log(0.1, 10.0))
-      >>> record = pareto.search(domain, privacy, utility, method="random", evaluations=16, seed=0)
-      >>> found = pareto.suggest(record, privacy, 2.0)
-      >>> found.epsilon <= found.wanted_epsilon, found.low < found.utility < found.high
-      (True, True)
-
     Attributes:
       setting: name -> number, integers rounded.
       wanted_epsilon: asked for.
@@ -68,43 +52,18 @@ class Suggestion:
     high: float
 
 
-def suggest(
-    record: SearchRecord,
-    privacy: PrivacyOracle,
-    epsilon: float,
-    *,
-    seed: int = 0,
-) -> Suggestion:
+def suggest(record: SearchRecord, privacy: PrivacyOracle, epsilon: float) -> Suggestion:
     """Suggests the setting of best predicted utility whose accounted epsilon is at most `epsilon`.
-
-    Example:
-      >>> import numpy as np
-      >>> from dpjax.tuning import pareto
-      >>> def privacy(settings):
-      ...     return 1 / settings["noise"]
-      >>> def utility(settings, seeds):  # Stands for trainings on public data.
-      ...     noise = [np.random.default_rng(int(seed)).normal(size=2) for seed in seeds]
-      ...     return 1 / (1.5 + settings["noise"])[:, None] + 0.01 * np.stack(noise)
-      >>> domain = pareto.Domain(noise=pareto.Log(0.1, 10.0))
-      >>> record = pareto.search(domain, privacy, utility, method="random", evaluations=16, seed=0)
-      >>> suggestion = pareto.suggest(record, privacy, 2.0)
-      >>> suggestion.epsilon <= 2.0
-      True
 
     Args:
       record: of a search with any method.
       privacy: the oracle of the search.
-      epsilon: wanted, finite, above 0.
-      seed: of the candidates drawn.
-
-    Raises:
-      ValueError: an epsilon that is none, nothing to fit, or no setting that is private enough; it
-        says how private the domain can be.
+      epsilon: wanted, finite, above 0; a ValueError says how private the domain can be.
     """
     checks.instance("record", record, SearchRecord, "pareto.search(...)")
     checks.function("privacy", privacy, "of settings")
-    epsilon, seed = checks.positive("epsilon", epsilon), checks.whole("seed", seed, 0)
-    generator = np.random.default_rng((seed, len(record)))
+    epsilon = checks.positive("epsilon", epsilon)
+    generator = np.random.default_rng((0, len(record)))  # The same question, the same answer.
     cost, utility = fitted(record, generator)
     domain = record.domain
     seen = record.unit[record.succeeded][-_CANDIDATES // 2 :]
@@ -142,7 +101,7 @@ def suggest(
 
 
 def _most_private(pool, cost, price, epsilon, domain, generator) -> np.ndarray:
-    """The candidates (_PARENTS, d) of the least epsilon found, walking down from the pool's.
+    """Returns the candidates (_PARENTS, d) of the least epsilon found, walking down from the pool.
 
     The least epsilon of a domain usually lies in a corner, where no random candidate does: each
     coordinate is moved to its ends too. Stops where a candidate has at most `epsilon`.
@@ -165,31 +124,31 @@ def _most_private(pool, cost, price, epsilon, domain, generator) -> np.ndarray:
 
 
 class _Prices:
-    """True epsilons of points, each distinct setting asked once; infinite where it failed."""
+    """True epsilons of points, each distinct setting priced once; infinite where it failed."""
 
     def __init__(self, domain: Domain, privacy: PrivacyOracle):
         self._domain, self._privacy = domain, privacy
         self._known: dict[bytes, float] = {}
 
     def __call__(self, points: np.ndarray) -> np.ndarray:
-        """(n,) float64 of points (n, d)."""
+        """Returns those (n,) float64 of points (n, d)."""
         rounded = _rounded(self._domain, points)
         names = [row.tobytes() for row in np.round(rounded, 12) + 0.0]
         new = [place for place, name in enumerate(names) if name not in self._known]
         if new:
-            asked, _ = asked_privacy(self._privacy, self._domain.from_unit(points[new]))
-            for place, value in zip(new, asked):
+            found, _ = evaluate_privacy(self._privacy, self._domain.from_unit(points[new]))
+            for place, value in zip(new, found):
                 self._known[names[place]] = np.inf if np.isnan(value) else float(value)
         return np.array([self._known[name] for name in names])
 
 
 def _rounded(domain: Domain, points: np.ndarray) -> np.ndarray:
-    """The points that the settings of `points` have."""
+    """Returns the points that the settings of `points` have."""
     return domain.to_unit(domain.from_unit(points))
 
 
 def _ranked(pool, cost, utility, price, epsilon, domain) -> np.ndarray:
-    """The feasible points of the pool, best predicted utility first; at most `_PARENTS`."""
+    """Returns the feasible points of the pool, best predicted utility first, `_PARENTS` at most."""
     points = _rounded(domain, pool)
     likely = cost.predict(points)[0] <= np.log(epsilon) + _SLACK
     error = np.where(likely, utility.predict(points)[0], np.inf)

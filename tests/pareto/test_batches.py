@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from dpjax.tuning.pareto import acquisition, batches, fronts
-from dpjax.tuning.pareto.gaussian_process import GaussianProcess
+from dpjax.pareto import acquisition, batches, fronts
+from dpjax.pareto.gaussian_process import GaussianProcess
 
 ANTI_IDEAL = (10.0, 1.0)
 TARGET = fronts.to_model_units(ANTI_IDEAL)
@@ -44,12 +44,11 @@ def _objectives(unit, noise=0.0, generator=None):
     return np.stack([0.05 * np.exp(budget), 1 / (1 + np.exp(-logit))], axis=1)
 
 
-def _processes(inputs, objectives, generator, restarts=1, start=(None, None)):
+def _processes(inputs, objectives, generator):
     values = fronts.to_model_units(objectives)
     return tuple(
         GaussianProcess.fit(
-            inputs, values[:, column], noise_free=column == 0, generator=generator,
-            restarts=restarts, start=start[column],
+            inputs, values[:, column], noise_free=column == 0, generator=generator, restarts=1
         )
         for column in range(2)
     )  # fmt: skip
@@ -131,13 +130,6 @@ def test_rounded_duplicates_are_never_proposed(fitted):
     assert exhausted.shape == (0, 3)
 
 
-def test_own_rounding_takes_the_place_of_the_domain(fitted):
-    batch = _propose(fitted, Cube(3), 5, rounding=lambda points: np.round(points[:, :1] * 8))
-    assert len(set(np.round(batch[:, 0] * 8))) == len(batch)
-    taken = set(np.round(fitted[1].inputs[:, 0] * 8))
-    assert not taken & set(np.round(batch[:, 0] * 8))
-
-
 def test_infeasible_points_are_never_proposed(fitted):
     domain = Cube(3, largest_sum=1.2)
     batch = _propose(fitted, domain, 12)
@@ -191,9 +183,8 @@ def _search(seed, criterion, noise):
     domain = Cube(3)
     inputs = domain.sample(12 if criterion else 36, generator)
     objectives = _objectives(inputs, noise, generator)
-    processes = (None, None)
     while len(inputs) < 36:
-        processes = _processes(inputs, objectives, generator, start=processes)
+        processes = _processes(inputs, objectives, generator)
         batch = batches.propose(
             processes, domain, 6, anti_ideal=TARGET, generator=generator, acquisition=criterion,
             candidates=512,

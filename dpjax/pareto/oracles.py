@@ -12,19 +12,26 @@ knows it again; otherwise its fields, if it is a dataclass, or its name stand fo
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from dpjax import accounting, checks
+from dpjax.pareto.domain import Domain, Settings, number_of, select
+from dpjax.pareto.repeated_runs import RepeatedRuns
 from dpjax.training.optimizers import Optimizer
 from dpjax.tuning.curator import fingerprint
-from dpjax.tuning.pareto.domain import Domain, select
-from dpjax.tuning.pareto.repeated_runs import RepeatedRuns
-from dpjax.tuning.pareto.run_shapes import RunShapes
 from dpjax.tuning.problem.inspection import refuse_unread
-from dpjax.tuning.problem.run_shape import FIXED, TRUNCATION_PROBABILITY
+from dpjax.tuning.problem.run_settings import RunSetting
+from dpjax.tuning.problem.run_shape import (
+    FIXED,
+    POISSON,
+    TRUNCATION_PROBABILITY,
+    check_sampling,
+    whole_lot_size,
+)
 from dpjax.tuning.problem.task import Task, check_score
 
 PrivacyOracle = Callable[[Mapping[str, np.ndarray]], np.ndarray]
@@ -34,6 +41,97 @@ TIGHT, RDP, CLASSIC = "tight", "rdp", "rdp_classic"
 
 LARGEST_ORDER = 512
 """Renyi orders of the two older accountings: every integer from 2 to this."""
+
+_ABOVE_ZERO = "must be above 0: pass positive numbers"
+_ROUNDINGS: dict[str, Callable[[np.ndarray], np.ndarray]] = {"round": np.round, "floor": np.floor}
+
+
+@dataclasses.dataclass(frozen=True)
+class RunShapes:
+    """How settings with `epochs` and `lot_size` become runs on a data set of public size.
+
+    Example:
+      >>> from dpjax import pareto
+      >>> pareto.RunShapes(dataset_size=60_000).sampling
+      'fixed'
+
+    Attributes:
+      dataset_size: public number of records; exactly theirs for fixed lots.
+      sampling: "fixed", lots drawn without replacement, replace one; or "poisson", add or remove
+        one, where lot_size is the expected number.
+      steps_per_epoch: "round" of dataset_size / lot_size, as in the code of Avent et al. 2020, or
+        "floor"; at least 1.
+      size_bound: a public number that the records never exceed, for Poisson lots, whose rate and
+        steps come from dataset_size all the same; None: dataset_size.
+    """
+
+    dataset_size: int
+    sampling: str = dataclasses.field(default=FIXED, metadata={"choices": (FIXED, POISSON)})
+    steps_per_epoch: str = dataclasses.field(
+        default="round", metadata={"choices": tuple(_ROUNDINGS)}
+    )
+    size_bound: int | None = None
+
+    def __post_init__(self) -> None:
+        check_sampling(self.sampling)
+        checks.one_of("steps_per_epoch", self.steps_per_epoch, tuple(_ROUNDINGS))
+        object.__setattr__(self, "dataset_size", checks.whole("dataset_size", self.dataset_size))
+        if self.size_bound is not None:
+            object.__setattr__(self, "size_bound", checks.whole("size_bound", self.size_bound))
+        if self.size_bound is not None and (
+            self.sampling == FIXED or self.size_bound < self.dataset_size
+        ):
+            raise ValueError(
+                f"size_bound {self.size_bound}: pass dataset_size or more, for poisson lots only"
+            )
+
+    @property
+    def largest_size(self) -> int:
+        """The public number that the records never exceed."""
+        return self.dataset_size if self.size_bound is None else self.size_bound
+
+    def check(self, domain: Domain) -> None:
+        """Refuses a domain whose settings cannot be run on this data set."""
+        missing = [name for name in ("epochs", "lot_size") if domain.largest(name) is None]
+        if missing:
+            raise ValueError(
+                f"the domain lacks {', '.join(missing)}: add it, for example "
+                f"{missing[0]}=log_integer(1,64)"
+            )
+        least = domain.smallest("clip_norm")
+        if least is not None and not least > 0:
+            raise ValueError(f"clip_norm goes down to {least:g} and {_ABOVE_ZERO}")
+        largest = domain.largest("lot_size")
+        if largest is not None and largest > self.dataset_size:
+            raise ValueError(
+                f"lot_size goes up to {largest:g}, above the "
+                f"{self.dataset_size} training records: pass a range that ends there or below"
+            )
+
+    def lot_sizes(self, settings: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Returns the records of a lot, (n,) int64."""
+        sizes = [whole_lot_size(lot, self.dataset_size) for lot in settings["lot_size"]]
+        return np.array(sizes, np.int64)
+
+    def steps(self, settings: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Returns steps (n,) int64: epochs times the steps of one, at least 1."""
+        per_epoch = _ROUNDINGS[self.steps_per_epoch](self.dataset_size / self.lot_sizes(settings))
+        steps = np.round(settings["epochs"]) * np.maximum(per_epoch, 1.0)
+        return np.maximum(steps, 1.0).astype(np.int64)
+
+    def accounted(self, settings: Mapping[str, np.ndarray]) -> list[RunSetting]:
+        """Returns the runs of n settings, lots and prices; reads `noise_multiplier` too."""
+        if not np.all(np.asarray(settings.get("clip_norm", 1.0)) > 0):
+            raise ValueError(f"clip_norm {_ABOVE_ZERO}")
+        shared = self.sampling, self.dataset_size, self.largest_size
+        return [
+            RunSetting(lot_size, steps, *shared, noise_multiplier)
+            for lot_size, steps, noise_multiplier in zip(
+                self.lot_sizes(settings).tolist(),
+                self.steps(settings).tolist(),
+                np.asarray(settings["noise_multiplier"], np.float64).tolist(),
+            )
+        ]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +147,7 @@ class TrainingCost:
 
     Example:
       >>> import numpy as np
-      >>> from dpjax.tuning import pareto
+      >>> from dpjax import pareto
       >>> cost = pareto.TrainingCost(pareto.RunShapes(dataset_size=1000))
       >>> settings = {"epochs": [2.0], "lot_size": [100.0], "noise_multiplier": [2.0]}
       >>> cost({name: np.array(values) for name, values in settings.items()}).shape
@@ -62,10 +160,6 @@ class TrainingCost:
         integer orders with the best conversion; "rdp_classic", the same with the conversion of the
         paper (rdp + log(1/delta) / (order - 1)), for reproducing it. All three charge the
         probability that a lot is not as accounted (`RunShape.failure_probability`) to delta.
-
-    Raises:
-      ValueError: a delta outside (0, 1), one below what Poisson lots may overflow with, or another
-        method.
     """
 
     shapes: RunShapes
@@ -117,7 +211,7 @@ class TrainingCost:
         return np.where(left > 0.0, epsilons, np.inf)
 
     def guarantee(self, setting: Mapping[str, float]) -> accounting.Guarantee:
-        """The full guarantee of one run of one setting, always the tight one."""
+        """Returns the full guarantee of one run of one setting, always the tight one."""
         (run,) = self.shapes.accounted({name: np.array([v]) for name, v in setting.items()})
         return run.guarantee()
 
@@ -138,8 +232,7 @@ class TrainedAccuracy:
     NOT private: accuracies are exact, on records that nothing protects.
 
     Example:
-      >>> from dpjax import data, models, training, tuning
-      >>> from dpjax.tuning import pareto
+      >>> from dpjax import data, models, pareto, training, tuning
       >>> parts = data.load("digits").parts(0.2, key=b"public")  # Public records.
       >>> task = tuning.classification(models.LogisticRegression(10), parts.train, parts.validation)
       >>> shapes = pareto.RunShapes(dataset_size=parts.train.public_size)
@@ -177,9 +270,6 @@ class TrainedAccuracy:
           side_by_side: THE memory knob: runs vectorised in one call; None: `repetitions` for models
             of few parameters and on accelerators, else 1.
           workers: calls at the same time; None: one for each CPU core, or each accelerator.
-
-        Raises:
-          ValueError: no repetition, or a task whose `correct` is no boolean or `score` no number.
         """
         repetitions = checks.whole("repetitions", repetitions)
         classes = checks.whole("classes", classes)
@@ -210,14 +300,9 @@ class TrainedAccuracy:
         }
 
     def __call__(self, settings: Mapping[str, np.ndarray], seeds: np.ndarray) -> np.ndarray:
-        """Accuracies (n, R) float64 in [0, 1], nan where a run diverged.
+        """Returns accuracies (n, R) float64 in [0, 1], nan where a run diverged.
 
-        Args:
-          settings: name -> (n,).
-          seeds: (n,) integers >= 0; repetition r of a point has a key made of (its seed, r).
-
-        Raises:
-          ValueError: for a name that nothing reads, or two equal seeds.
+        Repetition r of a point has a key made of (its seed, r); seeds (n,) are integers >= 0.
         """
         number = len(seeds)
         refuse_unread(self.task, self._optimizer, settings)
@@ -242,7 +327,7 @@ class TrainedAccuracy:
 
 
 def described(oracle: Callable[..., Any]) -> Any:
-    """What a record says of an oracle, JSON-able: its own words, its fields or its name."""
+    """Returns what a record says of an oracle, JSON-able: its own words, its fields or its name."""
     if hasattr(oracle, "describe"):
         return oracle.describe()
     if dataclasses.is_dataclass(oracle):
@@ -251,6 +336,79 @@ def described(oracle: Callable[..., Any]) -> Any:
     return f"{named.__module__}.{named.__qualname__}"
 
 
-def one_setting(settings: Mapping[str, np.ndarray], place: int) -> dict[str, float]:
-    """The setting at one place, as plain numbers."""
-    return {name: float(values[0]) for name, values in select(settings, [place]).items()}
+def evaluate_privacy(privacy: PrivacyOracle, settings: Settings) -> tuple[np.ndarray, list[str]]:
+    """Returns epsilons (n,), nan where failed, and the reasons, empty where not."""
+    number = number_of(settings)
+    answers, why = _one_by_one_if_needed(lambda which: privacy(select(settings, which)), number)
+    epsilon = np.full(number, np.nan)
+    for place, answer in enumerate(answers):
+        if why[place]:
+            continue
+        if np.shape(answer) != ():
+            raise ValueError(
+                f"the privacy oracle answered {np.shape(answer)} for a point: return one epsilon "
+                "for each setting, shape (n,)"
+            )
+        if np.isfinite(answer) and answer >= 0:
+            epsilon[place] = answer
+        else:
+            why[place] = f"the privacy oracle gave epsilon {float(answer):g}"
+    return epsilon, why
+
+
+def evaluate_utility(
+    utility: UtilityOracle, settings: Settings, seeds: np.ndarray, failed_as: float | None
+) -> tuple[list[np.ndarray], list[str]]:
+    """Returns utilities (R,) of each setting, and reasons of failure, empty where there is none."""
+    takes_seeds = "seeds" in inspect.signature(utility).parameters
+
+    def ask(which: np.ndarray) -> np.ndarray:
+        chosen = select(settings, which)
+        return utility(chosen, seeds=seeds[which]) if takes_seeds else utility(chosen)
+
+    answers, why = _one_by_one_if_needed(ask, len(seeds))
+    measured = []
+    for place, answer in enumerate(answers):
+        own = np.zeros(0) if why[place] else np.asarray(answer, np.float64)
+        if not why[place]:
+            if own.ndim != 1 or not own.size:
+                raise ValueError(
+                    f"the utility oracle answered {own.shape} for a point: return the utilities of "
+                    "all repetitions, shape (n, R)"
+                )
+            real = own[~np.isnan(own)]
+            if ((real < 0) | (real > 1)).any():
+                why[place] = f"a utility of {real[(real < 0) | (real > 1)][0]:g} is not in [0, 1]"
+            elif failed_as is None and len(real) < len(own):
+                why[place] = f"{len(own) - len(real)} of {len(own)} repetitions failed"
+        measured.append(own)
+    return measured, why
+
+
+def _one_by_one_if_needed(
+    ask: Callable[[np.ndarray], np.ndarray], number: int
+) -> tuple[list[Any], list[str]]:
+    """Asks for all points at once; if that raises, for each alone, to find which ones fail."""
+    try:
+        answers = ask(np.arange(number))
+        if len(answers) != number:
+            raise ValueError(
+                f"an oracle gave {len(answers)} answers for {number} settings: return one for each"
+            )
+        return list(answers), [""] * number
+    except Exception as error:
+        if number == 1:
+            return [None], [_one_line(error)]
+    alone: list[Any] = [None] * number
+    why = [""] * number
+    for place in range(number):
+        try:
+            (alone[place],) = ask(np.array([place]))
+        except Exception as error:
+            why[place] = _one_line(error)
+    return alone, why
+
+
+def _one_line(error: Exception) -> str:
+    """Returns what went wrong, in one line that is never empty."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]

@@ -6,22 +6,13 @@ results is private output, unless the data was public.
 """
 
 # Named here so that its releases are verified wherever this package is imported.
-from dpjax.tuning.pareto import released_run as released_run
-from dpjax.tuning.pareto.domain import (
-    Domain,
-    Log,
-    Real,
-    parse_domain,
-    parse_parameter,
-)
-from dpjax.tuning.pareto.fronts import check_anti_ideal, front, hypervolume, non_dominated
-from dpjax.tuning.pareto.oracles import TrainedAccuracy, TrainingCost
-from dpjax.tuning.pareto.record import Evaluation, SearchRecord
-from dpjax.tuning.pareto.reevaluation import FreshFront, front_by_means, reevaluate
-from dpjax.tuning.pareto.run_shapes import RunShapes
-from dpjax.tuning.pareto.sampling_laws import UniformOver, grid
-from dpjax.tuning.pareto.search import METHODS, ask, fitted, search
-from dpjax.tuning.pareto.suggestion import Suggestion, suggest
+from dpjax.pareto import released_run as released_run
+from dpjax.pareto.domain import Domain, Log, Real, grid, parse_domain
+from dpjax.pareto.fronts import check_anti_ideal, front, hypervolume, non_dominated
+from dpjax.pareto.oracles import RunShapes, TrainedAccuracy, TrainingCost
+from dpjax.pareto.record import Evaluation, SearchRecord, fitted
+from dpjax.pareto.search import METHODS, FreshFront, ask, reevaluate, search
+from dpjax.pareto.suggestion import Suggestion, suggest
 from dpjax.tuning.problem.space import Category, Integer, LogInteger
 
 __all__ = [
@@ -39,17 +30,14 @@ __all__ = [
     "Suggestion",
     "TrainedAccuracy",
     "TrainingCost",
-    "UniformOver",
     "ask",
     "check_anti_ideal",
     "fitted",
     "front",
-    "front_by_means",
     "grid",
     "hypervolume",
     "non_dominated",
     "parse_domain",
-    "parse_parameter",
     "reevaluate",
     "search",
     "suggest",

@@ -64,11 +64,7 @@ class RepeatedRuns:
         usual_width: int,
         workers: int | None,
     ):
-        """See `TrainedAccuracy` for the arguments.
-
-        Raises:
-          ValueError: a width or a number of workers below 1.
-        """
+        """Takes the arguments of `TrainedAccuracy`, and the width where none is asked for."""
         if width is not None:
             width = checks.whole("side_by_side", width)
         if workers is not None:
@@ -99,7 +95,7 @@ class RepeatedRuns:
         key_words: np.ndarray,
         hyperparameters: Mapping[str, np.ndarray],
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Trains n runs.
+        """Trains n runs; returns their scores in units, int64, and whether they are finite, (n,).
 
         Args:
           lots: of each.
@@ -107,13 +103,6 @@ class RepeatedRuns:
           key_words: (n, 2) uint32, the words of each run's threefry key; all different.
           hyperparameters: name -> (n,), taken as float32; with `lot_size`, what the noisy sum is
             divided by.
-
-        Returns:
-          What the validation records score (n,) int64, in units (`Task.units`), and whether all
-          parameters are finite (n,).
-
-        Raises:
-          ValueError: two runs with one key.
         """
         number = len(lots)
         if len(np.unique(key_words, axis=0)) < number:
@@ -145,7 +134,7 @@ class RepeatedRuns:
         return units, finite
 
     def _calls(self, lots: Sequence[Lots], steps: np.ndarray) -> list[tuple[LotFamily, np.ndarray]]:
-        """Which runs go together, the most work first."""
+        """Returns which runs go together, the most work first."""
         waiting = collections.defaultdict(list)
         for member, one in enumerate(lots):
             steps_of_call = int(steps[member]) * self._placement.width
@@ -167,7 +156,7 @@ class RepeatedRuns:
         key_words: np.ndarray,
         hyperparameters: Mapping[str, np.ndarray],
     ) -> PyTree:
-        """What the device is given of runs; lanes without one repeat the last, with no steps."""
+        """Returns what the device is given; lanes without a run repeat the last, with no steps."""
         lanes = np.append(members, np.full(self._placement.width - len(members), members[-1]))
         own = steps[lanes].astype(np.uint32)
         own[len(members) :] = 0
@@ -181,7 +170,7 @@ class RepeatedRuns:
         }
 
     def _program(self, family: LotFamily, device: Any, inputs: PyTree) -> Callable[..., PyTree]:
-        """The compiled program of a class of lots on a device."""
+        """Returns the compiled program of a class of lots on a device."""
         with self._locks[family, device]:
             if (family, device) not in self._programs:
                 mapped = self._placement.mapped(self._run_of(family), (0, None, None))
@@ -192,7 +181,7 @@ class RepeatedRuns:
             return self._programs[family, device]
 
     def _run_of(self, family: LotFamily) -> Callable[[PyTree, PyTree, PyTree], PyTree]:
-        """run(inputs, training records, validation records) -> (units, finite), one run."""
+        """Returns run(inputs, training records, validation records) -> (units, finite)."""
         task, optimizer = self._task, self._optimizer
         rows = task.train.number
         config = train_config(task, optimizer, _any_member(family), steps=1, lot_size=1.0)
@@ -218,13 +207,11 @@ class RepeatedRuns:
 
 
 def class_of(lots: Lots, steps_of_call: int = 0) -> LotFamily:
-    """The family that a run's lots are drawn from: rounded up in capacity, where that is cheap.
+    """Returns the family that a run's lots are drawn from, capacities rounded up where it is cheap.
 
-    Args:
-      lots: of the run.
-      steps_of_call: of all runs in its call; with many, capacities are one of four an octave, else
-        powers of two. A function of the run and of the width of a call alone: a search that is
-        resumed, in whatever order, trains each setting by the same program.
+    With many steps in all runs of a call, capacities are one of four an octave, else powers of two.
+    A function of the run and of the width of a call alone: a search that is resumed, in whatever
+    order, trains each setting by the same program.
     """
     family = family_of(lots)
     if family.kind in (ALONE, POISSON_DENSE):
@@ -240,7 +227,7 @@ def class_of(lots: Lots, steps_of_call: int = 0) -> LotFamily:
 
 
 def _any_member(family: LotFamily) -> Lots:
-    """Lots of the family's kind; the program reads only their neighbouring relation."""
+    """Returns lots of the family's kind; the program reads only their neighbouring relation."""
     if family.lots is not None:
         return family.lots
     if family.kind == "fixed":
@@ -249,6 +236,6 @@ def _any_member(family: LotFamily) -> Lots:
 
 
 def _cores() -> int:
-    """CPU cores that this process may use."""
+    """Counts the CPU cores that this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity else os.cpu_count() or 1

@@ -9,12 +9,12 @@ import sys
 import numpy as np
 import pytest
 
-from dpjax.tuning import pareto
+from dpjax import pareto
+from dpjax.pareto import acquisition, fronts, gaussian_process
 from dpjax.tuning.curator import WARNING
-from dpjax.tuning.pareto import fronts, gaussian_process, original_units
 
 # The module, whose name in the package is that of its function.
-searching = sys.modules["dpjax.tuning.pareto.search"]
+searching = sys.modules["dpjax.pareto.search"]
 DEFAULT = searching._ACQUISITIONS["ehvi"]
 DOMAIN = pareto.Domain(noise=pareto.Log(0.1, 16.0), rate=pareto.Log(1e-3, 1.0))
 
@@ -97,7 +97,7 @@ def test_processes_see_settings_as_evaluated_and_gains_as_reported(monkeypatch):
 
     def gain(mean, variance, front, anti_ideal):
         units.append(anti_ideal)
-        return original_units.expected_hypervolume_improvement_in_original_units(
+        return acquisition.expected_hypervolume_improvement_in_original_units(
             mean, variance, front, anti_ideal
         )
 
@@ -106,7 +106,7 @@ def test_processes_see_settings_as_evaluated_and_gains_as_reported(monkeypatch):
     record = pareto.search(
         domain, privacy, utility, evaluations=12, initial=8, batch_size=4, seed=0
     )
-    pareto.front_by_means(record)
+    searching._front_by_means(record)
     pareto.suggest(record, privacy, 1.0)
     off_grid = np.abs(np.concatenate(asked)[:, None] - grid).min(axis=1)
     assert len(asked) > 10 and off_grid.max() < 1e-9
@@ -460,7 +460,7 @@ def test_fresh_repetitions_undo_the_winner_s_curse():
         pareto.reevaluate(record, luck, rounds=0)
     # The processes see that there is nothing but luck: by their means few settings differ, and the
     # most private one is on their front.
-    smoothed = pareto.front_by_means(record)
+    smoothed = searching._front_by_means(record)
     assert int(np.argmin(record.epsilon)) in smoothed
     both = pareto.reevaluate(record, luck, by_means=True)
     assert len(both.epsilon) == len(set(smoothed) | set(record.front()))
