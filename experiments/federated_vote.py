@@ -42,8 +42,7 @@ from dpjax import models
 from dpjax.commands import command_line, derived_flags, run_folder
 from dpjax.commands import config as saved_config
 from dpjax.federated.federation_settings import Averaging, LocalTraining
-from dpjax.federated.vote_candidates import RATES
-from dpjax.federated.vote_plan import VoteSettings
+from dpjax.federated.voting import RATES, VoteSettings
 from experiments.federation import data_split, offline
 from experiments.federation.data_split import DataSplit
 
@@ -153,7 +152,7 @@ def node_configs(clients: int) -> list[dict[str, str | int | bool]]:
         {"partition-id": number} for number in range(clients)
     ]
     if math.isinf(_AVERAGING.total_epsilon):
-        from dpjax.federated.flower.node_settings import ALLOW_WITHOUT_NOISE
+        from dpjax.federated.flower.storage import ALLOW_WITHOUT_NOISE
 
         # Whoever simulates owns every node, and has asked for it.
         numbered = [own | {ALLOW_WITHOUT_NOISE: True} for own in numbered]
@@ -170,15 +169,15 @@ def check_all_records(
     Raises:
       ValueError: for a client whose set-up is wrong, or if no client can judge anything.
     """
-    from dpjax.federated.flower import local_training, records
+    from dpjax.federated.flower import noisy_vectors, storage
 
     parts = None if _FOLDERS.value else data_split.divided_as(config)
     odd = {}
     for number, node in enumerate(nodes):
         try:
-            held = parts[number] if parts else records.read_folder(str(node["data"]))
-            local_training.check_records(held, int(config["classes"]))
-        except records.SetupError as error:
+            held = parts[number] if parts else storage.read_folder(str(node["data"]))
+            noisy_vectors.check_records(held, int(config["classes"]))
+        except storage.SetupError as error:
             raise ValueError(f"client {number}: {error}") from None
         except ValueError as error:
             odd[number] = str(error)
@@ -235,7 +234,7 @@ def report(
 
 def _report_training(outcome, table: Table) -> dict[str, Any]:
     """Rows about the trained model; returns findings."""
-    from dpjax.federated import local_updates
+    from dpjax.federated import local_training
 
     election = outcome.election
     plan = election.averaging_plan
@@ -248,7 +247,7 @@ def _report_training(outcome, table: Table) -> dict[str, Any]:
     if _FOLDERS.value:
         return {}
     test = _SPLIT.made(DataSplit, _VOTE.clients).load().test
-    found = local_updates.accuracy(
+    found = local_training.accuracy(
         election.model, outcome.params, np.asarray(test.inputs), np.asarray(test.labels)
     )
     table.add_row("the model's accuracy on test data (not in the release)", f"{found:.4f}")
@@ -259,7 +258,7 @@ def main() -> int:
     """Checks what was asked, claims a folder, holds the vote; returns the exit code."""
     offline.stay_offline()
     try:
-        from dpjax.federated.flower import records  # noqa: F401 (whether it is there)
+        from dpjax.federated.flower import storage  # noqa: F401 (whether it is there)
     except ImportError as error:
         raise ValueError(str(error)) from None
 
@@ -289,9 +288,9 @@ def hold(folder: str, config: Mapping[str, Any], nodes: list[dict], console: Con
       The exit code.
     """
     from dpjax import federated
-    from dpjax.federated.flower import records
+    from dpjax.federated.flower import storage
 
-    load = records.records_in_folder if _FOLDERS.value else data_split.parts_of_data_set(config)
+    load = storage.records_in_folder if _FOLDERS.value else data_split.parts_of_data_set(config)
     client_app = federated.make_client_app(load, config)
     accuracies = None
     if _RUNTIME.value == "simulation":

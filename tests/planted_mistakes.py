@@ -1355,14 +1355,14 @@ MISTAKES = [
     ),
     Mistake(
         "ballot noise from the public seed of the election",
-        f"{_F}flower/local_training.py",
+        f"{_F}flower/noisy_vectors.py",
         "noisy_ballot(ballot, election.plan, HostRandomness())",
         "noisy_ballot(ballot, election.plan, HostRandomness(election.training.seed))",
         _FEDERATION,
     ),
     Mistake(
         "noise of an update from the number of the round",
-        f"{_F}flower/local_rounds.py",
+        f"{_F}flower/noisy_vectors.py",
         "noisy_update(update, plan, HostRandomness())",
         "noisy_update(update, plan, HostRandomness(number))",
         _FEDERATION,

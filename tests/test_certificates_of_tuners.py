@@ -14,7 +14,7 @@ from dpjax import accounting, bridges, certificate, tuning
 from dpjax.bridges import claims
 from dpjax.bridges.candidates import Candidates
 from dpjax.bridges.procedure import planned
-from dpjax.federated import vote_plan
+from dpjax.federated import voting
 from dpjax.tuning import certifying, release
 from dpjax.tuning.tuners import (
     extrapolation,
@@ -96,7 +96,7 @@ def _extrapolation():
 def _vote(**rules):
     """A federation's words, of a vote alone."""
     settings = dict(clients=10, candidates=7, votes=2, epsilon=2.0, missing_fraction=0.0)
-    return json.loads(json.dumps(vote_plan.VoteSettings(**settings | rules).plan().statement()))
+    return json.loads(json.dumps(voting.VoteSettings(**settings | rules).plan().statement()))
 
 
 STATED = {

@@ -10,10 +10,10 @@ runs them over Flower. Its names are found here too, and imported when first ask
 
 | module | what |
 |---|---|
-| `voting`, `vote_plan`, `vote_candidates` | ballots, their noise and sum; the grids of the paper |
+| `voting` | ballots, their noise and sum; the grids of the paper |
 | `summed` | what both share: a sum of clients' integers, everyone's own noise |
 | `averaging` | private federated averaging: what a client sends, what the server makes of it |
-| `vote_clients`, `local_updates` | what a client trains on its own records, in JAX |
+| `local_training` | what a client trains on its own records, in JAX |
 | `federation_settings` | local training and averaging, as settings |
 | `flower` | the same through Flower's messages, masked |
 
@@ -35,32 +35,31 @@ _HOMES = {
     "AveragingSettings": "averaging",
     "LocalTraining": "federation_settings",
     "VoteAborted": "voting",
-    "VotePlan": "vote_plan",
-    "VoteSettings": "vote_plan",
-    "train_clients": "vote_clients",
+    "VotePlan": "voting",
+    "VoteSettings": "voting",
+    "train_clients": "local_training",
     "averaging": "",
     "voting": "",
     "flower": "",
+    "Election": "flower.election",
+    "InProcessGrid": "flower.in_process",
+    "Outcome": "flower.server",
+    "Spending": "flower.messages",
+    "SumAborted": "flower.messages",
+    "SumRules": "flower.messages",
+    "make_client_app": "flower.client",
+    "make_server_app": "flower.server",
+    "records_in_folder": "flower.storage",
+    "run_election": "flower.server",
+    "run_in_process": "flower.in_process",
+    "run_rounds": "flower.server",
+    "save_outcome": "flower.vote_release",
+    "secure_sum_only": "flower.client",
+    "statement": "flower.vote_release",
 }
-_OF_FLOWER = (
-    "Election",
-    "InProcessGrid",
-    "Outcome",
-    "Spending",
-    "SumAborted",
-    "SumRules",
-    "make_client_app",
-    "make_server_app",
-    "records_in_folder",
-    "run_election",
-    "run_in_process",
-    "run_rounds",
-    "save_outcome",
-    "secure_sum_only",
-    "statement",
-)
+"""Public names and the modules that they are imported from; without one, a module itself."""
 
-__all__ = [*_HOMES, *_OF_FLOWER]
+__all__ = list(_HOMES)
 
 
 def __dir__() -> list[str]:
@@ -69,8 +68,6 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     """Imports a public name from its module on first use."""
-    if name in _OF_FLOWER:
-        return getattr(importlib.import_module(f"{__name__}.flower"), name)
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = importlib.import_module(f"{__name__}.{_HOMES[name] or name}")

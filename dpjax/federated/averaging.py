@@ -8,7 +8,7 @@ server divides it by the public number of clients.
 
 This is the mechanism alone, free of any framework: `AveragingSettings.plan` calibrates the noise,
 `noisy_update` is what a client sends, `averaged` what the server makes of the sum. NumPy on the
-host; noise from the operating system's randomness. `local_updates` trains.
+host; noise from the operating system's randomness. `local_training` trains.
 """
 
 from __future__ import annotations

@@ -15,6 +15,13 @@ if TYPE_CHECKING:
 
 Config = Mapping[str, str | int | float | bool]
 
+MINIMUM_CLIENTS = 3
+"""With two clients, each could subtract its own vector from the sum and be left with the other's
+and half the noise."""
+
+MODULUS = 2**32
+"""Flower's secure sums are modulo this number."""
+
 
 @dataclasses.dataclass(frozen=True)
 class LocalTraining:

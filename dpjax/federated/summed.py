@@ -13,15 +13,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dpjax import accounting, checks
+from dpjax.federated.federation_settings import MINIMUM_CLIENTS, MODULUS
 from dpjax.randomness import integer_laws
 from dpjax.randomness.host_randomness import HostRandomness
-
-MINIMUM_CLIENTS = 3
-"""With two clients, each could subtract its own vector from the sum and be left with the other's
-and half the noise."""
-
-MODULUS_BITS = 32
-"""Flower's secure sums are modulo 2^32."""
 
 
 class SummedMechanism(abc.ABC):
@@ -112,10 +106,10 @@ class SummedMechanism(abc.ABC):
 
     def check_modulus(self, advice: str) -> None:
         """Raises ValueError, with this advice, if a sum of all clients' vectors would wrap."""
-        if 2 * self.clip * self.settings.clients >= 1 << MODULUS_BITS:
+        if 2 * self.clip * self.settings.clients >= MODULUS:
             raise ValueError(
                 f"{self.settings.clients} noisy {self.vector}s within {self.clip} overflow a sum "
-                f"modulo 2^{MODULUS_BITS}: pass {advice}"
+                f"modulo 2^32: pass {advice}"
             )
 
 

@@ -24,7 +24,7 @@ from absl import app, flags
 from rich.console import Console
 
 from dpjax.commands import command_line, run_folder
-from dpjax.federated.flower import ledger
+from dpjax.federated.flower import storage
 from experiments.federation import deployment, hospitals, offline
 
 _OUT_DIR = flags.DEFINE_string("out_dir", None, "Folder to make. Default: runs/attacked-<time>.")
@@ -190,7 +190,7 @@ def _server(running: deployment.Deployment, trusted: str) -> dict:
     _wait(running, os.path.join(outcome, "found.json"))
     with open(os.path.join(outcome, "found.json"), encoding="utf-8") as file:
         found = json.load(file)
-    lines = ledger.entries(deployment.ledger_of(running.folder, hospitals.NAMES[0]))
+    lines = storage.entries(deployment.ledger_of(running.folder, hospitals.NAMES[0]))
     return {
         "votes of three clients": (found["votes"], 3),
         "masked vectors for three requests at once": (

@@ -60,7 +60,7 @@ def parts_of_data_set(defaults: Mapping[str, Any]) -> Callable[[Any], Records]:
       Function from a node's context to its records; raises SetupError for settings that leave some
       client too few records, or an unknown data set.
     """
-    from dpjax.federated.flower.records import SetupError
+    from dpjax.federated.flower.storage import SetupError
 
     def load(context: Any) -> Records:
         settings = {**defaults, **context.run_config, **context.node_config}

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Console
 
-from dpjax.federated.flower import node_settings
+from dpjax.federated.flower import storage
 from dpjax.federated.flower.election import Election
 from experiments.federation import hospitals, keys, offline
 
@@ -189,9 +189,9 @@ def node_config(folder: str, name: str, own: str, limit: float, delta: float) ->
     """What a hospital tells its SuperNode: where its records are, and what it may spend."""
     facts = {
         "data": own,
-        node_settings.LEDGER: ledger_of(folder, name),
-        node_settings.MAX_EPSILON: limit,
-        node_settings.MAX_DELTA: delta,
+        storage.LEDGER: ledger_of(folder, name),
+        storage.MAX_EPSILON: limit,
+        storage.MAX_DELTA: delta,
     }
     return " ".join(f"{key}={json.dumps(value)}" for key, value in facts.items())
 
@@ -385,7 +385,7 @@ def check(folder: str, outcome: str) -> dict[str, float]:
       ValueError: if the claim is smaller than the truth, or a hospital's ledger disagrees.
     """
     from dpjax import accounting
-    from dpjax.federated.flower import ledger
+    from dpjax.federated.flower import storage
 
     found = {}
     for name in ("hyperparameters", "guarantee"):
@@ -397,7 +397,7 @@ def check(folder: str, outcome: str) -> dict[str, float]:
     if recomputed > claim["epsilon"] * (1 + 1e-9):
         raise ValueError(f"the release claims {claim['epsilon']}, the truth is {recomputed}")
     for name in hospitals.NAMES:
-        lines = ledger.entries(ledger_of(folder, name))
+        lines = storage.entries(ledger_of(folder, name))
         votes = [line["fingerprint"] for line in lines if line["what"] == "vote"]
         if votes != [claim["fingerprint"]]:
             raise ValueError(f"{name} sent {len(votes)} votes, and not just this one")

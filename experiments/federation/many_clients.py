@@ -25,8 +25,8 @@ import numpy as np
 from jax import flatten_util
 
 from dpjax import models
-from dpjax.federated import averaging, vote_clients, voting
-from dpjax.federated.local_updates import FlatModel, Loss, order_stream, whole_records
+from dpjax.federated import averaging, local_training, voting
+from dpjax.federated.local_training import FlatModel, Loss, order_stream, whole_records
 from dpjax.randomness import integer_laws
 from dpjax.randomness.host_randomness import HostRandomness
 
@@ -41,7 +41,7 @@ class FederationUpdates:
         self,
         model: FlatModel,
         loss: Loss,
-        partitions: Sequence[vote_clients.Records],
+        partitions: Sequence[local_training.Records],
         *,
         epochs: int,
         batch_size: int,
@@ -65,7 +65,7 @@ class FederationUpdates:
           candidate: as `local_update`.
           number: of the round, from 0.
         """
-        hyperparameters = vote_clients.stacked_candidates([candidate])
+        hyperparameters = local_training.stacked_candidates([candidate])
         before = np.asarray(params, np.float64)
         updates = []
         for start in range(0, len(self._clients), self._at_once):
@@ -87,7 +87,7 @@ class FederationUpdates:
     def _order(self, client: int, number: int) -> tuple[np.ndarray, int]:
         epochs, batch_size, seed = self._options
         held = self._clients[client]
-        found = vote_clients.batch_order(
+        found = local_training.batch_order(
             held, epochs, batch_size, order_stream((seed, client, number))
         )
         most = -(-len(held.labels) // batch_size)
@@ -98,7 +98,7 @@ class FederationUpdates:
 
 def federated_accuracies(
     model: Any,
-    partitions: Sequence[vote_clients.Records],
+    partitions: Sequence[local_training.Records],
     candidates: Sequence[Mapping[str, float]],
     *,
     rounds: int = 5,
@@ -125,26 +125,26 @@ def federated_accuracies(
     Returns:
       (p,) float64, accuracy on all clients' test records together; 0 where training diverged.
     """
-    vote_clients.check_settings(min(epochs, rounds), batch_size, test_fraction, chunk_size)
-    hyperparameters = vote_clients.stacked_candidates(candidates)
-    clients = vote_clients.local_records(
+    local_training.check_settings(min(epochs, rounds), batch_size, test_fraction, chunk_size)
+    hyperparameters = local_training.stacked_candidates(candidates)
+    clients = local_training.local_records(
         partitions, range(len(partitions)), test_fraction=test_fraction, seed=seed
     )
-    functional = vote_clients.adapted(model, clients[0].inputs.shape[1:])
+    functional = local_training.adapted(model, clients[0].inputs.shape[1:])
     weights = np.array([client.training for client in clients], np.float64)
     weights /= weights.sum()
-    pieces = vote_clients.chunks(len(candidates), chunk_size)
+    pieces = local_training.chunks(len(candidates), chunk_size)
     accuracies, done = [], 0
     for piece in pieces:
         chosen = {name: values[piece] for name, values in hyperparameters.items()}
-        params = vote_clients.broadcast(functional.init(jax.random.key(seed)), len(piece))
+        params = local_training.broadcast(functional.init(jax.random.key(seed)), len(piece))
         for number in range(rounds):
             mean = None
             for place, (client, weight) in enumerate(zip(clients, weights)):
-                order = vote_clients.batch_order(
+                order = local_training.batch_order(
                     client, epochs, batch_size, (seed, place, 2 + number)
                 )
-                trained = vote_clients.train(functional, loss, params, chosen, client, order)
+                trained = local_training.train(functional, loss, params, chosen, client, order)
                 share = np.float32(weight)
                 scaled = jax.tree.map(lambda leaf, share=share: share * leaf, trained)
                 mean = scaled if mean is None else jax.tree.map(jnp.add, mean, scaled)
@@ -152,7 +152,7 @@ def federated_accuracies(
                 if progress is not None:
                     progress(done, rounds * len(clients) * len(pieces))
             params = mean
-        scores = [vote_clients.evaluate(functional, loss, params, client) for client in clients]
+        scores = [local_training.evaluate(functional, loss, params, client) for client in clients]
         tests = np.array([client.test for client in clients])[:, np.newaxis]
         losses = np.stack([pair[0] for pair in scores])
         right = np.stack([pair[1] for pair in scores])
@@ -177,7 +177,7 @@ class VoteOutcome:
 
 
 def hold_votes(
-    scores: vote_clients.ClientScores,
+    scores: local_training.ClientScores,
     epsilons: Sequence[float],
     runs: int,
     *,
@@ -278,11 +278,11 @@ def train_privately(
 @functools.lru_cache(maxsize=16)
 def _many_clients(model: models.FunctionalModel, loss: Loss, tree: Callable) -> Callable:
     # A batch of one candidate for each of many clients; those with fewer steps stop earlier.
-    train = jax.vmap(vote_clients.trainer(model, loss), in_axes=(None, None, 0, 0, 0, 0))
+    train = jax.vmap(local_training.trainer(model, loss), in_axes=(None, None, 0, 0, 0, 0))
 
     @jax.jit
     def run(params, hyperparameters, inputs, labels, orders, steps):
-        start = vote_clients.broadcast(tree(params), 1)
+        start = local_training.broadcast(tree(params), 1)
         trained = train(start, hyperparameters, inputs, labels, orders, steps)
         return jax.vmap(
             lambda held: flatten_util.ravel_pytree(jax.tree.map(lambda leaf: leaf[0], held))[0]

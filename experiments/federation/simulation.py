@@ -15,10 +15,10 @@ from rich.progress import Progress
 
 from dpjax.commands import config as saved_config
 from dpjax.commands import run_folder
-from dpjax.federated import vote_clients, voting
-from dpjax.federated.flower import local_training
+from dpjax.federated import local_training, voting
+from dpjax.federated.flower import noisy_vectors
 from dpjax.federated.flower.election import Election
-from dpjax.federated.flower.outcome import Outcome
+from dpjax.federated.flower.server import Outcome
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning.release import json_bytes
 from experiments.federation import data_split, many_clients
@@ -52,7 +52,7 @@ def _votes(
     settings, training = election.settings, election.training
     judging = [number for number, held in enumerate(parts) if _judges(held, training.classes)]
     line = bar.add_task("clients that voted", total=len(judging))
-    scores = vote_clients.train_clients(
+    scores = local_training.train_clients(
         training.module(),
         [parts[number] for number in judging],
         election.candidates,
@@ -80,7 +80,7 @@ def _votes(
 
 def _judges(held: data_split.Records, classes: int) -> bool:
     try:
-        local_training.check_records(held, classes)
+        noisy_vectors.check_records(held, classes)
     except ValueError:
         return False
     return True

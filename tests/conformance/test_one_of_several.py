@@ -21,7 +21,7 @@ from dpjax import accounting, certificate, checks, data, federated, models, pare
 from dpjax.accounting import guarantee
 from dpjax.bridges.model_files import ModelFile
 from dpjax.data import tables, user_arrays
-from dpjax.federated import vote_clients, voting
+from dpjax.federated import local_training, voting
 from dpjax.pareto import acquisition, fronts, gaussian_process
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.training import dp_sgd
@@ -265,40 +265,40 @@ def _ranges(marks):
 
 def _spent(marks, tmp_path):
     pytest.importorskip("flwr", reason="the extra federated is not installed")
-    from dpjax.federated.flower import ledger
+    from dpjax.federated.flower import storage
 
     line = dict(run="1", fingerprint="f", what="vote", phase=1, epsilon=1.0, delta=0.0)
     line |= {name: 7 for name, mark in zip(("run", "fingerprint", "what"), marks) if mark}
     path = tmp_path / f"{len(list(tmp_path.iterdir()))}.jsonl"
     path.write_text(json.dumps(line) + "\n")
     with open(path, "rb") as file:
-        ledger._read(file.fileno(), path)
+        storage._read(file.fileno(), path)
 
 
 def _global_model(marks):
     pytest.importorskip("flwr", reason="the extra federated is not installed")
-    from dpjax.federated.flower import local_rounds
+    from dpjax.federated.flower import noisy_vectors
 
     values = np.where(marks, np.nan, 1.0).astype(np.float32)
     record = types.SimpleNamespace(to_numpy_ndarrays=lambda: [values])
-    local_rounds._parameters(
-        types.SimpleNamespace(array_records={local_rounds.PARAMETERS_RECORD: record}),
+    noisy_vectors._parameters(
+        types.SimpleNamespace(array_records={noisy_vectors.PARAMETERS_RECORD: record}),
         types.SimpleNamespace(model=types.SimpleNamespace(dimension=3)),
     )
 
 
 def _node(marks, tmp_path):
     pytest.importorskip("flwr", reason="the extra federated is not installed")
-    from dpjax.federated.flower import records
+    from dpjax.federated.flower import storage
 
     inputs = np.where(marks, np.nan, 1.0)[:, None]
     np.savez(tmp_path / "records.npz", inputs=inputs, labels=np.arange(3))
-    records.read_folder(str(tmp_path))
+    storage.read_folder(str(tmp_path))
 
 
 def _candidate(marks):
-    named = zip(vote_clients.HYPERPARAMETERS, marks)
-    vote_clients.stacked_candidates([{name: 0.5 for name, mark in named if not mark}])
+    named = zip(local_training.HYPERPARAMETERS, marks)
+    local_training.stacked_candidates([{name: 0.5 for name, mark in named if not mark}])
 
 
 def _ballot(marks):
@@ -314,10 +314,10 @@ def _ballot(marks):
 
 def _answered(marks):
     pytest.importorskip("flwr", reason="the extra federated is not installed")
-    from dpjax.federated.flower import ledger
+    from dpjax.federated.flower import storage
 
     lines = [{"run": "1", "fingerprint": "f", "phase": phase} for phase in _with(marks, 1, 3)]
-    ledger._check_open(lines, 1, 2, types.SimpleNamespace(fingerprint="f"))
+    storage._check_open(lines, 1, 2, types.SimpleNamespace(fingerprint="f"))
 
 
 CASES = {
@@ -377,7 +377,7 @@ CASES = {
     "data/tables._labels": (_labels, "outside its classes"),
     "data/tables._header": (_names, "a number among its column names"),
     "data/tables._header 2": (_separators, "not separated by commas"),
-    "federated/flower/ledger._check_open": (_answered, "a second answer costs again"),
+    "federated/flower/storage._check_open": (_answered, "a second answer costs again"),
     "models/registry.build_module": (
         lambda marks: models.build_module("mlp", 2, widths=_with(marks, 4, 0)),
         "pass positive hidden widths",
@@ -495,10 +495,10 @@ CASES = {
         lambda marks: user_arrays._labels(np.where(marks, 3, 2), 3, 3, "labels"),
         "are not all in 0..2",
     ),
-    "federated/flower/ledger._read": (_spent, "is no ledger"),
-    "federated/flower/local_rounds._parameters": (_global_model, "the parameters are not finite"),
-    "federated/flower/records.read_folder": (_node, "inputs hold NaN or infinity"),
-    "federated/vote_clients.stacked_candidates": (_candidate, "pass learning_rate and decay"),
+    "federated/flower/storage._read": (_spent, "is no ledger"),
+    "federated/flower/noisy_vectors._parameters": (_global_model, "the parameters are not finite"),
+    "federated/flower/storage.read_folder": (_node, "inputs hold NaN or infinity"),
+    "federated/local_training.stacked_candidates": (_candidate, "pass learning_rate and decay"),
     "federated/voting.noisy_ballot": (_ballot, "not a ballot"),
     "training/sweep/hosts.join 2": (
         lambda marks: hosts.join(

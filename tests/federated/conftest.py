@@ -10,7 +10,7 @@ import pytest
 
 from dpjax.tuning import certifying  # noqa: F401 (loaded, so that the first test finds no proofs)
 
-WITHOUT_FLOWER = ("test_averaging.py", "test_vote_clients.py", "test_voting.py")
+WITHOUT_FLOWER = ("test_averaging.py", "test_local_training.py", "test_voting.py")
 """Tests of what federates in one process."""
 
 collect_ignore = [

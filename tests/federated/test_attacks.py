@@ -13,15 +13,18 @@ import numpy as np
 import pytest
 
 from dpjax import federated
-from dpjax.federated.flower import client, ledger, phases
+from dpjax.federated.flower import client, messages, storage
 from dpjax.federated.flower import internals as flower
 from dpjax.federated.flower.in_process import InProcessGrid
-from dpjax.federated.flower.node_settings import NodeSettings
-from dpjax.federated.flower.outcome import Outcome
-from dpjax.federated.flower.rounds import run_rounds
-from dpjax.federated.flower.secure_sum import secure_sum
-from dpjax.federated.flower.server import make_server_app, run_election
-from dpjax.federated.flower.sum_rules import ProtocolRefusal, SumAborted
+from dpjax.federated.flower.messages import ProtocolRefusal, SumAborted
+from dpjax.federated.flower.server import (
+    Outcome,
+    make_server_app,
+    run_election,
+    run_rounds,
+    secure_sum,
+)
+from dpjax.federated.flower.storage import NodeSettings
 
 _COLLECT, _UNMASK = flower.Stage.COLLECT_MASKED_VECTORS, flower.Stage.UNMASK
 
@@ -59,7 +62,7 @@ def _with_ledgers(federation, tmp_path, **more):
 
 
 def _spent(tmp_path, number=0):
-    lines = ledger.entries(tmp_path / str(number))
+    lines = storage.entries(tmp_path / str(number))
     return [line["epsilon"] for line in lines if line["what"] != "unmask"]
 
 
@@ -183,7 +186,7 @@ def test_one_sum_is_answered_once_however_many_ask_at_once(federation, tmp_path,
     replies = []
 
     def ask_three_times(message, context):
-        kept = context.state.config_records.get(phases.PREPARED, {})
+        kept = context.state.config_records.get(messages.PREPARED, {})
         if (_stage(message), context.node_id, kept.get("phase")) == (_COLLECT, 1000, phase):
             replies.extend(_at_once(app, [message] * 3, context))
 
@@ -227,7 +230,7 @@ def test_processes_that_charge_at_once_are_served_one_after_another(tmp_path):
         ready.wait()
         try:
             # Every call opens the file anew, as processes do: locks are of the open file.
-            ledger.charge(node, number, 0, ledger.Spending("rules", "vote", 1.0, 1e-6))
+            storage.charge(node, number, 0, messages.Spending("rules", "vote", 1.0, 1e-6))
         except ProtocolRefusal as refusal:
             refused.append(str(refusal))
 
@@ -236,7 +239,7 @@ def test_processes_that_charge_at_once_are_served_one_after_another(tmp_path):
         thread.start()
     for thread in threads:
         thread.join()
-    assert [line["epsilon"] for line in ledger.entries(node.ledger)] == [1.0] * 5
+    assert [line["epsilon"] for line in storage.entries(node.ledger)] == [1.0] * 5
     assert (
         refused == ["epsilon 1 is above this client's limit: it is 5 and 5 were spent before"] * 7
     )
@@ -368,10 +371,10 @@ def test_lines_of_earlier_versions_count_and_a_last_line_may_be_left_open(tmp_pa
     path = tmp_path / "ledger"
     path.write_text('{"epsilon": 4, "delta": 1e-6, "fingerprint": "f", "what": "vote"}')
     node = NodeSettings(str(path), max_epsilon=5.0, max_delta=1e-4)
-    ledger.charge(node, 1, 0, ledger.Spending("f", "vote", 1.0, 1e-6))
+    storage.charge(node, 1, 0, messages.Spending("f", "vote", 1.0, 1e-6))
     with pytest.raises(ProtocolRefusal, match="it is 5 and 5 were spent before"):
-        ledger.charge(node, 2, 0, ledger.Spending("f", "vote", 0.1, 1e-6))
-    assert [line["epsilon"] for line in ledger.entries(path)] == [4, 1.0]
+        storage.charge(node, 2, 0, messages.Spending("f", "vote", 0.1, 1e-6))
+    assert [line["epsilon"] for line in storage.entries(path)] == [4, 1.0]
 
 
 def test_a_ledger_that_cannot_be_written_lets_nothing_out(federation, tmp_path):
@@ -393,4 +396,4 @@ def test_a_sum_whose_cost_nobody_states_is_not_private(tmp_path):
     limits = {"max-epsilon": 1e9, "max-delta": 0.9, "ledger": str(tmp_path / "ledger")}
     grid = InProcessGrid(app, [limits, {}, {}])
     total = secure_sum(grid, _server_context(grid), grid.get_node_ids(), rules)
-    assert len(total.survivors) == 2 and ledger.entries(tmp_path / "ledger") == []
+    assert len(total.survivors) == 2 and storage.entries(tmp_path / "ledger") == []

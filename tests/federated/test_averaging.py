@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from small_federations import CANDIDATE, MODEL, PARTITIONS
 
 from dpjax import accounting, models
-from dpjax.federated import averaging, local_updates
+from dpjax.federated import averaging, local_training
 from dpjax.randomness import integer_laws
 from dpjax.randomness.host_randomness import HostRandomness
 
@@ -158,13 +158,13 @@ def test_a_round_aborts_without_output(plan, total, survivors, message):
 
 @pytest.fixture(scope="module")
 def model():
-    return local_updates.flat_model(MODEL, (4,))
+    return local_training.flat_model(MODEL, (4,))
 
 
 def test_an_update_is_plain_sgd_on_all_records(model):
     inputs, labels = PARTITIONS[0]
     params = model.initial(0)
-    found = local_updates.local_update(
+    found = local_training.local_update(
         model, models.cross_entropy, params, CANDIDATE, (inputs, labels),
         epochs=2, batch_size=8, stream=(4, 1, 3),
     )  # fmt: skip

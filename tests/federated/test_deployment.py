@@ -13,10 +13,9 @@ import tomllib
 import numpy as np
 import pytest
 
-from dpjax.federated.flower import ledger
+from dpjax.federated.flower import messages, storage
 from dpjax.federated.flower.election import Election
-from dpjax.federated.flower.node_settings import NodeSettings
-from dpjax.federated.flower.records import read_folder
+from dpjax.federated.flower.storage import NodeSettings, read_folder
 from experiments.federation import deployment, hospitals, keys, offline
 
 
@@ -144,8 +143,8 @@ def test_a_claim_that_is_too_small_is_found(tmp_path):
     claim = election.plan.statement() | {"fingerprint": election.fingerprint}
 
     def charge(path, run, epsilon, fingerprint=election.fingerprint):
-        spending = ledger.Spending(fingerprint, "vote", epsilon, 1e-5)
-        ledger.charge(NodeSettings(path), run, 0, spending)
+        spending = messages.Spending(fingerprint, "vote", epsilon, 1e-5)
+        storage.charge(NodeSettings(path), run, 0, spending)
 
     for name in hospitals.NAMES:
         charge(deployment.ledger_of(str(tmp_path), name), 1, 5.0)

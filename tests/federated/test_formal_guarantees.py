@@ -6,17 +6,14 @@ import pytest
 
 from dpjax.federated.flower import (
     client,
-    ledger,
-    local_rounds,
-    local_training,
-    masking,
-    rounds,
+    noisy_vectors,
     server,
+    storage,
 )
 
 CASES = {
     # function: words that its section must contain
-    masking.secure_sum_only: (
+    client.secure_sum_only: (
         "at most once in each phase",
         "at most once in a run",
         "before they leave",
@@ -31,16 +28,16 @@ CASES = {
         "whatever the records are",
         "own log",
     ),
-    ledger.charge: (
+    storage.charge: (
         "before the vote is sent",
         "before the first update",
         "one lock",
         "refused if epsilon or delta",
     ),
-    ledger.note_unmasking: ("at most once", "only after"),
-    local_training.prepare: ("whatever the records are", "does not depend on them"),
-    local_rounds.prepare: ("whatever the records are", "nothing without noise is stored"),
-    rounds.run_rounds: ("minimum_survivors", "masked updates"),
+    storage.note_unmasking: ("at most once", "only after"),
+    noisy_vectors.prepare_ballot: ("whatever the records are", "does not depend on them"),
+    noisy_vectors.prepare_update: ("whatever the records are", "nothing without noise is stored"),
+    server.run_rounds: ("minimum_survivors", "masked updates"),
     server.run_election: ("minimum_survivors", "masked votes"),
 }
 

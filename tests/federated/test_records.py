@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpjax.federated.flower import internals as flower
-from dpjax.federated.flower import records
+from dpjax.federated.flower import storage
 
 
 def _context(node_config, run_config=None):
@@ -27,7 +27,7 @@ def _save(folder, name, count=4, **changed):
 def test_folder_is_read_whole_and_in_order(tmp_path):
     _save(tmp_path, "b.npz", 3)
     _save(tmp_path, "a.npz", 2)
-    inputs, labels = records.records_in_folder(_context({"data": str(tmp_path)}))
+    inputs, labels = storage.records_in_folder(_context({"data": str(tmp_path)}))
     np.testing.assert_array_equal(inputs[:, 0], [2, 2, 3, 3, 3])
     np.testing.assert_array_equal(labels, [0, 1, 0, 1, 0])
     assert inputs.dtype == np.float32 and labels.dtype == np.int64
@@ -36,7 +36,7 @@ def test_folder_is_read_whole_and_in_order(tmp_path):
 def test_only_the_nodes_own_configuration_names_the_folder(tmp_path):
     _save(tmp_path, "a.npz")
     with pytest.raises(ValueError, match="--node-config"):
-        records.records_in_folder(_context({}, {"data": str(tmp_path)}))
+        storage.records_in_folder(_context({}, {"data": str(tmp_path)}))
 
 
 @pytest.mark.parametrize(
@@ -52,18 +52,18 @@ def test_bad_files_are_refused(tmp_path, changed, message):
     _save(tmp_path, "a.npz")
     _save(tmp_path, "b.npz", **changed)
     with pytest.raises(ValueError, match=message) as caught:
-        records.read_folder(str(tmp_path))
+        storage.read_folder(str(tmp_path))
     assert "b.npz" in str(caught.value)
 
 
 def test_missing_things_are_named(tmp_path):
     with pytest.raises(ValueError, match="is not a folder"):
-        records.read_folder(str(tmp_path / "absent"))
+        storage.read_folder(str(tmp_path / "absent"))
     with pytest.raises(ValueError, match="holds no .npz file"):
-        records.read_folder(str(tmp_path))
+        storage.read_folder(str(tmp_path))
     np.savez(tmp_path / "a.npz", inputs=np.zeros((3, 2)))
     with pytest.raises(ValueError, match="has no labels"):
-        records.read_folder(str(tmp_path))
+        storage.read_folder(str(tmp_path))
 
 
 def test_links_out_of_the_folder_are_refused(tmp_path):
@@ -73,4 +73,4 @@ def test_links_out_of_the_folder_are_refused(tmp_path):
     _save(other, "a.npz")
     os.symlink(other / "a.npz", own / "a.npz")
     with pytest.raises(ValueError, match="leads out of its folder"):
-        records.read_folder(str(own))
+        storage.read_folder(str(own))

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from dpjax import federated
+from dpjax.federated.flower import client, messages, storage
 from dpjax.federated.flower import internals as flower
-from dpjax.federated.flower import ledger, masking, node_settings, phases
 from dpjax.federated.flower.in_process import InProcessGrid
-from dpjax.federated.flower.node_settings import NodeSettings
-from dpjax.federated.flower.sum_rules import ProtocolRefusal, SumAborted
+from dpjax.federated.flower.messages import ProtocolRefusal, SumAborted
+from dpjax.federated.flower.storage import NodeSettings
 
 # ---- what a client refuses
 
@@ -34,20 +34,20 @@ def asked(federation, tmp_path):
 
     def ask(phase=1, winner=1, params=None, fingerprint=None):
         facts = {
-            phases.FINGERPRINT: fingerprint or election.fingerprint,
-            phases.PHASE: phase,
-            phases.WINNER: winner,
+            messages.FINGERPRINT: fingerprint or election.fingerprint,
+            messages.PHASE: phase,
+            messages.WINNER: winner,
         }
         params = np.zeros(4, np.float32) if params is None else params
         request = flower.Message(
             flower.RecordDict(
                 {
-                    phases.ELECTION_RECORD: flower.ConfigRecord(facts),
-                    phases.PARAMETERS_RECORD: flower.ArrayRecord([params]),
+                    messages.ELECTION_RECORD: flower.ConfigRecord(facts),
+                    messages.PARAMETERS_RECORD: flower.ArrayRecord([params]),
                 }
             ),
             dst_node_id=1000,
-            message_type=phases.ROUND_MESSAGE,
+            message_type=messages.ROUND_MESSAGE,
             group_id="0",
         )
         return app(request, context)
@@ -71,22 +71,22 @@ def asked(federation, tmp_path):
 def test_requests_that_were_not_agreed_on_are_refused(asked, request_, message):
     with pytest.raises(ProtocolRefusal, match=message):
         asked(**request_)
-    assert phases.NOISY_VECTOR not in asked.context.state.array_records
+    assert messages.NOISY_VECTOR not in asked.context.state.array_records
 
 
 def test_other_rules_are_answered_with_ones_own_fingerprint_and_nothing_else(asked):
     reply = asked(fingerprint="another")
-    record = reply.content.config_records[phases.ELECTION_RECORD]
-    assert dict(record) == {phases.FINGERPRINT: asked.election.fingerprint}
-    assert phases.NOISY_VECTOR not in asked.context.state.array_records
+    record = reply.content.config_records[messages.ELECTION_RECORD]
+    assert dict(record) == {messages.FINGERPRINT: asked.election.fingerprint}
+    assert messages.NOISY_VECTOR not in asked.context.state.array_records
 
 
 def _sent(asked):
     """Notes that what the client has prepared was sent."""
     context = asked.context
     node = NodeSettings.from_config(context.node_config)
-    phase = phases.phase_prepared(context)
-    ledger.charge(node, context.run_id, phase, phases.spending_prepared(context))
+    kept = messages.prepared(context)
+    storage.charge(node, context.run_id, kept.phase, kept.spending)
 
 
 def test_a_phase_that_was_answered_or_left_behind_is_over(asked):
@@ -102,7 +102,7 @@ def test_a_phase_that_was_answered_or_left_behind_is_over(asked):
 def test_stages_of_an_earlier_sum_do_not_reach_a_later_one(federation, asked):
     """A request to unmask round 1 that comes when round 2 is prepared opens nothing."""
     asked(phase=1)
-    masking._begin_phase(asked.context, asked.context.run_id, 1)
+    client._begin_phase(asked.context, asked.context.run_id, 1)
     memory = asked.context.state.config_records["dpjax_secure_sum"]
     memory["members"], memory["peers"] = 5, list(range(1000, 1005))
     _sent(asked)
@@ -129,9 +129,9 @@ def test_stages_of_an_earlier_sum_do_not_reach_a_later_one(federation, asked):
 
 def test_no_update_without_noise_is_kept(asked):
     asked(phase=1)
-    (first,) = asked.context.state.array_records[phases.NOISY_VECTOR].to_numpy_ndarrays()
+    (first,) = asked.context.state.array_records[messages.NOISY_VECTOR].to_numpy_ndarrays()
     asked(phase=1)
-    (again,) = asked.context.state.array_records[phases.NOISY_VECTOR].to_numpy_ndarrays()
+    (again,) = asked.context.state.array_records[messages.NOISY_VECTOR].to_numpy_ndarrays()
     # The same update, and noise of its own: four entries that all agree would be no accident.
     assert not np.array_equal(first, again)
 
@@ -145,10 +145,10 @@ def test_training_without_noise_needs_every_owners_word_and_is_the_curators(fede
         federation.run(config=config)
     # In the run's configuration instead of the node's it counts for nothing.
     app = federated.make_client_app(federation.load, config)
-    asked = config | {node_settings.ALLOW_WITHOUT_NOISE: 1}
+    asked = config | {storage.ALLOW_WITHOUT_NOISE: 1}
     with pytest.raises(SumAborted, match="no allow-training-without-noise"):
         federated.run_in_process(app, asked, federation.nodes())
-    allowed = {node_settings.ALLOW_WITHOUT_NOISE: True}
+    allowed = {storage.ALLOW_WITHOUT_NOISE: True}
     limits = {"max-epsilon": 1e6, "max-delta": 0.5}
     with pytest.raises(SumAborted, match="above this client's limit"):
         federation.run(config=config, nodes=federation.nodes(**allowed, **limits))
@@ -179,7 +179,7 @@ def test_a_ledger_is_charged_the_total_in_two_parts(federation, tmp_path):
     ]
     outcome = federation.run(nodes=nodes)
     for number in range(5):
-        lines = ledger.entries(f"{path}.{number}")
+        lines = storage.entries(f"{path}.{number}")
         # Every vector, and the shares that unmasked each sum.
         assert [line["what"] for line in lines] == ["vote", "unmask"] + ["training", "unmask"] * 2
         assert [line["phase"] for line in lines] == [0, 0, 1, 1, 2, 2]
@@ -202,6 +202,6 @@ def test_a_client_that_missed_the_vote_pays_the_total_with_its_first_update(aske
     _sent(asked)
     asked(phase=2)
     _sent(asked)
-    first, second = ledger.entries(asked.context.node_config["ledger"])
+    first, second = storage.entries(asked.context.node_config["ledger"])
     assert (first["epsilon"], first["delta"], first["what"]) == (60.0, 1e-5, "training")
     assert (second["epsilon"], second["delta"]) == (0.0, 0.0)

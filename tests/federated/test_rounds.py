@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 
 from dpjax import accounting, federated
-from dpjax.federated import averaging, local_updates
-from dpjax.federated.flower import client, local_rounds, phases
+from dpjax.federated import averaging, local_training
+from dpjax.federated.flower import client, messages, noisy_vectors
 from dpjax.federated.flower import internals as flower
+from dpjax.federated.flower.messages import SumAborted
 from dpjax.federated.flower.server import make_server_app
-from dpjax.federated.flower.sum_rules import SumAborted
 
 
 def _facts(message):
     records = message.content.config_records
     stage = records.get(flower.RECORD_KEY_CONFIGS, {}).get(flower.Key.STAGE)
-    return stage, records.get(phases.ELECTION_RECORD, {}).get(phases.PHASE)
+    return stage, records.get(messages.ELECTION_RECORD, {}).get(messages.PHASE)
 
 
 def test_the_model_is_trained_released_and_its_claim_is_that_of_everything(federation, tmp_path):
@@ -27,7 +27,7 @@ def test_the_model_is_trained_released_and_its_claim_is_that_of_everything(feder
     assert outcome.winner == 1 and outcome.round_survivors == (5, 5)
     inputs, labels = federation.records(99, 200)
     election = outcome.election
-    assert local_updates.accuracy(election.model, outcome.params, inputs, labels) > 0.95
+    assert local_training.accuracy(election.model, outcome.params, inputs, labels) > 0.95
     federated.save_outcome(outcome, tmp_path / "run")
     release = tmp_path / "run" / "release"
     assert sorted(os.listdir(release)) == [
@@ -148,14 +148,14 @@ def test_a_client_whose_records_train_nothing_sends_zeros_and_noise(
     federation, records, monkeypatch
 ):
     updates = []
-    make = local_rounds.noisy_update
+    make = noisy_vectors.noisy_update
 
     def recording(update, plan, source):
         updates.append(averaging.quantised(update, plan))
         assert source.secret
         return make(update, plan, source)
 
-    monkeypatch.setattr(local_rounds, "noisy_update", recording)
+    monkeypatch.setattr(noisy_vectors, "noisy_update", recording)
     outcome = federation.run(
         lambda context: (
             records if context.node_config["partition-id"] == 0 else federation.load(context)

@@ -5,11 +5,11 @@ import dataclasses
 import numpy as np
 import pytest
 
+from dpjax.federated.flower import client, server
 from dpjax.federated.flower import internals as flower
-from dpjax.federated.flower import masking, secure_sum
+from dpjax.federated.flower.client import vector_reply
 from dpjax.federated.flower.in_process import InProcessGrid
-from dpjax.federated.flower.masking import vector_reply
-from dpjax.federated.flower.sum_rules import ProtocolRefusal, SumAborted, SumRules
+from dpjax.federated.flower.messages import ProtocolRefusal, SumAborted, SumRules
 
 _STAGES = flower.Stage.all()
 
@@ -32,7 +32,7 @@ def _server_context():
 def _client_app(rules, vectors):
     app = flower.ClientApp()
 
-    @app.train(mods=[masking.secure_sum_only(lambda context: rules)])
+    @app.train(mods=[client.secure_sum_only(lambda context: rules)])
     def send(message, context):
         return vector_reply(message, vectors[context.node_config["index"]])
 
@@ -45,7 +45,7 @@ def _grid(app, clients, **options):
 
 def _summed(rules, vectors, **options):
     grid = _grid(_client_app(rules, vectors), len(vectors), **options)
-    result = secure_sum.secure_sum(grid, _server_context(), grid.get_node_ids(), rules)
+    result = server.secure_sum(grid, _server_context(), grid.get_node_ids(), rules)
     order = grid.get_node_ids()
     return result, [order.index(node) for node in result.survivors]
 
@@ -157,7 +157,7 @@ def _flowers_own_sum(vectors, weights=None, **settings):
         return flower.Message(flower.fitres_to_recorddict(result, False), reply_to=message)
 
     grid = _grid(app, len(vectors))
-    round_ = secure_sum._Round(grid.get_node_ids(), {})
+    round_ = server._Round(grid.get_node_ids(), {})
     legacy = flower.LegacyContext(_server_context(), strategy=round_, client_manager=round_)
     legacy.state.config_records[flower.MAIN_CONFIGS_RECORD] = flower.ConfigRecord(
         {flower.WorkflowKey.CURRENT_ROUND: 1}
@@ -224,7 +224,7 @@ def test_a_request_without_the_secure_aggregation_record_is_refused(node):
 def test_a_handler_with_an_action_name_does_not_bypass_the_masks(node):
     rules, _, context = node
     vector = np.array([11, 22, 33, 44])
-    for mod in (flower.secaggplus_mod, masking.secure_sum_only(lambda _: rules)):
+    for mod in (flower.secaggplus_mod, client.secure_sum_only(lambda _: rules)):
         app = flower.ClientApp()
 
         @app.train("vote", mods=[mod])
@@ -270,10 +270,10 @@ def test_flowers_own_defaults_are_refused(node):
 def test_each_client_answers_once(node):
     rules, app, _ = node
     grid = _grid(app, 3)
-    secure_sum.secure_sum(grid, _server_context(), grid.get_node_ids(), rules)
+    server.secure_sum(grid, _server_context(), grid.get_node_ids(), rules)
     # Every client refuses to begin again, so nobody is left.
     with pytest.raises(SumAborted, match="0 clients are ready"):
-        secure_sum.secure_sum(grid, _server_context(), grid.get_node_ids(), rules)
+        server.secure_sum(grid, _server_context(), grid.get_node_ids(), rules)
 
 
 def test_a_client_refuses_to_unmask_for_too_few_or_twice(node):
@@ -290,7 +290,7 @@ def test_a_client_refuses_to_unmask_for_too_few_or_twice(node):
 
     grid = Recording(app, [{"index": index} for index in range(3)])
     with pytest.raises(SumAborted):
-        secure_sum.secure_sum(grid, _server_context(), grid.get_node_ids(), rules)
+        server.secure_sum(grid, _server_context(), grid.get_node_ids(), rules)
     context = grid._contexts[1000]
 
     def unmask(active, dead):
@@ -332,19 +332,19 @@ def _result(vectors=1, examples=1, metrics=None, words=""):
 
 def test_whatever_would_travel_in_clear_beside_the_vector_is_refused():
     rules = SumRules(3, 2, clip=64, length=4)
-    masking.check_result(_result(), rules)
+    client.check_result(_result(), rules)
     with pytest.raises(ValueError, match="weighs the sum"):
-        masking.check_result(_result(examples=57), rules)
+        client.check_result(_result(examples=57), rules)
     with pytest.raises(ValueError, match="metrics and status messages travel in clear"):
-        masking.check_result(_result(metrics={"accuracy": 0.9}), rules)
+        client.check_result(_result(metrics={"accuracy": 0.9}), rules)
     with pytest.raises(ValueError, match="metrics and status messages travel in clear"):
-        masking.check_result(_result(words="57 patients"), rules)
+        client.check_result(_result(words="57 patients"), rules)
     with pytest.raises(ValueError, match="2 arrays"):
-        masking.check_result(_result(vectors=2), rules)
+        client.check_result(_result(vectors=2), rules)
     content = _result()
     content.config_records["notes"] = flower.ConfigRecord({"patients": 57})
     with pytest.raises(ValueError, match="records \\['notes'\\] travel in clear"):
-        masking.check_result(content, rules)
+        client.check_result(content, rules)
 
 
 def test_error_texts_of_a_client_stay_with_it(node, caplog):
@@ -352,13 +352,13 @@ def test_error_texts_of_a_client_stay_with_it(node, caplog):
     sent = []
     app = flower.ClientApp()
 
-    @app.train(mods=[masking.secure_sum_only(lambda context: rules)])
+    @app.train(mods=[client.secure_sum_only(lambda context: rules)])
     def fail(message, context):
         raise ValueError("patient 4711 has no diagnosis")
 
     grid = _grid(app, 3, observe=sent.append)
     with pytest.raises(SumAborted):
-        secure_sum.secure_sum(grid, _server_context(), grid.get_node_ids(), rules)
+        server.secure_sum(grid, _server_context(), grid.get_node_ids(), rules)
     assert "patient 4711" in caplog.text
     assert all(b"4711" not in traffic.content for traffic in sent)
     assert any(b"cannot take part" in traffic.content for traffic in sent)

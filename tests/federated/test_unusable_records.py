@@ -5,7 +5,7 @@ import pytest
 
 from dpjax import federated
 from dpjax.federated.flower import internals as flower
-from dpjax.federated.flower import local_training
+from dpjax.federated.flower import noisy_vectors
 
 _UNUSABLE = [
     ((np.zeros((0, 3), np.float32), np.zeros(0, int)), "at least 2"),
@@ -33,7 +33,7 @@ def test_clients_that_cannot_judge_vote_by_lot_and_the_reason_stays_with_them(
     federation, records, message, caplog
 ):
     with pytest.raises(ValueError, match=message) as caught:
-        local_training.check_records(records, 2)
+        noisy_vectors.check_records(records, 2)
     assert "\n" not in str(caught.value)
     sent = []
     outcome, accuracies = federation.vote(
@@ -72,13 +72,13 @@ def test_the_server_sees_nothing_different_whatever_the_records(federation):
 def test_a_vote_by_lot_is_within_what_the_guarantee_covers(federation, monkeypatch):
     """Whatever a client holds, it sends k votes: replacing it moves at most 2 k counts."""
     cast = []
-    make = local_training.noisy_ballot
+    make = noisy_vectors.noisy_ballot
 
     def recording(ballot, plan, source):
         cast.append(np.asarray(ballot))
         return make(ballot, plan, source)
 
-    monkeypatch.setattr(local_training, "noisy_ballot", recording)
+    monkeypatch.setattr(noisy_vectors, "noisy_ballot", recording)
     federation.vote(_with_records(_UNUSABLE[0][0], federation.load))
     assert len(cast) == 5
     assert all(ballot.sum() == 1 and set(ballot) <= {0, 1} for ballot in cast)

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from dpjax import federated
-from dpjax.federated.flower import client, ledger, local_training, phases, vote_release
+from dpjax.federated.flower import client, messages, noisy_vectors, storage, vote_release
 from dpjax.federated.flower import internals as flower
 from dpjax.federated.flower.in_process import InProcessGrid
+from dpjax.federated.flower.messages import ProtocolRefusal, SumAborted
 from dpjax.federated.flower.server import make_server_app
-from dpjax.federated.flower.sum_rules import ProtocolRefusal, SumAborted
 
 _RATES = (1e-8, 0.3, 1e-7, 1e-6)
 _CANDIDATES = json.dumps(
@@ -151,7 +151,7 @@ def test_the_reply_to_training_is_the_same_whatever_the_records(monkeypatch):
     replies = {
         message.content.SerializeToString()
         for _, message in wire.parsed()
-        if message.metadata.message_type == phases.TRAIN_MESSAGE
+        if message.metadata.message_type == messages.TRAIN_MESSAGE
     }
     assert len(replies) == 1
     (reply,) = replies
@@ -160,7 +160,7 @@ def test_the_reply_to_training_is_the_same_whatever_the_records(monkeypatch):
 
 def test_clients_lost_in_training_or_later_are_tolerated_down_to_the_minimum():
     def lost_in_training(index, message):
-        return index == 2 and message.metadata.message_type == phases.TRAIN_MESSAGE
+        return index == 2 and message.metadata.message_type == messages.TRAIN_MESSAGE
 
     outcome, _ = _run(is_lost=lost_in_training)
     assert (outcome.survivors, outcome.lost) == (4, 1)
@@ -207,11 +207,11 @@ def test_a_ledger_adds_up_the_votes_that_were_sent(tmp_path):
     # One that is lost while it votes has paid all the same; one lost before has not.
     _run(nodes=nodes, is_lost=lambda i, m: i == 0 and _stage(m) == "collect_masked_vectors")
     votes = [
-        sum(line["what"] == "vote" for line in ledger.entries(f"{path}.{number}"))
+        sum(line["what"] == "vote" for line in storage.entries(f"{path}.{number}"))
         for number in range(5)
     ]
     assert votes == [2] * 5
-    first, unmasking, _ = ledger.entries(f"{path}.0")
+    first, unmasking, _ = storage.entries(f"{path}.0")
     assert unmasking == first | {"what": "unmask", "epsilon": 0.0, "delta": 0.0}
     assert int(first.pop("run")) and first == {
         "phase": 0,
@@ -225,7 +225,7 @@ def test_a_ledger_adds_up_the_votes_that_were_sent(tmp_path):
         _run(nodes=nodes)
     (tmp_path / "votes.jsonl.1").write_text("gone\n")
     with pytest.raises(ValueError, match="is no ledger"):
-        ledger.entries(f"{path}.1")
+        storage.entries(f"{path}.1")
 
 
 def test_diverging_candidates_rank_last():
@@ -279,8 +279,8 @@ def test_no_ballot_without_noise_is_kept(monkeypatch):
         kept.append(noisy_vector)
         keep(context, rules, noisy_vector, **facts)
 
-    keep = local_training.keep_prepared
-    monkeypatch.setattr(local_training, "keep_prepared", recording)
+    keep = noisy_vectors.keep_prepared
+    monkeypatch.setattr(noisy_vectors, "keep_prepared", recording)
     config = _CONFIG | {"epsilon": 0.5}
     grid = InProcessGrid(federated.make_client_app(_load, config), _nodes())
     context = flower.Context(
@@ -290,7 +290,7 @@ def test_no_ballot_without_noise_is_kept(monkeypatch):
     # Noise of standard deviation above 10: five vectors without any would be no accident.
     assert np.std(kept) > 3
     for state in grid.states:
-        assert phases.NOISY_VECTOR not in state.array_records
+        assert messages.NOISY_VECTOR not in state.array_records
 
 
 def test_release_holds_the_winner_and_a_claim_and_nothing_else(tmp_path):

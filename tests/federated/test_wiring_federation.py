@@ -10,8 +10,8 @@ import pytest
 from dpjax import federated
 from dpjax.federated import averaging, voting
 from dpjax.federated.flower import internals as flower
-from dpjax.federated.flower import phases
-from dpjax.federated.flower.sum_rules import SumAborted
+from dpjax.federated.flower import messages
+from dpjax.federated.flower.messages import SumAborted
 from dpjax.randomness.host_randomness import HostRandomness
 
 
@@ -63,7 +63,7 @@ def _stage(message):
 
 
 def _round(message):
-    return message.content.config_records.get(phases.ELECTION_RECORD, {}).get(phases.PHASE)
+    return message.content.config_records.get(messages.ELECTION_RECORD, {}).get(messages.PHASE)
 
 
 def test_every_rule_of_a_sum_asks_for_as_many_as_the_noise_needs(federation):

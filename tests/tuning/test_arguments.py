@@ -537,11 +537,6 @@ NOT_CALLED = {
     "Result": "made by the procedures",
     "VoteAborted": "an error",
     "VotePlan": "made by VoteSettings.plan",
-    "voting.MINIMUM_CLIENTS": "a constant",
-    "voting.NOISES": "a constant",
-    "voting.VoteAborted": "an error",
-    "voting.VotePlan": "above",
-    "voting.VoteSettings": "above",
     "pareto.METHODS": "a constant",
     "pareto.Evaluation": "made by search",
     "pareto.FreshFront": "made by reevaluate",
@@ -595,7 +590,7 @@ def nothing_is_trained(monkeypatch):
     monkeypatch.setattr(staged_runs, "execute", reached)
     monkeypatch.setattr(one_run, "execute", reached)
     monkeypatch.setattr(partition_models, "_selected_and_trained", reached)
-    monkeypatch.setattr("dpjax.federated.vote_clients.train", reached)
+    monkeypatch.setattr("dpjax.federated.local_training.train", reached)
 
 
 def good(arguments: dict, toy) -> dict:
@@ -620,12 +615,12 @@ def names_of(call):
 
 
 def test_the_table_names_everything_public_and_every_argument():
-    of_modules = {f"voting.{name}" for name in voting.__all__}
-    of_modules |= {f"pareto.{name}" for name in pareto.__all__}
+    of_modules = {f"pareto.{name}" for name in pareto.__all__}
     of_modules |= {
-        f"averaging.{name}"
-        for name, one in vars(averaging).items()
-        if inspect.isfunction(one) and one.__module__ == averaging.__name__ and name[0] != "_"
+        f"{module.__name__.rpartition('.')[2]}.{name}"
+        for module in (averaging, voting)
+        for name, one in vars(module).items()
+        if inspect.isfunction(one) and one.__module__ == module.__name__ and name[0] != "_"
     }
     public = set(tuning.__all__) | OF_FEDERATIONS | of_modules
     methods = {name for name in PUBLIC if name not in public}

@@ -10,7 +10,7 @@ import optax
 import pytest
 
 from dpjax import pareto, training, tuning
-from dpjax.federated import vote_clients
+from dpjax.federated import local_training
 from dpjax.pareto import released_run as released
 from dpjax.tuning.problem.inspection import refuse_unread
 from dpjax.tuning.problem.task import Records, Task
@@ -146,7 +146,7 @@ CALLS = {
         training.sgd(),
         public_data="public",
     ),
-    "the clients of a vote": lambda: vote_clients.stacked_candidates(
+    "the clients of a vote": lambda: local_training.stacked_candidates(
         [{"learning_rate": 0.1, "decay": 1.0, "momentum": 0.0, "dropout": 0.5}]
     ),
     "a federation": lambda: importlib.import_module("dpjax.federated").Election.from_config(

@@ -16,11 +16,9 @@ from typing import Any
 
 from dpjax.federated.averaging import AveragingPlan, AveragingSettings
 from dpjax.federated.federation_settings import Averaging, Config, LocalTraining, filled
-from dpjax.federated.flower.sum_rules import SumRules
-from dpjax.federated.local_updates import FlatModel, flat_model
-from dpjax.federated.vote_candidates import RATES, candidate_grid
-from dpjax.federated.vote_clients import stacked_candidates
-from dpjax.federated.voting import VotePlan, VoteSettings
+from dpjax.federated.flower.messages import SumRules
+from dpjax.federated.local_training import FlatModel, flat_model, stacked_candidates
+from dpjax.federated.voting import RATES, VotePlan, VoteSettings, candidate_grid
 
 Candidate = Mapping[str, float]
 

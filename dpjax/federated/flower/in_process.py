@@ -1,7 +1,8 @@
 """A federation in one process: the same apps, every message serialised as on the wire.
 
-For simulations and tests, without Ray and without a network. Each node keeps its own context, and
-what a ClientApp raises becomes an error reply, as in a deployment.
+For simulations and tests, without Ray and without a network; a deployment needs no function, it is
+Flower's. Each node keeps its own context, and what a ClientApp raises becomes an error reply, as in
+a deployment.
 """
 
 from __future__ import annotations
@@ -12,11 +13,16 @@ import secrets
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
+from dpjax.federated.federation_settings import Config
 from dpjax.federated.flower import internals as flower
-from dpjax.federated.flower.node_settings import LEDGER
+from dpjax.federated.flower.messages import LOCAL_ACCURACIES
+from dpjax.federated.flower.server import Outcome, make_server_app
+from dpjax.federated.flower.storage import LEDGER
 
 _SERVER_NODE_ID = 1
 _APP_RAISED = 2  # Flower's ErrorCode.CLIENT_APP_RAISED_EXCEPTION
@@ -141,3 +147,64 @@ class InProcessGrid(flower.Grid):
         received = flower.MessageProto()
         received.ParseFromString(content)
         return flower.message_from_proto(received)
+
+
+def run_in_process(
+    client_app: flower.ClientApp,
+    config: Config,
+    node_configs: Sequence[Mapping[str, Any]],
+    **grid_options: Any,
+) -> tuple[Outcome, np.ndarray]:
+    """Holds a vote, and the rounds after it, among simulated nodes in this process, one by one.
+
+    Example:
+      >>> import json
+      >>> import pathlib
+      >>> import numpy as np
+      >>> from dpjax import federated
+      >>> rng = np.random.default_rng(0)  # Made up, to try it out; a useful vote needs many more.
+      >>> hospitals = [(rng.normal(size=(40, 3)), rng.integers(0, 2, 40)) for _ in range(3)]
+      >>> rates = [{"learning_rate": rate, "decay": 1.0, "momentum": 0.9} for rate in (0.1, 0.3)]
+      >>> config = {
+      ...     "clients": 3, "candidates": json.dumps(rates), "votes": 1, "epsilon": 20.0,
+      ...     "missing-fraction": 0.34, "classes": 2, "model": "logistic_regression", "epochs": 1,
+      ...     "rounds": 2, "total-epsilon": 60.0, "input-shape": "3",
+      ... }
+      >>> def load(own):
+      ...     return hospitals[own.node_config["partition-id"]]
+      >>> app = federated.make_client_app(load, config)
+      >>> nodes = [{"partition-id": number} for number in range(3)]
+      >>> outcome, accuracies = federated.run_in_process(app, config, nodes)
+      >>> outcome.winner in (0, 1), outcome.survivors, outcome.lost, accuracies.shape
+      (True, 3, 0, (3, 2))
+      >>> outcome.params.shape, outcome.round_survivors
+      ((4,), (3, 3))
+      >>> federated.save_outcome(outcome, "vote")
+      >>> sorted(path.name for path in pathlib.Path("vote/release").iterdir())
+      ['guarantee.json', 'hyperparameters.json', 'model.msgpack']
+
+    Args:
+      client_app: what every node runs.
+      config: of the election and the run, flat.
+      node_configs: one a node.
+      **grid_options: of `InProcessGrid`.
+
+    Returns:
+      The outcome, and every client's accuracies (n, p), which only a simulation can see: NaN where
+      a client did not train.
+
+    Raises:
+      SumAborted, VoteAborted: see `run_election`.
+    """
+    outcomes: list[Outcome] = []
+    server_app = make_server_app(config, lambda outcome, _: outcomes.append(outcome))
+    grid = InProcessGrid(client_app, node_configs, **grid_options)
+    context = flower.Context(
+        run_id=grid.run_id, node_id=1, node_config={}, state=flower.RecordDict(), run_config={}
+    )
+    server_app(grid, context)
+    (outcome,) = outcomes
+    unknown = np.full(len(outcome.election.candidates), np.nan)
+    seen = [state.array_records.get(LOCAL_ACCURACIES) for state in grid.states]
+    accuracies = [unknown if kept is None else kept.to_numpy_ndarrays()[0] for kept in seen]
+    return outcome, np.stack(accuracies)

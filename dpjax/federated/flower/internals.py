@@ -6,6 +6,8 @@ network nor sets environment variables; Flower itself reads FLWR_TELEMETRY_ENABL
 program that wants its telemetry off sets that before (`experiments.federation.offline` does).
 """
 
+# ruff: noqa: F401 (what is imported here is used elsewhere)
+
 from __future__ import annotations
 
 import importlib.metadata
@@ -79,43 +81,3 @@ with warnings.catch_warnings():
     )
     from flwr.serverapp import Grid, ServerApp
     from flwr.supercore.task_identity import TaskIdentity
-
-
-__all__ = [
-    "MAIN_CONFIGS_RECORD",
-    "MAIN_PARAMS_RECORD",
-    "RECORD_KEY_CONFIGS",
-    "RECORD_KEY_STATE",
-    "TESTED_VERSIONS",
-    "ArrayRecord",
-    "ClientApp",
-    "ConfigRecord",
-    "Context",
-    "Error",
-    "FitIns",
-    "FitRes",
-    "Grid",
-    "Key",
-    "LegacyContext",
-    "Message",
-    "MessageProto",
-    "Parameters",
-    "RecordDict",
-    "SecAggPlusWorkflow",
-    "ServerApp",
-    "Stage",
-    "Status",
-    "StatusCode",
-    "TaskIdentity",
-    "WorkflowKey",
-    "WorkflowState",
-    "check_version",
-    "fitres_to_recorddict",
-    "message_from_proto",
-    "message_to_proto",
-    "ndarrays_to_parameters",
-    "parameters_to_ndarrays",
-    "recorddict_to_fitins",
-    "recorddict_to_fitres",
-    "secaggplus_mod",
-]

@@ -23,11 +23,10 @@ import numpy as np
 import dpjax
 from dpjax import accounting
 from dpjax.certificate import CERTIFICATE
-from dpjax.federated.federation_settings import Averaging, LocalTraining
+from dpjax.federated.federation_settings import MODULUS, Averaging, LocalTraining
 from dpjax.federated.flower.election import Election
 from dpjax.federated.flower.internals import RECORD_KEY_CONFIGS
-from dpjax.federated.flower.outcome import Outcome
-from dpjax.federated.flower.sum_rules import MODULUS
+from dpjax.federated.flower.server import Outcome
 from dpjax.federated.voting import VoteSettings
 from dpjax.tuning import certifying
 from dpjax.tuning.release import HYPERPARAMETERS_FILE, MODEL_FILE, json_bytes, sealed
@@ -48,16 +47,6 @@ def statement(election: Election, versions: Mapping[str, str] | None = None) -> 
     """Writes the contents of a federation's `guarantee.json`, from the public rules alone.
 
     The apps take noise from the clients' operating systems and from nowhere else.
-
-    Example:
-      >>> from dpjax import federated
-      >>> rates = [{"learning_rate": rate, "decay": 1.0, "momentum": 0.9} for rate in (0.1, 0.3)]
-      >>> election = federated.Election(
-      ...     federated.VoteSettings(clients=50, candidates=2, votes=1, epsilon=1.0), tuple(rates)
-      ... )
-      >>> claim = federated.statement(election)
-      >>> 0.9 < claim["epsilon"] <= 1.0
-      True
 
     Args:
       election: the public rules.

@@ -19,7 +19,7 @@ import numpy as np
 
 import experiments.data_sets  # noqa: F401 - registers cifar10_subset.
 from dpjax import data, models
-from dpjax.federated.vote_clients import Records
+from dpjax.federated.local_training import Records
 from dpjax.federated.voting import candidate_grid
 from experiments.federation import partitioners
 from experiments.figures.figure import FULL, MID, QUICK
@@ -34,7 +34,7 @@ RATES_IN_WORDS = {
     "table_iii": "learning rates of Table III",
     "log_spaced": "learning rates evenly spaced in their logarithm",
 }
-"""Of the lists of `dpjax.federated.vote_candidates.RATES`, for headings."""
+"""Of the lists of `dpjax.federated.voting.RATES`, for headings."""
 
 _NOT_THE_PAPERS = {
     "cifar10_subset": "10,000 of its 50,000 images",

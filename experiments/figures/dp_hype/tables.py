@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from dpjax import files
-from dpjax.federated.vote_clients import ClientScores, Records, adapted, chunks, train_clients
+from dpjax.federated.local_training import ClientScores, Records, adapted, chunks, train_clients
 from experiments.federation.many_clients import federated_accuracies
 from experiments.figures.dp_hype.studies import Study
 

@@ -14,7 +14,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from dpjax.data.source import SOURCES
-from dpjax.federated.vote_candidates import RATES
+from dpjax.federated.voting import RATES
 from experiments.figures import figure
 from experiments.figures.dp_hype.studies import EPSILONS, STUDY_COLUMNS, Study
 from experiments.figures.dp_hype.tables import Tables

@@ -26,7 +26,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from dpjax import data, models, plotting
-from dpjax.federated import averaging, local_updates
+from dpjax.federated import averaging, local_training
 from dpjax.federated.voting import VoteSettings
 from experiments.federation import many_clients, partitioners
 from experiments.figures import figure
@@ -74,7 +74,7 @@ def compute(size: str, options: figure.DataFolders = figure.DEFAULT_FOLDERS) -> 
 def _runs(setting: Setting, options: figure.DataFolders) -> list[dict]:
     loaded = data.load(setting.dataset, **options.folders)
     inputs, labels = np.asarray(loaded.train.inputs), np.asarray(loaded.train.labels)
-    model = local_updates.flat_model(models.LogisticRegression(loaded.classes), inputs.shape[1:])
+    model = local_training.flat_model(models.LogisticRegression(loaded.classes), inputs.shape[1:])
     parts = partitioners.iid(len(labels), setting.clients, 0, minimum_size=10)
     updates = many_clients.FederationUpdates(
         model,
@@ -102,7 +102,7 @@ def _runs(setting: Setting, options: figure.DataFolders) -> list[dict]:
                     "epsilon": epsilon if plan.settings.private else None,
                     "seed": seed,
                     "step_noise": noise / plan.settings.clip_norm,
-                    "test_accuracy": local_updates.accuracy(model, params, *test),
+                    "test_accuracy": local_training.accuracy(model, params, *test),
                 }
             )
     return rows

@@ -9,13 +9,13 @@ import pytest
 from small_federations import CANDIDATE, MODEL, PARTITIONS, client
 
 from dpjax import models
-from dpjax.federated import averaging, local_updates, vote_clients
+from dpjax.federated import averaging, local_training
 from experiments.federation import many_clients
 
 
 @pytest.fixture(scope="module")
 def model():
-    return local_updates.flat_model(MODEL, (4,))
+    return local_training.flat_model(MODEL, (4,))
 
 
 def test_many_clients_at_once_are_each_alone(model):
@@ -26,7 +26,7 @@ def test_many_clients_at_once_are_each_alone(model):
     ).of_round(params, CANDIDATE, 3)
     assert len(together) == 3 and not together[2].any()
     for number in range(2):
-        alone = local_updates.local_update(
+        alone = local_training.local_update(
             model, models.cross_entropy, params, CANDIDATE, PARTITIONS[number],
             stream=(4, number, 3), **options,
         )  # fmt: skip
@@ -46,7 +46,7 @@ def test_simulated_training_is_the_mechanism_and_learns(model):
     )  # fmt: skip
     inputs, labels = client(500, 99)
     assert seen == [1, 2, 3, 4]
-    assert local_updates.accuracy(model, params, inputs, labels) > 0.7
+    assert local_training.accuracy(model, params, inputs, labels) > 0.7
     # By hand, the first round of plain averaging.
     one = dataclasses.replace(rule, rounds=1).plan()
     start = model.initial(0)
@@ -73,20 +73,20 @@ def test_federated_averaging_by_hand():
         MODEL, two, candidates, rounds=2, epochs=3, batch_size=16, seed=4
     )
     model = models.functional(MODEL, np.zeros(4, np.float32))
-    clients = vote_clients.local_records(two, [0, 1], test_fraction=0.2, seed=4)
-    hyper = vote_clients.stacked_candidates(candidates)
-    params = vote_clients.broadcast(model.init(jax.random.key(4)), 2)
+    clients = local_training.local_records(two, [0, 1], test_fraction=0.2, seed=4)
+    hyper = local_training.stacked_candidates(candidates)
+    params = local_training.broadcast(model.init(jax.random.key(4)), 2)
     for number in range(2):
         trained = [
-            vote_clients.train(
+            local_training.train(
                 model, models.cross_entropy, params, hyper, client,
-                vote_clients.batch_order(client, 3, 16, (4, place, 2 + number)),
+                local_training.batch_order(client, 3, 16, (4, place, 2 + number)),
             )
             for place, client in enumerate(clients)
         ]  # fmt: skip
         params = jax.tree.map(lambda a, b: (40 * a + 18 * b) / 58, *trained)
     right = sum(
-        client.test * vote_clients.evaluate(model, models.cross_entropy, params, client)[1]
+        client.test * local_training.evaluate(model, models.cross_entropy, params, client)[1]
         for client in clients
     )
     np.testing.assert_allclose(found, right / 15)
@@ -96,7 +96,7 @@ def test_federated_averaging_by_hand():
 def test_votes_are_held_on_one_table():
     candidates = 12
     accuracies = np.tile(np.linspace(0, 0.9, candidates), (40, 1))
-    scores = vote_clients.ClientScores(1 - accuracies, accuracies)
+    scores = local_training.ClientScores(1 - accuracies, accuracies)
     epsilons = (0.01, 3.0, np.inf)
     held = many_clients.hold_votes(scores, epsilons, 6, votes=2, seed=1)
     assert [(o.epsilon, o.run) for o in held] == [(e, r) for e in epsilons for r in range(6)]

@@ -10,8 +10,8 @@ import pytest
 from scipy import stats
 
 from dpjax import accounting
-from dpjax.federated.vote_candidates import RATES
-from dpjax.federated.vote_clients import ClientScores
+from dpjax.federated.local_training import ClientScores
+from dpjax.federated.voting import RATES
 from experiments.figures.dp_hype import (
     ablations,
     accuracy_histograms,

@@ -54,7 +54,7 @@ def test_summary_and_picture(rows):
 @with_flower
 def test_an_error_is_no_measurement(monkeypatch):
     """A client that stays away answers with its error's text: other bytes than a vote's."""
-    from dpjax.federated.flower.records import SetupError
+    from dpjax.federated.flower.storage import SetupError
 
     records = figure._records
 

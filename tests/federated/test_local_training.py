@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from dpjax import models
-from dpjax.federated import vote_clients, voting
-from dpjax.federated.vote_clients import train_clients
+from dpjax.federated import local_training, voting
+from dpjax.federated.local_training import train_clients
 
 MODEL = models.MLP((6,), 3)
 
@@ -88,8 +88,8 @@ def test_candidates_and_clients_do_not_influence_each_other(scores):
 def test_clients_of_all_sizes_share_one_program():
     model = models.functional(MODEL, np.zeros(4, np.float32))
     train_clients(model, PARTITIONS, CANDIDATES, **SETTINGS)
-    assert vote_clients.trainer(model, models.cross_entropy)._cache_size() == 1
-    assert vote_clients._evaluator(model, models.cross_entropy)._cache_size() == 1
+    assert local_training.trainer(model, models.cross_entropy)._cache_size() == 1
+    assert local_training._evaluator(model, models.cross_entropy)._cache_size() == 1
 
 
 def test_a_diverged_candidate_ranks_worst_and_one_class_is_no_trouble():

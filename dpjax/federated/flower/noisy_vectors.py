@@ -1,0 +1,237 @@
+"""What a client makes of its records when asked to prepare: a noisy ballot, or a noisy update.
+
+A client that cannot judge or train - without records, with one class only, with files that make no
+sense - answers like everyone, with a ballot drawn by lot or with noise alone: a client that stayed
+away for what its records are would tell what they are. Its own log says what is wrong.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from dpjax.federated.averaging import noisy_update
+from dpjax.federated.flower import internals as flower
+from dpjax.federated.flower import storage
+from dpjax.federated.flower.election import Election
+from dpjax.federated.flower.messages import (
+    ELECTION_RECORD,
+    FINGERPRINT,
+    LOCAL_ACCURACIES,
+    PARAMETERS_RECORD,
+    PHASE,
+    ROUND_ACTION,
+    TRAIN_ACTION,
+    VOTE_PHASE,
+    WINNER,
+    LoadRecords,
+    ProtocolRefusal,
+    Records,
+    Spending,
+    keep_prepared,
+)
+from dpjax.federated.flower.storage import ALLOW_WITHOUT_NOISE, NodeSettings, SetupError
+from dpjax.federated.local_training import local_update, train_clients
+from dpjax.federated.voting import ballots, noisy_ballot, random_ballot
+from dpjax.randomness.host_randomness import HostRandomness
+
+_LOG = logging.getLogger("dpjax.federated")
+
+
+def prepare_ballot(
+    settings: Mapping[str, Any],
+    request: flower.RecordDict,
+    load_records: LoadRecords,
+    context: flower.Context,
+) -> str:
+    """Trains and keeps the noisy ballot in the client's own state, unless asked for another vote.
+
+    Formal guarantees: once the rules agree and the set-up is in order, a ballot is kept whatever
+    the records are, if any; whether this function returns or raises does not depend on them.
+
+    Returns the fingerprint of the election that this client holds, which may differ from the
+    server's. Its own `chunk-size` says how many candidates it trains at once (0: all).
+    Raises a `ProtocolRefusal` if the vote would take the client above its own limit, or it has
+    voted; a ValueError, not to be told to the server, for settings or a set-up that do not do.
+    """
+    election = Election.from_config(settings)
+    asked = request.config_records.get(ELECTION_RECORD, {})
+    if asked.get(FINGERPRINT) != election.fingerprint:
+        return election.fingerprint
+    delta = election.settings.delta
+    # The whole of what was agreed on, not the vote alone: nobody begins what it cannot finish.
+    whole = Spending(election.fingerprint, "vote", election.total_epsilon, delta)
+    storage.check(NodeSettings.from_config(context.node_config), context.run_id, VOTE_PHASE, whole)
+    ballot, accuracies = _judged(election, settings, load_records, context)
+    # Noise at once, from the operating system: no ballot in clear is ever stored.
+    sent = noisy_ballot(ballot, election.plan, HostRandomness())
+    keep_prepared(
+        context,
+        election.rules,
+        sent,
+        phase=VOTE_PHASE,
+        spending=dataclasses.replace(whole, epsilon=election.settings.epsilon),
+    )
+    context.state.array_records[LOCAL_ACCURACIES] = flower.ArrayRecord([accuracies])
+    return election.fingerprint
+
+
+def _judged(
+    election: Election,
+    settings: Mapping[str, Any],
+    load_records: LoadRecords,
+    context: flower.Context,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the client's ballot, by lot if it cannot judge, and its accuracies or NaN; (p,)."""
+    training = election.training
+    try:
+        records = load_records(context)
+        check_records(records, training.classes)
+        scores = train_clients(
+            training.module(),
+            [records],
+            election.candidates,
+            epochs=training.epochs,
+            batch_size=training.batch_size,
+            test_fraction=training.test_fraction,
+            seed=training.seed,
+            client_ids=[int(context.node_config.get("partition-id", 0))],
+            loss=training.loss(),
+            chunk_size=int(settings.get("chunk-size", 0)) or None,
+        )
+        (ballot,) = ballots(scores.losses, scores.accuracies, election.settings.votes)
+        return ballot, scores.accuracies[0]
+    except SetupError:
+        raise
+    except Exception as error:
+        # Whatever it is, it may be due to the records: too many for the memory, of another shape.
+        _LOG.warning("this client's ballot is drawn by lot, its records judge nothing: %s", error)
+        candidates = election.settings.candidates
+        ballot = random_ballot(candidates, election.settings.votes, HostRandomness())
+        return ballot, np.full(candidates, np.nan)
+
+
+def check_records(records: Records, classes: int) -> None:
+    """Refuses records that no candidate can be judged by; for the client's own log."""
+    inputs, labels = records
+    if len(labels) < 2 or len(inputs) != len(labels):
+        raise ValueError(
+            f"{len(inputs)} inputs and {len(labels)} labels: a client needs as many of each, and "
+            "at least 2"
+        )
+    present = np.unique(labels)
+    if len(present) < 2:
+        raise ValueError(
+            f"all labels are {present[0]}: records of one class cannot tell candidates apart"
+        )
+    if present[0] < 0 or present[-1] >= classes:
+        raise ValueError(f"labels {present[0]} to {present[-1]}: pass 0 to {classes - 1}")
+
+
+_LOG = logging.getLogger("dpjax.federated")
+
+
+def prepare_update(
+    settings: Mapping[str, Any],
+    request: flower.RecordDict,
+    load_records: LoadRecords,
+    context: flower.Context,
+) -> str:
+    """Trains one round and keeps the noisy update in the client's own state.
+
+    Formal guarantees: once the rules agree and the set-up is in order, an update is kept whatever
+    the records are, if any; whether this function returns or raises does not depend on them. What
+    is kept is `averaging.noisy_update`; nothing without noise is stored.
+
+    Returns the fingerprint of the election that this client holds. Raises a `ProtocolRefusal` for a
+    round that was not agreed on or is over, parameters that are not the model's, a cost above the
+    client's own limit, or training without noise that its owner has not allowed; a ValueError, not
+    to be told to the server, for settings or a set-up that do not do.
+    """
+    election = Election.from_config(settings)
+    asked = request.config_records.get(ELECTION_RECORD, {})
+    if asked.get(FINGERPRINT) != election.fingerprint:
+        return election.fingerprint
+    number, winner = asked.get(PHASE), asked.get(WINNER)
+    if type(number) is not int or not 1 <= number <= election.averaging.rounds:
+        raise ProtocolRefusal(f"the rules have {election.averaging.rounds} rounds of training")
+    if type(winner) is not int or not 0 <= winner < len(election.candidates):
+        raise ProtocolRefusal("the winner is none of the candidates")
+    node = NodeSettings.from_config(context.node_config)
+    if math.isinf(election.total_epsilon) and not node.allow_training_without_noise:
+        raise ProtocolRefusal(
+            f"training without noise: this client's own configuration has no {ALLOW_WITHOUT_NOISE}"
+        )
+    spending = Spending(
+        election.fingerprint, "training", election.total_epsilon, election.settings.delta
+    )
+    # What the run has charged already is in the ledger; the rest must fit as well.
+    storage.check(node, context.run_id, number, spending)
+    plan = election.averaging_plan
+    update = _update(
+        election, winner, number, _parameters(request, election), load_records, context
+    )
+    keep_prepared(
+        context,
+        election.averaging_rules,
+        noisy_update(update, plan, HostRandomness()),
+        phase=number,
+        spending=spending,
+    )
+    return election.fingerprint
+
+
+def _parameters(request: flower.RecordDict, election: Election) -> np.ndarray:
+    """Reads the global model, (d,) float32, as the server sends it."""
+    record = request.array_records.get(PARAMETERS_RECORD)
+    arrays = [] if record is None else record.to_numpy_ndarrays()
+    shape = (election.model.dimension,)
+    if len(arrays) != 1 or arrays[0].shape != shape or arrays[0].dtype != np.float32:
+        raise ProtocolRefusal(f"no parameters of shape {shape} in float32")
+    if not np.isfinite(arrays[0]).all():
+        raise ProtocolRefusal("the parameters are not finite")
+    return arrays[0]
+
+
+def _update(
+    election: Election,
+    winner: int,
+    number: int,
+    params: np.ndarray,
+    load_records: LoadRecords,
+    context: flower.Context,
+) -> np.ndarray:
+    """Computes the update, (d,) float64; zeros where the records do not train the model."""
+    training = election.training
+    try:
+        inputs, labels = load_records(context)
+        if len(labels) < 1 or len(inputs) != len(labels):
+            raise ValueError(f"{len(inputs)} inputs and {len(labels)} labels")
+        if np.min(labels) < 0 or np.max(labels) >= training.classes:
+            raise ValueError(f"labels {np.min(labels)} to {np.max(labels)}")
+        if np.shape(inputs)[1:] != election.averaging.input_shape:
+            raise ValueError(f"inputs of shape {np.shape(inputs)[1:]}")
+        return local_update(
+            election.model,
+            training.loss(),
+            params,
+            election.candidates[winner],
+            (inputs, labels),
+            epochs=training.epochs,
+            batch_size=training.batch_size,
+            stream=(training.seed, int(context.node_config.get("partition-id", 0)), number - 1),
+        )
+    except SetupError:
+        raise
+    except Exception as error:
+        _LOG.warning("this client sends noise alone, its records train no model: %s", error)
+        return np.zeros(election.model.dimension)
+
+
+PREPARE = {TRAIN_ACTION: prepare_ballot, ROUND_ACTION: prepare_update}
+"""How a client prepares for what it is asked to."""
