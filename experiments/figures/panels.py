@@ -29,13 +29,9 @@ def delta_in_words(delta: float) -> str:
 def new_panels(
     number: int, width: float = 11.0, height: float = 4.4, *, share_vertical: bool = False
 ) -> tuple[Figure, list[Axes]]:
-    """Returns a figure and its panels, left to right.
+    """Returns a figure of this size, in inches, and its panels, left to right.
 
-    Args:
-      number: of panels.
-      width: of the whole figure, inches.
-      height: inches.
-      share_vertical: one vertical axis for all, to compare heights across panels.
+    They may share the vertical axis, to compare heights across panels.
     """
     figure = Figure(figsize=(width, height), layout="constrained")
     panels = np.atleast_1d(figure.subplots(1, number, sharey=share_vertical))

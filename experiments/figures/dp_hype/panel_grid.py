@@ -34,11 +34,7 @@ def by_study(rows: Sequence[Mapping]) -> list[list[Mapping]]:
 
 
 def by_title(rows: Sequence[Mapping]) -> dict[str, list[Mapping]]:
-    """Rows grouped by study: title of its panel -> rows.
-
-    Raises:
-      ValueError: if two studies have one title, as those of two lists of rates.
-    """
+    """Rows grouped by study: title of its panel -> rows."""
     found: dict[str, list[Mapping]] = {}
     for group in by_study(rows):
         title = study_of(group[0]).title
@@ -52,11 +48,7 @@ def by_title(rows: Sequence[Mapping]) -> dict[str, list[Mapping]]:
 
 
 def rates_in_words(rows: Sequence[Mapping]) -> str:
-    """Which learning rates the candidates have.
-
-    Raises:
-      ValueError: for rows of several lists.
-    """
+    """Which learning rates the candidates have."""
     names = distinct(rows, "rates")
     if len(names) != 1:
         raise ValueError(f"rows of several lists, {', '.join(names)}: pass rows of one")
@@ -75,19 +67,10 @@ def draw_grid(
     legend_columns: int = 3,
     **share: Any,
 ) -> Figure:
-    """Draws panels in a grid.
+    """Draws panels, title -> what `draw_panel` draws, in so many columns, with one legend.
 
-    Args:
-      rows: all of the figure's.
-      panels: title -> what `draw_panel` draws.
-      columns: panels side by side, at most.
-      draw_panel: (axes, content) draws one.
-      heading: first line above the panels, with a note where vertical scales differ; every data
-        set with its size follows.
-      x_label: under the panels, the lowest ones where they share the axis.
-      y_label: beside the leftmost panels.
-      legend_columns: of the one legend.
-      share: axes that panels share, as `Figure.subplots` has it.
+    Above them stands the heading, with a note where vertical scales differ, and every data set with
+    its size. Labels stand at the leftmost panels, and at the lowest ones where they share the axis.
     """
     width = min(columns, len(panels))
     lines = -(-len(panels) // width)

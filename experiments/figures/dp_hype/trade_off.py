@@ -48,13 +48,7 @@ _NO_NOISE = 10.0
 def outcome_rows(
     algorithm: str, winners: Iterable[tuple[float, int, int]], federated: np.ndarray
 ) -> list[dict]:
-    """Rows of one algorithm.
-
-    Args:
-      algorithm: its name in the legend.
-      winners: (epsilon, run, index of the winner).
-      federated: (p,) accuracy of each candidate.
-    """
+    """Rows of one algorithm, from (epsilon, run, winner) and candidates' accuracies (p,)."""
     return [
         {
             "algorithm": algorithm,
@@ -120,9 +114,7 @@ def draw_panel(axes: Axes, rows: Sequence[Mapping]) -> None:
 def drawer(columns: int, papers: Collection[str] = ()) -> Callable[[Sequence[Mapping]], Figure]:
     """Returns a function that draws a grid of panels, one a study.
 
-    Args:
-      columns: panels side by side.
-      papers: titles of the paper's panels, named in the heading where others are drawn.
+    Where others than the paper's are drawn, the heading names these, by their titles.
     """
 
     def draw(rows: Sequence[Mapping]) -> Figure:

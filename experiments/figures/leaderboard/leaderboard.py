@@ -114,11 +114,7 @@ def train(folder: RowFolder, options: Options) -> None:
 
 
 def _guarantee(folder: RowFolder, entry: Entry, name: str, outcome: Outcome) -> str:
-    """Writes what the release states; returns the file's name.
-
-    Raises:
-      ValueError: for a release that costs more than it may.
-    """
+    """Writes what the release states; returns the file's name."""
     if name == HINDSIGHT:
         return "none"
     statement = outcome.result.release.statement

@@ -37,14 +37,7 @@ UNTUNED, HINDSIGHT = "untuned rule", "best rate in hindsight (not private)"
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """One attempt.
-
-    Attributes:
-      contest: a name in `contests.CONTESTS`.
-      records: of it.
-      epsilon: total.
-      seed: of the division of the records and of everything random.
-    """
+    """One attempt at a contest, with its total epsilon and one seed of everything random."""
 
     contest: str
     records: data.Dataset
@@ -71,13 +64,9 @@ class Entry:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What one attempt came to.
+    """What one attempt came to: test accuracy of the release, not private, and its learning rate.
 
-    Attributes:
-      accuracy: of the release on test records; not private.
-      result: of the tuner.
-      runs: trainings of one model on all training records that the attempt's work is worth.
-      learning_rate: released, or None.
+    `runs` are the trainings of one model on all training records that its work is worth.
     """
 
     accuracy: float
