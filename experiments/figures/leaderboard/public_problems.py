@@ -22,7 +22,7 @@ that any classifier reaches then lies between 0.75 and 0.9."""
 
 @dataclasses.dataclass(frozen=True)
 class Arrays:
-    """A problem's public records: inputs (n, ...) float32, labels (n,) int32, others to judge by."""
+    """A problem's public records: inputs (n, ...) float32, labels (n,) int32, some to judge by."""
 
     inputs: np.ndarray
     labels: np.ndarray
