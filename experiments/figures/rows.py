@@ -9,6 +9,9 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+import numpy as np
+from scipy import stats
+
 from dpjax import files, private_files
 
 Value = str | int | float | None
@@ -122,6 +125,15 @@ def select(rows: Iterable[Mapping], **values: Value) -> list[Mapping]:
 def distinct(rows: Iterable[Mapping], column: str) -> list[Value]:
     """Returns the different values of a column, in order of appearance."""
     return list(dict.fromkeys(row[column] for row in rows))
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """Returns the mean, and half the width of its 95% interval by Student's t; 0 of one value."""
+    found = np.asarray(values, np.float64)
+    if len(found) < 2:
+        return float(found.mean()), 0.0
+    spread = float(found.std(ddof=1)) / np.sqrt(len(found))
+    return float(found.mean()), float(stats.t.ppf(0.975, len(found) - 1) * spread)
 
 
 def _cell(value: Value) -> str:

@@ -43,7 +43,7 @@ from dpjax.tuning.problem.task import Task, total_units
 from dpjax.tuning.tuner import Request
 from experiments.figures.ding_wu import tasks
 from experiments.figures.figure import DEFAULT_FOLDERS, FULL, QUICK, DataFolders, FigureSpec
-from experiments.figures.panels import DATA_SETS
+from experiments.figures.panels import DATA_SETS, legend_below
 from experiments.figures.rows import RowFolder, distinct, select
 
 NAME = "table_released"
@@ -305,8 +305,7 @@ def draw(rows: Sequence[Mapping]) -> Figure:
         rf"{first['random_number']} random candidates; "
         rf"noise ratio: $4 \ln {CANDIDATES} / (k \varepsilon_0)$"
     )
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3)
+    legend_below(figure, panels[0], columns=3, fontsize=None)
     return figure
 
 

@@ -19,7 +19,7 @@ from experiments.figures.dp_hype.studies import (
     Study,
     study_of,
 )
-from experiments.figures.panels import DATA_SETS
+from experiments.figures.panels import DATA_SETS, legend_below
 from experiments.figures.rows import distinct
 
 _FULL_SIZE = "full size"
@@ -76,7 +76,6 @@ def draw_grid(
     lines = -(-len(panels) // width)
     figure = Figure(figsize=(max(3.8 * width, 7.0), 2.8 * lines + 1.5), layout="constrained")
     grid = figure.subplots(lines, width, squeeze=False, **share)
-    legend: dict[str, Any] = {}
     for number, axes in enumerate(grid.flat):
         if number >= len(panels):
             axes.set_axis_off()
@@ -89,12 +88,11 @@ def draw_grid(
         if number + width >= len(panels) or not share.get("sharex"):
             axes.set_xlabel(x_label)
             axes.tick_params(labelbottom=True)
-        legend |= dict(zip(*axes.get_legend_handles_labels()[::-1]))
     for axes in grid[:, 0]:
         axes.set_ylabel(y_label)
     if len({axes.get_ylim() for axes in grid.flat[: len(panels)]}) > 1:
         heading += "; vertical scales differ"
-    figure.legend(legend.values(), legend.keys(), loc="outside lower center", ncols=legend_columns)
+    legend_below(figure, grid.flat, legend_columns, fontsize=None)
     figure.suptitle(_heading(rows, heading, figure.get_figwidth()), fontsize=10.5)
     return figure
 
