@@ -874,7 +874,7 @@ MISTAKES = [
     ),
     Mistake(
         "a law of K may draw otherwise than it is priced",
-        "dpjax/accounting/selection/laws/law.py",
+        "dpjax/accounting/selection/laws.py",
         "if type(law) not in _CLASSES.values():",
         "if not isinstance(law, RepetitionLaw):",
         ("tests/conformance/test_own_law.py::test_a_class_of_ones_own_is_refused",),

@@ -1,9 +1,9 @@
 """What a computation costs in privacy, in NumPy and SciPy float64.
 
 Constructors of base runs return a `Guarantee`; `compose`, `repeat`, `parallel`, `mixture`,
-`best_of` and `split` make guarantees of guarantees; laws of the number of runs K live in
-`selection.laws`. A user-defined constructor is a function decorated with `mechanism`, a
-user-defined law of K a `Tabulated`.
+`best_of` and `split` make guarantees of guarantees; `Geometric` and others are laws of the number
+of runs K. A user-defined constructor is a function decorated with `mechanism`, a user-defined law
+of K a `Tabulated`.
 """
 
 from dpjax.accounting.calibration import calibrate, calibrate_largest
@@ -53,18 +53,15 @@ from dpjax.accounting.numerics.rdp_grid import epsilon_grid, rdp_grid
 from dpjax.accounting.planning import Plan, plan
 from dpjax.accounting.provenance import from_provenance
 from dpjax.accounting.selection.best_of import best_of
-from dpjax.accounting.selection.laws import (
-    AtMost,
+from dpjax.accounting.selection.families import (
     Binomial,
     Fixed,
     Geometric,
     Logarithmic,
     Poisson,
-    RepetitionLaw,
-    Tabulated,
     TruncatedNegativeBinomial,
-    law_from_dict,
 )
+from dpjax.accounting.selection.laws import AtMost, RepetitionLaw, Tabulated, law_from_dict
 from dpjax.accounting.selection.split import split
 from dpjax.accounting.selection.threshold import stop_at_threshold
 

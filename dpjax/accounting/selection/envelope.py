@@ -28,7 +28,7 @@ from dpjax.accounting.numerics.loss_distribution import (
     whole_up,
 )
 from dpjax.accounting.numerics.tradeoff import largest_mass, right_slopes, tradeoff_vertices
-from dpjax.accounting.selection.laws.law import RepetitionLaw
+from dpjax.accounting.selection.laws import RepetitionLaw
 
 RESOLUTION = 0.035
 """Largest move of log f' on a cell of x, for a base whose losses spread by 0.4 nats or more.

@@ -29,7 +29,7 @@ from dpjax.accounting.numerics.loss_distribution import (
 )
 from dpjax.accounting.numerics.tradeoff import largest_mass, right_slopes, tradeoff_vertices
 from dpjax.accounting.selection.envelope import choice_grid, kinks
-from dpjax.accounting.selection.laws.law import RepetitionLaw
+from dpjax.accounting.selection.laws import RepetitionLaw
 
 RESOLUTION = 0.25
 """Largest move of log f' on a cell, for a base whose losses spread by 0.4 nats or more.

@@ -20,7 +20,7 @@ from dpjax.accounting.numerics.renyi import RenyiCurve
 from dpjax.accounting.numerics.tradeoff import right_slopes, tradeoff_vertices
 from dpjax.accounting.selection.envelope import selected_profiles
 from dpjax.accounting.selection.exact import exact_profile
-from dpjax.accounting.selection.laws.law import families
+from dpjax.accounting.selection.laws import families
 
 LAWS = [
     accounting.Fixed(2),
