@@ -315,7 +315,7 @@ MISTAKES = [
     ),
     Mistake(
         "mechanisms: an (epsilon, delta) whose delta is forgotten",
-        "dpjax/accounting/mechanisms/approximate.py",
+        "dpjax/accounting/mechanisms/elementary.py",
         "pure_pair(epsilon).with_failure(delta)",
         "pure_pair(epsilon).with_failure(0.5 * delta)",
         ("tests/accounting/mechanisms/test_known_mechanisms.py",),

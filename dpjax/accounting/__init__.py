@@ -7,10 +7,17 @@ of K a `Tabulated`.
 """
 
 from dpjax.accounting.calibration import calibrate, calibrate_largest
-from dpjax.accounting.combine import compose, mixture, parallel, repeat
+from dpjax.accounting.combine import compose, mixture, parallel, repeat, replace_one
 from dpjax.accounting.events import from_dp_event
 from dpjax.accounting.guarantee import Guarantee
-from dpjax.accounting.mechanisms.approximate import approximate
+from dpjax.accounting.mechanisms.doubling import (
+    ThresholdLoop,
+    advanced_composition,
+    doubling_loop,
+    max_iterations,
+    sparse_vector,
+    threshold_levels,
+)
 from dpjax.accounting.mechanisms.dp_sgd import (
     dp_sgd,
     dp_sgd_fixed_lots,
@@ -18,8 +25,10 @@ from dpjax.accounting.mechanisms.dp_sgd import (
     truncation_probability,
 )
 from dpjax.accounting.mechanisms.elementary import (
+    approximate,
     discrete_gaussian,
     gaussian,
+    output_perturbation,
     pure,
     renyi_only,
     zcdp,
@@ -30,22 +39,11 @@ from dpjax.accounting.mechanisms.federated_averaging import (
     federated_averaging,
 )
 from dpjax.accounting.mechanisms.mechanism import mechanism
-from dpjax.accounting.mechanisms.noise_shares import local_noise_variance, minimum_survivors
-from dpjax.accounting.mechanisms.output_perturbation import output_perturbation
-from dpjax.accounting.mechanisms.replace_one import replace_one
-from dpjax.accounting.mechanisms.sparse_vector import (
-    advanced_composition,
-    doubling_loop,
-    sparse_vector,
-)
-from dpjax.accounting.mechanisms.threshold_loop import (
-    ThresholdLoop,
-    max_iterations,
-    threshold_levels,
-)
 from dpjax.accounting.mechanisms.vote import (
     calibrate_vote,
     discrete_gaussian_vote,
+    local_noise_variance,
+    minimum_survivors,
     skellam_vote,
     vote,
 )

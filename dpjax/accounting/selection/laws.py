@@ -134,9 +134,7 @@ class RepetitionLaw(abc.ABC):
     def log_moment(self, guarantee: Guarantee, base: RenyiCurve) -> LogMoment:
         """orders l -> a bound on (l-1) D_l of the selection, the event K = 0 left out.
 
-        Args:
-          guarantee: of one run.
-          base: its Renyi curve, given no failure.
+        `base` is the Renyi curve of one run, given no failure.
         """
         return self.log_moment_theorem(guarantee, base) or self._lemma_7(guarantee, base)
 
@@ -178,13 +176,7 @@ class RepetitionLaw(abc.ABC):
         w = 1 - x, which grows with w for every power series of non-negative coefficients. Left of
         the corner h(x) = e^epsilon x, and the ratio is searched by branch and bound: a cell is
         bounded by f' at its left end over f' at the image of its right end; cells that might exceed
-        the largest value known by more than 1e-6 are halved, 40 times at most.
-
-        Args:
-          epsilon: of one run.
-
-        Returns:
-          Possibly inf.
+        the largest value known by more than 1e-6 are halved, 40 times at most. Possibly inf.
         """
         if epsilon > 700.0:
             # Beyond float64's exponentials: the largest ratio that any pair can have.
@@ -286,12 +278,8 @@ Law = TypeVar("Law", bound=RepetitionLaw)
 
 
 def law_family(name: str, **written_as: str) -> Callable[[type[Law]], type[Law]]:
-    """Class decorator that names a family, so that plain values describe its laws and rebuild them.
-
-    Args:
-      name: as in "poisson".
-      **written_as: other names for arguments, by argument.
-    """
+    """Names a family, so that plain values describe its laws and rebuild them; by argument, perhaps
+    under another name."""
 
     def register(cls: type[Law]) -> type[Law]:
         written = {
@@ -320,13 +308,7 @@ def check_law(name: str, law: Any) -> None:
 
 
 def law_from_dict(values: Mapping[str, Any]) -> RepetitionLaw:
-    """The law that wrote these plain values.
-
-    Example:
-      >>> from dpjax import accounting
-      >>> accounting.law_from_dict({"law": "geometric", "mean": 10.0})
-      Geometric(mean=10.0)
-    """
+    """The law that wrote these plain values."""
     if not isinstance(values, Mapping) or not isinstance(values.get("law"), str):
         shown = checks.shown(values)
         raise ValueError(f"not a law of K: pass what law.to_dict() gave, not {shown}")
@@ -489,12 +471,7 @@ class AtMost(RepetitionLaw):
 
 @dataclasses.dataclass(frozen=True)
 class Thinned(RepetitionLaw):
-    """A law given that none of its runs failed, each failing with this probability (Lemma 20).
-
-    Attributes:
-      law: of K.
-      failure: probability in [0, 1).
-    """
+    """A law given that none of its runs failed, each failing with this probability (Lemma 20)."""
 
     law: RepetitionLaw
     failure: float
