@@ -2101,7 +2101,7 @@ MISTAKES = [
     # ---- which rule clips
     Mistake(
         "clip rule: a sweep goes on from checkpoints of another rule",
-        "dpjax/training/sweep/slots.py",
+        "dpjax/training/sweep/lanes.py",
         "        for field in dataclasses.fields(TrainConfig):\n",
         "        for field in dataclasses.fields(TrainConfig):\n"
         "            if field.name == 'clipping':\n"
@@ -2490,7 +2490,7 @@ MISTAKES = [
     ),
     Mistake(
         "checkpoints: a sweep goes on with other records",
-        "dpjax/training/sweep/slots.py",
+        "dpjax/training/sweep/lanes.py",
         '            "data": [jax.tree.structure(data), *jax.tree.leaves(data)],\n',
         "",
         (f"{_SWEEPS}another_sweep_is_refused[data]",),
@@ -2511,7 +2511,7 @@ MISTAKES = [
     ),
     Mistake(
         "checkpoints: a candidate that is in a slot and has finished is no damage",
-        "dpjax/training/sweep/mixed.py",
+        "dpjax/training/sweep/sweep.py",
         "if sorted(kept + [index for index in in_slots if index >= 0]) != sorted(met):",
         "if set(kept) | {index for index in in_slots if index >= 0} != set(met):",
         (f"{_SWEEPS}saves_that_do_not_fit_together_are_damaged",),

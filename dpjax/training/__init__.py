@@ -30,14 +30,13 @@ from dpjax.training.optimizers import (
 )
 from dpjax.training.schedules import SCHEDULES, register_schedule, scheduled
 from dpjax.training.sweep.checkpoints import Checkpoints
-from dpjax.training.sweep.mixed import mixed_sweep
 from dpjax.training.sweep.placement import NAMES as placement_names
 from dpjax.training.sweep.placement import (
     SPREAD,
     Placement,
     named_placement,
 )
-from dpjax.training.sweep.sweep import sweep
+from dpjax.training.sweep.sweep import mixed_sweep, sweep
 from dpjax.training.users import UserRecords, per_user
 
 __all__ = [

@@ -41,8 +41,7 @@ class Work:
     many as the largest of the expected lots needs. Lots' padding, the reserve of Poisson lots
     against truncation included, rows added to reach the bucket's capacity, a last micro-batch that
     is part empty, slots that wait for others to finish and slots without a candidate are all lost.
-    (All numbers are public: how large lots came out is not looked at. `planned_work` counts in
-    whatever rows it is given.)
+    (All numbers are public: how large lots came out is not looked at.)
 
     Attributes:
       needed: rows.
@@ -60,11 +59,6 @@ class Work:
     def useful(self) -> float:
         """The fraction of useful work, needed over executed; 1 if nothing was to be done."""
         return self.needed / self.executed if self.executed else 1.0
-
-    @property
-    def occupancy(self) -> float:
-        """The fraction of slot steps that advanced a candidate."""
-        return self.slot_steps_used / self.slot_steps_executed if self.slot_steps_executed else 1.0
 
     def __add__(self, other: Work) -> Work:
         return Work(*(a + b for a, b in zip(dataclasses.astuple(self), dataclasses.astuple(other))))
@@ -123,10 +117,7 @@ def plan_buckets(
 def equal_bucket(number: int, *, slots: int, slots_multiple: int = 1) -> list[Bucket]:
     """Equal candidates in one bucket, in their order, spread evenly over the fewest turns.
 
-    Args:
-      number: of candidates; no bucket for 0.
-      slots: at most this many side by side, a multiple of `slots_multiple`.
-      slots_multiple: see `plan_buckets`.
+    `slots` is a multiple of `slots_multiple`, as in `plan_buckets`; no bucket for 0 candidates.
     """
     if number == 0:
         return []
@@ -166,27 +157,3 @@ def makespan(lengths: Sequence[int], slots: int) -> int:
     for length in lengths:
         heapq.heappush(free, heapq.heappop(free) + int(length))
     return max(free)
-
-
-def planned_work(
-    buckets: Sequence[Bucket], capacities: Sequence[int], steps: Sequence[int]
-) -> Work:
-    """The work that a sweep over these buckets will execute, without training anything.
-
-    Args:
-      buckets: of `plan_buckets`.
-      capacities: rows of each candidate that count as needed, of its own lot or of records alone;
-        whole lots are executed, each of its bucket's capacity.
-      steps: of each candidate.
-    """
-    total = Work()
-    for bucket in buckets:
-        lengths = [int(steps[member]) for member in bucket.members]
-        slot_steps = bucket.slots * makespan(lengths, bucket.slots)
-        total += Work(
-            sum(int(steps[member]) * int(capacities[member]) for member in bucket.members),
-            slot_steps * bucket.capacity,
-            sum(lengths),
-            slot_steps,
-        )
-    return total
