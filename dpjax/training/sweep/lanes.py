@@ -51,15 +51,8 @@ class Lanes(abc.ABC):
     """The lanes of one bucket while it runs; they take its members in order.
 
     A lane without a candidate has a key of its own: no two lanes share noise, not even noise that
-    is dropped.
-
-    Attributes:
-      bucket: whose members are trained here.
-      placement: one that has as many lanes as the bucket asks for.
-      taken: members that have, or have had, a lane.
-      member: int64 (lanes,), who is in each; -1 without.
-      inputs: pytree (lanes, ...) on the devices, what they are given of each.
-      work: done so far, where it is counted.
+    is dropped. `taken` members have, or have had, a lane; `member`, int64 (lanes,), says who is in
+    each, -1 without; `inputs`, a pytree (lanes, ...), is what the devices are given of each.
     """
 
     def __init__(
@@ -104,21 +97,13 @@ class Lanes(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class BucketLoop:
-    """All buckets, one after the other.
-
-    Attributes:
-      buckets: who is trained together.
-      lanes_of: bucket -> its `Lanes`; `Slots` where there are checkpoints.
-      steps_per_call: at most so many steps in one call to the device.
-      checkpoints: where to save; None: nowhere.
-      identity: tells this sweep from another, for checkpoints.
-    """
+    """All buckets, one after the other."""
 
     buckets: list[Bucket]
-    lanes_of: Callable[[Bucket], Any]
-    steps_per_call: int = 1
-    checkpoints: Checkpoints | None = None
-    identity: bytes = b""
+    lanes_of: Callable[[Bucket], Any]  # to `Lanes`; to `Slots` where there are checkpoints
+    steps_per_call: int = 1  # in one call to the device, at most
+    checkpoints: Checkpoints | None = None  # where to save, if anywhere
+    identity: bytes = b""  # tells this sweep from another, for checkpoints
 
     def results(
         self,
@@ -271,12 +256,7 @@ class SlotProgram:
         return jax.tree.map(lambda new, old: jnp.where(fresh, new, old), self.begin(inputs), state)
 
     def rows_at_once(self, capacity: int, inputs: LaneInputs) -> int:
-        """Rows of a micro-batch of lots of this capacity; nothing is computed.
-
-        Args:
-          capacity: rows of a lot.
-          inputs: of all slots, (slots, ...).
-        """
+        """Rows of a micro-batch of lots of this capacity, from the inputs (slots, ...) of all."""
         found = []
 
         def look(inputs: LaneInputs, data: Tree) -> None:

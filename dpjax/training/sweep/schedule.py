@@ -18,17 +18,11 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Bucket:
-    """Candidates that share one program.
+    """Candidates that share one program."""
 
-    Attributes:
-      members: candidate numbers, the longest run first.
-      capacity: rows of their padded lots.
-      slots: how many of them are trained side by side.
-    """
-
-    members: tuple[int, ...]
-    capacity: int
-    slots: int
+    members: tuple[int, ...]  # candidate numbers, the longest run first
+    capacity: int  # rows of their padded lots
+    slots: int  # how many of them are trained side by side
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,18 +36,12 @@ class Work:
     against truncation included, rows added to reach the bucket's capacity, a last micro-batch that
     is part empty, slots that wait for others to finish and slots without a candidate are all lost.
     (All numbers are public: how large lots came out is not looked at.)
-
-    Attributes:
-      needed: rows.
-      executed: rows.
-      slot_steps_used: steps of candidates.
-      slot_steps_executed: steps of slots, with or without a candidate.
     """
 
     needed: int = 0
     executed: int = 0
-    slot_steps_used: int = 0
-    slot_steps_executed: int = 0
+    slot_steps_used: int = 0  # steps of candidates
+    slot_steps_executed: int = 0  # steps of slots, with or without a candidate
 
     @property
     def useful(self) -> float:
@@ -81,17 +69,10 @@ def plan_buckets(
     while the padding stays small enough; then the bucket gets the most slots that waiting allows.
     A lower `useful_work` gives fewer buckets (compilations) and more slots side by side.
 
-    Args:
-      families: what candidates must agree in to share a bucket, one for each.
-      capacities: rows of each candidate's own lot.
-      steps: of each candidate.
-      slots: at most this many side by side; the memory knob.
-      useful_work: wanted least fraction of useful rows, in (0, 1]. It is met, unless
-        `slots_multiple` asks for more slots than the candidates can fill.
-      slots_multiple: the number of slots is a multiple of this (devices).
-
-    Returns:
-      The buckets, that of the most work first.
+    Candidates of one bucket agree in their family; capacities are the rows of their own lots. At
+    most `slots` are side by side, a multiple of `slots_multiple` (devices): `useful_work`, in
+    (0, 1], is met unless that asks for more slots than the candidates can fill. Returns the
+    buckets, that of the most work first.
     """
     if not 0 < useful_work <= 1:
         raise ValueError(f"useful_work is {useful_work}: pass a fraction in (0, 1], such as 0.85")
