@@ -29,7 +29,7 @@ from dpjax.training.clipping.clip_rules import ClipRule, GlobalClipping, checked
 from dpjax.training.clipping.clipped_grad import LARGEST_SCALED, ClippedGrad, clipped_grad
 from dpjax.training.clipping.formed_once import formed_once
 from dpjax.training.contribution_check import Checked, sum_of_checked
-from dpjax.training.lots.sampling import FixedLots, PoissonLots
+from dpjax.training.lots import FixedLots, PoissonLots
 from dpjax.training.mesh import LotMesh
 from dpjax.training.micro_batches import AUTO, Lot, MicroBatchSize
 

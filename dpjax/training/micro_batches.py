@@ -20,7 +20,7 @@ from dpjax import checks
 from dpjax.training.clipping.checks import row_keys
 from dpjax.training.clipping.clipped_grad import ClippedGrad
 from dpjax.training.clipping.factored_terms import accumulator
-from dpjax.training.lots.distinct_draws import compact
+from dpjax.training.lots import compact
 
 Tree = Any
 Lot = tuple[jax.Array, jax.Array]

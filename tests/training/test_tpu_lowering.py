@@ -10,7 +10,7 @@ import pytest
 from jax import export
 
 from dpjax import models, training
-from dpjax.training.lots.sampling import family_of
+from dpjax.training.lots import family_of
 from dpjax.training.sweep.lanes import SlotProgram
 from experiments.benchmarks.zoo import ZOO
 

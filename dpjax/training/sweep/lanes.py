@@ -29,7 +29,7 @@ from dpjax.training.dp_sgd import (
     returned,
     rows_of_micro_batch,
 )
-from dpjax.training.lots.sampling import LotFamily, family_of
+from dpjax.training.lots import LotFamily, family_of
 from dpjax.training.mesh import LotMesh
 from dpjax.training.sweep.checkpoints import Arrays, Checkpoints, named_leaves, unnamed_leaves
 from dpjax.training.sweep.placement import Placement

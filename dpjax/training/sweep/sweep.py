@@ -22,7 +22,7 @@ import numpy as np
 from dpjax import checks
 from dpjax.randomness import keys as key_streams
 from dpjax.training.dp_sgd import TrainConfig, checked_number_of_records
-from dpjax.training.lots.sampling import family_of
+from dpjax.training.lots import family_of
 from dpjax.training.sweep.checkpoints import Arrays, Checkpoints
 from dpjax.training.sweep.lanes import (
     BucketLoop,

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from dpjax.training.lots.sampling import (
+from dpjax.training.lots import (
     ALONE,
     FIXED,
     POISSON,
