@@ -315,7 +315,7 @@ MISTAKES = [
     ),
     Mistake(
         "mechanisms: an (epsilon, delta) whose delta is forgotten",
-        "dpjax/accounting/mechanisms/approximate.py",
+        "dpjax/accounting/mechanisms/elementary.py",
         "pure_pair(epsilon).with_failure(delta)",
         "pure_pair(epsilon).with_failure(0.5 * delta)",
         ("tests/accounting/mechanisms/test_known_mechanisms.py",),
@@ -874,7 +874,7 @@ MISTAKES = [
     ),
     Mistake(
         "a law of K may draw otherwise than it is priced",
-        "dpjax/accounting/selection/laws/law.py",
+        "dpjax/accounting/selection/laws.py",
         "if type(law) not in _CLASSES.values():",
         "if not isinstance(law, RepetitionLaw):",
         ("tests/conformance/test_own_law.py::test_a_class_of_ones_own_is_refused",),
@@ -2106,7 +2106,7 @@ MISTAKES = [
     # ---- which rule clips
     Mistake(
         "clip rule: a sweep goes on from checkpoints of another rule",
-        "dpjax/training/sweep/slots.py",
+        "dpjax/training/sweep/lanes.py",
         "        for field in dataclasses.fields(TrainConfig):\n",
         "        for field in dataclasses.fields(TrainConfig):\n"
         "            if field.name == 'clipping':\n"
@@ -2495,7 +2495,7 @@ MISTAKES = [
     ),
     Mistake(
         "checkpoints: a sweep goes on with other records",
-        "dpjax/training/sweep/slots.py",
+        "dpjax/training/sweep/lanes.py",
         '            "data": [jax.tree.structure(data), *jax.tree.leaves(data)],\n',
         "",
         (f"{_SWEEPS}another_sweep_is_refused[data]",),
@@ -2516,7 +2516,7 @@ MISTAKES = [
     ),
     Mistake(
         "checkpoints: a candidate that is in a slot and has finished is no damage",
-        "dpjax/training/sweep/mixed.py",
+        "dpjax/training/sweep/sweep.py",
         "if sorted(kept + [index for index in in_slots if index >= 0]) != sorted(met):",
         "if set(kept) | {index for index in in_slots if index >= 0} != set(met):",
         (f"{_SWEEPS}saves_that_do_not_fit_together_are_damaged",),

@@ -26,7 +26,7 @@ import numpy as np
 from dpjax import checks, training
 from dpjax.randomness import keys as key_streams
 from dpjax.training.dp_sgd import advance, begin, returned
-from dpjax.training.lots.families import ALONE, POISSON_DENSE, LotFamily, family_of
+from dpjax.training.lots import ALONE, POISSON_DENSE, LotFamily, family_of
 from dpjax.training.optimizers import Optimizer
 from dpjax.tuning.evaluations.candidate_runs import scored_run, train_config
 from dpjax.tuning.problem.task import Task

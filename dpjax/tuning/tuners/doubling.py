@@ -16,7 +16,7 @@ from fractions import Fraction
 from typing import Any
 
 from dpjax import accounting, checks
-from dpjax.accounting.mechanisms.threshold_loop import (
+from dpjax.accounting.mechanisms.doubling import (
     ITERATIONS,
     SEGMENTS,
     ThresholdLoop,

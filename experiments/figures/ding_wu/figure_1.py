@@ -42,7 +42,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from dpjax import plotting
-from dpjax.accounting.mechanisms.threshold_loop import ThresholdLoop, threshold_levels
+from dpjax.accounting.mechanisms.doubling import ThresholdLoop, threshold_levels
 from experiments.figures.ding_wu import simulation
 from experiments.figures.figure import FULL, QUICK, FigureSpec
 from experiments.figures.panels import new_panels

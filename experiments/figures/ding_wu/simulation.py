@@ -12,7 +12,7 @@ import dataclasses
 
 import numpy as np
 
-from dpjax.accounting.mechanisms.threshold_loop import (
+from dpjax.accounting.mechanisms.doubling import (
     ITERATIONS,
     ThresholdLoop,
     threshold_levels,

@@ -1,10 +1,10 @@
-"""What every law of the number of runs K offers: its functions, its price, quantiles and draws.
+"""What every law of the number of runs K offers, and laws by a table: `Tabulated`, `AtMost`.
 
 A law must be fixed before the data is seen. All functions are evaluated in y = 1 - x, where the
 generating function f(x) = E[x^K] loses no digits near x = 1.
 
 What a selection costs is asked of the law. The defaults here are bounds that hold for every law;
-a family with a theorem of its own overrides them (`log_moment_theorem`, `largest_log_ratio`).
+a family with a theorem of its own (`families.py`) overrides them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import functools
 import inspect
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
@@ -134,9 +134,7 @@ class RepetitionLaw(abc.ABC):
     def log_moment(self, guarantee: Guarantee, base: RenyiCurve) -> LogMoment:
         """orders l -> a bound on (l-1) D_l of the selection, the event K = 0 left out.
 
-        Args:
-          guarantee: of one run.
-          base: its Renyi curve, given no failure.
+        `base` is the Renyi curve of one run, given no failure.
         """
         return self.log_moment_theorem(guarantee, base) or self._lemma_7(guarantee, base)
 
@@ -178,13 +176,7 @@ class RepetitionLaw(abc.ABC):
         w = 1 - x, which grows with w for every power series of non-negative coefficients. Left of
         the corner h(x) = e^epsilon x, and the ratio is searched by branch and bound: a cell is
         bounded by f' at its left end over f' at the image of its right end; cells that might exceed
-        the largest value known by more than 1e-6 are halved, 40 times at most.
-
-        Args:
-          epsilon: of one run.
-
-        Returns:
-          Possibly inf.
+        the largest value known by more than 1e-6 are halved, 40 times at most. Possibly inf.
         """
         if epsilon > 700.0:
             # Beyond float64's exponentials: the largest ratio that any pair can have.
@@ -286,12 +278,8 @@ Law = TypeVar("Law", bound=RepetitionLaw)
 
 
 def law_family(name: str, **written_as: str) -> Callable[[type[Law]], type[Law]]:
-    """Class decorator that names a family, so that plain values describe its laws and rebuild them.
-
-    Args:
-      name: as in "poisson".
-      **written_as: other names for arguments, by argument.
-    """
+    """Names a family, so that plain values describe its laws and rebuild them; by argument, perhaps
+    under another name."""
 
     def register(cls: type[Law]) -> type[Law]:
         written = {
@@ -320,13 +308,7 @@ def check_law(name: str, law: Any) -> None:
 
 
 def law_from_dict(values: Mapping[str, Any]) -> RepetitionLaw:
-    """The law that wrote these plain values.
-
-    Example:
-      >>> from dpjax import accounting
-      >>> accounting.law_from_dict({"law": "geometric", "mean": 10.0})
-      Geometric(mean=10.0)
-    """
+    """The law that wrote these plain values."""
     if not isinstance(values, Mapping) or not isinstance(values.get("law"), str):
         shown = checks.shown(values)
         raise ValueError(f"not a law of K: pass what law.to_dict() gave, not {shown}")
@@ -348,14 +330,148 @@ def _read(value: Any) -> Any:
     return law_from_dict(value) if isinstance(value, Mapping) else value
 
 
+@law_family("tabulated")
 @dataclasses.dataclass(frozen=True)
-class Thinned(RepetitionLaw):
-    """A law given that none of its runs failed, each failing with this probability (Lemma 20).
+class Tabulated(RepetitionLaw):
+    """K drawn by a table of probabilities.
+
+    Example:
+      >>> import numpy as np
+      >>> from dpjax import accounting
+      >>> accounting.Tabulated((1, 2, 8), (0.5, 0.25, 0.25)).mean
+      3.0
 
     Attributes:
-      law: of K.
-      failure: probability in [0, 1).
+      k: (n,) whole numbers >= 0, ascending, at most a million.
+      masses: (n,) P[K = k], > 0, that sum to 1.
     """
+
+    k: tuple[int, ...]
+    masses: tuple[float, ...]
+
+    def __init__(self, k: Sequence[int], masses: Sequence[float]):
+        values, shares = checks.vector("k", k).tolist(), checks.vector("masses", masses)
+        set_field(self, "k", tuple(checks.whole("k", value, 0) for value in values))
+        set_field(self, "masses", tuple(shares.tolist()))
+        if not self.k or len(self.k) != len(self.masses) or np.any(np.diff(self.k) <= 0):
+            raise ValueError("a table needs ascending k and as many masses")
+        if self.k[-1] > LARGEST_TABULATED:
+            raise ValueError(f"k must be at most {LARGEST_TABULATED}, not {self.k[-1]}")
+        total = math.fsum(self.masses)
+        if not (min(self.masses) > 0.0 and abs(total - 1.0) <= 1e-9):
+            raise ValueError(f"masses must be > 0 and sum to 1, not to {total}")
+
+    @functools.cached_property
+    def _table(self) -> np.ndarray:
+        table = np.zeros(self.k[-1] + 1)
+        table[list(self.k)] = self.masses
+        return table
+
+    @functools.cached_property
+    def mean(self) -> float:
+        return math.fsum(k * mass for k, mass in zip(self.k, self.masses))
+
+    @property
+    def minimum(self) -> int:
+        return self.k[0]
+
+    @property
+    def maximum(self) -> float:
+        return self.k[-1]
+
+    def log_pmf(self, k: np.ndarray) -> np.ndarray:
+        place = np.minimum(np.searchsorted(self.k, k), len(self.k) - 1)
+        found = np.asarray(self.k)[place] == k
+        with np.errstate(divide="ignore"):
+            return np.log(np.where(found, np.asarray(self.masses)[place], 0.0))
+
+
+@law_family("at_most", law="inner")
+@dataclasses.dataclass(frozen=True)
+class AtMost(RepetitionLaw):
+    """A law conditioned on K <= cap: drawn again until it fits, never min(K, cap).
+
+    Example:
+      >>> from dpjax import accounting
+      >>> law = accounting.AtMost(accounting.Geometric(10), 64)
+      >>> print(f"mean {law.mean:.2f}, at most {law.maximum:.0f}")
+      mean 9.92, at most 64
+
+    Attributes:
+      law: the law to condition.
+      cap: whole number >= max(1, law.minimum), at most a million.
+    """
+
+    law: RepetitionLaw
+    cap: int
+
+    def __post_init__(self) -> None:
+        check_law("AtMost", self.law)
+        set_field(self, "cap", checks.whole("cap", self.cap, 1))
+        if self.cap > LARGEST_TABULATED:
+            raise ValueError(f"cap must be at most 1,000,000, not {self.cap}")
+        if self.kept == 0.0:
+            raise ValueError(f"cap must be a whole number >= {self.law.minimum}, not {self.cap}")
+
+    @functools.cached_property
+    def _inner_logs(self) -> np.ndarray:
+        """log P[inner K = k], k = 0..maximum."""
+        k = np.arange(min(self.cap, self.law.maximum) + 1.0)
+        with np.errstate(divide="ignore"):
+            logs = np.asarray(self.law.log_pmf(k), dtype=np.float64)
+        # The largest K that the cap leaves: a table may lack the cap itself.
+        return logs[: 1 + int(np.max(np.flatnonzero(logs > -np.inf), initial=0))]
+
+    @functools.cached_property
+    def _table(self) -> np.ndarray:
+        weights = np.exp(self._inner_logs - self._inner_logs.max())
+        return weights / weights.sum()
+
+    @functools.cached_property
+    def kept(self) -> float:
+        """P[the inner law <= cap]."""
+        return min(1.0, float(np.exp(self._inner_logs).sum()))
+
+    @functools.cached_property
+    def mean(self) -> float:
+        return float(np.sum(np.arange(self._table.size) * self._table))
+
+    @property
+    def maximum(self) -> float:
+        return self._inner_logs.size - 1
+
+    def log_pmf(self, k: np.ndarray) -> np.ndarray:
+        k = np.asarray(k, dtype=np.float64)
+        inside = k < self._table.size
+        chosen = self._table[np.where(inside, k, 0.0).astype(np.int64)]
+        with np.errstate(divide="ignore"):
+            return np.where(inside, np.log(chosen), -np.inf)
+
+    def thinned(self, failure: float) -> RepetitionLaw:
+        if type(self.law).thinned is RepetitionLaw.thinned:
+            return super().thinned(failure)  # AtMost refuses `Thinned`, which is no family.
+        return AtMost(self.law.thinned(failure), self.cap)
+
+    @property
+    def envelope_suffices(self) -> bool:
+        return self.law.envelope_suffices
+
+    def log_moment_theorem(self, guarantee: Guarantee, base: RenyiCurve) -> LogMoment | None:
+        """Papernot & Steinke (2022), Lemma 22, on top of the inner law's theorem.
+
+        f' shrinks by at most E[K; K <= cap] / E[K], and is divided by P[K <= cap].
+        """
+        inner = self.law.log_moment_theorem(guarantee, base)
+        if inner is None:
+            return None
+        log_kept = math.log(self.kept)
+        log_share = math.log(self.mean) + log_kept - math.log(self.law.mean)
+        return lambda orders: inner(orders) - log_kept - (orders - 1.0) * log_share
+
+
+@dataclasses.dataclass(frozen=True)
+class Thinned(RepetitionLaw):
+    """A law given that none of its runs failed, each failing with this probability (Lemma 20)."""
 
     law: RepetitionLaw
     failure: float

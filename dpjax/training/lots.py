@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from fractions import Fraction
 
@@ -32,17 +33,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax.randomness import threefry
-from dpjax.training.lots.binomial_table import (
+from dpjax.training.binomial_table import (
     WORD_BITS,
     binomial_count_table,
     round_up,
     split_into_words,
-)
-from dpjax.training.lots.distinct_draws import (
-    at_least,
-    compact,
-    distinct_records,
-    draws_for_distinct,
 )
 
 UNIFORM_WORDS = 3
@@ -290,3 +285,178 @@ def _charge(total_variation: float) -> float:
 def _require_size(name: str, value: int) -> None:
     if not isinstance(value, int | np.integer) or not 1 <= value < 2**31:
         raise ValueError(f"{name} is {value!r}: pass an integer from 1 to 2^31 - 1")
+
+
+# Distinct uniform records from independent draws ------------------------------------------------
+
+SHORTAGE_PROBABILITY = Fraction(1, 2**96)
+"""Probability allowed to a lot's draws holding too few distinct records."""
+
+_WORD_VALUES = 1 << WORD_BITS
+
+
+def draws_for_distinct(size: int, wanted: int) -> tuple[int, Fraction]:
+    """Returns how many uniform draws hold `wanted` distinct records but for a probability <= 2^-96.
+
+    A draw is lost if its word is rejected or if it repeats an earlier one; until `wanted` distinct
+    records are seen, each is lost with probability at most p, whatever came before. So the kept
+    draws are at least Binomial(draws, 1 - p), and the Chernoff bound
+    P[Binomial(N, 1 - p) <= w - 1] <= exp(-N KL((w - 1) / N || 1 - p)) is rigorous.
+    """
+    accepted = (_WORD_VALUES // size) * size / _WORD_VALUES
+    kept = accepted * (1.0 - (wanted - 1) / size)
+    # One unit more than asked for absorbs the float64 rounding of the exponent.
+    exponent = -math.log(SHORTAGE_PROBABILITY) + 1.0
+    draws = wanted
+    while draws * _relative_entropy((wanted - 1) / draws, kept) < exponent:
+        draws += max(1, wanted // 64)
+    return draws, SHORTAGE_PROBABILITY
+
+
+def _relative_entropy(first: float, second: float) -> float:
+    """Returns Bernoulli(first)'s KL divergence from Bernoulli(second), 0 unless first < second."""
+    if first >= second:
+        return 0.0
+    if second == 1.0:
+        return math.inf
+    head = first * math.log(first / second) if first > 0 else 0.0
+    return head + (1.0 - first) * math.log((1.0 - first) / (1.0 - second))
+
+
+def distinct_records(words: jax.Array, size: int, capacity: int) -> tuple[jax.Array, jax.Array]:
+    """Turns uniform words into distinct uniform records, in the order they were drawn.
+
+    Returns int32 (capacity,) records and how many of all draws are distinct; entries beyond that
+    number have no meaning. `size` is below 2^31, `capacity` at most the number of draws.
+    """
+    draws = words.shape[0]
+    # The largest multiple of `size` that 32 bits hold splits evenly; the words above it would
+    # favour small records and are marked with the impossible record `size` instead.
+    records = jnp.minimum(words // jnp.uint32(_WORD_VALUES // size), jnp.uint32(size))
+    order = jnp.arange(draws, dtype=jnp.uint32)
+    order_bits, record_bits = draws.bit_length(), size.bit_length()
+    if order_bits + record_bits <= WORD_BITS:
+        # Both fit in one word: sorting single words is five times faster than sorting pairs.
+        by_record = jnp.sort((records << order_bits) | order)
+        records, order = by_record >> order_bits, by_record & ((1 << order_bits) - 1)
+    else:
+        records, order = jax.lax.sort((records, order), num_keys=2)
+    repeated = jnp.concatenate([jnp.zeros((1,), bool), records[1:] == records[:-1]])
+    kept = ~repeated & (records < size)
+    # Back to the order of drawing, the lost draws (order `draws`) last.
+    order = jnp.where(kept, order, jnp.uint32(draws))
+    if order_bits + record_bits <= WORD_BITS:
+        by_order = jnp.sort((order << record_bits) | records)
+        records = by_order & ((1 << record_bits) - 1)
+    else:
+        _, records = jax.lax.sort((order, records), num_keys=1)
+    return records[:capacity].astype(jnp.int32), jnp.sum(kept, dtype=jnp.int32)
+
+
+def compact(member: jax.Array, capacity: int) -> tuple[jax.Array, jax.Array]:
+    """Indices of the True entries of `member` (size,), in order, in `capacity` masked slots."""
+    size = member.shape[0]
+    slots = jnp.sort(jnp.where(member, jnp.arange(size), size))
+    slots = jnp.pad(slots[:capacity], (0, max(0, capacity - size)), constant_values=size)
+    return slots, slots < size
+
+
+def at_least(words: jax.Array, thresholds: np.ndarray) -> jax.Array:
+    """Compares words >= thresholds as multi-word integers; both (words, ...), high word first."""
+    result = words[-1] >= thresholds[-1]
+    for word, threshold in zip(words[-2::-1], thresholds[-2::-1], strict=True):
+        result = (word > threshold) | ((word == threshold) & result)
+    return result
+
+
+# Lots that share one program ----------------------------------------------------------------
+#
+# Candidates of a mixed sweep have lots of their own, but candidates trained side by side must have
+# arrays of one shape. A family draws, for traced numbers, exactly the lots that `PoissonLots` or
+# `FixedLots` would have drawn: the random words of a draw do not depend on how many of them are
+# asked for, and the distinct records are taken in the order drawn, so that more rows only add
+# padding at the end. The accounting of a candidate is that of its own lots, whatever the padding.
+
+POISSON, POISSON_DENSE, FIXED, ALONE = "poisson", "poisson dense", "fixed", "alone"
+
+
+@dataclasses.dataclass(frozen=True)
+class LotFamily:
+    """Draws lots of one kind over one data set, padded to one capacity; static.
+
+    Formal guarantees:
+      For equal keys and numbers of records, `draw(key, numbers_of(lots), n)` has True rows that
+      hold the records of `lots.draw(key, n)`, and no others: `total_variation` and the truncation
+      of `lots` are those of the padded draw.
+    """
+
+    kind: str  # which of the ways of drawing
+    size: int  # records that the lots were made for: the bound (Poisson) or the number (fixed)
+    capacity: int  # rows of a padded lot, at least the capacity of every member
+    # only where its numbers cannot be traced: fixed lots of over half of the records
+    lots: FixedLots | None = None
+
+    def numbers_of(self, lots: PoissonLots | FixedLots) -> dict[str, np.ndarray | np.generic]:
+        """Returns what tells `lots` from other members, as arrays of one shape for all."""
+        if self.kind == ALONE:
+            return {}
+        if isinstance(lots, FixedLots):
+            return {"count": np.int32(lots.lot_size)}
+        if self.kind == POISSON_DENSE:
+            resolution = 1 << (WORD_BITS * UNIFORM_WORDS)
+            threshold = round(Fraction(lots.sampling_probability) * resolution)
+            certain = threshold == resolution
+            return {
+                "certain": np.bool_(certain),
+                "count": np.int32(lots.capacity),
+                "threshold": split_into_words([0 if certain else threshold], UNIFORM_WORDS),
+            }
+        table = binomial_count_table(
+            self.size, lots.sampling_probability, lots.capacity, words=UNIFORM_WORDS
+        ).thresholds
+        # Thresholds that one uniform number in 2^96 reaches; `count` keeps that one out as well.
+        padding = np.full((UNIFORM_WORDS, self.capacity - lots.capacity), 2**32 - 1, np.uint32)
+        return {
+            "count": np.int32(lots.capacity),
+            "thresholds": np.concatenate([table, padding], axis=1),
+        }
+
+    def draw(
+        self, key: jax.Array, numbers: dict[str, jax.Array], number_of_records: int | jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """Draws one lot: indices int32 (capacity,), 0 where padded, and mask bool (capacity,).
+
+        The `numbers` are those of `numbers_of`, traced or not.
+        """
+        if self.lots is not None:
+            return self.lots.draw(key)
+        rows = jnp.arange(self.capacity)
+        if self.kind == POISSON_DENSE:
+            words = threefry.random_bits(key, (UNIFORM_WORDS, self.size))
+            member = numbers["certain"] | ~at_least(words, numbers["threshold"])
+            indices, mask = compact(member, self.capacity)
+            mask = mask & (rows < numbers["count"])
+        else:
+            ahead = UNIFORM_WORDS if self.kind == POISSON else 0
+            draws, _ = draws_for_distinct(self.size, self.capacity)
+            words = threefry.random_bits(key, (ahead + draws,))
+            indices, distinct = distinct_records(words[ahead:], self.size, self.capacity)
+            count = jnp.minimum(numbers["count"], distinct)
+            if self.kind == POISSON:
+                reached = at_least(words[:ahead, None], numbers["thresholds"])
+                count = jnp.minimum(count, jnp.sum(reached, dtype=jnp.int32))
+            mask = rows < count
+        mask = mask & (indices < number_of_records)
+        return jnp.where(mask, indices, 0), mask
+
+
+def family_of(lots: PoissonLots | FixedLots) -> LotFamily:
+    """Returns the smallest family that holds `lots`; it may hold others of less capacity."""
+    if isinstance(lots, FixedLots):
+        size = lots.dataset_size
+        if 2 * lots.lot_size > size:
+            return LotFamily(ALONE, size, lots.lot_size, lots)
+        return LotFamily(FIXED, size, lots.lot_size)
+    size = lots.dataset_size_bound
+    kind = POISSON_DENSE if 2 * lots.capacity > size else POISSON
+    return LotFamily(kind, size, lots.capacity)
