@@ -885,7 +885,7 @@ MISTAKES = [
         _CERTIFICATE,
         "if not np.all(high <= np.interp(flat, a, b) * (1.0 - 1e-12)):",
         "if False:",
-        _PROOFS,
+        (f"{_MENDS}::test_lines_through_points_that_are_no_numbers_prove_nothing",),
     ),
     Mistake(
         "a hull of lines that falls at its end caps what a selection costs",
