@@ -2235,9 +2235,9 @@ MISTAKES = [
     ),
     Mistake(
         "clipping: the norm is of a gradient that is computed anew where it is added up",
-        "dpjax/training/clipping/per_example_gradients.py",
-        "values[atom] = formed_once(values[atom])",
-        "pass",
+        "dpjax/training/clipping/jaxpr_graph.py",
+        "environment[value] = formed_once(result) if value in once else result",
+        "environment[value] = result",
         (
             "tests/training/clipping/test_bounded.py::"
             "test_each_wanted_value_has_one_producer_in_the_compiled_program",
