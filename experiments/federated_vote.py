@@ -80,11 +80,7 @@ _MESSAGES_PER_PHASE = 5  # One to train, four stages of the secure sum.
 
 
 def check_flags() -> None:
-    """Refuses flags of what was not chosen.
-
-    Raises:
-      ValueError: naming the flag.
-    """
+    """Refuses flags of what was not chosen."""
     derived_flags.refuse_others({"widths": ["mlp"]}, [_LOCAL.model], "model")
     if _FOLDERS.value:
         split = ["clients", *_SPLIT.names.values()]
@@ -95,11 +91,7 @@ def check_flags() -> None:
 
 
 def candidates() -> str:
-    """--candidates: a name, or what a file holds.
-
-    Raises:
-      ValueError: for a file that cannot be read.
-    """
+    """--candidates: a name, or what a file holds."""
     if not _CANDIDATES.value.endswith(".json"):
         return _CANDIDATES.value
     try:
@@ -114,11 +106,7 @@ def candidates() -> str:
 
 
 def settings() -> dict[str, str | int | float]:
-    """The flags as the flat configuration that the apps read.
-
-    Raises:
-      ValueError: for what is wrong with the rules, now and not by fifty clients.
-    """
+    """The flags as the flat configuration that the apps read."""
     from dpjax.federated.flower.election import Election
 
     parts = (_VOTE, _LOCAL, _AVERAGING, _SPLIT)
@@ -164,11 +152,7 @@ def node_configs(clients: int) -> list[dict[str, str | int | bool]]:
 def check_all_records(
     config: Mapping[str, Any], nodes: list[dict[str, str | int | bool]], console: Console
 ) -> None:
-    """Whoever simulates may look at all records: names the clients that will vote by lot.
-
-    Raises:
-      ValueError: for a client whose set-up is wrong, or if no client can judge anything.
-    """
+    """Whoever simulates may look at all records: names the clients that will vote by lot."""
     from dpjax.federated.flower import noisy_vectors, storage
 
     parts = None if _FOLDERS.value else data_split.divided_as(config)
@@ -276,17 +260,7 @@ def main() -> int:
 
 
 def hold(folder: str, config: Mapping[str, Any], nodes: list[dict], console: Console) -> int:
-    """Holds the vote, trains and writes.
-
-    Args:
-      folder: of the run, claimed by this process.
-      config: of `settings`.
-      nodes: of `node_configs`.
-      console: where to say what was found.
-
-    Returns:
-      The exit code.
-    """
+    """Holds the vote, trains and writes into a claimed folder; returns the exit code."""
     from dpjax import federated
     from dpjax.federated.flower import storage
 

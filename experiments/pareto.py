@@ -33,10 +33,10 @@ from absl import flags
 from rich.console import Console
 
 import experiments.data_sets  # noqa: F401 - before the flags, which list what is registered.
-from dpjax import data, private_files, training, tuning
+from dpjax import data, pareto, private_files, training, tuning
 from dpjax.commands import command_line, config, data_flags, derived_flags, run_folder
-from dpjax.tuning import ledger, pareto
-from dpjax.tuning.pareto.released_run import released_run
+from dpjax.pareto.released_run import released_run
+from dpjax.tuning import ledger
 from dpjax.tuning.problem.task import accuracy_of
 from experiments.figures.dpareto import problems
 from experiments.figures.dpareto.sampling_laws import Laws
@@ -96,7 +96,7 @@ _RESUME = flags.DEFINE_bool(
 _OUT_DIR = flags.DEFINE_string("out_dir", None, "Folder to make; runs/pareto-<time> if unset.")
 
 _PROXY_IS_PRIVATE = "--public_proxy is the private --dataset itself: pass other, public data"
-_QUICK_EPOCHS = "log_integer(1,8)"
+_QUICK_EPOCHS = pareto.LogInteger(1, 8)
 
 
 def task_of(loaded: data.Dataset) -> tuning.Task:
@@ -135,7 +135,7 @@ def domain_of(dataset: str, training_records: int) -> pareto.Domain:
     )
     entries = {**usual.parameters, **usual.constants}
     if _QUICK.value:
-        entries["epochs"] = pareto.parse_parameter(_QUICK_EPOCHS)
+        entries["epochs"] = _QUICK_EPOCHS
     if _DOMAIN.value:
         given = pareto.parse_domain(_DOMAIN.value)
         known = {*entries, *training.OPTIMIZERS[_DATA.optimizer.value].reads}

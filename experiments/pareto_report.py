@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 from rich.table import Table
 
-from dpjax import plotting, tuning
-from dpjax.tuning import curator, ledger, pareto
+from dpjax import pareto, plotting, tuning
+from dpjax.tuning import curator, ledger
 from experiments import pareto_picture as picture
 
 RECORD_FILE, TABLE_FILE, FRONT_FILE = "evaluations.jsonl", "evaluations.csv", "front.csv"

@@ -45,7 +45,10 @@ CASES = {
     ),
     "subset_tuning": ("experiments.tune", ["--method=subset_tuning", "--mean=4", *_SMALL]),
     "exponential": ("experiments.tune", ["--method=exponential", *_PARTITIONED]),
-    "permute_and_flip": ("experiments.tune", ["--method=permute_and_flip", *_PARTITIONED]),
+    "permute_and_flip": (
+        "experiments.tune",
+        ["--method=exponential", "--mechanism=permute_and_flip", *_PARTITIONED],
+    ),
     "doubling": ("experiments.tune", ["--method=doubling", *_PARTITIONED]),
     "extrapolation": (
         "experiments.tune",

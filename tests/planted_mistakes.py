@@ -316,7 +316,7 @@ MISTAKES = [
     ),
     Mistake(
         "mechanisms: an (epsilon, delta) whose delta is forgotten",
-        "dpjax/accounting/mechanisms/approximate.py",
+        "dpjax/accounting/mechanisms/elementary.py",
         "pure_pair(epsilon).with_failure(delta)",
         "pure_pair(epsilon).with_failure(0.5 * delta)",
         ("tests/accounting/mechanisms/test_known_mechanisms.py",),
@@ -862,20 +862,20 @@ MISTAKES = [
     Mistake(
         "scores on training records are on the validation records, not charged as such",
         f"{_P}evaluations/private_runs.py",
-        "        task = scored_on_training(task, request)\n",
-        "        scored_on_training(task, request)\n",
+        "        problem = problem.scored_on_training()\n",
+        "        problem.scored_on_training()\n",
         _ON_TRAINING,
     ),
     Mistake(
         "a statement of scores on training records is rebuilt as one of scores apart",
         f"{_P}evaluations/private_runs.py",
-        'score_on_training=score.get("records") == described.THE_TRAINING_RECORDS,',
+        'score_on_training=score.get("records") == statements.THE_TRAINING_RECORDS,',
         "score_on_training=False,",
         _ON_TRAINING,
     ),
     Mistake(
         "a law of K may draw otherwise than it is priced",
-        "dpjax/accounting/selection/laws/law.py",
+        "dpjax/accounting/selection/laws.py",
         "if type(law) not in _CLASSES.values():",
         "if not isinstance(law, RepetitionLaw):",
         ("tests/conformance/test_own_law.py::test_a_class_of_ones_own_is_refused",),
@@ -886,7 +886,7 @@ MISTAKES = [
         _CERTIFICATE,
         "if not np.all(high <= np.interp(flat, a, b) * (1.0 - 1e-12)):",
         "if False:",
-        _PROOFS,
+        (f"{_MENDS}::test_lines_through_points_that_are_no_numbers_prove_nothing",),
     ),
     Mistake(
         "a hull of lines that falls at its end caps what a selection costs",
@@ -1228,7 +1228,7 @@ MISTAKES = [
     ),
     Mistake(
         "permute-and-flip is charged as bounded-range",
-        f"{_P}tuners/permute_and_flip.py",
+        f"{_P}tuners/exponential.py",
         "return accounting.pure(self.epsilon, relation=relation)",
         "return accounting.exponential_mechanism(self.epsilon, relation=relation)",
         _PERMUTED,
@@ -1283,9 +1283,10 @@ MISTAKES = [
     ),
     Mistake(
         "permute-and-flip draws from a source of its own",
-        f"{_P}tuners/permute_and_flip.py",
-        "utility.exponential_rate(self.epsilon), below), {}",
-        "utility.exponential_rate(self.epsilon), __import__('random').Random(0).randrange), {}",
+        f"{_P}tuners/exponential.py",
+        "return permute_and_flip_choice(scores, utility.exponential_rate(self.epsilon), below)",
+        "below = __import__('random').Random(0).randrange\n        "
+        "return permute_and_flip_choice(scores, utility.exponential_rate(self.epsilon), below)",
         _RANDOM,
     ),
     Mistake(
@@ -1341,13 +1342,14 @@ MISTAKES = [
     Mistake(
         "the exponential mechanism draws from a source of its own",
         f"{_P}tuners/exponential.py",
-        "utility.exponential_rate(self.epsilon), below), {}",
-        "utility.exponential_rate(self.epsilon), __import__('random').Random(0).randrange), {}",
+        "return exponential_choice(scores, utility.exponential_rate(self.epsilon), below)",
+        "below = __import__('random').Random(0).randrange\n"
+        "        return exponential_choice(scores, utility.exponential_rate(self.epsilon), below)",
         _RANDOM,
     ),
     Mistake(
         "a run after a public search has a key of a seed although none was given",
-        f"{_P}pareto/released_run.py",
+        "dpjax/pareto/released_run.py",
         "training.candidate_keys(1, seed=seed)",
         "training.candidate_keys(1, seed=seed or 0)",
         _RANDOM,
@@ -1395,14 +1397,14 @@ MISTAKES = [
     Mistake(
         "the selection is held again where no run could be released",
         f"{_P}evaluations/private_runs.py",
-        "        release = _release(procedure, executed, randomness.secret)\n",
+        "        task = procedure.task\n        return Result(\n",
         "        if not np.isfinite(executed.best.score[0]):\n"
         "            executed = execute(\n"
         "                procedure,\n"
         "                randomness=HostRandomness(),\n"
         "                chunk_size=chunk_size,\n"
         "            )\n"
-        "        release = _release(procedure, executed, randomness.secret)\n",
+        "        task = procedure.task\n        return Result(\n",
         _ONCE,
     ),
     Mistake(
@@ -1420,7 +1422,7 @@ MISTAKES = [
     ),
     Mistake(
         "a run after a public search that failed is done again",
-        f"{_P}pareto/released_run.py",
+        "dpjax/pareto/released_run.py",
         "    if not finite:\n",
         "    if not finite:\n"
         "        (key,) = training.candidate_keys(1)\n"
@@ -1465,9 +1467,9 @@ MISTAKES = [
     # ---- which public number is passed
     Mistake(
         "the real number of validation records is released",
-        f"{_P}evaluations/private_runs.py",
-        '"public_size": procedure.task.validation.public_size',
-        '"public_size": procedure.task.validation.number',
+        f"{_P}statements.py",
+        '"public_size": problem.validation.public_size',
+        '"public_size": (problem.task or problem).validation.number',
         _PUBLIC,
     ),
     Mistake(
@@ -1479,9 +1481,9 @@ MISTAKES = [
     ),
     Mistake(
         "the capacity of a lot comes from the data",
-        f"{_P}problem/run_settings.py",
-        "bound = task.train.size_bound",
-        "bound = task.train.number",
+        f"{_P}problem/problem.py",
+        "            records.size_bound,\n            records.number if",
+        "            records.number,\n            records.number if",
         _PUBLIC,
     ),
     Mistake(
@@ -1493,16 +1495,18 @@ MISTAKES = [
     ),
     Mistake(
         "the sampling rate is over the real number of records",
-        f"{_P}problem/run_settings.py",
-        "records = task.train.number if sampling == FIXED else size",
-        "records = task.train.number",
+        f"{_P}problem/problem.py",
+        "            Sizes.of(task.train, run.sampling),\n",
+        "            dataclasses.replace(\n"
+        "                Sizes.of(task.train, run.sampling), public_size=task.train.number\n"
+        "            ),\n",
         _PUBLIC,
     ),
     Mistake(
         "rate and steps come from the real number of records",
-        f"{_P}problem/run_settings.py",
-        "    size = task.train.public_size\n    wanted_lot",
-        "    size = task.train.number\n    wanted_lot",
+        f"{_P}problem/problem.py",
+        "            records.public_size,\n            records.size_bound,",
+        "            records.number,\n            records.size_bound,",
         _PUBLIC,
     ),
     Mistake(
@@ -1533,14 +1537,14 @@ MISTAKES = [
     ),
     Mistake(
         "a search's runs are of the nominal number of records",
-        f"{_P}pareto/run_shapes.py",
+        "dpjax/pareto/oracles.py",
         "shared = self.sampling, self.dataset_size, self.largest_size",
         "shared = self.sampling, self.dataset_size, self.dataset_size",
         _SEARCH,
     ),
     Mistake(
         "a search's lots are made for the nominal number of records",
-        f"{_P}pareto/run_shapes.py",
+        "dpjax/pareto/oracles.py",
         "return self.dataset_size if self.size_bound is None else self.size_bound",
         "return self.dataset_size",
         _SEARCH,
@@ -1576,8 +1580,9 @@ MISTAKES = [
     Mistake(
         "utilities of partitions are over the real number of records",
         f"{_P}evaluations/partition_models.py",
-        "        task.validation.public_size,\n        request.validation_is_public,\n",
-        "        task.validation.number,\n        request.validation_is_public,\n",
+        "        problem.validation.public_size,\n        problem.validation_is_public,\n",
+        "        (problem.task or problem).validation.number,\n"
+        "        problem.validation_is_public,\n",
         (*_PUBLIC, *_SCORES),
     ),
     Mistake(
@@ -1610,7 +1615,7 @@ MISTAKES = [
     ),
     Mistake(
         "a run after a public search is trained with half of its noise",
-        f"{_P}pareto/released_run.py",
+        "dpjax/pareto/released_run.py",
         "values = hyperparameters_of_runs(given, [run])",
         "half = dataclasses.replace(run, noise_multiplier=run.noise_multiplier / 2)\n"
         "        values = hyperparameters_of_runs(given | {'noise_multiplier': np.array("
@@ -1651,8 +1656,8 @@ MISTAKES = [
     Mistake(
         "a partitioned selection releases the accuracy of its final model",
         f"{_P}evaluations/partition_models.py",
-        "described.rounded(chosen), statement=claim)",
-        'described.rounded(chosen), statement=claim | {"correct": int(final.units[0])})',
+        "statements.rounded(chosen), statement=claim)",
+        'statements.rounded(chosen), statement=claim | {"correct": int(final.units[0])})',
         _PARTITIONED,
     ),
     Mistake(
@@ -1664,16 +1669,16 @@ MISTAKES = [
     ),
     Mistake(
         "a run after a public search releases the number of its records",
-        f"{_P}pareto/released_run.py",
+        "dpjax/pareto/released_run.py",
         '"public_data": public_data,',
         '"public_data": public_data, "records": records.number,',
         _SEARCH,
     ),
     Mistake(
         "a run after a public search releases its exact accuracy",
-        f"{_P}pareto/released_run.py",
-        "described.rounded(setting), claim)",
-        "described.rounded(setting | {'seen': float(task.train.arrays.sum())}), claim)",
+        "dpjax/pareto/released_run.py",
+        "statements.rounded(setting), claim)",
+        "statements.rounded(setting | {'seen': float(task.train.arrays.sum())}), claim)",
         _SEARCH,
     ),
     Mistake(
@@ -1739,9 +1744,9 @@ MISTAKES = [
     ),
     Mistake(
         "subset tuning: a final training of all records is priced for the rest",
-        "dpjax/tuning/tuner.py",
-        'probability=self.probability, final_on="all")',
-        "probability=self.probability)",
+        _PART_FILE,
+        "probability=runs.probability, final_on=runs.final_on",
+        "probability=runs.probability",
         (f"{_PART}a_final_training_of_all_records_is_priced_and_carried_out_as_such",),
     ),
     Mistake(
@@ -1782,8 +1787,8 @@ MISTAKES = [
     Mistake(
         "subset tuning: the part stays in the folder when it is spent",
         _PART_FILE,
-        "    return _written(found)",
-        '    return {"in_part": in_part} | _written(found)',
+        "    return arrays | named(_FINAL, written_executed(final))",
+        '    return {"in_part": in_part} | arrays | named(_FINAL, written_executed(final))',
         _PART_ONCE,
     ),
     Mistake(
@@ -1796,15 +1801,15 @@ MISTAKES = [
     Mistake(
         "subset tuning: the final training is not charged",
         _PART_FILE,
-        "return finish.total(choice.guarantee(train), train)",
-        "return choice.guarantee(train)",
+        "        return accounting.split(\n",
+        "        return choice.guarantee(train) or accounting.split(\n",
         _PART_PRICE,
     ),
     Mistake(
         "subset tuning: one run on the part is charged, not the best of K",
         _PART_FILE,
-        "return finish.total(choice.guarantee(train), train)",
-        "return finish.total(train, train)",
+        "            choice.guarantee(train), train, probability",
+        "            train, train, probability",
         _PART_PRICE,
     ),
     Mistake(
@@ -2102,7 +2107,7 @@ MISTAKES = [
     # ---- which rule clips
     Mistake(
         "clip rule: a sweep goes on from checkpoints of another rule",
-        "dpjax/training/sweep/slots.py",
+        "dpjax/training/sweep/lanes.py",
         "        for field in dataclasses.fields(TrainConfig):\n",
         "        for field in dataclasses.fields(TrainConfig):\n"
         "            if field.name == 'clipping':\n"
@@ -2174,17 +2179,17 @@ MISTAKES = [
     ),
     Mistake(
         "DPareto: every round measures a front on the same repetitions",
-        f"{_P}pareto/reevaluation.py",
+        "dpjax/pareto/search.py",
         "(seed, _FRESH, turn, int(place))",
         "(seed, _FRESH, 0, int(place))",
-        (f"{_T}pareto/test_search.py",),
+        ("tests/pareto/test_search.py",),
     ),
     Mistake(
         "DPareto: a finer class of lots is too small for them",
-        f"{_P}pareto/repeated_runs.py",
+        "dpjax/pareto/repeated_runs.py",
         "family, capacity=max(family.capacity, min(rounded, family.size // 2))",
         "family, capacity=min(rounded // 4 * 4, family.size // 2)",
-        (f"{_T}pareto/test_oracles.py",),
+        ("tests/pareto/test_oracles.py",),
     ),
     Mistake(
         "training: a negative clip norm gets hardly any noise",
@@ -2231,9 +2236,9 @@ MISTAKES = [
     ),
     Mistake(
         "clipping: the norm is of a gradient that is computed anew where it is added up",
-        "dpjax/training/clipping/per_example_gradients.py",
-        "values[atom] = formed_once(values[atom])",
-        "pass",
+        "dpjax/training/clipping/jaxpr_graph.py",
+        "environment[value] = formed_once(result) if value in once else result",
+        "environment[value] = result",
         (
             "tests/training/clipping/test_bounded.py::"
             "test_each_wanted_value_has_one_producer_in_the_compiled_program",
@@ -2350,7 +2355,7 @@ MISTAKES = [
     ),
     Mistake(
         "public search: a negative clip norm is run",
-        f"{_P}pareto/run_shapes.py",
+        "dpjax/pareto/oracles.py",
         'if not np.all(np.asarray(settings.get("clip_norm", 1.0)) > 0):',
         "if False:",
         (f"{_T}test_wiring_failures.py",),
@@ -2491,7 +2496,7 @@ MISTAKES = [
     ),
     Mistake(
         "checkpoints: a sweep goes on with other records",
-        "dpjax/training/sweep/slots.py",
+        "dpjax/training/sweep/lanes.py",
         '            "data": [jax.tree.structure(data), *jax.tree.leaves(data)],\n',
         "",
         (f"{_SWEEPS}another_sweep_is_refused[data]",),
@@ -2512,7 +2517,7 @@ MISTAKES = [
     ),
     Mistake(
         "checkpoints: a candidate that is in a slot and has finished is no damage",
-        "dpjax/training/sweep/mixed.py",
+        "dpjax/training/sweep/sweep.py",
         "if sorted(kept + [index for index in in_slots if index >= 0]) != sorted(met):",
         "if set(kept) | {index for index in in_slots if index >= 0} != set(met):",
         (f"{_SWEEPS}saves_that_do_not_fit_together_are_damaged",),

@@ -29,6 +29,14 @@ def test_a_hull_that_falls_at_its_end_lowers_nothing(monkeypatch):
             assert certificate.envelope(pair, law, order)[0] >= least * (1.0 - 1e-12)
 
 
+def test_lines_through_points_that_are_no_numbers_prove_nothing():
+    flat, high = np.array([0.1, 0.2, 0.4]), np.array([2.0, 3.0, 4.0])
+    certificate.hull(flat, high)
+    for place in range(3):
+        with pytest.raises(certificate.Unproved, match="not above it"):
+            certificate.hull(flat, np.where(np.arange(3) == place, np.nan, high))
+
+
 @pytest.mark.parametrize("name", RULED)
 def test_a_rule_with_other_words_beside_it_is_none(name):
     words = RULED[name]()

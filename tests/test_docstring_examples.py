@@ -18,7 +18,7 @@ PACKAGES = (
     "models",
     "training",
     "tuning",
-    "tuning.pareto",
+    "pareto",
 )
 REGISTRIES = (
     "accounting.provenance._REBUILDERS",

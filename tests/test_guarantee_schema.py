@@ -100,7 +100,7 @@ def test_its_rules_are_those_that_are_registered():
     (rule,) = [one for path, one in _rules(SCHEMA) if path[-1] == "rule" and "enum" in one]
     # In a process of its own: other tests register tuners of theirs in this one.
     program = (
-        "import dpjax.bridges, dpjax.tuning.pareto, json; from dpjax.tuning import tuner;"
+        "import dpjax.bridges, dpjax.pareto, json; from dpjax.tuning import tuner;"
         "print(json.dumps(list(tuner._RESTATERS)))"
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

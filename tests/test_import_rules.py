@@ -64,6 +64,11 @@ FORBIDDEN = [
     ("dpjax", "torch", ("dpjax.bridges.opacus_engine", "dpjax.bridges.torch_randomness")),
     ("dpjax", "dpjax.bridges", ("dpjax.bridges", "dpjax.commands")),
     ("dpjax", "dpjax.auditing", ("dpjax.auditing",)),
+    (
+        "dpjax",
+        "dpjax.pareto",
+        ("dpjax.pareto", "dpjax.auditing", "dpjax.commands", "dpjax.tuning.pareto"),
+    ),
     ("dpjax.accounting", "jax", ()),
     ("dpjax.accounting", "dpjax.training", ()),
     ("dpjax.accounting", "dpjax.tuning", ()),

@@ -5,7 +5,7 @@ import sys
 
 _ASK = """
 import gc, sys, time
-import dpjax.tuning.pareto, experiments.tune
+import dpjax.pareto, experiments.tune
 assert gc.isenabled()
 names = sys.argv[1:]
 print([name for name in names if name in sys.modules])

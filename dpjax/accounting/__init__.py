@@ -1,16 +1,23 @@
 """What a computation costs in privacy, in NumPy and SciPy float64.
 
 Constructors of base runs return a `Guarantee`; `compose`, `repeat`, `parallel`, `mixture`,
-`best_of` and `split` make guarantees of guarantees; laws of the number of runs K live in
-`selection.laws`. A user-defined constructor is a function decorated with `mechanism`, a
-user-defined law of K a `Tabulated`.
+`best_of` and `split` make guarantees of guarantees; `Geometric` and others are laws of the number
+of runs K. A user-defined constructor is a function decorated with `mechanism`, a user-defined law
+of K a `Tabulated`.
 """
 
 from dpjax.accounting.calibration import calibrate, calibrate_largest
-from dpjax.accounting.combine import compose, mixture, parallel, repeat
+from dpjax.accounting.combine import compose, mixture, parallel, repeat, replace_one
 from dpjax.accounting.events import from_dp_event
 from dpjax.accounting.guarantee import Guarantee
-from dpjax.accounting.mechanisms.approximate import approximate
+from dpjax.accounting.mechanisms.doubling import (
+    ThresholdLoop,
+    advanced_composition,
+    doubling_loop,
+    max_iterations,
+    sparse_vector,
+    threshold_levels,
+)
 from dpjax.accounting.mechanisms.dp_sgd import (
     dp_sgd,
     dp_sgd_fixed_lots,
@@ -18,8 +25,10 @@ from dpjax.accounting.mechanisms.dp_sgd import (
     truncation_probability,
 )
 from dpjax.accounting.mechanisms.elementary import (
+    approximate,
     discrete_gaussian,
     gaussian,
+    output_perturbation,
     pure,
     renyi_only,
     zcdp,
@@ -30,22 +39,11 @@ from dpjax.accounting.mechanisms.federated_averaging import (
     federated_averaging,
 )
 from dpjax.accounting.mechanisms.mechanism import mechanism
-from dpjax.accounting.mechanisms.noise_shares import local_noise_variance, minimum_survivors
-from dpjax.accounting.mechanisms.output_perturbation import output_perturbation
-from dpjax.accounting.mechanisms.replace_one import replace_one
-from dpjax.accounting.mechanisms.sparse_vector import (
-    advanced_composition,
-    doubling_loop,
-    sparse_vector,
-)
-from dpjax.accounting.mechanisms.threshold_loop import (
-    ThresholdLoop,
-    max_iterations,
-    threshold_levels,
-)
 from dpjax.accounting.mechanisms.vote import (
     calibrate_vote,
     discrete_gaussian_vote,
+    local_noise_variance,
+    minimum_survivors,
     skellam_vote,
     vote,
 )
@@ -53,18 +51,15 @@ from dpjax.accounting.numerics.rdp_grid import epsilon_grid, rdp_grid
 from dpjax.accounting.planning import Plan, plan
 from dpjax.accounting.provenance import from_provenance
 from dpjax.accounting.selection.best_of import best_of
-from dpjax.accounting.selection.laws import (
-    AtMost,
+from dpjax.accounting.selection.families import (
     Binomial,
     Fixed,
     Geometric,
     Logarithmic,
     Poisson,
-    RepetitionLaw,
-    Tabulated,
     TruncatedNegativeBinomial,
-    law_from_dict,
 )
+from dpjax.accounting.selection.laws import AtMost, RepetitionLaw, Tabulated, law_from_dict
 from dpjax.accounting.selection.split import split
 from dpjax.accounting.selection.threshold import stop_at_threshold
 

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from dpjax.accounting import provenance
 from dpjax.accounting.guarantee import Guarantee, check_guarantee, pair_from_curve
+from dpjax.accounting.mechanisms.mechanism import mechanism
 from dpjax.accounting.numerics import renyi
 from dpjax.accounting.numerics.composition import composition
+from dpjax.accounting.numerics.groups import replaced_pair
 from dpjax.accounting.numerics.loss_distribution import (
     LARGEST_SIZE,
     LossDistribution,
@@ -25,9 +26,9 @@ from dpjax.accounting.numerics.loss_distribution import (
     whole_down,
     whole_up,
 )
+from dpjax.accounting.numerics.renyi import RenyiCurve
 from dpjax.checks import shown, vector, whole
-
-Known = TypeVar("Known")
+from dpjax.neighbouring import ADD_OR_REMOVE_ONE, REPLACE_ONE
 
 TIE = 1e-11
 """Relative difference of two profiles that may be rounding."""
@@ -44,12 +45,6 @@ def compose(*guarantees: Guarantee) -> Guarantee:
 
     Loss distributions are convolved (Sommer, Meiser & Mohammadi 2019), Renyi divergences added
     (Mironov 2017, Proposition 1).
-
-    Example:
-      >>> from dpjax import accounting
-      >>> both = accounting.compose(accounting.gaussian(2.0), accounting.pure(0.1))
-      >>> both.epsilon(1e-5) < accounting.gaussian(2.0).epsilon(1e-5) + 0.1
-      True
 
     Args:
       *guarantees: one or more, under one neighbouring relation.
@@ -107,14 +102,13 @@ def parallel(*guarantees: Guarantee) -> Guarantee:
     relation = _common_relation("parallel", guarantees)
     if len(guarantees) == 1:
         return guarantees[0]
-    curves = _all_known(guarantee.renyi for guarantee in guarantees)
-    pures = _all_known(guarantee.pure_epsilon for guarantee in guarantees)
-    return Guarantee(
-        relation=relation,
-        provenance=provenance.node("parallel", {}, [g.provenance for g in guarantees]),
-        pair=lambda: _larger_pair([guarantee.pair for guarantee in guarantees]),
-        renyi=None if curves is None else renyi.maximum_of(curves),
-        pure_epsilon=None if pures is None else max(pures),
+    return _combined(
+        guarantees,
+        relation,
+        provenance.node("parallel", {}, [g.provenance for g in guarantees]),
+        lambda: _larger_pair([guarantee.pair for guarantee in guarantees]),
+        renyi.maximum_of,
+        max,
     )
 
 
@@ -148,40 +142,78 @@ def mixture(guarantees: Sequence[Guarantee], weights: Sequence[float] | None = N
     shares = np.array([weight for _, weight in used])
     if len(parts) == 1:
         return parts[0]
-    curves = _all_known(guarantee.renyi for guarantee in parts)
-    pures = _all_known(guarantee.pure_epsilon for guarantee in parts)
-    return Guarantee(
-        relation=relation,
-        provenance=provenance.node(
-            "mixture", {"weights": shares.tolist()}, [guarantee.provenance for guarantee in parts]
-        ),
-        pair=lambda: parts[0].pair.mixed([g.pair for g in parts[1:]], shares),
-        renyi=None if curves is None else renyi.mixture_of(curves, shares),
-        pure_epsilon=None if pures is None else max(pures),
+    return _combined(
+        parts,
+        relation,
+        provenance.node("mixture", {"weights": shares.tolist()}, [g.provenance for g in parts]),
+        lambda: parts[0].pair.mixed([g.pair for g in parts[1:]], shares),
+        lambda curves: renyi.mixture_of(curves, shares),
+        max,
     )
 
 
-def _all_known(values: Iterable[Known | None]) -> list[Known] | None:
-    """Returns the values, or None where one of them is."""
-    found = list(values)
-    known = [value for value in found if value is not None]
-    return known if len(known) == len(found) else None
+@mechanism
+def replace_one(guarantee: Guarantee) -> Guarantee:
+    """What a mechanism known for adding or removing one record costs where one is replaced.
+
+    A replaced record goes, and another comes: the trade-off of the one step composed with that of
+    the other (Dong, Roth & Su 2022, Theorem 2.14, on both directions of the dominating pair). It
+    holds of every mechanism; one priced under replace-one itself (`dp_sgd_fixed_lots`) costs less.
+
+    Example:
+      >>> from dpjax import accounting
+      >>> print(f"{accounting.replace_one(accounting.gaussian(2.0)).epsilon(1e-5):.2f}")
+      4.38
+
+    Args:
+      guarantee: under add-or-remove one.
+
+    Returns:
+      Guarantee under replace-one, with loss distributions, and twice a pure epsilon; without a
+      Renyi curve.
+    """
+    check_guarantee("guarantee", guarantee)
+    if guarantee.relation != ADD_OR_REMOVE_ONE:
+        raise ValueError("guarantee is under replace_one already: pass one under add_or_remove_one")
+    known = guarantee.pure_epsilon
+    return Guarantee(
+        relation=REPLACE_ONE,
+        pair=lambda: replaced_pair(guarantee.pair),
+        pure_epsilon=None if known is None else 2.0 * known,
+    )
+
+
+def _combined(
+    parts: Sequence[Guarantee],
+    relation: str,
+    tree: dict,
+    pair: Callable[[], LossPair] | None,
+    of_curves: Callable[[list[RenyiCurve]], RenyiCurve],
+    of_pures: Callable[[list[float]], float],
+) -> Guarantee:
+    """A guarantee of several; with a Renyi curve, or a pure epsilon, where all parts have one."""
+    curves = [part.renyi for part in parts if part.renyi is not None]
+    pures = [part.pure_epsilon for part in parts if part.pure_epsilon is not None]
+    return Guarantee(
+        relation=relation,
+        provenance=tree,
+        pair=pair,
+        renyi=of_curves(curves) if len(curves) == len(parts) else None,
+        pure_epsilon=of_pures(pures) if len(pures) == len(parts) else None,
+    )
 
 
 def _composed(
     relation: str, tree: dict, parts: Sequence[Guarantee], counts: Sequence[int]
 ) -> Guarantee:
-    curves = _all_known(guarantee.renyi for guarantee in parts)
-    pures = _all_known(guarantee.pure_epsilon for guarantee in parts)
     all_by_renyi = all(guarantee.known_by_renyi_only for guarantee in parts)
-    return Guarantee(
-        relation=relation,
-        provenance=tree,
-        pair=None if all_by_renyi else lambda: _composed_pair(parts, counts),
-        renyi=None if curves is None else renyi.sum_of(curves, list(counts)),
-        pure_epsilon=None
-        if pures is None
-        else math.fsum(pure * count for pure, count in zip(pures, counts)),
+    return _combined(
+        parts,
+        relation,
+        tree,
+        None if all_by_renyi else lambda: _composed_pair(parts, counts),
+        lambda curves: renyi.sum_of(curves, list(counts)),
+        lambda pures: math.fsum(pure * count for pure, count in zip(pures, counts)),
     )
 
 

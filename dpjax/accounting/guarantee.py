@@ -13,7 +13,7 @@ from dpjax.accounting import provenance as provenance_lib
 from dpjax.accounting import stated
 from dpjax.accounting.numerics import groups, tradeoff
 from dpjax.accounting.numerics.loss_distribution import LossDistribution, LossPair, whole_up
-from dpjax.accounting.numerics.privacy_profile import pair_from_profiles
+from dpjax.accounting.numerics.privacy_profile import pair_from_laws, pair_from_profiles
 from dpjax.accounting.numerics.renyi import RenyiCurve, pure_curve
 from dpjax.checks import array, instance, number, one_of, probability, vector, whole
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE, normalise_relation
@@ -165,13 +165,7 @@ class Guarantee:
         return float(min(bounds))
 
     def stated_epsilon(self, delta: float) -> float:
-        """Rounds `epsilon(delta)` up at its sixth significant digit: what a release states.
-
-        Example:
-          >>> from dpjax import accounting
-          >>> accounting.gaussian(2.0).stated_epsilon(1e-5)
-          1.9931
-        """
+        """Rounds `epsilon(delta)` up at its sixth significant digit: what a release states."""
         return stated.six_digits_up(self.epsilon(delta))
 
     def meets(self, epsilon: float, delta: float) -> bool:
@@ -262,13 +256,6 @@ class Guarantee:
         With slack 0 that is mu-GDP (Dong, Roth & Su 2022, Corollary 2.13), which few mechanisms
         have: not zCDP, and no loss distribution whose tail was cut off and counted as revealed.
 
-        Example:
-          >>> from dpjax import accounting
-          >>> print(f"{accounting.gaussian(2.0).gaussian_mu():.4f}")
-          0.5000
-          >>> print(f"{accounting.pure(1.0).gaussian_mu(slack=0):.4f}")
-          1.2320
-
         Args:
           slack: in [0, 1), far below the delta that is of interest; refused where it is too small
             for a finite mu.
@@ -291,13 +278,6 @@ class Guarantee:
         Chains of neighbours (Dong, Roth & Su 2022, Theorem 2.14, on the dominating pair): the
         group's epsilon is that of the trade-off composed with itself, `records` times. Of a
         Gaussian that is a Gaussian of `records` times its mu. A pure epsilon is multiplied.
-
-        Example:
-          >>> from dpjax import accounting
-          >>> print(f"{accounting.gaussian(4.0).group_epsilon(4, 1e-5):.2f}")
-          4.38
-          >>> print(f"{accounting.gaussian(1.0).epsilon(1e-5):.2f}")
-          4.38
 
         Args:
           records: that are added, removed or, under replace-one, replaced; 1 or more.
@@ -461,11 +441,7 @@ def _pair_of(laws: list[LossDistribution]) -> LossPair:
     interval = laws[0].interval
     if any(law.interval != interval for law in laws):
         raise ValueError("loss distributions on different grids: pass one interval for both")
-    profiles = []
-    for law in laws:
-        last = max(0, law.lowest + law.masses.size - 1)
-        profiles.append(law.delta(interval * np.arange(last + 1)))
-    return pair_from_profiles(interval, *profiles)
+    return pair_from_laws(interval, laws)
 
 
 def _masses_node(laws: list[LossDistribution], relation: str) -> dict[str, Any]:

@@ -23,11 +23,8 @@ from dpjax.accounting.guarantee import Guarantee
 from dpjax.accounting.mechanisms import elementary as mechanisms
 from dpjax.accounting.mechanisms.dp_sgd import dp_sgd, dp_sgd_fixed_lots
 from dpjax.accounting.selection import best_of as selection
-from dpjax.accounting.selection.laws import (
-    Poisson,
-    RepetitionLaw,
-    TruncatedNegativeBinomial,
-)
+from dpjax.accounting.selection.families import Poisson, TruncatedNegativeBinomial
+from dpjax.accounting.selection.laws import RepetitionLaw
 from dpjax.checks import instance, positive, whole
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE, REPLACE_ONE, normalise_relation
 

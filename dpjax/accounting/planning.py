@@ -10,13 +10,13 @@ import scipy
 
 from dpjax.accounting.guarantee import Guarantee, check_guarantee
 from dpjax.accounting.selection.best_of import best_of
-from dpjax.accounting.selection.laws import (
+from dpjax.accounting.selection.families import (
     Geometric,
     Logarithmic,
     Poisson,
-    RepetitionLaw,
     TruncatedNegativeBinomial,
 )
+from dpjax.accounting.selection.laws import RepetitionLaw
 from dpjax.checks import positive, probability, vector, whole
 
 SHAPES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, math.inf)

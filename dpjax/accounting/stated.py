@@ -16,11 +16,7 @@ FIELD, EPSILON_IS = "epsilon_is", "rounded up at its sixth significant digit"
 
 
 def six_digits_up(value: float) -> float:
-    """Rounds up at the sixth significant digit, a margin for other machines included.
-
-    Args:
-      value: any; what is not above 0 or not finite stays as it is.
-    """
+    """Rounds up at the sixth significant digit, a margin for other machines included."""
     if not 0.0 < value < math.inf:
         return value
     raised = value * (1.0 + MARGIN)
@@ -47,3 +43,29 @@ def _six_digits(value: float) -> tuple[int, int]:
     """The nearest six digits and the power of ten of the last of them."""
     mantissa, exponent = f"{value:.5e}".split("e")
     return int(mantissa.replace(".", "")), int(exponent) - 5
+
+
+LARGE_DELTA = 1e-3
+"""From here on a delta is large whatever the number of records, where that is not known."""
+
+
+def large_delta(delta: float, public_size: int | None = None) -> str | None:
+    """A caution about a delta at which a whole record may be published; None where there is none.
+
+    Publishing each record with probability delta satisfies (0, delta), so that of `public_size`
+    records one is expected to be published where delta is 1 / `public_size` (Dwork & Roth 2014,
+    Section 2.3).
+    """
+    if public_size is not None:
+        if not 1.0 / public_size < delta < 1.0:
+            return None
+        return (
+            f"delta {delta:g} is above 1/{public_size}, one over the number of records: publishing "
+            "a whole record would be within it"
+        )
+    if not LARGE_DELTA <= delta < 1.0:
+        return None
+    return (
+        f"delta {delta:g} is large: publishing a whole record in {1.0 / delta:.0f} would be within "
+        "it"
+    )

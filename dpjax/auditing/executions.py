@@ -37,10 +37,11 @@ from dpjax.tuning.evaluations.private_runs import Executed, PrivateRuns, Procedu
 from dpjax.tuning.evaluations.runs_on_a_part import RunsOnAPart
 from dpjax.tuning.evaluations.staged_runs import GivenSpace, StagedRuns
 from dpjax.tuning.job import Job
-from dpjax.tuning.problem.run_settings import RunOptions
+from dpjax.tuning.problem.problem import Problem
+from dpjax.tuning.problem.run_shape import RunOptions
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Task
-from dpjax.tuning.tuner import Request, Tuner
+from dpjax.tuning.tuner import Tuner
 
 MOST_RECORDS = 10
 """Training records of a tuner that draws a part or partitions of them: each draw is one of so many
@@ -59,8 +60,7 @@ class Released:
     """The releases of many independent executions; for audits only.
 
     Example:
-      >>> from dpjax import auditing
-      >>> from dpjax.tuning import pareto
+      >>> from dpjax import auditing, pareto
       >>> canary = auditing.CANARIES["gradient"]
       >>> cost = pareto.TrainingCost(pareto.RunShapes(4, "poisson"))
       >>> run = {"epochs": 1, "lot_size": 4, "noise_multiplier": 2.0}
@@ -142,20 +142,16 @@ def executions(
       ValueError: with one line naming what to pass instead.
     """
     number = _checked(tuner, task, space, number)
-    if optimizer is None:
-        optimizer = training.momentum()
-    request = Request(space, run, optimizer, epsilon, delta, validation_is_public)
+    problem = Problem.of(task, space, run, optimizer, epsilon, delta, validation_is_public)
     if shards is not None:
         if not isinstance(tuner.evaluation, PrivateRuns):
             raise ValueError(
                 f"{type(tuner).__name__} cannot be shared out: drop shards, or pass a tuner of "
                 "private runs, such as RandomRepetitions()"
             )
-        procedure = tuner.evaluation.planned(task, request, tuner.choice)
+        procedure = tuner.evaluation.planned(problem, tuner.choice)
         return _by_shards(procedure, number, HostRandomness(seed), checks.whole("shards", shards))
-    return many(
-        tuner.evaluation, task, request, tuner.choice, tuner.finish, number, HostRandomness(seed)
-    )
+    return many(tuner.evaluation, problem, tuner.choice, number, HostRandomness(seed))
 
 
 def _checked(tuner: Tuner, task: Task, space: Space, number: int) -> int:
@@ -215,10 +211,8 @@ def _by_shards(
 @functools.singledispatch
 def many(
     evaluation: Any,
-    task: Task,
-    request: Request,
+    problem: Problem,
     choice: Any,
-    finish: Any,
     number: int,
     randomness: HostRandomness,
 ) -> Released:
@@ -236,14 +230,12 @@ def many(
 @many.register
 def _(
     evaluation: PrivateRuns,
-    task: Task,
-    request: Request,
+    problem: Problem,
     choice: Any,
-    finish: Any,
     number: int,
     randomness: HostRandomness,
 ) -> Released:
-    procedure = evaluation.planned(task, request, choice)
+    procedure = evaluation.planned(problem, choice)
     ran = private_runs.execute(
         procedure, randomness=randomness, executions=number, chunk_size=_CHUNK
     )
@@ -254,48 +246,42 @@ def _(
 @many.register
 def _(
     evaluation: OneRun,
-    task: Task,
-    request: Request,
+    problem: Problem,
     choice: Any,
-    finish: Any,
     number: int,
     randomness: HostRandomness,
 ) -> Released:
-    fixed = one_run.planned(task, request, finish)
+    fixed = one_run.planned(problem)
     ran = private_runs.execute(fixed, randomness=randomness, executions=number, chunk_size=_CHUNK)
     assert ran is not None
-    return _of_winners(task, ran, fixed.guarantee)
+    return _of_winners(fixed.task, ran, fixed.guarantee)
 
 
 @many.register
 def _(
     evaluation: StagedRuns,
-    task: Task,
-    request: Request,
+    problem: Problem,
     choice: Any,
-    finish: Any,
     number: int,
     randomness: HostRandomness,
 ) -> Released:
-    fixed = staged_runs.plan(task, request, evaluation, choice, finish)
+    fixed = staged_runs.plan(problem, evaluation, choice)
     ran = staged_runs.executed(fixed, randomness=randomness, executions=number, chunk_size=_CHUNK)
     # What was extrapolated is released even where the final training is not finite.
-    final = _of_winners(task, ran.final, fixed.guarantee)
+    final = _of_winners(fixed.task, ran.final, fixed.guarantee)
     return dataclasses.replace(final, hyperparameters=dict(ran.chosen))
 
 
 @many.register
 def _(
     evaluation: RunsOnAPart,
-    task: Task,
-    request: Request,
+    problem: Problem,
     choice: Any,
-    finish: Any,
     number: int,
     randomness: HostRandomness,
 ) -> Released:
-    fixed = runs_on_a_part.plan(task, request, evaluation, choice, finish)
-    records = _few(task)
+    fixed = runs_on_a_part.plan(problem, evaluation, choice)
+    task, records = fixed.task, _few(fixed.task)
     parts = runs_on_a_part.drawn_part(number * records, fixed.probability, randomness)
     whole = _Assembled(task, fixed.space, number)
     for kind, (in_part, members) in enumerate(_kinds(parts.reshape(number, records))):
@@ -327,14 +313,13 @@ def _(
 @many.register
 def _(
     evaluation: PartitionModels,
-    task: Task,
-    request: Request,
+    problem: Problem,
     choice: Any,
-    finish: Any,
     number: int,
     randomness: HostRandomness,
 ) -> Released:
-    fixed = partition_models.plan(task, request, evaluation, choice, finish)
+    fixed = partition_models.plan(problem, evaluation, choice)
+    task = fixed.task
     _few(task)
     partitions, candidates = fixed.utility.partitions, fixed.number
     words = randomness.words(4 * number, _STREAM_OF_PARTITIONS).reshape(number, 4)
@@ -367,8 +352,8 @@ def _(
             fixed.setting.steps,
             given,
             jax.random.wrap_key_data(words_of_keys, impl=key_streams.IMPLEMENTATION),
-            optimizer=request.optimizer,
-            clipping=request.run.clipping,
+            optimizer=fixed.problem.inspected.optimizer,
+            clipping=fixed.problem.run.clipping,
             chunk_size=_CHUNK,
             job=Job(),
         )
@@ -425,9 +410,9 @@ def _train(
 ) -> None:
     """The final training of each execution's own choice, in one go."""
     own = {name: values[found] for name, values in chosen.items()}
-    space = GivenSpace(final.request.space, own)
+    space = GivenSpace(final.problem.space, own)
     ran = private_runs.execute(
-        dataclasses.replace(final, request=dataclasses.replace(final.request, space=space)),
+        dataclasses.replace(final, problem=dataclasses.replace(final.problem, space=space)),
         randomness=randomness,
         executions=len(members),
         chunk_size=_CHUNK,

@@ -9,9 +9,9 @@ import numpy as np
 
 from dpjax import checks, training
 from dpjax.auditing.executions import Released, released
+from dpjax.pareto.oracles import TrainingCost
+from dpjax.pareto.released_run import PlannedRun
 from dpjax.training.optimizers import Optimizer
-from dpjax.tuning.pareto.oracles import TrainingCost
-from dpjax.tuning.pareto.released_run import PlannedRun
 from dpjax.tuning.problem.task import Task
 
 
@@ -31,8 +31,7 @@ def searched_run_executions(
       plan, price and training, with a key of its own. Together they have no guarantee at all.
 
     Example:
-      >>> from dpjax import auditing
-      >>> from dpjax.tuning import pareto
+      >>> from dpjax import auditing, pareto
       >>> canary = auditing.CANARIES["gradient"]
       >>> cost = pareto.TrainingCost(pareto.RunShapes(4, "poisson"))
       >>> run = {"epochs": 1, "lot_size": 4, "noise_multiplier": 2.0}

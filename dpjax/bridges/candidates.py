@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dpjax import checks
-from dpjax.tuning import described, restating
+from dpjax.tuning import statements
 from dpjax.tuning.problem.space import Choice, Space
 
 Label = None | bool | int | float | str
@@ -86,7 +86,7 @@ class Candidates:
         law = self.space.parameters[name]
         # exp(log(end)) may leave the range by a rounding.
         inside = min(max(drawn, law.lowest), law.highest)
-        return round(inside) if law.whole else described.rounded({name: inside})[name]
+        return round(inside) if law.whole else statements.rounded({name: inside})[name]
 
     def may_be(self, chosen: Mapping[str, Any]) -> bool:
         """Returns whether a search over these candidates can release this one, or the default."""
@@ -99,7 +99,7 @@ class Candidates:
         numbers = [name for name in laws if name not in named]
         if numbers:
             rest = Space({name: laws[name] for name in numbers})
-            if not restating.is_public({name: chosen[name] for name in numbers}, rest):
+            if not statements.is_public({name: chosen[name] for name in numbers}, rest):
                 return False
         return all(
             any(

@@ -16,8 +16,9 @@ from dpjax.accounting import stated
 from dpjax.bridges.candidates import Candidates
 from dpjax.bridges.counted_score import DISJOINT, PUBLIC, TRAINING, CountedScore
 from dpjax.bridges.procedure import Procedure, planned
-from dpjax.tuning import restating
+from dpjax.tuning import statements
 from dpjax.tuning.problem.space import space_from
+from dpjax.tuning.problem.stated_fields import flag, text, whole
 from dpjax.tuning.tuner import Restated, register_rule
 
 RULE = "best of K runs of a function that is not dpjax's"
@@ -105,18 +106,16 @@ def restated(claim: Mapping[str, Any]) -> Restated:
     procedure = planned(
         candidates,
         base=accounting.from_provenance(claim["one_run"]["mechanism"]),
-        score=CountedScore(
-            score["records"], restating.whole(score["public_size"]), noise=deviation
-        ),
+        score=CountedScore(score["records"], whole(score["public_size"]), noise=deviation),
         repetitions=accounting.law_from_dict(claim["selection"]["law_of_K"]),
         delta=claim["delta"],
-        model=restating.words(claim["model"]),
+        model=text(claim["model"]),
     )
     return Restated(
         statement(
             procedure,
-            secret=restating.flag(claim["randomness"]["secret"]),
-            versions=restating.versions(claim, _VERSIONED),
+            secret=flag(claim["randomness"]["secret"]),
+            versions=statements.versions(claim, _VERSIONED),
         ),
         candidates.may_be,
     )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dpjax import accounting, checks
-from dpjax.accounting import large_delta, stated
+from dpjax.accounting import stated
 from dpjax.accounting.guarantee import check_guarantee
 
 MOST_SETTINGS = 1000
@@ -90,7 +90,7 @@ def price_of_trials(
         "neighbouring_relation": guarantee.relation,
         "mechanism": guarantee.provenance,
     }
-    words = large_delta.caution(delta)
+    words = stated.large_delta(delta)
     if words is not None:
         statement["caution"] = words
     return StudyPrice(guarantee, delta, statement)

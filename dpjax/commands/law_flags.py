@@ -9,7 +9,7 @@ from __future__ import annotations
 from absl import flags
 
 from dpjax import accounting
-from dpjax.accounting.selection.laws.law import families
+from dpjax.accounting.selection.laws import families
 from dpjax.commands import derived_flags
 
 LAW = accounting.RepetitionLaw

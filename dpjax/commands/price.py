@@ -39,9 +39,9 @@ from rich.console import Console
 from rich.table import Table
 
 from dpjax import accounting
-from dpjax.accounting import large_delta
 from dpjax.accounting.calibration import check_worth_pricing
 from dpjax.accounting.selection.split import FINAL_ON
+from dpjax.accounting.stated import large_delta
 from dpjax.commands import command_line, derived_flags, law_flags
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE, RELATIONS
 
@@ -279,7 +279,8 @@ def _renyi_epsilon(guarantee: accounting.Guarantee, delta: float) -> float | Non
 
 def verify(path: str) -> int:
     """Verifies a release; returns the exit code, 1 if it is not what its statement says."""
-    import dpjax.bridges  # noqa: F401 - registers the rule of its releases.
+    import dpjax.bridges
+    import dpjax.pareto  # noqa: F401 - as bridges, registers the rule of its releases.
     from dpjax.tuning import tuner, verification  # Import JAX, which prices do not need.
 
     def rebuild(claim: dict) -> tuner.Restated:
@@ -475,7 +476,7 @@ def main() -> int:
     prices, whole = _epsilons(priced, delta), priced["whole_tuning"]
     assert whole is not None  # Only the papers' bound may be missing.
     found = allows(whole, delta)
-    large = large_delta.caution(delta, _public_size())
+    large = large_delta(delta, _public_size())
     said = [large and f"{large}; pass a smaller --delta", law_flags.caution(law)]
     words = "; ".join(filter(None, said))
     if _JSON.value:

@@ -15,7 +15,7 @@ from dpjax.training.clipping.clip_rules import checked_rule as checked_clip_rule
 from dpjax.training.clipping.clipped_grad import clipped_grad
 from dpjax.training.contribution_check import Checked, refuse_long
 from dpjax.training.dp_sgd import TrainConfig, bytes_of_step, make_train
-from dpjax.training.lots.sampling import FixedLots, PoissonLots
+from dpjax.training.lots import FixedLots, PoissonLots
 from dpjax.training.mesh import LotMesh
 from dpjax.training.micro_batches import MicroBatchSize
 from dpjax.training.micro_batches import checked as checked_micro_batch_size
@@ -30,14 +30,13 @@ from dpjax.training.optimizers import (
 )
 from dpjax.training.schedules import SCHEDULES, register_schedule, scheduled
 from dpjax.training.sweep.checkpoints import Checkpoints
-from dpjax.training.sweep.mixed import mixed_sweep
 from dpjax.training.sweep.placement import NAMES as placement_names
 from dpjax.training.sweep.placement import (
     SPREAD,
     Placement,
     named_placement,
 )
-from dpjax.training.sweep.sweep import sweep
+from dpjax.training.sweep.sweep import mixed_sweep, sweep
 from dpjax.training.users import UserRecords, per_user
 
 __all__ = [

@@ -42,11 +42,6 @@ class ExponentialAverage:
 
     That is Adam's bias correction: early averages are of the iterates so far, not of zeros.
 
-    Example:
-      >>> from dpjax import training
-      >>> training.ExponentialAverage(0.999)
-      ExponentialAverage(decay=0.999)
-
     Attributes:
       decay: public, in (0, 1); such as 0.999.
     """
@@ -74,11 +69,6 @@ class TailAverage:
     """The plain mean of the iterates of a run's last steps (Polyak and Ruppert).
 
     Before the first of them the average is the newest iterate.
-
-    Example:
-      >>> from dpjax import training
-      >>> training.TailAverage(0.5)
-      TailAverage(share=0.5)
 
     Attributes:
       share: public, in (0, 1]; of the run's steps, at least one step.

@@ -22,12 +22,6 @@ Tree = Any
 class Checked(NamedTuple):
     """What a run returns whose contributions were checked.
 
-    Example:
-      >>> import jax.numpy as jnp
-      >>> from dpjax import training
-      >>> found = training.Checked({"w": jnp.zeros(2)}, longest=jnp.float32(0.97))
-      >>> training.refuse_long(found.longest)
-
     Attributes:
       params: what it returns otherwise; nothing but NaN where a contribution was too long.
       longest: the longest of those that were measured, in clip norms, float32.
@@ -39,10 +33,6 @@ class Checked(NamedTuple):
 
 def refuse_long(longest: jax.Array | np.ndarray) -> None:
     """Raises where a measured contribution, in clip norms, is above 1 or no number.
-
-    Example:
-      >>> from dpjax import training
-      >>> training.refuse_long(0.97)
 
     Raises:
       RuntimeError: the run has no guarantee.
@@ -69,15 +59,9 @@ def sum_of_checked(
       The sum comes from the same instructions as the contributions that are measured: both are
       turns of one loop. Where one is longer than `bound`, or no number, the sum is nothing but NaN.
 
-    Args:
-      sum_of: mask (capacity,) -> the sum over these rows, and anything beside it; pytrees.
-      mask: which rows count, (capacity,).
-      key: which of them are measured is drawn from.
-      rows: how many are measured, at most.
-      bound: on the l2 norm of a contribution.
-
-    Returns:
-      What `sum_of` returns for the whole mask, and the longest contribution over the bound.
+    Of a mask (capacity,), `sum_of` gives the sum over these rows and anything beside it, pytrees.
+    At most `rows` of them, drawn from the key, are measured. Returns what `sum_of` gives of the
+    whole mask, and the longest contribution over the bound.
     """
     draws = jnp.where(mask, jax.random.uniform(key, mask.shape), 2.0)
     measured = jnp.argsort(draws)[: min(rows, mask.shape[0])]

@@ -29,7 +29,7 @@ from dpjax.training.clipping.clip_rules import ClipRule, GlobalClipping, checked
 from dpjax.training.clipping.clipped_grad import LARGEST_SCALED, ClippedGrad, clipped_grad
 from dpjax.training.clipping.formed_once import formed_once
 from dpjax.training.contribution_check import Checked, sum_of_checked
-from dpjax.training.lots.sampling import FixedLots, PoissonLots
+from dpjax.training.lots import FixedLots, PoissonLots
 from dpjax.training.mesh import LotMesh
 from dpjax.training.micro_batches import AUTO, Lot, MicroBatchSize
 
@@ -43,18 +43,6 @@ _RELATION_OF_LOTS = {PoissonLots: ADD_OR_REMOVE_ONE, FixedLots: REPLACE_ONE}
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainConfig:
     """Everything static about a training run.
-
-    Example:
-      >>> from dpjax import training
-      >>> config = training.TrainConfig(
-      ...     loss_fn=lambda w, x: (x @ w - 1.0) ** 2,
-      ...     lots=training.PoissonLots(100, 0.1, 40),
-      ...     steps=5,
-      ...     expected_lot_size=10,
-      ...     optimizer=training.sgd(),
-      ... )
-      >>> config.steps
-      5
 
     Attributes:
       loss_fn: loss of ONE example, `loss_fn(params, example) -> scalar`, or
@@ -254,21 +242,13 @@ def make_train(config: TrainConfig) -> Train:
 
 
 class RunState(NamedTuple):
-    """Where a run stands between two steps; a pytree.
+    """Where a run stands between two steps; a pytree."""
 
-    Attributes:
-      frozen: the leaves of the parameters that are not trained, None for the others.
-      optimizer: its state.
-      trained: the other half of `partition(params, trainable)`.
-      average: of what is trained, `()` where none is kept.
-      longest: the longest contribution that was measured, in clip norms; `()` where none is.
-    """
-
-    frozen: Tree
+    frozen: Tree  # leaves of the parameters that are not trained, None for the others
     optimizer: Tree
-    trained: Tree
-    average: Tree = ()
-    longest: Tree = ()
+    trained: Tree  # the other half of `partition(params, trainable)`
+    average: Tree = ()  # of what is trained, if one is kept
+    longest: Tree = ()  # contribution that was measured, in clip norms, if any was
 
     @property
     def params(self) -> Tree:
@@ -318,23 +298,15 @@ def advance(
     first: int | jax.Array = 0,
     total_steps: int | jax.Array | None = None,
 ) -> RunState:
-    """`steps` more noisy steps of one run, each on a lot of its own.
+    """Takes `steps` more noisy steps of one run, each on a lot that `draw` draws by a key.
 
     Formal guarantees:
       Those of `make_train`, where `draw` draws the lots that the run is accounted for with and no
       step number is given to one key twice.
 
-    Args:
-      config: its lots and expected lot size are not read.
-      key: the run's key, shape ().
-      hyperparameters: float32 scalars by name.
-      state: from `begin` or an earlier `advance`.
-      data: pytree of arrays (rows, ...).
-      draw: key -> one lot of rows of `data`.
-      expected_lot_size: public number that the noisy sum is divided by.
-      steps: how many, a uint32, static or traced.
-      first: number of the first of them, static or a traced uint32.
-      total_steps: of the whole run, static or traced; an average reads it. None: `config.steps`.
+    The config's lots and expected lot size are not read. Numbers of steps may be traced (uint32):
+    `first` is that of the first of these, `total_steps` that of the whole run, which an average
+    reads; None: `config.steps`.
     """
     clip_norm, noise_multiplier = optimizers.read(hyperparameters, "DP-SGD", *_READ)
     sensitivity = grad_fn_of(config, hyperparameters, state).sensitivity(config.relation, clip_norm)
@@ -399,12 +371,7 @@ def rows_of_micro_batch(
 ) -> int:
     """Rows of which `advance` takes gradients at once: the setting's, or those of its rule.
 
-    Args:
-      config: its loss and `micro_batch_size` are read.
-      hyperparameters: float32 scalars by name.
-      state: from `begin`; nothing is computed of it.
-      data: pytree of arrays (rows, ...), or their shapes.
-      capacity: rows of a lot.
+    Of a lot of `capacity` rows; nothing is computed, of `data` the shapes will do.
     """
     grad_fn, setting = grad_fn_of(config, hyperparameters, state), config.micro_batch_size
     if config.mesh is not None:
@@ -418,24 +385,9 @@ def bytes_of_step(config: TrainConfig, params: Tree, data: Tree) -> int:
     Its rows as `ClippedGrad.bytes_a_row` counts them, of one micro-batch, and what is like the
     parameters: sums, noise, the optimiser's.
 
-    Example:
-      >>> import jax.numpy as jnp
-      >>> import numpy as np
-      >>> from dpjax import training
-      >>> config = training.TrainConfig(
-      ...     loss_fn=lambda w, x: (x @ w - 1.0) ** 2,
-      ...     lots=training.PoissonLots(100, 0.1, 40),
-      ...     steps=5,
-      ...     expected_lot_size=10,
-      ...     optimizer=training.sgd(),
-      ... )
-      >>> training.bytes_of_step(config, jnp.zeros(2), np.ones((100, 2), np.float32)) > 0
-      True
-
     Args:
       config: its loss, lots, `trainable` and `micro_batch_size` are read.
-      params: pytree of the initial parameters, or their shapes.
-      data: pytree of arrays (rows, ...), or their shapes.
+      params, data: as of `make_train`, or their shapes.
     """
     found = []
 

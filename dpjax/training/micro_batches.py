@@ -20,7 +20,7 @@ from dpjax import checks
 from dpjax.training.clipping.checks import row_keys
 from dpjax.training.clipping.clipped_grad import ClippedGrad
 from dpjax.training.clipping.factored_terms import accumulator
-from dpjax.training.lots.distinct_draws import compact
+from dpjax.training.lots import compact
 
 Tree = Any
 Lot = tuple[jax.Array, jax.Array]
@@ -169,8 +169,7 @@ def sum_of_lot(
     number, shares = share
     if size >= capacity and shares == 1:
         records = _rows(data, indices)
-        given = {} if rng is None else {"rng": rng}
-        summed, _ = grad_fn.of_stored(params, records, clip_norm=clip_norm, mask=mask, **given)
+        summed, _ = grad_fn(params, records, clip_norm, mask, rng, stored=True)
         return summed, None
     size = min(size, capacity)
     # True rows may lie anywhere. Padding repeats the lot's last row, which is masked.
@@ -188,15 +187,8 @@ def sum_of_lot(
         def own(rows: jax.Array) -> jax.Array:
             return jax.lax.dynamic_slice_in_dim(rows, micro_batch * np.uint32(size), size)
 
-        given = {} if row_rngs is None else {"rng": own(row_rngs)}
-        part, _ = grad_fn.of_stored(
-            params,
-            _rows(data, own(indices)),
-            clip_norm=clip_norm,
-            mask=own(live),
-            rows_in_sum=capacity,
-            **given,
-        )
+        records, keys = _rows(data, own(indices)), None if row_rngs is None else own(row_rngs)
+        part, _ = grad_fn(params, records, clip_norm, own(live), keys, capacity, stored=True)
         return added(total, part)
 
     zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, accumulator(leaf.dtype)), params)

@@ -26,19 +26,15 @@ Optimizer = Callable[[Mapping[str, jax.Array]], optax.GradientTransformation]
 
 @dataclasses.dataclass(frozen=True)
 class NamedFamily:
-    """What `register_optimizer` knows of one name.
+    """What `register_optimizer` knows of one name."""
 
-    Attributes:
-      make: from an optax schedule, and its own settings by name, to an `Optimizer`. The settings
-        (arguments with a default, a number or a word each) are flags of the commands.
-      usual: the hyperparameters that it needs: ends of the logarithmic range that is searched where
-        nothing is said, or a number.
-      optional: hyperparameters that it reads where they are given.
-    """
-
+    # From an optax schedule, and its own settings by name, to an `Optimizer`. The settings
+    # (arguments with a default, a number or a word each) are flags of the commands.
     make: Callable[..., Optimizer]
+    # The hyperparameters that it needs: ends of the logarithmic range that is searched where
+    # nothing is said, or a number.
     usual: Mapping[str, tuple[float, float] | float]
-    optional: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()  # those that it reads where they are given
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -82,38 +78,24 @@ def register_optimizer(
 def sgd(schedule: Schedule | None = None) -> Optimizer:
     """Stochastic gradient descent. Reads `learning_rate`.
 
-    Example:
-      >>> from dpjax import training
-      >>> training.sgd()({"learning_rate": 0.1}).init is not None
-      True
-
     Args:
       schedule: optax schedule that multiplies the learning rate, or None for a constant one. It may
         depend on the step number only, which is public.
     """
 
     def build(hyperparameters: Mapping[str, jax.Array]) -> optax.GradientTransformation:
-        (learning_rate,) = read(hyperparameters, "sgd", "learning_rate")
-        return optax.sgd(_scheduled(learning_rate, schedule))
+        return optax.sgd(_rate(hyperparameters, "sgd", schedule))
 
     return build
 
 
 @register_optimizer("momentum", learning_rate=(0.003, 3.0), momentum=0.9)
 def momentum(schedule: Schedule | None = None) -> Optimizer:
-    """Heavy-ball momentum (trace of gradients). Reads `learning_rate` and `momentum`.
-
-    Example:
-      >>> import optax
-      >>> from dpjax import training
-      >>> decaying = training.momentum(optax.cosine_decay_schedule(1.0, 100))
-      >>> decaying({"learning_rate": 0.1, "momentum": 0.9}).init is not None
-      True
-    """
+    """Heavy-ball momentum (trace of gradients). Reads `learning_rate` and `momentum`."""
 
     def build(hyperparameters: Mapping[str, jax.Array]) -> optax.GradientTransformation:
-        learning_rate, decay = read(hyperparameters, "momentum", "learning_rate", "momentum")
-        return optax.sgd(_scheduled(learning_rate, schedule), momentum=decay)
+        learning_rate = _rate(hyperparameters, "momentum", schedule, "momentum")
+        return optax.sgd(learning_rate, momentum=hyperparameters["momentum"])
 
     return build
 
@@ -123,21 +105,10 @@ def adam(schedule: Schedule | None = None) -> Optimizer:
     """Adam (Kingma & Ba 2015). Reads `learning_rate`; `beta_1`, `beta_2`, `adam_epsilon` if given.
 
     `adam_epsilon` is the constant in Adam's denominator, nothing to do with privacy.
-
-    Example:
-      >>> from dpjax import training
-      >>> training.adam()({"learning_rate": 0.01}).init is not None
-      True
     """
 
     def build(hyperparameters: Mapping[str, jax.Array]) -> optax.GradientTransformation:
-        (learning_rate,) = read(hyperparameters, "adam", "learning_rate")
-        return optax.adam(
-            _scheduled(learning_rate, schedule),
-            b1=hyperparameters.get("beta_1", 0.9),
-            b2=hyperparameters.get("beta_2", 0.999),
-            eps=hyperparameters.get("adam_epsilon", 1e-8),
-        )
+        return optax.adam(_rate(hyperparameters, "adam", schedule), **_of_adam(hyperparameters))
 
     return build
 
@@ -151,23 +122,12 @@ def adamw(schedule: Schedule | None = None) -> Optimizer:
 
     The decay shrinks the parameters after the noisy gradient, and is neither clipped nor noised; a
     penalty inside the loss is part of every example's gradient and is both.
-
-    Example:
-      >>> from dpjax import training
-      >>> given = {"learning_rate": 0.01, "weight_decay": 0.1}
-      >>> training.adamw()(given).update is not None
-      True
     """
 
     def build(hyperparameters: Mapping[str, jax.Array]) -> optax.GradientTransformation:
-        learning_rate, decay = read(hyperparameters, "adamw", "learning_rate", "weight_decay")
-        return optax.adamw(
-            _scheduled(learning_rate, schedule),
-            b1=hyperparameters.get("beta_1", 0.9),
-            b2=hyperparameters.get("beta_2", 0.999),
-            eps=hyperparameters.get("adam_epsilon", 1e-8),
-            weight_decay=decay,
-        )
+        learning_rate = _rate(hyperparameters, "adamw", schedule, "weight_decay")
+        decay = hyperparameters["weight_decay"]
+        return optax.adamw(learning_rate, **_of_adam(hyperparameters), weight_decay=decay)
 
     return build
 
@@ -183,15 +143,10 @@ def adam_bc(schedule: Schedule | None = None) -> Optimizer:
 
     Reads `learning_rate`; `beta_1`, `beta_2`, `variance_floor` (5e-8) if given. The deviation of
     the noise on the gradient is the one of the run itself (`updated`).
-
-    Example:
-      >>> from dpjax import training
-      >>> training.adam_bc()({"learning_rate": 0.01}).init is not None
-      True
     """
 
     def build(hyperparameters: Mapping[str, jax.Array]) -> optax.GradientTransformation:
-        (learning_rate,) = read(hyperparameters, "adam_bc", "learning_rate")
+        learning_rate = _rate(hyperparameters, "adam_bc", schedule)
         beta_1, beta_2 = hyperparameters.get("beta_1", 0.9), hyperparameters.get("beta_2", 0.999)
         floor = hyperparameters.get("variance_floor", 5e-8)
 
@@ -224,7 +179,7 @@ def adam_bc(schedule: Schedule | None = None) -> Optimizer:
 
         return optax.chain(
             optax.GradientTransformationExtraArgs(init, update),
-            optax.scale_by_learning_rate(_scheduled(learning_rate, schedule)),
+            optax.scale_by_learning_rate(learning_rate),
         )
 
     return build
@@ -237,15 +192,10 @@ def updated(
     params: optax.Params,
     gradient_noise: jax.Array | float,
 ) -> tuple[optax.Updates, optax.OptState]:
-    """One update by any optax transformation.
+    """One update by any optax transformation, from the noisy sum over the public lot size.
 
-    Args:
-      transformation: one that takes optax's extra arguments is given `gradient_noise`; the others
-        are as they were.
-      gradient: the noisy sum over the public lot size.
-      state, params: as optax's.
-      gradient_noise: standard deviation of the noise in every entry of the gradient, as it was
-        added: noise multiplier times sensitivity (of the relation) over the public lot size.
+    One that takes optax's extra arguments is given `gradient_noise`, the standard deviation of the
+    noise in every entry of the gradient: noise multiplier times sensitivity over that lot size.
     """
     extended = optax.with_extra_args_support(transformation)
     return extended.update(gradient, state, params, gradient_noise=gradient_noise)
@@ -272,7 +222,17 @@ def names(argument: str, given: object) -> tuple[str, ...]:
     return found
 
 
-def _scheduled(learning_rate: jax.Array, schedule: Schedule | None) -> jax.Array | Schedule:
-    if schedule is None:
-        return learning_rate
-    return lambda step: learning_rate * schedule(step)
+def _rate(
+    hyperparameters: Mapping[str, jax.Array], reader: str, schedule: Schedule | None, *others: str
+) -> jax.Array | Schedule:
+    """The learning rate under a schedule; refused where it, or another one needed, is missing."""
+    learning_rate, *_ = read(hyperparameters, reader, "learning_rate", *others)
+    return learning_rate if schedule is None else lambda step: learning_rate * schedule(step)
+
+
+def _of_adam(hyperparameters: Mapping[str, jax.Array]) -> dict[str, Any]:
+    return {
+        "b1": hyperparameters.get("beta_1", 0.9),
+        "b2": hyperparameters.get("beta_2", 0.999),
+        "eps": hyperparameters.get("adam_epsilon", 1e-8),
+    }

@@ -127,13 +127,7 @@ def of_run(shape: Shape | None, hyperparameters: Mapping[str, Any]) -> optimizer
 
 @dataclasses.dataclass(frozen=True)
 class Scheduled:
-    """An optimiser whose learning rate follows a named schedule; made by `scheduled`.
-
-    Attributes:
-      make: from an optax schedule to an optimiser, such as `training.adam`.
-      schedule: a name in `SCHEDULES`.
-      settings: the schedule's own.
-    """
+    """An optimiser whose learning rate follows a named schedule; made by `scheduled`."""
 
     make: Callable[..., optimizers.Optimizer]
     schedule: str
@@ -156,8 +150,6 @@ def scheduled(
     make: Callable[..., optimizers.Optimizer], schedule: str, **settings: float
 ) -> Scheduled:
     """An optimiser whose learning rate follows a named schedule over each candidate's own steps.
-
-        training.scheduled(training.adam, "warmup_cosine", warmup_share=0.05)
 
     Example:
       >>> from dpjax import training

@@ -6,19 +6,18 @@
 |---|---|
 | `RandomRepetitions` | Papernot & Steinke, ICLR 2022 |
 | `Exponential` | McSherry & Talwar, FOCS 2007, on the utilities of Ding & Wu 2022 |
-| `PermuteAndFlip` | McKenna & Sheldon, NeurIPS 2020, on the same utilities |
 | `Doubling` | Ding & Wu, 2022 |
 | `Extrapolation` | Panda et al., ICML 2024 |
 | `ThresholdStopping` | Liu & Talwar, STOC 2019; Papernot & Steinke, Appendix C |
 | `SubsetTuning` | Koskela & Kulkarni, NeurIPS 2023 |
 | `Untuned` | none: one run with a public default, what the others have to beat |
-| `pareto.search`; its front is NOT private | Avent et al. 2020 (DPareto) |
 """
 
-from collections.abc import Callable
+import importlib
+import warnings
 from typing import Any
 
-from dpjax.tuning import deprecated_names, pareto
+from dpjax.tuning import deprecated_names
 from dpjax.tuning.job import Job
 from dpjax.tuning.problem.log_normal import LogNormal
 from dpjax.tuning.problem.public_defaults import (
@@ -28,7 +27,7 @@ from dpjax.tuning.problem.public_defaults import (
     public_defaults,
 )
 from dpjax.tuning.problem.ready_tasks import classification, multi_label, next_token, regression
-from dpjax.tuning.problem.run_settings import RunOptions
+from dpjax.tuning.problem.run_shape import RunOptions
 from dpjax.tuning.problem.space import (
     Choice,
     LogUniform,
@@ -43,7 +42,6 @@ from dpjax.tuning.tuner import Result, register_tuner, registered_tuners, tune
 from dpjax.tuning.tuners.doubling import Doubling
 from dpjax.tuning.tuners.exponential import Exponential
 from dpjax.tuning.tuners.extrapolation import Extrapolation
-from dpjax.tuning.tuners.permute_and_flip import PermuteAndFlip
 from dpjax.tuning.tuners.random_repetitions import DEFAULT_REPETITIONS, RandomRepetitions
 from dpjax.tuning.tuners.subset_tuning import SubsetTuning
 from dpjax.tuning.tuners.threshold_stopping import ThresholdStopping
@@ -59,7 +57,6 @@ __all__ = [
     "Job",
     "LogNormal",
     "LogUniform",
-    "PermuteAndFlip",
     "PublicDefaults",
     "RandomRepetitions",
     "Records",
@@ -76,7 +73,6 @@ __all__ = [
     "classification",
     "multi_label",
     "next_token",
-    "pareto",
     "public_defaults",
     "parse_space",
     "read_space",
@@ -87,7 +83,11 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Callable[..., Any]:
-    if name in deprecated_names.TUNERS:
-        return deprecated_names.function(name)
+def __getattr__(name: str) -> Any:
+    if name in (*deprecated_names.TUNERS, deprecated_names.FOLDED):
+        return deprecated_names.named(name)
+    if name == "pareto":
+        message = "tuning.pareto is deprecated: write `from dpjax import pareto`"
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        return importlib.import_module("dpjax.pareto")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,7 +6,7 @@ import os
 import sys
 import warnings
 
-from dpjax.accounting import large_delta
+from dpjax.accounting.stated import large_delta
 
 _LIBRARY = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
@@ -25,7 +25,7 @@ class UntrainedReleaseWarning(UserWarning):
 
 def of_arguments(delta: float, public_size: int, seed: int | None) -> None:
     """Warns of a delta above one over the public number of training records, and of a seed."""
-    words = large_delta.caution(delta, public_size)
+    words = large_delta(delta, public_size)
     if words is not None:
         warnings.warn(words, LargeDeltaWarning, stacklevel=users_level())
     if seed is not None:

@@ -1,4 +1,4 @@
-"""Functions of earlier versions, one a tuner: each is `tune` with one flat list of arguments."""
+"""Names of earlier versions: functions with one flat list of arguments, and a tuner now folded."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import functools
 import warnings
 from typing import Any
 
-from dpjax.tuning.problem.run_settings import RunOptions
+from dpjax.tuning.problem.run_shape import RunOptions
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Task
 from dpjax.tuning.tuner import Result, registered_tuners, tune
@@ -22,23 +22,38 @@ TUNERS = (
     "threshold_stopping",
     "untuned",
 )
-"""Kept for one version, each with a warning."""
+"""Functions, kept for one version, each with a warning."""
+
+FOLDED = "PermuteAndFlip"
+"""A tuner that is a setting of another, `exponential`; kept for one version, with a warning."""
+
+_FLIPS = {"mechanism": "permute_and_flip"}
 
 
-def function(name: str) -> Any:
-    """Returns the function that `tuning` had by this name."""
-    return functools.partial(_called, name)
+def named(name: str) -> Any:
+    """Returns what `tuning` had by this name."""
+    return functools.partial(_folded if name == FOLDED else _called, name)
+
+
+def _folded(name: str, *given: Any, **more: Any) -> Any:
+    cls = registered_tuners()["exponential"]
+    _warn(f"tuning.{name}(...)", f"{cls.__name__}(..., mechanism={_FLIPS['mechanism']!r})")
+    return cls(*given, **more, **_FLIPS)
 
 
 def _called(name: str, /, task: Task, space: Space | None = None, **given: Any) -> Result | None:
-    cls = registered_tuners()[name]
-    warnings.warn(
-        f"tuning.{name}(task, space, ...) is deprecated: call "
-        f"tuning.tune(task, space, tuning.{cls.__name__}(...), run=tuning.RunOptions(...), ...)",
-        DeprecationWarning,
-        stacklevel=2,
+    own = _FLIPS if name == "permute_and_flip" else {}
+    cls = registered_tuners()["exponential" if own else name]
+    _warn(
+        f"tuning.{name}(task, space, ...)",
+        f"tune(task, space, tuning.{cls.__name__}({'mechanism=..., ' if own else ''}...), "
+        "run=tuning.RunOptions(...), ...)",
     )
-    return tune_flat(cls, task, space, **given)
+    return tune_flat(cls, task, space, **own, **given)
+
+
+def _warn(old: str, new: str) -> None:
+    warnings.warn(f"{old} is deprecated: call tuning.{new}", DeprecationWarning, stacklevel=3)
 
 
 def tune_flat(

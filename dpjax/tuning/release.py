@@ -8,25 +8,20 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import importlib.metadata
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import flax.serialization
 import jax
 import numpy as np
 
-import dpjax
-from dpjax import accounting, checks
-from dpjax.accounting import stated
+from dpjax import checks
 from dpjax.certificate import CERTIFICATE
-from dpjax.randomness import noise
 from dpjax.tuning import certifying
-from dpjax.tuning.problem import privacy_unit
 
 PyTree = Any
 
@@ -37,24 +32,6 @@ GUARANTEE_FILE = "guarantee.json"
 SEAL, THIS_STATEMENT = "sha256", "this_statement_without_this_line"
 """Where `guarantee.json` keeps the hashes of the release's files, and its own among them."""
 
-_LIBRARIES = ("jax", "flax", "optax", "numpy", "scipy", "dp-accounting")
-VERSIONED = ("dpjax", *_LIBRARIES)
-"""What a statement names the versions of: what its numbers depend on."""
-
-_OF_REPETITIONS = (
-    "the search space, the law of K and every setting were fixed before the data was seen",
-    "K, the losing candidates, the console and the wall clock stay with the curator",
-)
-
-_SECRET = (
-    "what decides the selection (K, noise) comes from the operating system's randomness; training "
-    "noise from JAX's threefry generator with a key of 64 bits of it for each candidate"
-)
-_SEEDED = (
-    "NOT SECRET: an integer seed was given, for reproduction; whoever knows the seed can subtract "
-    "the noise, so the guarantee does not hold against them"
-)
-
 
 @dataclasses.dataclass(frozen=True)
 class Release:
@@ -64,7 +41,7 @@ class Release:
       params: the released model's parameters, a pytree of arrays.
       hyperparameters: the released candidate's, as its run used them (lot size and steps whole);
         values None if the data-independent default is released.
-      statement: the claim, JSON-able; see `statement`. The file holds `sha256` beside it, see
+      statement: the claim, JSON-able; see `statements`. The file holds `sha256` beside it, see
         `sealed`.
     """
 
@@ -155,75 +132,3 @@ def sha256(content: bytes) -> str:
 def json_bytes(content: Any) -> bytes:
     """Returns strict JSON (no NaN, no infinity), indented, keys sorted, with a final newline."""
     return (json.dumps(content, indent=2, sort_keys=True, allow_nan=False) + "\n").encode()
-
-
-def statement(
-    *,
-    guarantee: accounting.Guarantee | None,
-    delta: float,
-    selection: Mapping[str, Any],
-    space: Mapping[str, Any],
-    score: Mapping[str, Any],
-    model: str,
-    optimizer: Mapping[str, str],
-    trained_parameters: Sequence[str],
-    settings: Sequence[Mapping[str, Any]],
-    training_records: Mapping[str, int | None],
-    options: Mapping[str, Any],
-    randomness_is_secret: bool,
-    assumptions: Sequence[str] = _OF_REPETITIONS,
-    versions: Mapping[str, str] | None = None,
-) -> dict[str, Any]:
-    """Returns what `guarantee.json` says.
-
-    `guarantee` is None for a run that is not private. `training_records` are the public numbers
-    `public_size`, `size_bound` and, under replace-one alone, `number`; of users also
-    `privacy_unit.MOST_RECORDS`. `trained_parameters` are those that are not as they were initially;
-    `versions`, None for those that run now, are of the libraries that the numbers depend on.
-    """
-    common = {
-        "private": guarantee is not None,
-        "model": model,
-        "optimizer": dict(optimizer),
-        "trained_parameters": list(trained_parameters),
-        "selection": dict(selection),
-        "candidates_drawn_from": dict(space),
-        "score": dict(score),
-        "training": list(settings),
-        "training_records": dict(training_records),
-        "run_options": dict(options),
-        "randomness": {
-            "secret": randomness_is_secret,
-            "statement": _SECRET if randomness_is_secret else _SEEDED,
-        },
-        "library_versions": _versions() if versions is None else dict(versions),
-    }
-    if guarantee is None:
-        return common | {
-            "warning": "NOT PRIVATE: trained without noise; this release carries no guarantee"
-        }
-    users = privacy_unit.users_of(training_records)
-    bound = f"{training_records['size_bound']} {privacy_unit.counted(users)}"
-    return common | {
-        "epsilon": guarantee.stated_epsilon(delta),
-        stated.FIELD: stated.EPSILON_IS,
-        "delta": delta,
-        "neighbouring_relation": guarantee.relation,
-        "unit_of_privacy": privacy_unit.in_words(users, score.get("validation_is_public", False)),
-        "mechanism": guarantee.provenance,
-        "assumptions": [
-            *assumptions,
-            f"the training part never holds more than {bound}",
-            "no other computation on the same records is released, or it is composed with this",
-            noise.IN_FLOATING_POINT,
-            "threefry with a secret key is indistinguishable from true randomness",
-        ],
-    }
-
-
-def _versions() -> dict[str, str]:
-    """Returns the versions of the libraries that the numbers depend on."""
-    return {
-        "dpjax": dpjax.__version__,
-        **{name: importlib.metadata.version(name) for name in _LIBRARIES},
-    }

@@ -1,16 +1,15 @@
 """What a tuner is, the tuners there are, and `tune`, which runs any of them.
 
-A tuner is evaluation x choice x finish: what is trained and scored before anything is chosen, how
-one of it is chosen, and what is done with the winner. Each is a small frozen dataclass; a tuner is
-one too, in one file, and everything else is derived from it: its name and rule here, its flags on
-the command line, its statement in a release and how `verification` rebuilds that.
+A tuner is evaluation x choice: what is trained and scored before anything is chosen, and after it;
+and how one of it is chosen. Each is a small frozen dataclass; a tuner is one too, in one file, and
+everything else is derived from it: its name and rule here, its flags on the command line, its
+statement in a release and how `verification` rebuilds that.
 
-| tuner | evaluation | choice | finish |
+| tuner | evaluation | choice | released |
 |---|---|---|---|
 | `RandomRepetitions` | private runs, K of them, secret | the best | its parameters |
 | `ThresholdStopping` | private runs in order | the first above | its parameters |
 | `Exponential` | models of partitions | one exact draw | the winner trained privately |
-| `PermuteAndFlip` | models of partitions | one exact draw | the winner trained privately |
 | `Doubling` | models of partitions | the noisy loop | the winner trained privately |
 | `Extrapolation` | private runs at small epsilons | a fitted line | one private training |
 | `SubsetTuning` | private runs on a secret part of the records | the best | trained on the rest |
@@ -23,49 +22,20 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from dpjax import accounting, checks, training
+from dpjax import accounting, checks
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.training.optimizers import Optimizer
 from dpjax.tuning import cautions
 from dpjax.tuning.curator import CuratorRecord
 from dpjax.tuning.job import Job, settled
 from dpjax.tuning.problem.inspection import trained_parameters
-from dpjax.tuning.problem.run_settings import RunOptions
+from dpjax.tuning.problem.problem import Problem
+from dpjax.tuning.problem.run_shape import RunOptions
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Task
 from dpjax.tuning.release import Release
 
 Progress = Callable[[int, int], None]
-
-
-@dataclasses.dataclass(frozen=True)
-class Request:
-    """What is asked of a tuner beside the task; public, and fixed before the data is touched.
-
-    `epsilon` is the target of the whole procedure, None where noise multipliers are given;
-    `validation_is_public` means that scores cost nothing.
-    """
-
-    space: Space
-    run: RunOptions = RunOptions()
-    optimizer: Optimizer = dataclasses.field(default_factory=training.momentum)
-    epsilon: float | None = None
-    delta: float = 1e-5
-    validation_is_public: bool = False
-
-    def __post_init__(self) -> None:
-        checks.instance("space", self.space, Space, "tuning.Space(learning_rate=0.1)")
-        checks.instance("run", self.run, RunOptions, "tuning.RunOptions(lot_size=64, epochs=10)")
-        checks.probability("delta", self.delta, hint=", for example 1e-5")
-        if self.epsilon is not None:
-            checks.positive("epsilon", self.epsilon)
-        checks.flag("validation_is_public", self.validation_is_public)
-        law = self.space.parameters.get("learning_rate")
-        if law is not None and law.lowest < 0:
-            raise ValueError("learning_rate must not be negative: pass a law of numbers from 0 on")
-        law = self.space.parameters.get("clip_norm")
-        if law is not None and not law.lowest > 0:
-            raise ValueError("clip_norm must be above 0: pass a law of positive numbers")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,73 +85,6 @@ class Restated:
     may_release: Callable[[Mapping[str, Any]], bool]
 
 
-class Finish(Protocol):
-    """What is done with the winner, and what that adds to the cost."""
-
-    def total(
-        self, chosen: accounting.Guarantee, training: accounting.Guarantee
-    ) -> accounting.Guarantee:
-        """Returns the cost of the release.
-
-        `chosen` is the cost of evaluation and choice together, to a record that was trained on, and
-        `training` that of one private training of the winner.
-        """
-
-
-@dataclasses.dataclass(frozen=True)
-class KeepTheWinner:
-    """Releases the parameters that were scored: they were paid for by the choice."""
-
-    def total(
-        self, chosen: accounting.Guarantee, training: accounting.Guarantee
-    ) -> accounting.Guarantee:
-        """See `Finish`."""
-        return chosen
-
-
-@dataclasses.dataclass(frozen=True)
-class TrainTheWinner:
-    """Trains the winner by DP-SGD on all training records; choice and training compose."""
-
-    def total(
-        self, chosen: accounting.Guarantee, training: accounting.Guarantee
-    ) -> accounting.Guarantee:
-        """See `Finish`."""
-        return accounting.compose(chosen, training)
-
-
-@dataclasses.dataclass(frozen=True)
-class TrainOnTheRest:
-    """Trains the winner by DP-SGD on the records that the choice had not seen.
-
-    `probability` is of a training record to be in the subset that the choice saw.
-    """
-
-    probability: float
-
-    def total(
-        self, chosen: accounting.Guarantee, training: accounting.Guarantee
-    ) -> accounting.Guarantee:
-        """Returns the cost; the subset is secret, so it is less than a composition."""
-        return accounting.split(chosen, training, probability=self.probability)
-
-
-@dataclasses.dataclass(frozen=True)
-class TrainOnAll:
-    """Trains the winner by DP-SGD on all training records, whichever subset the choice had seen.
-
-    `probability` is of a training record to be in the subset that the choice saw.
-    """
-
-    probability: float
-
-    def total(
-        self, chosen: accounting.Guarantee, training: accounting.Guarantee
-    ) -> accounting.Guarantee:
-        """Returns the cost; the subset is secret, so it is less than a composition."""
-        return accounting.split(chosen, training, probability=self.probability, final_on="all")
-
-
 class Evaluation(Protocol):
     """What is trained and scored before anything is chosen; by default `chunk_size` at once."""
 
@@ -189,10 +92,8 @@ class Evaluation(Protocol):
 
     def carry_out(
         self,
-        task: Task,
-        request: Request,
+        problem: Problem,
         choice: Any,
-        finish: Finish,
         *,
         randomness: HostRandomness,
         chunk_size: int,
@@ -202,13 +103,14 @@ class Evaluation(Protocol):
         """Prices, trains, chooses and finishes; `tune` explains the arguments.
 
         Everything is priced, and refused if it must be, before a record is touched. An evaluation
-        refuses a choice or a finish that it has no price for.
+        refuses a choice that it has no price for.
         """
 
-    def restate(self, claim: Mapping[str, Any], choice: Any, finish: Finish) -> Restated:
+    def restate(self, claim: Mapping[str, Any], problem: Problem, choice: Any) -> Restated:
         """Rebuilds the statement of a release from the rules that `claim` names.
 
-        Raises a ValueError, KeyError or TypeError for malformed rules.
+        `problem` is that of the claim. Raises a ValueError, KeyError or TypeError for malformed
+        rules.
         """
 
 
@@ -222,10 +124,6 @@ class Tuner(Protocol):
     @property
     def choice(self) -> Any:
         """Returns what chooses; of a kind that the evaluation takes."""
-
-    @property
-    def finish(self) -> Finish:
-        """Returns what is done with the winner."""
 
     @classmethod
     def from_statement(cls, claim: Mapping[str, Any]) -> Tuner:
@@ -261,15 +159,17 @@ def register_tuner(name: str, *, rule: str) -> Callable[[type[_Tuner]], type[_Tu
     def register(cls: type[_Tuner]) -> type[_Tuner]:
         if name in _TUNERS:
             raise ValueError(f"a tuner {name!r} is registered already: choose another name")
-        register_rule(rule, lambda claim: _restated(cls.from_statement(claim), claim))
+        register_rule(rule, lambda claim: restated_by(cls.from_statement(claim), claim))
         _TUNERS[name] = cls
         return cls
 
     return register
 
 
-def _restated(rebuilt: Tuner, claim: Mapping[str, Any]) -> Restated:
-    return rebuilt.evaluation.restate(claim, rebuilt.choice, rebuilt.finish)
+def restated_by(rebuilt: Tuner, claim: Mapping[str, Any]) -> Restated:
+    """Rebuilds the statement of a release of this tuner."""
+    problem = Problem.from_statement(claim)
+    return rebuilt.evaluation.restate(claim, problem, rebuilt.choice)
 
 
 def register_rule(rule: str, restate: Callable[[Mapping[str, Any]], Restated]) -> None:
@@ -376,16 +276,12 @@ def tune(
         space, run = default(task, run, epsilon, delta, optimizer)
     randomness = HostRandomness(seed)
     checks.instance("task", task, Task, "tuning.classification(model, train, validation)")
-    if optimizer is None:
-        optimizer = training.momentum()
-    request = Request(space, run, optimizer, epsilon, delta, validation_is_public)
+    problem = Problem.of(task, space, run, optimizer, epsilon, delta, validation_is_public)
     run.clipping.groups(trained_parameters(task))  # Refuses groups that are not of this task.
     cautions.of_arguments(delta, task.train.public_size, seed)
     return evaluation.carry_out(
-        task,
-        request,
+        problem,
         tuner.choice,
-        tuner.finish,
         randomness=randomness,
         chunk_size=chunk_size,
         progress=progress,

@@ -20,6 +20,7 @@ from typing import Any
 import dpjax
 from dpjax import accounting, certificate
 from dpjax.accounting import provenance, stated
+from dpjax.tuning.problem.stated_fields import is_number
 from dpjax.tuning.release import (
     GUARANTEE_FILE,
     HYPERPARAMETERS_FILE,
@@ -28,7 +29,6 @@ from dpjax.tuning.release import (
     json_bytes,
     sha256,
 )
-from dpjax.tuning.restating import is_number
 from dpjax.tuning.tuner import Restated, restated
 
 RELEASE_FOLDER = "release"

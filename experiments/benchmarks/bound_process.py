@@ -17,8 +17,7 @@ _STANDARD_INPUT = 0
 def output_of(command: Sequence[str], environment: Mapping[str, str]) -> str:
     """Runs a program that calls `end_with_parent` and returns what it printed.
 
-    Raises:
-      RuntimeError: it failed; the message is the end of its errors.
+    Raises RuntimeError: it failed; the message is the end of its errors.
     """
     child = subprocess.Popen(
         command,

@@ -310,11 +310,7 @@ def save(rows: Sequence[dict], heading: str, out_dir: str) -> list[str]:
 
 
 def saved_rows(heading: str, out_dir: str) -> list[dict]:
-    """The rows that `save` left in a folder, none if it left nothing.
-
-    Raises:
-      ValueError: they were measured elsewhere, or otherwise.
-    """
+    """The rows that `save` left in a folder, none if it left nothing."""
     paths = [pathlib.Path(out_dir, name) for name in ("engine.csv", "engine.md")]
     if not all(path.exists() for path in paths):
         return []

@@ -10,27 +10,16 @@ from collections.abc import Sequence
 
 
 class OpacusProcess:
-    """`opacus_steps` on one model; each call is one turn there.
+    """`opacus_steps` on one model of `opacus_zoo`; each call is one turn there.
 
-    Args:
-      python: an interpreter that has torch and opacus.
-      model: of `opacus_zoo`.
-      lot: rows of the fixed lot.
-      parameters: of our model. The twin must have as many, but for those that `opacus_zoo` says it
-        has more.
-      micro_batch_rows: sizes of micro-batches of which each way takes its fastest; the lot if none
-        are given.
-      tiny: whether the model has its size for tests.
+    `python` has torch and opacus. The twin must have as many `parameters` as our model, but for
+    those that `opacus_zoo` says it has more. Each way takes its fastest of `micro_batch_rows`, the
+    whole lot if none are given.
 
-    Attributes:
-      rows: way -> the micro-batch size it takes, for the ways that can train the model.
-      megabytes: way -> memory that a step takes beside model and lot; None where unknown.
-      refused: way -> why it cannot, in Opacus's words.
-      versions: of torch and opacus.
-
-    Raises:
-      RuntimeError: the process did not get ready (the message is its last line), or its model has
-        another number of parameters.
+    By way there are then `rows`, the micro-batch size that it takes; `megabytes`, memory that a
+    step takes beside model and lot, None where unknown; and `refused`, why it cannot train the
+    model, in Opacus's words. A process that does not get ready, or whose model has another number
+    of parameters, is a RuntimeError.
     """
 
     def __init__(

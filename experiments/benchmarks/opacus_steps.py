@@ -64,12 +64,7 @@ class _Criterion:
 
 
 class Step:
-    """One way of taking a step of a model on its whole lot; each call changes the model.
-
-    Attributes:
-      rows: of a micro-batch.
-      parameters: number of those that are trained.
-    """
+    """One way of taking a step of a model on its whole lot; each call changes the model."""
 
     def __init__(
         self,
@@ -131,11 +126,9 @@ class Step:
 
 
 def scratch_megabytes(step: Step) -> float | None:
-    """What a step adds to resident memory at most, beyond the model
-    and the lot; None where the system does not tell (Linux does), and on a GPU.
+    """What a step, taken once, adds to resident memory at most, beyond the model and the lot.
 
-    Args:
-      step: of `Step`; taken once.
+    None where the system does not tell (Linux does), and on a GPU.
     """
     if torch.cuda.is_available():
         return None
@@ -160,13 +153,7 @@ def _most_resident_kilobytes() -> int:
 
 
 def fastest(data: Twin, way: str, sizes: list[int]) -> Step:
-    """The step with the micro-batch size that took least time.
-
-    Args:
-      data: the twin.
-      way: one of `WAYS`.
-      sizes: rows of a micro-batch that are tried.
-    """
+    """The step with the micro-batch size, of `sizes`, that took least time."""
     clock = "wall" if torch.cuda.is_available() else "cpu"
     best, least = None, float("inf")
     for rows in sizes:
@@ -181,14 +168,11 @@ def fastest(data: Twin, way: str, sizes: list[int]) -> Step:
 
 
 def check(name: str, lot: int = 16) -> None:
-    """Takes steps of a tiny model and compares them with what a private step should be.
+    """Takes steps of a tiny model and asserts that they are what a private step should be.
 
     Without noise the update is that of gradients taken example by example, clipped, added up and
     divided by the lot, whatever the micro-batches; with noise it is off by normal numbers of
     deviation noise multiplier x clip norm / lot, drawn once.
-
-    Raises:
-      AssertionError: it is not.
     """
     data = TWINS[name](True, lot)
     tolerance = 5e-2 if name.startswith("bfloat16") else 1e-4

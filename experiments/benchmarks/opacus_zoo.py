@@ -19,14 +19,11 @@ WAYS = ("torch", "opacus-hooks", "opacus-ghost")
 
 
 class Twin(NamedTuple):
-    """A model of the zoo.
+    """A model of the zoo, with the inputs and targets of a lot.
 
-    Attributes:
-      build: way -> model, every trained parameter in a layer whose input is a batch: Opacus takes
-        such a layer of its own kind by `torch.func`.
-      inputs, targets: rows of the lot.
-      losses: (outputs, targets) -> (rows,), the loss of each example.
-      more: way -> parameters that the model has there and ours has not.
+    `build` makes it for a way, every trained parameter in a layer whose input is a batch: Opacus
+    takes such a layer of its own kind by `torch.func`. `losses` are those of the examples, (rows,).
+    `more` counts, by way, the parameters that the model has there and ours has not.
     """
 
     build: Callable[[str], nn.Module]

@@ -8,13 +8,10 @@ import time
 
 
 class OtherWork:
-    """Counts, between entry and exit, the processors busy with work that is not ours.
+    """Counts the processors busy, between entry and exit, with work that is not ours.
 
-    Ours are this process and the child processes that it has waited for. Where the system does not
-    tell (Linux does, in /proc/stat), `processors` stays None.
-
-    Attributes:
-      processors: after exit; their mean number.
+    Ours are this process and the child processes that it has waited for. After exit `processors` is
+    their mean number; None where the system does not tell (Linux does, in /proc/stat).
     """
 
     def __init__(self) -> None:

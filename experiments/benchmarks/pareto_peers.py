@@ -32,9 +32,9 @@ from absl import flags
 from rich.console import Console
 from rich.table import Table
 
+from dpjax import pareto
 from dpjax.commands import command_line
-from dpjax.tuning import pareto
-from dpjax.tuning.pareto import fronts
+from dpjax.pareto import fronts
 from experiments.figures.dpareto import overhead, problems, sparse_vector_example
 from experiments.figures.rows import read_rows, select, write_rows
 

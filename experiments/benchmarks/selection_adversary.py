@@ -39,18 +39,12 @@ LAWS = (
 
 
 def worst_order(law, epsilon: float, shift: float, points: int, turns: bool) -> float:
-    """Divergence, from below, of the worst order found: N(shift, 1) against N(0, 1), best of K.
+    """Divergence of order e^epsilon, from below, of the worst order found, best of K.
 
-    Outcomes are ranked from both ends: next comes either the largest output of those left, or the
-    smallest. The event earns where the largest come. With `turns` they alternate as often as it
-    pays; without, the smallest come first, then the largest.
-
-    Args:
-      law: of K.
-      epsilon: order e^epsilon of the divergence.
-      shift: between the two Gaussians, > 0.
-      points: quantiles at which the order may turn, at each end.
-      turns: whether to alternate.
+    N(shift, 1) against N(0, 1). Outcomes are ranked from both ends: next comes either the largest
+    output of those left, or the smallest. The event earns where the largest come. With `turns` they
+    alternate as often as it pays, at one of so many `points` at each end; without, the smallest
+    come first, then the largest.
     """
     rate, t = law.derivative, np.exp(epsilon)
     m = np.append(0.0, special.ndtr(np.linspace(-7.0, 7.0, points)))

@@ -37,16 +37,10 @@ class Timed(Protocol):
 class Way(NamedTuple):
     """One compiled way of taking a step.
 
-    Attributes:
-      call: takes `arguments`.
-      scratch, bytes: that XLA reserves: for itself; with arguments and results.
-      compile_seconds: CPU time of tracing and compiling.
-      clock: of `seconds`.
-      least_seconds: that the calls of one turn fill.
-      warmed: whether a turn begins with a call that does not count: a training loop finds its own
-        data in the caches, not what another way left there.
-      steps: taken by one call.
-      rows: of a micro-batch, where it was chosen by trial.
+    `scratch` is what XLA reserves for itself, `bytes` that with arguments and results. The calls of
+    one turn fill `least_seconds` of the `clock`. If `warmed`, a turn begins with a call that does
+    not count: a training loop finds its own data in the caches, not what another way left there.
+    `rows` are those of a micro-batch that was chosen by trial.
     """
 
     call: Callable[..., Any]

@@ -22,13 +22,7 @@ PyTree = Any
 
 
 class Problem(NamedTuple):
-    """A model to be trained, with records.
-
-    Attributes:
-      loss: (params, example) -> scalar.
-      params: pytree, what is trained.
-      records: pytree of arrays (rows, ...).
-    """
+    """A model to be trained: its loss of (params, example), parameters, and records (rows, ...)."""
 
     loss: Callable[[PyTree, PyTree], jax.Array]
     params: PyTree
@@ -202,11 +196,9 @@ class _StandardisedConv(nn.Module):
 
 
 class WideResNet(nn.Module):
-    """Zagoruyko & Komodakis 2016 with group norm; 16 layers are 2 blocks a stage.
+    """Zagoruyko & Komodakis 2016 with group norm; 16 layers are 2 blocks a stage, k is `width`.
 
-    Attributes:
-      width: k of WRN-16-k.
-      standardised: whether kernels are standardised, as De et al. 2022 have them.
+    Kernels may be standardised, as De et al. 2022 have them.
     """
 
     width: int = 4
@@ -429,13 +421,10 @@ def _fine_tuned(
     applied: Callable[[jax.Array, PyTree], jax.Array] | None,
     rank: int = 4,
 ) -> Problem:
-    """A frozen model, of which kernels get something of their own to train.
+    """A frozen model, of which the kernels whose path is `chosen` get something to train.
 
-    Args:
-      tiny, rows: as everywhere in the zoo.
-      chosen: by a kernel's path, whether it has something to train.
-      applied: (kernel, {"a", "b"}) -> the kernel used; None: the leaf itself is trained.
-      rank: of a and b.
+    `applied` makes the kernel that is used of the frozen one and {"a", "b"}, of this rank; None:
+    the leaf itself is trained.
     """
     width, length = (8, 5) if tiny else (256, 64)
     model, tokens = _Base(width), draw_tokens(50, rows, length)

@@ -75,14 +75,7 @@ _RECORDS = 6000
 
 
 class TorchWay(NamedTuple):
-    """One way of taking a step in the process of torch.
-
-    Attributes:
-      process: of torch.
-      name: of the way there.
-      megabytes: that a step adds to resident memory; None if unknown.
-      rows: of a micro-batch.
-    """
+    """One way of taking a step in the process of torch, and the memory that a step adds there."""
 
     process: OpacusProcess
     name: str
@@ -96,11 +89,8 @@ class TorchWay(NamedTuple):
 def ways(problem: Problem, lot: int, peer_rows: list[int], at_once: bool = True) -> dict[str, Way]:
     """Returns the ways of taking one step of a problem whose records are the fixed batch.
 
-    Args:
-      problem: a model of the zoo.
-      lot: rows of the batch.
-      peer_rows: micro-batch sizes tried for the peer.
-      at_once: whether those are tried too that hold every gradient of the batch at once.
+    The peer takes its fastest of `peer_rows`; with `at_once` those are tried too that hold every
+    gradient of the batch at once.
     """
     arguments = problem.params, problem.records
     grad_fn = training.clipped_grad(problem.loss)

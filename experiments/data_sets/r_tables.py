@@ -20,17 +20,7 @@ _TEST_EVERY = 5
 
 
 def columns(package: str, item: str, names: tuple[str, ...]) -> dict[str, np.ndarray]:
-    """Returns columns of a table by name, each (n,), in the published order.
-
-    Args:
-      package: of R, for instance "AER".
-      item: the table's name there.
-      names: of the columns wanted.
-
-    Raises:
-      published_files.DataNotFoundError: one line on what to install, where the extra is missing.
-      ValueError: if the installed version has no such table or column.
-    """
+    """Returns columns of an R package's table by name, each (n,), in the published order."""
     if importlib.util.find_spec(PACKAGE) is None:
         # Not an ImportError: to a command it is one more data set that is missing.
         raise DataNotFoundError(
@@ -50,12 +40,8 @@ def columns(package: str, item: str, names: tuple[str, ...]) -> dict[str, np.nda
 def divided(inputs: np.ndarray, labels: np.ndarray, kept: np.ndarray | None = None) -> Arrays:
     """Returns the records in two roles: every fifth, by its place in the file, is test data.
 
-    Order and count are published, so this cut is public too.
-
-    Args:
-      inputs: (n, ...) of the whole file.
-      labels: (n,) of the whole file; any value where a record is not kept.
-      kept: (n,) bool, by a public rule that looks at one record at a time; all unless given.
+    Order and count are published, so this cut is public too. `kept` (n,) is by a public rule that
+    looks at one record at a time; where it is false a label may be anything.
     """
     identifiers = splitting.slot_identifiers(len(labels))
     kept = np.ones(len(labels), bool) if kept is None else kept

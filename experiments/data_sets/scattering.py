@@ -94,14 +94,10 @@ def _every(spectrum: jax.Array, step: int) -> jax.Array:
 
 
 def paths(images: jax.Array) -> jax.Array:
-    """Scattering coefficients; traceable.
+    """Scattering coefficients of periodic images (n, height, width), sides multiples of 4.
 
-    Args:
-      images: (n, height, width) float32; sides are multiples of 4, and images are periodic.
-
-    Returns:
-      (n, 81, height / 4, width / 4) float32: the average, 8 angles of scale 0, 8 of scale 1, then
-      for each angle of scale 0 the 8 of scale 1.
+    Returns (n, 81, height / 4, width / 4) float32: the average, 8 angles of scale 0, 8 of scale 1,
+    then for each angle of scale 0 the 8 of scale 1.
     """
     import jax.numpy as jnp
     from jax.numpy import fft
@@ -129,15 +125,11 @@ def paths(images: jax.Array) -> jax.Array:
 
 
 def scattering(images: jax.Array) -> jax.Array:
-    """Normalised scattering features of images; traceable.
+    """Normalised scattering features of images (n, height, width, channels); traceable.
 
-    Args:
-      images: (n, height, width, channels) float32. Sides are padded with zeros, evenly, to
-        multiples of 8, and the padded image is periodic.
-
-    Returns:
-      (n, height' / 4, width' / 4, 81 channels) float32; of each record 27 groups of paths have mean
-      0 and variance 1 (0 where a group is constant).
+    Sides are padded with zeros, evenly, to multiples of 8, and the padded image is periodic.
+    Returns (n, height' / 4, width' / 4, 81 channels) float32; of each record 27 groups of paths
+    have mean 0 and variance 1 (0 where a group is constant).
     """
     import jax
     import jax.numpy as jnp

@@ -48,17 +48,11 @@ class DataSplit:
 
 
 def parts_of_data_set(defaults: Mapping[str, Any]) -> Callable[[Any], Records]:
-    """Makes a function that gives each simulated node its part of a data set.
+    """Makes a function from a simulated node's context to its part of a data set.
 
-    Settings are read from `defaults`, then the run's configuration, then the node's: those of a
-    `DataSplit`, and the node's own `partition-id`.
-
-    Args:
-      defaults: settings that the run's configuration need not repeat.
-
-    Returns:
-      Function from a node's context to its records; raises SetupError for settings that leave some
-      client too few records, or an unknown data set.
+    Settings are those of a `DataSplit`, and the node's own `partition-id`; they are read from
+    `defaults`, then the run's configuration, then the node's. An unknown data set, or settings that
+    leave some client too few records, are a SetupError.
     """
     from dpjax.federated.flower.storage import SetupError
 
@@ -80,11 +74,7 @@ def divided_as(settings: Mapping[str, Any]) -> list[Records]:
 
 @functools.lru_cache(maxsize=4)
 def divided(split: DataSplit) -> list[Records]:
-    """Every simulated client's records; the same in every process that asks with the same words.
-
-    Raises:
-      ValueError: if some client would get too few records.
-    """
+    """Every simulated client's records; the same in every process that asks with the same words."""
     train = split.load().train
     inputs, labels = np.asarray(train.inputs), np.asarray(train.labels)
     clients, seed, least = split.clients, split.partition_seed, split.minimum_size

@@ -34,9 +34,7 @@ _ASK_SECONDS = 10.0
 class Deployment:
     """Processes of one federation, each with its log; all stopped on exit.
 
-    Attributes:
-      folder: of everything.
-      address: host:port of the SuperLink, once it is started.
+    `address` is host:port of the SuperLink, once it is started.
     """
 
     def __init__(self, folder: str, timeout: float):
@@ -88,11 +86,7 @@ class Deployment:
         self.start(name, self._commands[name])
 
     def call(self, name: str, command: Sequence[str]) -> str:
-        """Runs a command to its end; returns what it printed.
-
-        Raises:
-          ValueError: if it fails.
-        """
+        """Runs a command to its end; returns what it printed."""
         done = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
@@ -266,16 +260,9 @@ def as_toml(values: Mapping[str, str | int | float]) -> str:
 def deploy(
     folder: str, run_config: Mapping[str, str | int | float], *, timeout: float, console: Console
 ) -> str:
-    """Runs the whole federation in a folder; returns the folder of its outcome.
+    """Runs the whole federation in an empty folder; returns the folder of its outcome.
 
-    Args:
-      folder: exists and is empty.
-      run_config: overrides of the app's configuration.
-      timeout: seconds for everything.
-      console: for progress.
-
-    Raises:
-      ValueError: if anything fails; the logs say more.
+    `run_config` overrides the app's configuration; `timeout` is of everything, in seconds.
     """
     outcome = os.path.join(folder, "outcome")
     election = Election.from_config(app_config() | dict(run_config))
@@ -293,13 +280,8 @@ def started(
 ) -> Iterator[Deployment]:
     """A SuperLink and a SuperNode for each hospital, in a folder; stopped on exit.
 
-    Args:
-      folder, timeout, console: as of `deploy`.
-      limits: epsilon and delta that each hospital may spend.
-      app: folder of the app that every node trusts.
-
-    Raises:
-      ValueError: if anything fails; the logs say more.
+    Each hospital may spend these limits, epsilon and delta, and trusts the app in this folder
+    alone.
     """
     secret = os.path.join(folder, "keys")
     os.mkdir(secret, 0o700)
@@ -374,15 +356,7 @@ def start_run(
 def check(folder: str, outcome: str) -> dict[str, float]:
     """Recomputes the claim of a release and reads what the hospitals say they spent.
 
-    Args:
-      folder: of the deployment.
-      outcome: folder of the release and the curator's half.
-
-    Returns:
-      The released hyperparameters.
-
-    Raises:
-      ValueError: if the claim is smaller than the truth, or a hospital's ledger disagrees.
+    Returns the released hyperparameters.
     """
     from dpjax import accounting
     from dpjax.federated.flower import storage

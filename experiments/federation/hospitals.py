@@ -28,12 +28,7 @@ _SCALES = np.array(
 
 
 def write_hospitals(folder: str, seed: int = 0) -> list[str]:
-    """Makes the three folders; returns their paths.
-
-    Args:
-      folder: made if absent; the hospitals' folders must not be there yet.
-      seed: of the division.
-    """
+    """Makes the three folders, which must not be there yet; returns their paths."""
     features, labels = load_breast_cancer(return_X_y=True)
     generator = np.random.default_rng(seed)
     held: list[list[np.ndarray]] = [[] for _ in NAMES]

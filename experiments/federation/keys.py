@@ -23,11 +23,7 @@ _VALID_DAYS = 2
 
 
 def write_certificates(folder: str) -> dict[str, str]:
-    """An authority and a certificate for 127.0.0.1 and localhost.
-
-    Returns:
-      Paths of `authority` (certificate), `certificate` and `key` of the server.
-    """
+    """Writes an authority's certificate, and a certificate and key for 127.0.0.1 and localhost."""
     authority_key, server_key = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
     authority_name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "dpjax example")])
     server_name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
@@ -86,18 +82,11 @@ def write_token(folder: str, name: str) -> str:
 
 
 def sign_app(folder: str, app: bytes) -> tuple[str, str]:
-    """Signs an app, by a key that is then forgotten.
+    """Signs an app, the bundle that Flower sends, by a key that is then forgotten.
 
     In a real federation whoever has read the app signs it, and every node's owner decides whose
-    signature he accepts.
-
-    Args:
-      folder: to write to.
-      app: the bundle that Flower sends, byte for byte.
-
-    Returns:
-      Paths of the signatures, for `experiments.federation.superlink`, and of what a node accepts,
-      for `--trusted-entities`.
+    signature he accepts. Returns the paths of the signatures, for
+    `experiments.federation.superlink`, and of what a node accepts, for `--trusted-entities`.
     """
     key = ed25519.Ed25519PrivateKey.generate()
     signer, signed_at, digest = "fpk_example", int(time.time()), hashlib.sha256(app)

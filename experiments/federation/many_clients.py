@@ -58,13 +58,7 @@ class FederationUpdates:
     def of_round(
         self, params: np.ndarray, candidate: Mapping[str, float], number: int
     ) -> list[np.ndarray]:
-        """Every client's update, n of (d,) float64; zeros for one without records.
-
-        Args:
-          params: (d,) float32.
-          candidate: as `local_update`.
-          number: of the round, from 0.
-        """
+        """Every client's update of parameters (d,), float64; zeros for one without records."""
         hyperparameters = local_training.stacked_candidates([candidate])
         before = np.asarray(params, np.float64)
         updates = []
@@ -114,16 +108,8 @@ def federated_accuracies(
 
     Every round each client trains the global model for the local epochs, its learning rate starting
     anew, and the results are averaged by their numbers of training records. The clients' splits are
-    those of `train_clients` with the same seed.
-
-    Args:
-      model, partitions, candidates, epochs, batch_size, test_fraction, seed, loss, chunk_size: see
-        `train_clients`.
-      rounds: of averaging.
-      progress: called with (client rounds done, in all).
-
-    Returns:
-      (p,) float64, accuracy on all clients' test records together; 0 where training diverged.
+    those of `train_clients` with the same seed, and so are the other arguments. Returns (p,)
+    float64, the accuracy on all clients' test records together; 0 where training diverged.
     """
     local_training.check_settings(min(epochs, rounds), batch_size, test_fraction, chunk_size)
     hyperparameters = local_training.stacked_candidates(candidates)
@@ -163,13 +149,7 @@ def federated_accuracies(
 
 @dataclasses.dataclass(frozen=True)
 class VoteOutcome:
-    """One simulated vote.
-
-    Attributes:
-      epsilon: of the vote; infinite for one without noise.
-      run: number of the repetition.
-      winner: index of the candidate.
-    """
+    """One simulated vote: its epsilon, infinite without noise, its number and its winner."""
 
     epsilon: float
     run: int
@@ -186,22 +166,11 @@ def hold_votes(
     missing_fraction: float = 0.0,
     seed: int = 0,
 ) -> list[VoteOutcome]:
-    """Holds the vote many times on one table of scores: ballots once, noise anew each time.
+    """Holds `runs` votes at each epsilon on one table of scores (n, p): ballots once, noise anew.
 
     Every vote is the mechanism itself: each client's `voting.noisy_ballot`, their plain integer
-    sum, `voting.tally`.
-
-    Args:
-      scores: of `train_clients`, (n, p).
-      epsilons: infinite ones are counted without noise, not private.
-      runs: repetitions for each epsilon.
-      votes: k.
-      delta: of every vote.
-      missing_fraction: the plan's; nobody drops out here.
-      seed: of the noise, so that a figure can be drawn again.
-
-    Returns:
-      `VoteOutcome`s, epsilon by epsilon.
+    sum, `voting.tally`. Votes of infinite epsilon are counted without noise, not private. Nobody
+    drops out, whatever the plan's `missing_fraction`. The seed is for drawing a figure again.
     """
     ballots = voting.ballots(scores.losses, scores.accuracies, votes)
     clients, candidates = ballots.shape
@@ -236,22 +205,13 @@ def train_privately(
     seed: int | None = None,
     on_round: Callable[[int, np.ndarray], None] | None = None,
 ) -> np.ndarray:
-    """Federated averaging with the noise of a plan; nobody drops out.
+    """Federated averaging with the noise of a plan, from parameters (d,); nobody drops out.
 
     Every client's update is `averaging.quantised`, as a real client's. Their noise is one draw from
     the discrete Gaussian of n times the local variance: the sum of n shares differs from it by the
-    tau of `accounting.federated_averaging`, here below 1e-60, and costs n times as long to draw.
-
-    Args:
-      updates: the clients.
-      plan: of as many clients; one without noise gives plain, NOT private, averaging.
-      start: (d,) float32 initial parameters.
-      candidate: the hyperparameters.
-      seed: of the noise, so that a table can be made again; None for the operating system's.
-      on_round: called with the number of rounds done and the parameters.
-
-    Returns:
-      (d,) float32, the parameters after all rounds.
+    tau of `accounting.federated_averaging`, here below 1e-60, and costs n times as long to draw. A
+    plan without noise gives plain, NOT private, averaging. `on_round` is called with the number of
+    rounds done and the parameters.
     """
     settings = plan.settings
     source = HostRandomness(seed)

@@ -23,17 +23,7 @@ def iid(
 ) -> list[np.ndarray]:
     """Deals records out at random, in equal numbers but for one.
 
-    Args:
-      number_of_records: to deal out, all of them.
-      clients: how many clients.
-      seed: of the shuffle.
-      minimum_size: fewest records a client may get.
-
-    Returns:
-      For each client the positions of its records, int64, sorted.
-
-    Raises:
-      ValueError: if there are too few records for that many clients of the minimum size.
+    Returns for each client the positions of its records, int64, sorted.
     """
     number_of_records = checks.whole("number_of_records", number_of_records, 0)
     clients, minimum_size = _checked(number_of_records, clients, minimum_size)
@@ -52,22 +42,9 @@ def dirichlet(
 ) -> list[np.ndarray]:
     """Deals each class out by proportions of its own, drawn from a symmetric Dirichlet law.
 
-    A division that leaves a client below `minimum_size` is drawn again, so the law is conditioned
-    on that.
-
-    Args:
-      labels: (n,) integers, of all records.
-      clients: how many clients.
-      concentration: alpha; 30 is nearly even, 5 moderate, 0.5 strongly skewed.
-      seed: of the proportions and the shuffle.
-      minimum_size: fewest records a client may get.
-
-    Returns:
-      For each client the positions of its records, int64, sorted.
-
-    Raises:
-      ValueError: if there are too few records, for a concentration that is not positive and finite,
-        or if 10,000 draws all leave some client too small.
+    Of `concentration` 30 is nearly even, 5 moderate, 0.5 strongly skewed. A division that leaves a
+    client below `minimum_size` is drawn again, so the law is conditioned on that. Returns for each
+    client the positions of its records, int64, sorted.
     """
     labels = _whole_labels(labels)
     clients, minimum_size = _checked(len(labels), clients, minimum_size)

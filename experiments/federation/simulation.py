@@ -27,12 +27,7 @@ from experiments.federation import data_split, many_clients
 def simulate(config: Mapping[str, Any], bar: Progress) -> tuple[Outcome, np.ndarray]:
     """Holds the vote and trains, nobody dropping out.
 
-    Args:
-      config: of the election and the split, flat.
-      bar: for progress.
-
-    Returns:
-      The outcome, and every client's accuracies (n, p): NaN where it voted by lot.
+    Returns the outcome, and every client's accuracies (n, p): NaN where it voted by lot.
     """
     election = Election.from_config(config)
     parts = data_split.divided_as(config)

@@ -33,13 +33,9 @@ ROOT = os.path.join("runs", "figures")
 def option(
     default: Any, words: str, *, choices: Sequence[str] | None = None, least: int | None = None
 ) -> Any:
-    """A field of a figure's options, and so a flag of its binary.
+    """A field of a figure's options, and so a flag of its binary, with this help.
 
-    Args:
-      default: of both.
-      words: for --help.
-      choices: the only values of a word, or of the words of a tuple.
-      least: the smallest whole number.
+    `choices` are the only values of a word, or of the words of a tuple.
     """
     return dataclasses.field(
         default=default, metadata={"help": words, "choices": choices, "least": least}
@@ -66,22 +62,17 @@ DEFAULT_FOLDERS = DataFolders()
 class FigureSpec:
     """One figure: what its rows are, how they are made, and how they are drawn.
 
-    Either `rows` is given, or, where numbers take long, `train`, which goes on where it stopped.
+    Its folder is `paper`, its file `name`. `columns` are those of the rows, in order, with their
+    units ("1": a pure number; "name": a word); `takes` the sizes that it knows, with their wall
+    times, of one CPU core unless it says more; `committed` the size of the rows under docs/figures.
 
-    Attributes:
-      paper: folder name of the paper, as in `papernot_steinke`.
-      name: file name without ending, as in `figure_2`.
-      columns: of the rows, in order: name -> unit ("1": a pure number; "name": a word).
-      takes: the sizes that it knows -> wall time, of one CPU core unless it says more.
-      draw: `draw(rows)` returns the picture; a pure function of the rows.
-      rows: `rows(size)`, or `rows(size, options)`, returns the rows.
-      train: `train(folder)`, or `train(folder, options)`, computes what the folder's rows do not
-        hold yet and adds it.
-      derive: `derive(folder)` makes the figure's rows from trained ones; None: `train` wrote them.
-      trained: names of the other files of rows that `train` writes.
-      options: an instance of a frozen dataclass of `option` fields: the flags of this figure alone.
-      summary: `summary(rows)` returns lines to print.
-      committed: size of the rows under docs/figures.
+    Either `rows(size)` returns the rows, or, where numbers take long, `train(folder)` computes what
+    the folder's rows do not hold yet and adds it. With `options`, a frozen dataclass of `option`
+    fields and so the flags of this figure alone, each takes them as a second argument. What is
+    trained may be rows of other files, `trained`; then `derive(folder)` makes the figure's rows of
+    them.
+
+    `draw(rows)` returns the picture, a pure function of the rows; `summary(rows)` lines to print.
     """
 
     paper: str
@@ -113,16 +104,9 @@ class FigureSpec:
     ) -> list[str]:
         """Writes `<name>.csv`, `.png` and `.pdf`; returns their paths, those of trained rows first.
 
-        Args:
-          out_dir: folder, made if absent.
-          size: one that it knows; full if None, or when redrawing that of the rows there.
-          redraw: compute nothing anew: draw from the rows, or the trained rows, in `out_dir`.
-          options: as `self.options`, which is the default.
-          report: called with a line for every finished piece of training.
-
-        Raises:
-          ValueError: a size that it does not know, or rows in the way of another size or figure.
-          FileNotFoundError: if `redraw` finds no rows.
+        If `redraw`, nothing is computed anew: drawn are the rows, or the trained rows, in
+        `out_dir`, of the size that they have; without any it is a FileNotFoundError. The size is
+        else full if None. `report` is called with a line for every finished piece of training.
         """
         os.makedirs(out_dir, exist_ok=True)
         folder = RowFolder(os.fspath(out_dir), FULL, report)
@@ -193,11 +177,7 @@ class FigureSpec:
 
 
 def define_size(takes: Mapping[str, str]) -> Callable[[], str | None]:
-    """Defines --quick and --size; returns a function that reads them, None if neither is passed.
-
-    Args:
-      takes: size -> what --help says of it.
-    """
+    """Defines --quick and --size; returns a function that reads them, None if neither is passed."""
     started = {"module_name": sys.argv[0]}
     words = "; ".join(f"{size}: {time}" for size, time in takes.items())
     quick = flags.DEFINE_bool("quick", False, "The same as --size=quick.", **started)

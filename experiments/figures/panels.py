@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -29,13 +32,9 @@ def delta_in_words(delta: float) -> str:
 def new_panels(
     number: int, width: float = 11.0, height: float = 4.4, *, share_vertical: bool = False
 ) -> tuple[Figure, list[Axes]]:
-    """Returns a figure and its panels, left to right.
+    """Returns a figure of this size, in inches, and its panels, left to right.
 
-    Args:
-      number: of panels.
-      width: of the whole figure, inches.
-      height: inches.
-      share_vertical: one vertical axis for all, to compare heights across panels.
+    They may share the vertical axis, to compare heights across panels.
     """
     figure = Figure(figsize=(width, height), layout="constrained")
     panels = np.atleast_1d(figure.subplots(1, number, sharey=share_vertical))
@@ -44,7 +43,26 @@ def new_panels(
     return figure, list(panels)
 
 
-def legend_below(figure: Figure, source: Axes, columns: int) -> None:
-    """Puts one legend of a panel's lines under the whole figure, clear of the data."""
-    handles, labels = source.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=10.5)
+def legend_below(
+    figure: Figure,
+    sources: Axes | Iterable[Axes],
+    columns: int,
+    fontsize: float | None = 10.5,
+    order: Iterable[str] = (),
+) -> None:
+    """Puts one legend under the whole figure, clear of the data; each label of the panels once.
+
+    Labels named in `order` come first, in that order.
+    """
+    entries: dict[str, Any] = dict.fromkeys(order)
+    for axes in [sources] if isinstance(sources, Axes) else sources:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            entries[label] = entries.get(label) or handle
+    shown = {label: handle for label, handle in entries.items() if handle is not None}
+    figure.legend(
+        list(shown.values()),
+        list(shown),
+        loc="outside lower center",
+        ncols=columns,
+        fontsize=fontsize,
+    )

@@ -9,6 +9,9 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+import numpy as np
+from scipy import stats
+
 from dpjax import files, private_files
 
 Value = str | int | float | None
@@ -23,13 +26,7 @@ SIZE = "size"
 def write_rows(path: str | os.PathLike, columns: Sequence[str], rows: Iterable[Mapping]) -> None:
     """Writes rows as CSV, atomically; floats are written so that reading gives the same float.
 
-    Args:
-      path: of the file; one with other columns is never overwritten.
-      columns: names, in order; every row has exactly these.
-      rows: one mapping of column to value each.
-
-    Raises:
-      ValueError: if a row has other columns, or if the file there is another figure's.
+    A file with other columns is never overwritten, and every row must have exactly these.
     """
     path = os.fspath(path)
     if os.path.exists(path):
@@ -61,12 +58,7 @@ def read_rows(path: str | os.PathLike) -> list[dict[str, Value]]:
 
 
 def size_of(path: str | os.PathLike) -> str:
-    """Returns the one size that all rows of a file of a `RowFolder` name.
-
-    Raises:
-      FileNotFoundError: no such file.
-      ValueError: rows of several sizes, or that name none.
-    """
+    """Returns the one size that all rows of a file of a `RowFolder` name."""
     sizes = {row.get(SIZE) for row in read_rows(path)}
     if len(sizes) != 1 or None in sizes:
         found = ", ".join(sorted(str(size) for size in sizes)) or "no rows"
@@ -78,10 +70,8 @@ def size_of(path: str | os.PathLike) -> str:
 class RowFolder:
     """Files of rows of one size; rows of another are neither read nor overwritten.
 
-    Attributes:
-      path: of the folder.
-      size: that its rows name in their first column, which `read` leaves out.
-      report: called with a line for every finished piece of what is computed into it.
+    The size stands in the first column, which `read` leaves out. `report` is called with a line for
+    every finished piece of what is computed into the folder.
     """
 
     path: str
@@ -93,11 +83,7 @@ class RowFolder:
         return os.path.join(self.path, f"{name}.csv")
 
     def read(self, name: str) -> list[dict[str, Value]]:
-        """Returns a file's rows, none if there is no such file.
-
-        Raises:
-          ValueError: rows of another size, or that name none.
-        """
+        """Returns a file's rows, none if there is no such file."""
         path = self.file(name)
         rows = read_rows(path) if os.path.exists(path) else []
         for row in rows:
@@ -112,11 +98,7 @@ class RowFolder:
         return rows
 
     def write(self, name: str, columns: Iterable[str], rows: Iterable[Mapping]) -> None:
-        """Writes rows with their size, atomically.
-
-        Raises:
-          ValueError: as `write_rows`; if the file there holds rows of another size.
-        """
+        """Writes rows with their size, atomically."""
         self.read(name)
         sized = ({SIZE: self.size, **row} for row in rows)
         write_rows(self.file(name), (SIZE, *columns), sized)
@@ -143,6 +125,15 @@ def select(rows: Iterable[Mapping], **values: Value) -> list[Mapping]:
 def distinct(rows: Iterable[Mapping], column: str) -> list[Value]:
     """Returns the different values of a column, in order of appearance."""
     return list(dict.fromkeys(row[column] for row in rows))
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """Returns the mean, and half the width of its 95% interval by Student's t; 0 of one value."""
+    found = np.asarray(values, np.float64)
+    if len(found) < 2:
+        return float(found.mean()), 0.0
+    spread = float(found.std(ddof=1)) / np.sqrt(len(found))
+    return float(found.mean()), float(stats.t.ppf(0.975, len(found) - 1) * spread)
 
 
 def _cell(value: Value) -> str:

@@ -6,11 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpjax import accounting, auditing, tuning
+from dpjax import accounting, auditing, pareto, tuning
 from dpjax.auditing.canaries import CANARIES
 from dpjax.auditing.executions import many
 from dpjax.federated import averaging, voting
-from dpjax.tuning import pareto
 from dpjax.tuning.tuner import registered_tuners
 
 NOISE = 2.0
@@ -162,7 +161,7 @@ def test_bad_input_is_one_line(change, words):
 
 def test_an_evaluation_of_ones_own_says_what_is_missing():
     class Mine:
-        evaluation = choice = finish = "mine"
+        evaluation = choice = "mine"
 
     with pytest.raises(ValueError, match="register a function of it"):
         auditing.executions(

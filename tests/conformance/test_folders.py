@@ -16,8 +16,8 @@ import tiny_tuners
 from runs_elsewhere import model_and_count
 
 from dpjax import accounting, bridges, tuning
+from dpjax.pareto.released_run import released_run
 from dpjax.tuning.job import CONSUMED_FILE, OUTCOME_FILE, Job
-from dpjax.tuning.pareto.released_run import released_run
 
 
 def _bridge(job):

@@ -15,7 +15,7 @@ from mechanisms import GOOD, guarantee_of
 
 from dpjax import accounting
 from dpjax.accounting import provenance
-from dpjax.accounting.selection.laws.law import families
+from dpjax.accounting.selection.laws import families
 
 DELTAS = (1e-3, 1e-5, 1e-8)
 STEP = 1e-13

@@ -14,7 +14,7 @@ import pytest
 from scipy import stats
 
 from dpjax import accounting
-from dpjax.accounting.selection.laws.law import families
+from dpjax.accounting.selection.laws import families
 
 EXAMPLES = [
     accounting.Fixed(1),

@@ -17,18 +17,18 @@ import numpy as np
 import pytest
 import tiny_tuners
 
-from dpjax import accounting, certificate, checks, data, federated, models
+from dpjax import accounting, certificate, checks, data, federated, models, pareto
 from dpjax.accounting import guarantee
 from dpjax.bridges.model_files import ModelFile
 from dpjax.data import tabular, user_arrays
 from dpjax.federated import local_training, voting
+from dpjax.pareto import acquisition, fronts, gaussian_process
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.training import dp_sgd
 from dpjax.training.sweep import hosts
-from dpjax.tuning import ledger, pareto
+from dpjax.tuning import ledger
 from dpjax.tuning.evaluations.best_of_runs import BestOfRuns
 from dpjax.tuning.job import Job
-from dpjax.tuning.pareto import acquisition, fronts, gaussian_process
 from dpjax.tuning.problem.task import Records, check_disjoint, check_neighbours
 
 PLACES = {place.name: place for place in any_of.places()}
@@ -399,43 +399,43 @@ CASES = {
         "a score is NaN",
     ),
     "tuning/evaluations/partition_counts.partition_counts": (_counts, "do not hold every model"),
-    "tuning/pareto/fronts._points": (
+    "pareto/fronts._points": (
         lambda marks: pareto.hypervolume(
             [_with([mark] * 2, 0.5, np.nan) for mark in marks], (10.0, 1.0)
         ),
         "hold a NaN",
     ),
-    "tuning/pareto/fronts.check_anti_ideal": (
+    "pareto/fronts.check_anti_ideal": (
         lambda marks: pareto.check_anti_ideal(_two(marks, 1.0, np.inf)),
         "two finite positive numbers",
     ),
-    "tuning/pareto/fronts.check_anti_ideal 2": (
+    "pareto/fronts.check_anti_ideal 2": (
         lambda marks: pareto.check_anti_ideal(_two(marks, 1.0, 0.0)),
         "two finite positive numbers",
     ),
-    "tuning/pareto/fronts.check_anti_ideal 3": (
+    "pareto/fronts.check_anti_ideal 3": (
         lambda marks: pareto.check_anti_ideal(
             (2.0, 0.5), [_with([mark] * 2, 3.0, 0.1) for mark in marks]
         ),
         "dominate",
     ),
-    "tuning/pareto/record.SearchRecord.tell": (
+    "pareto/record.SearchRecord.tell": (
         functools.partial(_told, shape=True),
         "as many of each",
     ),
-    "tuning/pareto/record.SearchRecord.tell 2": (
+    "pareto/record.SearchRecord.tell 2": (
         functools.partial(_told, epsilon=(1.0, -1.0)),
         "pass epsilon >= 0",
     ),
-    "tuning/pareto/record.SearchRecord.tell 3": (
+    "pareto/record.SearchRecord.tell 3": (
         functools.partial(_told, epsilon=(1.0, np.inf)),
         "pass epsilon >= 0",
     ),
-    "tuning/pareto/record.SearchRecord.tell 4": (
+    "pareto/record.SearchRecord.tell 4": (
         functools.partial(_told, utility=(0.5, -0.1)),
         "utilities in .0, 1.",
     ),
-    "tuning/pareto/record.SearchRecord.tell 5": (
+    "pareto/record.SearchRecord.tell 5": (
         functools.partial(_told, utility=(0.5, 1.1)),
         "utilities in .0, 1.",
     ),
@@ -508,14 +508,14 @@ CASES = {
     ),
     "tuning/ledger._entries": (_entry, "a line is no entry"),
     "tuning/ledger._entries 2": (functools.partial(_entry, words=True), "a line is no entry"),
-    "tuning/pareto/acquisition.checked": (
-        lambda marks: acquisition.checked(
+    "pareto/acquisition._checked": (
+        lambda marks: acquisition._checked(
             np.zeros((1, 2)), np.ones((1, 2)), np.zeros((0, 2)), _two(marks, 1.0, np.nan)
         ),
         "two finite numbers",
     ),
-    "tuning/pareto/acquisition.checked 2": (
-        lambda marks: acquisition.checked(
+    "pareto/acquisition._checked 2": (
+        lambda marks: acquisition._checked(
             np.zeros((3, 2)),
             np.where(np.array(marks)[:, None], -1.0, np.ones((3, 2))),
             np.zeros((0, 2)),
@@ -523,23 +523,23 @@ CASES = {
         ),
         "variance must be >= 0",
     ),
-    "tuning/pareto/fronts.hypervolume": (
+    "pareto/fronts.hypervolume": (
         lambda marks: pareto.hypervolume([(0.5, 0.5)], _two(marks, 1.0, np.inf)),
         "two finite numbers",
     ),
-    "tuning/pareto/fronts.to_model_units": (
+    "pareto/fronts.to_model_units": (
         lambda marks: fronts.to_model_units([(0.5, 2.0 if mark else 0.5) for mark in marks]),
         "leave failures out",
     ),
-    "tuning/pareto/gaussian_process._checked": (
+    "pareto/gaussian_process._checked": (
         lambda marks: gaussian_process._checked(np.full((3, 1), 0.5), np.where(marks, np.nan, 1.0)),
         "drop failures",
     ),
-    "tuning/pareto/gaussian_process._checked 2": (
+    "pareto/gaussian_process._checked 2": (
         lambda marks: gaussian_process._checked(np.where(marks, 1.5, 0.5)[:, None], np.ones(3)),
         "drop failures",
     ),
-    "tuning/pareto/oracles.TrainingCost.__call__": (
+    "pareto/oracles.TrainingCost.__call__": (
         lambda marks: pareto.TrainingCost(pareto.RunShapes(1000))(
             {
                 "epochs": np.ones(3),
@@ -549,13 +549,13 @@ CASES = {
         ),
         "pass numbers above 0",
     ),
-    "tuning/pareto/record.SearchRecord.tell 6": (
+    "pareto/record.SearchRecord.tell 6": (
         lambda marks: pareto.SearchRecord(DOMAIN, (10.0, 1.0)).tell(
             {"rate": np.where(marks, np.nan, 1.0), "noise": np.ones(3)}, np.ones(3), np.ones(3)
         ),
         "a setting is not finite",
     ),
-    "tuning/pareto/run_shapes.RunShapes.accounted": (
+    "pareto/oracles.RunShapes.accounted": (
         lambda marks: pareto.RunShapes(1000).accounted(
             {
                 "epochs": np.ones(3),

@@ -66,7 +66,6 @@ def _flips_in_turn():
     class FlipsInTurn:
         selection_epsilon: float = 1.0
 
-        finish = tuner.TrainTheWinner()
         evaluation = PartitionModels(candidates=3, partitions=4)
 
         @property

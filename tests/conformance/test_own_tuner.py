@@ -9,7 +9,6 @@ import pytest
 from dpjax import accounting, tuning
 from dpjax.tuning import verification
 from dpjax.tuning.evaluations.private_runs import PrivateRuns
-from dpjax.tuning.tuner import KeepTheWinner, TrainTheWinner
 
 RULE = "the last of a fixed number of runs"
 
@@ -50,7 +49,6 @@ class LastRun:
 
     runs: int = 3
 
-    finish = KeepTheWinner()
     evaluation = PrivateRuns()
 
     @property
@@ -96,12 +94,3 @@ def test_names_and_rules_are_unique():
     with pytest.raises(ValueError, match="the rule .* is registered already"):
         tuning.register_tuner("another", rule=RULE)(LastRun)
     assert tuning.registered_tuners()["last_run"] is LastRun
-
-
-def test_a_finish_that_has_no_price_is_refused(task, tuned):
-    @dataclasses.dataclass(frozen=True)
-    class TwiceUsed(LastRun):
-        finish = TrainTheWinner()
-
-    with pytest.raises(ValueError, match="private runs end in KeepTheWinner"):
-        tuned(task, TwiceUsed(2))

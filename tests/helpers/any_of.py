@@ -21,8 +21,8 @@ FREE = {
     "federated/flower/server._Workflow.run": "of messages; tests/federated",
     "tuning/evaluations/partition_models.PartitionModels.restate": "test_verification.py",
     "tuning/evaluations/staged_runs.plan": "of whole plans; test_extrapolation.py",
-    "tuning/pareto/sampling_laws.grid": "of whole searches; tests/tuning/pareto",
-    "tuning/pareto/suggestion.suggest": "of whole searches; tests/tuning/pareto",
+    "pareto/domain.grid": "of whole searches; tests/pareto",
+    "pareto/suggestion.suggest": "of whole searches; tests/pareto",
 }
 """Places without a case, and why."""
 

@@ -22,9 +22,8 @@ import numpy as np
 import small_tasks
 import tiny_tuners
 
-from dpjax import accounting, bridges, federated, training, tuning
-from dpjax.tuning import pareto
-from dpjax.tuning.pareto.released_run import released_run
+from dpjax import accounting, bridges, federated, pareto, training, tuning
+from dpjax.pareto.released_run import released_run
 
 FOLDER = pathlib.Path(__file__).parents[1] / "frozen"
 RUN = tuning.RunOptions(lot_size=8, steps=2, noise_multiplier=2.0)

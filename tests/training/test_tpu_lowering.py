@@ -10,8 +10,8 @@ import pytest
 from jax import export
 
 from dpjax import models, training
-from dpjax.training.lots.families import family_of
-from dpjax.training.sweep.slots import SlotProgram
+from dpjax.training.lots import family_of
+from dpjax.training.sweep.lanes import SlotProgram
 from experiments.benchmarks.zoo import ZOO
 
 LANES, ROWS, LAYERS = 3, 600, 2

@@ -19,8 +19,7 @@ import numpy as np
 import optax
 import pytest
 
-from dpjax import tuning
-from dpjax.tuning import pareto
+from dpjax import pareto, tuning
 from dpjax.tuning.problem.task import Records, Task
 
 

@@ -17,10 +17,9 @@ import pytest
 from bad_arguments import BAD as SHARED
 from bad_arguments import NOT_NUMBERS, NOT_TEXTS, check_refusals
 
-from dpjax import accounting, federated, models, tuning
+from dpjax import accounting, federated, models, pareto, tuning
 from dpjax.federated import averaging, voting
 from dpjax.randomness.host_randomness import HostRandomness
-from dpjax.tuning import pareto
 from dpjax.tuning.evaluations import (
     one_run,
     partition_models,
@@ -274,6 +273,7 @@ PUBLIC = {
         **STARTED,
         **OF_PARTITIONS,
         selection_epsilon=(100.0, "positive"),
+        mechanism=("exponential", "word"),
     ),
     "Extrapolation": spec(
         functools.partial(flat_call.tune, tuning.Extrapolation),
@@ -287,12 +287,6 @@ PUBLIC = {
         fit=("free", "word"),
     ),
     "parse_space": spec(tuning.parse_space, entries=(["rate=1"], "texts")),
-    "PermuteAndFlip": spec(
-        functools.partial(flat_call.tune, tuning.PermuteAndFlip),
-        **STARTED,
-        **OF_PARTITIONS,
-        selection_epsilon=(100.0, "positive"),
-    ),
     "RandomRepetitions": spec(
         functools.partial(flat_call.tune, tuning.RandomRepetitions),
         **STARTED,
@@ -471,8 +465,6 @@ PUBLIC = {
         delta=(1e-5, "probability"),
         method=("rdp", "word"),
     ),
-    "pareto.UniformOver": spec(pareto.UniformOver, domain=(DOMAIN, "object")),
-    "pareto.UniformOver.sample": spec(pareto.UniformOver(DOMAIN).sample, **DRAWN),
     "pareto.ask": spec(
         pareto.ask,
         record=(RECORD, "object"),
@@ -491,10 +483,8 @@ PUBLIC = {
         pareto.fitted,
         record=(RECORD, "object"),
         generator=(generator(), "generator"),
-        restarts=(2, "count"),
     ),
     "pareto.front": spec(pareto.front, points=([[1.0, 0.5]], "array")),
-    "pareto.front_by_means": spec(pareto.front_by_means, record=(RECORD, "object")),
     "pareto.grid": spec(pareto.grid, domain=(DOMAIN, "object"), points_per_parameter=(2, "whole")),
     "pareto.hypervolume": spec(
         pareto.hypervolume,
@@ -503,7 +493,6 @@ PUBLIC = {
     ),
     "pareto.non_dominated": spec(pareto.non_dominated, points=([[1.0, 0.5]], "array")),
     "pareto.parse_domain": spec(pareto.parse_domain, entries=(["rate=log(0.1,1)"], "texts")),
-    "pareto.parse_parameter": spec(pareto.parse_parameter, text=("log(0.1,1)", "text")),
     "pareto.reevaluate": spec(
         pareto.reevaluate,
         record=(RECORD, "object"),
@@ -534,7 +523,6 @@ PUBLIC = {
         record=(RECORD, "object"),
         privacy=(print, "function"),
         epsilon=(1.0, "positive"),
-        seed=(0, "count"),
     ),
 }
 
@@ -549,7 +537,6 @@ NOT_CALLED = {
     "Result": "made by the procedures",
     "VoteAborted": "an error",
     "VotePlan": "made by VoteSettings.plan",
-    "pareto": "a module, its names are in the table",
     "pareto.METHODS": "a constant",
     "pareto.Evaluation": "made by search",
     "pareto.FreshFront": "made by reevaluate",
@@ -559,7 +546,6 @@ NOT_CALLED = {
 
 ENDS_WITHOUT_RECORDS = {
     "pareto.fitted",
-    "pareto.front_by_means",
     "pareto.reevaluate",
     "pareto.suggest",
     "read_space",

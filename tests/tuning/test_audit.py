@@ -23,10 +23,10 @@ from dpjax import accounting, training
 from dpjax.randomness import host_randomness
 from dpjax.tuning.choices import BestOf
 from dpjax.tuning.evaluations.private_runs import execute, plan_procedure
-from dpjax.tuning.problem.run_settings import RunOptions
+from dpjax.tuning.problem.problem import Problem
+from dpjax.tuning.problem.run_shape import RunOptions
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Records, Task
-from dpjax.tuning.tuner import Request
 
 EXECUTIONS = 40_000
 DELTA = 0.02
@@ -50,8 +50,8 @@ def _task(with_canary: bool) -> Task:
 @functools.cache
 def _procedure():
     return plan_procedure(
-        _task(True),
-        Request(
+        Problem.of(
+            _task(True),
             Space(learning_rate=1.0, clip_norm=1.0),
             # Every record in every lot: nothing hides the canary but the noise.
             RunOptions(lot_size=2, steps=1, noise_multiplier=NOISE_MULTIPLIER),
@@ -73,7 +73,7 @@ def _outcomes(with_canary: bool, noise_factor: float, seed: int) -> np.ndarray:
         dataclasses.replace(
             procedure,
             settings=settings,
-            inspected=dataclasses.replace(procedure.inspected, task=_task(with_canary)),
+            problem=dataclasses.replace(procedure.problem, task=_task(with_canary)),
         ),
         randomness=host_randomness.HostRandomness(seed),
         executions=EXECUTIONS,

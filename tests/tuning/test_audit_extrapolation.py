@@ -19,8 +19,8 @@ from audits import epsilon_lower_bound
 from dpjax import accounting, training, tuning
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning.evaluations import staged_runs
+from dpjax.tuning.problem.problem import Problem
 from dpjax.tuning.problem.task import Records, Task
-from dpjax.tuning.tuner import Request
 
 EXECUTIONS = 12_000
 DELTA = 0.02
@@ -44,14 +44,15 @@ def _task(with_canary: bool) -> Task:
 @functools.cache
 def _plan() -> staged_runs.Plan:
     tuner = tuning.Extrapolation(LAW, stage_noise=STAGE_NOISE)
-    request = Request(
+    problem = Problem.of(
+        _task(True),
         tuning.Space(learning_rate=tuning.Uniform(0.5, 1.5), clip_norm=1.0),
         # Every record in every lot: nothing hides the canary but the noise.
         tuning.RunOptions(lot_size=2, steps=1, noise_multiplier=FINAL_NOISE),
         training.sgd(),
         delta=DELTA,
     )
-    return staged_runs.plan(_task(True), request, tuner.evaluation, tuner.choice, tuner.finish)
+    return staged_runs.plan(problem, tuner.evaluation, tuner.choice)
 
 
 def _executed(with_canary: bool, noise_factor: float, seed: int) -> staged_runs.Ran:
@@ -63,15 +64,20 @@ def _executed(with_canary: bool, noise_factor: float, seed: int) -> staged_runs.
         )
 
     fixed = _plan()
-    inspected = dataclasses.replace(fixed.inspected, task=_task(with_canary))
+    task = _task(with_canary)
     stages = tuple(
         dataclasses.replace(
-            stage, settings=tuple(map(quieter, stage.settings)), inspected=inspected
+            stage,
+            settings=tuple(map(quieter, stage.settings)),
+            problem=dataclasses.replace(stage.problem, task=task),
         )
         for stage in fixed.stages
     )
     changed = dataclasses.replace(
-        fixed, stages=stages, setting=quieter(fixed.setting), inspected=inspected
+        fixed,
+        stages=stages,
+        setting=quieter(fixed.setting),
+        problem=dataclasses.replace(fixed.problem, task=task),
     )
     return staged_runs.executed(
         changed,

@@ -15,10 +15,10 @@ from dpjax.tuning.choices import BestOf
 from dpjax.tuning.evaluations import private_runs
 from dpjax.tuning.evaluations.best_of_runs import BestOfRuns
 from dpjax.tuning.evaluations.private_runs import plan_procedure
-from dpjax.tuning.problem.run_settings import RunOptions
+from dpjax.tuning.problem.problem import Problem
+from dpjax.tuning.problem.run_shape import RunOptions
 from dpjax.tuning.problem.space import Choice, Space
 from dpjax.tuning.problem.task import Records, Task
-from dpjax.tuning.tuner import Request
 
 SIZE = 2000
 RECORDS = 100
@@ -59,8 +59,7 @@ def test_every_candidate_gets_the_noise_it_is_charged_for(
     if space is ALIKE:
         options = RunOptions(20, 3, None, 1.7, sampling)
     procedure = plan_procedure(
-        task,
-        Request(space, options, training.sgd(), delta=1e-6, validation_is_public=True),
+        Problem.of(task, space, options, training.sgd(), delta=1e-6, validation_is_public=True),
         BestOf(accounting.Geometric(6)),
     )
     monkeypatch.setattr(EveryRun, "seen", {})

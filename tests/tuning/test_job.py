@@ -26,10 +26,10 @@ from dpjax.tuning.choices import BestOf
 from dpjax.tuning.evaluations import private_runs
 from dpjax.tuning.evaluations.private_runs import execute, plan_procedure
 from dpjax.tuning.job import Job
-from dpjax.tuning.problem.run_settings import RunOptions
+from dpjax.tuning.problem.problem import Problem
+from dpjax.tuning.problem.run_shape import RunOptions
 from dpjax.tuning.problem.space import Choice, LogUniform, Space
 from dpjax.tuning.problem.task import Records, Task
-from dpjax.tuning.tuner import Request
 
 ROOT = pathlib.Path(__file__).parents[2]
 FINISHED = sorted([job.CONSUMED_FILE, job.OUTCOME_FILE])
@@ -50,8 +50,8 @@ TASK = Task(
 
 def procedure(law=None, **space):
     return plan_procedure(
-        TASK,
-        Request(
+        Problem.of(
+            TASK,
             Space(learning_rate=LogUniform(0.1, 1.0), lot_size=Choice([4, 8]), **space),
             RunOptions(steps=6, noise_multiplier=1.0),
             training.sgd(),
@@ -66,14 +66,14 @@ PROCEDURE = procedure()
 
 
 def planned_with(optimizer):
-    inspected = dataclasses.replace(PROCEDURE.inspected, optimizer=optimizer)
-    return dataclasses.replace(PROCEDURE, inspected=inspected)
+    problem = dataclasses.replace(PROCEDURE.problem, optimizer=optimizer)
+    return dataclasses.replace(PROCEDURE, problem=problem)
 
 
 def run(seed=4, plan=PROCEDURE, task=TASK, **options):
     progress = options.pop("progress", None)
     return execute(
-        dataclasses.replace(plan, inspected=dataclasses.replace(plan.inspected, task=task)),
+        dataclasses.replace(plan, problem=dataclasses.replace(plan.problem, task=task)),
         randomness=host_randomness.HostRandomness(seed),
         chunk_size=2,
         progress=progress,
@@ -149,8 +149,8 @@ def test_placement_changes_no_result(placement, plain):
 def test_one_setting_with_and_without_checkpoints(tmp_path):
     """The two engines, whole runs in chunks and slots with checkpoints, agree."""
     plan = plan_procedure(
-        TASK,
-        Request(
+        Problem.of(
+            TASK,
             Space(learning_rate=LogUniform(0.1, 1.0)),
             RunOptions(lot_size=8, steps=6, noise_multiplier=1.0),
             training.sgd(),

@@ -11,7 +11,8 @@ import pytest
 
 from dpjax import accounting, tuning
 from dpjax.tuning import curator, ledger
-from dpjax.tuning.release import Release, json_bytes, statement
+from dpjax.tuning.release import Release, json_bytes
+from dpjax.tuning.statements import written
 
 
 def _claim(**changes):
@@ -29,7 +30,7 @@ def _claim(**changes):
         options={},
         randomness_is_secret=True,
     )
-    return statement(**(arguments | changes))
+    return written(**(arguments | changes))
 
 
 def _release():

@@ -22,10 +22,10 @@ from dpjax.tuning.choices import BestOf
 from dpjax.tuning.evaluations import runs_on_a_part
 from dpjax.tuning.evaluations.private_runs import execute
 from dpjax.tuning.evaluations.runs_on_a_part import RunsOnAPart, chosen_hyperparameters
-from dpjax.tuning.problem.run_settings import RunOptions
+from dpjax.tuning.problem.problem import Problem
+from dpjax.tuning.problem.run_shape import RunOptions
 from dpjax.tuning.problem.space import Choice, Space
 from dpjax.tuning.problem.task import Records, Task
-from dpjax.tuning.tuner import Request, TrainOnAll, TrainOnTheRest
 
 EXECUTIONS = 100_000
 DELTA = 0.02
@@ -53,10 +53,10 @@ def _either_way(hyperparameters):
 
 
 @functools.cache
-def _plan(finish=TrainOnTheRest):
+def _plan(final_on="rest"):
     return runs_on_a_part.plan(
-        _task(True),
-        Request(
+        Problem.of(
+            _task(True),
             Space(learning_rate=Choice([0.0, 2.0]), clip_norm=1.0),
             # Every record in every lot: nothing hides the canary but the noise and the part.
             RunOptions(lot_size=2, steps=1, noise_multiplier=1.5),
@@ -64,16 +64,15 @@ def _plan(finish=TrainOnTheRest):
             delta=DELTA,
             validation_is_public=True,
         ),
-        RunsOnAPart(SHARE),
+        RunsOnAPart(SHARE, final_on=final_on),
         BestOf(LAW),
-        finish(SHARE),
     )
 
 
-def _outcomes(with_canary, seed, known_part=None, final_sees_all=False, finish=TrainOnTheRest):
+def _outcomes(with_canary, seed, known_part=None, final_sees_all=False, final_on="rest"):
     """What every execution releases, as one number; (EXECUTIONS,)."""
-    task, plan = _task(with_canary), _plan(finish)
-    plan = dataclasses.replace(plan, inspected=dataclasses.replace(plan.inspected, task=task))
+    task, plan = _task(with_canary), _plan(final_on)
+    plan = dataclasses.replace(plan, problem=dataclasses.replace(plan.problem, task=task))
     number = task.train.number
     # The first record is there in both data sets and moves nothing; where it is need not vary.
     parts = np.zeros((EXECUTIONS, number), bool)
@@ -138,9 +137,9 @@ def test_a_final_training_that_sees_all_records_is_caught():
 
 
 def test_a_final_training_of_all_records_costs_no_more_than_is_claimed_for_it():
-    claim = _plan(TrainOnAll).guarantee.epsilon(DELTA)
+    claim = _plan("all").guarantee.epsilon(DELTA)
     assert claim > 1.2 * _plan().guarantee.epsilon(DELTA)
-    found = _audit(finish=TrainOnAll)
+    found = _audit(final_on="all")
     assert 0.3 * claim <= found <= claim
     # The claim of the other variant would not hold.
     assert found > _plan().guarantee.epsilon(DELTA)

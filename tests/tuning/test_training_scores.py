@@ -4,6 +4,7 @@ The audit is that of `test_audit.py`, where the canary moves the scores as well:
 way gets one record more right, so that selection tells of it beside the number that is released.
 """
 
+import dataclasses
 import functools
 import json
 import pathlib
@@ -17,11 +18,11 @@ from audits import epsilon_lower_bound
 from dpjax import accounting, training, tuning
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning.choices import BestOf
-from dpjax.tuning.evaluations.private_runs import PrivateRuns, execute, plan_procedure
-from dpjax.tuning.problem.run_settings import RunOptions
+from dpjax.tuning.evaluations.private_runs import execute, plan_procedure
+from dpjax.tuning.problem.problem import Problem
+from dpjax.tuning.problem.run_shape import RunOptions
 from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Records, Task
-from dpjax.tuning.tuner import Request
 
 LAW = accounting.AtMost(accounting.Geometric(mean=3), cap=8)
 NUMBERS = {"lot_size": 8, "steps": 3, "noise_multiplier": 2.0, "delta": 1e-6}
@@ -110,13 +111,11 @@ def test_scores_carry_fresh_noise_of_the_stated_size():
 def test_what_the_release_states_can_be_written_again_and_not_changed():
     statement = _tuned(_task()).release.statement
     claim = json.loads(json.dumps(statement))
-    assert (
-        PrivateRuns().restate(claim, BestOf(LAW), tuning.tuner.KeepTheWinner()).statement == claim
-    )
+    assert tuning.tuner.restated(claim).statement == claim
     # As if the scores had records of their own: the cost would be another.
     apart = json.loads(json.dumps(statement))
     del apart["score"]["records"]
-    again = PrivateRuns().restate(apart, BestOf(LAW), tuning.tuner.KeepTheWinner()).statement
+    again = tuning.tuner.restated(apart).statement
     assert again != apart and again["epsilon"] < claim["epsilon"]
 
 
@@ -154,8 +153,8 @@ def _audited_task(with_canary):
 @functools.cache
 def _procedure():
     return plan_procedure(
-        _audited_task(True),
-        Request(
+        Problem.of(
+            _audited_task(True),
             SPACE,
             RunOptions(lot_size=2, steps=1, noise_multiplier=2.0),
             training.sgd(),
@@ -170,8 +169,7 @@ def _procedure():
 def _outcomes(with_canary, seed):
     procedure = _procedure()
     planned = plan_procedure(
-        _audited_task(with_canary),
-        procedure.request,
+        dataclasses.replace(procedure.problem, task=_audited_task(with_canary)),
         procedure.selection,
         score_noise=procedure.score_noise,
         score_on_training=True,

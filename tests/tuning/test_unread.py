@@ -9,10 +9,9 @@ import numpy as np
 import optax
 import pytest
 
-from dpjax import training, tuning
+from dpjax import pareto, training, tuning
 from dpjax.federated import local_training
-from dpjax.tuning import pareto
-from dpjax.tuning.pareto import released_run as released
+from dpjax.pareto import released_run as released
 from dpjax.tuning.problem.inspection import refuse_unread
 from dpjax.tuning.problem.task import Records, Task
 
@@ -110,7 +109,13 @@ CALLS = {
         tuning.Exponential, TASK, _space(dropout=0.5), partitions=2, candidates=2, **ARGUMENTS
     ),
     "permute_and_flip": lambda: flat_call.tune(
-        tuning.PermuteAndFlip, TASK, _space(dropout=0.5), partitions=2, candidates=2, **ARGUMENTS
+        tuning.Exponential,
+        TASK,
+        _space(dropout=0.5),
+        partitions=2,
+        candidates=2,
+        mechanism="permute_and_flip",
+        **ARGUMENTS,
     ),
     "extrapolation": lambda: flat_call.tune(
         tuning.Extrapolation,

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 import small_tasks
 
-from dpjax import accounting, bridges, certificate, training, tuning
+from dpjax import accounting, bridges, certificate, pareto, training, tuning
 from dpjax.accounting import stated
-from dpjax.tuning import pareto, release, tuner, verification
+from dpjax.pareto.released_run import released_run
+from dpjax.tuning import release, tuner, verification
 from dpjax.tuning.evaluations import partition_models, private_runs, staged_runs
 from dpjax.tuning.evaluations.best_of_runs import BestOfRuns
-from dpjax.tuning.pareto.released_run import released_run
 from dpjax.tuning.problem import inspection
 
 SPACE = tuning.Space(learning_rate=tuning.LogUniform(0.01, 1.0), clip_norm=1.0)
@@ -127,7 +127,9 @@ RELEASES = {
         flat_call.tune(tuning.Exponential, _task(), SPACE, **PARTITIONED).release
     ),
     "permute_and_flip": lambda: (
-        flat_call.tune(tuning.PermuteAndFlip, _task(), SPACE, **PARTITIONED).release
+        flat_call.tune(
+            tuning.Exponential, _task(), SPACE, mechanism="permute_and_flip", **PARTITIONED
+        ).release
     ),
     "subset tuning": _subset_tuning,
     "subset tuning, trained on all": lambda: _subset_tuning(final_on="all"),

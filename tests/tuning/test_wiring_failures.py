@@ -9,10 +9,9 @@ import jax
 import numpy as np
 import pytest
 
-from dpjax import accounting, tuning
-from dpjax.tuning import pareto
+from dpjax import accounting, pareto, tuning
+from dpjax.pareto.released_run import released_run
 from dpjax.tuning.job import Job
-from dpjax.tuning.pareto.released_run import released_run
 
 HALF, ALL = 0.5, 1.0
 

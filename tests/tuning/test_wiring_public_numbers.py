@@ -16,16 +16,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpjax import accounting, training, tuning
+from dpjax import accounting, pareto, training, tuning
+from dpjax.pareto.released_run import released_run
 from dpjax.randomness.host_randomness import HostRandomness
-from dpjax.tuning import pareto
 from dpjax.tuning.choices import BestOf
 from dpjax.tuning.evaluations.private_runs import execute, plan_procedure
 from dpjax.tuning.job import Job
-from dpjax.tuning.pareto.released_run import released_run
-from dpjax.tuning.problem.run_settings import RunOptions
+from dpjax.tuning.problem.problem import Problem
+from dpjax.tuning.problem.run_shape import RunOptions
 from dpjax.tuning.problem.task import Records, Task
-from dpjax.tuning.tuner import Request
 
 LAW = accounting.Geometric(4)
 SCORE_NOISE = 3.0
@@ -54,7 +53,7 @@ def _threshold_stopping(toy, which):
     )
 
 
-def _one_choice(tuner, toy, which):
+def _one_choice(tuner, toy, which, **more):
     return flat_call.tune(
         tuner,
         toy.task(which),
@@ -64,11 +63,12 @@ def _one_choice(tuner, toy, which):
         selection_epsilon=20.0,
         chunk_size=6,
         **toy.settings,
+        **more,
     )
 
 
 _exponential = functools.partial(_one_choice, tuning.Exponential)
-_permute_and_flip = functools.partial(_one_choice, tuning.PermuteAndFlip)
+_permute_and_flip = functools.partial(_one_choice, tuning.Exponential, mechanism="permute_and_flip")
 
 
 def _doubling(toy, which):
@@ -296,8 +296,8 @@ def test_runs_are_trained_at_the_rate_and_with_the_noise_that_are_charged(
     if way == "several settings":
         space = tuning.Space(space.parameters, lot_size=tuning.Choice([8, 8.0001]))
     procedure = plan_procedure(
-        task,
-        Request(
+        Problem.of(
+            task,
             space,
             RunOptions(None if way == "several settings" else 8, STEPS, None, 1.5),
             training.sgd(),

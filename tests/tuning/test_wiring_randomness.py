@@ -12,18 +12,16 @@ import jax
 import numpy as np
 import pytest
 
-from dpjax import accounting, training, tuning
+from dpjax import accounting, pareto, training, tuning
 from dpjax.federated import voting
 from dpjax.federated.averaging import AveragingSettings, noisy_update
+from dpjax.pareto.released_run import released_run
 from dpjax.randomness import integer_laws
 from dpjax.randomness.host_randomness import HostRandomness
-from dpjax.tuning import pareto
 from dpjax.tuning.evaluations import runs_on_a_part
 from dpjax.tuning.evaluations.partitions import AveragedUtility
-from dpjax.tuning.pareto.released_run import released_run
 from dpjax.tuning.tuners.doubling import DoublingChoice, run_loop
-from dpjax.tuning.tuners.exponential import ExponentialChoice
-from dpjax.tuning.tuners.permute_and_flip import PermuteAndFlipChoice
+from dpjax.tuning.tuners.exponential import ExponentialChoice, PermuteAndFlipChoice
 
 QUALITIES = tuple(count / 18 for count in range(1, 17))
 
@@ -79,7 +77,7 @@ def _on_a_part(toy):
     }
 
 
-def _partitioned(toy, tuner=tuning.Exponential):
+def _partitioned(toy, **more):
     """What a selection by partitions drew, beside candidates: partitions, keys, the choice.
 
     The candidates are alike, so that the choice is noise alone.
@@ -87,8 +85,8 @@ def _partitioned(toy, tuner=tuning.Exponential):
     listed = [dict(quality=0.5, clip_norm=1.0)] * 8
     with toy.noting() as keys:
         result = flat_call.tune(
-            tuner, toy.task(record=True), toy.space(0.5), candidates=listed, partitions=4,
-            selection_epsilon=6.0, chunk_size=1, **toy.settings,
+            tuning.Exponential, toy.task(record=True), toy.space(0.5), candidates=listed,
+            partitions=4, selection_epsilon=6.0, chunk_size=1, **toy.settings, **more,
         )  # fmt: skip
     assert result.release.statement["randomness"]["secret"] is True
     return {
@@ -130,7 +128,7 @@ RUNS = {
     "random repetitions": lambda toy: _selected(toy, repetitions=accounting.Poisson(9)),
     "threshold stopping": lambda toy: _selected(toy, threshold=1.0, halting_probability=0.15),
     "exponential": _partitioned,
-    "permute_and_flip": lambda toy: _partitioned(toy, tuning.PermuteAndFlip),
+    "permute_and_flip": lambda toy: _partitioned(toy, mechanism="permute_and_flip"),
     "subset tuning": _on_a_part,
     "a run after a public search": _released,
     "the clients of a federation": _sent,

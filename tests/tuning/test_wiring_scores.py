@@ -14,12 +14,11 @@ from dpjax.tuning.evaluations import partition_models
 from dpjax.tuning.evaluations.partitions import AveragedUtility
 from dpjax.tuning.evaluations.private_runs import execute, plan_procedure
 from dpjax.tuning.job import Job
-from dpjax.tuning.problem.run_settings import RunOptions
+from dpjax.tuning.problem.problem import Problem
+from dpjax.tuning.problem.run_shape import RunOptions
 from dpjax.tuning.problem.space import Choice, Space
-from dpjax.tuning.tuner import Request
 from dpjax.tuning.tuners.doubling import DoublingChoice
-from dpjax.tuning.tuners.exponential import ExponentialChoice
-from dpjax.tuning.tuners.permute_and_flip import PermuteAndFlipChoice
+from dpjax.tuning.tuners.exponential import ExponentialChoice, PermuteAndFlipChoice
 
 NOISE = 2.0
 EXECUTIONS = 600
@@ -34,8 +33,7 @@ def _executed(toy, selection, space, *, executions=EXECUTIONS, **more):
     options = {name: settings[name] for name in ("lot_size", "noise_multiplier", "steps")}
     options |= dict.fromkeys(set(options) & set(space.parameters))
     procedure = plan_procedure(
-        toy.task(),
-        Request(space, RunOptions(**options), settings["optimizer"], delta=1e-6),
+        Problem.of(toy.task(), space, RunOptions(**options), settings["optimizer"], delta=1e-6),
         selection,
         score_noise=NOISE,
     )

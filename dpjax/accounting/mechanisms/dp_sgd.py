@@ -103,12 +103,6 @@ def dp_sgd_fixed_lots(
     symmetric loss distribution. The Renyi curve is Wang, Balle & Kasiviswanathan's (2019, Theorem
     27), much looser.
 
-    Example:
-      >>> from dpjax import accounting
-      >>> run = accounting.dp_sgd_fixed_lots(10_000, lot_size=100, noise_multiplier=1.0, steps=500)
-      >>> run.relation
-      'replace_one'
-
     Args:
       dataset_size: number of records, public under this relation.
       lot_size: records in each lot, at most dataset_size.
@@ -176,19 +170,10 @@ def truncation_probability(
     records in the lot, the record in question might not fit. Computed in log space; the tail is
     summed and closed with a geometric bound.
 
-    Example:
-      >>> from dpjax import accounting
-      >>> accounting.truncation_probability(60_000, 0.005, capacity=450, steps=1000) < 1e-8
-      True
-
     Args:
       dataset_size: a public number the number of records never exceeds.
-      sampling_probability: in (0, 1].
       capacity: rows of the padded lot.
-      steps: number of lots.
-
-    Returns:
-      A probability in [0, 1]: the `failure_probability` of `dp_sgd`.
+      sampling_probability, steps: as in `dp_sgd`, whose `failure_probability` is returned.
     """
     dataset_size = whole("dataset_size", dataset_size)
     capacity = whole("capacity", capacity)

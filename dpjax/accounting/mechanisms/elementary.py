@@ -1,4 +1,4 @@
-"""Single mechanisms: Gaussian and discrete Gaussian noise, zCDP, pure DP."""
+"""Single mechanisms: Gaussian noise, and those of which only a number or a table is known."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from dpjax.accounting.numerics.loss_distribution import (
     whole_up,
 )
 from dpjax.accounting.numerics.privacy_profile import pair_from_function
-from dpjax.checks import not_negative, positive, vector, whole
-from dpjax.neighbouring import ADD_OR_REMOVE_ONE
+from dpjax.checks import not_negative, positive, probability, vector, whole
+from dpjax.neighbouring import ADD_OR_REMOVE_ONE, REPLACE_ONE
 
 TAIL_DEVIATIONS = 10.6
 """Standard deviations of a Gaussian beyond which 1e-25 of its mass lies."""
@@ -91,6 +91,25 @@ def gaussian_delta(epsilons: np.ndarray | float, noise_multiplier: float) -> np.
 
 
 @mechanism
+def output_perturbation(sensitivity: float, noise_std: float) -> Guarantee:
+    """The cost of releasing parameters with Gaussian noise on every coordinate, replace one.
+
+    Wu et al. 2017, as in DPareto's example: projected stochastic gradient descent on a strongly
+    convex objective moves its output little when one record is replaced.
+
+    Formal guarantees: exact profile of the Gaussian mechanism (Balle & Wang 2018, Theorem 8), for
+    parameters whose Euclidean distance is at most `sensitivity` when one record is replaced. Only
+    the noisy final parameters are covered: no intermediate ones, no training curve.
+
+    Args:
+      sensitivity: Euclidean, under replacement of one record, above 0.
+      noise_std: standard deviation of the noise on each coordinate, above 0.
+    """
+    sensitivity, noise_std = positive("sensitivity", sensitivity), positive("noise_std", noise_std)
+    return gaussian(noise_std / sensitivity, relation=REPLACE_ONE)
+
+
+@mechanism
 def discrete_gaussian(
     noise_std: float, sensitivity: int = 1, *, relation: object = ADD_OR_REMOVE_ONE
 ) -> Guarantee:
@@ -100,19 +119,11 @@ def discrete_gaussian(
     noise_std^2), so the loss distribution is exact, nothing is rounded; from a noise_std of about
     40,000 on it is the Gaussian's, raised by what the two may differ.
 
-    Example:
-      >>> from dpjax import accounting
-      >>> print(f"{accounting.discrete_gaussian(noise_std=20.0).epsilon(1e-5):.2f}")
-      0.16
-
     Args:
       noise_std: the parameter sigma; P[noise = x] proportional to exp(-x^2 / (2 sigma^2)). The
         standard deviation is at most sigma, and equal to 1e-6 from sigma = 1 on.
       sensitivity: largest integer change of the count UNDER `relation`.
       relation: neighbouring relation.
-
-    Returns:
-      Guarantee with loss distributions and the exact Renyi curve.
     """
     noise_std = positive("noise_std", noise_std)
     sensitivity = whole("sensitivity", sensitivity)
@@ -180,11 +191,6 @@ def zcdp(rho: float, *, relation: object = ADD_OR_REMOVE_ONE) -> Guarantee:
     Its loss distributions are derived from the curve: Lemma 14 of Papernot & Steinke
     (2022) minimised over orders at each epsilon.
 
-    Example:
-      >>> from dpjax import accounting
-      >>> print(f"{accounting.zcdp(0.125).epsilon(1e-5):.2f}")
-      2.17
-
     Args:
       rho: nats, under `relation`.
       relation: neighbouring relation.
@@ -197,21 +203,34 @@ def zcdp(rho: float, *, relation: object = ADD_OR_REMOVE_ONE) -> Guarantee:
 def pure(epsilon: float, *, relation: object = ADD_OR_REMOVE_ONE) -> Guarantee:
     """A mechanism known to be epsilon-DP: randomised response dominates it.
 
-    Example:
-      >>> from dpjax import accounting
-      >>> accounting.pure(0.5).epsilon(0.0)
-      0.5
+    Its loss distributions are on a grid of step `epsilon`, so that compositions are exact (optimal
+    composition of Kairouz, Oh & Viswanath 2015).
 
     Args:
       epsilon: nats, >= 0 (0 costs nothing), under `relation`.
       relation: neighbouring relation.
-
-    Returns:
-      Guarantee with `epsilon(0)` exact, loss distributions on a grid of step `epsilon` (so that
-      compositions are exact: optimal composition of Kairouz, Oh & Viswanath 2015) and Renyi curve.
     """
     epsilon = not_negative("epsilon", epsilon)
     return Guarantee(relation=relation, pair=lambda: pure_pair(epsilon), pure_epsilon=epsilon)
+
+
+@mechanism
+def approximate(epsilon: float, delta: float, *, relation: object = ADD_OR_REMOVE_ONE) -> Guarantee:
+    """A mechanism known to be (epsilon, delta)-DP, and nothing else.
+
+    With probability delta everything is revealed, else randomised response at epsilon: that pair
+    dominates every such mechanism (Kairouz, Oh & Viswanath 2015, Theorem 3.4). What is stated of a
+    composition or a selection is above that of a mechanism whose whole profile is known, and says
+    nothing at deltas below what may be revealed: ask at a delta of several times this one.
+
+    Args:
+      epsilon: nats, >= 0, under `relation`.
+      delta: in (0, 1); `epsilon` at smaller deltas is inf.
+      relation: neighbouring relation.
+    """
+    epsilon = not_negative("epsilon", epsilon)
+    delta = probability("delta", delta, hint="; for delta 0 use accounting.pure")
+    return Guarantee(relation=relation, pair=lambda: pure_pair(epsilon).with_failure(delta))
 
 
 @mechanism

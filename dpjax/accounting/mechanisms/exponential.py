@@ -48,17 +48,9 @@ def exponential_mechanism(epsilon: float, *, relation: object = ADD_OR_REMOVE_ON
     1 under `relation`, and for Gumbel noise of scale 2 / (epsilon k) and arg max. Compositions hold
     under adaptive choice of every mechanism; the Renyi curve is that of the worst t at each order.
 
-    Example:
-      >>> from dpjax import accounting
-      >>> accounting.exponential_mechanism(0.5).epsilon(0.0)
-      0.5
-
     Args:
       epsilon: above 0.
       relation: neighbouring relation under which the sensitivity 1/k of the utilities holds.
-
-    Returns:
-      A pure Guarantee.
     """
     epsilon = positive("epsilon", epsilon)
 
@@ -117,21 +109,9 @@ def selection_noise_ratio(candidates: int, partitions: float, epsilon: float) ->
     """How much of a private selection's answer is noise: 4 log(candidates) / (partitions epsilon).
 
     The largest of the noises added to the candidates is about this much, on the scale of
-    utilities in [0, 1]. Above 1 the selection is mostly a random draw; so is Ding & Wu's own
-    experiment (10 partitions, epsilon 0.1, 100 candidates: 18.4).
-
-    Example:
-      >>> from dpjax import accounting
-      >>> print(f"{accounting.selection_noise_ratio(16, partitions=50, epsilon=1.0):.2f}")
-      0.22
-
-    Args:
-      candidates: how many are compared.
-      partitions: k; one record changes a utility by at most 1/k.
-      epsilon: of the selection, or of one iteration of the doubling loop.
-
-    Returns:
-      The ratio; warn above 1.
+    utilities in [0, 1], of which one record changes each by at most 1 / partitions. Above 1 the
+    selection is mostly a random draw; so is Ding & Wu's own experiment (10 partitions, epsilon 0.1,
+    100 candidates: 18.4).
     """
     candidates, partitions = whole("candidates", candidates), whole("partitions", partitions)
     epsilon = positive("epsilon", epsilon)

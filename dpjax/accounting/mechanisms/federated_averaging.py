@@ -21,7 +21,7 @@ from dpjax.accounting.calibration import calibrate
 from dpjax.accounting.combine import compose
 from dpjax.accounting.guarantee import Guarantee, check_guarantee
 from dpjax.accounting.mechanisms.mechanism import mechanism
-from dpjax.accounting.mechanisms.noise_shares import minimum_survivors
+from dpjax.accounting.mechanisms.vote import minimum_survivors
 from dpjax.accounting.numerics.renyi import RenyiCurve
 from dpjax.checks import positive, probability, whole
 from dpjax.neighbouring import REPLACE_ONE
@@ -61,12 +61,6 @@ def federated_averaging(
     tau = 10 sum_{k=1}^{m-1} exp(-2 pi^2 s^2 k / (k + 1)) (Kairouz, Liu & Steinke 2021, Proposition
     14); rounds compose adaptively. The bound is on concentrated differential privacy: against the
     exact Gaussian of the same variance it costs some percent of epsilon.
-
-    Example:
-      >>> from dpjax import accounting
-      >>> cost = accounting.federated_averaging(1e4, bound=100, dimension=50, clients=100, rounds=5)
-      >>> cost.relation
-      'replace_one'
 
     Args:
       local_variance: parameter s^2 of one client's noise on one entry, at least 1/4.

@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
+from fractions import Fraction
 
 import numpy as np
 import scipy
@@ -22,7 +23,6 @@ import scipy
 from dpjax.accounting.guarantee import Guarantee
 from dpjax.accounting.mechanisms.elementary import gaussian, gaussian_delta, grid_interval
 from dpjax.accounting.mechanisms.mechanism import mechanism
-from dpjax.accounting.mechanisms.noise_shares import minimum_survivors
 from dpjax.accounting.numerics.composition import composition
 from dpjax.accounting.numerics.integer_noise import (
     IntegerNoise,
@@ -71,17 +71,9 @@ def calibrate_vote(
 ) -> float:
     """The smallest standard deviation for which `vote` is (epsilon, delta)-private.
 
-    Example:
-      >>> from dpjax import accounting
-      >>> noise = accounting.calibrate_vote(1.0, 1e-5, votes=5, candidates=100)
-      >>> print(f"{noise:.1f} votes")
-      11.8 votes
-
     Args:
-      epsilon: target, above 0.
-      delta: target, in (0, 1).
-      votes: k.
-      candidates: p.
+      epsilon, delta: target.
+      votes, candidates: as in `vote`.
       method: "analytic", the exact Gaussian profile (Balle & Wang 2018); "rdp", the paper's
         Theorem II.1 with the best order, 7 to 10% more noise, for reproducing it.
 
@@ -129,15 +121,9 @@ def skellam_vote(variance: float, votes: int, candidates: int, *, scale: int = 1
     exact loss distributions, the 2c-fold composition of the pair (X, X + 1), truncated tails
     charged; upper bounds throughout.
 
-    Example:
-      >>> from dpjax import accounting
-      >>> accounting.skellam_vote(100.0, votes=5, candidates=100).relation
-      'replace_one'
-
     Args:
       variance: of the total noise on one count, after scaling.
-      votes: k.
-      candidates: p.
+      votes, candidates: as in `vote`.
       scale: factor that every vote was multiplied by before the noise was added.
     """
     variance = positive("variance", variance)
@@ -164,26 +150,35 @@ def discrete_gaussian_vote(
     about a half it costs more (Kairouz, Liu & Steinke 2021), and below 4 it is refused: scale the
     votes up or use Skellam noise.
 
-    Example:
-      >>> from dpjax import accounting
-      >>> cost = accounting.discrete_gaussian_vote(16.0, clients=50, votes=5, candidates=100)
-      >>> print(cost.relation)
-      replace_one
-
     Args:
       local_variance: variance parameter of one client's noise on one count, after scaling, at
         least 4.
       clients: n.
-      votes: k.
-      candidates: p.
+      votes, candidates, scale: as in `skellam_vote`.
       missing_fraction: xi, largest fraction of clients that drop out or collude, in [0, 1).
-      scale: factor that every vote was multiplied by before the noise was added.
     """
     check_local_variance(positive("local_variance", local_variance))
     survivors = minimum_survivors(clients, missing_fraction)
     counts = 2 * _moved_votes(votes, candidates)
     make_noise = functools.partial(discrete_gaussian_sum, local_variance, survivors)
     return _integer_vote(make_noise, local_variance * survivors, counts, whole("scale", scale))
+
+
+def minimum_survivors(clients: int, missing_fraction: float) -> int:
+    """How many clients' noise must be in the sum, ceil((1 - xi) n): abort the vote below it."""
+    clients = whole("clients", clients)
+    missing = probability("missing_fraction", missing_fraction, zero=True, hint=", for example 0.1")
+    # As a decimal: in floats 0.9 * 50 can land just above 45.
+    return math.ceil((1 - Fraction(repr(missing))) * clients)
+
+
+def local_noise_variance(variance: float, clients: int, missing_fraction: float = 0.0) -> float:
+    """Noise variance each client adds so that enough is left: variance / ((1 - xi) n).
+
+    `variance` is the total that the guarantee asks for (sigma^2, not sigma), xi the fraction.
+    """
+    minimum_survivors(clients, missing_fraction)
+    return positive("variance", variance) / ((1.0 - missing_fraction) * clients)
 
 
 def _moved_votes(votes: int, candidates: int) -> int:

@@ -1,13 +1,9 @@
 """Exact privacy of adding integer noise to one count: Skellam, and sums of discrete Gaussians.
 
 Under secure summation every client adds its own integer noise and only the sum is seen. The sum of
-Skellam noises is Skellam; the sum of discrete Gaussians is *not* a discrete Gaussian, and costs
-more than one as soon as the local variance falls below about a half: sums of so narrow noises are
-refused, and those of wider ones are one to the last digit. Both laws are computed here to full
-relative precision, far into the tails, and the divergence between the law and its shift follows
-from them: nothing is approximated by a Gaussian.
-
-Laws are symmetric and known as log probabilities of 0, 1, 2, ... NumPy float64.
+Skellam noises is Skellam; the sum of discrete Gaussians is not a discrete Gaussian, but is one to
+the last digit where they are wide enough; others are refused. Both laws are computed to full
+relative precision, far into the tails; the divergence between a law and its shift follows.
 """
 
 from __future__ import annotations
@@ -32,15 +28,10 @@ LEAST_LOCAL_VARIANCE = 4.0
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class IntegerNoise:
-    """A symmetric law on the integers.
+    """Holds a symmetric law on the integers."""
 
-    Attributes:
-      log_probabilities: (size,) log P[X = 0], log P[X = 1], ...
-      variance: parameter of a discrete Gaussian; 0 for Skellam noise.
-    """
-
-    log_probabilities: np.ndarray
-    variance: float = 0.0
+    log_probabilities: np.ndarray  # (size,) log P[X = 0], log P[X = 1], ...
+    variance: float = 0.0  # parameter of a discrete Gaussian; 0 for Skellam noise
 
     @property
     def size(self) -> int:
@@ -48,12 +39,10 @@ class IntegerNoise:
         return self.log_probabilities.size
 
     def tail_slopes(self, order: float, shift: int) -> tuple[float, float]:
-        """How fast the terms of the Renyi sum fall beyond the stored range, at least.
+        """Bounds, from above, how log(P[x]^order P[x-shift]^(1-order)) changes beyond the range.
 
-        Returns:
-          Upper bounds on the change of log(P[x]^order P[x-shift]^(1-order)) from one integer to
-          the next, to the left and to the right. For Skellam noise from the bound of
-          Thiruvenkatachar & Nanjundiah (1951), I_j^2 / (I_{j-1} I_{j+1}) <= (j + 1) / j.
+        From one integer to the next, to the left and to the right. For Skellam noise by the bound
+        of Thiruvenkatachar & Nanjundiah (1951), I_j^2 / (I_{j-1} I_{j+1}) <= (j + 1) / j.
         """
         last = self.size - 1 - shift
         gained = (order - 1.0) * shift
@@ -65,14 +54,10 @@ class IntegerNoise:
 
 
 def skellam_noise(variance: float, reach: int = 0) -> IntegerNoise:
-    """Difference of two independent Poisson variables of mean variance / 2.
+    """Stores at least 0, ..., reach of the difference of two Poissons of mean variance / 2.
 
     P[X = j] = exp(-variance) I_j(variance); the ratios of Bessel functions come from the backward
     recurrence I_{j-1}/I_j = 2 j / variance + I_{j+1}/I_j, which is stable and never underflows.
-
-    Args:
-      variance: above 0.
-      reach: store at least 0, ..., reach.
     """
     size = _support(variance, reach)
     start = size + 64 + 12 * math.ceil(math.sqrt(variance))
@@ -96,11 +81,6 @@ def discrete_gaussian_sum(local_variance: float, clients: int, reach: int = 0) -
     integral of theta(t)^n over a unit of t, less 1, theta(t) the sum of exp(-a (z - t)^2) over
     whole z. For v >= 4 it is below 2e-17 for every n: the law is the discrete Gaussian of
     parameter n v to the last digit of float64, in the tails too. Below 4 it is refused.
-
-    Args:
-      local_variance: the variance parameter of each summand, at least 4.
-      clients: number of summands, at least 1.
-      reach: store at least 0, ..., reach.
     """
     check_local_variance(local_variance)
     variance = local_variance * clients
@@ -146,19 +126,12 @@ def _losses(noise: IntegerNoise, shift: int) -> tuple[np.ndarray, np.ndarray]:
 def shift_rdp(
     make_noise: Callable[[int], IntegerNoise], orders: np.ndarray, shift: int = 1
 ) -> np.ndarray:
-    """Renyi divergences D_order(X || X + shift) = D_order(X + shift || X), as upper bounds.
+    """Bounds D_order(X || X + shift) = D_order(X + shift || X) from above, at the orders (n,).
 
     Formal guarantees: the truncated tail is bounded by a geometric series and added; the support
-    grows until that addition is below 1e-20 of the sum. Rounding is covered by 1e-12 on the log.
-    Infinite where an order would need more than 32,768 outcomes, or eight times those of order 1.
-
-    Args:
-      make_noise: function from the reach to an `IntegerNoise`.
-      orders: (orders,) above 1.
-      shift: integer at least 1.
-
-    Returns:
-      (orders,).
+    grows (`make_noise` takes its reach) until that addition is below 1e-20 of the sum. Rounding is
+    covered by 1e-12 on the log. Infinite where an order would need more than 32,768 outcomes, or
+    eight times those of order 1.
     """
     orders = np.asarray(orders, dtype=np.float64)
     values = np.full(orders.shape, np.inf)
@@ -195,11 +168,6 @@ def shift_pair(noise: IntegerNoise, interval: float, shift: int = 1) -> LossPair
 
     Every atom is split between its two neighbours on the grid so that its mass under both laws is
     kept; the mass of the outcomes not stored is put at infinite loss.
-
-    Args:
-      noise: the law of X.
-      interval: spacing of the grid of losses.
-      shift: integer at least 1.
     """
     logs, losses = _losses(noise, shift)
     likely = logs > _LEAST_LOG_PROBABILITY

@@ -9,7 +9,7 @@ bound is still one, because the true profile is convex.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -158,6 +158,15 @@ def pair_from_profiles(
             law[-lowest] += missing
         laws.append(LossDistribution(interval, lowest, law, infinity))
     return LossPair(laws[0], laws[-1])
+
+
+def pair_from_laws(interval: float, laws: Sequence[LossDistribution]) -> LossPair:
+    """Forms the pair of one or two laws, each of which dominates its direction at epsilon >= 0."""
+    profiles = []
+    for law in laws:
+        last = max(0, law.lowest + law.masses.size - 1)
+        profiles.append(law.delta(interval * np.arange(last + 1)))
+    return pair_from_profiles(interval, *profiles)
 
 
 def _bridge(forward_half, backward_half) -> tuple[int, int, tuple[float, float]] | None:

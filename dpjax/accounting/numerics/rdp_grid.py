@@ -60,11 +60,6 @@ def rdp_grid(
         Kasiviswanathan 2019, Theorem 27, up to order 512, above it its simpler form;
         fractional orders by the chord (their Corollary 10).
 
-    Example:
-      >>> from dpjax import accounting
-      >>> accounting.rdp_grid([0.01, 0.02], [1.0, 2.0], 100, [2, 4, 8]).shape
-      (2, 3)
-
     Args:
       sampling_probability: (settings,) or scalar, in [0, 1].
       noise_multiplier: (settings,) or scalar, above 0.
@@ -185,16 +180,10 @@ def _cumulants(
     offset: Callable[[float], np.ndarray | float],
     simpler: np.ndarray | None = None,
 ) -> np.ndarray:
-    """log A = log(1 + e^offset(a) sum_{k=2}^a C(a, k) e^per_draw[k]) at whole orders a.
+    """Computes log(1 + e^offset(a) sum_{k=2}^a C(a, k) e^per_draw[k]) at whole orders a >= 1, (n,).
 
-    Args:
-      integers: (n,) orders >= 1, as floats; order 1 has cumulant 0.
-      per_draw: (settings, terms) for k = 2, 3, ...
-      offset: order -> what is added to the logarithm of the sum, (settings,).
-      simpler: as `per_draw`, for orders above _LARGEST_MOMENT_ORDER.
-
-    Returns:
-      (settings, n).
+    `per_draw` is (settings, terms) for k = 2, 3, ...; `simpler` takes its place above
+    _LARGEST_MOMENT_ORDER. Returns (settings, n).
     """
     log_factorials = special.gammaln(np.arange(integers.max() + 1.0) + 1.0)
     values = np.zeros((per_draw.shape[0], integers.size))
@@ -277,17 +266,11 @@ def _without_replacement(
 
 
 def log_even_moments(noises: np.ndarray, largest: int) -> np.ndarray:
-    """log E[(r - 1)^n], n = 2, 4, ..., r the density ratio of N(1, z^2) to N(0, z^2).
+    """Computes log E[(r - 1)^n] at n = 2, 4, ..., largest, for every z of `noises`.
 
-    By quadrature on one lattice that straddles the zero of r - 1; the alternating sum of Gaussian
-    moments that defines the same number loses all its digits for large z.
-
-    Args:
-      noises: z, (noises,) above 0.
-      largest: even, at least 2.
-
-    Returns:
-      (noises, largest / 2).
+    Here r is the density ratio of N(1, z^2) to N(0, z^2). By quadrature on one lattice that
+    straddles the zero of r - 1; the alternating sum of Gaussian moments that defines the same
+    number loses all its digits for large z.
     """
     exponent = np.arange(2.0, largest + 1.0, 2.0)
     size = max(1, _LARGEST_CHUNK // (exponent.size * _MOMENT_NODES))

@@ -50,20 +50,11 @@ class RenyiCurve:
         return self._evaluated(np.asarray(orders, dtype=np.float64))
 
     def minimise(
-        self,
-        objective: Callable[[np.ndarray, np.ndarray], np.ndarray],
-        at_least: float | None = None,
+        self, objective: Callable[[np.ndarray, np.ndarray], np.ndarray]
     ) -> tuple[float, float]:
-        """Minimises objective(orders, divergences), (n,) each, over orders of `at_least` or more.
-
-        Returns the smallest value and its order.
-        """
-        orders, divergences = ORDERS, self.on_grid
-        if at_least is not None:
-            keep = orders > at_least
-            orders = np.append(at_least, orders[keep])
-            divergences = np.append(self(np.array([at_least])), divergences[keep])
-        values = _bounds(objective(orders, divergences))
+        """Returns the smallest objective(orders, divergences), (n,) each, and its order."""
+        orders = ORDERS
+        values = _bounds(objective(orders, self.on_grid))
         for _ in range(REFINEMENTS):
             best = int(np.argmin(values))
             low, high = orders[max(best - 1, 0)], orders[min(best + 1, orders.size - 1)]

@@ -1,8 +1,20 @@
-"""The guarantee of releasing the best of K private runs."""
+"""The guarantee of releasing the best of K private runs.
+
+In Renyi terms the bounds are those of Papernot & Steinke (ICLR 2022) with two corrections (E1 in
+third_party_notes/papers.md): Lemma 7 and Theorem 6 of the paper omit the event K = 0, on which both
+outputs agree; without its P[K = 0] they claim negative divergences when E[K] < 1. The form used
+here, valid for every law of K, is
+
+    exp((l-1) D_l(A||A')) <= P[K=0] + exp((l-1) D_l(Q||Q')) sup f'(q)^l f'(q')^(1-l).
+
+Every bound is made non-decreasing in the order l (a divergence of larger order is larger).
+"""
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -11,11 +23,15 @@ from dpjax.accounting.guarantee import Guarantee, check_guarantee
 from dpjax.accounting.numerics.composition import composed_points, composition
 from dpjax.accounting.numerics.loss_distribution import LossPair, whole_up
 from dpjax.accounting.numerics.privacy_profile import pair_from_profiles
-from dpjax.accounting.numerics.renyi import RenyiCurve
+from dpjax.accounting.numerics.renyi import ORDERS, RenyiCurve
 from dpjax.accounting.selection.envelope import selected_profiles
 from dpjax.accounting.selection.exact import TAIL_DELTA, tightened
-from dpjax.accounting.selection.laws.law import RepetitionLaw, check_law, law_from_dict
-from dpjax.accounting.selection.renyi_bounds import selection_curve
+from dpjax.accounting.selection.laws import (
+    LogMoment,
+    RepetitionLaw,
+    check_law,
+    law_from_dict,
+)
 from dpjax.checks import one_of
 
 METHODS = ("tight", "envelope", "rdp")
@@ -62,8 +78,8 @@ def best_of(guarantee: Guarantee, law: RepetitionLaw, method: str = "tight") -> 
       law: of K; one of your own as `Tabulated`.
       method: "tight", the smallest sound bound: the envelope bound and the exact bound over all
         orders of the outcomes (docs/envelope_bound.md), the composition of all runs where K is at
-        most 64, the Renyi theorems of Papernot & Steinke (ICLR 2022) as corrected in
-        `renyi_bounds`, and for a pure base the pure bound of `selected_pure_epsilon` (at most
+        most 64, the Renyi theorems of Papernot & Steinke (ICLR 2022) as corrected here, and for a
+        pure base the pure bound of `selected_pure_epsilon` (at most
         Corollary 3's); "envelope", the first alone; "rdp", the papers' theorems alone (Theorems 2
         and 6, Lemmas 7, 20 and 22, Corollary 3). The envelope takes 20 to 60 ms, the exact bound
         0.1 to 1.5 s; for truncated negative binomial laws of shape 2 at most, capped or not, it is
@@ -95,7 +111,7 @@ def best_of(guarantee: Guarantee, law: RepetitionLaw, method: str = "tight") -> 
         )
     curve = None
     if guarantee.renyi is not None and method != "envelope":
-        curve = selection_curve(guarantee, guarantee.renyi, law)
+        curve = _selection_curve(guarantee, guarantee.renyi, law)
     pure = None
     if guarantee.pure_epsilon is not None:
         pure = selected_pure_epsilon(guarantee.pure_epsilon, law, as_published=method == "rdp")
@@ -198,6 +214,54 @@ def _chords(epsilons: np.ndarray, knots: np.ndarray, bounds: np.ndarray) -> np.n
         share = np.expm1(left - epsilons) / np.expm1(left - right) * np.exp(epsilons - right)
     low, high = bounds[cell], bounds[cell + 1]
     return np.maximum(low + (high - low) * share, np.minimum(low, high))
+
+
+def _selection_curve(guarantee: Guarantee, base: RenyiCurve, law: RepetitionLaw) -> RenyiCurve:
+    """Returns the Renyi curve of releasing the best of K runs.
+
+    It is by `law.log_moment`: Theorem 2 (truncated negative binomial), Theorem 6 corrected
+    (Poisson), Lemma 22 on top of either (`AtMost`), Lemma 7 corrected with the base's exact
+    trade-off (every other law); and max(K) times the base's curve where K is bounded. A base with a
+    failure event of probability d fails with 1 - f(1 - d), and given no failure is selected by the
+    thinned law (Lemma 20).
+    """
+    failure = base.failure_mass
+    inside = RenyiCurve(base.evaluate)
+    failed = float(law.success_probability(failure)) if failure > 0.0 else 0.0
+    if failure > 0.0:
+        law = law.thinned(failure)
+    with np.errstate(divide="ignore"):
+        log_none = float(law.log_pmf(np.array([0.0]))[0])
+
+    @functools.cache
+    def bound() -> LogMoment:
+        # Deferred: the constants of the theorems are optima over orders of the base's curve.
+        log_moment = law.log_moment(guarantee, inside)
+
+        def raw(orders: np.ndarray) -> np.ndarray:
+            selected = np.logaddexp(log_none, log_moment(orders)) / (orders - 1.0)
+            if math.isinf(law.maximum):
+                return selected
+            # All K <= max(K) runs together already tell everything about the best of them.
+            return np.minimum(selected, law.maximum * inside(orders))
+
+        return _monotone(raw)
+
+    return RenyiCurve(lambda orders: bound()(orders), failed)
+
+
+def _monotone(raw: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
+    """Takes the infimum of `raw` over larger orders: grid points, the global optimum, itself."""
+    curve = RenyiCurve(raw)
+    lowest, place = curve.minimise(lambda orders, values: values)
+    suffix = np.append(np.minimum.accumulate(curve.on_grid[::-1])[::-1], np.inf)
+
+    def evaluate(orders: np.ndarray) -> np.ndarray:
+        later = suffix[np.searchsorted(ORDERS, orders, side="left")]
+        later = np.where(orders <= place, np.minimum(later, lowest), later)
+        return np.minimum(curve(orders), later)
+
+    return evaluate
 
 
 def selected_pure_epsilon(

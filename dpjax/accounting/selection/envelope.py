@@ -15,6 +15,7 @@ raised by a bound on their rounding error.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 from scipy import fft
@@ -28,7 +29,7 @@ from dpjax.accounting.numerics.loss_distribution import (
     whole_up,
 )
 from dpjax.accounting.numerics.tradeoff import largest_mass, right_slopes, tradeoff_vertices
-from dpjax.accounting.selection.laws.law import RepetitionLaw
+from dpjax.accounting.selection.laws import RepetitionLaw
 
 RESOLUTION = 0.035
 """Largest move of log f' on a cell of x, for a base whose losses spread by 0.4 nats or more.
@@ -195,18 +196,48 @@ def choice_grid(
     near_one = np.interp(1.0 - small, heights, corners)
     x = np.concatenate([[0.0, 1.0], small, 1.0 - small, kinks(corners, heights), near_one])
     x = np.unique(np.clip(x, 0.0, 1.0))
-    for _ in range(4):
+    return refined(x, derivatives_along(reverse, law, excess), resolution, CELLS, 4, 2000)
+
+
+def derivatives_along(
+    reverse: LossDistribution, law: RepetitionLaw, excess: float
+) -> Callable[[np.ndarray], list[np.ndarray]]:
+    """Returns x -> f'(1-x) and f'(1-h(x)), whose logarithms must not move much on a cell of x."""
+
+    def at(x: np.ndarray) -> list[np.ndarray]:
         h = largest_mass(reverse, np.minimum(x + excess, 1.0))
-        logs = np.log(np.maximum([law.derivative(x), law.derivative(h)], 1e-18))
-        moves = np.abs(np.diff(logs, axis=1)).max(axis=0)
-        tolerance = max(resolution, float(moves.sum()) / CELLS)
-        parts = np.clip(np.ceil(moves / tolerance * (1.0 - WHOLE)), 1, 2000).astype(np.int64)
-        if parts.max() == 1:
+        return [law.derivative(x), law.derivative(h)]
+
+    return at
+
+
+def log_moves(values: list[np.ndarray]) -> np.ndarray:
+    """Returns the larger move of the logarithms between neighbours, (n - 1,)."""
+    return np.abs(np.diff(np.log(np.maximum(values, 1e-18)))).max(axis=0)
+
+
+def refined(
+    x: np.ndarray,
+    moving: Callable[[np.ndarray], list[np.ndarray]],
+    resolution: float,
+    cells: int,
+    rounds: int,
+    most_parts: int,
+) -> np.ndarray:
+    """Divides the cells between the points x until logarithms move by `resolution` at most.
+
+    Or until there are about `cells` of them, or after so many rounds.
+    """
+    for _ in range(rounds):
+        moves = log_moves(moving(x))
+        tolerance = max(resolution, float(moves.sum()) / cells)
+        parts = np.clip(np.ceil(moves / tolerance * (1.0 - WHOLE)), 1, most_parts).astype(np.int64)
+        if parts.max(initial=1) == 1:
             break
         starts = np.repeat(x[:-1], parts)
         widths = np.repeat(np.diff(x) / parts, parts)
         offsets = np.arange(starts.size) - np.repeat(np.cumsum(parts) - parts, parts)
-        x = np.unique(np.append(starts + offsets * widths, 1.0))
+        x = np.unique(np.append(starts + offsets * widths, x[-1]))
     return x
 
 

@@ -28,8 +28,14 @@ from dpjax.accounting.numerics.loss_distribution import (
     whole_down,
 )
 from dpjax.accounting.numerics.tradeoff import largest_mass, right_slopes, tradeoff_vertices
-from dpjax.accounting.selection.envelope import choice_grid, kinks
-from dpjax.accounting.selection.laws.law import RepetitionLaw
+from dpjax.accounting.selection.envelope import (
+    choice_grid,
+    derivatives_along,
+    kinks,
+    log_moves,
+    refined,
+)
+from dpjax.accounting.selection.laws import RepetitionLaw
 
 RESOLUTION = 0.25
 """Largest move of log f' on a cell, for a base whose losses spread by 0.4 nats or more.
@@ -54,6 +60,9 @@ STEP = 0.4
 
 GAIN = 0.99
 """Between epsilons where the exact bound exceeds this share of the envelope no more are taken."""
+
+ROUNDS = 12
+"""In which a grid is made finer, at most."""
 
 BLOCK = 2.0
 """Epsilons within so many nats are treated together, on the nodes useful at the least of them."""
@@ -98,7 +107,7 @@ def tightened(
     smaller = []
     for (forward, reverse), profile in zip(directions, profiles):
         epsilons = interval * np.arange(profile.size)
-        cells = _Cells(forward, reverse, law)
+        cells = Cells(forward, reverse, law)
         # A few first: where the envelope is as good already, no more are needed.
         some = _knots(epsilons, profile, 4.0 * STEP, smallest)
         exact = np.minimum(cells.profile(epsilons[some]), profile[some])
@@ -121,22 +130,15 @@ def tightened(
     return smaller
 
 
-def exact_profile(
-    forward: LossDistribution,
-    reverse: LossDistribution,
-    law: RepetitionLaw,
-    epsilons: np.ndarray,
-) -> np.ndarray:
-    """Bounds H_{e^epsilon}(A||A') from above, whatever the order of the outcomes; (n,), at most 1.
-
-    `forward` is the law of log(dQ/dQ') under Q, `reverse` that of log(dQ'/dQ) under Q'; the
-    epsilons ascend, each in [0, 600].
-    """
-    return _Cells(forward, reverse, law).profile(epsilons)
-
-
-class _Cells:
+class Cells:
     """Bounds what a curve earns in each cell of m at each node of n; arrays (cells, nodes).
+
+    `forward` is the law of log(dQ/dQ') under Q, `reverse` that of log(dQ'/dQ) under Q'. One cell:
+
+        m_k+1  +-----------+      f'(1 - n - m) falls along both axes: below its chord over m,
+               |           |      at either end of the cell of n.
+        m_k    +-----------+      f'(1 - h(n) - g(m)), too: above its tangent at the centre of
+              n_j        n_j+1    (h, g), with h replaced by a line above it.
 
     Inside a cell of n the integrand is at most linear in n, so a curve may be thought to keep to
     the cell's two ends; each cell therefore has two nodes, and where two cells meet there are two.
@@ -294,7 +296,7 @@ def _functions(law: RepetitionLaw):
     if law.has_formulas:
         return law.derivative, lambda y: (law.derivative(y), law.second_derivative(y))
     # Other laws may be slow: one table, its chords from above and its tangents from below.
-    y = _even(np.array([0.0, 1.0]), lambda at: [law.derivative(at)], 0.02, 4000)
+    y = refined(np.array([0.0, 1.0]), lambda at: [law.derivative(at)], 0.02, 4000, ROUNDS, 1000)
     values, slopes = law.derivative(y), law.second_derivative(y)
 
     def tangent(at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -308,21 +310,17 @@ def _nodes(
     reverse: LossDistribution, law: RepetitionLaw, excess: float
 ) -> tuple[np.ndarray, float, float]:
     """Ends of the cells of n, the move of log f' on them, and a bound on what lies beyond."""
-
-    def moving(x: np.ndarray) -> list[np.ndarray]:
-        h = largest_mass(reverse, np.minimum(x + excess, 1.0))
-        return [law.derivative(x), law.derivative(h)]
-
+    moving = derivatives_along(reverse, law, excess)
     # Losses of a small spread ask for smaller errors: quadratic, hence the square root.
     scale = math.sqrt(min(1.0, max(reverse.spread(), 1e-6) / 0.4))
     x = choice_grid(reverse, law, excess, 0.2 * RESOLUTION)  # `_thinned` keeps some.
     beyond = law.derivative(x) * (1.0 - x)
     x = x[: int(np.count_nonzero(beyond > NEGLIGIBLE)) + 1]
     rest = float(beyond[x.size - 1])
-    total = float(_moves(moving(x)).sum())
+    total = float(log_moves(moving(x)).sum())
     resolution = scale * min(max(total / NODES, FINEST), RESOLUTION)
     resolution = max(resolution, total / (6 * NODES))
-    x = _even(x, moving, resolution, 12 * NODES)
+    x = refined(x, moving, resolution, 12 * NODES, ROUNDS, 1000)
     found = _thinned(x, moving, resolution)
     # A base of a few outcomes has its corners where the best curve turns.
     corners = kinks(*tradeoff_vertices(reverse))
@@ -359,7 +357,7 @@ def _pieces(
     p, ratio = p[:kept], ratio[:kept]
     ends = np.minimum(np.append(revealed, revealed + np.cumsum(p)), 1.0)
     worse = np.minimum(np.append(0.0, np.cumsum(p * ratio)), 1.0)
-    moves = _moves([law.derivative(ends), law.derivative(worse)])
+    moves = log_moves([law.derivative(ends), law.derivative(worse)])
     parts = np.clip(np.ceil(moves / resolution * (1.0 - WHOLE)), 1, LONGEST).astype(np.int64)
     return revealed, np.repeat(p / parts, parts), np.repeat(ratio, parts), rest
 
@@ -383,29 +381,9 @@ def _lines_above(
     return np.maximum(best[0], 0.0), best[1]
 
 
-def _moves(values: list[np.ndarray]) -> np.ndarray:
-    """Returns the larger move of the logarithms between neighbours, (n - 1,)."""
-    return np.abs(np.diff(np.log(np.maximum(values, 1e-18)))).max(axis=0)
-
-
-def _even(x: np.ndarray, moving, resolution: float, most: int) -> np.ndarray:
-    """Adds points to x until logarithms move by `resolution` at most or there are `most`."""
-    for _ in range(12):
-        moves = _moves(moving(x))
-        tolerance = max(resolution, float(moves.sum()) / most)
-        parts = np.clip(np.ceil(moves / tolerance * (1.0 - WHOLE)), 1, 1000).astype(np.int64)
-        if parts.max(initial=1) == 1:
-            break
-        starts = np.repeat(x[:-1], parts)
-        widths = np.repeat(np.diff(x) / parts, parts)
-        offsets = np.arange(starts.size) - np.repeat(np.cumsum(parts) - parts, parts)
-        x = np.unique(np.append(starts + offsets * widths, x[-1]))
-    return x
-
-
 def _thinned(x: np.ndarray, moving, resolution: float) -> np.ndarray:
     """Thins the points x, both ends kept, to half this move between neighbours."""
-    travelled = np.append(0.0, np.cumsum(_moves(moving(x))))
+    travelled = np.append(0.0, np.cumsum(log_moves(moving(x))))
     marks = np.arange(0.0, travelled[-1], 0.5 * resolution)
     # Where log f' is straight, points lie on marks but for rounding.
     near = np.searchsorted(travelled + 1e-6 * resolution, marks)

@@ -13,7 +13,7 @@ from dpjax.accounting.mechanisms.elementary import pure
 from dpjax.accounting.mechanisms.mechanism import mechanism
 from dpjax.accounting.numerics import renyi
 from dpjax.accounting.numerics.loss_distribution import LossDistribution, LossPair, whole_up
-from dpjax.accounting.numerics.privacy_profile import pair_from_profiles
+from dpjax.accounting.numerics.privacy_profile import pair_from_laws, pair_from_profiles
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE
 
 FINAL_ON = ("rest", "all")
@@ -154,13 +154,8 @@ def _split_pair(tuned: LossPair, final: LossPair, q: float) -> LossPair:
 def _consistent(pair: LossPair) -> LossPair:
     """Returns the pair, or one with its profiles at epsilon >= 0 and mirrored directions."""
     laws = (pair.forward, pair.backward)
-    if max(law.mirrored_mass() for law in laws) <= 1.0 + INCONSISTENT:
-        return pair
-    profiles = []
-    for law in laws:
-        last = max(0, law.lowest + law.masses.size - 1)
-        profiles.append(law.delta(law.interval * np.arange(last + 1)))
-    return pair_from_profiles(pair.interval, *profiles)
+    excess = max(law.mirrored_mass() for law in laws) - 1.0
+    return pair if excess <= INCONSISTENT else pair_from_laws(pair.interval, laws)
 
 
 def _thinned(law: LossDistribution) -> LossDistribution:

@@ -49,12 +49,6 @@ def stop_at_threshold(guarantee: Guarantee, halting_probability: float) -> Guara
     Q'(S) to h(u) only increases X', hence both terms. The supremum is over finitely many points
     that enclose the curve (X, X'), by chords and tangents (`_points`): it can only be raised.
 
-    Example:
-      >>> from dpjax import accounting
-      >>> run = accounting.pure(0.5)
-      >>> accounting.stop_at_threshold(run, 0.1).epsilon(0.0) < 2 * run.epsilon(0.0)
-      True
-
     Args:
       guarantee: of one run, its score included.
       halting_probability: p in (0, 1]; the expected number of rounds is at most 1/p.

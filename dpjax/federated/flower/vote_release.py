@@ -30,7 +30,7 @@ from dpjax.federated.flower.server import Outcome
 from dpjax.federated.voting import VoteSettings
 from dpjax.tuning import certifying
 from dpjax.tuning.release import HYPERPARAMETERS_FILE, MODEL_FILE, json_bytes, sealed
-from dpjax.tuning.restating import versions as versions_in
+from dpjax.tuning.statements import versions as versions_in
 from dpjax.tuning.tuner import Restated
 
 VOTE_FILE = "vote.json"

@@ -23,15 +23,10 @@ from dpjax import checks
 
 
 class Group(NamedTuple):
-    """Parameters whose gradients have one norm.
+    """Parameters whose gradients have one norm."""
 
-    Attributes:
-      members: their places among all parameters.
-      share: of the clip norm; the squares of all groups' shares add up to 1.
-    """
-
-    members: tuple[int, ...]
-    share: float
+    members: tuple[int, ...]  # their places among all parameters
+    share: float  # of the clip norm; the squares of all groups' shares add up to 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,13 +83,7 @@ def register_clip_rule(name: str) -> Callable[[_Rule], _Rule]:
 
 
 def checked_rule(name: str, value: object) -> ClipRule:
-    """A rule, or one of the names of those that need no settings; else a ValueError.
-
-    Example:
-      >>> from dpjax import training
-      >>> training.checked_clip_rule("clipping", "global")
-      GlobalClipping()
-    """
+    """A rule, or one of the names of those that need no settings; else a ValueError."""
     usual = [known for known, cls in CLIP_RULES.items() if not _needed(cls)]
     if isinstance(value, str) and value in usual:
         return CLIP_RULES[value]()
@@ -124,13 +113,7 @@ def _needed(cls: type[ClipRule]) -> list[str]:
 @register_clip_rule("global")
 @dataclasses.dataclass(frozen=True)
 class GlobalClipping(ClipRule):
-    """g min(1, C / |g|), with the norm of the whole gradient.
-
-    Example:
-      >>> from dpjax import training
-      >>> training.GlobalClipping()
-      GlobalClipping()
-    """
+    """g min(1, C / |g|), with the norm of the whole gradient."""
 
 
 class _Shared(ClipRule):
@@ -169,11 +152,6 @@ class _Shared(ClipRule):
 class PerLeafClipping(_Shared):
     """Every parameter's gradient is clipped by itself, to its share of the clip norm.
 
-    Example:
-      >>> from dpjax import training
-      >>> training.PerLeafClipping()
-      PerLeafClipping(shares=None)
-
     Attributes:
       shares: name of every trained parameter ("params/Dense_0/kernel") -> its share, relative to
         the others'; equal shares, C / sqrt(parameters) each, if None.
@@ -199,12 +177,6 @@ class PerLeafClipping(_Shared):
 @dataclasses.dataclass(frozen=True, eq=True, repr=False)
 class GroupedClipping(_Shared):
     """The gradient of every group of parameters is clipped by itself, to its share.
-
-    Example:
-      >>> from dpjax import training
-      >>> rule = training.GroupedClipping(["Dense_0", ""], shares={"Dense_0": 2.0, "": 1.0})
-      >>> type(rule).__name__
-      'GroupedClipping'
 
     Attributes:
       groups_of: prefixes of parameters' names, each the name of a group ("params/Dense_0" holds
@@ -283,11 +255,6 @@ class AutomaticClipping(ClipRule):
     A contribution is strictly shorter than C. The clip norm only scales the noisy sum (an optimiser
     such as Adam does not notice). It must be at most 2^60: beyond, the product of a weight and of
     one factor of a gradient may overflow. A larger one gives nothing but NaN.
-
-    Example:
-      >>> from dpjax import training
-      >>> training.AutomaticClipping(stability=0.01)
-      AutomaticClipping(stability=0.01)
 
     Attributes:
       stability: added to the norms, in the gradient's own unit, so that gradients far below it

@@ -39,7 +39,6 @@ from dpjax.training.clipping.clip_rules import (
     PerLeafClipping,
     checked_rule,
 )
-from dpjax.training.clipping.explanation import Explanation, ParameterExplanation
 from dpjax.training.clipping.factored_norms import SquaredNorm
 from dpjax.training.clipping.jaxpr_graph import Value, bytes_of, graph_of, multiplications_of
 from dpjax.training.clipping.leaf_plans import Plan, Whole
@@ -192,6 +191,7 @@ class ClippedGrad:
         mask: jax.Array | None = None,
         rng: jax.Array | None = None,
         rows_in_sum: int | None = None,
+        stored: bool | None = None,
     ) -> tuple[PyTree, Auxiliary]:
         """Sums the clipped gradients of the rows of a batch.
 
@@ -205,39 +205,17 @@ class ClippedGrad:
             by `with_rng`.
           rows_in_sum: rows of all batches whose sums are added up (`micro_batches.py`); those of
             this batch by default.
+          stored: whether parameters and rows stand in memory, as arguments of a program or the
+            state of its loops (rows may be picked): they need not be copied. A program that
+            computes them itself may do so twice, and round otherwise. By default where none is
+            traced.
 
         Returns:
           The sum, a pytree like `params` in float32 or wider, and an `Auxiliary`.
         """
-        traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((params, batch)))
-        return self._called(params, batch, clip_norm, mask, rng, rows_in_sum, not traced)
-
-    def of_stored(
-        self,
-        params: PyTree,
-        batch: PyTree,
-        clip_norm: PyTree,
-        mask: jax.Array | None = None,
-        rng: jax.Array | None = None,
-        rows_in_sum: int | None = None,
-    ) -> tuple[PyTree, Auxiliary]:
-        """Sums as the call does, of parameters and rows that stand in memory; rows may be picked.
-
-        A program that computes them itself may do so twice, and round otherwise; those that are
-        arguments of a program, or the state of its loops, need not be copied.
-        """
-        return self._called(params, batch, clip_norm, mask, rng, rows_in_sum, True)
-
-    def _called(
-        self,
-        params: PyTree,
-        batch: PyTree,
-        clip_norm: PyTree,
-        mask: jax.Array | None,
-        rng: jax.Array | None,
-        rows_in_sum: int | None,
-        stored: bool,
-    ) -> tuple[PyTree, Auxiliary]:
+        if stored is None:
+            leaves = jax.tree.leaves((params, batch))
+            stored = not any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
         size = batch_size(batch)
         keys = row_keys(rng, size, self.with_rng)
         mask = checked_mask(mask, size)
@@ -354,6 +332,43 @@ class ClippedGrad:
                 members, _clip_weights(square, allowed, live, held_back, stability)
             )
         return [weights[place] for place in range(len(squares))]
+
+
+class ParameterExplanation(NamedTuple):
+    """Says what was done for one parameter, and why.
+
+    The rule is "dense", "embedding" or "convolution" (recognised), "small" (a bias, scale or the
+    like: its per-example gradient costs no more than the activations it is summed from), "shared"
+    (the same for every example, like a penalty's), "unused", or "materialised" (no rule).
+
+    The form of the norm is "outer" (one position: two norms multiplied), "gram" (inner products
+    between positions), "rows" (the rows of a table that the example touches), "product" (the
+    per-example product, small enough to be formed once and used for norm and sum), "per-example
+    gradient", "one gradient for all" or "zero".
+    """
+
+    rule: str
+    form: str
+    reason: str  # with the sizes that decided
+    shape: tuple[int, ...]
+    held: int  # elements per example held for its gradient; 0 when it stayed factored
+
+
+class Explanation(dict[str, ParameterExplanation]):
+    """Maps a parameter's path to what was done for it; prints as a table."""
+
+    def __str__(self) -> str:
+        rows = [("parameter", "shape", "rule", "norm by", "held", "because")]
+        rows += [
+            (path, "x".join(map(str, each.shape)) or "()", each.rule, each.form, str(each.held),
+             each.reason)
+            for path, each in self.items()
+        ]  # fmt: skip
+        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+        return "\n".join(
+            "  ".join([cell.ljust(width) for cell, width in zip(row, widths)] + [row[-1]])
+            for row in rows
+        )
 
 
 class HeldBack(NamedTuple):

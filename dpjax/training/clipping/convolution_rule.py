@@ -29,7 +29,11 @@ import jax.numpy as jnp
 
 from dpjax.training.clipping.factored_terms import (
     HIGHEST,
+    LEFT,
+    RIGHT,
+    STACK,
     Direct,
+    Layout,
     Operand,
     OuterProducts,
     product,
@@ -43,7 +47,6 @@ from dpjax.training.clipping.jaxpr_graph import (
     Value,
     rows_of_body,
 )
-from dpjax.training.clipping.leaf_layout import LEFT, RIGHT, STACK, Layout
 
 # Beyond this many taps one convolution call is better than a product for each.
 _MOST_TAPS = 64

@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from dpjax.training.clipping.formed_once import formed_once
 
 # Calls that mean the same when their body is written in place of them. Custom derivative rules have
 # already been applied when the jaxpr of a gradient is made.
@@ -352,28 +354,41 @@ def rows_of_body(operation: Scan, rows: set[Value]) -> set[Value]:
 
 
 def evaluate(
-    graph: Graph, arguments: Sequence[Any], wanted: Sequence[Atom], effects: bool = True
+    graph: Graph,
+    arguments: Sequence[Any],
+    wanted: Sequence[Atom],
+    effects: bool = True,
+    once: Container[Atom] = (),
 ) -> list[Any]:
     """Computes the wanted values of a graph, and nothing else but operations with effects.
 
-    `effects` says whether to run those (printing, say) that nothing wanted needs.
+    `effects` says whether to run those (printing, say) that nothing wanted needs. Values in `once`
+    are formed once (`formed_once.py`), and all else is computed from what was formed.
     """
     needed = _needed(graph, wanted, effects)
-    environment = dict(zip(graph.inputs, arguments, strict=True))
+    environment: dict[Value, Any] = {}
+
+    def write(values: Iterable[Value], results: Iterable[Any]) -> None:
+        for value, result in zip(values, results, strict=True):
+            environment[value] = formed_once(result) if value in once else result
 
     def read(atom: Atom) -> Any:
         return atom.array if isinstance(atom, Constant) else environment[atom]
+
+    write(graph.inputs, arguments)
 
     for operation in graph.operations:
         asked = [output in needed for output in operation.outputs]
         if not any(asked) and not (effects and operation.has_effects):
             continue
         if isinstance(operation, Scan):
-            _run_loop(operation, asked, environment, read)
+            write(*_run_loop(operation, asked, read))
         else:
-            results = operation.apply([read(atom) for atom in operation.inputs])
-            environment.update(zip(operation.outputs, results, strict=True))
-    return [read(atom) for atom in wanted]
+            write(operation.outputs, operation.apply([read(atom) for atom in operation.inputs]))
+    return [
+        formed_once(atom.array) if isinstance(atom, Constant) and atom in once else read(atom)
+        for atom in wanted
+    ]
 
 
 def _needed(graph: Graph, wanted: Iterable[Atom], effects: bool = True) -> set[Value]:
@@ -409,7 +424,10 @@ def _needed_of_loop(operation: Scan, asked: Sequence[bool]) -> tuple[list[bool],
         keep = grown
 
 
-def _run_loop(operation: Scan, asked: Sequence[bool], environment: dict, read: Any) -> None:
+def _run_loop(
+    operation: Scan, asked: Sequence[bool], read: Callable[[Atom], Any]
+) -> tuple[list[Value], list[Any]]:
+    """Returns the outputs that are asked for, or carried, and their values."""
     loop, body = operation.loop, operation.loop.body
     used, keep = _needed_of_loop(operation, asked)
     first_stacked = loop.constants + loop.carries
@@ -439,8 +457,7 @@ def _run_loop(operation: Scan, asked: Sequence[bool], environment: dict, read: A
         reverse=loop.reverse,
         unroll=loop.unroll,
     )
-    environment.update((operation.outputs[i], array) for i, array in zip(carried, last))
-    environment.update((operation.outputs[i], array) for i, array in zip(stacked, stacks))
+    return [operation.outputs[i] for i in (*carried, *stacked)], [*last, *stacks]
 
 
 def bytes_of(graph: Graph, wanted: Sequence[Atom], among: Iterable[Value]) -> int:

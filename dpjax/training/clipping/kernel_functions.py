@@ -22,13 +22,16 @@ import jax
 import jax.numpy as jnp
 
 from dpjax.training.clipping.factored_terms import (
+    LEFT,
+    RIGHT,
+    STACK,
+    Layout,
     Operand,
     OuterProducts,
     accumulator,
     widened,
 )
 from dpjax.training.clipping.jaxpr_graph import Atom, Constant, Graph, Operation, Value, is_zero
-from dpjax.training.clipping.leaf_layout import LEFT, RIGHT, STACK, Layout
 
 Combine = Callable[[jax.Array, jax.Array], jax.Array]
 """Entries of a factor, and what becomes of them under the multiplier's entries."""

@@ -166,21 +166,18 @@ def factored(tracing: Tracing, params: PyTree, batch: PyTree, keys: Any) -> Resu
     own = [atom for atom in wanted if atom in tracing.per_row]
     common = [atom for atom in wanted if atom not in tracing.per_row]
 
-    def one(*row: Any) -> list[Any]:
-        return evaluate(graph, [*leaves, *row], own)
-
-    blank = [None] * len(rows)
-    once = evaluate(graph, [*leaves, *blank], common, effects=False)
-    shared: dict[Atom, Any] = dict(zip(common, once, strict=True))
-    arrays: dict[Atom, Any] = dict(zip(own, jax.vmap(one)(*rows), strict=True))
     # Norms and sums must be of the same numbers. No compiler is known well enough to say which
     # values it will not compute twice, so all are formed once that do not stand in memory before.
     needed = {atom for plan in plans for atom in (*plan.needs, *plan.shared_needs)}
-    for values in (shared, arrays):
-        # In their own order: a program that follows a set's is another one every time.
-        for atom in [*values]:
-            if atom in needed and atom not in tracing.stored and not is_contraction(atom):
-                values[atom] = formed_once(values[atom])
+    formed = {atom for atom in needed - tracing.stored if not is_contraction(atom)}
+
+    def one(*row: Any) -> list[Any]:
+        return evaluate(graph, [*leaves, *row], own, once=formed & tracing.per_row)
+
+    blank = [None] * len(rows)
+    alike = evaluate(graph, [*leaves, *blank], common, False, formed - tracing.per_row)
+    shared: dict[Atom, Any] = dict(zip(common, alike, strict=True))
+    arrays: dict[Atom, Any] = dict(zip(own, jax.vmap(one)(*rows), strict=True))
 
     def batched(atom: Atom) -> jax.Array:
         if atom in arrays:

@@ -35,11 +35,6 @@ class Checkpoints:
     the same keys, to the same bits. What was damaged since is noticed by its hash.
 
     One process writes one folder; several processes need a folder each.
-
-    Example:
-      >>> from dpjax import training
-      >>> training.Checkpoints("work", every_seconds=60).every_seconds
-      60
     """
 
     def __init__(self, folder: str | os.PathLike, *, every_seconds: float = 300.0):

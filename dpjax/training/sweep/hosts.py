@@ -65,15 +65,8 @@ def join(
 def own_share(number: int, index: int | None = None, count: int | None = None) -> np.ndarray:
     """Which of `number` candidates are for process `index` of `count`: every count-th one.
 
-    Candidates are independent draws, so that any fixed deal is as good as another.
-
-    Args:
-      number: of candidates, >= 0.
-      index: this process's number by default.
-      count: the number of processes by default.
-
-    Returns:
-      int64 indices, increasing; empty where there are too few candidates.
+    By default this process of all. Candidates are independent draws, so that any fixed deal is as
+    good as another. Returns int64 indices, increasing; none where there are too few candidates.
     """
     index = jax.process_index() if index is None else index
     count = jax.process_count() if count is None else count

@@ -1,22 +1,36 @@
 """Lanes: candidates side by side on the devices, and the loop over their buckets.
 
-All that sweeps have in common: who is in which lane, what the device is given of him, and the order
-in which results, progress and checkpoints leave. `sweep.py` fills lanes with whole runs, `slots.py`
-with runs that advance step by step.
+All that sweeps have in common: who is in which lane, what the device is given of each, and the
+order in which results, progress and checkpoints leave. `sweep` fills lanes with whole runs,
+`mixed_sweep` with runs that advance step by step (`Slots`): what a slot computes for a candidate
+does not depend on the slot, on when it took the candidate or on its neighbours.
 """
 
 from __future__ import annotations
 
 import abc
 import dataclasses
+import functools
+import hashlib
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from dpjax.randomness import keys as key_streams
+from dpjax.training.dp_sgd import (
+    RunState,
+    TrainConfig,
+    advance,
+    begin,
+    returned,
+    rows_of_micro_batch,
+)
+from dpjax.training.lots import LotFamily, family_of
+from dpjax.training.mesh import LotMesh
 from dpjax.training.sweep.checkpoints import Arrays, Checkpoints, named_leaves, unnamed_leaves
 from dpjax.training.sweep.placement import Placement
 from dpjax.training.sweep.schedule import Bucket, Work
@@ -37,15 +51,8 @@ class Lanes(abc.ABC):
     """The lanes of one bucket while it runs; they take its members in order.
 
     A lane without a candidate has a key of its own: no two lanes share noise, not even noise that
-    is dropped.
-
-    Attributes:
-      bucket: whose members are trained here.
-      placement: one that has as many lanes as the bucket asks for.
-      taken: members that have, or have had, a lane.
-      member: int64 (lanes,), who is in each; -1 without.
-      inputs: pytree (lanes, ...) on the devices, what they are given of each.
-      work: done so far, where it is counted.
+    is dropped. `taken` members have, or have had, a lane; `member`, int64 (lanes,), says who is in
+    each, -1 without; `inputs`, a pytree (lanes, ...), is what the devices are given of each.
     """
 
     def __init__(
@@ -90,21 +97,13 @@ class Lanes(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class BucketLoop:
-    """All buckets, one after the other.
-
-    Attributes:
-      buckets: who is trained together.
-      lanes_of: bucket -> its `Lanes`; `Slots` where there are checkpoints.
-      steps_per_call: at most so many steps in one call to the device.
-      checkpoints: where to save; None: nowhere.
-      identity: tells this sweep from another, for checkpoints.
-    """
+    """All buckets, one after the other."""
 
     buckets: list[Bucket]
-    lanes_of: Callable[[Bucket], Any]
-    steps_per_call: int = 1
-    checkpoints: Checkpoints | None = None
-    identity: bytes = b""
+    lanes_of: Callable[[Bucket], Any]  # to `Lanes`; to `Slots` where there are checkpoints
+    steps_per_call: int = 1  # in one call to the device, at most
+    checkpoints: Checkpoints | None = None  # where to save, if anywhere
+    identity: bytes = b""  # tells this sweep from another, for checkpoints
 
     def results(
         self,
@@ -171,3 +170,223 @@ class BucketLoop:
             "work_before": np.asarray(dataclasses.astuple(work), np.int64),
         }
         checkpoints.save(sweep | slots.to_arrays(), outputs)
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidates:
+    """What tells candidates apart, on the host."""
+
+    configs: list[TrainConfig]
+    key_words: np.ndarray  # uint32 (candidates, 2)
+    hyperparameters: dict[str, np.ndarray]  # float32 (candidates,)
+
+    def records(self, member: int) -> int:
+        """Expected records of a candidate's lot, to the nearest whole number."""
+        return round(self.configs[member].expected_lot_size)
+
+    def identity(self, buckets: list[Bucket], data: Tree) -> dict[str, str]:
+        """Tells one sweep from another, for checkpoints: by name a hash of what is not code."""
+        told: dict[str, list[Any]] = {
+            "keys": [self.key_words],
+            "data": [jax.tree.structure(data), *jax.tree.leaves(data)],
+            "buckets": [buckets],
+        }
+        for name, values in self.hyperparameters.items():
+            told[f"hyperparameter {name}"] = [values]
+        for field in dataclasses.fields(TrainConfig):
+            # Two functions may have one name: what they compute is the caller's to tell apart.
+            told[field.name] = [
+                "a function" if callable(value) and field.name in _MAY_BE_FUNCTIONS else value
+                for value in (getattr(config, field.name) for config in self.configs)
+            ]
+        return {name: _hash_of(parts) for name, parts in told.items()}
+
+    def inputs(self, member: int, family: LotFamily) -> LaneInputs:
+        """What the device is given of one candidate."""
+        config = self.configs[member]
+        return {
+            "key": self.key_words[member],
+            "hyperparameters": {name: all_[member] for name, all_ in self.hyperparameters.items()},
+            "lots": family.numbers_of(config.lots),
+            "expected_lot_size": np.float32(config.expected_lot_size),
+            "total_steps": np.uint32(config.steps),
+        }
+
+
+_MAY_BE_FUNCTIONS = ("loss_fn", "optimizer", "trainable")
+
+
+def _hash_of(parts: list[Any]) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        if isinstance(part, np.ndarray | jax.Array):
+            array = np.ascontiguousarray(part)
+            digest.update(f"{array.shape}{array.dtype}".encode())
+            digest.update(array.reshape(-1).view(np.uint8).data)
+        elif isinstance(part, LotMesh):
+            digest.update(f"over {part.size};".encode())  # Which devices they are differs.
+        else:
+            digest.update(f"{part!r};".encode())
+    return digest.hexdigest()
+
+
+class SlotProgram:
+    """The three device functions of a slot: begin, advance, finish."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        initial: Callable[[jax.Array], Tree],
+        finish: Callable[[Tree, Tree], Tree],
+        data: Tree,
+        finish_data: Tree,
+    ):
+        self._config, self._initial, self._finish = config, initial, finish
+        self.data, self._finish_data = data, finish_data
+        self._rows = len(jax.tree.leaves(data)[0])
+        self.harvest = jax.jit(self._harvest)
+
+    def begin(self, inputs: LaneInputs) -> RunState:
+        """The state of one slot before its first step."""
+        params = self._initial(key_streams.stream(key_of(inputs), "initial"))
+        return jax.tree.map(jnp.asarray, begin(self._config, inputs["hyperparameters"], params))
+
+    def refill(self, state: RunState, inputs: LaneInputs, fresh: jax.Array) -> RunState:
+        """The state of one slot, begun anew where `fresh`."""
+        return jax.tree.map(lambda new, old: jnp.where(fresh, new, old), self.begin(inputs), state)
+
+    def rows_at_once(self, capacity: int, inputs: LaneInputs) -> int:
+        """Rows of a micro-batch of lots of this capacity, from the inputs (slots, ...) of all."""
+        found = []
+
+        def look(inputs: LaneInputs, data: Tree) -> None:
+            inputs = jax.tree.map(lambda leaf: leaf[0], inputs)
+            state = self.begin(inputs)
+            given = inputs["hyperparameters"]
+            found.append(rows_of_micro_batch(self._config, given, state, data, capacity))
+
+        # Abstract arrays, not shapes: the loss of what is trained closes over what is not.
+        jax.eval_shape(look, inputs, self.data)
+        return found[0]
+
+    def advance(
+        self,
+        family: LotFamily,
+        state: RunState,
+        inputs: LaneInputs,
+        done: jax.Array,
+        steps: jax.Array,
+        data: Tree,
+        rows_at_once: int | None = None,
+    ) -> RunState:
+        """One slot after `steps` more steps, the first of which has number `done`.
+
+        In micro-batches of `rows_at_once`, if that is known already.
+        """
+        config = self._config
+        if rows_at_once is not None:
+            config = dataclasses.replace(config, micro_batch_size=rows_at_once)
+        return advance(
+            config,
+            key_of(inputs),
+            inputs["hyperparameters"],
+            state,
+            data,
+            draw=lambda lot_key: family.draw(lot_key, inputs["lots"], self._rows),
+            expected_lot_size=inputs["expected_lot_size"],
+            steps=steps,
+            first=done,
+            total_steps=inputs["total_steps"],
+        )
+
+    def _harvest(self, state: RunState, slot: jax.Array) -> Tree:
+        one = jax.tree.map(lambda leaf: leaf[slot], state)
+        return self._finish(returned(self._config, one), self._finish_data)
+
+
+class Slots(Lanes):
+    """Lanes in which every candidate is at a step of its own."""
+
+    def __init__(
+        self, bucket: Bucket, candidates: Candidates, program: SlotProgram, placement: Placement
+    ):
+        first = family_of(candidates.configs[bucket.members[0]].lots)
+        family = dataclasses.replace(first, capacity=bucket.capacity)
+        # Kept for whoever is in a slot: all get their inputs again whenever one changes, and a
+        # binomial table takes a while.
+        kept = functools.lru_cache(maxsize=bucket.slots)
+        super().__init__(bucket, placement, kept(lambda member: candidates.inputs(member, family)))
+        self._candidates, self._program = candidates, program
+        mapped = self.placement.mapped
+        self._refill = jax.jit(mapped(program.refill, (0, 0, 0)), donate_argnums=0)
+        rows = self._rows_at_once = program.rows_at_once(family.capacity, self.inputs)
+
+        advance_one = functools.partial(program.advance, family, rows_at_once=rows)
+        self._advance = jax.jit(mapped(advance_one, (0, 0, 0, None, None)), donate_argnums=0)
+        self.done = np.zeros(bucket.slots, np.uint32)  # steps, of each slot
+        # Slots begin by the program that refills them, so that nothing tells first from later.
+        shapes = jax.eval_shape(mapped(program.begin, (0,)), self.inputs)
+        zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
+        self.state = self.placement.put(zeros)
+
+    def _left(self) -> np.ndarray:
+        """Steps still to do, of each slot that has a candidate (others: the largest integer)."""
+        steps = [self._candidates.configs[m].steps if m >= 0 else 0 for m in self.member]
+        return np.where(self.member < 0, np.iinfo(np.int64).max, steps - self.done.astype(np.int64))
+
+    def take_candidates(self) -> np.ndarray:
+        """See `Lanes`; begins the candidates' runs."""
+        fresh = super().take_candidates()
+        if fresh.any():
+            self.done[fresh] = 0
+            self.state = self._refill(self.state, self.inputs, self.placement.put(fresh))
+        return fresh
+
+    def to_arrays(self) -> Arrays:
+        """All that changes while the bucket runs."""
+        leaves = jax.device_get(jax.tree.leaves(self.state))
+        return {
+            "taken": np.asarray(self.taken, np.int64),
+            "member": self.member,
+            "done": self.done,
+            "work": np.asarray(dataclasses.astuple(self.work), np.int64),
+        } | named_leaves("state", leaves)
+
+    def from_arrays(self, arrays: Arrays) -> None:
+        """Goes on from what `to_arrays` returned."""
+        self.taken = int(arrays["taken"])
+        self.member, self.done = arrays["member"].copy(), arrays["done"].copy()
+        self.work = Work(*arrays["work"].tolist())
+        self.state = self.placement.put(unnamed_leaves("state", arrays, self.state))
+        self.feed()
+
+    def output_shapes(self) -> Tree:
+        """Shapes and types of one candidate's output."""
+        return jax.eval_shape(self._program.harvest, self.state, np.int32(0))
+
+    def advance(self, most: int) -> Harvest:
+        """Advances all slots to the next end of a candidate, or by `most` steps."""
+        left = self._left()
+        steps = int(min(left.min(), most))
+        done = self.placement.put(self.done)
+        self.state = self._advance(
+            self.state, self.inputs, done, np.uint32(steps), self._program.data
+        )
+        self.done = self.done + np.uint32(steps)
+        active = self.member >= 0
+        records = [self._candidates.records(m) for m in self.member[active]]
+        # Slots side by side take as many turns as the largest of their lots needs.
+        rows = -(-max(1, *records) // self._rows_at_once) * self._rows_at_once
+        self.work += Work(
+            sum(records) * steps,
+            self.bucket.slots * rows * steps,
+            int(active.sum()) * steps,
+            self.bucket.slots * steps,
+        )
+        ended = np.flatnonzero(left == steps)
+        members = self.member[ended]
+        self.member[ended] = -1
+        outputs = [self._program.harvest(self.state, np.int32(slot)) for slot in ended]
+        if not outputs:
+            return members, None
+        return members, jax.tree.map(lambda *leaves: np.stack(leaves), *jax.device_get(outputs))

@@ -25,11 +25,6 @@ NAMES = ("rule", "vmap", "one_by_one", "devices", "devices_one_by_one", SPREAD)
 class Placement:
     """A number of candidates side by side on each of some devices.
 
-    Example:
-      >>> from dpjax import training
-      >>> training.named_placement("one_by_one", 8)
-      Placement(width=1, devices=None)
-
     Attributes:
       width: candidates vectorised on one device, at least 1.
       devices: of this process; None for JAX's default device.
@@ -53,9 +48,6 @@ class Placement:
     def lanes(self) -> int:
         """Candidates in one call, over all devices."""
         return self.width * self.device_count
-
-    def __str__(self) -> str:
-        return f"{self.width} side by side on {self.device_count} device(s)"
 
     def with_lanes(self, lanes: int) -> Placement:
         """The same devices with `lanes` candidates in one call, a multiple of their number."""

@@ -18,17 +18,11 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Bucket:
-    """Candidates that share one program.
+    """Candidates that share one program."""
 
-    Attributes:
-      members: candidate numbers, the longest run first.
-      capacity: rows of their padded lots.
-      slots: how many of them are trained side by side.
-    """
-
-    members: tuple[int, ...]
-    capacity: int
-    slots: int
+    members: tuple[int, ...]  # candidate numbers, the longest run first
+    capacity: int  # rows of their padded lots
+    slots: int  # how many of them are trained side by side
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,30 +35,18 @@ class Work:
     many as the largest of the expected lots needs. Lots' padding, the reserve of Poisson lots
     against truncation included, rows added to reach the bucket's capacity, a last micro-batch that
     is part empty, slots that wait for others to finish and slots without a candidate are all lost.
-    (All numbers are public: how large lots came out is not looked at. `planned_work` counts in
-    whatever rows it is given.)
-
-    Attributes:
-      needed: rows.
-      executed: rows.
-      slot_steps_used: steps of candidates.
-      slot_steps_executed: steps of slots, with or without a candidate.
+    (All numbers are public: how large lots came out is not looked at.)
     """
 
     needed: int = 0
     executed: int = 0
-    slot_steps_used: int = 0
-    slot_steps_executed: int = 0
+    slot_steps_used: int = 0  # steps of candidates
+    slot_steps_executed: int = 0  # steps of slots, with or without a candidate
 
     @property
     def useful(self) -> float:
         """The fraction of useful work, needed over executed; 1 if nothing was to be done."""
         return self.needed / self.executed if self.executed else 1.0
-
-    @property
-    def occupancy(self) -> float:
-        """The fraction of slot steps that advanced a candidate."""
-        return self.slot_steps_used / self.slot_steps_executed if self.slot_steps_executed else 1.0
 
     def __add__(self, other: Work) -> Work:
         return Work(*(a + b for a, b in zip(dataclasses.astuple(self), dataclasses.astuple(other))))
@@ -87,17 +69,10 @@ def plan_buckets(
     while the padding stays small enough; then the bucket gets the most slots that waiting allows.
     A lower `useful_work` gives fewer buckets (compilations) and more slots side by side.
 
-    Args:
-      families: what candidates must agree in to share a bucket, one for each.
-      capacities: rows of each candidate's own lot.
-      steps: of each candidate.
-      slots: at most this many side by side; the memory knob.
-      useful_work: wanted least fraction of useful rows, in (0, 1]. It is met, unless
-        `slots_multiple` asks for more slots than the candidates can fill.
-      slots_multiple: the number of slots is a multiple of this (devices).
-
-    Returns:
-      The buckets, that of the most work first.
+    Candidates of one bucket agree in their family; capacities are the rows of their own lots. At
+    most `slots` are side by side, a multiple of `slots_multiple` (devices): `useful_work`, in
+    (0, 1], is met unless that asks for more slots than the candidates can fill. Returns the
+    buckets, that of the most work first.
     """
     if not 0 < useful_work <= 1:
         raise ValueError(f"useful_work is {useful_work}: pass a fraction in (0, 1], such as 0.85")
@@ -123,10 +98,7 @@ def plan_buckets(
 def equal_bucket(number: int, *, slots: int, slots_multiple: int = 1) -> list[Bucket]:
     """Equal candidates in one bucket, in their order, spread evenly over the fewest turns.
 
-    Args:
-      number: of candidates; no bucket for 0.
-      slots: at most this many side by side, a multiple of `slots_multiple`.
-      slots_multiple: see `plan_buckets`.
+    `slots` is a multiple of `slots_multiple`, as in `plan_buckets`; no bucket for 0 candidates.
     """
     if number == 0:
         return []
@@ -166,27 +138,3 @@ def makespan(lengths: Sequence[int], slots: int) -> int:
     for length in lengths:
         heapq.heappush(free, heapq.heappop(free) + int(length))
     return max(free)
-
-
-def planned_work(
-    buckets: Sequence[Bucket], capacities: Sequence[int], steps: Sequence[int]
-) -> Work:
-    """The work that a sweep over these buckets will execute, without training anything.
-
-    Args:
-      buckets: of `plan_buckets`.
-      capacities: rows of each candidate that count as needed, of its own lot or of records alone;
-        whole lots are executed, each of its bucket's capacity.
-      steps: of each candidate.
-    """
-    total = Work()
-    for bucket in buckets:
-        lengths = [int(steps[member]) for member in bucket.members]
-        slot_steps = bucket.slots * makespan(lengths, bucket.slots)
-        total += Work(
-            sum(int(steps[member]) * int(capacities[member]) for member in bucket.members),
-            slot_steps * bucket.capacity,
-            sum(lengths),
-            slot_steps,
-        )
-    return total

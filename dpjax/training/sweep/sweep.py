@@ -1,19 +1,41 @@
-"""Many private runs at once: vectorised over candidates, in chunks of one fixed shape."""
+"""Many private runs at once: of one shape, or that differ in lot size and number of steps.
+
+`sweep` vectorises runs of one shape over candidates, in chunks of one size. In `mixed_sweep` every
+candidate has a configuration of its own: candidates of similar lots share a program (`schedule.py`,
+`LotFamily`), a fixed number of slots advances together until the first of them has finished, and a
+finished slot takes the next candidate. No step is executed that no candidate waits for, except in
+slots that have run out of candidates.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import json
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
+from dpjax import checks
 from dpjax.randomness import keys as key_streams
-from dpjax.training.sweep.lanes import BucketLoop, Harvest, LaneInputs, Lanes, key_of
+from dpjax.training.dp_sgd import TrainConfig, checked_number_of_records
+from dpjax.training.lots import family_of
+from dpjax.training.sweep.checkpoints import Arrays, Checkpoints
+from dpjax.training.sweep.lanes import (
+    BucketLoop,
+    Candidates,
+    Harvest,
+    LaneInputs,
+    Lanes,
+    SlotProgram,
+    Slots,
+    key_of,
+)
 from dpjax.training.sweep.placement import Placement, named_placement
-from dpjax.training.sweep.schedule import Bucket, equal_bucket
+from dpjax.training.sweep.schedule import Bucket, Work, equal_bucket, plan_buckets
 
 Tree = Any
 Run = Callable[[jax.Array, dict[str, jax.Array], Tree], Tree]
@@ -111,6 +133,181 @@ def sweep(
     return loop.results(None, progress, None)
 
 
+def mixed_sweep(
+    configs: Sequence[TrainConfig],
+    keys: jax.Array,
+    hyperparameters: Mapping[str, Any],
+    data: Tree,
+    *,
+    initial: Callable[[jax.Array], Tree],
+    finish: Callable[[Tree, Tree], Tree] = lambda params, finish_data: params,
+    finish_data: Tree = (),
+    chunk_size: int = 32,
+    useful_work: float = 0.85,
+    steps_per_call: int = 4096,
+    placement: Placement | None = None,
+    population: Sequence[TrainConfig] | None = None,
+    checkpoints: Checkpoints | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    report: Callable[[Work], None] | None = None,
+) -> Iterator[tuple[np.ndarray, Tree]]:
+    """Trains candidates that may differ in lots, number of steps and expected lot size.
+
+    Formal guarantees:
+      * Candidate i is trained as `make_train(configs[i])` trains it: with the lots of its own
+        `configs[i].lots` (their capacity and failure probability are what its accounting needs;
+        padding beyond them never holds a record), its own steps, key and hyperparameters. Its
+        guarantee is that of `make_train`.
+      * Its result does not depend on the other candidates, their order, the slots, the steps per
+        call or the placement, up to float32 rounding.
+      * A key given twice is refused; slots without a candidate get fresh keys, and what they
+        compute is dropped.
+      * The order and the times at which candidates finish depend on the number of candidates: they
+        stay with the curator.
+
+    Args:
+      configs: one for each candidate, equal in everything but `lots`, `steps` and
+        `expected_lot_size` (`dataclasses.replace`); all lots of one relation.
+      keys, hyperparameters: as in `sweep`.
+      data: pytree of arrays (rows, ...), the private records.
+      initial: key -> parameters, given each candidate's own "initial" stream. Must not see data.
+      finish: (trained parameters, finish_data) -> what to hand out of a candidate, a pytree of
+        arrays; the parameters by default.
+      finish_data: pytree of arrays that `finish` reads, for example validation records.
+      chunk_size: as in `sweep`.
+      useful_work: least planned fraction of useful work, in (0, 1] (see `schedule.plan_buckets`).
+        Lower: fewer compilations, more candidates side by side, more padding and waiting.
+      steps_per_call: at most so many steps in one call to the device; the host can do nothing in
+        between (progress, interruption, a checkpoint).
+      placement: devices to spread over; its width is an upper limit beside chunk_size. None: the
+        default device.
+      population: typical configurations, in typical proportions, that buckets and slots are
+        planned for; every candidate must have the lots and steps of one of them. The compiled
+        programs, and with them the last bits of a result, then do not depend on which candidates
+        were drawn, nor on how many. None: planned for `configs`.
+      checkpoints: where to save slots and finished candidates. If the folder holds a save of this
+        same sweep, the sweep goes on from there: it yields the candidates that had finished again,
+        then the others, all bit for bit as without the interruption (same machine, same versions,
+        same options). The folder is deleted at the end.
+      progress: as in `sweep`, whenever some have finished.
+      report: called once, at the end, with the `Work` done.
+
+    Yields:
+      indices int64 (k,) of finished candidates and their outputs, a pytree of host arrays (k, ...),
+      in the order of finishing.
+    """
+    if chunk_size < 1:
+        raise ValueError(f"chunk_size is {chunk_size}: pass at least 1")
+    if steps_per_call < 1:
+        raise ValueError(f"steps_per_call is {steps_per_call}: pass at least 1")
+    values = checked_candidates(keys, hyperparameters)
+    configs = list(configs)
+    if len(configs) != keys.shape[0]:
+        raise ValueError(
+            f"{len(configs)} configurations for {keys.shape[0]} keys: pass one for each candidate"
+        )
+    _refuse_other_differences(configs)
+    for lots in {config.lots for config in configs}:
+        checked_number_of_records(lots, data, None)
+    placement = Placement(chunk_size) if placement is None else placement
+    buckets = _planned(configs, population, placement, chunk_size, useful_work)
+    candidates = Candidates(configs, np.asarray(jax.random.key_data(keys)), values)
+    saved, identity = None, dict[str, str]()
+    if checkpoints is not None:
+        saved, identity = checkpoints.restore(), candidates.identity(buckets, data)
+        _refuse_other_saves(checkpoints, *saved, identity, buckets)
+    data = placement.put(jax.tree.map(np.asarray, data), whole=True)
+    program = SlotProgram(configs[0], initial, finish, data, finish_data) if configs else None
+
+    def lanes_of(bucket: Bucket) -> Slots:
+        assert program is not None  # A bucket has members.
+        return Slots(bucket, candidates, program, placement)
+
+    words = json.dumps(identity).encode()
+    loop = BucketLoop(buckets, lanes_of, steps_per_call, checkpoints, words)
+    return loop.results(saved, progress, report)
+
+
+def _planned(
+    configs: list[TrainConfig],
+    population: Sequence[TrainConfig] | None,
+    placement: Placement,
+    chunk_size: int,
+    useful_work: float,
+) -> list[Bucket]:
+    """The buckets of the candidates, in slots planned for the population."""
+    population = configs if population is None else list(population)
+    families = [family_of(config.lots) for config in population]
+    buckets = plan_buckets(
+        [dataclasses.replace(family, capacity=0) for family in families],
+        [family.capacity for family in families],
+        [config.steps for config in population],
+        slots=min(chunk_size, placement.width) * placement.device_count,
+        useful_work=useful_work,
+        slots_multiple=placement.device_count,
+    )
+    bucket_of = {
+        (population[member].lots, population[member].steps): number
+        for number, bucket in enumerate(buckets)
+        for member in bucket.members
+    }
+    members: list[list[int]] = [[] for _ in buckets]
+    for index, config in enumerate(configs):
+        if (config.lots, config.steps) not in bucket_of:
+            raise ValueError(
+                f"candidate {index} has {config.lots} and {config.steps} steps, which the "
+                "population lacks: pass a population with every setting a candidate may have"
+            )
+        members[bucket_of[config.lots, config.steps]].append(index)
+    return [
+        dataclasses.replace(
+            bucket, members=tuple(sorted(own, key=lambda index: (-configs[index].steps, index)))
+        )
+        for bucket, own in zip(buckets, members)
+        if own
+    ]
+
+
+def _refuse_other_differences(configs: list[TrainConfig]) -> None:
+    may_differ = ("lots", "steps", "expected_lot_size")
+    for config in configs[1:]:
+        for field in dataclasses.fields(TrainConfig):
+            ours, first = getattr(config, field.name), getattr(configs[0], field.name)
+            if field.name not in may_differ and ours is not first and ours != first:
+                raise ValueError(
+                    f"the candidates' configurations differ in {field.name}: make them from one by "
+                    f"dataclasses.replace, changing only {', '.join(may_differ)}"
+                )
+
+
+def _refuse_other_saves(
+    checkpoints: Checkpoints,
+    standing: Arrays | None,
+    earlier: list[Arrays],
+    identity: Mapping[str, str],
+    buckets: list[Bucket],
+) -> None:
+    """Refuses saves of another sweep, and those that lack a candidate that had finished."""
+    if standing is None:
+        return
+    try:
+        begun, number = json.loads(standing["identity"].tobytes()), int(standing["bucket"])
+        taken, in_slots = int(standing["taken"]), standing["member"].tolist()
+        kept = [index for arrays in earlier for index in arrays["members"].tolist()]
+    except (KeyError, ValueError):
+        raise checkpoints.damaged() from None
+    if others := checks.differing(begun, identity):
+        raise ValueError(
+            f"{checkpoints.folder} holds checkpoints of another sweep ({', '.join(others)}): pass "
+            "the candidates and options that it was begun with, or another folder"
+        )
+    met = [index for bucket in buckets[:number] for index in bucket.members]
+    met += buckets[number].members[:taken]
+    # Whoever was begun is in a slot or has finished: none may be lost, none come twice.
+    if sorted(kept + [index for index in in_slots if index >= 0]) != sorted(met):
+        raise checkpoints.damaged()
+
+
 def checked_candidates(
     keys: jax.Array, hyperparameters: Mapping[str, Any]
 ) -> dict[str, np.ndarray]:
@@ -125,7 +322,11 @@ def checked_candidates(
     if keys.ndim != 1:
         raise ValueError(f"keys have shape {keys.shape}: pass one key per candidate, (candidates,)")
     number = keys.shape[0]
-    _refuse_shared_keys(keys)
+    if len(np.unique(np.asarray(jax.random.key_data(keys)), axis=0)) < number:
+        raise ValueError(
+            "two candidates share a key and would get identical noise: pass a different key for "
+            "each, from training.candidate_keys(number)"
+        )
     values = {name: np.asarray(value, np.float32) for name, value in hyperparameters.items()}
     for name, value in values.items():
         if value.shape != (number,):
@@ -134,15 +335,6 @@ def checked_candidates(
                 f"({number},)"
             )
     return values
-
-
-def _refuse_shared_keys(keys: jax.Array) -> None:
-    """Raises a ValueError if two of the keys (candidates,) are equal."""
-    if len(np.unique(np.asarray(jax.random.key_data(keys)), axis=0)) < keys.shape[0]:
-        raise ValueError(
-            "two candidates share a key and would get identical noise: pass a different key for "
-            "each, from training.candidate_keys(number)"
-        )
 
 
 class _WholeRuns(Lanes):

@@ -14,7 +14,7 @@ import numpy as np
 
 from dpjax import accounting
 from dpjax.randomness.host_randomness import HostRandomness
-from dpjax.tuning import cautions, curator, described, restating
+from dpjax.tuning import cautions, curator, statements
 from dpjax.tuning.evaluations.candidate_runs import untrained
 from dpjax.tuning.evaluations.private_runs import (
     Executed,
@@ -23,18 +23,10 @@ from dpjax.tuning.evaluations.private_runs import (
     plan_procedure,
 )
 from dpjax.tuning.job import Job
-from dpjax.tuning.problem.run_settings import RunOptions
-from dpjax.tuning.problem.space import Space, space_from
-from dpjax.tuning.problem.task import Task
-from dpjax.tuning.release import Release, statement
-from dpjax.tuning.tuner import (
-    Finish,
-    KeepTheWinner,
-    Progress,
-    Request,
-    Restated,
-    Result,
-)
+from dpjax.tuning.problem.problem import Problem
+from dpjax.tuning.problem.space import Space
+from dpjax.tuning.release import Release
+from dpjax.tuning.tuner import Progress, Restated, Result
 
 RULE = "none: one private run with hyperparameters that were public beforehand"
 
@@ -82,10 +74,8 @@ class OneRun:
 
     def carry_out(
         self,
-        task: Task,
-        request: Request,
+        problem: Problem,
         choice: NothingToChoose,
-        finish: Finish,
         *,
         randomness: HostRandomness,
         chunk_size: int,
@@ -93,7 +83,7 @@ class OneRun:
         job: Job,
     ) -> Result | None:
         """See `tuner.Evaluation`."""
-        fixed = planned(task, request, finish)
+        fixed = planned(problem)
         started = time.time()
         executed = execute(
             fixed, randomness=randomness, chunk_size=chunk_size, progress=progress, job=job
@@ -116,44 +106,32 @@ class OneRun:
         )
 
     def restate(
-        self, claim: Mapping[str, Any], choice: NothingToChoose, finish: Finish
+        self, claim: Mapping[str, Any], problem: Problem, choice: NothingToChoose
     ) -> Restated:
         """See `tuner.Evaluation`."""
-        space = space_from(claim["candidates_drawn_from"])
-        asked, options = restating.options(claim, space)
-        request = Request(space, options, restating.reads_everything, delta=claim["delta"])
-        fixed = planned(restating.task(claim), request, finish)
-        statement = public_claim(
-            fixed,
-            asked,
-            restating.training(claim),
-            secret=restating.flag(claim["randomness"]["secret"]),
-            versions=restating.versions(claim),
-        )
-        setting = hyperparameters(space)
+        setting = hyperparameters(problem.space)
         return Restated(
-            statement, lambda chosen: chosen in (setting, dict.fromkeys(sorted(setting)))
+            public_claim(planned(problem), **statements.common(claim)),
+            lambda chosen: chosen in (setting, dict.fromkeys(sorted(setting))),
         )
 
 
-def planned(task: Task, request: Request, finish: Finish) -> Procedure:
+def planned(problem: Problem) -> Procedure:
     """Fixes one run and its cost, from public numbers only; refuses a space that draws anything."""
-    if finish != KeepTheWinner():
-        raise ValueError(f"one run ends in KeepTheWinner(), not in {finish!r}: it is the release")
-    for name, law in request.space.parameters.items():
+    for name, law in problem.space.parameters.items():
         if len(set(law.values or ())) != 1:
             raise ValueError(
                 f"one run has hyperparameters that are fixed beforehand, and {name} is drawn from "
                 f"{law}: pass a number for it"
             )
     # No score is released, and none decides: there is nothing to add noise to.
-    unscored = dataclasses.replace(request, validation_is_public=True)
-    return plan_procedure(task, unscored, NothingToChoose())
+    unscored = dataclasses.replace(problem, validation_is_public=True)
+    return plan_procedure(unscored, NothingToChoose())
 
 
 def hyperparameters(space: Space) -> dict[str, float | None]:
     """Returns what stands in the release, of a space of numbers."""
-    return described.rounded(
+    return statements.rounded(
         {name: float(law.lowest) for name, law in sorted(space.parameters.items())}
     )
 
@@ -167,30 +145,19 @@ def _release(fixed: Procedure, executed: Executed, secret: bool) -> Release:
         params = untrained(fixed.task)
         released = dict.fromkeys(released)
         cautions.of_untrained("the run is not finite")
-    options = fixed.request.run
-    words = fixed.inspected.words(options.sampling)
-    claim = public_claim(fixed, options, words, secret=secret)
-    return Release(params=params, hyperparameters=released, statement=claim)
+    return Release(params=params, hyperparameters=released, statement=public_claim(fixed, secret))
 
 
 def public_claim(
-    fixed: Procedure,
-    options: RunOptions,
-    training: Mapping[str, Any],
-    *,
-    secret: bool,
-    versions: Mapping[str, str] | None = None,
+    fixed: Procedure, secret: bool, versions: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
     """Returns what the release of one run states, from public text and numbers alone."""
-    return statement(
+    return statements.written(
+        **statements.of_problem(fixed.problem),
         guarantee=fixed.guarantee,
-        delta=fixed.request.delta,
         selection=fixed.selection.describe(),
-        space=fixed.space.describe(),
         score={"what": "none: nothing was measured on the records, nothing was selected"},
-        settings=described.of_settings(fixed.settings, options.sampling, of=THE_RUN),
-        **training,
-        options=described.of_options(options),
+        settings=statements.of_settings(fixed.settings, of=THE_RUN),
         randomness_is_secret=secret,
         assumptions=_ASSUMPTIONS,
         versions=versions,

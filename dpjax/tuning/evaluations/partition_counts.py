@@ -28,6 +28,7 @@ from dpjax.tuning.evaluations.candidate_runs import (
 )
 from dpjax.tuning.evaluations.partitions import PartitionLots
 from dpjax.tuning.job import Arrays, Job, bound, read_bound
+from dpjax.tuning.problem.problem import Sizes
 from dpjax.tuning.problem.task import Records, Task
 
 PyTree = Any
@@ -87,7 +88,7 @@ def padded(arrays: object, rows: int) -> object:
     return jax.tree.map(one, arrays)
 
 
-def check_partitions(records: Records, partitions: int) -> int:
+def check_partitions(records: Records | Sizes, partitions: int) -> int:
     """Returns the number of partitions, if the records can have as many by public numbers."""
     partitions = checks.whole("partitions", partitions, 0)
     if not 1 <= partitions <= records.public_size:
@@ -95,7 +96,7 @@ def check_partitions(records: Records, partitions: int) -> int:
             f"partitions={partitions}: pass between 1 and the public number of training records, "
             f"{records.public_size}"
         )
-    if records.identifiers is None:
+    if not records.identified:
         raise ValueError(
             "the training records have no identifiers to partition them by: make the task from "
             "data.from_arrays(...).parts(...), or pass Records(identifiers=..., "

@@ -1,6 +1,6 @@
 """Models of partitions: every candidate on every part of the records, one choice, one training.
 
-`PartitionModels` is the evaluation of `exponential`, `permute_and_flip` and `doubling`: partition
+`PartitionModels` is the evaluation of `exponential` and `doubling`: partition
 models are trained and counted, one choice looks at the counts, and the winner alone is trained by
 DP-SGD on all training records; only that, and what was public before, is released.
 """
@@ -25,8 +25,7 @@ from dpjax.randomness import keys as key_streams
 from dpjax.randomness.exact_samplers import UniformBelow
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.training.sweep import hosts
-from dpjax.tuning import cautions, curator, described, restating
-from dpjax.tuning.choices import BestOf
+from dpjax.tuning import cautions, curator, statements
 from dpjax.tuning.evaluations.candidate_runs import untrained
 from dpjax.tuning.evaluations.partition_counts import (
     check_partitions,
@@ -44,35 +43,30 @@ from dpjax.tuning.evaluations.private_runs import (
     Executed,
     Procedure,
     execute,
+    final_run,
+    named,
     read_executed,
+    within,
     written_executed,
 )
 from dpjax.tuning.job import Arrays, Job, bound, read_bound
-from dpjax.tuning.problem import inspection
+from dpjax.tuning.problem.problem import Problem
 from dpjax.tuning.problem.run_settings import (
-    RunOptions,
     RunSetting,
     calibrated,
     check_cost_is_fixed,
     the_one_setting,
     training_guarantee,
 )
-from dpjax.tuning.problem.space import ACCOUNTED, Space, space_from
+from dpjax.tuning.problem.space import ACCOUNTED, Space
 from dpjax.tuning.problem.task import Task
-from dpjax.tuning.release import Release, statement
-from dpjax.tuning.tuner import (
-    Finish,
-    Progress,
-    Request,
-    Restated,
-    Result,
-    TrainTheWinner,
-)
+from dpjax.tuning.release import Release
+from dpjax.tuning.tuner import Progress, Restated, Result
 
 # Numbers of a seeded `HostRandomness`'s streams, apart from those of `execution`.
 _STREAM_OF_CANDIDATES, _STREAM_OF_PARTITIONS, _STREAM_OF_SELECTION = 11, 12, 13
 
-CHOICE_FILE = "choice.npz"
+CHOICE_FILE, _FINAL = "choice.npz", "final"
 
 FINAL_TRAINING = "the chosen candidate, on all training records"
 
@@ -130,10 +124,8 @@ class PartitionModels:
 
     def carry_out(
         self,
-        task: Task,
-        request: Request,
+        problem: Problem,
         choice: UtilityChoice,
-        finish: Finish,
         *,
         randomness: HostRandomness,
         chunk_size: int,
@@ -141,46 +133,23 @@ class PartitionModels:
         job: Job,
     ) -> Result | None:
         """See `tuner.Evaluation`."""
-        _check_finish(finish)
-        fixed = plan(task, request, self, choice, finish)
+        fixed = plan(problem, self, choice)
         warning = fixed.utility.noise_warning(fixed.number, choice.epsilon)
         if warning is not None:
             warnings.warn(warning, SelectionNoiseWarning, stacklevel=cautions.users_level())
         return _selected_and_trained(fixed, randomness, chunk_size, progress, job, warning)
 
-    def restate(self, claim: Mapping[str, Any], choice: UtilityChoice, finish: Finish) -> Restated:
+    def restate(
+        self, claim: Mapping[str, Any], problem: Problem, choice: UtilityChoice
+    ) -> Restated:
         """See `tuner.Evaluation`."""
-        _check_finish(finish)
-        score, space = claim["score"], space_from(claim["candidates_drawn_from"])
-        asked, options = restating.options(claim, space)
         listed = claim["selection"]["candidates"]
-        request = Request(
-            space,
-            options,
-            restating.reads_everything,
-            delta=claim["delta"],
-            validation_is_public=restating.flag(score["validation_is_public"]),
-        )
         models = dataclasses.replace(self, candidates=len(listed))
-        fixed = plan(restating.task(claim), request, models, choice, finish)
-        statement = public_claim(
-            fixed,
-            asked,
-            listed,
-            restating.training(claim),
-            secret=restating.flag(claim["randomness"]["secret"]),
-            versions=restating.versions(claim),
-        )
-        if not all(restating.is_public(candidate, space) for candidate in listed):
+        fixed = plan(problem, models, choice)
+        statement = public_claim(fixed, listed, **statements.common(claim))
+        if not all(statements.is_public(candidate, problem.space) for candidate in listed):
             raise ValueError("selection.candidates are not of the space")
         return Restated(statement, lambda chosen: chosen in listed)
-
-
-def _check_finish(finish: Finish) -> None:
-    if finish != TrainTheWinner():
-        raise ValueError(
-            f"partitions' models are not private: pass TrainTheWinner(), not {finish!r}"
-        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,7 +160,7 @@ class Plan:
     the cost of both, and `listed` are the candidates, where the caller gave them.
     """
 
-    request: Request
+    problem: Problem
     models: PartitionModels
     number: int
     listed: Sequence[Mapping[str, float]] | None
@@ -199,7 +168,6 @@ class Plan:
     utility: AveragedUtility
     lots: PartitionLots
     setting: RunSetting
-    inspected: inspection.Inspection
     selection_guarantee: accounting.Guarantee
     training_guarantee: accounting.Guarantee
     guarantee: accounting.Guarantee
@@ -207,24 +175,23 @@ class Plan:
     @property
     def task(self) -> Task:
         """Returns what is learned."""
-        return self.inspected.task
+        assert self.problem.task is not None  # It is no statement's.
+        return self.problem.task
 
     @property
     def space(self) -> Space:
         """Returns the distribution that candidates are drawn from."""
-        return self.request.space
+        return self.problem.space
 
 
-def plan(
-    task: Task, request: Request, models: PartitionModels, choice: UtilityChoice, finish: Finish
-) -> Plan:
+def plan(problem: Problem, models: PartitionModels, choice: UtilityChoice) -> Plan:
     """Fixes the procedure and its cost, from public numbers only."""
-    space, epsilon, delta = request.space, request.epsilon, request.delta
-    inspected = inspection.Inspection(task, request.optimizer, space.parameters)
+    space, epsilon, delta = problem.space, problem.epsilon, problem.delta
+    problem.inspect()
     number, listed = _candidates(models.candidates, space)
-    partition_number = check_partitions(task.train, models.partitions)
+    partition_number = check_partitions(problem.train, models.partitions)
     check_cost_is_fixed(space)
-    setting = the_one_setting(task, space, request.run, epsilon)
+    setting = the_one_setting(problem)
     selection = choice.guarantee(setting.relation)
     if epsilon is not None:
         alone = selection.epsilon(delta)
@@ -233,22 +200,24 @@ def plan(
                 f"the selection alone costs epsilon {alone:.4g} of {epsilon:g}: pass a smaller "
                 "selection_epsilon, a cap on iterations or hits, or a larger epsilon"
             )
-        (setting,) = calibrated([setting], lambda run: finish.total(selection, run), epsilon, delta)
+        (setting,) = calibrated(
+            [setting], lambda run: accounting.compose(selection, run), epsilon, delta
+        )
     final = training_guarantee([setting])
     # Under replace one, run_settings has refused records that a replacement could move.
-    stay = setting.relation == ADD_OR_REMOVE_ONE or task.train.stable_under_replacement
+    stay = setting.relation == ADD_OR_REMOVE_ONE or problem.train.stable_under_replacement
     utility = AveragedUtility(
         partition_number,
-        task.validation.public_size,
-        request.validation_is_public,
+        problem.validation.public_size,
+        problem.validation_is_public,
         stay,
-        task.units,
+        problem.units,
     )
     lots = partition_lots(
-        setting, task.train.public_size, partition_number, models.partition_training
+        setting, problem.train.public_size, partition_number, models.partition_training
     )
     return Plan(
-        request=request,
+        problem=problem,
         models=models,
         number=number,
         listed=listed,
@@ -256,10 +225,9 @@ def plan(
         utility=utility,
         lots=lots,
         setting=setting,
-        inspected=inspected,
         selection_guarantee=selection,
         training_guarantee=final,
-        guarantee=finish.total(selection, final),
+        guarantee=accounting.compose(selection, final),
     )
 
 
@@ -308,7 +276,7 @@ def _selected_and_trained(
     winner, events, scores, sizes = json.loads(outcome["found"].tobytes())
     hyperparameters = _hyperparameters(fixed, outcome)
     chosen = {name: float(values[winner]) for name, values in hyperparameters.items()}
-    final = read_executed(_of_final(outcome), fixed.task)
+    final = read_executed(within(outcome, _FINAL), fixed.task)
     utilities = np.asarray(scores, dtype=np.float64) / fixed.utility.units
     return Result(
         release=_release(fixed, randomness, hyperparameters, chosen, final),
@@ -354,8 +322,8 @@ def _worked_out(
         fixed.setting.steps,
         hyperparameters,
         jax.random.wrap_key_data(drawn["keys"], impl=key_streams.IMPLEMENTATION),
-        optimizer=fixed.request.optimizer,
-        clipping=fixed.request.run.clipping,
+        optimizer=fixed.problem.inspected.optimizer,
+        clipping=fixed.problem.run.clipping,
         chunk_size=chunk_size,
         job=job,
         drawn=drawn,
@@ -384,19 +352,10 @@ def _worked_out(
         progress(models + 1, models + 1)
     found = json.dumps([winner, events, scores, records.sizes.tolist()])
     return (
-        {f"{_FINAL}{name}": array for name, array in written_executed(final).items()}
+        named(_FINAL, written_executed(final))
         | {f"hyperparameter_{name}": values for name, values in hyperparameters.items()}
         | {"found": np.frombuffer(found.encode(), np.uint8)}
     )
-
-
-_FINAL = "final_"
-
-
-def _of_final(outcome: Arrays) -> Arrays:
-    """Returns the arrays of the final training."""
-    names = (name for name in outcome if name.startswith(_FINAL))
-    return {name.removeprefix(_FINAL): outcome[name] for name in names}
 
 
 def _hyperparameters(fixed: Plan, arrays: Arrays) -> dict[str, np.ndarray]:
@@ -450,7 +409,7 @@ def _facts(fixed: Plan, randomness: HostRandomness) -> dict[str, Any]:
     return {
         "method": "models of partitions",
         "settings": dataclasses.astuple(fixed.setting),
-        "clipping": fixed.request.run.clipping.describe(),
+        "clipping": fixed.problem.run.clipping.describe(),
         "partitions": [dataclasses.astuple(fixed.lots), dataclasses.astuple(fixed.utility)],
         "candidates": [
             fixed.number,
@@ -460,19 +419,17 @@ def _facts(fixed: Plan, randomness: HostRandomness) -> dict[str, Any]:
         "selection": [type(fixed.choice).__name__, list(vars(fixed.choice).values())],
         "seed": randomness.seed,
         "identifiers": curator.fingerprint(fixed.task.train.identifiers),
-    } | fixed.inspected.facts()
+    } | fixed.problem.inspected.facts()
 
 
 def final_procedure(fixed: Plan, chosen: Mapping[str, float]) -> Procedure:
     """Returns one private run of the chosen candidate, on all training records."""
-    return Procedure(
-        request=dataclasses.replace(fixed.request, space=Space(dict(chosen))),
-        selection=BestOf(accounting.Fixed(1)),
-        settings=tuple(final_settings(fixed)),
-        inspected=fixed.inspected,
-        score_noise=0.0,
-        run_guarantee=fixed.training_guarantee,
-        guarantee=fixed.guarantee,
+    (setting,) = final_settings(fixed)
+    return final_run(
+        dataclasses.replace(fixed.problem, space=Space(dict(chosen))),
+        setting,
+        fixed.training_guarantee,
+        fixed.guarantee,
     )
 
 
@@ -489,13 +446,11 @@ def _release(
         params = untrained(fixed.task)
         cautions.of_untrained("the final training is not finite")
     listed = [
-        described.rounded({name: float(values[index]) for name, values in hyperparameters.items()})
+        statements.rounded({name: float(values[index]) for name, values in hyperparameters.items()})
         for index in range(fixed.number)
     ]
-    options = fixed.request.run
-    words = fixed.inspected.words(options.sampling)
-    claim = public_claim(fixed, options, listed, words, secret=randomness.secret)
-    return Release(params=params, hyperparameters=described.rounded(chosen), statement=claim)
+    claim = public_claim(fixed, listed, secret=randomness.secret)
+    return Release(params=params, hyperparameters=statements.rounded(chosen), statement=claim)
 
 
 def final_settings(fixed: Plan) -> list[RunSetting]:
@@ -505,18 +460,16 @@ def final_settings(fixed: Plan) -> list[RunSetting]:
 
 def public_claim(
     fixed: Plan,
-    options: RunOptions,
     listed: Sequence[Mapping[str, float | None]],
-    training: Mapping[str, Any],
     *,
     secret: bool,
     versions: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Returns what the release of a plan states, from public text and numbers alone."""
-    utility, setting, delta = fixed.utility, fixed.setting, fixed.request.delta
-    claim = statement(
+    utility, setting, delta = fixed.utility, fixed.setting, fixed.problem.delta
+    claim = statements.written(
+        **statements.of_problem(fixed.problem),
         guarantee=fixed.guarantee,
-        delta=delta,
         selection=fixed.choice.describe(utility, delta)
         | {
             "candidates": list(listed),
@@ -529,22 +482,16 @@ def public_claim(
                 "protection": "none of its own: a record influences one partition's models only",
             },
         },
-        space=fixed.space.describe(),
-        score=described.of_score(
-            utility.units_of_a_record,
+        score=statements.of_score(
+            fixed.problem,
             counted="correct validation predictions of the partitions' models, summed",
             summed="scores in [0, 1] of validation records with the partitions' models, summed",
-            users=fixed.task.users,
         )
         | {
             "units_of_a_utility_of_1": utility.units,
             "sensitivity_in_units": utility.sensitivity,
-            "public_size": utility.validation_size,
-            "validation_is_public": utility.validation_is_public,
         },
-        settings=described.of_settings(final_settings(fixed), options.sampling, of=FINAL_TRAINING),
-        **training,
-        options=described.of_options(options),
+        settings=statements.of_settings(final_settings(fixed), of=FINAL_TRAINING),
         randomness_is_secret=secret,
         assumptions=_ASSUMPTIONS,
         versions=versions,

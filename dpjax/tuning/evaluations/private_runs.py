@@ -20,35 +20,26 @@ from dpjax import accounting, checks, training
 from dpjax.randomness import integer_laws
 from dpjax.randomness import keys as key_streams
 from dpjax.randomness.host_randomness import HostRandomness
-from dpjax.tuning import cautions, curator, described, restating
-from dpjax.tuning.choices import RunChoice
+from dpjax.tuning import cautions, curator, statements
+from dpjax.tuning.choices import BestOf, RunChoice
 from dpjax.tuning.evaluations.best_of_runs import BestOfRuns
 from dpjax.tuning.evaluations.candidate_runs import trained_runs, untrained
 from dpjax.tuning.job import Arrays, Job, put_together, share_arrays
-from dpjax.tuning.problem import inspection
+from dpjax.tuning.problem.problem import Problem
 from dpjax.tuning.problem.run_settings import (
-    RunOptions,
     RunSetting,
-    calibrated,
     check_score_noise,
     count_guarantee,
+    meet_target,
     noise_on_training_scores,
     run_settings,
     training_guarantee,
     validation_noise,
 )
-from dpjax.tuning.problem.space import Space, space_from
+from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Task
-from dpjax.tuning.release import Release, statement
-from dpjax.tuning.tuner import (
-    Finish,
-    KeepTheWinner,
-    Optimizer,
-    Progress,
-    Request,
-    Restated,
-    Result,
-)
+from dpjax.tuning.release import Release
+from dpjax.tuning.tuner import Optimizer, Progress, Restated, Result
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,10 +60,8 @@ class PrivateRuns:
 
     def carry_out(
         self,
-        task: Task,
-        request: Request,
+        problem: Problem,
         choice: RunChoice,
-        finish: Finish,
         *,
         randomness: HostRandomness,
         chunk_size: int,
@@ -80,8 +69,7 @@ class PrivateRuns:
         job: Job,
     ) -> Result | None:
         """See `tuner.Evaluation`; `choice` is a `choices.RunChoice`."""
-        _check_finish(finish)
-        procedure = self.planned(task, request, choice)
+        procedure = self.planned(problem, choice)
         started = time.time()
         executed = execute(
             procedure,
@@ -92,66 +80,43 @@ class PrivateRuns:
         )
         if executed is None:
             return None
-        release = _release(procedure, executed, randomness.secret)
+        task = procedure.task
         return Result(
-            release=release,
+            release=_release(procedure, executed, randomness.secret),
             guarantee=procedure.guarantee,
             run_guarantee=procedure.run_guarantee,
             curator=curator.CuratorRecord(
                 number_of_candidates=int(executed.counts[0]),
                 winner=int(executed.best.candidate[0]),
                 hyperparameters=executed.hyperparameters,
-                scores=executed.scores / procedure.task.validation.public_size,
-                accuracies=executed.units / (task.units * max(procedure.task.validation.number, 1)),
+                scores=executed.scores / task.validation.public_size,
+                accuracies=executed.units / (task.units * max(task.validation.number, 1)),
                 seconds=time.time() - started,
             ),
         )
 
-    def planned(self, task: Task, request: Request, choice: RunChoice) -> Procedure:
+    def planned(self, problem: Problem, choice: RunChoice) -> Procedure:
         """Returns what is run; see `plan_procedure`."""
         return plan_procedure(
-            task,
-            request,
+            problem,
             choice,
             score_noise=self.score_noise,
             not_private=self.not_private,
             score_on_training=self.score_on_training,
         )
 
-    def restate(self, claim: Mapping[str, Any], choice: RunChoice, finish: Finish) -> Restated:
+    def restate(self, claim: Mapping[str, Any], problem: Problem, choice: RunChoice) -> Restated:
         """See `tuner.Evaluation`; the noise of scores is read from the statement."""
-        _check_finish(finish)
-        score, space = claim["score"], space_from(claim["candidates_drawn_from"])
-        public = restating.flag(score["validation_is_public"])
-        asked, options = restating.options(claim, space)
-        request = Request(
-            space,
-            options,
-            restating.reads_everything,
-            delta=claim["delta"],
-            validation_is_public=public,
-        )
+        score, public = claim["score"], problem.validation_is_public
         procedure = plan_procedure(
-            restating.task(claim),
-            request,
+            problem,
             choice,
             score_noise=None if public else float(score["noise_standard_deviation_in_records"]),
-            score_on_training=score.get("records") == described.THE_TRAINING_RECORDS,
+            score_on_training=score.get("records") == statements.THE_TRAINING_RECORDS,
         )
-        statement = public_claim(
-            procedure,
-            asked,
-            restating.training(claim),
-            secret=restating.flag(claim["randomness"]["secret"]),
-            versions=restating.versions(claim),
-        )
-        return Restated(statement, lambda chosen: restating.drawn_from(space, chosen))
-
-
-def _check_finish(finish: Finish) -> None:
-    if finish != KeepTheWinner():
-        raise ValueError(
-            f"private runs end in KeepTheWinner(), not in {finish!r}: their records were used up"
+        return Restated(
+            public_claim(procedure, **statements.common(claim)),
+            lambda chosen: statements.drawn_from(problem.space, chosen),
         )
 
 
@@ -164,10 +129,9 @@ class Procedure:
     not private.
     """
 
-    request: Request
+    problem: Problem
     selection: RunChoice
     settings: tuple[RunSetting, ...]
-    inspected: inspection.Inspection
     score_noise: float
     run_guarantee: accounting.Guarantee | None
     guarantee: accounting.Guarantee | None
@@ -176,27 +140,28 @@ class Procedure:
     @property
     def task(self) -> Task:
         """Returns what is learned."""
-        return self.inspected.task
+        assert self.problem.task is not None  # It is no statement's.
+        return self.problem.task
 
     @property
     def space(self) -> Space:
         """Returns the distribution candidates are drawn from."""
-        return self.request.space
+        return self.problem.space
 
     @property
     def optimizer(self) -> Optimizer:
         """Returns hyperparameters -> optax transformation."""
-        return self.inspected.optimizer
+        assert self.problem.optimizer is not None
+        return self.problem.optimizer
 
     @property
     def clipping(self) -> training.ClipRule:
         """Returns how gradients are clipped."""
-        return self.request.run.clipping
+        return self.problem.run.clipping
 
 
 def plan_procedure(
-    task: Task,
-    request: Request,
+    problem: Problem,
     selection: RunChoice,
     *,
     score_noise: float | None = None,
@@ -205,85 +170,56 @@ def plan_procedure(
 ) -> Procedure:
     """Fixes the procedure and its cost, from public numbers only; the noise meets the target.
 
-    Of `task` only its public numbers are read (and, for fixed-size lots, the public number of
-    training records); the other arguments are as of `PrivateRuns`.
+    The other arguments are as of `PrivateRuns`.
     """
-    epsilon, delta = request.epsilon, request.delta
-    check_score_noise(score_noise, task.units)
+    epsilon, delta = problem.epsilon, problem.delta
+    check_score_noise(score_noise, problem.units)
     checks.flag("not_private", not_private)
     checks.flag("score_on_training", score_on_training)
     if score_on_training:
-        task = scored_on_training(task, request)
+        problem = problem.scored_on_training()
     charged = functools.partial(
         _scored,
-        units=task.units,
-        validation_is_public=request.validation_is_public,
+        units=problem.units,
+        validation_is_public=problem.validation_is_public,
         score_noise=score_noise,
         composed_at=delta if score_on_training else None,
     )
-    settings = run_settings(task, request.space, request.run)
+    settings = run_settings(problem)
     given = not any(math.isnan(setting.noise_multiplier) for setting in settings)
     if given == (epsilon is not None):
         raise ValueError(
             "pass either a target epsilon or noise multipliers (in the space, or "
             "run=RunOptions(noise_multiplier=...)), not " + ("both" if given else "neither")
         )
-    inspected = inspection.Inspection(task, request.optimizer, request.space.parameters)
+    problem.inspect()
     fixed = functools.partial(
-        Procedure, request, selection, inspected=inspected, score_on_training=score_on_training
+        Procedure,
+        problem,
+        selection,
+        score_on_training=score_on_training,
     )
     if not_private and max(setting.noise_multiplier for setting in settings) > 0:
         raise ValueError("not_private trains without noise: drop it, or the noise_multiplier")
     if not_private:
         return fixed(settings=tuple(settings), score_noise=0.0, run_guarantee=None, guarantee=None)
-    if epsilon is None:
-        if min(setting.noise_multiplier for setting in settings) <= 0:
-            raise ValueError(
-                "noise_multiplier 0 gives no privacy: pass a positive one, or say not_private"
-            )
-        run, deviation = charged(settings)
-        guarantee = selection.guarantee(run)
-    else:
-        if score_noise is not None and not request.validation_is_public:
-            # No noise of training makes room for scores that cost more than the target alone.
-            alone = count_guarantee(score_noise, settings[0].relation, task.units)
-            scores = selection.guarantee(alone)
-            _refuse_scores(score_noise, scores.epsilon(delta), epsilon)
-        # Training alone is calibrated first; the score may add a little, and is then made room for.
-        aim = epsilon
-        for _ in range(6):
-            settings = calibrated(settings, selection.guarantee, aim, delta)
-            run, deviation = charged(settings)
-            guarantee = selection.guarantee(run)
-            reached = guarantee.epsilon(delta)
-            if guarantee.meets(epsilon, delta):
-                break
-            aim *= 0.9995 * epsilon / reached
-        else:
-            _refuse_scores(score_noise, reached, epsilon)
-    return fixed(
-        settings=tuple(settings), score_noise=deviation, run_guarantee=run, guarantee=guarantee
+    if epsilon is None and min(setting.noise_multiplier for setting in settings) <= 0:
+        raise ValueError(
+            "noise_multiplier 0 gives no privacy: pass a positive one, or say not_private"
+        )
+
+    def price(
+        settings: list[RunSetting],
+    ) -> tuple[accounting.Guarantee, tuple[accounting.Guarantee, float]]:
+        run, noise = charged(settings)
+        return selection.guarantee(run), (run, noise)
+
+    settings, (guarantee, (run, noise)) = meet_target(
+        settings, problem, selection.guarantee, selection.guarantee, price, score_noise
     )
-
-
-def scored_on_training(task: Task, request: Request) -> Task:
-    """Returns the task with its training records in the place of the validation records."""
-    if request.validation_is_public:
-        raise ValueError(
-            "score_on_training scores on training records, which are private: drop it, or "
-            "validation_is_public"
-        )
-    # Users stand in both parts here, on purpose.
-    return task.scored_on(dataclasses.replace(task.train, identifiers=None))
-
-
-def _refuse_scores(score_noise: float | None, reached: float, epsilon: float) -> None:
-    """Refuses scores that take the total above its target."""
-    if reached > epsilon:
-        raise ValueError(
-            f"score_noise {score_noise} takes the total to epsilon {reached:.4g} at least, "
-            f"above the target {epsilon}: pass a larger score_noise or epsilon"
-        )
+    return fixed(
+        settings=tuple(settings), score_noise=noise, run_guarantee=run, guarantee=guarantee
+    )
 
 
 def _scored(
@@ -312,6 +248,23 @@ def _scored(
         deviation = validation_noise(train, settings[0].relation, units)
     count = count_guarantee(deviation, settings[0].relation, units)
     return accounting.parallel(train, count), deviation
+
+
+def final_run(
+    problem: Problem,
+    setting: RunSetting,
+    run: accounting.Guarantee | None,
+    total: accounting.Guarantee | None,
+) -> Procedure:
+    """Returns one run of what the space draws, or names, without a score."""
+    return Procedure(
+        problem=problem,
+        selection=BestOf(accounting.Fixed(1)),
+        settings=(setting,),
+        score_noise=0.0,
+        run_guarantee=run,
+        guarantee=total,
+    )
 
 
 # Numbers of a seeded `HostRandomness`'s streams, nothing to do with the named streams of a
@@ -441,6 +394,17 @@ def read_executed(arrays: Arrays, task: Task) -> Executed:
     return Executed(best, arrays["counts"], _hyperparameters(arrays), units, scores)
 
 
+def named(part: str, arrays: Mapping[str, np.ndarray]) -> Arrays:
+    """Returns arrays under names of their part of an outcome; `within` reads them."""
+    return {f"{part}/{name}": array for name, array in arrays.items()}
+
+
+def within(outcome: Arrays, part: str) -> Arrays:
+    """Returns the arrays of one part of an outcome."""
+    found = (name for name in outcome if name.startswith(f"{part}/"))
+    return {name.removeprefix(f"{part}/"): outcome[name] for name in found}
+
+
 def _structure(task: Task) -> Any:
     return jax.tree.structure(jax.eval_shape(task.initial, jax.random.key(0)))
 
@@ -485,7 +449,7 @@ def facts_of(procedure: Procedure, randomness: HostRandomness, executions: int) 
         ],
         "score noise": procedure.score_noise,
         "seed": randomness.seed,
-    } | procedure.inspected.facts()
+    } | procedure.problem.inspected.facts()
 
 
 def _release(procedure: Procedure, executed: Executed, secret: bool) -> Release:
@@ -500,41 +464,24 @@ def _release(procedure: Procedure, executed: Executed, secret: bool) -> Release:
         cautions.of_untrained("no run could be released (none was good enough, or none was drawn)")
     else:
         params = executed.best.output(0)
-        hyperparameters = described.rounded(
+        hyperparameters = statements.rounded(
             {name: float(executed.hyperparameters[name][winner]) for name in names}
         )
-    options = procedure.request.run
-    words = procedure.inspected.words(options.sampling)
-    claim = public_claim(procedure, options, words, secret=secret)
+    claim = public_claim(procedure, secret)
     return Release(params=params, hyperparameters=hyperparameters, statement=claim)
 
 
 def public_claim(
-    procedure: Procedure,
-    options: RunOptions,
-    training: Mapping[str, Any],
-    *,
-    secret: bool,
-    versions: Mapping[str, str] | None = None,
+    procedure: Procedure, secret: bool, versions: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
     """Returns what the release of a procedure states, from public text and numbers alone."""
-    return statement(
+    score = statements.of_noisy_scores(procedure.problem, on_training=procedure.score_on_training)
+    return statements.written(
+        **statements.of_problem(procedure.problem),
         guarantee=procedure.guarantee,
-        delta=procedure.request.delta,
         selection=procedure.selection.describe(),
-        space=procedure.space.describe(),
-        score=described.of_noisy_scores(
-            procedure.task.units, procedure.task.users, on_training=procedure.score_on_training
-        )
-        | {
-            "noise": "discrete Gaussian",
-            "noise_standard_deviation_in_records": procedure.score_noise,
-            "public_size": procedure.task.validation.public_size,
-            "validation_is_public": procedure.request.validation_is_public,
-        },
-        settings=described.of_settings(procedure.settings, options.sampling),
-        **training,
-        options=described.of_options(options),
+        score=score | {"noise_standard_deviation_in_records": procedure.score_noise},
+        settings=statements.of_settings(procedure.settings),
         randomness_is_secret=secret,
         versions=versions,
     )

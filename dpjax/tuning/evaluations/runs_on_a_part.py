@@ -12,43 +12,47 @@ import dataclasses
 import math
 import time
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import numpy as np
 
 from dpjax import accounting, checks
+from dpjax.accounting.selection.split import FINAL_ON
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.training.optimizers import Optimizer
-from dpjax.tuning import cautions, curator, described, restating
-from dpjax.tuning.choices import BestOf, RunChoice
+from dpjax.tuning import cautions, curator, statements
+from dpjax.tuning.choices import RunChoice
 from dpjax.tuning.evaluations.candidate_runs import untrained
-from dpjax.tuning.evaluations.private_runs import Executed, Procedure, execute
+from dpjax.tuning.evaluations.private_runs import (
+    Executed,
+    Procedure,
+    execute,
+    final_run,
+    named,
+    read_executed,
+    within,
+    written_executed,
+)
 from dpjax.tuning.job import Arrays, Job
-from dpjax.tuning.problem import inspection
+from dpjax.tuning.problem.problem import Problem
 from dpjax.tuning.problem.run_settings import (
     LARGEST_DEVIATION,
     RunSetting,
-    calibrated,
     check_cost_is_fixed,
     check_score_noise,
     count_guarantee,
+    meet_target,
     the_one_setting,
     training_guarantee,
 )
 from dpjax.tuning.problem.run_shape import FIXED
-from dpjax.tuning.problem.space import Space, space_from
+from dpjax.tuning.problem.space import Space
 from dpjax.tuning.problem.task import Records, Task
-from dpjax.tuning.release import Release, statement
-from dpjax.tuning.tuner import (
-    Finish,
-    Progress,
-    Request,
-    Restated,
-    Result,
-    TrainOnAll,
-    TrainOnTheRest,
-)
+from dpjax.tuning.release import Release
+from dpjax.tuning.tuner import Progress, Restated, Result
+
+REST, ALL = FINAL_ON
 
 SMALLEST_PROBABILITY = 2.0**-11
 """Of a part: a float from here on is a whole number of 2^-64, the resolution of the draw."""
@@ -91,14 +95,17 @@ class RunsOnAPart:
 
     Each training record is in the subset by itself, with `probability`. `score_noise` is the std of
     the discrete Gaussian on the sum of validation scores (the count of correct predictions), in
-    records; None: the least one that adds nothing to the total.
+    records; None: the least one that adds nothing to the total. `final_on` is what the final
+    training sees: the rest of the training records, or all of them.
     """
 
     probability: float
     score_noise: float | None = None
+    final_on: str = REST
     chunk_size: ClassVar[int] = 16
 
     def __post_init__(self) -> None:
+        checks.one_of("final_on", self.final_on, FINAL_ON)
         found = checks.probability("probability", self.probability, hint=", for example 0.2")
         if not SMALLEST_PROBABILITY <= found <= 1.0 - SMALLEST_PROBABILITY:
             raise ValueError(
@@ -109,10 +116,8 @@ class RunsOnAPart:
 
     def carry_out(
         self,
-        task: Task,
-        request: Request,
+        problem: Problem,
         choice: RunChoice,
-        finish: Finish,
         *,
         randomness: HostRandomness,
         chunk_size: int,
@@ -120,61 +125,46 @@ class RunsOnAPart:
         job: Job,
     ) -> Result | None:
         """See `tuner.Evaluation`; `choice` is a `choices.RunChoice`."""
-        fixed = plan(task, request, self, choice, finish)
+        fixed = plan(problem, self, choice)
+        task = fixed.task
         started = time.time()
-        found = _tuned_and_trained(fixed, randomness, chunk_size, progress, job)
-        if found is None:
+        ran = _tuned_and_trained(fixed, randomness, chunk_size, progress, job)
+        if ran is None:
             return None
+        searched, units = ran.searched, int(ran.final.units[0]) if ran.final and ran.trained else 0
+        chosen = chosen_hyperparameters(searched)
         return Result(
-            release=_release(fixed, found, randomness.secret),
+            release=_release(fixed, ran, randomness.secret),
             guarantee=fixed.guarantee,
             run_guarantee=fixed.training_guarantee,
             selection_guarantee=fixed.selection_guarantee,
             curator=curator.CuratorRecord(
-                number_of_candidates=len(found.scores),
-                winner=found.winner,
-                hyperparameters=_as_trained(fixed, found.hyperparameters),
-                scores=found.scores / task.validation.public_size,
-                accuracies=found.units / (task.units * max(task.validation.number, 1)),
+                number_of_candidates=len(searched.scores),
+                winner=-1 if chosen is None else int(searched.best.candidate[0]),
+                hyperparameters=_as_trained(fixed, searched.hyperparameters),
+                scores=searched.scores / task.validation.public_size,
+                accuracies=searched.units / (task.units * max(task.validation.number, 1)),
                 seconds=time.time() - started,
                 details={
                     "what_scores_are": "of models of the part of the records; the learning rates "
                     "are the final training's",
-                    "final_model_validation_accuracy": found.final_units
+                    "final_model_validation_accuracy": units
                     / (task.units * max(task.validation.number, 1)),
                 },
             ),
         )
 
-    def restate(self, claim: Mapping[str, Any], choice: RunChoice, finish: Finish) -> Restated:
+    def restate(self, claim: Mapping[str, Any], problem: Problem, choice: RunChoice) -> Restated:
         """See `tuner.Evaluation`; the noise of scores is read from the statement."""
-        score, space = claim["score"], space_from(claim["candidates_drawn_from"])
-        public = restating.flag(score["validation_is_public"])
-        asked, options = restating.options(claim, space)
-        request = Request(
-            space,
-            options,
-            restating.reads_everything,
-            delta=claim["delta"],
-            validation_is_public=public,
+        noise = claim["score"]["noise_standard_deviation_in_records"]
+        runs = dataclasses.replace(
+            self, score_noise=None if problem.validation_is_public else float(noise)
         )
-        deviation = None if public else float(score["noise_standard_deviation_in_records"])
-        fixed = plan(
-            restating.task(claim),
-            request,
-            dataclasses.replace(self, score_noise=deviation),
-            choice,
-            finish,
+        fixed = plan(problem, runs, choice)
+        return Restated(
+            public_claim(fixed, **statements.common(claim)),
+            lambda chosen: _may_release(fixed, chosen),
         )
-        request = dataclasses.replace(request, run=asked)
-        claimed = public_claim(
-            dataclasses.replace(fixed, request=request),
-            score["public_size"],
-            restating.training(claim),
-            secret=restating.flag(claim["randomness"]["secret"]),
-            versions=restating.versions(claim),
-        )
-        return Restated(claimed, lambda chosen: _may_release(fixed, chosen))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,12 +177,11 @@ class Plan:
     alone to a record of the subset or a validation record, `guarantee` that of the release.
     """
 
-    request: Request
+    problem: Problem
     probability: float
     on_all: bool
     choice: RunChoice
     setting: RunSetting
-    inspected: inspection.Inspection
     score_noise: float
     training_guarantee: accounting.Guarantee
     selection_guarantee: accounting.Guarantee
@@ -201,12 +190,13 @@ class Plan:
     @property
     def task(self) -> Task:
         """Returns what is learned."""
-        return self.inspected.task
+        assert self.problem.task is not None  # It is no statement's.
+        return self.problem.task
 
     @property
     def space(self) -> Space:
         """Returns the distribution of the final training's hyperparameters."""
-        return self.request.space
+        return self.problem.space
 
     @property
     def final_share(self) -> float:
@@ -233,12 +223,11 @@ class Plan:
         """Returns the private runs on the subset; `in_part`, (n,) bool, stays with the curator."""
         task = _task_of(self.task, in_part)
         # Only the records are others: what was looked at of the task is the same.
-        optimizer = _with_rate_times(self.request.optimizer, self.rate_on_the_part)
+        optimizer = _with_rate_times(self.problem.inspected.optimizer, self.rate_on_the_part)
         return Procedure(
-            request=self.request,
+            problem=dataclasses.replace(self.problem, task=task, optimizer=optimizer),
             selection=self.choice,
             settings=self.settings[:1],
-            inspected=dataclasses.replace(self.inspected, task=task, optimizer=optimizer),
             score_noise=self.score_noise,
             run_guarantee=self.training_guarantee,
             guarantee=self.guarantee,
@@ -247,81 +236,58 @@ class Plan:
     def final_training(self, in_part: np.ndarray, chosen: Mapping[str, float]) -> Procedure:
         """Returns the one run of `chosen`, on the rest of the records or, if `on_all`, on all."""
         task = self.task if self.on_all else _task_of(self.task, ~in_part)
-        return Procedure(
-            request=dataclasses.replace(self.request, space=Space(dict(chosen))),
-            selection=BestOf(accounting.Fixed(1)),
-            settings=self.settings[1:],
-            inspected=dataclasses.replace(self.inspected, task=task),
-            score_noise=0.0,
-            run_guarantee=self.training_guarantee,
-            guarantee=self.guarantee,
+        return final_run(
+            dataclasses.replace(self.problem, task=task, space=Space(dict(chosen))),
+            self.settings[1],
+            self.training_guarantee,
+            self.guarantee,
         )
 
 
-def plan(
-    task: Task, request: Request, runs: RunsOnAPart, choice: RunChoice, finish: Finish
-) -> Plan:
+def plan(problem: Problem, runs: RunsOnAPart, choice: RunChoice) -> Plan:
     """Fixes the procedure and its cost, from public numbers only."""
-    if finish not in (TrainOnTheRest(runs.probability), TrainOnAll(runs.probability)):
-        raise ValueError(
-            f"runs on a part end in TrainOnTheRest({runs.probability:g}), or in TrainOnAll of it, "
-            f"not in {finish!r}: that is what they are priced for"
-        )
-    if request.run.sampling == FIXED:
+    if problem.run.sampling == FIXED:
         raise ValueError(
             "a secret part has no price under replace one, which lots of fixed size speak of: "
             "pass sampling='poisson'"
         )
-    space, epsilon, delta = request.space, request.epsilon, request.delta
-    inspected = inspection.Inspection(task, request.optimizer, space.parameters)
-    check_cost_is_fixed(space)
-    setting = dataclasses.replace(
-        the_one_setting(task, space, request.run, epsilon), probability=1.0
-    )
-    check_score_noise(runs.score_noise, task.units)
+    problem.inspect()
+    check_cost_is_fixed(problem.space)
+    setting = dataclasses.replace(the_one_setting(problem), probability=1.0)
+    check_score_noise(runs.score_noise, problem.units)
 
     def of_records(train: accounting.Guarantee) -> accounting.Guarantee:
-        return finish.total(choice.guarantee(train), train)
+        # The part is secret, so this is less than a composition.
+        return accounting.split(
+            choice.guarantee(train), train, probability=runs.probability, final_on=runs.final_on
+        )
 
-    aim = epsilon
-    for _ in range(6):
-        if aim is not None:
-            (setting,) = calibrated([setting], of_records, aim, delta)
-        train = training_guarantee([setting])
-        selection, total, deviation = choice.guarantee(train), of_records(train), 0.0
-        if not request.validation_is_public:
-            deviation = (
-                _quiet_noise(choice, total, setting.relation, task.units, delta)
+    def price(settings: list[RunSetting]) -> tuple[accounting.Guarantee, tuple]:
+        (setting,) = settings
+        train = training_guarantee(settings)
+        selection, total, noise = choice.guarantee(train), of_records(train), 0.0
+        if not problem.validation_is_public:
+            noise = (
+                _quiet_noise(choice, total, setting.relation, problem.units, problem.delta)
                 if runs.score_noise is None
                 else runs.score_noise
             )
             # A record is in one of the two: validation records are scored, and not trained on.
-            count = choice.guarantee(count_guarantee(deviation, setting.relation, task.units))
+            count = choice.guarantee(count_guarantee(noise, setting.relation, problem.units))
             selection = accounting.parallel(selection, count)
             total = accounting.parallel(total, count)
-        if epsilon is None or aim is None:
-            break
-        reached = total.epsilon(delta)
-        if total.meets(epsilon, delta):
-            break
-        if runs.score_noise is not None and count.epsilon(delta) > epsilon:
-            raise ValueError(
-                f"score_noise {runs.score_noise} takes the total to epsilon {reached:.4g} at "
-                f"least, above the target {epsilon}: pass a larger score_noise or epsilon"
-            )
-        aim *= 0.9995 * epsilon / reached
-    else:
-        raise ValueError(
-            f"no noise was found that meets epsilon {epsilon}: pass noise_multiplier instead"
-        )
+        return total, (train, selection, noise)
+
+    (setting,), (total, (train, selection, noise)) = meet_target(
+        [setting], problem, choice.guarantee, of_records, price, runs.score_noise
+    )
     return Plan(
-        request=request,
+        problem=problem,
         probability=runs.probability,
-        on_all=isinstance(finish, TrainOnAll),
+        on_all=runs.final_on == ALL,
         choice=choice,
         setting=setting,
-        inspected=inspected,
-        score_noise=deviation,
+        score_noise=noise,
         training_guarantee=train,
         selection_guarantee=selection,
         guarantee=total,
@@ -392,22 +358,16 @@ def drawn_part(number: int, probability: float, randomness: HostRandomness) -> n
     return randomness.words(number, _STREAM_OF_PART) < np.uint64(threshold)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Found:
-    """What came out of both subsets, for the curator only.
+class _Ran(NamedTuple):
+    """What was executed on either subset, for the curator only; None: no final training."""
 
-    `hyperparameters` (candidates,) are as the final training would use them; `units` and
-    `final_units` exact sums of validation scores in whole units, `scores` these with noise, in
-    records, -inf for failed candidates; `winner` is -1 where none is finite, `params` then
-    untrained.
-    """
+    searched: Executed
+    final: Executed | None
 
-    hyperparameters: dict[str, np.ndarray]
-    units: np.ndarray
-    scores: np.ndarray
-    winner: int
-    params: Any
-    final_units: int
+    @property
+    def trained(self) -> bool:
+        """Returns whether there is a final model, and it is finite."""
+        return self.final is not None and bool(np.isfinite(self.final.best.score[0]))
 
 
 def _tuned_and_trained(
@@ -416,8 +376,8 @@ def _tuned_and_trained(
     chunk_size: int,
     progress: Progress | None,
     job: Job,
-) -> _Found | None:
-    """Draws the subset, searches on it and trains on the rest.
+) -> _Ran | None:
+    """Draws the subset, searches on it and trains on the rest; None for a shard.
 
     One draw of the subset serves one release: a process that goes on with the job's folder reads
     it, and it is removed with the release decided.
@@ -432,8 +392,14 @@ def _tuned_and_trained(
     outcome = job.once(draw, lambda: _facts(fixed, randomness), work)
     if outcome is None:
         return None
-    structure = jax.tree.structure(jax.eval_shape(fixed.task.initial, jax.random.key(0)))
-    return _read(outcome, structure)
+    final = within(outcome, _FINAL)
+    return _Ran(
+        read_executed(within(outcome, _SEARCHED), fixed.task),
+        read_executed(final, fixed.task) if final else None,
+    )
+
+
+_SEARCHED, _FINAL = "part", "final"
 
 
 def _worked_out(
@@ -454,26 +420,18 @@ def _worked_out(
     )
     if searched is None:
         return None
+    arrays = named(_SEARCHED, written_executed(searched))
     chosen = chosen_hyperparameters(searched)
-    final = None
-    if chosen is not None:
-        final = execute(
-            fixed.final_training(in_part, chosen),
-            randomness=_of_final_training(randomness),
-            chunk_size=1,
-            job=job.inner("rest", shard=None, placement="one_by_one"),
-        )
-        assert final is not None  # It is no shard's.
-    trained = final is not None and np.isfinite(final.best.score[0])
-    found = _Found(
-        hyperparameters=searched.hyperparameters,
-        units=searched.units,
-        scores=searched.scores,
-        winner=-1 if chosen is None else int(searched.best.candidate[0]),
-        params=final.best.output(0) if final is not None and trained else untrained(fixed.task),
-        final_units=int(final.units[0]) if final is not None and trained else 0,
+    if chosen is None:
+        return arrays
+    final = execute(
+        fixed.final_training(in_part, chosen),
+        randomness=_of_final_training(randomness),
+        chunk_size=1,
+        job=job.inner("rest", shard=None, placement="one_by_one"),
     )
-    return _written(found) | {"trained": np.array(trained)}
+    assert final is not None  # It is no shard's.
+    return arrays | named(_FINAL, written_executed(final))
 
 
 def chosen_hyperparameters(searched: Executed, execution: int = 0) -> dict[str, float] | None:
@@ -491,55 +449,18 @@ def _of_final_training(randomness: HostRandomness) -> HostRandomness:
     return HostRandomness(int(randomness.words(1, _STREAM_OF_FINAL_SEED)[0] >> np.uint64(32)))
 
 
-def _written(found: _Found) -> Arrays:
-    """Returns what is kept of a draw of the subset."""
-    arrays = {f"hyperparameter_{name}": kept for name, kept in found.hyperparameters.items()}
-    leaves = {f"param_{i}": leaf for i, leaf in enumerate(jax.tree.leaves(found.params))}
-    return (
-        arrays
-        | {name: np.asarray(leaf) for name, leaf in leaves.items()}
-        | {name: np.asarray(getattr(found, name)) for name in _NUMBERS}
-    )
-
-
-_NUMBERS = ("units", "scores", "winner", "final_units")
-
-
-def _read(arrays: Arrays, structure: Any) -> _Found:
-    """Reads what `_written` wrote."""
-    if not arrays["trained"]:
-        cautions.of_untrained(
-            "no candidate could be chosen (none was drawn, or none was finite), or the final "
-            "training is not finite"
-        )
-    prefix = "hyperparameter_"
-    leaves = [arrays[f"param_{i}"] for i in range(structure.num_leaves)]
-    return _Found(
-        hyperparameters={
-            name.removeprefix(prefix): kept
-            for name, kept in sorted(arrays.items())
-            if name.startswith(prefix)
-        },
-        units=arrays["units"],
-        scores=arrays["scores"],
-        winner=int(arrays["winner"]),
-        params=jax.tree.unflatten(structure, leaves),
-        final_units=int(arrays["final_units"]),
-    )
-
-
 def _facts(fixed: Plan, randomness: HostRandomness) -> dict[str, Any]:
     """Returns what the draw of the subset, and its trainings, depend on; JSON-able, by name."""
     return {
         "method": "runs on a secret part",
         "settings": dataclasses.astuple(fixed.setting),
         "part": [fixed.probability, fixed.rate_on_the_part] + ["all"] * fixed.on_all,
-        "clipping": fixed.request.run.clipping.describe(),
+        "clipping": fixed.problem.run.clipping.describe(),
         "search space": fixed.space.describe(),
         "selection": [fixed.choice.describe(), type(fixed.choice).__name__],
         "score noise": fixed.score_noise,
         "seed": randomness.seed,
-    } | fixed.inspected.facts()
+    } | fixed.problem.inspected.facts()
 
 
 LOT = "lot_size"
@@ -557,42 +478,42 @@ def _as_trained(fixed: Plan, drawn: Mapping[str, np.ndarray]) -> dict[str, np.nd
 def _may_release(fixed: Plan, chosen: Mapping[str, Any]) -> bool:
     """Returns whether the procedure can release these hyperparameters."""
     if chosen.get(LOT) is None:
-        return restating.drawn_from(fixed.space, chosen)
+        return statements.drawn_from(fixed.space, chosen)
     if chosen[LOT] != fixed.settings[1].expected_lot_size:
         return False
-    return restating.drawn_from(fixed.space, dict(chosen) | {LOT: fixed.setting.lot_size})
+    return statements.drawn_from(fixed.space, dict(chosen) | {LOT: fixed.setting.lot_size})
 
 
-def _release(fixed: Plan, found: _Found, secret: bool) -> Release:
+def _release(fixed: Plan, ran: _Ran, secret: bool) -> Release:
     """Returns what may leave: the final training's parameters, what it was of, and the claim."""
-    names = sorted(found.hyperparameters)
-    hyperparameters: dict[str, float | None] = dict.fromkeys(names)
-    if found.winner >= 0:
-        chosen = _as_trained(fixed, found.hyperparameters)
-        hyperparameters = described.rounded(
-            {name: float(chosen[name][found.winner]) for name in names}
+    if ran.final is not None and ran.trained:
+        params = ran.final.best.output(0)
+    else:
+        params = untrained(fixed.task)
+        cautions.of_untrained(
+            "no candidate could be chosen (none was drawn, or none was finite), or the final "
+            "training is not finite"
         )
-        if LOT in chosen:
+    chosen = chosen_hyperparameters(ran.searched)
+    released: dict[str, float | None] = dict.fromkeys(sorted(ran.searched.hyperparameters))
+    if chosen is not None:
+        released = statements.rounded({name: chosen[name] for name in released})
+        if LOT in released:
             # An expectation, and no whole number.
-            hyperparameters[LOT] = float(chosen[LOT][found.winner])
-    words = fixed.inspected.words(fixed.request.run.sampling)
-    claim = public_claim(fixed, fixed.task.validation.public_size, words, secret=secret)
-    return Release(params=found.params, hyperparameters=hyperparameters, statement=claim)
+            released[LOT] = float(fixed.settings[1].expected_lot_size)
+    claim = public_claim(fixed, secret)
+    return Release(params=params, hyperparameters=released, statement=claim)
 
 
 def public_claim(
-    fixed: Plan,
-    validation_size: int,
-    training: Mapping[str, Any],
-    *,
-    secret: bool,
-    versions: Mapping[str, str] | None = None,
+    fixed: Plan, secret: bool, versions: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
     """Returns what the release of a plan states, from public text and numbers alone."""
-    options, delta = fixed.request.run, fixed.request.delta
-    claim = statement(
+    delta = fixed.problem.delta
+    runs = zip(fixed.settings, (ON_THE_PART, ON_ALL if fixed.on_all else ON_THE_REST))
+    claim = statements.written(
+        **statements.of_problem(fixed.problem),
         guarantee=fixed.guarantee,
-        delta=delta,
         selection=fixed.choice.describe()
         | {
             "rule": RULE_ON_ALL if fixed.on_all else RULE,
@@ -601,23 +522,9 @@ def public_claim(
                 "learning_rate_over_the_final_one": fixed.rate_on_the_part,
             },
         },
-        space=fixed.space.describe(),
-        score=described.of_noisy_scores(fixed.task.units, fixed.task.users)
-        | {
-            "noise": "discrete Gaussian",
-            "noise_standard_deviation_in_records": fixed.score_noise,
-            "public_size": validation_size,
-            "validation_is_public": fixed.request.validation_is_public,
-        },
-        settings=[
-            words
-            for setting, of in zip(
-                fixed.settings, (ON_THE_PART, ON_ALL if fixed.on_all else ON_THE_REST)
-            )
-            for words in described.of_settings([setting], options.sampling, of=of)
-        ],
-        **training,
-        options=described.of_options(options),
+        score=statements.of_noisy_scores(fixed.problem)
+        | {"noise_standard_deviation_in_records": fixed.score_noise},
+        settings=[statements.of_settings([setting], of=of)[0] for setting, of in runs],
         randomness_is_secret=secret,
         assumptions=_ASSUMPTIONS,
         versions=versions,

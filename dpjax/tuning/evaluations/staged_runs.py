@@ -17,31 +17,31 @@ import numpy as np
 
 from dpjax import accounting, checks
 from dpjax.randomness.host_randomness import HostRandomness
-from dpjax.tuning import cautions, curator, described, restating
+from dpjax.tuning import cautions, curator, statements
 from dpjax.tuning.choices import BestOf
 from dpjax.tuning.evaluations import private_runs
 from dpjax.tuning.evaluations.candidate_runs import untrained
-from dpjax.tuning.evaluations.private_runs import Executed, Procedure, execute
+from dpjax.tuning.evaluations.private_runs import (
+    Executed,
+    Procedure,
+    execute,
+    named,
+    read_executed,
+    within,
+    written_executed,
+)
 from dpjax.tuning.job import Arrays, Job
-from dpjax.tuning.problem import inspection
+from dpjax.tuning.problem.problem import Problem
 from dpjax.tuning.problem.run_settings import (
-    RunOptions,
     RunSetting,
     calibrated,
     the_one_setting,
     training_guarantee,
 )
-from dpjax.tuning.problem.space import ACCOUNTED, Law, Space, space_from
+from dpjax.tuning.problem.space import ACCOUNTED, Law, Space
 from dpjax.tuning.problem.task import Task
-from dpjax.tuning.release import Release, statement
-from dpjax.tuning.tuner import (
-    Finish,
-    Progress,
-    Request,
-    Restated,
-    Result,
-    TrainTheWinner,
-)
+from dpjax.tuning.release import Release
+from dpjax.tuning.tuner import Progress, Restated, Result
 
 _STREAM_OF_PARTS = 21
 """Of a seeded `HostRandomness`, from which every stage and the final training have their own."""
@@ -98,10 +98,8 @@ class StagedRuns:
 
     def carry_out(
         self,
-        task: Task,
-        request: Request,
+        problem: Problem,
         choice: LineChoice,
-        finish: Finish,
         *,
         randomness: HostRandomness,
         chunk_size: int,
@@ -109,12 +107,11 @@ class StagedRuns:
         job: Job,
     ) -> Result | None:
         """See `tuner.Evaluation`."""
-        _check_finish(finish)
         if job.shard is not None:
             raise ValueError(
                 "stages are trained one after another: drop the shard, and pass one job"
             )
-        fixed = plan(task, request, self, choice, finish)
+        fixed = plan(problem, self, choice)
         started = time.time()
         ran = executed(
             fixed, randomness=randomness, chunk_size=chunk_size, progress=progress, job=job
@@ -127,45 +124,18 @@ class StagedRuns:
             curator=_record(fixed, ran, time.time() - started),
         )
 
-    def restate(self, claim: Mapping[str, Any], choice: LineChoice, finish: Finish) -> Restated:
+    def restate(self, claim: Mapping[str, Any], problem: Problem, choice: LineChoice) -> Restated:
         """See `tuner.Evaluation`; all noise is read from the statement."""
-        _check_finish(finish)
-        score, space = claim["score"], space_from(claim["candidates_drawn_from"])
-        public = restating.flag(score["validation_is_public"])
-        asked, _ = restating.options(claim, space)
-        *stages, final = [float(one["noise_multiplier"]) for one in claim["training"]]
-        request = Request(
-            space,
-            asked
-            if asked.noise_multiplier is not None
-            else dataclasses.replace(asked, noise_multiplier=final),
-            restating.reads_everything,
-            delta=claim["delta"],
-            validation_is_public=public,
-        )
-        deviations = score["noise_standard_deviations_in_records"]
+        noise = tuple(float(one["noise_multiplier"]) for one in claim["training"][:-1])
+        of_scores = claim["score"]["noise_standard_deviations_in_records"]
         runs = dataclasses.replace(
             self,
-            stage_noise=tuple(stages),
-            score_noise=None if public else tuple(map(float, deviations)),
+            stage_noise=noise,
+            score_noise=None if problem.validation_is_public else tuple(map(float, of_scores)),
         )
-        fixed = plan(restating.task(claim), request, runs, choice, finish)
-        statement = public_claim(
-            fixed,
-            asked,
-            score["public_size"],
-            restating.training(claim),
-            secret=restating.flag(claim["randomness"]["secret"]),
-            versions=restating.versions(claim),
-        )
-        return Restated(statement, lambda chosen: restating.is_public(chosen, space))
-
-
-def _check_finish(finish: Finish) -> None:
-    if finish != TrainTheWinner():
-        raise ValueError(
-            "stages' runs have other epsilons than the release: pass TrainTheWinner(), not "
-            f"{finish!r}"
+        return Restated(
+            public_claim(plan(problem, runs, choice), **statements.common(claim)),
+            lambda chosen: statements.is_public(chosen, problem.space),
         )
 
 
@@ -177,12 +147,11 @@ class Plan:
     `selection_guarantee` is the cost of all stages together, `guarantee` that of everything.
     """
 
-    request: Request
+    problem: Problem
     choice: LineChoice
     repetitions: accounting.RepetitionLaw
     stages: tuple[Procedure, ...]
     setting: RunSetting
-    inspected: inspection.Inspection
     selection_guarantee: accounting.Guarantee
     training_guarantee: accounting.Guarantee
     guarantee: accounting.Guarantee
@@ -190,25 +159,24 @@ class Plan:
     @property
     def task(self) -> Task:
         """Returns what is learned."""
-        return self.inspected.task
+        assert self.problem.task is not None  # It is no statement's.
+        return self.problem.task
 
     @property
     def epsilons(self) -> list[float]:
         """Returns what training one run of each stage costs by itself: the line's public places."""
-        delta = self.request.delta
+        delta = self.problem.delta
         return [training_guarantee(list(one.settings)).epsilon(delta) for one in self.stages]
 
     @property
     def final_epsilon(self) -> float:
         """Returns what the final training costs, by itself: where the line is read."""
-        return self.training_guarantee.epsilon(self.request.delta)
+        return self.training_guarantee.epsilon(self.problem.delta)
 
 
-def plan(
-    task: Task, request: Request, runs: StagedRuns, choice: LineChoice, finish: Finish
-) -> Plan:
+def plan(problem: Problem, runs: StagedRuns, choice: LineChoice) -> Plan:
     """Fixes the procedure and its cost, from public numbers only."""
-    space, epsilon, delta = request.space, request.epsilon, request.delta
+    space, epsilon, delta = problem.space, problem.epsilon, problem.delta
     accounted = [name for name in ACCOUNTED if name in space.parameters]
     if accounted:
         raise ValueError(
@@ -216,18 +184,17 @@ def plan(
             "space, not in it"
         )
     choice.check(space)
-    inspected = inspection.Inspection(task, request.optimizer, space.parameters)
-    setting = the_one_setting(task, space, request.run, epsilon)
+    problem.inspect()
+    setting = the_one_setting(problem)
     targets, noises = _targets(runs, epsilon)
     deviations = _each(runs.score_noise, len(targets))
     selection = BestOf(runs.repetitions)
     stages = tuple(
         private_runs.plan_procedure(
-            task,
             dataclasses.replace(
-                request,
+                problem,
                 epsilon=target,
-                run=dataclasses.replace(request.run, noise_multiplier=noise),
+                run=dataclasses.replace(problem.run, noise_multiplier=noise),
             ),
             selection,
             score_noise=deviation,
@@ -242,18 +209,19 @@ def plan(
                 f"the stages alone cost epsilon {alone:.4g} of {epsilon:g}: pass smaller "
                 "stage_shares, more stage_noise, or a larger epsilon"
             )
-        (setting,) = calibrated([setting], lambda run: finish.total(chosen, run), epsilon, delta)
+        (setting,) = calibrated(
+            [setting], lambda run: accounting.compose(chosen, run), epsilon, delta
+        )
     final = training_guarantee([setting])
     fixed = Plan(
-        request=request,
+        problem=problem,
         choice=choice,
         repetitions=runs.repetitions,
         stages=stages,
         setting=setting,
-        inspected=inspected,
         selection_guarantee=chosen,
         training_guarantee=final,
-        guarantee=finish.total(chosen, final),
+        guarantee=accounting.compose(chosen, final),
     )
     places = fixed.epsilons
     if not all(one < other for one, other in zip(places, places[1:])):
@@ -351,10 +319,8 @@ def executed(
 
     outcome = job.once(dict, lambda: _facts(fixed, randomness, executions), work)
     assert outcome is not None  # It is no shard's.
-    *stages, final = (
-        private_runs.read_executed(_within(outcome, part), fixed.task) for part in _parts(fixed)
-    )
-    return Ran(tuple(stages), _within(outcome, _CHOSEN), final)
+    *stages, final = (read_executed(within(outcome, part), fixed.task) for part in _parts(fixed))
+    return Ran(tuple(stages), within(outcome, _CHOSEN), final)
 
 
 def _worked_out(
@@ -372,7 +338,7 @@ def _worked_out(
     for number, part in enumerate(_parts(fixed)):
         if part == _FINAL:
             chosen = fixed.choice.values(
-                fixed.request.space,
+                fixed.problem.space,
                 [winners(stage) for stage in ran],
                 fixed.epsilons,
                 fixed.final_epsilon,
@@ -386,9 +352,9 @@ def _worked_out(
         )
         assert one is not None  # It is no shard's.
         ran.append(one)
-    kept = _named(_CHOSEN, chosen)
+    kept = named(_CHOSEN, chosen)
     for part, one in zip(_parts(fixed), ran, strict=True):
-        kept |= _named(part, private_runs.written_executed(one))
+        kept |= named(part, written_executed(one))
     return kept
 
 
@@ -398,16 +364,6 @@ _FINAL, _CHOSEN = "final", "chosen"
 def _parts(fixed: Plan) -> list[str]:
     """Returns the names of the stages and of the final training, for folders and arrays."""
     return [f"stage_{number + 1}" for number in range(len(fixed.stages))] + [_FINAL]
-
-
-def _named(part: str, arrays: Mapping[str, np.ndarray]) -> Arrays:
-    return {f"{part}/{name}": array for name, array in arrays.items()}
-
-
-def _within(outcome: Arrays, part: str) -> Arrays:
-    """Returns what `_named` named."""
-    found = (name for name in outcome if name.startswith(f"{part}/"))
-    return {name.removeprefix(f"{part}/"): outcome[name] for name in found}
 
 
 def _facts(fixed: Plan, randomness: HostRandomness, executions: int) -> dict[str, Any]:
@@ -420,7 +376,7 @@ def _facts(fixed: Plan, randomness: HostRandomness, executions: int) -> dict[str
         ],
         "law of K": fixed.repetitions.to_dict(),
         "line": fixed.choice.describe(),
-        "search space": fixed.request.space.describe(),
+        "search space": fixed.problem.space.describe(),
     }
 
 
@@ -437,14 +393,11 @@ def winners(ran: Executed) -> dict[str, np.ndarray]:
 
 def _final_procedure(fixed: Plan, chosen: Mapping[str, np.ndarray]) -> Procedure:
     """Returns one private run of what was extrapolated, on all records, without a score."""
-    return Procedure(
-        request=dataclasses.replace(fixed.request, space=GivenSpace(fixed.request.space, chosen)),
-        selection=BestOf(accounting.Fixed(1)),
-        settings=(fixed.setting,),
-        inspected=fixed.inspected,
-        score_noise=0.0,
-        run_guarantee=fixed.training_guarantee,
-        guarantee=fixed.guarantee,
+    return private_runs.final_run(
+        dataclasses.replace(fixed.problem, space=GivenSpace(fixed.problem.space, chosen)),
+        fixed.setting,
+        fixed.training_guarantee,
+        fixed.guarantee,
     )
 
 
@@ -459,10 +412,7 @@ def _release(fixed: Plan, ran: Ran, secret: bool) -> Release:
     if not np.isfinite(ran.final.best.score[0]):
         params = untrained(fixed.task)
         cautions.of_untrained("the final training is not finite")
-    options = fixed.request.run
-    words = fixed.inspected.words(options.sampling)
-    size = fixed.task.validation.public_size
-    claim = public_claim(fixed, options, size, words, secret=secret)
+    claim = public_claim(fixed, secret)
     chosen = {name: float(ran.chosen[name][0]) for name in sorted(ran.chosen)}
     return Release(params=params, hyperparameters=chosen, statement=claim)
 
@@ -477,7 +427,7 @@ def _record(fixed: Plan, ran: Ran, seconds: float) -> curator.CuratorRecord:
         winner=last if last < 0 else sum(counts[:-1]) + last,
         hyperparameters={
             name: np.concatenate([stage.hyperparameters[name] for stage in ran.stages])
-            for name in sorted(fixed.request.space.parameters)
+            for name in sorted(fixed.problem.space.parameters)
         },
         scores=np.concatenate([stage.scores for stage in ran.stages]) / task.validation.public_size,
         accuracies=np.concatenate([stage.units for stage in ran.stages])
@@ -494,21 +444,16 @@ def _record(fixed: Plan, ran: Ran, seconds: float) -> curator.CuratorRecord:
 
 
 def public_claim(
-    fixed: Plan,
-    options: RunOptions,
-    validation_size: int,
-    training: Mapping[str, Any],
-    *,
-    secret: bool,
-    versions: Mapping[str, str] | None = None,
+    fixed: Plan, secret: bool, versions: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
     """Returns what the release of a plan states, from public text and numbers alone."""
-    delta = fixed.request.delta
+    delta = fixed.problem.delta
     settings = [(one.settings[0], STAGE.format(n + 1)) for n, one in enumerate(fixed.stages)]
     settings.append((fixed.setting, FINAL_TRAINING))
-    claim = statement(
+    stds = [stage.score_noise for stage in fixed.stages]
+    claim = statements.written(
+        **statements.of_problem(fixed.problem),
         guarantee=fixed.guarantee,
-        delta=delta,
         selection=fixed.choice.describe()
         | {
             "law_of_K": fixed.repetitions.to_dict(),
@@ -516,19 +461,9 @@ def public_claim(
             "epsilon_of_a_run_of_each_stage": fixed.epsilons,
             "epsilon_of_the_final_run": fixed.final_epsilon,
         },
-        space=fixed.request.space.describe(),
-        score=described.of_noisy_scores(fixed.task.units, fixed.task.users)
-        | {
-            "noise": "discrete Gaussian",
-            "noise_standard_deviations_in_records": [one.score_noise for one in fixed.stages],
-            "public_size": validation_size,
-            "validation_is_public": fixed.request.validation_is_public,
-        },
-        settings=[
-            described.of_settings([setting], options.sampling, of=of)[0] for setting, of in settings
-        ],
-        **training,
-        options=described.of_options(options),
+        score=statements.of_noisy_scores(fixed.problem)
+        | {"noise_standard_deviations_in_records": stds},
+        settings=[statements.of_settings([setting], of=of)[0] for setting, of in settings],
         randomness_is_secret=secret,
         assumptions=_ASSUMPTIONS,
         versions=versions,

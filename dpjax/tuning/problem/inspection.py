@@ -121,7 +121,7 @@ class Inspection:
         warn_of_loss(self.task)
 
     def words(self, sampling: str) -> dict[str, Any]:
-        """Returns the arguments of `release.statement` that say what was trained.
+        """Returns the arguments of `statements.written` that say what was trained.
 
         No record is read, nor the value of a parameter.
         """

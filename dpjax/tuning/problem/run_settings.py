@@ -10,22 +10,17 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from dpjax import accounting, checks, training
+from dpjax import accounting, checks
 from dpjax.accounting.calibration import check_worth_pricing
 from dpjax.neighbouring import REPLACE_ONE
-from dpjax.tuning.problem.run_shape import (
-    FIXED,
-    POISSON,
-    RunShape,
-    check_sampling,
-    whole_lot_size,
-)
+from dpjax.tuning.problem.problem import Problem, Sizes
+from dpjax.tuning.problem.run_shape import FIXED, RunShape, whole_lot_size
 from dpjax.tuning.problem.space import ACCOUNTED, Space
-from dpjax.tuning.problem.task import Task, check_neighbours, check_score
+from dpjax.tuning.problem.task import check_neighbours
 
 LARGEST_DEVIATION = 40_000.0
 """Of score noise, in units of a score: wider discrete Gaussians are not tabulated."""
@@ -59,51 +54,10 @@ class RunSetting(RunShape):
         return self.price(self.noise_multiplier if noise_multiplier is None else noise_multiplier)
 
 
-@dataclasses.dataclass(frozen=True)
-class RunOptions:
-    """The caller's choices for hyperparameters the space does not draw.
-
-    Attributes:
-      lot_size: records a step (expected); a sixteenth of the public size if unset.
-      steps: gradient steps, instead of epochs.
-      epochs: expected passes over the public number of records; 20 if steps are unset, too.
-      noise_multiplier: instead of a target epsilon, to which it is calibrated if unset.
-      sampling: "poisson" (add-or-remove one) or "fixed" (replace one).
-      clipping: how gradients are clipped, a rule of `training.CLIP_RULES` (or its name) that can
-        be stated in a release; it changes what is learned, never what it costs.
-    """
-
-    lot_size: int | None = None
-    steps: int | None = None
-    epochs: float | None = None
-    noise_multiplier: float | None = None
-    sampling: str = dataclasses.field(default=POISSON, metadata={"choices": (POISSON, FIXED)})
-    clipping: training.ClipRule = training.GlobalClipping()
-
-    def __post_init__(self) -> None:
-        check_sampling(self.sampling)
-        rule = training.checked_clip_rule("clipping", self.clipping)
-        rule.describe()  # Refuses what a release cannot state.
-        object.__setattr__(self, "clipping", rule)
-        for name, check in _OPTION_CHECKS.items():
-            value = getattr(self, name)
-            if value is not None:
-                object.__setattr__(self, name, checks.kept(value, check(name, value)))
-
-
-_OPTION_CHECKS = {
-    "lot_size": checks.whole,
-    "steps": checks.whole,
-    "epochs": checks.positive,
-    "noise_multiplier": checks.not_negative,
-}
-
-
-def run_settings(task: Task, space: Space, options: RunOptions) -> list[RunSetting]:
+def run_settings(problem: Problem) -> list[RunSetting]:
     """Lists the settings a candidate may have; noise multipliers not given stand as nan."""
-    check_sampling(options.sampling)
-    check_neighbours(options.sampling, task.train, task.validation)
-    check_score(task)
+    space, options = problem.space, problem.run
+    check_neighbours(options.sampling, problem.train, problem.validation)
     if options.steps is not None and options.epochs is not None:
         raise ValueError("both steps and epochs are given: pass one of them")
     for name in ("lot_size", "steps", "epochs", "noise_multiplier"):
@@ -119,14 +73,14 @@ def run_settings(task: Task, space: Space, options: RunOptions) -> list[RunSetti
             chosen["epochs"] = None
         if "epochs" in drawn:
             chosen["steps"] = None
-        settings.append(_one_setting(task, chosen, probability, options.sampling))
+        settings.append(_one_setting(problem.train, chosen, probability, options.sampling))
     return settings
 
 
 def _one_setting(
-    task: Task, chosen: Mapping[str, float | None], probability: float, sampling: str
+    train: Sizes, chosen: Mapping[str, float | None], probability: float, sampling: str
 ) -> RunSetting:
-    size = task.train.public_size
+    size = train.public_size
     wanted_lot = max(1, size // 16) if chosen["lot_size"] is None else chosen["lot_size"]
     lot_size = whole_lot_size(wanted_lot, size)
     if chosen["steps"] is not None:
@@ -137,23 +91,21 @@ def _one_setting(
     noise = math.nan if noise is None else float(noise)
     if noise < 0 or math.isinf(noise):
         raise ValueError(f"noise_multiplier {noise}: pass a finite number >= 0")
-    records = task.train.number if sampling == FIXED else size
-    bound = task.train.size_bound
-    setting = RunSetting(lot_size, steps, sampling, records, bound, noise, probability)
+    records = train.number if sampling == FIXED else size
+    assert records is not None  # It is public under fixed lots.
+    setting = RunSetting(lot_size, steps, sampling, records, train.size_bound, noise, probability)
     check_worth_pricing(steps, noise, lot_size / size)
     return setting
 
 
-def the_one_setting(
-    task: Task, space: Space, options: RunOptions, epsilon: float | None
-) -> RunSetting:
+def the_one_setting(problem: Problem) -> RunSetting:
     """Returns the setting of runs that all cost the same; its noise is nan where not known yet.
 
-    The space must draw nothing that a cost depends on; `epsilon` is None where noise is given.
+    The space must draw nothing that a cost depends on.
     """
-    (setting,) = run_settings(task, space, options)
+    (setting,) = run_settings(problem)
     given = not math.isnan(setting.noise_multiplier)
-    if given == (epsilon is not None):
+    if given == (problem.epsilon is not None):
         raise ValueError(
             "pass either a target epsilon or a noise multiplier, not "
             + ("both" if given else "neither")
@@ -213,6 +165,50 @@ def calibrated(
         delta=delta,
     )
     return [dataclasses.replace(setting, noise_multiplier=noise) for setting in settings]
+
+
+_Priced = TypeVar("_Priced")
+
+
+def meet_target(
+    settings: list[RunSetting],
+    problem: Problem,
+    selected: Callable[[accounting.Guarantee], accounting.Guarantee],
+    trained: Callable[[accounting.Guarantee], accounting.Guarantee],
+    price: Callable[[list[RunSetting]], tuple[accounting.Guarantee, _Priced]],
+    score_noise: float | None,
+) -> tuple[list[RunSetting], tuple[accounting.Guarantee, _Priced]]:
+    """Returns settings whose noise meets the problem's target, and what `price` makes of them.
+
+    Args:
+      settings: of a candidate; where the problem has no target they are priced as they are.
+      problem: whose target epsilon it is.
+      selected: the cost of one candidate's scores -> that of a selection by them alone.
+      trained: the cost of one candidate's training -> that of the whole, as if scores cost nothing.
+      price: settings -> (the cost of the whole, what else is to be known).
+      score_noise: as of `PrivateRuns`.
+    """
+    epsilon, delta = problem.epsilon, problem.delta
+    if epsilon is None:
+        return settings, price(settings)
+    reached = math.nan
+    if score_noise is not None and not problem.validation_is_public:
+        # No noise of training makes room for scores that cost more than the target alone.
+        scores = count_guarantee(score_noise, settings[0].relation, problem.units)
+        reached = selected(scores).epsilon(delta)
+    aim = epsilon
+    # Training alone is calibrated first; the scores may add a little, and are then made room for.
+    for _ in range(0 if reached > epsilon else 6):
+        settings = calibrated(settings, trained, aim, delta)
+        found = price(settings)
+        if found[0].meets(epsilon, delta):
+            return settings, found
+        reached = found[0].epsilon(delta)
+        aim *= 0.9995 * epsilon / reached
+    raise ValueError(
+        f"score_noise {score_noise} takes the total to epsilon {reached:.4g} at least, "
+        f"above the target {epsilon}: pass a larger score_noise or epsilon"
+    )
 
 
 def count_guarantee(deviation: float, relation: str, units: int = 1) -> accounting.Guarantee:

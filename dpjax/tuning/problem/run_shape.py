@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 
-from dpjax import accounting, training
+from dpjax import accounting, checks, training
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE, REPLACE_ONE
 
 FIXED, POISSON = "fixed", "poisson"
@@ -110,3 +110,43 @@ class RunShape:
             steps=self.steps,
             failure_probability=self.failure_probability,
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class RunOptions:
+    """The caller's choices for hyperparameters the space does not draw.
+
+    Attributes:
+      lot_size: records a step (expected); a sixteenth of the public size if unset.
+      steps: gradient steps, instead of epochs.
+      epochs: expected passes over the public number of records; 20 if steps are unset, too.
+      noise_multiplier: instead of a target epsilon, to which it is calibrated if unset.
+      sampling: "poisson" (add-or-remove one) or "fixed" (replace one).
+      clipping: how gradients are clipped, a rule of `training.CLIP_RULES` (or its name) that can
+        be stated in a release; it changes what is learned, never what it costs.
+    """
+
+    lot_size: int | None = None
+    steps: int | None = None
+    epochs: float | None = None
+    noise_multiplier: float | None = None
+    sampling: str = dataclasses.field(default=POISSON, metadata={"choices": (POISSON, FIXED)})
+    clipping: training.ClipRule = training.GlobalClipping()
+
+    def __post_init__(self) -> None:
+        check_sampling(self.sampling)
+        rule = training.checked_clip_rule("clipping", self.clipping)
+        rule.describe()  # Refuses what a release cannot state.
+        object.__setattr__(self, "clipping", rule)
+        for name, check in _OPTION_CHECKS.items():
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, checks.kept(value, check(name, value)))
+
+
+_OPTION_CHECKS = {
+    "lot_size": checks.whole,
+    "steps": checks.whole,
+    "epochs": checks.positive,
+    "noise_multiplier": checks.not_negative,
+}

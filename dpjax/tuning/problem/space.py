@@ -3,8 +3,8 @@
 NumPy on the host; nothing here sees data. A law of one number is drawn from, written and read as
 text, stated as JSON and rebuilt, listed as a grid, and mapped to and from the unit interval: all of
 it in its class, so that a law of your own is one class with `named_law` above it. A `Space` is a
-product of such laws, drawn anew for each candidate; `tuning.pareto.Domain` searches the unit cube
-of the same laws.
+product of such laws, drawn anew for each candidate; `pareto.Domain` searches the unit cube of the
+same laws.
 
 Random repetitions (Papernot & Steinke, ICLR 2022) needs candidates that are independent,
 identically distributed and drawn with replacement from a law that does not depend on the data. A

@@ -10,7 +10,7 @@ import copy
 import dataclasses
 import itertools
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -79,16 +79,7 @@ class Records:
             )
         if 0 in lengths and not self.may_be_empty:
             raise ValueError("there are no records: pass arrays with at least one")
-        if not 1 <= self.public_size <= self.size_bound:
-            raise ValueError(
-                f"public_size={self.public_size}, size_bound={self.size_bound}: pass "
-                "1 <= public_size <= size_bound"
-            )
-        if self.number > self.size_bound:
-            raise ValueError(
-                f"there are more records than size_bound={self.size_bound}: pass a public bound "
-                "that the data never exceeds (this message is the curator's to see)"
-            )
+        check_sizes(self.public_size, self.size_bound, self.number)
         if self.identifiers is None:
             return
         found = checks.plain_array("identifiers", self.identifiers)
@@ -138,6 +129,11 @@ class Records:
         return len(jax.tree.leaves(self.arrays)[0])
 
     @property
+    def identified(self) -> bool:
+        """Returns whether the records have identifiers to be partitioned by."""
+        return self.identifiers is not None
+
+    @property
     def users(self) -> Users | None:
         """Returns how many records a user counts with, where these are users."""
         if not isinstance(self.arrays, grouping.UserRecords):
@@ -152,7 +148,40 @@ class Records:
         return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), self.arrays.records)
 
 
-def check_neighbours(sampling: str, *records: Records) -> None:
+def check_sizes(public_size: int, size_bound: int, number: int | None) -> None:
+    """Refuses numbers of records of which one contradicts another; `number` may be unknown."""
+    if not 1 <= public_size <= size_bound:
+        raise ValueError(
+            f"public_size={public_size}, size_bound={size_bound}: pass "
+            "1 <= public_size <= size_bound"
+        )
+    if number is not None and number > size_bound:
+        raise ValueError(
+            f"there are more records than size_bound={size_bound}: pass a public bound "
+            "that the data never exceeds (this message is the curator's to see)"
+        )
+
+
+def check_total(size_bound: int, units: int) -> None:
+    """Refuses so many validation records that their scores, in units, do not fit an int32."""
+    if size_bound * units >= 2**31:
+        raise ValueError(
+            f"a size_bound of {size_bound} validation records is too large for scores: pass at "
+            f"most {2**31 // units - 1}"
+        )
+
+
+class Stable(Protocol):
+    """Says how neighbouring records are divided into parts; see `Records`."""
+
+    @property
+    def stable_under_replacement(self) -> bool: ...
+
+    @property
+    def stable_under_removal(self) -> bool | None: ...
+
+
+def check_neighbours(sampling: str, *records: Stable) -> None:
     """Refuses records that a neighbour of theirs would divide otherwise.
 
     `sampling` is "fixed" (one record's value is replaced) or "poisson" (a record comes or goes);
@@ -266,11 +295,7 @@ class Task:
         object.__setattr__(self, "loss_reads", optimizers.names("loss_reads", self.loss_reads))
         check_disjoint(self.train, self.validation)
         _check_users(self.train, self.validation)
-        if self.validation.size_bound * self.units >= 2**31:
-            raise ValueError(
-                f"a size_bound of {self.validation.size_bound} validation records is too large for "
-                f"scores: pass at most {2**31 // self.units - 1}"
-            )
+        check_total(self.validation.size_bound, self.units)
 
     def __repr__(self) -> str:
         """Shows public words and numbers alone: a function's arguments may hold records."""

@@ -16,7 +16,7 @@ from fractions import Fraction
 from typing import Any
 
 from dpjax import accounting, checks
-from dpjax.accounting.mechanisms.threshold_loop import (
+from dpjax.accounting.mechanisms.doubling import (
     ITERATIONS,
     SEGMENTS,
     ThresholdLoop,
@@ -25,7 +25,7 @@ from dpjax.accounting.mechanisms.threshold_loop import (
 from dpjax.randomness.exact_samplers import UniformBelow, discrete_laplace
 from dpjax.tuning.evaluations.partition_models import Candidates, PartitionModels
 from dpjax.tuning.evaluations.partitions import PARTITION_TRAININGS, REHEARSAL, AveragedUtility
-from dpjax.tuning.tuner import TrainTheWinner, register_tuner
+from dpjax.tuning.tuner import register_tuner
 
 RULE = "doubling loop over thresholds (Ding & Wu 2022), then private training"
 
@@ -285,8 +285,6 @@ class Doubling:
     )
     iterations: int | None = dataclasses.field(default=None, metadata={"flag": "iterations_cap"})
     hits: int | None = dataclasses.field(default=None, metadata={"flag": "hits_cap"})
-
-    finish = TrainTheWinner()
 
     @property
     def evaluation(self) -> PartitionModels:

@@ -25,7 +25,7 @@ import numpy as np
 from dpjax import accounting, checks
 from dpjax.tuning.evaluations.staged_runs import StagedRuns, middle
 from dpjax.tuning.problem.space import Space
-from dpjax.tuning.tuner import TrainTheWinner, register_tuner
+from dpjax.tuning.tuner import register_tuner
 from dpjax.tuning.tuners.random_repetitions import DEFAULT_REPETITIONS
 
 RULE = "a line through the best of K runs at several small epsilons, then private training"
@@ -154,8 +154,6 @@ class Extrapolation:
     stage_noise: Sequence[float] | None = None
     extrapolated: str = "learning_rate"
     fit: str = dataclasses.field(default=ORIGIN, metadata={"choices": FITS})
-
-    finish = TrainTheWinner()
 
     @property
     def evaluation(self) -> StagedRuns:

@@ -15,7 +15,7 @@ from typing import Any
 from dpjax import accounting
 from dpjax.tuning.choices import BEST_OF, BestOf
 from dpjax.tuning.evaluations.private_runs import PrivateRuns
-from dpjax.tuning.tuner import KeepTheWinner, register_tuner
+from dpjax.tuning.tuner import register_tuner
 
 DEFAULT_REPETITIONS = accounting.AtMost(accounting.Geometric(mean=10), cap=64)
 
@@ -55,8 +55,6 @@ class RandomRepetitions:
     score_noise: float | None = None
     not_private: bool = False
     score_on_training: bool = False
-
-    finish = KeepTheWinner()
 
     @property
     def evaluation(self) -> PrivateRuns:

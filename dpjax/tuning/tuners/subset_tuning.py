@@ -15,11 +15,11 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from dpjax import accounting, checks
+from dpjax import accounting
 from dpjax.accounting.selection.split import FINAL_ON
 from dpjax.tuning.choices import BestOf
 from dpjax.tuning.evaluations.runs_on_a_part import RULE, RULE_ON_ALL, RunsOnAPart
-from dpjax.tuning.tuner import Restated, TrainOnAll, TrainOnTheRest, register_rule, register_tuner
+from dpjax.tuning.tuner import register_rule, register_tuner, restated_by
 from dpjax.tuning.tuners.random_repetitions import DEFAULT_REPETITIONS
 
 DEFAULT_PROBABILITY = 0.2
@@ -80,16 +80,11 @@ class SubsetTuning:
 
     @property
     def evaluation(self) -> RunsOnAPart:
-        return RunsOnAPart(self.probability, self.score_noise)
+        return RunsOnAPart(self.probability, self.score_noise, self.final_on)
 
     @property
     def choice(self) -> BestOf:
         return BestOf(self.repetitions)
-
-    @property
-    def finish(self) -> TrainOnTheRest | TrainOnAll:
-        on_all = checks.one_of("final_on", self.final_on, FINAL_ON) != REST
-        return TrainOnAll(self.probability) if on_all else TrainOnTheRest(self.probability)
 
     @classmethod
     def from_statement(cls, claim: Mapping[str, Any]) -> SubsetTuning:
@@ -101,9 +96,4 @@ class SubsetTuning:
         )
 
 
-def _restated_on_all(claim: Mapping[str, Any]) -> Restated:
-    rebuilt = SubsetTuning.from_statement(claim)
-    return rebuilt.evaluation.restate(claim, rebuilt.choice, rebuilt.finish)
-
-
-register_rule(RULE_ON_ALL, _restated_on_all)
+register_rule(RULE_ON_ALL, lambda claim: restated_by(SubsetTuning.from_statement(claim), claim))

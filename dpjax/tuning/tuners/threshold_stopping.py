@@ -14,7 +14,7 @@ from typing import Any
 from dpjax import checks
 from dpjax.tuning.choices import FIRST_ABOVE, FirstAbove
 from dpjax.tuning.evaluations.private_runs import PrivateRuns
-from dpjax.tuning.tuner import KeepTheWinner, register_tuner
+from dpjax.tuning.tuner import register_tuner
 
 
 @register_tuner("threshold_stopping", rule=FIRST_ABOVE)
@@ -49,8 +49,6 @@ class ThresholdStopping:
     halting_probability: float = 0.05
     score_noise: float | None = None
     not_private: bool = False
-
-    finish = KeepTheWinner()
 
     def __post_init__(self) -> None:
         threshold = checks.probability("threshold", self.threshold, zero=True, one=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 from dpjax.tuning.evaluations.one_run import RULE, NothingToChoose, OneRun
 from dpjax.tuning.problem.public_defaults import default_space_and_run
-from dpjax.tuning.tuner import KeepTheWinner, register_tuner
+from dpjax.tuning.tuner import register_tuner
 
 
 @register_tuner("untuned", rule=RULE)
@@ -37,7 +37,6 @@ class Untuned:
 
     evaluation = OneRun()
     choice = NothingToChoose()
-    finish = KeepTheWinner()
 
     default = staticmethod(default_space_and_run)
 

@@ -29,6 +29,7 @@ from experiments.figures.auditing import cases_of_sums, worst_order
 from experiments.figures.auditing.cases import CASES as OF_TUNERS
 from experiments.figures.auditing.cases import DELTA, GRADIENT, MEAN
 from experiments.figures.figure import FULL, QUICK, FigureSpec, option
+from experiments.figures.panels import legend_below
 from experiments.figures.rows import RowFolder, distinct, select
 
 COLUMNS = {
@@ -167,12 +168,7 @@ def draw(rows: Sequence[Mapping]) -> Figure:
         f"from {min(numbers):,} to {max(numbers):,} executions each",
         fontsize=11,
     )
-    entries: dict[str, object] = {}
-    for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-        entries.setdefault(label, handle)
-    figure.legend(
-        list(entries.values()), list(entries), loc="outside lower center", ncols=3, fontsize=10
-    )
+    legend_below(figure, axes, columns=3, fontsize=10)
     return figure
 
 

@@ -25,16 +25,10 @@ _FEW = 2
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One tuner with its settings.
+    """One tuner with its settings: `law` is K's in words, the next four are of its runs.
 
-    Attributes:
-      tuner: what is audited.
-      law: the law of K, in words; "none" for one without.
-      space, steps, noise_multiplier, sampling_probability: of its runs.
-      canaries: names of the records that are added.
-      records: public number of training records.
-      dear: whether it is executed a tenth as often.
-      shards: jobs that share it, each stopped once and gone on with; None: one process.
+    A `dear` one is executed a tenth as often. `shards` are jobs that share it, each stopped once
+    and gone on with; None: one process.
     """
 
     tuner: Callable[[], tuning.Tuner]
@@ -126,7 +120,7 @@ CASES = {
         dear=True,
     ),
     "permute-and-flip": Case(
-        lambda: tuning.PermuteAndFlip(1.0, candidates=3, partitions=2),
+        lambda: tuning.Exponential(1.0, candidates=3, partitions=2, mechanism="permute_and_flip"),
         space=_DRAWN,
         records=_FEW,
         dear=True,

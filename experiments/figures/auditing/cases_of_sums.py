@@ -17,7 +17,7 @@ from dpjax.auditing import Audit
 from dpjax.auditing.audits import FAILURE
 from dpjax.auditing.canaries import RECORDS
 from dpjax.federated import averaging, voting
-from dpjax.tuning.pareto import RunShapes, TrainingCost
+from dpjax.pareto import RunShapes, TrainingCost
 
 DELTA = 0.02
 CLIENT = "client"
@@ -46,8 +46,7 @@ def _replaced(
 class Vote:
     """A vote of four clients, of whom three survive, over two candidates.
 
-    Attributes:
-      of_the_sum: whether the server's noisy sum is looked at, or the winner alone.
+    What is looked at is the server's noisy sum, or the winner alone.
     """
 
     of_the_sum: bool

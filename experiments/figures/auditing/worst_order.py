@@ -20,12 +20,9 @@ _AT_ONCE = 500_000
 
 
 def ends(law: accounting.RepetitionLaw, shift: float, epsilon: float) -> tuple[float, float]:
-    """Where small numbers end and large ones begin, for noise of deviation 1.
+    """Where small numbers end and large ones begin, for noise of deviation 1 and this shift.
 
-    Args:
-      law: of K.
-      shift: what the record adds.
-      epsilon: order e^epsilon of the divergence that the event makes largest.
+    They make the event's divergence of order e^epsilon largest.
     """
 
     def probability(low: float, high: float, mean: float) -> float:
@@ -61,13 +58,7 @@ def audited(
 ) -> Audit:
     """Executes the selection `number` times with the record and without it.
 
-    Args:
-      law: of K.
-      noise: deviation of a release, over what the record adds.
-      delta: of the claim.
-      number: of executions each.
-      failure_probability: of each bound.
-      seed: of NumPy's generator; None: of the operating system's randomness.
+    `noise` is the deviation of a release, over what the record adds.
     """
     started = time.process_time()
     claim = accounting.best_of(accounting.gaussian(noise), law)

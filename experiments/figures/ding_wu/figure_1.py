@@ -42,7 +42,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from dpjax import plotting
-from dpjax.accounting.mechanisms.threshold_loop import ThresholdLoop, threshold_levels
+from dpjax.accounting.mechanisms.doubling import ThresholdLoop, threshold_levels
 from experiments.figures.ding_wu import simulation
 from experiments.figures.figure import FULL, QUICK, FigureSpec
 from experiments.figures.panels import new_panels
@@ -175,11 +175,9 @@ def draw(rows: Sequence[Mapping]) -> Figure:
 
 
 def path_of(answers: str, granularity: float = simulation.GRANULARITY) -> np.ndarray:
-    """Returns the (step, u) of a loop after each answer, (answers + 1, 2), from (1, 0).
+    """Returns the (step, u) of a loop after each answer, h or m, (answers + 1, 2), from (1, 0).
 
-    Args:
-      answers: "h" for a hit, "m" for a miss, in order.
-      granularity: of u; steps are in units of it.
+    Steps are in units of the granularity.
     """
     loop = ThresholdLoop(threshold_levels(granularity))
     points = [(loop.step, 0.0)]

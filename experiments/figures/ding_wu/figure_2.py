@@ -33,7 +33,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from dpjax import accounting, plotting
-from dpjax.accounting.mechanisms.sparse_vector import advanced_composition
+from dpjax.accounting.mechanisms.doubling import advanced_composition
 from experiments.figures.ding_wu import simulation
 from experiments.figures.figure import FULL, QUICK, FigureSpec
 from experiments.figures.panels import new_panels

@@ -51,7 +51,7 @@ from experiments.figures.ding_wu import (
     selector_trainings,
 )
 from experiments.figures.figure import FULL, QUICK, DataFolders, FigureSpec
-from experiments.figures.panels import DATA_SETS, delta_in_words
+from experiments.figures.panels import DATA_SETS, delta_in_words, legend_below
 from experiments.figures.rows import RowFolder, distinct, select
 
 REPLAYS = 1000
@@ -100,10 +100,7 @@ def draw(rows: Sequence[Mapping]) -> Figure:
         "measured on test data: for the curator; best candidate and no noise are not private",
         fontsize=12,
     )
-    handles, labels = grid[0][-1].get_legend_handles_labels()
-    figure.legend(
-        handles, labels, loc="outside lower center", ncols=4 if columns > 2 else 2, fontsize=10.5
-    )
+    legend_below(figure, grid[0][-1], columns=4 if columns > 2 else 2)
     return figure
 
 

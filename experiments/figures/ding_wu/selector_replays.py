@@ -36,11 +36,8 @@ def replay(
 
     A replay puts the candidates in a random order (the loop favours the first), selects with the
     tuning's own selector, and takes one of the chosen candidate's final trainings at the noise that
-    the selection leaves room for. The random numbers are seeded: they need not be secret here.
-
-    Args:
-      partition_rows, final_rows: see `selector_trainings`.
-      replays: selections for each selector, k and epsilon_0.
+    the selection leaves room for. The random numbers are seeded: they need not be secret here. The
+    rows are those of `selector_trainings`.
     """
     rows = []
     for dataset in distinct(final_rows, "dataset"):

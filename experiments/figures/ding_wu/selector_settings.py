@@ -11,9 +11,10 @@ from dpjax import accounting, tuning
 from dpjax.neighbouring import ADD_OR_REMOVE_ONE
 from dpjax.tuning.choices import BestOf
 from dpjax.tuning.evaluations.private_runs import plan_procedure
-from dpjax.tuning.problem.run_settings import RunOptions, RunSetting, calibrated, run_settings
+from dpjax.tuning.problem.problem import Problem
+from dpjax.tuning.problem.run_settings import RunSetting, calibrated, run_settings
+from dpjax.tuning.problem.run_shape import RunOptions
 from dpjax.tuning.problem.task import Task
-from dpjax.tuning.tuner import Request
 from dpjax.tuning.tuners.doubling import DoublingChoice
 from dpjax.tuning.tuners.exponential import ExponentialChoice
 from experiments.figures.ding_wu import tasks
@@ -35,17 +36,10 @@ SELECTORS = (DOUBLING, SEGMENTS, EXPONENTIAL)
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-    """One data set of the figure.
+    """One data set of the figure, with its values of k and of epsilon_0.
 
-    Attributes:
-      dataset: name for `data.load`.
-      lot_size: expected records of a lot of the final training.
-      epochs: of the final training.
-      epsilon: of selection and final training together.
-      delta: likewise.
-      trainings: final trainings of every candidate at every noise, with keys of their own.
-      partitions: the values of k.
-      epsilons: the values of epsilon_0.
+    Lots and epochs are of the final training, epsilon and delta of selection and final training
+    together. Every candidate is trained `trainings` times at every noise, with keys of their own.
     """
 
     dataset: str
@@ -76,11 +70,7 @@ STUDIES = {
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
-    """A study's task, its test records and the setting of its final training.
-
-    Attributes:
-      setting: its noise multiplier is that of a final training with the whole budget.
-    """
+    """A study's task, test records and setting of a final training with the whole budget."""
 
     task: Task
     test: tuple[np.ndarray, np.ndarray]
@@ -93,24 +83,17 @@ def space() -> tuning.Space:
 
 
 def set_up(study: Study, options: DataFolders = DEFAULT_FOLDERS) -> Setup:
-    """Loads the data and fixes what all selectors share.
-
-    Args:
-      study: which.
-      options: where the data are.
-    """
+    """Loads the data and fixes what all selectors share."""
     task, test = tasks.logistic_regression(study.dataset, options)
-    settings = run_settings(task, space(), _options(study))
+    settings = run_settings(Problem.of(task, space(), _options(study)))
     (setting,) = calibrated(settings, lambda run: run, study.epsilon, study.delta)
     return Setup(task, test, setting)
 
 
 def selector(name: str, epsilon: float) -> DoublingChoice | ExponentialChoice:
-    """Returns a selector, the tuning's own, with the caps above.
+    """Returns a selector of `SELECTORS`, the tuning's own, with the caps above.
 
-    Args:
-      name: one of `SELECTORS`.
-      epsilon: epsilon_0: of one iteration, of one segment, or of the one draw.
+    `epsilon` is epsilon_0: of one iteration, of one segment, or of the one draw.
     """
     if name == EXPONENTIAL:
         return ExponentialChoice(epsilon)
@@ -128,16 +111,13 @@ def selector(name: str, epsilon: float) -> DoublingChoice | ExponentialChoice:
 def budgets(study: Study, setup: Setup) -> list[dict]:
     """Returns the noise of the final training that each selector leaves room for.
 
-    Returns:
-      One row for each selector and epsilon_0 (none for random repetitions and a random candidate)
-      that leaves at least a twentieth of the budget: `selector`, `epsilon_0`, `epsilon_selection`
-      (of the selection alone, at delta), `noise_multiplier`, `score_noise` (on the validation
-      count, in records; random repetitions).
+    A row for each selector and epsilon_0 (none for random repetitions and a random candidate) that
+    leaves at least a twentieth of the budget; `epsilon_selection` is of the selection alone,
+    `score_noise` on the validation count of random repetitions, in records.
     """
     rows = [_budget(RANDOM, None, 0.0, setup.setting.noise_multiplier)]
     procedure = plan_procedure(
-        setup.task,
-        Request(space(), _options(study), epsilon=study.epsilon, delta=study.delta),
+        Problem.of(setup.task, space(), _options(study), epsilon=study.epsilon, delta=study.delta),
         BestOf(tuning.DEFAULT_REPETITIONS),
     )
     noise = procedure.settings[0].noise_multiplier

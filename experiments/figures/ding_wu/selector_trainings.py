@@ -53,14 +53,6 @@ def train(
     """Trains what the two files do not hold yet.
 
     Keys come from the operating system, so nothing but the files is needed to go on after a stop.
-
-    Args:
-      studies: what to train.
-      folder: of the files.
-      options: where the data are.
-
-    Raises:
-      ValueError: the files hold a study of the same data set with other settings.
     """
     partition_rows = _held(folder, PARTITIONS, studies)
     final_rows = _held(folder, FINALS, studies)

@@ -12,7 +12,7 @@ import dataclasses
 
 import numpy as np
 
-from dpjax.accounting.mechanisms.threshold_loop import (
+from dpjax.accounting.mechanisms.doubling import (
     ITERATIONS,
     ThresholdLoop,
     threshold_levels,
@@ -28,13 +28,9 @@ GRANULARITY = 0.01
 
 @dataclasses.dataclass(frozen=True)
 class LoopTrace:
-    """What one run of the loop did.
+    """What one run of the loop did: queries asked, how many some candidate passed, who passed last.
 
-    Attributes:
-      iterations: queries asked.
-      hits: queries that some candidate passed.
-      selected: index of the candidate of the last hit; None if there was none.
-      answers: of every query, in order, whether some candidate passed.
+    `answers` say of every query, in order, whether some candidate passed.
     """
 
     iterations: int
@@ -45,13 +41,9 @@ class LoopTrace:
 
 @dataclasses.dataclass(frozen=True)
 class Simulated:
-    """What one seed gave.
+    """What one seed gave: true utilities of the selected, the best and a random candidate.
 
-    Attributes:
-      trace: of the loop; iterations and hits are 0 for the exponential mechanism.
-      selected: true utility of the selected candidate; None if the loop never had a hit.
-      best: the largest true utility.
-      random: true utility of a candidate drawn without looking.
+    Iterations and hits are 0 for the exponential mechanism, `selected` is None without a hit.
     """
 
     trace: LoopTrace
@@ -71,12 +63,7 @@ def run_loop(
 ) -> LoopTrace:
     """Runs the doubling loop on known utilities, with floating-point Laplace noise: NOT private.
 
-    Args:
-      utilities: (candidates,) in [0, 1].
-      generator: draws, in this order, the threshold noise where fresh, then one noise a candidate.
-      granularity: smallest step of the threshold.
-      threshold_scale, query_scale: of the noise on the threshold, and on each utility.
-      variant: "iterations" or "segments".
+    The generator draws the threshold noise where fresh, then one noise a candidate.
     """
     loop = ThresholdLoop(threshold_levels(granularity))
     selected, threshold_noise = None, 0.0
@@ -103,16 +90,10 @@ def loop(
     highest_utility: float = 1.0,
     variant: str = ITERATIONS,
 ) -> Simulated:
-    """Runs the doubling loop on the utilities of one seed.
+    """Runs the doubling loop on one seed's utilities, uniform between 0 and `highest_utility`.
 
-    Args:
-      seed: of utilities and noise.
-      partitions: k; a utility has sensitivity 1/k.
-      epsilon: of one iteration: Laplace noise of scale 2/(k epsilon) on the threshold and
-        4/(k epsilon) on every utility.
-      granularity: smallest step of the threshold.
-      highest_utility: the utilities are uniform between 0 and this.
-      variant: "iterations" or "segments".
+    A utility has sensitivity 1/k, k the partitions. Each iteration's epsilon stands for Laplace
+    noise of scale 2/(k epsilon) on the threshold and 4/(k epsilon) on every utility.
     """
     generator = np.random.default_rng(seed)
     utilities = generator.uniform(0.0, highest_utility, CANDIDATES)
@@ -130,10 +111,7 @@ def loop(
 def exponential(seed: int, *, partitions: float, epsilon: float) -> Simulated:
     """Draws once from the exponential mechanism, weights exp(epsilon k u / 2), by Gumbel noise.
 
-    Args:
-      seed: of utilities and noise; the utilities are those of `loop`.
-      partitions: k.
-      epsilon: of the whole selection.
+    The utilities of a seed are those of `loop`.
     """
     generator = np.random.default_rng(seed)
     utilities = generator.uniform(0.0, 1.0, CANDIDATES)

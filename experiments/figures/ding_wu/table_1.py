@@ -45,7 +45,7 @@ from collections.abc import Mapping, Sequence
 from matplotlib.figure import Figure
 
 from dpjax import accounting, plotting
-from dpjax.accounting.mechanisms.sparse_vector import advanced_composition
+from dpjax.accounting.mechanisms.doubling import advanced_composition
 from experiments.figures.figure import FULL, QUICK, FigureSpec
 from experiments.figures.panels import new_panels
 from experiments.figures.rows import distinct, select

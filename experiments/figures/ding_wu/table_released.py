@@ -38,12 +38,12 @@ from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning.choices import BestOf
 from dpjax.tuning.evaluations.partitions import NON_PRIVATE, REHEARSAL, SelectionNoiseWarning
 from dpjax.tuning.evaluations.private_runs import execute, plan_procedure
-from dpjax.tuning.problem.run_settings import RunOptions
+from dpjax.tuning.problem.problem import Problem
+from dpjax.tuning.problem.run_shape import RunOptions
 from dpjax.tuning.problem.task import Task, total_units
-from dpjax.tuning.tuner import Request
 from experiments.figures.ding_wu import tasks
 from experiments.figures.figure import DEFAULT_FOLDERS, FULL, QUICK, DataFolders, FigureSpec
-from experiments.figures.panels import DATA_SETS
+from experiments.figures.panels import DATA_SETS, legend_below
 from experiments.figures.rows import RowFolder, distinct, select
 
 NAME = "table_released"
@@ -57,12 +57,9 @@ RANDOM = "random_candidate"
 class Setting:
     """One way to select and train; the fields are columns of the rows.
 
-    Attributes:
-      dataset: name for `data.load`.
-      epsilon: of selection and final training together.
-      selector: "exponential", "doubling" (granularity 0.05, 12 iterations at most), or
-        "random_candidate".
-      partitions, epsilon_0, partition_training: of the selection; None for a random candidate.
+    The selector is "exponential", "doubling" (granularity 0.05, 12 iterations at most), or
+    "random_candidate", for which the last three are None. Epsilon is of selection and training
+    together.
     """
 
     dataset: str
@@ -171,8 +168,8 @@ def random_candidates(setting: Setting, setup: Setup, number: int) -> list[dict]
     """Trains independent candidates with the whole epsilon; returns their rows."""
     lot_size, epochs = LOTS[setting.dataset]
     procedure = plan_procedure(
-        setup.task,
-        Request(
+        Problem.of(
+            setup.task,
             space(),
             RunOptions(lot_size=lot_size, epochs=epochs),
             epsilon=setting.epsilon,
@@ -209,15 +206,7 @@ def compute(
     seeds: int = SEEDS,
     random_number: int = RANDOM_CANDIDATES,
 ) -> None:
-    """Runs what the folder's file does not hold yet.
-
-    Args:
-      settings: what to run; the random candidates they are compared with come along.
-      folder: of the rows.
-      options: where the data are.
-      seeds: runs of each setting.
-      random_number: random candidates at each data set and epsilon.
-    """
+    """Runs what the folder's file does not hold yet, random candidates to compare with included."""
     rows = folder.read(NAME)
     setups: dict[str, Setup] = {}
     controls = dict.fromkeys(Setting(s.dataset, s.epsilon, RANDOM) for s in settings)
@@ -316,8 +305,7 @@ def draw(rows: Sequence[Mapping]) -> Figure:
         rf"{first['random_number']} random candidates; "
         rf"noise ratio: $4 \ln {CANDIDATES} / (k \varepsilon_0)$"
     )
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3)
+    legend_below(figure, panels[0], columns=3, fontsize=None)
     return figure
 
 

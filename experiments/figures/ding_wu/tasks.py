@@ -14,12 +14,7 @@ SPLIT_KEY = b"dpjax"
 def logistic_regression(
     dataset: str, options: DataFolders = DEFAULT_FOLDERS
 ) -> tuple[tuning.Task, tuple[np.ndarray, np.ndarray]]:
-    """Returns the task, and the inputs (n, ...) and labels (n,) of the test records.
-
-    Args:
-      dataset: see `data.load`.
-      options: where the data are.
-    """
+    """Returns the task, and the inputs (n, ...) and labels (n,) of the test records."""
     loaded = data.load(dataset, **options.folders)
     parts = loaded.parts(0.2, SPLIT_KEY)
     name = "logistic_regression"

@@ -58,9 +58,6 @@ def subsets(table: Table, *, as_in_artifact: bool) -> Winner:
     The division is public, so replacing a client moves one sum of accuracies by at most 1, and one
     mean by 1 over the size of its subset. Sizes differ by one at most; which candidates have the
     smaller subsets, and with them the larger noise, is drawn with the division.
-
-    Raises:
-      ValueError: if there are fewer clients than candidates.
     """
     accuracies = np.nan_to_num(table.scores.accuracies)
     clients, candidates = accuracies.shape
@@ -117,14 +114,7 @@ ALGORITHMS: dict[str, dict[str, Callable[[Table], Winner]]] = {
 def figure(
     number: int, ablation: str, federations: Mapping[str, Sequence], *, quick: str
 ) -> FigureSpec:
-    """DP-HYPE beside an ablation.
-
-    Args:
-      number: of the figure.
-      ablation: a key of `ALGORITHMS`.
-      federations: size -> arguments of `studies.study` after the size, for each panel.
-      quick: wall time of this size.
-    """
+    """DP-HYPE beside a key of `ALGORITHMS`, for `federations` as `studies.listed` has them."""
 
     def rows(study: Study, options: Options) -> list[dict]:
         table = options.tables.table(study)

@@ -27,11 +27,9 @@ def histogram_rows(study: Study, options: Options) -> list[dict]:
 def drawer(
     columns: int, panel: Callable[[Study], Hashable] = lambda study: study.concentration
 ) -> Callable[[Sequence[Mapping]], Figure]:
-    """Returns a function that draws the histograms.
+    """Returns a function that draws the histograms, so many panels side by side.
 
-    Args:
-      columns: panels side by side.
-      panel: studies of as many clients share a panel where this is equal.
+    Studies of as many clients share a panel where `panel` of them is equal.
     """
 
     def draw(rows: Sequence[Mapping]) -> Figure:

@@ -67,12 +67,7 @@ def compute(size: str) -> list[dict]:
 
 
 def message_rows(clients: int, candidates: int) -> list[dict]:
-    """Holds one vote; returns the rows of its messages.
-
-    Args:
-      clients: n, at least 3.
-      candidates: p, more than `VOTES`.
-    """
+    """Holds one vote of n clients, at least 3, on p candidates; returns its messages' rows."""
     sizes: dict[tuple[str, str], list[int]] = {}
     for sender, kind, number in _messages(clients, candidates):
         sizes.setdefault((sender, kind), []).append(number)

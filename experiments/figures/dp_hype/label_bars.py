@@ -64,13 +64,7 @@ def _draw_panel(axes: Axes, rows: Sequence[Mapping]) -> None:
 
 
 def figure(number: int, datasets: Sequence[str], **more: Any) -> FigureSpec:
-    """Figures 6 and 7: data sets by rows, Dirichlet concentrations by columns, 50 clients.
-
-    Args:
-      number: of the figure.
-      datasets: names.
-      **more: of `FigureSpec`.
-    """
+    """Figures 6 and 7: data sets by rows, Dirichlet concentrations by columns, 50 clients."""
 
     def studies(size: str) -> Iterable[Study]:
         for dataset in datasets if size != QUICK else datasets[:1]:

@@ -19,7 +19,7 @@ from experiments.figures.dp_hype.studies import (
     Study,
     study_of,
 )
-from experiments.figures.panels import DATA_SETS
+from experiments.figures.panels import DATA_SETS, legend_below
 from experiments.figures.rows import distinct
 
 _FULL_SIZE = "full size"
@@ -34,11 +34,7 @@ def by_study(rows: Sequence[Mapping]) -> list[list[Mapping]]:
 
 
 def by_title(rows: Sequence[Mapping]) -> dict[str, list[Mapping]]:
-    """Rows grouped by study: title of its panel -> rows.
-
-    Raises:
-      ValueError: if two studies have one title, as those of two lists of rates.
-    """
+    """Rows grouped by study: title of its panel -> rows."""
     found: dict[str, list[Mapping]] = {}
     for group in by_study(rows):
         title = study_of(group[0]).title
@@ -52,11 +48,7 @@ def by_title(rows: Sequence[Mapping]) -> dict[str, list[Mapping]]:
 
 
 def rates_in_words(rows: Sequence[Mapping]) -> str:
-    """Which learning rates the candidates have.
-
-    Raises:
-      ValueError: for rows of several lists.
-    """
+    """Which learning rates the candidates have."""
     names = distinct(rows, "rates")
     if len(names) != 1:
         raise ValueError(f"rows of several lists, {', '.join(names)}: pass rows of one")
@@ -75,25 +67,15 @@ def draw_grid(
     legend_columns: int = 3,
     **share: Any,
 ) -> Figure:
-    """Draws panels in a grid.
+    """Draws panels, title -> what `draw_panel` draws, in so many columns, with one legend.
 
-    Args:
-      rows: all of the figure's.
-      panels: title -> what `draw_panel` draws.
-      columns: panels side by side, at most.
-      draw_panel: (axes, content) draws one.
-      heading: first line above the panels, with a note where vertical scales differ; every data
-        set with its size follows.
-      x_label: under the panels, the lowest ones where they share the axis.
-      y_label: beside the leftmost panels.
-      legend_columns: of the one legend.
-      share: axes that panels share, as `Figure.subplots` has it.
+    Above them stands the heading, with a note where vertical scales differ, and every data set with
+    its size. Labels stand at the leftmost panels, and at the lowest ones where they share the axis.
     """
     width = min(columns, len(panels))
     lines = -(-len(panels) // width)
     figure = Figure(figsize=(max(3.8 * width, 7.0), 2.8 * lines + 1.5), layout="constrained")
     grid = figure.subplots(lines, width, squeeze=False, **share)
-    legend: dict[str, Any] = {}
     for number, axes in enumerate(grid.flat):
         if number >= len(panels):
             axes.set_axis_off()
@@ -106,12 +88,11 @@ def draw_grid(
         if number + width >= len(panels) or not share.get("sharex"):
             axes.set_xlabel(x_label)
             axes.tick_params(labelbottom=True)
-        legend |= dict(zip(*axes.get_legend_handles_labels()[::-1]))
     for axes in grid[:, 0]:
         axes.set_ylabel(y_label)
     if len({axes.get_ylim() for axes in grid.flat[: len(panels)]}) > 1:
         heading += "; vertical scales differ"
-    figure.legend(legend.values(), legend.keys(), loc="outside lower center", ncols=legend_columns)
+    legend_below(figure, grid.flat, legend_columns, fontsize=None)
     figure.suptitle(_heading(rows, heading, figure.get_figwidth()), fontsize=10.5)
     return figure
 

@@ -44,18 +44,11 @@ _NOT_THE_PAPERS = {
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-    """One simulated federation.
+    """One simulated federation; of the data set the training records are divided, no others used.
 
-    Attributes:
-      dataset: name for `data.load`; its training records are divided, the test records not used.
-      clients: n.
-      concentration: of the Dirichlet division; 0 stands for iid.
-      net: "paper", or the widths of an MLP joined by "-".
-      epochs: local ones.
-      rounds: of federated averaging, for the accuracy of a candidate.
-      records: of the training data that are used, the first ones; 0 for all.
-      rates: name of the list of learning rates.
-      seed: of division, training and noise.
+    Concentration 0 stands for an iid division. The net is "paper", or the widths of an MLP joined
+    by "-"; epochs are local, rounds those of federated averaging for the accuracy of a candidate.
+    So many first records are used, 0 for all. The seed is of division, training and noise.
     """
 
     dataset: str
@@ -169,12 +162,8 @@ def paper_epochs(dataset: str) -> int:
 def study(size: str, dataset: str, clients: int, concentration: float = 0.0) -> Study:
     """The study of a data set at a size, everything else as that size has it.
 
-    Args:
-      size: one of `SIZES`.
-      dataset: "mnist", "cifar10" or "adult"; CIFAR-10 at mid size is its subset, everything at
-        quick size digits.
-      clients: n; quick size has a tenth of them.
-      concentration: 0 for iid.
+    CIFAR-10 at mid size is its subset, everything at quick size digits, with a tenth of the
+    clients.
     """
     if size == QUICK:
         fewer = max(5, clients // 10)
@@ -193,11 +182,7 @@ def skewed(dataset: str, clients: int) -> tuple[float, ...]:
 
 
 def listed(federations: Mapping[str, Sequence]) -> Callable[[str], Iterator[Study]]:
-    """Returns a function from a size to its studies.
-
-    Args:
-      federations: size -> (data set, clients, concentration if not iid) of each.
-    """
+    """Returns size -> studies, given size -> (data set, clients, concentration unless iid)."""
 
     def studies(size: str) -> Iterator[Study]:
         for federation in federations[size]:

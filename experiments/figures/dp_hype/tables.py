@@ -30,10 +30,7 @@ Report = Callable[[int, int], None]
 
 
 class Table(NamedTuple):
-    """Attributes:
-    scores: of the candidates at the clients, (n, p).
-    federated: (p,) accuracy of each candidate trained by federated averaging.
-    """
+    """Candidates' scores at the clients, (n, p), and their accuracies by averaging, (p,)."""
 
     scores: ClientScores
     federated: np.ndarray
@@ -41,13 +38,7 @@ class Table(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Tables:
-    """A folder of trained tables; what is not there is trained.
-
-    Attributes:
-      folder: made if absent.
-      data_dir, cache_dir: see `data.load`.
-      chunk_size: candidates trained and saved at once, the memory knob.
-    """
+    """A folder of trained tables; what is not there is trained, `chunk_size` candidates at once."""
 
     folder: str = "runs/figures/dp_hype_tables"
     data_dir: str | None = None

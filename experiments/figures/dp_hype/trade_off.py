@@ -10,13 +10,11 @@ code divides by the root of the number of clients instead of runs).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from scipy import stats
 
 from dpjax import plotting
 from experiments.federation.many_clients import hold_votes
@@ -29,7 +27,7 @@ from experiments.figures.dp_hype.studies import (
 )
 from experiments.figures.dp_hype.vote_figure import Options, vote_figure
 from experiments.figures.figure import FULL, MID, QUICK, FigureSpec
-from experiments.figures.rows import distinct, select
+from experiments.figures.rows import distinct, interval, select
 
 VOTES = 5
 DELTA = 1e-5
@@ -48,13 +46,7 @@ _NO_NOISE = 10.0
 def outcome_rows(
     algorithm: str, winners: Iterable[tuple[float, int, int]], federated: np.ndarray
 ) -> list[dict]:
-    """Rows of one algorithm.
-
-    Args:
-      algorithm: its name in the legend.
-      winners: (epsilon, run, index of the winner).
-      federated: (p,) accuracy of each candidate.
-    """
+    """Rows of one algorithm, from (epsilon, run, winner) and candidates' accuracies (p,)."""
     return [
         {
             "algorithm": algorithm,
@@ -77,13 +69,6 @@ def dp_hype_rows(study: Study, options: Options) -> list[dict]:
     )
     winners = [(outcome.epsilon, outcome.run, outcome.winner) for outcome in held]
     return outcome_rows(DP_HYPE, winners, table.federated)
-
-
-def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and half the width of its 95% interval by Student's t."""
-    values = np.asarray(values, np.float64)
-    error = values.std(ddof=1) / math.sqrt(len(values))
-    return float(values.mean()), float(stats.t.ppf(0.975, len(values) - 1) * error)
 
 
 def draw_panel(axes: Axes, rows: Sequence[Mapping]) -> None:
@@ -120,9 +105,7 @@ def draw_panel(axes: Axes, rows: Sequence[Mapping]) -> None:
 def drawer(columns: int, papers: Collection[str] = ()) -> Callable[[Sequence[Mapping]], Figure]:
     """Returns a function that draws a grid of panels, one a study.
 
-    Args:
-      columns: panels side by side.
-      papers: titles of the paper's panels, named in the heading where others are drawn.
+    Where others than the paper's are drawn, the heading names these, by their titles.
     """
 
     def draw(rows: Sequence[Mapping]) -> Figure:

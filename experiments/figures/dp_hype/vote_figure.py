@@ -54,11 +54,7 @@ class Options(figure.DataFolders):
         return Tables(self.tables_dir, self.data_dir, self.cache_dir, self.chunk_size)
 
     def chosen(self, studies: Iterable[Study]) -> list[Study]:
-        """The studies that are to be shown, with the chosen rates.
-
-        Raises:
-          ValueError: if none is left, saying what there is.
-        """
+        """The studies that are to be shown, with the chosen rates."""
         every = [dataclasses.replace(study, rates=self.rates) for study in studies]
         wanted = {
             "dataset": self.datasets,
@@ -89,9 +85,7 @@ def _has_address(dataset: str) -> bool:
 class StudyRows:
     """The rows of a figure that shows several federations, as `FigureSpec.rows` has them.
 
-    Attributes:
-      studies: size -> the federations it shows.
-      rows: (study, options) -> rows without the study's columns.
+    `rows` makes those of one study, without its columns.
     """
 
     studies: Callable[[str], Iterable[Study]]
@@ -118,15 +112,10 @@ def vote_figure(
     full: str = "hours on a GPU (an estimate)",
     **more: Any,
 ) -> FigureSpec:
-    """One of figures 3 to 13.
+    """One of figures 3 to 13; `columns` come after the study's, `more` is of `FigureSpec`.
 
-    Args:
-      number: of the figure.
-      columns: of its rows, after those of the study.
-      studies, rows: see `StudyRows`.
-      draw: rows -> picture, a pure function.
-      quick, mid, full: wall times of these sizes.
-      **more: of `FigureSpec`.
+    `quick`, `mid` and `full` are the wall times of these sizes; for `studies` and `rows` see
+    `StudyRows`.
     """
     return FigureSpec(
         "dp_hype",

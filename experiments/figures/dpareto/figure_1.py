@@ -36,7 +36,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from dpjax import data, plotting
-from dpjax.tuning.pareto import fronts
+from dpjax.pareto import fronts
 from experiments.figures.dpareto import maps, output_perturbation_example
 from experiments.figures.dpareto.output_perturbation_example import OutputPerturbationExample
 from experiments.figures.figure import DEFAULT_FOLDERS, FULL, QUICK, DataFolders, FigureSpec

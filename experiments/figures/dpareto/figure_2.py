@@ -32,7 +32,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from dpjax import plotting
-from dpjax.tuning.pareto import fronts
+from dpjax.pareto import fronts
 from experiments.figures.dpareto import maps, sparse_vector_example
 from experiments.figures.figure import FULL, QUICK, FigureSpec
 

@@ -11,7 +11,7 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 
 from dpjax import plotting
-from dpjax.tuning.pareto import fronts
+from dpjax.pareto import fronts
 from experiments.figures.panels import delta_in_words
 
 EPSILON_COLOURS, ERROR_COLOURS = "viridis", "cividis"

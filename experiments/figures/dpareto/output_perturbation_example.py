@@ -31,7 +31,7 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from dpjax import accounting
-from dpjax.tuning.pareto.domain import Domain, Log
+from dpjax.pareto.domain import Domain, Log
 from experiments.figures.dpareto.sgd_sensitivity import regularised_logistic_sensitivity
 
 DOMAIN = Domain(regularisation=Log(1e-4, 1.0), noise_std=Log(0.1, 10.0))

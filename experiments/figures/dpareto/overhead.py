@@ -20,8 +20,8 @@ from collections.abc import Mapping
 import numpy as np
 from absl import flags
 
+from dpjax import pareto
 from dpjax.commands import command_line
-from dpjax.tuning import pareto
 from experiments.figures.dpareto import problems
 
 _BATCH_SIZES = flags.DEFINE_multi_integer("batch_size", [16, 1], "Proposals at a time, each timed.")

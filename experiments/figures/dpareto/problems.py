@@ -13,8 +13,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from dpjax.pareto.domain import Domain, Log, Real
 from dpjax.training.optimizers import OPTIMIZERS
-from dpjax.tuning.pareto.domain import Domain, Log, Real
 from dpjax.tuning.problem.space import Integer, LogInteger
 from experiments.figures.dpareto.sampling_laws import Law, Laws
 

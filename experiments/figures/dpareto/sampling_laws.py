@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from dpjax import checks
-from dpjax.tuning.pareto.domain import Settings
+from dpjax.pareto.domain import Settings
 from dpjax.tuning.problem import space
 
 _MOST_ROUNDS = 10_000

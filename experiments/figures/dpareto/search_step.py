@@ -12,10 +12,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from dpjax import plotting
-from dpjax.tuning.pareto import acquisition, batches, fronts
-from dpjax.tuning.pareto.domain import Domain
-from dpjax.tuning.pareto.gaussian_process import GaussianProcess
-from dpjax.tuning.pareto.original_units import expected_hypervolume_improvement_in_original_units
+from dpjax.pareto import acquisition, batches, fronts
+from dpjax.pareto.domain import Domain
+from dpjax.pareto.gaussian_process import GaussianProcess
 from experiments.figures.dpareto import maps
 from experiments.figures.figure import QUICK, FigureSpec
 from experiments.figures.rows import RowFolder
@@ -113,7 +112,7 @@ def one_step(example: Example, grid_rows: Sequence[Mapping], number: int) -> lis
         "ehvi_model_units": acquisition.expected_hypervolume_improvement(
             mean, variance, mean[sampled], anti_ideal
         ),
-        "ehvi_reported_units": expected_hypervolume_improvement_in_original_units(
+        "ehvi_reported_units": acquisition.expected_hypervolume_improvement_in_original_units(
             mean, variance, mean[sampled], anti_ideal
         ),
     }

@@ -28,7 +28,7 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from dpjax import accounting
-from dpjax.tuning.pareto.domain import Domain, Log
+from dpjax.pareto.domain import Domain, Log
 from dpjax.tuning.problem.space import Integer
 
 DOMAIN = Domain(noise=Log(1e-2, 1e2), bound=Integer(1, 30))

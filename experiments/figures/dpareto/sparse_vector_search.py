@@ -58,10 +58,8 @@ from concurrent import futures
 import numpy as np
 from matplotlib.figure import Figure
 
-from dpjax import plotting
-from dpjax.tuning import pareto
-from dpjax.tuning.pareto import batches, fronts
-from dpjax.tuning.pareto.search import evaluated_inputs
+from dpjax import pareto, plotting
+from dpjax.pareto import batches, fronts
 from experiments.figures.dpareto import maps, sparse_vector_example
 from experiments.figures.figure import FULL, QUICK, FigureSpec, option
 from experiments.figures.rows import RowFolder, distinct, select
@@ -104,7 +102,7 @@ class Options:
 def model_front(record: pareto.SearchRecord) -> np.ndarray:
     """Returns which evaluations (n,) bool are on the front of (epsilon, mean of the process)."""
     processes = pareto.fitted(record, np.random.default_rng(record.identity["seed"]))
-    means, _ = batches.objectives_at(processes, evaluated_inputs(record))
+    means, _ = batches.objectives_at(processes, record.evaluated_inputs)
     # Epsilon is known exactly: only the error is the model's.
     believed = np.stack([np.log(record.epsilon), means[:, 1]], axis=1)
     return fronts.non_dominated(believed)

@@ -9,7 +9,7 @@ regression by DP-Adam, ten repetitions each, from their starting weights.
 
 Expected: the same epsilons to 0.013 (47 of 64 to 1e-4); what is left comes of the settings, rounded
 to three digits there: with all digits of the noise they agree to 5e-7
-(`tests/tuning/pareto/test_oracles.py`). The tight epsilon is a third of theirs (0.327 in the
+(`tests/pareto/test_oracles.py`). The tight epsilon is a third of theirs (0.327 in the
 median). Our accuracies less theirs are -0.0004 in the mean, 0.0078 in the root of the mean square
 and 0.026 at most, where one repetition's standard deviation is 0.0080 and the settings themselves
 range from 0.75 to 0.84: the same training.
@@ -30,8 +30,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from dpjax import plotting
-from dpjax.tuning import pareto
+from dpjax import pareto, plotting
 from experiments.figures.dpareto import maps, problems, trained_searches
 from experiments.figures.figure import FULL, MID, QUICK, DataFolders, FigureSpec
 from experiments.figures.panels import DATA_SETS, new_panels

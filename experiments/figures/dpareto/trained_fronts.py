@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from dpjax import plotting
-from dpjax.tuning.pareto import fronts
+from dpjax.pareto import fronts
 from experiments.figures.dpareto import maps, problems
 from experiments.figures.dpareto.trained_searches import KEY_COLUMNS, RAN_COLUMNS
 from experiments.figures.rows import distinct, select

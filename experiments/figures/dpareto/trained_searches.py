@@ -39,10 +39,9 @@ import jax
 import numpy as np
 from matplotlib.figure import Figure
 
-from dpjax import data, models, private_files, training, tuning
+from dpjax import data, models, pareto, private_files, training, tuning
 from dpjax.data.source import SOURCES
-from dpjax.tuning import pareto
-from dpjax.tuning.pareto.oracles import CLASSIC
+from dpjax.pareto.oracles import CLASSIC
 from experiments.figures.dpareto import problems
 from experiments.figures.dpareto.sampling_laws import Laws
 from experiments.figures.figure import FULL, MID, QUICK, DataFolders, FigureSpec, option

@@ -18,13 +18,10 @@ WORDS, TOPICS, LENGTH = 1_000, 8, 30
 
 @dataclasses.dataclass(frozen=True)
 class Contest:
-    """One data set with one model.
+    """One data set with one model; the dataset is None for the texts drawn here.
 
-    Attributes:
-      dataset: name of the data set; None for the texts drawn here.
-      widths: of the hidden layers; none for a linear model.
-      validation: expected share of the training records that a tuner keeps to score by.
-      seeds: at the committed size.
+    `widths` are those of the hidden layers, none for a linear model; `validation` is the expected
+    share of the training records that a tuner keeps to score by.
     """
 
     dataset: str | None

@@ -30,7 +30,7 @@ from dpjax.tuning.problem.run_shape import POISSON, RunShape
 from experiments.figures.figure import DEFAULT_FOLDERS, FULL, QUICK, DataFolders, FigureSpec
 from experiments.figures.leaderboard import public_problems
 from experiments.figures.leaderboard.public_problems import PROBLEMS, Arrays, Problem
-from experiments.figures.panels import delta_in_words
+from experiments.figures.panels import delta_in_words, legend_below
 from experiments.figures.rows import RowFolder, distinct, select
 
 DELTA = 1e-5
@@ -198,9 +198,7 @@ def draw(rows: Sequence[Mapping]) -> Figure:
         axes.set_xlabel("noise in an output\n(standard deviations)")
     for axes in panels[: len(names) : across]:
         axes.set_ylabel("accuracy less the best,\npercentage points")
-    handles, labels = panels[0].get_legend_handles_labels()
-    once = dict(zip(labels, handles, strict=True))
-    figure.legend(once.values(), once.keys(), loc="outside lower center", ncols=3, fontsize=10.5)
+    legend_below(figure, panels[0], columns=3)
     lots, steps = LOTS[0]
     figure.suptitle(
         f"public problems at {delta_in_words(DELTA)}; lots of 1/{lots} of the records, {steps} "

@@ -33,7 +33,7 @@ from experiments.figures.leaderboard.figure_public_defaults import (
     inputs_of,
 )
 from experiments.figures.leaderboard.public_problems import PROBLEMS, Problem
-from experiments.figures.panels import delta_in_words
+from experiments.figures.panels import delta_in_words, legend_below
 from experiments.figures.rows import RowFolder, distinct, select
 
 OUTPUT_NOISES = (1.25, 2.5, 5.0, 10.0)
@@ -143,8 +143,7 @@ def draw(rows: Sequence[Mapping]) -> Figure:
         axes.set_title(public_problems.title(name, rows), fontsize=11)
         axes.set_xlabel("noise in an output\n(standard deviations, at most)")
     panels[0].set_ylabel("accuracy less momentum's\ndefault, percentage points")
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=10)
+    legend_below(figure, panels[0], columns=3, fontsize=10)
     figure.suptitle(
         f"DP-AdamBC on public problems at {delta_in_words(DELTA)}, mean accuracy over seeds; "
         "floor: root of the variance floor, in deviations of the noise in a gradient\n"

@@ -29,7 +29,6 @@ import jax
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.figure import Figure
-from scipy import stats
 
 from dpjax import files, plotting
 from experiments.figures.figure import FULL, QUICK, DataFolders, FigureSpec, option
@@ -42,8 +41,8 @@ from experiments.figures.leaderboard.methods import (
     Entry,
     Outcome,
 )
-from experiments.figures.panels import delta_in_words
-from experiments.figures.rows import RowFolder, distinct, select
+from experiments.figures.panels import delta_in_words, legend_below
+from experiments.figures.rows import RowFolder, distinct, interval, select
 
 GUARANTEES = "guarantees"
 EPSILONS = {QUICK: (4.0,), FULL: (0.5, 1.0, 2.0, 4.0)}
@@ -52,7 +51,6 @@ COLUMNS = {
     "accuracy": "1", "learning_rate": "1", "runs": "trainings", "guarantee": "name",
 }  # fmt: skip
 _QUICK_CONTESTS, _QUICK_SEEDS = ("digits",), 1
-_CONFIDENCE = 0.95
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,11 +112,7 @@ def train(folder: RowFolder, options: Options) -> None:
 
 
 def _guarantee(folder: RowFolder, entry: Entry, name: str, outcome: Outcome) -> str:
-    """Writes what the release states; returns the file's name.
-
-    Raises:
-      ValueError: for a release that costs more than it may.
-    """
+    """Writes what the release states; returns the file's name."""
     if name == HINDSIGHT:
         return "none"
     statement = outcome.result.release.statement
@@ -149,16 +143,6 @@ def differences(rows: Sequence[Mapping], contest: str, epsilon: float, name: str
     return np.array([of[name][seed] - of[UNTUNED][seed] for seed in seeds])
 
 
-def interval(values: np.ndarray) -> tuple[float, float, float]:
-    """The mean and its 95% interval by Student's t; without a width for one value."""
-    mean = float(values.mean())
-    if len(values) < 2:
-        return mean, mean, mean
-    spread = float(values.std(ddof=1)) / np.sqrt(len(values))
-    reach = spread * float(stats.t.ppf(0.5 + _CONFIDENCE / 2, len(values) - 1))
-    return mean, mean - reach, mean + reach
-
-
 _FEWEST = 3
 """Seeds from which an interval is drawn."""
 _NARROWEST = 0.02
@@ -184,23 +168,12 @@ def draw(rows: Sequence[Mapping]) -> Figure:
         left.set_ylabel("accuracy less the untuned\nrule's, percentage points", fontsize=10.5)
         right.set_ylabel("test accuracy")
     # Of whatever panel has each of them: some methods did not compete everywhere.
-    entries: dict[str, object] = {}
-    for panel in panels[:, 0]:
-        for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
-            entries.setdefault(label, handle)
-    order = [name for name in looks if name in entries]
-    figure.legend(
-        [entries[name] for name in order],
-        order,
-        loc="outside lower center",
-        ncols=3,
-        fontsize=9.5,
-    )
+    legend_below(figure, panels[:, 0], columns=3, fontsize=9.5, order=looks)
     figure.suptitle(
         f"what is released at equal total epsilon, {delta_in_words(rows[0]['delta'])}: tuning, "
         "scores and training together; test accuracies, not private\n"
         "left: mean over seeds of the difference to the untuned rule with the same seed; bars: "
-        f"{100 * _CONFIDENCE:.0f}% intervals, from {_FEWEST} seeds on\n"
+        f"95% intervals, from {_FEWEST} seeds on\n"
         "right: mean accuracy against work, counted in trainings of one model, at the total "
         "epsilon of most attempts",
         fontsize=11,
@@ -219,13 +192,12 @@ def _differences_panel(axes, rows: Sequence[Mapping], contest: str, looks: Mappi
             values = differences(rows, contest, epsilon, name)
             if len(values):
                 aside = place + 0.8 * (number / max(1, len(looks) - 1) - 0.5)
-                mean, low, high = interval(100 * values)
+                mean, half = interval(100 * values)
                 # Two seeds have an interval of twelve times their spread.
-                if len(values) < _FEWEST:
-                    low, high = mean, mean
-                shown += [low, high]
+                half = half if len(values) >= _FEWEST else 0.0
+                shown += [mean - half, mean + half]
                 seeds.append(len(values))
-                points.append((aside, mean, low, high))
+                points.append((aside, mean, mean - half, mean + half))
         if points:
             where, mean, low, high = np.transpose(points)
             axes.errorbar(
@@ -279,8 +251,9 @@ def summary(rows: Sequence[Mapping]) -> list[str]:
             for name in METHODS:
                 values = differences(rows, contest, epsilon, name)
                 if name != UNTUNED and len(values):
-                    mean, low, high = interval(values)
-                    lines.append(f"  {name}: {mean:+.4f} ({low:+.4f} to {high:+.4f})")
+                    mean, half = interval(values)
+                    ends = f"{mean - half:+.4f} to {mean + half:+.4f}"
+                    lines.append(f"  {name}: {mean:+.4f} ({ends})")
     return lines
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 
 import numpy as np
@@ -37,14 +38,7 @@ UNTUNED, HINDSIGHT = "untuned rule", "best rate in hindsight (not private)"
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """One attempt.
-
-    Attributes:
-      contest: a name in `contests.CONTESTS`.
-      records: of it.
-      epsilon: total.
-      seed: of the division of the records and of everything random.
-    """
+    """One attempt at a contest, with its total epsilon and one seed of everything random."""
 
     contest: str
     records: data.Dataset
@@ -71,13 +65,9 @@ class Entry:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What one attempt came to.
+    """What one attempt came to: test accuracy of the release, not private, and its learning rate.
 
-    Attributes:
-      accuracy: of the release on test records; not private.
-      result: of the tuner.
-      runs: trainings of one model on all training records that the attempt's work is worth.
-      learning_rate: released, or None.
+    `runs` are the trainings of one model on all training records that its work is worth.
     """
 
     accuracy: float
@@ -86,56 +76,41 @@ class Outcome:
     learning_rate: float | None
 
 
-Method = Callable[[Entry], Outcome]
-METHODS: dict[str, Method] = {}
-"""By what tables and pictures call them, the untuned rule first."""
-
-
-def method(name: str) -> Callable[[Method], Method]:
-    """Puts a method into the table."""
-
-    def registered(run: Method) -> Method:
-        METHODS[name] = run
-        return run
-
-    return registered
+# Spaces -------------------------------------------------------------------------------------------
 
 
 def _space(rate: float | tuning.LogUniform | tuning.LogNormal) -> tuning.Space:
     return tuning.Space(learning_rate=rate, momentum=MOMENTUM, clip_norm=CLIP_NORM)
 
 
+def _default(entry: Entry, task: tuning.Task) -> tuning.Space:
+    return defaults_of(task, entry.epsilon, DELTA).space()
+
+
+def _adam_bc_default(entry: Entry, task: tuning.Task) -> tuning.Space:
+    return adam_bc_defaults_of(task, entry.epsilon, DELTA).space()
+
+
+def _random_rate(entry: Entry, task: tuning.Task) -> tuning.Space:
+    """One draw from the flat law, everything spent on its training."""
+    (rate,) = FLAT.sample(1, np.random.default_rng([7, entry.seed]))
+    return _space(float(rate))
+
+
+def _flat(entry: Entry, task: tuning.Task) -> tuning.Space:
+    return _space(FLAT)
+
+
 def _prior(entry: Entry, task: tuning.Task) -> tuning.Space:
     return defaults_of(task, entry.epsilon, DELTA).space(PRIOR_FACTOR)
 
 
-def _run(task: tuning.Task) -> tuning.RunOptions:
-    """The lots and steps of the public default, which all methods share."""
-    return tuning.RunOptions(lot_size=max(1, round(task.train.public_size / 16)), steps=320)
+def _prior_of_a_stage(entry: Entry, task: tuning.Task) -> tuning.Space:
+    """The prior at a stage's epsilon: what is drawn there is then carried up."""
+    return defaults_of(task, STAGE_SHARE * entry.epsilon, DELTA).space(PRIOR_FACTOR)
 
 
-def _tuned(
-    entry: Entry,
-    parts: data.Parts,
-    task: tuning.Task,
-    space: tuning.Space,
-    tuner: tuning.tuner.Tuner,
-    runs: Callable[[tuning.Result], float],
-    **more: object,
-) -> Outcome:
-    result = tuning.tune(
-        task,
-        space,
-        tuner,
-        epsilon=entry.epsilon,
-        delta=DELTA,
-        seed=entry.seed,
-        **{"run": _run(task)} | more,
-    )
-    assert result is not None and parts.test is not None
-    test = (parts.test.inputs, parts.test.labels)
-    rate = result.release.hyperparameters["learning_rate"]
-    return Outcome(accuracy_of(task, result.release.params, test), result, runs(result), rate)
+# What an attempt's work is worth ------------------------------------------------------------------
 
 
 def _one(result: tuning.Result) -> float:
@@ -161,162 +136,126 @@ def _partitions_and_one(result: tuning.Result) -> float:
     return CANDIDATES + 1.0
 
 
-@method(UNTUNED)
-def untuned(entry: Entry) -> Outcome:
-    parts = entry.whole()
-    task = entry.task(parts)
-    space = defaults_of(task, entry.epsilon, DELTA).space()
-    return _tuned(entry, parts, task, space, tuning.Untuned(), _one)
+# Methods ------------------------------------------------------------------------------------------
 
 
-@method("untuned, automatic clipping")
-def untuned_automatic(entry: Entry) -> Outcome:
-    parts = entry.whole()
-    task = entry.task(parts)
-    space = defaults_of(task, entry.epsilon, DELTA).space()
-    run = dataclasses.replace(_run(task), clipping=training.AutomaticClipping())
-    return _tuned(entry, parts, task, space, tuning.Untuned(), _one, run=run)
+def _run(task: tuning.Task) -> tuning.RunOptions:
+    """The lots and steps of the public default, which all methods share."""
+    return tuning.RunOptions(lot_size=max(1, round(task.train.public_size / 16)), steps=320)
 
 
-@method("untuned, DP-AdamBC")
-def untuned_adam_bc(entry: Entry) -> Outcome:
-    parts = entry.whole()
-    task = entry.task(parts)
-    space = adam_bc_defaults_of(task, entry.epsilon, DELTA).space()
-    optimizer = training.adam_bc()
-    return _tuned(entry, parts, task, space, tuning.Untuned(), _one, optimizer=optimizer)
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """A tuner, made for an attempt, with its space and what its work is worth.
 
+    Unless it is `divided`, all records train. The clip rule and the optimiser are else the usual.
+    """
 
-@method("untuned, random rate")
-def random_rate(entry: Entry) -> Outcome:
-    """One draw from the flat law, everything spent on its training."""
-    parts = entry.whole()
-    (rate,) = FLAT.sample(1, np.random.default_rng([7, entry.seed]))
-    return _tuned(entry, parts, entry.task(parts), _space(float(rate)), tuning.Untuned(), _one)
+    tuner: Callable[[Entry], tuning.tuner.Tuner]
+    space: Callable[[Entry, tuning.Task], tuning.Space] = _prior
+    work: Callable[[tuning.Result], float] = _each_candidate
+    divided: bool = True
+    clipping: training.ClipRule = training.GlobalClipping()
+    optimizer: training.Optimizer | None = None
 
-
-@method("random repetitions, flat law")
-def repetitions_flat(entry: Entry) -> Outcome:
-    parts = entry.divided()
-    tuner = tuning.RandomRepetitions(REPETITIONS)
-    return _tuned(entry, parts, entry.task(parts), _space(FLAT), tuner, _each_candidate)
-
-
-@method("random repetitions, prior")
-def repetitions_prior(entry: Entry) -> Outcome:
-    parts = entry.divided()
-    task = entry.task(parts)
-    tuner = tuning.RandomRepetitions(REPETITIONS)
-    return _tuned(entry, parts, task, _prior(entry, task), tuner, _each_candidate)
-
-
-@method("random repetitions, prior, logarithmic of mean 4")
-def repetitions_logarithmic(entry: Entry) -> Outcome:
-    parts = entry.divided()
-    task = entry.task(parts)
-    tuner = tuning.RandomRepetitions(accounting.Logarithmic(mean=4))
-    return _tuned(entry, parts, task, _prior(entry, task), tuner, _each_candidate)
-
-
-@method("random repetitions, prior, scored on training records")
-def repetitions_on_training(entry: Entry) -> Outcome:
-    """All records train, and are scored as well, which is charged."""
-    return _scored_on_training(entry, REPETITIONS)
-
-
-@method("random repetitions, prior, logarithmic of mean 4, scored on training records")
-def repetitions_on_training_logarithmic(entry: Entry) -> Outcome:
-    return _scored_on_training(entry, accounting.Logarithmic(mean=4))
-
-
-@method("random repetitions, prior, automatic clipping, scored on training records")
-def repetitions_on_training_automatic(entry: Entry) -> Outcome:
-    return _scored_on_training(entry, REPETITIONS, clipping=training.AutomaticClipping())
-
-
-def _scored_on_training(entry: Entry, law: accounting.RepetitionLaw, **options: object) -> Outcome:
-    parts = entry.whole()
-    task = entry.task(parts)
-    tuner = tuning.RandomRepetitions(law, score_on_training=True)
-    run = dataclasses.replace(_run(task), **options)
-    return _tuned(entry, parts, task, _prior(entry, task), tuner, _each_candidate, run=run)
-
-
-@method("subset tuning, prior")
-def subset_tuning(entry: Entry) -> Outcome:
-    parts = entry.divided()
-    task = entry.task(parts)
-    tuner = tuning.SubsetTuning(PART, REPETITIONS)
-    return _tuned(entry, parts, task, _prior(entry, task), tuner, _shares_of_runs)
-
-
-@method("extrapolation, prior")
-def extrapolation(entry: Entry) -> Outcome:
-    """The prior is that of a stage's epsilon: what is drawn there is then carried up."""
-    parts = entry.divided()
-    task = entry.task(parts)
-    stage = STAGE_SHARE * entry.epsilon
-    prior = defaults_of(task, stage, DELTA).space(PRIOR_FACTOR)
-    return _tuned(entry, parts, task, prior, tuning.Extrapolation(REPETITIONS), _each_candidate)
-
-
-@method("exponential mechanism, prior")
-def exponential(entry: Entry) -> Outcome:
-    return _by_partitions(entry, tuning.Exponential)
-
-
-@method("permute-and-flip, prior")
-def permute_and_flip(entry: Entry) -> Outcome:
-    return _by_partitions(entry, tuning.PermuteAndFlip)
-
-
-@method("doubling in segments, prior")
-def doubling(entry: Entry) -> Outcome:
-    def tuner(selection_epsilon: float, candidates: int, partitions: int) -> tuning.Doubling:
-        # Ten hits at most, each paid for.
-        return tuning.Doubling(
-            selection_epsilon=selection_epsilon / 10,
-            candidates=candidates,
-            partitions=partitions,
-            variant="segments",
-            hits=10,
+    def __call__(self, entry: Entry) -> Outcome:
+        """Makes the attempt."""
+        parts = entry.divided() if self.divided else entry.whole()
+        task = entry.task(parts)
+        result = tuning.tune(
+            task,
+            self.space(entry, task),
+            self.tuner(entry),
+            epsilon=entry.epsilon,
+            delta=DELTA,
+            seed=entry.seed,
+            run=dataclasses.replace(_run(task), clipping=self.clipping),
+            optimizer=self.optimizer,
         )
-
-    return _by_partitions(entry, tuner)
-
-
-def _by_partitions(entry: Entry, tuner: Callable[..., tuning.tuner.Tuner]) -> Outcome:
-    parts = entry.divided()
-    task = entry.task(parts)
-    chosen = tuner(
-        selection_epsilon=SELECTION_SHARE * entry.epsilon,
-        candidates=CANDIDATES,
-        partitions=PARTITIONS,
-    )
-    return _tuned(entry, parts, task, _prior(entry, task), chosen, _partitions_and_one)
+        assert result is not None and parts.test is not None
+        test = (parts.test.inputs, parts.test.labels)
+        accuracy = accuracy_of(task, result.release.params, test)
+        rate = result.release.hyperparameters["learning_rate"]
+        return Outcome(accuracy, result, self.work(result), rate)
 
 
-@method("threshold stopping, prior")
-def threshold_stopping(entry: Entry) -> Outcome:
+def _untuned(space: Callable[[Entry, tuning.Task], tuning.Space], **more: object) -> Method:
+    return Method(lambda entry: tuning.Untuned(), space, _one, divided=False, **more)
+
+
+def _repetitions(law: accounting.RepetitionLaw = REPETITIONS, **more: object) -> Method:
+    return Method(lambda entry: tuning.RandomRepetitions(law), **more)
+
+
+def _scored_on_training(law: accounting.RepetitionLaw = REPETITIONS, **more: object) -> Method:
+    """All records train, and are scored as well, which is charged."""
+    tuner = tuning.RandomRepetitions(law, score_on_training=True)
+    return Method(lambda entry: tuner, divided=False, **more)
+
+
+def _by_partitions(tuner: type[tuning.tuner.Tuner], shares: int = 1, **own: object) -> Method:
+    """The selection's epsilon is for so many shares alike; `own` are settings of the tuner."""
+
+    def made(entry: Entry) -> tuning.tuner.Tuner:
+        epsilon = SELECTION_SHARE * entry.epsilon / shares
+        return tuner(epsilon, candidates=CANDIDATES, partitions=PARTITIONS, **own)
+
+    return Method(made, work=_partitions_and_one)
+
+
+def _threshold_stopping(entry: Entry) -> tuning.ThresholdStopping:
     """The threshold is a public guess: 0.7 of the way from chance to right."""
-    parts = entry.divided()
-    task = entry.task(parts)
     chance = 1.0 / entry.records.classes
-    tuner = tuning.ThresholdStopping(chance + 0.7 * (1.0 - chance), 0.1)
-    return _tuned(entry, parts, task, _prior(entry, task), tuner, _each_trained)
+    return tuning.ThresholdStopping(chance + 0.7 * (1.0 - chance), 0.1)
 
 
-@method(HINDSIGHT)
-def hindsight(entry: Entry) -> Outcome:
+def _hindsight(entry: Entry) -> Outcome:
     """The best on test records of five rates around the default, each given the whole epsilon.
 
     No method: the choice looks at the test records, and none of the five pays for the others.
     """
-    parts = entry.whole()
-    task = entry.task(parts)
-    default = defaults_of(task, entry.epsilon, DELTA).learning_rate
+    default = defaults_of(entry.task(entry.whole()), entry.epsilon, DELTA).learning_rate
     tried = [
-        _tuned(entry, parts, task, _space(default * factor), tuning.Untuned(), _one)
+        _untuned(lambda entry, task, factor=factor: _space(default * factor))(entry)
         for factor in (0.25, 0.5, 1.0, 2.0, 4.0)
     ]
     return max(tried, key=lambda outcome: outcome.accuracy)
+
+
+_AUTOMATIC = training.AutomaticClipping()
+_HITS = 10
+_LOGARITHMIC = accounting.Logarithmic(mean=4)
+
+METHODS: dict[str, Callable[[Entry], Outcome]] = {
+    UNTUNED: _untuned(_default),
+    "untuned, automatic clipping": _untuned(_default, clipping=_AUTOMATIC),
+    "untuned, DP-AdamBC": _untuned(_adam_bc_default, optimizer=training.adam_bc()),
+    "untuned, random rate": _untuned(_random_rate),
+    "random repetitions, flat law": _repetitions(space=_flat),
+    "random repetitions, prior": _repetitions(),
+    "random repetitions, prior, logarithmic of mean 4": _repetitions(_LOGARITHMIC),
+    "random repetitions, prior, scored on training records": _scored_on_training(),
+    "random repetitions, prior, logarithmic of mean 4, scored on training records": (
+        _scored_on_training(_LOGARITHMIC)
+    ),
+    "random repetitions, prior, automatic clipping, scored on training records": (
+        _scored_on_training(clipping=_AUTOMATIC)
+    ),
+    "subset tuning, prior": Method(
+        lambda entry: tuning.SubsetTuning(PART, REPETITIONS), work=_shares_of_runs
+    ),
+    "extrapolation, prior": Method(
+        lambda entry: tuning.Extrapolation(REPETITIONS), _prior_of_a_stage
+    ),
+    "exponential mechanism, prior": _by_partitions(tuning.Exponential),
+    "permute-and-flip, prior": _by_partitions(
+        functools.partial(tuning.Exponential, mechanism="permute_and_flip")
+    ),
+    # Ten hits at most, each paid for.
+    "doubling in segments, prior": _by_partitions(
+        tuning.Doubling, _HITS, variant="segments", hits=_HITS
+    ),
+    "threshold stopping, prior": Method(_threshold_stopping, work=_each_trained),
+    HINDSIGHT: _hindsight,
+}
+"""By what tables and pictures call them, the untuned rule first."""

@@ -22,13 +22,7 @@ that any classifier reaches then lies between 0.75 and 0.9."""
 
 @dataclasses.dataclass(frozen=True)
 class Arrays:
-    """A problem's records, all of them public.
-
-    Attributes:
-      inputs, labels: for training, (n, ...) float32 and (n,) int32.
-      test_inputs, test_labels: to judge by.
-      classes: of the labels.
-    """
+    """A problem's public records: inputs (n, ...) float32, labels (n,) int32, some to judge by."""
 
     inputs: np.ndarray
     labels: np.ndarray
@@ -39,13 +33,7 @@ class Arrays:
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """Something to learn.
-
-    Attributes:
-      load: folders of data -> its records.
-      widths: of the hidden layers; none for a linear model.
-      seeds: runs of each setting; fewer where a run is long.
-    """
+    """Something to learn, by a net with these hidden layers, in `seeds` runs of each setting."""
 
     load: Callable[[DataFolders], Arrays]
     widths: tuple[int, ...] = ()
@@ -114,12 +102,7 @@ QUICK = ("digits", "20 normal, 5,000")
 
 
 def title(name: str, rows: Sequence[Mapping]) -> str:
-    """Heading of a problem's panel: its inputs, records and seeds.
-
-    Args:
-      name: of `PROBLEMS`.
-      rows: with columns problem, records and seed.
-    """
+    """Heading of a problem's panel: its inputs, records and seeds."""
     own = select(rows, problem=name)
     inputs = _INPUTS.get(name.split(", ")[0], name)
     seeds = len(distinct(own, "seed"))

@@ -14,14 +14,9 @@ from dpjax.models import PatchConv
 class AllConvNet(nn.Module):
     """3x3 convolutions with ReLU, no pooling until the global average, one dense layer.
 
-    The paper gives the kernel size and the channels and nothing else of its net (section 3.6);
-    ours has strides of 2 at the second and fourth layer, as in Springenberg et al.
+    The paper gives the kernel size and the channels and nothing else of its net (section 3.6); ours
+    has strides of 2 at the second and fourth layer, as in Springenberg et al.
     (https://arxiv.org/abs/1412.6806), ReLU, LeCun's initialisation and a global average.
-
-    Attributes:
-      classes: number of classes.
-      channels: of each convolution.
-      strides: of each convolution, in both directions.
     """
 
     classes: int
@@ -44,12 +39,8 @@ class AllConvPooledNet(nn.Module):
     `examples/image_classification/mnist_dp.py`), whose defaults are what Papernot & Steinke state:
     60 epochs, lots of 256, clip norm 1, noise multiplier 1.1, and these channels. Whether it is the
     paper's net is open: `experiments/figures/papernot_steinke/figure_7.py` compares. Images at full
-    resolution make it four times as dear as `AllConvNet`.
-
-    Attributes:
-      classes: number of classes.
-      channels: of each convolution but the last.
-      pooled: the convolutions, counted from 1, after which 2x2 blocks are averaged.
+    resolution make it four times as dear as `AllConvNet`. 2x2 blocks are averaged after the
+    `pooled` convolutions, counted from 1.
     """
 
     classes: int

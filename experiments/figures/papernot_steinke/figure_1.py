@@ -63,11 +63,7 @@ def train(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns weights (alphas, 2) and intercepts (alphas,) by stochastic gradient descent.
 
-    Args:
-      inputs: (records, 2).
-      labels: (records,) of -1 and +1.
-      alphas: (alphas,) weights of the hinge loss; every one meets the records in the same order.
-      source: of the orders.
+    Every weight of the hinge loss meets the records (records, 2) in the same order.
     """
     weights, intercepts = np.zeros((len(alphas), 2)), np.zeros(len(alphas))
     for _ in range(PASSES):

@@ -107,11 +107,7 @@ def epsilons(
 ) -> dict[str, float]:
     """Returns epsilon at DELTA of releasing the best of K runs, by each bound, as columns.
 
-    Args:
-      settings: of one run.
-      member: the law's family.
-      mean: of K.
-      base: by bound, the guarantee of one run as that bound knows it.
+    `base` is, by bound, the guarantee of one run as that bound knows it.
     """
     found = {}
     for bound, run in base.items():
@@ -127,18 +123,10 @@ def epsilons(
 def released_accuracies(
     accuracies: np.ndarray, runs: np.ndarray, source: np.random.Generator
 ) -> np.ndarray:
-    """Replays the selection, once for each entry of `runs`.
+    """Replays the selection, once for each K of `runs`, (trials,); 0 releases a guess.
 
     The best of k draws with replacement from N models in order of accuracy has rank ceil(N u),
     where u, the largest of k uniform numbers, is one uniform number to the power 1/k.
-
-    Args:
-      accuracies: (N,) float64, of the trained models.
-      runs: (trials,) int, K of each trial; 0 releases a guess.
-      source: of the randomness.
-
-    Returns:
-      (trials,) float64.
     """
     runs = np.asarray(runs)
     largest = source.uniform(size=runs.shape) ** (1.0 / np.maximum(runs, 1))
@@ -157,13 +145,7 @@ def expected_accuracy(accuracies: np.ndarray, law: accounting.RepetitionLaw) -> 
 
 
 def compute(settings: RunSettings, accuracies: np.ndarray, size: str) -> list[dict]:
-    """Returns one row for each law of K and mean.
-
-    Args:
-      settings: of the trained runs.
-      accuracies: (N,) of the trained models.
-      size: quick has few means.
-    """
+    """Returns a row for each law of K and mean, from the accuracies (N,) of trained models."""
     # Of those that are there: a picture of a part says so.
     settings = dataclasses.replace(settings, rates=len(accuracies))
     source = np.random.default_rng(7)  # Of the replay only: another seed moves points, no claim.

@@ -33,16 +33,7 @@ FAILURE_PROBABILITY = 1e-8
 class RunSettings:
     """What all runs of one figure have in common.
 
-    Attributes:
-      dataset: name for `data.load`.
-      model: name in `NETS`.
-      rates: how many of the paper's 400 learning rates, evenly thinned.
-      lot_size: expected number of records of a Poisson lot.
-      steps: of every run.
-      clip_norm: of a record's gradient, l2.
-      noise_multiplier: noise standard deviation over the clip norm.
-      training_records: public number of training records; the first ones of the file are used.
-      test_records: on which the accuracy is taken.
+    So many of the paper's 400 rates are trained, evenly thinned, on the file's first records.
     """
 
     dataset: str
@@ -123,11 +114,7 @@ class Options(figure.DataFolders):
     )
 
     def own(self, rates: np.ndarray) -> np.ndarray:
-        """The rates (m,) that this process trains, of all (n,).
-
-        Raises:
-          ValueError: unless `process` is "i/n" with 0 <= i < n.
-        """
+        """The rates (m,) that this process trains, of all (n,)."""
         found = re.fullmatch(r"(\d+)/(\d+)", self.process)
         if found is None or not int(found[1]) < int(found[2]):
             raise ValueError(f"--process={self.process}: pass 0/2 or 1/2 for two processes")
@@ -141,11 +128,7 @@ class Options(figure.DataFolders):
 
 
 def learning_rates(number: int) -> np.ndarray:
-    """Evenly thinned rates (number,) float64, increasing, of the paper's 400 from 0.025 to 1.
-
-    Raises:
-      ValueError: unless 1 <= number <= 400.
-    """
+    """Evenly thinned rates (number,) float64, increasing, of the paper's 400 from 0.025 to 1."""
     if not 1 <= number <= TRAINED_RATES:
         raise ValueError(f"--rates={number}: pass 1 to {TRAINED_RATES}")
     largest = np.geomspace(1e-4, 1.0, ALL_RATES)[-TRAINED_RATES:]
@@ -156,9 +139,6 @@ def train(folder: RowFolder, options: Options = Options()) -> None:
     """Trains what the folder's file does not hold yet and adds it, a row for each rate.
 
     Keys come from the operating system, so nothing but the file is needed to go on after a stop.
-
-    Raises:
-      ValueError: the file holds runs of other settings.
     """
     settings = options.settings(folder.size)
     held, rows = read(folder) if folder.read(NAME) else (settings, [])
@@ -197,11 +177,7 @@ def train(folder: RowFolder, options: Options = Options()) -> None:
 
 
 def read(folder: RowFolder) -> tuple[RunSettings, list[dict]]:
-    """Returns the settings and the rows of a folder's runs.
-
-    Raises:
-      ValueError: no runs, other columns, runs of another size or of different settings in one file.
-    """
+    """Returns the settings and the rows of a folder's runs."""
     rows, path = folder.read(NAME), folder.file(NAME)
     if not rows or tuple(rows[0]) != COLUMNS:
         raise ValueError(f"{path} holds no runs of figure 7: pass the folder of {NAME}.csv")

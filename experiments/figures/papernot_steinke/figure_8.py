@@ -121,14 +121,9 @@ def solve_at_every_order(a: float) -> tuple[float, float]:
 def upper_bound(
     order: float, good: float, w: float, forward: np.ndarray, backward: np.ndarray
 ) -> float:
-    """Proposition 15 at 1/q = 0 and 1/r = w, corrected below order 2.
+    """Proposition 15 at 1/q = 0 and 1/r = w in (0, 1], corrected below order 2; `good` is Q(S).
 
-    Args:
-      order: l > 1.
-      good: Q(S).
-      w: in (0, 1].
-      forward: bound on D_x(Q||Q') at x = (l - 1 + w) / w.
-      backward: bound on D_{l-1}(Q'||Q); not used below order 2.
+    `forward` bounds D_x(Q||Q') at x = (l - 1 + w) / w, `backward` bounds D_{l-1}(Q'||Q).
     """
     bound = forward + (w + 1.0) / (order - 1.0) * np.log(1.0 / good)
     if order > 2.0:

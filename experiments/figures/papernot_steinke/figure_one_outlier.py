@@ -57,13 +57,7 @@ def draw_records(generator: np.random.Generator, per_class: int) -> tuple[np.nda
 
 
 def train(weight: float, inputs: np.ndarray, labels: np.ndarray) -> SVC:
-    """Returns the machine that minimises weight/2 * ||w||^2 + mean hinge loss.
-
-    Args:
-      weight: of the regularisation, > 0.
-      inputs: (records, 2).
-      labels: (records,) of -1 and +1.
-    """
+    """Returns the machine of least weight/2 * ||w||^2 + mean hinge loss; labels are -1, +1."""
     # scikit-learn minimises ||w||^2 / 2 + C * sum of hinge losses.
     return SVC(kernel="linear", C=1 / (weight * len(labels))).fit(inputs, labels)
 

@@ -21,7 +21,7 @@ from dpjax.accounting import Poisson, TruncatedNegativeBinomial
 from dpjax.accounting.numerics.loss_distribution import LossPair, whole_up
 from dpjax.accounting.numerics.privacy_profile import pair_from_profiles
 from dpjax.accounting.selection.envelope import NEGLIGIBLE, output_interval
-from dpjax.accounting.selection.laws.law import RepetitionLaw
+from dpjax.accounting.selection.laws import RepetitionLaw
 
 ROUNDING = 1e-12
 """Relative, of the ratio and the profile: both are raised by it."""

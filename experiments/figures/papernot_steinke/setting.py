@@ -35,13 +35,8 @@ BOUND_LINES = {PAPER: "--", TIGHT_ZCDP: ":", TIGHT_GAUSSIAN: "-"}
 class Repetition:
     """A family of laws of K, one per mean, or the naive composition of a fixed number of runs.
 
-    Attributes:
-      name: in the rows.
-      label: in the legend.
-      shape: eta of the truncated negative binomial; None for the other two.
-      law: mean -> law of K; None for naive composition, whose mean must be a whole number.
-      colour: of its lines.
-      line: its line style where lines do not tell bounds apart.
+    `shape` is eta of the truncated negative binomial. `law` is None for naive composition, whose
+    mean must be a whole number. `line` is for where lines do not tell bounds apart.
     """
 
     name: str

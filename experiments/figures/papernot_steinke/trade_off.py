@@ -29,16 +29,9 @@ def law_cells(member: setting.Repetition, mean: float) -> dict:
 def draw_panels(
     rows: Sequence[Mapping], horizontal: str, vertical: str, heading: str = ""
 ) -> tuple[Figure, list[Axes]]:
-    """Draws one panel per bound, with one legend under them all.
+    """Draws one panel per bound, with one legend under them all; "epsilon" is that of the bound.
 
-    Args:
-      rows: with LAW_COLUMNS, EPSILON_COLUMNS and the column to draw against epsilon.
-      horizontal: that column, or "epsilon" for the panel's bound.
-      vertical: likewise.
-      heading: what to say beside the privacy of one run.
-
-    Returns:
-      The figure and its panels, whose limits and labels are still to be set.
+    Returns the figure and its panels, whose limits and labels are still to be set.
     """
     figure, panels = new_panels(len(setting.BOUNDS), height=5.0, share_vertical=True)
     looks = {member.name: member for member in setting.REPETITIONS}

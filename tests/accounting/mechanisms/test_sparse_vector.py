@@ -8,12 +8,12 @@ import pytest
 from scipy import stats
 
 from dpjax.accounting.combine import compose
-from dpjax.accounting.mechanisms.elementary import gaussian, pure
-from dpjax.accounting.mechanisms.sparse_vector import (
+from dpjax.accounting.mechanisms.doubling import (
     advanced_composition,
     doubling_loop,
     sparse_vector,
 )
+from dpjax.accounting.mechanisms.elementary import gaussian, pure
 from dpjax.accounting.numerics.composition import composition
 from dpjax.accounting.provenance import from_provenance
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpjax.accounting.mechanisms.threshold_loop import (
+from dpjax.accounting.mechanisms.doubling import (
     ThresholdLoop,
     max_iterations,
     threshold_levels,

@@ -11,10 +11,11 @@ from scipy import stats
 
 from dpjax.accounting.combine import compose
 from dpjax.accounting.mechanisms.elementary import pure
-from dpjax.accounting.mechanisms.noise_shares import local_noise_variance, minimum_survivors
 from dpjax.accounting.mechanisms.vote import (
     calibrate_vote,
     discrete_gaussian_vote,
+    local_noise_variance,
+    minimum_survivors,
     skellam_vote,
     vote,
     vote_sensitivity,

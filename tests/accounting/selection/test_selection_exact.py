@@ -12,7 +12,7 @@ from dpjax import accounting
 from dpjax.accounting.numerics.loss_distribution import LossDistribution
 from dpjax.accounting.selection import best_of as selection
 from dpjax.accounting.selection.envelope import selected_profiles
-from dpjax.accounting.selection.exact import TAIL_DELTA, exact_profile, tightened
+from dpjax.accounting.selection.exact import TAIL_DELTA, Cells, tightened
 from experiments.benchmarks.selection_adversary import reached, worst_order
 
 SHIFT = math.sqrt(0.2)
@@ -105,7 +105,7 @@ def test_in_the_tail_the_envelope_suffices():
             slope = -math.log(profile[place + 1] / profile[place]) / interval
             least = profile[place] * math.exp(-0.01 * slope * place * interval)
             epsilon = np.array([place * interval])
-            assert exact_profile(pair.forward, pair.backward, law, epsilon)[0] >= least
+            assert Cells(pair.forward, pair.backward, law).profile(epsilon)[0] >= least
 
 
 def test_a_law_without_closed_form(gaussian):
@@ -115,7 +115,7 @@ def test_a_law_without_closed_form(gaussian):
         accounting.Tabulated([1, 40], [0.7, 0.3]),
         accounting.AtMost(accounting.Poisson(60.0), 100),
     ):
-        bound = exact_profile(pair.forward, pair.backward, law, epsilons)
+        bound = Cells(pair.forward, pair.backward, law).profile(epsilons)
         order = [reached_delta(law, epsilon) for epsilon in epsilons]
         assert np.all(bound >= order)
         assert np.all(bound <= np.array(order) * 1.1 + 1e-15)
@@ -127,9 +127,9 @@ def reached_delta(law, epsilon: float) -> float:
 
 def test_infinite_losses_and_noise_in_the_masses(gaussian):
     law, epsilons = accounting.Poisson(20.0), np.array([0.0, 2.0, 4.0, 6.0])
-    clean = exact_profile(gaussian.pair.forward, gaussian.pair.backward, law, epsilons)
+    clean = Cells(gaussian.pair.forward, gaussian.pair.backward, law).profile(epsilons)
     failing = gaussian.pair.with_failure(1e-6)
-    bound = exact_profile(failing.forward, failing.backward, law, epsilons)
+    bound = Cells(failing.forward, failing.backward, law).profile(epsilons)
     assert np.all(bound >= clean + 0.5e-6 * law.mean * (1.0 - clean))
     assert np.all(bound <= clean + (1.0 + np.exp(epsilons)) * 1.01e-6 * law.mean)
     # A mass of 1e-15 at loss -20 weighs 5e-7 under the other distribution.
@@ -139,7 +139,7 @@ def test_infinite_losses_and_noise_in_the_masses(gaussian):
     noisy[0] = 1e-15
     noisy = LossDistribution(gaussian.pair.interval, far, noisy, 0.0)
     assert noisy.mirrored_mass() > 1.0 + 1e-7
-    assert np.all(exact_profile(noisy, noisy, law, epsilons) >= clean * (1.0 - 1e-9))
+    assert np.all(Cells(noisy, noisy, law).profile(epsilons) >= clean * (1.0 - 1e-9))
 
 
 def order_of_losses(pair, law, epsilon: float) -> float:
@@ -180,8 +180,8 @@ def order_of_losses(pair, law, epsilon: float) -> float:
 def test_large_epsilons(pair, law):
     """t = e^60 times what is lost must not drown what is earned."""
     epsilons = np.array([5.0, 20.0, 40.0, 45.0, 47.0, 50.0, 60.0])
-    bounds = exact_profile(pair.forward, pair.backward, law, epsilons)
-    other = exact_profile(pair.backward, pair.forward, law, epsilons)
+    bounds = Cells(pair.forward, pair.backward, law).profile(epsilons)
+    other = Cells(pair.backward, pair.forward, law).profile(epsilons)
     assert np.all(np.diff(bounds) <= 0.0)
     swapped = type(pair)(pair.backward, pair.forward)
     for place, epsilon in enumerate(epsilons):
@@ -201,8 +201,8 @@ def test_tightened_profiles_are_never_above_the_envelope():
         assert np.all(after <= before) and np.any(after < 0.5 * before)
     # Each direction by its own bound: they differ.
     place = np.array([round(2.0 / interval), round(4.0 / interval)])
-    added = exact_profile(pair.backward, pair.forward, law, interval * place)
-    removed = exact_profile(pair.forward, pair.backward, law, interval * place)
+    added = Cells(pair.backward, pair.forward, law).profile(interval * place)
+    removed = Cells(pair.forward, pair.backward, law).profile(interval * place)
     assert np.all(added > 1.08 * removed)
     for after, exact in zip(smaller, (removed, added)):
         assert np.all(after[place] >= exact * 0.97) and np.all(after[place] <= exact * 1.05)

@@ -19,8 +19,8 @@ from dpjax.accounting.numerics.privacy_profile import pair_from_profiles
 from dpjax.accounting.numerics.renyi import RenyiCurve
 from dpjax.accounting.numerics.tradeoff import right_slopes, tradeoff_vertices
 from dpjax.accounting.selection.envelope import selected_profiles
-from dpjax.accounting.selection.exact import exact_profile
-from dpjax.accounting.selection.laws.law import families
+from dpjax.accounting.selection.exact import Cells
+from dpjax.accounting.selection.laws import families
 
 LAWS = [
     accounting.Fixed(2),
@@ -201,8 +201,8 @@ def test_exact_bound_never_falls_below_the_exact_divergence(law, pair, place):
     losses = pair_of(p, q)
     grid = np.append(GRID, [12.0, 20.0, 35.0])
     bounds = [
-        exact_profile(losses.forward, losses.backward, law, grid),
-        exact_profile(losses.backward, losses.forward, law, grid),
+        Cells(losses.forward, losses.backward, law).profile(grid),
+        Cells(losses.backward, losses.forward, law).profile(grid),
     ]
     exact = worst_divergence(law, p, q, grid)
     assert np.all(np.maximum(*bounds) >= exact * (1 - 1e-9) - 1e-12)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from dpjax.tuning.pareto import fronts
+from dpjax.pareto import fronts
 from experiments.figures.dpareto import (
     figure_1,
     figure_2,

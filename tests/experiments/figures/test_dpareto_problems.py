@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpjax.tuning import pareto
+from dpjax import pareto
 from experiments.figures.dpareto import problems
 from experiments.figures.dpareto.sampling_laws import Law, Laws
 

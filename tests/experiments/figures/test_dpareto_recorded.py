@@ -5,7 +5,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from dpjax.tuning import pareto
+from dpjax import pareto
 from experiments.figures.dpareto import maps, table_recorded, trained_searches
 from experiments.figures.figure import MID, QUICK, DataFolders
 from experiments.figures.rows import read_rows

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from dpjax import private_files
-from dpjax.tuning import pareto
+from dpjax import pareto, private_files
 from experiments.figures.dpareto import (
     figure_5,
     figure_6,

@@ -6,7 +6,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from dpjax.tuning.pareto import fronts
+from dpjax.pareto import fronts
 from experiments.figures.dpareto import sparse_vector_example
 from experiments.figures.dpareto.sparse_vector_example import SparseVectorExample
 

@@ -226,7 +226,7 @@ def test_each_wanted_value_has_one_producer_in_the_compiled_program(name):
     ]
     products = sum(plan.form == "product" for plan in traced.plans)
     commons = sum(len(plan.shared_needs) > 0 for plan in traced.plans)
-    lowered = jax.jit(lambda p, b: grad_fn.of_stored(p, b, 1.0)[0]).lower(
+    lowered = jax.jit(lambda p, b: grad_fn(p, b, 1.0, stored=True)[0]).lower(
         problem.params, problem.records
     )
     compiled = lowered.compile(compiler_options=OPTIMISED).as_text()

@@ -20,7 +20,8 @@ def barriers(loss, params, *row):
     """How many values are formed once, in the program of a batch of one."""
     batch = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], row)
     grad_fn = training.clipped_grad(lambda params, row: loss(params, *row))
-    return str(jax.make_jaxpr(grad_fn.of_stored)(params, batch, 1.0)).count("platform_index")
+    program = jax.make_jaxpr(lambda p, b: grad_fn(p, b, 1.0, stored=True))(params, batch)
+    return str(program).count("platform_index")
 
 
 @pytest.mark.parametrize(

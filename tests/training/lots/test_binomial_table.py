@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from dpjax.training.lots.binomial_table import binomial_count_table, round_up, split_into_words
+from dpjax.training.binomial_table import binomial_count_table, round_up, split_into_words
 
 
 def exact_law(trials: int, probability: float, cap: int) -> list[Fraction]:

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from dpjax.training.lots.distinct_draws import (
+from dpjax.training.lots import (
     at_least,
     compact,
     distinct_records,

@@ -6,8 +6,15 @@ import jax
 import numpy as np
 import pytest
 
-from dpjax.training.lots.families import ALONE, FIXED, POISSON, POISSON_DENSE, family_of
-from dpjax.training.lots.sampling import FixedLots, PoissonLots
+from dpjax.training.lots import (
+    ALONE,
+    FIXED,
+    POISSON,
+    POISSON_DENSE,
+    FixedLots,
+    PoissonLots,
+    family_of,
+)
 
 DRAWS = 300
 

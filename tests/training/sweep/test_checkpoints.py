@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from dpjax import array_files, private_files, training
-from dpjax.training.sweep import mixed, slots
+from dpjax.training.sweep import lanes
+from dpjax.training.sweep import sweep as sweeps
 from dpjax.training.sweep.placement import Placement
 
 ROWS = 30
@@ -198,14 +199,14 @@ def test_a_folder_open_to_others_is_refused(tmp_path):
 
 def _known(monkeypatch, folder):
     """What a killed sweep in the folder was bound to."""
-    usual, known = slots.Candidates.identity, []
+    usual, known = lanes.Candidates.identity, []
 
     def noted(*arguments):
         known.append(usual(*arguments))
         return known[-1]
 
     with monkeypatch.context() as patch:
-        patch.setattr(slots.Candidates, "identity", noted)
+        patch.setattr(lanes.Candidates, "identity", noted)
         next(sweep(folder))
     return known[0]
 
@@ -218,7 +219,7 @@ def test_a_sweep_of_which_one_key_differs_is_refused(tmp_path, monkeypatch):
 
     def refused(identity, named):
         with monkeypatch.context() as patch:
-            patch.setattr(slots.Candidates, "identity", lambda *_: identity)
+            patch.setattr(lanes.Candidates, "identity", lambda *_: identity)
             with pytest.raises(ValueError, match="checkpoints of another sweep") as caught:
                 sweep(folder)
         assert f"({named}): pass" in str(caught.value) and "\n" not in str(caught.value)
@@ -231,7 +232,7 @@ def test_a_sweep_of_which_one_key_differs_is_refused(tmp_path, monkeypatch):
     for pair in ((first, last), (last, first)):
         refused(known | dict.fromkeys(pair, "another"), f"{first}, {last}")
     with monkeypatch.context() as patch:
-        patch.setattr(slots.Candidates, "identity", lambda *_: dict(known))
+        patch.setattr(lanes.Candidates, "identity", lambda *_: dict(known))
         assert len(collect(sweep(folder))) == NUMBER
 
 
@@ -298,10 +299,10 @@ def test_saves_that_do_not_fit_together_are_damaged(tmp_path):
     checkpoints = training.Checkpoints(folder)
     standing, finished = checkpoints.restore()
     identity = json.loads(standing["identity"].tobytes())
-    buckets = mixed._planned(CONFIGS, None, Placement(2), 2, 0.8)
+    buckets = sweeps._planned(CONFIGS, None, Placement(2), 2, 0.8)
 
     def check(standing, finished):
-        mixed._refuse_other_saves(checkpoints, standing, finished, identity, buckets)
+        sweeps._refuse_other_saves(checkpoints, standing, finished, identity, buckets)
 
     check(standing, finished)
     check(None, [])

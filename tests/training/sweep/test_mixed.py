@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dpjax import training
-from dpjax.training.sweep import mixed as mixed_module
+from dpjax.training.sweep import sweep as mixed_module
 from dpjax.training.sweep.schedule import Work
 
 ROWS, FEATURES = 40, 3

@@ -154,7 +154,7 @@ def test_names():
     assert named_placement("rule", 8) == Placement(8)
     assert named_placement("vmap", 8) == Placement(8)
     assert named_placement("devices_one_by_one", 8).width == 1
-    assert Placement(3).lanes == 3 and "3 side by side" in str(Placement(3))
+    assert Placement(3).lanes == 3
 
 
 def test_bad_input_is_refused():

@@ -7,9 +7,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpjax.training.sweep.schedule import Work, makespan, plan_buckets, planned_work
+from dpjax.training.sweep.schedule import Work, makespan, plan_buckets
 
 ADULT_RECORDS = 30_956
+
+
+def planned_work(buckets, capacities, steps):
+    """The work of whole lots, each of its bucket's capacity, that a sweep over these will do."""
+    total = Work()
+    for bucket in buckets:
+        lengths = [int(steps[member]) for member in bucket.members]
+        needed = sum(int(steps[member]) * int(capacities[member]) for member in bucket.members)
+        slot_steps = bucket.slots * makespan(lengths, bucket.slots)
+        total += Work(needed, slot_steps * bucket.capacity, sum(lengths), slot_steps)
+    return total
 
 
 def brute_force_makespan(lengths, slots):
@@ -91,7 +102,7 @@ def test_slots_are_a_multiple_of_the_devices_even_if_some_stay_empty():
 
 
 def test_no_work_is_useful_and_work_adds_up():
-    assert Work().useful == Work().occupancy == 1.0
+    assert Work().useful == 1.0
     assert Work(1, 2, 3, 4) + Work(10, 20, 30, 40) == Work(11, 22, 33, 44)
 
 

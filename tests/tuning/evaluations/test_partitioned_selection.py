@@ -23,7 +23,7 @@ from dpjax.tuning.tuners.exponential import ExponentialChoice
 TUNERS = {
     "doubling": tuning.Doubling,
     "exponential": tuning.Exponential,
-    "permute_and_flip": tuning.PermuteAndFlip,
+    "permute_and_flip": tuning.Exponential,
 }
 SPACE = tuning.Space(learning_rate=tuning.LogUniform(0.01, 1.0), clip_norm=1.0)
 # Loud enough to select well, so that no test is warned of noise.
@@ -40,7 +40,11 @@ QUICK = dict(
     chunk_size=8,
 )
 # What only one of them takes; fewer thresholds keep its cost finite.
-OWN = {"doubling": dict(granularity=0.1), "exponential": {}, "permute_and_flip": {}}
+OWN = {
+    "doubling": dict(granularity=0.1),
+    "exponential": {},
+    "permute_and_flip": dict(mechanism="permute_and_flip"),
+}
 
 
 def _parts(**options):
@@ -180,13 +184,13 @@ def test_sections_of_formal_guarantees_are_kept(name):
         "permute_and_flip": (
             "one partition by a keyed hash",
             "pure, NOT as bounded-range",
-            "the draw and the final DP-SGD are composed",
+            "The draw and the final DP-SGD are composed",
             "the conditions of `Doubling`",
         ),
         "exponential": (
             "one partition by a keyed hash",
             "bounded-range",
-            "the draw and the final DP-SGD are composed",
+            "The draw and the final DP-SGD are composed",
             "the conditions of `Doubling`",
         ),
     }[name]

@@ -22,7 +22,9 @@ from dpjax.tuning.evaluations.partition_counts import (
 )
 from dpjax.tuning.evaluations.partitions import AveragedUtility
 from dpjax.tuning.job import Job
-from dpjax.tuning.problem.run_settings import RunOptions, run_settings
+from dpjax.tuning.problem.problem import Problem
+from dpjax.tuning.problem.run_settings import run_settings
+from dpjax.tuning.problem.run_shape import RunOptions
 from dpjax.tuning.problem.task import Records
 
 GENERATOR = np.random.default_rng(0)
@@ -182,7 +184,9 @@ def test_partitions_need_records_and_identifiers():
 def _counts(parts, partition_number=PARTITIONS, lots=None, rate=0.5):
     """Counts of two candidates on every partition, keys as always the same."""
     task = _task(parts)
-    (setting,) = run_settings(task, tuning.Space(clip_norm=1.0), RunOptions(20, 6, None, 1.0))
+    (setting,) = run_settings(
+        Problem.of(task, tuning.Space(clip_norm=1.0), RunOptions(20, 6, None, 1.0))
+    )
     lots = lots or partitions.partition_lots(
         setting, task.train.public_size, partition_number, partitions.REHEARSAL
     )
@@ -253,7 +257,9 @@ def test_models_that_are_not_finite_score_zero():
 
 def _setting(**options):
     task = _task(_parts())
-    (setting,) = run_settings(task, tuning.Space(clip_norm=1.0), RunOptions(20, 6, None, 3.0))
+    (setting,) = run_settings(
+        Problem.of(task, tuning.Space(clip_norm=1.0), RunOptions(20, 6, None, 3.0))
+    )
     return setting, task.train.public_size
 
 

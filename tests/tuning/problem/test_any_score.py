@@ -18,9 +18,9 @@ from dpjax.tuning import verification
 from dpjax.tuning.choices import BestOf
 from dpjax.tuning.evaluations.partitions import AveragedUtility
 from dpjax.tuning.evaluations.private_runs import execute, plan_procedure
+from dpjax.tuning.problem.problem import Problem
 from dpjax.tuning.problem.run_settings import count_guarantee
 from dpjax.tuning.problem.task import SCORE_UNITS, Records, accuracy_of, total_units
-from dpjax.tuning.tuner import Request
 
 GENERATOR = np.random.default_rng(4)
 INPUTS = GENERATOR.normal(size=(260, 3)).astype(np.float32)
@@ -98,12 +98,9 @@ def test_the_price_of_finer_units_is_that_of_the_noise_in_records(deviation):
 
 
 def _procedure(deviation, **changes):
-    request = Request(
-        SPACE, dataclasses.replace(RUN, noise_multiplier=2.0), training.sgd(), delta=1e-6
-    )
-    return plan_procedure(
-        _linear(**changes), request, BestOf(accounting.Fixed(1)), score_noise=deviation
-    )
+    run = dataclasses.replace(RUN, noise_multiplier=2.0)
+    problem = Problem.of(_linear(**changes), SPACE, run, training.sgd(), delta=1e-6)
+    return plan_procedure(problem, BestOf(accounting.Fixed(1)), score_noise=deviation)
 
 
 def test_noise_reaches_the_scores_at_its_stated_scale_in_records():

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from dpjax import accounting, training
-from dpjax.tuning import pareto
+from dpjax import accounting, pareto, training
 from dpjax.tuning.problem.run_shape import TRUNCATION_PROBABILITY, RunShape
 
 

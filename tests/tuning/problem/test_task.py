@@ -13,9 +13,8 @@ import pytest
 from flax import linen as nn
 from flax import nnx
 
-from dpjax import accounting, data, models, training, tuning
-from dpjax.tuning import pareto
-from dpjax.tuning.pareto.released_run import released_run
+from dpjax import accounting, data, models, pareto, training, tuning
+from dpjax.pareto.released_run import released_run
 from dpjax.tuning.problem.task import Records, check_neighbours, check_score, total_units
 
 GENERATOR = np.random.default_rng(0)
@@ -37,7 +36,12 @@ PROCEDURES = {
         flat_call.tune, tuning.Exponential, partitions=2, candidates=2, **ONE_RUN
     ),
     "permute_and_flip": functools.partial(
-        flat_call.tune, tuning.PermuteAndFlip, partitions=2, candidates=2, **ONE_RUN
+        flat_call.tune,
+        tuning.Exponential,
+        partitions=2,
+        candidates=2,
+        mechanism="permute_and_flip",
+        **ONE_RUN,
     ),
     "threshold_stopping": functools.partial(
         flat_call.tune, tuning.ThresholdStopping, threshold=0.5, **ONE_RUN

@@ -1,6 +1,5 @@
 """Extrapolation: its line, its price, what each part is trained with, what a stop leaves."""
 
-import dataclasses
 import inspect
 import json
 
@@ -14,8 +13,8 @@ from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning import cautions
 from dpjax.tuning.evaluations import staged_runs
 from dpjax.tuning.job import Job
+from dpjax.tuning.problem.problem import Problem
 from dpjax.tuning.problem.space import Integer
-from dpjax.tuning.tuner import KeepTheWinner, Request
 from dpjax.tuning.tuners.extrapolation import FittedLine
 
 LAW = accounting.AtMost(accounting.Geometric(mean=3), cap=4)
@@ -83,7 +82,8 @@ def _plan(toy, tuner=None, which=0, space=SPACE, **more):
     """The plan of the toy's settings."""
     settings = toy.settings | more
     options = {name: settings[name] for name in ("noise_multiplier", "lot_size", "steps")}
-    request = Request(
+    problem = Problem.of(
+        toy.task(which),
         space,
         tuning.RunOptions(**options),
         settings["optimizer"],
@@ -91,7 +91,7 @@ def _plan(toy, tuner=None, which=0, space=SPACE, **more):
         epsilon=settings.get("epsilon"),
     )
     tuner = tuner or _tuner()
-    return staged_runs.plan(toy.task(which), request, tuner.evaluation, tuner.choice, tuner.finish)
+    return staged_runs.plan(problem, tuner.evaluation, tuner.choice)
 
 
 def _called(toy, task=None, **more):
@@ -322,12 +322,3 @@ def test_bad_input_gets_one_clear_line(toy, change, message):
     with pytest.raises(ValueError, match=message) as caught:
         flat_call.tune(tuning.Extrapolation, toy.task(), **(arguments | toy.settings | change))
     assert "\n" not in str(caught.value)
-
-
-def test_another_finish_is_refused(toy):
-    @dataclasses.dataclass(frozen=True)
-    class Kept(tuning.Extrapolation):
-        finish = KeepTheWinner()
-
-    with pytest.raises(ValueError, match="pass TrainTheWinner"):
-        tuning.tune(toy.task(), SPACE, Kept(), run=tuning.RunOptions(noise_multiplier=3.0))

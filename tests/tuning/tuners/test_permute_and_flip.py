@@ -13,7 +13,7 @@ from dpjax.accounting.mechanisms.exponential import bounded_range_profile
 from dpjax.randomness.exact_samplers import exponential_choice, permute_and_flip_choice
 from dpjax.randomness.host_randomness import HostRandomness
 from dpjax.tuning.evaluations.partitions import AveragedUtility
-from dpjax.tuning.tuners.permute_and_flip import PermuteAndFlipChoice
+from dpjax.tuning.tuners.exponential import PermuteAndFlipChoice
 
 UTILITY = AveragedUtility(partitions=10, validation_size=30)
 
@@ -147,7 +147,7 @@ def test_the_price_that_is_stated_is_of_the_rate_that_is_drawn():
     described = PermuteAndFlipChoice(0.8).describe(UTILITY, 1e-5)
     assert described["epsilon_0"] == 0.8
     assert described["rate_for_a_unit"] == pytest.approx(0.8 / (2 * UTILITY.sensitivity))
-    assert tuning.PermuteAndFlip(0.8).choice == PermuteAndFlipChoice(0.8)
+    assert tuning.Exponential(0.8, mechanism="permute_and_flip").choice == PermuteAndFlipChoice(0.8)
 
 
 def test_in_the_papers_setting_it_selects_a_little_better_at_one_epsilon():

@@ -18,10 +18,10 @@ from dpjax import accounting, models, training, tuning
 from dpjax.randomness import host_randomness
 from dpjax.tuning.choices import BestOf
 from dpjax.tuning.evaluations.private_runs import execute, plan_procedure
-from dpjax.tuning.problem.run_settings import RunOptions
+from dpjax.tuning.problem.problem import Problem
+from dpjax.tuning.problem.run_shape import RunOptions
 from dpjax.tuning.problem.space import Choice, LogUniform, Space
 from dpjax.tuning.problem.task import Records
-from dpjax.tuning.tuner import Request
 
 
 def _parts(**options):
@@ -90,8 +90,13 @@ def test_validation_noise_costs_what_it_costs():
 
 def test_the_score_noise_reaches_the_scores_at_its_stated_scale():
     procedure = plan_procedure(
-        _task(),
-        Request(SPACE, RunOptions(20, steps=1, noise_multiplier=5.0), training.sgd(), delta=DELTA),
+        Problem.of(
+            _task(),
+            SPACE,
+            RunOptions(20, steps=1, noise_multiplier=5.0),
+            training.sgd(),
+            delta=DELTA,
+        ),
         BestOf(accounting.Fixed(1)),
         score_noise=7.0,
     )

@@ -21,9 +21,9 @@ from dpjax.tuning.evaluations.candidate_runs import hyperparameters_of_runs
 from dpjax.tuning.evaluations.private_runs import execute
 from dpjax.tuning.evaluations.runs_on_a_part import RULE, RunsOnAPart, plan
 from dpjax.tuning.job import CONSUMED_FILE, DRAWN_FILE, OUTCOME_FILE, Job, read_arrays
-from dpjax.tuning.problem.run_settings import RunOptions
+from dpjax.tuning.problem.problem import Problem
+from dpjax.tuning.problem.run_shape import RunOptions
 from dpjax.tuning.problem.task import Records, Task
-from dpjax.tuning.tuner import KeepTheWinner, Request, TrainOnTheRest
 from dpjax.tuning.verification import NotVerified, verify_release
 
 SPACE = tuning.Space(learning_rate=tuning.LogUniform(0.1, 1.0), clip_norm=1.0)
@@ -53,8 +53,8 @@ def _numbered(number=200):
 def _plan(task, share=0.3, space=None, **options):
     given = dict(lot_size=250, steps=1, noise_multiplier=2.0) | options
     return plan(
-        task,
-        Request(
+        Problem.of(
+            task,
             space or tuning.Space(learning_rate=0.5, clip_norm=1.0),
             RunOptions(**given),
             training.sgd(),
@@ -63,7 +63,6 @@ def _plan(task, share=0.3, space=None, **options):
         ),
         RunsOnAPart(share),
         BestOf(LAW),
-        TrainOnTheRest(share),
     )
 
 
@@ -370,29 +369,6 @@ def test_a_seed_repeats_everything():
 def test_refusals(more, words):
     with pytest.raises(ValueError, match=words):
         _run(**more)
-
-
-def test_another_finish_has_no_price():
-    with pytest.raises(ValueError, match="runs on a part end in TrainOnTheRest"):
-        plan(
-            _numbered(),
-            Request(SPACE, RunOptions(10, steps=1, noise_multiplier=2.0), training.sgd()),
-            RunsOnAPart(0.3),
-            BestOf(LAW),
-            KeepTheWinner(),
-        )
-    with pytest.raises(ValueError, match="runs on a part end in TrainOnTheRest"):
-        _plan_of_another_probability()
-
-
-def _plan_of_another_probability():
-    return plan(
-        _numbered(),
-        Request(SPACE, RunOptions(10, steps=1, noise_multiplier=2.0), training.sgd()),
-        RunsOnAPart(0.3),
-        BestOf(LAW),
-        TrainOnTheRest(0.2),
-    )
 
 
 def test_the_section_of_formal_guarantees_is_kept():

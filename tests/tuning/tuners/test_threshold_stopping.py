@@ -10,8 +10,8 @@ from dpjax.randomness import host_randomness
 from dpjax.tuning.choices import FirstAbove
 from dpjax.tuning.evaluations.best_of_runs import BestOfRuns
 from dpjax.tuning.evaluations.private_runs import execute, plan_procedure
-from dpjax.tuning.problem.run_settings import RunOptions
-from dpjax.tuning.tuner import Request
+from dpjax.tuning.problem.problem import Problem
+from dpjax.tuning.problem.run_shape import RunOptions
 
 SPACE = tuning.Space(learning_rate=tuning.LogUniform(0.01, 1.0), clip_norm=1.0)
 QUICK = dict(delta=1e-3, lot_size=20, steps=8, optimizer=training.sgd(), noise_multiplier=1.0)
@@ -76,8 +76,13 @@ def test_rounds_are_geometric_and_the_released_is_the_first_that_passes():
 def test_many_executions_agree_with_the_closed_form():
     """P[something is released] = sum over rounds of (1-p)^k (1-u)^(k-1) u, u = P[a run passes]."""
     procedure = plan_procedure(
-        _task(),
-        Request(SPACE, RunOptions(20, steps=4, noise_multiplier=1.0), training.sgd(), delta=1e-3),
+        Problem.of(
+            _task(),
+            SPACE,
+            RunOptions(20, steps=4, noise_multiplier=1.0),
+            training.sgd(),
+            delta=1e-3,
+        ),
         FirstAbove(threshold=0.8, halting_probability=0.25),
     )
     executed = execute(

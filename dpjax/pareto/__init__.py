@@ -1,0 +1,44 @@
+"""DPareto: privacy-utility Pareto fronts by Bayesian optimisation (Avent et al., PoPETs 2020).
+
+`search` evaluates settings, `ask` and `SearchRecord.tell` leave that to the caller; `reevaluate`
+measures a front afresh; `suggest` predicts the best setting for a wanted epsilon. None of their
+results is private output, unless the data was public.
+"""
+
+# Named here so that its releases are verified wherever this package is imported.
+from dpjax.pareto import released_run as released_run
+from dpjax.pareto.domain import Domain, Log, Real, grid, parse_domain
+from dpjax.pareto.fronts import check_anti_ideal, front, hypervolume, non_dominated
+from dpjax.pareto.oracles import RunShapes, TrainedAccuracy, TrainingCost
+from dpjax.pareto.record import Evaluation, SearchRecord, fitted
+from dpjax.pareto.search import METHODS, FreshFront, ask, reevaluate, search
+from dpjax.pareto.suggestion import Suggestion, suggest
+from dpjax.tuning.problem.space import Category, Integer, LogInteger
+
+__all__ = [
+    "METHODS",
+    "Category",
+    "Domain",
+    "Evaluation",
+    "FreshFront",
+    "Integer",
+    "Log",
+    "LogInteger",
+    "Real",
+    "RunShapes",
+    "SearchRecord",
+    "Suggestion",
+    "TrainedAccuracy",
+    "TrainingCost",
+    "ask",
+    "check_anti_ideal",
+    "fitted",
+    "front",
+    "grid",
+    "hypervolume",
+    "non_dominated",
+    "parse_domain",
+    "reevaluate",
+    "search",
+    "suggest",
+]

@@ -1,0 +1,462 @@
+"""Lots drawn on the device: Poisson, and of fixed size without replacement.
+
+One step of DP-SGD needs a random subset of a large data set. Drawing one number per record costs
+far more than the step itself for small models; here a draw costs one number per *chosen* record and
+a few more:
+
+  1. how many: Poisson lots draw a Binomial(dataset_size_bound, q) count from an exact table
+     (`binomial_table.py`); fixed lots have theirs;
+  2. which: independent uniform records are drawn and the first `count` DISTINCT ones kept.
+
+Step 2 is exactly uniform over subsets of that size: relabelling the records changes neither the law
+of the draws nor which of them are repetitions, so all subsets of one size are equally likely. Step
+1 then makes every record's membership an independent Bernoulli(q), since given its size a Bernoulli
+subset is uniform as well. Repetitions are found by sorting; there is no loop whose length depends
+on the draw, so everything vectorises over candidates and stays on the device. Lots that may hold
+more than half of the records take the plain way instead, one number per record. On one CPU core a
+draw costs 0.025 ms (Poisson, 60,000 records, 256 expected) or 0.035 ms (fixed, 512 of 60,000).
+
+Both kinds return `(indices, mask)` of one fixed capacity; a row whose mask is False is padding (its
+index is 0, so that gathering it is harmless).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from fractions import Fraction
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpjax.randomness import threefry
+from dpjax.training.binomial_table import (
+    WORD_BITS,
+    binomial_count_table,
+    round_up,
+    split_into_words,
+)
+
+UNIFORM_WORDS = 3
+"""96 random bits decide a count: 64 for a negligible error, 32 for the factor below."""
+
+_EPSILON_FACTOR = 1 + 2**32
+"""Charge per unit of total variation distance: 1 + e^epsilon for every epsilon up to 22."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PoissonLots:
+    """Lots in which every record is present independently with one probability.
+
+    Formal guarantees:
+      For ideal random bits, the lot that `draw` returns for a data set of n <= dataset_size_bound
+      records is the restriction to {0, ..., n - 1} of a random subset L of
+      {0, ..., dataset_size_bound - 1}, and L does not depend on n. L differs from independent
+      Bernoulli(sampling_probability) memberships in two ways, and no other:
+        1. *Truncation.* Of more than `capacity` members only `capacity` are kept. Where fewer than
+           `capacity` of the records other than a given one are members, an event that does not
+           depend on that record, its membership is the ideal one; the opposite event has
+           probability at most P[Binomial(dataset_size_bound, q) >= capacity], which the accounting
+           charges as infinite privacy loss (`accounting.truncation_probability`).
+        2. *Quantisation.* The law of the count is that of an integer table, and the draws may hold
+           too few distinct records: together a total variation distance eta (`total_variation`)
+           per lot, independent of the data. T lots are then within T eta of the ideal, and a
+           mechanism within distance t of an ideal one with profile delta(epsilon) has
+               P[M(D) in S] <= P[ideal(D) in S] + t
+                            <= e^epsilon P[ideal(D') in S] + delta(epsilon) + t
+                            <= e^epsilon P[M(D') in S] + delta(epsilon) + (1 + e^epsilon) t.
+           `failure_probability_per_draw` is (1 + 2^32) eta, so that charging it as infinite privacy
+           loss covers (1 + e^epsilon) eta for epsilon <= 22 and delta <= 0.1.
+      The sampling probability used is the float's exact value.
+
+    Example:
+      >>> from dpjax import accounting, training
+      >>> capacity = accounting.lot_capacity(1000, 0.05, steps=100)
+      >>> lots = training.PoissonLots(1000, 0.05, capacity)
+      >>> lots.failure_probability_per_draw < 1e-6
+      True
+
+    Attributes:
+      dataset_size_bound: public number that the count of records never exceeds.
+      sampling_probability: in (0, 1].
+      capacity: rows of the lot. Choose it by `accounting.lot_capacity`.
+    """
+
+    dataset_size_bound: int
+    sampling_probability: float
+    capacity: int
+
+    def __post_init__(self) -> None:
+        _require_size("dataset_size_bound", self.dataset_size_bound)
+        _require_size("capacity", self.capacity)
+        if not 0.0 < self.sampling_probability <= 1.0:
+            raise ValueError(
+                f"sampling_probability is {self.sampling_probability}: pass a number in (0, 1], "
+                "usually the expected lot size over the public data set size"
+            )
+
+    @property
+    def total_variation(self) -> float:
+        """Bounds the distance of one lot from its ideal law, truncation apart."""
+        return _poisson_sampler(self).total_variation
+
+    @property
+    def failure_probability_per_draw(self) -> float:
+        """Returns what each lot is charged for quantisation, as infinite privacy loss."""
+        return _charge(self.total_variation)
+
+    def draw(
+        self, key: jax.Array, number_of_records: int | jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """Draws one lot.
+
+        Args:
+          key: typed key, shape (). Vectorise with `jax.vmap`.
+          number_of_records: actual number of records, static or traced; at most the bound.
+
+        Returns:
+          indices int32 (capacity,), all different where the mask is True, and mask bool
+          (capacity,). The order of the records means nothing; True rows may lie anywhere.
+        """
+        if isinstance(number_of_records, int | np.integer) and not (
+            0 <= number_of_records <= self.dataset_size_bound
+        ):
+            raise ValueError(
+                f"{number_of_records} records, but these lots were made for 0 to "
+                f"{self.dataset_size_bound}: pass a dataset_size_bound that the data never exceeds"
+            )
+        indices, mask = _poisson_sampler(self).draw(key)
+        mask = mask & (indices < number_of_records)
+        return jnp.where(mask, indices, 0), mask
+
+
+@dataclasses.dataclass(frozen=True)
+class FixedLots:
+    """Lots of exactly `lot_size` different records, every subset of that size equally likely.
+
+    Formal guarantees:
+      For ideal random bits, `draw` returns a uniformly random `lot_size`-subset of
+      {0, ..., dataset_size - 1}, except with probability `total_variation` <= 2^-96 (too few
+      distinct records among the draws; the lot is then smaller). `failure_probability_per_draw`
+      is (1 + 2^32) times that, for the reason given in `PoissonLots`. Neighbouring relation:
+      replace one; the number of records is public.
+
+    Attributes:
+      dataset_size: number of records, exact and public.
+      lot_size: 1 <= lot_size <= dataset_size.
+    """
+
+    dataset_size: int
+    lot_size: int
+
+    def __post_init__(self) -> None:
+        _require_size("dataset_size", self.dataset_size)
+        _require_size("lot_size", self.lot_size)
+        if self.lot_size > self.dataset_size:
+            raise ValueError(
+                f"lot_size {self.lot_size} is larger than the data set: pass at most "
+                f"{self.dataset_size}"
+            )
+
+    @property
+    def capacity(self) -> int:
+        """Rows of a lot; none of them is padding."""
+        return self.lot_size
+
+    @property
+    def total_variation(self) -> float:
+        """Bounds the distance of one lot from the uniform law over subsets."""
+        return _fixed_sampler(self).total_variation
+
+    @property
+    def failure_probability_per_draw(self) -> float:
+        """Returns what the accounting charges per lot, as infinite privacy loss."""
+        return _charge(self.total_variation)
+
+    def check_number(self, number_of_records: int) -> None:
+        """Refuses any other number of records than `dataset_size`."""
+        if number_of_records != self.dataset_size:
+            raise ValueError(
+                f"{number_of_records} records, but these lots were made for exactly "
+                f"{self.dataset_size}: pass FixedLots(dataset_size={number_of_records}, ...)"
+            )
+
+    def draw(
+        self, key: jax.Array, number_of_records: int | jax.Array | None = None
+    ) -> tuple[jax.Array, jax.Array]:
+        """Draws one lot, as `PoissonLots.draw`, of `lot_size` rows that are all True.
+
+        A static `number_of_records` must equal `dataset_size`.
+        """
+        if isinstance(number_of_records, int | np.integer):
+            self.check_number(int(number_of_records))
+        indices, mask = _fixed_sampler(self).draw(key)
+        return jnp.where(mask, indices, 0), mask
+
+
+@dataclasses.dataclass(frozen=True)
+class _Sampler:
+    """Holds draw(key) -> (indices, mask), (capacity,) each, and its distance from the ideal law."""
+
+    draw: Callable[[jax.Array], tuple[jax.Array, jax.Array]]
+    total_variation: float
+
+
+@functools.lru_cache(maxsize=64)
+def _poisson_sampler(lots: PoissonLots) -> _Sampler:
+    size, capacity = lots.dataset_size_bound, lots.capacity
+    if 2 * capacity > size:
+        return _bernoulli_sampler(size, lots.sampling_probability, capacity)
+    table = binomial_count_table(size, lots.sampling_probability, capacity, words=UNIFORM_WORDS)
+    draws, shortage = draws_for_distinct(size, capacity)
+
+    def draw(key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        words = threefry.random_bits(key, (UNIFORM_WORDS + draws,))
+        reached = at_least(words[:UNIFORM_WORDS, None], table.thresholds)
+        count = jnp.sum(reached, dtype=jnp.int32)
+        indices, distinct = distinct_records(words[UNIFORM_WORDS:], size, capacity)
+        return indices, jnp.arange(capacity) < jnp.minimum(count, distinct)
+
+    return _Sampler(draw, round_up(Fraction(table.total_variation) + shortage))
+
+
+@functools.lru_cache(maxsize=64)
+def _fixed_sampler(lots: FixedLots) -> _Sampler:
+    size, lot_size = lots.dataset_size, lots.lot_size
+    left_out = size - lot_size
+    if lot_size > left_out:
+        return _complement_sampler(size, left_out)
+    draws, shortage = draws_for_distinct(size, lot_size)
+
+    def draw(key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        words = threefry.random_bits(key, (draws,))
+        indices, distinct = distinct_records(words, size, lot_size)
+        return indices, jnp.arange(lot_size) < distinct
+
+    return _Sampler(draw, round_up(shortage))
+
+
+def _bernoulli_sampler(size: int, probability: float, capacity: int) -> _Sampler:
+    """Draws one number per record: cheaper when a lot may hold more than half of them."""
+    resolution = 1 << (WORD_BITS * UNIFORM_WORDS)
+    # Present where U < threshold; the float's value times 2^96 rounds by at most one half, and
+    # probability 1 (threshold 2^96, one more than the words hold) is exact below.
+    threshold = round(Fraction(probability) * resolution)
+    error = size * abs(Fraction(threshold, resolution) - Fraction(probability))
+    certain = threshold == resolution
+    table = split_into_words([0 if certain else threshold], UNIFORM_WORDS)
+
+    def draw(key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        if certain:
+            member = jnp.ones((size,), bool)
+        else:
+            words = threefry.random_bits(key, (UNIFORM_WORDS, size))
+            member = ~at_least(words, table)
+        return compact(member, capacity)
+
+    return _Sampler(draw, round_up(error))
+
+
+def _complement_sampler(size: int, left_out: int) -> _Sampler:
+    """Draws the records to leave out, for lots of more than half of them."""
+    if left_out == 0:
+        return _Sampler(lambda key: (jnp.arange(size), jnp.ones((size,), bool)), 0.0)
+    excluded_lots = FixedLots(size, left_out)
+
+    def draw(key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        excluded, excluded_mask = _fixed_sampler(excluded_lots).draw(key)
+        member = (
+            jnp.ones((size,), bool)
+            .at[jnp.where(excluded_mask, excluded, size)]
+            .set(False, mode="drop")
+        )
+        return compact(member, size - left_out)
+
+    return _Sampler(draw, _fixed_sampler(excluded_lots).total_variation)
+
+
+def _charge(total_variation: float) -> float:
+    return round_up(Fraction(total_variation) * _EPSILON_FACTOR)
+
+
+def _require_size(name: str, value: int) -> None:
+    if not isinstance(value, int | np.integer) or not 1 <= value < 2**31:
+        raise ValueError(f"{name} is {value!r}: pass an integer from 1 to 2^31 - 1")
+
+
+# Distinct uniform records from independent draws ------------------------------------------------
+
+SHORTAGE_PROBABILITY = Fraction(1, 2**96)
+"""Probability allowed to a lot's draws holding too few distinct records."""
+
+_WORD_VALUES = 1 << WORD_BITS
+
+
+def draws_for_distinct(size: int, wanted: int) -> tuple[int, Fraction]:
+    """Returns how many uniform draws hold `wanted` distinct records but for a probability <= 2^-96.
+
+    A draw is lost if its word is rejected or if it repeats an earlier one; until `wanted` distinct
+    records are seen, each is lost with probability at most p, whatever came before. So the kept
+    draws are at least Binomial(draws, 1 - p), and the Chernoff bound
+    P[Binomial(N, 1 - p) <= w - 1] <= exp(-N KL((w - 1) / N || 1 - p)) is rigorous.
+    """
+    accepted = (_WORD_VALUES // size) * size / _WORD_VALUES
+    kept = accepted * (1.0 - (wanted - 1) / size)
+    # One unit more than asked for absorbs the float64 rounding of the exponent.
+    exponent = -math.log(SHORTAGE_PROBABILITY) + 1.0
+    draws = wanted
+    while draws * _relative_entropy((wanted - 1) / draws, kept) < exponent:
+        draws += max(1, wanted // 64)
+    return draws, SHORTAGE_PROBABILITY
+
+
+def _relative_entropy(first: float, second: float) -> float:
+    """Returns Bernoulli(first)'s KL divergence from Bernoulli(second), 0 unless first < second."""
+    if first >= second:
+        return 0.0
+    if second == 1.0:
+        return math.inf
+    head = first * math.log(first / second) if first > 0 else 0.0
+    return head + (1.0 - first) * math.log((1.0 - first) / (1.0 - second))
+
+
+def distinct_records(words: jax.Array, size: int, capacity: int) -> tuple[jax.Array, jax.Array]:
+    """Turns uniform words into distinct uniform records, in the order they were drawn.
+
+    Returns int32 (capacity,) records and how many of all draws are distinct; entries beyond that
+    number have no meaning. `size` is below 2^31, `capacity` at most the number of draws.
+    """
+    draws = words.shape[0]
+    # The largest multiple of `size` that 32 bits hold splits evenly; the words above it would
+    # favour small records and are marked with the impossible record `size` instead.
+    records = jnp.minimum(words // jnp.uint32(_WORD_VALUES // size), jnp.uint32(size))
+    order = jnp.arange(draws, dtype=jnp.uint32)
+    order_bits, record_bits = draws.bit_length(), size.bit_length()
+    if order_bits + record_bits <= WORD_BITS:
+        # Both fit in one word: sorting single words is five times faster than sorting pairs.
+        by_record = jnp.sort((records << order_bits) | order)
+        records, order = by_record >> order_bits, by_record & ((1 << order_bits) - 1)
+    else:
+        records, order = jax.lax.sort((records, order), num_keys=2)
+    repeated = jnp.concatenate([jnp.zeros((1,), bool), records[1:] == records[:-1]])
+    kept = ~repeated & (records < size)
+    # Back to the order of drawing, the lost draws (order `draws`) last.
+    order = jnp.where(kept, order, jnp.uint32(draws))
+    if order_bits + record_bits <= WORD_BITS:
+        by_order = jnp.sort((order << record_bits) | records)
+        records = by_order & ((1 << record_bits) - 1)
+    else:
+        _, records = jax.lax.sort((order, records), num_keys=1)
+    return records[:capacity].astype(jnp.int32), jnp.sum(kept, dtype=jnp.int32)
+
+
+def compact(member: jax.Array, capacity: int) -> tuple[jax.Array, jax.Array]:
+    """Indices of the True entries of `member` (size,), in order, in `capacity` masked slots."""
+    size = member.shape[0]
+    slots = jnp.sort(jnp.where(member, jnp.arange(size), size))
+    slots = jnp.pad(slots[:capacity], (0, max(0, capacity - size)), constant_values=size)
+    return slots, slots < size
+
+
+def at_least(words: jax.Array, thresholds: np.ndarray) -> jax.Array:
+    """Compares words >= thresholds as multi-word integers; both (words, ...), high word first."""
+    result = words[-1] >= thresholds[-1]
+    for word, threshold in zip(words[-2::-1], thresholds[-2::-1], strict=True):
+        result = (word > threshold) | ((word == threshold) & result)
+    return result
+
+
+# Lots that share one program ----------------------------------------------------------------
+#
+# Candidates of a mixed sweep have lots of their own, but candidates trained side by side must have
+# arrays of one shape. A family draws, for traced numbers, exactly the lots that `PoissonLots` or
+# `FixedLots` would have drawn: the random words of a draw do not depend on how many of them are
+# asked for, and the distinct records are taken in the order drawn, so that more rows only add
+# padding at the end. The accounting of a candidate is that of its own lots, whatever the padding.
+
+POISSON, POISSON_DENSE, FIXED, ALONE = "poisson", "poisson dense", "fixed", "alone"
+
+
+@dataclasses.dataclass(frozen=True)
+class LotFamily:
+    """Draws lots of one kind over one data set, padded to one capacity; static.
+
+    Formal guarantees:
+      For equal keys and numbers of records, `draw(key, numbers_of(lots), n)` has True rows that
+      hold the records of `lots.draw(key, n)`, and no others: `total_variation` and the truncation
+      of `lots` are those of the padded draw.
+    """
+
+    kind: str  # which of the ways of drawing
+    size: int  # records that the lots were made for: the bound (Poisson) or the number (fixed)
+    capacity: int  # rows of a padded lot, at least the capacity of every member
+    # only where its numbers cannot be traced: fixed lots of over half of the records
+    lots: FixedLots | None = None
+
+    def numbers_of(self, lots: PoissonLots | FixedLots) -> dict[str, np.ndarray | np.generic]:
+        """Returns what tells `lots` from other members, as arrays of one shape for all."""
+        if self.kind == ALONE:
+            return {}
+        if isinstance(lots, FixedLots):
+            return {"count": np.int32(lots.lot_size)}
+        if self.kind == POISSON_DENSE:
+            resolution = 1 << (WORD_BITS * UNIFORM_WORDS)
+            threshold = round(Fraction(lots.sampling_probability) * resolution)
+            certain = threshold == resolution
+            return {
+                "certain": np.bool_(certain),
+                "count": np.int32(lots.capacity),
+                "threshold": split_into_words([0 if certain else threshold], UNIFORM_WORDS),
+            }
+        table = binomial_count_table(
+            self.size, lots.sampling_probability, lots.capacity, words=UNIFORM_WORDS
+        ).thresholds
+        # Thresholds that one uniform number in 2^96 reaches; `count` keeps that one out as well.
+        padding = np.full((UNIFORM_WORDS, self.capacity - lots.capacity), 2**32 - 1, np.uint32)
+        return {
+            "count": np.int32(lots.capacity),
+            "thresholds": np.concatenate([table, padding], axis=1),
+        }
+
+    def draw(
+        self, key: jax.Array, numbers: dict[str, jax.Array], number_of_records: int | jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """Draws one lot: indices int32 (capacity,), 0 where padded, and mask bool (capacity,).
+
+        The `numbers` are those of `numbers_of`, traced or not.
+        """
+        if self.lots is not None:
+            return self.lots.draw(key)
+        rows = jnp.arange(self.capacity)
+        if self.kind == POISSON_DENSE:
+            words = threefry.random_bits(key, (UNIFORM_WORDS, self.size))
+            member = numbers["certain"] | ~at_least(words, numbers["threshold"])
+            indices, mask = compact(member, self.capacity)
+            mask = mask & (rows < numbers["count"])
+        else:
+            ahead = UNIFORM_WORDS if self.kind == POISSON else 0
+            draws, _ = draws_for_distinct(self.size, self.capacity)
+            words = threefry.random_bits(key, (ahead + draws,))
+            indices, distinct = distinct_records(words[ahead:], self.size, self.capacity)
+            count = jnp.minimum(numbers["count"], distinct)
+            if self.kind == POISSON:
+                reached = at_least(words[:ahead, None], numbers["thresholds"])
+                count = jnp.minimum(count, jnp.sum(reached, dtype=jnp.int32))
+            mask = rows < count
+        mask = mask & (indices < number_of_records)
+        return jnp.where(mask, indices, 0), mask
+
+
+def family_of(lots: PoissonLots | FixedLots) -> LotFamily:
+    """Returns the smallest family that holds `lots`; it may hold others of less capacity."""
+    if isinstance(lots, FixedLots):
+        size = lots.dataset_size
+        if 2 * lots.lot_size > size:
+            return LotFamily(ALONE, size, lots.lot_size, lots)
+        return LotFamily(FIXED, size, lots.lot_size)
+    size = lots.dataset_size_bound
+    kind = POISSON_DENSE if 2 * lots.capacity > size else POISSON
+    return LotFamily(kind, size, lots.capacity)

@@ -1,1 +1,0 @@
-"""Poisson lots and lots of a fixed size, drawn on the device."""

@@ -1,0 +1,223 @@
+"""What planning sees of a problem: public numbers, and what was asked of the procedure.
+
+A plan fixes every cost before a record is touched, and verification makes the same plan again from
+what a release states. Both start from a `Problem`, `of` a task or `from_statement`, and planning
+cannot tell which: no cost depends on anything that is not stated.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from dpjax import checks, training
+from dpjax.training.clipping.clip_rules import rule_from_dict
+from dpjax.training.optimizers import Optimizer
+from dpjax.tuning.problem import privacy_unit
+from dpjax.tuning.problem.inspection import Inspection
+from dpjax.tuning.problem.privacy_unit import Users
+from dpjax.tuning.problem.run_shape import FIXED, RunOptions
+from dpjax.tuning.problem.space import Space, space_from
+from dpjax.tuning.problem.stated_fields import flag, is_number, text, whole
+from dpjax.tuning.problem.task import SCORE_UNITS, Records, Task, check_sizes, check_total
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """Holds what is public about one part of the records; fields as of `Records`.
+
+    `number` is theirs where neighbours have the same, under lots of fixed size; else None.
+    """
+
+    public_size: int
+    size_bound: int
+    number: int | None = None
+    stable_under_replacement: bool = True
+    stable_under_removal: bool = True
+    identified: bool = True
+
+    def __post_init__(self) -> None:
+        check_sizes(self.public_size, self.size_bound, self.number)
+
+    @classmethod
+    def of(cls, records: Records, sampling: str) -> Sizes:
+        """Returns what is public about records."""
+        return cls(
+            records.public_size,
+            records.size_bound,
+            records.number if sampling == FIXED else None,
+            records.stable_under_replacement,
+            bool(records.stable_under_removal),
+            records.identified,
+        )
+
+    @classmethod
+    def from_statement(cls, records: Mapping[str, Any]) -> Sizes:
+        """Returns the sizes that a statement names of its training records."""
+        number = records["number"]
+        return cls(
+            whole(records["public_size"]),
+            whole(records["size_bound"]),
+            None if number is None else whole(number),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """Holds what is to be tuned, and what is asked; public, and fixed before the data is touched.
+
+    `units` and `users` are as of `Task`. `epsilon` is the target of the whole procedure, None where
+    noise multipliers are given; `validation_is_public` means that scores cost nothing. `stated_run`
+    is what a release says was asked of a run: `run`, but for a noise multiplier that was calibrated
+    and is read from a statement. `task` and `optimizer` are None for a statement's problem, whose
+    `stated_training` says what was trained.
+    """
+
+    train: Sizes
+    validation: Sizes
+    units: int
+    users: Users | None
+    space: Space
+    run: RunOptions
+    stated_run: RunOptions
+    epsilon: float | None
+    delta: float
+    validation_is_public: bool
+    task: Task | None = None
+    optimizer: Optimizer | None = None
+    stated_training: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        checks.instance("space", self.space, Space, "tuning.Space(learning_rate=0.1)")
+        checks.instance("run", self.run, RunOptions, "tuning.RunOptions(lot_size=64, epochs=10)")
+        checks.probability("delta", self.delta, hint=", for example 1e-5")
+        if self.epsilon is not None:
+            checks.positive("epsilon", self.epsilon)
+        checks.flag("validation_is_public", self.validation_is_public)
+        law = self.space.parameters.get("learning_rate")
+        if law is not None and law.lowest < 0:
+            raise ValueError("learning_rate must not be negative: pass a law of numbers from 0 on")
+        law = self.space.parameters.get("clip_norm")
+        if law is not None and not law.lowest > 0:
+            raise ValueError("clip_norm must be above 0: pass a law of positive numbers")
+
+    @classmethod
+    def of(
+        cls,
+        task: Task,
+        space: Space,
+        run: RunOptions = RunOptions(),  # noqa: B008 (immutable)
+        optimizer: Optimizer | None = None,
+        epsilon: float | None = None,
+        delta: float = 1e-5,
+        validation_is_public: bool = False,
+    ) -> Problem:
+        """Returns the problem of a task, whose functions are not looked at yet (`inspected`)."""
+        checks.instance("run", run, RunOptions, "tuning.RunOptions(lot_size=64, epochs=10)")
+        return cls(
+            Sizes.of(task.train, run.sampling),
+            Sizes.of(task.validation, run.sampling),
+            task.units,
+            task.users,
+            space,
+            run,
+            run,
+            epsilon,
+            delta,
+            validation_is_public,
+            task,
+            training.momentum() if optimizer is None else optimizer,
+        )
+
+    @classmethod
+    def from_statement(cls, claim: Mapping[str, Any]) -> Problem:
+        """Returns the problem that a statement names; a calibrated noise is read from it.
+
+        Raises a ValueError, KeyError or TypeError for malformed fields.
+        """
+        records, score = claim["training_records"], claim["score"]
+        scored = whole(score.get("public_size", 1))
+        users = privacy_unit.users_of(records)
+        units = 1 if score.get("units_of_a_score_of_1", 1) == 1 and users is None else SCORE_UNITS
+        check_total(scored, units)
+        space = space_from(claim["candidates_drawn_from"])
+        asked = _stated_run(claim)
+        run = asked
+        if asked.noise_multiplier is None and "noise_multiplier" not in space.parameters:
+            noise = claim["training"][-1]["noise_multiplier"]
+            run = dataclasses.replace(asked, noise_multiplier=noise)
+        return cls(
+            Sizes.from_statement(records),
+            Sizes(scored, scored),
+            units,
+            users and Users(whole(users.most_records)),
+            space,
+            run,
+            asked,
+            None,
+            claim["delta"],
+            flag(score.get("validation_is_public", False)),
+            stated_training=stated_training(claim),
+        )
+
+    def scored_on_training(self) -> Problem:
+        """Returns this problem with the training records in the place of the validation records."""
+        if self.validation_is_public:
+            raise ValueError(
+                "score_on_training scores on training records, which are private: drop it, or "
+                "validation_is_public"
+            )
+        task = self.task
+        if task is not None:
+            # Users stand in both parts here, on purpose.
+            task = task.scored_on(dataclasses.replace(task.train, identifiers=None))
+            return dataclasses.replace(self, validation=self.train, task=task)
+        return self
+
+    @functools.cached_property
+    def inspected(self) -> Inspection:
+        """Returns task and optimiser, traced and checked once; a statement's problem has none."""
+        assert self.task is not None
+        return Inspection(self.task, self.optimizer, self.space.parameters)
+
+    def inspect(self) -> None:
+        """Traces and checks task and optimiser, if there are any."""
+        if self.task is not None:
+            _ = self.inspected
+
+    def description(self) -> dict[str, Any]:
+        """Returns the arguments of `statements.written` that say what was trained."""
+        if self.stated_training is not None:
+            return dict(self.stated_training)
+        return self.inspected.words(self.run.sampling)
+
+
+def _stated_run(claim: Mapping[str, Any]) -> RunOptions:
+    """Returns what was asked of a run."""
+    stated = dict(claim["run_options"])
+    rule = rule_from_dict(stated.pop("clipping", {"rule": "global"}))
+    asked = RunOptions(**stated, clipping=rule)
+    for name, value in stated.items():
+        if not (value is None or is_number(value) or name == "sampling"):
+            raise TypeError(f"run_options.{name} is no number")
+    return asked
+
+
+def stated_training(claim: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what `Inspection.words` was, taken as it is if it is text."""
+    optimizer, records = claim["optimizer"], claim["training_records"]
+    fixed = claim["run_options"]["sampling"] == FIXED
+    users = privacy_unit.users_of(records)
+    return {
+        "model": text(claim["model"]),
+        "optimizer": {name: text(optimizer[name]) for name in optimizer},
+        "trained_parameters": [text(name) for name in claim["trained_parameters"]],
+        "training_records": {
+            "public_size": records["public_size"],
+            "size_bound": records["size_bound"],
+            "number": records["number"] if fixed else None,
+            **({} if users is None else users.numbers),
+        },
+    }

@@ -1,0 +1,31 @@
+"""Reads fields of a statement, each of which may hold anything: another kind is a TypeError."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def text(value: Any) -> str:
+    """Returns the value, if it is text."""
+    if not isinstance(value, str):
+        raise TypeError("a text is a number or a list")
+    return value
+
+
+def flag(value: Any) -> bool:
+    """Returns the value, if it is true or false."""
+    if not isinstance(value, bool):
+        raise TypeError("a field that is true or false is another")
+    return value
+
+
+def whole(value: Any) -> int:
+    """Returns the value, if it is a whole number."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError("a public size is no whole number")
+    return value
+
+
+def is_number(value: Any) -> bool:
+    """Returns whether it is a number, and no truth value."""
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,243 @@
+"""What `guarantee.json` says: written of a procedure, and read so that it can be written again.
+
+A statement names the rules of a procedure: space, law of K, noise, lots, public numbers. It is a
+function of these alone, so the code that wrote it writes it again from what it says.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import dpjax
+from dpjax import accounting
+from dpjax.accounting import stated
+from dpjax.randomness import noise
+from dpjax.tuning.problem import privacy_unit
+from dpjax.tuning.problem.problem import Problem
+from dpjax.tuning.problem.run_settings import RunSetting
+from dpjax.tuning.problem.run_shape import RunOptions
+from dpjax.tuning.problem.space import Law, Space
+from dpjax.tuning.problem.stated_fields import flag, is_number, text
+
+_LIBRARIES = ("jax", "flax", "optax", "numpy", "scipy", "dp-accounting")
+VERSIONED = ("dpjax", *_LIBRARIES)
+"""What a statement names the versions of: what its numbers depend on."""
+
+
+_OF_REPETITIONS = (
+    "the search space, the law of K and every setting were fixed before the data was seen",
+    "K, the losing candidates, the console and the wall clock stay with the curator",
+)
+
+_SECRET = (
+    "what decides the selection (K, noise) comes from the operating system's randomness; training "
+    "noise from JAX's threefry generator with a key of 64 bits of it for each candidate"
+)
+_SEEDED = (
+    "NOT SECRET: an integer seed was given, for reproduction; whoever knows the seed can subtract "
+    "the noise, so the guarantee does not hold against them"
+)
+
+
+def written(
+    *,
+    guarantee: accounting.Guarantee | None,
+    delta: float,
+    selection: Mapping[str, Any],
+    space: Mapping[str, Any],
+    score: Mapping[str, Any],
+    model: str,
+    optimizer: Mapping[str, str],
+    trained_parameters: Sequence[str],
+    settings: Sequence[Mapping[str, Any]],
+    training_records: Mapping[str, int | None],
+    options: Mapping[str, Any],
+    randomness_is_secret: bool,
+    assumptions: Sequence[str] = _OF_REPETITIONS,
+    versions: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Returns what `guarantee.json` says.
+
+    `guarantee` is None for a run that is not private. `training_records` are the public numbers
+    `public_size`, `size_bound` and, under replace-one alone, `number`; of users also
+    `privacy_unit.MOST_RECORDS`. `trained_parameters` are those that are not as they were initially;
+    `versions`, None for those that run now, are of the libraries that the numbers depend on.
+    """
+    common = {
+        "private": guarantee is not None,
+        "model": model,
+        "optimizer": dict(optimizer),
+        "trained_parameters": list(trained_parameters),
+        "selection": dict(selection),
+        "candidates_drawn_from": dict(space),
+        "score": dict(score),
+        "training": list(settings),
+        "training_records": dict(training_records),
+        "run_options": dict(options),
+        "randomness": {
+            "secret": randomness_is_secret,
+            "statement": _SECRET if randomness_is_secret else _SEEDED,
+        },
+        "library_versions": _versions() if versions is None else dict(versions),
+    }
+    if guarantee is None:
+        return common | {
+            "warning": "NOT PRIVATE: trained without noise; this release carries no guarantee"
+        }
+    users = privacy_unit.users_of(training_records)
+    bound = f"{training_records['size_bound']} {privacy_unit.counted(users)}"
+    return common | {
+        "epsilon": guarantee.stated_epsilon(delta),
+        stated.FIELD: stated.EPSILON_IS,
+        "delta": delta,
+        "neighbouring_relation": guarantee.relation,
+        "unit_of_privacy": privacy_unit.in_words(users, score.get("validation_is_public", False)),
+        "mechanism": guarantee.provenance,
+        "assumptions": [
+            *assumptions,
+            f"the training part never holds more than {bound}",
+            "no other computation on the same records is released, or it is composed with this",
+            noise.IN_FLOATING_POINT,
+            "threefry with a secret key is indistinguishable from true randomness",
+        ],
+    }
+
+
+def _versions() -> dict[str, str]:
+    """Returns the versions of the libraries that the numbers depend on."""
+    return {
+        "dpjax": dpjax.__version__,
+        **{name: importlib.metadata.version(name) for name in _LIBRARIES},
+    }
+
+
+_COUNTS = ("lot_size", "steps")
+"""Hyperparameters that are rounded to whole numbers where they are used."""
+
+CANDIDATES = "a candidate, on all training records"
+"""Which runs have the settings of a search, in words."""
+
+
+def of_settings(settings: Sequence[RunSetting], *, of: str = CANDIDATES) -> list[dict[str, Any]]:
+    """Returns the accounted settings of runs, as `release.statement` takes them."""
+    return [
+        {
+            "lot_size": setting.expected_lot_size,
+            "steps": setting.steps,
+            "noise_multiplier": setting.noise_multiplier,
+            "probability": setting.probability,
+            "sampling": setting.sampling,
+            "capacity": setting.lots.capacity,
+            "of": of,
+        }
+        for setting in settings
+    ]
+
+
+def of_score(problem: Problem, counted: str, summed: str) -> dict[str, Any]:
+    """Returns what candidates are ranked by, and in which units.
+
+    `counted` is the text where a record is right or wrong, `summed` where it has a score.
+    """
+    said: dict[str, Any] = {
+        "public_size": problem.validation.public_size,
+        "validation_is_public": problem.validation_is_public,
+    }
+    if problem.units == 1:
+        return said | {"what": counted}
+    said |= {"what": summed, "units_of_a_score_of_1": problem.units}
+    if problem.users is None:
+        return said
+    return said | {"a_record_is": "one user, whose score is the mean over its records that count"}
+
+
+THE_TRAINING_RECORDS = "those trained on; training and score are composed"
+"""Which records candidates are scored on where they have none of their own, in words."""
+
+
+def of_noisy_scores(problem: Problem, *, on_training: bool = False) -> dict[str, Any]:
+    """Returns `of_score` of private runs, each of which is scored with noise of its own."""
+    records = "training" if on_training else "validation"
+    said = of_score(
+        problem,
+        counted=f"number of correct {records} predictions plus noise, over the public size",
+        summed=f"sum of {records} records' scores in [0, 1] plus noise, over the public size",
+    )
+    said["noise"] = "discrete Gaussian"
+    return said | ({"records": THE_TRAINING_RECORDS} if on_training else {})
+
+
+def of_problem(problem: Problem) -> dict[str, Any]:
+    """Returns the arguments of `release.statement` that say what was tuned, and what was asked."""
+    return problem.description() | {
+        "delta": problem.delta,
+        "space": problem.space.describe(),
+        "options": of_options(problem.stated_run),
+    }
+
+
+def of_options(options: RunOptions) -> dict[str, Any]:
+    """Returns what was asked of a run beside the space, as numbers and text; None: not asked.
+
+    The clip rule is named where it is not the usual one.
+    """
+    values = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
+    rule = values.pop("clipping")
+    named = {} if rule == RunOptions().clipping else {"clipping": rule.describe()}
+    return named | {
+        name: value if value is None or isinstance(value, str) else _plain(value)
+        for name, value in values.items()
+    }
+
+
+def _plain(number: float) -> int | float:
+    """Returns a number without its NumPy type."""
+    number = float(number)
+    return int(number) if number.is_integer() else number
+
+
+def rounded(hyperparameters: Mapping[str, float | None]) -> dict[str, float | None]:
+    """Returns a candidate's hyperparameters as its run read them: lot size and steps whole."""
+    return {
+        name: int(round(value)) if name in _COUNTS and value is not None else value
+        for name, value in hyperparameters.items()
+    }
+
+
+# Read again --------------------------------------------------------------------------------------
+
+
+def common(claim: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what every statement says of the program that wrote it."""
+    return {"secret": flag(claim["randomness"]["secret"]), "versions": versions(claim)}
+
+
+def versions(claim: Mapping[str, Any], names: Sequence[str] = VERSIONED) -> dict[str, str]:
+    """Returns the versions that a statement names, of these libraries."""
+    return {name: text(claim["library_versions"][name]) for name in names}
+
+
+def drawn_from(space: Space, chosen: Mapping[str, Any]) -> bool:
+    """Returns whether a search over the space can release this candidate, or the default."""
+    if set(chosen) == set(space.parameters) and all(value is None for value in chosen.values()):
+        return True
+    return is_public(chosen, space)
+
+
+def is_public(candidate: Mapping[str, Any], space: Space) -> bool:
+    """Returns whether the space draws this candidate, lot size and steps rounded as used."""
+    return set(candidate) == set(space.parameters) and all(
+        is_number(value) and _in_law(name, value, space.parameters[name])
+        for name, value in candidate.items()
+    )
+
+
+def _in_law(name: str, value: float, law: Law) -> bool:
+    if law.values is not None:
+        return any(rounded({name: float(one)})[name] == value for one in law.values)
+    # exp(log(end)) may leave the range by a rounding.
+    slack = 1e-12 * (abs(law.lowest) + abs(law.highest))
+    return law.lowest - slack <= value <= law.highest + slack
