@@ -287,14 +287,14 @@ MISTAKES = [
     ),
     Mistake(
         "read-outs: a chain of neighbours forgets that later steps multiply earlier deltas",
-        "dpjax/accounting/numerics/groups.py",
+        "dpjax/accounting/numerics/tradeoff.py",
         "deltas = step.law.delta(safe) + np.exp(safe) * deltas",
         "deltas = step.law.delta(safe) + deltas",
         ("tests/accounting/test_readouts.py",),
     ),
     Mistake(
         "read-outs: a replaced record only goes",
-        "dpjax/accounting/numerics/groups.py",
+        "dpjax/accounting/numerics/tradeoff.py",
         "steps = [_Step(pair.backward), _Step(pair.forward)]",
         "steps = [_Step(pair.backward), _Step(pair.backward)]",
         ("tests/accounting/test_readouts.py",),

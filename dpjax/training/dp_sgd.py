@@ -518,11 +518,8 @@ def checked_number_of_records(
             f"number_of_records is {number_of_records} but data has {row_count} rows: pass at most "
             "that, or None"
         )
-    if static and isinstance(lots, PoissonLots) and number_of_records > lots.dataset_size_bound:
-        raise ValueError(
-            f"{number_of_records} records, but these lots were made for 0 to "
-            f"{lots.dataset_size_bound}: pass a dataset_size_bound that the data never exceeds"
-        )
+    if static and isinstance(lots, PoissonLots):
+        lots.check_number(int(number_of_records))
     if isinstance(lots, FixedLots) and known and row_count < lots.dataset_size:
         raise ValueError(
             f"fixed lots of {lots.dataset_size} records, but data has {row_count} rows: pass "
