@@ -2101,7 +2101,7 @@ MISTAKES = [
     # ---- which rule clips
     Mistake(
         "clip rule: a sweep goes on from checkpoints of another rule",
-        "dpjax/training/sweep/lanes.py",
+        "dpjax/training/sweep/slots.py",
         "        for field in dataclasses.fields(TrainConfig):\n",
         "        for field in dataclasses.fields(TrainConfig):\n"
         "            if field.name == 'clipping':\n"
@@ -2490,7 +2490,7 @@ MISTAKES = [
     ),
     Mistake(
         "checkpoints: a sweep goes on with other records",
-        "dpjax/training/sweep/lanes.py",
+        "dpjax/training/sweep/slots.py",
         '            "data": [jax.tree.structure(data), *jax.tree.leaves(data)],\n',
         "",
         (f"{_SWEEPS}another_sweep_is_refused[data]",),

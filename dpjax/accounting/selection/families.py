@@ -316,7 +316,7 @@ class Logarithmic(TruncatedNegativeBinomial):
     def __init__(self, mean: float):
         super().__init__(0.0, mean)
 
-    of_mean = _of_mean_alone
+    of_mean = _of_mean_alone  # type: ignore[assignment] # Its shape is fixed.
 
     def __repr__(self) -> str:
         return f"Logarithmic(mean={self.mean})"
@@ -335,7 +335,7 @@ class Geometric(TruncatedNegativeBinomial):
     def __init__(self, mean: float):
         super().__init__(1.0, mean)
 
-    of_mean = _of_mean_alone
+    of_mean = _of_mean_alone  # type: ignore[assignment] # Its shape is fixed.
 
     def __repr__(self) -> str:
         return f"Geometric(mean={self.mean})"
@@ -375,7 +375,7 @@ class Poisson(RepetitionLaw):
         if not (math.isfinite(self.mean) and self.mean > 0.0):
             raise ValueError(f"the mean of a Poisson law must be > 0, not {self.mean}")
 
-    of_mean = _of_mean_alone
+    of_mean = _of_mean_alone  # type: ignore[assignment] # Its shape is fixed.
 
     @property
     def minimum(self) -> int:
