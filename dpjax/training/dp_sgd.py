@@ -174,10 +174,6 @@ def make_train(config: TrainConfig) -> Train:
       `noise_multiplier` 0 and infinite `clip_norm` are allowed, for tests: the run is then plain
       SGD with no guarantee at all, and the accounting refuses it.
 
-    Raises (when called):
-      ValueError: missing hyperparameters, rows that disagree, more records than the lots were made
-        for, nothing to train, or trainable leaves that are not floating point.
-
     Example:
       >>> import jax
       >>> import jax.numpy as jnp

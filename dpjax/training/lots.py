@@ -119,15 +119,10 @@ class PoissonLots:
     def draw(
         self, key: jax.Array, number_of_records: int | jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """Draws one lot.
+        """Draws one lot by a typed key, shape (), of so many records, static or traced.
 
-        Args:
-          key: typed key, shape (). Vectorise with `jax.vmap`.
-          number_of_records: actual number of records, static or traced; at most the bound.
-
-        Returns:
-          indices int32 (capacity,), all different where the mask is True, and mask bool
-          (capacity,). The order of the records means nothing; True rows may lie anywhere.
+        Returns indices int32 (capacity,), all different where the mask is True, and mask bool
+        (capacity,). The order of the records means nothing; True rows may lie anywhere.
         """
         if isinstance(number_of_records, int | np.integer):
             self.check_number(int(number_of_records))
