@@ -1833,8 +1833,8 @@ MISTAKES = [
     Mistake(
         "a row's key is that of its place in the micro-batch",
         _MICRO_FILE,
-        '{"rng": own(row_rngs)}',
-        '{"rng": row_rngs[:size]}',
+        "else own(row_rngs)",
+        "else row_rngs[:size]",
         _MICRO,
     ),
     Mistake(
@@ -1848,8 +1848,8 @@ MISTAKES = [
     Mistake(
         "contributions have an allowance for the rows of their micro-batch only",
         _MICRO_FILE,
-        "rows_in_sum=capacity",
-        "rows_in_sum=size",
+        "keys, capacity, stored=True)",
+        "keys, size, stored=True)",
         _MICRO,
     ),
     Mistake(
@@ -2241,8 +2241,8 @@ MISTAKES = [
     Mistake(
         "clipping: rows that a program has just computed count as stored",
         "dpjax/training/clipping/clipped_grad.py",
-        "rng, rows_in_sum, not traced)",
-        "rng, rows_in_sum, True)",
+        "            stored = not any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)\n",
+        "            stored = True\n",
         ("tests/training/clipping/test_formed_once.py",),
     ),
     Mistake(

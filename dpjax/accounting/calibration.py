@@ -146,7 +146,7 @@ def calibrate_largest(
     """
     meeting, failing = _ends(bracket, "settings")
     whole = flag("whole", whole)
-    if whole and not (meeting.is_integer() and failing.is_integer()):
+    if whole and not all(end.is_integer() for end in (meeting, failing)):
         raise ValueError(f"bracket must be two whole numbers, not {shown(bracket)}")
     epsilon, delta = _target(epsilon, delta)
     _check_function(make_guarantee, "the setting, such as lambda n: dp_sgd(0.01, 1.0, n)")

@@ -514,14 +514,12 @@ def checked_number_of_records(
             f"number_of_records is {number_of_records} but data has {row_count} rows: pass at most "
             "that, or None"
         )
-    if static and isinstance(lots, PoissonLots):
-        lots.check_number(int(number_of_records))
     if isinstance(lots, FixedLots) and known and row_count < lots.dataset_size:
         raise ValueError(
             f"fixed lots of {lots.dataset_size} records, but data has {row_count} rows: pass "
             f"FixedLots(dataset_size={row_count}, ...)"
         )
-    if isinstance(lots, FixedLots) and static and known:
+    if static and (known or isinstance(lots, PoissonLots)):
         lots.check_number(int(number_of_records))
     # Gathering clips indices, so more records than rows would read the last row more than once.
     if static and known:

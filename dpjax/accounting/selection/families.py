@@ -375,7 +375,7 @@ class Poisson(RepetitionLaw):
         if not (math.isfinite(self.mean) and self.mean > 0.0):
             raise ValueError(f"the mean of a Poisson law must be > 0, not {self.mean}")
 
-    of_mean = _of_mean_alone  # type: ignore[assignment] # Its shape is fixed.
+    of_mean = _of_mean_alone
 
     @property
     def minimum(self) -> int:

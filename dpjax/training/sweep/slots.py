@@ -331,9 +331,9 @@ def train_buckets(
                 most = min(2 * most, steps_per_call) if short else max(1, most // 2)
                 unsaved += [harvest] if found else []
                 if checkpoints.due():
-                    begun = {
+                    begun: Arrays = {
                         "identity": np.frombuffer(identity, np.uint8),
-                        "bucket": np.int64(number),
+                        "bucket": np.asarray(number, np.int64),
                         "work_before": np.asarray(dataclasses.astuple(work), np.int64),
                     }
                     checkpoints.save(begun | slots.to_arrays(), _outputs(unsaved))

@@ -239,7 +239,8 @@ def mixed_sweep(
     placement = Placement(chunk_size) if placement is None else placement
     buckets = _planned(configs, population, placement, chunk_size, useful_work)
     candidates = Candidates(configs, np.asarray(jax.random.key_data(keys)), values)
-    saved, identity = (None, []), dict[str, str]()
+    saved: tuple[Arrays | None, list[Arrays]] = (None, [])
+    identity: dict[str, str] = {}
     if checkpoints is not None:
         saved, identity = checkpoints.restore(), candidates.identity(buckets, data)
         _refuse_other_saves(checkpoints, *saved, identity, buckets)
